@@ -1,0 +1,1 @@
+"""How large models are trained on many devices: one module a chapter, every mechanism run on real ranks."""
