@@ -148,6 +148,7 @@ class _Launch:
         self.events: queue.Queue = queue.Queue()  # (rank, message); message None: the rank is gone
         self.shown: queue.Queue = queue.Queue(maxsize=1000)  # (rank, stream, bytes); None: the launch has ended
         self.returned: dict[int, Returned] = {}
+        self.reported: set[int] = set()  # ranks whose function has ended
         self.seen: dict[int, Whereabouts] = {}
         self.still_since: dict[int, float] = {}
         self.unanswered: set[int] = set()
@@ -191,17 +192,25 @@ class _Launch:
                 self._reader(self._read_messages, process)
                 readers += [self._reader(self._read_output, process, name) for name in process.streams]
             self._follow()
-            for process in self.processes:
-                process.connection.send(DISMISS)
-            self.pool.finish(_LEAVE_S)
+            self._dismiss_the_reported()
+            self.pool.finish(range(len(self.tasks)), _LEAVE_S)
         except BaseException as error:
             self.error = error
-            self.pool.finish(0.0)
+            self.pool.finish(self._dismiss_the_reported(), _LEAVE_S)
         for reader in readers:
             reader.join(timeout=5.0)
         for file in glob.glob(self.tasks[0].store + "*"):
             os.unlink(file)
         self.shown.put(None)
+
+    def _dismiss_the_reported(self) -> set[int]:
+        """Ranks whose function has ended, well or not, may leave; the others can only be stopped."""
+        for rank in self.reported:
+            try:
+                self.processes[rank].connection.send(DISMISS)
+            except OSError:  # it has died since
+                pass
+        return self.reported
 
     def _reader(self, read: Callable, *arguments: Any) -> threading.Thread:
         thread = threading.Thread(target=read, args=arguments, name="course_lib reader", daemon=True)
@@ -229,6 +238,8 @@ class _Launch:
             except (EOFError, OSError):
                 self.events.put((process.rank, None))
                 return
+            if isinstance(message, (Returned, Failed, Exited)):
+                self.reported.add(process.rank)
             self.events.put((process.rank, message))
 
     def _follow(self) -> None:
@@ -286,10 +297,8 @@ class _Launch:
                 failures[rank] = message
                 if not diagnosis.is_echo(message):
                     until = min(until, time.monotonic() + _TOGETHER_S)
-            elif isinstance(message, (Returned, Whereabouts)) or not all(map(diagnosis.is_echo, failures.values())):
-                self._heed(rank, message) if isinstance(message, (Returned, Whereabouts)) else None
-            else:
-                self._heed(rank, message)  # a death or an exit: the failures so far were its echo
+            elif isinstance(message, (Returned, Whereabouts)) or all(map(diagnosis.is_echo, failures.values())):
+                self._heed(rank, message)  # a death, an exit or an interrupt: the failures so far were its echo
         return self._story(failures)
 
     def _story(self, failures: dict[int, Failed]) -> RankFailed:
@@ -368,10 +377,9 @@ class _Launch:
     def _unfinished(self) -> list[int]:
         return [task.rank for task in self.tasks if task.rank not in self.returned]
 
-    def _sightings(self) -> dict[int, Whereabouts | None]:
-        """The last answer of each rank that has given one, None for those that have returned."""
-        unfinished = {rank: self.seen[rank] for rank in self._unfinished() if rank in self.seen}
-        return {**unfinished, **dict.fromkeys(self.returned)}
+    def _sightings(self) -> dict[int, Whereabouts | Returned]:
+        """The last answer of each rank that has given one, and the returns."""
+        return {**self.seen, **self.returned}
 
 
 def _overlap(data: bytes, end: bytes) -> int:
