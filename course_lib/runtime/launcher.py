@@ -81,7 +81,7 @@ def launch(
     Raises ValueError for arguments that cannot work, and otherwise a LaunchError: RankFailed (a rank raised), RankDied
     (its process ended), Deadlock (all wait for one another), LaunchTimeout. Then all ranks have been stopped.
     """
-    _check(fn, world_size, timeout, threads)
+    _check(fn, world_size, timeout, threads, seed, env)
     if context.in_rank():
         raise ValueError("launch was called inside a rank. A rank cannot start ranks: call launch from the notebook, "
                          "or use torch.distributed's functions here")
@@ -98,14 +98,18 @@ def launch(
         return running.results()
 
 
-def _check(fn: Any, world_size: int, timeout: float, threads: int) -> None:
+def _check(fn: Any, world_size: int, timeout: float, threads: int, seed: int, env: dict[str, str] | None) -> None:
     if not callable(fn):
         raise ValueError(f"launch expects a function to run on every rank, got {fn!r} (a {type(fn).__name__}); "
                          "pass the function itself, launch(train, ...), not its result, launch(train(...))")
     for name, value in (("world_size", world_size), ("threads", threads)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    if not timeout > 0:
+    if not isinstance(seed, int):
+        raise ValueError(f"seed must be a whole number, got {seed!r}")
+    if env and not all(isinstance(text, str) for pair in env.items() for text in pair):
+        raise ValueError(f"env must map names to strings, got {env!r}")
+    if not isinstance(timeout, (int, float)) or not timeout > 0:
         raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
 
 
