@@ -123,6 +123,10 @@ def _join(task: Task) -> None:
     context.current = context.RankContext(task.rank, task.world_size, task.backend)
     os.environ.update(RANK=str(task.rank), LOCAL_RANK=str(task.rank), WORLD_SIZE=str(task.world_size),
                       LOCAL_WORLD_SIZE=str(task.world_size))
+    # All ranks are on this host. Left alone, gloo looks up the host's name, which may fail, or take seconds.
+    loopback = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
+    if loopback:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     if hasattr(faulthandler, "register"):  # not on Windows
         faulthandler.register(signal.SIGUSR1, open(task.dump, "w"), all_threads=True)
     torch.set_num_threads(task.threads)
