@@ -165,8 +165,8 @@ class GPT(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        # 2 num_layers branches are added into the residual stream. Each starts smaller by the root of that, so
-        # that their sum starts equally large in a deep model and in a shallow one (GPT-2, section 2.3).
+        # 2 num_layers branches are added into the residual stream. Each starts smaller by the root of that,
+        # so that their sum starts equally large in a deep model and in a shallow one (GPT-2, section 2.3).
         residual_std = 0.02 / math.sqrt(2 * self.config.num_layers)
         for name, parameter in self.named_parameters():
             if name.endswith(".output.weight"):
@@ -177,7 +177,7 @@ class GPT(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """tokens, targets (B, T) int64 -> logits (B, T, V) and the mean loss in nats, None without targets."""
+        """tokens, targets (B, T) int64 -> logits (B, T, V), and the mean loss in nats if targets."""
         if tokens.dim() != 2 or tokens.shape[1] > self.config.sequence_length:
             raise ValueError(
                 f"tokens must be (B, T) with T at most sequence_length={self.config.sequence_length}, "

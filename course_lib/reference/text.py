@@ -57,9 +57,11 @@ def _help_topics() -> Tensor:
 
 def split_text(tokens: Tensor) -> tuple[Tensor, Tensor]:
     """(N,) tokens -> the first nine tenths, to train on, and the rest, held out. Views, not copies."""
-    if not isinstance(tokens, Tensor) or tokens.dim() != 1 or tokens.is_floating_point():
-        given = f"shape {tuple(tokens.shape)}, {tokens.dtype}" if isinstance(tokens, Tensor) else repr(tokens)
-        raise ValueError(f"tokens must be a 1-D tensor of integers, as load_text(path) returns, got {given}")
+    if not isinstance(tokens, Tensor):
+        raise ValueError(f"tokens must be a tensor, as load_text(path) returns, got {tokens!r}")
+    if tokens.dim() != 1 or not len(tokens) or tokens.is_floating_point():
+        given = f"{tokens.dtype} of shape {tuple(tokens.shape)}"
+        raise ValueError(f"tokens must be a 1-D tensor of at least one integer, got {given}")
     boundary = len(tokens) * 9 // 10
     return tokens[:boundary], tokens[boundary:]
 

@@ -20,12 +20,12 @@ from course_lib.reference.training_log import TrainingLog
 def train(
     model: nn.Module,
     *,
-    steps: int = 100,
+    steps: int = 60,
     batch_size: int = 16,
     rank: int = 0,
     world_size: int = 1,
     after_backward: Callable[[nn.Module], object] | None = None,
-    learning_rate: float = 2e-3,
+    learning_rate: float = 1e-3,
     tokens: Tensor | None = None,
     seed: int = 0,
     held_out: bool = True,
@@ -54,14 +54,18 @@ def train(
     device = next(model.parameters()).device
     # beta2 = 0.95 (GPT-3, Brown et al. 2020): the average of 0.999 spans 1,000 steps, longer than our runs.
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95))
-    shard = dict(batch_size=batch_size, sequence_length=config.sequence_length, tokens=text, seed=seed)
+    shard = {
+        "batch_size": batch_size,
+        "sequence_length": config.sequence_length,
+        "tokens": text,
+        "seed": seed,
+    }
 
     before = _finite(evaluate(model, tokens=text), "before step 0") if held_out else None
     model.train()
     losses: list[float] = []
-    with tqdm(
-        total=steps, desc="training", unit="step", disable=rank != 0 or not progress or _quiet()
-    ) as bar:
+    hidden = rank != 0 or not progress or _quiet()
+    with tqdm(total=steps, desc="training", unit="step", disable=hidden) as bar:
         for step in range(steps):
             inputs, targets = batches(step, rank, world_size, **shard)  # (B_local, T) each
             _, loss = model(inputs.to(device), targets.to(device))
