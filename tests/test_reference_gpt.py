@@ -148,10 +148,10 @@ def test_another_attention_can_be_put_in_its_place():
 
 @pytest.mark.parametrize("dropout, per_token, per_score", [(0.0, 16, 1), (0.1, 18, 3)])
 def test_a_block_keeps_the_numbers_that_the_activation_formula_counts(dropout, per_token, per_score):
-    """16 sbh + as^2 b numbers; with dropout 2 sbh + as^2 b more in masks and as^2 b in dropped-out weights.
+    """16 sbh + as^2 b numbers; with dropout 2 sbh + as^2 b more in masks, and as^2 b of weights left over.
 
-    At 2 bytes a number and 1 byte a mask entry this is the sbh(34 + 5as/h) of Korthikanti et al. 2022. Torch on
-    CPU keeps masks as full numbers, hence the count. The 4 sb are the two norms' mean and spread of each token.
+    At 2 bytes a number and 1 byte a mask entry this is the sbh(34 + 5as/h) of Korthikanti et al. 2022. Torch
+    on CPU keeps masks as full numbers, hence the count. The 4 sb are the two norms' mean and spread.
     """
     s, b, h, a = 32, 3, 24, 3
     block = Block(GPTConfig(1, h, a, 50, s, dropout=dropout))

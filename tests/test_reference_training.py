@@ -189,6 +189,8 @@ def test_evaluation_is_repeatable_and_leaves_no_trace():
     random_state = torch.get_rng_state()
     assert evaluate(model) == evaluate(model)
     assert model.training
+    evaluate(model.eval())
+    assert not model.training
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(torch.get_rng_state(), random_state)
 
