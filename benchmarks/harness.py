@@ -36,7 +36,7 @@ REGISTERED: dict[str, Benchmark] = {}
 
 
 def benchmark(runs: int = 5) -> Callable[[Maker], Maker]:
-    """Register the decorated function under its own name; it returns the two ways to do the work, (ours, theirs).
+    """Register the decorated function, which returns the two ways to do the work, under its own name.
 
     Raises ValueError for fewer than one run, or for a name that another module has registered.
     """
@@ -82,7 +82,7 @@ def seconds(work: Work) -> float:
 
 
 def measure(chosen: Benchmark) -> Result:
-    """Alternate ours and theirs `runs` times after one untimed turn each, the first side changing too."""
+    """Time ours and theirs in turn, `runs` times, after one untimed turn each."""
     sides = chosen.make()
     for work in sides:
         work()

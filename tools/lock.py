@@ -4,7 +4,7 @@
     python tools/lock.py --upgrade-package torch    move one package; any flag of `uv pip compile` works
 
 The lock names packages and versions, never an address: the reader's own pip configuration decides where torch
-comes from, and so whether it is the CPU or the CUDA build. CUDA's own packages are left out for that reason too:
+comes from, and so whether it is the CPU or the CUDA build. CUDA's own packages are left out for that reason:
 a CUDA build of torch brings those it was made for, a CPU build none.
 """
 
