@@ -1,0 +1,25 @@
+"""Real torch.distributed ranks from a notebook cell, and instruments to see what they do.
+
+`launch` runs a function on every rank; `record_communication`, `record_memory` and `record_timeline` measure inside it;
+`doctor` says what this machine can do.
+"""
+
+import multiprocessing
+import sys
+
+from course_lib.runtime import context
+from course_lib.runtime.launcher import launch, pool
+
+# The server that forks ranks needs seconds to import torch: it does so while the reader reads.
+# Not in ranks, under torchrun or in worker processes, which launch nothing.
+if sys.platform == "linux" and not (
+    context.in_rank() or context.under_torchrun() or multiprocessing.parent_process() is not None
+):
+    pool().start()
+
+from course_lib.runtime.communication import CommunicationLog, record_communication
+from course_lib.runtime.context import device
+from course_lib.runtime.errors import Deadlock, LaunchError, LaunchTimeout, RankDied, RankFailed
+from course_lib.runtime.memory import MemoryLog, record_memory
+from course_lib.runtime.results import Results
+from course_lib.runtime.timeline import Timeline, record_timeline, span

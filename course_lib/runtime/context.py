@@ -1,0 +1,43 @@
+"""Who am I: the calling process's place among the ranks, and the device that is its own."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+RANK_MARK = "COURSE_LIB_RANK"  # set in the environment of every rank and of whatever a rank starts
+
+
+@dataclass(frozen=True)
+class RankContext:
+    """What `launch` decided for this rank."""
+
+    rank: int
+    world_size: int
+    backend: str  # nccl, gloo or gloo-cuda
+
+
+current: RankContext | None = None  # None outside ranks
+
+
+def in_rank() -> bool:
+    """Whether this process is a rank of `launch`, or was started by one."""
+    return RANK_MARK in os.environ
+
+
+def under_torchrun() -> bool:
+    """Whether torchrun (or a scheduler that sets the same variables) has described a group for this process."""
+    return not in_rank() and all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+def device() -> torch.device:
+    """The device of the calling rank.
+
+    With NCCL each rank of a host has a GPU of its own, with gloo-cuda all share the first one, with gloo (and outside
+    ranks) it is the CPU.
+    """
+    if current is None or current.backend == "gloo":
+        return torch.device("cpu")
+    if current.backend == "gloo-cuda":
+        return torch.device("cuda", 0)
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))

@@ -1,0 +1,164 @@
+"""From what the ranks report to what the reader should know: pure functions over plain data."""
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+
+from course_lib.runtime.errors import Deadlock, LaunchTimeout, RankDied, RankFailed
+from course_lib.runtime.places import Frame, readers_frame, story
+from course_lib.runtime.rank import Exited, Failed
+from course_lib.runtime.watcher import Whereabouts
+
+# rank -> its last answer; None for a rank that has returned
+Sightings = Mapping[int, Whereabouts | None]
+
+
+_ECHO = re.compile(r"connection closed|connection reset|broken pipe|socket closed|connection refused|"
+                   r"connection timed out|pair (is )?closed|remote process exited", re.IGNORECASE)
+
+
+def is_echo(failure: Failed) -> bool:
+    """Whether the exception only says that some other rank has gone."""
+    return failure.in_communication and bool(_ECHO.search(failure.message))
+
+
+def rank_failed(rank: int, failure: Failed, others: Sequence[int], sightings: Sightings, exception: object) -> RankFailed:
+    """An exception in one rank; `others` are further ranks that failed of themselves."""
+    place = readers_frame(failure.frames)
+    lines = [f"rank {rank} failed" + (f" at {place.where()}" if place else "")]
+    if others:
+        lines[0] += f" (so did {_ranks(others)})"
+    lines.append(f"  {failure.type_name}: {failure.message}" if failure.message else f"  {failure.type_name}")
+    told = list(story(failure.frames))
+    if len(told) > 1 or (place and not place.is_readers):
+        lines += ["", f"Traceback of rank {rank}, innermost last:"] + [f"  {line}" for line in told]
+    elif told:
+        lines.insert(1, f"    {place.code()}")
+    if failure.in_communication:
+        lines += _elsewhere(sightings, without=rank)
+    return RankFailed("\n".join(lines), rank, exception)
+
+
+def _elsewhere(sightings: Sightings, without: int) -> list[str]:
+    """Where the others were when a communication call failed: usually in a call that does not match."""
+    told = {rank: seen for rank, seen in sightings.items() if rank != without and seen is not None and seen.waits_in}
+    if not told:
+        return []
+    return ["", "Meanwhile:"] + [f"  rank {rank} was in {seen.waits_in}{_at(seen)}" for rank, seen in sorted(told.items())]
+
+
+def rank_died(rank: int, exit_code: int | None, last_seen: Whereabouts | None) -> RankDied:
+    """The process is gone: killed, crashed, or ended by os._exit."""
+    if exit_code is None:
+        how = "ended for an unknown reason"
+    elif exit_code < 0:
+        how = f"was killed by {_signal_name(-exit_code)}"
+    else:
+        how = f"ended with exit code {exit_code} before its function returned"
+    message = f"rank {rank} {how}"
+    place = readers_frame(last_seen.frames) if last_seen else None
+    if place:
+        message += f"\n  last seen at {place.where()}:  {place.code()}"
+    if exit_code == -9:
+        message += "\n  Hint: unless somebody killed it, the system did because memory ran out."
+    return RankDied(message, rank, exit_code)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"{signal.Signals(number).name} (signal {number})"
+    except ValueError:
+        return f"signal {number}"
+
+
+def rank_exited(rank: int, exited: Exited) -> RankDied:
+    place = readers_frame(exited.frames)
+    code = exited.code if isinstance(exited.code, int) else (0 if exited.code is None else 1)
+    where = f" at {place.where()}:  {place.code()}" if place else ""
+    said = f"\n  {exited.code}" if isinstance(exited.code, str) else ""
+    message = (f"rank {rank} called sys.exit (exit code {code}){where}{said}\n"
+               "  Hint: return from the function instead; every rank has to return a result.")
+    return RankDied(message, rank, code)
+
+
+def deadlock(sightings: Sightings, still_s: float) -> Deadlock:
+    """All ranks that have not returned wait in a communication call, and have not moved for `still_s` seconds."""
+    lines = [f"no rank can continue (nothing moved for {still_s:g} s)"]
+    for rank, seen in sorted(sightings.items()):
+        if seen is None:
+            lines.append(f"  rank {rank}  has returned normally")
+            continue
+        place = readers_frame(seen.frames)
+        lines.append(f"  rank {rank}  waits{_at(seen)}" + (f":  {place.code()}" if place and place.code() else ""))
+        lines.append(f"          -> {seen.waits_in}")
+    lines.append(f"  Hint: {_hint(sightings)}")
+    return Deadlock("\n".join(lines), tuple(rank for rank, seen in sorted(sightings.items()) if seen is not None))
+
+
+def _hint(sightings: Sightings) -> str:
+    waiting = {rank: seen for rank, seen in sorted(sightings.items()) if seen is not None}
+    returned = sorted(rank for rank, seen in sightings.items() if seen is None)
+    kinds = {rank: seen.waits_in.split("(")[0] for rank, seen in waiting.items()}
+    for rank, seen in waiting.items():
+        if seen.waits_for in returned:
+            return f"rank {rank} waits for rank {seen.waits_for}, which has already returned."
+    if all(kind == "send" for kind in kinds.values()):
+        return ("every rank sends and nobody receives, and a send waits for its receiver. Let every second rank "
+                "receive first, or use isend.")
+    if all(kind == "recv" for kind in kinds.values()):
+        return "every rank waits to receive and nobody sends."
+    collective = {rank: kind for rank, kind in kinds.items() if kind not in ("send", "recv")}
+    if len(set(collective.values())) > 1:
+        said = ", ".join(f"rank {rank} calls {kind}" for rank, kind in collective.items())
+        return f"{said}. All ranks of a group must make the same collective calls in the same order."
+    for rank, kind in collective.items():
+        absent = [r for r in (waiting[rank].group or sightings) if r not in collective]
+        if absent:
+            also = "has" if len(absent) == 1 else "have"
+            return (f"{kind} needs every rank of its group, and {_ranks(absent)} {also} not called it"
+                    f"{' and ' + also + ' returned' if set(absent) <= set(returned) else ''}.")
+    if len({seen.waits_in for seen in waiting.values()}) > 1 and not set(kinds.values()) & {"send", "recv"}:
+        return "the ranks call the same collective with different tensors."
+    for rank, seen in waiting.items():
+        if seen.waits_for is not None and seen.waits_for in waiting and waiting[seen.waits_for].waits_for != rank:
+            peer = seen.waits_for
+            return f"rank {rank} waits for rank {peer}, but rank {peer} waits elsewhere: in {waiting[peer].waits_in}."
+    return "the ranks wait for one another: compare the order of their calls."
+
+
+def timed_out(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], timeout_s: float) -> LaunchTimeout:
+    """Time is up. `silent` ranks did not answer (they hold the interpreter); their frames came by signal."""
+    unfinished = sorted(set(rank for rank, seen in sightings.items() if seen is not None) | set(silent))
+    lines = [f"{_ranks(unfinished)} did not finish within {timeout_s:g} s"]
+    for rank in sorted(set(sightings) | set(silent)):
+        seen = sightings.get(rank)
+        if rank in silent:
+            place = readers_frame(tuple(silent[rank]))
+            at = f" at {place.where()}:  {place.code()}" if place else ""
+            lines.append(f"  rank {rank}  is busy in one uninterruptible call{at}")
+        elif seen is None:
+            lines.append(f"  rank {rank}  has returned normally")
+        else:
+            place = readers_frame(seen.frames)
+            code = f":  {place.code()}" if place and place.code() else ""
+            lines.append(f"  rank {rank}  {'waits' if seen.waits_in else 'is'}{_at(seen)}{code}")
+            if seen.waits_in:
+                lines.append(f"          -> {seen.waits_in}")
+    lines.append("  Hint: if the work simply needs longer, pass launch(..., timeout=seconds).")
+    return LaunchTimeout("\n".join(lines), tuple(unfinished))
+
+
+def interrupted(sightings: Sightings) -> str:
+    lines = ["interrupted; all ranks are stopped"]
+    lines += [f"  rank {rank}  was{_at(seen)}" for rank, seen in sorted(sightings.items()) if seen is not None]
+    return "\n".join(lines)
+
+
+def _at(seen: Whereabouts) -> str:
+    place = readers_frame(seen.frames)
+    return f" at {place.where()}" if place else ""
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    names = [str(rank) for rank in sorted(ranks)]
+    return f"rank {names[0]}" if len(names) == 1 else f"ranks {', '.join(names[:-1])} and {names[-1]}"

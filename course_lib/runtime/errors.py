@@ -1,0 +1,53 @@
+"""What launch raises: short messages that name the rank and the line of the reader's cell."""
+
+from typing import Any
+
+
+class LaunchError(RuntimeError):
+    """The ranks did not all return. The kernel is unharmed and no process is left behind.
+
+    In a notebook the message stands alone: the stack inside launch would say nothing about the reader's code.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+class RankFailed(LaunchError):
+    """A rank raised an exception. `cause` is that exception, where it could be sent over."""
+
+    def __init__(self, message: str, rank: int, cause: Any = None) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.cause = cause
+
+
+class RankDied(LaunchError):
+    """A rank's process ended before its function returned: `exit_code` as in subprocess, negative for a signal."""
+
+    def __init__(self, message: str, rank: int, exit_code: int | None) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.exit_code = exit_code
+
+
+class Deadlock(LaunchError):
+    """Every rank that has not returned waits for another one, and nothing moves. `ranks` are those that wait."""
+
+    def __init__(self, message: str, ranks: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+
+
+class LaunchTimeout(LaunchError):
+    """The ranks were still at work after `timeout` seconds. `ranks` are those that had not returned."""
+
+    def __init__(self, message: str, ranks: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+
+
+class LaunchInterrupted(KeyboardInterrupt):
+    """The reader interrupted the kernel; the message says where the ranks were."""
+
+    _render_traceback_ = LaunchError._render_traceback_

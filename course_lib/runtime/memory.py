@@ -1,0 +1,4 @@
+class MemoryLog:
+    pass
+def record_memory(**named):
+    raise NotImplementedError

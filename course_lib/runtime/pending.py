@@ -1,0 +1,181 @@
+"""What a rank is communicating right now: one description for every call on a process group, until it completes.
+
+torch.distributed's functions all end in a method of `ProcessGroup` that returns a `Work`. Those methods and `Work.wait`
+are wrapped once per rank (they are C++ objects, so the public functions stay as they are). The watcher reads
+`waiting_in` to say what a hung rank waits for; a timeline listens to `listeners`.
+
+Calls that never pass through Python (the C++ reducer of torch's DDP, functional collectives) are not seen here.
+"""
+
+import itertools
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroup, Work
+
+# ProcessGroup's method -> the name under which torch.distributed offers it
+METHODS = {
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce_coalesced",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "allgather": "all_gather",
+    "_allgather_base": "all_gather_into_tensor",
+    "all_gather_single": "all_gather_into_tensor",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor",
+    "allgather_coalesced": "all_gather",
+    "gather": "gather",
+    "scatter": "scatter",
+    "reduce_scatter": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
+    "all_to_all_single": "all_to_all_single",
+    "send": "send",
+    "recv": "recv",
+    "recv_anysource": "recv",
+    "barrier": "barrier",
+    "monitored_barrier": "monitored_barrier",
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call on a process group: `number` counts this rank's calls, `peer` is a global rank (send and recv only)."""
+
+    number: int
+    op: str
+    peer: int | None
+    group: tuple[int, ...]
+    num_bytes: int
+    tensors: tuple[str, ...]
+    started_s: float = field(default_factory=time.perf_counter)
+
+    def __str__(self) -> str:
+        arguments = []
+        if self.op == "recv":
+            arguments.append("from any rank" if self.peer is None else f"src={self.peer}")
+        elif self.op == "send":
+            arguments.append(f"dst={self.peer}")
+        arguments += self.tensors if len(self.tensors) <= 2 else [*self.tensors[:2], "..."]
+        if len(self.group) != dist.get_world_size():
+            arguments.append(f"group={list(self.group)}")
+        return f"{self.op}({', '.join(arguments)})"
+
+
+class Listener(Protocol):
+    def started(self, call: Call) -> None: ...
+
+    def finished(self, call: Call) -> None:
+        """Called once per call, at its completion; perhaps from a thread of the backend."""
+
+
+listeners: list[Listener] = []
+waiting_in: dict[int, list[Call]] = {}  # thread id -> the calls it is inside, outermost first
+num_calls = 0  # grows with every call: a rank whose number grows is not stuck
+_numbers = itertools.count()
+_calls_of: "weakref.WeakKeyDictionary[Work, Call]" = weakref.WeakKeyDictionary()
+
+
+def install() -> None:
+    """Wrap the process-group methods of this process. A second call changes nothing."""
+    if hasattr(Work, "_course_lib_wait"):
+        return
+    Work._course_lib_wait = Work.wait
+    Work.wait = _wait
+    for method, op in METHODS.items():
+        if hasattr(ProcessGroup, method):
+            setattr(ProcessGroup, method, _wrapped(getattr(ProcessGroup, method), op))
+
+
+def _wait(work: Work, *arguments: Any) -> Any:
+    call = _calls_of.get(work)
+    if call is None:
+        return work._course_lib_wait(*arguments)
+    with _Waiting(call):
+        done = work._course_lib_wait(*arguments)
+    _finish(call)
+    return done
+
+
+def _wrapped(method: Callable, op: str) -> Callable:
+    def called(group: ProcessGroup, *arguments: Any, **options: Any) -> Any:
+        global num_calls
+        call = _describe(group, op, arguments)
+        num_calls += 1
+        for listener in listeners:
+            listener.started(call)
+        with _Waiting(call):
+            work = method(group, *arguments, **options)
+        if not isinstance(work, Work):  # monitored_barrier: it has waited already
+            _finish(call)
+            return work
+        _calls_of[work] = call
+        if listeners:
+            _finish_when_done(work, call)
+        return work
+
+    return called
+
+
+def _describe(group: ProcessGroup, op: str, arguments: tuple) -> Call:
+    tensors = list(_tensors(arguments))
+    ranks = tuple(dist.get_process_group_ranks(group))
+    peer = None
+    if op in ("send", "recv") and len(arguments) == 3:  # (tensors, peer's rank in the group, tag)
+        peer = ranks[arguments[1]]
+    texts = tuple(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors)
+    num_bytes = sum(t.numel() * t.element_size() for t in tensors)
+    return Call(next(_numbers), op, peer, ranks, num_bytes, texts)
+
+
+def _tensors(value: Any) -> Iterable[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+class _Waiting:
+    """While open, the calling thread counts as being inside `call`."""
+
+    def __init__(self, call: Call) -> None:
+        self.calls = waiting_in.setdefault(threading.get_ident(), [])
+        self.call = call
+
+    def __enter__(self) -> None:
+        self.calls.append(self.call)
+
+    def __exit__(self, *_: object) -> None:
+        self.calls.pop()
+
+
+_finished: set[int] = set()  # numbers of the calls whose end the listeners know
+_finished_lock = threading.Lock()  # the end is seen by wait() and by the backend's own thread
+
+
+def _finish(call: Call) -> None:
+    if not listeners:
+        return
+    with _finished_lock:
+        first = call.number not in _finished
+        _finished.add(call.number)
+    if first:
+        for listener in listeners:
+            listener.finished(call)
+
+
+def _finish_when_done(work: Work, call: Call) -> None:
+    try:
+        work.get_future().add_done_callback(lambda _: _finish(call))
+    except RuntimeError:  # gloo's send and recv have no future: wait() tells
+        pass

@@ -1,0 +1,104 @@
+"""The thread in each rank that answers "where are you?" while the main thread computes, waits or hangs."""
+
+import os
+import shutil
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from course_lib.runtime import pending
+from course_lib.runtime.places import Frame, frames_of_thread
+
+ASK, DISMISS = "where are you?", "you may go"
+
+# Functions of torch.distributed that wait for other ranks without passing through a process group's methods.
+_WAITING_FUNCTIONS = {"init_process_group", "new_group", "_new_process_group_helper", "new_subgroups", "init_device_mesh",
+                      "split_group", "_store_based_barrier", "wait_tensor", "destroy_process_group"}
+_BACKWARD = "_engine_run_backward"
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """A rank at one moment. Two equal ones with still CPU time: the rank has not moved."""
+
+    frames: tuple[Frame, ...]  # of the main thread, outermost first
+    waits_in: str | None  # the communication call that it is inside, None when it is elsewhere
+    waits_for: int | None  # the global rank that it sends to or receives from
+    group: tuple[int, ...]  # the ranks that the call concerns
+    num_calls: int  # communication calls begun so far
+    cpu_s: float  # CPU time of the process
+    clock_s: float  # the rank's clock when it looked
+
+    def is_still_since(self, before: "Whereabouts", cpu_share: float) -> bool:
+        """Whether nothing happened in between: same line, no new call, and less than `cpu_share` of a core used."""
+        same = (self.frames, self.num_calls) == (before.frames, before.num_calls)
+        return same and self.cpu_s - before.cpu_s < cpu_share * (self.clock_s - before.clock_s)
+
+
+class Watcher:
+    """Owns the rank's connection to the notebook from the moment the task has arrived."""
+
+    def __init__(self, connection: Connection, folder: str | None) -> None:
+        self.dismissed = threading.Event()
+        self._folder = folder
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._main = threading.main_thread().ident
+        self._thread = threading.Thread(target=self._answer, name="course_lib watcher", daemon=True)
+        self._thread.start()
+
+    def report(self, message: Any) -> None:
+        with self._sending:
+            self._connection.send(message)
+
+    def stop(self) -> None:
+        self._thread.join()
+
+    def _answer(self) -> None:
+        while True:
+            try:
+                request = self._connection.recv()
+            except (EOFError, OSError):  # the notebook is gone, and with it the reason to go on
+                if self._folder:
+                    shutil.rmtree(self._folder, ignore_errors=True)
+                os._exit(1)
+            if request == DISMISS:
+                self.dismissed.set()
+                return
+            self.report(self._look())
+
+    def _look(self) -> Whereabouts:
+        stacks = sys._current_frames()
+        frames = frames_of_thread(stacks.get(self._main))
+        calls = pending.waiting_in.get(self._main) or []
+        waits_in, waits_for, group = None, None, ()
+        if self._others_at_work(stacks):
+            pass
+        elif calls:
+            waits_in, waits_for, group = str(calls[0]), calls[0].peer, calls[0].group
+        elif frames:
+            waits_in = _waiting_function(frames)
+        return Whereabouts(frames, waits_in, waits_for, group, pending.num_calls, time.process_time(),
+                           time.monotonic())
+
+    def _others_at_work(self, stacks: dict[int, Any]) -> bool:
+        """Whether a thread that the function started may yet do what the main thread waits for."""
+        for thread in threading.enumerate():
+            if thread.ident in (self._main, self._thread.ident) or thread.ident not in stacks:
+                continue
+            waits = pending.waiting_in.get(thread.ident) or stacks[thread.ident].f_code.co_filename == threading.__file__
+            if not waits:
+                return True
+        return False
+
+
+def _waiting_function(frames: tuple[Frame, ...]) -> str | None:
+    if frames[-1].function == _BACKWARD:
+        return "backward(), in which a hook waits for the other ranks"
+    for frame in frames:
+        if frame.is_communication and frame.function in _WAITING_FUNCTIONS:
+            return f"{frame.function}(...)"
+    return None
