@@ -14,10 +14,8 @@ from fractions import Fraction
 from html import escape
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from course_lib.runtime.communication_rules import NAMESPACES, CommunicationEvent, describe, whole
-from course_lib.runtime.dispatch import wraps_tensors
+from course_lib.runtime.dispatch import WatchingMode, wraps_tensors
 from course_lib.runtime.recordings import Recording, keeping, this_rank
 
 MAX_NAMED_GROUPS = 4  # a table cell names this many groups or pairs, and counts more
@@ -105,7 +103,7 @@ def record_communication() -> Iterator[CommunicationLog]:
         yield log
 
 
-class _CommunicationMode(TorchDispatchMode):
+class _CommunicationMode(WatchingMode):
     """Sees each torch operator of this thread (and of the backward passes it starts) before it runs."""
 
     def __init__(self, log: CommunicationLog) -> None:
@@ -113,7 +111,7 @@ class _CommunicationMode(TorchDispatchMode):
         self.log = log
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(wraps_tensors(kind) for kind in types):
+        if types and any(wraps_tensors(kind) for kind in types):
             # A DTensor runs its collectives inside its own dispatch: stepping back lets them come by here, too.
             return NotImplemented
         if func.namespace not in NAMESPACES:

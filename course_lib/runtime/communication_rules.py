@@ -113,7 +113,7 @@ def describe(rank: int, operator: torch._ops.OpOverload, args: Sequence[Any]) ->
     named = dict(zip((argument.name for argument in operator._schema.arguments), args))
     group = process_group(named)
     group_ranks = tuple(dist.get_process_group_ranks(group))
-    tensors = list(flat_tensors(args[position] if op in SENT_BYTES else args))
+    tensors = flat_tensors(args[position] if op in SENT_BYTES else args)
     dtype = tensors[0].dtype if tensors and op != "barrier" else None
     peer = next((group_ranks[named[end]] for end in ("dst", "src") if op in ("send", "recv") and end in named), None)
     if op not in SENT_BYTES or any(tensor.layout is not torch.strided for tensor in tensors):

@@ -1,124 +1,190 @@
-"""The instrument behind `record_memory`: notices every tensor storage that appears, changes size or disappears.
+"""The observers behind `record_memory`: they notice storages that appear, change or disappear, and what they are for.
 
-Four observers feed one `Track`: a TorchDispatchMode sees what each operator returns; a weak reference to each storage
-fires when it is freed; `UntypedStorage.resize_` is wrapped, because FSDP frees and reallocates with it; and hooks on
-autograd and on optimisers say what a storage is for. Scratch memory inside a kernel is not seen.
+A TorchDispatchMode sees what every torch operator returns, a weak reference to each storage tells when it is freed,
+and `UntypedStorage.resize_` is wrapped because FSDP frees and reallocates with it. Hooks on autograd and on optimisers
+say what is an activation, a gradient, an optimiser's state. Scratch memory inside a kernel is not seen.
 Prior art: torch/distributed/_tools/mem_tracker.py.
 """
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from course_lib.runtime.recordings import flat_tensors, wraps_tensors
+from course_lib.runtime.dispatch import WatchingMode, flat_tensors, wraps_tensors
+from course_lib.runtime.memory_track import (
+    ACTIVATIONS,
+    GRADIENTS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    SEEN_PARAMETERS,
+    Phase,
+    Track,
+)
+from course_lib.runtime.spans import span_listeners
+from course_lib.runtime.storage_book import StorageBook
 
-# From the weakest to the strongest claim on a storage: when two apply, the later one holds.
-KINDS = ("other", "activations", "optimizer_state", "gradients", "parameters")
-OTHER, ACTIVATIONS, OPTIMIZER_STATE, GRADIENTS, PARAMETERS = range(len(KINDS))
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A span, measured in torch operations since recording began; `depth` is 0 for an outermost span."""
-
-    name: str
-    start: int
-    end: int
-    depth: int
-
-
-@dataclass
-class Track:
-    """What one rank's memory did. A storage is a number; its kind may still rise while it lives, and after."""
-
-    rank: int
-    changes: list[tuple[int, int, int]] = field(default_factory=list)  # (torch operation, storage, bytes more or less)
-    kinds: list[int] = field(default_factory=list)  # storage -> index into KINDS
-    phases: list[Phase] = field(default_factory=list)
-    num_ops: int = 0
+Sources = list[tuple[int, Callable[[], Any]]]  # what to claim as what: asked again at every look around
 
 
-class _Storage:
-    """A storage under observation. `number` is None while it does not count: it was there before and is not named."""
+class MemoryTracker(WatchingMode):
+    """Writes into `track` while `watching()`."""
 
-    __slots__ = ("number", "num_bytes", "kind", "reference")
-
-    def __init__(self, kind: int, reference: weakref.ref) -> None:
-        self.number: int | None = None
-        self.num_bytes = 0
-        self.kind = kind
-        self.reference = reference
-
-
-class MemoryTracker(TorchDispatchMode):
-    """Writes a `Track` while it is open. `sources` give the tensors of a kind at the moment they are called."""
-
-    def __init__(self, track: Track, modules: list[nn.Module], optimizers: list[torch.optim.Optimizer],
-                 sources: list[tuple[int, Callable[[], Any]]]) -> None:
+    def __init__(self, track: Track, sources: Sources) -> None:
         super().__init__()
-        self.track = track
-        self.modules, self.optimizers, self.sources = modules, optimizers, sources
-        self._storages: dict[int, _Storage] = {}  # by address: freed storages leave before it is used again
-        self._parameters = WeakTensorKeyDictionary()  # parameter -> whether it was named
-        self._open_spans: list[tuple[str, int]] = []
-        self._last_backward = -1
-        self._packing = False
+        self.track, self.sources = track, sources
+        self.book = StorageBook(track)
+        self.hooked = WeakTensorKeyDictionary()  # parameter -> (whether it was named, handle of its hook)
+        self.open_spans: list[tuple[str, int]] = []
+        self.last_backward = -1
+        self.packing = False
 
-    # What there is: storages that appear, change size, disappear
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Observe until the block ends; then take every hook out again."""
+        with ExitStack() as hooks:
+            self.look_around()
+            hooks.callback(self.stop)
+            resize = torch.UntypedStorage.resize_
+            hooks.enter_context(replaced(torch.UntypedStorage, "resize_",
+                                         lambda storage, size: self.book.resize(resize, storage, size)))
+            hooks.enter_context(saved_tensors_hooks(self.pack, self.unpack))
+            push = torch._C._autograd._push_saved_tensors_default_hooks
+            hooks.enter_context(replaced(torch._C._autograd, "_push_saved_tensors_default_hooks",
+                                         lambda pack, unpack: push(self.marking(pack), unpack)))
+            hooks.callback(register_optimizer_step_pre_hook(lambda *_: self.look_around()).remove)
+            hooks.callback(register_optimizer_step_post_hook(self.optimizer_stepped).remove)
+            span_listeners.append(self)
+            hooks.callback(span_listeners.remove, self)
+            hooks.enter_context(self)
+            yield
+            self.look_around()
 
-    def claim(self, tensor: torch.Tensor, kind: int, count: bool = True) -> None:
-        """Say that the storages of `tensor` are at least `kind`; `count` those that were not counted so far, too."""
-        for storage in storages(tensor):
-            known = self._storages.get(storage._cdata)
-            if known is None:
-                known = self._observe(storage, kind)
-            known.kind = max(known.kind, kind)
-            if known.number is not None:
-                self.track.kinds[known.number] = known.kind
-            self._resized(storage, known, count)
+    def stop(self) -> None:
+        while self.open_spans:
+            self.span_ended()
+        for _, handle in self.hooked.values():
+            if handle is not None:
+                handle.remove()
+        self.book.close()
 
-    def _observe(self, storage: torch.UntypedStorage, kind: int) -> _Storage:
-        address = storage._cdata
-        known = _Storage(kind, weakref.ref(storage, partial(self._freed, address)))
-        self._storages[address] = known
-        return known
-
-    def _resized(self, storage: torch.UntypedStorage, known: _Storage, count: bool) -> None:
-        if known.number is None and count:
-            known.number = len(self.track.kinds)
-            self.track.kinds.append(known.kind)
-        if known.number is not None and storage.nbytes() != known.num_bytes:
-            self._change(known, storage.nbytes() - known.num_bytes)
-
-    def _change(self, known: _Storage, more: int) -> None:
-        known.num_bytes += more
-        self.track.changes.append((self.track.num_ops, known.number, more))
-
-    def _freed(self, address: int, reference: weakref.ref) -> None:
-        known = self._storages.pop(address)
-        if known.number is not None and known.num_bytes:
-            self._change(known, -known.num_bytes)
+    # torch operators
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not self._packing:
-            for tensor in flat_tensors(args):
-                if isinstance(tensor, nn.Parameter) and tensor not in self._parameters:
-                    self._meet(tensor)
-        if any(wraps_tensors(kind) for kind in types):
-            return NotImplemented  # the tensors inside a DTensor come by one by one
+        if self.packing:
+            return func(*args, **kwargs)
+        for tensor in flat_tensors(args):
+            if isinstance(tensor, nn.Parameter):
+                self.see_parameter(tensor)
+        if types and any(wraps_tensors(kind) for kind in types):
+            return NotImplemented  # the tensors inside a DTensor come by one at a time
         result = func(*args, **kwargs)
-        if not self._packing:
-            self.track.num_ops += 1
-            for tensor in flat_tensors(result):
-                self._returned(tensor, func, args, kwargs)
+        self.track.num_ops += 1
+        for tensor in flat_tensors(result):
+            self.book.returned(tensor, func, (args, tuple(kwargs.values())))
         return result
+
+    # What storages are for
+
+    def look_around(self) -> None:
+        """Claim what the sources hold now, and the gradients of all parameters in use."""
+        for claim, source in self.sources:
+            for tensor in flat_tensors(source()):
+                self.book.claim(tensor, claim)
+                if claim == PARAMETERS and tensor not in self.hooked:
+                    self.hook_gradient(tensor, named=True)
+        for parameter, (named, _) in list(self.hooked.items()):
+            if parameter.grad is not None:
+                self.book.claim(parameter.grad, GRADIENTS, count=named)
+
+    def see_parameter(self, parameter: nn.Parameter) -> None:
+        """A parameter in use that perhaps nobody named: its storage counts only if it is new."""
+        if parameter not in self.hooked:
+            self.book.claim(parameter, SEEN_PARAMETERS, count=False)
+            self.hook_gradient(parameter, named=False)
+
+    def hook_gradient(self, parameter: torch.Tensor, named: bool) -> None:
+        can_have_one = parameter.is_leaf and parameter.requires_grad
+        handle = parameter.register_post_accumulate_grad_hook(self.gradient_ready) if can_have_one else None
+        self.hooked[parameter] = (named, handle)
+
+    def gradient_ready(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            self.book.claim(parameter.grad, GRADIENTS, count=False)
+        backward = torch._C._current_graph_task_id()
+        if backward != self.last_backward:
+            # When all is done, too: FSDP and DDP put the gradients they reduced elsewhere by then.
+            self.last_backward = backward
+            torch.autograd.Variable._execution_engine.queue_callback(self.look_around)
+
+    def optimizer_stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for tensor in flat_tensors(optimizer.state):
+            self.book.claim(tensor, OPTIMIZER_STATE, count=False)
+        self.look_around()
+
+    # What autograd saves
+
+    def pack(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Detached: an output that its own graph node keeps would otherwise never be freed."""
+        self.saved(tensor)
+        self.packing = True  # our own detach is no operation of the reader's
+        try:
+            return tensor.detach(), tensor._version
+        finally:
+            self.packing = False
+
+    def unpack(self, packed: tuple[torch.Tensor, int]) -> torch.Tensor:
+        """Autograd leaves the check for changes in place to whoever installs hooks."""
+        tensor, version = packed
+        if tensor._version != version:
+            raise RuntimeError("one of the variables needed for gradient computation has been modified by an inplace "
+                               f"operation: {tensor.type()} {list(tensor.shape)} is at version {tensor._version}; "
+                               f"expected version {version} instead")
+        return tensor
+
+    def saved(self, tensor: torch.Tensor) -> None:
+        if isinstance(tensor, nn.Parameter):
+            self.see_parameter(tensor)
+        else:
+            self.book.claim(tensor, ACTIVATIONS)
+
+    def marking(self, pack: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
+        """`pack`, the hook of somebody else's saved_tensors_hooks, with what it keeps marked: autograd asks only one."""
+        def marked(tensor: torch.Tensor) -> Any:
+            try:
+                packed = pack(tensor)
+            except BaseException:
+                self.saved(tensor)  # torch.utils.checkpoint keeps the last tensor, then ends its recomputation so
+                raise
+            for kept in flat_tensors(packed):
+                self.saved(kept)
+            return packed
+
+        return marked
+
+    # Spans
+
+    def span_started(self, name: str, labels: dict[str, Any]) -> None:
+        self.open_spans.append((name, self.track.num_ops))
+
+    def span_ended(self) -> None:
+        if self.open_spans:  # empty when the span outlives the recorder
+            name, start = self.open_spans.pop()
+            self.track.phases.append(Phase(name, start, self.track.num_ops, depth=len(self.open_spans)))
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """`owner.name` is `value` until the block ends."""
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)

@@ -1,6 +1,3 @@
-class Timeline:
-    pass
-def record_timeline(**named):
-    raise NotImplementedError
-def span(name, **labels):
-    raise NotImplementedError
+from course_lib.runtime.spans import span
+class Timeline: pass
+def record_timeline(): pass
