@@ -2,15 +2,15 @@
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from course_lib.runtime.errors import Deadlock, LaunchTimeout, RankDied, RankFailed
 from course_lib.runtime.places import Frame, readers_frame, story
-from course_lib.runtime.rank import Exited, Failed
+from course_lib.runtime.rank import Exited, Failed, Returned
 from course_lib.runtime.watcher import Whereabouts
 
-# rank -> its last answer; None for a rank that has returned
-Sightings = Mapping[int, Whereabouts | None]
+# rank -> its last answer, or what it came back with
+Sightings = Mapping[int, Whereabouts | Returned]
 
 
 _ECHO = re.compile(r"connection closed|connection reset|broken pipe|socket closed|connection refused|"
@@ -41,7 +41,7 @@ def rank_failed(rank: int, failure: Failed, others: Sequence[int], sightings: Si
 
 def _elsewhere(sightings: Sightings, without: int) -> list[str]:
     """Where the others were when a communication call failed: usually in a call that does not match."""
-    told = {rank: seen for rank, seen in sightings.items() if rank != without and seen is not None and seen.waits_in}
+    told = {rank: seen for rank, seen in sightings.items() if rank != without and isinstance(seen, Whereabouts) and seen.waits_in}
     if not told:
         return []
     return ["", "Meanwhile:"] + [f"  rank {rank} was in {seen.waits_in}{_at(seen)}" for rank, seen in sorted(told.items())]
@@ -85,50 +85,77 @@ def deadlock(sightings: Sightings, still_s: float) -> Deadlock:
     """All ranks that have not returned wait in a communication call, and have not moved for `still_s` seconds."""
     lines = [f"no rank can continue (nothing moved for {still_s:g} s)"]
     for rank, seen in sorted(sightings.items()):
-        if seen is None:
+        if isinstance(seen, Returned):
             lines.append(f"  rank {rank}  has returned normally")
             continue
         place = readers_frame(seen.frames)
         lines.append(f"  rank {rank}  waits{_at(seen)}" + (f":  {place.code()}" if place and place.code() else ""))
         lines.append(f"          -> {seen.waits_in}")
     lines.append(f"  Hint: {_hint(sightings)}")
-    return Deadlock("\n".join(lines), tuple(rank for rank, seen in sorted(sightings.items()) if seen is not None))
+    return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))))
+
+
+def _waiting(sightings: Sightings) -> dict[int, Whereabouts]:
+    return {rank: seen for rank, seen in sorted(sightings.items()) if isinstance(seen, Whereabouts)}
 
 
 def _hint(sightings: Sightings) -> str:
-    waiting = {rank: seen for rank, seen in sorted(sightings.items()) if seen is not None}
-    returned = sorted(rank for rank, seen in sightings.items() if seen is None)
+    waiting = _waiting(sightings)
     kinds = {rank: seen.waits_in.split("(")[0] for rank, seen in waiting.items()}
-    for rank, seen in waiting.items():
-        if seen.waits_for in returned:
-            return f"rank {rank} waits for rank {seen.waits_for}, which has already returned."
-    if all(kind == "send" for kind in kinds.values()):
+    return (_hint_on_peers(sightings, waiting, kinds) or _hint_on_collectives(sightings, waiting, kinds)
+            or "the ranks wait for one another: compare the order of their calls.")
+
+
+def _hint_on_peers(sightings: Sightings, waiting: dict[int, Whereabouts], kinds: dict[int, str]) -> str | None:
+    peers = {rank: seen.call.peer for rank, seen in waiting.items() if seen.call and seen.call.peer is not None}
+    for rank, peer in peers.items():
+        if isinstance(sightings.get(peer), Returned):
+            return f"rank {rank} waits for rank {peer}, which has already returned."
+    if set(kinds.values()) == {"send"}:
         return ("every rank sends and nobody receives, and a send waits for its receiver. Let every second rank "
                 "receive first, or use isend.")
-    if all(kind == "recv" for kind in kinds.values()):
+    if set(kinds.values()) == {"recv"}:
         return "every rank waits to receive and nobody sends."
-    collective = {rank: kind for rank, kind in kinds.items() if kind not in ("send", "recv")}
-    if len(set(collective.values())) > 1:
-        said = ", ".join(f"rank {rank} calls {kind}" for rank, kind in collective.items())
-        return f"{said}. All ranks of a group must make the same collective calls in the same order."
-    for rank, kind in collective.items():
-        absent = [r for r in (waiting[rank].group or sightings) if r not in collective]
-        if absent:
-            also = "has" if len(absent) == 1 else "have"
-            return (f"{kind} needs every rank of its group, and {_ranks(absent)} {also} not called it"
-                    f"{' and ' + also + ' returned' if set(absent) <= set(returned) else ''}.")
-    if len({seen.waits_in for seen in waiting.values()}) > 1 and not set(kinds.values()) & {"send", "recv"}:
-        return "the ranks call the same collective with different tensors."
-    for rank, seen in waiting.items():
-        if seen.waits_for is not None and seen.waits_for in waiting and waiting[seen.waits_for].waits_for != rank:
-            peer = seen.waits_for
+    for rank, peer in peers.items():
+        if peers.get(peer) != rank and peer in waiting:
             return f"rank {rank} waits for rank {peer}, but rank {peer} waits elsewhere: in {waiting[peer].waits_in}."
-    return "the ranks wait for one another: compare the order of their calls."
+    return None
+
+
+def _hint_on_collectives(sightings: Sightings, waiting: dict[int, Whereabouts], kinds: dict[int, str]) -> str | None:
+    collective = {rank: kind for rank, kind in kinds.items() if kind not in ("send", "recv")}
+    if not collective:
+        return None
+    if len(set(collective.values())) > 1:
+        callers = {kind: [rank for rank, k in collective.items() if k == kind] for kind in sorted(set(kinds.values()))}
+        said = ", ".join(f"{_ranks(ranks)} {_verb('call', ranks)} {kind}" for kind, ranks in callers.items())
+        return f"{said}. All ranks of a group must make the same collective calls in the same order."
+    rank, kind = next(iter(collective.items()))
+    if len({waiting[r].waits_in for r in collective}) > 1:
+        return f"the ranks call {kind} with different tensors; all must pass the same shape and dtype."
+    if waiting[rank].call is None:  # torch's own code waits: new_group, or a backward hook
+        return f"{kind} needs every rank to call it."
+    key = waiting[rank].call.op, waiting[rank].call.group
+    mine = waiting[rank].counts.get(key, 0)
+    absent = [r for r in key[1] if r not in collective and sightings[r].counts.get(key, 0) < mine]
+    if not absent:
+        return None
+    theirs = sightings[absent[0]].counts.get(key, 0)
+    done = f"called it only {theirs} time{'s' * (theirs != 1)}" if theirs else "not called it"
+    returned = " and returned" if all(isinstance(sightings[r], Returned) for r in absent) else ""
+    return (f"{_ranks(collective)} {_verb('wait', collective)} in {kind} number {mine} of this launch, and "
+            f"{_ranks(absent)} {_verb('has', absent)} {done}{returned}. Every rank of a group must call it equally often.")
+
+
+def _verb(stem: str, ranks: Sequence[int] | Mapping[int, object]) -> str:
+    if stem == "has":
+        return "has" if len(ranks) == 1 else "have"
+    return stem + "s" * (len(ranks) == 1)
 
 
 def timed_out(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], timeout_s: float) -> LaunchTimeout:
     """Time is up. `silent` ranks did not answer (they hold the interpreter); their frames came by signal."""
-    unfinished = sorted(set(rank for rank, seen in sightings.items() if seen is not None) | set(silent))
+    unfinished = sorted(set(_waiting(sightings)) | set(silent))
     lines = [f"{_ranks(unfinished)} did not finish within {timeout_s:g} s"]
     for rank in sorted(set(sightings) | set(silent)):
         seen = sightings.get(rank)
@@ -136,7 +163,7 @@ def timed_out(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], timeo
             place = readers_frame(tuple(silent[rank]))
             at = f" at {place.where()}:  {place.code()}" if place else ""
             lines.append(f"  rank {rank}  is busy in one uninterruptible call{at}")
-        elif seen is None:
+        elif isinstance(seen, Returned):
             lines.append(f"  rank {rank}  has returned normally")
         else:
             place = readers_frame(seen.frames)
@@ -150,7 +177,7 @@ def timed_out(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], timeo
 
 def interrupted(sightings: Sightings) -> str:
     lines = ["interrupted; all ranks are stopped"]
-    lines += [f"  rank {rank}  was{_at(seen)}" for rank, seen in sorted(sightings.items()) if seen is not None]
+    lines += [f"  rank {rank}  was{_at(seen)}" for rank, seen in sorted(_waiting(sightings).items())]
     return "\n".join(lines)
 
 
@@ -159,6 +186,6 @@ def _at(seen: Whereabouts) -> str:
     return f" at {place.where()}" if place else ""
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def _ranks(ranks: Iterable[int]) -> str:
     names = [str(rank) for rank in sorted(ranks)]
     return f"rank {names[0]}" if len(names) == 1 else f"ranks {', '.join(names[:-1])} and {names[-1]}"

@@ -81,7 +81,7 @@ def launch(
     Raises ValueError for arguments that cannot work, and otherwise a LaunchError: RankFailed (a rank raised), RankDied
     (its process ended), Deadlock (all wait for one another), LaunchTimeout. Then all ranks have been stopped.
     """
-    _check(fn, world_size, timeout, threads)
+    _check(fn, world_size, timeout, threads, seed, env)
     if context.in_rank():
         raise ValueError("launch was called inside a rank. A rank cannot start ranks: call launch from the notebook, "
                          "or use torch.distributed's functions here")
@@ -98,14 +98,18 @@ def launch(
         return running.results()
 
 
-def _check(fn: Any, world_size: int, timeout: float, threads: int) -> None:
+def _check(fn: Any, world_size: int, timeout: float, threads: int, seed: int, env: dict[str, str] | None) -> None:
     if not callable(fn):
         raise ValueError(f"launch expects a function to run on every rank, got {fn!r} (a {type(fn).__name__}); "
                          "pass the function itself, launch(train, ...), not its result, launch(train(...))")
     for name, value in (("world_size", world_size), ("threads", threads)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    if not timeout > 0:
+    if not isinstance(seed, int):
+        raise ValueError(f"seed must be a whole number, got {seed!r}")
+    if env and not all(isinstance(text, str) for pair in env.items() for text in pair):
+        raise ValueError(f"env must map names to strings, got {env!r}")
+    if not isinstance(timeout, (int, float)) or not timeout > 0:
         raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
 
 
@@ -148,6 +152,7 @@ class _Launch:
         self.events: queue.Queue = queue.Queue()  # (rank, message); message None: the rank is gone
         self.shown: queue.Queue = queue.Queue(maxsize=1000)  # (rank, stream, bytes); None: the launch has ended
         self.returned: dict[int, Returned] = {}
+        self.reported: set[int] = set()  # ranks whose function has ended
         self.seen: dict[int, Whereabouts] = {}
         self.still_since: dict[int, float] = {}
         self.unanswered: set[int] = set()
@@ -191,17 +196,25 @@ class _Launch:
                 self._reader(self._read_messages, process)
                 readers += [self._reader(self._read_output, process, name) for name in process.streams]
             self._follow()
-            for process in self.processes:
-                process.connection.send(DISMISS)
-            self.pool.finish(_LEAVE_S)
+            self._dismiss_the_reported()
+            self.pool.finish(range(len(self.tasks)), _LEAVE_S)
         except BaseException as error:
             self.error = error
-            self.pool.finish(0.0)
+            self.pool.finish(self._dismiss_the_reported(), _LEAVE_S)
         for reader in readers:
             reader.join(timeout=5.0)
         for file in glob.glob(self.tasks[0].store + "*"):
             os.unlink(file)
         self.shown.put(None)
+
+    def _dismiss_the_reported(self) -> set[int]:
+        """Ranks whose function has ended, well or not, may leave; the others can only be stopped."""
+        for rank in self.reported:
+            try:
+                self.processes[rank].connection.send(DISMISS)
+            except OSError:  # it has died since
+                pass
+        return self.reported
 
     def _reader(self, read: Callable, *arguments: Any) -> threading.Thread:
         thread = threading.Thread(target=read, args=arguments, name="course_lib reader", daemon=True)
@@ -229,6 +242,8 @@ class _Launch:
             except (EOFError, OSError):
                 self.events.put((process.rank, None))
                 return
+            if isinstance(message, (Returned, Failed, Exited)):
+                self.reported.add(process.rank)
             self.events.put((process.rank, message))
 
     def _follow(self) -> None:
@@ -286,10 +301,8 @@ class _Launch:
                 failures[rank] = message
                 if not diagnosis.is_echo(message):
                     until = min(until, time.monotonic() + _TOGETHER_S)
-            elif isinstance(message, (Returned, Whereabouts)) or not all(map(diagnosis.is_echo, failures.values())):
-                self._heed(rank, message) if isinstance(message, (Returned, Whereabouts)) else None
-            else:
-                self._heed(rank, message)  # a death or an exit: the failures so far were its echo
+            elif isinstance(message, (Returned, Whereabouts)) or all(map(diagnosis.is_echo, failures.values())):
+                self._heed(rank, message)  # a death, an exit or an interrupt: the failures so far were its echo
         return self._story(failures)
 
     def _story(self, failures: dict[int, Failed]) -> RankFailed:
@@ -368,10 +381,9 @@ class _Launch:
     def _unfinished(self) -> list[int]:
         return [task.rank for task in self.tasks if task.rank not in self.returned]
 
-    def _sightings(self) -> dict[int, Whereabouts | None]:
-        """The last answer of each rank that has given one, None for those that have returned."""
-        unfinished = {rank: self.seen[rank] for rank in self._unfinished() if rank in self.seen}
-        return {**unfinished, **dict.fromkeys(self.returned)}
+    def _sightings(self) -> dict[int, Whereabouts | Returned]:
+        """The last answer of each rank that has given one, and the returns."""
+        return {**self.seen, **self.returned}
 
 
 def _overlap(data: bytes, end: bytes) -> int:

@@ -11,6 +11,7 @@ import itertools
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -80,7 +81,7 @@ class Listener(Protocol):
 
 listeners: list[Listener] = []
 waiting_in: dict[int, list[Call]] = {}  # thread id -> the calls it is inside, outermost first
-num_calls = 0  # grows with every call: a rank whose number grows is not stuck
+counts: Counter[tuple[str, tuple[int, ...]]] = Counter()  # (op, group's ranks) -> calls begun so far
 _numbers = itertools.count()
 _calls_of: "weakref.WeakKeyDictionary[Work, Call]" = weakref.WeakKeyDictionary()
 
@@ -108,9 +109,8 @@ def _wait(work: Work, *arguments: Any) -> Any:
 
 def _wrapped(method: Callable, op: str) -> Callable:
     def called(group: ProcessGroup, *arguments: Any, **options: Any) -> Any:
-        global num_calls
         call = _describe(group, op, arguments)
-        num_calls += 1
+        counts[op, call.group] += 1
         for listener in listeners:
             listener.started(call)
         with _Waiting(call):

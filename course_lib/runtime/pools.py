@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, Listener
@@ -121,9 +121,9 @@ class ForkPool:
     def signal(self, process: RankProcess, number: int) -> None:
         self._ask("signal", process.pid, number)
 
-    def finish(self, grace_s: float) -> None:
-        """Wait up to `grace_s` for the ranks to end, then end them and all that they started."""
-        self._exit_codes |= self._ask("finish", grace_s)
+    def finish(self, dismissed: Collection[int], grace_s: float) -> None:
+        """End the ranks and all that they started; if all were dismissed, give them `grace_s` to end by themselves."""
+        self._exit_codes |= self._ask("finish", grace_s if len(dismissed) == len(self._ranks) else 0.0)
         for process in self._ranks:
             process.connection.close()
 
@@ -182,11 +182,16 @@ class WarmPool:
 
     def __init__(self) -> None:
         self.folder: str | None = None
+        self._lock = threading.Lock()
         self._warm: dict[int, _Warm] = {}
         self._ranks: list[RankProcess] = []
 
     def start(self, world_size: int = 0) -> None:
         """Start the interpreters of ranks 0 to world_size - 1 that are missing, side by side."""
+        with self._lock:
+            self._start(world_size)
+
+    def _start(self, world_size: int) -> None:
         if self.folder is None:
             self.folder = tempfile.mkdtemp(prefix="course_lib_")
             atexit.register(self.close)
@@ -231,29 +236,33 @@ class WarmPool:
         if self.exit_code(process) is None:
             os.kill(process.pid, number)
 
-    def finish(self, grace_s: float) -> None:
-        """With grace, wait for each interpreter to be ready again; without, end it. End what they started."""
+    def finish(self, dismissed: Collection[int], grace_s: float) -> None:
+        """Wait for the interpreters of the dismissed ranks to be ready again, replace the others. End what they started."""
+        world_size = len(self._ranks)
         for process in self._ranks:
             warm = self._warm[process.rank]
-            ready = grace_s > 0 and _is_ready(warm.connection, grace_s)
+            ready = process.rank in dismissed and _is_ready(warm.connection, grace_s)
             kill_tree(warm.process.pid, itself=not ready)
             if not ready:
                 warm.process.wait()
                 warm.connection.close()
                 del self._warm[process.rank]
+        if len(self._warm) < world_size:  # while the reader reads the error
+            threading.Thread(target=self.start, args=(world_size,), daemon=True).start()
 
     def wait_until_preloaded(self) -> None:
         """Nothing to wait for: an interpreter imports everything before it says that it is ready."""
 
     def close(self) -> None:
-        for warm in self._warm.values():
-            kill_tree(warm.process.pid, itself=True)
-            warm.process.wait()
-            warm.connection.close()
-        self._warm.clear()
-        if self.folder:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder = None
+        with self._lock:
+            for warm in self._warm.values():
+                kill_tree(warm.process.pid, itself=True)
+                warm.process.wait()
+                warm.connection.close()
+            self._warm.clear()
+            if self.folder:
+                shutil.rmtree(self.folder, ignore_errors=True)
+                self.folder = None
 
 
 def _accept(listener: Listener, started: dict[int, subprocess.Popen]) -> Iterator[tuple[int, Connection]]:

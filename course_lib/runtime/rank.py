@@ -43,9 +43,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Returned:
-    """The function came back; `payload` is the pickle of (result, logs)."""
+    """The function came back; `payload` is the pickle of (result, logs), `counts` its calls as in Whereabouts."""
 
     payload: bytes
+    counts: dict[tuple[str, tuple[int, ...]], int]
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ def main(connection: Connection) -> None:
 def main_kept_warm(connection: Connection, folder: str) -> None:
     """Run one task and leave the interpreter fit for the next. `folder` goes if the notebook dies meanwhile."""
     modules = set(sys.modules)
+    pending.counts.clear()
     _run_and_report(connection, folder)
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -121,6 +123,10 @@ def _join(task: Task) -> None:
     context.current = context.RankContext(task.rank, task.world_size, task.backend)
     os.environ.update(RANK=str(task.rank), LOCAL_RANK=str(task.rank), WORLD_SIZE=str(task.world_size),
                       LOCAL_WORLD_SIZE=str(task.world_size))
+    # All ranks are on this host. Left alone, gloo looks up the host's name, which may fail, or take seconds.
+    loopback = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
+    if loopback:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     if hasattr(faulthandler, "register"):  # not on Windows
         faulthandler.register(signal.SIGUSR1, open(task.dump, "w"), all_threads=True)
     torch.set_num_threads(task.threads)
@@ -160,7 +166,7 @@ def _returned(result: Any) -> "Returned | Failed":
         message = (f"the function returned {_kind(result)}, which cannot be sent back to the notebook ({error}). "
                    "Return tensors, numbers, strings, dataclasses, or lists and dicts of them.")
         return Failed("unpicklable result", message, (), None, in_communication=False)
-    return Returned(buffer.getvalue())
+    return Returned(buffer.getvalue(), dict(pending.counts))
 
 
 def _kind(value: Any) -> str:

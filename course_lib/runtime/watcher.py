@@ -26,15 +26,14 @@ class Whereabouts:
 
     frames: tuple[Frame, ...]  # of the main thread, outermost first
     waits_in: str | None  # the communication call that it is inside, None when it is elsewhere
-    waits_for: int | None  # the global rank that it sends to or receives from
-    group: tuple[int, ...]  # the ranks that the call concerns
-    num_calls: int  # communication calls begun so far
+    call: pending.Call | None  # the same as data, where it is a call on a process group
+    counts: dict[tuple[str, tuple[int, ...]], int]  # (op, group) -> communication calls begun so far
     cpu_s: float  # CPU time of the process
     clock_s: float  # the rank's clock when it looked
 
     def is_still_since(self, before: "Whereabouts", cpu_share: float) -> bool:
         """Whether nothing happened in between: same line, no new call, and less than `cpu_share` of a core used."""
-        same = (self.frames, self.num_calls) == (before.frames, before.num_calls)
+        same = (self.frames, self.counts) == (before.frames, before.counts)
         return same and self.cpu_s - before.cpu_s < cpu_share * (self.clock_s - before.clock_s)
 
 
@@ -74,15 +73,14 @@ class Watcher:
         stacks = sys._current_frames()
         frames = frames_of_thread(stacks.get(self._main))
         calls = pending.waiting_in.get(self._main) or []
-        waits_in, waits_for, group = None, None, ()
+        waits_in, call = None, None
         if self._others_at_work(stacks):
             pass
         elif calls:
-            waits_in, waits_for, group = str(calls[0]), calls[0].peer, calls[0].group
+            waits_in, call = str(calls[0]), calls[0]
         elif frames:
             waits_in = _waiting_function(frames)
-        return Whereabouts(frames, waits_in, waits_for, group, pending.num_calls, time.process_time(),
-                           time.monotonic())
+        return Whereabouts(frames, waits_in, call, dict(pending.counts), time.process_time(), time.monotonic())
 
     def _others_at_work(self, stacks: dict[int, Any]) -> bool:
         """Whether a thread that the function started may yet do what the main thread waits for."""
