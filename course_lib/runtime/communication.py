@@ -75,18 +75,17 @@ class CommunicationLog(Recording):
         if len({log._summary() for log in logs}) == 1:
             who = f"each of {len(logs)} ranks" if len(logs) > 1 else f"rank {self.ranks[0]}"
             return f"CommunicationLog: {who} {logs[0]._summary()}"
-        shares = ", ".join(f"rank {log.ranks[0]} {log._sent_text()}" for log in logs)
-        return f"CommunicationLog: {len(logs)} ranks {self._summary()}; sent by {shares}"
+        sent = {log.ranks[0]: sum_or_none(event.sent_bytes for event in log.events) for log in logs}
+        most = "" if None in sent.values() else f"; most from rank {max(sent, key=sent.get)}: {number(max(sent.values()))}"
+        return f"CommunicationLog: {len(logs)} ranks {self._summary()}{most}"
 
     def _summary(self) -> str:
         if not self.events:
             return "communicated nothing"
         calls = Counter(event.op for event in self.events)
         each = ", ".join(f"{count} {op}" for op, count in calls.items())
-        return f"sent {self._sent_text()} bytes in {self.calls()} call{'s' * (self.calls() > 1)} ({each})"
-
-    def _sent_text(self) -> str:
-        return number(sum_or_none(event.sent_bytes for event in self.events))
+        sent = number(sum_or_none(event.sent_bytes for event in self.events))
+        return f"sent {sent} bytes in {self.calls()} call{'s' * (self.calls() > 1)} ({each})"
 
     def html(self) -> str | None:
         return table(self) if self.events else None
