@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import torch
@@ -78,7 +79,7 @@ def _look(look: Callable[[], Check]) -> Check:
 
 
 def _python() -> Check:
-    found = f"{sys.version.split()[0]} at {sys.executable}"
+    found = f"{sys.version.split()[0]}, environment {Path(sys.prefix).name}"
     advice = "" if sys.version_info >= (3, 11) else "the course needs Python 3.11 or newer: run `make lab` with a newer one"
     return Check("Python", found, advice)
 
