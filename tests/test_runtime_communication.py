@@ -14,13 +14,13 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from course_lib.runtime import CommunicationLog, launch, record_communication
+from course_lib.runtime import launch, record_communication
 
 F32, BF16 = torch.float32, torch.bfloat16
 
 
 def counted(communicate):
-    """What one call of `communicate` recorded on this rank: (op, message bytes, sent bytes) for each event."""
+    """What `communicate` recorded on this rank: (op, message bytes, sent bytes) for each event."""
     with record_communication() as log:
         communicate()
     return [(event.op, event.message_bytes, event.sent_bytes) for event in log.events]
@@ -34,7 +34,7 @@ def every_collective():
     n, r = dist.get_world_size(), dist.get_rank()
     blocks = [block() for _ in range(n)]
     rows = n * (n + 1) // 2  # uneven all_to_all: j + 1 rows of 4 floats (16 bytes) to rank j
-    uneven = torch.ones(rows, 4), torch.empty(n * (r + 1), 4), [j + 1 for j in range(n)], [r + 1] * n
+    uneven = torch.empty(n * (r + 1), 4), torch.ones(rows, 4), [r + 1] * n, [j + 1 for j in range(n)]
     coalescing = dist._coalescing_manager
     world = dist.group.WORLD
 
@@ -53,10 +53,10 @@ def every_collective():
         "reduce_scatter": counted(lambda: dist.reduce_scatter(block(), blocks)),
         "reduce_scatter_tensor": counted(lambda: dist.reduce_scatter_tensor(block(), block(12 * n))),
         "all_to_all_single": counted(lambda: dist.all_to_all_single(block(12 * n), block(12 * n))),
-        "all_to_all uneven": counted(lambda: dist.all_to_all_single(uneven[1], uneven[0], uneven[3], uneven[2])),
+        "all_to_all uneven": counted(lambda: dist.all_to_all_single(*uneven)),
         "broadcast": counted(lambda: dist.broadcast(block(), src=n - 1)),
         "reduce": counted(lambda: dist.reduce(block(), dst=0)),
-        "gather": counted(lambda: dist.gather(block(), [block() for _ in range(n)] if r == 0 else None, dst=0)),
+        "gather": counted(lambda: dist.gather(block(), blocks if r == 0 else None, dst=0)),
         "scatter": counted(lambda: dist.scatter(block(), blocks if r == 0 else None, src=0)),
         "barrier": counted(lambda: dist.barrier()),
         "monitored_barrier": counted(lambda: dist.monitored_barrier()),
@@ -67,7 +67,7 @@ def every_collective():
         "functional reduce_scatter": counted(
             lambda: functional.reduce_scatter_tensor(block(12 * n), "sum", 0, world).sum()),
         "functional all_to_all": counted(
-            lambda: functional.all_to_all_single(uneven[0], uneven[3], uneven[2], world).sum()),
+            lambda: functional.all_to_all_single(*uneven[1:], world).sum()),
     }
 
 
@@ -87,7 +87,7 @@ def by_hand(n, r):
         "reduce_scatter_tensor": scattered,
         "all_to_all_single": ("all_to_all", 48 * n, 48 * (n - 1)),
         "all_to_all uneven": uneven,
-        "broadcast": ("broadcast", 48, 0 if r == (n - 2) % n else 48),  # the root is n - 1, the ring ends before it
+        "broadcast": ("broadcast", 48, 0 if r == (n - 2) % n else 48),  # the ring ends before its root
         "reduce": ("reduce", 48, 0 if r == 0 else 48),
         "gather": ("gather", 48 * n, 0 if r == 0 else 48),
         "scatter": ("scatter", 48 * n, 48 * (n - 1) if r == 0 else 0),
@@ -187,7 +187,7 @@ def test_objects_nesting_exceptions_and_operations_without_a_rule():
     assert (outer.calls(), inner.calls(), failed.calls()) == (3, 1, 1)
     assert sparse.calls("all_reduce") == 1
     with pytest.raises(ValueError, match="all_reduce on group .* has no rule"):
-        sparse.sent_bytes
+        _ = sparse.sent_bytes
     assert "unknown" in sparse.html()
     # of nested recorders the outermost alone is merged, so nothing counts twice
     assert results.communication.calls() == 2 * (2 + 1 + 3)
@@ -246,7 +246,7 @@ def test_hooks_ddp_fsdp2_and_dtensor_are_seen_in_full(world_size):
     for seen in launch(torchs_own, world_size=n):
         assert sorted(seen["hooks"]) == sorted([all_reduce(256), all_reduce(32)] * 2)
         assert seen["ddp"] == [all_reduce(2 * LAYER_BYTES)]  # all gradients in one bucket
-        assert sorted(seen["fsdp"]) == [gathered] * 4 + [scattered] * 2  # gathered again for the backward pass
+        assert sorted(seen["fsdp"]) == [gathered] * 4 + [scattered] * 2  # gathered twice
         assert seen["tensor parallel"] == [all_reduce(2 * 8 * 4)] * 2  # one forward, one backward
         assert seen["gather"] == [half("all_gather", 256)]
         assert seen["sum"] == [all_reduce(256)]
@@ -284,10 +284,12 @@ def test_without_a_process_group_the_log_is_empty_and_says_so():
 def test_a_merged_log_keeps_its_ranks_and_draws_itself():
     merged = launch(in_subgroups, world_size=4).communication
     assert merged.ranks == (0, 1, 2, 3)
-    assert merged.sent_bytes == sum(merged.by_rank(rank).sent_bytes for rank in range(4)) == 4 * 48 + 2 * 48 + 48
-    assert repr(merged) == ("CommunicationLog: 4 ranks sent 336 bytes in 10 calls (4 all_reduce, 4 broadcast, 1 recv, "
-                            "1 send); most from rank 3: 144")
+    assert merged.sent_bytes == 4 * 48 + 2 * 48 + 48
+    assert merged.sent_bytes == sum(merged.by_rank(rank).sent_bytes for rank in range(4))
+    assert repr(merged) == ("CommunicationLog: 4 ranks sent 336 bytes in 10 calls (4 all_reduce, "
+                            "4 broadcast, 1 recv, 1 send); most from rank 3: 144")
     drawn = pickle.loads(pickle.dumps(merged))._repr_mimebundle_()
-    assert drawn["text/plain"] == repr(merged) and drawn["text/html"].count("<tr>") == 1 + 4 + 1
-    with pytest.raises(ValueError, match="rank 7; recorded ranks: \\[0, 1, 2, 3\\]"):
+    assert drawn["text/plain"] == repr(merged)
+    assert drawn["text/html"].count("<tr>") == 1 + 4 + 1
+    with pytest.raises(ValueError, match=r"rank 7 recorded no communication; recorded ranks: \[0, 1"):
         merged.by_rank(7)

@@ -1,9 +1,9 @@
-"""Count what a rank communicates: `with record_communication() as log:` around any code that uses torch.distributed.
+"""Count what a rank communicates: `with record_communication() as log:` around calls of torch.distributed.
 
-A `TorchDispatchMode` sits below autograd and below every front end, where each collective arrives as one c10d
-operator with its tensors and its process group. So it also sees what backward hooks, DDP's C++ reducer, FSDP2,
-DTensor and pipelining do. It costs some microseconds for every torch operation: use it to count, not to time.
-What counts as sent is in communication_rules.py.
+A TorchDispatchMode sits below autograd and below every front end, where each collective arrives as one c10d
+operator with its tensors and its process group. So it also sees what backward hooks, DDP's C++ reducer,
+FSDP2, DTensor and pipelining do. It costs some microseconds for every torch operation: use it to count, not
+to time. What counts as sent is in communication_rules.py.
 """
 
 from collections import Counter
@@ -33,12 +33,13 @@ class CommunicationLog(Recording):
         """One log of all communication logs among `logs`, rank by rank."""
         own = [log for log in logs if isinstance(log, cls)]
         ranks = tuple(sorted({rank for log in own for rank in log.ranks}))
-        return cls(ranks, [event for rank in ranks for log in own for event in log.events if event.rank == rank])
+        events = [event for log in own for event in log.events]
+        return cls(ranks, sorted(events, key=lambda event: event.rank))
 
     def by_rank(self, rank: int) -> "CommunicationLog":
         """What one rank recorded. ValueError for a rank that recorded nothing at all."""
         if rank not in self.ranks:
-            raise ValueError(f"no communication was recorded on rank {rank}; recorded ranks: {list(self.ranks)}")
+            raise ValueError(f"rank {rank} recorded no communication; recorded ranks: {list(self.ranks)}")
         return CommunicationLog((rank,), [event for event in self.events if event.rank == rank])
 
     def calls(self, op: str | None = None) -> int:
@@ -54,7 +55,7 @@ class CommunicationLog(Recording):
 
     @property
     def sent_bytes(self) -> int | Fraction:
-        """Bytes sent: point-to-point as it is, collectives by the ring convention. An int wherever it is whole."""
+        """Bytes sent: collectives by the ring convention, send as it is. An int wherever it is whole."""
         return whole(sum((event.sent_bytes for event in self._countable(None)), Fraction(0)))
 
     def _select(self, op: str | None) -> list[CommunicationEvent]:
@@ -64,8 +65,9 @@ class CommunicationLog(Recording):
         events = self._select(op)
         for event in events:
             if event.message_bytes is None:
-                raise ValueError(f"{event.op} on group {event.group} has no rule for its bytes (an operator unknown to "
-                                 "communication_rules.py, or a sparse tensor); .events and .calls() still work")
+                raise ValueError(f"{event.op} on group {event.group} has no rule for its bytes (an operator "
+                                 "unknown to communication_rules.py, or a sparse tensor); "
+                                 ".events and .calls() still work")
         return events
 
     def finding(self) -> str:
@@ -75,9 +77,12 @@ class CommunicationLog(Recording):
         if len({log._summary() for log in logs}) == 1:
             who = f"each of {len(logs)} ranks" if len(logs) > 1 else f"rank {self.ranks[0]}"
             return f"CommunicationLog: {who} {logs[0]._summary()}"
+        finding = f"CommunicationLog: {len(logs)} ranks {self._summary()}"
         sent = {log.ranks[0]: sum_or_none(event.sent_bytes for event in log.events) for log in logs}
-        most = "" if None in sent.values() else f"; most from rank {max(sent, key=sent.get)}: {number(max(sent.values()))}"
-        return f"CommunicationLog: {len(logs)} ranks {self._summary()}{most}"
+        if None in sent.values():
+            return finding
+        most = max(sent, key=lambda rank: sent[rank])
+        return f"{finding}; most from rank {most}: {number(sent[most])}"
 
     def _summary(self) -> str:
         if not self.events:
@@ -93,7 +98,7 @@ class CommunicationLog(Recording):
 
 @contextmanager
 def record_communication() -> Iterator[CommunicationLog]:
-    """Record every communication call of this rank inside the block; the log can be read inside it and afterwards.
+    """Record every communication call of this rank inside the block; the log can be read at any time.
 
     Recorders nest: the outer one also holds what the inner one saw.
     """
@@ -111,7 +116,7 @@ class _CommunicationMode(WatchingMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and any(wraps_tensors(kind) for kind in types):
-            # A DTensor runs its collectives inside its own dispatch: stepping back lets them come by here, too.
+            # A DTensor runs its collectives inside its own dispatch: after this answer they come by, too.
             return NotImplemented
         if func.namespace not in NAMESPACES:
             return func(*args, **(kwargs or {}))
@@ -124,7 +129,7 @@ class _CommunicationMode(WatchingMode):
 
 
 def table(log: CommunicationLog) -> str:
-    """The log as an HTML table: a row for each operation, number type and kind of partner; a column for each rank."""
+    """The log as HTML: a row for each operation, number type and kind of partner; a column for each rank."""
     rows: dict[tuple[str, ...], list[CommunicationEvent]] = {}
     for event in log.events:
         dtype = str(event.dtype).removeprefix("torch.") if event.dtype else ""
@@ -135,26 +140,31 @@ def table(log: CommunicationLog) -> str:
     body = [[op, between(events), dtype, *counts(events, ranks)] for (op, dtype, _), events in rows.items()]
     body.append(["all", "", "", *counts(log.events, ranks)])
     lines = ["<table>", f"<caption>{escape(log.finding().partition(': ')[2])}</caption>"]
-    for tag, cells in [("th", head + [f"rank {rank} sent" for rank in ranks])] + [("td", row) for row in body]:
+    head += [f"rank {rank} sent" for rank in ranks]
+    for tag, cells in [("th", head), *(("td", row) for row in body)]:
         lines.append("<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>")
     return "\n".join([*lines, "</table>"])
 
 
 def counts(events: list[CommunicationEvent], ranks: Iterable[int]) -> list[str]:
     """Calls, message bytes, sent bytes of `events`, then the bytes that each of `ranks` sent."""
-    by_rank = [[event.sent_bytes for event in events if event.rank == rank] for rank in ranks]
-    return [number(len(events)), number(sum_or_none(event.message_bytes for event in events)),
-            number(sum_or_none(event.sent_bytes for event in events)), *(number(sum_or_none(sent)) for sent in by_rank)]
+    message_bytes = [event.message_bytes for event in events]
+    sent_bytes = [[event.sent_bytes for event in events]]
+    sent_bytes += [[event.sent_bytes for event in events if event.rank == rank] for rank in ranks]
+    return [number(len(events)), *(number(sum_or_none(column)) for column in (message_bytes, *sent_bytes))]
 
 
 def between(events: list[CommunicationEvent]) -> str:
     """The partners of `events`: `0 → 1` for a send, `1 ← 0` for a recv, `(0, 1, 2)` for a group."""
-    arrow = {"send": "→", "recv": "←"}
-    named = dict.fromkeys(f"{event.rank} {arrow[event.op]} {'any' if event.peer is None else event.peer}"
-                          if event.op in arrow else f"({', '.join(map(str, event.group))})" for event in events)
-    if len(named) > MAX_NAMED_GROUPS:
-        return f"{len(named)} {'pairs' if events[0].op in arrow else 'groups'}"
-    return ", ".join(named)
+    arrow = {"send": "→", "recv": "←"}.get(events[0].op)
+    if arrow:
+        named = [f"{event.rank} {arrow} {'any' if event.peer is None else event.peer}" for event in events]
+    else:
+        named = [f"({', '.join(map(str, event.group))})" for event in events]
+    different = list(dict.fromkeys(named))
+    if len(different) > MAX_NAMED_GROUPS:
+        return f"{len(different)} {'pairs' if arrow else 'groups'}"
+    return ", ".join(different)
 
 
 def sum_or_none(values: Iterable[int | Fraction | None]) -> int | Fraction | None:

@@ -1,15 +1,15 @@
-"""What one c10d operation moves: its field-standard name, its message in bytes, and the bytes this rank sends for it.
+"""What one c10d operation moves: its field-standard name, its message, and what this rank sends for it.
 
-Every call of torch.distributed, whatever its front end (`dist.all_reduce`, DDP's C++ reducer, FSDP2, DTensor, the
-functional collectives), ends in one operator of the namespaces below; `describe` turns such a call into an event.
+Every call of torch.distributed, whatever its front end (`dist.all_reduce`, DDP's C++ reducer, FSDP2, DTensor,
+the functional collectives), ends in one operator of the namespaces below; `describe` makes an event of it.
 
     M  message: the largest buffer the operation handles, in bytes (the full output of all_gather and gather,
        the full input of reduce_scatter, scatter and all_to_all)
     n  ranks in the group
     r  this rank's place in the group; root: the root's place
 
-Bytes sent follow the ring convention, as NCCL's bus bandwidth does, but exactly for every single rank: summed over
-the group they are what crosses all the links of a ring.
+Bytes sent follow the ring convention, as NCCL's bus bandwidth does, but exactly for every single rank: summed
+over the group they are what crosses all the links of a ring.
 Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 """
 
@@ -31,8 +31,8 @@ NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor
 class CommunicationEvent:
     """One operation as one rank called it. Ranks are global.
 
-    `peer` is the other end of a send or recv (None for a collective, and for a recv from any rank). The byte counts
-    are None for an operation without a rule: an operator unknown to this file, or a sparse tensor.
+    `peer` is the other end of a send or recv (None for a collective, and for a recv from any rank). The byte
+    counts are None for an operation without a rule: an operator unknown to this file, or a sparse tensor.
     """
 
     rank: int
@@ -69,7 +69,7 @@ SENT_BYTES: dict[str, Callable[[Transfer], int | Fraction]] = {
     "barrier": lambda t: 0,
 }
 
-# Operator -> (op, position of the argument that is the message). Keys lack the suffixes _, _coalesced and _out.
+# Operator -> (op, position of the argument that is the message). Without the suffixes _, _coalesced and _out.
 OPERATORS: dict[str, tuple[str, int]] = {
     "allreduce": ("all_reduce", 0),
     "all_reduce": ("all_reduce", 0),
@@ -104,18 +104,19 @@ SILENT = {"wait_tensor", "_wrap_tensor_autograd", "check_for_nan", "mesh_get_pro
 
 
 def describe(rank: int, operator: torch._ops.OpOverload, args: Sequence[Any]) -> CommunicationEvent | None:
-    """The event of one call of a c10d operator with positional `args`, or None where nothing is communicated."""
+    """The event of one call of a c10d operator with positional `args`; None where nothing is communicated."""
     namespace, _, name = operator._schema.name.partition("::")
     key = name.removesuffix("_").removesuffix("_out").removesuffix("_coalesced")
     if key in SILENT:
         return None
     op, position = OPERATORS.get(f"{namespace}.{key}") or OPERATORS.get(key) or (f"{namespace}.{name}", 0)
-    named = dict(zip((argument.name for argument in operator._schema.arguments), args))
+    named = {argument.name: value for argument, value in zip(operator._schema.arguments, args)}
     group = process_group(named)
     group_ranks = tuple(dist.get_process_group_ranks(group))
     tensors = flat_tensors(args[position] if op in SENT_BYTES else args)
     dtype = tensors[0].dtype if tensors and op != "barrier" else None
-    peer = next((group_ranks[named[end]] for end in ("dst", "src") if op in ("send", "recv") and end in named), None)
+    other_end = named.get({"send": "dst", "recv": "src"}.get(op))
+    peer = None if other_end is None else group_ranks[other_end]
     if op not in SENT_BYTES or any(tensor.layout is not torch.strided for tensor in tensors):
         return CommunicationEvent(rank, op, None, None, dtype, group_ranks, peer)
 
@@ -128,7 +129,7 @@ def describe(rank: int, operator: torch._ops.OpOverload, args: Sequence[Any]) ->
 
 
 def process_group(named: dict[str, Any]) -> dist.ProcessGroup:
-    """The process group among an operator's arguments: boxed in c10d, a name or the group itself elsewhere."""
+    """The process group among an operator's arguments: boxed in c10d, elsewhere a name or the group."""
     if "process_group" in named:
         return dist.ProcessGroup.unbox(named["process_group"])
     group = named["group_name"]

@@ -1,4 +1,4 @@
-"""What the recorders that watch torch operators share (a TorchDispatchMode sees each operator with its arguments)."""
+"""What the recorders that watch torch operators share: the mode that sees them, and how to look at one."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,11 +8,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class WatchingMode(TorchDispatchMode):
-    """A TorchDispatchMode that only looks. Overhead: 3-4 us a torch operator for the mode, then what a subclass does."""
+    """A TorchDispatchMode that only looks. The mode itself costs 3-4 us a torch operator."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """torch guards every mode against torch.compile, which doubles its cost; there is nothing to guard here."""
+        """Usually torch guards a mode against torch.compile, at twice the cost; here is nothing to guard."""
         return False
 
 
@@ -36,7 +36,7 @@ def wraps_tensors(kind: type) -> bool:
 
 
 def storages(tensor: torch.Tensor) -> Iterable[torch.UntypedStorage]:
-    """The memory behind `tensor`: one storage, several for a sparse or wrapping tensor, none for a meta tensor."""
+    """The memory behind `tensor`: one storage; several if it is sparse or wraps tensors; none if meta."""
     if wraps_tensors(type(tensor)):
         for inner in flat_tensors([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]):
             yield from storages(inner)

@@ -36,7 +36,7 @@ def length(intervals: Intervals) -> float:
 
 
 def side_by_side(intervals: list[tuple[float, float]]) -> list[int]:
-    """A row for each of `intervals` so that those in one row do not overlap; few rows, the first ones fullest."""
+    """A row for each of `intervals`, the first one free: those in one row do not overlap."""
     row_ends: list[float] = []
     row_of = [0] * len(intervals)
     for index in sorted(range(len(intervals)), key=lambda index: intervals[index]):

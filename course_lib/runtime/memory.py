@@ -1,17 +1,17 @@
-"""Weigh what a rank holds: `with record_memory(model=model, optimizer=optimizer) as log:` around a training step.
+"""Weigh what a rank holds: `with record_memory(model=model, optimizer=optimizer) as log:` around steps.
 
-Bytes are counted by storage (views and tied weights once), from every allocation to its free, and sorted into kinds:
+Bytes are counted by storage (views and tied weights once), from each allocation to its free, in kinds:
 
     parameters       parameters of the named modules, and every other nn.Parameter allocated inside the block
     gradients        what lies in their .grad
-    optimizer_state  every tensor in the state of an optimiser: AdamW's two moments and its step count (a scalar tensor
-                     of 4 bytes for each parameter), SGD's momentum
+    optimizer_state  every tensor in the state of an optimiser: AdamW's two moments and its step count (a
+                     scalar tensor of 4 bytes a parameter), SGD's momentum; master copies of parameters
     activations      what autograd saved for the backward pass, and tensors that share their memory
     other            the rest: buffers, batches, results, gradients of activations, communication buffers
 
-A storage has one kind for its whole life, the strongest that applied. Tensors from before the block count when they
-are named or when autograd saves them. Sizes are those of the storages; what an allocator adds, and scratch memory
-inside a kernel, are not seen. Costs some 20 us a torch operator: use it to weigh, not to time.
+A storage has one kind for its whole life, the strongest that applied. Tensors from before the block count
+when they are named or when autograd saves them. Sizes are those of the storages; what an allocator adds, and
+scratch memory inside a kernel, are not seen. It costs some 20 us a torch operator: to weigh, not to time.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -58,7 +58,7 @@ class MemoryLog(Recording):
     def by_rank(self, rank: int) -> "MemoryLog":
         """What one rank recorded. ValueError for a rank that recorded nothing."""
         if rank not in self.ranks:
-            raise ValueError(f"no memory was recorded on rank {rank}; recorded ranks: {list(self.ranks)}")
+            raise ValueError(f"rank {rank} recorded no memory; recorded ranks: {list(self.ranks)}")
         return MemoryLog((rank,), (self.tracks[self.ranks.index(rank)],))
 
     @property
@@ -109,42 +109,47 @@ class MemoryLog(Recording):
 
     def _headline(self) -> str:
         highest, lowest = human_bytes(self.peak), human_bytes(min(map(Track.peak, self.tracks)))
-        who = f"each of {len(self.ranks)} ranks peaks at " if len(self.ranks) > 1 else f"rank {self.ranks[0]} peaks at "
         if lowest != highest:
-            who = f"{len(self.ranks)} ranks peak between {lowest} and "
+            peak = f"{len(self.ranks)} ranks peak between {lowest} and {highest}"
+        else:
+            who = f"each of {len(self.ranks)} ranks" if len(self.ranks) > 1 else f"rank {self.ranks[0]}"
+            peak = f"{who} peaks at {highest}"
         phase = self._fullest.phase_of_peak()
-        return who + highest + (f", in {phase}" if phase else "")
+        return f"{peak}, in {phase}" if phase else peak
 
     def _made_of(self) -> str:
-        sizes = [f"{kind.replace('_', ' ')} {human_bytes(size)}" for kind, size in self.at_peak.items() if size]
-        return ", ".join(sizes) or "nothing was allocated"
+        sizes = {kind.replace("_", " "): human_bytes(size) for kind, size in self.at_peak.items() if size}
+        return ", ".join(f"{kind} {size}" for kind, size in sizes.items()) or "nothing was allocated"
 
     def png(self) -> bytes | None:
-        from course_lib.runtime.memory_picture import draw  # matplotlib is slow to import, and ranks need none of it
+        if not self.peak:
+            return None
+        from course_lib.runtime.memory_picture import draw  # matplotlib is slow to import
 
         whose = f" on rank {self._fullest.rank}" if len(self.ranks) > 1 else ""
-        return draw(self.tracks, self._headline(), f"at the peak{whose}: {self._made_of()}") if self.peak else None
+        return draw(self.tracks, self._headline(), f"at the peak{whose}: {self._made_of()}")
 
 
 @contextmanager
 def record_memory(**named: Any) -> Iterator[MemoryLog]:
-    """Record what this rank holds, from each allocation to its free; the log can be read inside the block, too.
+    """Record what this rank holds, from each allocation to its free; the log can be read at any time.
 
-    named: modules and optimisers under any name (their parameters, gradients, buffers and state count from the start),
-    and tensors, or (nested) lists or dicts of them, or a function that returns them, under the name of their kind:
-    `record_memory(model=model, optimizer=optimizer, parameters=[scale], optimizer_state=lambda: shards)`.
-    A function is asked again after every backward pass and every optimiser step.
+    named: modules and optimisers under any name (their parameters, gradients, buffers and state count from
+    the start), and tensors, or (nested) lists or dicts of them, or a function that returns them, under the
+    name of their kind: `record_memory(model=model, optimizer=optimizer, optimizer_state=lambda: shards)`.
+    A function is asked again after every backward pass, around every optimiser step, and at the end.
 
     Raises ValueError for anything else.
     """
-    parameters_are_named = "parameters" in named or any(isinstance(value, nn.Module) for value in named.values())
+    has_module = any(isinstance(value, nn.Module) for value in named.values())
     sources: Sources = []
     for name, value in named.items():
         if isinstance(value, nn.Module):
-            sources += [(PARAMETERS, lambda m=value: list(m.parameters())), (OTHER, lambda m=value: list(m.buffers()))]
+            sources += [(PARAMETERS, lambda m=value: list(m.parameters())),
+                        (OTHER, lambda m=value: list(m.buffers()))]
         elif isinstance(value, Optimizer):
-            # What an optimiser steps is the model's, unless the model is known: then the rest are its master copies.
-            stepped = OPTIMIZER_STATE if parameters_are_named else PARAMETERS
+            # What it steps and no module owns are master copies; or parameters, where no model was named.
+            stepped = OPTIMIZER_STATE if has_module or "parameters" in named else PARAMETERS
             sources += [(OPTIMIZER_STATE, lambda o=value: o.state),
                         (stepped, lambda o=value: [group["params"] for group in o.param_groups])]
         else:
@@ -160,18 +165,21 @@ def tensor_source(name: str, value: Any) -> tuple[int, Callable[[], Any]]:
     held = list(value) if isinstance(value, Iterator) else value  # model.parameters() can be read only once
     source = held if callable(held) else lambda: held
     if name not in KINDS:
-        raise ValueError(f"record_memory({name}=...) got {type(value).__name__}. A module or an optimiser may have any "
-                         f"name; tensors, lists, dicts and functions need the name of their kind: {', '.join(KINDS)}")
+        raise ValueError(f"record_memory({name}=...) got {type(value).__name__}. A module or an optimiser "
+                         "may have any name; tensors, lists and functions need the name of their kind: "
+                         f"{', '.join(KINDS)}")
     wrong = first_non_tensor(source())
     if wrong is not None:
-        raise ValueError(f"record_memory({name}=...) expects tensors, (nested) lists or dicts of them, or a function "
-                         f"that returns them; got {type(wrong).__name__}: {wrong!r:.80}")
+        raise ValueError(f"record_memory({name}=...) expects tensors, (nested) lists or dicts of them, or "
+                         f"a function that returns them; got {type(wrong).__name__}: {wrong!r:.80}")
     return CLAIM_OF_KIND[name], source
 
 
 def first_non_tensor(value: Any) -> Any:
-    """The first thing in `value` that is neither a tensor nor a list, tuple or dict, or None. A None may stand for a tensor."""
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else None
-    if items is None:
-        return None if isinstance(value, Tensor) else value
+    """The first thing in `value` that is no tensor (and not None: a gradient not there yet), or None."""
+    if isinstance(value, Tensor):
+        return None
+    if not isinstance(value, dict | list | tuple):
+        return value
+    items = value.values() if isinstance(value, dict) else value
     return next((wrong for wrong in map(first_non_tensor, items) if wrong is not None), None)

@@ -1,11 +1,11 @@
-"""What one rank's memory did, as plain data: every storage's allocation, growth and end, and the kind it turned out to be."""
+"""What one rank's memory did, as plain data: each storage's allocation, growth, end, and purpose."""
 
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-# From the weakest to the strongest claim on a storage: when two apply, the later one holds. An nn.Parameter that is
-# merely seen in use counts as a parameter until somebody says that it is, for instance, a master copy.
+# From the weakest to the strongest claim on a storage: when two apply, the later one holds. An nn.Parameter
+# that is merely seen in use counts as a parameter until somebody says that it is a master copy, say.
 CLAIMS = ("other", "activations", "parameters", "optimizer_state", "gradients", "parameters")
 OTHER, ACTIVATIONS, SEEN_PARAMETERS, OPTIMIZER_STATE, GRADIENTS, PARAMETERS = range(len(CLAIMS))
 KINDS = ("parameters", "gradients", "optimizer_state", "activations", "other")
@@ -23,10 +23,10 @@ class Phase:
 
 @dataclass
 class Track:
-    """One rank's memory. Storages are numbered; the claim on one may rise at any time, and holds for its whole life."""
+    """One rank's memory. Storages are numbered; a claim may come late, and holds for the whole life."""
 
     rank: int
-    changes: list[tuple[int, int, int]] = field(default_factory=list)  # (torch operations so far, storage, bytes more)
+    changes: list[tuple[int, int, int]] = field(default_factory=list)  # (operations so far, storage, bytes)
     claims: list[int] = field(default_factory=list)  # storage -> index into CLAIMS
     phases: list[Phase] = field(default_factory=list)
     num_ops: int = 0
@@ -62,12 +62,13 @@ class Track:
         return max(around, key=lambda phase: phase.depth).name if around else None
 
     def followed_by(self, later: "Track") -> "Track":
-        """One track of two that the same rank recorded one after the other: what the first still held is let go."""
+        """One track of two that a rank recorded one after the other: what the first still held is let go."""
         alive: dict[int, int] = {}
         for _, storage, more in self.changes:
             alive[storage] = alive.get(storage, 0) + more
         ops, known = self.num_ops, len(self.claims)
-        changes = self.changes + [(ops, storage, -num_bytes) for storage, num_bytes in alive.items() if num_bytes]
+        changes = self.changes + [(ops, storage, -held) for storage, held in alive.items() if held]
         changes += [(op + ops, storage + known, more) for op, storage, more in later.changes]
         phases = [replace(phase, start=phase.start + ops, end=phase.end + ops) for phase in later.phases]
-        return Track(self.rank, changes, self.claims + later.claims, self.phases + phases, ops + later.num_ops)
+        claims = self.claims + later.claims
+        return Track(self.rank, changes, claims, self.phases + phases, ops + later.num_ops)

@@ -1,8 +1,8 @@
-"""The observers behind `record_memory`: they notice storages that appear, change or disappear, and what they are for.
+"""The observers behind `record_memory`: they notice storages that come, change or go, and what they are for.
 
-A TorchDispatchMode sees what every torch operator returns, a weak reference to each storage tells when it is freed,
-and `UntypedStorage.resize_` is wrapped because FSDP frees and reallocates with it. Hooks on autograd and on optimisers
-say what is an activation, a gradient, an optimiser's state. Scratch memory inside a kernel is not seen.
+A TorchDispatchMode sees what every torch operator returns, a weak reference to each storage tells when it is
+freed, and `UntypedStorage.resize_` is wrapped because FSDP frees and reallocates with it. Hooks on autograd
+and on optimisers say what is an activation, a gradient, an optimiser's state.
 Prior art: torch/distributed/_tools/mem_tracker.py.
 """
 
@@ -62,8 +62,8 @@ class MemoryTracker(WatchingMode):
             span_listeners.append(self)
             hooks.callback(span_listeners.remove, self)
             hooks.enter_context(self)
+            hooks.callback(self.look_around)
             yield
-            self.look_around()
 
     def stop(self) -> None:
         while self.open_spans:
@@ -143,9 +143,9 @@ class MemoryTracker(WatchingMode):
         """Autograd leaves the check for changes in place to whoever installs hooks."""
         tensor, version = packed
         if tensor._version != version:
-            raise RuntimeError("one of the variables needed for gradient computation has been modified by an inplace "
-                               f"operation: {tensor.type()} {list(tensor.shape)} is at version {tensor._version}; "
-                               f"expected version {version} instead")
+            raise RuntimeError("one of the variables needed for gradient computation has been modified by an "
+                               f"inplace operation: {tensor.type()} {list(tensor.shape)} is at version "
+                               f"{tensor._version}; expected version {version} instead")
         return tensor
 
     def saved(self, tensor: torch.Tensor) -> None:
@@ -155,12 +155,12 @@ class MemoryTracker(WatchingMode):
             self.book.claim(tensor, ACTIVATIONS)
 
     def marking(self, pack: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
-        """`pack`, the hook of somebody else's saved_tensors_hooks, with what it keeps marked: autograd asks only one."""
+        """The pack hook of somebody else, who is asked instead of us, with what it keeps marked as saved."""
         def marked(tensor: torch.Tensor) -> Any:
             try:
                 packed = pack(tensor)
             except BaseException:
-                self.saved(tensor)  # torch.utils.checkpoint keeps the last tensor, then ends its recomputation so
+                self.saved(tensor)  # torch.utils.checkpoint ends its recomputation so, with the last tensor
                 raise
             for kept in flat_tensors(packed):
                 self.saved(kept)

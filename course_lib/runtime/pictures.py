@@ -1,4 +1,4 @@
-"""How the recorders draw: one palette, one kind of figure, no pyplot (its global state belongs to the reader)."""
+"""How the recorders draw: one palette, one kind of figure, no pyplot (its state belongs to the reader)."""
 
 import io
 

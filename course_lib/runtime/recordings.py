@@ -1,8 +1,8 @@
-"""The recordings of this rank: every closed recorder leaves its log here, and `launch` collects them with `take()`.
+"""The recordings of this rank: every closed recorder leaves its log here; `launch` collects them by `take()`.
 
-A log is plain data (no tensors, no process groups), so it travels from a rank to the notebook beside the result, and
-logs of many ranks merge into one. Of recorders nested in each other only the outermost is kept: its log already
-holds what the inner ones saw, and merging both would count everything twice.
+A log is plain data (no tensors, no process groups), so it travels from a rank to the notebook beside the
+result, and logs of many ranks merge into one. Of recorders nested in each other only the outermost is kept:
+its log already holds what the inner ones saw, and merging both would count everything twice.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _open: list["Recording"] = []
 
 
 class Recording:
-    """Base of every log: draws itself in a notebook, as a sentence everywhere, as a table or picture where possible."""
+    """Base of every log: draws itself in a notebook, as a sentence and as a table or a picture."""
 
     ranks: tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""`span(name)`: give a stretch of code a name that every open recorder sees (a bar in a timeline, a phase of memory)."""
+"""`span(name)`: a name for a stretch of code, which recorders see: a bar in a timeline, a phase of memory."""
 
 from typing import Any, Protocol
 
@@ -15,8 +15,8 @@ class SpanListener(Protocol):
 span_listeners: list[SpanListener] = []
 
 
-class span:  # noqa: N801  used like a function, written as a class because a generator costs ten times as much
-    """`with span("forward", micro_batch=3):` names the block. Spans nest; with no recorder open they cost under 1 us."""
+class span:  # noqa: N801  used like a function; a class, because a generator costs several times as much
+    """`with span("forward", micro_batch=3):` names the block. Spans nest; unheard they cost about 1 us."""
 
     __slots__ = ("name", "labels", "heard_by")
 
@@ -24,7 +24,7 @@ class span:  # noqa: N801  used like a function, written as a class because a ge
         self.name, self.labels = name, labels
 
     def __enter__(self) -> None:
-        # Remembered, so that a recorder opened or closed inside the span still hears matching starts and ends.
+        # Remembered: a recorder opened inside the span must not hear its end.
         self.heard_by = tuple(span_listeners)
         for listener in self.heard_by:
             listener.span_started(self.name, self.labels)

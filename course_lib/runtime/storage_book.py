@@ -16,7 +16,7 @@ LIFT_FRESH = torch.ops.aten.lift_fresh.default
 
 
 class _Storage:
-    """A storage under observation. `number` is None while it does not count: it was there before and is not named."""
+    """A storage under observation. `number` is None while it does not count: from before, and not named."""
 
     __slots__ = ("number", "num_bytes", "claim", "reference")
 
@@ -35,9 +35,9 @@ class StorageBook:
         self._storages: dict[int, _Storage] = {}
 
     def claim(self, tensor: torch.Tensor, claim: int, count: bool = True) -> None:
-        """The storages of `tensor` are at least what `claim` says. Those that did not count begin to, if `count` says so.
+        """The storages of `tensor` are at least what `claim` says; with `count` they begin to count.
 
-        Not on a weak claim, though: a weight from before does not begin to count because autograd saved it.
+        Not on a weaker claim than a known one: a weight from before does not count once autograd saves it.
         """
         for storage in storages(tensor):
             known = self._storages.get(storage._cdata) or self._observe(storage)
@@ -48,7 +48,7 @@ class StorageBook:
             self._measure(storage, known, count and known.claim == claim)
 
     def returned(self, tensor: torch.Tensor, operator: Any, inputs: Any) -> None:
-        """An operator returned `tensor`: memory of its own is an allocation, memory of an unknown input is not."""
+        """An operator returned `tensor`: an allocation, unless it shares the memory of an input."""
         for storage in storages(tensor):
             known = self._storages.get(storage._cdata)
             if known is None:
@@ -93,4 +93,5 @@ class StorageBook:
 
 def shares_memory(storage: torch.UntypedStorage, inputs: Any) -> bool:
     """Whether one of the tensors in `inputs` lives in `storage`."""
-    return any(storage._cdata == other._cdata for tensor in flat_tensors(inputs) for other in storages(tensor))
+    address = storage._cdata
+    return any(other._cdata == address for tensor in flat_tensors(inputs) for other in storages(tensor))

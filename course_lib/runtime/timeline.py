@@ -1,8 +1,8 @@
 """See when a rank does what: `with record_timeline() as timeline:` and `with span("forward"):` inside it.
 
-Two lanes a rank: "compute" holds the spans, "communication" every call on a process group from its start until the
-backend has completed it (gloo does not tell for send and recv: there until `wait()` returns). Calls that never pass
-through Python, such as those of torch's own DDP, are not seen. The cost is a few microseconds a span and a call.
+Two lanes a rank: "compute" holds the spans, "communication" every call on a process group from its start
+until the backend has completed it (gloo does not tell for send and recv: there until `wait()` returns). Calls
+that never pass through Python are not seen: those of torch's own DDP, and functional collectives (DTensor).
 """
 
 import json
@@ -28,7 +28,7 @@ __all__ = ["Timeline", "TimelineEvent", "record_timeline", "span"]
 
 @dataclass(frozen=True)
 class TimelineEvent:
-    """What happened on one lane of one rank. Seconds since the timeline's zero; `depth` counts the spans around it."""
+    """What happened on a lane of a rank, in seconds since the zero; `depth` spans are around it."""
 
     rank: int
     lane: str  # "compute", "communication"; among Timeline.waits "waiting"
@@ -45,7 +45,7 @@ class TimelineEvent:
 
 @dataclass(frozen=True)
 class Clock:
-    """When a timeline's zero was, on the host's own clock (which all its processes share) and by wall clock."""
+    """A timeline's zero: by the counter that all processes of the host share, and by wall clock."""
 
     host: str = field(default_factory=platform.node)
     counter_s: float = field(default_factory=time.perf_counter)
@@ -87,7 +87,7 @@ class Timeline(Recording):
     def by_rank(self, rank: int) -> "Timeline":
         """What one rank did, on the same clock. ValueError for a rank that recorded nothing."""
         if rank not in self.ranks:
-            raise ValueError(f"no timeline was recorded on rank {rank}; recorded ranks: {list(self.ranks)}")
+            raise ValueError(f"rank {rank} recorded no timeline; recorded ranks: {list(self.ranks)}")
         return replace(self, ranks=(rank,), events=[event for event in self.events if event.rank == rank],
                        waits=[wait for wait in self.waits if wait.rank == rank])
 
@@ -98,7 +98,7 @@ class Timeline(Recording):
         return max(ends) - min(starts) if self.events else 0.0
 
     def total_s(self, name: str | None = None, lane: str | None = None, rank: int | None = None) -> float:
-        """Seconds during which such an event ran, added over the ranks. Events at the same time count once."""
+        """Seconds during which such an event ran, added over ranks; at the same time counts once."""
         chosen = [event for event in self.events + self.waits
                   if name in (None, event.name) and rank in (None, event.rank)
                   and (event.lane == lane if lane else event.lane != "waiting")]
@@ -119,8 +119,9 @@ class Timeline(Recording):
         return union((event.start_s, event.end_s) for event in self.events + self.waits if event.lane == lane)
 
     def save_chrome_trace(self, path: str | Path) -> None:
-        """Write the events for https://ui.perfetto.dev or chrome://tracing: a process for each rank, a thread a lane."""
-        Path(path).write_text(json.dumps({"traceEvents": trace_events(self), "displayTimeUnit": "ms"}))
+        """A file for https://ui.perfetto.dev or chrome://tracing: ranks are processes, lanes threads."""
+        trace = {"traceEvents": trace_events(self), "displayTimeUnit": "ms"}
+        Path(path).write_text(json.dumps(trace, default=str))  # a label may be anything
 
     def finding(self) -> str:
         if not self.ranks:
@@ -128,7 +129,8 @@ class Timeline(Recording):
         who = f"{len(self.ranks)} ranks" if len(self.ranks) > 1 else f"rank {self.ranks[0]}"
         lanes = [(what, Counter(event.name for event in self.events if event.lane == lane))
                  for what, lane in (("spans", "compute"), ("communication calls", "communication"))]
-        return f"Timeline of {who}: " + "; ".join(f"{counts.total()} {what}{named(counts)}" for what, counts in lanes)
+        texts = [f"{counts.total()} {what}{named(counts)}" for what, counts in lanes]
+        return f"Timeline of {who}: {'; '.join(texts)}"
 
     def _headline(self) -> tuple[str, str]:
         """What the picture shows, and the numbers behind it."""
@@ -139,13 +141,15 @@ class Timeline(Recording):
         longest = max(self.ranks, key=self.waiting_s)
         waits = f"rank {longest} waits longest, {self.waiting_s(longest) / self.duration_s:.0%} of the time"
         return (f"{hidden:.0%} of the communication is hidden behind computation; {waits}",
-                f"{human_seconds(self.duration_s)} in all, {human_seconds(communication_s / len(self.ranks))} of "
-                "communication on a rank (mean)")
+                f"{human_seconds(self.duration_s)} in all; on average "
+                f"{human_seconds(communication_s / len(self.ranks))} of communication a rank")
 
     def png(self) -> bytes | None:
-        from course_lib.runtime.timeline_picture import draw  # matplotlib is slow to import, and ranks need none of it
+        if not self.events:
+            return None
+        from course_lib.runtime.timeline_picture import draw  # matplotlib is slow to import
 
-        return draw(self, *self._headline()) if self.events else None
+        return draw(self, *self._headline())
 
 
 def named(counts: Counter) -> str:
@@ -199,7 +203,7 @@ class _Recorder:
         end_s = self.now()
         if self.open_spans:  # empty when the recorder was closed inside the span
             name, labels, start_s = self.open_spans.pop()
-            event = TimelineEvent(self.rank, "compute", name, start_s, end_s, labels, depth=len(self.open_spans))
+            event = TimelineEvent(self.rank, "compute", name, start_s, end_s, labels, len(self.open_spans))
             self.timeline.events.append(event)
 
     def started(self, call: pending.Call) -> None:

@@ -1,4 +1,4 @@
-"""Draw a Timeline: a band for each rank, in it a lane for what it computed and a lane for what it communicated."""
+"""Draw a Timeline: a band for each rank, with a lane for its spans and a lane for its communication."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -64,14 +64,15 @@ def draw(timeline: "Timeline", headline: str, detail: str) -> bytes:
     paint(axes, boxes, edgecolor="white", lw=0.4)
     paint(axes, waits, edgecolor="#777777", hatch="//////", lw=0)
     write(axes, boxes, timeline.duration_s)
-    figure.legend(handles=legend(colours, waits, boxes), loc="outside right center", fontsize=8, frameon=False)
+    patches = legend(colours, waits, boxes)
+    figure.legend(handles=patches, loc="outside right center", fontsize=8, frameon=False)
     return to_png(figure)
 
 
 def compute_lane(events: list["TimelineEvent"], zero: float, band: int, colours: dict[str, str]) -> list[Box]:
     """Spans, inner ones on top of and shorter than the ones around them."""
     spans = sorted((event for event in events if event.lane == "compute"), key=lambda event: event.start_s)
-    latest: dict[int, TimelineEvent] = {}  # depth -> the span that began last: the one around the next depth's
+    latest: dict[int, TimelineEvent] = {}  # depth -> the span that began last, around what is one deeper
     covered = set()
     for event in spans:
         latest[event.depth] = event
@@ -89,7 +90,8 @@ def communication_lane(events: list["TimelineEvent"], zero: float, band: int) ->
     calls = [event for event in events if event.lane == "communication"]
     rows = side_by_side([(call.start_s, call.end_s) for call in calls])
     height = LANE / (max(rows, default=0) + 1)
-    return [Box(call, call.start_s - zero, band + LANE + row * height, height, MAGENTA) for call, row in zip(calls, rows)]
+    return [Box(call, call.start_s - zero, band + LANE + row * height, height, MAGENTA)
+            for call, row in zip(calls, rows)]
 
 
 def prepare(axes: Axes, ranks: tuple[int, ...], duration_s: float) -> None:
@@ -116,8 +118,9 @@ def write(axes: Axes, boxes: list[Box], duration_s: float) -> None:
         room = box.event.duration_s * letters_a_second
         text = next((text for text in texts(box.event) if len(text) <= room), "")
         if text and box.text and box.height >= LANE / 3:
-            axes.text(box.start_s + box.event.duration_s / 2, box.top + box.height / 2, text, ha="center",
-                      va="center_baseline", fontsize=8 if box.height > LANE / 2 else 6, color=ink_on(box.colour))
+            size = 8 if box.height > LANE / 2 else 6
+            axes.text(box.start_s + box.event.duration_s / 2, box.top + box.height / 2, text, fontsize=size,
+                      ha="center", va="center_baseline", color=ink_on(box.colour))
 
 
 def texts(event: "TimelineEvent") -> tuple[str, str]:
