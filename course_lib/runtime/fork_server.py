@@ -57,11 +57,11 @@ class Server:
                     self.control.send(requests[name](*arguments))
                 elif idle:
                     self.preload_next()
-        except (EOFError, OSError):  # the notebook closed its end, or died
+        except (EOFError, ConnectionError):  # the notebook closed its end, or died
             pass
         finally:
             self.finish(grace_s=0.0)
-            shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)  # not after an error of ours: the log is in there
 
     def preload_next(self) -> None:
         try:

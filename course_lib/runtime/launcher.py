@@ -192,6 +192,13 @@ class _Launch:
     # The launch's own thread
 
     def _run(self) -> None:
+        try:
+            self._run_ranks()
+        except BaseException as error:  # in tidying up: the caller must not wait for ever
+            self.error = self.error or error
+        self.shown.put(None)
+
+    def _run_ranks(self) -> None:
         readers: list[threading.Thread] = []
         try:
             for process in self.pool.processes(len(self.tasks), self.env):
@@ -209,7 +216,6 @@ class _Launch:
         for reader in readers:
             reader.join(timeout=5.0)
         self._remove_files()
-        self.shown.put(None)
 
     def _remove_files(self) -> None:
         for path in glob.glob(self.tasks[0].store + "*"):
@@ -220,12 +226,13 @@ class _Launch:
 
     def _dismiss_the_reported(self) -> set[int]:
         """Ranks whose function has ended, well or not, may leave; the others can only be stopped."""
-        for rank in self.reported:
+        reported = self.reported.copy()  # the readers go on adding to it
+        for rank in reported:
             try:
                 self.processes[rank].connection.send(DISMISS)
             except OSError:  # it has died since
                 pass
-        return self.reported
+        return reported
 
     def _reader(self, read: Callable, *arguments: Any) -> threading.Thread:
         thread = threading.Thread(target=read, args=arguments, name="course_lib reader", daemon=True)

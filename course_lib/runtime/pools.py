@@ -162,7 +162,8 @@ class ForkPool:
             raise self._server_ended() from error
 
     def _server_ended(self) -> LaunchError:
-        log = Path(self.folder, "server.log").read_text(errors="replace").strip()
+        path = Path(self.folder, "server.log")
+        log = path.read_text(errors="replace").strip() if path.exists() else ""
         return LaunchError("the process that starts ranks has ended; the next launch starts a new one"
                            + (f". It said:\n{log[-2000:]}" if log else ""))
 
