@@ -110,7 +110,7 @@ def _check(fn: Any, world_size: int, timeout: float, seed: int, threads: int, en
         raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
     if not isinstance(seed, int):
         raise ValueError(f"seed must be a whole number, got {seed!r}")
-    if env is not None and not (isinstance(env, dict) and all(isinstance(s, str) for pair in env.items() for s in pair)):
+    if env is not None and not (isinstance(env, dict) and all(isinstance(s, str) for s in (*env, *env.values()))):
         raise ValueError(f"env must be a dict of strings, such as {{'OMP_NUM_THREADS': '2'}}, got {env!r}")
 
 

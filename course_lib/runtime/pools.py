@@ -29,8 +29,8 @@ from course_lib.runtime.processes import kill_marked, kill_tree
 
 _HERE = Path(__file__).resolve().parent
 _PROJECT = str(_HERE.parents[1])  # the folder that holds course_lib
-# A fork copies the page tables of all that the server has imported. With that memory in huge pages (glibc 2.35+, and only
-# through malloc), measured: fork 2 ms instead of 12, the end of a rank 5 ms instead of 16.
+# A fork copies the page tables of all that the server has imported. With that memory in huge pages (glibc 2.35+, and
+# only through malloc), measured: fork 2 ms instead of 12, the end of a rank 5 ms instead of 16.
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "PYTHONMALLOC": "malloc"}
 _STARTS_WITHIN_S = 120.0  # importing torch from a cold disk takes long; longer than this, something is broken
 
@@ -198,7 +198,8 @@ class WarmPool:
         if self.folder is None:
             self.folder = tempfile.mkdtemp(prefix="course_lib_")
             atexit.register(self.close)
-        missing = [rank for rank in range(world_size) if rank not in self._warm or self._warm[rank].process.poll() is not None]
+        alive = {rank for rank, warm in self._warm.items() if warm.process.poll() is None}
+        missing = [rank for rank in range(world_size) if rank not in alive]
         if not missing:
             return
         key, token = secrets.token_bytes(32), secrets.token_hex(8)
@@ -208,8 +209,8 @@ class WarmPool:
             started = {}
             for rank in missing:
                 process = subprocess.Popen(
-                    [sys.executable, "-P", "-u", str(_HERE / "warm_rank.py"), _PROJECT, str(rank), str(listener.address),
-                     token, self.folder, *PRELOAD],
+                    [sys.executable, "-P", "-u", str(_HERE / "warm_rank.py"), _PROJECT, str(rank),
+                     str(listener.address), token, self.folder, *PRELOAD],
                     env={**os.environ, context.RANK_MARK: self.folder},
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
                     start_new_session=os.name != "nt",
@@ -240,7 +241,7 @@ class WarmPool:
             os.kill(process.pid, number)
 
     def finish(self, dismissed: Collection[int], grace_s: float) -> None:
-        """Wait for the interpreters of the dismissed ranks to be ready again, replace the others. End what they started."""
+        """Wait until the interpreters of dismissed ranks are ready again, replace the others; end what they started."""
         world_size = len(self._ranks)
         for process in self._ranks:
             warm = self._warm[process.rank]
