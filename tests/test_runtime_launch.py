@@ -128,7 +128,7 @@ def test_a_launch_inside_a_rank_is_refused_and_importing_the_course_there_starts
         ({"threads": 0}, "threads must be a whole number"),
         ({"timeout": 0}, "timeout must be a number of seconds above 0, got 0"),
         ({"timeout": "long"}, "timeout must be a number of seconds above 0, got 'long'"),
-        ({"env": {"A": 1}}, "env must map names to strings, got {'A': 1}"),
+        ({"env": {"A": 1}}, "env must be a dict of strings"),
         ({"seed": "x"}, "seed must be a whole number"),
         ({"backend": "mpi"}, "unknown backend 'mpi': expected one of 'auto', 'nccl', 'gloo', 'gloo-cuda'"),
     ],

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from course_lib.runtime.errors import Deadlock, LaunchTimeout, RankDied, RankFailed
@@ -47,8 +48,10 @@ def _elsewhere(sightings: Sightings, without: int) -> list[str]:
     return ["", "Meanwhile:"] + [f"  rank {rank} was in {seen.waits_in}{_at(seen)}" for rank, seen in sorted(told.items())]
 
 
-def rank_died(rank: int, exit_code: int | None, last_seen: Whereabouts | None) -> RankDied:
-    """The process is gone: killed, crashed, or ended by os._exit."""
+def rank_died(
+    rank: int, exit_code: int | None, last_words: tuple[Frame, ...], last_seen: Whereabouts | None
+) -> RankDied:
+    """The process is gone: killed, crashed, or ended by os._exit. `last_words`: where it was when it crashed."""
     if exit_code is None:
         how = "ended for an unknown reason"
     elif exit_code < 0:
@@ -56,9 +59,12 @@ def rank_died(rank: int, exit_code: int | None, last_seen: Whereabouts | None) -
     else:
         how = f"ended with exit code {exit_code} before its function returned"
     message = f"rank {rank} {how}"
-    place = readers_frame(last_seen.frames) if last_seen else None
+    place = readers_frame(last_words or (last_seen.frames if last_seen else ()))
     if place:
-        message += f"\n  last seen at {place.where()}:  {place.code()}"
+        message += f"\n  {'crashed' if last_words else 'last seen'} at {place.where()}:  {place.code()}"
+    if last_words and any(frame.is_communication for frame in last_words):
+        message += ("\n  Hint: the backend aborts a rank when another rank's tensor in the same call has a different "
+                    "size: compare shapes and dtypes.")
     if exit_code == -9:
         message += "\n  Hint: unless somebody killed it, the system did because memory ran out."
     return RankDied(message, rank, exit_code)
@@ -91,7 +97,7 @@ def deadlock(sightings: Sightings, still_s: float) -> Deadlock:
         place = readers_frame(seen.frames)
         lines.append(f"  rank {rank}  waits{_at(seen)}" + (f":  {place.code()}" if place and place.code() else ""))
         lines.append(f"          -> {seen.waits_in}")
-    lines.append(f"  Hint: {_hint(sightings)}")
+    lines.append(textwrap.fill(f"Hint: {_hint(sightings)}", 100, initial_indent="  ", subsequent_indent="  "))
     return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))))
 
 

@@ -18,6 +18,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 import types
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
@@ -56,11 +57,11 @@ class Server:
                     self.control.send(requests[name](*arguments))
                 elif idle:
                     self.preload_next()
-        except (EOFError, OSError):  # the notebook closed its end, or died
+        except (EOFError, ConnectionError):  # the notebook closed its end, or died
             pass
         finally:
             self.finish(grace_s=0.0)
-            shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)  # not after an error of ours: the log is in there
 
     def preload_next(self) -> None:
         try:
@@ -82,8 +83,10 @@ class Server:
         if pid == 0:
             try:
                 become_rank(self.control, handles)
+            except BaseException:  # become_rank itself broke, for example because the folder is gone
+                traceback.print_exc()
             finally:
-                os._exit(70)  # only reached when become_rank itself broke: its traceback is on stderr
+                os._exit(70)
         for handle in handles:
             os.close(handle)
         self.ranks.add(pid)
@@ -111,27 +114,13 @@ class Server:
             os.kill(pid, signal.SIGKILL)
         while self.ranks:
             self.reap()
-        kill_all_children()
+        # As their subreaper, whatever the ranks started is now our child. (Imported here: course_lib was not yet on the
+        # path when this script began.)
+        from course_lib.runtime.processes import kill_own_children
+
+        kill_own_children()
         exit_codes, self.exit_codes = self.exit_codes, {}
         return exit_codes
-
-
-def kill_all_children() -> None:
-    """Kill orphans until none is left: as their subreaper, whatever a rank started is now our child."""
-    while True:
-        try:
-            ended, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:  # no child at all: the usual case
-            return
-        if not ended:
-            import psutil
-
-            for process in psutil.Process().children(recursive=True):
-                try:
-                    process.kill()
-                except psutil.NoSuchProcess:
-                    pass
-            time.sleep(0.001)
 
 
 def become_rank(control: Connection, handles: list[int]) -> None:

@@ -9,6 +9,7 @@ import inspect
 import itertools
 import os
 import queue
+import shutil
 import signal
 import sys
 import threading
@@ -81,7 +82,7 @@ def launch(
     Raises ValueError for arguments that cannot work, and otherwise a LaunchError: RankFailed (a rank raised), RankDied
     (its process ended), Deadlock (all wait for one another), LaunchTimeout. Then all ranks have been stopped.
     """
-    _check(fn, world_size, timeout, threads, seed, env)
+    _check(fn, world_size, timeout, seed, threads, env)
     if context.in_rank():
         raise ValueError("launch was called inside a rank. A rank cannot start ranks: call launch from the notebook, "
                          "or use torch.distributed's functions here")
@@ -98,19 +99,19 @@ def launch(
         return running.results()
 
 
-def _check(fn: Any, world_size: int, timeout: float, threads: int, seed: int, env: dict[str, str] | None) -> None:
+def _check(fn: Any, world_size: int, timeout: float, seed: int, threads: int, env: dict[str, str] | None) -> None:
     if not callable(fn):
         raise ValueError(f"launch expects a function to run on every rank, got {fn!r} (a {type(fn).__name__}); "
                          "pass the function itself, launch(train, ...), not its result, launch(train(...))")
     for name, value in (("world_size", world_size), ("threads", threads)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    if not isinstance(seed, int):
-        raise ValueError(f"seed must be a whole number, got {seed!r}")
-    if env and not all(isinstance(text, str) for pair in env.items() for text in pair):
-        raise ValueError(f"env must map names to strings, got {env!r}")
     if not isinstance(timeout, (int, float)) or not timeout > 0:
         raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
+    if not isinstance(seed, int):
+        raise ValueError(f"seed must be a whole number, got {seed!r}")
+    if env is not None and not (isinstance(env, dict) and all(isinstance(s, str) for pair in env.items() for s in pair)):
+        raise ValueError(f"env must be a dict of strings, such as {{'OMP_NUM_THREADS': '2'}}, got {env!r}")
 
 
 def _pickle_call(fn: Callable, args: tuple, kwargs: dict) -> bytes:
@@ -163,7 +164,7 @@ class _Launch:
     def results(self) -> Results:
         output = RankOutput(len(self.tasks))
         thread = threading.Thread(target=self._run, name="course_lib launch")
-        started = ended = False
+        started = ended = interrupted = False
         while not ended:
             try:
                 if not started:
@@ -171,11 +172,14 @@ class _Launch:
                     thread.start()
                 ended = self._show(output)
             except KeyboardInterrupt:
+                interrupted = True
                 self.events.put((-1, "interrupt"))
         output.close()
         thread.join()
         if self.error is not None:
             raise self.error.with_traceback(None)
+        if interrupted:  # it came as the last rank returned; the cell around launch must still stop
+            raise KeyboardInterrupt
         pairs = [cloudpickle.loads(self.returned[task.rank].payload) for task in self.tasks]
         return Results([result for result, _ in pairs], [logs for _, logs in pairs])
 
@@ -188,6 +192,13 @@ class _Launch:
     # The launch's own thread
 
     def _run(self) -> None:
+        try:
+            self._run_ranks()
+        except BaseException as error:  # in tidying up: the caller must not wait for ever
+            self.error = self.error or error
+        self.shown.put(None)
+
+    def _run_ranks(self) -> None:
         readers: list[threading.Thread] = []
         try:
             for process in self.pool.processes(len(self.tasks), self.env):
@@ -196,25 +207,32 @@ class _Launch:
                 self._reader(self._read_messages, process)
                 readers += [self._reader(self._read_output, process, name) for name in process.streams]
             self._follow()
-            self._dismiss_the_reported()
-            self.pool.finish(range(len(self.tasks)), _LEAVE_S)
         except BaseException as error:
             self.error = error
+        try:
             self.pool.finish(self._dismiss_the_reported(), _LEAVE_S)
+        except LaunchError as error:  # the pool's own process has been killed
+            self.error = self.error or error
         for reader in readers:
             reader.join(timeout=5.0)
-        for file in glob.glob(self.tasks[0].store + "*"):
-            os.unlink(file)
-        self.shown.put(None)
+        self._remove_files()
+
+    def _remove_files(self) -> None:
+        for path in glob.glob(self.tasks[0].store + "*"):
+            if os.path.isdir(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)
 
     def _dismiss_the_reported(self) -> set[int]:
         """Ranks whose function has ended, well or not, may leave; the others can only be stopped."""
-        for rank in self.reported:
+        reported = self.reported.copy()  # the readers go on adding to it
+        for rank in reported:
             try:
                 self.processes[rank].connection.send(DISMISS)
             except OSError:  # it has died since
                 pass
-        return self.reported
+        return reported
 
     def _reader(self, read: Callable, *arguments: Any) -> threading.Thread:
         thread = threading.Thread(target=read, args=arguments, name="course_lib reader", daemon=True)
@@ -284,7 +302,14 @@ class _Launch:
         deadline = time.monotonic() + 2.0
         while (code := self.pool.exit_code(self.processes[rank])) is None and time.monotonic() < deadline:
             time.sleep(0.005)  # its connection closes a moment before the process can be reaped
-        return diagnosis.rank_died(rank, code, self.seen.get(rank))
+        last_words = frames_of_dump(self.tasks[rank].dump)  # written when a library aborts or memory is violated
+        return diagnosis.rank_died(rank, code, last_words, self.seen.get(rank))
+
+    def _notice_deaths(self) -> None:
+        """Of ranks whose connection is held open by a process that they started, so that its end tells nothing."""
+        for rank in self._unfinished():
+            if self.pool.exit_code(self.processes[rank]) is not None and self.events.empty():
+                raise self._died(rank)
 
     def _failed(self, first: int, failure: Failed) -> LaunchError:
         """Which of the failures that arrive together is the story, and which are only its echo."""
@@ -294,9 +319,10 @@ class _Launch:
         until = time.monotonic() + (_ECHO_S if diagnosis.is_echo(failure) else _TOGETHER_S)
         while len(failures) + len(self.returned) < len(self.tasks) and time.monotonic() < until:
             try:
-                rank, message = self.events.get(timeout=max(0.0, until - time.monotonic()))
+                rank, message = self.events.get(timeout=_TOGETHER_S)
             except queue.Empty:
-                break
+                self._notice_deaths()
+                continue
             if isinstance(message, Failed):
                 failures[rank] = message
                 if not diagnosis.is_echo(message):
@@ -340,9 +366,8 @@ class _Launch:
     # Where everybody is
 
     def _look_around(self) -> None:
+        self._notice_deaths()
         for rank in self._unfinished():
-            if self.pool.exit_code(self.processes[rank]) is not None and self.events.empty():
-                raise self._died(rank)  # its connection may be held open by a process that it started
             self._ask(rank)
         stuck_since = [self.still_since.get(rank, _NEVER) for rank in self._unfinished()]
         if stuck_since and time.monotonic() - max(stuck_since) >= _STILL_S:

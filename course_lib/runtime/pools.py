@@ -22,10 +22,10 @@ from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import psutil
-
 from course_lib.runtime import context
+from course_lib.runtime.errors import LaunchError
 from course_lib.runtime.preload import PRELOAD, SERVES_AFTER
+from course_lib.runtime.processes import kill_marked, kill_tree
 
 _HERE = Path(__file__).resolve().parent
 _PROJECT = str(_HERE.parents[1])  # the folder that holds course_lib
@@ -46,10 +46,10 @@ class RankProcess:
     end_of_output: bytes = b""  # what ends a stream; without it, its closing does
 
 
-def home(env: dict[str, str]) -> dict[str, Any]:
+def home(env: dict[str, str], mark: str) -> dict[str, Any]:
     """What a rank shares with this process: its environment, folder and import path, as they are now; `env` on top."""
     path = [entry or os.getcwd() for entry in sys.path]
-    return {"env": {**os.environ, context.RANK_MARK: "1", **env}, "cwd": os.getcwd(),
+    return {"env": {**os.environ, **env, context.RANK_MARK: mark}, "cwd": os.getcwd(),
             "path": path if _PROJECT in path else [*path, _PROJECT]}
 
 
@@ -90,7 +90,7 @@ class ForkPool:
     def processes(self, world_size: int, env: dict[str, str]) -> Iterator[RankProcess]:
         """One after another, so that the first can start its work while the next is forked."""
         self.start()
-        ours = home(env)
+        ours = home(env, mark="1")
         self._ranks, self._exit_codes = [], {}
         for rank in range(world_size):
             process = self._fork(rank)
@@ -123,9 +123,11 @@ class ForkPool:
 
     def finish(self, dismissed: Collection[int], grace_s: float) -> None:
         """End the ranks and all that they started; if all were dismissed, give them `grace_s` to end by themselves."""
-        self._exit_codes |= self._ask("finish", grace_s if len(dismissed) == len(self._ranks) else 0.0)
-        for process in self._ranks:
-            process.connection.close()
+        try:
+            self._exit_codes |= self._ask("finish", grace_s if len(dismissed) == len(self._ranks) else 0.0)
+        finally:
+            for process in self._ranks:
+                process.connection.close()
 
     def wait_until_preloaded(self) -> None:
         """Block until the server has imported all that ranks may need (a launch never waits for that)."""
@@ -159,10 +161,11 @@ class ForkPool:
         except (EOFError, OSError) as error:
             raise self._server_ended() from error
 
-    def _server_ended(self) -> RuntimeError:
-        log = Path(self.folder, "server.log").read_text(errors="replace").strip()
-        return RuntimeError("the process that starts ranks has ended; the next launch starts a new one"
-                            + (f". It said:\n{log[-2000:]}" if log else ""))
+    def _server_ended(self) -> LaunchError:
+        path = Path(self.folder, "server.log")
+        log = path.read_text(errors="replace").strip() if path.exists() else ""
+        return LaunchError("the process that starts ranks has ended; the next launch starts a new one"
+                           + (f". It said:\n{log[-2000:]}" if log else ""))
 
 
 @dataclass
@@ -207,7 +210,7 @@ class WarmPool:
                 process = subprocess.Popen(
                     [sys.executable, "-P", "-u", str(_HERE / "warm_rank.py"), _PROJECT, str(rank), str(listener.address),
                      token, self.folder, *PRELOAD],
-                    env={**os.environ, context.RANK_MARK: "1"},
+                    env={**os.environ, context.RANK_MARK: self.folder},
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
                     start_new_session=os.name != "nt",
                     creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
@@ -220,7 +223,7 @@ class WarmPool:
 
     def processes(self, world_size: int, env: dict[str, str]) -> Iterator[RankProcess]:
         self.start(world_size)
-        ours = home(env)
+        ours = home(env, mark=self.folder)
         self._ranks = []
         for rank in range(world_size):
             warm = self._warm[rank]
@@ -241,12 +244,13 @@ class WarmPool:
         world_size = len(self._ranks)
         for process in self._ranks:
             warm = self._warm[process.rank]
-            ready = process.rank in dismissed and _is_ready(warm.connection, grace_s)
-            kill_tree(warm.process.pid, itself=not ready)
-            if not ready:
+            if not (process.rank in dismissed and _is_ready(warm.connection, grace_s)):
+                kill_tree(warm.process.pid)
                 warm.process.wait()
                 warm.connection.close()
                 del self._warm[process.rank]
+        with self._lock:  # an interpreter being started in the background is no orphan
+            kill_marked(self.folder, spare={warm.process.pid for warm in self._warm.values()})
         if len(self._warm) < world_size:  # while the reader reads the error
             threading.Thread(target=self.start, args=(world_size,), daemon=True).start()
 
@@ -256,7 +260,7 @@ class WarmPool:
     def close(self) -> None:
         with self._lock:
             for warm in self._warm.values():
-                kill_tree(warm.process.pid, itself=True)
+                kill_tree(warm.process.pid)
                 warm.process.wait()
                 warm.connection.close()
             self._warm.clear()
@@ -283,7 +287,7 @@ def _accept(listener: Listener, started: dict[int, subprocess.Popen]) -> Iterato
             ended = [process for process in missing.values() if process.poll() is not None]
             if ended or time.monotonic() > deadline:
                 for process in started.values():
-                    kill_tree(process.pid, itself=True)
+                    kill_tree(process.pid)
                 said = ended[0].stderr.read().decode(errors="replace")[-2000:] if ended else "no answer"
                 raise RuntimeError(f"an interpreter for ranks did not start:\n{said}") from None
             continue
@@ -299,18 +303,3 @@ def _is_ready(connection: Connection, within_s: float) -> bool:
     except (EOFError, OSError):
         pass
     return False
-
-
-def kill_tree(pid: int, itself: bool) -> None:
-    """End what a process started, and the process too if asked."""
-    try:
-        root = psutil.Process(pid)
-        doomed = root.children(recursive=True) + ([root] if itself else [])
-    except psutil.NoSuchProcess:
-        return
-    for process in doomed:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            pass
-    psutil.wait_procs([process for process in doomed if process.pid != pid], timeout=5)

@@ -3,6 +3,7 @@
 import atexit
 import faulthandler
 import io
+import multiprocessing
 import os
 import random
 import signal
@@ -19,6 +20,7 @@ import torch.distributed as dist
 
 from course_lib.runtime import context, pending, recordings
 from course_lib.runtime.places import Frame, frames_of_traceback
+from course_lib.runtime.processes import kill_own_children
 from course_lib.runtime.watcher import Watcher
 
 
@@ -39,6 +41,11 @@ class Task:
     def dump(self) -> str:
         """Where the rank writes its stack on SIGUSR1, for when its interpreter is held and cannot answer."""
         return f"{self.store}-dump-{self.rank}"
+
+    @property
+    def multiprocessing_folder(self) -> str:
+        """Where multiprocessing keeps its sockets."""
+        return f"{self.store}-mp"
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,7 @@ def main_kept_warm(connection: Connection, folder: str) -> None:
     _run_and_report(connection, folder)
     if dist.is_initialized():
         dist.destroy_process_group()
+    kill_own_children()
     context.current = None
     for name in set(sys.modules) - modules:  # the reader may edit these before the next launch
         if _belongs_to_the_reader(sys.modules[name]):
@@ -127,8 +135,13 @@ def _join(task: Task) -> None:
     loopback = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
     if loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    dump = open(task.dump, "w")
+    faulthandler.enable(dump)  # a library that aborts leaves its place there
     if hasattr(faulthandler, "register"):  # not on Windows
-        faulthandler.register(signal.SIGUSR1, open(task.dump, "w"), all_threads=True)
+        faulthandler.register(signal.SIGUSR1, dump, all_threads=True)
+    # The sockets of DataLoader's workers, which a rank that is killed could not remove.
+    os.makedirs(task.multiprocessing_folder, exist_ok=True)
+    multiprocessing.current_process()._config["tempdir"] = task.multiprocessing_folder
     torch.set_num_threads(task.threads)
     seed_everything(task.seed)
     device = context.device()

@@ -1,0 +1,67 @@
+"""Ending what ranks started: child processes, and daemons that have left their parents."""
+
+import os
+import time
+from collections.abc import Collection, Iterable
+
+import psutil
+
+from course_lib.runtime import context
+
+_DIES_WITHIN_S = 5.0  # a killed process that is inside the operating system finishes that first
+
+
+def kill_tree(pid: int) -> None:
+    """End a process and what it started."""
+    try:
+        root = psutil.Process(pid)
+        doomed = [*root.children(recursive=True), root]
+    except psutil.NoSuchProcess:
+        return
+    _kill(doomed)
+    _wait_until_gone(doomed)
+
+
+def kill_own_children() -> None:
+    """End what the calling process started or adopted, until nothing of it is left."""
+    while os.name != "nt":
+        try:
+            ended, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:  # no child at all: the usual case
+            return
+        if not ended:
+            _kill(psutil.Process().children(recursive=True))
+            time.sleep(0.001)
+    _kill(psutil.Process().children(recursive=True))  # Windows has nothing to collect
+
+
+def kill_marked(mark: str, spare: Collection[int]) -> None:
+    """End what carries the mark in its environment: also daemons, which are in no tree of processes any more."""
+    for process in psutil.process_iter():
+        try:
+            if process.pid not in spare and process.environ().get(context.RANK_MARK) == mark:
+                process.kill()
+        except (psutil.Error, OSError):  # ended meanwhile, or somebody else's
+            pass
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            pass
+
+
+def _wait_until_gone(processes: Iterable[psutil.Process]) -> None:
+    deadline = time.monotonic() + _DIES_WITHIN_S
+    while any(map(_runs, processes)) and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Also False for what only waits to be reaped by its parent."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
