@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import MemoryLog, record_memory, span
 
 FLOAT = 4  # bytes
@@ -18,9 +19,8 @@ def seeded():
     torch.manual_seed(0)
 
 
-def transformer():
-    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
-    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+def gpt():
+    return GPT(GPTConfig(num_layers=2, hidden_size=32, num_heads=4, sequence_length=16))
 
 
 def parameter_bytes(model):
@@ -44,11 +44,11 @@ class Oddities(nn.Module):
 
 
 def test_a_step_with_adamw_holds_twice_the_parameters_and_a_scalar_for_each_as_state():
-    model = transformer()
+    model = gpt()
     optimizer = torch.optim.AdamW(model.parameters())
     with record_memory(model=model, optimizer=optimizer) as log:
         assert log.current == parameter_bytes(model)
-        model(torch.randn(2, 5, 32)).sum().backward()
+        model(*batches(0, batch_size=4, sequence_length=16))[1].backward()
         assert log.by_kind["gradients"] == parameter_bytes(model)
         optimizer.step()
     num_parameters = len(list(model.parameters()))
@@ -91,7 +91,7 @@ def test_without_a_name_what_was_there_before_does_not_count():
     assert log.peak_by_kind["activations"] == batch.numel() * FLOAT  # but autograd saved the batch
 
 
-def saved_by_autograd(model, batch):
+def saved_by_autograd(model, tokens, targets):
     """Bytes of the storages that autograd saves in a forward pass, the parameters' not counted."""
     saved = {}
     own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
@@ -102,19 +102,19 @@ def saved_by_autograd(model, batch):
         return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(batch).square().mean()
+        model(tokens, targets)
     return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
 
 
-def test_activations_are_what_autograd_saved():
-    model, batch = transformer(), torch.randn(4, 16, 32)
+def test_activations_of_the_gpt_are_what_autograd_saved():
+    model, (tokens, targets) = gpt(), batches(0, batch_size=4, sequence_length=16)
     with record_memory(model=model) as log:
-        loss = model(batch).square().mean()
+        _, loss = model(tokens, targets)
         after_forward = log.by_kind["activations"]
         loss.backward()
-    assert after_forward == saved_by_autograd(model, batch)
-    assert after_forward <= log.peak_by_kind["activations"] < 1.1 * after_forward  # the loss saves the output
-    assert log.by_kind["activations"] == 0
+    assert after_forward == log.peak_by_kind["activations"] == saved_by_autograd(model, tokens, targets)
+    given = sum(tensor.untyped_storage().nbytes() for tensor in (tokens, targets))
+    assert log.by_kind["activations"] == given  # autograd lets go of all; the batch is still in our hands
 
 
 def test_the_peak_of_a_step_is_the_one_computed_by_hand():

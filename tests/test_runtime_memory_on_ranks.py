@@ -10,36 +10,41 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import launch, record_memory, span
 
 FLOAT = 4  # bytes
 
 
-def transformer():
-    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
-    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+def gpt():
+    return GPT(GPTConfig(num_layers=2, hidden_size=32, num_heads=4, sequence_length=16))
 
 
 def parameter_bytes(model):
     return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
 
+def adamw_bytes(of_parameters):
+    """Two moments, and a step count for each parameter that is a scalar tensor."""
+    return 2 * of_parameters + len(list(gpt().parameters())) * FLOAT
+
+
 def parallel_step(how):
-    model = transformer()
+    model = gpt()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     if how == "fsdp":
-        for layer in model.layers:
-            fully_shard(layer, mesh=mesh)
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
     elif how == "ddp":
         model = nn.parallel.DistributedDataParallel(model)
     else:
-        model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32, bias=False))
-        parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        for block in model.blocks:
+            parallelize_module(block.mlp, mesh, {"input": ColwiseParallel(), "output": RowwiseParallel()})
     optimizer = torch.optim.AdamW(model.parameters())
     with record_memory(model=model, optimizer=optimizer) as log:
         with span("forward"):
-            loss = model(torch.randn(2, 5, 32)).sum()
+            _, loss = model(*batches(0, batch_size=2, sequence_length=16))
         with span("backward"):
             loss.backward()
         with span("step"):
@@ -48,30 +53,30 @@ def parallel_step(how):
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_fsdp2_shards_parameters_gradients_and_state_and_gathers_a_layer_at_a_time(world_size):
-    whole = parameter_bytes(transformer())  # every parameter divides by 4
-    num_parameters = len(list(transformer().parameters()))
+def test_fsdp2_shards_parameters_gradients_and_state_and_gathers_one_block_at_a_time(world_size):
+    whole, block = parameter_bytes(gpt()), parameter_bytes(gpt().blocks[0])  # every parameter divides by 4
     results = launch(parallel_step, "fsdp", world_size=world_size)
     for log in results:
         assert log.by_kind["parameters"] == log.by_kind["gradients"] == whole // world_size
-        assert log.by_kind["optimizer_state"] == 2 * whole // world_size + num_parameters * FLOAT
-        if world_size > 1:
-            assert log.peak_by_kind["parameters"] == whole // world_size + whole // 2  # one of two layers
+        assert log.by_kind["optimizer_state"] == adamw_bytes(whole // world_size)
+        if world_size > 1:  # the root keeps its own parameters gathered; then one of two blocks
+            assert log.peak_by_kind["parameters"] == whole // world_size + (whole - 2 * block) + block
     assert results.memory.ranks == tuple(range(world_size))
 
 
 def test_ddp_replicates_everything_and_holds_a_bucket_for_its_gradients_as_well():
-    whole = parameter_bytes(transformer())
+    whole = parameter_bytes(gpt())
     for log in launch(parallel_step, "ddp", world_size=2):
         assert log.by_kind["parameters"] == log.by_kind["gradients"] == whole
-        assert log.by_kind["optimizer_state"] == 2 * whole + len(list(transformer().parameters())) * FLOAT
+        assert log.by_kind["optimizer_state"] == adamw_bytes(whole)
 
 
 def test_of_a_dtensor_the_local_shard_counts():
-    shard = (32 * 64 + 64 + 64 * 32) * FLOAT // 2
+    split = (32 * 128 + 128 + 128 * 32) * FLOAT  # in each MLP both matrices and the first bias
+    local = parameter_bytes(gpt()) - 2 * split // 2
     for log in launch(parallel_step, "tensor parallel", world_size=2):
-        assert log.by_kind["parameters"] == log.by_kind["gradients"] == shard
-        assert log.by_kind["optimizer_state"] == 2 * shard + 3 * FLOAT
+        assert log.by_kind["parameters"] == log.by_kind["gradients"] == local
+        assert log.by_kind["optimizer_state"] == adamw_bytes(local)
 
 
 def step_of_growing_batches():

@@ -109,7 +109,9 @@ def overlapping_step():
             dist.recv(torch.ones(5), 0)
         dist.barrier()
         if rank == 3:
-            dist.isend(torch.ones(5), 2)  # nobody waits for it inside the block
+            unfinished = dist.isend(torch.ones(5), 2)
+    if rank == 3:
+        unfinished.wait()
     if rank == 2:
         dist.recv(torch.ones(5), 3)
 

@@ -2,8 +2,8 @@
 
 A TorchDispatchMode sits below autograd and below every front end, where each collective arrives as one c10d
 operator with its tensors and its process group. So it also sees what backward hooks, DDP's C++ reducer,
-FSDP2, DTensor and pipelining do. It costs some microseconds for every torch operation: use it to count, not
-to time. What counts as sent is in communication_rules.py.
+FSDP2, DTensor and pipelining do. It costs some 10 us a torch operator: use it to count, not to time.
+What counts as sent is in communication_rules.py.
 """
 
 from collections import Counter

@@ -11,7 +11,7 @@ Bytes are counted by storage (views and tied weights once), from each allocation
 
 A storage has one kind for its whole life, the strongest that applied. Tensors from before the block count
 when they are named or when autograd saves them. Sizes are those of the storages; what an allocator adds, and
-scratch memory inside a kernel, are not seen. It costs some 20 us a torch operator: to weigh, not to time.
+scratch memory inside a kernel, are not seen. It costs some 30 us a torch operator: to weigh, not to time.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -80,7 +80,7 @@ class MemoryTracker(WatchingMode):
         if self.packing:
             return func(*args, **kwargs)
         for tensor in flat_tensors(args):
-            if isinstance(tensor, nn.Parameter):
+            if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):  # the first test is fast
                 self.see_parameter(tensor)
         if types and any(wraps_tensors(kind) for kind in types):
             return NotImplemented  # the tensors inside a DTensor come by one at a time

@@ -75,7 +75,8 @@ class StorageBook:
         return known
 
     def _measure(self, storage: torch.UntypedStorage, known: _Storage, count: bool = False) -> None:
-        if count and known.number is None:
+        # A meta tensor has no memory (nor has a fake one, which claims another device than its storage does).
+        if count and known.number is None and storage.device.type != "meta":
             known.number = len(self.track.claims)
             self.track.claims.append(known.claim)
         if known.number is not None and storage.nbytes() != known.num_bytes:
