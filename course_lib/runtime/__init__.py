@@ -19,6 +19,7 @@ if sys.platform == "linux" and not (
 
 from course_lib.runtime.communication import CommunicationLog, record_communication
 from course_lib.runtime.context import device
+from course_lib.runtime.doctor import doctor
 from course_lib.runtime.errors import Deadlock, LaunchError, LaunchTimeout, RankDied, RankFailed
 from course_lib.runtime.memory import MemoryLog, record_memory
 from course_lib.runtime.results import Results

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from course_lib.runtime.errors import Deadlock, LaunchTimeout, RankDied, RankFailed
@@ -96,7 +97,7 @@ def deadlock(sightings: Sightings, still_s: float) -> Deadlock:
         place = readers_frame(seen.frames)
         lines.append(f"  rank {rank}  waits{_at(seen)}" + (f":  {place.code()}" if place and place.code() else ""))
         lines.append(f"          -> {seen.waits_in}")
-    lines.append(f"  Hint: {_hint(sightings)}")
+    lines.append(textwrap.fill(f"Hint: {_hint(sightings)}", 100, initial_indent="  ", subsequent_indent="  "))
     return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))))
 
 

@@ -78,6 +78,9 @@ class Listener(Protocol):
     def finished(self, call: Call) -> None:
         """Called once per call, at its completion; perhaps from a thread of the backend."""
 
+    def waited(self, call: Call, start_s: float) -> None:
+        """The calling thread was inside the call, or its wait(), from start_s (perf_counter) until now."""
+
 
 listeners: list[Listener] = []
 waiting_in: dict[int, list[Call]] = {}  # thread id -> the calls it is inside, outermost first
@@ -153,10 +156,13 @@ class _Waiting:
         self.call = call
 
     def __enter__(self) -> None:
+        self.start_s = time.perf_counter()
         self.calls.append(self.call)
 
     def __exit__(self, *_: object) -> None:
         self.calls.pop()
+        for listener in listeners:
+            listener.waited(self.call, self.start_s)
 
 
 _finished: set[int] = set()  # numbers of the calls whose end the listeners know

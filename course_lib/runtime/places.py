@@ -21,12 +21,12 @@ _COMMUNICATION = (os.path.join("torch", "distributed"), os.path.join("course_lib
 class Frame:
     """One line of a stack, as plain data that can cross a process boundary.
 
-    `columns` are the first and last column of the expression being evaluated (None where Python does not know).
+    `columns` are the first and last column of the expression being evaluated (None where Python does not know, or it
+    goes on over several lines).
     """
 
     file: str
     line: int
-    last_line: int
     columns: tuple[int, int] | None
     function: str
     instruction: int = -1
@@ -50,16 +50,12 @@ class Frame:
         return f"{_short(self.file)}, line {self.line}"
 
     def code(self) -> str:
-        """The expression or line itself, stripped; empty where the source is not at hand."""
-        lines = linecache.getlines(self.file)[self.line - 1 : self.last_line]
-        if not lines:
-            return ""
-        if self.columns and self.last_line == self.line:
-            # Columns count UTF-8 bytes.
-            text = lines[0].encode()[self.columns[0] : self.columns[1]].decode(errors="replace").strip()
-            statement = lines[0].strip()
-            return statement if len(statement) <= 80 else text
-        return " ".join(line.strip() for line in lines)
+        """The line itself, or of a long one the expression being evaluated; empty where the source is not at hand."""
+        line = linecache.getline(self.file, self.line)
+        statement = line.strip()
+        if len(statement) > 80 and self.columns:
+            return line.encode()[self.columns[0] : self.columns[1]].decode(errors="replace").strip()  # they count bytes
+        return statement
 
 
 def _cells() -> dict[str, int]:
@@ -100,10 +96,8 @@ def frames_of_thread(innermost: FrameType | None) -> tuple[Frame, ...]:
 def _frame(code: CodeType, line: int | None, instruction: int) -> Frame:
     start, end, first, last = _position(code, instruction)
     line = line or start or code.co_firstlineno
-    columns = (first, last) if first is not None and last is not None else None
-    same_line = start == line and end is not None
-    return Frame(code.co_filename, line, end if same_line else line, columns if same_line else None, code.co_name,
-                 instruction)
+    columns = (first, last) if first is not None and last is not None and start == end == line else None
+    return Frame(code.co_filename, line, columns, code.co_name, instruction)
 
 
 def _position(code: CodeType, instruction: int) -> tuple[int | None, int | None, int | None, int | None]:
@@ -142,4 +136,4 @@ def frames_of_dump(path: str) -> tuple[Frame, ...]:
     of_main = [stack for stack in stacks if any(os.path.basename(file) == "rank.py" for file, _, _ in stack)]
     if not of_main:
         return ()
-    return tuple(Frame(file, int(line), int(line), None, function) for file, line, function in reversed(of_main[0]))
+    return tuple(Frame(file, int(line), None, function) for file, line, function in reversed(of_main[0]))

@@ -131,6 +131,10 @@ def _join(task: Task) -> None:
     context.current = context.RankContext(task.rank, task.world_size, task.backend)
     os.environ.update(RANK=str(task.rank), LOCAL_RANK=str(task.rank), WORLD_SIZE=str(task.world_size),
                       LOCAL_WORLD_SIZE=str(task.world_size))
+    # All ranks are on this host. Left alone, gloo looks up the host's name, which may fail, or take seconds.
+    loopback = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
+    if loopback:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     dump = open(task.dump, "w")
     faulthandler.enable(dump)  # a library that aborts leaves its place there
     if hasattr(faulthandler, "register"):  # not on Windows

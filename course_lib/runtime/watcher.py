@@ -71,6 +71,8 @@ class Watcher:
 
     def _look(self) -> Whereabouts:
         stacks = sys._current_frames()
+        # Our own frame in our own variable would be a cycle, and keep the reader's tensors alive through the others.
+        del stacks[threading.get_ident()]
         frames = frames_of_thread(stacks.get(self._main))
         calls = pending.waiting_in.get(self._main) or []
         waits_in, call = None, None

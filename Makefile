@@ -1,0 +1,69 @@
+# `make lab` opens the course and `make test` passes every test; each makes the environment first, once, in .venv.
+# Needs Python 3.11 or newer and nothing else; name one with PYTHON=python3.12. Written for GNU make 3.81 (macOS) and newer.
+
+PYTHON ?= python3
+VENV := .venv
+
+ifeq ($(OS),Windows_NT)
+BIN := $(VENV)/Scripts
+else
+BIN := $(VENV)/bin
+# So that torchrun in a notebook cell or a terminal of JupyterLab is the environment's own.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+endif
+
+READY := $(VENV)/.ready
+LAB_FLAGS := $(if $(filter 0,$(shell id -u)),--allow-root)
+
+.PHONY: help lab test lint notebooks text write-back bench lock clean
+
+help:
+	@echo "make lab                   open the course in JupyterLab"
+	@echo "make test                  every test: lint, tests, notebooks, browser"
+	@echo "make bench [NAME=...]      ours against PyTorch's own, side by side"
+	@echo "make lint                  ruff only"
+	@echo "make notebooks [NB=...]    run notebooks from a fresh kernel and store normalised outputs"
+	@echo "make text NB=...           a notebook as a Python text under build/text/, to edit"
+	@echo "make write-back NB=...     the edited text into the notebook again"
+	@echo "make lock [FLAGS=...]      write requirements.lock again (needs uv)"
+	@echo "make clean                 remove .venv, build/ and caches"
+
+$(READY): requirements.lock pyproject.toml
+	@command -v "$(PYTHON)" >/dev/null 2>&1 || { \
+	  echo "There is no '$(PYTHON)' here. Install Python 3.11 or newer, or name one: make test PYTHON=/path/to/python" >&2; \
+	  exit 1; }
+	@"$(PYTHON)" tools/check_python.py
+	@echo "Making the environment in $(VENV): a few minutes, once."
+	"$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install -r requirements.lock
+	$(BIN)/python -m pip install --no-deps --no-build-isolation --editable .
+	@touch $(READY)
+
+lab: $(READY)
+	$(BIN)/python -m jupyterlab $(LAB_FLAGS) notebooks/00_start_here.ipynb
+
+# pytest reads its paths and its strict nbval flags from pyproject.toml, and has the last word.
+test: lint
+	$(BIN)/python -m pytest --junitxml=build/tests.xml
+
+lint: $(READY)
+	$(BIN)/python -m ruff check .
+
+notebooks: $(READY)
+	$(BIN)/python -m tools.notebooks run $(NB)
+
+text: $(READY)
+	$(BIN)/python -m tools.notebooks text $(NB)
+
+write-back: $(READY)
+	$(BIN)/python -m tools.notebooks write-back $(NB)
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks $(NAME)
+
+lock:
+	"$(PYTHON)" tools/lock.py $(FLAGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,34 @@
+"""The single-process reference every chapter is held to: one small GPT, its text, its training loop."""
+
+from course_lib.reference.gpt import (
+    GPT,
+    MLP,
+    Block,
+    CausalSelfAttention,
+    Embedding,
+    GPTConfig,
+    causal_attention,
+    next_token_loss,
+)
+from course_lib.reference.text import batches, held_out_rows, load_text, split_text, unigram_entropy
+from course_lib.reference.training import evaluate, train
+from course_lib.reference.training_log import TrainingLog
+
+__all__ = [
+    "GPT",
+    "MLP",
+    "Block",
+    "CausalSelfAttention",
+    "Embedding",
+    "GPTConfig",
+    "TrainingLog",
+    "batches",
+    "causal_attention",
+    "evaluate",
+    "held_out_rows",
+    "load_text",
+    "next_token_loss",
+    "split_text",
+    "train",
+    "unigram_entropy",
+]

@@ -1,0 +1,48 @@
+"""What the recorders that watch torch operators share: the mode that sees them, and how to look at one."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class WatchingMode(TorchDispatchMode):
+    """A TorchDispatchMode that only looks. The mode itself costs 3-4 us a torch operator."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Usually torch guards a mode against torch.compile, at twice the cost; here is nothing to guard."""
+        return False
+
+
+def flat_tensors(value: Any) -> list[torch.Tensor]:
+    """All tensors in (nested lists, tuples and dicts of) `value`, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return []
+    return [tensor for item in value for tensor in flat_tensors(item)]
+
+
+def wraps_tensors(kind: type) -> bool:
+    """Whether `kind` is a tensor subclass that runs its operators on inner tensors, as DTensor does.
+
+    A mode that answers NotImplemented for such a type is asked again for each inner tensor.
+    """
+    return hasattr(kind, "__tensor_flatten__")
+
+
+def storages(tensor: torch.Tensor) -> Iterable[torch.UntypedStorage]:
+    """The memory behind `tensor`: one storage; several if it is sparse or wraps tensors; none if meta."""
+    if wraps_tensors(type(tensor)):
+        for inner in flat_tensors([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]):
+            yield from storages(inner)
+    elif tensor.is_sparse:
+        yield from (tensor._indices().untyped_storage(), tensor._values().untyped_storage())
+    elif tensor.layout is torch.strided:
+        storage = tensor.untyped_storage()
+        if storage.device.type != "meta":  # a fake tensor claims another device, its storage does not
+            yield storage

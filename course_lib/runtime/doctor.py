@@ -1,0 +1,156 @@
+"""`doctor()`: is this machine fit for the course, and if not, what to do about it."""
+
+import html
+import importlib.metadata
+import importlib.util
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from course_lib.runtime import context
+from course_lib.runtime.launcher import launch, pool
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at: what was found, and advice where that is not good enough."""
+
+    name: str
+    found: str
+    advice: str = ""  # empty: all is well
+
+    @property
+    def ok(self) -> bool:
+        return not self.advice
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `doctor` found. Draws itself as a table; `ok` when no check asks for anything."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(check.ok for check in self.checks)
+
+    def __repr__(self) -> str:
+        bad = [check.name for check in self.checks if not check.ok]
+        # The same text on every healthy machine; the table has what differs.
+        return f"doctor: look at {', '.join(bad)}" if bad else "doctor: everything the course needs is here"
+
+    def __str__(self) -> str:
+        lines = [repr(self)]
+        for check in self.checks:
+            lines.append(f"  {'ok ' if check.ok else 'BAD'}  {check.name}: {check.found}")
+            if check.advice:
+                lines.append(f"       -> {check.advice}")
+        return "\n".join(lines)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        rows = "".join(
+            f"<tr><td>{'✓' if check.ok else '✗'}</td><td style='text-align:left'>{html.escape(check.name)}</td>"
+            f"<td style='text-align:left'>{html.escape(check.found)}"
+            + (f"<br><b>{html.escape(check.advice)}</b>" if check.advice else "") + "</td></tr>"
+            for check in self.checks
+        )
+        return {"text/plain": repr(self), "text/html": f"<p>{html.escape(repr(self))}</p><table>{rows}</table>"}
+
+
+def doctor() -> Report:
+    """Check Python, torch, backends, loopback, files, widgets, cores and memory, and launch two ranks for real."""
+    looks = (_python, _torch, _backends, _loopback, _files, _widgets, _cores, _memory, _ranks)
+    return Report(tuple(_look(look) for look in looks))
+
+
+def _look(look: Callable[[], Check]) -> Check:
+    try:
+        return look()
+    except Exception as error:  # a check that breaks is a finding, not the end of the report
+        return Check(look.__name__.strip("_"), f"{type(error).__name__}: {error}", "this check itself failed")
+
+
+def _python() -> Check:
+    found = f"{sys.version.split()[0]}, environment {Path(sys.prefix).name}"
+    advice = "" if sys.version_info >= (3, 11) else "the course needs Python 3.11 or newer: run `make lab` with a newer one"
+    return Check("Python", found, advice)
+
+
+def _torch() -> Check:
+    advice = ""
+    if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < (2, 8):
+        advice = "the course needs torch 2.8 or newer: pip install -U torch"
+    elif not dist.is_available():
+        advice = "this torch was built without torch.distributed: install the ordinary one from PyPI"
+    return Check("torch", torch.__version__, advice)
+
+
+def _backends() -> Check:
+    num_gpus = torch.cuda.device_count()
+    has = [name for name, there in (("gloo", dist.is_gloo_available()), ("NCCL", dist.is_nccl_available())) if there]
+    used = f"NCCL for up to {num_gpus} ranks" if num_gpus and "NCCL" in has else "gloo on the CPU for any number of ranks"
+    advice = "" if "gloo" in has else "without gloo ranks cannot talk on this machine: install the ordinary torch from PyPI"
+    return Check("backends", f"{' and '.join(has) or 'none'}, {num_gpus} GPUs: launch uses {used}", advice)
+
+
+def _loopback() -> Check:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        with socket.create_connection(server.getsockname(), timeout=2) as client:
+            client.sendall(b"hello")
+            there = server.accept()[0]
+            with there:
+                said = there.recv(5)
+    advice = "" if said == b"hello" else "ranks talk over 127.0.0.1: a firewall or VPN is in the way"
+    return Check("loopback", "127.0.0.1 answers" if not advice else f"127.0.0.1 answered {said!r}", advice)
+
+
+def _files() -> Check:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"x")
+    free_gb = psutil.disk_usage(tempfile.gettempdir()).free / 1e9
+    advice = "" if free_gb > 1 else "less than 1 GB is free there: make room, or set TMPDIR to another folder"
+    return Check("temporary files", f"{tempfile.gettempdir()}, {free_gb:.0f} GB free", advice)
+
+
+def _widgets() -> Check:
+    needed = ("jupyterlab", "ipywidgets", "anywidget", "jupyterlab_widgets", "matplotlib")
+    versions = {name: importlib.metadata.version(name) for name in needed if importlib.util.find_spec(name)}
+    missing = [name for name in needed if name not in versions]
+    found = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return Check("widgets", found or "none", f"pip install {' '.join(missing)}" if missing else "")
+
+
+def _cores() -> Check:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # One core works, slowly: not something to ask the reader to mend.
+    return Check("cores", f"{usable} usable; four ranks {'share them' if usable < 4 else 'have one each'}")
+
+
+def _memory() -> Check:
+    free_gb = psutil.virtual_memory().available / 1e9
+    return Check("memory", f"{free_gb:.1f} GB available", "" if free_gb > 2 else "four ranks want 2 GB: close something")
+
+
+def _ranks() -> Check:
+    if context.in_rank() or context.under_torchrun():
+        return Check("ranks", "this is one")
+    total = launch(_sum_of_ranks, world_size=2, backend="gloo", timeout=120)
+    how = type(pool()).__name__
+    advice = "" if total == [1, 1] else f"two ranks summed 0 + 1 and got {total}: the backend is broken"
+    return Check("ranks", f"two ranks met and summed their ranks ({'forked' if how == 'ForkPool' else 'kept warm'})", advice)
+
+
+def _sum_of_ranks() -> int:
+    mine = torch.tensor(dist.get_rank())
+    dist.all_reduce(mine)
+    return int(mine)

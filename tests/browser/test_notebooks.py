@@ -1,0 +1,49 @@
+"""Every notebook runs from top to bottom in a real JupyterLab, and the page reports no error."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from tools.notebooks import METADATA
+
+pytestmark = pytest.mark.browser
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
+
+
+def failed_cells(notebook: nbformat.NotebookNode) -> list[str]:
+    """The cells that did not run or ended in an error that nobody announced, with that error."""
+    failed = []
+    for index, cell in enumerate(notebook.cells):
+        if cell.cell_type != "code" or not cell.source.strip():
+            continue
+        errors = [f"{out.ename}: {out.evalue}" for out in cell.outputs if out.output_type == "error"]
+        if cell.execution_count is None:
+            failed.append(f"cell {index} did not run")
+        elif errors and "raises-exception" not in cell.metadata.get("tags", []):
+            failed.append(f"cell {index}: {errors[0]}")
+    return failed
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_in_jupyterlab_without_an_error(path, open_notebook):
+    notebook = open_notebook(path)
+    notebook.run_all()
+    assert failed_cells(notebook.stored()) == []
+    assert notebook.page.get_by_text("Error displaying widget").count() == 0
+    assert notebook.console_errors == []
+
+
+def test_a_failing_cell_and_a_page_error_are_noticed(tmp_path, open_notebook):
+    script = "from IPython.display import Javascript\nJavascript('console.error(\"made up\")')"
+    cells = [new_code_cell(script), new_code_cell("1 / 0", metadata={"tags": ["raises-exception"]}),
+             new_code_cell("2 / 0"), new_code_cell("3 / 0")]
+    nbformat.write(new_notebook(cells=cells, metadata=METADATA), tmp_path / "failing.ipynb")
+    notebook = open_notebook(tmp_path / "failing.ipynb")
+    notebook.run_all()
+    failed = failed_cells(notebook.stored())
+    assert failed == ["cell 2: ZeroDivisionError: division by zero", "cell 3 did not run"]
+    assert [text for text in notebook.console_errors if "made up" in text]

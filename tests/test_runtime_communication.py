@@ -1,0 +1,295 @@
+"""record_communication: the bytes are those one counts by hand, for every operation and every front end."""
+
+import pickle
+from fractions import Fraction
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from course_lib.runtime import launch, record_communication
+
+F32, BF16 = torch.float32, torch.bfloat16
+
+
+def counted(communicate):
+    """What `communicate` recorded on this rank: (op, message bytes, sent bytes) for each event."""
+    with record_communication() as log:
+        communicate()
+    return [(event.op, event.message_bytes, event.sent_bytes) for event in log.events]
+
+
+def block(size=12, dtype=F32):
+    return torch.ones(size, dtype=dtype)  # 12 floats: 48 bytes, divisible among 1, 2, 3 and 4 ranks
+
+
+def every_collective():
+    n, r = dist.get_world_size(), dist.get_rank()
+    blocks = [block() for _ in range(n)]
+    rows = n * (n + 1) // 2  # uneven all_to_all: j + 1 rows of 4 floats (16 bytes) to rank j
+    uneven = torch.empty(n * (r + 1), 4), torch.ones(rows, 4), [r + 1] * n, [j + 1 for j in range(n)]
+    coalescing = dist._coalescing_manager
+    world = dist.group.WORLD
+
+    def two_in_one():
+        with coalescing():
+            dist.all_reduce(block())
+            dist.all_reduce(block(6))
+
+    return {
+        "all_reduce": counted(lambda: dist.all_reduce(block())),
+        "all_reduce later": counted(lambda: dist.all_reduce(block(), async_op=True).wait()),
+        "all_reduce bf16": counted(lambda: dist.all_reduce(block(dtype=BF16))),
+        "all_reduce coalesced": counted(two_in_one),
+        "all_gather": counted(lambda: dist.all_gather(blocks, block())),
+        "all_gather_into_tensor": counted(lambda: dist.all_gather_into_tensor(block(12 * n), block())),
+        "reduce_scatter": counted(lambda: dist.reduce_scatter(block(), blocks)),
+        "reduce_scatter_tensor": counted(lambda: dist.reduce_scatter_tensor(block(), block(12 * n))),
+        "all_to_all_single": counted(lambda: dist.all_to_all_single(block(12 * n), block(12 * n))),
+        "all_to_all uneven": counted(lambda: dist.all_to_all_single(*uneven)),
+        "broadcast": counted(lambda: dist.broadcast(block(), src=n - 1)),
+        "reduce": counted(lambda: dist.reduce(block(), dst=0)),
+        "gather": counted(lambda: dist.gather(block(), blocks if r == 0 else None, dst=0)),
+        "scatter": counted(lambda: dist.scatter(block(), blocks if r == 0 else None, src=0)),
+        "barrier": counted(lambda: dist.barrier()),
+        "monitored_barrier": counted(lambda: dist.monitored_barrier()),
+        "functional all_reduce": counted(lambda: functional.all_reduce(block(), "sum", world).sum()),
+        "functional all_reduce coalesced": counted(
+            lambda: functional.all_reduce_coalesced([block(), block(6)], "sum", world)),
+        "functional all_gather": counted(lambda: functional.all_gather_tensor(block(), 0, world).sum()),
+        "functional reduce_scatter": counted(
+            lambda: functional.reduce_scatter_tensor(block(12 * n), "sum", 0, world).sum()),
+        "functional all_to_all": counted(
+            lambda: functional.all_to_all_single(*uneven[1:], world).sum()),
+    }
+
+
+def by_hand(n, r):
+    """What `every_collective` moves on rank r of n: op, message, bytes sent in a ring."""
+    gathered = ("all_gather", 48 * n, 48 * (n - 1))
+    scattered = ("reduce_scatter", 48 * n, 48 * (n - 1))
+    uneven = ("all_to_all", 8 * n * (n + 1), 8 * n * (n + 1) - 16 * (r + 1))
+    return {
+        "all_reduce": ("all_reduce", 48, Fraction(2 * (n - 1), n) * 48),
+        "all_reduce later": ("all_reduce", 48, Fraction(2 * (n - 1), n) * 48),
+        "all_reduce bf16": ("all_reduce", 24, Fraction(2 * (n - 1), n) * 24),
+        "all_reduce coalesced": ("all_reduce", 72, Fraction(2 * (n - 1), n) * 72),
+        "all_gather": gathered,
+        "all_gather_into_tensor": gathered,
+        "reduce_scatter": scattered,
+        "reduce_scatter_tensor": scattered,
+        "all_to_all_single": ("all_to_all", 48 * n, 48 * (n - 1)),
+        "all_to_all uneven": uneven,
+        "broadcast": ("broadcast", 48, 0 if r == (n - 2) % n else 48),  # the ring ends before its root
+        "reduce": ("reduce", 48, 0 if r == 0 else 48),
+        "gather": ("gather", 48 * n, 0 if r == 0 else 48),
+        "scatter": ("scatter", 48 * n, 48 * (n - 1) if r == 0 else 0),
+        "barrier": ("barrier", 0, 0),
+        "monitored_barrier": ("barrier", 0, 0),
+        "functional all_reduce": ("all_reduce", 48, Fraction(2 * (n - 1), n) * 48),
+        "functional all_reduce coalesced": ("all_reduce", 72, Fraction(2 * (n - 1), n) * 72),
+        "functional all_gather": gathered,
+        "functional reduce_scatter": scattered,
+        "functional all_to_all": uneven,
+    }
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_every_collective_moves_the_bytes_one_counts_by_hand(world_size):
+    for rank, seen in enumerate(launch(every_collective, world_size=world_size)):
+        assert seen == {name: [event] for name, event in by_hand(world_size, rank).items()}
+
+
+def point_to_point():
+    n, r = dist.get_world_size(), dist.get_rank()
+    right, left = (r + 1) % n, (r - 1) % n
+    with record_communication() as ring:
+        sending = dist.isend(block(), right)
+        dist.recv(torch.empty(12), left)
+        sending.wait()
+    with record_communication() as batch:
+        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, block(6, BF16), right),
+                                        dist.P2POp(dist.irecv, block(6, BF16), left)])
+        for work in works:
+            work.wait()
+    return ring, batch
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_send_counts_its_message_and_a_recv_sends_nothing(world_size):
+    for rank, (ring, batch) in enumerate(launch(point_to_point, world_size=world_size)):
+        right, left = (rank + 1) % world_size, (rank - 1) % world_size
+        for log, num_bytes, dtype in ((ring, 48, F32), (batch, 12, BF16)):
+            assert [(e.op, e.peer, e.message_bytes, e.sent_bytes, e.dtype) for e in log.events] == [
+                ("send", right, num_bytes, num_bytes, dtype), ("recv", left, num_bytes, 0, dtype)]
+            assert log.sent_bytes == num_bytes and log.message_bytes() == 2 * num_bytes
+            assert log.calls("send") == 1 and log.calls() == 2 and log.message_bytes("recv") == num_bytes
+
+
+def in_subgroups():
+    r = dist.get_rank()
+    odd, even = dist.new_group([1, 3]), dist.new_group([0, 2])
+    group = odd if r % 2 else even
+    with record_communication() as log:
+        dist.all_reduce(block(), group=group)
+        dist.broadcast(block(), src=3 if r % 2 else 2, group=group)
+        if r == 3:
+            dist.send(block(), group=odd, group_dst=0)
+        if r == 1:
+            dist.recv(block(), src=None, group=odd)
+    return log
+
+
+def test_a_subgroup_counts_its_own_ranks_and_names_them_globally():
+    logs = launch(in_subgroups, world_size=4)
+    for rank, log in enumerate(logs):
+        members = (1, 3) if rank % 2 else (0, 2)
+        assert {event.group for event in log.events} == {members}
+        assert [event.sent_bytes for event in log.events[:2]] == [48, 0 if rank == members[0] else 48]
+    assert logs[3].events[2].peer == 1 and logs[3].events[2].sent_bytes == 48
+    assert logs[1].events[2].op == "recv" and logs[1].events[2].peer is None
+    merged = logs.communication
+    assert "3 → 1" in merged.html() and "1 ← any" in merged.html() and "(1, 3)" in merged.html()
+
+
+def objects_and_oddities():
+    n, r = dist.get_world_size(), dist.get_rank()
+    received = [None] * n
+    with record_communication() as objects:
+        dist.all_gather_object(received, "x" * (r + 1))
+    with record_communication() as sparse:
+        dist.all_reduce(torch.eye(4).to_sparse())
+    with record_communication() as outer:
+        dist.all_reduce(block())
+        with record_communication() as inner:
+            dist.all_reduce(block())
+        try:
+            with record_communication() as failed:
+                dist.all_reduce(block())
+                raise RuntimeError("in the middle of a step")
+        except RuntimeError:
+            pass
+    return objects, sparse, outer, inner, failed
+
+
+def test_objects_nesting_exceptions_and_operations_without_a_rule():
+    results = launch(objects_and_oddities, world_size=2)
+    objects, sparse, outer, inner, failed = results[0]
+    assert [event.op for event in objects.events] == ["all_gather", "all_gather"]  # sizes, then pickled bytes
+    assert objects.events[0].message_bytes == 2 * 8
+    assert (outer.calls(), inner.calls(), failed.calls()) == (3, 1, 1)
+    assert sparse.calls("all_reduce") == 1
+    with pytest.raises(ValueError, match="all_reduce on group .* has no rule"):
+        _ = sparse.sent_bytes
+    assert "unknown" in sparse.html()
+    # of nested recorders the outermost alone is merged, so nothing counts twice
+    assert results.communication.calls() == 2 * (2 + 1 + 3)
+
+
+# What torch's own parallelism communicates
+
+LAYER_BYTES = 4 * (8 * 8 + 8)  # nn.Linear(8, 8), fp32
+
+
+def two_layers():
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+
+
+def torchs_own():
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+
+    def backward_hooks():
+        model = two_layers()
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad))
+        model(torch.ones(2, 8)).sum().backward()
+
+    ddp = nn.parallel.DistributedDataParallel(two_layers())
+    fsdp = two_layers()
+    for layer in (fsdp[0], fsdp[2], fsdp):
+        fully_shard(layer, mesh=mesh)
+    parallel = parallelize_module(two_layers(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    rows = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)])
+    partial = DTensor.from_local(torch.ones(8, 8), mesh, [Partial()])
+    leaf = torch.ones(8, requires_grad=True)
+    world = dist.group.WORLD
+    return {
+        "hooks": counted(backward_hooks),
+        "ddp": counted(lambda: ddp(torch.ones(2, 8)).sum().backward()),
+        "fsdp": counted(lambda: fsdp(torch.ones(2, 8)).sum().backward()),
+        "tensor parallel": counted(lambda: parallel(torch.ones(2, 8, requires_grad=True)).sum().backward()),
+        "gather": counted(lambda: rows.full_tensor()),
+        "sum": counted(lambda: partial.redistribute(mesh, [Replicate()]).to_local().sum()),
+        "sum of shards": counted(lambda: partial.redistribute(mesh, [Shard(0)]).to_local().sum()),
+        "autograd": counted(lambda: functional.all_gather_tensor_autograd(leaf, 0, world).sum().backward()),
+    }
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_hooks_ddp_fsdp2_and_dtensor_are_seen_in_full(world_size):
+    n = world_size
+
+    def all_reduce(message):
+        return ("all_reduce", message, 2 * (n - 1) * message // n)
+
+    def half(op, message):
+        return (op, message, (n - 1) * message // n)
+
+    gathered, scattered = half("all_gather", LAYER_BYTES), half("reduce_scatter", LAYER_BYTES)
+    for seen in launch(torchs_own, world_size=n):
+        assert sorted(seen["hooks"]) == sorted([all_reduce(256), all_reduce(32)] * 2)
+        assert seen["ddp"] == [all_reduce(2 * LAYER_BYTES)]  # all gradients in one bucket
+        assert sorted(seen["fsdp"]) == [gathered] * 4 + [scattered] * 2  # gathered twice
+        assert seen["tensor parallel"] == [all_reduce(2 * 8 * 4)] * 2  # one forward, one backward
+        assert seen["gather"] == [half("all_gather", 256)]
+        assert seen["sum"] == [all_reduce(256)]
+        assert seen["sum of shards"] == [half("reduce_scatter", 256)]
+        assert seen["autograd"] == [half("all_gather", 32 * n), half("reduce_scatter", 32 * n)]
+
+
+def torchs_pipeline():
+    rank = dist.get_rank()
+    stage = PipelineStage(nn.Linear(8, 8), rank, num_stages=2, device=torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
+    given = {"target": torch.ones(16, 8)} if rank else {}
+    schedule.step(*([] if rank else [torch.ones(16, 8)]), **given)  # the first step also exchanges shapes
+    with record_communication() as log:
+        schedule.step(*([] if rank else [torch.ones(16, 8)]), **given)
+    return log
+
+
+def test_torchs_pipeline_sends_an_activation_and_a_gradient_for_each_micro_batch():
+    for rank, log in enumerate(launch(torchs_pipeline, world_size=2)):
+        assert log.calls("send") == log.calls("recv") == log.calls() // 2 == 4
+        assert {event.peer for event in log.events} == {1 - rank}
+        assert log.sent_bytes == 4 * (4 * 8 * 4)  # four micro-batches of 4 rows of 8 floats
+
+
+# The log
+
+def test_without_a_process_group_the_log_is_empty_and_says_so():
+    with record_communication() as log:
+        torch.ones(2).sum()
+    assert (log.ranks, log.events, log.sent_bytes, log.calls()) == ((0,), [], 0, 0)
+    assert repr(log) == "CommunicationLog: rank 0 communicated nothing" and log.html() is None
+
+
+def test_a_merged_log_keeps_its_ranks_and_draws_itself():
+    merged = launch(in_subgroups, world_size=4).communication
+    assert merged.ranks == (0, 1, 2, 3)
+    assert merged.sent_bytes == 4 * 48 + 2 * 48 + 48
+    assert merged.sent_bytes == sum(merged.by_rank(rank).sent_bytes for rank in range(4))
+    assert repr(merged) == ("CommunicationLog: 4 ranks sent 336 bytes in 10 calls (4 all_reduce, "
+                            "4 broadcast, 1 recv, 1 send); most from rank 3: 144")
+    drawn = pickle.loads(pickle.dumps(merged))._repr_mimebundle_()
+    assert drawn["text/plain"] == repr(merged)
+    assert drawn["text/html"].count("<tr>") == 1 + 4 + 1
+    with pytest.raises(ValueError, match=r"rank 7 recorded no communication; recorded ranks: \[0, 1"):
+        merged.by_rank(7)

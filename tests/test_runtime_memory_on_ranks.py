@@ -1,0 +1,101 @@
+"""record_memory on real ranks: what DDP, FSDP2 and tensor parallelism hold, and logs of many ranks."""
+
+import pickle
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from course_lib.runtime import launch, record_memory, span
+
+FLOAT = 4  # bytes
+
+
+def transformer():
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+def parameter_bytes(model):
+    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+
+
+def parallel_step(how):
+    model = transformer()
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    if how == "fsdp":
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    elif how == "ddp":
+        model = nn.parallel.DistributedDataParallel(model)
+    else:
+        model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32, bias=False))
+        parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = torch.optim.AdamW(model.parameters())
+    with record_memory(model=model, optimizer=optimizer) as log:
+        with span("forward"):
+            loss = model(torch.randn(2, 5, 32)).sum()
+        with span("backward"):
+            loss.backward()
+        with span("step"):
+            optimizer.step()
+    return log
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_fsdp2_shards_parameters_gradients_and_state_and_gathers_a_layer_at_a_time(world_size):
+    whole = parameter_bytes(transformer())  # every parameter divides by 4
+    num_parameters = len(list(transformer().parameters()))
+    results = launch(parallel_step, "fsdp", world_size=world_size)
+    for log in results:
+        assert log.by_kind["parameters"] == log.by_kind["gradients"] == whole // world_size
+        assert log.by_kind["optimizer_state"] == 2 * whole // world_size + num_parameters * FLOAT
+        if world_size > 1:
+            assert log.peak_by_kind["parameters"] == whole // world_size + whole // 2  # one of two layers
+    assert results.memory.ranks == tuple(range(world_size))
+
+
+def test_ddp_replicates_everything_and_holds_a_bucket_for_its_gradients_as_well():
+    whole = parameter_bytes(transformer())
+    for log in launch(parallel_step, "ddp", world_size=2):
+        assert log.by_kind["parameters"] == log.by_kind["gradients"] == whole
+        assert log.by_kind["optimizer_state"] == 2 * whole + len(list(transformer().parameters())) * FLOAT
+
+
+def test_of_a_dtensor_the_local_shard_counts():
+    shard = (32 * 64 + 64 + 64 * 32) * FLOAT // 2
+    for log in launch(parallel_step, "tensor parallel", world_size=2):
+        assert log.by_kind["parameters"] == log.by_kind["gradients"] == shard
+        assert log.by_kind["optimizer_state"] == 2 * shard + 3 * FLOAT
+
+
+def step_of_growing_batches():
+    rank = dist.get_rank()
+    model = nn.Linear(100, 100, bias=False)
+    for size in (1, 100):
+        with record_memory(model=model), span("forward"):
+            model(torch.ones(size * (rank + 1), 100)).sum()
+    return None
+
+
+def test_a_merged_log_answers_for_its_fullest_rank_and_keeps_the_others():
+    merged = launch(step_of_growing_batches, world_size=4).memory
+    assert merged.ranks == (0, 1, 2, 3)
+    weight, rows = 40_000, 100 * 100 * FLOAT
+    for rank in range(4):
+        assert merged.by_rank(rank).peak == weight + 2 * (rank + 1) * rows + FLOAT
+    assert merged.peak == merged.by_rank(3).peak and merged.by_rank(0).phases[-1].name == "forward"
+    assert repr(merged) == ("MemoryLog: 4 ranks peak between 120.0 kB and 360.0 kB, in forward: "
+                            "parameters 40.0 kB, activations 160.0 kB, other 160.0 kB")
+    copy = pickle.loads(pickle.dumps(merged))
+    drawn = copy._repr_mimebundle_()
+    assert drawn["text/plain"] == repr(merged) and drawn["image/png"].startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="rank 9 recorded no memory"):
+        merged.by_rank(9)
+    with pytest.raises(ValueError, match="unknown kind 'weights'; the kinds are parameters, "):
+        merged.over_time("weights")

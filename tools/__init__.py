@@ -1,0 +1,1 @@
+"""Tools for the authors of the course; readers need none of them. The Makefile calls each."""

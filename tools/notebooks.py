@@ -1,0 +1,209 @@
+"""Run, normalise and edit the course's notebooks; the Makefile's notebooks, text and write-back call this.
+
+    python -m tools.notebooks run [NB ...]     run from a fresh kernel, store normalised outputs (all)
+    python -m tools.notebooks text NB          write the notebook as py:percent text under build/text/
+    python -m tools.notebooks write-back NB    put the edited text into the notebook, keep fitting outputs
+
+Normalised means: a second run stores the same bytes again, up to pictures of timings.
+"""
+
+import argparse
+import base64
+import copy
+import hashlib
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
+from nbval.plugin import get_sanitize_patterns
+
+from tools.png import without_metadata
+
+ROOT = Path(__file__).resolve().parent.parent
+SANITIZE = ROOT / "tests" / "nbval_sanitize.cfg"
+TEXT_FOLDER = ROOT / "build" / "text"
+CELL_TIMEOUT_S = 60  # as nbval's in pyproject.toml: what is stored here must pass there
+
+METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
+}
+KEPT_CELL_METADATA = ("jupyter", "nbgrader", "tags")
+WIDGET_MIME = "application/vnd.jupyter.widget-"
+
+
+def local_text() -> list[tuple[re.Pattern[str], str]]:
+    """What a traceback holds of this machine and process, and what is stored instead."""
+    folders = [(sys.prefix, ".venv/"), (str(ROOT), "")]
+    home = str(Path.home())
+    # IPython shortens the home directory
+    folders += [(path.replace(home, "~", 1), to) for path, to in folders if path.startswith(home)]
+    patterns = [(re.compile(re.escape(path) + r"[/\\]"), to) for path, to in folders]
+    cell_file, address = re.compile(r"\S*ipykernel_\d+[/\\]\d+\.py"), re.compile(r"0x[0-9a-f]{6,}")
+    return [*patterns, (cell_file, "<cell>"), (address, "0x0")]
+
+
+def execute(notebook: NotebookNode, folder: Path) -> None:
+    """Run every cell of `notebook` in place, in a fresh kernel of this environment, started in `folder`.
+
+    Raises nbclient's CellExecutionError where a cell without the tag raises-exception fails, CellTimeoutError
+    where one takes more than CELL_TIMEOUT_S.
+    """
+    os.environ["COURSE_LIB_STABLE_OUTPUT"] = "1"
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # a kernel called python3 in the author's home must not win
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT_S,
+        kernel_name="python3",
+        record_timing=False,
+        store_widget_state=False,
+        resources={"metadata": {"path": str(folder)}},
+    )
+    client.execute()
+
+
+def normalise(notebook: NotebookNode) -> None:
+    """Reduce `notebook` in place to what the reader sees: no widget state, versions or local paths."""
+    notebook.metadata = nbformat.from_dict(METADATA)
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    notebook.cells = [cell for cell in notebook.cells if cell.source.strip()]
+    seen: dict[str, int] = {}
+    count = 0
+    for cell in notebook.cells:
+        cell.source = cell.source.rstrip()
+        kept = [key for key in KEPT_CELL_METADATA if key in cell.metadata]
+        cell.metadata = NotebookNode({key: cell.metadata[key] for key in kept})
+        cell.id = stable_id(cell, seen)
+        if cell.cell_type == "code":
+            was_run = cell.execution_count is not None
+            count += was_run
+            cell.execution_count = count if was_run else None
+            cell.outputs = normalised_outputs(cell.outputs, cell.execution_count)
+
+
+def stable_id(cell: NotebookNode, seen: dict[str, int]) -> str:
+    """An id from the cell's text alone, so that inserting a cell changes no other; `seen` counts repeats."""
+    digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
+    seen[digest] = seen.get(digest, 0) + 1
+    return digest if seen[digest] == 1 else f"{digest}-{seen[digest]}"
+
+
+def normalised_outputs(outputs: list[NotebookNode], execution_count: int | None) -> list[NotebookNode]:
+    """The outputs a reader of the stored notebook can see, pieces of one stream joined."""
+    kept: list[NotebookNode] = []
+    for output in outputs:
+        if output.output_type == "stream" and kept and kept[-1].get("name") == output.name:
+            kept[-1].text += output.text
+            continue
+        if output.output_type == "error":
+            output.traceback = [without_local_text(line) for line in output.traceback]
+        if "data" in output:
+            output.data = normalised_data(output.data)
+            if not output.data:
+                continue
+        if output.output_type == "execute_result":
+            output.execution_count = execution_count
+        kept.append(output)
+    return kept
+
+
+def normalised_data(data: NotebookNode) -> NotebookNode:
+    """A MIME bundle without the widget types, its PNG without the program and date that drew it."""
+    data = NotebookNode({mime: data[mime] for mime in data if not mime.startswith(WIDGET_MIME)})
+    if "image/png" in data:
+        data["image/png"] = base64.b64encode(without_metadata(base64.b64decode(data["image/png"]))).decode()
+    return data
+
+
+def without_local_text(text: str) -> str:
+    """`text` without the paths and addresses that differ from machine to machine."""
+    for pattern, replacement in local_text():
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def keep_equal_text(new: NotebookNode, old: NotebookNode) -> None:
+    """Put back into `new` every text of `old` that strict nbval would call equal, such as a measured time."""
+    patterns = get_sanitize_patterns(SANITIZE.read_text())
+
+    def sanitized(text: str) -> str:
+        for pattern, replacement in patterns:
+            text = re.sub(pattern, replacement, text)
+        return text
+
+    old_cells = {cell.id: cell for cell in old.cells}
+    for cell in new.cells:
+        pairs = zip(cell.get("outputs", []), old_cells.get(cell.id, {}).get("outputs", []))
+        for output, before in pairs:
+            for now, then in ((output, before), (output.get("data", {}), before.get("data", {}))):
+                for key in now.keys() & then.keys():
+                    if isinstance(now[key], str) and sanitized(now[key]) == sanitized(then[key]):
+                        now[key] = then[key]
+
+
+def run(path: Path) -> None:
+    """Execute and normalise the notebook at `path`; SystemExit with the failing cell when it does not run."""
+    notebook = nbformat.read(path, as_version=4)
+    before = copy.deepcopy(notebook)
+    started = time.perf_counter()
+    try:
+        execute(notebook, path.parent)
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        raise SystemExit(f"{path}: not written, it does not run\n{error}") from None
+    normalise(notebook)
+    keep_equal_text(notebook, before)
+    nbformat.write(notebook, path)
+    print(f"{path}: {len(notebook.cells)} cells in {time.perf_counter() - started:.0f} s")
+
+
+def to_text(path: Path) -> None:
+    """Write the notebook at `path` as text; SystemExit when that would overwrite an edited text."""
+    import jupytext
+
+    text = jupytext.writes(nbformat.read(path, as_version=4), fmt="py:percent")
+    target = TEXT_FOLDER / f"{path.stem}.py"
+    if target.exists() and target.read_text() != text:
+        raise SystemExit(f"{target} differs from {path}: make write-back NB={path}, or delete it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text)
+    print(f"edit {target.relative_to(ROOT)}, then: make write-back NB={path} && make notebooks NB={path}")
+
+
+def write_back(path: Path) -> None:
+    """Replace the cells of the notebook at `path` (made when absent) by the edited text, remove the text."""
+    import jupytext
+    from jupytext.combine import combine_inputs_with_outputs
+
+    source = TEXT_FOLDER / f"{path.stem}.py"
+    if not source.exists():
+        raise SystemExit(f"there is no {source.relative_to(ROOT)}: make text NB={path} writes it")
+    notebook = jupytext.read(source, fmt="py:percent")
+    if path.exists():
+        notebook = combine_inputs_with_outputs(notebook, nbformat.read(path, as_version=4))
+    normalise(notebook)
+    nbformat.write(notebook, path)
+    source.unlink()
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.notebooks", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("run").add_argument("notebooks", nargs="*", type=Path)
+    for name in ("text", "write-back"):
+        commands.add_parser(name).add_argument("notebook", type=Path)
+    chosen = parser.parse_args(arguments)
+    if chosen.command == "run":
+        for path in chosen.notebooks or sorted(ROOT.glob("notebooks/*.ipynb")):
+            run(path)
+    else:
+        {"text": to_text, "write-back": write_back}[chosen.command](chosen.notebook)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
