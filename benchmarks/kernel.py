@@ -45,6 +45,9 @@ class Kernel:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
         self._client.stop_channels()
         self._manager.shutdown_kernel(now=True)
 
