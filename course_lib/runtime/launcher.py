@@ -204,7 +204,7 @@ class _Launch:
             for process in self.pool.processes(len(self.tasks), self.env):
                 self.processes.append(process)
                 process.connection.send(self.tasks[process.rank])
-                self._reader(self._read_messages, process)
+                readers.append(self._reader(self._read_messages, process))
                 readers += [self._reader(self._read_output, process, name) for name in process.streams]
             self._follow()
         except BaseException as error:
@@ -215,6 +215,7 @@ class _Launch:
             self.error = self.error or error
         for reader in readers:
             reader.join(timeout=5.0)
+        self.pool.release()
         self._remove_files()
 
     def _remove_files(self) -> None:

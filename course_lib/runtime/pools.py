@@ -123,11 +123,12 @@ class ForkPool:
 
     def finish(self, dismissed: Collection[int], grace_s: float) -> None:
         """End the ranks and all that they started; if all were dismissed, give them `grace_s` to end by themselves."""
-        try:
-            self._exit_codes |= self._ask("finish", grace_s if len(dismissed) == len(self._ranks) else 0.0)
-        finally:
-            for process in self._ranks:
-                process.connection.close()
+        self._exit_codes |= self._ask("finish", grace_s if len(dismissed) == len(self._ranks) else 0.0)
+
+    def release(self) -> None:
+        """Close the connections, once nobody reads from them any more."""
+        for process in self._ranks:
+            process.connection.close()
 
     def wait_until_preloaded(self) -> None:
         """Block until the server has imported all that ranks may need (a launch never waits for that)."""
@@ -248,12 +249,17 @@ class WarmPool:
             if not (process.rank in dismissed and _is_ready(warm.connection, grace_s)):
                 kill_tree(warm.process.pid)
                 warm.process.wait()
-                warm.connection.close()
                 del self._warm[process.rank]
         with self._lock:  # an interpreter being started in the background is no orphan
             kill_marked(self.folder, spare={warm.process.pid for warm in self._warm.values()})
         if len(self._warm) < world_size:  # while the reader reads the error
             threading.Thread(target=self.start, args=(world_size,), daemon=True).start()
+
+    def release(self) -> None:
+        """Close the connections of the interpreters that were replaced, once nobody reads from them any more."""
+        for process in self._ranks:
+            if all(process.connection is not warm.connection for warm in list(self._warm.values())):
+                process.connection.close()
 
     def wait_until_preloaded(self) -> None:
         """Nothing to wait for: an interpreter imports everything before it says that it is ready."""
