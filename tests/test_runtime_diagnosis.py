@@ -69,9 +69,9 @@ def test_a_failure_in_a_collective_tells_where_the_others_were():
 
 
 def test_signals_and_exit_codes_are_named():
-    assert "was killed by SIGKILL (signal 9)" in str(diagnosis.rank_died(1, -9, None))
-    assert "memory ran out" in str(diagnosis.rank_died(1, -9, None))
-    died = diagnosis.rank_died(2, 7, waits("barrier"))
+    assert "was killed by SIGKILL (signal 9)" in str(diagnosis.rank_died(1, -9, (), None))
+    assert "memory ran out" in str(diagnosis.rank_died(1, -9, (), None))
+    died = diagnosis.rank_died(2, 7, (), waits("barrier"))
     assert "ended with exit code 7 before its function returned" in str(died)
     assert "last seen at train.py, line 7" in str(died)
     assert (died.rank, died.exit_code) == (2, 7)
