@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from benchmarks.faults import FAULTS, Plan, complaints, inject
 from benchmarks.traces import alive, traces
-from course_lib.runtime import Deadlock, LaunchTimeout, RankDied, RankFailed, launch, launcher
+from course_lib.runtime import Deadlock, LaunchTimeout, RankDied, RankFailed, launch, launcher, supervisor
 
 # As in a notebook, where ranks cannot import what a cell defines.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -44,7 +44,7 @@ def nothing_is_left(server, tmp_path, monkeypatch):
 @pytest.fixture
 def soon(monkeypatch):
     """A deadlock is called one after a second: nothing in these tests stands still for so long by chance."""
-    monkeypatch.setattr(launcher, "_STILL_S", 1.0)
+    monkeypatch.setattr(supervisor, "_STILL_S", 1.0)
 
 
 def rank_sum():
@@ -120,7 +120,7 @@ def test_the_line_of_the_readers_code_is_named_and_the_traceback_is_the_readers_
         launch(outer, world_size=2)
     line = inner.__code__.co_firstlineno + 1
     assert f"test_runtime_faults.py, line {line}" in str(caught.value)
-    assert "in outer" in str(caught.value) and "launcher.py" not in str(caught.value)
+    assert "in outer" in str(caught.value) and "supervisor.py" not in str(caught.value)
 
 
 def test_an_exception_class_of_the_reader_comes_back_as_itself_or_at_least_as_text():

@@ -17,7 +17,7 @@ SCRIPT = '''
 import os, subprocess, sys, tempfile, threading, time
 from pathlib import Path
 import psutil, torch, torch.distributed as dist
-from course_lib.runtime import Deadlock, LaunchTimeout, RankDied, RankFailed, launch, launcher
+from course_lib.runtime import Deadlock, LaunchTimeout, RankDied, RankFailed, launch, supervisor
 
 def rank_sum():
     ranks = torch.tensor([float(dist.get_rank())])
@@ -90,7 +90,7 @@ def alive(pid):
     except psutil.NoSuchProcess:
         return False
 
-launcher._STILL_S = 1.0
+supervisor._STILL_S = 1.0
 claim("results", works())
 claim("an exception names its rank",
       says("rank 1 failed at script.py", RankFailed, raise_while_peers_wait))
