@@ -9,10 +9,11 @@ BIN := $(VENV)/Scripts
 else
 BIN := $(VENV)/bin
 # So that torchrun in a notebook cell or a terminal of JupyterLab is the environment's own.
-export PATH := $(CURDIR)/$(BIN):$(PATH)
+WITH_PATH := PATH="$(CURDIR)/$(BIN):$$PATH"
 endif
 
 READY := $(VENV)/.ready
+FIRST := notebooks/00_start_here.ipynb
 LAB_FLAGS := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .PHONY: help lab test lint notebooks text write-back bench lock clean
@@ -40,17 +41,17 @@ $(READY): requirements.lock pyproject.toml
 	@touch $(READY)
 
 lab: $(READY)
-	$(BIN)/python -m jupyterlab $(LAB_FLAGS) notebooks/00_start_here.ipynb
+	$(WITH_PATH) $(BIN)/python -m jupyterlab $(LAB_FLAGS) --LabApp.default_url=/lab/tree/$(FIRST)
 
 # pytest reads its paths and its strict nbval flags from pyproject.toml, and has the last word.
 test: lint
-	$(BIN)/python -m pytest --junitxml=build/tests.xml
+	$(WITH_PATH) $(BIN)/python -m pytest --junitxml=build/tests.xml
 
 lint: $(READY)
 	$(BIN)/python -m ruff check .
 
 notebooks: $(READY)
-	$(BIN)/python -m tools.notebooks run $(NB)
+	$(WITH_PATH) $(BIN)/python -m tools.notebooks run $(NB)
 
 text: $(READY)
 	$(BIN)/python -m tools.notebooks text $(NB)

@@ -72,7 +72,7 @@ class TrainingLog:
         axes.set(
             xlabel="optimizer steps done",
             ylabel="loss (nats per token)",
-            xlim=(-0.02 * num_steps, 1.07 * num_steps),
+            xlim=(-0.02 * num_steps, 1.09 * num_steps),
         )
         axes.set_title(self._headline(), loc="left", color=INK, weight="bold", pad=12)
         axes.legend(frameon=False)

@@ -24,3 +24,22 @@ from course_lib.runtime.errors import Deadlock, LaunchError, LaunchTimeout, Rank
 from course_lib.runtime.memory import MemoryLog, record_memory
 from course_lib.runtime.results import Results
 from course_lib.runtime.timeline import Timeline, record_timeline, span
+
+__all__ = [
+    "CommunicationLog",
+    "Deadlock",
+    "LaunchError",
+    "LaunchTimeout",
+    "MemoryLog",
+    "RankDied",
+    "RankFailed",
+    "Results",
+    "Timeline",
+    "device",
+    "doctor",
+    "launch",
+    "record_communication",
+    "record_memory",
+    "record_timeline",
+    "span",
+]

@@ -20,8 +20,8 @@ def choose(backend: str, ranks_here: int) -> str:
         if not dist.is_nccl_available():
             raise ValueError("backend='nccl' needs a torch built with CUDA; this one is not. Use backend='gloo'")
         if num_gpus < ranks_here:
-            raise ValueError(f"backend='nccl' needs one GPU per rank: {ranks_here} ranks were asked for and this machine "
-                             f"has {num_gpus}. Use world_size={max(num_gpus, 1)}, or backend='gloo-cuda' or 'gloo'")
+            raise ValueError(f"backend='nccl' needs one GPU per rank: {ranks_here} ranks were asked for and this "
+                             f"machine has {num_gpus}. Use world_size={max(num_gpus, 1)}, or backend='gloo'")
     if backend == "gloo-cuda" and num_gpus == 0:
         raise ValueError("backend='gloo-cuda' shares one GPU between the ranks, and this machine has none. "
                          "Use backend='gloo'")

@@ -23,7 +23,9 @@ def is_echo(failure: Failed) -> bool:
     return failure.in_communication and bool(_ECHO.search(failure.message))
 
 
-def rank_failed(rank: int, failure: Failed, others: Sequence[int], sightings: Sightings, exception: object) -> RankFailed:
+def rank_failed(
+    rank: int, failure: Failed, others: Sequence[int], sightings: Sightings, exception: object
+) -> RankFailed:
     """An exception in one rank; `others` are further ranks that failed of themselves."""
     place = readers_frame(failure.frames)
     lines = [f"rank {rank} failed" + (f" at {place.where()}" if place else "")]
@@ -42,10 +44,9 @@ def rank_failed(rank: int, failure: Failed, others: Sequence[int], sightings: Si
 
 def _elsewhere(sightings: Sightings, without: int) -> list[str]:
     """Where the others were when a communication call failed: usually in a call that does not match."""
-    told = {rank: seen for rank, seen in sightings.items() if rank != without and isinstance(seen, Whereabouts) and seen.waits_in}
-    if not told:
-        return []
-    return ["", "Meanwhile:"] + [f"  rank {rank} was in {seen.waits_in}{_at(seen)}" for rank, seen in sorted(told.items())]
+    told = [f"  rank {rank} was in {seen.waits_in}{_at(seen)}"
+            for rank, seen in _waiting(sightings).items() if rank != without and seen.waits_in]
+    return ["", "Meanwhile:", *told] if told else []
 
 
 def rank_died(
@@ -150,7 +151,8 @@ def _hint_on_collectives(sightings: Sightings, waiting: dict[int, Whereabouts], 
     done = f"called it only {theirs} time{'s' * (theirs != 1)}" if theirs else "not called it"
     returned = " and returned" if all(isinstance(sightings[r], Returned) for r in absent) else ""
     return (f"{_ranks(collective)} {_verb('wait', collective)} in {kind} number {mine} of this launch, and "
-            f"{_ranks(absent)} {_verb('has', absent)} {done}{returned}. Every rank of a group must call it equally often.")
+            f"{_ranks(absent)} {_verb('has', absent)} {done}{returned}. "
+            "Every rank of a group must call it equally often.")
 
 
 def _verb(stem: str, ranks: Sequence[int] | Mapping[int, object]) -> str:

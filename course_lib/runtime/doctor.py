@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from course_lib.runtime import context
 from course_lib.runtime.launcher import launch, pool
+from course_lib.runtime.pools import ForkPool
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ def _look(look: Callable[[], Check]) -> Check:
 
 def _python() -> Check:
     found = f"{sys.version.split()[0]}, environment {Path(sys.prefix).name}"
-    advice = "" if sys.version_info >= (3, 11) else "the course needs Python 3.11 or newer: run `make lab` with a newer one"
-    return Check("Python", found, advice)
+    advice = "the course needs Python 3.11 or newer: make the environment with a newer one"
+    return Check("Python", found, advice if sys.version_info < (3, 11) else "")
 
 
 def _torch() -> Check:
@@ -96,8 +97,8 @@ def _torch() -> Check:
 def _backends() -> Check:
     num_gpus = torch.cuda.device_count()
     has = [name for name, there in (("gloo", dist.is_gloo_available()), ("NCCL", dist.is_nccl_available())) if there]
-    used = f"NCCL for up to {num_gpus} ranks" if num_gpus and "NCCL" in has else "gloo on the CPU for any number of ranks"
-    advice = "" if "gloo" in has else "without gloo ranks cannot talk on this machine: install the ordinary torch from PyPI"
+    used = f"NCCL for up to {num_gpus} ranks" if num_gpus and "NCCL" in has else "gloo on the CPU"
+    advice = "" if "gloo" in has else "ranks cannot talk on this machine: install the ordinary torch from PyPI"
     return Check("backends", f"{' and '.join(has) or 'none'}, {num_gpus} GPUs: launch uses {used}", advice)
 
 
@@ -138,16 +139,17 @@ def _cores() -> Check:
 
 def _memory() -> Check:
     free_gb = psutil.virtual_memory().available / 1e9
-    return Check("memory", f"{free_gb:.1f} GB available", "" if free_gb > 2 else "four ranks want 2 GB: close something")
+    advice = "" if free_gb > 2 else "four ranks want 2 GB: close something"
+    return Check("memory", f"{free_gb:.1f} GB available", advice)
 
 
 def _ranks() -> Check:
     if context.in_rank() or context.under_torchrun():
         return Check("ranks", "this is one")
     total = launch(_sum_of_ranks, world_size=2, backend="gloo", timeout=120)
-    how = type(pool()).__name__
+    how = "forked" if isinstance(pool(), ForkPool) else "kept warm"
     advice = "" if total == [1, 1] else f"two ranks summed 0 + 1 and got {total}: the backend is broken"
-    return Check("ranks", f"two ranks met and summed their ranks ({'forked' if how == 'ForkPool' else 'kept warm'})", advice)
+    return Check("ranks", f"two ranks met and summed their ranks ({how})", advice)
 
 
 def _sum_of_ranks() -> int:

@@ -110,7 +110,7 @@ def _check(fn: Any, world_size: int, timeout: float, seed: int, threads: int, en
         raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
     if not isinstance(seed, int):
         raise ValueError(f"seed must be a whole number, got {seed!r}")
-    if env is not None and not (isinstance(env, dict) and all(isinstance(s, str) for pair in env.items() for s in pair)):
+    if env is not None and not (isinstance(env, dict) and all(isinstance(s, str) for s in (*env, *env.values()))):
         raise ValueError(f"env must be a dict of strings, such as {{'OMP_NUM_THREADS': '2'}}, got {env!r}")
 
 
@@ -204,7 +204,7 @@ class _Launch:
             for process in self.pool.processes(len(self.tasks), self.env):
                 self.processes.append(process)
                 process.connection.send(self.tasks[process.rank])
-                self._reader(self._read_messages, process)
+                readers.append(self._reader(self._read_messages, process))
                 readers += [self._reader(self._read_output, process, name) for name in process.streams]
             self._follow()
         except BaseException as error:
@@ -215,6 +215,7 @@ class _Launch:
             self.error = self.error or error
         for reader in readers:
             reader.join(timeout=5.0)
+        self.pool.release()
         self._remove_files()
 
     def _remove_files(self) -> None:

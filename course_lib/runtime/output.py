@@ -23,7 +23,9 @@ class RankOutput:
 
     def __init__(self, world_size: int) -> None:
         self._rest = {(rank, name): b"" for name in ("stdout", "stderr") for rank in range(world_size)}
-        self._held: dict[tuple[int, str], list[str]] | None = {key: [] for key in self._rest} if stable_output() else None
+        self._held: dict[tuple[int, str], list[str]] | None = None
+        if stable_output():
+            self._held = {key: [] for key in self._rest}
 
     def add(self, rank: int, name: str, data: bytes) -> None:
         data = self._rest[rank, name] + data

@@ -1,4 +1,4 @@
-"""Where in the reader's code something happened: frames taken in a rank, told as `cell In[7], line 3` in the notebook."""
+"""Where in the reader's code something happened: frames taken in a rank, told as `cell In[7], line 3`."""
 
 import linecache
 import os
@@ -43,7 +43,7 @@ class Frame:
         return any(part in self.file for part in _COMMUNICATION)
 
     def where(self) -> str:
-        """`cell In[7], line 3`, or `train.py, line 3`; to be called in the notebook's process, which knows its cells."""
+        """`cell In[7], line 3`, or `train.py, line 3`; for the notebook's process, which knows its cells."""
         cell = _cells().get(self.file)
         if cell is not None:
             return f"cell In[{cell}], line {self.line}"
@@ -68,7 +68,8 @@ def _cells() -> dict[str, int]:
 
 def _short(file: str) -> str:
     path = Path(file)
-    for root in (Path(_PACKAGE).parent, *map(Path, _LIBRARIES), *(p for p in path.parents if p.name == "site-packages")):
+    site_packages = [parent for parent in path.parents if parent.name == "site-packages"]
+    for root in (Path(_PACKAGE).parent, *map(Path, _LIBRARIES), *site_packages):
         if path.is_relative_to(root):
             return str(path.relative_to(root))
     return path.name

@@ -29,8 +29,8 @@ from course_lib.runtime.processes import kill_marked, kill_tree
 
 _HERE = Path(__file__).resolve().parent
 _PROJECT = str(_HERE.parents[1])  # the folder that holds course_lib
-# A fork copies the page tables of all that the server has imported. With that memory in huge pages (glibc 2.35+, and only
-# through malloc), measured: fork 2 ms instead of 12, the end of a rank 5 ms instead of 16.
+# A fork copies the page tables of all that the server has imported. With that memory in huge pages (glibc 2.35+, and
+# only through malloc), measured: fork 2 ms instead of 12, the end of a rank 5 ms instead of 16.
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "PYTHONMALLOC": "malloc"}
 _STARTS_WITHIN_S = 120.0  # importing torch from a cold disk takes long; longer than this, something is broken
 
@@ -123,11 +123,12 @@ class ForkPool:
 
     def finish(self, dismissed: Collection[int], grace_s: float) -> None:
         """End the ranks and all that they started; if all were dismissed, give them `grace_s` to end by themselves."""
-        try:
-            self._exit_codes |= self._ask("finish", grace_s if len(dismissed) == len(self._ranks) else 0.0)
-        finally:
-            for process in self._ranks:
-                process.connection.close()
+        self._exit_codes |= self._ask("finish", grace_s if len(dismissed) == len(self._ranks) else 0.0)
+
+    def release(self) -> None:
+        """Close the connections, once nobody reads from them any more."""
+        for process in self._ranks:
+            process.connection.close()
 
     def wait_until_preloaded(self) -> None:
         """Block until the server has imported all that ranks may need (a launch never waits for that)."""
@@ -198,7 +199,8 @@ class WarmPool:
         if self.folder is None:
             self.folder = tempfile.mkdtemp(prefix="course_lib_")
             atexit.register(self.close)
-        missing = [rank for rank in range(world_size) if rank not in self._warm or self._warm[rank].process.poll() is not None]
+        alive = {rank for rank, warm in self._warm.items() if warm.process.poll() is None}
+        missing = [rank for rank in range(world_size) if rank not in alive]
         if not missing:
             return
         key, token = secrets.token_bytes(32), secrets.token_hex(8)
@@ -208,8 +210,8 @@ class WarmPool:
             started = {}
             for rank in missing:
                 process = subprocess.Popen(
-                    [sys.executable, "-P", "-u", str(_HERE / "warm_rank.py"), _PROJECT, str(rank), str(listener.address),
-                     token, self.folder, *PRELOAD],
+                    [sys.executable, "-P", "-u", str(_HERE / "warm_rank.py"), _PROJECT, str(rank),
+                     str(listener.address), token, self.folder, *PRELOAD],
                     env={**os.environ, context.RANK_MARK: self.folder},
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
                     start_new_session=os.name != "nt",
@@ -240,19 +242,24 @@ class WarmPool:
             os.kill(process.pid, number)
 
     def finish(self, dismissed: Collection[int], grace_s: float) -> None:
-        """Wait for the interpreters of the dismissed ranks to be ready again, replace the others. End what they started."""
+        """Wait until the interpreters of dismissed ranks are ready again, replace the others; end what they started."""
         world_size = len(self._ranks)
         for process in self._ranks:
             warm = self._warm[process.rank]
             if not (process.rank in dismissed and _is_ready(warm.connection, grace_s)):
                 kill_tree(warm.process.pid)
                 warm.process.wait()
-                warm.connection.close()
                 del self._warm[process.rank]
         with self._lock:  # an interpreter being started in the background is no orphan
             kill_marked(self.folder, spare={warm.process.pid for warm in self._warm.values()})
         if len(self._warm) < world_size:  # while the reader reads the error
             threading.Thread(target=self.start, args=(world_size,), daemon=True).start()
+
+    def release(self) -> None:
+        """Close the connections of the interpreters that were replaced, once nobody reads from them any more."""
+        for process in self._ranks:
+            if all(process.connection is not warm.connection for warm in list(self._warm.values())):
+                process.connection.close()
 
     def wait_until_preloaded(self) -> None:
         """Nothing to wait for: an interpreter imports everything before it says that it is ready."""

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 import psutil
 
@@ -37,15 +37,19 @@ def kill_own_children() -> None:
 
 def kill_marked(mark: str, spare: Collection[int]) -> None:
     """End what carries the mark in its environment: also daemons, which are in no tree of processes any more."""
-    for process in psutil.process_iter():
-        try:
-            if process.pid not in spare and process.environ().get(context.RANK_MARK) == mark:
-                process.kill()
-        except (psutil.Error, OSError):  # ended meanwhile, or somebody else's
-            pass
+    doomed = [process for process in psutil.process_iter() if process.pid not in spare and _carries(process, mark)]
+    _kill(doomed)
+    _wait_until_gone(doomed)
 
 
-def _kill(processes: Iterable[psutil.Process]) -> None:
+def _carries(process: psutil.Process, mark: str) -> bool:
+    try:
+        return process.environ().get(context.RANK_MARK) == mark
+    except (psutil.Error, OSError):  # ended meanwhile, or somebody else's
+        return False
+
+
+def _kill(processes: Collection[psutil.Process]) -> None:
     for process in processes:
         try:
             process.kill()
@@ -53,7 +57,7 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
             pass
 
 
-def _wait_until_gone(processes: Iterable[psutil.Process]) -> None:
+def _wait_until_gone(processes: Collection[psutil.Process]) -> None:
     deadline = time.monotonic() + _DIES_WITHIN_S
     while any(map(_runs, processes)) and time.monotonic() < deadline:
         time.sleep(0.001)

@@ -15,8 +15,9 @@ from course_lib.runtime.places import Frame, frames_of_thread
 ASK, DISMISS = "where are you?", "you may go"
 
 # Functions of torch.distributed that wait for other ranks without passing through a process group's methods.
-_WAITING_FUNCTIONS = {"init_process_group", "new_group", "_new_process_group_helper", "new_subgroups", "init_device_mesh",
-                      "split_group", "_store_based_barrier", "wait_tensor", "destroy_process_group"}
+_WAITING_FUNCTIONS = {"init_process_group", "new_group", "_new_process_group_helper", "new_subgroups",
+                      "init_device_mesh", "split_group", "_store_based_barrier", "wait_tensor",
+                      "destroy_process_group"}
 _BACKWARD = "_engine_run_backward"
 
 
@@ -89,8 +90,8 @@ class Watcher:
         for thread in threading.enumerate():
             if thread.ident in (self._main, self._thread.ident) or thread.ident not in stacks:
                 continue
-            waits = pending.waiting_in.get(thread.ident) or stacks[thread.ident].f_code.co_filename == threading.__file__
-            if not waits:
+            in_a_lock = stacks[thread.ident].f_code.co_filename == threading.__file__
+            if not in_a_lock and not pending.waiting_in.get(thread.ident):
                 return True
         return False
 

@@ -1,0 +1,155 @@
+"""launch in a real Jupyter kernel: where errors point, what they look like, interrupts, kills and live output."""
+
+import os
+import sys
+import time
+
+import pytest
+
+from benchmarks.kernel import Kernel, Reply
+from benchmarks.traces import alive
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills kernels and looks into /proc")
+
+_WITHIN_S = 60.0  # a watchdog, not a claim
+
+SETUP = """
+import os, sys, time, torch, torch.distributed as dist
+from course_lib.runtime import launch
+
+def rank_sum():
+    ranks = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(ranks)
+    return ranks.item()
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    with Kernel() as kernel:
+        assert kernel.run(SETUP).error is None
+        yield kernel
+
+
+@pytest.fixture(autouse=True)
+def the_next_launch_works(kernel):
+    yield
+    assert kernel.run("launch(rank_sum, world_size=2)").value == "[1.0, 1.0]"
+
+
+def test_an_error_names_the_cell_and_the_line_in_a_few_lines_of_text(kernel):
+    number = kernel.run("def divide(by):\n"
+                        "    if dist.get_rank() == 1:\n"
+                        "        return 1 / by\n"
+                        "    dist.barrier()").number
+    error = kernel.run("launch(divide, 0, world_size=2)").error
+    assert error["ename"] == "RankFailed"
+    told = "\n".join(error["traceback"])
+    assert told == (f"RankFailed: rank 1 failed at cell In[{number}], line 3\n"
+                    "    return 1 / by\n"
+                    "  ZeroDivisionError: division by zero")
+
+
+def test_functions_of_several_cells_are_told_as_a_traceback_of_cells(kernel):
+    number = kernel.run("def inner():\n    raise ValueError('no such layer')").number
+    error = kernel.run("def outer():\n    inner()\n\nlaunch(outer, world_size=2)").error
+    told = "\n".join(error["traceback"])
+    assert f"rank 0 failed at cell In[{number}], line 2 (so did rank 1)" in told
+    assert f"cell In[{number + 1}], line 2 in outer" in told
+    assert "launcher.py" not in told and len(told.splitlines()) <= 8
+
+
+def test_an_exception_class_of_a_cell_is_told_by_its_name_and_comes_back_as_cause(kernel):
+    kernel.run("class OutOfBudget(Exception):\n    pass\n\ndef spend():\n    raise OutOfBudget(3)")
+    reply = kernel.run("try:\n    launch(spend, world_size=1)\n"
+                       "except Exception as error:\n    print(type(error.cause) is OutOfBudget, error.cause.args)")
+    assert reply.printed() == "True (3,)\n"
+
+
+def test_a_deadlock_points_at_cells(kernel):
+    reply = kernel.run("def lonely():\n    if dist.get_rank() == 0:\n        dist.recv(torch.zeros(4), src=1)\n\n"
+                       "launch(lonely, world_size=2)")
+    told = "\n".join(reply.error["traceback"])
+    assert reply.error["ename"] == "Deadlock"
+    assert f"rank 0  waits at cell In[{reply.number}], line 3:  dist.recv(torch.zeros(4), src=1)" in told
+    assert "rank 0 waits for rank 1, which has already returned" in told
+
+
+def test_output_appears_while_the_ranks_still_run(kernel, tmp_path):
+    go_on = tmp_path / "go_on"
+    reply = Reply()
+    code = f"""
+def talk():
+    print("hello")
+    print("complaint", file=sys.stderr)
+    while not os.path.exists({str(go_on)!r}):
+        time.sleep(0.01)
+
+launch(talk, world_size=2)
+"""
+    for _ in kernel.watch(code, reply):
+        out, err = reply.printed("stdout"), reply.printed("stderr")
+        if all(f"[rank {r}] hello\n" in out and f"[rank {r}] complaint\n" in err for r in (0, 1)):
+            go_on.touch()  # only now may the ranks return
+    assert reply.error is None and go_on.exists()
+
+
+def test_while_pytest_runs_output_comes_in_rank_order(kernel):
+    code = """
+os.environ["PYTEST_CURRENT_TEST"] = "as under nbval"
+
+def talk():
+    for rank in reversed(range(3)):  # rank 2 speaks first
+        if dist.get_rank() == rank:
+            print("hello")
+            print("again")
+        dist.barrier()
+
+launch(talk, world_size=3)
+del os.environ["PYTEST_CURRENT_TEST"]
+"""
+    expected = "".join(f"[rank {rank}] hello\n[rank {rank}] again\n" for rank in range(3))
+    assert kernel.run(code).printed() == expected
+
+
+def test_interrupting_an_endless_loop_tells_where_each_rank_was(kernel):
+    code = """def spin():
+    print("spinning")
+    while True:
+        pass
+
+launch(spin, world_size=2)"""
+    reply, interrupted = Reply(), False
+    for _ in kernel.watch(code, reply):
+        if reply.printed().count("spinning") == 2 and not interrupted:
+            kernel.interrupt()
+            interrupted = True
+    told = "\n".join(reply.error["traceback"])
+    assert reply.error["ename"] == "LaunchInterrupted" and len(told.splitlines()) == 3
+    assert all(f"rank {rank}  was at cell In[{reply.number}], line " in told for rank in (0, 1))
+
+
+def test_a_kernel_that_is_killed_takes_its_ranks_and_their_server_along(tmp_path):
+    with Kernel(TMPDIR=str(tmp_path)) as kernel:
+        code = SETUP + """
+def spin_or_wait():
+    print("ready")
+    if dist.get_rank() == 0:
+        while True:
+            pass
+    dist.recv(torch.zeros(1), src=0)
+
+launch(spin_or_wait, world_size=3)
+"""
+        reply, started = Reply(), []
+        for _ in kernel.watch(code, reply):
+            if reply.printed().count("ready") == 3:
+                started = kernel.descendants()
+                kernel.kill()
+                break
+        assert len(started) >= 4  # three ranks and the server
+        deadline = time.monotonic() + _WITHIN_S
+        while any(map(alive, started)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert [pid for pid in started if alive(pid)] == []
+    assert [name for name in os.listdir(tmp_path) if name.startswith("course_lib_")] == []
