@@ -166,6 +166,10 @@ def objects_and_oddities():
         dist.all_gather_object(received, "x" * (r + 1))
     with record_communication() as sparse:
         dist.all_reduce(torch.eye(4).to_sparse())
+    with record_communication() as unknown:
+        pair = torch.ops._c10d_functional.batch_p2p_ops(
+            ["isend", "irecv"], [1 - r, 1 - r], [0, 0], [block(), block()], dist.group.WORLD.group_name)
+        torch.ops._c10d_functional.wait_tensor(pair[1])
     with record_communication() as outer:
         dist.all_reduce(block())
         with record_communication() as inner:
@@ -176,12 +180,12 @@ def objects_and_oddities():
                 raise RuntimeError("in the middle of a step")
         except RuntimeError:
             pass
-    return objects, sparse, outer, inner, failed
+    return objects, sparse, unknown, outer, inner, failed
 
 
 def test_objects_nesting_exceptions_and_operations_without_a_rule():
     results = launch(objects_and_oddities, world_size=2)
-    objects, sparse, outer, inner, failed = results[0]
+    objects, sparse, unknown, outer, inner, failed = results[0]
     assert [event.op for event in objects.events] == ["all_gather", "all_gather"]  # sizes, then pickled bytes
     assert objects.events[0].message_bytes == 2 * 8
     assert (outer.calls(), inner.calls(), failed.calls()) == (3, 1, 1)
@@ -189,8 +193,11 @@ def test_objects_nesting_exceptions_and_operations_without_a_rule():
     with pytest.raises(ValueError, match="all_reduce on group .* has no rule"):
         _ = sparse.sent_bytes
     assert "unknown" in sparse.html()
+    # an operator that torch's compiler alone uses: named, not dropped
+    assert [(e.op, e.message_bytes, e.group) for e in unknown.events] == [
+        ("_c10d_functional.batch_p2p_ops", None, (0, 1))]
     # of nested recorders the outermost alone is merged, so nothing counts twice
-    assert results.communication.calls() == 2 * (2 + 1 + 3)
+    assert results.communication.calls() == 2 * (2 + 1 + 1 + 3)
 
 
 # What torch's own parallelism communicates

@@ -142,7 +142,9 @@ def table(log: CommunicationLog) -> str:
     lines = ["<table>", f"<caption>{escape(log.finding().partition(': ')[2])}</caption>"]
     head += [f"rank {rank} sent" for rank in ranks]
     for tag, cells in [("th", head), *(("td", row) for row in body)]:
-        lines.append("<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>")
+        aligned = ["left"] * 3 + ["right"] * (len(cells) - 3)  # words, then numbers
+        lines.append("<tr>" + "".join(f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>'
+                                      for cell, side in zip(cells, aligned)) + "</tr>")
     return "\n".join([*lines, "</table>"])
 
 

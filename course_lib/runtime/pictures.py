@@ -17,6 +17,7 @@ def new_figure(height_in: float, headline: str, detail: str) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, facecolor="white", layout="constrained")
     top = 1 - TITLE_IN / height_in
     figure.get_layout_engine().set(rect=(0, 0, 1, top))
+    headline = headline[0].upper() + headline[1:]
     figure.text(0.01, 1 - 0.08 / height_in, headline, va="top", fontsize=11, fontweight="bold", color=INK)
     figure.text(0.01, 1 - 0.31 / height_in, detail, va="top", fontsize=9, color=INK)
     return figure

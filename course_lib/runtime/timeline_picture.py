@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.patheffects import withStroke
 
 from course_lib.runtime.intervals import side_by_side
 from course_lib.runtime.pictures import (
@@ -120,7 +121,8 @@ def write(axes: Axes, boxes: list[Box], duration_s: float) -> None:
         if text and box.text and box.height >= LANE / 3:
             size = 8 if box.height > LANE / 2 else 6
             axes.text(box.start_s + box.event.duration_s / 2, box.top + box.height / 2, text, fontsize=size,
-                      ha="center", va="center_baseline", color=ink_on(box.colour))
+                      ha="center", va="center_baseline", color=ink_on(box.colour),
+                      path_effects=[withStroke(linewidth=3, foreground=box.colour)])  # readable on a wait, too
 
 
 def texts(event: "TimelineEvent") -> tuple[str, str]:
