@@ -112,6 +112,7 @@ def _run_and_report(connection: Connection, folder: str | None = None) -> None:
     watcher = Watcher(connection, folder)
     try:
         _join(task)
+        recordings.take()  # a warm interpreter's last task may have failed and left some
         function, args, kwargs = cloudpickle.loads(task.call)
         result = function(*args, **kwargs)
         report: Any = _returned(result)
