@@ -75,7 +75,7 @@ class Watcher:
         # Our own frame in our own variable would be a cycle, and keep the reader's tensors alive through the others.
         del stacks[threading.get_ident()]
         frames = frames_of_thread(stacks.get(self._main))
-        calls = pending.waiting_in.get(self._main) or []
+        calls = list(pending.waiting_in.get(self._main, ()))  # a copy: the main thread goes on meanwhile
         waits_in, call = None, None
         if self._others_at_work(stacks):
             pass
