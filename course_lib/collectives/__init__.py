@@ -1,0 +1,45 @@
+"""Chapter 2: every collective of torch.distributed, written from send and receive alone.
+
+A collective is a plan of messages: who sends what to whom, in which step. Each file here holds one family of plans:
+
+    ring.py              around a circle: each rank talks to its two neighbours only
+    root.py              through one rank: simple, and that rank is the bottleneck
+    tree.py              who knows doubles with each step: few steps, whole messages
+    halving_doubling.py  few steps and short messages, on a power of two of ranks
+    hierarchical.py      fast links inside a node, slow ones between nodes
+    all_to_all.py        a different piece for everyone
+    cost.py              what each of them costs: T = alpha + beta M, added up
+
+They take the arguments of their counterparts in torch.distributed, `group=None` being the world and `src` and `dst`
+global ranks, and give the same results. Where torch demands a length that n divides, any length will do here: it is
+cut as torch.tensor_split cuts it, the first ranks getting one row more. They are synchronous, and invisible to autograd.
+
+Sources: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH";
+Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
+"""
+
+from course_lib.collectives.all_to_all import pairwise_all_to_all
+from course_lib.collectives.cost import Link, collective_time, fit_link
+from course_lib.collectives.halving_doubling import halving_doubling_all_reduce
+from course_lib.collectives.hierarchical import hierarchical_all_reduce
+from course_lib.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from course_lib.collectives.root import gather, naive_all_reduce, scatter
+from course_lib.collectives.tree import tree_all_reduce, tree_broadcast, tree_reduce
+
+__all__ = [
+    "Link",
+    "collective_time",
+    "fit_link",
+    "gather",
+    "halving_doubling_all_reduce",
+    "hierarchical_all_reduce",
+    "naive_all_reduce",
+    "pairwise_all_to_all",
+    "ring_all_gather",
+    "ring_all_reduce",
+    "ring_reduce_scatter",
+    "scatter",
+    "tree_all_reduce",
+    "tree_broadcast",
+    "tree_reduce",
+]
