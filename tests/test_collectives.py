@@ -190,6 +190,7 @@ def test_each_equals_torch_distributed_and_sends_the_bytes_of_its_formula_by_sen
               suppress_health_check=list(HealthCheck))
     @given(cases(world_size))
     def holds(drawn):
-        assert [problem for of_rank in launch(run, drawn, world_size=world_size) for problem in of_rank] == []
+        problems = [problem for of_rank in launch(run, drawn, world_size=world_size) for problem in of_rank]
+        assert not problems, "\n\n".join(problems[:3])
 
     holds()

@@ -15,8 +15,8 @@ from course_lib.collectives.messages import Member
 from course_lib.collectives.reduction import combine, finish
 
 LONG_BYTES = 1 << 20  # chunks shorter than this go the plain way
-SEGMENT_BYTES = 1 << 22
-POSTED_AHEAD = 2  # receives that wait for a segment while an earlier one is added
+SEGMENT_BYTES = 1 << 23
+POSTED_AHEAD = 3  # receives that wait for a segment while an earlier one is added
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ def check(op: ReduceOp.RedOpType, tensor: Tensor) -> None:
     """ValueError for an op that is not in COMBINE, or that the dtype of `tensor` does not allow."""
     if not (isinstance(op, ReduceOp.RedOpType) and op in COMBINE):
         raise ValueError(f"unknown op {op!r}: expected ReduceOp.SUM, AVG, MAX or MIN")
-    if op is ReduceOp.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
+    if op == ReduceOp.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
         raise ValueError(f"ReduceOp.AVG of {tensor.dtype}: expected a floating-point tensor, or ReduceOp.SUM")
 
 
@@ -30,4 +30,4 @@ def combine(op: ReduceOp.RedOpType, partial: Tensor, received: Tensor) -> Tensor
 
 def finish(op: ReduceOp.RedOpType, total: Tensor, n: int) -> Tensor:
     """`total` over n ranks becomes the result, and is returned: AVG divides, once."""
-    return total.div_(n) if op is ReduceOp.AVG else total
+    return total.div_(n) if op == ReduceOp.AVG else total
