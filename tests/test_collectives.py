@@ -1,8 +1,9 @@
 """Every collective equals torch.distributed's on made-up inputs, sends exactly the bytes of its formula, and is made of
 send and recv alone. Many cases travel in one launch."""
 
-from dataclasses import dataclass
-from functools import partial
+import re
+from itertools import product
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -14,39 +15,9 @@ from torch.distributed import ReduceOp
 from course_lib import collectives
 from course_lib.collectives import pipelined_ring
 from course_lib.runtime import launch, record_communication
+from tests.collective_cases import ALL_REDUCES, OTHERS, REDUCTIONS, Case, problems_of, run, said_to_mistakes
 
-ALL_REDUCES = ("ring_all_reduce", "naive_all_reduce", "tree_all_reduce", "halving_doubling_all_reduce")
-REDUCTIONS = (*ALL_REDUCES, "ring_reduce_scatter", "tree_reduce")
-OTHERS = ("ring_all_gather", "tree_broadcast", "pairwise_all_to_all", "gather", "scatter")
 DTYPES = (torch.float32, torch.bfloat16, torch.int64)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One call: `shape` is that of each rank's input, `root` a place in the group."""
-
-    algorithm: str
-    members: tuple[int, ...]
-    shape: tuple[int, ...]
-    layout: str
-    dtype: torch.dtype
-    op: ReduceOp.RedOpType
-    root: int
-    seed: int
-
-    @property
-    def n(self):
-        return len(self.members)
-
-    def input(self, place):
-        """Small whole numbers, which every dtype adds without rounding: results must be equal to the bit."""
-        generator = torch.Generator().manual_seed(1000 * self.seed + place)
-        made = torch.randint(-8, 9, self.shape, generator=generator).to(self.dtype)
-        if self.layout == "transposed":
-            return made.mT.contiguous().mT if made.dim() > 1 else made
-        if self.layout == "every second":
-            return torch.stack([made, made + 1], dim=-1)[..., 0]
-        return made
 
 
 def cases(world_size):
@@ -64,129 +35,13 @@ def cases(world_size):
                     draw(st.sampled_from(ops)), draw(st.integers(0, len(members) - 1)), draw(st.integers(0, 9)))
 
     return st.lists(groups, max_size=2).flatmap(
-        lambda some: st.lists(one([world, *some]), min_size=25, max_size=60))
-
-
-def by_torch(case, mine, place, group):
-    """What torch.distributed makes of contiguous inputs; for tree_reduce on the root alone."""
-    n, root = case.n, case.members[case.root]
-    if case.algorithm in REDUCTIONS:
-        dist.all_reduce(mine, case.op, group)
-        if case.algorithm == "tree_reduce":
-            return mine if place == case.root else None
-        return mine.tensor_split(n)[place] if case.algorithm == "ring_reduce_scatter" else mine
-    if case.algorithm == "tree_broadcast":
-        dist.broadcast(mine, root, group)
-        return mine
-    if case.algorithm in ("ring_all_gather", "gather"):
-        parts = [torch.empty_like(mine) for _ in range(n)]
-        dist.all_gather(parts, mine, group)
-        if case.algorithm == "gather":
-            return torch.stack(parts) if place == case.root else None
-        return torch.cat(parts)
-    if case.algorithm == "scatter":
-        dist.scatter(mine, [case.input(j).contiguous() for j in range(n)] if place == case.root else None, root, group)
-        return mine
-    sizes = [len(piece) for piece in mine.tensor_split(n)]
-    out = mine.new_empty(n * sizes[place], *mine.shape[1:])
-    dist.all_to_all_single(out, mine, [sizes[place]] * n, sizes, group)
-    return out
-
-
-def by_us(case, mine, place, group):
-    root = case.members[case.root]
-    function = getattr(collectives, case.algorithm)
-    if case.algorithm in ALL_REDUCES:
-        function(mine, case.op, group)
-    elif case.algorithm == "tree_reduce":
-        function(mine, root, case.op, group)
-        return mine if place == case.root else None
-    elif case.algorithm == "tree_broadcast":
-        function(mine, root, group)
-    elif case.algorithm == "scatter":
-        function(mine, [case.input(j) for j in range(case.n)] if place == case.root else None, root, group)
-    elif case.algorithm == "gather":
-        parts = function(mine, None, root, group)
-        return parts if parts is None else torch.stack(parts)
-    elif case.algorithm == "ring_reduce_scatter":
-        return function(mine, case.op, group)
-    else:
-        return function(mine, group=group)
-    return mine
-
-
-def rows(n, length):
-    """Lengths of the chunks as torch.tensor_split cuts them."""
-    return [length // n + (place < length % n) for place in range(n)]
-
-
-def sent_elements(algorithm, n, place, root, shape):
-    """The formulas of the modules' docstrings, for one rank and any length."""
-    N = torch.Size(shape).numel()
-    chunks = rows(n, N)
-    width = N // shape[0] if shape[0] else 0
-    row_chunks = [width * length for length in rows(n, shape[0])]
-    v = (place - root) % n
-    children = sum(1 for know in (1, 2, 4) if v < know and v + know < n)
-    return {
-        "ring_all_reduce": lambda: 2 * N - chunks[place] - chunks[(place + 1) % n] if n > 1 else 0,
-        "ring_reduce_scatter": lambda: N - row_chunks[place] if n > 1 else 0,
-        "ring_all_gather": lambda: (n - 1) * N,
-        "naive_all_reduce": lambda: N if place else (n - 1) * N,
-        "tree_broadcast": lambda: children * N,
-        "tree_reduce": lambda: N if v else 0,
-        "tree_all_reduce": lambda: sent_elements("tree_reduce", n, place, 0, shape)
-        + sent_elements("tree_broadcast", n, place, 0, shape),
-        "halving_doubling_all_reduce": lambda: halving_doubling_elements(n, place, N),
-        "pairwise_all_to_all": lambda: N - row_chunks[place],
-        "gather": lambda: N if v else 0,
-        "scatter": lambda: 0 if v else (n - 1) * N,
-    }[algorithm]()
-
-
-def halving_doubling_elements(n, place, N):
-    """N + N/2 + ... over the regions a rank works on: each is sent once, half on the way down and half on the way up."""
-    p = 1 << (n.bit_length() - 1)
-    if place >= p:
-        return N
-    sent = N if place + p < n else 0
-    for step in range(p.bit_length() - 1):
-        sent += N
-        N = N // 2 if place >> step & 1 else (N + 1) // 2
-    return sent
-
-
-def run(cases):
-    """On each rank: the cases that went wrong, in words."""
-    groups = {members: dist.new_group(members) for members in sorted({case.members for case in cases})}
-    return [problem for case in cases if dist.get_rank() in case.members
-            for problem in problems_of(case, groups[case.members])]
-
-
-def problems_of(case, group):
-    place = case.members.index(dist.get_rank())
-    before = case.input(place)
-    mine = case.input(place)
-    with record_communication() as log:
-        got = by_us(case, mine, place, group)
-    empty = torch.Size(case.shape).numel() == 0
-    expected = got if empty else by_torch(case, before.clone().contiguous(), place, group)
-    if (got is None) != (expected is None) or got is not None and not torch.equal(got, expected):
-        yield f"{case} on place {place}: got {got}, expected {expected}"
-    if case.algorithm in ("ring_reduce_scatter", "ring_all_gather", "pairwise_all_to_all", "gather"):
-        if not torch.equal(mine, before):
-            yield f"{case} on place {place}: changed its input"
-    if not {event.op for event in log.events} <= {"send", "recv"}:
-        yield f"{case} on place {place}: called {[event.op for event in log.events]}"
-    formula = sent_elements(case.algorithm, case.n, place, case.root, case.shape) * case.dtype.itemsize
-    if log.sent_bytes != formula:
-        yield f"{case} on place {place}: sent {log.sent_bytes} bytes, expected {formula}"
+        lambda some: st.lists(one([world, *some]), min_size=40, max_size=70))
 
 
 @pytest.mark.parametrize("world_size", range(1, 9))
 def test_each_equals_torch_distributed_and_sends_the_bytes_of_its_formula_by_send_and_recv_alone(world_size):
     # No shrinking: a failing case is named, and is small.
-    @settings(max_examples=3, derandomize=True, deadline=None, phases=[Phase.generate], database=None,
+    @settings(max_examples=2, derandomize=True, deadline=None, phases=[Phase.generate], database=None,
               suppress_health_check=list(HealthCheck))
     @given(cases(world_size))
     def holds(drawn):
@@ -194,3 +49,148 @@ def test_each_equals_torch_distributed_and_sends_the_bytes_of_its_formula_by_sen
         assert not problems, "\n\n".join(problems[:3])
 
     holds()
+
+
+def test_long_messages_go_in_segments_with_the_same_result_and_bytes_for_any_length_and_op():
+    def body(lengths):
+        world, group = tuple(range(dist.get_world_size())), dist.group.WORLD
+        with patch.multiple(pipelined_ring, LONG_BYTES=1, SEGMENT_BYTES=28):  # 7 floats
+            for length, op in product(lengths, (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MAX, ReduceOp.MIN)):
+                case = Case("ring_all_reduce", world, (length,), "every second", torch.float32, op, 0, 0)
+                assert pipelined_ring.pays_off(case.input(0).tensor_split(len(world)))
+                assert list(problems_of(case, group)) == []
+
+    for world_size in (2, 3, 4):
+        launch(body, [4, 5, 27, 28, 29, 57, 100], world_size=world_size)
+
+
+def test_every_rank_gets_the_same_bits_although_floating_point_sums_depend_on_the_order():
+    def body():
+        torch.manual_seed(dist.get_rank())
+        made, results = torch.randn(1001), []
+        for name in ALL_REDUCES:
+            results.append(made.clone())
+            getattr(collectives, name)(results[-1])
+        dist.all_reduce(made)
+        for result in results:
+            torch.testing.assert_close(result, made)
+        return torch.stack(results)
+
+    first, *others = launch(body, world_size=3)
+    assert all(torch.equal(other, first) for other in others)
+
+
+def test_the_all_gather_of_a_reduce_scatter_is_the_all_reduce_in_result_and_in_bytes():
+    def body():
+        made = torch.arange(11 * 3.0).view(11, 3) * (dist.get_rank() + 1)
+        with record_communication() as two:
+            out = torch.empty(11, 3)
+            returned = collectives.ring_all_gather(collectives.ring_reduce_scatter(made), out=out)
+        assert returned is out
+        flat = made.clone()
+        with record_communication() as one:
+            collectives.ring_all_reduce(flat)
+        return torch.equal(out, flat), two.sent_bytes, one.sent_bytes
+
+    results = launch(body, world_size=4)
+    assert all(equal for equal, _, _ in results)
+    # 11 rows cut into 3, 3, 3, 2; 33 elements into 9, 8, 8, 8
+    assert [two for _, two, _ in results] == [4 * 3 * (22 - a - b) for a, b in [(3, 3), (3, 3), (3, 2), (2, 3)]]
+    assert [one for _, _, one in results] == [4 * (66 - a - b) for a, b in [(9, 8), (8, 8), (8, 8), (8, 9)]]
+
+
+@pytest.mark.parametrize("nodes, per_node", [(1, 2), (2, 1), (2, 2), (3, 2), (2, 3)])
+def test_the_hierarchical_all_reduce_sends_between_nodes_only_the_ring_of_its_own_chunk(nodes, per_node):
+    def body(length, op):
+        rank, node = dist.get_rank(), dist.get_rank() // per_node
+        ranks = torch.arange(nodes * per_node).view(nodes, per_node)
+        intra = [dist.new_group(row.tolist()) for row in ranks][node]
+        inter = [dist.new_group(column.tolist()) for column in ranks.T][rank % per_node]
+        ours, theirs = (torch.arange(float(length)) * (rank + 1) for _ in range(2))
+        with record_communication() as log:
+            collectives.hierarchical_all_reduce(ours, intra, inter, op)
+        dist.all_reduce(theirs, op)
+        torch.testing.assert_close(ours, theirs)
+        assert {event.op for event in log.events} <= {"send", "recv"}
+        across = [event.peer is not None and event.peer // per_node != node for event in log.events]
+        return sum(event.sent_bytes for event, out in zip(log.events, across) if out), log.sent_bytes
+
+    M = 4 * 24
+    for op in (ReduceOp.SUM, ReduceOp.AVG):
+        between = 2 * (nodes - 1) * M // (nodes * per_node)
+        inside = 2 * (per_node - 1) * M // per_node
+        sent = launch(body, M // 4, op, world_size=nodes * per_node)
+        assert sent == [(between, between + inside)] * (nodes * per_node)
+    launch(body, 17, ReduceOp.SUM, world_size=nodes * per_node)  # any length
+
+
+def test_uneven_all_to_all_equals_torch_and_keeps_only_its_own_piece():
+    def body():
+        n, r = dist.get_world_size(), dist.get_rank()
+        rows = [[0, 2, 1], [3, 1, 0], [2, 2, 4]]  # rows[a][b] go from a to b
+        gets = [row[r] for row in rows]
+        made = torch.arange(2.0 * sum(rows[r])).view(-1, 2) + 100 * r
+        theirs = torch.empty(sum(gets), 2)
+        dist.all_to_all_single(theirs, made, gets, rows[r])
+        with record_communication() as log:
+            ours = collectives.pairwise_all_to_all(made, gets, rows[r], out=torch.empty(2 * sum(gets)))
+        return torch.equal(ours.view(-1, 2), theirs), log.sent_bytes == 8 * (sum(rows[r]) - rows[r][r]), n
+
+    assert launch(body, world_size=3) == [(True, True, 3)] * 3
+
+
+def test_out_takes_any_shape_and_stride_of_the_right_size_and_a_tensor_that_needs_gradients_works():
+    def body():
+        n, r = dist.get_world_size(), dist.get_rank()
+        made = torch.full((4, 3), r + 1.0, requires_grad=True)
+        strided = torch.zeros(6, 2)[:, 0]
+        assert collectives.ring_reduce_scatter(made, out=strided) is strided
+        stacked = torch.zeros(n, 4, 3)
+        collectives.ring_all_gather(made, out=stacked)
+        collectives.ring_all_reduce(made)
+        scalar = torch.tensor(r + 1)
+        collectives.tree_all_reduce(scalar, ReduceOp.MAX)
+        parts = collectives.gather(torch.tensor(r), [torch.zeros((), dtype=torch.int64) for _ in range(n)] * (r == 1),
+                                   dst=1)
+        return strided, stacked[:, 0, 0], made.detach()[0, 0].item(), scalar.item(), parts
+
+    for r, (strided, stacked, total, largest, parts) in enumerate(launch(body, world_size=2)):
+        assert (strided.tolist(), stacked.tolist(), total, largest) == ([3.0] * 6, [1.0, 2.0], 3.0, 2)
+        assert parts == ([torch.tensor(0), torch.tensor(1)] if r == 1 else None)
+
+
+def test_a_mistake_is_answered_with_what_was_given_and_what_was_expected():
+    def body():
+        _, foreign = [dist.new_group([rank]) for rank in (0, 1)]
+        return said_to_mistakes(foreign) if dist.get_rank() == 0 else None
+
+    said = launch(body, world_size=2)[0]
+    missing = [name for name, expected in EXPECTED.items() if not re.search(expected, said[name])]
+    assert missing == [] and said.keys() == EXPECTED.keys(), said
+
+
+def test_outside_a_launch_a_collective_says_where_it_belongs():
+    with pytest.raises(ValueError, match="no process group: expected a call on a rank"):
+        collectives.ring_all_reduce(torch.ones(2))
+
+
+EXPECTED = {
+    "unknown op": "unknown op .*PRODUCT.*: expected ReduceOp.SUM, AVG, MAX or MIN",
+    "op as text": "unknown op 'sum'",
+    "average of integers": "ReduceOp.AVG of torch.int64: expected a floating-point tensor",
+    "foreign group": "rank 0 is not in the group",
+    "no group": "group='world' is not a group: expected None",
+    "root outside": r"src=7 is not in the group: expected one of its global ranks \[0, 1\]",
+    "size of out": r"out is float32\[2\] on cpu: expected float32\[3\] on cpu, or another shape of 3 elements",
+    "dtype of out": r"is int64\[3\] on cpu: expected float32\[3\]",
+    "nothing to cut": "no dimensions: expected one that can be cut",
+    "one side's sizes": "only one of .*: expected both or neither",
+    "sizes that miss rows": "add up to 1: expected the 2 rows",
+    "too few sizes": r"output_split_sizes=\[2\]: expected 2 sizes",
+    "sizes that disagree": "place 0 keeps 1 rows by input_split_sizes and 3",
+    "no scatter_list": "scatter_list has 0 entries: expected 2",
+    "size of an entry": r"float32\[3\] on cpu: expected float32\[2\]",
+    "size of a part": r"float32\[3\] on cpu: expected float32\[2\]",
+    "list on another rank": "gather_list given on a rank that is not dst=1: expected None",
+    "one group twice": r"share the ranks \[0, 1\]: expected only the calling rank",
+}

@@ -10,9 +10,10 @@ A collective is a plan of messages: who sends what to whom, in which step. Each 
     all_to_all.py        a different piece for everyone
     cost.py              what each of them costs: T = alpha + beta M, added up
 
-They take the arguments of their counterparts in torch.distributed, `group=None` being the world and `src` and `dst`
-global ranks, and give the same results. Where torch demands a length that n divides, any length will do here: it is
-cut as torch.tensor_split cuts it, the first ranks getting one row more. They are synchronous, and invisible to autograd.
+They take the arguments of their counterparts in torch.distributed, `group=None` being the world and `src`
+and `dst` global ranks, and give the same results. Where torch demands a length that n divides, any length will
+do here: it is cut as torch.tensor_split cuts it, the first ranks getting one row more. All of them wait until
+they are done, and autograd does not see them.
 
 Sources: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH";
 Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".

@@ -85,9 +85,10 @@ def collective_time(op: str, algorithm: str, num_bytes: float, world_size: int, 
 def fit_link(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> Link:
     """The link whose alpha + beta M comes closest to the times measured for messages of these sizes.
 
-    Least squares of the relative errors: in seconds, the one error of the longest message would outweigh all short
-    ones, and alpha is what those know. Where that asks for a negative alpha or beta, it is 0 and the other one is fitted
-    alone. ValueError for lists of unequal length, fewer than two different sizes, or values that are no sizes and times.
+    Least squares of the relative errors: in seconds, the one error of the longest message would outweigh those
+    of all short ones, and alpha is what the short ones know. Where that asks for a negative alpha or beta, it is
+    0 and the other one is fitted alone. ValueError for lists of unequal length, fewer than two different sizes,
+    negative sizes, or times that are not above 0.
     """
     M, t = np.asarray(sizes_bytes, dtype=float), np.asarray(times_s, dtype=float)
     if M.ndim != 1 or M.shape != t.shape:

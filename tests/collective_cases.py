@@ -1,0 +1,194 @@
+"""One call of a collective on the ranks: ours, torch.distributed's, and the bytes that the formula says.
+
+Apart from the tests, since ranks import it in every launch: pytest and hypothesis would cost them a second.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+
+from course_lib import collectives
+from course_lib.runtime import record_communication
+
+ALL_REDUCES = ("ring_all_reduce", "naive_all_reduce", "tree_all_reduce", "halving_doubling_all_reduce")
+REDUCTIONS = (*ALL_REDUCES, "ring_reduce_scatter", "tree_reduce")
+OTHERS = ("ring_all_gather", "tree_broadcast", "pairwise_all_to_all", "gather", "scatter")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call: `shape` is that of each rank's input, `root` a place in the group."""
+
+    algorithm: str
+    members: tuple[int, ...]
+    shape: tuple[int, ...]
+    layout: str
+    dtype: torch.dtype
+    op: ReduceOp.RedOpType
+    root: int
+    seed: int
+
+    @property
+    def n(self):
+        return len(self.members)
+
+    def input(self, place):
+        """Small whole numbers, which every dtype adds without rounding: results must be equal to the bit."""
+        generator = torch.Generator().manual_seed(1000 * self.seed + place)
+        made = torch.randint(-8, 9, self.shape, generator=generator).to(self.dtype)
+        if self.layout == "transposed":
+            return made.mT.contiguous().mT if made.dim() > 1 else made
+        if self.layout == "every second":
+            return torch.stack([made, made + 1], dim=-1)[..., 0]
+        return made
+
+
+def by_torch(case, mine, place, group):
+    """What torch.distributed makes of contiguous inputs; for tree_reduce on the root alone."""
+    n, root = case.n, case.members[case.root]
+    if case.algorithm in REDUCTIONS:
+        dist.all_reduce(mine, case.op, group)
+        if case.algorithm == "tree_reduce":
+            return mine if place == case.root else None
+        return mine.tensor_split(n)[place] if case.algorithm == "ring_reduce_scatter" else mine
+    if case.algorithm == "tree_broadcast":
+        dist.broadcast(mine, root, group)
+        return mine
+    if case.algorithm in ("ring_all_gather", "gather"):
+        parts = [torch.empty_like(mine) for _ in range(n)]
+        dist.all_gather(parts, mine, group)
+        if case.algorithm == "gather":
+            return torch.stack(parts) if place == case.root else None
+        return torch.cat(parts)
+    if case.algorithm == "scatter":
+        dist.scatter(mine, [case.input(j).contiguous() for j in range(n)] if place == case.root else None, root, group)
+        return mine
+    sizes = [len(piece) for piece in mine.tensor_split(n)]
+    out = mine.new_empty(n * sizes[place], *mine.shape[1:])
+    dist.all_to_all_single(out, mine, [sizes[place]] * n, sizes, group)
+    return out
+
+
+def by_us(case, mine, place, group):
+    root = case.members[case.root]
+    function = getattr(collectives, case.algorithm)
+    if case.algorithm in ALL_REDUCES:
+        function(mine, case.op, group)
+    elif case.algorithm == "tree_reduce":
+        function(mine, root, case.op, group)
+        return mine if place == case.root else None
+    elif case.algorithm == "tree_broadcast":
+        function(mine, root, group)
+    elif case.algorithm == "scatter":
+        function(mine, [case.input(j) for j in range(case.n)] if place == case.root else None, root, group)
+    elif case.algorithm == "gather":
+        parts = function(mine, None, root, group)
+        return parts if parts is None else torch.stack(parts)
+    elif case.algorithm == "ring_reduce_scatter":
+        return function(mine, case.op, group)
+    else:
+        return function(mine, group=group)
+    return mine
+
+
+def rows(n, length):
+    """Lengths of the chunks as torch.tensor_split cuts them."""
+    return [length // n + (place < length % n) for place in range(n)]
+
+
+def sent_elements(algorithm, n, place, root, shape):
+    """The formulas of the modules' docstrings, for one rank and any length."""
+    N = torch.Size(shape).numel()
+    chunks = rows(n, N)
+    width = N // shape[0] if shape[0] else 0
+    row_chunks = [width * length for length in rows(n, shape[0])]
+    v = (place - root) % n
+    children = sum(1 for know in (1, 2, 4) if v < know and v + know < n)
+    return {
+        "ring_all_reduce": lambda: 2 * N - chunks[place] - chunks[(place + 1) % n] if n > 1 else 0,
+        "ring_reduce_scatter": lambda: N - row_chunks[place] if n > 1 else 0,
+        "ring_all_gather": lambda: (n - 1) * N,
+        "naive_all_reduce": lambda: N if place else (n - 1) * N,
+        "tree_broadcast": lambda: children * N,
+        "tree_reduce": lambda: N if v else 0,
+        "tree_all_reduce": lambda: sent_elements("tree_reduce", n, place, 0, shape)
+        + sent_elements("tree_broadcast", n, place, 0, shape),
+        "halving_doubling_all_reduce": lambda: halving_doubling_elements(n, place, N),
+        "pairwise_all_to_all": lambda: N - row_chunks[place],
+        "gather": lambda: N if v else 0,
+        "scatter": lambda: 0 if v else (n - 1) * N,
+    }[algorithm]()
+
+
+def halving_doubling_elements(n, place, N):
+    """N + N/2 + ...: of each region it works on, a rank sends one half on the way down, the other on the way up."""
+    p = 1 << (n.bit_length() - 1)
+    if place >= p:
+        return N
+    sent = N if place + p < n else 0
+    for step in range(p.bit_length() - 1):
+        sent += N
+        N = N // 2 if place >> step & 1 else (N + 1) // 2
+    return sent
+
+
+def run(cases):
+    """On each rank: the cases that went wrong, in words."""
+    groups = {members: dist.new_group(members) for members in sorted({case.members for case in cases})}
+    return [problem for case in cases if dist.get_rank() in case.members
+            for problem in problems_of(case, groups[case.members])]
+
+
+def problems_of(case, group):
+    place = case.members.index(dist.get_rank())
+    before = case.input(place)
+    mine = case.input(place)
+    with record_communication() as log:
+        got = by_us(case, mine, place, group)
+    empty = torch.Size(case.shape).numel() == 0
+    expected = got if empty else by_torch(case, before.clone().contiguous(), place, group)
+    if (got is None) != (expected is None) or got is not None and not torch.equal(got, expected):
+        yield f"{case} on place {place}: got {got}, expected {expected}"
+    if case.algorithm in ("ring_reduce_scatter", "ring_all_gather", "pairwise_all_to_all", "gather"):
+        if not torch.equal(mine, before):
+            yield f"{case} on place {place}: changed its input"
+    if not {event.op for event in log.events} <= {"send", "recv"}:
+        yield f"{case} on place {place}: called {[event.op for event in log.events]}"
+    formula = sent_elements(case.algorithm, case.n, place, case.root, case.shape) * case.dtype.itemsize
+    if log.sent_bytes != formula:
+        yield f"{case} on place {place}: sent {log.sent_bytes} bytes, expected {formula}"
+
+
+def said_to_mistakes(foreign):
+    """Mistake -> the ValueError's text. Rank 0 of 2 makes them; rank 1 is not asked, for all fail before they send."""
+    two, three, c = torch.ones(2), torch.ones(3), collectives
+    world = dist.group.WORLD
+    mistakes = {
+        "unknown op": lambda: c.ring_all_reduce(two, ReduceOp.PRODUCT),
+        "op as text": lambda: c.tree_reduce(two, op="sum"),
+        "average of integers": lambda: c.ring_all_reduce(two.long(), ReduceOp.AVG),
+        "foreign group": lambda: c.ring_all_reduce(two, group=foreign),
+        "no group": lambda: c.ring_all_reduce(two, group="world"),
+        "root outside": lambda: c.tree_broadcast(two, src=7),
+        "size of out": lambda: c.ring_reduce_scatter(torch.ones(6), out=two),
+        "dtype of out": lambda: c.ring_all_gather(three, out=torch.ones(6).long()),
+        "nothing to cut": lambda: c.pairwise_all_to_all(torch.tensor(1.0)),
+        "one side's sizes": lambda: c.pairwise_all_to_all(two, [1, 1]),
+        "sizes that miss rows": lambda: c.pairwise_all_to_all(two, [1, 0], [1, 0]),
+        "too few sizes": lambda: c.pairwise_all_to_all(two, [2], [1, 1]),
+        "sizes that disagree": lambda: c.pairwise_all_to_all(two, [3, 1], [1, 1]),
+        "no scatter_list": lambda: c.scatter(two),
+        "size of an entry": lambda: c.scatter(two, [two, three]),
+        "size of a part": lambda: c.gather(two, [three, two]),
+        "list on another rank": lambda: c.gather(two, [two, two], dst=1),
+        "one group twice": lambda: c.hierarchical_all_reduce(two, world, world),
+    }
+    said = {}
+    for name, mistake in mistakes.items():
+        try:
+            said[name] = f"no error: {mistake()}"
+        except ValueError as error:
+            said[name] = str(error)
+    return said
