@@ -40,7 +40,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a launch with a fault ended. `late_s`: from the fault (for time-outs: from the limit) to the end of launch."""
+    """How a launch with a fault ended. `late_s`: from the fault (a time-out: from the limit) to the end of launch."""
 
     error: BaseException | None
     results: list[Any] | None
