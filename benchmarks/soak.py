@@ -1,6 +1,6 @@
 """Hundreds of faults at random, and what launch makes of each: python -m benchmarks.soak [--faults N] [--seed S]
 
-Each fault must end in its own error naming the right rank, in time, and leave nothing behind; the next launch must work.
+Each fault must end in its own error naming the right rank, in time, and leave nothing; the next launch must work.
 Prints a table, and exits with 1 where a promise was broken. Linux only: it looks into /proc.
 """
 
