@@ -3,7 +3,7 @@
 Run as a script, never imported: `python -P fork_server.py PROJECT CONTROL_FD FOLDER SERVES_AFTER MODULE ...`. The
 notebook's process holds the other end of the control connection and asks for one thing at a time.
 
-Three rules keep it trustworthy. It imports libraries and this package only, never the chapters' or the reader's modules,
+Three rules keep it trustworthy. It imports libraries and this package only, not the chapters' or the reader's modules,
 which would be stale after an edit: a forked rank imports those afresh. It runs no tensor code, so that it stays
 single-threaded and CUDA stays uninitialised, as fork demands. And nothing outlives it: it adopts every orphan of its
 ranks (PR_SET_CHILD_SUBREAPER), kills what is left after each launch, and ends when the notebook's process does.
