@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib.runtime import context
-from course_lib.runtime.launcher import launch, pool
-from course_lib.runtime.pools import ForkPool
+from course_lib.runtime.launcher import launch
+from course_lib.runtime.pools import ForkPool, pool
 
 
 @dataclass(frozen=True)

@@ -310,3 +310,15 @@ def _is_ready(connection: Connection, within_s: float) -> bool:
     except (EOFError, OSError):
         pass
     return False
+
+
+_pool: ForkPool | WarmPool | None = None
+
+
+def pool() -> ForkPool | WarmPool:
+    """The pool of this process; COURSE_LIB_LAUNCHER=fork or =warm overrules the platform's choice."""
+    global _pool
+    if _pool is None:
+        forks = os.environ.get("COURSE_LIB_LAUNCHER", "fork" if sys.platform == "linux" else "warm") == "fork"
+        _pool = ForkPool() if forks else WarmPool()
+    return _pool
