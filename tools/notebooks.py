@@ -143,7 +143,8 @@ def keep_equal_text(new: NotebookNode, old: NotebookNode) -> None:
         for output, before in pairs:
             for now, then in ((output, before), (output.get("data", {}), before.get("data", {}))):
                 for key in now.keys() & then.keys():
-                    if isinstance(now[key], str) and sanitized(now[key]) == sanitized(then[key]):
+                    is_text = isinstance(now[key], str) and not key.startswith("image/")
+                    if is_text and sanitized(now[key]) == sanitized(then[key]):
                         now[key] = then[key]
 
 
