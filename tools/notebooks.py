@@ -45,7 +45,7 @@ def local_text() -> list[tuple[re.Pattern[str], str]]:
     # IPython shortens the home directory
     folders += [(path.replace(home, "~", 1), to) for path, to in folders if path.startswith(home)]
     patterns = [(re.compile(re.escape(path) + r"[/\\]"), to) for path, to in folders]
-    cell_file, address = re.compile(r"\S*ipykernel_\d+[/\\]\d+\.py"), re.compile(r"0x[0-9a-f]{6,}")
+    cell_file, address = re.compile(r"(?:/\S{0,80}/)?ipykernel_\d+[/\\]\d+\.py"), re.compile(r"0x[0-9a-f]{6,}")
     return [*patterns, (cell_file, "<cell>"), (address, "0x0")]
 
 
