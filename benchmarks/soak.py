@@ -7,6 +7,7 @@ Prints a table, and exits with 1 where a promise was broken. Linux only: it look
 import argparse
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,7 @@ def soak(num_faults: int, seed: int) -> int:
     from benchmarks.faults import FAULTS
     from course_lib.runtime import launcher
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell makes its background jobs deaf to it
     launcher.pool().wait_until_preloaded()
     assert rank_sum_works(2), "launch does not work even without faults"
     choose = random.Random(seed)

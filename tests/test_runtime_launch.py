@@ -2,7 +2,10 @@
 
 import os
 import random
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy
 import pytest
@@ -162,3 +165,21 @@ def test_an_argument_that_cannot_be_sent_is_named():
 def test_nothing_recorded_is_said_plainly():
     with pytest.raises(ValueError, match=r"with record_timeline\(\): ..."):
         _ = launch(who_am_i, world_size=1).timeline
+
+
+def test_the_ranks_server_imports_torch_side_by_side_with_the_notebook():
+    code = """
+import sys
+
+class Watch:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            sys.meta_path.remove(self)
+            from course_lib.runtime import pools
+            print("started:", pools.pool()._server is not None)
+
+sys.meta_path.insert(0, Watch())
+import course_lib.runtime
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    assert ran.stdout == "started: True\n", ran.stderr

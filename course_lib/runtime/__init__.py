@@ -8,10 +8,10 @@ import multiprocessing
 import sys
 
 from course_lib.runtime import context
-from course_lib.runtime.launcher import launch, pool
+from course_lib.runtime.pools import pool
 
-# The server that forks ranks needs seconds to import torch: it does so while the reader reads.
-# Not in ranks, under torchrun or in worker processes, which launch nothing.
+# The server that forks ranks needs seconds to import torch: it does so while this process imports torch itself, below,
+# and while the reader reads. Not in ranks, under torchrun or in worker processes, which launch nothing.
 if sys.platform == "linux" and not (
     context.in_rank() or context.under_torchrun() or multiprocessing.parent_process() is not None
 ):
@@ -21,6 +21,7 @@ from course_lib.runtime.communication import CommunicationLog, record_communicat
 from course_lib.runtime.context import device
 from course_lib.runtime.doctor import doctor
 from course_lib.runtime.errors import Deadlock, LaunchError, LaunchTimeout, RankDied, RankFailed
+from course_lib.runtime.launcher import launch
 from course_lib.runtime.memory import MemoryLog, record_memory
 from course_lib.runtime.results import Results
 from course_lib.runtime.timeline import Timeline, record_timeline, span

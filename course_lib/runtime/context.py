@@ -2,8 +2,10 @@
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 RANK_MARK = "COURSE_LIB_RANK"  # set in the environment of every rank and of whatever a rank starts
 
@@ -30,12 +32,14 @@ def under_torchrun() -> bool:
     return not in_rank() and all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
-def device() -> torch.device:
-    """The device of the calling rank.
+def device() -> "torch.device":
+    """The device of the calling rank, a torch.device.
 
     With NCCL each rank of a host has a GPU of its own, with gloo-cuda all share the first one, with gloo (and outside
     ranks) it is the CPU.
     """
+    import torch  # here, so that the pool of ranks can be started before this process imports torch
+
     if current is None or current.backend == "gloo":
         return torch.device("cpu")
     if current.backend == "gloo-cuda":

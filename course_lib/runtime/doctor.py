@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib.runtime import context
-from course_lib.runtime.launcher import launch, pool
-from course_lib.runtime.pools import ForkPool
+from course_lib.runtime.launcher import launch
+from course_lib.runtime.pools import ForkPool, pool
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Report:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         rows = "".join(
             f"<tr><td>{'✓' if check.ok else '✗'}</td><td style='text-align:left'>{html.escape(check.name)}</td>"
-            f"<td style='text-align:left'>{html.escape(check.found)}"
+            f"<td class='found' style='text-align:left'>{html.escape(check.found)}"
             + (f"<br><b>{html.escape(check.advice)}</b>" if check.advice else "") + "</td></tr>"
             for check in self.checks
         )

@@ -19,7 +19,6 @@ import signal
 import sys
 import time
 import traceback
-import types
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 
@@ -141,13 +140,7 @@ def become_rank(control: Connection, handles: list[int]) -> None:
     sys.stdin, sys.stdout, sys.stderr = (open(0, closefd=False), open(1, "w", buffering=1, closefd=False),
                                          open(2, "w", buffering=1, closefd=False))
     connection = Connection(connection_fd)
-    home = connection.recv()  # what a rank shares with the notebook's process: see launch.home()
-    os.environ.clear()
-    os.environ.update(home["env"])
-    os.chdir(home["cwd"])
-    sys.path[:] = home["path"]
-    sys.argv[:] = [""]
-    sys.modules["__main__"] = types.ModuleType("__main__")
+    importlib.import_module("course_lib.runtime.home").adopt(connection.recv())
     importlib.import_module("course_lib.runtime.rank").main(connection)
 
 

@@ -7,7 +7,6 @@ sends it off; `supervisor.py` follows the ranks from there.
 import inspect
 import itertools
 import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Literal
@@ -15,7 +14,7 @@ from typing import Any, Literal
 import cloudpickle
 
 from course_lib.runtime import backends, context
-from course_lib.runtime.pools import ForkPool, WarmPool
+from course_lib.runtime.pools import pool
 from course_lib.runtime.rank import Task
 from course_lib.runtime.results import Results
 from course_lib.runtime.supervisor import Supervisor
@@ -23,16 +22,6 @@ from course_lib.runtime.torchrun import launch_under_torchrun
 
 _launches = itertools.count()
 _one_at_a_time = threading.Lock()
-_pool: ForkPool | WarmPool | None = None
-
-
-def pool() -> "ForkPool | WarmPool":
-    """The processes that ranks come from; COURSE_LIB_LAUNCHER=fork or =warm overrules the platform's choice."""
-    global _pool
-    if _pool is None:
-        forks = os.environ.get("COURSE_LIB_LAUNCHER", "fork" if sys.platform == "linux" else "warm") == "fork"
-        _pool = ForkPool() if forks else WarmPool()
-    return _pool
 
 
 def launch(

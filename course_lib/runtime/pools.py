@@ -22,13 +22,13 @@ from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from course_lib.runtime import context
+from course_lib.runtime import context, home
 from course_lib.runtime.errors import LaunchError
+from course_lib.runtime.home import PROJECT
 from course_lib.runtime.preload import PRELOAD, SERVES_AFTER
 from course_lib.runtime.processes import kill_marked, kill_tree
 
 _HERE = Path(__file__).resolve().parent
-_PROJECT = str(_HERE.parents[1])  # the folder that holds course_lib
 # A fork copies the page tables of all that the server has imported. With that memory in huge pages (glibc 2.35+, and
 # only through malloc), measured: fork 2 ms instead of 12, the end of a rank 5 ms instead of 16.
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "PYTHONMALLOC": "malloc"}
@@ -44,13 +44,6 @@ class RankProcess:
     connection: Connection
     streams: dict[str, BinaryIO]  # "stdout", "stderr"
     end_of_output: bytes = b""  # what ends a stream; without it, its closing does
-
-
-def home(env: dict[str, str], mark: str) -> dict[str, Any]:
-    """What a rank shares with this process: its environment, folder and import path, as they are now; `env` on top."""
-    path = [entry or os.getcwd() for entry in sys.path]
-    return {"env": {**os.environ, **env, context.RANK_MARK: mark}, "cwd": os.getcwd(),
-            "path": path if _PROJECT in path else [*path, _PROJECT]}
 
 
 class ForkPool:
@@ -77,7 +70,7 @@ class ForkPool:
             ours, theirs = Pipe()
             with open(os.path.join(self.folder, "server.log"), "wb") as log:
                 self._server = subprocess.Popen(
-                    [sys.executable, "-P", str(_HERE / "fork_server.py"), _PROJECT, str(theirs.fileno()), self.folder,
+                    [sys.executable, "-P", str(_HERE / "fork_server.py"), PROJECT, str(theirs.fileno()), self.folder,
                      str(SERVES_AFTER), *PRELOAD],
                     env={**os.environ, context.RANK_MARK: "1", **_HUGE_PAGES},
                     pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
@@ -90,7 +83,7 @@ class ForkPool:
     def processes(self, world_size: int, env: dict[str, str]) -> Iterator[RankProcess]:
         """One after another, so that the first can start its work while the next is forked."""
         self.start()
-        ours = home(env, mark="1")
+        ours = home.describe(env, mark="1")
         self._ranks, self._exit_codes = [], {}
         for rank in range(world_size):
             process = self._fork(rank)
@@ -210,7 +203,7 @@ class WarmPool:
             started = {}
             for rank in missing:
                 process = subprocess.Popen(
-                    [sys.executable, "-P", "-u", str(_HERE / "warm_rank.py"), _PROJECT, str(rank),
+                    [sys.executable, "-P", "-u", str(_HERE / "warm_rank.py"), PROJECT, str(rank),
                      str(listener.address), token, self.folder, *PRELOAD],
                     env={**os.environ, context.RANK_MARK: self.folder},
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
@@ -225,7 +218,7 @@ class WarmPool:
 
     def processes(self, world_size: int, env: dict[str, str]) -> Iterator[RankProcess]:
         self.start(world_size)
-        ours = home(env, mark=self.folder)
+        ours = home.describe(env, mark=self.folder)
         self._ranks = []
         for rank in range(world_size):
             warm = self._warm[rank]
@@ -310,3 +303,15 @@ def _is_ready(connection: Connection, within_s: float) -> bool:
     except (EOFError, OSError):
         pass
     return False
+
+
+_pool: ForkPool | WarmPool | None = None
+
+
+def pool() -> ForkPool | WarmPool:
+    """The pool of this process; COURSE_LIB_LAUNCHER=fork or =warm overrules the platform's choice."""
+    global _pool
+    if _pool is None:
+        forks = os.environ.get("COURSE_LIB_LAUNCHER", "fork" if sys.platform == "linux" else "warm") == "fork"
+        _pool = ForkPool() if forks else WarmPool()
+    return _pool

@@ -162,7 +162,10 @@ def _join(task: Task) -> None:
 def seed_everything(seed: int) -> None:
     """The same seed on every rank: replicas start equal, and whoever wants ranks to differ adds the rank."""
     random.seed(seed)
-    torch.manual_seed(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # the same, without 10 ms of remembering, stack and all, a seed for every kind of device that is not there
+        torch.default_generator.manual_seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
 

@@ -9,7 +9,6 @@ import importlib
 import os
 import shutil
 import sys
-import types
 from multiprocessing.connection import Client, Connection
 
 
@@ -35,13 +34,7 @@ def main(rank: int, address: str, token: str, folder: str, *modules: str) -> Non
 
 
 def run_task(connection: Connection, folder: str) -> None:
-    home = connection.recv()
-    os.environ.clear()
-    os.environ.update(home["env"])
-    os.chdir(home["cwd"])
-    sys.path[:] = home["path"]
-    sys.argv[:] = [""]
-    sys.modules["__main__"] = types.ModuleType("__main__")
+    importlib.import_module("course_lib.runtime.home").adopt(connection.recv())
     importlib.import_module("course_lib.runtime.rank").main_kept_warm(connection, folder)
 
 

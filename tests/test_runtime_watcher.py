@@ -1,0 +1,41 @@
+"""The thread that answers "where are you?" in a rank."""
+
+import gc
+import weakref
+from multiprocessing import Pipe
+
+import pytest
+import torch
+
+from course_lib.runtime.watcher import ASK, DISMISS, Watcher
+
+
+@pytest.fixture
+def notebook():
+    """The notebook's end of the connection to a watcher of this very process."""
+    ours, theirs = Pipe()
+    watcher = Watcher(theirs, None)
+    yield ours
+    ours.send(DISMISS)
+    watcher.stop()
+
+
+def test_a_look_tells_the_line_and_that_nothing_is_waited_for(notebook):
+    notebook.send(ASK)
+    seen = notebook.recv()
+    assert any(frame.function == "test_a_look_tells_the_line_and_that_nothing_is_waited_for" for frame in seen.frames)
+    assert seen.waits_in is None
+
+
+def test_being_looked_at_keeps_no_tensor_of_the_function_alive(notebook):
+    def work():
+        tensor = torch.ones(3)
+        notebook.send(ASK)
+        notebook.recv()  # the watcher has seen this frame, and the tensor in it
+        return weakref.ref(tensor)
+
+    gc.disable()  # a cycle would be collected some time, too late for a measurement of memory
+    try:
+        assert work()() is None
+    finally:
+        gc.enable()
