@@ -182,7 +182,7 @@ EXPECTED = {
     "no group": "group='world' is not a group: expected None",
     "root outside": r"src=7 is not in the group: expected one of its global ranks \[0, 1\]",
     "size of out": r"out is float32\[2\] on cpu: expected float32\[3\] on cpu, or another shape of 3 elements",
-    "dtype of out": r"is int64\[3\] on cpu: expected float32\[3\]",
+    "dtype of out": r"out is int64\[6\] on cpu, so place 0 of 2 brings int64\[3\] on cpu: given float32\[3\]",
     "nothing to cut": "no dimensions: expected one that can be cut",
     "one side's sizes": "only one of .*: expected both or neither",
     "sizes that miss rows": "add up to 1: expected the 2 rows",

@@ -5,6 +5,7 @@ all-reduce, so each segment is passed on as soon as it is here and added, while 
 Results and bytes sent are the plain ring's.
 """
 
+import threading
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,8 @@ from course_lib.collectives.reduction import combine, finish
 LONG_BYTES = 1 << 20  # chunks shorter than this go the plain way
 SEGMENT_BYTES = 1 << 23
 POSTED_AHEAD = 3  # receives that wait for a segment while an earlier one is added
+
+_kept = threading.local()
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,8 @@ def pipelined_all_reduce(chunks: tuple[Tensor, ...], op: ReduceOp.RedOpType, me:
             finish(op, arrival.segment, me.n)
         if arrival.step < 2 * me.n - 3:
             sends.append(me.start_send(arrival.segment, right))
-        for later in arrivals[number + POSTED_AHEAD:][:1]:
-            receives.append(me.start_receive(later.buffer, left))
+        if number + POSTED_AHEAD < len(arrivals):
+            receives.append(me.start_receive(arrivals[number + POSTED_AHEAD].buffer, left))
     for send in sends:
         send.wait()
 
@@ -56,13 +59,24 @@ def pipelined_all_reduce(chunks: tuple[Tensor, ...], op: ReduceOp.RedOpType, me:
 def plan(chunks: tuple[Tensor, ...], me: Member) -> list[Arrival]:
     """All arrivals, in order. A complete segment is received where it belongs: by then all have seen its old value."""
     arrivals: list[Arrival] = []
-    longest = cut(chunks[0])[0]
-    pool = [torch.empty_like(longest) for _ in range(POSTED_AHEAD)]
+    longest = len(cut(chunks[0])[0])
+    pool = spare_memory(POSTED_AHEAD * longest * chunks[0].element_size()).view(chunks[0].dtype).split(longest)
     for step in range(2 * me.n - 2):
         for segment in cut(chunks[(me.r - step - 2) % me.n]):
             spare = pool[len(arrivals) % POSTED_AHEAD][:len(segment)]
             arrivals.append(Arrival(step, segment, spare if step < me.n - 1 else segment))
     return arrivals
+
+
+def spare_memory(num_bytes: int) -> Tensor:
+    """uint8 (num_bytes,), kept for the next call of this thread: at most POSTED_AHEAD segments.
+
+    Fresh memory comes as pages that the system has to zero first, which takes longer than the additions.
+    """
+    kept = getattr(_kept, "memory", None)
+    if kept is None or len(kept) < num_bytes:
+        kept = _kept.memory = torch.empty(num_bytes, dtype=torch.uint8)
+    return kept[:num_bytes]
 
 
 def cut(chunk: Tensor) -> tuple[Tensor, ...]:

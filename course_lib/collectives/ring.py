@@ -11,11 +11,10 @@ No all-reduce sends less (Patarasuk and Yuan 2009). Chunks of unequal size: redu
 all-gather all but that of the right neighbour.
 """
 
-import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
-from course_lib.collectives.messages import Member, in_place, member, output, require_rows, sendable
+from course_lib.collectives.messages import Member, described, in_place, member, output, require_rows, sendable
 from course_lib.collectives.pipelined_ring import pays_off, pipelined_all_reduce
 from course_lib.collectives.reduction import check, combine, finish
 
@@ -34,7 +33,7 @@ def ring_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM, group
 
 def reduce_scatter(chunks: tuple[Tensor, ...], op: ReduceOp.RedOpType, me: Member) -> Tensor:
     """This rank's chunk, reduced over all ranks. `chunks` are only read."""
-    partial, spare = chunks[me.r - 1], [torch.empty_like(chunks[0]) for _ in range(2)]
+    partial, spare = chunks[me.r - 1], chunks[0].new_empty(2, *chunks[0].shape)
     for step in range(me.n - 1):
         mine = chunks[(me.r - step - 2) % me.n]
         received = spare[step % 2][:len(mine)]  # the other one holds the partial that is being sent
@@ -61,8 +60,8 @@ def ring_reduce_scatter(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM, g
     require_rows(tensor)
     chunks = sendable(tensor, me).tensor_split(me.n)
     out = output(out, chunks[me.r].shape, tensor)
-    reduced = reduce_scatter(chunks, op, me)
-    return out.copy_(reduced.view(out.shape))
+    out.detach().copy_(reduce_scatter(chunks, op, me).view(out.shape))
+    return out
 
 
 def ring_all_gather(tensor: Tensor, group: ProcessGroup | None = None, out: Tensor | None = None) -> Tensor:
@@ -73,11 +72,15 @@ def ring_all_gather(tensor: Tensor, group: ProcessGroup | None = None, out: Tens
     """
     me = member(group)
     require_rows(tensor)
-    out = output(None, (me.n * len(tensor), *tensor.shape[1:]), tensor) if out is None else out
+    if out is None:
+        out = tensor.new_empty((me.n * len(tensor), *tensor.shape[1:]))
     require_rows(out)
     with in_place(out, me) as flat:
         chunks = flat.view(out.shape).tensor_split(me.n)
-        output(chunks[me.r], tensor.shape, sendable(tensor, me))
-        chunks[me.r].copy_(tensor.detach().view(chunks[me.r].shape))
+        own = chunks[me.r]
+        if (own.numel(), own.dtype) != (tensor.numel(), tensor.dtype):
+            raise ValueError(f"out is {described(out, out.device)}, so place {me.r} of {me.n} brings "
+                             f"{described(own, out.device)}: given {described(tensor, tensor.device)}")
+        own.copy_(tensor.detach().view(own.shape))
         all_gather(chunks, me)
     return out
