@@ -1,6 +1,7 @@
 """From what ranks report to what the reader is told: pure functions, no ranks."""
 
 import pytest
+import torch
 
 from course_lib.runtime import diagnosis
 from course_lib.runtime.pending import Call
@@ -12,9 +13,9 @@ HERE = Frame("train.py", 7, None, "step")
 WORLD = (0, 1, 2)
 
 
-def waits(op, peer=None, group=WORLD, count=1, tensors=("float32[4]",)):
-    call = Call(0, op, peer, group, 16, tensors)
-    text = f"{op}({tensors[0]})"
+def waits(op, peer=None, group=WORLD, count=1, size=4):
+    call = Call(0, op, peer, group, [(torch.float32, (size,))])
+    text = f"{op}(float32[{size}])"
     return Whereabouts((HERE,), text, call, {(op, group): count}, 0.0, 0.0)
 
 
@@ -31,7 +32,7 @@ def returned(**counts):
         ({0: waits("recv", peer=1), 1: waits("barrier")}, "rank 0 waits for rank 1, but rank 1 waits elsewhere: in"),
         ({0: waits("all_reduce"), 1: waits("broadcast"), 2: waits("all_reduce")},
          "ranks 0 and 2 call all_reduce, rank 1 calls broadcast. All ranks of a group must make the same"),
-        ({0: waits("all_reduce", tensors=("float32[4]",)), 1: waits("all_reduce", tensors=("float32[5]",))},
+        ({0: waits("all_reduce", size=4), 1: waits("all_reduce", size=5)},
          "the ranks call all_reduce with different tensors"),
         ({0: waits("all_reduce", count=3), 1: waits("all_reduce", count=3), 2: returned(all_reduce=2)},
          "0 and 1 wait in all_reduce number 3 of this launch, and rank 2 has called it only 2 times and returned"),

@@ -8,12 +8,12 @@ Calls that never pass through Python (the C++ reducer of torch's DDP, functional
 """
 
 import itertools
+import math
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -48,17 +48,23 @@ METHODS = {
 }
 
 
-@dataclass(frozen=True)
 class Call:
-    """One call on a process group: `number` counts this rank's calls, `peer` is a global rank (send and recv only)."""
+    """One call on a process group. `number` counts this rank's calls, `peer` is a global rank (send and recv only).
 
-    number: int
-    op: str
-    peer: int | None
-    group: tuple[int, ...]
-    num_bytes: int
-    tensors: tuple[str, ...]
-    started_s: float = field(default_factory=time.perf_counter)
+    Made for every message a rank sends, and looked at for few of them: it keeps dtypes and shapes, and no text.
+    """
+
+    __slots__ = ("number", "op", "peer", "group", "tensors", "started_s")
+
+    def __init__(self, number: int, op: str, peer: int | None, group: tuple[int, ...],
+                 tensors: Sequence[tuple[torch.dtype, Sequence[int]]]) -> None:
+        self.number, self.op, self.peer, self.group, self.tensors = number, op, peer, group, tensors
+        self.started_s = time.perf_counter()
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all its tensors together."""
+        return sum(math.prod(shape) * dtype.itemsize for dtype, shape in self.tensors)
 
     def __str__(self) -> str:
         arguments = []
@@ -66,7 +72,9 @@ class Call:
             arguments.append("from any rank" if self.peer is None else f"src={self.peer}")
         elif self.op == "send":
             arguments.append(f"dst={self.peer}")
-        arguments += self.tensors if len(self.tensors) <= 2 else [*self.tensors[:2], "..."]
+        arguments += [f"{str(dtype).removeprefix('torch.')}{list(shape)}" for dtype, shape in self.tensors[:2]]
+        if len(self.tensors) > 2:
+            arguments.append("...")
         if len(self.group) != dist.get_world_size():
             arguments.append(f"group={list(self.group)}")
         return f"{self.op}({', '.join(arguments)})"
@@ -104,8 +112,7 @@ def _wait(work: Work, *arguments: Any) -> Any:
     call = _calls_of.get(work)
     if call is None:
         return work._course_lib_wait(*arguments)
-    with _Waiting(call):
-        done = work._course_lib_wait(*arguments)
+    done = _inside(call, work._course_lib_wait, arguments, {})
     _finish(call)
     return done
 
@@ -116,8 +123,7 @@ def _wrapped(method: Callable, op: str) -> Callable:
         counts[op, call.group] += 1
         for listener in listeners:
             listener.started(call)
-        with _Waiting(call):
-            work = method(group, *arguments, **options)
+        work = _inside(call, method, (group, *arguments), options)
         if not isinstance(work, Work):  # monitored_barrier: it has waited already
             _finish(call)
             return work
@@ -130,14 +136,12 @@ def _wrapped(method: Callable, op: str) -> Callable:
 
 
 def _describe(group: ProcessGroup, op: str, arguments: tuple) -> Call:
-    tensors = list(_tensors(arguments))
     ranks = tuple(dist.get_process_group_ranks(group))
-    peer = None
     if op in ("send", "recv") and len(arguments) == 3:  # (tensors, peer's rank in the group, tag)
-        peer = ranks[arguments[1]]
-    texts = tuple(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors)
-    num_bytes = sum(t.numel() * t.element_size() for t in tensors)
-    return Call(next(_numbers), op, peer, ranks, num_bytes, texts)
+        tensors, peer = arguments[0], ranks[arguments[1]]
+    else:
+        tensors, peer = _tensors(arguments), None
+    return Call(next(_numbers), op, peer, ranks, [(tensor.dtype, tensor.shape) for tensor in tensors])
 
 
 def _tensors(value: Any) -> Iterable[torch.Tensor]:
@@ -148,21 +152,17 @@ def _tensors(value: Any) -> Iterable[torch.Tensor]:
             yield from _tensors(item)
 
 
-class _Waiting:
-    """While open, the calling thread counts as being inside `call`."""
-
-    def __init__(self, call: Call) -> None:
-        self.calls = waiting_in.setdefault(threading.get_ident(), [])
-        self.call = call
-
-    def __enter__(self) -> None:
-        self.start_s = time.perf_counter()
-        self.calls.append(self.call)
-
-    def __exit__(self, *_: object) -> None:
-        self.calls.pop()
+def _inside(call: Call, function: Callable, arguments: tuple, options: dict[str, Any]) -> Any:
+    """What `function` returns; meanwhile the calling thread counts as being inside `call`."""
+    calls = waiting_in.setdefault(threading.get_ident(), [])
+    start_s = time.perf_counter()
+    calls.append(call)
+    try:
+        return function(*arguments, **options)
+    finally:
+        calls.pop()
         for listener in listeners:
-            listener.waited(self.call, self.start_s)
+            listener.waited(call, start_s)
 
 
 _finished: set[int] = set()  # numbers of the calls whose end the listeners know
