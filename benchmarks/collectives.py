@@ -17,18 +17,19 @@ AllReduce = Callable[[torch.Tensor], object]
 
 
 def alternate(sides: tuple[AllReduce, AllReduce], num_bytes: int, rounds: int) -> list[tuple[float, float]]:
-    """On a rank: seconds of each side in each round, after two untimed rounds."""
+    """On a rank: seconds of each side in each round, an untimed call before each timed one."""
     tensor = torch.zeros(num_bytes // 4)
     times = []
-    for _ in range(rounds + 2):
+    for _ in range(rounds):
         took = []
         for all_reduce in sides:
+            all_reduce(tensor)
             dist.barrier()
             started = time.perf_counter()
             all_reduce(tensor)
             took.append(time.perf_counter() - started)
         times.append(tuple(took))
-    return times[2:]
+    return times
 
 
 class SideBySide:

@@ -17,7 +17,7 @@ from course_lib.collectives.reduction import combine, finish
 
 LONG_BYTES = 1 << 20  # chunks shorter than this go the plain way
 SEGMENT_BYTES = 1 << 23
-POSTED_AHEAD = 3  # receives that wait for a segment while an earlier one is added
+AHEAD_BYTES = 3 * SEGMENT_BYTES  # receives that wait for their segment while an earlier one is added
 
 _kept = threading.local()
 
@@ -39,8 +39,8 @@ def pays_off(chunks: tuple[Tensor, ...]) -> bool:
 def pipelined_all_reduce(chunks: tuple[Tensor, ...], op: ReduceOp.RedOpType, me: Member) -> None:
     """All-reduce the n `chunks` of a flat tensor in place: steps 0 to n-2 reduce, steps n-1 to 2n-3 gather."""
     left, right = (me.r - 1) % me.n, (me.r + 1) % me.n
-    arrivals = plan(chunks, me)
-    receives = [me.start_receive(arrival.buffer, left) for arrival in arrivals[:POSTED_AHEAD]]
+    arrivals, ahead = plan(chunks, me)
+    receives = [me.start_receive(arrival.buffer, left) for arrival in arrivals[:ahead]]
     sends = [me.start_send(segment, right) for segment in cut(chunks[me.r - 1])]
     for number, arrival in enumerate(arrivals):
         receives[number].wait()
@@ -50,26 +50,31 @@ def pipelined_all_reduce(chunks: tuple[Tensor, ...], op: ReduceOp.RedOpType, me:
             finish(op, arrival.segment, me.n)
         if arrival.step < 2 * me.n - 3:
             sends.append(me.start_send(arrival.segment, right))
-        if number + POSTED_AHEAD < len(arrivals):
-            receives.append(me.start_receive(arrivals[number + POSTED_AHEAD].buffer, left))
+        if number + ahead < len(arrivals):
+            receives.append(me.start_receive(arrivals[number + ahead].buffer, left))
     for send in sends:
         send.wait()
 
 
-def plan(chunks: tuple[Tensor, ...], me: Member) -> list[Arrival]:
-    """All arrivals, in order. A complete segment is received where it belongs: by then all have seen its old value."""
+def plan(chunks: tuple[Tensor, ...], me: Member) -> tuple[list[Arrival], int]:
+    """All arrivals, in order, and how many of them may be received ahead: as many as have a buffer of their own.
+
+    A complete segment is received where it belongs: by then all have seen its old value.
+    """
     arrivals: list[Arrival] = []
-    longest = len(cut(chunks[0])[0])
-    pool = spare_memory(POSTED_AHEAD * longest * chunks[0].element_size()).view(chunks[0].dtype).split(longest)
+    longest = cut(chunks[0])[0]
+    ahead = AHEAD_BYTES // longest.nbytes
+    num_spare = min(ahead, (me.n - 1) * len(cut(chunks[0])))  # what reducing needs at once
+    spare = spare_memory(num_spare * longest.nbytes).view(longest.dtype).split(len(longest))
     for step in range(2 * me.n - 2):
         for segment in cut(chunks[(me.r - step - 2) % me.n]):
-            spare = pool[len(arrivals) % POSTED_AHEAD][:len(segment)]
-            arrivals.append(Arrival(step, segment, spare if step < me.n - 1 else segment))
-    return arrivals
+            buffer = spare[len(arrivals) % num_spare][:len(segment)] if step < me.n - 1 else segment
+            arrivals.append(Arrival(step, segment, buffer))
+    return arrivals, ahead
 
 
 def spare_memory(num_bytes: int) -> Tensor:
-    """uint8 (num_bytes,), kept for the next call of this thread: at most POSTED_AHEAD segments.
+    """uint8 (num_bytes,), kept for the next call of this thread: at most AHEAD_BYTES.
 
     Fresh memory comes as pages that the system has to zero first, which takes longer than the additions.
     """
