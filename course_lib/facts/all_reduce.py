@@ -1,0 +1,40 @@
+"""How fast all-reduce was measured: bus bandwidth by message size, on clusters that readers may never touch.
+
+Bus bandwidth is 2(n-1)/n M over the time: what each device sends in a bandwidth-optimal all-reduce, each second. It can
+be compared with a link's one-way figure directly, whatever n.
+"""
+
+from dataclasses import dataclass
+
+from course_lib.facts.fact import Fact
+
+BEKMAN = "Bekman, Machine Learning Engineering, network chapter, all_reduce_bench"
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+@dataclass(frozen=True)
+class MeasuredAllReduce:
+    """`bus_bandwidth[M]`: for messages of M bytes."""
+
+    device: str
+    num_devices: int
+    num_nodes: int
+    bus_bandwidth: dict[int, Fact]
+
+
+def curve(*points: tuple[int, float]) -> dict[int, Fact]:
+    return {num_bytes: Fact(gb_per_s, "GB/s", BEKMAN, "2025") for num_bytes, gb_per_s in points}
+
+
+MEASURED_ALL_REDUCE: tuple[MeasuredAllReduce, ...] = (
+    MeasuredAllReduce("A100", 8, 1, curve(
+        (32 * KIB, 1.31), (MIB, 18.0), (4 * MIB, 72.33), (16 * MIB, 106.16), (64 * MIB, 171.54), (256 * MIB, 194.07),
+        (GIB, 229.04), (16 * GIB, 234.89))),
+    MeasuredAllReduce("H200", 8, 1, curve(
+        (32 * KIB, 1.44), (MIB, 39.93), (16 * MIB, 219.89), (64 * MIB, 346.51), (256 * MIB, 436.15), (GIB, 463.58),
+        (16 * GIB, 482.26))),
+    MeasuredAllReduce("B200", 8, 1, curve(
+        (MIB, 36.06), (16 * MIB, 254.96), (256 * MIB, 646.11), (GIB, 723.34), (16 * GIB, 845.67))),
+    MeasuredAllReduce("B200", 32, 4, curve(
+        (MIB, 5.37), (16 * MIB, 64.43), (256 * MIB, 229.09), (GIB, 361.99), (16 * GIB, 381.8))),
+)

@@ -1,0 +1,26 @@
+"""What a published number needs to be believed: its unit, where it stands, and from when it is."""
+
+import math
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One number. `date` is the year, or year and month, of the source. ValueError where something is missing."""
+
+    value: float
+    unit: str
+    source: str
+    date: str
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value):
+            raise ValueError(f"value={self.value!r}: expected a finite number")
+        if not self.unit or not self.source:
+            raise ValueError(f"unit={self.unit!r}, source={self.source!r}: expected both, a number alone is no fact")
+        if not re.fullmatch(r"\d{4}(-\d{2})?", self.date):
+            raise ValueError(f"date={self.date!r}: expected a year such as 2022, or 2022-05")
+
+    def __str__(self) -> str:
+        return f"{self.value:g} {self.unit} ({self.source}, {self.date})"
