@@ -60,14 +60,19 @@ def draw_cell(axes: Axes, x: float, y: float, width: float, height: float, cell:
 
 
 def draw_grid(axes: Axes, holdings: Holdings, x: float, y: float, cell: tuple[float, float], style: CellStyle,
-              names: Iterable[str], outlined: frozenset[tuple[int, int]] = frozenset()) -> None:
-    """All cells, `cell` wide and high, from (x, y) on, with the `names` of the columns above."""
+              names: Iterable[str], outlined: frozenset[tuple[int, int]] = frozenset(),
+              second_part: tuple[int, float] = (0, 0.0)) -> None:
+    """All cells, `cell` wide and high, from (x, y) on, with the `names` of the columns above.
+
+    second_part: (p, gap) leaves a gap before place p.
+    """
     width, height = cell
-    for place, name in enumerate(names):
-        axes.text(x + (place + 0.5) * width, y - 0.06, name, ha="center", va="bottom", fontsize=8, color=QUIET)
+    lefts = [x + place * width + (place >= second_part[0]) * second_part[1] for place in range(holdings.num_places)]
+    for left, name in zip(lefts, names):
+        axes.text(left + 0.5 * width, y - 0.06, name, ha="center", va="bottom", fontsize=8, color=QUIET)
     for rank, cells in enumerate(holdings.cells):
         for place, held in enumerate(cells):
-            draw_cell(axes, x + (place + GAP / 2) * width, y + (rank + GAP / 2) * height, width * (1 - GAP),
+            draw_cell(axes, lefts[place] + GAP / 2 * width, y + (rank + GAP / 2) * height, width * (1 - GAP),
                       height * (1 - GAP), held, place, style, (rank, place) in outlined)
 
 

@@ -121,9 +121,9 @@ class Plan:
 
 
 def times(amount: Fraction) -> str:
-    """An amount in units of M, to at most two decimals: `3.0 ×`, `1.75 ×`."""
-    text = f"{float(amount):.2f}"
-    return f"{text[:-1] if text.endswith('0') else text} ×"
+    """An amount in units of M: `3.0 ×`, `1.75 ×`, `0.625 ×`; two decimals where it would not end, `1.33 ×`."""
+    decimals = next((num for num in (1, 2, 3) if (amount * 10**num).denominator == 1), 2)
+    return f"{float(amount):.{decimals}f} ×"
 
 
 @cache
