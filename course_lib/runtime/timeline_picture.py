@@ -19,6 +19,7 @@ from course_lib.runtime.pictures import (
     RED,
     TEAL,
     WIDTH_IN,
+    ink_on,
     new_figure,
     quiet,
     to_png,
@@ -131,10 +132,6 @@ def texts(event: "TimelineEvent") -> tuple[str, str]:
         return " ".join([event.name, *map(str, event.labels.values())]), event.name
     peer = f" {event.labels['peer']}" if "peer" in event.labels else ""
     return f"{event.name}{peer}, {human_bytes(event.labels['bytes'])}", event.name
-
-
-def ink_on(colour: str) -> str:
-    return INK if colour in (GREY, CYAN, ORANGE) else "white"
 
 
 def legend(colours: dict[str, str], waits: list[Box], boxes: list[Box]) -> list[Patch]:

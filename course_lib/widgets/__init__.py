@@ -1,0 +1,41 @@
+"""What a notebook shows and the reader moves: widgets, and pictures of what real ranks hold.
+
+    base.py                 Explorable: a widget with a static picture and a sentence for where no browser is
+    explorable.js, .css     what the widgets' own JavaScript stands on
+    holdings.py             who holds which chunk with whose contributions, also read from real tensors
+    collective_plan.py      a collective as its messages, step by step, and what everybody holds in between
+    collective_messages.py  those messages, for every algorithm of course_lib.collectives
+    ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
+    collective_explorer.py, .js  CollectiveExplorer: every collective as a grid of ranks and chunks
+
+Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
+"""
+
+import importlib
+from typing import Any
+
+_HOME = {
+    "CollectiveExplorer": "collective_explorer",
+    "Explorable": "base",
+    "Holdings": "holdings",
+    "HoldingsPicture": "holdings_picture",
+    "RingAllReduce": "ring",
+    "labelled": "holdings",
+    "who_holds_what": "holdings_picture",
+}
+
+__all__ = [
+    "CollectiveExplorer",
+    "Explorable",
+    "Holdings",
+    "HoldingsPicture",
+    "RingAllReduce",
+    "labelled",
+    "who_holds_what",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
