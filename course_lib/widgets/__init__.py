@@ -5,6 +5,7 @@
     holdings.py             who holds which chunk with whose contributions, also read from real tensors
     collective_plan.py      a collective as its messages, step by step, and what everybody holds in between
     collective_messages.py  those messages, for every algorithm of course_lib.collectives
+    chart.py                Chart: measured points beside predicted lines
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
     collective_explorer.py, .js  CollectiveExplorer: every collective as a grid of ranks and chunks
 
@@ -15,6 +16,7 @@ import importlib
 from typing import Any
 
 _HOME = {
+    "Chart": "chart",
     "CollectiveExplorer": "collective_explorer",
     "Explorable": "base",
     "Holdings": "holdings",
@@ -25,6 +27,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Chart",
     "CollectiveExplorer",
     "Explorable",
     "Holdings",

@@ -1,0 +1,108 @@
+"""Measured beside predicted: points and lines in one picture that draws itself.
+
+    Chart("The ring wins from 4 MiB on", "bytes", "seconds",
+          points={"ring, measured": (sizes, times)}, lines={"ring, alpha + beta M": (sizes, predicted)}, log="xy")
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import EngFormatter, FuncFormatter
+
+from course_lib.runtime.pictures import INK, RANK_COLOURS, new_figure, quiet, to_png
+
+Series = tuple[Sequence[float], Sequence[float]]
+HEIGHT_IN = 3.9
+BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+@dataclass(frozen=True)
+class Chart:
+    """`points` and `lines` by name: (xs, ys) each. A point and a line whose names begin alike (up to the first comma)
+    share a colour.
+
+    x and y name the axes with their units: seconds ("... (s)") are written with prefixes, bytes ("... (bytes)") in KiB
+    and MiB. `log` is "", "x", "y" or "xy". `marks` are vertical lines: where, and what is there. ValueError for series
+    of unequal length, or for values that a logarithmic axis cannot show.
+    """
+
+    headline: str
+    x: str
+    y: str
+    points: Mapping[str, Series] = field(default_factory=dict)
+    lines: Mapping[str, Series] = field(default_factory=dict)
+    log: str = ""
+    marks: Mapping[float, str] = field(default_factory=dict)
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        if self.log not in ("", "x", "y", "xy"):
+            raise ValueError(f'log={self.log!r}: expected "", "x", "y" or "xy"')
+        if not {**self.points, **self.lines}:
+            raise ValueError("neither points nor lines: expected at least one series")
+        for name, (xs, ys) in {**self.points, **self.lines}.items():
+            if len(xs) != len(ys):
+                raise ValueError(f"{name!r} has {len(xs)} x and {len(ys)} y: expected as many of one as of the other")
+            for axis, values in (("x", xs), ("y", ys)):
+                if axis in self.log and not all(value > 0 for value in values):
+                    raise ValueError(f"{name!r} has {min(values)} on its logarithmic {axis} axis: expected above 0")
+
+    def __repr__(self) -> str:
+        return f"Chart: {self.headline} ({self.y} over {self.x}: {', '.join([*self.points, *self.lines])})"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return {"text/plain": repr(self), "image/png": self.png()}
+
+    def png(self) -> bytes:
+        figure = new_figure(HEIGHT_IN, self.headline, self.detail)
+        axes = figure.subplots()
+        colour = self._colours()
+        for name, (xs, ys) in self.lines.items():
+            axes.plot(xs, ys, color=colour[family(name)], lw=1.8, label=name, alpha=0.85)
+        for name, (xs, ys) in self.points.items():
+            axes.plot(xs, ys, "o", color=colour[family(name)], ms=5.5, mec="white", mew=0.8, label=name)
+        for where, what in self.marks.items():
+            axes.axvline(where, color=INK, lw=0.9, ls=":")
+            axes.annotate(what, (where, 1), (4, -2), xycoords=("data", "axes fraction"), textcoords="offset points",
+                          fontsize=8, color=INK, va="top")
+        self._scales(axes)
+        axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        return to_png(figure)
+
+    def _colours(self) -> dict[str, str]:
+        families = dict.fromkeys(map(family, [*self.points, *self.lines]))
+        return {name: RANK_COLOURS[number % len(RANK_COLOURS)] for number, name in enumerate(families)}
+
+    def _scales(self, axes: Axes) -> None:
+        quiet(axes)
+        axes.grid(color="#E6E6E6", lw=0.6)
+        for direction, label, axis in (("x", self.x, axes.xaxis), ("y", self.y, axes.yaxis)):
+            is_log = direction in self.log
+            if is_log:
+                in_binary = label.endswith("(bytes)")
+                getattr(axes, f"set_{direction}scale")("log", base=2 if in_binary else 10)
+            if label.endswith("(bytes)"):
+                axis.set_major_formatter(FuncFormatter(lambda value, _: binary(value)))
+                label = label.removesuffix(" (bytes)")
+            elif label.endswith("(s)"):
+                axis.set_major_formatter(EngFormatter("s"))
+                label = label.removesuffix(" (s)")
+            axis.set_label_text(label, fontsize=9, color=INK)
+
+
+def family(name: str) -> str:
+    """`ring` for `ring, measured`: what points and lines of one colour have in common."""
+    return name.split(",")[0]
+
+
+def binary(num_bytes: float) -> str:
+    """`64 MiB`; a power of two is written without a fraction."""
+    if num_bytes < 1:
+        return f"{num_bytes:g} B"
+    step = min(int(math.log2(num_bytes) // 10), len(BINARY_UNITS) - 1)
+    return f"{num_bytes / 1024**step:g} {BINARY_UNITS[step]}"

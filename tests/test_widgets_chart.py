@@ -1,0 +1,44 @@
+"""Charts say what they show, refuse what they cannot, and are not blank."""
+
+import io
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from course_lib.widgets import Chart
+from course_lib.widgets.chart import binary
+
+SIZES, TIMES = [1024, 2**20, 2**26], [1e-4, 1e-3, 0.1]
+
+
+def chart(**changes):
+    parts = {"headline": "rings win", "x": "message (bytes)", "y": "time (s)", "log": "xy",
+             "points": {"ring, measured": (SIZES, TIMES)}, "lines": {"ring, predicted": (SIZES, TIMES)}}
+    return Chart(**(parts | changes))
+
+
+def test_a_chart_is_one_png_and_one_stable_sentence():
+    bundle = chart(marks={2**21: "here"})._repr_mimebundle_()
+    assert bundle["text/plain"] == "Chart: rings win (time (s) over message (bytes): ring, measured, ring, predicted)"
+    assert np.unique(imread(io.BytesIO(bundle["image/png"]))[..., :3].reshape(-1, 3), axis=0).shape[0] > 20
+
+
+def test_what_is_measured_and_what_is_predicted_of_one_thing_share_a_colour():
+    colours = chart(points={"ring, measured": (SIZES, TIMES), "tree, measured": (SIZES, TIMES)})._colours()
+    assert set(colours) == {"ring", "tree"} and colours["ring"] != colours["tree"]
+
+
+@pytest.mark.parametrize(("changes", "complaint"), [
+    ({"log": "z"}, 'expected "", "x", "y" or "xy"'),
+    ({"points": {"ring": ([1, 2], [1])}}, "2 x and 1 y"),
+    ({"points": {"ring": ([0, 2], [1, 2])}}, "logarithmic x axis"),
+    ({"points": {}, "lines": {}}, "at least one series"),
+])
+def test_a_chart_that_cannot_be_drawn_says_why(changes, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        chart(**changes)
+
+
+def test_bytes_are_written_in_binary_units():
+    assert [binary(size) for size in (1, 1024, 3 * 2**19, 64 * 2**20)] == ["1 B", "1 KiB", "1.5 MiB", "64 MiB"]
