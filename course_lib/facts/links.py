@@ -18,6 +18,7 @@ NVIDIA_BLACKWELL = "NVIDIA, Blackwell architecture technical brief"
 IBTA = "InfiniBand Trade Association, roadmap: 4x links"
 PCI_SIG = "PCI-SIG, PCI Express base specification, 128b/130b"
 SCALING_BOOK = "Austin et al., How to Scale Your Model, chapter TPUs"
+NCCL_TUNING = "NCCL, src/graph/tuning.cc: latency of one ring step, protocol Simple"
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,12 @@ LINKS: tuple[Interconnect, ...] = (
     Interconnect("TPU v5e ICI", "torus", Fact(4 * 45, "GB/s", SCALING_BOOK, "2025"),
                  "4 links of 45 GB/s in a 2D torus, 16 x 16 chips in a pod", neighbours=4),
 )
+
+# What one step costs however short the message: the alpha of NCCL's own cost model.
+NCCL_STEP_LATENCY: dict[str, Fact] = {
+    "inside a node": Fact(3.4, "us", NCCL_TUNING, "2021"),
+    "between nodes": Fact(9.6, "us", NCCL_TUNING, "2021"),
+}
 
 
 def interconnect(name: str) -> Interconnect:

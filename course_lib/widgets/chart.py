@@ -82,10 +82,11 @@ class Chart:
         quiet(axes)
         axes.grid(color="#E6E6E6", lw=0.6)
         for direction, label, axis in (("x", self.x, axes.xaxis), ("y", self.y, axes.yaxis)):
-            is_log = direction in self.log
-            if is_log:
-                in_binary = label.endswith("(bytes)")
-                getattr(axes, f"set_{direction}scale")("log", base=2 if in_binary else 10)
+            if direction in self.log:
+                getattr(axes, f"set_{direction}scale")("log", base=10 if label.endswith("(s)") else 2)
+                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            else:
+                getattr(axes, f"set_{direction}lim")(**{"left" if direction == "x" else "bottom": 0})
             if label.endswith("(bytes)"):
                 axis.set_major_formatter(FuncFormatter(lambda value, _: binary(value)))
                 label = label.removesuffix(" (bytes)")
