@@ -22,3 +22,8 @@ def exercises_of(chapter: int) -> list[Exercise]:
         chapters = dict.fromkeys(number.partition(".")[0] for number in _EXERCISES)
         raise ValueError(f"chapter {chapter!r} has no exercises: expected one of {', '.join(chapters)}")
     return found
+
+
+def functions() -> set[str]:
+    """The names of all functions that readers write."""
+    return {each.function for each in _EXERCISES.values()}
