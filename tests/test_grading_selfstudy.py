@@ -36,6 +36,9 @@ def test_a_correct_answer_passes_with_its_points_and_the_measured_bytes_beside_t
     (toys.a_sparse_tensor, "rank 0 returned a torch.sparse_coo tensor"),
     (toys.put_into_the_input, "the result is in the input, and not returned"),
     (toys.by_the_library, "it calls torch.distributed's own all_gather: write it with send and recv"),
+    (toys.by_the_course, "it uses course_lib.collectives (ring_all_gather)"),
+    (toys.by_the_course_as_a_module, "it uses course_lib.collectives (collectives)"),
+    (toys.by_the_course_imported_inside, "it uses course_lib.collectives (course_lib.collectives)"),
     (toys.divides_by_zero, "return tensor / (1 // 0)"),
     (toys.not_implemented_elsewhere, "no kernel for this dtype"),
     (toys.exits, "called sys.exit"),
@@ -47,6 +50,10 @@ def test_a_wrong_answer_is_refused_with_its_cause(function, words):
     report = check_exercise(Swap(), function)
     assert report.verdict is Verdict.WRONG and report.points == 0
     assert words in report.cause
+
+
+def test_a_method_called_like_a_collective_is_none():
+    assert check_exercise(Swap(), toys.swapped_by_a_method_called_like_a_collective).passed
 
 
 @pytest.mark.parametrize("function, words", [
