@@ -9,4 +9,12 @@ from course_lib.facts.all_reduce import MEASURED_ALL_REDUCE, MeasuredAllReduce
 from course_lib.facts.fact import Fact
 from course_lib.facts.links import LINKS, NCCL_STEP_LATENCY, Interconnect, interconnect
 
-__all__ = ["LINKS", "MEASURED_ALL_REDUCE", "NCCL_STEP_LATENCY", "Fact", "Interconnect", "MeasuredAllReduce", "interconnect"]
+__all__ = [
+    "LINKS",
+    "MEASURED_ALL_REDUCE",
+    "NCCL_STEP_LATENCY",
+    "Fact",
+    "Interconnect",
+    "MeasuredAllReduce",
+    "interconnect",
+]
