@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from course_lib.runtime.pictures import BLUE, INK, rank_colour
-from course_lib.widgets.cells_picture import BORDER, QUIET, CellStyle, canvas, draw_cell
+from course_lib.widgets.cells_picture import BORDER, QUIET, CellStyle, canvas, draw_cell, key_to_cells
 from course_lib.widgets.collective_plan import Plan
 
 WIDTH, HEIGHT = 9.0, 6.3  # inches
 RADII = (3.55, 2.45)  # of the ellipse that the boxes stand on
+MIDDLE = (HEIGHT - 0.3) / 2
 TOKEN = (0.19, 0.36)  # width and height of a chunk beside its arrow
 LANES_IN, COLUMN_IN = 0.5, 0.19
 
@@ -31,7 +32,7 @@ def draw(ring: Plan, step: int, said: dict[str, Any]) -> Figure:
         for rank in range(ring.num_ranks):
             link(axes, ring, rank, None, ())
     centre(axes, said)
-    axes.text(WIDTH / 2, HEIGHT - 0.02, "place in a box = chunk, colour and height = the rank whose share is in the sum",
+    axes.text(WIDTH / 2, HEIGHT - 0.02, key_to_cells(CellStyle(ring.num_ranks, adds=True)),
               ha="center", va="bottom", fontsize=8, color=QUIET)
     return figure
 
@@ -39,7 +40,7 @@ def draw(ring: Plan, step: int, said: dict[str, Any]) -> Figure:
 def place(ring: Plan, rank: float) -> tuple[float, float]:
     """Where rank `rank` stands; fractions lie on the way to the next one. Rank 0 is at the top, then clockwise."""
     angle = 2 * math.pi * rank / ring.num_ranks - math.pi / 2
-    return WIDTH / 2 + RADII[0] * math.cos(angle), (HEIGHT - 0.3) / 2 + RADII[1] * math.sin(angle)
+    return WIDTH / 2 + RADII[0] * math.cos(angle), MIDDLE + RADII[1] * math.sin(angle)
 
 
 def size(ring: Plan) -> tuple[float, float]:
@@ -78,9 +79,11 @@ def link(axes: Axes, ring: Plan, rank: int, chunk: int | None, cell: tuple) -> N
     axes.add_patch(Rectangle((x - wide / 2 - 0.03, y - tall / 2 - 0.03), wide + 0.06, tall + 0.06, color="white", lw=0,
                              zorder=1.5))
     draw_cell(axes, x - wide / 2, y - tall / 2, wide, tall, cell, chunk, CellStyle(ring.num_ranks, adds=True))
-    outwards = 1 if x > WIDTH / 2 else -1  # beside the chunk, where no box is
-    axes.text(x + outwards * 0.16, y, f"chunk {chunk}", fontsize=8, color=INK, va="center",
-              ha="left" if outwards > 0 else "right", zorder=3, bbox={"facecolor": "white", "lw": 0, "pad": 1})
+    right, down = (x - WIDTH / 2) / RADII[0], (y - MIDDLE) / RADII[1]
+    beside = abs(right) > abs(down) - 0.01  # the name stands on the outer side of the chunk, where no box is
+    dx, dy = (math.copysign(0.16, right), 0) if beside else (0, math.copysign(tall / 2 + 0.11, down))
+    axes.text(x + dx, y + dy, f"chunk {chunk}", fontsize=8, color=INK, va="center", zorder=3,
+              ha="center" if not beside else "left" if right > 0 else "right")
 
 
 def covers(ring: Plan, rank: float, at: float) -> bool:
@@ -90,7 +93,7 @@ def covers(ring: Plan, rank: float, at: float) -> bool:
 
 
 def centre(axes: Axes, said: dict[str, Any]) -> None:
-    x, y = WIDTH / 2, (HEIGHT - 0.3) / 2
+    x, y = WIDTH / 2, MIDDLE
     bar = 2.6
     axes.text(x, y - 0.55, said["phase"], ha="center", va="center", fontsize=14, fontweight="bold", color=INK)
     axes.text(x, y - 0.27, said["doing"], ha="center", va="center", fontsize=9, color=QUIET)
