@@ -2,7 +2,7 @@
 // right. Python has computed every step (collective_explorer.py).
 
 const LEAST_WIDTH = 760; // drawn for at least this; narrower pages see it smaller
-const AREA = { arcs: 112, names: 76, bars: 200, top: 86, gap: 16 };
+const AREA = { arcs: 112, names: 86, bars: 200, top: 80, gap: 16 };
 
 export default {
   render({ model, el }) {
@@ -24,7 +24,7 @@ export default {
     const onChosen = () => { which.set(name(chosen())); ranks.set(model.get("num_ranks"), chosen().ranks); };
     const parameters = "change:op change:algorithm change:num_ranks";
     const [play, , stepSlider] = steps.controls; // at most four: the step slider also leads back to the start
-    const view = shell(el, [which, ranks, stepSlider, play]);
+    const view = shell(el, [which, ranks, play, stepSlider]);
     const stopWatching = view.onWidth(steps.redraw);
     model.on("change:frames", onChosen);
     model.on(parameters, onChosen);
@@ -78,7 +78,7 @@ function layout(shown, available) {
 function drawNames(grid, shown) {
   const middle = (rank) => grid.top(rank) + grid.row / 2;
   const names = shown.states[0].flatMap((_, rank) => [
-    svg("rect", { x: AREA.arcs + 8, y: px(middle(rank) - 6), width: 12, height: 12, rx: 2, fill: PALETTE.ranks[rank] }),
+    svg("rect", { x: AREA.arcs + 9, y: px(middle(rank) - 6), width: 12, height: 12, rx: 2, fill: PALETTE.ranks[rank] }),
     svg("text", { class: "strong end", x: AREA.arcs + AREA.names - 8, y: px(middle(rank) + 4.5) }, `rank ${rank}`),
   ]);
   const wide = grid.column > 52;

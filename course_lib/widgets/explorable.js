@@ -47,6 +47,7 @@ function slider({ label, values, value, onInput, show = String }) {
   }
   function set(chosen, among = values) {
     values = among;
+    output.style.minWidth = `${Math.max(...values.map((each) => show(each).length))}ch`; // or the controls move about
     input.min = 0;
     input.max = values.length - 1;
     input.value = values.indexOf(chosen);
@@ -108,7 +109,7 @@ function shell(root, controls) {
 /**
  * Play, reset and a step slider over the frames that Python has sent; the step is the trait `step`.
  *
- * draw(step) shows a step at rest. move(step, share) shows it on its way, 0 <= share < 1, once for each frame of the
+ * draw(step, playing) shows a step at rest. move(step, share) shows it on its way, 0 <= share < 1, once for each frame of the
  * screen; readers who want no motion see one step after the other instead. Call close() when the widget goes.
  */
 function stepper(model, { draw, move, moveMs = 900, restMs = 500 }) {
@@ -124,7 +125,7 @@ function stepper(model, { draw, move, moveMs = 900, restMs = 500 }) {
     label: "step", values: all(), value: step(), show: (number) => `${number} of ${last()}`,
     onInput: (number) => { stop(); go(number); },
   });
-  const redraw = () => draw(step());
+  const redraw = () => draw(step(), request !== null);
   const onStep = () => { steps.set(step()); if (onItsWay) move(step(), 0); else redraw(); };
   const onFrames = () => { stop(); steps.set(step(), all()); redraw(); };
   model.on("change:step", onStep);
@@ -183,22 +184,22 @@ function ranksIn(cell, numRanks) {
  * One place of one rank's buffer. adds: a stripe for each share, at its rank's height; otherwise the whole cell is one
  * rank's, and has its chunk's number. Returns a <g>.
  */
-function drawCell({ x, y, width, height, cell, numRanks, adds, marked = false, number = true }) {
-  const inset = Math.min(3, 0.12 * Math.min(width, adds ? height / numRanks : height));
+function drawCell({ x, y, width, height, cell, numRanks, adds, marked = false }) {
+  const tall = adds ? height / numRanks : height;
+  const [insetX, insetY] = [Math.min(3, 0.1 * width), Math.min(3, 0.12 * tall)];
   const group = svg("g", {}, svg("rect", {
-    class: `cell${cell.length ? "" : " empty"}${marked ? " marked" : ""}`, x: px(x), y: px(y), width: px(width), height: px(height), rx: 2,
+    class: `cell${cell.length ? "" : " empty"}${marked ? " marked" : ""}`,
+    x: px(x), y: px(y), width: px(width), height: px(height), rx: 2,
   }));
   for (const rank of ranksIn(cell, numRanks)) {
-    const tall = adds ? height / numRanks : height;
     const top = adds ? y + rank * tall : y;
     group.append(svg("rect", {
-      x: px(x + 2 * inset), y: px(top + inset), width: px(width - 4 * inset), height: px(tall - 2 * inset),
+      x: px(x + insetX), y: px(top + insetY), width: px(width - 2 * insetX), height: px(tall - 2 * insetY),
       fill: PALETTE.ranks[rank],
     }));
-    if (!adds && number) {
-      group.append(svg("text", {
-        class: "number", x: px(x + width / 2), y: px(y + height / 2), fill: PALETTE.onRanks[rank],
-      }, String(cell[1])));
+    if (!adds) {
+      const style = `fill: ${PALETTE.onRanks[rank]}`; // an attribute would lose against the style sheet
+      group.append(svg("text", { class: "number", x: px(x + width / 2), y: px(y + height / 2), style }, String(cell[1])));
     }
   }
   return group;

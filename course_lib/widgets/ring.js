@@ -9,7 +9,7 @@ export default {
     const frames = () => model.get("frames");
     let onTheWay = null; // the step whose chunks travel now, and what moves them
 
-    const steps = stepper(model, { draw: (step) => drawStep(step, 1), move });
+    const steps = stepper(model, { draw: (step, playing) => drawStep(step, playing ? 1 : 0.5, true), move });
     const ranks = slider({
       label: "ranks", values: [2, 3, 4, 5, 6, 7, 8], value: model.get("num_ranks"),
       onInput: (chosen) => { model.set("num_ranks", chosen); model.save_changes(); },
@@ -21,18 +21,17 @@ export default {
     steps.redraw();
     return () => { steps.close(); stopWatching(); model.off("change:num_ranks", onRanks); };
 
-    /** share: how far the chunks of this step have come; the boxes change when they have arrived. */
-    function drawStep(step, share) {
+    /** share: where on their links the chunks of this step are; `there`: whether the boxes have them already. */
+    function drawStep(step, share, there) {
       const shown = frames();
       const text = shown.texts[step];
-      const there = share === 1;
       const ring = layout(shown.num_ranks, view.width());
       const picture = svg("svg", { viewBox: `0 0 ${ring.width} ${ring.height}` });
       const tokens = step ? makeTokens(ring, shown, step, share) : [];
       shown.states[step].forEach((_, rank) => picture.append(drawLink(ring, rank)));
       shown.states[there ? step : step - 1].forEach((cells, rank) =>
         picture.append(drawBox(ring, rank, cells, there ? shown.messages[step] : [])));
-      picture.append(...tokens.map((token) => token.node), drawCentre(ring, text),
+      picture.append(...tokens.map((token) => token.node), ...tokens.map((token) => token.label), drawCentre(ring, text),
         svg("text", { class: "quiet small middle", x: ring.cx, y: ring.height - 6 }, shown.key));
       view.say(text.headline, text.detail);
       view.draw(there ? text.key : `${text.key} moving`, `${text.headline}. ${text.detail}`, picture);
@@ -40,7 +39,7 @@ export default {
     }
 
     function move(step, share) {
-      if (share === 0 || onTheWay?.step !== step) onTheWay = { step, tokens: drawStep(step, 0) };
+      if (share === 0 || onTheWay?.step !== step) onTheWay = { step, tokens: drawStep(step, 0, false) };
       for (const token of onTheWay.tokens) token.to(eased(share));
     }
   },
@@ -110,28 +109,33 @@ function drawBox(ring, rank, cells, messages) {
   return group;
 }
 
-/** The chunks that travel in `step`, at the start (0) or the end (1) of their way. */
+/** The chunks that travel in `step`, `share` of their way from rank to rank; their names stay beside the links. */
 function makeTokens(ring, shown, step, share) {
   return shown.messages[step].map(([src, , chunk]) => {
     const [from, to] = ring.free[src];
     const half = { x: TOKEN.width / 2, y: TOKEN.height / 2 };
-    const label = svg("text", { class: "small strong" }, `chunk ${chunk}`);
-    const node = svg("g", { class: "token" },
-      drawCell({ x: -half.x, y: -half.y, width: TOKEN.width, height: TOKEN.height, cell: shown.states[step - 1][src][chunk], numRanks: ring.n, adds: true }),
-      label);
-    const [mx, my] = ring.at(src + 0.5);
-    const [right, down] = [(mx - ring.cx) / ring.rx, (my - ring.cy) / ring.ry];
-    const beside = Math.abs(right) > Math.abs(down) - 0.01; // the name is on the outer side, where no box is
-    label.setAttribute("text-anchor", !beside ? "middle" : right > 0 ? "start" : "end");
-    label.setAttribute("x", beside ? Math.sign(right) * (half.x + 5) : 0);
-    label.setAttribute("y", beside ? 4 : down < 0 ? -half.y - 5 : half.y + 14);
+    const node = svg("g", {}, drawCell({
+      x: -half.x, y: -half.y, width: TOKEN.width, height: TOKEN.height, cell: shown.states[step - 1][src][chunk],
+      numRanks: ring.n, adds: true,
+    }));
     const moveTo = (where) => {
       const [x, y] = ring.at(src + from + (to - from) * where);
       node.setAttribute("transform", `translate(${px(x)} ${px(y)})`);
     };
     moveTo(share);
-    return { node, to: moveTo };
+    return { node, label: linkName(ring, src, `chunk ${chunk}`), to: moveTo };
   });
+}
+
+/** Words on the outer side of a link, clear of what travels on it. */
+function linkName(ring, src, words) {
+  const [x, y] = ring.at(src + 0.5);
+  const [right, down] = [(x - ring.cx) / ring.rx, (y - ring.cy) / ring.ry];
+  const beside = Math.abs(right) > Math.abs(down) - 0.01;
+  const at = beside ? [x + Math.sign(right) * (TOKEN.width / 2 + 9), y + (down < -0.01 ? -1 : 9)]
+    : [x, y + (down < 0 ? -TOKEN.height / 2 - 9 : TOKEN.height / 2 + 17)];
+  const anchor = !beside ? "middle" : right > 0 ? "start" : "end";
+  return svg("text", { class: "small strong", x: px(at[0]), y: px(at[1]), "text-anchor": anchor }, words);
 }
 
 function drawCentre(ring, text) {
