@@ -3,16 +3,18 @@ ranks hold in the end is what the plan says. Many algorithms travel in one launc
 
 import math
 from fractions import Fraction
+from unittest.mock import patch
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from course_lib import collectives
+from course_lib.collectives.messages import Member
 from course_lib.runtime import launch, record_communication
 from course_lib.widgets.collective_messages import MESSAGES, NUM_NODES
 from course_lib.widgets.collective_plan import BOUNDS, plan, times
-from course_lib.widgets.holdings import Holdings, labelled
+from course_lib.widgets.holdings import Holdings, cell_of, labelled
 
 
 def plans(num_ranks):
@@ -21,7 +23,7 @@ def plans(num_ranks):
 
 
 def on_ranks(cases):
-    """On each rank: for each (op, algorithm, num_chunks) its messages, and its buffers before and after."""
+    """On each rank: for each (op, algorithm, num_chunks) what `real` returns."""
     intra, inter = nodes()
     return [real(op, algorithm, num_chunks, intra, inter) for op, algorithm, num_chunks in cases]
 
@@ -38,12 +40,13 @@ def nodes():
 
 
 def real(op, algorithm, num_chunks, intra, inter):
-    """One collective: [(op, peer, bytes)], then what the rank gave and what it got."""
+    """One collective: [(op, peer, bytes)], the rows in each message sent, what the rank gave, and what it got."""
     rank, n = dist.get_rank(), dist.get_world_size()
     mine = labelled(rank, n, num_chunks)
     own_row = mine[rank:rank + 1].clone() if rank < num_chunks else None
     before, got = mine.clone(), mine
-    with record_communication() as log:
+    sent = []
+    with record_communication() as log, patch.object(Member, "_all_at_once", looking_into(sent, num_chunks)):
         if op == "all_reduce" and algorithm == "hierarchical":
             collectives.hierarchical_all_reduce(mine, intra, inter)
         elif op == "all_reduce":
@@ -67,7 +70,18 @@ def real(op, algorithm, num_chunks, intra, inter):
         elif op == "reduce":
             collectives.tree_reduce(mine)
             got = mine if rank == 0 else None
-    return [(event.op, event.peer, event.message_bytes) for event in log.events], before, got
+    return [(event.op, event.peer, event.message_bytes) for event in log.events], sent, before, got
+
+
+def looking_into(sent, num_chunks):
+    """Member's way to send, which also keeps the rows of every message sent."""
+    original = Member._all_at_once
+
+    def send_and_keep(self, messages):
+        sent.extend(tensor.clone().view(-1, num_chunks) for kind, tensor, _ in messages if kind is dist.isend)
+        original(self, messages)
+
+    return send_and_keep
 
 
 def planned_events(shown, rank):
@@ -79,17 +93,29 @@ def planned_events(shown, rank):
     return events
 
 
+def planned_contents(shown, rank):
+    """The cells in each message that one rank sends: what the plan says that it holds at that moment."""
+    return [[state.cells[rank][place] for place in message.chunks]
+            for state, step in zip(shown.states, shown.steps) for message in step.messages if message.src == rank]
+
+
+def contents_of(rows, rank, num_ranks):
+    return [cell_of(row, rank, num_ranks) for row in rows.tolist()]
+
+
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5, 6, 8])
-def test_each_plan_is_what_real_ranks_send_in_order_and_what_they_hold_before_and_after(num_ranks):
+def test_each_plan_is_what_real_ranks_send_in_order_with_its_contents_and_what_they_hold_before_and_after(num_ranks):
     shown = plans(num_ranks)
     ranks = launch(on_ranks, [(p.op, p.algorithm, p.num_chunks) for p in shown], world_size=num_ranks)
     for number, expected in enumerate(shown):
         name = f"{expected.op} {expected.algorithm}"
-        events, before, after = zip(*(rank[number] for rank in ranks))
+        events, sent, before, after = zip(*(rank[number] for rank in ranks))
         M = expected.num_chunks**2 * 8  # bytes: int64 (num_chunks, num_chunks)
         for rank in range(num_ranks):
             planned = [(op, peer, size * M) for op, peer, size in planned_events(expected, rank)]
             assert list(events[rank]) == planned, f"{name}, rank {rank}"
+            contents = [contents_of(rows, rank, num_ranks) for rows in sent[rank]]
+            assert contents == planned_contents(expected, rank), f"{name}, rank {rank}"
         assert Holdings.of(before, expected.num_chunks) == expected.before, name
         assert Holdings.of(after, expected.num_chunks) == expected.after, name
 

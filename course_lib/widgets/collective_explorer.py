@@ -50,7 +50,7 @@ class CollectiveExplorer(SteppedExplorable, script="collective_explorer.js"):
         asked[proposal.trait.name] = proposal.value
         try:
             plan(**asked)
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise BadParameter(str(error)) from None
         return proposal.value
 
