@@ -114,7 +114,7 @@ function makeTokens(ring, shown, step, share) {
   return shown.messages[step].map(([src, , chunk]) => {
     const [from, to] = ring.free[src];
     const half = { x: TOKEN.width / 2, y: TOKEN.height / 2 };
-    const node = svg("g", {}, drawCell({
+    const node = svg("g", { class: "token" }, drawCell({
       x: -half.x, y: -half.y, width: TOKEN.width, height: TOKEN.height, cell: shown.states[step - 1][src][chunk],
       numRanks: ring.n, adds: true,
     }));
@@ -135,7 +135,7 @@ function linkName(ring, src, words) {
   const at = beside ? [x + Math.sign(right) * (TOKEN.width / 2 + 9), y + (down < -0.01 ? -1 : 9)]
     : [x, y + (down < 0 ? -TOKEN.height / 2 - 9 : TOKEN.height / 2 + 17)];
   const anchor = !beside ? "middle" : right > 0 ? "start" : "end";
-  return svg("text", { class: "small strong", x: px(at[0]), y: px(at[1]), "text-anchor": anchor }, words);
+  return svg("text", { class: "link-name small strong", x: px(at[0]), y: px(at[1]), "text-anchor": anchor }, words);
 }
 
 function drawCentre(ring, text) {
