@@ -77,7 +77,7 @@ class CollectiveExplorer(SteppedExplorable, script="collective_explorer.js"):
             "busiest": float(shown.busiest),
             "bound": float(shown.bound),
             "bound_text": f"bound {times(shown.bound)}",
-            "key": f"{key_to_cells(CellStyle(shown.num_ranks, adds(shown)))}; dark frame = has just arrived",
+            "key": f"{key_to_cells(CellStyle(shown.num_ranks, adds(shown)))}; framed = has just arrived",
             "texts": [texts(shown, step) for step in steps],
         }
 
