@@ -129,7 +129,16 @@ class Plan:
             against = f"its busiest rank moves {bound}: {a} {name} cannot do with less"
         else:
             against = f"its busiest rank moves {times(self.busiest)}, {a} {name} could do with {bound}"
+        if self.algorithm == "hierarchical":
+            against += f"; each rank sends only {times(self.sent_between_nodes)} to the other node"
         return f"{self.num_steps} step{'s' * (self.num_steps != 1)}, one after the other; {against}"
+
+    @property
+    def sent_between_nodes(self) -> Fraction:
+        """What rank 0 sends to ranks of other nodes, of which there are NUM_NODES."""
+        g = self.num_ranks // NUM_NODES
+        messages = (message for step in self.steps for message in step.messages if message.src == 0)
+        return sum((self.message_size(message) for message in messages if message.dst >= g), Fraction(0))
 
 
 def times(amount: Fraction) -> str:
