@@ -50,7 +50,10 @@ def send(connection: socket.socket, kind: bytes, payload: bytes = b"") -> None:
 
 
 def receive(connection: socket.socket, limit: int = 1 << 30) -> tuple[bytes, bytes]:
-    """The next message; waits for it as long as the connection's own timeout says. EOFError when the other end closed."""
+    """The next message; waits for it as long as the connection's own timeout says.
+
+    EOFError when the other end closed, BadFrame for a message of more than `limit` bytes.
+    """
     header = _exactly(connection, HEADER.size)
     kind, length = HEADER.unpack(header)
     if length > limit:

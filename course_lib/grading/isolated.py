@@ -18,8 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,14 +26,15 @@ from typing import Any
 
 import torch
 
-from course_lib.grading import frames, sandbox
+from course_lib.grading import frames, privileges, sandbox
+from course_lib.grading.counters import claimed, counted, owners_of
 from course_lib.grading.exercise import Exercise, Traffic, Trial
-from course_lib.grading.isolated_rank import ANSWER, ERROR, INPUTS, LOADED, READY
-from course_lib.grading.isolated_worker import CLOSE_STORE, CODE, COUNT, FINISH, START
+from course_lib.grading.isolated_rank import ANSWER, ERROR, GO, INPUTS, LOADED, READY
+from course_lib.grading.isolated_worker import CLOSE_STORE, CODE, COUNT, FAILED, FINISH, START
+from course_lib.grading.replies import Failed, read
 from course_lib.runtime import processes
 
 WORKER = Path(__file__).with_name("isolated_worker.py")
-HEADERS_OF_SEGMENT = 66  # Ethernet, IPv4 and TCP with timestamps: what the network counts and the connection does not
 GRACE_S = 0.5  # after the first rank failed: another one may know more
 
 
@@ -51,62 +51,61 @@ class Limits:
     cpu_s: int = 60
 
 
-class Failed(Exception):
-    """The trial has no answers: what a student should hear. `kind`: "not written", "refused" or ""."""
-
-    def __init__(self, message: str, kind: str = "") -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
 class GraderBroken(RuntimeError):
     """Our own side did not work: nothing can be said about the student's code."""
 
 
-class IsolatedRun:
-    """`with IsolatedRun(exercise, cells, isolation) as run: run.trial(trial)`; everything is gone at the end.
+class IsolatedWorker:
+    """`with IsolatedWorker(isolation) as worker`, then `prepare` and any number of `trial`s; in the end all is gone.
 
-    cells: the notebook's code above the check cell, {"source", "name", "own"}. GraderBroken where the worker fails.
+    exercises: those whose classes are not of course_lib, so that their files are shown. hidden: folders that no student
+    code may see. GraderBroken where the worker fails, and from then on a new one is needed.
     """
 
-    def __init__(self, exercise: Exercise, cells: list[dict[str, Any]], isolation: sandbox.Isolation,
-                 limits: Limits | None = None, hidden: tuple[str, ...] = ()) -> None:
-        self.exercise = exercise
-        self.cells = cells
+    def __init__(self, isolation: sandbox.Isolation, limits: Limits | None = None,
+                 exercises: Iterable[Exercise] = (), hidden: tuple[str, ...] = ()) -> None:
         self.isolation = isolation
         self.limits = limits or Limits()
+        self.files = tuple({origin(exercise)[1] for exercise in exercises
+                            if not origin(exercise)[0].startswith("course_lib.")})
         self.hidden = hidden
 
-    def __enter__(self) -> "IsolatedRun":
+    def __enter__(self) -> "IsolatedWorker":
         self.root = tempfile.mkdtemp(prefix="grader-")
-        kind = type(self.exercise)
-        file = inspect.getfile(kind)
-        outside = () if kind.__module__.startswith("course_lib.") else (os.path.realpath(file),)
-        separate = self.isolation.separate
-        self.counting_tool = sandbox.tool("ss") if sys.platform.startswith("linux") else None
-        settings = {
-            "course": str(sandbox.COURSE), "folder": sandbox.FOLDER if separate else self.root, "separate": separate,
-            "exercise": [kind.__module__, os.path.realpath(file), kind.__name__], "function": self.exercise.function,
-            "ss": self.counting_tool, "count_inside": self.counting_tool is None,
-            "uid": 2_000_000_000 + os.getpid() if os.geteuid() == 0 else None, "limits": asdict(self.limits),
-        }
-        self.control, theirs = socket.socketpair()
         self.mark = secrets.token_hex(16)
-        program = [sys.executable, "-I", str(WORKER), str(theirs.fileno()), json.dumps(settings)]
-        if separate:
-            program = sandbox.command(self.root, program, outside, self.hidden)
+        self.counting_tool = sandbox.tool("ss") if privileges.LINUX else None
         self.log = tempfile.TemporaryFile()
-        self.worker = subprocess.Popen(
-            program, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, pass_fds=[theirs.fileno()],
-            env=sandbox.environment() | {processes.context.RANK_MARK: self.mark}, start_new_session=True)
-        theirs.close()
+        self.control, theirs = socket.socketpair()
+        with theirs:
+            self.worker = subprocess.Popen(
+                self._command(theirs.fileno()), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+                pass_fds=[theirs.fileno()], start_new_session=True,
+                env=sandbox.environment() | {processes.context.RANK_MARK: self.mark})
         try:
             self._answer(self.limits.start_s)
-            self.refusal = self._ask(CODE, self.cells)
         except BaseException:
             self.close()
             raise
         return self
+
+    def _command(self, control_fd: int) -> list[str]:
+        separate = self.isolation.separate
+        settings = {
+            "course": str(sandbox.COURSE), "folder": sandbox.FOLDER if separate else self.root, "separate": separate,
+            "ss": self.counting_tool, "count_inside": self.counting_tool is None, "limits": asdict(self.limits),
+            "uid": 2_000_000_000 + os.getpid() if os.geteuid() == 0 else None,  # nobody's, so that limits count for it
+        }
+        program = [sys.executable, "-I", str(WORKER), str(control_fd), json.dumps(settings)]
+        return sandbox.command(self.root, program, self.files, self.hidden) if separate else program
+
+    def prepare(self, exercise: Exercise, cells: list[dict[str, Any]]) -> None:
+        """Have the worker read the student's code. cells: those above the check cell, {"source", "name", "own"}.
+
+        Failed where the code is refused as it stands.
+        """
+        refusal = self._ask(CODE, {"exercise": origin(exercise), "function": exercise.function, "cells": cells})
+        if refusal:
+            raise Failed(refusal, "refused")
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -140,8 +139,9 @@ class IsolatedRun:
         try:
             kind, payload = frames.receive(self.control, limit=1 << 22)
         except (OSError, EOFError, frames.BadFrame) as error:
-            raise GraderBroken(f"the worker does not answer ({error or type(error).__name__}). {self._words()}") from None
-        if kind == b"!":
+            why = str(error) or type(error).__name__
+            raise GraderBroken(f"the worker does not answer ({why}). {self._words()}") from None
+        if kind == FAILED:
             raise GraderBroken(payload.decode(errors="replace"))
         return json.loads(payload) if payload else None
 
@@ -151,8 +151,6 @@ class IsolatedRun:
 
     def trial(self, trial: Trial) -> tuple[list[Any], Traffic]:
         """Answers and traffic of one trial. Failed where there are none, in words for the student."""
-        if self.refusal:
-            raise Failed(self.refusal, "refused")
         pairs = [socket.socketpair() for _ in trial.inputs]
         ranks = Ranks([ours for ours, _ in pairs], self.limits)
         try:
@@ -161,9 +159,10 @@ class IsolatedRun:
                 theirs.close()
             owners = owners_of(ranks.wait(READY, self.limits.start_s))
             self._ask(CLOSE_STORE)
+            ranks.tell(GO, [b""] * trial.world_size)
             ranks.wait(LOADED, self.limits.trial_s)
             before = self._ask(COUNT)
-            ranks.give(trial.inputs)
+            ranks.tell(INPUTS, [saved(value) for value in trial.inputs])
             payloads = ranks.wait(ANSWER, self.limits.trial_s)
             after = self._ask(COUNT)
         finally:
@@ -177,6 +176,19 @@ class IsolatedRun:
         return [reply["answer"] for reply in replies], counted(owners, before, after, trial.world_size)
 
 
+class Deadline:
+    """A point in time, which can come nearer."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._at = time.monotonic() + timeout_s
+
+    def at_most(self, timeout_s: float) -> None:
+        self._at = min(self._at, time.monotonic() + timeout_s)
+
+    def left_s(self) -> float:
+        return self._at - time.monotonic()
+
+
 class Ranks:
     """The grader's ends of the connections to the ranks of one trial."""
 
@@ -185,22 +197,20 @@ class Ranks:
         self.limits = limits
         self.inboxes = [frames.Inbox(limits.result_bytes) for _ in connections]
 
-    def give(self, inputs: list[Any]) -> None:
-        for rank, value in enumerate(inputs):
-            buffer = io.BytesIO()
-            torch.save(value, buffer)
-            self.connections[rank].settimeout(self.limits.trial_s)
+    def tell(self, kind: bytes, payloads: list[bytes]) -> None:
+        for rank, (connection, payload) in enumerate(zip(self.connections, payloads)):
+            connection.settimeout(self.limits.trial_s)
             try:
-                frames.send(self.connections[rank], INPUTS, buffer.getvalue())
+                frames.send(connection, kind, payload)
             except OSError:
-                raise Failed(f"rank {rank} ended before it got its inputs") from None
+                raise Failed(f"rank {rank} ended before it was asked anything") from None
 
     def wait(self, kind: bytes, timeout_s: float) -> list[bytes]:
         """One message of this kind from every rank. Failed where a rank fails, ends, or is late."""
         received: dict[int, bytes] = {}
         failures: list[tuple[int, dict | None]] = []  # rank, and its error; None where its process ended
-        deadline = time.monotonic() + timeout_s
-        for rank, got, payload in self._messages(lambda: deadline - time.monotonic()):
+        deadline = Deadline(timeout_s)
+        for rank, got, payload in self._messages(deadline):
             if got == kind and rank not in received:
                 received[rank] = payload
                 if len(received) == len(self.connections):
@@ -208,7 +218,7 @@ class Ranks:
             elif rank not in received:
                 error = error_in(payload) if got == ERROR else None if got is None else {"words": "sent nonsense"}
                 failures.append((rank, error))
-                deadline = min(deadline, time.monotonic() + GRACE_S)
+                deadline.at_most(GRACE_S)
                 if len(failures) + len(received) == len(self.connections):
                     break
         if failures:
@@ -217,7 +227,7 @@ class Ranks:
         ranks = ", ".join(map(str, waiting))
         raise Failed(too_late(kind, f"rank{'s' * (len(waiting) > 1)} {ranks}", timeout_s))
 
-    def _messages(self, left_s: Callable[[], float]) -> Iterator[tuple[int, bytes | None, bytes]]:
+    def _messages(self, deadline: "Deadline") -> Iterator[tuple[int, bytes | None, bytes]]:
         """(rank, kind, payload) as they come, kind None for a rank that ended; until time is up."""
         with selectors.DefaultSelector() as selector:
             for rank, connection in enumerate(self.connections):
@@ -228,7 +238,7 @@ class Ranks:
                         yield rank, *message
                 except frames.BadFrame:
                     yield rank, b"?", b""
-            while selector.get_map() and (timeout := left_s()) > 0:
+            while selector.get_map() and (timeout := deadline.left_s()) > 0:
                 for key, _ in selector.select(timeout):
                     rank = key.data
                     try:
@@ -245,6 +255,18 @@ class Ranks:
                     if not piece:
                         selector.unregister(key.fileobj)
                         yield rank, None, b""
+
+
+def saved(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def origin(exercise: Exercise) -> tuple[str, str, str]:
+    """Module, file and name of the exercise's class."""
+    kind = type(exercise)
+    return kind.__module__, os.path.realpath(inspect.getfile(kind)), kind.__name__
 
 
 def error_in(payload: bytes) -> dict[str, str]:
@@ -265,7 +287,7 @@ def worst(failures: list[tuple[int, dict | None]]) -> Failed:
         return Failed(f"rank {rank} ended without an answer: its process was ended (os._exit, a crash, or a limit on "
                       "memory, time or the size of files)")
     if error.get("kind") == "not written":
-        return Failed("not written yet" + (f" ({error['words']})" if error["words"] else ""), "not written")
+        return Failed(f"rank {rank}: {error['words']}", "not written")
     if error.get("kind") == "refused":
         return Failed(f"{error['words']} ({error['where']})", "refused")
     name = f"{error['name']}: " if error.get("name") else ""
@@ -278,80 +300,3 @@ def too_late(kind: bytes, who: str, timeout_s: float) -> str:
         return f"the solution cell itself did not end within {timeout_s:g} s on {who}: keep experiments in other cells"
     return (f"{who} did not finish within {timeout_s:g} s: look for a receive that nobody sends to, a circle in which "
             "all send first, or a loop without an end")
-
-
-def owners_of(messages: list[bytes]) -> dict[tuple[int, int], tuple[int, int]]:
-    """Which connection, by its two ports, leads from which rank to which. Said before any student code was there."""
-    ports = [json.loads(message) for message in messages]
-    rank_at = {own: rank for rank, pairs in enumerate(ports) for own, _ in pairs}
-    return {(own, other): (rank_at[own], rank_at[other]) for pairs in ports for own, other in pairs if other in rank_at}
-
-
-def counted(owners: dict[tuple[int, int], tuple[int, int]], before: dict, after: dict, world_size: int) -> Traffic:
-    """What the operating system counted between two readings. Failed where bytes took another way."""
-    start = {(own, other): num for own, other, num in before["connections"]}
-    end = {(own, other): num for own, other, num in after["connections"]}
-    sent = [[0] * world_size for _ in range(world_size)]
-    for ends, (source, target) in owners.items():
-        if ends not in start or ends not in end:
-            raise Failed("the connections between the ranks were closed: keep the process group as it is", "refused")
-        sent[source][target] += end[ends] - start[ends]
-    if "lo_bytes" in after:
-        over_network = (after["lo_bytes"] - before["lo_bytes"]
-                        - HEADERS_OF_SEGMENT * (after["segments"] - before["segments"]))
-        known = sum(map(sum, sent))
-        if over_network > known * 1.03 + 8192 or after["local_sockets"] > 0:
-            raise Failed("data went between the ranks by another way than the process group: use dist.send and "
-                         "dist.recv alone", "refused")
-    return Traffic(sent, exact=False)
-
-
-def claimed(logs: list[Any]) -> Traffic:
-    """What the ranks themselves say they sent."""
-    sent = [[0] * len(logs) for _ in logs]
-    try:
-        for rank, log in enumerate(logs):
-            for peer, num_bytes in log:
-                sent[rank][peer] += int(num_bytes)
-    except (TypeError, ValueError, IndexError):
-        raise Failed("the count of bytes came back damaged") from None
-    return Traffic(sent, exact=True)
-
-
-def read(payload: bytes, max_bytes: int) -> dict[str, Any]:
-    """A rank's reply: checked for its sizes first, then read as plain data, then taken apart. Failed for all else."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(payload)) as archive:
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                raise Failed("the result is not as torch.save writes it")
-        # On "meta" tensors have a size and no memory: a small file may describe a huge tensor.
-        sizes = torch.load(io.BytesIO(payload), weights_only=True, map_location="meta")
-        check(sizes, max_bytes)
-        reply = torch.load(io.BytesIO(payload), weights_only=True)
-        if type(reply) is not dict or "answer" not in reply:
-            raise Failed("the result is not as the grader wrote it")
-        return reply
-    except Failed:
-        raise
-    except Exception as error:  # whatever a forged file makes torch or zipfile raise: it is their word that it is bad
-        raise Failed(f"the result cannot be read as tensors and numbers ({type(error).__name__})") from None
-
-
-def check(value: Any, max_bytes: int, depth: int = 0) -> int:
-    """Bytes of all tensors in `value`. Failed above `max_bytes`, and for types that no answer needs."""
-    if depth > 10:
-        raise Failed("the result is nested too deeply")
-    if type(value) is torch.Tensor:
-        if value.layout is not torch.strided or value.is_quantized:
-            raise Failed("the result holds a tensor that is not a plain one")
-        total = value.numel() * value.element_size()
-    elif type(value) in (list, tuple, dict):
-        parts = [*value.keys(), *value.values()] if type(value) is dict else value
-        total = sum(check(part, max_bytes, depth + 1) for part in parts)
-    elif value is None or type(value) in (bool, int, float, str):
-        total = 0
-    else:
-        raise Failed(f"the result holds a {type(value).__name__}: expected tensors, numbers, strings, lists and dicts")
-    if total > max_bytes:
-        raise Failed(f"the result holds more than {max_bytes:,} bytes")
-    return total

@@ -25,7 +25,7 @@ from torch.distributed import distributed_c10d
 from course_lib.grading import frames, privileges
 from course_lib.grading.student_code import FUNCTIONS_OF, OURS, Code, refusal
 
-READY, LOADED, ANSWER, ERROR, INPUTS = b"R", b"L", b"A", b"E", b"I"
+READY, GO, LOADED, INPUTS, ANSWER, ERROR = b"R", b"G", b"L", b"I", b"A", b"E"
 MAX_MESSAGE = 2000  # characters of an error that are kept
 
 
@@ -57,6 +57,7 @@ def be_rank(task: Task, rank: int, connection: socket.socket) -> None:
                             world_size=task.world_size, timeout=timedelta(seconds=300))
     dist.barrier()  # or a slow rank would still be connecting while a fast one already fails
     frames.send(connection, READY, json.dumps(ports()).encode())
+    frames.receive(connection)  # GO: what we met over is closed to writing now
     forbid(task.operations)
     namespace, failures = execute(task.code)
     frames.send(connection, LOADED)
@@ -64,7 +65,7 @@ def be_rank(task: Task, rank: int, connection: socket.socket) -> None:
     try:
         payload = ANSWER, answer(task, namespace, failures, torch.load(io.BytesIO(inputs), weights_only=True))
     except BaseException as error:  # also SystemExit and KeyboardInterrupt: here is where the student's code ends
-        payload = ERROR, described(error, task.code)
+        payload = ERROR, described(error, task)
     frames.send(connection, *payload)
     while True:  # stay, or the others would see a closed connection
         frames.receive(connection)
@@ -122,6 +123,10 @@ def forbid(operations: frozenset[str] | None) -> None:
     sys.modules[OURS] = None
 
 
+class NotWritten(Exception):
+    """There is no function to call."""
+
+
 class Refused(RuntimeError):
     """A library's collective was called where the exercise asks for one."""
 
@@ -150,7 +155,8 @@ def execute(code: Code) -> tuple[dict[str, Any], list[BaseException]]:
 def answer(task: Task, namespace: dict[str, Any], failures: list[BaseException], inputs: Any) -> bytes:
     function = namespace.get(task.function)
     if not callable(function):
-        raise failures[-1] if failures else NotImplementedError(f"{task.function} is not defined")
+        raise failures[-1] if failures else NotWritten(f"not written yet: no function {task.function} in the cells "
+                                                       "above the check cell")
     log = None
     if task.count_inside:
         from course_lib.runtime import record_communication
@@ -164,16 +170,22 @@ def answer(task: Task, namespace: dict[str, Any], failures: list[BaseException],
     return buffer.getvalue()
 
 
-def described(error: BaseException, code: Code) -> bytes:
+def described(error: BaseException, task: Task) -> bytes:
     """Kind, words and the last line of the student's cells, for the feedback. All of it may be forged."""
-    where = ""
+    where, raised_in = "", ""
     for frame in traceback.extract_tb(error.__traceback__):
-        if frame.filename in code.sources:
+        raised_in = frame.name
+        if frame.filename in task.code.sources:
             where = f"{frame.filename.strip('<>')}, line {frame.lineno}: {(frame.line or '').strip()}"
-    kind = "not written" if isinstance(error, NotImplementedError) else "refused" if isinstance(error, Refused) else ""
     try:
         words = str(error)
     except BaseException:
         words = "(an error without words)"
+    kind = "refused" if isinstance(error, Refused) else ""
+    if isinstance(error, NotWritten) or isinstance(error, NotImplementedError) and where:
+        kind = "not written"
+        if isinstance(error, NotImplementedError):
+            own = raised_in == task.function
+            words = "not written yet" if own else f"it calls {raised_in}, which is not written yet"
     return json.dumps({"kind": kind, "name": type(error).__name__[:200], "words": words[:MAX_MESSAGE],
                        "where": where[:MAX_MESSAGE]}).encode()

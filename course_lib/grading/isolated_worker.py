@@ -19,7 +19,7 @@ import time
 
 CODE, START, CLOSE_STORE, COUNT, FINISH, FAILED = b"C", b"S", b"T", b"N", b"F", b"!"
 SOCKET_LINE = re.compile(r"\s\S+:(\d+)\s+\S+:(\d+)\s")
-BYTES_SENT = re.compile(r"\bbytes_sent:(\d+)")
+BYTES_SENT, BYTES_SENT_AGAIN = re.compile(r"\bbytes_sent:(\d+)"), re.compile(r"\bbytes_retrans:(\d+)")
 
 
 def main(control_fd: str, settings_text: str) -> None:
@@ -43,8 +43,7 @@ class Worker:
         self.control = control
         self.settings = settings
         self.separate = settings["separate"]
-        self.exercise = load_exercise(*settings["exercise"])
-        self.code = None
+        self.asked: dict = {}  # of the exercise at hand: what a Task needs
         self.store = ""
         self.number = 0
         if privileges.LINUX:
@@ -64,9 +63,13 @@ class Worker:
             except (OSError, subprocess.SubprocessError) as error:
                 frames.send(self.control, FAILED, f"{type(error).__name__}: {error}".encode())
 
-    def prepare(self, cells: list[dict]) -> str | None:
-        self.code = student_code.prepare(cells, self.exercise.operations)
-        return self.code.refusal
+    def prepare(self, request: dict) -> str | None:
+        """Read the student's code; why it is refused, or None."""
+        exercise = load_exercise(*request["exercise"])
+        code = student_code.prepare(request["cells"], exercise.operations)
+        self.asked = {"run": type(exercise).run, "operations": exercise.operations, "code": code,
+                      "function": request["function"]}
+        return code.refusal
 
     def start(self, world_size: int) -> None:
         """Fork the ranks around the connections that follow the request."""
@@ -81,7 +84,7 @@ class Worker:
             scratch = os.path.join(self.settings["folder"], f"scratch-{self.number}-{rank}")
             os.makedirs(scratch, exist_ok=True)
             task = isolated_rank.Task.named(
-                **self.settings, run=type(self.exercise).run, operations=self.exercise.operations, code=self.code,
+                **self.settings, **self.asked,
                 store=os.path.join(self.store, "ranks"), scratch=scratch, world_size=world_size)
             if os.fork() == 0:
                 become_rank(task, rank, socket.socket(fileno=connection))
@@ -97,15 +100,15 @@ class Worker:
             privileges.mount("tmpfs", self.store, flags)
 
     def count(self) -> dict:
-        """Bytes by connection and, in a network of our own, all bytes that crossed it."""
+        """(own port, other port, bytes sent, of these sent again) of every connection; in a network of our own also
+        all bytes that crossed it."""
         if not self.settings["ss"]:
             return {"connections": []}
-        listing = subprocess.run([self.settings["ss"], "-tinHO"], capture_output=True, text=True, timeout=10, check=True)
-        connections = []
-        for line in listing.stdout.splitlines():
-            ends, sent = SOCKET_LINE.search(line), BYTES_SENT.search(line)
-            if ends:
-                connections.append((int(ends[1]), int(ends[2]), int(sent[1]) if sent else 0))
+        listing = subprocess.run([self.settings["ss"], "-tinHO"], capture_output=True, text=True, timeout=10)
+        listing.check_returncode()
+        connections = [(int(ends[1]), int(ends[2]), *(int(found[1]) if (found := counter.search(line)) else 0
+                                                      for counter in (BYTES_SENT, BYTES_SENT_AGAIN)))
+                       for line in listing.stdout.splitlines() if (ends := SOCKET_LINE.search(line))]
         return {"connections": connections, **(network_totals() if self.separate else {})}
 
     def finish(self) -> None:
@@ -151,7 +154,7 @@ def become_rank(task: object, rank: int, connection: socket.socket) -> None:
         isolated_rank.be_rank(task, rank, connection)
     except BaseException as error:
         try:
-            frames.send(connection, isolated_rank.ERROR, isolated_rank.described(error, task.code))
+            frames.send(connection, isolated_rank.ERROR, isolated_rank.described(error, task))
         except BaseException:
             pass
     finally:

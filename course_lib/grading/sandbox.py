@@ -84,7 +84,10 @@ def environment() -> dict[str, str]:
 
 
 def command(root: str, program: list[str], files: tuple[str, ...] = (), hidden: tuple[str, ...] = ()) -> list[str]:
-    """`program` in namespaces, in a file system put together at the empty folder `root`: `files` too, `hidden` never."""
+    """`program` in namespaces, in a file system put together at the empty folder `root`.
+
+    files: shown beside what every run sees. hidden: never shown, even where a shown folder holds them.
+    """
     user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
     script = "\n".join(["set -e", *setup(root, files, hidden), "exec " + shlex.join(program)])
     return [tool("unshare"), *user, *NAMESPACES, "--", "/bin/sh", "-c", script]
