@@ -5,8 +5,6 @@ It is feedback, not marks: the function runs in processes of the reader's own, a
 
 import inspect
 import io
-import re
-import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +17,7 @@ from course_lib.grading.report import Report, Verdict
 from course_lib.runtime import Deadlock, LaunchError, LaunchTimeout, launch, record_communication
 from course_lib.runtime.communication import CommunicationLog
 
-SEED = 0  # one for everybody, so that two readers can compare what they are told
+SEED = 0  # the same for everybody, so that two readers can compare what they are told
 TIMEOUT_S = 20.0  # correct answers need a tenth of a second; an endless loop should not take a reader's patience
 
 
@@ -113,16 +111,16 @@ def traffic_of(log: CommunicationLog, world_size: int) -> Traffic:
 
 def told(error: LaunchError) -> str:
     """What `launch` says when ranks do not return, for somebody whose function is to blame."""
-    lines = str(error).splitlines()
-    lines = [line for line in lines if not line.strip().startswith("(raised inside")]
-    circle = circle_of(error.waits) if isinstance(error, Deadlock) else []
-    if circle:
-        where = "\n".join(line for line in lines if re.match(r"\s+(rank \d|->)", line))
-        return f"{circle_told(circle, error.waits)}\n{textwrap.dedent(where)}"
+    said, _, hint = str(error).partition("  Hint: ")
+    lines = [line for line in said.splitlines() if line.strip() and not line.strip().startswith("(raised inside")]
+    hint = " ".join(hint.split())  # it is wrapped there
+    if isinstance(error, Deadlock):
+        circle = circle_of(error.waits)
+        lines[0] = circle_told(circle, error.waits) if circle else f"it hangs: {hint}"
+        hint = ""
     if isinstance(error, LaunchTimeout):
-        lines = [line for line in lines if not line.strip().startswith("Hint:")]
-        lines.append("Does a loop never end?")
-    return "\n".join(line for line in lines if line.strip())
+        hint = "Does a loop never end?"
+    return "\n".join([*lines, *([hint] if hint else [])])
 
 
 def circle_of(waits: dict[int, tuple[str, int]]) -> list[int]:

@@ -23,6 +23,7 @@ class TensorExercise(Exercise):
     """The function gets the inputs of its rank as arguments, the first one a tensor, and makes a tensor of it."""
 
     in_place: ClassVar[bool] = False  # the answer is the first argument afterwards, not what is returned
+    spent_on: ClassVar[str] = ""  # words after "sent ..."
     operations = frozenset({"send", "recv"})
 
     @abstractmethod
@@ -80,7 +81,8 @@ class TensorExercise(Exercise):
         bound = self.bound(trial)
         if bound < SMALLEST_BUDGET:
             return ""
-        return f"{trial.label}: sent at most {amount(max(self.spent(trial, traffic)))} a rank, {amount(bound)} allowed"
+        most = amount(max(self.spent(trial, traffic)))
+        return f"{trial.label}: sent at most {most}{self.spent_on} a rank, {amount(bound)} allowed"
 
     def over_budget(self, trial: Trial, traffic: Traffic) -> str | None:
         """What is wrong with the traffic of a right answer, None where nothing is."""
@@ -88,8 +90,8 @@ class TensorExercise(Exercise):
         most = max(range(len(spent)), key=lambda rank: spent[rank])
         if spent[most] > bound + traffic.slack(bound):
             why = self.waste(trial, traffic)
-            return (f"{trial.label}: the result is right, but over budget: rank {most} sent {amount(spent[most])}, "
-                    f"where {amount(bound)} will do" + (f": {why}" if why else ""))
+            return (f"{trial.label}: the result is right, but over budget: rank {most} sent {amount(spent[most])}"
+                    f"{self.spent_on}, where {amount(bound)} will do" + (f": {why}" if why else ""))
         if sum(spent) < least - traffic.slack(least):
             return (f"{trial.label}: the result is right, but the ranks sent {amount(sum(spent))} together, where "
                     f"{amount(least)} is the least that can carry it: send the elements themselves, by send and recv")

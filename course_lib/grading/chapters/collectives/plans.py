@@ -172,6 +172,7 @@ class TwoNodeAllReduce(TensorExercise):
     points = 4
     in_place = True
     budget = "each rank sends M/2 bytes to the other node"
+    spent_on = " to the other node"
     hints = (
         "Share the work before you cross: let each rank of a node be responsible for one half of the tensor, for the "
         "sum inside its node. Then every rank has one half to take over the slow link.",
@@ -218,14 +219,10 @@ class TwoNodeAllReduce(TensorExercise):
 
     def waste(self, trial: Trial, traffic: Traffic) -> str:
         crossing = self.spent(trial, traffic)
+        if traffic.sent[1][2] and traffic.sent[3][0]:
+            return ("a ring over all four ranks leaves each node over one link, and sends nearly everything there, "
+                    "again and again: add up inside the node first")
         if min(crossing) == 0:
             return ("all that leaves the node goes through one rank: halve it, so that both ranks use their links at "
                     "the same time")
         return "add up inside the node first, and send only one half of that sum across"
-
-    def figures(self, trial: Trial, traffic: Traffic) -> str:
-        bound = self.bound(trial)
-        if bound < SMALLEST_BUDGET:
-            return ""
-        return (f"{trial.label}: sent at most {amount(max(self.spent(trial, traffic)))} a rank to the other node, "
-                f"{amount(bound)} allowed")

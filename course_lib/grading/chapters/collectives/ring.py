@@ -113,12 +113,14 @@ class RingAllGather(Ring):
         yield "the pieces are stacked, shape (n, N/n): one after the other, (N,), is asked", [torch.stack(x)] * n
 
     def cause(self, inputs: Inputs, given: list[Any]) -> str | None:
-        expected = self.expected(inputs)
+        expected, known = self.expected(inputs), super().cause(inputs, given)
+        if known:
+            return known
         if len(inputs) > 2 and wrong_on_all(given, expected, lambda r: r + 1):
             return "rank r lacks the piece of rank r+1, the last to arrive: there are n-1 steps, and one is missing"
         if wrong_on_all(given, expected, lambda r: r):
             return "every rank lacks its own piece: nobody sends it, copy it into its place before the first step"
-        return super().cause(inputs, given)
+        return None
 
     def waste(self, trial: Trial, traffic: Traffic) -> str:
         return "send one piece a step, not the whole result"
@@ -172,8 +174,8 @@ class RingAllReduce(TensorExercise):
         whole = len(right) // n * n
         heads = [tensor[:whole] if type(tensor) is Tensor and tensor.dim() == 1 else tensor for tensor in given]
         if whole < len(right) and all(wrong_pieces(head, right[:whole], n) == [] for head in heads):
-            return (f"the last {len(right) - whole} of {len(right)} elements are wrong, those beyond n equal chunks: "
-                    "fill up with zeros to a multiple of n")
+            return (f"only the first {whole} of {len(right)} elements are right, n equal chunks, and the rest is left "
+                    "out: fill up with zeros to a multiple of n")
         if whole == len(right) and wrong_on_all(given, self.expected(inputs), lambda r: r + 1):
             return "rank r lacks chunk r+1, the last to arrive in the all-gather: there are n-1 steps, one is missing"
         return super().cause(inputs, given)
