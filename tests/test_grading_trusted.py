@@ -137,17 +137,19 @@ def test_what_is_not_written_is_called_so(grade, own):
     assert report.verdict is Verdict.NOT_WRITTEN
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("body, words", [
-    ("import sys; sys.exit(0)", "SystemExit"),
-    ("import os; os._exit(0)", "ended without an answer"),
-    ("return 1 / 0", "ZeroDivisionError"),
-    ("return torch.ones(1 << 36)", "allocate"),
-    ("return torch.empty(0).expand(0) if dist.get_rank() else torch.sparse_coo_tensor(size=(3,))", "rank"),
+@pytest.mark.parametrize("body, words, mode", [
+    ("import sys; sys.exit(0)", "SystemExit", "none"),
+    ("import os; os._exit(0)", "ended without an answer", "none"),
+    ("return torch.ones(1 << 36)", "allocate", "none"),
+    ("import sys; sys.exit(0)", "SystemExit", MODES[-1]),
+    ("import os; os._exit(0)", "ended without an answer", MODES[-1]),
+    ("return torch.ones(1 << 36)", "allocate", MODES[-1]),
+    ("x = bytearray(1 << 32)", "MemoryError", MODES[-1]),
+    ("return 1 / 0", "ZeroDivisionError", MODES[-1]),
+    ("return torch.sparse_coo_tensor(size=(3,))", "torch.sparse_coo tensor", MODES[-1]),
+    ("return None", "nothing (None)", MODES[-1]),
 ])
 def test_a_function_that_fails_costs_its_own_points_and_hears_why(grade, mode, body, words):
-    if mode == "none" and words == "rank":
-        pytest.skip("the same code as in namespaces, and each of these takes a fresh worker")
     report = grade(f"import torch\nimport torch.distributed as dist\ndef pass_on(tensor):\n    {body}\n", mode=mode)
     assert points(report) == 0
     assert words in repr(report)
@@ -210,7 +212,7 @@ def test_outputs_that_came_with_the_submission_are_removed_and_never_scored(monk
     assert utils.determine_grade(graded.cells[check])[0] == 0
 
 
-@pytest.mark.parametrize("source", ["", "pass", 'check("9.9", f)', 'check("2.1", other)', "check('2.1')", "assert True"])
+@pytest.mark.parametrize("source", ["", "pass", 'check("9.9", f)', 'check("2.1", other)', "check('2.1')"])
 def test_a_check_cell_without_its_check_is_an_error_and_not_full_marks(source):
     with pytest.raises(ValueError, match="expected"):
         trusted.exercise_of(source)
@@ -230,7 +232,7 @@ LIBRARY = {
 def test_a_librarys_collective_is_refused(grade, way):
     report = grade(CALLS_HONEST + f"\ndef pass_on(tensor):\n    {LIBRARY[way]}\n    return honest(tensor)\n")
     assert points(report) == 0
-    assert "does the whole exercise" in repr(report) or "course_lib.collectives" in repr(report)
+    assert "write it with send and recv" in repr(report) or "course_lib.collectives" in repr(report)
 
 
 def test_the_word_reduce_alone_is_no_librarys_collective(grade):
@@ -270,12 +272,12 @@ def test_forged_messages_give_no_points_and_run_nothing(grade, forgery, tmp_path
     payload, header = FORGED[forgery]
     own = (FIND_CONNECTION.replace("{marker}", str(marker)).replace("{payload}", payload)
            .replace("{header}", header))
-    assert points(grade(own, mode="none")) == 0
+    assert points(grade(own)) == 0
     assert not marker.exists()
 
 
 @pytest.mark.parametrize("value", [
-    torch.zeros(1).expand(1 << 40), torch.sparse_coo_tensor(size=(3,)), {1, 2}, [[[[[[[[[[[[1]]]]]]]]]]]], b"bytes",
+    torch.zeros(1).expand(1 << 40), torch.sparse_coo_tensor(size=(3,), check_invariants=True), {1, 2}, [[[[[[[[[[[[1]]]]]]]]]]]], b"bytes",
     torch.zeros(200)], ids=["huge", "sparse", "set", "deep", "bytes", "too many bytes"])
 def test_a_result_of_a_form_or_size_that_no_answer_has_is_refused(value):
     file = io.BytesIO()
@@ -333,7 +335,7 @@ def test_nothing_is_left_of_fifty_children(mode, leave):
 @in_namespaces
 @pytest.mark.parametrize("finding", [
     f"os.path.exists({str(ROOT / 'solutions')!r}) or os.path.exists({str(ROOT / 'tests' / 'test_layers.py')!r})",
-    f"os.listdir({str(ROOT)!r}) != ['course_lib']",
+    f"not set(os.listdir({str(ROOT)!r})) <= {{'course_lib', '.venv', 'tests'}}",
     "os.path.exists('/home') or os.path.exists('/var') or os.path.exists('/etc/passwd')",
     f"any(os.access(folder, os.W_OK) for folder in ({str(ROOT)!r}, {sys.prefix!r}, '/', '/run', '/usr'))",
     "[int(pid) for pid in os.listdir('/proc') if pid.isdigit()] != [1]",
@@ -360,7 +362,7 @@ def test_a_submission_that_writes_into_the_grader_helps_neither_itself_nor_the_n
 SIDE_WAYS = {
     "a file": """
 def pass_on(tensor):
-    mine, theirs = (f"/tmp/covert-{{os.getppid()}}-{{r}}" for r in (dist.get_rank(), 1 - dist.get_rank()))
+    mine, theirs = (f"/tmp/covert-{os.getppid()}-{r}" for r in (dist.get_rank(), 1 - dist.get_rank()))
     open(mine + ".new", "wb").write(tensor.numpy().tobytes())
     os.rename(mine + ".new", mine)
     while not os.path.exists(theirs): time.sleep(0.01)
@@ -370,9 +372,10 @@ def pass_on(tensor):
 def pass_on(tensor):
     one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     one.bind(("127.0.0.1", 40000 + dist.get_rank()))
-    dist.barrier() if False else time.sleep(0.3)
-    for piece in tensor.numpy().tobytes(), : [one.sendto(piece[i:i + 16384], ("127.0.0.1", 40001 - dist.get_rank()))
-                                              for i in range(0, len(piece), 16384)]
+    time.sleep(0.3)
+    data = tensor.numpy().tobytes()
+    for i in range(0, len(data), 16384):
+        one.sendto(data[i:i + 16384], ("127.0.0.1", 40001 - dist.get_rank()))
     return torch.frombuffer(bytearray(b"".join(one.recv(16384) for _ in range(8))), dtype=tensor.dtype)
 """,
     "a local socket": """
@@ -401,8 +404,7 @@ def test_data_that_goes_around_the_process_group_is_stopped_or_seen(grade, way, 
 
 
 def test_without_namespaces_bytes_that_took_another_way_are_missed_in_the_count(grade):
-    report = grade(IMPORTS + SIDE_WAYS["a file"].replace("{{os.getppid()}}", str(os.getpid())).replace(
-        "{{r}}", "{r}"), mode="none")
+    report = grade(IMPORTS + SIDE_WAYS["a file"], mode="none")
     assert points(report) == 0
     assert "the least that can carry it" in repr(report)
 

@@ -290,9 +290,8 @@ def worst(failures: list[tuple[int, dict | None]]) -> Failed:
         return Failed(f"rank {rank}: {error['words']}", "not written")
     if error.get("kind") == "refused":
         return Failed(f"{error['words']} ({error['where']})", "refused")
-    name = f"{error['name']}: " if error.get("name") else ""
-    where = f" ({error['where']})" if error.get("where") else ""
-    return Failed(f"rank {rank}: {name}{error['words']}{where}")
+    what = ": ".join(filter(None, (error.get("name"), error["words"])))
+    return Failed(f"rank {rank}: {what}" + (f" ({error['where']})" if error.get("where") else ""))
 
 
 def too_late(kind: bytes, who: str, timeout_s: float) -> str:

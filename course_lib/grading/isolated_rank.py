@@ -113,10 +113,10 @@ def forbid(operations: frozenset[str] | None) -> None:
         for name in names:
             for module in (dist, distributed_c10d):
                 if hasattr(module, name):
-                    setattr(module, name, refused(name))
+                    setattr(module, name, refused(f"dist.{name}", operations))
         for method in {op, op.replace("_", ""), f"_{op}_base", f"_{op.replace('_', '')}_base"}:
             if callable(getattr(dist.ProcessGroup, method, None)):
-                setattr(dist.ProcessGroup, method, refused(method))
+                setattr(dist.ProcessGroup, method, refused(f"ProcessGroup.{method}", operations))
     for name in list(sys.modules):
         if name == OURS or name.startswith(f"{OURS}."):
             sys.modules[name] = None
@@ -131,9 +131,9 @@ class Refused(RuntimeError):
     """A library's collective was called where the exercise asks for one."""
 
 
-def refused(name: str) -> Callable:
+def refused(name: str, operations: frozenset[str]) -> Callable:
     def refuse(*_: Any, **__: Any) -> None:
-        raise Refused(refusal(f"dist.{name}"))
+        raise Refused(refusal(name, operations))
     return refuse
 
 

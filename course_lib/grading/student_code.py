@@ -121,14 +121,14 @@ def library_call(tree: ast.Module, operations: frozenset[str]) -> str | None:
     for name in names:
         module, _, function = name.rpartition(".")
         if module in ("torch.distributed", "torch.distributed.distributed_c10d") and function in refused:
-            return refusal(f"dist.{function}")
-        if name.startswith(OURS):
-            return refusal(OURS)
+            return refusal(f"dist.{function}", operations)
+        if name == OURS or name.startswith(OURS + "."):
+            return refusal(OURS, operations)
     return None
 
 
-def refusal(name: str) -> str:
-    return f"{name} does the whole exercise: write it with send and receive"
+def refusal(name: str, operations: frozenset[str]) -> str:
+    return f"it uses {name}: write it with {' and '.join(sorted(operations, reverse=True))}"
 
 
 def dotted(node: ast.expr, aliases: dict[str, str]) -> str:
