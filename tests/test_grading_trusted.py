@@ -277,8 +277,13 @@ def test_forged_messages_give_no_points_and_run_nothing(grade, forgery, tmp_path
 
 
 @pytest.mark.parametrize("value", [
-    torch.zeros(1).expand(1 << 40), torch.sparse_coo_tensor(size=(3,), check_invariants=True), {1, 2}, [[[[[[[[[[[[1]]]]]]]]]]]], b"bytes",
-    torch.zeros(200)], ids=["huge", "sparse", "set", "deep", "bytes", "too many bytes"])
+    torch.zeros(1).expand(1 << 40),
+    torch.sparse_coo_tensor(size=(3,), check_invariants=True),
+    {1, 2},
+    [[[[[[[[[[[[1]]]]]]]]]]]],
+    b"bytes",
+    torch.zeros(200),
+], ids=["huge", "sparse", "set", "deep", "bytes", "too many bytes"])
 def test_a_result_of_a_form_or_size_that_no_answer_has_is_refused(value):
     file = io.BytesIO()
     torch.save({"answer": value, "sent": []}, file)
