@@ -161,6 +161,32 @@ def test_a_cell_that_does_not_parse_is_named_with_its_line(grade):
     assert "does not parse" in repr(report) and "line 1" in repr(report)
 
 
+def test_one_rank_that_ends_is_named_while_the_others_still_wait(grade):
+    body = "    os._exit(0) if dist.get_rank() == 1 else time.sleep(1000)\n"
+    report = grade("import os, time\nimport torch.distributed as dist\ndef pass_on(tensor):\n" + body)
+    assert "rank 1 ended without an answer" in repr(report)
+
+
+def test_an_operation_that_torch_does_not_know_is_not_called_unwritten(grade):
+    report = grade("import torch\ndef pass_on(tensor):\n    return torch.ops.aten.relu(tensor.to_sparse().bool())\n")
+    assert "NotImplementedError" in repr(report)
+    assert report.verdict is Verdict.WRONG
+
+
+def test_a_helper_that_is_not_written_yet_is_named(grade):
+    report = grade("def pass_on(tensor):\n    return helper(tensor)", "def helper(x):\n    raise NotImplementedError()")
+    assert report.verdict is Verdict.NOT_WRITTEN
+    assert "it calls helper, which is not written yet" in repr(report)
+
+
+def test_a_judge_that_raises_gives_no_points_and_the_teacher_hears_of_it(monkeypatch):
+    monkeypatch.setattr(PassOn, "judge", lambda *_: 1 / 0)
+    with trusted.Grader(MODES[-1], LIMITS, [EXERCISE]) as grader:
+        report = grader.report(EXERCISE, trusted.cells_above(*notebook(HONEST)), 1)
+        assert not report.passed
+        assert "ZeroDivisionError" in grader.broken
+
+
 @pytest.mark.parametrize("own, words", [
     ("def pass_on(tensor):\n    while True: pass", "did not finish within 2 s"),
     ("import time\ndef pass_on(tensor):\n    time.sleep(1000)", "did not finish within 2 s"),
@@ -345,11 +371,15 @@ def test_nothing_is_left_of_fifty_children(mode, leave):
     f"any(os.access(folder, os.W_OK) for folder in ({str(ROOT)!r}, {sys.prefix!r}, '/', '/run', '/usr'))",
     "[int(pid) for pid in os.listdir('/proc') if pid.isdigit()] != [1]",
     "len(os.listdir('/tmp')) > 0",
+    "any(os.access(f'/run/grader/{name}', os.W_OK) for name in ['', *os.listdir('/run/grader')])",
+    "socket.socket().connect_ex(('192.0.2.1', 80)) != errno.ENETUNREACH",
+    "any(name.startswith(('PYTEST', 'PYTHONPATH', 'USER')) for name in os.environ)",
     "open('/proc/self/status').read().count('0000000000000000') < 5",  # CapInh, Prm, Eff, Bnd and Amb
     "os.geteuid() == 0 and open('/proc/self/uid_map').read().split()[2] == '4294967295'",  # the machine's own root
-], ids=["solutions", "course", "system", "writable", "processes", "scratch", "capabilities", "root"])
+], ids=["solutions", "course", "system", "writable", "processes", "scratch", "store", "network",
+        "environment", "capabilities", "root"])
 def test_inside_there_is_nothing_to_find(grade, finding):
-    report = grade(f"import os\n{CALLS_HONEST}\ndef pass_on(tensor):\n    assert not ({finding})\n"
+    report = grade(f"import errno, os, socket\n{CALLS_HONEST}\ndef pass_on(tensor):\n    assert not ({finding})\n"
                    "    return honest(tensor)\n")
     assert points(report) == 2, repr(report)
 

@@ -62,7 +62,8 @@ def half_done(stub: nbformat.NotebookNode, solved: nbformat.NotebookNode) -> nbf
     """2.1, 2.2 and 2.5 are right, with warnings and experiments around; 2.3 is wrong, the others are stubs."""
     by_id = {cell.metadata.nbgrader.grade_id: cell.source for cell in solved.cells if "nbgrader" in cell.metadata}
     noisy = by_id["ring_reduce_scatter"].replace(
-        "    n, r =", "    import sys, warnings\n    warnings.warn('old')\n    print('!', file=sys.stderr)\n    n, r =", 1)
+        "    n, r =",
+        "    import sys, warnings\n    warnings.warn('old')\n    print('!', file=sys.stderr)\n    n, r =", 1)
     notebook = with_sources(stub, {
         "ring_reduce_scatter": noisy, "ring_all_gather": by_id["ring_all_gather"], "all_to_all": by_id["all_to_all"],
         "ring_all_reduce": "def my_ring_all_reduce(tensor):\n    return tensor\n"})

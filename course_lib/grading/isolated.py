@@ -93,7 +93,7 @@ class IsolatedWorker:
         settings = {
             "course": str(sandbox.COURSE), "folder": sandbox.FOLDER if separate else self.root, "separate": separate,
             "ss": self.counting_tool, "count_inside": self.counting_tool is None, "limits": asdict(self.limits),
-            "uid": 2_000_000_000 + os.getpid() if os.geteuid() == 0 else None,  # nobody's, so that limits count for it
+            "uid": privileges.nobodys_uid() if separate else None,
         }
         program = [sys.executable, "-I", str(WORKER), str(control_fd), json.dumps(settings)]
         return sandbox.command(self.root, program, self.files, self.hidden) if separate else program
@@ -157,7 +157,10 @@ class IsolatedWorker:
             self._ask(START, trial.world_size, [theirs for _, theirs in pairs])
             for _, theirs in pairs:
                 theirs.close()
-            owners = owners_of(ranks.wait(READY, self.limits.start_s))
+            try:
+                owners = owners_of(ranks.wait(READY, self.limits.start_s))
+            except Failed as error:  # no student's code is there yet
+                raise GraderBroken(f"the ranks did not start: {error}") from None
             self._ask(CLOSE_STORE)
             ranks.tell(GO, [b""] * trial.world_size)
             ranks.wait(LOADED, self.limits.trial_s)

@@ -172,9 +172,9 @@ def answer(task: Task, namespace: dict[str, Any], failures: list[BaseException],
 
 def described(error: BaseException, task: Task) -> bytes:
     """Kind, words and the last line of the student's cells, for the feedback. All of it may be forged."""
-    where, raised_in = "", ""
+    where, raised_in, line = "", "", ""
     for frame in traceback.extract_tb(error.__traceback__):
-        raised_in = frame.name
+        raised_in, line = frame.name, frame.line or ""
         if frame.filename in task.code.sources:
             where = f"{frame.filename.strip('<>')}, line {frame.lineno}: {(frame.line or '').strip()}"
     try:
@@ -182,10 +182,10 @@ def described(error: BaseException, task: Task) -> bytes:
     except BaseException:
         words = "(an error without words)"
     kind = "refused" if isinstance(error, Refused) else ""
-    if isinstance(error, NotWritten) or isinstance(error, NotImplementedError) and where:
+    if isinstance(error, NotWritten):
         kind = "not written"
-        if isinstance(error, NotImplementedError):
-            own = raised_in == task.function
-            words = "not written yet" if own else f"it calls {raised_in}, which is not written yet"
+    elif isinstance(error, NotImplementedError) and line.startswith("raise NotImplementedError"):  # or it is torch's
+        kind = "not written"
+        words = "not written yet" if raised_in == task.function else f"it calls {raised_in}, which is not written yet"
     return json.dumps({"kind": kind, "name": type(error).__name__[:200], "words": words[:MAX_MESSAGE],
                        "where": where[:MAX_MESSAGE]}).encode()

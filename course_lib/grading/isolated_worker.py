@@ -148,7 +148,7 @@ def become_rank(task: object, rank: int, connection: socket.socket) -> None:
             privileges.leave_namespaces()
             child = os.fork()  # process 1 of its namespace: what it starts ends with it
             if child:
-                connection.close()
+                os.closerange(3, 4096)  # or a rank that ends would seem alive to the grader
                 os.waitpid(child, 0)
                 os._exit(0)
         isolated_rank.be_rank(task, rank, connection)

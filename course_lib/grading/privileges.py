@@ -8,6 +8,7 @@ import ctypes
 import os
 import resource
 import sys
+from pathlib import Path
 
 LINUX = sys.platform.startswith("linux")
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID = 0x20000, 0x8000000, 0x20000000
@@ -61,6 +62,15 @@ def give_up_privileges(uid: int | None) -> None:
     set_process_option(PR_SET_NO_NEW_PRIVS, 1)
 
 
+def nobodys_uid() -> int | None:
+    """A user that owns nothing, so that limits count for it alone; None where we are not root or there is only one."""
+    if not LINUX or os.geteuid() != 0:
+        return None
+    ranges = [list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    last = max(first + count - 1 for first, _, count in ranges)  # a container may have no more than 65,536
+    return min(last, 2_000_000_000) - 100 - os.getpid() % 10_000 if last > 20_000 else None
+
+
 def limit(memory_bytes: int, file_bytes: int, processes: int, cpu_s: int) -> None:
     """Limits of the operating system for the caller and what it starts; `memory_bytes` on top of what it has now."""
     wanted = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": file_bytes, "RLIMIT_CPU": cpu_s, "RLIMIT_NPROC": processes}
@@ -74,3 +84,21 @@ def limit(memory_bytes: int, file_bytes: int, processes: int, cpu_s: int) -> Non
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (value, value))
+
+
+def rehearse() -> None:
+    """All of it, in a process that ends: does this machine allow what a rank has to do?"""
+    uid = nobodys_uid()
+    leave_namespaces()
+    child = os.fork()
+    if child == 0:
+        own_view_of_files(1 << 20)
+        limit(1 << 30, 1 << 20, 64, 10)
+        give_up_privileges(uid)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    sys.exit(os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    rehearse()

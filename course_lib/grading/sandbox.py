@@ -69,11 +69,12 @@ def why_no_namespaces() -> str | None:
     if lacking:
         return f"no {', '.join(lacking)} here: install util-linux and iproute2"
     with tempfile.TemporaryDirectory() as root:
-        attempt = subprocess.run(command(root, [sys.executable, "-I", "-c", "import ctypes"]), capture_output=True,
-                                 text=True, timeout=60, env=environment())
+        rehearsal = [sys.executable, "-I", str(COURSE / "course_lib" / "grading" / "privileges.py")]
+        attempt = subprocess.run(command(root, rehearsal), capture_output=True, text=True, timeout=60,
+                                 env=environment())
     if attempt.returncode == 0:
         return None
-    return f"`unshare` failed: {attempt.stderr.strip()[-300:] or attempt.returncode}"
+    return f"an attempt failed: {attempt.stderr.strip()[-300:] or attempt.returncode}"
 
 
 def environment() -> dict[str, str]:

@@ -121,12 +121,11 @@ class Grader:
         return self._worker
 
     def report(self, exercise: Exercise, cells: list[dict[str, Any]], seed: int) -> Report:
-        self.broken = None
         verdict, cause, figures = Verdict.WRONG, "", []
         for _ in range(2):  # the second time in a new worker, in case that the first one was not well
+            self.broken = None
             try:
                 verdict, cause, figures = self.outcome(exercise, cells, seed)
-                self.broken = None
                 break
             except GraderBroken as error:
                 self.broken = str(error)
@@ -145,7 +144,7 @@ class Grader:
             for trial in exercise.trials(seed):
                 label = f"{trial.label}: "
                 answers, traffic = worker.trial(trial)
-                cause = judged(exercise, trial, answers, traffic)
+                cause = self.judged(exercise, trial, answers, traffic)
                 if cause is not None:
                     return Verdict.WRONG, cause, []
                 figures += filter(None, [exercise.figures(trial, traffic)])
@@ -155,13 +154,13 @@ class Grader:
             return Verdict.WRONG, f"{label}{failure}", []
         return Verdict.CORRECT, "", figures
 
-
-def judged(exercise: Exercise, *trial_answers_traffic: Any) -> str | None:
-    """What the exercise says of the answers, which may be of a form that it did not think of."""
-    try:
-        return exercise.judge(*trial_answers_traffic)
-    except Exception as error:
-        return f"the answers are not of the form that was asked ({type(error).__name__}: {error})"
+    def judged(self, exercise: Exercise, *trial_answers_traffic: Any) -> str | None:
+        """What the exercise says of the answers, which may be of a form that it did not think of."""
+        try:
+            return exercise.judge(*trial_answers_traffic)
+        except Exception as error:
+            self.broken = f"judge of exercise {exercise.number} raised {type(error).__name__}: {error}"
+            return "the answers are not of the form that was asked"
 
 
 def footnotes(seed: int, isolation: sandbox.Isolation) -> str:
