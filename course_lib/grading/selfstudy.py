@@ -3,9 +3,11 @@
 It is feedback, not marks: the function runs in processes of the reader's own, and could tell them anything.
 """
 
+import dis
 import inspect
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 import torch
@@ -42,6 +44,10 @@ def check(number: str, function: Callable, hint: int = 0) -> Report:
 def check_exercise(asked: Exercise, function: Callable, hint: str = "") -> Report:
     """Run `function` through the trials of the exercise `asked`, up to the first that fails."""
     verdict, words, measured = Verdict.CORRECT, "", []
+    taken_over = sorted(borrowed(function, set())) if asked.operations is not None else []
+    if taken_over:
+        words = f"it uses course_lib.collectives ({', '.join(taken_over)}): that is what you are asked to write"
+        return Report(asked.number, asked.function, Verdict.WRONG, asked.points, asked.budget, cause=words, hint=hint)
     for trial in asked.trials(SEED):
         try:
             verdict, words = outcome(asked, function, trial)
@@ -53,6 +59,38 @@ def check_exercise(asked: Exercise, function: Callable, hint: str = "") -> Repor
     cause = "" if verdict is Verdict.CORRECT else words
     measured = measured if verdict is Verdict.CORRECT else []
     return Report(asked.number, asked.function, verdict, asked.points, asked.budget, "\n".join(measured), cause, hint)
+
+
+def borrowed(function: Callable, seen: set[Callable]) -> set[str]:
+    """What `function`, and the reader's functions that it calls by name, use of the chapter's own collectives.
+
+    Good enough for a reader who only forgot what was asked: it looks at names, and names can be hidden.
+    """
+    seen.add(function)
+    found = set()
+    for name in names_loaded(function.__code__):
+        value = function.__globals__.get(name)
+        module = name if value is None else value.__name__ if inspect.ismodule(value) else value_module(value)
+        if f"{module}.".startswith("course_lib.collectives."):
+            found.add(name)
+        elif inspect.isfunction(value) and value not in seen and not module.startswith(("torch", "course_lib")):
+            found |= borrowed(value, seen)
+    return found
+
+
+def names_loaded(code: CodeType) -> Iterator[str]:
+    """The globals that `code` reads and the modules that it imports; attributes are neither."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "IMPORT_NAME"):
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from names_loaded(constant)
+
+
+def value_module(value: Any) -> str:
+    """Where `value` was defined, empty for what does not say."""
+    return str(getattr(value, "__module__", ""))
 
 
 def outcome(asked: Exercise, function: Callable, trial: Trial) -> tuple[Verdict, str]:
@@ -120,7 +158,7 @@ def told(error: LaunchError) -> str:
         hint = ""
     if isinstance(error, LaunchTimeout):
         hint = "Does a loop never end?"
-    return "\n".join([*lines, *([hint] if hint else [])])
+    return "\n".join([*lines, *([hint[:1].upper() + hint[1:]] if hint else [])])
 
 
 def circle_of(waits: dict[int, tuple[str, int]]) -> list[int]:

@@ -107,14 +107,17 @@ def plain(value: Any) -> Any:
 
 
 def taken(answer: Any, name: str) -> Any:
-    """The part `name` of a rank's answer, which may be anything."""
-    return answer.get(name) if type(answer) is dict else f"a {type(answer).__name__}"
+    """The part `name` of a rank's answer, which may be anything: a tensor that can be compared, None, or words."""
+    part = answer.get(name) if type(answer) is dict else answer
+    if type(part) is Tensor:
+        comparable = part.layout is torch.strided and part.device.type == "cpu"
+        return part if comparable else f"a {part.layout} tensor on {part.device}"
+    return part[:80] if type(part) is str else None if part is None else f"a {type(part).__name__}"
 
 
 def same(given: Any, expected: Tensor) -> bool:
     """Whether both hold the same numbers in the same shape and dtype."""
-    return (type(given) is Tensor and given.layout is torch.strided and given.device.type == "cpu"
-            and given.dtype == expected.dtype and torch.equal(given, expected))
+    return isinstance(given, Tensor) and given.dtype == expected.dtype and torch.equal(given, expected)
 
 
 def all_same(given: Sequence[Any], expected: Sequence[Tensor]) -> bool:
@@ -132,8 +135,8 @@ def first_difference(given: Sequence[Any], expected: Sequence[Tensor], in_place:
 
 def described(value: Any) -> str:
     """`float32[3] = [1, 2, 3]`, of a long tensor the first elements."""
-    if not (type(value) is Tensor and value.layout is torch.strided and value.device.type == "cpu"):
-        return "nothing (None)" if value is None else value[:80] if type(value) is str else f"a {type(value).__name__}"
+    if not isinstance(value, Tensor):
+        return value or "nothing (None)"
     form = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if value.dtype not in READABLE:
         return form

@@ -13,6 +13,7 @@ from course_lib.grading.chapters.collectives.trials import (
     total,
     trials_of,
     wrong_on_all,
+    wrong_pieces,
 )
 from course_lib.grading.exercise import Traffic, Trial
 from course_lib.grading.tensors import SMALLEST_BUDGET, TensorExercise, amount, same
@@ -209,10 +210,7 @@ class TwoNodeAllReduce(TensorExercise):
 
     def cause(self, inputs: Inputs, given: list[Any]) -> str | None:
         right = total(inputs)
-        halves = [(tensor.chunk(2), right.chunk(2)) if type(tensor) is Tensor and tensor.shape == right.shape else None
-                  for tensor in given]
-        if all(halves) and all(same(a[r % 2], b[r % 2]) and not same(a[1 - r % 2], b[1 - r % 2])
-                               for r, (a, b) in enumerate(halves)):
+        if all(wrong_pieces(tensor, right, 2) == [1 - r % 2] for r, tensor in enumerate(given)):
             return ("every rank has one half complete and the other not: the neighbour has that one, and in the last "
                     "step they give each other theirs")
         return super().cause(inputs, given)

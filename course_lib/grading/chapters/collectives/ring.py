@@ -172,7 +172,7 @@ class RingAllReduce(TensorExercise):
     def cause(self, inputs: Inputs, given: list[Any]) -> str | None:
         n, right = len(inputs), total(inputs)
         whole = len(right) // n * n
-        heads = [tensor[:whole] if type(tensor) is Tensor and tensor.dim() == 1 else tensor for tensor in given]
+        heads = [tensor[:whole] if isinstance(tensor, Tensor) and tensor.dim() == 1 else tensor for tensor in given]
         if whole < len(right) and all(wrong_pieces(head, right[:whole], n) == [] for head in heads):
             return (f"only the first {whole} of {len(right)} elements are right, n equal chunks, and the rest is left "
                     "out: fill up with zeros to a multiple of n")

@@ -53,7 +53,7 @@ def turned(pieces: Sequence[Tensor], by: int) -> list[Tensor]:
 
 def wrong_pieces(given: Any, expected: Tensor, n: int) -> list[int] | None:
     """Which of the n equal pieces of an answer differ from the expected ones; None where the form is another."""
-    if type(given) is not Tensor or (given.shape, given.dtype) != (expected.shape, expected.dtype):
+    if not isinstance(given, Tensor) or (given.shape, given.dtype) != (expected.shape, expected.dtype):
         return None
     return [place for place, (a, b) in enumerate(zip(given.chunk(n), expected.chunk(n))) if not torch.equal(a, b)]
 
