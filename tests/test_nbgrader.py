@@ -1,4 +1,4 @@
-"""A class, from the command line: generate, submit, autograde, feedback, export, with nbgrader's own commands."""
+"""A class, from the command line: the commands that TEACHING.md gives, in their order, with four submissions."""
 
 import csv
 import html
@@ -41,6 +41,14 @@ def nbgrader(folder: Path, *arguments: str) -> str:
                           capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr[-5000:]
     return done.stdout + done.stderr
+
+
+def commands() -> list[list[str]]:
+    """What TEACHING.md tells a teacher to type, but for the line about a single student."""
+    text = (ROOT / "TEACHING.md").read_text(encoding="utf-8")
+    section = text.partition("## A class, step by step\n")[2].partition("\n## ")[0]
+    lines = re.findall(r"^    \.venv/bin/nbgrader (.*)$", section, re.MULTILINE)
+    return [line.split() for line in lines if "STUDENT" not in line]
 
 
 def submit(course: Path, student: str, notebook: nbformat.NotebookNode) -> None:
@@ -87,17 +95,19 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A course folder with four submissions, graded."""
     folder = tmp_path_factory.mktemp("course")
     shutil.copy(ROOT / "nbgrader_config.py", folder)
-    shutil.copytree(ROOT / "solutions" / NAME, folder / "solutions" / NAME)
-    nbgrader(folder, "generate_assignment", NAME)
+    for part in ("solutions", "exercises"):
+        shutil.copytree(ROOT / part / NAME, folder / part / NAME)
+    generate, autograde, *others = commands()
+    nbgrader(folder, *generate)
     stub = nbformat.read(folder / "exercises" / NAME / f"{NAME}.ipynb", as_version=4)
     solved = nbformat.read(folder / "solutions" / NAME / f"{NAME}.ipynb", as_version=4)
     submit(folder, "half", half_done(stub, solved))
     submit(folder, "hostile", hostile(stub))
     submit(folder, "perfect", solved)  # after the hostile one
     submit(folder, "untouched", stub)
-    (folder / "autograde.log").write_text(nbgrader(folder, "autograde", NAME, "--TrustedGrade.time_limit_s=6"))
-    nbgrader(folder, "generate_feedback", NAME)
-    nbgrader(folder, "export", "--to", "grades.csv")
+    (folder / "autograde.log").write_text(nbgrader(folder, *autograde, "--TrustedGrade.time_limit_s=6"))
+    for command in others:
+        nbgrader(folder, *command)
     return folder
 
 
@@ -115,6 +125,15 @@ def feedback(course: Path, student: str) -> str:
 def test_the_table_has_full_marks_for_the_solution_half_for_half_and_nothing_for_the_rest(course):
     half = POINTS["2.1"] + POINTS["2.2"] + POINTS["2.5"]
     assert scores(course) == {"perfect": sum(POINTS.values()), "half": half, "hostile": 0.0, "untouched": 0.0}
+
+
+def test_teaching_md_names_the_whole_way_from_release_to_table():
+    assert [command[0] for command in commands()] == ["generate_assignment", "autograde", "generate_feedback", "export"]
+
+
+def test_what_a_teacher_generates_is_what_the_repository_holds(course):
+    ours, theirs = (root / "exercises" / NAME / f"{NAME}.ipynb" for root in (ROOT, course))
+    assert ours.read_bytes() == theirs.read_bytes()
 
 
 def test_the_feedback_says_what_is_wrong_and_what_was_measured(course):

@@ -22,6 +22,8 @@ COURSE = Path(__file__).resolve().parents[2]
 SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/etc/ld.so.cache", "/etc/ld.so.conf",
           "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/hosts",
           "/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+# Not the chapters: what they show is what exercises ask for.
+SHOWN_OF_COURSE = ("__init__.py", "grading", "runtime", "reference", "facts")
 FOLDER = "/run/grader"  # inside: what one run shares
 NAMESPACES = ("--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child=KILL")
 TOOLS = ("unshare", "mount", "umount", "pivot_root", "ip", "ss")
@@ -122,7 +124,7 @@ def setup(root: str, files: tuple[str, ...], hidden: tuple[str, ...]) -> list[st
 def plan(files: tuple[str, ...], hidden: tuple[str, ...]) -> list[tuple[str, bool]]:
     """(path, whether it is shown), the outer ones first. Hidden are the course and `hidden` where a shown folder holds
     them; and what has to be seen inside of those is shown again."""
-    course = [str(COURSE / "course_lib" / part) for part in ("__init__.py", "grading", "runtime", "facts")]
+    course = [str(COURSE / "course_lib" / part) for part in SHOWN_OF_COURSE]
     packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     wanted = [*SYSTEM, sys.prefix, sys.base_prefix, sys.exec_prefix, *packages, *course, *files]
     kinds = {os.path.realpath(path): False for path in (str(COURSE), *hidden)}
