@@ -29,7 +29,8 @@ import torch
 from course_lib.grading import frames, privileges, sandbox
 from course_lib.grading.counters import claimed, counted, owners_of
 from course_lib.grading.exercise import Exercise, Traffic, Trial
-from course_lib.grading.isolated_rank import ANSWER, ERROR, GO, INPUTS, LOADED, READY
+from course_lib.grading.failures import error_in, too_late, worst
+from course_lib.grading.isolated_rank import ANSWER, ERROR, GO, INPUTS, LATE, LOADED, READY
 from course_lib.grading.isolated_worker import CLOSE_STORE, CODE, COUNT, FAILED, FINISH, START
 from course_lib.grading.replies import Failed, read
 from course_lib.runtime import processes
@@ -212,12 +213,15 @@ class Ranks:
         """One message of this kind from every rank. Failed where a rank fails, ends, or is late."""
         received: dict[int, bytes] = {}
         failures: list[tuple[int, dict | None]] = []  # rank, and its error; None where its process ended
+        places: dict[int, str] = {}  # where a rank was when time was nearly up
         deadline = Deadline(timeout_s)
         for rank, got, payload in self._messages(deadline):
             if got == kind and rank not in received:
                 received[rank] = payload
                 if len(received) == len(self.connections):
                     return [received[rank] for rank in range(len(received))]
+            elif got == LATE:
+                places[rank] = error_in(payload).get("where", "")
             elif rank not in received:
                 error = error_in(payload) if got == ERROR else None if got is None else {"words": "sent nonsense"}
                 failures.append((rank, error))
@@ -228,7 +232,8 @@ class Ranks:
             raise worst(failures)
         waiting = [rank for rank in range(len(self.connections)) if rank not in received]
         ranks = ", ".join(map(str, waiting))
-        raise Failed(too_late(kind, f"rank{'s' * (len(waiting) > 1)} {ranks}", timeout_s))
+        at = "".join(f"\nrank {rank} was at {places[rank]}" for rank in waiting if places.get(rank))
+        raise Failed(too_late(kind, f"rank{'s' * (len(waiting) > 1)} {ranks}", timeout_s) + at)
 
     def _messages(self, deadline: "Deadline") -> Iterator[tuple[int, bytes | None, bytes]]:
         """(rank, kind, payload) as they come, kind None for a rank that ended; until time is up."""
@@ -270,35 +275,3 @@ def origin(exercise: Exercise) -> tuple[str, str, str]:
     """Module, file and name of the exercise's class."""
     kind = type(exercise)
     return kind.__module__, os.path.realpath(inspect.getfile(kind)), kind.__name__
-
-
-def error_in(payload: bytes) -> dict[str, str]:
-    """What a rank says of its error; it may say anything."""
-    try:
-        error = json.loads(payload[:20_000])
-        return {key: str(error.get(key, ""))[:2000] for key in ("kind", "name", "words", "where")}
-    except (ValueError, AttributeError, RecursionError):
-        return {"words": "sent nonsense"}
-
-
-def worst(failures: list[tuple[int, dict | None]]) -> Failed:
-    """The failure that explains the others: a process that ended, else the first error that is not its echo."""
-    def is_echo(error: dict | None) -> bool:
-        return error is not None and "onnection" in error["words"]  # "Connection closed by peer": another one ended
-    rank, error = next((one for one in failures if not is_echo(one[1])), failures[0])
-    if error is None:
-        return Failed(f"rank {rank} ended without an answer: its process was ended (os._exit, a crash, or a limit on "
-                      "memory, time or the size of files)")
-    if error.get("kind") == "not written":
-        return Failed(f"rank {rank}: {error['words']}", "not written")
-    if error.get("kind") == "refused":
-        return Failed(f"{error['words']} ({error['where']})", "refused")
-    what = ": ".join(filter(None, (error.get("name"), error["words"])))
-    return Failed(f"rank {rank}: {what}" + (f" ({error['where']})" if error.get("where") else ""))
-
-
-def too_late(kind: bytes, who: str, timeout_s: float) -> str:
-    if kind == LOADED:
-        return f"the solution cell itself did not end within {timeout_s:g} s on {who}: keep experiments in other cells"
-    return (f"{who} did not finish within {timeout_s:g} s: look for a receive that nobody sends to, a circle in which "
-            "all send first, or a loop without an end")

@@ -11,6 +11,7 @@ import linecache
 import os
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -25,7 +26,8 @@ from torch.distributed import distributed_c10d
 from course_lib.grading import frames, privileges
 from course_lib.grading.student_code import FUNCTIONS_OF, OURS, Code, refusal
 
-READY, GO, LOADED, INPUTS, ANSWER, ERROR = b"R", b"G", b"L", b"I", b"A", b"E"
+READY, GO, LOADED, INPUTS, ANSWER, ERROR, LATE = b"R", b"G", b"L", b"I", b"A", b"E", b"W"
+sending = threading.Lock()  # the answer and a word about being late must not mix
 MAX_MESSAGE = 2000  # characters of an error that are kept
 
 
@@ -43,7 +45,7 @@ class Task:
     separate: bool  # in namespaces of its own
     uid: int | None
     count_inside: bool  # nobody outside counts what is sent, so do it here
-    limits: dict[str, int]
+    limits: dict[str, float]
 
     @classmethod
     def named(cls, **values: Any) -> "Task":
@@ -59,14 +61,17 @@ def be_rank(task: Task, rank: int, connection: socket.socket) -> None:
     frames.send(connection, READY, json.dumps(ports()).encode())
     frames.receive(connection)  # GO: what we met over is closed to writing now
     forbid(task.operations)
+    say_where_when_late(task, connection)
     namespace, failures = execute(task.code)
-    frames.send(connection, LOADED)
+    with sending:
+        frames.send(connection, LOADED)
     _, inputs = frames.receive(connection)
     try:
         payload = ANSWER, answer(task, namespace, failures, torch.load(io.BytesIO(inputs), weights_only=True))
     except BaseException as error:  # also SystemExit and KeyboardInterrupt: here is where the student's code ends
         payload = ERROR, described(error, task)
-    frames.send(connection, *payload)
+    with sending:
+        frames.send(connection, *payload)
     while True:  # stay, or the others would see a closed connection
         frames.receive(connection)
 
@@ -152,6 +157,29 @@ def execute(code: Code) -> tuple[dict[str, Any], list[BaseException]]:
     return module.__dict__, failures
 
 
+def say_where_when_late(task: Task, connection: socket.socket) -> None:
+    """Shortly before time is up, tell the grader at which line of the student's this rank is."""
+    ours = threading.current_thread().ident
+    def say() -> None:
+        frame = sys._current_frames().get(ours)
+        where, _, _ = place(traceback.extract_stack(frame), task.code)
+        with sending:
+            frames.send(connection, LATE, json.dumps({"where": where[:MAX_MESSAGE]}).encode())
+    timer = threading.Timer(0.8 * task.limits["trial_s"], say)
+    timer.daemon = True
+    timer.start()
+
+
+def place(stack: traceback.StackSummary, code: Code) -> tuple[str, str, str]:
+    """The last line in the student's cells, in words; the last function of all, and the last line."""
+    where, function, line = "", "", ""
+    for frame in stack:
+        function, line = frame.name, frame.line or ""
+        if frame.filename in code.sources:
+            where = f"{frame.filename.strip('<>')}, line {frame.lineno}: {line.strip()}"
+    return where, function, line
+
+
 def answer(task: Task, namespace: dict[str, Any], failures: list[BaseException], inputs: Any) -> bytes:
     function = namespace.get(task.function)
     if not callable(function):
@@ -172,11 +200,7 @@ def answer(task: Task, namespace: dict[str, Any], failures: list[BaseException],
 
 def described(error: BaseException, task: Task) -> bytes:
     """Kind, words and the last line of the student's cells, for the feedback. All of it may be forged."""
-    where, raised_in, line = "", "", ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        raised_in, line = frame.name, frame.line or ""
-        if frame.filename in task.code.sources:
-            where = f"{frame.filename.strip('<>')}, line {frame.lineno}: {(frame.line or '').strip()}"
+    where, raised_in, line = place(traceback.extract_tb(error.__traceback__), task.code)
     try:
         words = str(error)
     except BaseException:

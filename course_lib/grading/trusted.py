@@ -106,6 +106,9 @@ class Grader:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self._worker:
             self._worker.close()
             self._worker = None
@@ -113,7 +116,7 @@ class Grader:
     def worker(self) -> IsolatedWorker:
         """In namespaces one for the whole notebook: no rank can reach it. Otherwise a new one for each exercise."""
         if self._worker and not self.isolation.separate:
-            self.__exit__()
+            self.close()
         if not self._worker:
             # nbgrader has changed to the course's folder, where gradebook and submissions lie.
             worker = IsolatedWorker(self.isolation, self.limits, self.exercises, hidden=(os.getcwd(),))
@@ -130,7 +133,7 @@ class Grader:
             except GraderBroken as error:
                 self.broken = str(error)
                 cause = "the grader could not run this; your teacher sees why"
-                self.__exit__()
+                self.close()
         return Report(exercise.number, exercise.function, verdict, exercise.points, exercise.budget,
                       "\n".join(figures), cause)
 
