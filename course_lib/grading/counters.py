@@ -37,7 +37,7 @@ def counted(owners: dict[tuple[int, int], tuple[int, int]], before: dict, after:
         total, segments = (after[name] - before[name] for name in ("lo_bytes", "segments"))
         known = sum(map(sum, sent))
         elsewhere = total - HEADERS_OF_SEGMENT * segments - sent_again - known
-        if elsewhere > known * 0.03 + 8192 or after["local_sockets"] > 0:
+        if elsewhere > known * 0.01 + 4096 or after["local_sockets"] > 0:
             raise Failed("data went between the ranks by another way than the process group: use dist.send and "
                          "dist.recv alone", "refused")
     return Traffic(sent, exact=False)
