@@ -1,5 +1,11 @@
 """How nbgrader finds and treats the exercises; `make exercises` and TEACHING.md use it."""
 
+import os
+import sys
+
+# nbgrader calls `alembic` by name, which lies beside the Python that runs it, activated or not.
+os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+
 c = get_config()  # noqa: F821 (nbgrader puts it here)
 
 c.CourseDirectory.course_id = "distributed-training"
