@@ -5,15 +5,17 @@ Who holds what, who is busy, and how many steps does it take?
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import traitlets
 from matplotlib.figure import Figure
 
 from course_lib.widgets.base import BadParameter, SteppedExplorable, WholeNumber
+from course_lib.widgets.cells_picture import CellStyle, key_to_cells
 from course_lib.widgets.collective_messages import MESSAGES, NUM_NODES, Message
-from course_lib.widgets.collective_plan import Plan, plan, times
 from course_lib.widgets.collective_picture import draw
+from course_lib.widgets.collective_plan import Plan, plan, times
 from course_lib.widgets.frames import encoded
 
 MIN_RANKS, MAX_RANKS = 2, 8
@@ -49,7 +51,7 @@ class CollectiveExplorer(SteppedExplorable, script="collective_explorer.js"):
         asked[proposal.trait.name] = proposal.value
         try:
             plan(**asked)
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise BadParameter(str(error)) from None
         return proposal.value
 
@@ -60,32 +62,40 @@ class CollectiveExplorer(SteppedExplorable, script="collective_explorer.js"):
         return self.plan().num_steps
 
     def compute(self) -> dict[str, Any]:
-        shown, steps = self.plan(), range(self.num_steps() + 1)
-        return {
-            "num_ranks": shown.num_ranks,
-            "num_steps": shown.num_steps,
-            "adds": adds(shown),
-            "columns": columns(shown),
-            "num_inputs": shown.num_chunks,
-            "states": [encoded(state) for state in shown.states],
-            "messages": [[]] + [[[m.src, m.dst, list(m.into), m.kind] for m in step.messages] for step in shown.steps],
-            "sent": [list(map(float, shown.sent(step))) for step in steps],
-            "received": [list(map(float, shown.received(step))) for step in steps],
-            "amounts": [[list(map(times, shown.sent(step))), list(map(times, shown.received(step)))]
-                        for step in steps],
-            "busiest": float(shown.busiest),
-            "bound": float(shown.bound),
-            "results": sorted(map(list, shown.results)),
-            "texts": [texts(shown, step) for step in steps],
-        }
+        return frames(self.op, self.algorithm, self.num_ranks)
 
     def sentence(self) -> str:
         shown = self.plan()
-        return (f"CollectiveExplorer, {label(shown.op, shown.algorithm)} on {shown.num_ranks} ranks: {shown.finding()}; "
-                f"{shown.detail()}; shown after step {self.step}")
+        name = label(shown.op, shown.algorithm)
+        return (f"CollectiveExplorer, {name} on {shown.num_ranks} ranks: {shown.finding()}; {shown.detail()}; "
+                f"shown after step {self.step}")
 
     def picture(self) -> Figure:
         return draw(self.plan(), self.step, texts(self.plan(), self.step), columns(self.plan()), adds(self.plan()))
+
+
+@cache
+def frames(op: str, algorithm: str, num_ranks: int) -> dict[str, Any]:
+    """All steps of a collective as the browser draws them."""
+    shown = plan(op, algorithm, num_ranks)
+    steps = range(shown.num_steps + 1)
+    return {
+        "num_ranks": num_ranks,
+        "num_steps": shown.num_steps,
+        "adds": adds(shown),
+        "columns": columns(shown),
+        "num_inputs": shown.num_chunks,
+        "states": [encoded(state) for state in shown.states],
+        "messages": [[]] + [[[m.src, m.dst, list(m.into), m.kind] for m in step.messages] for step in shown.steps],
+        "sent": [list(map(float, shown.sent(step))) for step in steps],
+        "received": [list(map(float, shown.received(step))) for step in steps],
+        "amounts": [[list(map(times, shown.sent(step))), list(map(times, shown.received(step)))] for step in steps],
+        "busiest": float(shown.busiest),
+        "bound": float(shown.bound),
+        "bound_text": f"bound {times(shown.bound)}",
+        "key": f"{key_to_cells(CellStyle(num_ranks, adds(shown)))}; framed = has just arrived",
+        "texts": [texts(shown, step) for step in steps],
+    }
 
 
 def fits(algorithm: str, num_ranks: int) -> bool:
@@ -105,7 +115,7 @@ def adds(shown: Plan) -> bool:
 def columns(shown: Plan) -> list[str]:
     """The names of the places."""
     if shown.op == "all_to_all":
-        return [f"to {place}" for place in range(shown.num_ranks)] + [f"from {place}" for place in range(shown.num_ranks)]
+        return [f"{way} {rank}" for way in ("to", "from") for rank in range(shown.num_ranks)]
     return [f"chunk {place}" for place in range(shown.num_chunks)]
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from course_lib.widgets.base import SteppedExplorable, WholeNumber
+from course_lib.widgets.cells_picture import CellStyle, key_to_cells
 from course_lib.widgets.collective_plan import Plan, plan, times
 from course_lib.widgets.frames import encoded
 from course_lib.widgets.ring_picture import draw
 
 MAX_RANKS = 8
+KEY = key_to_cells(CellStyle(MAX_RANKS, adds=True))
 
 
 class RingAllReduce(SteppedExplorable, script="ring.js"):
@@ -30,15 +33,7 @@ class RingAllReduce(SteppedExplorable, script="ring.js"):
         return self.plan().num_steps
 
     def compute(self) -> dict[str, Any]:
-        steps = range(self.num_steps() + 1)
-        return {
-            "num_ranks": self.num_ranks,
-            "num_steps": self.num_steps(),
-            "states": [encoded(state) for state in self.plan().states],
-            "messages": [[]] + [[[message.src, message.dst, message.chunks[0]] for message in step.messages]
-                                for step in self.plan().steps],
-            "texts": [texts(self.plan(), step) for step in steps],
-        }
+        return frames(self.num_ranks)
 
     def sentence(self) -> str:
         said = texts(self.plan(), self.step)
@@ -46,6 +41,20 @@ class RingAllReduce(SteppedExplorable, script="ring.js"):
 
     def picture(self) -> Figure:
         return draw(self.plan(), self.step, texts(self.plan(), self.step))
+
+
+@cache
+def frames(num_ranks: int) -> dict[str, Any]:
+    """All steps of the ring as the browser draws them; a message is [from rank, to rank, chunk]."""
+    ring = plan("all_reduce", "ring", num_ranks)
+    return {
+        "num_ranks": num_ranks,
+        "num_steps": ring.num_steps,
+        "states": [encoded(state) for state in ring.states],
+        "messages": [[]] + [[[m.src, m.dst, m.chunks[0]] for m in step.messages] for step in ring.steps],
+        "key": KEY,
+        "texts": [texts(ring, step) for step in range(ring.num_steps + 1)],
+    }
 
 
 def texts(ring: Plan, step: int) -> dict[str, Any]:
@@ -78,13 +87,13 @@ def finding(ring: Plan, step: int) -> str:
 
 
 def detail(ring: Plan, step: int) -> str:
-    """What rank 0 has just sent; the others do the same, one place further on."""
+    """What rank 0 sends in this step; the others do the same, one place further on."""
     if step == 0:
-        return f"Chunk c sets out from rank c + 1; after {ring.num_ranks - 1} steps it comes home complete."
+        return f"Chunk c sets out from rank c + 1; {ring.num_ranks - 1} steps later it comes home to rank c, complete."
     message = next(message for message in ring.steps[step - 1].messages if message.src == 0)
     (chunk,) = message.chunks
     num = len(ring.states[step - 1].cells[0][chunk])
     if message.kind == "copy":
-        return f"Rank 0 has sent chunk {chunk}, complete, to rank {message.dst}; the others likewise, each their own."
-    so_far = "its own share" if num == 1 else f"the sum of {num} ranks so far"
-    return f"Rank 0 has sent {so_far} of chunk {chunk} to rank {message.dst}, which has added its own."
+        return f"Rank 0 sends chunk {chunk}, complete, to rank {message.dst}; the others likewise, each another chunk."
+    what = "its share" if num == 1 else f"the sum of {num} shares"
+    return f"Rank 0 sends {what} of chunk {chunk} to rank {message.dst}, which adds its own."
