@@ -16,7 +16,7 @@ READY := $(VENV)/.ready
 FIRST := notebooks/00_start_here.ipynb
 LAB_FLAGS := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab test lint notebooks text write-back bench lock clean
+.PHONY: help lab test lint notebooks exercises text write-back bench lock clean
 
 help:
 	@echo "make lab                   open the course in JupyterLab"
@@ -24,6 +24,7 @@ help:
 	@echo "make bench [NAME=...]      ours against PyTorch's own, side by side"
 	@echo "make lint                  ruff only"
 	@echo "make notebooks [NB=...]    run notebooks from a fresh kernel and store normalised outputs"
+	@echo "make exercises             exercises/ from solutions/, by nbgrader"
 	@echo "make text NB=...           a notebook as a Python text under build/text/, to edit"
 	@echo "make write-back NB=...     the edited text into the notebook again"
 	@echo "make lock [FLAGS=...]      write requirements.lock again (needs uv)"
@@ -52,6 +53,9 @@ lint: $(READY)
 
 notebooks: $(READY)
 	$(WITH_PATH) $(BIN)/python -m tools.notebooks run $(NB)
+
+exercises: $(READY)
+	$(BIN)/python -m tools.exercises
 
 text: $(READY)
 	$(BIN)/python -m tools.notebooks text $(NB)

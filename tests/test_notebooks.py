@@ -176,6 +176,12 @@ def test_strict_nbval_refuses_one_changed_number_and_passes_the_other_cells(stor
     assert "'7 ranks\\n' == '6 ranks\\n'" in finished.stdout
 
 
+def test_the_text_of_exercises_lies_apart_from_the_text_of_their_chapter():
+    chapter, solutions = ROOT / "notebooks" / "02_a.ipynb", ROOT / "solutions" / "02_a" / "02_a.ipynb"
+    assert notebooks.text_of(chapter).name == "02_a.py"
+    assert notebooks.text_of(solutions).name == "solutions_02_a.py"
+
+
 def test_a_notebook_goes_through_its_text_and_back_with_outputs(stored, tmp_path, monkeypatch):
     monkeypatch.setattr(notebooks, "ROOT", tmp_path)
     monkeypatch.setattr(notebooks, "TEXT_FOLDER", tmp_path / "text")

@@ -53,6 +53,11 @@ def test_a_deadlock_names_every_rank_its_place_and_its_call():
     assert "rank 1  has returned normally" in text
 
 
+def test_a_deadlock_knows_as_data_who_waits_for_whom():
+    sightings = {0: waits("recv", peer=1), 1: waits("send", peer=2), 2: waits("barrier"), 3: returned()}
+    assert diagnosis.deadlock(sightings, 3.0).waits == {0: ("recv", 1), 1: ("send", 2)}
+
+
 def failure(message, in_communication):
     return Failed("RuntimeError", message, (HERE,), None, in_communication)
 

@@ -163,12 +163,18 @@ def run(path: Path) -> None:
     print(f"{path}: {len(notebook.cells)} cells in {time.perf_counter() - started:.0f} s")
 
 
+def text_of(path: Path) -> Path:
+    """Where the text of the notebook at `path` lies. A chapter's exercises are called like the chapter."""
+    of_exercises = path.resolve().is_relative_to(ROOT / "solutions")
+    return TEXT_FOLDER / f"{'solutions_' * of_exercises}{path.stem}.py"
+
+
 def to_text(path: Path) -> None:
     """Write the notebook at `path` as text; SystemExit when that would overwrite an edited text."""
     import jupytext
 
     text = jupytext.writes(nbformat.read(path, as_version=4), fmt="py:percent")
-    target = TEXT_FOLDER / f"{path.stem}.py"
+    target = text_of(path)
     if target.exists() and target.read_text(encoding="utf-8") != text:
         raise SystemExit(f"{target} differs from {path}: make write-back NB={path}, or delete it")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -181,7 +187,7 @@ def write_back(path: Path) -> None:
     import jupytext
     from jupytext.combine import combine_inputs_with_outputs
 
-    source = TEXT_FOLDER / f"{path.stem}.py"
+    source = text_of(path)
     if not source.exists():
         raise SystemExit(f"there is no {source.relative_to(ROOT)}: make text NB={path} writes it")
     notebook = jupytext.read(source, fmt="py:percent")

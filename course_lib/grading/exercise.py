@@ -17,7 +17,7 @@ class Trial:
     """One run of the reader's function: inputs[r] goes to rank r. Tensors, numbers, strings, lists and dicts only."""
 
     inputs: list[Any]
-    label: str  # "3 ranks, 7 elements": for messages
+    label: str  # "3 ranks, 6 elements": for messages
 
     @property
     def world_size(self) -> int:
@@ -38,6 +38,10 @@ class Traffic:
         """Bytes that `rank` sent to all others together."""
         return sum(self.sent[rank])
 
+    def slack(self, num_bytes: int) -> int:
+        """How far a count of `num_bytes` may be off: nothing, or room for headers."""
+        return 0 if self.exact else num_bytes // 32 + 4096
+
 
 class Exercise(ABC):
     """One exercise. A chapter's exercises are subclasses, registered by number."""
@@ -47,10 +51,11 @@ class Exercise(ABC):
     points: ClassVar[int]
     hints: ClassVar[tuple[str, str]]  # a nudge, then nearly the line
     budget: ClassVar[str]  # in words and a formula, for the reader
+    operations: ClassVar[frozenset[str] | None] = None  # of torch.distributed that may be called; None: any
 
     @abstractmethod
     def trials(self, seed: int) -> list[Trial]:
-        """The runs, the smallest first, from random inputs of this seed."""
+        """The runs, from random inputs of this seed. The most telling first: a reader hears of the first that fails."""
 
     @staticmethod
     @abstractmethod
@@ -59,4 +64,11 @@ class Exercise(ABC):
 
     @abstractmethod
     def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
-        """None where the answers (one a rank) are right and within budget, else the likely cause, in teaching words."""
+        """None where the answers (one a rank) are right and within budget, else the likely cause, in teaching words.
+
+        The answers come from the reader's process: anything at all, of the types a Trial may hold.
+        """
+
+    def figures(self, trial: Trial, traffic: Traffic) -> str:
+        """What was measured beside the budget, such as "sent 768 of 768 KiB"; empty for a trial without a budget."""
+        return ""

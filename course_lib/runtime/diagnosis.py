@@ -99,7 +99,9 @@ def deadlock(sightings: Sightings, still_s: float) -> Deadlock:
         lines.append(f"  rank {rank}  waits{_at(seen)}" + (f":  {place.code()}" if place and place.code() else ""))
         lines.append(f"          -> {seen.waits_in}")
     lines.append(textwrap.fill(f"Hint: {_hint(sightings)}", 100, initial_indent="  ", subsequent_indent="  "))
-    return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))))
+    waits = {rank: (seen.call.op, seen.call.peer) for rank, seen in _waiting(sightings).items()
+             if seen.call and seen.call.peer is not None}
+    return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))), waits)
 
 
 def _waiting(sightings: Sightings) -> dict[int, Whereabouts]:

@@ -32,11 +32,15 @@ class RankDied(LaunchError):
 
 
 class Deadlock(LaunchError):
-    """Every rank that has not returned waits for another one, and nothing moves. `ranks` are those that wait."""
+    """Every rank that has not returned waits for another one, and nothing moves. `ranks` are those that wait.
 
-    def __init__(self, message: str, ranks: tuple[int, ...]) -> None:
+    `waits[rank]` is ("send" or "recv", the other rank), for those that wait in one of them for a rank they name.
+    """
+
+    def __init__(self, message: str, ranks: tuple[int, ...], waits: dict[int, tuple[str, int]] | None = None) -> None:
         super().__init__(message)
         self.ranks = ranks
+        self.waits = waits or {}
 
 
 class LaunchTimeout(LaunchError):

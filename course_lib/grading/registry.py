@@ -1,0 +1,29 @@
+"""Which exercises there are: `exercise("2.1")`, `exercises_of(2)`."""
+
+from course_lib.grading.chapters import collectives
+from course_lib.grading.exercise import Exercise
+
+_EXERCISES = {kind.number: kind() for chapter in (collectives,) for kind in chapter.EXERCISES}
+
+
+def exercise(number: str) -> Exercise:
+    """The exercise called `number`, such as "2.1". ValueError when there is none, TypeError when it is not a string."""
+    if not isinstance(number, str):
+        raise TypeError(f"the number of an exercise is a string such as \"2.1\": given {number!r}")
+    if number not in _EXERCISES:
+        raise ValueError(f"there is no exercise {number!r}: expected one of {', '.join(_EXERCISES)}")
+    return _EXERCISES[number]
+
+
+def exercises_of(chapter: int) -> list[Exercise]:
+    """The exercises of a chapter, in order. ValueError for a chapter that has none."""
+    found = [each for number, each in _EXERCISES.items() if number.partition(".")[0] == str(chapter)]
+    if not found:
+        chapters = dict.fromkeys(number.partition(".")[0] for number in _EXERCISES)
+        raise ValueError(f"chapter {chapter!r} has no exercises: expected one of {', '.join(chapters)}")
+    return found
+
+
+def functions() -> set[str]:
+    """The names of all functions that readers write."""
+    return {each.function for each in _EXERCISES.values()}

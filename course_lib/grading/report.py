@@ -1,0 +1,59 @@
+"""What `check` answers: a verdict in words, the likely cause, the budget beside what was measured."""
+
+from dataclasses import dataclass
+from enum import Enum
+from html import escape
+
+
+class Verdict(Enum):
+    """Words, a sign and a colour: the theme's own where there is one."""
+
+    CORRECT = ("correct", "✓", "var(--jp-success-color1, #2e7d32)")
+    NOT_WRITTEN = ("not written yet", "○", "var(--jp-info-color1, #0277bd)")
+    WRONG = ("not right yet", "✗", "var(--jp-error-color1, #c62828)")
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """The answer to one check. It draws itself in a notebook, and its text is the same on every machine."""
+
+    number: str
+    function: str
+    verdict: Verdict
+    out_of: int  # points
+    budget: str
+    measured: str = ""
+    cause: str = ""
+    hint: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict is Verdict.CORRECT
+
+    @property
+    def points(self) -> int:
+        return self.out_of if self.passed else 0
+
+    def _headline(self) -> str:
+        words = self.verdict.value[0]
+        return f"{self.number} {self.function}: {words}, {self.points} of {self.out_of} points"
+
+    def _details(self) -> dict[str, str]:
+        details = {"why": self.cause, "budget": self.budget, "measured": self.measured, "hint": self.hint}
+        return {name: text for name, text in details.items() if text}
+
+    def __repr__(self) -> str:
+        lines = [f"{self.verdict.value[1]} {self._headline()}"]
+        lines += [f"  {name}: {text}".replace("\n", "\n    ") for name, text in self._details().items()]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        _, sign, colour = self.verdict.value
+        rows = "".join(
+            f'<div style="display: flex; gap: 0.6em; margin-top: 0.3em"><span style="min-width: 5em; '
+            f'color: var(--jp-content-font-color2, inherit)">{name}</span>'
+            f'<span style="white-space: pre-wrap; font-family: var(--jp-code-font-family, monospace)">{escape(text)}'
+            f'</span></div>' for name, text in self._details().items())
+        return (f'<div style="border-left: 4px solid {colour}; padding: 0.3em 0.8em; '
+                f'color: var(--jp-content-font-color1, inherit)"><b><span style="color: {colour}">{sign}</span> '
+                f'{escape(self._headline())}</b>{rows}</div>')

@@ -1,0 +1,144 @@
+"""exercises/ is what solutions/ generates; solutions pass, stubs are unwritten, wrong answers are told why.
+
+The solutions' cells run here as they stand, but for the check cells; a wrong answer finds their names beside its own.
+"""
+
+import ast
+import runpy
+from functools import cache
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from course_lib import collectives
+from course_lib.grading import check
+from course_lib.grading.registry import exercise, exercises_of
+from course_lib.grading.report import Verdict
+from course_lib.grading.wrong_answers import recorded
+from tools import exercises, notebooks
+
+ROOT = Path(__file__).resolve().parent.parent
+SOLUTIONS = {int(path.name[:2]): path for path in sorted((ROOT / "solutions").glob("*/*.ipynb"))}
+EXERCISES = [each for chapter in SOLUTIONS for each in exercises_of(chapter)]
+PUBLIC = set(collectives.__all__)
+
+
+def released(path):
+    """The exercise notebook of a solution's."""
+    return ROOT / "exercises" / path.relative_to(ROOT / "solutions")
+
+
+def code_cells(path):
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+@cache
+def names_of(path):
+    """What the cells of a notebook define, check cells left out."""
+    names = {"__name__": path.stem}
+    for cell in code_cells(path):
+        if not cell.metadata.nbgrader.grade:
+            exec(compile(cell.source, f"{path.stem}-{cell.id}", "exec"), names)
+    return names
+
+
+def wrong_answers():
+    for path in SOLUTIONS.values():
+        given = {name: value for name, value in names_of(path).items() if not name.startswith("__")}
+        yield from recorded(runpy.run_path(str(path.with_name("wrong_answers.py")), init_globals=given))
+
+
+WRONG_ANSWERS = list(wrong_answers())
+
+
+def test_exercises_are_what_the_solutions_generate_byte_for_byte(tmp_path):
+    exercises.generate(tmp_path)
+    fresh, committed = ({path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*")
+                         if path.is_file() and ".ipynb_checkpoints" not in path.parts}
+                        for folder in (tmp_path, ROOT / "exercises"))
+    assert fresh.keys() == committed.keys()
+    assert fresh == committed, "run make exercises"
+
+
+def test_no_solution_and_no_wrong_answer_leaks_into_the_exercises():
+    files = [path for path in (ROOT / "exercises").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".ipynb"}
+    for path in SOLUTIONS.values():
+        text = released(path).read_text(encoding="utf-8")
+        assert "SOLUTION" not in text
+        for cell in code_cells(path):
+            for line in solution_lines(cell.source):
+                assert line not in text
+
+
+def solution_lines(source):
+    """The lines between the marks that are long enough to be nobody else's."""
+    _, _, solution = source.partition("### BEGIN SOLUTION")
+    return [line.strip() for line in solution.partition("### END SOLUTION")[0].splitlines() if len(line.strip()) > 12]
+
+
+@pytest.mark.parametrize("path", SOLUTIONS.values(), ids=lambda path: path.stem)
+def test_a_check_cell_names_its_exercise_its_function_and_its_points(path):
+    solved, checked = [], []
+    for cell in code_cells(path):
+        grader = cell.metadata.nbgrader
+        assert grader.schema_version == 3 and grader.locked != grader.solution
+        if grader.solution:
+            solved.append(grader.grade_id)
+            assert len(solution_lines(cell.source)) >= 1
+        if grader.grade:
+            (call,) = [node.value for node in ast.parse(cell.source).body]
+            number, function = call.args[0].value, call.args[1].id
+            assert call.func.id == "check"
+            assert (function, grader.points) == (exercise(number).function, exercise(number).points)
+            assert grader.grade_id == f"check_{solved[-1]}"
+            checked.append(number)
+    assert len(solved) == len(checked) and checked == [each.number for each in exercises_of(int(path.name[:2]))]
+
+
+@pytest.mark.parametrize("path", SOLUTIONS.values(), ids=lambda path: path.stem)
+def test_a_solution_notebook_is_as_make_write_back_leaves_it_without_outputs(path):
+    # Outputs would repeat here what the tests run anyway, and are not in the exercises in any case.
+    notebook = nbformat.read(path, as_version=4)
+    assert not any(cell.outputs or cell.execution_count for cell in notebook.cells if cell.cell_type == "code")
+    ids = [cell.id for cell in notebook.cells]
+    notebooks.normalise(notebook)
+    assert [cell.id for cell in notebook.cells] == ids
+
+
+@pytest.mark.parametrize("path", SOLUTIONS.values(), ids=lambda path: path.stem)
+def test_exercises_redefine_no_public_name_of_the_chapter(path):
+    assert not PUBLIC & {each.function for each in exercises_of(int(path.name[:2]))}
+    assert not PUBLIC & names_of(path).keys()
+
+
+@pytest.mark.parametrize("asked", EXERCISES, ids=lambda each: each.number)
+def test_the_solution_passes_with_all_points(asked):
+    report = check(asked.number, names_of(SOLUTIONS[int(asked.number.partition(".")[0])])[asked.function])
+    assert report.passed, report
+    assert report.points == asked.points
+    assert "allowed" in report.measured or "steps" in report.measured
+
+
+@pytest.mark.parametrize("asked", EXERCISES, ids=lambda each: each.number)
+def test_at_least_three_wrong_answers_are_recorded_for_each_exercise(asked):
+    assert sum(answer.number == asked.number for _, answer in WRONG_ANSWERS) >= 3
+
+
+@pytest.mark.parametrize("answer", [answer for _, answer in WRONG_ANSWERS], ids=[name for name, _ in WRONG_ANSWERS])
+def test_a_wrong_answer_is_refused_by_its_likely_cause(answer):
+    report = check(answer.number, answer.function)
+    assert report.verdict is Verdict.WRONG and report.points == 0
+    assert answer.words in report.cause
+
+
+@pytest.mark.parametrize("path", SOLUTIONS.values(), ids=lambda path: path.stem)
+def test_an_untouched_notebook_runs_to_its_end_and_says_not_written_yet(path):
+    notebook = nbformat.read(released(path), as_version=4)
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}).execute()
+    told = ["".join(output.data["text/plain"] for output in cell.outputs) for cell in notebook.cells
+            if cell.cell_type == "code" and cell.metadata.nbgrader.grade]
+    assert len(told) == len(exercises_of(int(path.name[:2])))
+    assert all("not written yet, 0 of" in text for text in told)

@@ -1,0 +1,186 @@
+"""Small exercises and answers for the tests of the graders. Apart from the tests: ranks import it, without pytest."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+from course_lib import collectives
+from course_lib.collectives import gather, ring_all_gather  # noqa: F401 (a name beside Tensor.gather)
+from course_lib.grading.exercise import Trial
+from course_lib.grading.tensors import TensorExercise
+
+
+class Swap(TensorExercise):
+    """Two ranks swap their tensors."""
+
+    number = "0.1"
+    function = "swap"
+    points = 5
+    budget = "M bytes"
+    hints = ("a nudge", "nearly the line")
+
+    def trials(self, seed):
+        generator = torch.Generator().manual_seed(seed)
+        made = [[torch.randint(1, 99, (1 << 16,), generator=generator).float()] for _ in range(2)]
+        return [Trial(made, "2 ranks")]
+
+    def expected(self, inputs):
+        return [inputs[1][0], inputs[0][0]]
+
+    def mistakes(self, inputs):
+        yield "nothing was swapped", [inputs[0][0], inputs[1][0]]
+
+    def bound(self, trial):
+        return 4 * trial.inputs[0][0].numel()
+
+    def least(self, trial):
+        return 2 * self.bound(trial)
+
+
+class SwapInPlace(Swap):
+    in_place = True
+
+
+class Liar(torch.Tensor):
+    """Equal to everything."""
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = torch.Tensor.__hash__
+
+
+def swapped(tensor):
+    peer, received = 1 - dist.get_rank(), torch.empty_like(tensor)
+    sending = dist.isend(tensor, peer)
+    dist.recv(received, peer)
+    sending.wait()
+    return received
+
+
+def swapped_twice_over(tensor):
+    swapped(tensor)
+    return swapped(tensor)
+
+
+def swapped_in_half_precision(tensor):
+    return swapped(tensor.half()).float()
+
+
+def swapped_in_place(tensor):
+    tensor.copy_(swapped(tensor))
+
+
+def returned_only(tensor):
+    return swapped(tensor.clone())
+
+
+def renamed_only(tensor):
+    tensor = swapped(tensor.clone())
+
+
+def put_into_the_input(tensor):
+    swapped_in_place(tensor)
+
+
+def not_swapped(tensor):
+    return tensor
+
+
+def of_another_shape(tensor):
+    return swapped(tensor)[:3]
+
+
+def liar(tensor):
+    return tensor.as_subclass(Liar)
+
+
+def nothing(tensor):
+    return None
+
+
+def a_number(tensor):
+    return 3
+
+
+def a_sparse_tensor(tensor):
+    return tensor.to_sparse()
+
+
+def swap(tensor):
+    raise NotImplementedError()
+
+
+def my_ring_all_gather(tensor):
+    raise NotImplementedError()
+
+
+def calls_another_stub(tensor):
+    return my_ring_all_gather(tensor)
+
+
+def not_implemented_elsewhere(tensor):
+    return of_a_library(tensor)
+
+
+def of_a_library(tensor):
+    raise NotImplementedError("no kernel for this dtype")
+
+
+def divides_by_zero(tensor):
+    return tensor / (1 // 0)
+
+
+def by_the_library(tensor):
+    received = [torch.empty_like(tensor) for _ in range(2)]
+    dist.all_gather(received, tensor)
+    return received[1 - dist.get_rank()]
+
+
+def by_the_course(tensor):
+    return helped(tensor)
+
+
+def helped(tensor):
+    return ring_all_gather(tensor).flip(0)
+
+
+def by_the_course_as_a_module(tensor):
+    return collectives.ring_all_gather(tensor)
+
+
+def by_the_course_imported_inside(tensor):
+    from course_lib.collectives import ring
+
+    return ring.ring_all_gather(tensor)
+
+
+def swapped_by_a_method_called_like_a_collective(tensor):
+    return swapped(tensor).gather(0, torch.arange(len(tensor)))
+
+
+def sends_first(tensor):
+    dist.send(tensor, 1 - dist.get_rank())
+    dist.recv(tensor, 1 - dist.get_rank())
+    return tensor
+
+
+def waits_for_nobody(tensor):
+    if dist.get_rank() == 0:
+        dist.recv(tensor, 1)
+    return tensor
+
+
+def never_ends(tensor):
+    while True:
+        pass
+
+
+def exits(tensor):
+    sys.exit(3)
+
+
+def dies(tensor):
+    os._exit(0)
