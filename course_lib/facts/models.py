@@ -75,7 +75,7 @@ class Model:
 
 
 def billions(value: float, source: str, date: str, unit: str = "parameters") -> Fact:
-    return Fact(value * 1e9, unit, source, date)
+    return Fact(float(round(value * 1e9)), unit, source, date)
 
 
 def gpt_shape(layers: int, hidden: int, heads: int, vocab: int, sequence: int, source: str, date: str,
