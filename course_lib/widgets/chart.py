@@ -27,9 +27,9 @@ class Chart:
     share a colour.
 
     x and y name the axes with their units: seconds ("... (s)") are written with prefixes, bytes ("... (bytes)") in KiB
-    and MiB. `log` is "", "x", "y" or "xy". `marks` are vertical lines: where, and what is there. `labels` are names of the
-    points of a series. A linear axis begins at 0, except for x far from it, such as years. ValueError for series or
-    labels of unequal length, labels of no series, or values that a logarithmic axis cannot show.
+    and MiB. `log` is "", "x", "y" or "xy". `marks` are vertical lines: where, and what is there. `labels` are names of
+    the points of a series. A linear axis begins at 0, except for x far from it, such as years. ValueError for series
+    or labels of unequal length, labels of no series, or values that a logarithmic axis cannot show.
     """
 
     headline: str

@@ -50,7 +50,8 @@ function drawBars(shown, available) {
   const limit = AREA.names + shown.limit * room;
   picture.append(
     svg("line", {
-      class: "limit", x1: px(limit), x2: px(limit), y1: AREA.top - 8, y2: bottom, stroke: "var(--alarm)", "stroke-width": 2,
+      class: "limit", x1: px(limit), x2: px(limit), y1: AREA.top - 8, y2: bottom,
+      stroke: "var(--alarm)", "stroke-width": 2,
     }),
     svg("text", { class: "strong", x: px(limit), y: AREA.top - 12 }, shown.limit_text),
     drawKey(shown, bottom + 22));

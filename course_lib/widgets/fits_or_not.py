@@ -107,6 +107,10 @@ class Outlook:
         return f"{days} days, {usd}, {kwh}, at {UTILISATION:.0%} of the peak"
 
     @property
+    def limit_text(self) -> str:
+        return f"{self.device}: {gigabytes(self.there)}, of which a tenth must stay free"
+
+    @property
     def scale(self) -> float:
         """Bytes at the right end: three devices' worth at most, or the limit could not be seen."""
         return max(1.25 * self.there, min(max(needed.total for needed in self.by_stage), 3 * self.there))
@@ -134,7 +138,7 @@ def frame(shown: Outlook) -> dict[str, Any]:
     return {
         "bars": bars,
         "limit": shown.there / shown.scale,
-        "limit_text": f"{shown.device}: {gigabytes(shown.there)}",
+        "limit_text": shown.limit_text,
         "colours": COLOURS,
         "headline": f"{shown.model} {shown.finding}",
         "detail": shown.detail,

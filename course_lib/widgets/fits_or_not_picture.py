@@ -26,7 +26,7 @@ def draw(shown: Outlook) -> Figure:
                       ha="right" if cut else "left", textcoords="offset points", fontsize=8.5, fontweight="bold",
                       color=INK, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.2, "alpha": 0.85})
     axes.axvline(shown.there / 1e9, color=RED, lw=1.6)
-    axes.annotate(f"{shown.device}: {gigabytes(shown.there)}", (shown.there / 1e9, 1), (3, 3), fontsize=8.5, color=RED,
+    axes.annotate(shown.limit_text, (shown.there / 1e9, 1), (3, 3), fontsize=8.5, color=RED,
                   xycoords=("data", "axes fraction"), textcoords="offset points")
     axes.set_xlim(0, shown.scale / 1e9)
     axes.set_yticks(range(len(STAGE_NAMES)), STAGE_NAMES)
