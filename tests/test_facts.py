@@ -1,7 +1,10 @@
 """Every published number says where it is from."""
 
+import dataclasses
+
 import pytest
 
+from course_lib import facts
 from course_lib.facts import LINKS, MEASURED_ALL_REDUCE, Fact, interconnect
 
 
@@ -36,3 +39,82 @@ def test_longer_messages_are_never_slower():
         sizes = sorted(measured.bus_bandwidth)
         rates = [measured.bus_bandwidth[size].value for size in sizes]
         assert rates == sorted(rates)
+
+
+def numbers_without_source(value: object, path: str) -> list[str]:
+    """Where in a table of hardware a number stands that is no Fact. Counts and years describe, they claim nothing."""
+    if value is None or isinstance(value, Fact | str | bool):
+        return []
+    if isinstance(value, dict):
+        return [found for key, part in value.items() for found in numbers_without_source(part, f"{path}.{key}")]
+    if isinstance(value, tuple | list):
+        return [found for part in value for found in numbers_without_source(part, path)]
+    if dataclasses.is_dataclass(value):
+        name = getattr(value, "name", getattr(value, "device", ""))
+        return [found for field in dataclasses.fields(value)
+                if field.name not in ("year", "num_devices", "num_nodes", "neighbours")
+                for found in numbers_without_source(getattr(value, field.name), f"{path}[{name}].{field.name}")]
+    return [path]
+
+
+@pytest.mark.parametrize("table", ["ACCELERATORS", "MEASURED_MATMUL", "SYSTEMS", "PRICES", "LINKS", "STORAGE",
+                                   "CORPORA", "A100_MEMORY", "MEASURED_ALL_REDUCE", "TRAINING_REPORTS"])
+def test_no_number_in_the_hardware_tables_stands_without_its_source(table):
+    assert numbers_without_source(getattr(facts, table), table) == []
+
+
+def test_a_bare_number_in_a_table_would_be_found():
+    bare = dataclasses.replace(facts.accelerator("A100"), memory=80)
+    assert numbers_without_source((bare,), "ACCELERATORS") == ["ACCELERATORS[A100].memory"]
+    bare = dataclasses.replace(facts.accelerator("A100"), peaks={"bf16": 312.0})
+    assert numbers_without_source((bare,), "ACCELERATORS") == ["ACCELERATORS[A100].peaks.bf16"]
+
+
+def test_every_device_has_peaks_in_order_and_links_that_exist():
+    for device in facts.ACCELERATORS:
+        assert device.half_precision in device.peaks
+        floats = [device.peaks[name].value for name in ("fp64", "fp32", "tf32", "bf16", "fp8",
+                                                        "fp4") if name in device.peaks]
+        assert floats == sorted(floats), device.name
+        assert all(interconnect(name) for name in device.links)
+    with pytest.raises(ValueError, match="expected one of V100"):
+        facts.accelerator("Z100")
+    with pytest.raises(ValueError, match="V100 has no peak for 'bf16'"):
+        facts.accelerator("V100").peak_flops_per_s("bf16")
+
+
+def test_measured_matrix_products_stay_below_the_data_sheet():
+    for measured in facts.MEASURED_MATMUL:
+        share = measured.achieved.value * 1e12 / facts.accelerator(measured.device).peak_flops_per_s()
+        assert 0.7 < share < 0.9
+
+
+def test_prices_are_dated_and_sorted():
+    prices = facts.hourly_prices("H100")
+    assert [price.price.value for price in prices] == sorted(price.price.value for price in prices) and len(prices) == 6
+    assert {price.price.unit for price in prices} == {"USD/h"} and facts.hourly_prices("V100") == ()
+
+
+def test_an_estimate_is_marked_and_so_are_experts():
+    assert [model.name for model in facts.MODELS if model.estimate] == ["GPT-4 (estimate)"]
+    assert facts.model("Mixtral 8x7B").active_parameters == 12.9e9
+    assert facts.model("GPT-3").active_parameters == facts.model("GPT-3").parameters.value
+    with pytest.raises(ValueError, match="expected one of BERT-Large"):
+        facts.model("GPT-5")
+
+
+def test_a_shape_refuses_what_cannot_be():
+    gpt3 = facts.model("GPT-3").shape
+    for wrong, said in [({"num_layers": 0}, "num_layers=0"), ({"num_kv_heads": 5}, "expected a multiple"),
+                        ({"num_heads": 7, "num_kv_heads": 7}, "or head_dim"),
+                        ({"active_experts": 2}, "at most num_experts")]:
+        with pytest.raises(ValueError, match=said):
+            dataclasses.replace(gpt3, **wrong)
+
+
+def test_a_claim_says_what_is_right_and_how_it_went_wrong():
+    assert len({claim.name for claim in facts.CLAIMS}) == len(facts.CLAIMS)
+    assert all(1 <= claim.chapter <= 9 for claim in facts.CLAIMS)
+    assert "31.9 years" in facts.claim("a million seconds").right
+    with pytest.raises(ValueError, match="how"):
+        dataclasses.replace(facts.CLAIMS[0], how="")

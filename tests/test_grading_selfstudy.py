@@ -91,7 +91,7 @@ def test_hints_are_given_on_request_only():
 
 
 @pytest.mark.parametrize("arguments, error, words", [
-    (("9.9", toys.swap), ValueError, "there is no exercise '9.9': expected one of 2.1, 2.2"),
+    (("9.9", toys.swap), ValueError, "there is no exercise '9.9': expected one of 1.1, 1.2"),
     ((2.1, toys.swap), TypeError, "a string such as \"2.1\": given 2.1"),
     (("2.2", torch.ones(2)), TypeError, "the function my_ring_all_gather itself, without a call: given a Tensor"),
     (("2.2", toys.swap), ValueError, "expects the function my_ring_all_gather: given swap"),
@@ -106,7 +106,7 @@ def test_bad_use_is_an_error_that_says_what_was_given_and_expected(arguments, er
 
 def test_exercises_of_a_chapter_are_in_order_and_a_chapter_without_is_an_error():
     assert [each.number for each in CHAPTER_2] == ["2.1", "2.2", "2.3", "2.4", "2.5", "2.6"]
-    with pytest.raises(ValueError, match="chapter 42 has no exercises: expected one of 2"):
+    with pytest.raises(ValueError, match="chapter 42 has no exercises: expected one of 1, 2"):
         exercises_of(42)
 
 

@@ -42,3 +42,21 @@ def test_a_chart_that_cannot_be_drawn_says_why(changes, complaint):
 
 def test_bytes_are_written_in_binary_units():
     assert [binary(size) for size in (1, 1024, 3 * 2**19, 64 * 2**20)] == ["1 B", "1 KiB", "1.5 MiB", "64 MiB"]
+
+
+def test_years_do_not_begin_at_0_and_counts_do():
+    years = chart(x="year", log="y", points={"models": ([2018, 2024], [0.3, 400])}, lines={})
+    counts = chart(x="ranks", log="y", points={"models": ([1, 4], [0.3, 400])}, lines={})
+    assert years._far_from_0() and not counts._far_from_0()
+    assert years.png() != counts.png()
+
+
+def test_labels_name_points_and_must_be_as_many():
+    series = {"models": ([2018, 2024], [0.3, 400])}
+    plain = chart(x="year", log="y", points=series, lines={})
+    named = chart(x="year", log="y", points=series, lines={}, labels={"models": ["BERT", "Llama 3"]})
+    assert plain.png() != named.png()
+    with pytest.raises(ValueError, match="2 points and 1 labels"):
+        chart(points=series, lines={}, labels={"models": ["BERT"]})
+    with pytest.raises(ValueError, match="labels of model: expected names of points, models"):
+        chart(points=series, lines={}, labels={"model": ["BERT", "Llama 3"]})

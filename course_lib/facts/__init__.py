@@ -1,20 +1,87 @@
 """Published numbers, each with its unit, its source and its date. Nothing here is computed, and nothing imports torch.
 
     fact.py        what a number needs to be believed
+    hardware.py    devices: FLOP/s by number format, memory, power; systems, prices, electricity
+    models.py      models that were trained: parameters, tokens, shapes; training runs that were reported
+    corpora.py     texts and their sizes; storage and the levels of a device's memory
     links.py       what connects devices: NVLink, PCIe, InfiniBand, Ethernet, the links between TPUs
     all_reduce.py  how fast all-reduce was measured on real clusters
+    claims.py      what is often said and wrong, beside what is right
 """
 
 from course_lib.facts.all_reduce import MEASURED_ALL_REDUCE, MeasuredAllReduce
+from course_lib.facts.claims import CLAIMS, Claim, claim
+from course_lib.facts.corpora import A100_MEMORY, CORPORA, STORAGE, Corpus, MemoryLevel, Storage
 from course_lib.facts.fact import Fact
+from course_lib.facts.hardware import (
+    ACCELERATORS,
+    ELECTRICITY,
+    HOUSEHOLD,
+    MEASURED_MATMUL,
+    PRICES,
+    PUE_AVERAGE,
+    PUE_BEST,
+    SYSTEMS,
+    Accelerator,
+    Price,
+    System,
+    accelerator,
+    hourly_prices,
+)
 from course_lib.facts.links import LINKS, NCCL_STEP_LATENCY, Interconnect, interconnect
+from course_lib.facts.models import (
+    DEEPSEEK_V3_GPU_HOURS,
+    GPT3_CARBON,
+    GPT3_ENERGY,
+    GPT3_ON_ONE_V100,
+    MODELS,
+    PUBLISHED_FLOPS,
+    TRAINING_REPORTS,
+    Model,
+    Shape,
+    TrainingReport,
+    model,
+)
 
 __all__ = [
+    "A100_MEMORY",
+    "ACCELERATORS",
+    "CLAIMS",
+    "CORPORA",
+    "DEEPSEEK_V3_GPU_HOURS",
+    "ELECTRICITY",
+    "GPT3_CARBON",
+    "GPT3_ENERGY",
+    "GPT3_ON_ONE_V100",
+    "HOUSEHOLD",
     "LINKS",
     "MEASURED_ALL_REDUCE",
+    "MEASURED_MATMUL",
+    "MODELS",
     "NCCL_STEP_LATENCY",
+    "PRICES",
+    "PUBLISHED_FLOPS",
+    "PUE_AVERAGE",
+    "PUE_BEST",
+    "STORAGE",
+    "SYSTEMS",
+    "TRAINING_REPORTS",
+    "Accelerator",
+    "Claim",
+    "Corpus",
     "Fact",
     "Interconnect",
     "MeasuredAllReduce",
+    "MemoryLevel",
+    "Model",
+    "Price",
+    "Shape",
+    "Storage",
+    "System",
+    "TrainingReport",
+    "accelerator",
+    "claim",
+    "hourly_prices",
     "interconnect",
+    "model",
 ]

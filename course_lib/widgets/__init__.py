@@ -7,6 +7,7 @@
     collective_messages.py  those messages, for every algorithm of course_lib.collectives
     chart.py                Chart: measured points beside predicted lines
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
+    fits_or_not.py, .js     FitsOrNot: a model's training memory against the devices', days and dollars
     collective_explorer.py, .js  CollectiveExplorer: every collective as a grid of ranks and chunks
 
 Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
@@ -19,6 +20,7 @@ _HOME = {
     "Chart": "chart",
     "CollectiveExplorer": "collective_explorer",
     "Explorable": "base",
+    "FitsOrNot": "fits_or_not",
     "Holdings": "holdings",
     "HoldingsPicture": "holdings_picture",
     "RingAllReduce": "ring",
@@ -30,6 +32,7 @@ __all__ = [
     "Chart",
     "CollectiveExplorer",
     "Explorable",
+    "FitsOrNot",
     "Holdings",
     "HoldingsPicture",
     "RingAllReduce",

@@ -27,8 +27,9 @@ class Chart:
     share a colour.
 
     x and y name the axes with their units: seconds ("... (s)") are written with prefixes, bytes ("... (bytes)") in KiB
-    and MiB. `log` is "", "x", "y" or "xy". `marks` are vertical lines: where, and what is there. ValueError for series
-    of unequal length, or for values that a logarithmic axis cannot show.
+    and MiB. `log` is "", "x", "y" or "xy". `marks` are vertical lines: where, and what is there. `labels` are names of
+    the points of a series. A linear axis begins at 0, except for x far from it, such as years. ValueError for series
+    or labels of unequal length, labels of no series, or values that a logarithmic axis cannot show.
     """
 
     headline: str
@@ -39,6 +40,7 @@ class Chart:
     log: str = ""
     marks: Mapping[float, str] = field(default_factory=dict)
     detail: str = ""
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.log not in ("", "x", "y", "xy"):
@@ -48,9 +50,14 @@ class Chart:
         for name, (xs, ys) in {**self.points, **self.lines}.items():
             if len(xs) != len(ys):
                 raise ValueError(f"{name!r} has {len(xs)} x and {len(ys)} y: expected as many of one as of the other")
+            if len(self.labels.get(name, xs)) != len(xs):
+                raise ValueError(f"{name!r} has {len(xs)} points and {len(self.labels[name])} labels: expected as many")
             for axis, values in (("x", xs), ("y", ys)):
                 if axis in self.log and not all(value > 0 for value in values):
                     raise ValueError(f"{name!r} has {min(values)} on its logarithmic {axis} axis: expected above 0")
+
+        if unknown := sorted(self.labels.keys() - self.points.keys()):
+            raise ValueError(f"labels of {', '.join(unknown)}: expected names of points, {', '.join(self.points)}")
 
     def __repr__(self) -> str:
         return f"Chart: {self.headline} ({self.y} over {self.x}: {', '.join([*self.points, *self.lines])})"
@@ -66,6 +73,8 @@ class Chart:
             axes.plot(xs, ys, color=colour[family(name)], lw=1.8, label=name, alpha=0.85)
         for name, (xs, ys) in self.points.items():
             axes.plot(xs, ys, "o", color=colour[family(name)], ms=5.5, mec="white", mew=0.8, label=name)
+            for x, y, text in zip(xs, ys, self.labels.get(name, ()), strict=False):
+                axes.annotate(text, (x, y), (5, -3), textcoords="offset points", fontsize=7.5, color=INK)
         for where, what in self.marks.items():
             axes.axvline(where, color=INK, lw=0.9, ls=":")
             axes.annotate(what, (where, 1), (4, -2), xycoords=("data", "axes fraction"), textcoords="offset points",
@@ -73,6 +82,10 @@ class Chart:
         self._scales(axes)
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
         return to_png(figure)
+
+    def _far_from_0(self) -> bool:
+        all_x = [x for xs, _ in {**self.points, **self.lines}.values() for x in xs]
+        return min(all_x) > 0.9 * max(all_x)
 
     def _colours(self) -> dict[str, str]:
         families = dict.fromkeys(map(family, [*self.points, *self.lines]))
@@ -85,8 +98,10 @@ class Chart:
             if direction in self.log:
                 getattr(axes, f"set_{direction}scale")("log", base=10 if label.endswith("(s)") else 2)
                 axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            else:
-                getattr(axes, f"set_{direction}lim")(**{"left" if direction == "x" else "bottom": 0})
+            elif direction == "y":
+                axes.set_ylim(bottom=0)
+            elif not self._far_from_0():
+                axes.set_xlim(left=0)
             if label.endswith("(bytes)"):
                 axis.set_major_formatter(FuncFormatter(lambda value, _: binary(value)))
                 label = label.removesuffix(" (bytes)")

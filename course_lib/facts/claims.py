@@ -1,0 +1,116 @@
+"""Sentences that circulate about large-scale training and are wrong, each beside what is right and how it went wrong.
+
+They are the raw material of exercises: a number that somebody wrote down with confidence is worth recomputing. The
+tests recompute the ones of chapter 1.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`said`: the claim in our words, with its numbers. `chapter`: where the course recomputes it."""
+
+    name: str
+    chapter: int
+    said: str
+    right: str
+    how: str
+    source: str
+    date: str
+
+    def __post_init__(self) -> None:
+        for field in ("name", "said", "right", "how", "source", "date"):
+            if not getattr(self, field):
+                raise ValueError(f"a claim without {field}: expected all of them")
+
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim("a million seconds", 1,
+          "3.14e23 FLOPs at 312 TFLOP/s take one A100 1,006,410 seconds: 355 days at 40 %, and 8.3 hours on 1024 of "
+          "them",
+          "1.0064e9 seconds, which is 31.9 years; 79.7 years at 40 %; 28.4 days on 1024 of them",
+          "three decimal places were lost; 355 is a published number of YEARS, for a V100 at 28 TFLOP/s; and 8.3 "
+          "hours are "
+          "355 days / 1024",
+          "Brown et al. 2020, table D.1; Li, Lambda 2020", "2020"),
+    Claim("GPT-3 is 350 GB", 1,
+          "GPT-3 needs 350 GB of memory",
+          "350 GB are its weights in 16 bits; to train it with Adam in mixed precision takes 16 bytes a parameter, "
+          "2.8 TB, "
+          "before activations",
+          "weights were taken for everything: gradients and the optimiser's state hold seven times as much",
+          "Rajbhandari et al., ZeRO, section 3.1", "2020"),
+    Claim("A100 at 2.6 %", 1,
+          "an A100 holds 2.6 % of GPT-3, because 80 GB are 2.6 % of 3 TB",
+          "2.9 % of 2.8 TB without activations; 2.6 % with some 200 GB of them, which depend on the batch",
+          "nothing is wrong but the certainty: activations were put in as a constant", "Rajbhandari et al., ZeRO",
+          "2020"),
+    Claim("7B in 28, 14 and 7 GB", 6,
+          "a 7B model takes 28 GB on one device, 14 GB with ZeRO-2 and 7 GB with ZeRO-3",
+          "28 GB are its weights in fp32; trained in mixed precision it takes 112 GB, and on 8 devices 38.5, 26.25 "
+          "and 14 GB "
+          "with ZeRO-1, -2 and -3",
+          "weights alone were counted, and the number of devices was left out", "Rajbhandari et al., ZeRO, table 1",
+          "2020"),
+    Claim("good MFU", 1,
+          "a good MFU is 40 to 60 %: Megatron reached 52 %",
+          "Megatron's 52 % count FLOPs that were done twice to save memory: HFU. Its MFU is 39 to 40 %",
+          "two fractions with the same denominator were called by one name",
+          "Narayanan et al. 2021 (SC'21), Chowdhery et al. 2022 (PaLM), appendix B", "2022"),
+    Claim("10,000 A100", 1,
+          "GPT-3 was trained on about 10,000 A100, 64 x 8 x 16 of them",
+          "it was trained on V100; 1024 A100 for 34 days is a calculation of the Megatron paper for the same model",
+          "a cluster of 10,000 V100, a later paper's A100 and an illustration of three dimensions were added up",
+          "Brown et al. 2020, section 2.3; Narayanan et al. 2021", "2021"),
+    Claim("100 cards for 10,000 dollars", 1,
+          "100 A100 for a month cost about 10,000 dollars in electricity",
+          "the cards alone about 2,300 dollars; whole servers, cooled in an average data centre, about 7,500 "
+          "dollars, at 0.0806 "
+          "dollars a kWh",
+          "true to the order of magnitude, if the whole server and its cooling are counted, which 300-400 W a card "
+          "do not",
+          "EIA 2024; DGX A100 data sheet; Uptime Institute 2023", "2024"),
+    Claim("all-reduce is O(n log p)", 2,
+          "an all-reduce of n bytes over p ranks takes O(n log p)",
+          "a tree does; a ring takes 2(p-1) alpha + 2(p-1)/p n beta, whose bytes do not grow with p",
+          "one algorithm was taken for the operation", "Thakur, Rabenseifner and Gropp 2005", "2005"),
+    Claim("all-reduce of ranks", 2,
+          "an all-reduce of [rank] over four ranks gives 6 in the code and 10 in the picture beside it",
+          "ranks 0 to 3 add up to 6", "the picture counts from 1", "arithmetic", "2026"),
+    Claim("NVLink 600 GB/s", 2,
+          "NVLink of an A100 carries 600 GB/s",
+          "300 GB/s in each direction; all-reduce on 8 of them reached 235 GB/s of bus bandwidth",
+          "both directions were added", "NVIDIA A100 whitepaper; Bekman", "2020"),
+    Claim("HDR beta", 2,
+          "the beta of InfiniBand HDR is 1/200 Gbit/s",
+          "1/25e9 seconds a byte", "bits were taken for bytes: 8 times too small", "InfiniBand Trade Association",
+          "2018"),
+    Claim("bubble (p-1)/m", 4,
+          "a pipeline of p stages and m micro-batches idles (p-1)/m of the time",
+          "(p-1)/(m+p-1) of the time; (p-1)/m is the idle time over the ideal time", "two denominators",
+          "Huang et al. 2019 (GPipe); Narayanan et al. 2021", "2021"),
+    Claim("a pipeline combines", 4,
+          "pipeline parallelism combines data and model parallelism",
+          "it is model parallelism between layers, with micro-batches to keep the stages busy",
+          "micro-batches look like data parallelism, but no two devices hold the same layer", "Huang et al. 2019",
+          "2019"),
+    Claim("ZeRO stage 2", 6,
+          "in ZeRO stage 2 each student keeps most chapters of the book",
+          "stage 2 keeps the whole book (all parameters) and shares out the notes (gradients and optimiser state)",
+          "the picture of stage 3 was thinned", "Rajbhandari et al., ZeRO", "2020"),
+    Claim("speed-ups by library", 3,
+          "8 GPUs give 5.5 times the speed with DP, 7.2 with DDP and 7.5 with FSDP",
+          "that depends on the model, the batch and the wires; FSDP sends 1.5 times what DDP sends",
+          "an illustration without a source; measure, or derive it from alpha-beta",
+          "Rajbhandari et al., ZeRO, section 7",
+          "2020"),
+)
+
+
+def claim(name: str) -> Claim:
+    """The one of this name. ValueError, with all names, where there is none."""
+    for known in CLAIMS:
+        if known.name == name:
+            return known
+    raise ValueError(f"no claim is called {name!r}: expected one of {', '.join(known.name for known in CLAIMS)}")

@@ -1,0 +1,78 @@
+"""FitsOrNot shows the chapter's arithmetic: bars are its bytes, the verdict its limit, the price its price."""
+
+import io
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from course_lib import facts
+from course_lib.why_distribute import plan_run, training_memory
+from course_lib.widgets import FitsOrNot
+from course_lib.widgets.base import BadParameter
+from course_lib.widgets.fits_or_not import DEVICES, MODELS, STAGE_NAMES, amount, frame, gigabytes, outlook
+
+
+def test_the_bars_are_the_bytes_of_the_formula():
+    shown = outlook("Llama 3 8B", "H100", 8, "mixed")
+    for stage, needed in enumerate(shown.by_stage):
+        formula = training_memory(8.03e9, "mixed", stage, 8, needed.activations)
+        assert needed == formula
+    bars = frame(shown)["bars"]
+    assert [bar["name"] for bar in bars] == list(STAGE_NAMES)
+    for bar, needed in zip(bars, shown.by_stage, strict=True):
+        assert sum(part[1] for part in bar["parts"]) == pytest.approx(needed.total / shown.scale)
+
+
+def test_the_verdict_is_the_first_stage_that_leaves_a_tenth_free():
+    assert outlook("Llama 3 8B", "H100", 1, "mixed").first_that_fits is None
+    assert [outlook("Llama 3 8B", "H100", n, "mixed").first_that_fits for n in (8, 64, 4096)] == [3, 2, 2]
+    assert outlook("Llama 2 7B", "B200", 1, "mixed").first_that_fits == 0
+    assert "fits from ZeRO-3 on: 64.4 GB of 80 GB" in repr(FitsOrNot(num_devices=8))
+    assert "does not fit, even with ZeRO-3" in repr(FitsOrNot(num_devices=1))
+
+
+def test_time_and_money_are_those_of_plan_run_and_more_devices_cost_the_same():
+    few, many = (outlook("GPT-3", "A100", n, "mixed").run for n in (512, 1024))
+    run = plan_run(facts.model("GPT-3"), facts.accelerator("A100"), 1024)
+    assert (many.days, many.usd) == (run.days, run.usd)
+    assert few.usd == pytest.approx(many.usd) and few.days == pytest.approx(2 * many.days)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_choice_can_be_shown(model, device):
+    for precision in ("fp32", "mixed"):
+        shown = outlook(model, device, 64, precision)
+        assert frame(shown)["key"] == f"{model} {device} n=64 {precision}"
+        assert 0 < frame(shown)["limit"] <= 0.8
+        if precision == "fp32" and "fp32" not in facts.accelerator(device).peaks:
+            assert shown.run is None and "no time" in shown.detail
+
+
+def test_a_name_that_facts_does_not_know_is_refused_and_the_old_one_stays():
+    widget = FitsOrNot()
+    for name, value in (("model", "GPT-5"), ("device", "Z100"), ("precision", "bf16")):
+        with pytest.raises(BadParameter, match="expected one of"):
+            setattr(widget, name, value)
+    with pytest.raises(BadParameter, match="whole number"):
+        widget.num_devices = 0
+    assert (widget.model, widget.device, widget.num_devices, widget.precision) == ("Llama 3 8B", "H100", 8, "mixed")
+    with pytest.raises(BadParameter, match="Mixtral"):
+        FitsOrNot(model="Mixtral 8x7B")
+
+
+def test_a_change_makes_new_frames_a_new_sentence_and_a_new_picture():
+    widget = FitsOrNot()
+    before, sentence = widget.frames, repr(widget)
+    widget.num_devices = 64
+    assert widget.frames["key"] == "Llama 3 8B H100 n=64 mixed" and widget.frames != before and repr(widget) != sentence
+    bundle = widget._repr_mimebundle_()[0]
+    assert bundle["text/plain"] == repr(widget)
+    picture = imread(io.BytesIO(bundle["image/png"]))[..., :3]
+    assert np.unique(picture.reshape(-1, 3), axis=0).shape[0] > 20
+
+
+def test_amounts_are_short_and_say_their_size():
+    assert [amount(v) for v in (840, 972_332, 71.7e6, 2.5e9)] == ["840", "972 thousand", "71.7 million", "2.5 billion"]
+    assert [gigabytes(v) for v in (1.75e9, 14e9, 2794e9)] == ["1.75 GB", "14 GB", "2,794 GB"]
