@@ -114,7 +114,7 @@ def make(kind, dtype=torch.float64, seed=0):
 
 
 def batch(kind, step, dtype=torch.float64):
-    """The rows of all ranks in one step. x[:, 0] is positive in the first third of them, in every third step in none."""
+    """The rows of all ranks in one step. x[:, 0] is positive in the first third; every third step in none."""
     generator = torch.Generator().manual_seed(100 + step)
     if kind == "Gpt":
         tokens = torch.randint(SMALL_GPT.vocab_size, (ROWS, SMALL_GPT.sequence_length + 1), generator=generator)

@@ -21,20 +21,7 @@ from torch.utils._pytree import tree_leaves
 from course_lib.collectives.messages import member
 from course_lib.data_parallel import checks
 from course_lib.data_parallel.buckets import Bucket, broadcast, make_buckets
-
-# Starts to add up bucket.gradient (N,) over bucket.group; returns a function that waits for the sum and gives it (N,).
-Hook = Callable[[Bucket], Callable[[], Tensor]]
-
-
-def all_reduce_hook(bucket: Bucket) -> Callable[[], Tensor]:
-    """The plain way: one all-reduce of the bucket as it is, under way while backward goes on."""
-    work = dist.all_reduce(bucket.gradient, group=bucket.group, async_op=True)
-
-    def finish() -> Tensor:
-        work.wait()
-        return bucket.gradient
-
-    return finish
+from course_lib.data_parallel.hooks import Hook, all_reduce_hook
 
 
 class DistributedDataParallel(nn.Module):
