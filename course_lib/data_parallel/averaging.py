@@ -53,6 +53,6 @@ def loss_weight(num_rows: int, group: dist.ProcessGroup | None = None, total: in
         dist.all_reduce(rows, group=me.group)
         total = int(rows)
     if not 0 < total >= num_rows:
-        raise ValueError(f"total={total} rows on all ranks, {num_rows} of them here: expected at least one, and no fewer "
-                         "than there are here")
+        raise ValueError(f"total={total} rows on all ranks, {num_rows} of them here: expected at least one, and no "
+                         "fewer than there are here")
     return me.n * num_rows / total

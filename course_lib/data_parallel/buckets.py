@@ -114,5 +114,15 @@ def broadcast(tensors: Iterable[Tensor], me: Member, cap_bytes: float = 250 << 2
                 tensor.copy_(part.view(tensor.shape))
 
 
+@torch.no_grad()
+def average(tensors: Iterable[Tensor], me: Member, cap_bytes: float = 250 << 20) -> None:
+    """Give every rank the average over the ranks, in messages like those of `broadcast`."""
+    for some in fill((tensor for tensor in tensors if tensor.numel()), cap_bytes):
+        flat = torch.cat([tensor.reshape(-1) for tensor in some]) / me.n
+        dist.all_reduce(flat, group=me.group)
+        for tensor, part in zip(some, flat.split([tensor.numel() for tensor in some])):
+            tensor.copy_(part.view(tensor.shape))
+
+
 def num_bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()

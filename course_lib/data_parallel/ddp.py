@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from course_lib.collectives.messages import member
 from course_lib.data_parallel import checks
-from course_lib.data_parallel.buckets import Bucket, broadcast, make_buckets
+from course_lib.data_parallel.buckets import broadcast, make_buckets
 from course_lib.data_parallel.hooks import Hook, all_reduce_hook
 
 
