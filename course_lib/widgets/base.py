@@ -55,7 +55,7 @@ class Explorable(anywidget.AnyWidget):
     parameters: tuple[str, ...] = ()
     frames = traitlets.Dict().tag(sync=True)
 
-    def __init_subclass__(cls, script: str | None = None, **kwargs: Any) -> None:
+    def __init_subclass__(cls, script: str | Path | None = None, **kwargs: Any) -> None:
         if script is not None:
             sources = [HERE / "explorable.js", Path(inspect.getfile(cls)).parent / script]
             texts = [source.read_text(encoding="utf-8") for source in sources]
@@ -64,10 +64,11 @@ class Explorable(anywidget.AnyWidget):
         super().__init_subclass__(**kwargs)
 
     def __init__(self, **parameters: Any) -> None:
-        unknown = sorted(parameters.keys() - {*self.parameters, "step"})
+        known = [*self.parameters, *(["step"] if self.has_trait("step") else [])]
+        unknown = sorted(parameters.keys() - {*known})
         if unknown:
             raise BadParameter(f"{type(self).__name__} has no parameter {', '.join(unknown)}: "
-                               f"expected {', '.join(self.parameters)}")
+                               f"expected {' or '.join(known)}")
         super().__init__(**parameters)
         self.frames = self.compute()
         self.observe(self._recompute, names=list(self.parameters))

@@ -11,9 +11,10 @@ import traitlets
 from matplotlib.figure import Figure
 
 from course_lib.widgets.base import BadParameter, SteppedExplorable, WholeNumber
+from course_lib.widgets.cells_picture import CellStyle, key_to_cells
 from course_lib.widgets.collective_messages import MESSAGES, NUM_NODES, Message
-from course_lib.widgets.collective_plan import Plan, plan, times
 from course_lib.widgets.collective_picture import draw
+from course_lib.widgets.collective_plan import Plan, plan, times
 from course_lib.widgets.frames import encoded
 
 MIN_RANKS, MAX_RANKS = 2, 8
@@ -49,7 +50,7 @@ class CollectiveExplorer(SteppedExplorable, script="collective_explorer.js"):
         asked[proposal.trait.name] = proposal.value
         try:
             plan(**asked)
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise BadParameter(str(error)) from None
         return proposal.value
 
@@ -75,14 +76,16 @@ class CollectiveExplorer(SteppedExplorable, script="collective_explorer.js"):
                         for step in steps],
             "busiest": float(shown.busiest),
             "bound": float(shown.bound),
-            "results": sorted(map(list, shown.results)),
+            "bound_text": f"bound {times(shown.bound)}",
+            "key": f"{key_to_cells(CellStyle(shown.num_ranks, adds(shown)))}; dark frame = has just arrived",
             "texts": [texts(shown, step) for step in steps],
         }
 
     def sentence(self) -> str:
         shown = self.plan()
-        return (f"CollectiveExplorer, {label(shown.op, shown.algorithm)} on {shown.num_ranks} ranks: {shown.finding()}; "
-                f"{shown.detail()}; shown after step {self.step}")
+        name = label(shown.op, shown.algorithm)
+        return (f"CollectiveExplorer, {name} on {shown.num_ranks} ranks: {shown.finding()}; {shown.detail()}; "
+                f"shown after step {self.step}")
 
     def picture(self) -> Figure:
         return draw(self.plan(), self.step, texts(self.plan(), self.step), columns(self.plan()), adds(self.plan()))
@@ -105,7 +108,7 @@ def adds(shown: Plan) -> bool:
 def columns(shown: Plan) -> list[str]:
     """The names of the places."""
     if shown.op == "all_to_all":
-        return [f"to {place}" for place in range(shown.num_ranks)] + [f"from {place}" for place in range(shown.num_ranks)]
+        return [f"{way} {rank}" for way in ("to", "from") for rank in range(shown.num_ranks)]
     return [f"chunk {place}" for place in range(shown.num_chunks)]
 
 

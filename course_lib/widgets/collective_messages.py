@@ -93,7 +93,7 @@ def halving_doubling(n: int) -> list[Step]:
     whole = tuple(range(p))
     above = range(p, n)  # these hand their tensor in, wait, and get the result
     halving, doubling = [], []
-    region = {r: whole for r in range(p)}
+    region = dict.fromkeys(range(p), whole)
     for distance in powers_of_two_below(p):
         sends, returns = [], []
         for r in range(p):

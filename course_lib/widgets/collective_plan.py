@@ -126,10 +126,9 @@ def times(amount: Fraction) -> str:
     return f"{float(amount):.{decimals}f} ×"
 
 
-@cache
 def plan(op: str, algorithm: str, num_ranks: int) -> Plan:
     """The plan of one collective. ValueError for a pair that course_lib.collectives does not have, or bad num_ranks."""
-    if (op, algorithm) not in MESSAGES:
+    if not isinstance(op, str) or not isinstance(algorithm, str) or (op, algorithm) not in MESSAGES:
         there_are = ", ".join(f"{op} {algorithm}" for op, algorithm in MESSAGES)
         raise ValueError(f"no plan for op={op!r} with algorithm={algorithm!r}: expected one of {there_are}")
     if not isinstance(num_ranks, int) or isinstance(num_ranks, bool) or num_ranks < 1:
@@ -137,6 +136,12 @@ def plan(op: str, algorithm: str, num_ranks: int) -> Plan:
     if algorithm == "hierarchical" and num_ranks % NUM_NODES:
         raise ValueError(f"num_ranks={num_ranks}: expected a multiple of {NUM_NODES}, for a hierarchical all-reduce "
                          f"on {NUM_NODES} nodes")
+    return made(op, algorithm, num_ranks)
+
+
+@cache
+def made(op: str, algorithm: str, num_ranks: int) -> Plan:
+    """The plan itself, once for each collective: widgets ask for it again and again."""
     num_chunks = largest_power_of_two(num_ranks) if algorithm == "halving_doubling" else num_ranks
     steps = tuple(MESSAGES[op, algorithm](num_ranks))
     first = beginning(op, num_ranks, num_chunks)

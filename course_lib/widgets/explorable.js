@@ -1,1 +1,206 @@
+// What every widget's JavaScript stands on. base.py puts this file, with PALETTE, in front of the widget's own, so its
+// functions are simply there. Plain JavaScript for the browser: no package, no build.
+//
+//   element, svg        make nodes                    slider, chooser, button   controls with accessible names
+//   shell               the parts of a widget         stepper                   step slider, play and reset
+//
+// Every control stops JupyterLab's own shortcuts (data-lm-suppress-shortcuts): Lab would take arrow keys from a slider.
 
+const SVG = "http://www.w3.org/2000/svg";
+let created = 0; // numbers the ids that join a label to its control
+
+/** An HTML element with attributes (a function becomes a listener) and children. */
+function element(tag, attributes = {}, ...children) {
+  return furnish(document.createElement(tag), attributes, children);
+}
+
+/** The same for SVG. */
+function svg(tag, attributes = {}, ...children) {
+  return furnish(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function furnish(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") node.addEventListener(name, value);
+    else if (value !== undefined && value !== null) node.setAttribute(name, value);
+  }
+  node.append(...children);
+  return node;
+}
+
+/** Rounded for attributes: no picture needs more than a hundredth of a pixel. */
+const px = (value) => Math.round(100 * value) / 100;
+
+const prefersReducedMotion = () => window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+/** A slider over `values`, whole numbers in increasing order. set(value, values) moves it without calling onInput. */
+function slider({ label, values, value, onInput, show = String }) {
+  const id = `explorable-${created++}`;
+  const input = element("input", {
+    id, type: "range", step: 1, "aria-label": label, "data-lm-suppress-shortcuts": "true",
+    input: () => { const chosen = values[Number(input.value)]; say(chosen); onInput(chosen); }, // read before a redraw
+  });
+  const output = element("output", { for: id });
+  function say(chosen) {
+    output.textContent = show(chosen);
+    input.setAttribute("aria-valuetext", show(chosen));
+  }
+  function set(chosen, among = values) {
+    values = among;
+    output.style.minWidth = `${Math.max(...values.map((each) => show(each).length))}ch`; // or the controls move about
+    input.min = 0;
+    input.max = values.length - 1;
+    input.value = values.indexOf(chosen);
+    say(chosen);
+  }
+  set(value);
+  return { node: element("div", { class: "control" }, element("label", { for: id }, label), input, output), set };
+}
+
+/** A drop-down of [{ value, label }]; values are strings. */
+function chooser({ label, options, value, onChange }) {
+  const id = `explorable-${created++}`;
+  const select = element("select", {
+    id, "aria-label": label, "data-lm-suppress-shortcuts": "true", change: () => onChange(select.value),
+  }, ...options.map((option) => element("option", { value: option.value }, option.label)));
+  const set = (chosen) => { select.value = chosen; };
+  set(value);
+  return { node: element("div", { class: "control" }, element("label", { for: id }, label), select), set };
+}
+
+function button({ label, text, primary = false, onClick }) {
+  const node = element("button", {
+    type: "button", class: primary ? "primary" : "", "aria-label": label, "data-lm-suppress-shortcuts": "true",
+    click: onClick,
+  }, text);
+  return { node, set: (newLabel, newText) => { node.setAttribute("aria-label", newLabel); node.textContent = newText; } };
+}
+
+/** The parts of a widget: controls, headline, detail and picture. picture(key, description, svgNode) replaces it. */
+function shell(root, controls) {
+  const headline = element("div", { class: "headline", "aria-live": "polite" });
+  const detail = element("div", { class: "detail" });
+  const picture = element("div", { class: "picture" });
+  root.classList.add("explorable");
+  root.replaceChildren(element("div", { class: "controls" }, ...controls.map((control) => control.node)),
+    headline, detail, picture);
+  return {
+    say(newHeadline, newDetail) {
+      if (headline.textContent !== newHeadline) headline.textContent = newHeadline; // or it is announced again
+      detail.textContent = newDetail;
+    },
+    draw(key, description, node) {
+      furnish(node, { role: "img", "aria-label": description, "data-key": key }, []);
+      picture.replaceChildren(node);
+    },
+    width: () => picture.clientWidth,
+    /** Call redraw when the width changes; returns what stops it. */
+    onWidth(redraw) {
+      let known = picture.clientWidth;
+      const observer = new ResizeObserver(() => {
+        if (picture.clientWidth !== known) { known = picture.clientWidth; redraw(); }
+      });
+      observer.observe(picture);
+      return () => observer.disconnect();
+    },
+  };
+}
+
+/**
+ * Play, reset and a step slider over the frames that Python has sent; the step is the trait `step`.
+ *
+ * draw(step, playing) shows a step at rest. move(step, share) shows it on its way, 0 <= share < 1, once for each frame of the
+ * screen; readers who want no motion see one step after the other instead. Call close() when the widget goes.
+ */
+function stepper(model, { draw, move, moveMs = 900, restMs = 500 }) {
+  const last = () => model.get("frames").num_steps;
+  const step = () => Math.min(model.get("step"), last());
+  const all = () => Array.from({ length: last() + 1 }, (_, number) => number);
+  let request = null; // the animation frame asked for while it plays
+  let onItsWay = false; // whether play is showing how the present step comes about
+
+  const play = button({ label: "Play", text: "▶ Play", primary: true, onClick: () => (request ? pause() : start()) });
+  const reset = button({ label: "Back to step 0", text: "↺ Reset", onClick: () => { stop(); go(0); } });
+  const steps = slider({
+    label: "step", values: all(), value: step(), show: (number) => `${number} of ${last()}`,
+    onInput: (number) => { stop(); go(number); },
+  });
+  const redraw = () => draw(step(), request !== null);
+  const onStep = () => { steps.set(step()); if (onItsWay) move(step(), 0); else redraw(); };
+  const onFrames = () => { stop(); steps.set(step(), all()); redraw(); };
+  model.on("change:step", onStep);
+  model.on("change:frames", onFrames);
+
+  function go(number, moving = false) {
+    onItsWay = moving;
+    model.set("step", number); // draws
+    model.save_changes(); // for Python; nothing waits for it
+  }
+  function start() {
+    let began = null;
+    const turn = (now) => {
+      request = requestAnimationFrame(turn);
+      if (began === null || now - began >= moveMs + restMs) {
+        if (step() >= last()) return stop();
+        began = now;
+        return go(step() + 1, !prefersReducedMotion());
+      }
+      if (!onItsWay) return undefined;
+      if (now - began < moveMs) return move(step(), (now - began) / moveMs);
+      onItsWay = false;
+      return redraw();
+    };
+    if (step() >= last()) go(0);
+    request = requestAnimationFrame(turn);
+    play.set("Pause", "❚❚ Pause");
+  }
+  function stop() {
+    cancelAnimationFrame(request);
+    request = null;
+    onItsWay = false;
+    play.set("Play", "▶ Play");
+  }
+  function pause() {
+    stop();
+    redraw();
+  }
+  function close() {
+    stop();
+    model.off("change:step", onStep);
+    model.off("change:frames", onFrames);
+  }
+  return { controls: [play, reset, steps], redraw, close };
+}
+
+/** Slow at both ends: where a thing is at this share of its time. */
+const eased = (share) => share * share * (3 - 2 * share);
+
+/** The ranks of a cell as base.py's frames hold it: [] or [bit r set for rank r, chunk]. */
+function ranksIn(cell, numRanks) {
+  return cell.length ? Array.from({ length: numRanks }, (_, rank) => rank).filter((rank) => (cell[0] >> rank) & 1) : [];
+}
+
+/**
+ * One place of one rank's buffer. adds: a stripe for each share, at its rank's height; otherwise the whole cell is one
+ * rank's, and has its chunk's number. Returns a <g>.
+ */
+function drawCell({ x, y, width, height, cell, numRanks, adds, marked = false }) {
+  const tall = adds ? height / numRanks : height;
+  const [insetX, insetY] = [Math.min(3, 0.1 * width), Math.min(3, 0.12 * tall)];
+  const group = svg("g", {}, svg("rect", {
+    class: `cell${cell.length ? "" : " empty"}${marked ? " marked" : ""}`,
+    x: px(x), y: px(y), width: px(width), height: px(height), rx: 2,
+  }));
+  for (const rank of ranksIn(cell, numRanks)) {
+    const top = adds ? y + rank * tall : y;
+    group.append(svg("rect", {
+      x: px(x + insetX), y: px(top + insetY), width: px(width - 2 * insetX), height: px(tall - 2 * insetY),
+      fill: PALETTE.ranks[rank],
+    }));
+    if (!adds) {
+      const style = `fill: ${PALETTE.onRanks[rank]}`; // an attribute would lose against the style sheet
+      group.append(svg("text", { class: "number", x: px(x + width / 2), y: px(y + height / 2), style }, String(cell[1])));
+    }
+  }
+  return group;
+}

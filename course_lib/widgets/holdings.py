@@ -147,9 +147,11 @@ def described(rank: int, cells: Iterable[Cell]) -> str:
     if not full:
         return "nothing"
     num = f"{len(full)} chunk{'s' * (len(full) > 1)}"
-    sizes = sorted({len(cell) for cell in full})
+    sizes = sorted({len({share.rank for share in cell}) for cell in full})
     sources = sorted({share.rank for cell in full for share in cell})
     each = "each " * (len(full) > 1)
+    if any(map(is_mixed, full)):
+        return f"{num}, different ones mixed up"
     if sizes == [1] and sources == [rank]:
         text = f"{num} of its own"
     elif sizes == [1]:
@@ -159,8 +161,8 @@ def described(rank: int, cells: Iterable[Cell]) -> str:
     else:
         text = f"{num}, sums of {sizes[0]} to {sizes[-1]} ranks"
     if any(share.times > 1 for cell in full for share in cell):
-        text += ", some counted more than once"
-    return text + ", different chunks mixed up" * any(map(is_mixed, full))
+        text += ", some shares counted more than once"
+    return text
 
 
 def who(ranks: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ from course_lib.widgets.holdings import Holdings
 if TYPE_CHECKING:
     from torch import Tensor
 
-MARGIN, WIDTH = 0.75, 9.0  # inches
+MARGIN, WIDTH = 0.95, 9.0  # inches
 
 
 @dataclass(frozen=True)

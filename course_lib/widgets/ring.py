@@ -7,11 +7,13 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from course_lib.widgets.base import SteppedExplorable, WholeNumber
+from course_lib.widgets.cells_picture import CellStyle, key_to_cells
 from course_lib.widgets.collective_plan import Plan, plan, times
 from course_lib.widgets.frames import encoded
 from course_lib.widgets.ring_picture import draw
 
 MAX_RANKS = 8
+KEY = key_to_cells(CellStyle(MAX_RANKS, adds=True))
 
 
 class RingAllReduce(SteppedExplorable, script="ring.js"):
@@ -37,6 +39,7 @@ class RingAllReduce(SteppedExplorable, script="ring.js"):
             "states": [encoded(state) for state in self.plan().states],
             "messages": [[]] + [[[message.src, message.dst, message.chunks[0]] for message in step.messages]
                                 for step in self.plan().steps],
+            "key": KEY,
             "texts": [texts(self.plan(), step) for step in steps],
         }
 
@@ -78,13 +81,13 @@ def finding(ring: Plan, step: int) -> str:
 
 
 def detail(ring: Plan, step: int) -> str:
-    """What rank 0 has just sent; the others do the same, one place further on."""
+    """What rank 0 sends in this step; the others do the same, one place further on."""
     if step == 0:
-        return f"Chunk c sets out from rank c + 1; after {ring.num_ranks - 1} steps it comes home complete."
+        return f"Chunk c sets out from rank c + 1; {ring.num_ranks - 1} steps later it comes home to rank c, complete."
     message = next(message for message in ring.steps[step - 1].messages if message.src == 0)
     (chunk,) = message.chunks
     num = len(ring.states[step - 1].cells[0][chunk])
     if message.kind == "copy":
-        return f"Rank 0 has sent chunk {chunk}, complete, to rank {message.dst}; the others likewise, each their own."
-    so_far = "its own share" if num == 1 else f"the sum of {num} ranks so far"
-    return f"Rank 0 has sent {so_far} of chunk {chunk} to rank {message.dst}, which has added its own."
+        return f"Rank 0 sends chunk {chunk}, complete, to rank {message.dst}; the others likewise, each another chunk."
+    what = "its share" if num == 1 else f"the sum of {num} shares"
+    return f"Rank 0 sends {what} of chunk {chunk} to rank {message.dst}, which adds its own."

@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from course_lib.runtime.pictures import BLUE, INK, rank_colour
-from course_lib.widgets.cells_picture import BORDER, QUIET, CellStyle, canvas, draw_cell
+from course_lib.widgets.cells_picture import BORDER, QUIET, Boxes, CellStyle, canvas, draw_cell, key_to_cells
 from course_lib.widgets.collective_plan import Plan
 
 WIDTH, HEIGHT = 9.0, 6.3  # inches
 RADII = (3.55, 2.45)  # of the ellipse that the boxes stand on
+MIDDLE = (HEIGHT - 0.3) / 2
 TOKEN = (0.19, 0.36)  # width and height of a chunk beside its arrow
 LANES_IN, COLUMN_IN = 0.5, 0.19
 
@@ -22,16 +23,18 @@ LANES_IN, COLUMN_IN = 0.5, 0.19
 def draw(ring: Plan, step: int, said: dict[str, Any]) -> Figure:
     """The state after `step` steps; beside each arrow is what it has just carried."""
     figure, axes = canvas(WIDTH, HEIGHT, said["headline"], said["detail"])
+    boxes = Boxes(axes)
     for rank in range(ring.num_ranks):
-        box(axes, ring, step, rank)
+        box(boxes, ring, step, rank)
     for message in ring.steps[step - 1].messages if step else ():
         cell = ring.states[step - 1].cells[message.src][message.chunks[0]]
-        link(axes, ring, message.src, message.chunks[0], cell)
+        link(boxes, ring, message.src, message.chunks[0], cell)
     if step == 0:
         for rank in range(ring.num_ranks):
-            link(axes, ring, rank, None, ())
+            link(boxes, ring, rank, None, ())
+    boxes.paint()
     centre(axes, said)
-    axes.text(WIDTH / 2, HEIGHT - 0.02, "place in a box = chunk, colour and height = the rank whose share is in the sum",
+    axes.text(WIDTH / 2, HEIGHT - 0.02, key_to_cells(CellStyle(ring.num_ranks, adds=True)),
               ha="center", va="bottom", fontsize=8, color=QUIET)
     return figure
 
@@ -39,48 +42,49 @@ def draw(ring: Plan, step: int, said: dict[str, Any]) -> Figure:
 def place(ring: Plan, rank: float) -> tuple[float, float]:
     """Where rank `rank` stands; fractions lie on the way to the next one. Rank 0 is at the top, then clockwise."""
     angle = 2 * math.pi * rank / ring.num_ranks - math.pi / 2
-    return WIDTH / 2 + RADII[0] * math.cos(angle), (HEIGHT - 0.3) / 2 + RADII[1] * math.sin(angle)
+    return WIDTH / 2 + RADII[0] * math.cos(angle), MIDDLE + RADII[1] * math.sin(angle)
 
 
 def size(ring: Plan) -> tuple[float, float]:
     return max(0.9, ring.num_ranks * COLUMN_IN + 0.16), LANES_IN + 0.45
 
 
-def box(axes: Axes, ring: Plan, step: int, rank: int) -> None:
+def box(boxes: Boxes, ring: Plan, step: int, rank: int) -> None:
     x, y = place(ring, rank)
     width, height = size(ring)
     left, top = x - width / 2, y - height / 2
-    axes.add_patch(FancyBboxPatch((left, top), width, height, boxstyle="round,pad=0,rounding_size=0.06",
-                                  facecolor="white", edgecolor=rank_colour(rank), lw=2))
-    axes.text(left + 0.1, top + 0.13, f"rank {rank}", fontsize=9, fontweight="bold", color=INK, va="center")
+    boxes.axes.add_patch(FancyBboxPatch((left, top), width, height, boxstyle="round,pad=0,rounding_size=0.06",
+                                        facecolor="white", edgecolor=rank_colour(rank), lw=2))
+    boxes.axes.text(left + 0.1, top + 0.13, f"rank {rank}", fontsize=9, fontweight="bold", color=INK, va="center")
     column = (width - 0.16) / ring.num_ranks
     style = CellStyle(ring.num_ranks, adds=True)
     arrived = {into for message in (ring.steps[step - 1].messages if step else ()) if message.dst == rank
                for into in message.into}
     for chunk, cell in enumerate(ring.states[step].cells[rank]):
         at = left + 0.08 + (chunk + 0.05) * column
-        draw_cell(axes, at, top + 0.26, column * 0.9, LANES_IN, cell, chunk, style, outlined=chunk in arrived)
-        axes.text(at + column * 0.45, top + height - 0.09, chunk, fontsize=7, color=INK, ha="center", va="center",
-                  fontweight="bold" if chunk in arrived else "normal")
+        draw_cell(boxes, at, top + 0.26, column * 0.9, LANES_IN, cell, chunk, style, outlined=chunk in arrived)
+        boxes.axes.text(at + column * 0.45, top + height - 0.09, chunk, fontsize=7, color=INK, ha="center", va="center",
+                        fontweight="bold" if chunk in arrived else "normal")
 
 
-def link(axes: Axes, ring: Plan, rank: int, chunk: int | None, cell: tuple) -> None:
+def link(boxes: Boxes, ring: Plan, rank: int, chunk: int | None, cell: tuple) -> None:
     """The arc from `rank` to the next rank, as far as it lies outside both boxes, and what it has carried."""
     free = [rank + part / 100 for part in range(101) if not any(covers(ring, other, rank + part / 100)
                                                                 for other in (rank, rank + 1))]
     points = [place(ring, at) for at in free]
-    axes.plot(*zip(*points[:-1]), color=BORDER, lw=1.6, zorder=1)
-    axes.annotate("", points[-1], points[-8], arrowprops={"arrowstyle": "-|>", "color": QUIET, "lw": 1.2})
+    boxes.axes.plot(*zip(*points[:-1]), color=BORDER, lw=1.6, zorder=1)
+    boxes.axes.annotate("", points[-1], points[-8], arrowprops={"arrowstyle": "-|>", "color": QUIET, "lw": 1.2})
     if chunk is None:
         return
     x, y = points[len(points) // 2]
     wide, tall = TOKEN
-    axes.add_patch(Rectangle((x - wide / 2 - 0.03, y - tall / 2 - 0.03), wide + 0.06, tall + 0.06, color="white", lw=0,
-                             zorder=1.5))
-    draw_cell(axes, x - wide / 2, y - tall / 2, wide, tall, cell, chunk, CellStyle(ring.num_ranks, adds=True))
-    outwards = 1 if x > WIDTH / 2 else -1  # beside the chunk, where no box is
-    axes.text(x + outwards * 0.16, y, f"chunk {chunk}", fontsize=8, color=INK, va="center",
-              ha="left" if outwards > 0 else "right", zorder=3, bbox={"facecolor": "white", "lw": 0, "pad": 1})
+    boxes.add(x - wide / 2 - 0.03, y - tall / 2 - 0.03, wide + 0.06, tall + 0.06, "white", zorder=1.5)
+    draw_cell(boxes, x - wide / 2, y - tall / 2, wide, tall, cell, chunk, CellStyle(ring.num_ranks, adds=True))
+    right, down = (x - WIDTH / 2) / RADII[0], (y - MIDDLE) / RADII[1]
+    beside = abs(right) > abs(down) - 0.01  # the name stands on the outer side of the chunk, where no box is
+    dx, dy = (math.copysign(0.16, right), 0) if beside else (0, math.copysign(tall / 2 + 0.11, down))
+    boxes.axes.text(x + dx, y + dy, f"chunk {chunk}", fontsize=8, color=INK, va="center", zorder=3,
+                    ha="center" if not beside else "left" if right > 0 else "right")
 
 
 def covers(ring: Plan, rank: float, at: float) -> bool:
@@ -90,7 +94,7 @@ def covers(ring: Plan, rank: float, at: float) -> bool:
 
 
 def centre(axes: Axes, said: dict[str, Any]) -> None:
-    x, y = WIDTH / 2, (HEIGHT - 0.3) / 2
+    x, y = WIDTH / 2, MIDDLE
     bar = 2.6
     axes.text(x, y - 0.55, said["phase"], ha="center", va="center", fontsize=14, fontweight="bold", color=INK)
     axes.text(x, y - 0.27, said["doing"], ha="center", va="center", fontsize=9, color=QUIET)

@@ -1,0 +1,237 @@
+"""The widgets of chapter 2 in a real JupyterLab, by keyboard alone."""
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from tests.browser.conftest import SCREENSHOTS
+from tools.notebooks import METADATA
+
+pytestmark = pytest.mark.browser
+
+CELLS = {"ring": "ring = RingAllReduce(num_ranks=4, step=0)\nring",
+         "explorer": 'explorer = CollectiveExplorer("all_reduce", "naive", num_ranks=4, step=0)\nexplorer'}
+THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+
+
+class Widget:
+    """One widget on the page; `key` is what its picture shows."""
+
+    def __init__(self, notebook, number):
+        self.notebook, self.page = notebook, notebook.page
+        self.root = notebook.cell(1 + number).locator(".explorable")
+        self.root.wait_for()
+
+    def control(self, name):
+        return self.root.get_by_label(name, exact=True)
+
+    def press(self, name, key):
+        self.control(name).focus()
+        self.page.keyboard.press(key)
+
+    def wait_for(self, key):
+        self.root.locator(f'svg[data-key="{key}"]').wait_for(timeout=20_000)
+
+    def texts(self):
+        return self.root.locator("svg text").all_text_contents()
+
+    def headline(self):
+        return self.root.locator(".headline").text_content()
+
+    def photograph(self, name):
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        self.root.screenshot(path=SCREENSHOTS / f"widget_{name}.png")
+
+
+@pytest.fixture
+def open_widgets(tmp_path, open_notebook):
+    """Both widgets in a fresh notebook, which has been run: {"ring": Widget, "explorer": Widget}."""
+
+    def opened(*extra_cells, reduced_motion=False):
+        imports = "from course_lib.widgets import CollectiveExplorer, RingAllReduce"
+        cells = [new_code_cell(source) for source in (imports, *CELLS.values(), *extra_cells)]
+        nbformat.write(new_notebook(cells=cells, metadata=METADATA), tmp_path / "widgets.ipynb")
+        notebook = open_notebook(tmp_path / "widgets.ipynb")
+        if reduced_motion:
+            notebook.page.emulate_media(reduced_motion="reduce")
+        notebook.run_all()
+        return {name: Widget(notebook, number) for number, name in enumerate(CELLS)}
+
+    return opened
+
+
+def test_the_ring_is_stepped_by_keyboard_and_slider_headline_and_picture_agree(open_widgets):
+    ring = open_widgets()["ring"]
+    ring.wait_for("n=4 step=0")
+    for step in range(1, 7):
+        ring.press("step", "ArrowRight")
+        ring.wait_for(f"n=4 step={step}")
+        assert ring.headline().startswith(f"Step {step} of 6: ")
+        assert ring.control("step").get_attribute("aria-valuetext") == f"{step} of 6"
+        assert f"each rank has sent {step / 4:g}" in " ".join(ring.texts()).replace(".0 ×", " ×")
+        assert sum(text.startswith("chunk ") for text in ring.texts()) == 4  # each link says which chunk it carries
+    ring.press("ranks", "End")
+    ring.wait_for("n=8 step=6")
+    ring.press("Back to step 0", "Enter")
+    ring.wait_for("n=8 step=0")
+    assert ring.notebook.console_errors == []
+
+
+def test_the_explorer_is_driven_by_keyboard_and_never_asks_for_ranks_that_do_not_fit(open_widgets):
+    explorer = open_widgets()["explorer"]
+    explorer.wait_for("all_reduce naive n=4 step=0")
+    explorer.press("step", "End")
+    explorer.wait_for("all_reduce naive n=4 step=6")
+    assert explorer.headline() == "Rank 0 sends 3.0 × the buffer while the others send 1.0 ×"
+    explorer.press("ranks", "ArrowRight")
+    explorer.wait_for("all_reduce naive n=5 step=6")
+    explorer.control("collective").focus()
+    explorer.page.keyboard.type("all-reduce, hier")
+    explorer.wait_for("all_reduce hierarchical n=4 step=4")
+    explorer.press("ranks", "ArrowRight")
+    explorer.wait_for("all_reduce hierarchical n=6 step=4")
+    explorer.control("collective").focus()
+    explorer.page.keyboard.type("all-to")
+    explorer.wait_for("all_to_all pairwise n=6 step=4")
+    assert "received from rank" in explorer.texts()
+    assert explorer.notebook.console_errors == []
+
+
+def test_python_and_the_browser_set_the_same_parameters(open_widgets):
+    widgets = open_widgets("ring.num_ranks, ring.step = 3, 2", "print(ring.num_ranks, ring.step)")
+    ring = widgets["ring"]
+    ring.wait_for("n=3 step=2")
+    assert ring.control("ranks").get_attribute("aria-valuetext") == "3"
+    ring.press("step", "ArrowRight")
+    ring.wait_for("n=3 step=3")
+    ring.notebook.settle("window.jupyterapp.commands.execute('notebook:run-cell')", 60)
+    last = ring.notebook.stored().cells[4].outputs
+    assert last[0].text == "3 2\n"  # of run_all: the cell after it ran before the key was pressed
+    assert ring.notebook.console_errors == []
+
+
+@pytest.mark.parametrize("name, order", [
+    ("ring", ["Play", "Back to step 0", "step", "ranks"]),
+    ("explorer", ["collective", "ranks", "Play", "step"]),
+])
+def test_every_control_is_reached_by_tab_has_a_name_and_keeps_its_keys_from_jupyterlab(open_widgets, name, order):
+    widget = open_widgets()[name]
+    widget.control(order[0]).focus()
+    reached = []
+    for _ in order:
+        reached.append(widget.page.evaluate("document.activeElement.getAttribute('aria-label')"))
+        assert widget.page.evaluate("'lmSuppressShortcuts' in document.activeElement.dataset")
+        widget.page.keyboard.press("Tab")
+    assert reached == order
+    picture = widget.root.get_by_role("img")
+    assert picture.get_attribute("aria-label").startswith(widget.headline())
+    assert widget.root.locator(".headline").get_attribute("aria-live") == "polite"
+
+
+@pytest.mark.parametrize("name, last", [("ring", "n=4 step=6"), ("explorer", "all_reduce naive n=4 step=6")])
+def test_play_moves_to_the_last_step_and_stops_there(open_widgets, name, last):
+    widget = open_widgets()[name]
+    widget.press("Play", "Space")
+    widget.root.locator("svg[data-key$=moving]").wait_for()
+    assert widget.control("Pause").count() == 1
+    widget.wait_for(last)
+    widget.control("Play").wait_for()
+    assert widget.notebook.console_errors == []
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_readers_who_want_no_motion_see_the_steps_without_any(open_widgets, name):
+    widget = open_widgets(reduced_motion=True)[name]
+    widget.page.evaluate("""() => {
+        window.keys = [];
+        const note = (changes) => window.keys.push(...changes.flatMap((change) => [...change.addedNodes])
+            .map((node) => node.dataset?.key).filter(Boolean));
+        for (const picture of document.querySelectorAll(".explorable .picture"))
+            new MutationObserver(note).observe(picture, { childList: true });
+    }""")
+    widget.press("Play", "Space")
+    widget.root.locator("svg[data-key$='step=3']").wait_for()
+    keys = widget.page.evaluate("window.keys")
+    assert keys and not [key for key in keys if "moving" in key]
+
+
+def test_pause_leaves_a_whole_step_and_the_same_button_plays_on(open_widgets):
+    ring = open_widgets()["ring"]
+    ring.press("Play", "Space")
+    ring.root.locator("svg[data-key='n=4 step=2 moving']").wait_for()
+    ring.press("Pause", "Space")
+    ring.wait_for("n=4 step=2")
+    ring.press("Play", "Space")
+    ring.root.locator("svg[data-key='n=4 step=3 moving']").wait_for()
+
+
+def boxes_of(ring):
+    """Bounding boxes on the screen of the ranks' boxes, the travelling chunks and all words of the picture."""
+    return ring.root.locator("svg").evaluate("""(picture) => {
+        const boxes = (selector) => [...picture.querySelectorAll(selector)].map((node) => {
+            const { left, right, top, bottom } = node.getBoundingClientRect();
+            return [left, right, top, bottom];
+        });
+        return { ranks: boxes(".box"), chunks: boxes(".token"), names: boxes(".link-name") };
+    }""")
+
+
+def overlap(a, b):
+    return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
+
+
+@pytest.mark.parametrize("width", [700, 1100])
+def test_nothing_that_travels_around_the_ring_covers_a_rank_or_another_name(open_widgets, width):
+    ring = open_widgets()["ring"]
+    ring.page.set_viewport_size({"width": width, "height": 2400})
+    for num_ranks in range(2, 9):
+        if num_ranks > 2:
+            ring.press("ranks", "ArrowRight")
+        else:
+            ring.press("ranks", "Home")
+        ring.wait_for(f"n={num_ranks} step=0")
+        ring.press("Play", "Space")
+        ring.root.locator(f"svg[data-key='n={num_ranks} step=1 moving']").wait_for()
+        for _ in range(6):
+            seen = boxes_of(ring)
+            assert len(seen["chunks"]) == len(seen["names"]) == num_ranks
+            for chunk in seen["chunks"]:
+                assert not any(overlap(chunk, other) for other in seen["ranks"] + seen["names"]), (num_ranks, seen)
+            assert not any(overlap(name, rank) for name in seen["names"] for rank in seen["ranks"]), (num_ranks, seen)
+        ring.press("Back to step 0", "Enter")
+        ring.wait_for(f"n={num_ranks} step=0")
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_words_and_cells_can_be_told_from_the_background_in_both_themes(open_widgets, theme):
+    widgets = open_widgets()
+    notebook = widgets["ring"].notebook
+    notebook.settle(f"window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{THEMES[theme]}'}})", 60)
+    notebook.page.wait_for_function(f"document.body.dataset.jpThemeLight === '{str(theme == 'light').lower()}'")
+    for name, widget in widgets.items():
+        widget.press("step", "End")
+        widget.root.locator("svg[data-key$='step=6']").wait_for()
+        widget.photograph(f"{name}_{theme}")
+        assert min(contrasts(widget)) >= 4.5
+    assert notebook.console_errors == []
+
+
+def contrasts(widget):
+    """Contrast of every word outside the cells with the widget's background (WCAG 2, relative luminance)."""
+    background, *inks = widget.root.evaluate("""(root) => {
+        const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+        const rgb = (colour) => {
+            canvas.fillStyle = colour;
+            canvas.fillRect(0, 0, 1, 1);
+            return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+        };
+        const words = [...root.querySelectorAll("svg text:not(.number)")].map((node) => getComputedStyle(node).fill);
+        const rest = [...root.querySelectorAll(".headline, .detail, label, output")].map((node) => getComputedStyle(node).color);
+        return [getComputedStyle(root).backgroundColor, ...new Set([...words, ...rest])].map(rgb);
+    }""")
+    return [(max(pair) + 0.05) / (min(pair) + 0.05) for pair in ((luminance(ink), luminance(background)) for ink in inks)]
+
+
+def luminance(rgb):
+    linear = [(c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4) for c in (part / 255 for part in rgb)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
