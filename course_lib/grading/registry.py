@@ -1,9 +1,9 @@
 """Which exercises there are: `exercise("2.1")`, `exercises_of(2)`."""
 
-from course_lib.grading.chapters import collectives
+from course_lib.grading.chapters import collectives, data_parallel
 from course_lib.grading.exercise import Exercise
 
-_EXERCISES = {kind.number: kind() for chapter in (collectives,) for kind in chapter.EXERCISES}
+_EXERCISES = {kind.number: kind() for chapter in (collectives, data_parallel) for kind in chapter.EXERCISES}
 
 
 def exercise(number: str) -> Exercise:
