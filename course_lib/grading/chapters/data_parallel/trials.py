@@ -15,7 +15,8 @@ from course_lib.grading.exercise import Traffic, Trial
 from course_lib.grading.tensors import amount, plain
 
 TOLERANCE = 1e-9
-SMALL, LARGE = [3, 4, 4, 2], [64, 128, 128, 8]  # widths: two parameters of the same size in each
+SMALL, LARGE = [3, 4, 4, 2], [64, 128, 128, 8]  # widths
+EQUAL = [4, 4, 4, 4]  # all layers have the same size
 Gradients = dict[str, Any]  # by the parameter's name; None where there is none
 NO_GRADIENT = "a parameter without a gradient, here the frozen one, has .grad None: leave it out"
 
