@@ -168,6 +168,13 @@ def test_no_plan_counts_a_share_twice_and_no_rank_sends_or_receives_twice_in_a_s
                 assert len(set(ranks)) == len(ranks) > 0
 
 
+@pytest.mark.parametrize("n", [2, 4, 6, 8])
+def test_of_a_hierarchical_all_reduce_each_rank_sends_1_over_g_to_the_other_node(n):
+    shown = plan("all_reduce", "hierarchical", n)
+    assert shown.sent_between_nodes == Fraction(2, n)  # 2 (k-1)/k M/g with k = 2 nodes of g = n/2
+    assert shown.detail().endswith(f"each rank sends only {times(Fraction(2, n))} to the other node")
+
+
 @pytest.mark.parametrize("n", range(1, 9))
 def test_no_plan_beats_the_bound_and_the_ring_meets_it(n):
     assert all(shown.busiest >= BOUNDS[shown.op](n) for shown in plans(n))

@@ -1,5 +1,7 @@
 """What real ranks hold is read back from their tensors, faults included, and drawn."""
 
+import sys
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -100,3 +102,12 @@ def test_the_picture_shows_every_rank_in_its_colour(num_ranks):
 def test_holdings_can_be_given_instead_of_buffers():
     held = Holdings.of(buffers(2))
     assert who_holds_what(held, buffers(2), "Same") == HoldingsPicture("Same", held, held)
+
+
+def widget_libraries_after_labelling():
+    labelled(0, 1)
+    return sorted({"anywidget", "ipywidgets"} & sys.modules.keys())
+
+
+def test_a_rank_that_labels_its_buffer_does_not_load_the_widget_libraries():
+    assert launch(widget_libraries_after_labelling, world_size=1) == [[]]

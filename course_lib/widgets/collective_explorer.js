@@ -2,7 +2,7 @@
 // right. Python has computed every step (collective_explorer.py).
 
 const LEAST_WIDTH = 760; // drawn for at least this; narrower pages see it smaller
-const AREA = { arcs: 112, names: 86, bars: 200, top: 80, gap: 16 };
+const AREA = { arcs: 112, names: 86, bars: 200, top: 72, gap: 16 };
 
 export default {
   render({ model, el }) {
@@ -105,7 +105,7 @@ function drawCells(grid, shown, step, there) {
 function drawArc(grid, [src, dst]) {
   const at = AREA.arcs + 2;
   const [from, to] = [grid.top(src) + grid.row / 2 - 5, grid.top(dst) + grid.row / 2 + 5];
-  const out = at - Math.min(1.32 * (at - 6), 26 + 30 * Math.abs(src - dst));
+  const out = at - 1.3 * (at - 8) * Math.min(1, 0.35 + (Math.abs(src - dst) - 1) / 8);
   const path = svg("path", { class: "arrow", d: `M ${at} ${px(from)} C ${px(out)} ${px(from)} ${px(out)} ${px(to)} ${at - 7} ${px(to)}` });
   const dot = svg("circle", { r: 6, fill: PALETTE.ranks[src], visibility: "hidden", stroke: "var(--paper)", "stroke-width": 1.5 });
   const head = svg("polygon", { class: "head", points: `${at},${px(to)} ${at - 9},${px(to - 4.5)} ${at - 9},${px(to + 4.5)}` });

@@ -5,6 +5,7 @@ Who holds what, who is busy, and how many steps does it take?
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import traitlets
@@ -61,25 +62,7 @@ class CollectiveExplorer(SteppedExplorable, script="collective_explorer.js"):
         return self.plan().num_steps
 
     def compute(self) -> dict[str, Any]:
-        shown, steps = self.plan(), range(self.num_steps() + 1)
-        return {
-            "num_ranks": shown.num_ranks,
-            "num_steps": shown.num_steps,
-            "adds": adds(shown),
-            "columns": columns(shown),
-            "num_inputs": shown.num_chunks,
-            "states": [encoded(state) for state in shown.states],
-            "messages": [[]] + [[[m.src, m.dst, list(m.into), m.kind] for m in step.messages] for step in shown.steps],
-            "sent": [list(map(float, shown.sent(step))) for step in steps],
-            "received": [list(map(float, shown.received(step))) for step in steps],
-            "amounts": [[list(map(times, shown.sent(step))), list(map(times, shown.received(step)))]
-                        for step in steps],
-            "busiest": float(shown.busiest),
-            "bound": float(shown.bound),
-            "bound_text": f"bound {times(shown.bound)}",
-            "key": f"{key_to_cells(CellStyle(shown.num_ranks, adds(shown)))}; dark frame = has just arrived",
-            "texts": [texts(shown, step) for step in steps],
-        }
+        return frames(self.op, self.algorithm, self.num_ranks)
 
     def sentence(self) -> str:
         shown = self.plan()
@@ -89,6 +72,30 @@ class CollectiveExplorer(SteppedExplorable, script="collective_explorer.js"):
 
     def picture(self) -> Figure:
         return draw(self.plan(), self.step, texts(self.plan(), self.step), columns(self.plan()), adds(self.plan()))
+
+
+@cache
+def frames(op: str, algorithm: str, num_ranks: int) -> dict[str, Any]:
+    """All steps of a collective as the browser draws them."""
+    shown = plan(op, algorithm, num_ranks)
+    steps = range(shown.num_steps + 1)
+    return {
+        "num_ranks": num_ranks,
+        "num_steps": shown.num_steps,
+        "adds": adds(shown),
+        "columns": columns(shown),
+        "num_inputs": shown.num_chunks,
+        "states": [encoded(state) for state in shown.states],
+        "messages": [[]] + [[[m.src, m.dst, list(m.into), m.kind] for m in step.messages] for step in shown.steps],
+        "sent": [list(map(float, shown.sent(step))) for step in steps],
+        "received": [list(map(float, shown.received(step))) for step in steps],
+        "amounts": [[list(map(times, shown.sent(step))), list(map(times, shown.received(step)))] for step in steps],
+        "busiest": float(shown.busiest),
+        "bound": float(shown.bound),
+        "bound_text": f"bound {times(shown.bound)}",
+        "key": f"{key_to_cells(CellStyle(num_ranks, adds(shown)))}; framed = has just arrived",
+        "texts": [texts(shown, step) for step in steps],
+    }
 
 
 def fits(algorithm: str, num_ranks: int) -> bool:

@@ -38,7 +38,7 @@ def draw(shown: Plan, step: int, said: dict[str, str], columns: list[str], adds:
     for message in done:
         arc(axes, message.src, message.dst, TOP, height)
     bars(axes, shown, step, left + len(columns) * width + gap + 0.3, height)
-    axes.text(0.06, bottom + 0.6, f"{key_to_cells(style)}; dark frame = has just arrived", fontsize=8, color=QUIET)
+    axes.text(0.06, bottom + 0.6, f"{key_to_cells(style)}; framed = has just arrived", fontsize=8, color=QUIET)
     return figure
 
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 
 from course_lib.widgets.collective_messages import MESSAGES, NUM_NODES, Message, Step, largest_power_of_two
 from course_lib.widgets.holdings import Cell, Holdings, Share, who
 
 Grid = list[list[Cell]]
+Amounts = tuple[Fraction, ...]  # of each rank, in units of M
 
 # op -> M that the busiest of n ranks sends or receives at least
 BOUNDS: dict[str, Callable[[int], Fraction]] = {
@@ -67,19 +68,30 @@ class Plan:
     def message_size(self, message: Message) -> Fraction:
         return Fraction(len(message.chunks), self.num_chunks)
 
-    def sent(self, step: int | None = None) -> tuple[Fraction, ...]:
+    def sent(self, step: int = -1) -> Amounts:
         """What each rank has sent after `step` steps (default: all)."""
-        return self._moved("src", step)
+        return self._sent[step]
 
-    def received(self, step: int | None = None) -> tuple[Fraction, ...]:
+    def received(self, step: int = -1) -> Amounts:
         """What each rank has received after `step` steps (default: all)."""
-        return self._moved("dst", step)
+        return self._received[step]
 
-    def _moved(self, end: str, step: int | None) -> tuple[Fraction, ...]:
-        moved = [Fraction(0)] * self.num_ranks
-        for message in (message for one in self.steps[:step] for message in one.messages):
-            moved[getattr(message, end)] += self.message_size(message)
-        return tuple(moved)
+    @cached_property
+    def _sent(self) -> list[Amounts]:
+        return self._added_up("src")
+
+    @cached_property
+    def _received(self) -> list[Amounts]:
+        return self._added_up("dst")
+
+    def _added_up(self, end: str) -> list[Amounts]:
+        """For each rank at that end of its messages: nothing, then the sum after each step."""
+        sums = [[Fraction(0)] * self.num_ranks]
+        for step in self.steps:
+            sums.append(sums[-1].copy())
+            for message in step.messages:
+                sums[-1][getattr(message, end)] += self.message_size(message)
+        return [tuple(amounts) for amounts in sums]
 
     @property
     def busiest(self) -> Fraction:
@@ -117,7 +129,16 @@ class Plan:
             against = f"its busiest rank moves {bound}: {a} {name} cannot do with less"
         else:
             against = f"its busiest rank moves {times(self.busiest)}, {a} {name} could do with {bound}"
+        if self.algorithm == "hierarchical":
+            against += f"; each rank sends only {times(self.sent_between_nodes)} to the other node"
         return f"{self.num_steps} step{'s' * (self.num_steps != 1)}, one after the other; {against}"
+
+    @property
+    def sent_between_nodes(self) -> Fraction:
+        """What rank 0 sends to ranks of other nodes, of which there are NUM_NODES."""
+        g = self.num_ranks // NUM_NODES
+        messages = (message for step in self.steps for message in step.messages if message.src == 0)
+        return sum((self.message_size(message) for message in messages if message.dst >= g), Fraction(0))
 
 
 def times(amount: Fraction) -> str:

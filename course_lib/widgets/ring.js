@@ -127,15 +127,21 @@ function makeTokens(ring, shown, step, share) {
   });
 }
 
-/** Words on the outer side of a link, clear of what travels on it. */
+/** Words beside a link, as near as they stay clear of the boxes and of what travels on it; outside if there is room. */
 function linkName(ring, src, words) {
+  const half = { x: 3.8 * words.length, y: 8 }; // about, and rather more than less
+  const [from, to] = ring.free[src];
+  const travelled = Array.from({ length: 21 }, (_, number) => ring.at(src + from + ((to - from) * number) / 20));
+  const ends = [src, src + 1].map(ring.at);
+  const clear = ([x, y]) => x - half.x > 0 && x + half.x < ring.width
+    && !travelled.some(([tx, ty]) => Math.abs(x - tx) < half.x + TOKEN.width / 2 + 4 && Math.abs(y - ty) < half.y + TOKEN.height / 2 + 4)
+    && !ends.some(([bx, by]) => Math.abs(x - bx) < half.x + ring.boxWidth / 2 + 3 && Math.abs(y - by) < half.y + ring.boxHeight / 2 + 3);
   const [x, y] = ring.at(src + 0.5);
-  const [right, down] = [(x - ring.cx) / ring.rx, (y - ring.cy) / ring.ry];
-  const beside = Math.abs(right) > Math.abs(down) - 0.01;
-  const at = beside ? [x + Math.sign(right) * (TOKEN.width / 2 + 9), y + (down < -0.01 ? -1 : 9)]
-    : [x, y + (down < 0 ? -TOKEN.height / 2 - 9 : TOKEN.height / 2 + 17)];
-  const anchor = !beside ? "middle" : right > 0 ? "start" : "end";
-  return svg("text", { class: "link-name small strong", x: px(at[0]), y: px(at[1]), "text-anchor": anchor }, words);
+  const angle = Math.atan2((y - ring.cy) / ring.ry, (x - ring.cx) / ring.rx);
+  const places = [1, -1].flatMap((side) => Array.from({ length: 60 }, (_, number) =>
+    [x + side * (number + 12) * Math.cos(angle), y + side * (number + 12) * Math.sin(angle)]));
+  const at = places.find(clear) ?? places[30];
+  return svg("text", { class: "link-name small strong middle", x: px(at[0]), y: px(at[1] + 4) }, words);
 }
 
 function drawCentre(ring, text) {

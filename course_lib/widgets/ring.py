@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -32,16 +33,7 @@ class RingAllReduce(SteppedExplorable, script="ring.js"):
         return self.plan().num_steps
 
     def compute(self) -> dict[str, Any]:
-        steps = range(self.num_steps() + 1)
-        return {
-            "num_ranks": self.num_ranks,
-            "num_steps": self.num_steps(),
-            "states": [encoded(state) for state in self.plan().states],
-            "messages": [[]] + [[[message.src, message.dst, message.chunks[0]] for message in step.messages]
-                                for step in self.plan().steps],
-            "key": KEY,
-            "texts": [texts(self.plan(), step) for step in steps],
-        }
+        return frames(self.num_ranks)
 
     def sentence(self) -> str:
         said = texts(self.plan(), self.step)
@@ -49,6 +41,20 @@ class RingAllReduce(SteppedExplorable, script="ring.js"):
 
     def picture(self) -> Figure:
         return draw(self.plan(), self.step, texts(self.plan(), self.step))
+
+
+@cache
+def frames(num_ranks: int) -> dict[str, Any]:
+    """All steps of the ring as the browser draws them; a message is [from rank, to rank, chunk]."""
+    ring = plan("all_reduce", "ring", num_ranks)
+    return {
+        "num_ranks": num_ranks,
+        "num_steps": ring.num_steps,
+        "states": [encoded(state) for state in ring.states],
+        "messages": [[]] + [[[m.src, m.dst, m.chunks[0]] for m in step.messages] for step in ring.steps],
+        "key": KEY,
+        "texts": [texts(ring, step) for step in range(ring.num_steps + 1)],
+    }
 
 
 def texts(ring: Plan, step: int) -> dict[str, Any]:
