@@ -8,6 +8,7 @@
     chart.py                Chart: measured points beside predicted lines
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
     collective_explorer.py, .js  CollectiveExplorer: every collective as a grid of ranks and chunks
+    bucket_overlap.py, .js  BucketOverlap: how much communication is hidden behind backward; overlap_model.py simulates
 
 Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
 """
@@ -16,6 +17,7 @@ import importlib
 from typing import Any
 
 _HOME = {
+    "BucketOverlap": "bucket_overlap",
     "Chart": "chart",
     "CollectiveExplorer": "collective_explorer",
     "Explorable": "base",
@@ -27,6 +29,7 @@ _HOME = {
 }
 
 __all__ = [
+    "BucketOverlap",
     "Chart",
     "CollectiveExplorer",
     "Explorable",
