@@ -9,6 +9,7 @@
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
     collective_explorer.py, .js  CollectiveExplorer: every collective as a grid of ranks and chunks
     bucket_overlap.py, .js  BucketOverlap: how much communication is hidden behind backward; overlap_model.py simulates
+    stragglers.py, .js      Stragglers: one slow rank, and who waits for it; straggler_model.py simulates
 
 Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
 """
@@ -24,6 +25,7 @@ _HOME = {
     "Holdings": "holdings",
     "HoldingsPicture": "holdings_picture",
     "RingAllReduce": "ring",
+    "Stragglers": "stragglers",
     "labelled": "holdings",
     "who_holds_what": "holdings_picture",
 }
@@ -36,6 +38,7 @@ __all__ = [
     "Holdings",
     "HoldingsPicture",
     "RingAllReduce",
+    "Stragglers",
     "labelled",
     "who_holds_what",
 ]
