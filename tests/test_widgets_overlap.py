@@ -95,7 +95,7 @@ def test_the_widget_says_what_the_simulation_found():
     step = shown.overlap()
     assert repr(shown) == (
         "BucketOverlap, GPT-2, 124M on 8 ranks of A100, InfiniBand HDR, buckets: 25 MiB: 56% of the communication is "
-        "hidden behind backward: 16.3 ms of 37.1 ms are left to wait for; 17 all-reduces, the largest of 147 MiB. Each "
+        "hidden behind backward: 16.3 ms of 37.1 ms are left; 17 all-reduces, the largest of 147 MiB. Each "
         "gradient alone would leave 29.4 ms, one message for all 35 ms; best of these: 25 MiB, 16.3 ms.")
     assert (percent(step.hidden), seconds(step.exposed_s)) == ("56%", "16.3 ms")
 

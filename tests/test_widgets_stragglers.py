@@ -109,8 +109,8 @@ def test_a_simulation_that_makes_no_sense_is_refused(wrong, words):
 
 def test_the_widget_says_what_the_simulation_found():
     assert repr(Stragglers()) == (
-        "Stragglers, synchronous, rank 1 takes 3 times as long: 12.3 steps/s of 27.1 if nobody waited: ranks wait 46% "
-        "of their time, gradients are never stale. Every step ends when its slowest rank has done it, and all the "
+        "Stragglers, synchronous, rank 1 takes 3 times as long: 12.3 steps/s of 27.1 possible: ranks wait 46% "
+        "of their time, gradients never stale. Every step ends when its slowest rank has done it, and all the "
         "others wait.")
     assert "it grew to 640 steps" in repr(Stragglers(scheme="asynchronous", slack=None))
     assert "in the long run all go at rank 1's pace" in repr(Stragglers(scheme="asynchronous"))

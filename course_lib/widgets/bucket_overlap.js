@@ -2,15 +2,15 @@
 // simulated all of it (bucket_overlap.py).
 
 const LEAST_WIDTH = 760; // drawn for at least this; narrower pages see it smaller
-const LANE = { left: 82, right: 76, tall: 38, backward: 30, stream: 76, axis: 124 };
+const LANE = { left: 82, right: 16, tall: 38, backward: 30, stream: 76, axis: 124 };
 const CHART = { title: 176, top: 200, foot: 318, height: 366 };
 
 export default {
   render({ model, el }) {
     const choices = model.get("choices");
-    const caps = () => [...new Set([...choices.caps.map(([cap]) => cap), model.get("bucket_cap_mb")])].sort((a, b) => a - b);
+    const caps = () => withOwn(choices.caps.map(([cap]) => cap), model.get("bucket_cap_mb"));
     const told = (cap) => (choices.caps.find(([known]) => known === cap) ?? [cap, `${cap} MiB`])[1];
-    const ranks = () => [...new Set([...choices.machines[model.get("machine")], model.get("num_ranks")])].sort((a, b) => a - b);
+    const ranks = () => withOwn(choices.machines[model.get("machine")], model.get("num_ranks"));
     const ask = (change) => { model.set(change); model.save_changes(); };
 
     const cap = slider({
@@ -18,10 +18,13 @@ export default {
       onInput: (chosen) => ask({ bucket_cap_mb: chosen }),
     });
     const machine = chooser({
-      label: "machine", value: model.get("machine"), options: Object.keys(choices.machines).map((name) => ({ value: name, label: name })),
+      label: "machine", value: model.get("machine"),
+      options: Object.keys(choices.machines).map((name) => ({ value: name, label: name })),
       onChange: (name) => ask({ machine: name, num_ranks: nearest(choices.machines[name], model.get("num_ranks")) }),
     });
-    const num = slider({ label: "ranks", values: ranks(), value: model.get("num_ranks"), onInput: (chosen) => ask({ num_ranks: chosen }) });
+    const num = slider({
+      label: "ranks", values: ranks(), value: model.get("num_ranks"), onInput: (chosen) => ask({ num_ranks: chosen }),
+    });
     const which = chooser({
       label: "model", value: model.get("model"), options: choices.models.map((name) => ({ value: name, label: name })),
       onChange: (name) => ask({ model: name }),
@@ -43,7 +46,12 @@ export default {
   },
 };
 
-const nearest = (among, value) => among.reduce((best, each) => (Math.abs(each - value) < Math.abs(best - value) ? each : best));
+/** The values of a slider and the one that Python has set, in increasing order. */
+const withOwn = (values, own) => [...new Set([...values, own])].sort((a, b) => a - b);
+
+function nearest(among, value) {
+  return among.reduce((best, each) => (Math.abs(each - value) < Math.abs(best - value) ? each : best));
+}
 
 function drawAll(view, shown) {
   const width = Math.max(LEAST_WIDTH, Math.min(view.width() || LEAST_WIDTH, 1100));
@@ -59,8 +67,12 @@ function drawLanes(shown, width, stripes) {
   const end = width - LANE.right;
   const scale = (end - LANE.left) / shown.end_s;
   const at = (time) => px(LANE.left + scale * time);
-  const box = (kind, y, start, stop) => svg("rect", { class: kind, x: at(start), y, width: px(scale * (stop - start)), height: LANE.tall });
-  const label = (kind, y, start, stop, words) => svg("text", { class: `number small ${kind}`, x: at((start + stop) / 2), y: y + LANE.tall / 2 }, words);
+  const box = (kind, y, start, stop) => svg("rect", {
+    class: kind, x: at(start), y, width: px(scale * (stop - start)), height: LANE.tall,
+  });
+  const label = (kind, y, start, stop, words) => svg("text", {
+    class: `number ${kind}`, x: at((start + stop) / 2), y: y + LANE.tall / 2,
+  }, words);
   const fits = (words, start, stop) => scale * (stop - start) > 7 * words.length + 4;
   const nodes = [
     svg("text", { class: "end", x: LANE.left - 10, y: LANE.backward + 24 }, "backward"),
@@ -77,13 +89,14 @@ function drawLanes(shown, width, stripes) {
   }
   const over = at(shown.backward_s);
   if (shown.end_s > shown.backward_s) {
-    nodes.push(svg("rect", { class: "waiting", x: over, y: LANE.backward, width: px(end - over), height: LANE.tall, fill: `url(#${stripes})` }));
+    nodes.push(svg("rect", {
+      class: "waiting", x: over, y: LANE.backward, width: px(end - over), height: LANE.tall, fill: `url(#${stripes})`,
+    }));
   }
-  const roomy = end - over > 110;
   nodes.push(
     svg("line", { class: "bound", x1: over, x2: over, y1: LANE.backward - 10, y2: LANE.axis }),
-    svg("text", { class: "small end", x: over - 6, y: LANE.backward - 8 }, shown.backward),
-    svg("text", { class: `small strong alarm ${roomy ? "end" : ""}`, x: roomy ? end : over + 6, y: LANE.backward - 8 }, shown.exposed),
+    svg("text", { class: "small end", x: Math.min(over - 6, end - 120), y: LANE.backward - 8 }, shown.backward),
+    svg("text", { class: "small strong alarm end", x: end, y: LANE.backward - 8 }, shown.exposed),
     svg("line", { class: "track", x1: LANE.left, x2: end, y1: LANE.axis, y2: LANE.axis }));
   for (const [time, words] of shown.ticks) {
     nodes.push(svg("line", { class: "track", x1: at(time), x2: at(time), y1: LANE.axis, y2: LANE.axis + 5 }),
@@ -100,8 +113,9 @@ function drawBars(shown, width) {
   shown.sweep.forEach(([cap, exposed, words, present], number) => {
     const tall = ((CHART.foot - CHART.top) * exposed) / most;
     const middle = px(LANE.left + column * (number + 0.5));
+    const bar = { x: px(middle - column / 2 + 5), y: px(CHART.foot - tall), width: px(column - 10), height: px(tall) };
     nodes.push(
-      svg("rect", { class: present ? "sent" : "trough", x: px(middle - column / 2 + 5), y: px(CHART.foot - tall), width: px(column - 10), height: px(tall) }),
+      svg("rect", { class: present ? "sent" : "trough", ...bar }),
       svg("text", { class: `small middle ${present ? "strong" : ""}`, x: middle, y: px(CHART.foot - tall - 5) }, words),
       svg("text", { class: `small middle ${present ? "strong" : "quiet"}`, x: middle, y: CHART.foot + 17 }, cap));
   });

@@ -75,7 +75,7 @@ class BucketOverlap(Explorable, script="bucket_overlap.js"):
         longest = max(shown.buckets, key=lambda bucket: bucket.num_bytes)
         return {
             "headline": f"{percent(shown.hidden)} of the communication is hidden behind backward: "
-                        f"{seconds(shown.exposed_s)} of {seconds(shown.communication_s)} are left to wait for",
+                        f"{seconds(shown.exposed_s)} of {seconds(shown.communication_s)} are left",
             "detail": f"{num} all-reduce{'s' * (num > 1)}, the largest of {bytes_told(longest.num_bytes)}. Each "
                       f"gradient alone would leave {seconds(exposed[ALONE])}, one message for all "
                       f"{seconds(exposed[TOGETHER])}; best of these: {cap_told(best[0])}, {seconds(best[1])}.",

@@ -213,6 +213,7 @@ function drawCell({ x, y, width, height, cell, numRanks, adds, marked = false })
 
 /** <defs> with stripes in the colour of an alarm, for fill="url(#id)": somebody waits. */
 function waitingPattern(id) {
-  return svg("defs", {}, svg("pattern", { id, width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-    svg("line", { class: "stripe", x1: 3.5, x2: 3.5, y1: 0, y2: 7 })));
+  const size = { width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" };
+  const stripe = svg("line", { class: "stripe", x1: 3.5, x2: 3.5, y1: 0, y2: 7 });
+  return svg("defs", {}, svg("pattern", { id, ...size }, stripe));
 }

@@ -41,9 +41,8 @@ def draw(shown: dict[str, Any]) -> Figure:
         axes.add_patch(Rectangle((over, BACKWARD), RIGHT - over, LANE, facecolor="white", edgecolor=RED, hatch="////",
                                  lw=0.8))
     axes.plot([over, over], [BACKWARD - 0.1, AXIS], color=INK, lw=1, ls="--")
-    axes.text(over - 0.05, BACKWARD - 0.06, shown["backward"], ha="right", fontsize=8, color=INK)
-    axes.text(RIGHT, BACKWARD - 0.06, shown["exposed"], ha="right" if RIGHT - over > 0.95 else "left", fontsize=8,
-              color=RED, fontweight="bold")
+    axes.text(min(over - 0.05, RIGHT - 1.15), BACKWARD - 0.06, shown["backward"], ha="right", fontsize=8, color=INK)
+    axes.text(RIGHT, BACKWARD - 0.06, shown["exposed"], ha="right", fontsize=8, color=RED, fontweight="bold")
     axes.plot([LEFT, RIGHT], [AXIS, AXIS], color=QUIET, lw=0.8)
     for at, words in shown["ticks"]:
         axes.plot([LEFT + scale * at] * 2, [AXIS, AXIS + 0.05], color=QUIET, lw=0.8)

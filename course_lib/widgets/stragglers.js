@@ -25,7 +25,10 @@ export default {
 
     const scheme = chooser({
       label: "scheme", value: model.get("scheme"), options: choices.schemes.map(([value, label]) => ({ value, label })),
-      onChange: (name) => ask({ scheme: name, slack: name === "local" ? model.get("slack") ?? largest : model.get("slack") }),
+      onChange: (name) => {
+        const own = model.get("slack");
+        ask({ scheme: name, slack: name === "local" ? own ?? largest : own });
+      },
     });
     const who = chooser({
       label: "slow is", value: model.get("who"), options: choices.who.map((name) => ({ value: name, label: name })),
@@ -35,7 +38,10 @@ export default {
       label: "slowdown", values: choices.slowdowns, value: model.get("slowdown"), show: (times) => `× ${times}`,
       onInput: (times) => ask({ slowdown: times }),
     });
-    const slack = slider({ label: "slack", values: slacks(), value: model.get("slack"), show: told, onInput: (chosen) => ask({ slack: chosen }) });
+    const slack = slider({
+      label: "slack", values: slacks(), value: model.get("slack"), show: told,
+      onInput: (chosen) => ask({ slack: chosen }),
+    });
     const onChosen = () => {
       scheme.set(model.get("scheme"));
       who.set(model.get("who"));

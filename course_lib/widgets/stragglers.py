@@ -97,8 +97,8 @@ class Stragglers(Explorable, script="stragglers.js"):
         slack = 0 if self.scheme == "synchronous" else self.slack
         rate, possible = run.throughput() / STEP_S, self.possible(self.scheme)
         return {
-            "headline": f"{rate:.1f} steps/s of {possible:.1f} if nobody waited: ranks wait {waiting:.0%} of their "
-                        f"time, gradients are {stale_told(run, slack)}",
+            "headline": f"{rate:.1f} steps/s of {possible:.1f} possible: ranks wait {waiting:.0%} of their time, "
+                        f"gradients {stale_told(run, slack)}",
             "detail": self.explained(run),
             "note": "a step: 100 ms of computing, 25 ms of communication; "
                     "stale: how many steps of the others a gradient misses",
