@@ -3,6 +3,7 @@
 //
 //   element, svg        make nodes                    slider, chooser, button   controls with accessible names
 //   shell               the parts of a widget         stepper                   step slider, play and reset
+//   waitingPattern      stripes where somebody waits
 //
 // Every control stops JupyterLab's own shortcuts (data-lm-suppress-shortcuts): Lab would take arrow keys from a slider.
 
@@ -208,4 +209,11 @@ function drawCell({ x, y, width, height, cell, numRanks, adds, marked = false })
     }
   }
   return group;
+}
+
+/** <defs> with stripes in the colour of an alarm, for fill="url(#id)": somebody waits. */
+function waitingPattern(id) {
+  const size = { width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" };
+  const stripe = svg("line", { class: "stripe", x1: 3.5, x2: 3.5, y1: 0, y2: 7 });
+  return svg("defs", {}, svg("pattern", { id, ...size }, stripe));
 }
