@@ -1,4 +1,4 @@
-"""Fixtures for tests in a real JupyterLab; a test asks for `open_notebook`.
+"""Fixtures for tests in a real JupyterLab; a test asks for `open_notebook` or `run_cells`.
 
 Without a Chromium these tests are skipped, with a notice nobody can overlook; with CI=true in the environment
 they fail instead.
@@ -9,13 +9,17 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.browser.lab import CHROMIUM_FLAGS, LabNotebook, LabServer, find_chromium
+from tools.notebooks import METADATA
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCREENSHOTS = ROOT / "build" / "screenshots"
+VIEWPORT = {"width": 1100, "height": 2400}
 NO_CHROMIUM = ("no Chromium or Chrome was found: install one (Debian: apt-get install chromium), "
                "or name it: CHROMIUM=/path/to/chrome")
 
@@ -52,24 +56,77 @@ def open_notebook(
     opened: list[LabNotebook] = []
 
     def open_copy(path: Path) -> LabNotebook:
-        folder = lab_server.root / f"{len(list(lab_server.root.iterdir()))}"
-        shutil.copytree(path.parent, folder, ignore=shutil.ignore_patterns("*.ipynb", ".ipynb_checkpoints"))
-        shutil.copy(path, folder)
-        notebook = LabNotebook(new_page(chromium))
-        opened.append(notebook)
-        notebook.listen()
-        notebook.open(f"{lab_server.url}/doc/tree/{folder.name}/{path.name}?reset")
-        return notebook
+        opened.append(in_new_page(lab_server, chromium, path))
+        return opened[-1]
 
     yield open_copy
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     for notebook in opened:
-        notebook.page.screenshot(path=SCREENSHOTS / f"{request.node.name}.png")
+        photograph(notebook, request)
         notebook.close()
 
 
+@pytest.fixture(scope="module")
+def shared_page(
+    lab_server: LabServer, chromium: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., LabNotebook]]:
+    opened: dict[tuple[str, ...], LabNotebook] = {}
+
+    def page_of(*sources: str) -> LabNotebook:
+        if sources not in opened:
+            path = tmp_path_factory.mktemp("cells") / "cells.ipynb"
+            cells = [new_code_cell(source) for source in sources]
+            nbformat.write(new_notebook(cells=cells, metadata=METADATA), path)
+            opened[sources] = in_new_page(lab_server, chromium, path)
+        return opened[sources]
+
+    yield page_of
+    for notebook in opened.values():
+        notebook.close()
+
+
+@pytest.fixture
+def run_cells(
+    shared_page: Callable[..., LabNotebook], request: pytest.FixtureRequest
+) -> Iterator[Callable[..., LabNotebook]]:
+    """run_cells(*sources) is a notebook of these cells, all run anew in the light theme.
+
+    The tests of a module share its page and kernel, which take seconds to come up; what the cells show is new.
+    """
+    used: list[LabNotebook] = []
+
+    def run(*sources: str, reduced_motion: bool = False) -> LabNotebook:
+        notebook = shared_page(*sources)
+        used.append(notebook)
+        notebook.page.set_viewport_size(VIEWPORT)
+        notebook.page.emulate_media(reduced_motion="reduce" if reduced_motion else "no-preference")
+        notebook.change_theme("light")
+        notebook.settle("window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs')", 60)
+        notebook.console_errors.clear()
+        notebook.run_all()
+        return notebook
+
+    yield run
+    for notebook in used:
+        photograph(notebook, request)
+
+
+def in_new_page(server: LabServer, chromium: Browser, path: Path) -> LabNotebook:
+    folder = server.root / f"{len(list(server.root.iterdir()))}"
+    shutil.copytree(path.parent, folder, ignore=shutil.ignore_patterns("*.ipynb", ".ipynb_checkpoints"))
+    shutil.copy(path, folder)
+    notebook = LabNotebook(new_page(chromium))
+    notebook.listen()
+    notebook.open(f"{server.url}/doc/tree/{folder.name}/{path.name}?reset")
+    return notebook
+
+
+def photograph(notebook: LabNotebook, request: pytest.FixtureRequest) -> None:
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    notebook.page.screenshot(path=SCREENSHOTS / f"{request.node.name}.png")
+
+
 def new_page(chromium: Browser) -> Page:
-    return chromium.new_context(viewport={"width": 1100, "height": 2400}).new_page()
+    return chromium.new_context(viewport=VIEWPORT).new_page()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -84,6 +84,9 @@ class LabServer:
             self.process.wait()
 
 
+THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+
+
 @dataclass
 class LabNotebook:
     """One notebook open in one page. `page` is Playwright's, for whatever a test needs beyond this."""
@@ -131,6 +134,23 @@ class LabNotebook:
             Promise.resolve({promise}).finally(() => {{ window.settled = true; }});
         }}""")
         self.page.wait_for_function("window.settled", timeout=1000 * limit_s)
+
+    def change_theme(self, theme: str) -> None:
+        """To JupyterLab's "light" or "dark" theme; returns when the page shows it."""
+        command = f"window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{THEMES[theme]}'}})"
+        self.settle(command, PAGE_S)
+        self.page.wait_for_function(f"document.body.dataset.jpThemeLight === '{str(theme == 'light').lower()}'")
+
+    def ask(self, code: str) -> str:
+        """What `code` prints in the notebook's kernel."""
+        self.page.evaluate("""(code) => {
+            window.printed = "";
+            const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+            window.asking = kernel.requestExecute({ code });
+            window.asking.onIOPub = (message) => { window.printed += message.content.text ?? ""; };
+        }""", code)
+        self.settle("window.asking.done", PAGE_S)
+        return self.page.evaluate("window.printed")
 
     def stored(self) -> nbformat.NotebookNode:
         """The notebook as it would be saved now, outputs included."""

@@ -1,11 +1,8 @@
 """FitsOrNot in a real JupyterLab, by keyboard alone."""
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 
-from tests.browser.test_widgets import Widget, asked
-from tools.notebooks import METADATA
+from tests.browser.test_widgets import Widget
 
 pytestmark = pytest.mark.browser
 
@@ -14,15 +11,8 @@ CELLS = ("from course_lib.widgets import FitsOrNot",
 
 
 @pytest.fixture
-def open_fits(tmp_path, open_notebook):
-    def opened(*extra_cells):
-        cells = [new_code_cell(source) for source in (*CELLS, *extra_cells)]
-        nbformat.write(new_notebook(cells=cells, metadata=METADATA), tmp_path / "fits.ipynb")
-        notebook = open_notebook(tmp_path / "fits.ipynb")
-        notebook.run_all()
-        return Widget(notebook, 0)
-
-    return opened
+def open_fits(run_cells):
+    return lambda: Widget(run_cells(*CELLS), 0)
 
 
 def test_model_device_devices_and_precision_are_chosen_by_keyboard_and_the_verdict_follows(open_fits):
@@ -47,10 +37,11 @@ def test_model_device_devices_and_precision_are_chosen_by_keyboard_and_the_verdi
 
 
 def test_python_and_the_browser_set_the_same_parameters(open_fits):
-    fits = open_fits("fits.num_devices, fits.model = 24, 'GPT-3'")
+    fits = open_fits()
+    fits.notebook.ask("fits.num_devices, fits.model = 24, 'GPT-3'")
     fits.wait_for("GPT-3 H100 n=24 mixed")
     assert fits.control("devices").get_attribute("aria-valuetext") == "24"  # not a power of two: it joins the slider's
     fits.press("devices", "ArrowRight")
     fits.wait_for("GPT-3 H100 n=32 mixed")
-    assert asked(fits.notebook, "print(fits.model, fits.num_devices)") == "GPT-3 32\n"
+    assert fits.notebook.ask("print(fits.model, fits.num_devices)") == "GPT-3 32\n"
     assert fits.notebook.console_errors == []

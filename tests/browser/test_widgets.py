@@ -1,17 +1,14 @@
 """The widgets of chapter 2 in a real JupyterLab, by keyboard alone."""
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.browser.conftest import SCREENSHOTS
-from tools.notebooks import METADATA
+from tests.browser.lab import THEMES
 
 pytestmark = pytest.mark.browser
 
 CELLS = {"ring": "ring = RingAllReduce(num_ranks=4, step=0)\nring",
          "explorer": 'explorer = CollectiveExplorer("all_reduce", "naive", num_ranks=4, step=0)\nexplorer'}
-THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 
 
 class Widget:
@@ -44,17 +41,12 @@ class Widget:
 
 
 @pytest.fixture
-def open_widgets(tmp_path, open_notebook):
-    """Both widgets in a fresh notebook, which has been run: {"ring": Widget, "explorer": Widget}."""
+def open_widgets(run_cells):
+    """Both widgets, new, in a notebook that has been run: {"ring": Widget, "explorer": Widget}."""
 
-    def opened(*extra_cells, reduced_motion=False):
+    def opened(reduced_motion=False):
         imports = "from course_lib.widgets import CollectiveExplorer, RingAllReduce"
-        cells = [new_code_cell(source) for source in (imports, *CELLS.values(), *extra_cells)]
-        nbformat.write(new_notebook(cells=cells, metadata=METADATA), tmp_path / "widgets.ipynb")
-        notebook = open_notebook(tmp_path / "widgets.ipynb")
-        if reduced_motion:
-            notebook.page.emulate_media(reduced_motion="reduce")
-        notebook.run_all()
+        notebook = run_cells(imports, *CELLS.values(), reduced_motion=reduced_motion)
         return {name: Widget(notebook, number) for number, name in enumerate(CELLS)}
 
     return opened
@@ -98,26 +90,15 @@ def test_the_explorer_is_driven_by_keyboard_and_never_asks_for_ranks_that_do_not
 
 
 def test_python_and_the_browser_set_the_same_parameters(open_widgets):
-    ring = open_widgets("ring.num_ranks, ring.step = 3, 2")["ring"]
+    ring = open_widgets()["ring"]
+    ring.notebook.ask("ring.num_ranks, ring.step = 3, 2")
     ring.wait_for("n=3 step=2")
     assert ring.control("ranks").get_attribute("aria-valuetext") == "3"
     ring.press("step", "ArrowRight")
     ring.press("ranks", "ArrowRight")
     ring.wait_for("n=4 step=3")
-    assert asked(ring.notebook, "print(ring.num_ranks, ring.step)") == "4 3\n"
+    assert ring.notebook.ask("print(ring.num_ranks, ring.step)") == "4 3\n"
     assert ring.notebook.console_errors == []
-
-
-def asked(notebook, code):
-    """What `code` prints in the notebook's kernel."""
-    notebook.page.evaluate("""(code) => {
-        window.printed = "";
-        const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
-        window.asking = kernel.requestExecute({ code });
-        window.asking.onIOPub = (message) => { window.printed += message.content.text ?? ""; };
-    }""", code)
-    notebook.settle("window.asking.done", 60)
-    return notebook.page.evaluate("window.printed")
 
 
 def test_every_control_is_reached_by_tab_has_a_name_and_keeps_its_keys_from_jupyterlab(open_widgets):
@@ -214,10 +195,8 @@ def test_words_can_be_told_from_the_background_in_both_themes(open_widgets):
         widget.root.locator("svg[data-key$='step=6']").wait_for()
         widget.press("step", "ArrowLeft")
         widget.root.locator("svg[data-key$='step=5']").wait_for()
-    for theme, full_name in THEMES.items():
-        command = f"window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{full_name}'}})"
-        notebook.settle(command, 60)
-        notebook.page.wait_for_function(f"document.body.dataset.jpThemeLight === '{str(theme == 'light').lower()}'")
+    for theme in THEMES:
+        notebook.change_theme(theme)
         for name, widget in widgets.items():
             widget.photograph(f"{name}_{theme}")
             assert min(contrasts(widget)) >= 4.5

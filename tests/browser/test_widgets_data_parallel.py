@@ -1,11 +1,9 @@
 """The widgets of chapter 3 in a real JupyterLab, by keyboard alone."""
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 
-from tests.browser.test_widgets import THEMES, Widget, contrasts
-from tools.notebooks import METADATA
+from tests.browser.lab import THEMES
+from tests.browser.test_widgets import Widget, contrasts
 
 pytestmark = pytest.mark.browser
 
@@ -13,16 +11,14 @@ CELLS = {"overlap": "overlap = BucketOverlap()\noverlap", "stragglers": "straggl
 
 
 @pytest.fixture
-def open_widgets(tmp_path, open_notebook):
-    """Both widgets in a fresh notebook, which has been run: {"overlap": Widget, "stragglers": Widget}."""
+def open_widgets(run_cells):
+    """Both widgets, new, in a notebook that has been run: {"overlap": Widget, "stragglers": Widget}."""
 
-    def opened(*extra_cells):
-        cells = ["from course_lib.widgets import BucketOverlap, Stragglers", *CELLS.values(), *extra_cells]
-        notebook = new_notebook(cells=[new_code_cell(source) for source in cells], metadata=METADATA)
-        nbformat.write(notebook, tmp_path / "widgets.ipynb")
-        page = open_notebook(tmp_path / "widgets.ipynb")
-        page.run_all()
-        return {name: Widget(page, number) for number, name in enumerate(CELLS)}
+    def opened(*commands):
+        notebook = run_cells("from course_lib.widgets import BucketOverlap, Stragglers", *CELLS.values())
+        for command in commands:
+            notebook.ask(command)
+        return {name: Widget(notebook, number) for number, name in enumerate(CELLS)}
 
     return opened
 
@@ -113,8 +109,7 @@ def test_every_control_is_reached_by_tab_has_a_name_and_keeps_its_keys_from_jupy
 def test_words_can_be_told_from_the_background_in_both_themes_and_stay_inside_the_picture(open_widgets, theme):
     widgets = open_widgets()
     notebook = widgets["overlap"].notebook
-    notebook.settle(f"window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{THEMES[theme]}'}})", 60)
-    notebook.page.wait_for_function(f"document.body.dataset.jpThemeLight === '{str(theme == 'light').lower()}'")
+    notebook.change_theme(theme)
     for name, widget in widgets.items():
         widget.photograph(f"{name}_{theme}")
         assert min(contrasts(widget)) >= 4.5
