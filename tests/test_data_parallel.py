@@ -243,7 +243,7 @@ def test_the_first_bucket_is_sent_before_backward_reaches_the_first_layer_and_th
         module = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(6)])
         for parameter in module[0].parameters():
             parameter.register_post_accumulate_grad_hook(mark)
-        model = module if naive else DistributedDataParallel(module, bucket_cap_mb=SMALL_BUCKETS_MB)
+        model = module if naive else DistributedDataParallel(module, bucket_cap_mb=gradient_bytes(module[0]) / 2**20)
         with record_timeline() as timeline:
             model(torch.ones(2, WIDTH)).sum().backward()
             if naive:
