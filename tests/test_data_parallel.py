@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from course_lib.data_parallel import DistributedDataParallel
+from course_lib.data_parallel import DistributedDataParallel, average_each
 from course_lib.runtime import RankFailed, launch, record_communication, record_timeline, span
 from tests.data_parallel_cases import MODELS, SMALL_BUCKETS_MB, WIDTH, adamw, batch, compare, difference, make, mine
 
@@ -234,19 +234,21 @@ def test_parameters_and_buffers_are_broadcast_in_one_message_a_dtype():
     assert calls == 3 and all(torch.equal(a, b) for a, b in zip(first, second))
 
 
-def test_the_first_bucket_is_sent_before_backward_reaches_the_first_parameters_and_the_naive_way_sends_none():
+def test_the_first_bucket_is_sent_before_backward_reaches_the_first_layer_and_the_naive_way_sends_none():
+    def mark(_):
+        with span("first layer"):
+            pass
+
     def body(naive):
         module = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(6)])
-        model = module if naive else DistributedDataParallel(module, bucket_cap_mb=SMALL_BUCKETS_MB)
-        reached = module[0].weight.register_post_accumulate_grad_hook(lambda _: span("first parameter").__enter__())
-        with record_timeline() as timeline, record_communication():
-            with span("step"):
-                model(torch.ones(2, WIDTH)).sum().backward()
-                if naive:
-                    for parameter in module.parameters():
-                        dist.all_reduce(parameter.grad)
-        reached.remove()
-        first = next(event.start_s for event in timeline.events if event.name == "first parameter")
+        for parameter in module[0].parameters():
+            parameter.register_post_accumulate_grad_hook(mark)
+        model = module if naive else DistributedDataParallel(module, bucket_cap_mb=gradient_bytes(module[0]) / 2**20)
+        with record_timeline() as timeline:
+            model(torch.ones(2, WIDTH)).sum().backward()
+            if naive:
+                average_each(module.parameters())
+        first = min(event.start_s for event in timeline.events if event.name == "first layer")
         sent = [event.start_s < first for event in timeline.events if event.name == "all_reduce"]
         return sum(sent), len(sent)
 

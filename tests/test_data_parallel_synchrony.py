@@ -144,6 +144,31 @@ def test_a_fast_worker_runs_exactly_the_bound_ahead_of_a_slow_one_and_then_waits
     assert next(u.read for u in updates if (u.worker, u.clock) == (1, s + 1)) >= s + 2  # it waited for that push
 
 
+def test_without_a_bound_a_fast_worker_finishes_while_a_slow_one_computes_its_first_gradient():
+    def body():
+        model, token = make("Unused"), torch.zeros(1)
+        server = AsyncParameterServer(model, sgd(model), max_staleness=None)
+        if server.is_server:
+            return server.serve()
+        if dist.get_rank() == 1:
+            with server:
+                for step in range(5):
+                    server.pull()
+                    model(*batch("Unused", step)).backward()
+                    server.push()
+                dist.send(token, dst=2)
+        else:
+            with server:
+                server.pull()
+                model(*batch("Unused", 0)).backward()
+                dist.recv(token, src=1)
+                server.push()
+
+    updates = launch(body, world_size=3)[0]
+    assert [u.worker for u in updates] == [1] * 5 + [2] and updates[-1].staleness >= 1
+    assert [u.staleness for u in updates[:5]] == [0] * 5 and updates[4].lead == 4
+
+
 def test_a_worker_that_fails_is_named_and_nobody_hangs():
     def body():
         model = make("Unused")

@@ -103,6 +103,22 @@ def make_buckets(parameters: Iterable[nn.Parameter], cap_bytes: float, group: di
     return [Bucket(index, content, group) for index, content in enumerate(fill(backward, cap_bytes))]
 
 
+def used_by_nobody(without: set[nn.Parameter], buckets: list[Bucket], me: Member) -> set[nn.Parameter]:
+    """The parameters that no rank has a gradient for, where each rank knows only those it is `without` itself.
+
+    Their average is zero in every element, which all ranks see: only if there is such a one do they ask one another, in
+    a message of a few bytes. They must know: weight decay moves a parameter with a gradient of zeros, but not one with
+    none.
+    """
+    suspects = [parameter for bucket in buckets for parameter in bucket.zeros()]
+    if not suspects:
+        return set()
+    users = torch.tensor([parameter not in without for parameter in suspects], dtype=torch.int32)
+    users = users.to(suspects[0].device)
+    dist.all_reduce(users, group=me.group)
+    return {parameter for parameter, count in zip(suspects, users.tolist()) if count == 0}
+
+
 @torch.no_grad()
 def broadcast(tensors: Iterable[Tensor], me: Member, cap_bytes: float = 250 << 20) -> None:
     """Give every rank what place 0 holds: one message for each dtype and device, or every `cap_bytes` of it."""

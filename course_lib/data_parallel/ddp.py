@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from course_lib.collectives.messages import member
 from course_lib.data_parallel import checks
-from course_lib.data_parallel.buckets import broadcast, make_buckets
+from course_lib.data_parallel.buckets import broadcast, make_buckets, used_by_nobody
 from course_lib.data_parallel.hooks import Hook, all_reduce_hook
 
 
@@ -103,22 +103,9 @@ class DistributedDataParallel(nn.Module):
             checks.require_average(average, bucket.gradient)
             if average is not bucket.gradient:
                 bucket.gradient.copy_(average)
-        for parameter in without - self._used_by_nobody(without):
+        for parameter in without - used_by_nobody(without, self.buckets, self.member):
             parameter.grad = self.bucket_of[parameter].parts[parameter]
         self._reset()
-
-    def _used_by_nobody(self, without: set[nn.Parameter]) -> set[nn.Parameter]:
-        """The parameters that no rank has a gradient for, though each rank knows only those it is `without` itself.
-
-        Theirs is an average of nothing but zeros, which all ranks see: only then do they ask one another.
-        """
-        suspects = [parameter for bucket in self.buckets for parameter in bucket.zeros()]
-        if not suspects:
-            return set()
-        users = torch.tensor([parameter not in without for parameter in suspects], dtype=torch.int32).to(
-            suspects[0].device)
-        dist.all_reduce(users, group=self.member.group)
-        return {parameter for parameter, count in zip(suspects, users.tolist()) if count == 0}
 
     def _reset(self) -> None:
         for bucket in self.buckets:
