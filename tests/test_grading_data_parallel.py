@@ -1,5 +1,8 @@
 """The exercises of chapter 3 compare with one process, tell mistakes apart, and do not fall for odd answers."""
 
+from pathlib import Path
+
+import nbformat
 import pytest
 import torch
 
@@ -15,7 +18,9 @@ from course_lib.grading.chapters.data_parallel.trials import (
     sent_by,
 )
 from course_lib.grading.exercise import Traffic
+from course_lib.grading.trusted import TrustedGrade
 
+ROOT = Path(__file__).resolve().parent.parent
 GRADIENT_EXERCISES = [kind() for kind in EXERCISES if issubclass(kind, GradientExercise)]
 BY_NUMBER = pytest.mark.parametrize("asked", GRADIENT_EXERCISES, ids=lambda each: each.number)
 
@@ -59,6 +64,8 @@ def test_a_rank_that_keeps_silent_about_its_calls_is_counted_by_the_operating_sy
     assert [sent_by(rank, silent, own) for rank in range(2)] == [0, 1 << 20]
     outside = Traffic([[0, 1 << 20], [(1 << 20) + 999, 0]], exact=False)
     assert [sent_by(rank, silent, outside) for rank in range(2)] == [1 << 20, 1 << 20]  # 999 bytes are headers
+    few = Traffic([[0, 4096], [0, 0]], exact=False)
+    assert sent_by(0, silent, few) == 0  # and so are a few thousand of several small calls
     assert sent_by(0, silent, outside, beforehand=1 << 20) == 0
 
 
@@ -91,3 +98,13 @@ def test_shards_are_refused_for_what_is_wrong_with_them():
     assert "nothing is shuffled" in not_shuffled([straight, straight], 8)
     assert "same order" in not_shuffled([other, other], 8)
     assert not_shuffled([straight, other], 8) is None
+
+
+@pytest.mark.parametrize("folder, kind, words", [
+    ("solutions", "stream", "correct"), ("exercises", "error", "not written yet")])
+def test_a_class_gets_full_marks_for_the_solutions_and_none_for_stubs(folder, kind, words):
+    notebook = nbformat.read(ROOT / folder / "03_data_parallel" / "03_data_parallel.ipynb", as_version=4)
+    graded, _ = TrustedGrade(seed=6, time_limit_s=60.0).preprocess(notebook, {})
+    outputs = [cell.outputs[0] for cell in graded.cells if cell.cell_type == "code" and cell.outputs]
+    assert [output.output_type for output in outputs] == [kind] * len(EXERCISES), outputs
+    assert all(words in (output.get("text") or output.get("ename")) for output in outputs)

@@ -69,6 +69,11 @@ class Exercise(ABC):
         The answers come from the reader's process: anything at all, of the types a Trial may hold.
         """
 
+    @staticmethod
+    def prepare() -> None:
+        """Import what each rank would otherwise import for itself: called in the process that ranks are forked from."""
+        return None
+
     def figures(self, trial: Trial, traffic: Traffic) -> str:
         """What was measured beside the budget, such as "sent 768 of 768 KiB"; empty for a trial without a budget."""
         return ""

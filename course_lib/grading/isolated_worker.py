@@ -66,6 +66,7 @@ class Worker:
     def prepare(self, request: dict) -> str | None:
         """Read the student's code; why it is refused, or None."""
         exercise = load_exercise(*request["exercise"])
+        exercise.prepare()
         code = student_code.prepare(request["cells"], exercise.operations)
         self.asked = {"run": type(exercise).run, "operations": exercise.operations, "code": code,
                       "function": request["function"]}

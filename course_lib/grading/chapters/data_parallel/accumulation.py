@@ -1,5 +1,6 @@
 """Exercise 3.4: k micro-batches, one all-reduce."""
 
+import importlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -39,6 +40,10 @@ class AccumulatedBackward(GradientExercise):
         generator = torch.Generator().manual_seed(seed)
         return [trial_of(generator, n, widths, frozen=["0.bias"], num_batches=k)
                 for n, widths, k in ((3, SMALL, 2), (2, SMALL, 1), (4, LARGE, 4))]
+
+    @staticmethod
+    def prepare() -> None:
+        importlib.import_module("torch._dynamo")  # DDP's constructor does: seconds in which nothing is trained
 
     @staticmethod
     def run(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ TOLERANCE = 1e-9
 SMALL, LARGE = [3, 4, 4, 2], [64, 128, 128, 8]  # widths
 EQUAL = [4, 4, 4, 4]  # all layers have the same size
 Gradients = dict[str, Any]  # by the parameter's name; None where there is none
+HEADERS = 32 * 1024  # bytes: gloo's own, of all the calls of a trial together
 NO_GRADIENT = "a parameter without a gradient, here the frozen one, has .grad None: leave it out"
 
 
@@ -117,11 +118,11 @@ def counted(function: Callable, *arguments: Any) -> tuple[Any, list[list[Any]]]:
 def sent_by(rank: int, answers: Sequence[dict[str, Any]], traffic: Traffic, beforehand: int = 0) -> int:
     """Bytes that `rank` sent, collectives by the ring convention.
 
-    The rank counts its own calls. Where the operating system counts too, it has the last word, headers and
-    `beforehand`, what the trial itself sent, taken off: a rank that keeps silent about its calls gains nothing.
+    The rank counts its own calls. Where the operating system counts too, a rank that keeps silent about its calls gains
+    nothing: all above HEADERS and `beforehand`, what the trial itself sent, is taken for what the function sent.
     """
     own = round(sum(sent for _, _, sent in answers[rank]["calls"]))
     if traffic.exact:
         return own
     outside = traffic.sent_by(rank) - beforehand
-    return max(own, outside if outside > own + traffic.slack(own) else own)
+    return outside if outside > own + HEADERS + traffic.slack(own) else own
