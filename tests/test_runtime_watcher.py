@@ -1,13 +1,15 @@
 """The thread that answers "where are you?" in a rank."""
 
 import gc
+import threading
+import time
 import weakref
 from multiprocessing import Pipe
 
 import pytest
 import torch
 
-from course_lib.runtime.watcher import ASK, DISMISS, Watcher
+from course_lib.runtime.watcher import ASK, DISMISS, THREADS, Watcher, busy_s
 
 
 @pytest.fixture
@@ -39,3 +41,23 @@ def test_being_looked_at_keeps_no_tensor_of_the_function_alive(notebook):
         assert work()() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(not THREADS.is_dir(), reason="elsewhere the CPU time of the process stands in for it")
+def test_a_thread_is_busy_while_it_runs():
+    def spin():
+        started = time.thread_time()
+        while time.thread_time() < started + 0.05:
+            pass
+        spun.set()
+        told.wait()  # a thread that has ended is in no account
+
+    spun, told = threading.Event(), threading.Event()
+    before = busy_s()
+    thread = threading.Thread(target=spin)
+    thread.start()
+    spun.wait()
+    busy = busy_s() - before
+    told.set()
+    thread.join()
+    assert busy > 0.045

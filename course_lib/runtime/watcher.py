@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from course_lib.runtime import pending
@@ -19,23 +20,24 @@ _WAITING_FUNCTIONS = {"init_process_group", "new_group", "_new_process_group_hel
                       "init_device_mesh", "split_group", "_store_based_barrier", "wait_tensor",
                       "destroy_process_group"}
 _BACKWARD = "_engine_run_backward"
+THREADS = Path("/proc/self/task")
 
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """A rank at one moment. Two equal ones with still CPU time: the rank has not moved."""
+    """A rank at one moment. Two equal ones, and not busy in between: the rank has not moved."""
 
     frames: tuple[Frame, ...]  # of the main thread, outermost first
     waits_in: str | None  # the communication call that it is inside, None when it is elsewhere
     call: pending.Call | None  # the same as data, where it is a call on a process group
     counts: dict[tuple[str, tuple[int, ...]], int]  # (op, group) -> communication calls begun so far
-    cpu_s: float  # CPU time of the process
+    busy_s: float  # how long its threads ran, or stood in line for a core
     clock_s: float  # the rank's clock when it looked
 
     def is_still_since(self, before: "Whereabouts", cpu_share: float) -> bool:
-        """Whether nothing happened in between: same line, no new call, and less than `cpu_share` of a core used."""
+        """Whether nothing happened in between: same line, no new call, and less than `cpu_share` of a core wanted."""
         same = (self.frames, self.counts) == (before.frames, before.counts)
-        return same and self.cpu_s - before.cpu_s < cpu_share * (self.clock_s - before.clock_s)
+        return same and abs(self.busy_s - before.busy_s) < cpu_share * (self.clock_s - before.clock_s)
 
 
 class Watcher:
@@ -83,7 +85,7 @@ class Watcher:
             waits_in, call = str(calls[0]), calls[0]
         elif frames:
             waits_in = _waiting_function(frames)
-        return Whereabouts(frames, waits_in, call, dict(pending.counts), time.process_time(), time.monotonic())
+        return Whereabouts(frames, waits_in, call, dict(pending.counts), busy_s(), time.monotonic())
 
     def _others_at_work(self, stacks: dict[int, Any]) -> bool:
         """Whether a thread that the function started may yet do what the main thread waits for."""
@@ -94,6 +96,23 @@ class Watcher:
             if not in_a_lock and not pending.waiting_in.get(thread.ident):
                 return True
         return False
+
+
+def busy_s() -> float:
+    """How long the threads of this process, the calling one left out, have run or stood in line for a core.
+
+    On a machine with too much to do, a rank that computes in C++ may get no core for seconds: it is in line then, not
+    stuck. Linux only; elsewhere the CPU time of the process.
+    """
+    total_ns = 0
+    for thread in THREADS.iterdir() if THREADS.is_dir() else ():
+        if int(thread.name) != threading.get_native_id():  # the watcher itself stands in line as well
+            try:
+                ran, waited, _ = (thread / "schedstat").read_text().split()
+            except (OSError, ValueError):  # it has ended meanwhile, or this kernel keeps no account
+                continue
+            total_ns += int(ran) + int(waited)
+    return total_ns / 1e9 if total_ns else time.process_time()
 
 
 def _waiting_function(frames: tuple[Frame, ...]) -> str | None:
