@@ -200,6 +200,20 @@ def test_objects_nesting_exceptions_and_operations_without_a_rule():
     assert results.communication.calls() == 2 * (2 + 1 + 1 + 3)
 
 
+def nested_recorders_with_equal_events():
+    with record_communication() as outer:
+        for _ in range(2):
+            with record_communication() as inner:
+                dist.all_reduce(torch.ones(4))
+    return outer.calls(), inner.calls()
+
+
+def test_nested_recorders_that_saw_the_same_close_each_its_own():
+    results = launch(nested_recorders_with_equal_events, world_size=2)
+    assert results == [(2, 1)] * 2
+    assert results.communication.calls() == 2 * 2
+
+
 # What torch's own parallelism communicates
 
 LAYER_BYTES = 4 * (8 * 8 + 8)  # nn.Linear(8, 8), fp32

@@ -140,6 +140,16 @@ def test_an_exception_class_of_the_reader_comes_back_as_itself_or_at_least_as_te
         launch(raise_stubborn, world_size=1)
 
 
+def test_a_note_on_an_exception_is_part_of_its_message():
+    def noted():
+        error = ValueError("too wide")
+        error.add_note("it was meant in metres")
+        raise error
+
+    with pytest.raises(RankFailed, match="ValueError: too wide\n *it was meant in metres"):
+        launch(noted, world_size=1)
+
+
 def test_a_keyboard_interrupt_raised_inside_a_rank_is_that_ranks_failure():
     def step():
         raise KeyboardInterrupt

@@ -1,9 +1,10 @@
 """Which exercises there are: `exercise("2.1")`, `exercises_of(2)`."""
 
-from course_lib.grading.chapters import collectives, why_distribute
+from course_lib.grading.chapters import collectives, data_parallel, why_distribute
 from course_lib.grading.exercise import Exercise
 
-_EXERCISES = {kind.number: kind() for chapter in (why_distribute, collectives) for kind in chapter.EXERCISES}
+_CHAPTERS = (why_distribute, collectives, data_parallel)
+_EXERCISES = {kind.number: kind() for chapter in _CHAPTERS for kind in chapter.EXERCISES}
 
 
 def exercise(number: str) -> Exercise:

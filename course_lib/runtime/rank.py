@@ -215,6 +215,7 @@ def _failed(error: BaseException) -> Failed:
     except Exception:
         pickled = None
     type_name = type(error).__qualname__
-    return Failed(type_name, str(error), frames, pickled, any(f.is_communication for f in frames))
+    words = "\n".join([str(error), *getattr(error, "__notes__", ())])
+    return Failed(type_name, words, frames, pickled, any(f.is_communication for f in frames))
 
 

@@ -48,7 +48,7 @@ def keeping(log: Recording) -> Iterator[None]:
     try:
         yield
     finally:
-        _open.remove(log)
+        _open[:] = [other for other in _open if other is not log]  # two logs with the same events are equal
         if outermost:
             _closed.append(log)
 

@@ -9,6 +9,8 @@
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
     fits_or_not.py, .js     FitsOrNot: a model's training memory against the devices', days and dollars
     collective_explorer.py, .js  CollectiveExplorer: every collective as a grid of ranks and chunks
+    bucket_overlap.py, .js  BucketOverlap: how much communication is hidden behind backward; overlap_model.py simulates
+    stragglers.py, .js      Stragglers: one slow rank, and who waits for it; straggler_model.py simulates
 
 Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
 """
@@ -17,6 +19,7 @@ import importlib
 from typing import Any
 
 _HOME = {
+    "BucketOverlap": "bucket_overlap",
     "Chart": "chart",
     "CollectiveExplorer": "collective_explorer",
     "Explorable": "base",
@@ -24,11 +27,13 @@ _HOME = {
     "Holdings": "holdings",
     "HoldingsPicture": "holdings_picture",
     "RingAllReduce": "ring",
+    "Stragglers": "stragglers",
     "labelled": "holdings",
     "who_holds_what": "holdings_picture",
 }
 
 __all__ = [
+    "BucketOverlap",
     "Chart",
     "CollectiveExplorer",
     "Explorable",
@@ -36,6 +41,7 @@ __all__ = [
     "Holdings",
     "HoldingsPicture",
     "RingAllReduce",
+    "Stragglers",
     "labelled",
     "who_holds_what",
 ]

@@ -8,7 +8,8 @@ export default {
   render({ model, el }) {
     const choices = model.get("choices");
     const name = (choice) => `${choice.op} ${choice.algorithm}`;
-    const chosen = () => choices.find((choice) => choice.op === model.get("op") && choice.algorithm === model.get("algorithm"));
+    const chosen = () => choices.find(({ op, algorithm }) =>
+      op === model.get("op") && algorithm === model.get("algorithm"));
     let onTheWay = null;
 
     const steps = stepper(model, { draw: (step) => drawStep(step, 1), move });
@@ -29,11 +30,17 @@ export default {
     model.on("change:frames", onChosen);
     model.on(parameters, onChosen);
     steps.redraw();
-    return () => { steps.close(); stopWatching(); model.off("change:frames", onChosen); model.off(parameters, onChosen); };
+    return () => {
+      steps.close();
+      stopWatching();
+      model.off("change:frames", onChosen);
+      model.off(parameters, onChosen);
+    };
 
     /** One message for all of it, so that Python never sees a pair that does not fit. */
     function choose(choice, num) {
-      const nearest = choice.ranks.reduce((best, other) => (Math.abs(other - num) < Math.abs(best - num) ? other : best));
+      const nearer = (best, other) => (Math.abs(other - num) < Math.abs(best - num) ? other : best);
+      const nearest = choice.ranks.reduce(nearer);
       model.set({ op: choice.op, algorithm: choice.algorithm, num_ranks: nearest });
       model.save_changes();
     }
@@ -72,7 +79,8 @@ function layout(shown, available) {
   const left = (place) => first + place * column + (place >= shown.num_inputs ? gap : 0);
   const top = (rank) => AREA.top + rank * row;
   const bars = first + num * column + gap + 24;
-  return { width, height: top(shown.num_ranks) + 76, column, row, left, top, bars, gap, room: width - bars - 62, bottom: top(shown.num_ranks) };
+  const bottom = top(shown.num_ranks);
+  return { width, height: bottom + 76, column, row, left, top, bottom, gap, bars, room: width - bars - 62 };
 }
 
 function drawNames(grid, shown) {
@@ -85,7 +93,8 @@ function drawNames(grid, shown) {
   shown.columns.forEach((column, place) => names.push(svg("text", {
     class: "quiet small middle", x: px(grid.left(place) + grid.column / 2), y: AREA.top - 7,
   }, wide ? column : column.split(" ").pop())));
-  const parts = grid.gap ? [[0, "to send to rank"], [shown.num_inputs, "received from rank"]] : wide ? [] : [[0, "chunk"]];
+  const one = wide ? [] : [[0, "chunk"]];
+  const parts = grid.gap ? [[0, "to send to rank"], [shown.num_inputs, "received from rank"]] : one;
   for (const [place, words] of parts) {
     const centre = grid.left(place) + (grid.column * shown.num_inputs) / 2;
     names.push(svg("text", { class: "quiet small middle", x: px(centre), y: AREA.top - 25 }, words));
@@ -94,7 +103,8 @@ function drawNames(grid, shown) {
 }
 
 function drawCells(grid, shown, step, there) {
-  const arrived = new Set(there ? shown.messages[step].flatMap(([, dst, into]) => into.map((place) => `${dst} ${place}`)) : []);
+  const messages = there ? shown.messages[step] : [];
+  const arrived = new Set(messages.flatMap(([, dst, into]) => into.map((place) => `${dst} ${place}`)));
   return shown.states[step].flatMap((cells, rank) => cells.map((cell, place) => drawCell({
     x: grid.left(place) + 2, y: grid.top(rank) + 3, width: grid.column - 4, height: grid.row - 6, cell,
     numRanks: shown.num_ranks, adds: shown.adds, marked: arrived.has(`${rank} ${place}`),
@@ -106,9 +116,14 @@ function drawArc(grid, [src, dst]) {
   const at = AREA.arcs + 2;
   const [from, to] = [grid.top(src) + grid.row / 2 - 5, grid.top(dst) + grid.row / 2 + 5];
   const out = at - 1.3 * (at - 8) * Math.min(1, 0.35 + (Math.abs(src - dst) - 1) / 8);
-  const path = svg("path", { class: "arrow", d: `M ${at} ${px(from)} C ${px(out)} ${px(from)} ${px(out)} ${px(to)} ${at - 7} ${px(to)}` });
-  const dot = svg("circle", { r: 6, fill: PALETTE.ranks[src], visibility: "hidden", stroke: "var(--paper)", "stroke-width": 1.5 });
-  const head = svg("polygon", { class: "head", points: `${at},${px(to)} ${at - 9},${px(to - 4.5)} ${at - 9},${px(to + 4.5)}` });
+  const path = svg("path", {
+    class: "arrow", d: `M ${at} ${px(from)} C ${px(out)} ${px(from)} ${px(out)} ${px(to)} ${at - 7} ${px(to)}`,
+  });
+  const dot = svg("circle", {
+    r: 6, fill: PALETTE.ranks[src], visibility: "hidden", stroke: "var(--paper)", "stroke-width": 1.5,
+  });
+  const points = `${at},${px(to)} ${at - 9},${px(to - 4.5)} ${at - 9},${px(to + 4.5)}`;
+  const head = svg("polygon", { class: "head", points });
   const moveTo = (share) => {
     const point = path.getPointAtLength(share * path.getTotalLength());
     dot.setAttribute("visibility", "visible");
@@ -132,8 +147,12 @@ function drawBars(grid, shown, step) {
     const over = amount > shown.bound + 1e-9;
     const [y, tall] = [grid.top(rank) + offset * grid.row, 0.34 * grid.row];
     nodes.push(
-      svg("rect", { class: `${kind}${over ? " over" : ""}`, x: grid.bars, y: px(y), width: px(amount * scale), height: px(tall) }),
-      svg("text", { class: `small${over ? " strong" : ""}`, x: px(grid.bars + amount * scale + 5), y: px(y + tall / 2 + 4) }, words));
+      svg("rect", {
+        class: over ? `${kind} over` : kind, x: grid.bars, y: px(y), width: px(amount * scale), height: px(tall),
+      }),
+      svg("text", {
+        class: over ? "small strong" : "small", x: px(grid.bars + amount * scale + 5), y: px(y + tall / 2 + 4),
+      }, words));
   };
   shown.sent[step].forEach((amount, rank) => bar(rank, amount, sent[rank], "sent", 0.14));
   shown.received[step].forEach((amount, rank) => bar(rank, amount, received[rank], "received", 0.52));

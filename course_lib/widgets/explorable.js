@@ -3,6 +3,7 @@
 //
 //   element, svg        make nodes                    slider, chooser, button   controls with accessible names
 //   shell               the parts of a widget         stepper                   step slider, play and reset
+//   waitingPattern      stripes where somebody waits
 //
 // Every control stops JupyterLab's own shortcuts (data-lm-suppress-shortcuts): Lab would take arrow keys from a slider.
 
@@ -73,7 +74,11 @@ function button({ label, text, primary = false, onClick }) {
     type: "button", class: primary ? "primary" : "", "aria-label": label, "data-lm-suppress-shortcuts": "true",
     click: onClick,
   }, text);
-  return { node, set: (newLabel, newText) => { node.setAttribute("aria-label", newLabel); node.textContent = newText; } };
+  function set(newLabel, newText) {
+    node.setAttribute("aria-label", newLabel);
+    node.textContent = newText;
+  }
+  return { node, set };
 }
 
 /** The parts of a widget: controls, headline, detail and picture. picture(key, description, svgNode) replaces it. */
@@ -109,8 +114,8 @@ function shell(root, controls) {
 /**
  * Play, reset and a step slider over the frames that Python has sent; the step is the trait `step`.
  *
- * draw(step, playing) shows a step at rest. move(step, share) shows it on its way, 0 <= share < 1, once for each frame of the
- * screen; readers who want no motion see one step after the other instead. Call close() when the widget goes.
+ * draw(step, playing) shows a step at rest. move(step, share) shows it on its way, 0 <= share < 1, once for each frame
+ * of the screen; readers who want no motion see one step after the other instead. Call close() when the widget goes.
  */
 function stepper(model, { draw, move, moveMs = 900, restMs = 500 }) {
   const last = () => model.get("frames").num_steps;
@@ -199,8 +204,16 @@ function drawCell({ x, y, width, height, cell, numRanks, adds, marked = false })
     }));
     if (!adds) {
       const style = `fill: ${PALETTE.onRanks[rank]}`; // an attribute would lose against the style sheet
-      group.append(svg("text", { class: "number", x: px(x + width / 2), y: px(y + height / 2), style }, String(cell[1])));
+      const middle = { x: px(x + width / 2), y: px(y + height / 2) };
+      group.append(svg("text", { class: "number", ...middle, style }, String(cell[1])));
     }
   }
   return group;
+}
+
+/** <defs> with stripes in the colour of an alarm, for fill="url(#id)": somebody waits. */
+function waitingPattern(id) {
+  const size = { width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" };
+  const stripe = svg("line", { class: "stripe", x1: 3.5, x2: 3.5, y1: 0, y2: 7 });
+  return svg("defs", {}, svg("pattern", { id, ...size }, stripe));
 }

@@ -11,7 +11,7 @@ export default {
 
     const steps = stepper(model, { draw: (step, playing) => drawStep(step, playing ? 1 : 0.5, true), move });
     const ranks = slider({
-      label: "ranks", values: [2, 3, 4, 5, 6, 7, 8], value: model.get("num_ranks"),
+      label: "ranks", values: frames().choices, value: model.get("num_ranks"),
       onInput: (chosen) => { model.set("num_ranks", chosen); model.save_changes(); },
     });
     const onRanks = () => ranks.set(model.get("num_ranks"));
@@ -31,7 +31,8 @@ export default {
       shown.states[step].forEach((_, rank) => picture.append(drawLink(ring, rank)));
       shown.states[there ? step : step - 1].forEach((cells, rank) =>
         picture.append(drawBox(ring, rank, cells, there ? shown.messages[step] : [])));
-      picture.append(...tokens.map((token) => token.node), ...tokens.map((token) => token.label), drawCentre(ring, text),
+      picture.append(...tokens.map((token) => token.node), ...tokens.map((token) => token.label),
+        drawCentre(ring, text),
         svg("text", { class: "quiet small middle", x: ring.cx, y: ring.height - 6 }, shown.key));
       view.say(text.headline, text.detail);
       view.draw(there ? text.key : `${text.key} moving`, `${text.headline}. ${text.detail}`, picture);
@@ -62,13 +63,14 @@ function layout(n, available) {
   return ring;
 }
 
-/** For each link the part of the way on which a travelling chunk covers neither box: [from, to], 0 and 1 being ranks. */
+/** For each link the part of the way, from 0 to 1, on which a travelling chunk covers neither box: [from, to]. */
 function freeStretch(ring) {
   return Array.from({ length: ring.n }, (_, rank) => {
     const covered = (part) => [rank, rank + 1].some((other) => {
       const [x, y] = ring.at(rank + part);
       const [bx, by] = ring.at(other);
-      return Math.abs(x - bx) < (ring.boxWidth + TOKEN.width) / 2 + 5 && Math.abs(y - by) < (ring.boxHeight + TOKEN.height) / 2 + 5;
+      return Math.abs(x - bx) < (ring.boxWidth + TOKEN.width) / 2 + 5
+        && Math.abs(y - by) < (ring.boxHeight + TOKEN.height) / 2 + 5;
     });
     const free = Array.from({ length: 201 }, (_, number) => number / 200).filter((part) => !covered(part));
     return free.length ? [free[0], free[free.length - 1]] : [0.5, 0.5];
@@ -97,14 +99,23 @@ function drawBox(ring, rank, cells, messages) {
   const column = (ring.boxWidth - 2 * BOX.side) / ring.n;
   const arrived = messages.filter((message) => message[1] === rank).map((message) => message[2]);
   const group = svg("g", {},
-    svg("rect", { class: "box", x: px(left), y: px(top), width: ring.boxWidth, height: ring.boxHeight, rx: 7, stroke: PALETTE.ranks[rank] }),
+    svg("rect", {
+      class: "box", x: px(left), y: px(top), width: ring.boxWidth, height: ring.boxHeight, rx: 7,
+      stroke: PALETTE.ranks[rank],
+    }),
     svg("text", { class: "strong", x: px(left + BOX.side + 1), y: px(top + 18) }, `rank ${rank}`));
   cells.forEach((cell, chunk) => {
     const marked = arrived.includes(chunk);
     const cellLeft = left + BOX.side + chunk * column;
     group.append(
-      drawCell({ x: cellLeft + 1, y: top + BOX.head, width: column - 2, height: BOX.lanes, cell, numRanks: ring.n, adds: true, marked }),
-      svg("text", { class: `small middle ${marked ? "strong" : "quiet"}`, x: px(cellLeft + column / 2), y: px(top + BOX.head + BOX.lanes + 14) }, String(chunk)));
+      drawCell({
+        x: cellLeft + 1, y: top + BOX.head, width: column - 2, height: BOX.lanes, cell, numRanks: ring.n, adds: true,
+        marked,
+      }),
+      svg("text", {
+        class: `small middle ${marked ? "strong" : "quiet"}`, x: px(cellLeft + column / 2),
+        y: px(top + BOX.head + BOX.lanes + 14),
+      }, String(chunk)));
   });
   return group;
 }
@@ -133,9 +144,11 @@ function linkName(ring, src, words) {
   const [from, to] = ring.free[src];
   const travelled = Array.from({ length: 21 }, (_, number) => ring.at(src + from + ((to - from) * number) / 20));
   const ends = [src, src + 1].map(ring.at);
-  const clear = ([x, y]) => x - half.x > 0 && x + half.x < ring.width
-    && !travelled.some(([tx, ty]) => Math.abs(x - tx) < half.x + TOKEN.width / 2 + 4 && Math.abs(y - ty) < half.y + TOKEN.height / 2 + 4)
-    && !ends.some(([bx, by]) => Math.abs(x - bx) < half.x + ring.boxWidth / 2 + 3 && Math.abs(y - by) < half.y + ring.boxHeight / 2 + 3);
+  const apart = ([x, y], [ox, oy], width, height) =>
+    Math.abs(x - ox) >= half.x + width / 2 + 4 || Math.abs(y - oy) >= half.y + height / 2 + 4;
+  const clear = (at) => at[0] - half.x > 0 && at[0] + half.x < ring.width
+    && travelled.every((chunk) => apart(at, chunk, TOKEN.width, TOKEN.height))
+    && ends.every((box) => apart(at, box, ring.boxWidth, ring.boxHeight));
   const [x, y] = ring.at(src + 0.5);
   const angle = Math.atan2((y - ring.cy) / ring.ry, (x - ring.cx) / ring.rx);
   const places = [1, -1].flatMap((side) => Array.from({ length: 60 }, (_, number) =>

@@ -13,7 +13,7 @@ from course_lib.widgets.collective_plan import Plan, plan, times
 from course_lib.widgets.frames import encoded
 from course_lib.widgets.ring_picture import draw
 
-MAX_RANKS = 8
+MIN_RANKS, MAX_RANKS = 2, 8
 KEY = key_to_cells(CellStyle(MAX_RANKS, adds=True))
 
 
@@ -23,7 +23,7 @@ class RingAllReduce(SteppedExplorable, script="ring.js"):
     Place in a rank's box = chunk; colour and height = the rank whose share is in the sum.
     """
 
-    num_ranks = WholeNumber(4, 2, MAX_RANKS).tag(sync=True)
+    num_ranks = WholeNumber(4, MIN_RANKS, MAX_RANKS).tag(sync=True)
     parameters = ("num_ranks",)
 
     def plan(self) -> Plan:
@@ -49,6 +49,7 @@ def frames(num_ranks: int) -> dict[str, Any]:
     ring = plan("all_reduce", "ring", num_ranks)
     return {
         "num_ranks": num_ranks,
+        "choices": list(range(MIN_RANKS, MAX_RANKS + 1)),
         "num_steps": ring.num_steps,
         "states": [encoded(state) for state in ring.states],
         "messages": [[]] + [[[m.src, m.dst, m.chunks[0]] for m in step.messages] for step in ring.steps],

@@ -1,0 +1,134 @@
+"""DistributedDataParallel: gradients are averaged in buckets, while backward still runs.
+
+    n ranks      g_r the gradient of the mean loss over rank r's rows      g = (g_1 + ... + g_n) / n
+
+With as many rows on each rank, g is the gradient of the mean loss over all rows, so that all ranks take the step one
+process would take on the whole batch. Each rank sends 2 (n-1)/n of the gradients' bytes a step: never twice as many.
+
+Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training".
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Variable
+from torch.utils._pytree import tree_leaves
+
+from course_lib.collectives.messages import member
+from course_lib.data_parallel import checks
+from course_lib.data_parallel.buckets import broadcast, make_buckets
+from course_lib.data_parallel.hooks import Hook, all_reduce_hook
+
+
+class DistributedDataParallel(nn.Module):
+    """`module` on every rank of `group` (None: the world), all trained as one.
+
+    Rank 0's parameters and buffers are broadcast now, its buffers again before each forward pass in training mode.
+    When a backward pass returns, every .grad is the average over the ranks. A rank without a gradient counts as zero;
+    a parameter that no rank used keeps the .grad it had. `hook` replaces the all-reduce of a bucket.
+
+    Every backward pass that reaches `module` communicates, so all ranks run as many. Different from torch's own:
+    no_sync counts where backward runs, unused parameters need no flag, a forward pass in eval mode sends nothing.
+    """
+
+    def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25,
+                 hook: Hook | None = None) -> None:
+        super().__init__()
+        self.names = checks.parameter_names(module, bucket_cap_mb)
+        self.hook = checks.checked_hook(hook) or all_reduce_hook
+        self.module, self.member, self.synchronizing, self.in_backward = module, member(group), True, False
+        self.buckets = make_buckets(module.parameters(), bucket_cap_mb * 2**20, self.member.group)
+        self.bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
+        self.underway: list[Callable[[], Tensor]] = []  # what the hook returned for each bucket sent so far
+        checks.require_same_everywhere(module, self.buckets, self.member)
+        broadcast([*module.parameters(), *module.buffers()], self.member)
+        for parameter in self.bucket_of:
+            parameter.register_post_accumulate_grad_hook(self._gradient_is_there)
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        checks.require_still_trainable(self.names, self.bucket_of)
+        self._forget_a_backward_that_failed()
+        if self.module.training and self.synchronizing:
+            broadcast(self.module.buffers(), self.member)
+        outputs = self.module(*inputs, **named)
+        for output in tree_leaves(outputs):
+            if isinstance(output, Tensor) and output.grad_fn is not None:
+                output.register_hook(self._backward_begins)
+        return outputs
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes in here only accumulate on this rank; the next one outside averages all there is."""
+        before, self.synchronizing = self.synchronizing, False
+        try:
+            yield
+        finally:
+            self.synchronizing = before
+
+    def _backward_begins(self, _: Tensor | None = None) -> None:
+        # From the outputs, so that a rank whose loss reaches no parameter takes part too.
+        if self.synchronizing and not self.in_backward:
+            self.in_backward = True
+            Variable._execution_engine.queue_callback(self._backward_ends)
+
+    @torch.no_grad()
+    def _gradient_is_there(self, parameter: nn.Parameter) -> None:
+        """Autograd calls this when a parameter's .grad is complete, and goes on to the parameters before it."""
+        if self.synchronizing:
+            self._backward_begins()
+            bucket = self.bucket_of[parameter]
+            checks.require_dense(parameter, self.names[parameter], parameter in bucket.missing)
+            bucket.take(parameter)
+            self._send_what_is_ready()
+
+    def _send_what_is_ready(self) -> None:
+        # Never the second bucket before the first: collectives must be called in one order on all ranks, and gradients
+        # need not arrive in one order.
+        while len(self.underway) < len(self.buckets) and self.buckets[len(self.underway)].ready:
+            self.underway.append(self.hook(self.buckets[len(self.underway)]))
+
+    @torch.no_grad()
+    def _backward_ends(self) -> None:
+        """Send the buckets that wait for a gradient that did not come, then wait for the averages."""
+        if not self.in_backward:
+            return
+        without = {parameter for bucket in self.buckets[len(self.underway):] for parameter in bucket.complete()}
+        self._send_what_is_ready()
+        for bucket, finish in zip(self.buckets, self.underway):
+            average = finish()
+            checks.require_average(average, bucket.gradient)
+            if average is not bucket.gradient:
+                bucket.gradient.copy_(average)
+        for parameter in without - self._used_by_nobody(without):
+            parameter.grad = self.bucket_of[parameter].parts[parameter]
+        self._reset()
+
+    def _used_by_nobody(self, without: set[nn.Parameter]) -> set[nn.Parameter]:
+        """The parameters that no rank has a gradient for, though each rank knows only those it is `without` itself.
+
+        Theirs is an average of nothing but zeros, which all ranks see: only then do they ask one another.
+        """
+        suspects = [parameter for bucket in self.buckets for parameter in bucket.zeros()]
+        if not suspects:
+            return set()
+        users = torch.tensor([parameter not in without for parameter in suspects], dtype=torch.int32).to(
+            suspects[0].device)
+        dist.all_reduce(users, group=self.member.group)
+        return {parameter for parameter, count in zip(suspects, users.tolist()) if count == 0}
+
+    def _reset(self) -> None:
+        for bucket in self.buckets:
+            bucket.close()
+        self.underway.clear()
+        self.in_backward = False
+
+    def _forget_a_backward_that_failed(self) -> None:
+        if self.underway:
+            raise RuntimeError("the last backward pass raised when some of its gradients were under way, so this rank "
+                               "is out of step with the others: expected a new DistributedDataParallel on all ranks")
+        if self.in_backward:
+            self._reset()

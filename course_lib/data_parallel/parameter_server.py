@@ -1,0 +1,189 @@
+"""A parameter server: place 0 holds the parameters, the others compute, and nobody waits for everybody.
+
+    W = n - 1 workers      c the clock of a worker: how many gradients it has pushed      s = max_staleness
+
+A worker pulls the parameters, computes, pushes its gradient, and the server applies it at once: by then others may have
+changed the parameters, and the gradient is stale. Stale synchronous parallel bounds that: parameters are given out only
+to a worker whose clock is at most s ahead of the slowest. So the slowest never waits, the fastest waits at times, and
+between a pull and its push the others apply at most (2s + 1) (W - 1) gradients. s = 0 is in step, None without a bound.
+
+Every step moves the parameters down and the gradients up on each worker's link, and all W links end at the server.
+Sources: Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server"; Ho et al. 2013, "More
+Effective Distributed ML via a Stale Synchronous Parallel Parameter Server".
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.collectives.messages import member
+from course_lib.data_parallel.buckets import broadcast, fill
+
+PULL, PUSH, DONE, FAILED = range(4)
+
+
+@dataclass(frozen=True)
+class Update:
+    """One gradient that the server applied. Versions count the updates before.
+
+    worker: the global rank it came from.  clock: how many the worker had pushed before.  lead: how many clocks it was
+    ahead of the slowest when it got its parameters, of version `read`.  written: the version that it changed.
+    """
+
+    worker: int
+    clock: int
+    lead: int
+    read: int
+    written: int
+
+    @property
+    def staleness(self) -> int:
+        """How many updates the gradient did not know of."""
+        return self.written - self.read
+
+
+class AsyncParameterServer:
+    """The same object on all ranks; place 0 of `group` serves, the others work:
+
+        server = AsyncParameterServer(model, optimizer, max_staleness=2)
+        if server.is_server:
+            updates = server.serve()              # returns when all workers are done
+        else:
+            with server:                          # says at the end that this worker is done
+                for inputs, targets in my_batches:
+                    server.pull()
+                    model(inputs, targets)[1].backward()
+                    server.push()                 # and sets the gradients to None
+
+    The optimizer's steps are taken by the server, one for each push; that of a worker is not used and may be None.
+    After serve() and the end of the block, all ranks hold the server's last parameters. Workers may push different
+    numbers of times. Messages are sends and receives; NCCL cannot receive from whoever comes first, so gloo it is.
+    ValueError for what cannot work, and for a pull or push out of turn.
+    """
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer | None = None,
+                 max_staleness: int | None = 2, group: dist.ProcessGroup | None = None) -> None:
+        self.member = me = member(group)
+        if me.n < 2:
+            raise ValueError("a parameter server on 1 rank has no workers: expected a group of at least 2")
+        if dist.get_backend(me.group) != "gloo":
+            raise ValueError(f"the group's backend is {dist.get_backend(me.group)}: expected launch(backend='gloo')")
+        if max_staleness is not None and not (type(max_staleness) is int and max_staleness >= 0):
+            raise ValueError(f"max_staleness={max_staleness!r}: expected a number of clocks of at least 0, or None")
+        self.is_server = me.r == 0
+        if self.is_server and optimizer is None:
+            raise ValueError("optimizer=None on the server: expected that of its module, which takes the steps")
+        self.module, self.optimizer = module, optimizer
+        self.bound = math.inf if max_staleness is None else max_staleness
+        self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.clock, self.version, self.pulled = 0, 0, False
+        broadcast([*module.parameters(), *module.buffers()], me)
+
+    # The server
+
+    def serve(self) -> list[Update]:
+        """Answer until every worker is done; returns the updates in the order in which they were applied."""
+        if not self.is_server:
+            raise ValueError("serve() on a worker: expected pull() and push() there, serve() on place 0 of the group")
+        working = dict.fromkeys(range(1, self.member.n), 0)  # place -> clock
+        asking: set[int] = set()
+        leads: dict[int, int] = {}
+        updates: list[Update] = []
+        done: list[int] = []
+        while working:
+            place, kind, read, used = self._next_request()
+            if kind == PULL:
+                asking.add(place)
+            elif kind == PUSH:
+                rank = dist.get_global_rank(self.member.group, place)
+                updates.append(Update(rank, working[place], leads[place], read, self.version))
+                self._apply(place, used)
+                working[place] += 1
+            else:
+                del working[place]
+                done += [place] if kind == DONE else []
+            slowest = min(working.values(), default=0)
+            for place in sorted(place for place in asking if working[place] - slowest <= self.bound):
+                leads[place] = working[place] - slowest
+                self._give(place)
+                asking.remove(place)
+        for place in done:
+            self._give(place)
+        return updates
+
+    def _next_request(self) -> tuple[int, int, int, list[bool]]:
+        header = torch.empty(2 + len(self.parameters), dtype=torch.int64)
+        rank = dist.recv(header, group=self.member.group)  # from whoever comes first
+        kind, read, *used = header.tolist()
+        return dist.get_group_rank(self.member.group, rank), kind, read, [bool(flag) for flag in used]
+
+    def _give(self, place: int) -> None:
+        self.member.send(torch.tensor([self.version]), place)
+        for flat in packed(self.parameters):
+            self.member.send(flat, place)
+
+    def _apply(self, place: int, used: list[bool]) -> None:
+        gradients = [torch.empty_like(parameter) for parameter in self.parameters]
+        self._receive_into(gradients, place)
+        for parameter, gradient, has_one in zip(self.parameters, gradients, used):
+            parameter.grad = gradient if has_one else None
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.version += 1
+
+    # The workers
+
+    def __enter__(self) -> "AsyncParameterServer":
+        if self.is_server:
+            raise ValueError("`with` on the server: expected serve() on place 0 of the group")
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        self._ask(DONE if kind is None else FAILED)  # said in any case: the server must not wait for this worker
+        if kind is None:
+            self._receive_parameters()
+
+    def pull(self) -> None:
+        """Fill the module with the server's parameters; waits while this worker is too far ahead."""
+        self._ask(PULL)
+        self._receive_parameters()
+        self.pulled = True
+
+    def push(self) -> None:
+        """Send the gradients, and set them to None."""
+        if not self.pulled:
+            raise ValueError("push() without a pull() since the last push: expected pull, backward, push in turn")
+        self._ask(PUSH)
+        for flat in packed([torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]):
+            self.member.send(flat, to=0)
+        for parameter in self.parameters:
+            parameter.grad = None
+        self.clock += 1
+        self.pulled = False
+
+    def _ask(self, kind: int) -> None:
+        if self.is_server:
+            raise ValueError("pull() or push() on the server: expected serve() on place 0 of the group")
+        used = [parameter.grad is not None for parameter in self.parameters]
+        self.member.send(torch.tensor([kind, self.version, *used]), to=0)
+
+    def _receive_parameters(self) -> None:
+        self.version = int(self.member.receive(torch.empty(1, dtype=torch.int64), source=0))
+        self._receive_into(self.parameters, source=0)
+
+    @torch.no_grad()
+    def _receive_into(self, tensors: list[Tensor], source: int) -> None:
+        for some in fill(tensors, math.inf):
+            flat = torch.empty(sum(tensor.numel() for tensor in some), dtype=some[0].dtype)
+            self.member.receive(flat, source)
+            for tensor, part in zip(some, flat.split([tensor.numel() for tensor in some])):
+                tensor.copy_(part.view(tensor.shape))
+
+
+@torch.no_grad()
+def packed(tensors: list[Tensor]) -> list[Tensor]:
+    """One flat tensor in the host's memory for each dtype."""
+    return [torch.cat([tensor.reshape(-1) for tensor in some]).cpu() for some in fill(tensors, math.inf)]

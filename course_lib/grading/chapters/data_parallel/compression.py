@@ -1,0 +1,225 @@
+"""Exercise 3.5: each rank sends the k largest numbers of its gradient, and keeps the rest for later."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_lib.grading.chapters.data_parallel.trials import (
+    LARGE,
+    SMALL,
+    batch_loss,
+    close,
+    counted,
+    gradient_bytes,
+    model_of,
+    sent_by,
+    trial_of,
+)
+from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.tensors import amount, described, plain
+
+LEARNING_RATE = 0.1
+Step = list[tuple[Any, Any]]  # for each rank what it returned and its residual afterwards, (N,) each
+Send = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]  # gradient, residual, k -> what is sent, next residual
+
+
+def kept(values: Tensor, k: int, by: Tensor | None = None) -> Tensor:
+    """`values` where `by` (else their amount) is among the k largest, zero elsewhere."""
+    indices = (values.abs() if by is None else by).topk(k).indices
+    return torch.zeros_like(values).index_copy(0, indices, values[indices])
+
+
+def right(gradient: Tensor, residual: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    total = gradient + residual
+    sent = kept(total, k)
+    return sent, total - sent
+
+
+def without_memory(gradient: Tensor, residual: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    return kept(gradient, k), residual
+
+
+def memory_not_used(gradient: Tensor, residual: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    sent = kept(gradient, k)
+    return sent, gradient - sent
+
+
+def memory_piled_up(gradient: Tensor, residual: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    sent = kept(gradient, k)
+    return sent, residual + gradient - sent
+
+
+def memory_not_cleared(gradient: Tensor, residual: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    return kept(gradient + residual, k), gradient + residual
+
+
+def memory_of_what_was_sent(gradient: Tensor, residual: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    sent = kept(gradient + residual, k)
+    return sent, sent
+
+
+def memory_of_the_gradient_alone(gradient: Tensor, residual: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    sent = kept(gradient + residual, k)
+    return sent, torch.where(sent != 0, 0, gradient)
+
+
+def largest_with_sign(gradient: Tensor, residual: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    total = gradient + residual
+    sent = kept(total, k, by=total)
+    return sent, total - sent
+
+
+def chosen_by_the_gradient(gradient: Tensor, residual: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    total = gradient + residual
+    sent = kept(total, k, by=gradient.abs())
+    return sent, total - sent
+
+
+def mean(sent: Sequence[Tensor]) -> Tensor:
+    return sum(sent) / len(sent)
+
+
+def last_one_wins(sent: Sequence[Tensor]) -> Tensor:
+    result = torch.zeros_like(sent[0])
+    for each in sent:
+        result = torch.where(each != 0, each, result)
+    return result / len(sent)
+
+
+def simulated(inputs: list[dict[str, Any]], send: Send = right, join: Callable = mean) -> list[Step]:
+    """What all ranks have after each step of a training that uses `send` and `join`."""
+    models = [model_of(rank) for rank in inputs]
+    residuals = [torch.zeros(gradient_bytes(inputs[0]) // 8, dtype=torch.float64) for _ in inputs]
+    steps = []
+    for number in range(len(inputs[0]["batches"])):
+        sent = []
+        for r, model in enumerate(models):
+            gradient = flat_gradient(model, inputs[r]["batches"][number])
+            share, residuals[r] = send(gradient, residuals[r], inputs[r]["k"])
+            sent.append(share)
+        joined = join(sent)
+        steps.append([(joined, residual) for residual in residuals])
+        for model in models:
+            descend(model, joined)
+    return steps
+
+
+def flat_gradient(model: torch.nn.Module, batch: Sequence[Tensor]) -> Tensor:
+    """All gradients of one batch, one after the other, (N,)."""
+    model.zero_grad()
+    batch_loss(model, batch).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+@torch.no_grad()
+def descend(model: torch.nn.Module, flat: Tensor) -> None:
+    """One step of gradient descent along `flat`, (N,)."""
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    for parameter, piece in zip(model.parameters(), flat.split(sizes)):
+        parameter -= LEARNING_RATE * piece.view_as(parameter)
+
+
+class TopKAverage(Exercise):
+    number = "3.5"
+    function = "my_top_k_average"
+    points = 4
+    budget = "each rank sends k numbers of 8 bytes and their k places of 8 bytes to all: (n-1) 16k bytes a step"
+    hints = (
+        "What competes for the k places is not the gradient but the gradient plus what is still owed. What was sent is "
+        "no longer owed. Two ranks may well choose the same place: their numbers add up.",
+        "total = gradient + residual; places = total.abs().topk(k).indices; residual is total with zeros at `places`. "
+        "dist.all_gather both places and total[places], then result.index_add_(0, places_q, values_q) for each rank q.",
+    )
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        trials = []
+        for n, widths, k in ((3, SMALL, 9), (1, SMALL, 5), (4, LARGE, 258)):
+            trial = trial_of(generator, n, widths, num_batches=3, k=k)
+            N = gradient_bytes(trial.inputs[0]) // 8
+            trials.append(Trial(trial.inputs, f"{n} rank{'s' * (n > 1)}, 3 steps, {k} of {N:,} numbers"))
+        return trials
+
+    @staticmethod
+    def run(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
+        model = model_of(inputs)
+        residual = torch.zeros(gradient_bytes(inputs) // 8, dtype=torch.float64)
+        steps, calls = [], []
+        for batch in inputs["batches"]:
+            returned, called = counted(function, flat_gradient(model, batch), residual, inputs["k"])
+            returned = plain(returned)
+            calls += called
+            steps.append([returned, residual.clone()])
+            if not isinstance(returned, Tensor) or returned.shape != residual.shape:
+                break
+            descend(model, returned)
+        return {"steps": steps, "calls": calls}
+
+    def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+        given = [[(returned, residual) for returned, residual in together]
+                 for together in zip(*(answer["steps"] for answer in answers))]
+        expected = simulated(trial.inputs)
+        if followed(given, expected):
+            return self.over_budget(trial, answers, traffic)
+        cause = next((cause for cause, would_give in self.mistakes(trial.inputs) if followed(given, would_give)), None)
+        return f"{trial.label}: {cause or first_difference(given, expected)}"
+
+    @staticmethod
+    def mistakes(inputs: list[dict[str, Any]]) -> Iterable[tuple[str, list[Step]]]:
+        yield ("the residual stays zero, so all that was not sent is lost: keep it, in place, as residual.copy_ does",
+               simulated(inputs, without_memory))
+        for send in (memory_not_used, memory_piled_up):
+            yield ("the residual is written, but never used: add it to the gradient before you choose",
+                   simulated(inputs, send))
+        yield ("what has been sent stays in the residual and is sent again: it has to be zero at those places",
+               simulated(inputs, memory_not_cleared))
+        yield ("the residual holds what was sent: it should hold the rest", simulated(inputs, memory_of_what_was_sent))
+        yield ("the residual forgets what was owed before: the rest of gradient + residual stays, not that of the "
+               "gradient", simulated(inputs, memory_of_the_gradient_alone))
+        yield ("the k largest are chosen with their sign, and large negative ones stay behind: choose by total.abs()",
+               simulated(inputs, largest_with_sign))
+        yield ("the places are chosen by the gradient alone: a small gradient that adds up over many steps would never "
+               "be sent, so choose by gradient + residual", simulated(inputs, chosen_by_the_gradient))
+        yield ("where two ranks send the same place, one number overwrites the other: add them, as index_add_ does",
+               simulated(inputs, join=last_one_wins))
+        yield "the sum is returned: the mean is asked, so divide by n", simulated(inputs, join=sum)
+
+    def bound(self, trial: Trial) -> int:
+        inputs = trial.inputs[0]
+        return (trial.world_size - 1) * 16 * inputs["k"] * len(inputs["batches"])
+
+    def over_budget(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+        bound = self.bound(trial)
+        sent = [sent_by(rank, answers, traffic) for rank in range(trial.world_size)]
+        if max(sent) <= bound + traffic.slack(bound):
+            return None
+        why = (": a tensor with N - k zeros in it costs as much as the gradient; send places and numbers"
+               if any(op == "all_reduce" for answer in answers for op, *_ in answer["calls"]) else "")
+        return (f"{trial.label}: the result is right, but over budget: rank {sent.index(max(sent))} sent "
+                f"{amount(max(sent))}, where {amount(bound)} will do{why}")
+
+    def figures(self, trial: Trial, traffic: Traffic) -> str:
+        n, M = trial.world_size, gradient_bytes(trial.inputs[0])
+        if n < 4:
+            return ""
+        dense = 2 * (n - 1) * M // n * len(trial.inputs[0]["batches"])
+        allowed = amount(self.bound(trial))
+        return f"{trial.label}: sent at most {allowed} a rank, as allowed; the whole gradients: {amount(dense)}"
+
+
+def followed(given: list[Step], expected: list[Step]) -> bool:
+    """Whether all steps are there, and all ranks have in each what is expected."""
+    return len(given) == len(expected) and all(
+        close(a, b) for has, should in zip(given, expected) for rank, of_rank in zip(has, should)
+        for a, b in zip(rank, of_rank))
+
+
+def first_difference(given: list[Step], expected: list[Step]) -> str:
+    for step, (has, should) in enumerate(zip(given, expected)):
+        for rank, (pair, right_pair) in enumerate(zip(has, should)):
+            for what, value, right_value in zip(("returned", "has the residual"), pair, right_pair):
+                if not close(value, right_value):
+                    return f"step {step}, rank {rank} {what} {described(value)}: expected {described(right_value)}"
+    return f"there are answers of {len(given)} steps: expected {len(expected)}"

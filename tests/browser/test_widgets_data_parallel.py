@@ -1,0 +1,133 @@
+"""The widgets of chapter 3 in a real JupyterLab, by keyboard alone."""
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from tests.browser.test_widgets import THEMES, Widget, contrasts
+from tools.notebooks import METADATA
+
+pytestmark = pytest.mark.browser
+
+CELLS = {"overlap": "overlap = BucketOverlap()\noverlap", "stragglers": "stragglers = Stragglers()\nstragglers"}
+
+
+@pytest.fixture
+def open_widgets(tmp_path, open_notebook):
+    """Both widgets in a fresh notebook, which has been run: {"overlap": Widget, "stragglers": Widget}."""
+
+    def opened(*extra_cells):
+        cells = ["from course_lib.widgets import BucketOverlap, Stragglers", *CELLS.values(), *extra_cells]
+        notebook = new_notebook(cells=[new_code_cell(source) for source in cells], metadata=METADATA)
+        nbformat.write(notebook, tmp_path / "widgets.ipynb")
+        page = open_notebook(tmp_path / "widgets.ipynb")
+        page.run_all()
+        return {name: Widget(page, number) for number, name in enumerate(CELLS)}
+
+    return opened
+
+
+def test_bucket_size_machine_ranks_and_model_are_set_by_keyboard_and_the_headline_follows(open_widgets):
+    overlap = open_widgets()["overlap"]
+    overlap.wait_for("GPT-2, 124M | A100, InfiniBand HDR | n=8 | cap=25")
+    assert overlap.headline().startswith("56% of the communication is hidden")
+    overlap.press("bucket size", "ArrowRight")
+    overlap.wait_for("GPT-2, 124M | A100, InfiniBand HDR | n=8 | cap=50")
+    assert overlap.control("bucket size").get_attribute("aria-valuetext") == "50 MiB"
+    overlap.press("bucket size", "Home")
+    overlap.wait_for("GPT-2, 124M | A100, InfiniBand HDR | n=8 | cap=0")
+    assert "each alone" in overlap.texts() and "exposed 29.4 ms" in overlap.texts()
+    overlap.press("bucket size", "End")
+    overlap.wait_for("GPT-2, 124M | A100, InfiniBand HDR | n=8 | cap=10000")
+    assert overlap.headline().startswith("0% of the communication is hidden")
+    overlap.press("ranks", "End")
+    overlap.wait_for("GPT-2, 124M | A100, InfiniBand HDR | n=1024 | cap=10000")
+    overlap.control("machine").focus()
+    overlap.page.keyboard.type("laptop")
+    overlap.wait_for("GPT-2, 124M | laptop, gloo | n=8 | cap=10000")  # as many ranks as fit
+    assert overlap.control("ranks").get_attribute("aria-valuetext") == "8"
+    assert outside(overlap) == []
+    overlap.control("model").focus()
+    overlap.page.keyboard.type("GPT of")
+    overlap.wait_for("GPT of this course, 11M | laptop, gloo | n=8 | cap=10000")
+    assert overlap.notebook.console_errors == []
+
+
+def test_schemes_are_compared_by_keyboard_and_local_sgd_is_never_without_a_bound(open_widgets):
+    stragglers = open_widgets()["stragglers"]
+    stragglers.wait_for("synchronous | always rank 1 | x3 | slack=4")
+    assert stragglers.headline().startswith("12.3 steps/s of 27.1 possible")
+    assert stragglers.control("slack").is_disabled()
+    stragglers.control("scheme").focus()
+    stragglers.page.keyboard.type("asyn")
+    stragglers.wait_for("asynchronous | always rank 1 | x3 | slack=4")
+    assert stragglers.control("slack").get_attribute("aria-valuetext") == "s = 4"
+    stragglers.press("slack", "End")
+    stragglers.wait_for("asynchronous | always rank 1 | x3 | slack=None")
+    assert stragglers.headline().startswith("27.1 steps/s of 27.1 possible: ranks wait 0%")
+    stragglers.control("scheme").focus()
+    stragglers.page.keyboard.type("local")
+    stragglers.wait_for("local | always rank 1 | x3 | slack=32")
+    assert stragglers.control("slack").get_attribute("aria-valuetext") == "H = 33"
+    stragglers.press("slowdown", "Home")
+    stragglers.wait_for("local | always rank 1 | x1 | slack=32")
+    assert "waits 0%" in stragglers.texts() and "waits 62%" not in stragglers.texts()
+    stragglers.press("slowdown", "End")
+    stragglers.wait_for("local | always rank 1 | x10 | slack=32")
+    stragglers.control("slow is").focus()
+    stragglers.page.keyboard.type("a ran")
+    stragglers.wait_for("local | a random rank each step | x10 | slack=32")
+    assert stragglers.notebook.console_errors == []
+
+
+def test_parameters_set_in_python_reach_the_controls(open_widgets):
+    widgets = open_widgets("overlap.bucket_cap_mb = 40", "stragglers.scheme, stragglers.slack = 'local', 3")
+    widgets["overlap"].wait_for("GPT-2, 124M | A100, InfiniBand HDR | n=8 | cap=40")
+    assert widgets["overlap"].control("bucket size").get_attribute("aria-valuetext") == "40 MiB"
+    widgets["stragglers"].wait_for("local | always rank 1 | x3 | slack=3")
+    assert widgets["stragglers"].control("slack").get_attribute("aria-valuetext") == "H = 4"
+    assert widgets["overlap"].notebook.console_errors == []
+
+
+@pytest.mark.parametrize("name, order", [
+    ("overlap", ["bucket size", "machine", "ranks", "model"]),
+    ("stragglers", ["scheme", "slow is", "slowdown", "slack"]),
+])
+def test_every_control_is_reached_by_tab_has_a_name_and_keeps_its_keys_from_jupyterlab(open_widgets, name, order):
+    widgets = open_widgets("stragglers.scheme = 'asynchronous'")  # a synchronous one has no slack to set
+    widgets["stragglers"].wait_for("asynchronous | always rank 1 | x3 | slack=4")
+    widget = widgets[name]
+    widget.control(order[0]).focus()
+    reached = []
+    for _ in order:
+        reached.append(widget.page.evaluate("document.activeElement.getAttribute('aria-label')"))
+        assert widget.page.evaluate("'lmSuppressShortcuts' in document.activeElement.dataset")
+        widget.page.keyboard.press("Tab")
+    assert reached == order
+    picture = widget.root.get_by_role("img")
+    assert picture.get_attribute("aria-label").startswith(widget.headline())
+    assert widget.root.locator(".headline").get_attribute("aria-live") == "polite"
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_words_can_be_told_from_the_background_in_both_themes_and_stay_inside_the_picture(open_widgets, theme):
+    widgets = open_widgets()
+    notebook = widgets["overlap"].notebook
+    notebook.settle(f"window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{THEMES[theme]}'}})", 60)
+    notebook.page.wait_for_function(f"document.body.dataset.jpThemeLight === '{str(theme == 'light').lower()}'")
+    for name, widget in widgets.items():
+        widget.photograph(f"{name}_{theme}")
+        assert min(contrasts(widget)) >= 4.5
+        assert outside(widget) == []
+    assert notebook.console_errors == []
+
+
+def outside(widget):
+    """The words of the picture that reach beyond its edges."""
+    return widget.root.locator("svg").evaluate("""(picture) => {
+        const frame = picture.getBoundingClientRect();
+        return [...picture.querySelectorAll("text")].filter((node) => {
+            const box = node.getBoundingClientRect();
+            return box.left < frame.left - 1 || box.right > frame.right + 1 || box.bottom > frame.bottom + 1;
+        }).map((node) => node.textContent);
+    }""")

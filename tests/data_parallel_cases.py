@@ -1,0 +1,172 @@
+"""Models that make data parallelism difficult, and the training runs that the tests compare.
+
+Apart from the tests, since ranks import it in every launch: pytest would cost them a second.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
+
+from course_lib.data_parallel import DistributedDataParallel
+from course_lib.reference import GPT, GPTConfig
+
+ROWS, WIDTH = 12, 6  # rows of all ranks together: 1, 2, 3 and 4 divide them
+SMALL_GPT = GPTConfig(num_layers=2, hidden_size=16, num_heads=2, vocab_size=32, sequence_length=8)
+SMALL_BUCKETS_MB = 2e-4  # a handful of parameters each
+
+
+class Regression(nn.Module):
+    """A model with `forward(x, y)` -> loss, the mean over the rows. Subclasses say how the prediction is made."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+        self.more()
+        self.to(dtype)
+
+    def more(self):
+        """Further parameters."""
+
+    def hidden(self, x):
+        return self.first(x).tanh()
+
+    def forward(self, x, y):
+        return (self.last(self.hidden(x)).squeeze(-1) - y).square().mean()
+
+
+class Frozen(Regression):
+    def more(self):
+        self.first.weight.requires_grad_(False)
+
+
+class Tied(Regression):
+    """Two layers, one matrix, besides the two biases."""
+
+    def more(self):
+        self.second = nn.Linear(WIDTH, WIDTH)
+        self.second.weight = self.first.weight
+
+    def hidden(self, x):
+        return self.second(self.first(x).tanh()).tanh()
+
+
+class UsedTwice(Regression):
+    def hidden(self, x):
+        return self.first(self.first(x).tanh()).tanh()
+
+
+class Unused(Regression):
+    """The middle layer is used by nobody, and AdamW with weight decay must leave it alone."""
+
+    def more(self):
+        self.middle = nn.Linear(WIDTH, WIDTH)
+
+
+class UsedBySomeRows(Regression):
+    """`middle` is used where there are rows with x[0] > 0: by some ranks in some steps, by none in others."""
+
+    def more(self):
+        self.middle = nn.Linear(WIDTH, WIDTH)
+
+    def hidden(self, x):
+        chosen = (x[:, 0] > 0).unsqueeze(1)
+        hidden = super().hidden(x)
+        return hidden + chosen * self.middle(x) if chosen.any() else hidden
+
+
+class MixedDtypes(Regression):
+    """Every other layer in another precision."""
+
+    def more(self):
+        self.middle = nn.Linear(WIDTH, WIDTH)
+
+    def to(self, dtype):
+        super().to(dtype)
+        self.middle.to(torch.float64 if dtype == torch.float32 else torch.float32)
+        return self
+
+    def hidden(self, x):
+        wide = self.middle(super().hidden(x).to(self.middle.weight.dtype)).tanh()
+        return wide.to(x.dtype)
+
+
+class Gpt(nn.Module):
+    """The reference model: embedding and head are one matrix."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.gpt = GPT(SMALL_GPT).to(dtype)
+
+    def forward(self, tokens, targets):
+        return self.gpt(tokens, targets)[1]
+
+
+MODELS = {kind.__name__: kind for kind in
+          (Regression, Frozen, Tied, UsedTwice, Unused, UsedBySomeRows, MixedDtypes, Gpt)}
+
+
+def make(kind, dtype=torch.float64, seed=0):
+    torch.manual_seed(seed)
+    return MODELS[kind](dtype)
+
+
+def batch(kind, step, dtype=torch.float64):
+    """The rows of all ranks in one step. x[:, 0] is positive in the first third; every third step in none."""
+    generator = torch.Generator().manual_seed(100 + step)
+    if kind == "Gpt":
+        tokens = torch.randint(SMALL_GPT.vocab_size, (ROWS, SMALL_GPT.sequence_length + 1), generator=generator)
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    x = torch.randn(ROWS, WIDTH, generator=generator, dtype=torch.float64)
+    x[:, 0] = x[:, 0].abs().neg()
+    if step % 3:
+        x[: ROWS // 3, 0] *= -1
+    return x.to(dtype), x.square().sum(1).to(dtype)
+
+
+def mine(tensors):
+    """This rank's rows."""
+    return [tensor.chunk(dist.get_world_size())[dist.get_rank()] for tensor in tensors]
+
+
+def adamw(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def train(model, shards, steps=10):
+    """`steps` steps on what `shards(step)` gives; returns `model`."""
+    optimizer = adamw(model)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(*shards(step)).backward()
+        optimizer.step()
+    return model
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The largest difference of any parameter after training, and whether torch's DDP agrees to the bit."""
+
+    to_one_process: float
+    to_torch: float
+    bits_as_torch: bool
+
+
+def compare(kind, dtype, hook=None, bucket_cap_mb=SMALL_BUCKETS_MB):
+    """Ten AdamW steps: ours, torch's DDP, and one process on the whole batch."""
+    alone = train(make(kind, dtype), lambda step: batch(kind, step, dtype))
+    model = make(kind, dtype, seed=dist.get_rank())  # rank 0's values must win
+    ours = train(DistributedDataParallel(model, bucket_cap_mb=bucket_cap_mb, hook=hook),
+                 lambda step: mine(batch(kind, step, dtype))).module
+    theirs = train(TorchDistributedDataParallel(make(kind, dtype), find_unused_parameters="Unused" in kind
+                                                or kind == "UsedBySomeRows"),
+                   lambda step: mine(batch(kind, step, dtype))).module
+    return Comparison(difference(ours, alone), difference(ours, theirs),
+                      all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters())))
+
+
+def difference(a, b):
+    pairs = zip(a.parameters(), b.parameters(), strict=True)
+    return max((p.detach() - q.detach()).abs().max().item() for p, q in pairs)
