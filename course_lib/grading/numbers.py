@@ -4,6 +4,7 @@ A trial is one call on one rank; a likely mistake is written down as the number 
 """
 
 import math
+import random
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
@@ -29,8 +30,13 @@ class NumberExercise(Exercise):
     def mistakes(self, *arguments: Any) -> Iterable[tuple[str, float]]:
         """Likely mistakes: the cause, and the number it gives. The most particular first."""
 
+    @abstractmethod
+    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
+        """One more case, at random: published answers could be looked up."""
+
     def trials(self, seed: int) -> list[Trial]:
-        return [Trial([list(arguments)], label) for label, arguments in self.cases]
+        cases = (*self.cases, self.draw(random.Random(seed)))
+        return [Trial([list(arguments)], label) for label, arguments in cases]
 
     @staticmethod
     def run(function: Callable, inputs: list[Any]) -> dict[str, Any]:

@@ -1,5 +1,10 @@
-"""Chapter 1: bytes, days, utilisation and the parallel share as numbers; a sharded reader on ranks."""
+"""Chapter 1: bytes, days, utilisation and the parallel share as numbers; a sharded reader on ranks.
 
+The chapter's own functions are imported where an answer is judged: this module is also loaded beside the student's
+code, where there is no course_lib.why_distribute to borrow from.
+"""
+
+import random
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +15,6 @@ from course_lib.facts import accelerator, model
 from course_lib.grading.exercise import Traffic, Trial
 from course_lib.grading.numbers import NumberExercise
 from course_lib.grading.tensors import TensorExercise
-from course_lib.why_distribute import training_days, training_flops, training_memory, utilisation
 
 GPT3_N, GPT3_D = model("GPT-3").parameters.value, model("GPT-3").tokens.value
 A100_TFLOPS = accelerator("A100").peak_flops_per_s() / 1e12
@@ -32,7 +36,13 @@ class TrainingBytes(NumberExercise):
              ("GPT-3 on one device", (GPT3_N, 0, 1)))
 
     def expected(self, num_parameters: float, zero_stage: int, num_devices: int) -> float:
+        from course_lib.why_distribute import training_memory
+
         return training_memory(num_parameters, "mixed", zero_stage, num_devices).total
+
+    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
+        N, n = source.randint(2, 500) * 1e9, source.randint(17, 4000)
+        return f"{N / 1e9:g}B, ZeRO-2 on {n} devices", (N, 2, n)
 
     def mistakes(self, num_parameters: float, zero_stage: int, num_devices: int) -> Iterable[tuple[str, float]]:
         N, n, cut = num_parameters, num_devices, lambda stage: num_devices if zero_stage >= stage else 1
@@ -66,7 +76,13 @@ class TrainingDays(NumberExercise):
 
     def expected(self, num_parameters: float, num_tokens: float, num_devices: int, peak_tflops: float,
                  utilisation: float) -> float:
+        from course_lib.why_distribute import training_days, training_flops
+
         return training_days(training_flops(num_parameters, num_tokens), num_devices, peak_tflops * 1e12, utilisation)
+
+    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
+        N, n, u = source.randint(2, 500) * 1e9, source.randint(17, 4000), source.randint(20, 60) / 100
+        return f"{N / 1e9:g}B on 2T tokens, {n} devices at {u:.0%}", (N, 2e12, n, 989.5, u)
 
     def mistakes(self, num_parameters: float, num_tokens: float, num_devices: int, peak_tflops: float,
                  utilisation: float) -> Iterable[tuple[str, float]]:
@@ -102,7 +118,14 @@ class MFU(NumberExercise):
 
     def expected(self, num_parameters: float, tokens_per_step: int, step_s: float, num_devices: int,
                  peak_flops_per_s: float, recompute: bool) -> float:
+        from course_lib.why_distribute import training_flops, utilisation
+
         return utilisation(training_flops(num_parameters, tokens_per_step), step_s, num_devices, peak_flops_per_s)
+
+    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
+        N, n, step_s = source.randint(2, 500) * 1e9, source.randint(17, 4000), source.randint(300, 900) / 10
+        label = f"{N / 1e9:g}B with recomputation, {n} devices, {step_s:g} s a step"
+        return label, (N, 2**21, step_s, n, 989.5e12, True)
 
     def mistakes(self, num_parameters: float, tokens_per_step: int, step_s: float, num_devices: int,
                  peak_flops_per_s: float, recompute: bool) -> Iterable[tuple[str, float]]:
@@ -130,7 +153,13 @@ class ParallelShare(NumberExercise):
              ("1 s alone, 1/64 s on 64", (64, 1.0, 1 / 64)), ("6 s alone, 6 s on 4", (4, 6.0, 6.0)))
 
     def expected(self, num_devices: int, single_s: float, parallel_s: float) -> float:
-        return (1 - parallel_s / single_s) / (1 - 1 / num_devices)
+        from course_lib.why_distribute import fit_amdahl
+
+        return fit_amdahl([num_devices], [single_s / parallel_s])
+
+    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
+        n, P = source.randint(3, 60), source.randint(30, 95) / 100
+        return f"10 s alone, {10 * (1 - P + P / n):.3f} s on {n} devices", (n, 10.0, 10 * (1 - P + P / n))
 
     def mistakes(self, num_devices: int, single_s: float, parallel_s: float) -> Iterable[tuple[str, float]]:
         n, S = num_devices, single_s / parallel_s
