@@ -198,14 +198,20 @@ def test_nothing_is_left_of_fifty_children(mode, leave):
     assert survivors(worker) == []
 
 
+# Folders of every system in which neither the course nor its Python lie.
+NOT_NEEDED = ["/etc/passwd", *(folder for folder in ("/home", "/root", "/var", "/opt")
+                               if not any(os.path.realpath(needed).startswith(folder)
+                                          for needed in (ROOT, sys.prefix, sys.base_prefix)))]
+
+
 @in_namespaces
 @pytest.mark.parametrize("finding", [
     f"os.path.exists({str(ROOT / 'solutions')!r}) or os.path.exists({str(ROOT / 'tests' / 'test_layers.py')!r})",
     f"not set(os.listdir({str(ROOT)!r})) <= {{'course_lib', '.venv', 'tests'}}",
-    "os.path.exists('/home') or os.path.exists('/var') or os.path.exists('/etc/passwd')",
+    f"any(map(os.path.exists, {NOT_NEEDED!r}))",
     f"any(os.access(folder, os.W_OK) for folder in ({str(ROOT)!r}, {sys.prefix!r}, '/', '/run', '/usr'))",
     "[int(pid) for pid in os.listdir('/proc') if pid.isdigit()] != [1]",
-    "len(os.listdir('/tmp')) > 0",
+    "len(os.listdir(os.environ['HOME'])) > 0",
     "any(os.access(f'/run/grader/{name}', os.W_OK) for name in ['', *os.listdir('/run/grader')])",
     "socket.socket().connect_ex(('192.0.2.1', 80)) != errno.ENETUNREACH",
     "any(name.startswith(('PYTEST', 'PYTHONPATH', 'USER')) for name in os.environ)",
@@ -232,7 +238,7 @@ def test_a_submission_that_writes_into_the_grader_helps_neither_itself_nor_the_n
 SIDE_WAYS = {
     "a file": """
 def pass_on(tensor):
-    mine, theirs = (f"/tmp/covert-{os.getppid()}-{r}" for r in (dist.get_rank(), 1 - dist.get_rank()))
+    mine, theirs = (f"{os.environ['HOME']}/covert-{os.getppid()}-{r}" for r in (dist.get_rank(), 1 - dist.get_rank()))
     open(mine + ".new", "wb").write(tensor.numpy().tobytes())
     os.rename(mine + ".new", mine)
     while not os.path.exists(theirs): time.sleep(0.01)

@@ -81,7 +81,7 @@ class IsolatedWorker:
             self.worker = subprocess.Popen(
                 self._command(theirs.fileno()), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
                 pass_fds=[theirs.fileno()], start_new_session=True,
-                env=sandbox.environment() | {processes.context.RANK_MARK: self.mark})
+                env=sandbox.environment(self.isolation.separate) | {processes.context.RANK_MARK: self.mark})
         try:
             self._answer(self.limits.start_s)
         except BaseException:

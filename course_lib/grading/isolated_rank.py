@@ -80,7 +80,7 @@ def confine(task: Task, connection: socket.socket) -> None:
     limits = task.limits
     if task.separate:
         privileges.own_view_of_files(limits["file_bytes"])
-    os.chdir("/tmp" if task.separate else task.scratch)
+    os.chdir(os.environ["HOME"] if task.separate else task.scratch)
     keep = connection.fileno()
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):

@@ -39,10 +39,10 @@ def mount(kind: str, target: str, flags: int = 0, options: str = "") -> None:
 
 
 def own_view_of_files(scratch_bytes: int) -> None:
-    """Everything read-only; an empty /tmp of this process's own; /proc shows its own processes only."""
+    """Everything read-only but an empty $HOME of this process's own; /proc shows its own processes only."""
     mount("proc", "/proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     mount("none", "/", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
-    mount("tmpfs", "/tmp", MS_NOSUID | MS_NODEV, f"size={scratch_bytes},mode=1777")
+    mount("tmpfs", os.environ["HOME"], MS_NOSUID | MS_NODEV, f"size={scratch_bytes},mode=1777")
 
 
 def give_up_privileges(uid: int | None) -> None:

@@ -79,10 +79,17 @@ def why_no_namespaces() -> str | None:
     return f"an attempt failed: {attempt.stderr.strip()[-300:] or attempt.returncode}"
 
 
-def environment() -> dict[str, str]:
-    """All variables that a worker gets."""
-    return {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/tmp", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
+def scratch() -> str:
+    """Where a rank may write, inside: /tmp, unless the course or its Python lie in there, which it has to see."""
+    needed = (COURSE, sys.prefix, sys.base_prefix)
+    return "/scratch" if any(os.path.realpath(path).startswith("/tmp/") for path in needed) else "/tmp"
+
+
+def environment(separate: bool = True) -> dict[str, str]:
+    """All variables that a worker gets; `separate`: one in namespaces."""
+    home = scratch() if separate else "/tmp"
+    return {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8",
+            "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
             "GLOO_SOCKET_IFNAME": "lo" if LINUX else "lo0", "TORCH_SHOW_CPP_STACKTRACES": "0"}
 
 
@@ -115,7 +122,7 @@ def setup(root: str, files: tuple[str, ...], hidden: tuple[str, ...]) -> list[st
             if not path.startswith("/dev/"):
                 lines.append(read_only(root, path))
     return lines + covers + [
-        f"cd {q(root)}; mkdir -p proc tmp old .{FOLDER}; mount -t proc proc proc",
+        f"cd {q(root)}; mkdir -p proc .{scratch()} old .{FOLDER}; mount -t proc proc proc",
         f"{tool('ip')} link set lo up",
         f"{tool('pivot_root')} . old; umount -l /old; rmdir /old; cd /",
     ]
