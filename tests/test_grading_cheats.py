@@ -1,6 +1,7 @@
 """TrustedGrade and students who want points without the work: nothing they do helps, and nothing of it is left."""
 
 import io
+import os
 import pickle
 import sys
 import zipfile
