@@ -1,4 +1,8 @@
-"""Every notebook runs from top to bottom in a real JupyterLab, and the page reports no error."""
+"""What notebooks show runs in a real JupyterLab, and the page reports no error.
+
+The first notebook runs from top to bottom. Of the others the cells that show a widget: what other cells print is the
+same without a browser, and nbval compares it.
+"""
 
 from pathlib import Path
 
@@ -6,6 +10,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
+from course_lib import widgets
 from tools.notebooks import METADATA
 
 pytestmark = pytest.mark.browser
@@ -28,13 +33,35 @@ def failed_cells(notebook: nbformat.NotebookNode) -> list[str]:
     return failed
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_in_jupyterlab_without_an_error(path, open_notebook):
-    notebook = open_notebook(path)
+def require_no_error(notebook):
     notebook.run_all()
     assert failed_cells(notebook.stored()) == []
     assert notebook.page.get_by_text("Error displaying widget").count() == 0
     assert notebook.console_errors == []
+
+
+def test_the_first_notebook_runs_in_jupyterlab_without_an_error(open_notebook):
+    require_no_error(open_notebook(NOTEBOOKS[0]))
+
+
+def widget_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """The cells that end in a call of one of the course's widgets."""
+    calls = tuple(f"{name}(" for name in widgets.__all__
+                  if isinstance(kind := getattr(widgets, name), type) and issubclass(kind, widgets.Explorable))
+    return [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.startswith(calls)]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=lambda path: path.stem)
+def test_the_widgets_of_a_notebook_show_themselves_in_jupyterlab(path, tmp_path, open_notebook):
+    notebook = nbformat.read(path, as_version=4)
+    shown = widget_cells(notebook)
+    assert shown, f"{path.name} shows no widget"
+    imports = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    notebook.cells = [imports, *shown]
+    nbformat.write(notebook, tmp_path / path.name)
+    page = open_notebook(tmp_path / path.name)
+    require_no_error(page)
+    assert page.page.locator(".explorable svg").count() == len(shown)
 
 
 def test_a_failing_cell_and_a_page_error_are_noticed(tmp_path, open_notebook):
