@@ -85,6 +85,7 @@ def slider_to_pixels() -> tuple[Work, Work]:
     def seconds(cell: int, handle: str) -> float:
         root = notebook.cell(cell)
         keys[cell] = "ArrowLeft" if keys.get(cell) == "ArrowRight" else "ArrowRight"
+        notebook.ask("")  # what the other side left to do in the kernel is not this one's
         root.evaluate(TIME_TO_PIXELS)
         root.locator(handle).focus()
         notebook.page.keyboard.press(keys[cell])

@@ -5,7 +5,7 @@ name.js has `export default { render }`, and finds the helpers of explorable.js 
 once for each change of the parameters, so that stepping through them needs no answer from the kernel.
 
     class Doubler(Explorable, script="doubler.js"):
-        num = WholeNumber(1, 1, 9).tag(sync=True)
+        num = WholeNumber(1, 1, 9).tag(sync=True, echo_update=False)
         parameters = ("num",)
 
         def compute(self): return {"twice": 2 * self.num}
@@ -53,7 +53,7 @@ class Explorable(anywidget.AnyWidget):
     """Base of all widgets. `parameters` names the traits whose change makes new `frames`."""
 
     parameters: tuple[str, ...] = ()
-    frames = traitlets.Dict().tag(sync=True)
+    frames = traitlets.Dict().tag(sync=True, echo_update=False)
 
     def __init_subclass__(cls, script: str | Path | None = None, **kwargs: Any) -> None:
         if script is not None:
@@ -100,7 +100,7 @@ class Explorable(anywidget.AnyWidget):
 class SteppedExplorable(Explorable):
     """An Explorable with a `step` that goes from 0 to frames["num_steps"]; the browser steps on its own."""
 
-    step = WholeNumber(1, 0).tag(sync=True)
+    step = WholeNumber(1, 0).tag(sync=True, echo_update=False)
 
     def num_steps(self) -> int:
         """How many steps there are with the present parameters."""
@@ -113,8 +113,9 @@ class SteppedExplorable(Explorable):
         return proposal.value
 
     def _recompute(self, change: Any) -> None:
-        self.step = min(self.step, self.num_steps())
-        super()._recompute(change)
+        with self.hold_sync():  # one message to the browser in place of two
+            self.step = min(self.step, self.num_steps())
+            super()._recompute(change)
 
     def set_state(self, sync_data: dict[str, Any]) -> None:
         """What the browser asks for. Its step may be one that the parameters of the same moment do not have."""

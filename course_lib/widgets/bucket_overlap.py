@@ -22,11 +22,11 @@ class BucketOverlap(Explorable, script="bucket_overlap.js"):
     `model` is one of overlap_model.MODELS, `machine` of MACHINES; the widget's lists have them all.
     """
 
-    bucket_cap_mb = WholeNumber(25, ALONE, TOGETHER).tag(sync=True)
-    num_ranks = WholeNumber(8, MIN_RANKS).tag(sync=True)
-    machine = traitlets.Any("A100, InfiniBand HDR").tag(sync=True)
-    model = traitlets.Any("GPT-2, 124M").tag(sync=True)
-    choices = traitlets.Dict().tag(sync=True)
+    bucket_cap_mb = WholeNumber(25, ALONE, TOGETHER).tag(sync=True, echo_update=False)
+    num_ranks = WholeNumber(8, MIN_RANKS).tag(sync=True, echo_update=False)
+    machine = traitlets.Any("A100, InfiniBand HDR").tag(sync=True, echo_update=False)
+    model = traitlets.Any("GPT-2, 124M").tag(sync=True, echo_update=False)
+    choices = traitlets.Dict().tag(sync=True, echo_update=False)
     parameters = ("bucket_cap_mb", "num_ranks", "machine", "model")
 
     def __init__(self, **parameters: Any) -> None:

@@ -30,10 +30,10 @@ class CollectiveExplorer(SteppedExplorable, script="collective_explorer.js"):
     parameters at once, so that they fit together: `with explorer.hold_trait_notifications():`.
     """
 
-    op = traitlets.Any("all_reduce").tag(sync=True)
-    algorithm = traitlets.Any(None, allow_none=True).tag(sync=True)
-    num_ranks = WholeNumber(4, MIN_RANKS, MAX_RANKS).tag(sync=True)
-    choices = traitlets.List().tag(sync=True)
+    op = traitlets.Any("all_reduce").tag(sync=True, echo_update=False)
+    algorithm = traitlets.Any(None, allow_none=True).tag(sync=True, echo_update=False)
+    num_ranks = WholeNumber(4, MIN_RANKS, MAX_RANKS).tag(sync=True, echo_update=False)
+    choices = traitlets.List().tag(sync=True, echo_update=False)
     parameters = ("op", "algorithm", "num_ranks")
 
     def __init__(self, op: str = "all_reduce", algorithm: str | None = None, num_ranks: int = 4,

@@ -31,11 +31,11 @@ class FitsOrNot(Explorable, script="fits_or_not.js"):
     peak.
     """
 
-    model = traitlets.Unicode("Llama 3 8B").tag(sync=True)
-    device = traitlets.Unicode("H100").tag(sync=True)
-    num_devices = WholeNumber(8, 1, 100_000).tag(sync=True)
-    precision = traitlets.Unicode("mixed").tag(sync=True)
-    choices = traitlets.Dict().tag(sync=True)
+    model = traitlets.Unicode("Llama 3 8B").tag(sync=True, echo_update=False)
+    device = traitlets.Unicode("H100").tag(sync=True, echo_update=False)
+    num_devices = WholeNumber(8, 1, 100_000).tag(sync=True, echo_update=False)
+    precision = traitlets.Unicode("mixed").tag(sync=True, echo_update=False)
+    choices = traitlets.Dict().tag(sync=True, echo_update=False)
     parameters = ("model", "device", "num_devices", "precision")
 
     def __init__(self, model: str = "Llama 3 8B", device: str = "H100", num_devices: int = 8,

@@ -26,11 +26,11 @@ class Stragglers(Explorable, script="stragglers.js"):
     training has none.
     """
 
-    scheme = traitlets.Any(SCHEMES[0]).tag(sync=True)
-    who = traitlets.Any(WHO[0]).tag(sync=True)
-    slowdown = WholeNumber(3, SLOWDOWNS[0], SLOWDOWNS[-1]).tag(sync=True)
-    slack = traitlets.Any(4, allow_none=True).tag(sync=True)
-    choices = traitlets.Dict().tag(sync=True)
+    scheme = traitlets.Any(SCHEMES[0]).tag(sync=True, echo_update=False)
+    who = traitlets.Any(WHO[0]).tag(sync=True, echo_update=False)
+    slowdown = WholeNumber(3, SLOWDOWNS[0], SLOWDOWNS[-1]).tag(sync=True, echo_update=False)
+    slack = traitlets.Any(4, allow_none=True).tag(sync=True, echo_update=False)
+    choices = traitlets.Dict().tag(sync=True, echo_update=False)
     parameters = ("scheme", "who", "slowdown", "slack")
 
     def __init__(self, **parameters: Any) -> None:
