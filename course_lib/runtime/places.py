@@ -87,11 +87,13 @@ def frames_of_traceback(traceback: TracebackType | None, skip: str) -> tuple[Fra
 
 def frames_of_thread(innermost: FrameType | None) -> tuple[Frame, ...]:
     """The frames of a running thread, outermost first."""
-    frames = []
-    while innermost is not None:
-        frames.append(_frame(innermost.f_code, innermost.f_lineno, innermost.f_lasti))
+    stack = []
+    # The thread goes on whenever this loop lets it. Once, f_back was then no frame (seen on Python 3.11.7): what has
+    # been read until there is still the innermost part of the stack.
+    while isinstance(innermost, FrameType):
+        stack.append(innermost)
         innermost = innermost.f_back
-    return tuple(reversed(frames))
+    return tuple(_frame(frame.f_code, frame.f_lineno, frame.f_lasti) for frame in reversed(stack))
 
 
 def _frame(code: CodeType, line: int | None, instruction: int) -> Frame:
