@@ -5,6 +5,8 @@
     dependencies.py what an action needs, and in which order a schedule can run at all
     validate.py     what is wrong with a schedule, in words
     memory.py       activations in flight
+    simulate.py     when each action runs, given what it costs
+    formulas.py     what the papers say about idle time and memory
 """
 
 from course_lib.pipeline_parallel.actions import Action, Schedule
@@ -18,19 +20,23 @@ from course_lib.pipeline_parallel.schedules import (
     zb_h2,
     zb_v,
 )
+from course_lib.pipeline_parallel.simulate import Box, Simulation, simulate
 from course_lib.pipeline_parallel.validate import Finding, InvalidSchedule, findings, validate
 
 __all__ = [
     "Action",
+    "Box",
     "Finding",
     "InvalidSchedule",
     "Schedule",
+    "Simulation",
     "dualpipe_v",
     "findings",
     "gpipe",
     "interleaved_1f1b",
     "naive",
     "one_f_one_b",
+    "simulate",
     "validate",
     "zb_h1",
     "zb_h2",
