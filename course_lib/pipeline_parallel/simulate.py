@@ -100,14 +100,16 @@ class Simulation:
         """The same in micro-batches of the whole rank: with v chunks, each holds 1/v of the rank's layers."""
         return tuple(Fraction(peak, len(chunks)) for peak, chunks in zip(self.peak_in_flight, self.schedule.stages))
 
-    @cached_property
+    @property
     def critical_path(self) -> tuple[Box, ...]:
-        """Boxes, first to last, each waiting for the one before; to make the step faster, shorten one of these."""
-        place = max(range(len(self.timeline)), key=lambda place: self.timeline[place].end, default=None)
-        path: list[Box] = []
-        while place is not None:
-            path.append(self.timeline[place])
-            place = self.timeline[place].cause
+        """The path to what ends last: to make the step shorter, shorten one of these."""
+        return self.path_to(max(self.timeline, key=lambda box: box.end)) if self.timeline else ()
+
+    def path_to(self, box: Box) -> tuple[Box, ...]:
+        """Boxes, first to last, each of which had to wait for the one before, without a gap but for messages."""
+        path = [box]
+        while path[-1].cause is not None:
+            path.append(self.timeline[path[-1].cause])
         return tuple(reversed(path))
 
     def finding(self) -> str:
