@@ -5,9 +5,16 @@
     dependencies.py what an action needs, and in which order a schedule can run at all
     validate.py     what is wrong with a schedule, in words
     memory.py       activations in flight
+    partition.py    a model cut into stages
+    execute.py      PipelineParallel: a schedule run on real ranks
+    split_backward.py  a backward pass in two parts, I and W
+    mailbox.py      messages between stages; shared.py: parameters on two stages; delay.py: waiting like for a GPU
+    checks.py, agreement.py  what cannot work, said on every rank
 """
 
 from course_lib.pipeline_parallel.actions import Action, Schedule
+from course_lib.pipeline_parallel.execute import PipelineParallel
+from course_lib.pipeline_parallel.partition import Stage, partition
 from course_lib.pipeline_parallel.schedules import (
     dualpipe_v,
     gpipe,
@@ -24,13 +31,16 @@ __all__ = [
     "Action",
     "Finding",
     "InvalidSchedule",
+    "PipelineParallel",
     "Schedule",
+    "Stage",
     "dualpipe_v",
     "findings",
     "gpipe",
     "interleaved_1f1b",
     "naive",
     "one_f_one_b",
+    "partition",
     "validate",
     "zb_h1",
     "zb_h2",

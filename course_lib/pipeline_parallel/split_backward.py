@@ -1,4 +1,4 @@
-"""The backward pass of a stage in two parts: I for what the stage before waits for, W for what only the optimiser needs.
+"""The backward pass of a stage in two parts: I for what the stage before waits for, W for what the optimiser needs.
 
     y = W x        I: dx = W^T dy        W: dW = dy x^T        both need dy, neither needs the other
 
@@ -32,7 +32,9 @@ def backward_input(output: Tensor, gradient: Tensor | None, x: Tensor) -> tuple[
     `gradient` is that of `output`; None for a loss. No parameter's gradient is computed before the function is called,
     once. Until then it keeps what autograd saved.
     """
-    forks = forks_between(output, x)
+    if not output.requires_grad:  # it does not depend on x, nor on a parameter that is trained
+        return torch.zeros_like(x), lambda: None
+    forks = forks_between(output, x) if output is not x else []
     edges = [GradientEdge(fork.node, slot) for fork in forks for slot in sorted(fork.slots)]
     # Autograd hands out gradients inside the graph, too: those at the forks cost nothing, they pass there anyway.
     found = torch.autograd.grad(output, [x, *edges], gradient, retain_graph=bool(edges), allow_unused=True)
