@@ -38,8 +38,9 @@ def needs(action: Action, stage: int, num_stages: int) -> list[Result]:
 
 def leaves(action: Action, stage: int) -> Result | None:
     """What others may wait for."""
-    what = {"F": "activations", "B": "gradient", "I": "gradient"}.get(action.kind)
-    return Result(what, action.microbatch, stage) if what else None
+    if action.kind == "W":
+        return None
+    return Result("activations" if action.kind == "F" else "gradient", action.microbatch, stage)
 
 
 class Block(NamedTuple):

@@ -10,16 +10,34 @@ where a paper asks for more micro-batches than there are, its order is kept and 
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
+from inspect import signature
 
 from course_lib.pipeline_parallel.actions import Action, Schedule
 
 
+def counting(generate: Callable[..., Schedule]) -> Callable[..., Schedule]:
+    """Refuse numbers of ranks, micro-batches and chunks that are none."""
+    names = tuple(signature(generate).parameters)
+
+    @wraps(generate)
+    def checked(*args: int, **kwargs: int) -> Schedule:
+        for name, count in (dict(zip(names, args)) | kwargs).items():
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise ValueError(f"{name}={count!r}: expected a whole number of 1 or more")
+        return generate(*args, **kwargs)
+
+    return checked
+
+
+@counting
 def naive(p: int, m: int = 1) -> Schedule:
     """One micro-batch at a time, down through all ranks and back: one rank works, the others wait."""
     order = [Action(kind, i) for i in range(m) for kind in "FB"]
     return plain("naive", p, m, lambda r: order)
 
 
+@counting
 def gpipe(p: int, m: int) -> Schedule:
     """All forward passes, then all backward passes; m micro-batches in flight.
 
@@ -30,6 +48,7 @@ def gpipe(p: int, m: int) -> Schedule:
     return plain("GPipe", p, m, lambda r: order)
 
 
+@counting
 def one_f_one_b(p: int, m: int) -> Schedule:
     """As soon as the first micro-batch comes back, forward and backward take turns; min(p - r, m) in flight.
 
@@ -39,6 +58,7 @@ def one_f_one_b(p: int, m: int) -> Schedule:
     return plain("1F1B", p, m, lambda r: taking_turns(forwards, backwards, warmup=p - 1 - r))
 
 
+@counting
 def interleaved_1f1b(p: int, m: int, v: int) -> Schedule:
     """1F1B on v chunks a rank: a bubble of 1/v, v times the messages, more in flight.
 
@@ -46,7 +66,6 @@ def interleaved_1f1b(p: int, m: int, v: int) -> Schedule:
     multiples of p; here the last group may be smaller (and then leaves gaps).
     Source: Narayanan et al. 2021, section 2.2.2.
     """
-    positive(v=v, p=p)
     groups = range(0, m, p)
     forwards = [Action("F", i, c) for g in groups for c in range(v) for i in range(g, g + p)]
     backwards = [Action("B", i, c) for g in groups for c in reversed(range(v)) for i in range(g, g + p)]
@@ -59,6 +78,7 @@ def interleaved_1f1b(p: int, m: int, v: int) -> Schedule:
     return written("interleaved 1F1B", m, [range(r, v * p, p) for r in range(p)], order)
 
 
+@counting
 def zb_h1(p: int, m: int) -> Schedule:
     """1F1B with backward split: W waits, rank r's for r micro-batches, and fills the gaps at the end.
 
@@ -68,6 +88,7 @@ def zb_h1(p: int, m: int) -> Schedule:
     return plain("ZB-H1", p, m, lambda r: delaying_weights(m, ahead=p - 1 - r, lag=r))
 
 
+@counting
 def zb_h2(p: int, m: int) -> Schedule:
     """ZB-H1 with twice the head start: the first gap is filled with forward passes, 2p - 1 in flight.
 
@@ -77,6 +98,7 @@ def zb_h2(p: int, m: int) -> Schedule:
     return plain("ZB-H2", p, m, lambda r: delaying_weights(m, ahead=2 * (p - 1 - r), lag=2 * r))
 
 
+@counting
 def zb_v(p: int, m: int) -> Schedule:
     """No bubble at the memory of 1F1B: two chunks in a V, backward split; 2p half-sized activations in flight.
 
@@ -99,6 +121,7 @@ def zb_v(p: int, m: int) -> Schedule:
     return written("ZB-V", m, v_shape(p), order)
 
 
+@counting
 def dualpipe_v(p: int, m: int) -> Schedule:
     """Forward of one micro-batch beside backward of another, which hide each other's communication.
 
@@ -179,12 +202,5 @@ def v_shape(p: int) -> list[Sequence[int]]:
 
 def written(name: str, m: int, stages: Sequence[Sequence[int]], order: Callable[[int], Iterable[Action]]) -> Schedule:
     """The Schedule in which rank r does `order(r)`, micro-batches from m on left out."""
-    positive(p=len(stages), m=m)
     actions = (tuple(action for action in order(r) if action.microbatch < m) for r in range(len(stages)))
     return Schedule(name, m, tuple(map(tuple, stages)), tuple(actions))
-
-
-def positive(**counts: int) -> None:
-    for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name}={count!r}: expected a whole number of 1 or more")

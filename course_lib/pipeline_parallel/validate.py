@@ -109,19 +109,22 @@ def repeated(schedule: Schedule) -> Iterator[Finding]:
             yield Finding(f"rank {rank}: {action} stands there twice", rank, position)
         seen[rank, action] = position
     for rank, action in seen:
+        if action.kind != "B":
+            continue
         split = [other for other in (action._replace(kind=kind) for kind in "IW") if (rank, other) in seen]
-        if action.kind == "B" and split:
+        if split:
             yield Finding(f"rank {rank}: {action} and {' and '.join(map(str, split))}: a backward is either whole (B) "
                           f"or split (I and W)", rank, max(seen[rank, other] for other in (action, *split)))
 
 
 def out_of_order(schedule: Schedule, finished: bool) -> Iterator[Finding]:
     """Actions in front of what they need from their own rank. What is placed later will stand behind."""
+    num_stages = schedule.num_stages
     for rank, actions in enumerate(schedule.actions):
         stages = schedule.stages[rank]
         made = {leaves(action, stages[action.chunk]): (place, action) for place, action in enumerate(actions)}
         for position, action in enumerate(actions):
-            for need in needs(action, stages[action.chunk], schedule.num_stages):
+            for need in needs(action, stages[action.chunk], num_stages):
                 if need.stage not in stages or finished and need not in made:  # absent() speaks of the latter
                     continue
                 kind = "F" if need.what == "activations" else "I" if action.kind == "W" else "B"
@@ -149,28 +152,26 @@ def absent(schedule: Schedule) -> Iterator[Finding]:
 
 
 def deadlock(schedule: Schedule) -> Iterator[Finding]:
-    """The first circle of ranks that wait for each other. What has not been placed yet may still come."""
+    """The first circle of ranks that wait for each other. What is not placed yet will stand behind what is."""
     stuck = walk(schedule).stuck
-    makers: dict[Result | None, int] = {}
-    for rank, _, action in everything(schedule):
-        makers[leaves(action, schedule.stages[rank][action.chunk])] = rank
     for rank in stuck:
         path: list[int] = []
         while rank in stuck and rank not in path:
             path.append(rank)
-            rank = makers.get(stuck[rank][1], -1)
+            rank = schedule.where(stuck[rank][1].stage)[0]
         if rank in path:
             circle = path[path.index(rank):]
-            links = [waits_for(schedule, *stuck[rank], circle[(number + 1) % len(circle)])
-                     for number, rank in enumerate(circle)]
-            first = stuck[circle[0]][0].actions[0]
-            yield Finding(f"deadlock: {'; '.join(links)}", circle[0], schedule.actions[circle[0]].index(first))
+            block, _ = stuck[circle[0]]
+            yield Finding(f"deadlock: {'; '.join(waits_for(schedule, *stuck[rank]) for rank in circle)}",
+                          circle[0], schedule.actions[circle[0]].index(block.actions[0]))
             return
 
 
-def waits_for(schedule: Schedule, block: Block, need: Result, other: int) -> str:
-    maker = next(action for action in schedule.actions[other]
-                 if leaves(action, schedule.stages[other][action.chunk]) == need)
+def waits_for(schedule: Schedule, block: Block, need: Result) -> str:
+    other, chunk = schedule.where(need.stage)
+    usual = Action("F" if need.what == "activations" else "B", need.microbatch, chunk)
+    maker = next((action for action in schedule.actions[other]
+                  if leaves(action, schedule.stages[other][action.chunk]) == need), usual)
     return f"rank {block.rank} cannot start {block.actions[0]} before rank {other} has done {maker}"
 
 
