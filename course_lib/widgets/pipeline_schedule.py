@@ -28,7 +28,7 @@ from course_lib.pipeline_parallel import (
 )
 from course_lib.pipeline_parallel.actions import KINDS
 from course_lib.pipeline_parallel.dependencies import walk
-from course_lib.pipeline_parallel.picture import colour_of
+from course_lib.pipeline_parallel.picture import COLOURS, colour_of
 from course_lib.pipeline_parallel.simulate import Costs, timed, told
 from course_lib.runtime.pictures import INK, ink_on
 from course_lib.widgets import pipeline_schedule_picture
@@ -50,8 +50,8 @@ MAX_RANKS, MAX_MICROBATCHES, MAX_CHUNKS = 8, 32, 4
 SLIDER_MICROBATCHES = (*range(1, 17), 20, 24, 32)
 SLOWLY = 2  # how much longer a slow rank takes
 RUNS, WAITS, WRONG = range(3)  # what becomes of an action
-KEYS = ("arrow keys move, F, B, I and W place the next micro-batch at the cursor, Backspace takes one away, "
-        "Delete the whole lane, digits choose a chunk")
+KEYS = ("arrow keys move, F B I W place the next micro-batch, Backspace takes one away, Delete all; "
+        "digits choose a chunk")
 
 
 class PipelineSchedule(Explorable, script="pipeline_schedule.js"):
@@ -150,14 +150,14 @@ class PipelineSchedule(Explorable, script="pipeline_schedule.js"):
             **self.texts(simulated, found),
             "rows": rows,
             "colours": {kind: [colour_of(Action(kind, 0, c), chunks) for c in range(chunks)] for kind in KINDS},
-            "inks": {kind: [INK if c else ink_on(colour_of(Action(kind, 0), chunks)) for c in range(chunks)]
-                     for kind in KINDS},
+            "inks": {kind: [INK if c else ink_on(COLOURS[kind]) for c in range(chunks)] for kind in KINDS},
             "makespan": float(simulated.makespan),
             "end": end,
             "ticks": [[at, f"{at:g}"] for at in ticks(end)],
             "in_flight": [[float(peak), f"{told(peak)} in flight"] for peak in simulated.peak_activations],
             "compared": self.compared(simulated, found),
             "num_chunks": chunks,
+            "by_hand": self.order == BY_HAND,
             "stages": [list(each) for each in schedule.stages],
             "key": self.key(schedule),
         }
