@@ -177,7 +177,7 @@ function drawLanes(shown, width, tall, stripes, cursor) {
     if (cursor && cursor.rank === rank) {
       const place = Math.min(cursor.at, row.length);
       const x = at(place < row.length ? row[place][0] : row.length ? row[place - 1][1] : 0);
-      nodes.push(svg("rect", { class: "caret", x: x - 2, width: 4, y: px(top - 3), height: px(tall + 3), rx: 2 }));
+      nodes.push(svg("rect", { class: "here", x: x - 2, width: 4, y: px(top - 3), height: px(tall + 3), rx: 2 }));
     }
   });
   return nodes;

@@ -111,6 +111,18 @@ class PipelineSchedule(Explorable, script="pipeline_schedule.js"):
             raise BadParameter(f"placed={proposal.value!r}: expected for each rank a list of texts such as "
                                "'F0' or 'B3.1'") from None
 
+    @traitlets.validate("stages")
+    def _are_all_stages_once(self, proposal: Any) -> list[list[int]]:
+        given = proposal.value
+        try:
+            held = [list(chunks) for chunks in given]
+            fine = sorted(stage for chunks in held for stage in chunks) == list(range(sum(map(len, held))))
+        except TypeError:
+            fine = False
+        if not fine or not all(held):
+            raise BadParameter(f"stages={given!r}: expected for each rank a list of its stages, such as [[0], [1]]")
+        return held
+
     @property
     def schedule(self) -> Schedule:
         """What is shown, as data: `validate` it, `simulate` it, or run it on ranks."""
@@ -219,7 +231,8 @@ class PipelineSchedule(Explorable, script="pipeline_schedule.js"):
         simulated, found = self.simulated(), self.found()
         name = f"{self.order}, v = {self.v}" if self.order == "interleaved 1F1B" else self.order
         slow = "" if self.slow is None else f", rank {self.slow} slow"
-        return (f"PipelineSchedule, {name}, {self.p} ranks, {self.m} micro-batches{slow}: "
+        size = f"{self.p} rank{'s' * (self.p > 1)}, {self.m} micro-batch{'es' * (self.m > 1)}"
+        return (f"PipelineSchedule, {name}, {size}{slow}: "
                 f"{self.headline(simulated, found)}. {self.detail(simulated, found)}").strip()
 
     def picture(self) -> Figure:

@@ -72,6 +72,7 @@ def test_a_schedule_is_drawn_by_keyboard_judged_as_it_grows_and_handed_to_python
     by_hand(widget)
     widget.wait_for("by hand | p=2 | m=2 | slow=none |  /  | cursor 0:0")
     assert widget.headline() == "Place the first action"
+    assert widget.root.locator("svg .here").is_visible()  # the cursor
     widget.page.keyboard.type("ffb")
     widget.wait_for("by hand | p=2 | m=2 | slow=none | F0 F1 B0 /  | cursor 0:3")
     assert widget.headline() == "Legal so far, not complete: 3 actions placed"
