@@ -5,6 +5,12 @@
     dependencies.py what an action needs, and in which order a schedule can run at all
     validate.py     what is wrong with a schedule, in words
     memory.py       activations in flight
+    partition.py    a model cut into stages
+    execute.py      PipelineParallel: a schedule run on real ranks
+    measured.py     what a step on ranks took, in the form of a simulation
+    split_backward.py  a backward pass in two parts, I and W
+    mailbox.py      messages between stages; shared.py: parameters on two stages; delay.py: waiting like for a GPU
+    checks.py, agreement.py  what cannot work, said on every rank
     simulate.py     when each action runs, given what it costs
     formulas.py     what the papers say about idle time and memory
     published.py    published bubble rates, predicted from two fitted costs
@@ -16,6 +22,9 @@ The two functions that draw load on first use: ranks do not have to import matpl
 from typing import Any
 
 from course_lib.pipeline_parallel.actions import Action, Schedule
+from course_lib.pipeline_parallel.execute import PipelineParallel
+from course_lib.pipeline_parallel.measured import measured
+from course_lib.pipeline_parallel.partition import Stage, partition
 from course_lib.pipeline_parallel.schedules import (
     dualpipe_v,
     gpipe,
@@ -34,15 +43,19 @@ __all__ = [
     "Box",
     "Finding",
     "InvalidSchedule",
+    "PipelineParallel",
     "Schedule",
     "Simulation",
+    "Stage",
     "dualpipe_v",
     "findings",
     "gpipe",
     "interleaved_1f1b",
+    "measured",
     "measured_under_plan",
     "naive",
     "one_f_one_b",
+    "partition",
     "schedule_picture",
     "simulate",
     "validate",
