@@ -74,6 +74,7 @@ class PipelineParallel:
             self._run(action)
         self.mailbox.close()
         self.shared.finish()
+        self.inputs = self.targets = ()
         self.num_steps += 1
         return self._loss_for_all()
 

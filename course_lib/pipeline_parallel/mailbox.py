@@ -5,6 +5,7 @@ next two messages of each neighbour posted, which travel while it computes. Its 
 keeps, until a later message of the receiver proves that the receiver has used it.
 """
 
+import itertools
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -169,17 +170,22 @@ class Mailbox:
 
 
 def groups_of_links(links: set[tuple[int, int]], me: Member) -> dict[tuple[int, int], dist.ProcessGroup]:
-    """The process group for the messages of each link (source, dest) of this rank.
+    """The process group for the messages of each link (source, dest).
 
-    NCCL works off what is given to one group of two ranks one after the other: a receive posted early would stop the
-    sends behind it. So each direction of each pair gets a group there. gloo needs none.
+    NCCL works off what a rank gives to one group in the order given: a receive posted early would stop the sends behind
+    it. So there a rank uses a group for one link only; links that do not touch share one. gloo needs none of this.
     """
-    mine = [link for link in sorted(links) if me.r in link]
     if dist.get_backend(me.group) != "nccl":
-        return dict.fromkeys(mine, me.group)
+        return dict.fromkeys(links, me.group)
+    color_of: dict[tuple[int, int], int] = {}
+    for link in sorted(links):
+        taken = {color for other, color in color_of.items() if set(link) & set(other)}
+        color_of[link] = next(color for color in itertools.count() if color not in taken)
     ranks = dist.get_process_group_ranks(me.group)
-    return {link: dist.new_group(sorted(ranks[place] for place in link), use_local_synchronization=True)
-            for link in mine}
+    everybody = len(ranks) == dist.get_world_size()
+    groups = [dist.new_group(ranks, use_local_synchronization=not everybody)
+              for _ in range(max(color_of.values(), default=-1) + 1)]
+    return {link: groups[color] for link, color in color_of.items()}
 
 
 def header_of(tensor: Tensor, boundary: int) -> Tensor:

@@ -15,18 +15,20 @@ export default {
     const byHand = () => model.get("order") === choices.by_hand;
     const ask = (change) => { model.set(change); model.save_changes(); };
     const cursor = { rank: 0, at: 0, chunk: 0 };
+    const kept = { [HAND]: null, [CHANGE]: null }; // arrow keys pass through both; neither's work may be lost
+    let hand = HAND;
 
     const chosen = () => {
       const v = model.get("order") === "interleaved 1F1B" ? model.get("v") : 0;
       const place = choices.orders.findIndex(([order, chunks]) => order === model.get("order") && chunks === v);
-      return byHand() ? HAND : String(place);
+      return byHand() ? hand : String(place);
     };
     const order = chooser({
       label: "schedule", value: chosen(),
       options: [...choices.orders.map(([, , label], place) => ({ value: String(place), label })),
-        { value: HAND, label: "draw your own" }, { value: CHANGE, label: "change this one by hand" }],
+        { value: CHANGE, label: "change it by hand" }, { value: HAND, label: "draw your own" }],
       onChange: (value) => {
-        if (value === HAND || value === CHANGE) return startByHand(value === CHANGE);
+        if (value === HAND || value === CHANGE) return startByHand(value);
         const [name, v] = choices.orders[Number(value)];
         return ask(v ? { order: name, v } : { order: name });
       },
@@ -48,12 +50,16 @@ export default {
     const view = shell(el, [order, ranks, microbatches, slow, keys]);
     const lanes = el.querySelector(".picture");
 
-    function startByHand(keep) {
+    function startByHand(how) {
       const { rows, stages } = model.get("frames");
-      const placed = rows.map((row) => (keep ? row.map((box) => textOf(box[2], box[3], box[4])) : []));
-      Object.assign(cursor, { rank: 0, at: placed[0].length, chunk: 0 });
-      ask({ order: choices.by_hand, placed, stages: keep ? stages : stages.map((_, rank) => [rank]) });
-      lanes.focus();
+      if (byHand()) kept[hand] = { placed: model.get("placed"), stages: model.get("stages") };
+      else kept[CHANGE] = { placed: rows.map((row) => row.map((box) => textOf(box[2], box[3], box[4]))), stages };
+      if (kept[how]?.placed.length !== rows.length) {
+        kept[how] = { placed: rows.map(() => []), stages: rows.map((_, rank) => [rank]) };
+      }
+      hand = how;
+      Object.assign(cursor, { rank: 0, at: kept[how].placed[0].length, chunk: 0 });
+      ask({ order: choices.by_hand, ...kept[how] });
     }
     const lane = (rank) => model.get("placed")[rank] ?? [];
     function change(rank, actions) {
@@ -89,14 +95,15 @@ export default {
     lanes.addEventListener("keydown", onKey);
 
     function redraw() {
-      drawAll(view, model.get("frames"), byHand() ? cursor : null);
-      for (const control of [ranks, microbatches, slow]) control.node.hidden = byHand();
-      keys.node.hidden = !byHand();
-      if (!byHand()) return ["tabindex", "role", "aria-label"].forEach((name) => lanes.removeAttribute(name));
+      const shown = model.get("frames"); // what they show counts: the order may come later, or have come before
+      drawAll(view, shown, shown.by_hand ? cursor : null);
+      for (const control of [ranks, microbatches, slow]) control.node.hidden = shown.by_hand;
+      keys.node.hidden = !shown.by_hand;
+      if (!shown.by_hand) return ["tabindex", "role", "aria-label"].forEach((name) => lanes.removeAttribute(name));
       const before = lane(cursor.rank)[cursor.at - 1];
       return furnish(lanes, {
         tabindex: 0, role: "application", "data-lm-suppress-shortcuts": "true",
-        "aria-label": `rank ${cursor.rank}, ${before ? `after ${before}` : "at the start"}; ${model.get("frames").note}`,
+        "aria-label": `rank ${cursor.rank}, ${before ? `after ${before}` : "at the start"}; ${shown.note}`,
       }, []);
     }
     const onChosen = () => {
@@ -141,7 +148,7 @@ function drawAll(view, shown, cursor) {
   const width = Math.max(LEAST_WIDTH, Math.min(view.width() || LEAST_WIDTH, 1100));
   const tall = Math.max(LANES.least, Math.min(LANES.most, LANES.room / shown.rows.length));
   const axis = LANES.top + tall * shown.rows.length + 4;
-  const bars = axis + 88;
+  const bars = axis + 114;
   const foot = bars + BARS.row * shown.compared.length + 8;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${foot}` });
   const stripes = `waiting-${created++}`;
@@ -170,7 +177,7 @@ function drawLanes(shown, width, tall, stripes, cursor) {
     if (cursor && cursor.rank === rank) {
       const place = Math.min(cursor.at, row.length);
       const x = at(place < row.length ? row[place][0] : row.length ? row[place - 1][1] : 0);
-      nodes.push(svg("rect", { class: "caret", x: x - 2, width: 4, y: px(top - 3), height: px(tall + 3), rx: 2 }));
+      nodes.push(svg("rect", { class: "here", x: x - 2, width: 4, y: px(top - 3), height: px(tall + 3), rx: 2 }));
     }
   });
   return nodes;
@@ -220,7 +227,7 @@ function drawLegend(shown, y) {
     x += 34 + 6.4 * told[kind].length;
   }
   const lighter = shown.num_chunks > 1 ? "lighter: later chunk; " : "";
-  return [...nodes, svg("text", { class: "quiet small", x, y }, lighter + (shown.short ?? shown.note))];
+  return [...nodes, svg("text", { class: "quiet small", x: LANES.left, y: y + 20 }, lighter + shown.note)];
 }
 
 /** The idle share of every schedule; the present one stands out. */
@@ -232,7 +239,7 @@ function drawBars(shown, width, top) {
     const y = top + 4 + number * BARS.row;
     nodes.push(
       svg("text", { class: `small end ${present ? "strong" : ""}`, x: BARS.left - 8, y: y + 11 }, name),
-      svg("rect", { class: present ? "sent" : "trough", x: BARS.left, y, width: px(scale * idle), height: BARS.tall }),
+      svg("rect", { class: present ? "sent" : "received", x: BARS.left, y, width: px(scale * idle), height: BARS.tall }),
       svg("text", { class: `small ${present ? "strong" : "quiet"}`, x: px(BARS.left + scale * idle + 6), y: y + 11 },
         words));
   });

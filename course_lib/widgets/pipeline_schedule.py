@@ -28,7 +28,7 @@ from course_lib.pipeline_parallel import (
 )
 from course_lib.pipeline_parallel.actions import KINDS
 from course_lib.pipeline_parallel.dependencies import walk
-from course_lib.pipeline_parallel.picture import colour_of
+from course_lib.pipeline_parallel.picture import COLOURS, colour_of
 from course_lib.pipeline_parallel.simulate import Costs, timed, told
 from course_lib.runtime.pictures import INK, ink_on
 from course_lib.widgets import pipeline_schedule_picture
@@ -50,8 +50,8 @@ MAX_RANKS, MAX_MICROBATCHES, MAX_CHUNKS = 8, 32, 4
 SLIDER_MICROBATCHES = (*range(1, 17), 20, 24, 32)
 SLOWLY = 2  # how much longer a slow rank takes
 RUNS, WAITS, WRONG = range(3)  # what becomes of an action
-KEYS = ("arrow keys move, F, B, I and W place the next micro-batch at the cursor, Backspace takes one away, "
-        "Delete the whole lane, digits choose a chunk")
+KEYS = ("arrow keys move, F B I W place the next micro-batch, Backspace takes one away, Delete all; "
+        "digits choose a chunk")
 
 
 class PipelineSchedule(Explorable, script="pipeline_schedule.js"):
@@ -111,6 +111,18 @@ class PipelineSchedule(Explorable, script="pipeline_schedule.js"):
             raise BadParameter(f"placed={proposal.value!r}: expected for each rank a list of texts such as "
                                "'F0' or 'B3.1'") from None
 
+    @traitlets.validate("stages")
+    def _are_all_stages_once(self, proposal: Any) -> list[list[int]]:
+        given = proposal.value
+        try:
+            held = [list(chunks) for chunks in given]
+            fine = sorted(stage for chunks in held for stage in chunks) == list(range(sum(map(len, held))))
+        except TypeError:
+            fine = False
+        if not fine or not all(held):
+            raise BadParameter(f"stages={given!r}: expected for each rank a list of its stages, such as [[0], [1]]")
+        return held
+
     @property
     def schedule(self) -> Schedule:
         """What is shown, as data: `validate` it, `simulate` it, or run it on ranks."""
@@ -150,14 +162,14 @@ class PipelineSchedule(Explorable, script="pipeline_schedule.js"):
             **self.texts(simulated, found),
             "rows": rows,
             "colours": {kind: [colour_of(Action(kind, 0, c), chunks) for c in range(chunks)] for kind in KINDS},
-            "inks": {kind: [INK if c else ink_on(colour_of(Action(kind, 0), chunks)) for c in range(chunks)]
-                     for kind in KINDS},
+            "inks": {kind: [INK if c else ink_on(COLOURS[kind]) for c in range(chunks)] for kind in KINDS},
             "makespan": float(simulated.makespan),
             "end": end,
             "ticks": [[at, f"{at:g}"] for at in ticks(end)],
             "in_flight": [[float(peak), f"{told(peak)} in flight"] for peak in simulated.peak_activations],
             "compared": self.compared(simulated, found),
             "num_chunks": chunks,
+            "by_hand": self.order == BY_HAND,
             "stages": [list(each) for each in schedule.stages],
             "key": self.key(schedule),
         }
@@ -219,7 +231,8 @@ class PipelineSchedule(Explorable, script="pipeline_schedule.js"):
         simulated, found = self.simulated(), self.found()
         name = f"{self.order}, v = {self.v}" if self.order == "interleaved 1F1B" else self.order
         slow = "" if self.slow is None else f", rank {self.slow} slow"
-        return (f"PipelineSchedule, {name}, {self.p} ranks, {self.m} micro-batches{slow}: "
+        size = f"{self.p} rank{'s' * (self.p > 1)}, {self.m} micro-batch{'es' * (self.m > 1)}"
+        return (f"PipelineSchedule, {name}, {size}{slow}: "
                 f"{self.headline(simulated, found)}. {self.detail(simulated, found)}").strip()
 
     def picture(self) -> Figure:
