@@ -13,7 +13,13 @@
     checks.py, agreement.py  what cannot work, said on every rank
     simulate.py     when each action runs, given what it costs
     formulas.py     what the papers say about idle time and memory
+    published.py    published bubble rates, predicted from two fitted costs
+    picture.py      schedules drawn, also a measured step under its plan
+
+The two functions that draw load on first use: ranks do not have to import matplotlib.
 """
+
+from typing import Any
 
 from course_lib.pipeline_parallel.actions import Action, Schedule
 from course_lib.pipeline_parallel.execute import PipelineParallel
@@ -46,12 +52,22 @@ __all__ = [
     "gpipe",
     "interleaved_1f1b",
     "measured",
+    "measured_under_plan",
     "naive",
     "one_f_one_b",
     "partition",
+    "schedule_picture",
     "simulate",
     "validate",
     "zb_h1",
     "zb_h2",
     "zb_v",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("measured_under_plan", "schedule_picture"):
+        from course_lib.pipeline_parallel import picture
+
+        return getattr(picture, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

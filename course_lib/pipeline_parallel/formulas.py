@@ -26,7 +26,7 @@ def naive_bubble(p: int) -> float:
 def zb_h1_bubble(p: int, m: int, F: float = 1, I: float = 1, W: float = 1) -> float:  # noqa: E741
     """Of the total; m >= p and W <= F, I. Qi et al. 2023, table 1: an idle time of (p - 1)(F + I - W)."""
     idle = (p - 1) * (F + I - W)
-    return idle / (m * (F + I + W) + idle)
+    return float(idle / (m * (F + I + W) + idle))
 
 
 def zb_h2_idle(p: int, F: float = 1, I: float = 1, W: float = 1) -> float:  # noqa: E741
@@ -37,7 +37,7 @@ def zb_h2_idle(p: int, F: float = 1, I: float = 1, W: float = 1) -> float:  # no
 def dualpipe_v_idle(p: int, pair: float = 3, I: float = 1, W: float = 1) -> float:  # noqa: E741
     """Idle time of a rank, pair being the time of an F and a B of a chunk that run as one, I and W of a chunk.
 
-    DeepSeek-AI 2024, table 2, with 2p stages on p ranks.
+    DeepSeek-AI 2024, table 2, with 2p stages on p ranks; m >= 2p and F <= I.
     """
     return (p - 1) * (pair + (I + W) - 3 * W)
 
