@@ -14,6 +14,7 @@
     simulate.py     when each action runs, given what it costs
     formulas.py     what the papers say about idle time and memory
     published.py    published bubble rates, predicted from two fitted costs
+    published_picture.py  the same, drawn
     picture.py      schedules drawn, also a measured step under its plan
 
 The two functions that draw load on first use: ranks do not have to import matplotlib.
