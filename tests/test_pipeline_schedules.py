@@ -190,6 +190,26 @@ def test_too_many_in_flight_is_refused_where_a_limit_is_set():
         validate(gpipe(4, 8), max_in_flight=[4, 4])
 
 
+@pytest.mark.parametrize("p", [1, 2, 3, 5])
+def test_gpipe_and_the_naive_pipeline_could_do_with_sends_that_block(p):
+    for generate in (naive, gpipe):
+        validate(generate(p, 2 * p), buffered=False)
+
+
+@pytest.mark.parametrize("p", [2, 3, 5])
+def test_all_others_have_ranks_that_both_send_first_were_sends_to_block(p):
+    for schedule in (*(generate(p, 2 * p) for generate in PLAIN[2:]), interleaved_1f1b(p, 2 * p, 2)):
+        validate(schedule)
+        with pytest.raises(ValueError, match="deadlock if sends block: rank .* sends"):
+            validate(schedule, buffered=False)
+
+
+def test_two_ranks_that_both_send_first_are_named_with_what_they_send():
+    with pytest.raises(ValueError, match="rank 0 has done F1 and sends the activations of micro-batch 1 to rank 1; "
+                                         "rank 1 has done B0 and sends the gradient of micro-batch 0 to rank 0"):
+        validate(one_f_one_b(2, 4), buffered=False)
+
+
 def test_the_message_shows_a_few_findings_and_says_how_many_are_left():
     empty = replace(gpipe(2, 8), actions=((), ()))
     with pytest.raises(InvalidSchedule) as caught:

@@ -4,6 +4,7 @@
     schedules.py    those that were published, from the naive one to DualPipe-V
     dependencies.py what an action needs, and in which order a schedule can run at all
     validate.py     what is wrong with a schedule, in words
+    blocking.py     what would happen if sends blocked
     memory.py       activations in flight
     partition.py    a model cut into stages
     execute.py      PipelineParallel: a schedule run on real ranks

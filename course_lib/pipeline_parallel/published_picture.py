@@ -13,7 +13,7 @@ def png(comparison: Comparison) -> bytes:
     models = list(comparison.costs)
     worst = comparison.largest_deviation
     points = 100 * abs(worst.predicted - worst.published)
-    figure = new_figure(3.3, f"predicted bubble rates are at most {points:.1f} percentage points off the published ones",
+    figure = new_figure(3.3, f"predicted bubble rates are at most {points:.1f} percentage points off",
                         "lines: simulated; dots: published; hollow: the m on which W and the message time were fitted")
     panels = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
     for axes, model in zip(panels, models):
