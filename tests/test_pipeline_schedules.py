@@ -168,6 +168,11 @@ def test_what_is_illegal_is_said_in_words(schedule, said):
     assert all(str(finding) for finding in caught.value.findings)
 
 
+def test_what_is_no_schedule_is_refused():
+    with pytest.raises(ValueError, match="'GPipe' is no schedule: expected a Schedule, such as gpipe"):
+        validate("GPipe")
+
+
 def test_a_deadlock_is_named_by_the_actions_that_wait_for_each_other():
     crossed = broken("F0 B0 F1 B1", "F1 F0 B0 B1")
     with pytest.raises(ValueError, match="deadlock: rank 0 cannot start B0 before rank 1 has done B0; "

@@ -1,8 +1,8 @@
 """What would happen if sends blocked: if each returned only once its receiver had come to take it.
 
 Large messages do just that where nothing is buffered: a plain send of most libraries, and NCCL's on its stream. A rank
-then receives what an action needs, runs it, and sends what it made before it does anything else. GPipe survives that; in
-1F1B two neighbours meet that both send first, one forwards and one back. So real pipelines post their sends together
+then receives what an action needs, runs it, and sends what it made before it does anything else. GPipe survives that;
+in 1F1B two neighbours meet that both send first, one forwards and one back. So real pipelines post their sends together
 with their receives (batch_isend_irecv), or leave them pending, as PipelineParallel does.
 """
 

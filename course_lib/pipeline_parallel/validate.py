@@ -55,6 +55,8 @@ def findings(schedule: Schedule, max_in_flight: int | Sequence[int] | None = Non
 
     Each question makes sense only where those before it found nothing; what is shown first comes first.
     """
+    if not isinstance(schedule, Schedule):
+        raise ValueError(f"{schedule!r} is no schedule: expected a Schedule, such as gpipe(4, 8)")
     found = list(placement(schedule)) or list(unknown(schedule))
     if found:
         return found
