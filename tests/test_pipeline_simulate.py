@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -152,6 +153,7 @@ def test_costs_may_depend_on_stage_and_micro_batch():
     first_is_long = simulate(gpipe(2, 2), lambda stage, microbatch: 4 if microbatch == 0 else 1)
     assert [box.duration for box in first_is_long.by_rank[0]][:2] == [4, 1]
     assert simulate(gpipe(2, 1), forward=[2, 3], backward_input=(0, 0), backward_weight=0).makespan == 5
+    assert simulate(gpipe(2, 4), *np.array([1, 1, 1])).bubble_fraction == formulas.bubble_of_total(2, 4)
 
 
 @pytest.mark.parametrize("wrong, said", [
