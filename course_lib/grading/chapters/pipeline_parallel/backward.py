@@ -57,7 +57,7 @@ class PipelineBackward(Exercise):
             x = x.clone().requires_grad_(r > 0)
             saved.append((x, stages[r](x)))
         function(saved, [target.clone() for target in inputs["y"]] if r == len(stages) - 1 else None)
-        return {name: plain(parameter.grad) for name, parameter in stages[r].named_parameters()}
+        return plain_gradients(stages[r])
 
     def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
         inputs = trial.inputs[0]
@@ -136,7 +136,7 @@ def expected(inputs: dict[str, Any], scale: float, microbatches: Iterable[int] |
     stages = stages_of(inputs)
     for i in range(len(inputs["x"])) if microbatches is None else microbatches:
         (scale * nn.functional.mse_loss(stages(inputs["x"][i]), inputs["y"][i])).backward()
-    return [{name: plain(parameter.grad) for name, parameter in stage.named_parameters()} for stage in stages]
+    return [plain_gradients(stage) for stage in stages]
 
 
 def with_gradients(inputs: dict[str, Any], gradient: Callable[[int, Tensor], Tensor]) -> Gradients:
@@ -149,7 +149,7 @@ def with_gradients(inputs: dict[str, Any], gradient: Callable[[int, Tensor], Ten
                 x = stages[:r](x)
             y = stages[r](x)
             y.backward(gradient(i, y))
-        found.append({name: plain(parameter.grad) for name, parameter in stages[r].named_parameters()})
+        found.append(plain_gradients(stages[r]))
     return found
 
 
@@ -161,6 +161,10 @@ def for_the_last(inputs: dict[str, Any], i: int) -> Tensor:
     x = x.clone().requires_grad_()
     nn.functional.mse_loss(stages[-1](x), inputs["y"][i]).backward()
     return x.grad
+
+
+def plain_gradients(stage: nn.Module) -> dict[str, Any]:
+    return {name: plain(parameter.grad) for name, parameter in stage.named_parameters()}
 
 
 def scaled(gradients: dict[str, Any], factor: float) -> dict[str, Any]:

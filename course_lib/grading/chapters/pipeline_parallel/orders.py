@@ -13,7 +13,7 @@ from course_lib.grading.exercise import Exercise, Traffic, Trial
 if TYPE_CHECKING:
     from course_lib.pipeline_parallel import Schedule, Simulation
 
-ACTION = re.compile(r"([FBIW])(0|[1-9][0-9]{0,3})")
+ACTION = re.compile(r"([FBIW])(-?[0-9]{1,4})")
 MOST = 4000  # actions of a rank: more are no schedule
 Orders = list[list[str]]  # for each rank
 

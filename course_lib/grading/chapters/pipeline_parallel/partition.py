@@ -7,7 +7,8 @@ from typing import Any
 
 from course_lib.grading.exercise import Exercise, Traffic, Trial
 
-CASES = (([1, 4, 4, 4, 4, 7], 3), ([2, 2, 2, 2, 2, 2, 10], 4), ([5, 1, 1, 1, 1, 1], 2), ([3, 3, 3], 3), ([8], 1))
+CASES = (([1, 2, 6, 3, 5, 7], 3), ([1, 4, 4, 4, 4, 7], 3), ([2, 2, 2, 2, 2, 2, 10], 4), ([5, 1, 1, 1, 1, 1], 2),
+         ([3, 3, 3], 3), ([8], 1))
 
 
 class Partition(Exercise):
