@@ -19,7 +19,7 @@ def png(comparison: Comparison) -> bytes:
     for axes, model in zip(panels, models):
         draw(axes, [row for row in comparison.rows if row.model == model])
         costs = comparison.costs[model]
-        axes.set_title(f"{model}: W = {costs.backward_weight:.2f}, p2p = {costs.p2p:.2f}", fontsize=9, color=INK)
+        axes.set_title(f"{model}: W = {costs.backward_weight:.2f} F, p2p = {costs.p2p:.2f} F", fontsize=8.5, color=INK)
     panels[0].set_ylim(0, 1.05 * max(row.published for row in comparison.rows))
     panels[0].set_ylabel("bubble rate", fontsize=9, color=INK)
     panels[0].yaxis.set_major_formatter(lambda rate, _: f"{rate:.0%}")
