@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from numbers import Rational
+from numbers import Rational, Real
 from typing import Any, NamedTuple
 
 from course_lib.pipeline_parallel.actions import Action, Schedule
@@ -184,7 +184,7 @@ def two_numbers(name: str, cost: Delay) -> Callable[[int, int], Time]:
 
 
 def checked(name: str, time: Time) -> Time:
-    if isinstance(time, bool) or not isinstance(time, int | float | Fraction) or not 0 <= time < math.inf:
+    if isinstance(time, bool) or not isinstance(time, Real) or not 0 <= time < math.inf:
         raise ValueError(f"{name}={time!r}: expected a finite number of 0 or more")
     return time
 
