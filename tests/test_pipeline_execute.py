@@ -298,6 +298,19 @@ def test_what_cannot_work_is_said_on_every_rank_and_nobody_hangs():
         assert words in first[name], (name, first[name])
 
 
+def test_a_step_that_is_refused_leaves_the_gradients_of_earlier_ones():
+    def body():
+        model, inputs, targets, loss_fn = case("gpt", 4)
+        pipeline = PipelineParallel(my_stages(model, gpipe(2, 2)), gpipe(2, 2), None, loss_fn)
+        pipeline.step(inputs, targets)
+        before = [parameter.grad.clone() for parameter in pipeline.parameters()]
+        said = told(lambda: pipeline.step(inputs, targets[:3]))
+        return said, all(map(torch.equal, before, (parameter.grad for parameter in pipeline.parameters())))
+
+    for said, unchanged in launch(body, world_size=2):
+        assert "rank 1 of the pipeline: targets has 3 rows" in said and unchanged
+
+
 def test_outputs_and_losses_of_the_wrong_kind_are_named():
     class Whole(nn.Module):
         def forward(self, x):

@@ -168,6 +168,11 @@ def test_what_is_illegal_is_said_in_words(schedule, said):
     assert all(str(finding) for finding in caught.value.findings)
 
 
+def test_what_is_no_schedule_is_refused():
+    with pytest.raises(ValueError, match="'GPipe' is no schedule: expected a Schedule, such as gpipe"):
+        validate("GPipe")
+
+
 def test_a_deadlock_is_named_by_the_actions_that_wait_for_each_other():
     crossed = broken("F0 B0 F1 B1", "F1 F0 B0 B1")
     with pytest.raises(ValueError, match="deadlock: rank 0 cannot start B0 before rank 1 has done B0; "
@@ -188,6 +193,26 @@ def test_too_many_in_flight_is_refused_where_a_limit_is_set():
         validate(gpipe(4, 8), max_in_flight=4)
     with pytest.raises(ValueError, match="max_in_flight has 2 numbers: expected one, or one for each of 4 ranks"):
         validate(gpipe(4, 8), max_in_flight=[4, 4])
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 5])
+def test_gpipe_and_the_naive_pipeline_could_do_with_sends_that_block(p):
+    for generate in (naive, gpipe):
+        validate(generate(p, 2 * p), buffered=False)
+
+
+@pytest.mark.parametrize("p", [2, 3, 5])
+def test_all_others_have_ranks_that_both_send_first_were_sends_to_block(p):
+    for schedule in (*(generate(p, 2 * p) for generate in PLAIN[2:]), interleaved_1f1b(p, 2 * p, 2)):
+        validate(schedule)
+        with pytest.raises(ValueError, match="deadlock if sends block: rank .* sends"):
+            validate(schedule, buffered=False)
+
+
+def test_two_ranks_that_both_send_first_are_named_with_what_they_send():
+    with pytest.raises(ValueError, match="rank 0 has done F1 and sends the activations of micro-batch 1 to rank 1; "
+                                         "rank 1 has done B0 and sends the gradient of micro-batch 0 to rank 0"):
+        validate(one_f_one_b(2, 4), buffered=False)
 
 
 def test_the_message_shows_a_few_findings_and_says_how_many_are_left():

@@ -85,6 +85,12 @@ def test_a_schedule_placed_by_hand_is_judged_as_it_grows(lanes, said):
     assert said in repr(by_hand(*lanes))
 
 
+def test_more_in_flight_than_allowed_is_said_at_once():
+    said = repr(by_hand("F0 F1", "", max_in_flight=1))
+    assert "This cannot run: rank 0: F1 makes 2 activations in flight, 2 at the peak; at most 1 may be" in said
+    assert "Legal so far" in repr(by_hand("F0 F1", "", max_in_flight=2))
+
+
 def test_what_is_placed_by_hand_is_handed_over_as_a_schedule():
     schedule = by_hand("F0 F1 B0 B1", "F0 B0 F1 B1").schedule
     assert replace(schedule, name="1F1B") == one_f_one_b(2, 2)
@@ -147,7 +153,7 @@ def test_every_schedule_has_frames_that_json_can_hold(order):
     ({"placed": [["F0", "Q1"]]}, "placed=.*expected for each rank a list of texts such as 'F0'"),
     ({"placed": 3}, "placed=3"), ({"placed": [[0]]}, r"placed=\[\[0\]\]"), ({"stages": [["a"]]}, "stages="),
     ({"stages": [[0], [0]]}, r"stages=.*expected for each rank a list of its stages, such as \[\[0\], \[1\]\]"),
-    ({"schedule": gpipe(2, 2)}, "no parameter schedule"),
+    ({"max_in_flight": 0}, "max_in_flight=0"), ({"schedule": gpipe(2, 2)}, "no parameter schedule"),
 ])
 def test_what_cannot_be_shown_is_refused_with_the_reason(wrong, words):
     with pytest.raises(BadParameter, match=words):

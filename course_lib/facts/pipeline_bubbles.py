@@ -16,7 +16,10 @@ SCHEDULES = ("1F1B", "1F1B-I", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p")
 
 @dataclass(frozen=True)
 class BubbleRates:
-    """`rates[m][schedule]` of a model on `num_ranks` ranks; 1F1B-I has one layer a chunk, `num_chunks` a rank."""
+    """`rates[m][schedule]` of a model on `num_ranks` ranks; 1F1B-I has `num_chunks` chunks a rank.
+
+    The chunks of 1.5B and 6.2B are one layer each; those of the larger models are inferred from their rates.
+    """
 
     model: str
     num_ranks: int

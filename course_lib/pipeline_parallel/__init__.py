@@ -4,6 +4,7 @@
     schedules.py    those that were published, from the naive one to DualPipe-V
     dependencies.py what an action needs, and in which order a schedule can run at all
     validate.py     what is wrong with a schedule, in words
+    blocking.py     what would happen if sends blocked
     memory.py       activations in flight
     partition.py    a model cut into stages
     execute.py      PipelineParallel: a schedule run on real ranks
@@ -14,6 +15,7 @@
     simulate.py     when each action runs, given what it costs
     formulas.py     what the papers say about idle time and memory
     published.py    published bubble rates, predicted from two fitted costs
+    published_picture.py  the same, drawn
     picture.py      schedules drawn, also a measured step under its plan
 
 The two functions that draw load on first use: ranks do not have to import matplotlib.

@@ -1,5 +1,7 @@
 """What only one rank can see is wrong, every rank says: a rank that stopped alone would leave the others waiting."""
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 
@@ -14,15 +16,24 @@ def agree(problem: str | None, facts: object, me: Member) -> list:
     return [fact for _, fact in everyones]
 
 
-def agree_on_numbers(problem: str | None, numbers: list[int], me: Member, device: torch.device) -> list[list[int]]:
-    """The same for a few whole numbers, in one small message each. The text travels only when there is a problem."""
+def start_to_agree(problem: str | None, numbers: list[int], me: Member, device: torch.device
+                   ) -> Callable[[], list[list[int]]]:
+    """The same for a few whole numbers, in one small message that travels while the rank goes on.
+
+    Returns a function that waits for it. The text is sent only when there is a problem.
+    """
     mine = torch.tensor([problem is not None, *numbers], device=device)
     everyones = [torch.empty_like(mine) for _ in range(me.n)]
-    dist.all_gather(everyones, mine, group=me.group)
-    found = torch.stack(everyones).tolist()
-    if any(row[0] for row in found):
-        agree(problem, None, me)
-    return [row[1:] for row in found]
+    work = dist.all_gather(everyones, mine, group=me.group, async_op=True)
+
+    def finish() -> list[list[int]]:
+        work.wait()
+        found = torch.stack(everyones).tolist()
+        if any(row[0] for row in found):
+            agree(problem, None, me)
+        return [row[1:] for row in found]
+
+    return finish
 
 
 def require_none(problems: list[str | None]) -> None:

@@ -8,7 +8,7 @@ Sends never block: what a rank has sent lies in a buffer until the receiver take
 schedule gets stuck only where actions wait for each other in a circle, and where a thing never comes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,11 +50,22 @@ class Block(NamedTuple):
     actions: tuple[Action, ...]
 
 
+class Source(NamedTuple):
+    """Where something comes from: the action `number` of the block at `place` of a Walk."""
+
+    place: int
+    number: int
+
+
 @dataclass(frozen=True)
 class Walk:
-    """The blocks in an order in which they can run, and for each rank that got stuck, its block and what is missing."""
+    """The blocks in an order in which they can run, with the sources of what each needs; which does not hang on costs.
+
+    stuck: for each rank that cannot go on, its block and what is missing.
+    """
 
     done: list[Block]
+    sources: list[list[Source]]
     stuck: dict[int, tuple[Block, Result]]
 
 
@@ -62,36 +73,33 @@ def walk(schedule: Schedule, lanes: Sequence[Sequence[Block]] | None = None) -> 
     """Let every rank go on as long as what it needs is there. Takes schedules with gaps, also those not finished."""
     lanes = singles(schedule) if lanes is None else lanes
     num_stages = schedule.num_stages
-    there: set[Result] = set()
+    there: dict[Result, Source] = {}
     waiting: dict[Result, list[int]] = {}
-    stuck: dict[int, tuple[Block, Result]] = {}
+    walked = Walk([], [], {})
     position = [0] * len(lanes)
-    done: list[Block] = []
     ready = list(range(len(lanes)))[::-1]
     while ready:
         rank = ready.pop()
-        stuck.pop(rank, None)
+        walked.stuck.pop(rank, None)
+        stages = schedule.stages[rank]
         for block in lanes[rank][position[rank]:]:
-            missing = next((need for need in needs_of(block, schedule, num_stages) if need not in there), None)
+            needed = [need for action in block.actions for need in needs(action, stages[action.chunk], num_stages)]
+            missing = next((need for need in needed if need not in there), None)
             if missing:
-                stuck[rank] = block, missing
+                walked.stuck[rank] = block, missing
                 waiting.setdefault(missing, []).append(rank)
                 break
             position[rank] += 1
-            done.append(block)
-            for action in block.actions:
-                result = leaves(action, schedule.stages[rank][action.chunk])
+            for number, action in enumerate(block.actions):
+                result = leaves(action, stages[action.chunk])
                 if result:
-                    there.add(result)
+                    there[result] = Source(len(walked.done), number)
                     ready.extend(waiting.pop(result, []))
-    return Walk(done, stuck)
+            walked.done.append(block)
+            walked.sources.append([there[need] for need in needed])
+    return walked
 
 
 def singles(schedule: Schedule) -> list[list[Block]]:
     """Every action by itself."""
     return [[Block(rank, (action,)) for action in actions] for rank, actions in enumerate(schedule.actions)]
-
-
-def needs_of(block: Block, schedule: Schedule, num_stages: int) -> Iterator[Result]:
-    for action in block.actions:
-        yield from needs(action, schedule.stages[block.rank][action.chunk], num_stages)

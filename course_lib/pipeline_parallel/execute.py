@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from course_lib.collectives.messages import member
 from course_lib.pipeline_parallel import checks
 from course_lib.pipeline_parallel.actions import Action, Schedule
-from course_lib.pipeline_parallel.agreement import agree, agree_on_numbers
+from course_lib.pipeline_parallel.agreement import agree, start_to_agree
 from course_lib.pipeline_parallel.delay import Delay, seconds_of
 from course_lib.pipeline_parallel.dependencies import Result, leaves
 from course_lib.pipeline_parallel.mailbox import DTYPES, Mailbox
@@ -55,7 +55,8 @@ class PipelineParallel:
         self.shared = SharedGradients(mine, [names for _, names in facts], self.me)
         self.seconds = None if delay is None else seconds_of(delay, schedule.num_stages)
         self.work = {"F": self._forward, "B": self._backward, "I": self._backward_input, "W": self._backward_weight}
-        self.looked = self.num_steps = 0
+        self.looks: tuple[int, int] | None = None
+        self.num_steps = 0
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """The parameters of all stages of this rank, each once, for an optimiser."""
@@ -72,7 +73,7 @@ class PipelineParallel:
         self._begin(inputs, targets)
         for action in self.actions:
             self._run(action)
-        self.mailbox.close()
+        self._agreed().close()
         self.shared.finish()
         self.inputs = self.targets = ()
         self.num_steps += 1
@@ -84,16 +85,24 @@ class PipelineParallel:
         if first and last:
             problem = problem or checks.problem_with_batch(targets, False, m)
         numbers = checks.looks_of(inputs if first and not problem else None, targets if last and not problem else None)
-        everyones = agree_on_numbers(problem, numbers, self.me, self.mailbox.wire)
-        rows, looked = checks.require_same_rows(everyones)
+        self.agreement = start_to_agree(problem, numbers, self.me, self.mailbox.wire)
+        if problem or self.me.n == 1:
+            self._agreed()
         self.inputs = inputs.chunk(m) if first else ()
         self.targets = targets.chunk(m) if last else ()
         self.saved: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # (chunk, micro-batch) -> x, y
         self.deferred: dict[tuple[int, int], Callable[[], None]] = {}  # what W has to do
         self.loss = torch.zeros((), device=self.device)
-        self.mailbox.open(new_shapes=looked != self.looked)
-        self.shared.begin()
-        self.looked = looked
+
+    def _agreed(self) -> Mailbox:
+        """The mailbox, open from when all ranks know that nothing is wrong with the batch: before the first message."""
+        if self.agreement:
+            everyones, self.agreement = self.agreement(), None
+            looks = checks.require_same_rows(everyones)
+            self.mailbox.open(new_shapes=looks != self.looks)
+            self.shared.begin()
+            self.looks = looks
+        return self.mailbox
 
     def _run(self, action: Action) -> None:
         stage = self.held[action.chunk]
@@ -104,13 +113,13 @@ class PipelineParallel:
             if self.seconds:
                 time.sleep(max(0.0, self.seconds(action.kind, stage) - (time.perf_counter() - started)))
         if made is not None:
-            self.mailbox.give(leaves(action, stage), made)
+            self._agreed().give(leaves(action, stage), made)
 
     def _arrived(self, action: Action, stage: int) -> Tensor | None:
         if action.kind == "F" and stage > 0:
-            return self.mailbox.take(Result("activations", action.microbatch, stage - 1))
+            return self._agreed().take(Result("activations", action.microbatch, stage - 1))
         if action.kind in "BI" and stage < self.last:
-            return self.mailbox.take(Result("gradient", action.microbatch, stage + 1))
+            return self._agreed().take(Result("gradient", action.microbatch, stage + 1))
         return None
 
     def _forward(self, action: Action, stage: int, x: Tensor | None) -> Tensor | None:

@@ -109,12 +109,12 @@ def zb_v(p: int, m: int) -> Schedule:
 
     def order(r: int) -> Iterator[Action]:
         f0, f1, i0, i1, w0, w1 = (iter(each(kind, n, c)) for kind in "FIW" for c in (0, 1))
-        yield from in_turns(2 * (p - r) - 1, f0)
+        yield from in_turns(2 * (p - r) - 1, f0)  # as long as the first micro-batch is on its way down and up the V
         yield from in_turns(r, f1, f0)
-        yield from in_turns(p - r, f1, i1, w1)
+        yield from in_turns(p - r, f1, i1, w1)  # and until its gradient has come down and up again
         yield from in_turns(n - 2 * p + r + 1, f0, i0, w0, f1, i1, w1)
-        yield from in_turns(p - r - 1, i0, w0, f1, i1, w1)
-        yield from in_turns(r, i0, i1)
+        yield from in_turns(p - r - 1, i0, w0, f1, i1, w1)  # no micro-batch is left to begin
+        yield from in_turns(r, i0, i1)  # others wait for I, nobody for W
         yield from in_turns(p - r, i0, w0)
         yield from (*w1, *w0)
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from numbers import Rational
-from typing import Any
+from numbers import Rational, Real
+from typing import Any, NamedTuple
 
 from course_lib.pipeline_parallel.actions import Action, Schedule
-from course_lib.pipeline_parallel.dependencies import Block, Result, Walk, leaves, needs_of, singles, walk
+from course_lib.pipeline_parallel.dependencies import Block, Walk, singles, walk
 from course_lib.pipeline_parallel.memory import in_flight
 from course_lib.pipeline_parallel.validate import Finding, InvalidSchedule, validate
 
@@ -22,8 +22,7 @@ Cost = Time | Sequence[Time] | Callable[[int, int], Time]  # for all; one a stag
 Delay = Time | Callable[[int, int], Time]  # for all; of (sender, receiver)
 
 
-@dataclass(frozen=True)
-class Box:
+class Box(NamedTuple):
     """An action and when it runs. `cause` is the place in the timeline of what it had to wait for last."""
 
     rank: int
@@ -185,7 +184,7 @@ def two_numbers(name: str, cost: Delay) -> Callable[[int, int], Time]:
 
 
 def checked(name: str, time: Time) -> Time:
-    if isinstance(time, bool) or not isinstance(time, int | float | Fraction) or not 0 <= time < math.inf:
+    if isinstance(time, bool) or not isinstance(time, Real) or not 0 <= time < math.inf:
         raise ValueError(f"{name}={time!r}: expected a finite number of 0 or more")
     return time
 
@@ -206,31 +205,34 @@ def timed(schedule: Schedule, walked: Walk, costs: Costs) -> Simulation:
     """Each block starts when its rank is free and the last thing it needs has arrived."""
     boxes: list[Box] = []
     free: list[Time] = [0] * schedule.num_ranks
-    last_of: list[int | None] = [None] * schedule.num_ranks
-    there: dict[Result, tuple[int, Time, int]] = {}  # who made it, when it has been sent, as which box
-    num_stages = schedule.num_stages
-    for block in walked.done:
-        rank, start, cause = block.rank, free[block.rank], last_of[block.rank]
-        for need in needs_of(block, schedule, num_stages):
-            maker, sent, place = there[need]
-            arrives = sent + (costs.p2p(maker, rank) if maker != rank else 0)
+    last_of: list[int | None] = [None] * schedule.num_ranks  # the rank's last box
+    sent: list[tuple[int, list[Time], int]] = []  # of each block: its rank, when it sends what, its last box
+    for block, sources in zip(walked.done, walked.sources):
+        rank, actions = block
+        start, cause = free[rank], last_of[rank]
+        for place, number in sources:
+            maker, times, box = sent[place]
+            arrives = times[number] + (costs.p2p(maker, rank) if maker != rank else 0)
             if arrives > start:
-                start, cause = arrives, place
+                start, cause = arrives, box
         end = free[rank] = start + costs.block(block, schedule)
-        middle = [start, *([half(start, end)] if len(block.actions) > 1 else []), end]
-        for number, action in enumerate(block.actions):
-            stage = schedule.stages[rank][action.chunk]
-            boxes.append(Box(rank, stage, action, middle[number], middle[number + 1], cause))
+        times = [start, half(start, end), end] if len(actions) > 1 else [start, end]
+        for action, begins, ends in zip(actions, times, times[1:]):
+            boxes.append(Box(rank, schedule.stages[rank][action.chunk], action, begins, ends, cause))
             cause = last_of[rank] = len(boxes) - 1
-        for action in block.actions:
-            stage = schedule.stages[rank][action.chunk]
-            result = leaves(action, stage)
-            if result:
-                there[result] = rank, free[rank] if not costs.overlap else end, last_of[rank]
-                target = stage + (1 if action.kind == "F" else -1)
-                if not costs.overlap and 0 <= target < num_stages and target not in schedule.stages[rank]:
-                    free[rank] += costs.p2p(rank, schedule.where(target)[0])
+        sent.append((rank, [end] * len(actions) if costs.overlap else sends(schedule, block, costs, free), cause))
     return Simulation(schedule, tuple(boxes))
+
+
+def sends(schedule: Schedule, block: Block, costs: Costs, free: list[Time]) -> list[Time]:
+    """When a rank that does nothing beside starts to send what each action made; `free` moves on meanwhile."""
+    starts, stages = [], schedule.stages[block.rank]
+    for action in block.actions:
+        starts.append(free[block.rank])
+        target = stages[action.chunk] + {"F": 1, "B": -1, "I": -1, "W": schedule.num_stages}[action.kind]
+        if 0 <= target < schedule.num_stages and target not in stages:
+            free[block.rank] += costs.p2p(block.rank, schedule.where(target)[0])
+    return starts
 
 
 def half(start: Time, end: Time) -> Time:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from course_lib.pipeline_parallel.actions import KINDS, Action, Schedule
+from course_lib.pipeline_parallel.blocking import blocked
 from course_lib.pipeline_parallel.dependencies import Block, Result, leaves, needs, walk
 from course_lib.pipeline_parallel.memory import in_flight
 
@@ -34,13 +35,16 @@ class InvalidSchedule(ValueError):
         super().__init__(f"the schedule {name!r} cannot be run:{shown}{more}")
 
 
-def validate(schedule: Schedule, max_in_flight: int | Sequence[int] | None = None) -> None:
+def validate(schedule: Schedule, max_in_flight: int | Sequence[int] | None = None, buffered: bool = True) -> None:
     """Return when the schedule is legal; InvalidSchedule, a ValueError, that lists in words what is wrong otherwise.
 
     `max_in_flight`: how many activations, of one chunk for one micro-batch each, a rank may hold; one number or one
     for each rank. Sends do not block (see `dependencies`): a deadlock is a circle of actions that wait for each other.
+    `buffered=False`: could it also run where a send returns only once its receiver is there (see `blocking`)?
     """
     found = findings(schedule, max_in_flight)
+    if not buffered and not found:
+        found = list(deadlock_of_sends(schedule))
     if found:
         raise InvalidSchedule(schedule.name, found)
 
@@ -51,6 +55,8 @@ def findings(schedule: Schedule, max_in_flight: int | Sequence[int] | None = Non
 
     Each question makes sense only where those before it found nothing; what is shown first comes first.
     """
+    if not isinstance(schedule, Schedule):
+        raise ValueError(f"{schedule!r} is no schedule: expected a Schedule, such as gpipe(4, 8)")
     found = list(placement(schedule)) or list(unknown(schedule))
     if found:
         return found
@@ -173,6 +179,15 @@ def waits_for(schedule: Schedule, block: Block, need: Result) -> str:
     maker = next((action for action in schedule.actions[other]
                   if leaves(action, schedule.stages[other][action.chunk]) == need), usual)
     return f"rank {block.rank} cannot start {block.actions[0]} before rank {other} has done {maker}"
+
+
+def deadlock_of_sends(schedule: Schedule) -> Iterator[Finding]:
+    """The circle of ranks in which each waits inside a send or a receive for the next one to come."""
+    circle = blocked(schedule)
+    if circle:
+        rank, call = circle[0]
+        text = "; ".join(call.told(rank) for rank, call in circle)
+        yield Finding(f"deadlock if sends block: {text}", rank, call.position)
 
 
 def too_many(schedule: Schedule, max_in_flight: int | Sequence[int]) -> Iterator[Finding]:

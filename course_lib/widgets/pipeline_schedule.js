@@ -93,6 +93,12 @@ export default {
       if (press(event.key)) { event.preventDefault(); event.stopPropagation(); }
     };
     lanes.addEventListener("keydown", onKey);
+    lanes.addEventListener("click", (event) => { // behind the action that was clicked, or at the end of the lane
+      const place = event.target.dataset?.place;
+      if (!model.get("frames").by_hand || !place) return;
+      [cursor.rank, cursor.at] = place.split(":").map(Number);
+      redraw();
+    });
 
     function redraw() {
       const shown = model.get("frames"); // what they show counts: the order may come later, or have come before
@@ -139,7 +145,8 @@ function nextOf(kind, chunk, placed, m) {
 /** Buttons for those who have no keyboard at hand. */
 function palette(kinds, onPress) {
   const names = { F: "forward", B: "backward", I: "backward for the input", W: "backward for the weights" };
-  const buttons = kinds.map((kind) => button({ label: `place ${names[kind]}`, text: kind, onClick: () => onPress(kind) }));
+  const buttons = kinds.map((kind) => (
+    button({ label: `place ${names[kind]}`, text: kind, onClick: () => onPress(kind) })));
   buttons.push(button({ label: "take away", text: "⌫", onClick: () => onPress("Backspace") }));
   return { node: element("div", { class: "control palette" }, ...buttons.map((each) => each.node)) };
 }
@@ -171,9 +178,13 @@ function drawLanes(shown, width, tall, stripes, cursor) {
     const [, held] = shown.in_flight[rank];
     nodes.push(
       svg("text", { class: "end lane-name", x: LANES.left - 8, y: px(top + tall / 2 + 3) }, `rank ${rank}`),
-      svg("rect", { class: "idle", x: LANES.left, width: px(scale * shown.makespan), ...frame, fill: `url(#${stripes})` }),
+      svg("rect", { class: "idle", x: LANES.left, width: px(scale * shown.makespan), ...frame,
+        fill: `url(#${stripes})` }),
+      svg("rect", { class: "lane", x: LANES.left, width: px(width - LANES.left - LANES.right), ...frame,
+        "data-place": `${rank}:${row.length}` }),
       svg("text", { class: "small quiet", x: width - LANES.right + 8, y: px(top + tall / 2 + 3) }, held));
-    row.forEach((box) => nodes.push(...drawBox(shown, box, at, scale, top, tall - LANES.gap)));
+    row.forEach((box, number) => nodes.push(
+      ...drawBox(shown, box, at, scale, top, tall - LANES.gap, `${rank}:${number + 1}`)));
     if (cursor && cursor.rank === rank) {
       const place = Math.min(cursor.at, row.length);
       const x = at(place < row.length ? row[place][0] : row.length ? row[place - 1][1] : 0);
@@ -183,9 +194,9 @@ function drawLanes(shown, width, tall, stripes, cursor) {
   return nodes;
 }
 
-function drawBox(shown, [start, end, kind, microbatch, chunk, becomes], at, scale, top, tall) {
+function drawBox(shown, [start, end, kind, microbatch, chunk, becomes], at, scale, top, tall, place) {
   const wide = scale * (end - start);
-  const frame = { x: at(start), y: px(top), width: px(wide), height: px(tall) };
+  const frame = { x: at(start), y: px(top), width: px(wide), height: px(tall), "data-place": place };
   const runs = becomes === RUNS;
   const colour = shown.colours[kind][chunk];
   const nodes = [svg("rect", {
@@ -239,7 +250,8 @@ function drawBars(shown, width, top) {
     const y = top + 4 + number * BARS.row;
     nodes.push(
       svg("text", { class: `small end ${present ? "strong" : ""}`, x: BARS.left - 8, y: y + 11 }, name),
-      svg("rect", { class: present ? "sent" : "received", x: BARS.left, y, width: px(scale * idle), height: BARS.tall }),
+      svg("rect", { class: present ? "sent" : "received", x: BARS.left, y, height: BARS.tall,
+        width: px(scale * idle) }),
       svg("text", { class: `small ${present ? "strong" : "quiet"}`, x: px(BARS.left + scale * idle + 6), y: y + 11 },
         words));
   });

@@ -60,6 +60,7 @@ class PipelineSchedule(Explorable, script="pipeline_schedule.js"):
     order: one of ORDERS, or "by hand": the actions are then what `placed` says, for each rank a list of texts such as
     "F0" or, for chunk 1, "F0.1". `v`: chunks a rank, for interleaving. `slow`: a rank that takes twice as long, or
     None. `costs`: forward, backward for the input, backward for the weights of a rank's layers, for one micro-batch.
+    `max_in_flight`: how many activations of a chunk a rank may hold by hand; None for any number.
 
     `.schedule` is the Schedule that is shown, to be validated, simulated or run; it may be set, too.
     """
@@ -72,8 +73,9 @@ class PipelineSchedule(Explorable, script="pipeline_schedule.js"):
     costs = traitlets.Any((1, 1, 1))
     placed = traitlets.Any(()).tag(sync=True, echo_update=False)
     stages = traitlets.Any(()).tag(sync=True, echo_update=False)
+    max_in_flight = traitlets.Any(None, allow_none=True)
     choices = traitlets.Dict().tag(sync=True, echo_update=False)
-    parameters = ("order", "p", "m", "v", "slow", "costs", "placed", "stages")
+    parameters = ("order", "p", "m", "v", "slow", "costs", "placed", "stages", "max_in_flight")
 
     def __init__(self, **parameters: Any) -> None:
         super().__init__(**parameters)
@@ -92,6 +94,12 @@ class PipelineSchedule(Explorable, script="pipeline_schedule.js"):
     def _is_a_rank(self, proposal: Any) -> int | None:
         if proposal.value is not None and (type(proposal.value) is not int or not 0 <= proposal.value < MAX_RANKS):
             raise BadParameter(f"slow={proposal.value!r}: expected a rank from 0 to {MAX_RANKS - 1}, or None")
+        return proposal.value
+
+    @traitlets.validate("max_in_flight")
+    def _is_a_number_of_activations(self, proposal: Any) -> int | None:
+        if proposal.value is not None and (type(proposal.value) is not int or proposal.value < 1):
+            raise BadParameter(f"max_in_flight={proposal.value!r}: expected a whole number of 1 or more, or None")
         return proposal.value
 
     @traitlets.validate("costs")
@@ -150,7 +158,7 @@ class PipelineSchedule(Explorable, script="pipeline_schedule.js"):
         return with_times(self.schedule, self.slow, self.costs)
 
     def found(self) -> list[Finding]:
-        return findings(self.schedule, finished=False) if self.order == BY_HAND else []
+        return findings(self.schedule, self.max_in_flight, finished=False) if self.order == BY_HAND else []
 
     def compute(self) -> dict[str, Any]:
         simulated, found = self.simulated(), self.found()

@@ -109,6 +109,8 @@ def test_the_cursor_moves_between_actions_and_what_is_placed_there_pushes_the_re
     widget.control("place backward for the input").click()
     widget.wait_for("by hand | p=2 | m=2 | slow=none | F0 B0 I0 B1 / F0 B0 F1 B1 | cursor 0:3")
     assert "B0 and I0: a backward is either whole (B) or split (I and W)" in widget.headline()
+    widget.root.locator("[data-place='1:2']").first.click()
+    widget.root.locator("svg[data-key$='cursor 1:2']").wait_for()
     widget.control("schedule").focus()
     widget.page.keyboard.type("GP")
     widget.wait_for("GPipe | p=2 | m=2 | slow=none")
