@@ -35,7 +35,7 @@ from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.reference.gpt import next_token_loss
 from course_lib.runtime import launch, record_timeline
 
-WORLD_SIZE, MICROBATCHES, ROUNDS = 4, 8, 5
+WORLD_SIZE, MICROBATCHES, ROUNDS = 4, 8, 7
 # Eight stages of a block each, beside the embedding and the head. 2 rows of 64 tokens in a micro-batch.
 CONFIG = GPTConfig(num_layers=8, hidden_size=256, num_heads=4, vocab_size=256, sequence_length=64)
 SCHEDULES = {"Schedule1F1B": lambda: one_f_one_b(WORLD_SIZE, MICROBATCHES),
@@ -63,7 +63,7 @@ def theirs(modules: list[nn.Module], schedule: Schedule, kind: str) -> Step:
     return step
 
 
-def alternate(kind: str) -> list[tuple[float, float]]:
+def alternate(kind: str, rounds: int = ROUNDS) -> list[tuple[float, float]]:
     """On a rank: seconds of a step of ours and of torch's, turn by turn. Two are not timed: shapes are agreed upon."""
     schedule = SCHEDULES[kind]()
     torch.manual_seed(0)
@@ -76,7 +76,7 @@ def alternate(kind: str) -> list[tuple[float, float]]:
         pair.append((modules, make(modules, schedule)))
     inputs, targets = batches(0, 0, 1, batch_size=2 * MICROBATCHES, sequence_length=CONFIG.sequence_length)
     times = []
-    for number in range(ROUNDS + 2):
+    for number in range(rounds + 2):
         took = [0.0, 0.0]
         for side in (0, 1) if number % 2 else (1, 0):
             modules, step = pair[side]

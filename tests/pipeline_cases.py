@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import random
 from collections import Counter
 
 import torch
@@ -11,7 +12,9 @@ from torch.distributed import pipelining as torch_pipelining
 from torch.distributed.pipelining import schedules as torch_schedules
 
 from course_lib.pipeline_parallel import (
+    Action,
     PipelineParallel,
+    Schedule,
     dualpipe_v,
     gpipe,
     interleaved_1f1b,
@@ -22,6 +25,7 @@ from course_lib.pipeline_parallel import (
     zb_h2,
     zb_v,
 )
+from course_lib.pipeline_parallel.dependencies import leaves, needs
 from course_lib.reference import GPT, GPTConfig
 from course_lib.reference.gpt import next_token_loss
 
@@ -104,6 +108,27 @@ def off_from_alone(kind, schedule, rows=None, steps=1, group=None, **options):
             if parameter.grad is not None:
                 off = max(off, (parameter.grad - expected[name]).abs().max().item())
     return off
+
+
+def any_schedule(p, m, num_stages, seed):
+    """A legal schedule that nobody would think of: stages anywhere, backward split here and there, any order."""
+    source = random.Random(seed)
+    holders = [*range(p), *(source.randrange(p) for _ in range(num_stages - p))]
+    source.shuffle(holders)
+    stages = [[stage for stage in range(num_stages) if holders[stage] == rank] for rank in range(p)]
+    for chunks in stages:
+        source.shuffle(chunks)
+    left = [(kind, i, stage) for stage in range(num_stages) for i in range(m)
+            for kind in source.choice(["FB", "FIW"])]
+    there, actions = set(), [[] for _ in range(p)]
+    while left:
+        now = source.choice([(kind, i, stage) for kind, i, stage in left
+                             if there.issuperset(needs(Action(kind, i), stage, num_stages))])
+        left.remove(now)
+        kind, i, stage = now
+        actions[holders[stage]].append(Action(kind, i, stages[holders[stage]].index(stage)))
+        there.add(leaves(Action(kind, i), stage))
+    return Schedule(f"any {seed}", m, tuple(map(tuple, stages)), tuple(map(tuple, actions)))
 
 
 # torch's schedule class -> our generator with as many chunks a rank and the same places for them

@@ -73,8 +73,8 @@ def layers_of(model: nn.Module) -> Layers:
 def layer_costs(model: nn.Module) -> list[float]:
     """Multiplications for a token in the forward pass of each layer. The backward pass has twice as many everywhere.
 
-    A matrix multiplies once with each of its elements; attention, with T the longest input, 2 T D times beside them.
-    An embedding looks up a row, and D numbers count as D.
+    Every parameter counts once, as each element of a matrix does; attention, with T the longest input, 2 T D times
+    beside them. An embedding only looks up a row: D for D numbers.
     """
     T = model.config.sequence_length if isinstance(model, GPT) else 0
     costs = []

@@ -10,7 +10,7 @@ Source: Qi et al. 2023, "Zero Bubble Pipeline Parallelism", section 2.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,8 +22,8 @@ class Fork:
     """A node of the inner path, the slots of it through which gradients come, and the parameters beside it."""
 
     node: Node
-    slots: set[int] = field(default_factory=set)
-    parameters: set[Tensor] = field(default_factory=set)
+    slots: set[int]
+    parameters: set[Tensor]
 
 
 def backward_input(output: Tensor, gradient: Tensor | None, x: Tensor) -> tuple[Tensor, Callable[[], None]]:
@@ -67,12 +67,12 @@ def forks_between(output: Tensor, x: Tensor) -> list[Fork]:
     """The forks of the path from `output` to `x`. One walk over the graph, children before parents."""
     leaf = torch.autograd.graph.get_gradient_edge(x).node
     inner: dict[Node, bool] = {leaf: True}  # whether a node lies on the path
-    beside: dict[Node, set[Tensor]] = {leaf: set()}  # the parameters that a node off the path leads to
-    slots: dict[Node, set[int]] = {output.grad_fn: {output.output_nr}}
-    forks, stack = [], [output.grad_fn]
+    beside: dict[Node, set[Tensor]] = {}  # the parameters that a node off the path leads to
+    forks: dict[Node, Fork] = {}
+    stack = [output.grad_fn]
     while stack:
         node = stack[-1]
-        children = [(child, slot) for child, slot in node.next_functions if child is not None]
+        children = [edge for edge in node.next_functions if edge[0] is not None]
         unseen = [child for child, _ in children if child not in inner]
         if unseen:
             stack += unseen
@@ -80,18 +80,20 @@ def forks_between(output: Tensor, x: Tensor) -> list[Fork]:
         stack.pop()
         if node in inner:  # it stood on the stack twice
             continue
-        for child, slot in children:
-            slots.setdefault(child, set()).add(slot)
         inner[node] = any(inner[child] for child, _ in children)
-        leads_to = set().union(*(beside[child] for child, _ in children if not inner[child]))
-        if hasattr(node, "variable"):  # the end of a branch: where a leaf's gradient is accumulated
-            leads_to = {node.variable}
-        if inner[node] and leads_to:
-            forks.append(Fork(node, set(), leads_to))
-        beside[node] = set() if inner[node] else leads_to
-    for fork in forks:
-        fork.slots = slots[fork.node]
-    return forks
+        parameters = set().union(*(beside[child] for child, _ in children if not inner[child]))
+        if not children and hasattr(node, "variable"):  # the end of a branch: where a gradient is added to a leaf's
+            parameters = {node.variable}
+        if not inner[node]:
+            beside[node] = parameters
+        elif parameters:
+            forks[node] = Fork(node, set(), parameters)
+        for child, slot in children:
+            if child in forks:
+                forks[child].slots.add(slot)
+    if output.grad_fn in forks:
+        forks[output.grad_fn].slots.add(output.output_nr)
+    return list(forks.values())
 
 
 def sharing_parameters(forks: list[Fork]) -> list[list[Fork]]:
