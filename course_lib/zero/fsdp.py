@@ -89,9 +89,9 @@ class FullyShardedDataParallel(nn.Module):
             raise RuntimeError("the last backward pass raised when messages were under way, so this rank is out of "
                                "step with the others: expected a new FullyShardedDataParallel on all ranks")
         for unit in self.units:  # a forward pass that raised may have left something
+            unit.show_sharded()
             if unit.arriving or unit.gathered and self.reshard_after_forward:
                 unit.free()
-                unit.show_sharded()
         self.entered, self.left = [], []
         if self.module.training:
             checks.broadcast(list(self.module.buffers()), self.member)
