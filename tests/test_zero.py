@@ -4,10 +4,11 @@ import functools
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from course_lib.runtime import launch
-from course_lib.zero import ZeroOptimizer
+from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer
 from tests.data_parallel_cases import batch, make, mine
 from tests.zero_cases import KINDS, Run, difference
 
@@ -110,3 +111,49 @@ def test_parameter_groups_and_schedulers_work_as_in_torch():
         return found
 
     assert launch(body, world_size=2)[0] == [(True, True)] * 2
+
+
+class Branches(nn.Module):
+    """Parameters with a gradient, with one of zeros, with one of minus zeros, on one rank only, and with none."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.zeros, self.minus, self.rank_1, self.unused = (nn.Parameter(torch.ones(5)) for _ in range(5))
+
+    def forward(self, x):
+        branch = self.rank_1 if dist.get_rank() == 1 else 1.0
+        return (x * self.used + 0.0 * self.zeros + torch.full((5,), -0.0) * self.minus + branch).sum()
+
+
+def test_a_parameter_with_a_gradient_of_zeros_decays_and_one_that_nobody_used_stays():
+    def body():
+        found = {}
+        for stage in (1, 2, 3):
+            module, options = Branches(), {"lr": 0.1, "weight_decay": 1.0}
+            if stage == 3:
+                model = FullyShardedDataParallel(module)
+                optimizer = torch.optim.AdamW(model.parameters(), **options)
+            else:
+                model, optimizer = module, ZeroOptimizer(module.parameters(), torch.optim.AdamW, stage, **options)
+            model(torch.ones(5)).backward()
+            optimizer.step()
+            state = model.full_state_dict() if stage == 3 else model.state_dict()
+            found[stage] = {name: round(value.mean().item(), 3) for name, value in state.items()}
+        return found
+
+    expected = {"used": 0.8, "zeros": 0.9, "minus": 0.9, "rank_1": 0.8, "unused": 1.0}
+    for of_rank in launch(body, world_size=3):
+        assert of_rank == {1: expected, 2: expected, 3: expected}
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_rank_whose_loss_reaches_no_parameter_takes_part_with_zeros(stage):
+    def body():
+        factor = nn.Parameter(torch.ones(3))
+        optimizer = ZeroOptimizer([factor], torch.optim.SGD, stage, lr=1.0)
+        x = torch.ones(3, requires_grad=True)
+        (x * factor if dist.get_rank() == 0 else x).sum().backward()
+        optimizer.step()
+        return factor.tolist()
+
+    assert launch(body, world_size=3) == [[pytest.approx(2 / 3)] * 3] * 3
