@@ -6,6 +6,7 @@
     corpora.py     texts and their sizes; storage and the levels of a device's memory
     links.py       what connects devices: NVLink, PCIe, InfiniBand, Ethernet, the links between TPUs
     all_reduce.py  how fast all-reduce was measured on real clusters
+    pipeline_bubbles.py  how long pipelines were reported to wait
     claims.py      what is often said and wrong, beside what is right
 """
 
@@ -42,10 +43,12 @@ from course_lib.facts.models import (
     TrainingReport,
     model,
 )
+from course_lib.facts.pipeline_bubbles import BUBBLE_RATES, BubbleRates
 
 __all__ = [
     "A100_MEMORY",
     "ACCELERATORS",
+    "BUBBLE_RATES",
     "CLAIMS",
     "CORPORA",
     "DEEPSEEK_V3_GPU_HOURS",
@@ -67,6 +70,7 @@ __all__ = [
     "SYSTEMS",
     "TRAINING_REPORTS",
     "Accelerator",
+    "BubbleRates",
     "Claim",
     "Corpus",
     "Fact",

@@ -1,5 +1,75 @@
-"""Pipeline parallelism: one schedule, drawn, simulated and run."""
+"""Pipeline parallelism: one schedule, drawn, simulated and run.
+
+    actions.py      what a schedule is made of
+    schedules.py    those that were published, from the naive one to DualPipe-V
+    dependencies.py what an action needs, and in which order a schedule can run at all
+    validate.py     what is wrong with a schedule, in words
+    blocking.py     what would happen if sends blocked
+    memory.py       activations in flight
+    partition.py    a model cut into stages
+    execute.py      PipelineParallel: a schedule run on real ranks
+    measured.py     what a step on ranks took, in the form of a simulation
+    split_backward.py  a backward pass in two parts, I and W
+    mailbox.py      messages between stages; shared.py: parameters on two stages; delay.py: waiting like for a GPU
+    checks.py, agreement.py  what cannot work, said on every rank
+    simulate.py     when each action runs, given what it costs
+    formulas.py     what the papers say about idle time and memory
+    published.py    published bubble rates, predicted from two fitted costs
+    published_picture.py  the same, drawn
+    picture.py      schedules drawn, also a measured step under its plan
+
+The two functions that draw load on first use: ranks do not have to import matplotlib.
+"""
+
+from typing import Any
 
 from course_lib.pipeline_parallel.actions import Action, Schedule
+from course_lib.pipeline_parallel.execute import PipelineParallel
+from course_lib.pipeline_parallel.measured import measured
+from course_lib.pipeline_parallel.partition import Stage, partition
+from course_lib.pipeline_parallel.schedules import (
+    dualpipe_v,
+    gpipe,
+    interleaved_1f1b,
+    naive,
+    one_f_one_b,
+    zb_h1,
+    zb_h2,
+    zb_v,
+)
+from course_lib.pipeline_parallel.simulate import Box, Simulation, simulate
+from course_lib.pipeline_parallel.validate import Finding, InvalidSchedule, findings, validate
 
-__all__ = ["Action", "Schedule"]
+__all__ = [
+    "Action",
+    "Box",
+    "Finding",
+    "InvalidSchedule",
+    "PipelineParallel",
+    "Schedule",
+    "Simulation",
+    "Stage",
+    "dualpipe_v",
+    "findings",
+    "gpipe",
+    "interleaved_1f1b",
+    "measured",
+    "measured_under_plan",
+    "naive",
+    "one_f_one_b",
+    "partition",
+    "schedule_picture",
+    "simulate",
+    "validate",
+    "zb_h1",
+    "zb_h2",
+    "zb_v",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("measured_under_plan", "schedule_picture"):
+        from course_lib.pipeline_parallel import picture
+
+        return getattr(picture, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,6 +10,7 @@
     fits_or_not.py, .js     FitsOrNot: a model's training memory against the devices', days and dollars
     collective_explorer.py, .js  CollectiveExplorer: every collective as a grid of ranks and chunks
     bucket_overlap.py, .js  BucketOverlap: how much communication is hidden behind backward; overlap_model.py simulates
+    pipeline_schedule.py, .js  PipelineSchedule: a pipeline schedule, chosen or placed by hand, with its idle time
     stragglers.py, .js      Stragglers: one slow rank, and who waits for it; straggler_model.py simulates
 
 Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
@@ -26,6 +27,7 @@ _HOME = {
     "FitsOrNot": "fits_or_not",
     "Holdings": "holdings",
     "HoldingsPicture": "holdings_picture",
+    "PipelineSchedule": "pipeline_schedule",
     "RingAllReduce": "ring",
     "Stragglers": "stragglers",
     "labelled": "holdings",
@@ -40,6 +42,7 @@ __all__ = [
     "FitsOrNot",
     "Holdings",
     "HoldingsPicture",
+    "PipelineSchedule",
     "RingAllReduce",
     "Stragglers",
     "labelled",

@@ -1,0 +1,239 @@
+"""Exercises 4.2, 4.4 and 4.6: what a rank does, in which order. A reader's lists are one schedule for all ranks, which
+the chapter's validate and simulate judge: by idle time and memory, so that any order that is as good passes.
+"""
+
+import random
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from course_lib.grading.exercise import Exercise, Traffic, Trial
+
+if TYPE_CHECKING:
+    from course_lib.pipeline_parallel import Schedule, Simulation
+
+ACTION = re.compile(r"([FBIW])(-?[0-9]{1,4})")
+MOST = 4000  # actions of a rank: more are no schedule
+Orders = list[list[str]]  # for each rank
+
+
+class OrderExercise(Exercise):
+    """The function gets (rank, num_ranks, num_microbatches) and returns the rank's actions as strings, "F0"."""
+
+    kinds: ClassVar[str] = "FB"
+    sizes: ClassVar[tuple[tuple[int, int], ...]] = ((4, 8), (3, 3), (4, 2), (2, 5))  # ranks, micro-batches
+
+    @abstractmethod
+    def par(self, p: int, m: int) -> "Schedule":
+        """A schedule whose idle time and memory may not be exceeded."""
+
+    @abstractmethod
+    def mistakes(self, p: int, m: int) -> Iterable[tuple[str, Orders]]:
+        """Likely mistakes: the cause, and the lists it gives."""
+
+    def trials(self, seed: int) -> list[Trial]:
+        drawn = 4, random.Random(seed).randint(5, 12)
+        return [Trial([[r, p, m] for r in range(p)], f"{p} ranks, {m} micro-batches") for p, m in (*self.sizes, drawn)]
+
+    @staticmethod
+    def run(function: Callable, inputs: list[Any]) -> Any:
+        returned = function(*inputs)
+        if isinstance(returned, list | tuple) and all(type(action) is str for action in returned):
+            return [str(action) for action in returned[:MOST + 1]]
+        return "nothing (None)" if returned is None else f"a {type(returned).__name__}" if not isinstance(
+            returned, list | tuple) else "a list that holds something else than strings"
+
+    def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+        _, p, m = trial.inputs[0]
+        strange = next((words for r in range(p) if (words := self.unreadable(answers[r], r))), None)
+        if strange:
+            return f"{trial.label}: {strange}"
+        cause = next((cause for cause, orders in self.mistakes(p, m) if answers == orders), None)
+        wrong = self.fault(answers, p, m)
+        if wrong is None:
+            return None
+        return f"{trial.label}: {wrong}" + (f"\n{cause}" if cause else "")
+
+    def unreadable(self, answer: Any, r: int) -> str | None:
+        if type(answer) is not list or not all(type(action) is str for action in answer):
+            said = answer[:80] if type(answer) is str else "something else"
+            return f"rank {r} returned {said}: expected a list of strings such as \"F0\""
+        if len(answer) > MOST:
+            return f"rank {r} returned more than {MOST} actions"
+        odd = next((action for action in answer if not ACTION.fullmatch(action) or action[0] not in self.kinds), None)
+        kinds = " or ".join(f'"{kind}0"' for kind in self.kinds)
+        return None if odd is None else f"rank {r} returned {odd[:20]!r} among its actions: expected {kinds} and so on"
+
+    def fault(self, orders: Orders, p: int, m: int) -> str | None:
+        """Why these lists are no schedule, or not as good as par."""
+        from course_lib.pipeline_parallel import findings, simulate
+
+        schedule = schedule_of(orders, m)
+        found = findings(schedule)
+        if found:
+            return str(found[0])
+        return self.over(simulate(schedule), simulate(self.par(p, m)))
+
+    def over(self, given: "Simulation", par: "Simulation") -> str | None:
+        """What is beyond the budget."""
+        for r, (peak, allowed) in enumerate(zip(given.peak_in_flight, par.peak_in_flight)):
+            if peak > allowed:
+                return (f"the order can be run, but rank {r} holds {peak} micro-batches at a time, and {allowed} "
+                        f"{'is' if allowed == 1 else 'are'} allowed")
+        if given.makespan > par.makespan:
+            return (f"the order can be run, but {given.bubble_fraction:.1%} of the time is idle, and "
+                    f"{par.bubble_fraction:.1%} {'are' if par.bubble_fraction else 'is'} allowed")
+        return None
+
+    def figures(self, trial: Trial, traffic: Traffic) -> str:
+        from course_lib.pipeline_parallel import simulate
+
+        _, p, m = trial.inputs[0]
+        par = simulate(self.par(p, m))
+        return f"{trial.label}: {par.bubble_fraction:.1%} idle, {max(par.peak_in_flight)} in flight, as allowed"
+
+
+def schedule_of(orders: Orders, m: int) -> "Schedule":
+    """The lists of all ranks as a Schedule, one stage a rank. They must be readable."""
+    from course_lib.pipeline_parallel import Action, Schedule
+
+    read = tuple(tuple(Action(action[0], int(action[1:])) for action in order) for order in orders)
+    return Schedule("yours", m, tuple((r,) for r in range(len(orders))), read)
+
+
+def each(kind: str, numbers: Iterable[int]) -> list[str]:
+    return [f"{kind}{number}" for number in numbers]
+
+
+class GPipeOrder(OrderExercise):
+    number = "4.2"
+    function = "my_gpipe"
+    points = 1
+    budget = "(p-1)/(m+p-1) idle; all m micro-batches may be held at once"
+    hints = (
+        "Nobody may wait for a gradient as long as there is a micro-batch to send forward. Does the rank matter?",
+        "First \"F0\" to \"F{m-1}\", then \"B0\" to \"B{m-1}\", the same on each rank.",
+    )
+
+    def par(self, p: int, m: int) -> "Schedule":
+        from course_lib.pipeline_parallel import gpipe
+
+        return gpipe(p, m)
+
+    def mistakes(self, p: int, m: int) -> Iterable[tuple[str, Orders]]:
+        yield ("this is the naive pipeline: each micro-batch comes back before the next one starts, and one rank works "
+               "at a time", [[f"{kind}{i}" for i in range(m) for kind in "FB"]] * p)
+        yield ("backward comes from the other end: rank r cannot begin with it at another micro-batch than its "
+               "neighbour", [each("F", range(m)) + each("B", [*range(r, m), *range(r)]) for r in range(p)])
+        yield ("every micro-batch passes every rank: they are not dealt out to the ranks",
+               [each("F", range(r, m, p)) + each("B", range(r, m, p)) for r in range(p)])
+
+
+def one_f_one_b_orders(p: int, m: int, ahead: Callable[[int], int]) -> Orders:
+    """1F1B where rank r does ahead(r) forwards before the turns begin."""
+    orders = []
+    for r in range(p):
+        warmup = min(ahead(r), m)
+        turns = [action for i in range(m - warmup) for action in (f"F{warmup + i}", f"B{i}")]
+        orders.append([*each("F", range(warmup)), *turns, *each("B", range(m - warmup, m))])
+    return orders
+
+
+class OneFOneBOrder(OrderExercise):
+    number = "4.4"
+    function = "my_one_f_one_b"
+    points = 3
+    budget = "(p-1)/(m+p-1) idle as in GPipe; rank r holds min(p-r, m) micro-batches at a time"
+    hints = (
+        "The last rank can send a gradient back at once: F0 B0 F1 B1. How many more may the rank before it have on "
+        "their way until the first gradient comes back? And what is left to do when there are no forwards any more?",
+        "warmup = min(num_ranks - 1 - rank, num_microbatches) forwards; then F and B in turns until the forwards are "
+        "used up; then the warmup backwards that are left.",
+    )
+
+    def par(self, p: int, m: int) -> "Schedule":
+        from course_lib.pipeline_parallel import one_f_one_b
+
+        return one_f_one_b(p, m)
+
+    def mistakes(self, p: int, m: int) -> Iterable[tuple[str, Orders]]:
+        yield ("one forward too many comes before the first backward: the turns begin with a forward, so p - 1 - r "
+               "come before them", one_f_one_b_orders(p, m, lambda r: p - r))
+        yield ("all ranks get the head start of the first: the later a rank is, the sooner its first gradient comes",
+               one_f_one_b_orders(p, m, lambda r: p - 1))
+        yield ("the head start is turned around: the first rank waits longest for a gradient, so it is the one that "
+               "sends most forwards ahead", one_f_one_b_orders(p, m, lambda r: r))
+        yield ("no rank has a head start: this is the naive pipeline", one_f_one_b_orders(p, m, lambda r: 0))
+        yield ("this is GPipe, which keeps every micro-batch until the last one has come down",
+               [each("F", range(m)) + each("B", range(m))] * p)
+        yield ("when the forwards are used up, backwards are left: as many as there were forwards before the turns",
+               [order[:2 * m - min(p - 1 - r, m)] for r, order in
+                enumerate(one_f_one_b_orders(p, m, lambda r: p - 1 - r))])
+
+
+class ParSchedule(OrderExercise):
+    number = "4.6"
+    function = "my_schedule"
+    points = 4
+    kinds = "FBIW"
+    sizes = ((4, 8), (4, 12), (3, 6), (2, 4))
+    budget = "(p-1)/(3m+p-1) idle where F, I and W take equally long; at most p micro-batches in flight on any rank"
+    hints = (
+        "Begin with your 1F1B and split each B. The stage before waits for I and nobody for W. Where are the gaps of "
+        "1F1B, and on which ranks is there memory left, so that W may wait until then?",
+        "Rank r does W i - r after I i: warm up with p - 1 - r forwards, then F, I and, from the r-th turn on, the "
+        "oldest W that is left, and in the end the r that are still waiting.",
+    )
+
+    def par(self, p: int, m: int) -> "Schedule":
+        from course_lib.pipeline_parallel import zb_h1
+
+        return zb_h1(p, m)
+
+    def over(self, given: "Simulation", par: "Simulation") -> str | None:
+        p = par.schedule.num_ranks
+        peak = max(given.peak_in_flight)
+        if peak > p:
+            rank = given.peak_in_flight.index(peak)
+            return (f"the order can be run, {given.bubble_fraction:.1%} idle, but rank {rank} holds {peak} "
+                    f"micro-batches at a time, and {p} are allowed: what F has put there, only W (or B) takes away")
+        if given.makespan > par.makespan:
+            return (f"the order can be run, but {given.bubble_fraction:.1%} of the time is idle; par is "
+                    f"{par.bubble_fraction:.1%}")
+        return None
+
+    def mistakes(self, p: int, m: int) -> Iterable[tuple[str, Orders]]:
+        plain = one_f_one_b_orders(p, m, lambda r: p - 1 - r)
+        yield ("this is 1F1B, whose backward is whole: split it, so that the stage before waits for its half alone",
+               plain)
+        yield ("each W comes right behind its I, where others wait for this rank: let it wait, r turns on rank r",
+               [split(order, 0) for order in plain])
+        yield ("all W come at the end, and the activations wait with them: on rank r, r of them may wait",
+               [split(order, m) for order in plain])
+        yield ("every rank lets as many W wait: the first rank has no memory left for that, the last one most",
+               [split(order, p - 1) for order in plain])
+        yield ("the ranks are turned around: the first has sent most forwards ahead and has no memory left for a W "
+               "that waits, so rank r lets r of them wait",
+               [split(order, p - 1 - r) for r, order in enumerate(plain)])
+
+    def figures(self, trial: Trial, traffic: Traffic) -> str:
+        from course_lib.pipeline_parallel import one_f_one_b, simulate
+
+        _, p, m = trial.inputs[0]
+        par, plain = simulate(self.par(p, m)).bubble_fraction, simulate(one_f_one_b(p, m)).bubble_fraction
+        return f"{trial.label}: par is {par:.1%} idle, where 1F1B has {plain:.1%}" if m > 4 else ""
+
+
+def split(order: Sequence[str], lag: int) -> list[str]:
+    """Every B as I, and W `lag` micro-batches later."""
+    written, waiting = [], []
+    for action in order:
+        if action[0] != "B":
+            written.append(action)
+            continue
+        written.append("I" + action[1:])
+        waiting.append("W" + action[1:])
+        if len(waiting) > lag:
+            written.append(waiting.pop(0))
+    return written + waiting

@@ -1,0 +1,70 @@
+"""What would happen if sends blocked: if each returned only once its receiver had come to take it.
+
+Large messages do just that where nothing is buffered: a plain send of most libraries, and NCCL's on its stream. A rank
+then receives what an action needs, runs it, and sends what it made before it does anything else. GPipe survives that;
+in 1F1B two neighbours meet that both send first, one forwards and one back. So real pipelines post their sends together
+with their receives (batch_isend_irecv), or leave them pending, as PipelineParallel does.
+"""
+
+from typing import NamedTuple
+
+from course_lib.pipeline_parallel.actions import Action, Schedule
+from course_lib.pipeline_parallel.dependencies import Result, leaves, needs
+
+
+class Call(NamedTuple):
+    """A send or a receive of a rank, and the action it belongs to."""
+
+    op: str
+    result: Result
+    partner: int
+    position: int
+    action: Action
+
+    def told(self, rank: int) -> str:
+        what = f"the {self.result.what} of micro-batch {self.result.microbatch}"
+        if self.op == "send":
+            return f"rank {rank} has done {self.action} and sends {what} to rank {self.partner}"
+        return f"rank {rank} waits at {self.action} for {what} from rank {self.partner}"
+
+
+def calls(schedule: Schedule) -> list[list[Call]]:
+    """Every rank's sends and receives, in the order in which it makes them."""
+    num_stages, place = schedule.num_stages, [schedule.where(stage)[0] for stage in range(schedule.num_stages)]
+    all_calls: list[list[Call]] = []
+    for rank, actions in enumerate(schedule.actions):
+        mine: list[Call] = []
+        for position, action in enumerate(actions):
+            stage = schedule.stages[rank][action.chunk]
+            mine += [Call("receive", need, place[need.stage], position, action)
+                     for need in needs(action, stage, num_stages) if place[need.stage] != rank]
+            result, target = leaves(action, stage), stage + (1 if action.kind == "F" else -1)
+            if result and 0 <= target < num_stages and place[target] != rank:
+                mine.append(Call("send", result, place[target], position, action))
+        all_calls.append(mine)
+    return all_calls
+
+
+def blocked(schedule: Schedule) -> list[tuple[int, Call]]:
+    """The (rank, call) that wait for each other in a circle, in its order; empty where all can be done.
+
+    Takes legal schedules.
+    """
+    left = [mine[::-1] for mine in calls(schedule)]
+    ready = list(range(schedule.num_ranks))
+    while ready:
+        rank = ready.pop()
+        if not left[rank]:
+            continue
+        call, other = left[rank][-1], left[rank][-1].partner
+        theirs = left[other][-1] if left[other] else None
+        if theirs and theirs.partner == rank and theirs.result == call.result:  # the one sends what the other awaits
+            left[rank].pop()
+            left[other].pop()
+            ready += [other, rank]
+    rank = next((rank for rank, mine in enumerate(left) if mine), None)
+    path: list[int] = []
+    while rank is not None and rank not in path:
+        path.append(rank)
+        rank = left[rank][-1].partner
+    return [(each, left[each][-1]) for each in path[path.index(rank):]] if path else []

@@ -1,0 +1,202 @@
+"""What stages send each other: activations on the way forward, gradients on the way back.
+
+A schedule says who sends what to whom and in which order, so a rank knows what will come before it comes. It has the
+next two messages of each neighbour posted, which travel while it computes. Its sends never wait: what it has sent, it
+keeps, until a later message of the receiver proves that the receiver has used it.
+"""
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.collectives.messages import Member, described, sendable
+from course_lib.pipeline_parallel.actions import Action, Schedule
+from course_lib.pipeline_parallel.dependencies import Result, leaves, needs
+
+AHEAD = 2  # messages of each neighbour that are posted before they are needed
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+MAX_DIMS = 8
+
+
+@dataclass(frozen=True)
+class Message:
+    """`content` on its way from `source` to `dest`, places in the group.
+
+    `sent_at` and `needed_at` are positions in the actions of the one and of the other. `number` counts the messages
+    from this source to this dest.
+    """
+
+    content: Result
+    source: int
+    dest: int
+    sent_at: int
+    needed_at: int
+    number: int
+
+    @property
+    def boundary(self) -> int:
+        """The stage in front of the boundary that it crosses. Gradients look like the activations there."""
+        return self.content.stage - (self.content.what == "gradient")
+
+
+def messages_of(schedule: Schedule) -> list[Message]:
+    """Every message of a valid schedule; those of one source in the order in which it sends them."""
+    made: dict[Result, tuple[int, int]] = {}
+    for rank, position, action, stage in everything(schedule):
+        made[leaves(action, stage)] = rank, position
+    found = []
+    for rank, position, action, stage in everything(schedule):
+        for content in needs(action, stage, schedule.num_stages):
+            source, sent_at = made[content]
+            if source != rank:
+                found.append((source, sent_at, rank, position, content))
+    counts: Counter[tuple[int, int]] = Counter()
+    messages = []
+    for source, sent_at, dest, needed_at, content in sorted(found):
+        messages.append(Message(content, source, dest, sent_at, needed_at, counts[source, dest]))
+        counts[source, dest] += 1
+    return messages
+
+
+def everything(schedule: Schedule) -> Iterator[tuple[int, int, Action, int]]:
+    """(rank, position, action, stage) of all actions."""
+    for rank, actions in enumerate(schedule.actions):
+        for position, action in enumerate(actions):
+            yield rank, position, action, schedule.stages[rank][action.chunk]
+
+
+class Mailbox:
+    """This rank's messages. In each step `open`, then `take` and `give` as the actions need and make them, `close`."""
+
+    def __init__(self, schedule: Schedule, me: Member, device: torch.device) -> None:
+        messages = messages_of(schedule)
+        self.outgoing = {message.content: message for message in messages if message.source == me.r}
+        self.expected: dict[int, list[Message]] = {}  # from each source, in the order in which it sends
+        for message in messages:
+            if message.dest == me.r:
+                self.expected.setdefault(message.source, []).append(message)
+        self.incoming = {message.content: message for queue in self.expected.values() for message in queue}
+        self.me, self.device = me, device
+        self.wire = torch.device("cpu") if dist.get_backend(me.group) == "gloo" else device
+        self.ranks = dist.get_process_group_ranks(me.group)
+        self.group_of_link = groups_of_links({(message.source, message.dest) for message in messages}, me)
+        self.shapes: dict[int, tuple[tuple[int, ...], torch.dtype]] = {}  # of the activations at each boundary
+        self.local: dict[Result, Tensor] = {}  # what this rank needs itself: both sides of the V's tip
+
+    def open(self, new_shapes: bool) -> None:
+        """Begin a step. `new_shapes`: activations may look different from those of the last step."""
+        if new_shapes:
+            self.shapes.clear()
+        self.to_post = {source: deque(queue) for source, queue in self.expected.items()}
+        self.posted: dict[Result, tuple[dist.Work, Tensor]] = {}
+        self.kept: dict[int, list[tuple[Message, dist.Work, Tensor]]] = {}
+        for source in self.to_post:
+            self._post_ahead(source)
+
+    def give(self, content: Result, tensor: Tensor) -> None:
+        """Send `tensor` to the rank that needs it. Returns at once."""
+        message = self.outgoing.get(content)
+        if message is None:
+            self.local[content] = tensor
+            return
+        known = self.shapes.get(message.boundary)
+        looks = tuple(tensor.shape), tensor.dtype
+        if known is None:
+            self._send(message, header_of(tensor, message.boundary).to(self.wire), tag=2 * message.number)
+            self.shapes[message.boundary] = looks
+            self._post_ahead(message.dest)  # its gradients can be received now
+        elif looks != known:
+            expected = torch.empty(known[0], dtype=known[1], device="meta")
+            raise ValueError(f"the {content} are {described(tensor, tensor.device)}: expected "
+                             f"{described(expected, tensor.device)}, as for the first micro-batch")
+        self._send(message, sendable(tensor, self.me), tag=2 * message.number + 1)
+
+    def take(self, content: Result) -> Tensor:
+        """Wait for what another rank, or this one, has made."""
+        message = self.incoming.get(content)
+        if message is None:
+            return self.local.pop(content)
+        while content not in self.posted:
+            self._post_next(message.source)
+        work, tensor = self.posted.pop(content)
+        work.wait()
+        self._post_ahead(message.source)
+        self._release(message)
+        return tensor.to(self.device)
+
+    def close(self) -> None:
+        """End a step: wait until everything has been sent."""
+        for sent in self.kept.values():
+            for _, work, _ in sent:
+                work.wait()
+        self.kept.clear()
+
+    def _send(self, message: Message, tensor: Tensor, tag: int) -> None:
+        work = dist.isend(tensor, self.ranks[message.dest], self.group_of_link[message.source, message.dest], tag)
+        self.kept.setdefault(message.dest, []).append((message, work, tensor))
+
+    def _receive(self, message: Message, tensor: Tensor, tag: int) -> dist.Work:
+        return dist.irecv(tensor, self.ranks[message.source], self.group_of_link[message.source, message.dest], tag)
+
+    def _post_next(self, source: int) -> None:
+        message = self.to_post[source].popleft()
+        if message.boundary not in self.shapes:  # only an activation can be the first to cross a boundary
+            header = torch.empty(MAX_DIMS + 2, dtype=torch.int64, device=self.wire)
+            self._receive(message, header, tag=2 * message.number).wait()
+            self.shapes[message.boundary] = looks_in(header)
+        shape, dtype = self.shapes[message.boundary]
+        tensor = torch.empty(shape, dtype=dtype, device=self.wire)
+        self.posted[message.content] = self._receive(message, tensor, tag=2 * message.number + 1), tensor
+
+    def _post_ahead(self, source: int) -> None:
+        """In the order in which they are sent, because NCCL matches messages by their order alone."""
+        queue = self.to_post.get(source, ())
+        waiting = sum(self.incoming[content].source == source for content in self.posted)
+        while queue and waiting < AHEAD and queue[0].boundary in self.shapes:
+            self._post_next(source)
+            waiting += 1
+
+    def _release(self, arrived: Message) -> None:
+        """Forget what has been used: whoever sent `arrived` had by then done all its actions before."""
+        sent = self.kept.get(arrived.source, [])
+        for entry in [entry for entry in sent if entry[0].needed_at <= arrived.sent_at]:
+            entry[1].wait()  # it is done; this tells gloo and NCCL so
+            sent.remove(entry)
+
+
+def groups_of_links(links: set[tuple[int, int]], me: Member) -> dict[tuple[int, int], dist.ProcessGroup]:
+    """The process group for the messages of each link (source, dest).
+
+    NCCL works off what a rank gives to one group in the order given: a receive posted early would stop the sends behind
+    it. So there a rank uses a group for one link only; links that do not touch share one. gloo needs none of this.
+    """
+    if dist.get_backend(me.group) != "nccl":
+        return dict.fromkeys(links, me.group)
+    color_of: dict[tuple[int, int], int] = {}
+    for link in sorted(links):
+        taken = {color for other, color in color_of.items() if set(link) & set(other)}
+        color_of[link] = next(color for color in itertools.count() if color not in taken)
+    ranks = dist.get_process_group_ranks(me.group)
+    everybody = len(ranks) == dist.get_world_size()
+    groups = [dist.new_group(ranks, use_local_synchronization=not everybody)
+              for _ in range(max(color_of.values(), default=-1) + 1)]
+    return {link: groups[color] for link, color in color_of.items()}
+
+
+def header_of(tensor: Tensor, boundary: int) -> Tensor:
+    """Shape and dtype as numbers, which go ahead of the first tensor over a boundary."""
+    if tensor.dtype not in DTYPES or tensor.dim() > MAX_DIMS:
+        raise ValueError(f"stage {boundary} returned {described(tensor, tensor.device)}: expected floating-point "
+                         f"numbers, in at most {MAX_DIMS} dimensions")
+    padding = [0] * (MAX_DIMS - tensor.dim())
+    return torch.tensor([DTYPES.index(tensor.dtype), tensor.dim(), *tensor.shape, *padding])
+
+
+def looks_in(header: Tensor) -> tuple[tuple[int, ...], torch.dtype]:
+    dtype, dims, *shape = header.tolist()
+    return tuple(shape[:dims]), DTYPES[dtype]

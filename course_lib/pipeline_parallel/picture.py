@@ -1,0 +1,181 @@
+"""Draw schedules with their times: a lane for each rank, forward blue, backward orange, weight gradients teal.
+
+`schedule_picture` puts several below each other on one time axis, `measured_under_plan` a measured step below its plan.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from course_lib.pipeline_parallel.actions import Action, Schedule
+from course_lib.pipeline_parallel.simulate import Box, Simulation, Time, simulate, told
+from course_lib.runtime.pictures import BLUE, INK, ORANGE, TEAL, WIDTH_IN, ink_on, new_figure, quiet, to_png
+
+COLOURS = {"F": BLUE, "B": ORANGE, "I": ORANGE, "W": TEAL}
+NAMES = {"F": "forward (F)", "B": "whole backward (B)", "I": "backward, input (I)", "W": "backward, weights (W)"}
+LIGHTEST = 0.5  # how much white is in the colour of a rank's last chunk
+PALE = "#FBEFEC"  # behind the stripes of idle time
+LANE_IN, TITLE_IN, DIGIT_IN = 0.3, 0.3, 0.075
+IN_FLIGHT_IN = 1.1  # the column at the right
+
+
+@dataclass(frozen=True)
+class Part:
+    """One schedule in a picture."""
+
+    title: str
+    simulation: Simulation
+
+
+@dataclass(frozen=True, repr=False)
+class SchedulePicture:
+    """What schedule_picture and measured_under_plan return; a cell that ends in it shows it."""
+
+    parts: tuple[Part, ...]
+    headline: str
+    detail: str
+    sentence: str
+    unit: str
+    critical_path: bool = False
+
+    def __repr__(self) -> str:
+        return self.sentence
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return {"text/plain": self.sentence, "image/png": to_png(self.figure())}
+
+    def figure(self) -> Figure:
+        lanes = [part.simulation.schedule.num_ranks for part in self.parts]
+        heights = [TITLE_IN + LANE_IN * num for num in lanes]
+        figure = new_figure(sum(heights) + 1.5, self.headline, self.detail)
+        all_axes = figure.subplots(len(self.parts), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+        end = max(part.simulation.makespan for part in self.parts) or 1
+        for axes, part in zip(all_axes, self.parts):
+            draw_lanes(axes, part.simulation, end, self.critical_path)
+            axes.set_title(part.title, loc="left", fontsize=9, color=INK)
+        all_axes[-1].set_xlabel(self.unit, fontsize=9, color=INK)
+        figure.legend(handles=legend([part.simulation for part in self.parts], self.critical_path), ncols=6,
+                      loc="outside lower left", fontsize=8, frameon=False)
+        return figure
+
+
+def schedule_picture(*schedules: Schedule | Simulation, critical_path: bool = False, **costs: Any) -> SchedulePicture:
+    """The schedules below each other on one time axis. Those not simulated yet are, with `costs` (see simulate).
+
+    A rank's forward time is 1 unless `costs` say otherwise, so that a chunk of a rank that has v takes 1/v.
+    """
+    if not schedules:
+        raise ValueError("schedule_picture(): expected at least one Schedule or Simulation")
+    simulations = [each if isinstance(each, Simulation) else simulate(each, **costs) for each in schedules]
+    parts = tuple(Part(title_of(simulation), simulation) for simulation in simulations)
+    best = min(simulations, key=lambda simulation: simulation.bubble_fraction)
+    p = best.schedule.num_ranks
+    headline = (f"{best.schedule.name} is idle {best.bubble_fraction:.0%} of the time: "
+                f"{best.bubble_fraction * p:.1f} of {p} ranks are paid for and wait")
+    if len(parts) > 1:
+        headline = "idle: " + ", ".join(f"{each.schedule.name} {each.bubble_fraction:.0%}" for each in simulations)
+    detail = "numbers are micro-batches; striped: a rank waits; right: the most micro-batches it has in flight"
+    return SchedulePicture(parts, headline, detail, "; ".join(map(repr, simulations)), "time, in the unit of the costs",
+                           critical_path)
+
+
+def measured_under_plan(plan: Simulation, measured: Simulation) -> SchedulePicture:
+    """A step that was planned, and below it the same step as it was measured; both in seconds.
+
+    ValueError where they are not of the same schedule.
+    """
+    if plan.schedule != measured.schedule:
+        raise ValueError(f"the plan is of {plan.schedule.name!r}, {plan.schedule.num_ranks} ranks and "
+                         f"{plan.schedule.num_microbatches} micro-batches, what was measured of "
+                         f"{measured.schedule.name!r}, {measured.schedule.num_ranks} ranks and "
+                         f"{measured.schedule.num_microbatches}: expected the same schedule")
+    parts = tuple(Part(f"{name}: {float(each.makespan):.3g} s, {each.bubble_fraction:.1%} idle", each)
+                  for name, each in (("plan", plan), ("measured", measured)))
+    headline = f"planned to be idle {plan.bubble_fraction:.0%} of the time, measured {measured.bubble_fraction:.0%}"
+    detail = f"{plan.schedule.name}; numbers are micro-batches; striped: a rank waits"
+    return SchedulePicture(parts, headline, detail, f"{plan!r}; below it the step as it was measured",
+                           "time since the first action (s)")
+
+
+def title_of(simulation: Simulation) -> str:
+    said = (f"{simulation.schedule.name}: {simulation.bubble_fraction:.1%} idle, "
+            f"{simulation.bubble_of_ideal:.1%} of the ideal time")
+    if simulation.bubble_of_span < simulation.bubble_fraction:
+        said += f"; {simulation.bubble_of_span:.1%} between a rank's own start and end"
+    return said
+
+
+def png(simulation: Simulation) -> bytes:
+    """One schedule alone."""
+    return to_png(schedule_picture(simulation).figure())
+
+
+def colour_of(action: Action, num_chunks: int) -> str:
+    """Later chunks of a rank are lighter."""
+    white = LIGHTEST * action.chunk / (num_chunks - 1) if num_chunks > 1 else 0.0
+    return to_hex([part + (1 - part) * white for part in to_rgb(COLOURS[action.kind])])
+
+
+def draw_lanes(axes: Axes, simulation: Simulation, end: Time, critical_path: bool = False) -> None:
+    """Time to the right up to `end`, ranks downwards."""
+    schedule, num = simulation.schedule, simulation.schedule.num_ranks
+    axes.set(xlim=(0, float(end)), ylim=(num, 0))
+    axes.set_yticks([rank + 0.5 for rank in range(num)], [f"rank {rank}" for rank in range(num)])
+    quiet(axes)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    idle = [Rectangle((0, rank + 0.06), float(simulation.makespan), 0.88) for rank in range(num)]
+    axes.add_collection(PatchCollection(idle, facecolor=PALE, edgecolor="#E3A598", hatch="////", lw=0))
+    paint(axes, simulation.timeline, schedule)
+    if critical_path:
+        outlines = [Rectangle((float(box.start), box.rank + 0.06), float(box.duration), 0.88)
+                    for box in simulation.critical_path]
+        axes.add_collection(PatchCollection(outlines, facecolor="none", edgecolor=INK, lw=1.8, zorder=4))
+    numbers(axes, simulation.timeline, schedule, (WIDTH_IN - 2.2) / float(end))
+    for rank, peak in enumerate(simulation.peak_activations):
+        axes.text(1.01, rank + 0.5, f"{told(peak)} in flight", transform=axes.get_yaxis_transform(), va="center",
+                  fontsize=8, color=INK)
+
+
+def paint(axes: Axes, boxes: Sequence[Box], schedule: Schedule) -> None:
+    shapes, colours = [], []
+    for box in boxes:
+        num_chunks, width = len(schedule.stages[box.rank]), float(box.duration)
+        shapes.append(Rectangle((float(box.start), box.rank + 0.06), width, 0.88))
+        colours.append(colour_of(box.action, num_chunks))
+    axes.add_collection(PatchCollection(shapes, facecolors=colours, edgecolor="white", lw=0.6, zorder=2))
+    # A whole backward pass also makes the weight gradients: a strip in their colour.
+    whole = [box for box in boxes if box.action.kind == "B"]
+    strips = [Rectangle((float(box.start), box.rank + 0.78), float(box.duration), 0.16) for box in whole]
+    teal = [colour_of(box.action._replace(kind="W"), len(schedule.stages[box.rank])) for box in whole]
+    axes.add_collection(PatchCollection(strips, facecolors=teal, edgecolor="white", lw=0.6, zorder=3))
+
+
+def numbers(axes: Axes, boxes: Sequence[Box], schedule: Schedule, inches_a_time: float) -> None:
+    """The micro-batch, where it fits."""
+    for box in boxes:
+        text = str(box.action.microbatch)
+        if float(box.duration) * inches_a_time > DIGIT_IN * len(text) + 0.02:
+            light = box.action.chunk > 0
+            axes.text(float(box.start + box.end) / 2, box.rank + (0.44 if box.action.kind == "B" else 0.5), text,
+                      ha="center", va="center_baseline", fontsize=7.5, zorder=5,
+                      color=INK if light else ink_on(COLOURS[box.action.kind]))
+
+
+def legend(simulations: Sequence[Simulation], critical_path: bool) -> list[Patch]:
+    kinds = {box.action.kind for simulation in simulations for box in simulation.timeline}
+    edges = {"B": TEAL}  # as the strip in its boxes
+    patches = [Patch(facecolor=COLOURS[kind], edgecolor=edges.get(kind, COLOURS[kind]), lw=1.4, label=name)
+               for kind, name in NAMES.items() if kind in kinds]
+    patches.append(Patch(facecolor=PALE, edgecolor="#E3A598", hatch="////", label="idle"))
+    if any(len(chunks) > 1 for simulation in simulations for chunks in simulation.schedule.stages):
+        patches.append(Patch(color="#80BBDD", label="lighter: later chunk"))
+    if critical_path:
+        patches.append(Patch(facecolor="white", edgecolor=INK, lw=1.8, label="critical path"))
+    return patches

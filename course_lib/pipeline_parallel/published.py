@@ -1,0 +1,138 @@
+"""Published bubble rates, predicted: relative costs fitted on each model's smallest m, everything else simulated.
+
+For a given order, a step is a sum along its longest path: a F + b I + c W + d p2p with whole numbers a, b, c, d that
+the simulation counts. So the fit is Newton's method with exact derivatives: simulate, count, solve, until the path
+stays. What a pipeline waits for at its start and its end holds F and I equally often (1F1B waits (p - 1)(F + I + W),
+ZB-H1 (p - 1)(F + I - W)), so the rates cannot tell F from I: they are taken as equal, 1, and two numbers are fitted
+to four rates.
+"""
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from course_lib.facts.pipeline_bubbles import BUBBLE_RATES, BubbleRates
+from course_lib.pipeline_parallel.actions import Schedule
+from course_lib.pipeline_parallel.dependencies import Walk, walk
+from course_lib.pipeline_parallel.schedules import interleaved_1f1b, one_f_one_b, zb_h1, zb_h2
+from course_lib.pipeline_parallel.simulate import Box, Costs, Simulation, timed
+
+GENERATORS: dict[str, Callable[[int, int, int], Schedule]] = {
+    "1F1B": lambda p, m, v: one_f_one_b(p, m),
+    "1F1B-I": interleaved_1f1b,
+    "ZB-H1": lambda p, m, v: zb_h1(p, m),
+    "ZB-H2": lambda p, m, v: zb_h2(p, m),
+}
+STEPS = 8  # Newton's method; the path usually stays after two or three
+
+
+@dataclass(frozen=True)
+class RelativeCosts:
+    """Times in units of F = I, a rank's layers forward, or backward for the input, for one micro-batch."""
+
+    backward_weight: float
+    p2p: float
+
+
+def fit(published: BubbleRates) -> RelativeCosts:
+    """The costs whose simulated rates come closest to the four published ones at the smallest m."""
+    m = min(published.rates)
+    goal = np.array([published.rates[m][name].value for name in GENERATORS])
+    orders = [order(published, m, name) for name in GENERATORS]
+    costs = np.array([1.0, 0.0])
+    for _ in range(STEPS):
+        rates, slopes = zip(*(with_slope(simulated(*each, RelativeCosts(*costs)), m, costs) for each in orders))
+        change = np.linalg.lstsq(np.array(slopes), goal - np.array(rates), rcond=None)[0]
+        costs = np.maximum(costs + change, 0.0)
+        if np.abs(change).max() < 1e-6:
+            break
+    return RelativeCosts(*map(float, costs))
+
+
+def predict(published: BubbleRates, costs: RelativeCosts) -> dict[tuple[int, str], float]:
+    """The simulated bubble rate for every (m, schedule) of the table that a generator is here for."""
+    return {(m, name): simulated(*order(published, m, name), costs).bubble_of_span
+            for m in published.rates for name in GENERATORS}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published rate beside the predicted one; `fitted`: at the m on which the costs were fitted."""
+
+    model: str
+    m: int
+    schedule: str
+    published: float
+    predicted: float
+    fitted: bool
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """What compare returns; a cell that ends in it shows it as a picture."""
+
+    rows: tuple[Row, ...]
+    costs: dict[str, RelativeCosts]
+
+    @property
+    def largest_deviation(self) -> Row:
+        """Of the rates that nothing was fitted on, the one that is predicted worst."""
+        return max((row for row in self.rows if not row.fitted), key=lambda row: abs(row.predicted - row.published))
+
+    def __repr__(self) -> str:
+        worst, num = self.largest_deviation, sum(not row.fitted for row in self.rows)
+        points = 100 * abs(worst.predicted - worst.published)
+        return (f"{num} published bubble rates of {len(self.costs)} models predicted, at worst {points:.1f} percentage "
+                f"points away ({worst.schedule}, {worst.model}, m = {worst.m})")
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from course_lib.pipeline_parallel.published_picture import png  # matplotlib is slow to import
+
+        return {"text/plain": repr(self), "image/png": png(self)}
+
+
+def compare(tables: Sequence[BubbleRates] = BUBBLE_RATES) -> Comparison:
+    """Fit each model's two costs on its smallest m, predict all its rates. All four models take some seconds."""
+    collecting = gc.isenabled()
+    gc.disable()  # millions of tuples and no circles among them: collecting would double the time
+    try:
+        costs = {published.model: fit(published) for published in tables}
+        rows = [Row(published.model, m, name, published.rates[m][name].value, rate, m == min(published.rates))
+                for published in tables for (m, name), rate in predict(published, costs[published.model]).items()]
+    finally:
+        if collecting:
+            gc.enable()
+    return Comparison(tuple(rows), costs)
+
+
+def order(published: BubbleRates, m: int, name: str) -> tuple[Schedule, Walk]:
+    """A schedule and an order in which it can run, which the costs do not change."""
+    schedule = GENERATORS[name](published.num_ranks, m, published.num_chunks)
+    return schedule, walk(schedule)
+
+
+def simulated(schedule: Schedule, walked: Walk, costs: RelativeCosts) -> Simulation:
+    chunks = len(schedule.stages[0])
+    return timed(schedule, walked, Costs(schedule, 1 / chunks, 1 / chunks, costs.backward_weight / chunks, costs.p2p))
+
+
+def with_slope(simulation: Simulation, m: int, costs: np.ndarray) -> tuple[float, np.ndarray]:
+    """The bubble rate 1 - m (2 + W) / span, and its derivatives by W and p2p."""
+    rank = max(simulation.by_rank, key=lambda boxes: boxes[-1].end - boxes[0].start)
+    chunks = len(simulation.schedule.stages[0])
+    # The way to the rank's first start is in both counts and falls out; the first box itself belongs to the span.
+    counts = counted(simulation.path_to(rank[-1])) - counted(simulation.path_to(rank[0])) + counted(rank[:1])
+    of_span = counts / [chunks, 1]
+    span, computing = simulation.span, m * (2 + costs[0])
+    of_computing = np.array([m, 0])
+    return 1 - computing / span, computing / span**2 * of_span - of_computing / span
+
+
+def counted(path: Sequence[Box]) -> np.ndarray:
+    """How often weight gradients and messages stand on the path."""
+    return np.array([sum(box.action.kind in "BW" for box in path),
+                     sum(box.rank != after.rank for box, after in pairwise(path))])

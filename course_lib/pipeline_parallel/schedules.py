@@ -1,0 +1,206 @@
+"""Schedules that were published, each as a short generator: who does what, in which order.
+
+    p  ranks        m  micro-batches        v  chunks of layers a rank holds        r  a rank
+
+A plain pipeline gives rank r stage r. An interleaved one deals the stages out like cards: rank r holds r, p + r,
+2p + r ... A V goes down the ranks and comes back up: rank r holds stages r and 2p - 1 - r, so that rank 0 has both the
+first layers and the loss. No generator knows what anything costs; `simulate` does. Each takes any p >= 1 and m >= 1:
+where a paper asks for more micro-batches than there are, its order is kept and the absent ones are left out.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
+from inspect import signature
+
+from course_lib.pipeline_parallel.actions import Action, Schedule
+
+
+def counting(generate: Callable[..., Schedule]) -> Callable[..., Schedule]:
+    """Refuse numbers of ranks, micro-batches and chunks that are none."""
+    names = tuple(signature(generate).parameters)
+
+    @wraps(generate)
+    def checked(*args: int, **kwargs: int) -> Schedule:
+        for name, count in (dict(zip(names, args)) | kwargs).items():
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise ValueError(f"{name}={count!r}: expected a whole number of 1 or more")
+        return generate(*args, **kwargs)
+
+    return checked
+
+
+@counting
+def naive(p: int, m: int = 1) -> Schedule:
+    """One micro-batch at a time, down through all ranks and back: one rank works, the others wait."""
+    order = [Action(kind, i) for i in range(m) for kind in "FB"]
+    return plain("naive", p, m, lambda r: order)
+
+
+@counting
+def gpipe(p: int, m: int) -> Schedule:
+    """All forward passes, then all backward passes; m micro-batches in flight.
+
+    Source: Huang et al. 2019, GPipe. There backward takes the last micro-batch first; like today's libraries we keep
+    the order of forward, which costs the same time and memory.
+    """
+    order = [Action(kind, i) for kind in "FB" for i in range(m)]
+    return plain("GPipe", p, m, lambda r: order)
+
+
+@counting
+def one_f_one_b(p: int, m: int) -> Schedule:
+    """As soon as the first micro-batch comes back, forward and backward take turns; min(p - r, m) in flight.
+
+    Source: Narayanan et al. 2021 (PipeDream-Flush, Megatron-LM), section 2.2.1.
+    """
+    forwards, backwards = each("F", m), each("B", m)
+    return plain("1F1B", p, m, lambda r: taking_turns(forwards, backwards, warmup=p - 1 - r))
+
+
+@counting
+def interleaved_1f1b(p: int, m: int, v: int) -> Schedule:
+    """1F1B on v chunks a rank: a bubble of 1/v, v times the messages, more in flight.
+
+    Micro-batches go in groups of p: the group passes a rank's chunk 0, then its chunk 1 and so on. The paper takes
+    multiples of p; here the last group may be smaller (and then leaves gaps).
+    Source: Narayanan et al. 2021, section 2.2.2.
+    """
+    groups = range(0, m, p)
+    forwards = [Action("F", i, c) for g in groups for c in range(v) for i in range(g, g + p)]
+    backwards = [Action("B", i, c) for g in groups for c in reversed(range(v)) for i in range(g, g + p)]
+
+    def order(r: int) -> Iterable[Action]:
+        # Down and up again between chunks of one group, which is why a rank is two forwards ahead of the next one.
+        warmup = 2 * (p - 1 - r) + (v - 1) * p if v > 1 else p - 1 - r
+        return taking_turns(forwards, backwards, warmup)
+
+    return written("interleaved 1F1B", m, [range(r, v * p, p) for r in range(p)], order)
+
+
+@counting
+def zb_h1(p: int, m: int) -> Schedule:
+    """1F1B with backward split: W waits, rank r's for r micro-batches, and fills the gaps at the end.
+
+    A third of 1F1B's bubble when F, I and W take equally long; p in flight on every rank.
+    Source: Qi et al. 2023, Zero Bubble Pipeline Parallelism, section 2.3.
+    """
+    return plain("ZB-H1", p, m, lambda r: delaying_weights(m, ahead=p - 1 - r, lag=r))
+
+
+@counting
+def zb_h2(p: int, m: int) -> Schedule:
+    """ZB-H1 with twice the head start: the first gap is filled with forward passes, 2p - 1 in flight.
+
+    No bubble when F, I and W take equally long, m >= 2p - 1 and the ranks start their next step one after the other.
+    Source: Qi et al. 2023, section 2.3.
+    """
+    return plain("ZB-H2", p, m, lambda r: delaying_weights(m, ahead=2 * (p - 1 - r), lag=2 * r))
+
+
+@counting
+def zb_v(p: int, m: int) -> Schedule:
+    """No bubble at the memory of 1F1B: two chunks in a V, backward split; 2p half-sized activations in flight.
+
+    As ZB-H2 it needs m >= 2p - 1 and ranks that start their next step one after the other.
+    Source: Qi et al. 2023, section 6.
+    """
+    n = max(m, 2 * p - 1)
+
+    def order(r: int) -> Iterator[Action]:
+        f0, f1, i0, i1, w0, w1 = (iter(each(kind, n, c)) for kind in "FIW" for c in (0, 1))
+        yield from in_turns(2 * (p - r) - 1, f0)  # as long as the first micro-batch is on its way down and up the V
+        yield from in_turns(r, f1, f0)
+        yield from in_turns(p - r, f1, i1, w1)  # and until its gradient has come down and up again
+        yield from in_turns(n - 2 * p + r + 1, f0, i0, w0, f1, i1, w1)
+        yield from in_turns(p - r - 1, i0, w0, f1, i1, w1)  # no micro-batch is left to begin
+        yield from in_turns(r, i0, i1)  # others wait for I, nobody for W
+        yield from in_turns(p - r, i0, w0)
+        yield from (*w1, *w0)
+
+    return written("ZB-V", m, v_shape(p), order)
+
+
+@counting
+def dualpipe_v(p: int, m: int) -> Schedule:
+    """Forward of one micro-batch beside backward of another, which hide each other's communication.
+
+    The V half of DualPipe: an F and a B side by side in the main part are what the library overlaps. Backward is split
+    only where a W fills a gap. 2p + 1 half-sized activations in flight; the library asks for m >= 2p.
+    Source: DeepSeek-AI 2024 (DeepSeek-V3 report), section 3.2.1, and its library DualPipe; the V is by Qi et al. 2025.
+    """
+    n = max(m, 2 * p)
+
+    def order(r: int) -> Iterator[Action]:
+        f0, f1 = iter(each("F", n, 0)), iter(each("F", n, 1))
+        backwards = {c: iter(each("B", n, c)) for c in (0, 1)}
+        waiting: deque[Action] = deque()  # weight gradients
+
+        def whole(c: int) -> Action:
+            return next(backwards[c])
+
+        def split(c: int) -> Action:
+            now = next(backwards[c])
+            waiting.append(now._replace(kind="W"))
+            return now._replace(kind="I")
+
+        yield from in_turns(2 * (p - r - 1), f0)
+        yield from in_turns(r + 1, f0, f1)
+        for _ in range(p - r - 1):
+            yield from (split(1), waiting.popleft(), next(f1))
+        for _ in range(n - 2 * p + r + 1):
+            yield from (next(f0), whole(1), next(f1), whole(0))
+        for _ in range(p - r - 1):
+            yield from (whole(1), next(f1), whole(0))
+        for number in range(2 * (r + 1)):  # from the middle on, weights wait
+            yield (whole if number <= r else split)(1 - number % 2)
+        for _ in range(p - r - 1):
+            yield from (waiting.popleft(), split(0))
+        yield from waiting
+
+    return written("DualPipe-V", m, v_shape(p), order)
+
+
+def each(kind: str, m: int, chunk: int = 0) -> list[Action]:
+    """This kind of action for every micro-batch."""
+    return [Action(kind, i, chunk) for i in range(m)]
+
+
+def in_turns(rounds: int, *queues: Iterator[Action]) -> Iterator[Action]:
+    """The next of each queue, `rounds` times."""
+    for _ in range(rounds):
+        for queue in queues:
+            yield next(queue)
+
+
+def taking_turns(forwards: list[Action], backwards: list[Action], warmup: int) -> list[Action]:
+    """`warmup` forwards, then one forward and one backward in turns, then the backwards that are left."""
+    warmup = min(warmup, len(forwards))
+    turns = [action for pair in zip(forwards[warmup:], backwards) for action in pair]
+    return [*forwards[:warmup], *turns, *backwards[len(forwards) - warmup:]]
+
+
+def delaying_weights(m: int, ahead: int, lag: int) -> Iterator[Action]:
+    """`ahead` forwards, then F and I in turns, each W `lag` micro-batches after its I; what is left at the end."""
+    forwards, weights = iter(each("F", m)), iter(each("W", m))
+    yield from in_turns(min(ahead, m), forwards)
+    for i in range(m):
+        yield from in_turns(i + ahead < m, forwards)
+        yield Action("I", i)
+        yield from in_turns(i >= lag, weights)
+    yield from weights
+
+
+def plain(name: str, p: int, m: int, order: Callable[[int], Iterable[Action]]) -> Schedule:
+    """One stage a rank."""
+    return written(name, m, [(r,) for r in range(p)], order)
+
+
+def v_shape(p: int) -> list[Sequence[int]]:
+    return [(r, 2 * p - 1 - r) for r in range(p)]
+
+
+def written(name: str, m: int, stages: Sequence[Sequence[int]], order: Callable[[int], Iterable[Action]]) -> Schedule:
+    """The Schedule in which rank r does `order(r)`, micro-batches from m on left out."""
+    actions = (tuple(action for action in order(r) if action.microbatch < m) for r in range(len(stages)))
+    return Schedule(name, m, tuple(map(tuple, stages)), tuple(actions))

@@ -1,0 +1,175 @@
+"""PipelineSchedule in a real JupyterLab, by keyboard alone: schedules chosen, and one placed action by action."""
+
+import pytest
+
+from tests.browser.lab import THEMES
+from tests.browser.test_widgets import Widget, contrasts
+from tests.browser.test_widgets_data_parallel import outside
+
+pytestmark = pytest.mark.browser
+
+FIRST = "1F1B | p=4 | m=8 | slow=none"
+
+
+@pytest.fixture
+def open_widget(run_cells):
+    """The widget, new, in a notebook that has been run; after that, `commands` in its kernel."""
+
+    def opened(*commands):
+        notebook = run_cells("from course_lib.widgets import PipelineSchedule", "drawn = PipelineSchedule()\ndrawn")
+        for command in commands:
+            notebook.ask(command)
+        return Widget(notebook, 0)
+
+    return opened
+
+
+def lanes(widget):
+    return widget.root.locator(".picture")
+
+
+def by_hand(widget, option="draw"):
+    widget.control("schedule").focus()
+    widget.page.keyboard.type(option)
+    lanes(widget).and_(widget.page.locator("[tabindex]")).wait_for()
+    lanes(widget).focus()
+
+
+def test_schedule_ranks_micro_batches_and_a_slow_rank_are_set_by_keyboard_and_the_headline_follows(open_widget):
+    widget = open_widget()
+    widget.wait_for(FIRST)
+    assert widget.headline() == "27% idle: 1.1 of your 4 ranks are paid for and wait"
+    assert {"4 in flight", "3 in flight", "2 in flight", "1 in flight"} <= set(widget.texts())
+    widget.press("ranks", "Home")
+    widget.wait_for("1F1B | p=2 | m=8 | slow=none")
+    widget.control("schedule").focus()
+    widget.page.keyboard.type("interleaved 1F1B, v = 3")
+    widget.wait_for("interleaved 1F1B, v=3 | p=2 | m=8 | slow=none")
+    widget.press("micro-batches", "ArrowLeft")
+    widget.wait_for("interleaved 1F1B, v=3 | p=2 | m=7 | slow=none")
+    widget.control("schedule").focus()
+    widget.page.keyboard.type("ZB-V")
+    widget.wait_for("ZB-V | p=2 | m=7 | slow=none")
+    assert "lighter: later chunk" in " ".join(widget.texts())
+    widget.press("slow rank", "End")
+    widget.wait_for("ZB-V | p=2 | m=7 | slow=rank 1")
+    assert widget.control("slow rank").get_attribute("aria-valuetext") == "1, twice as long"
+    widget.press("ranks", "End")
+    widget.wait_for("ZB-V | p=8 | m=7 | slow=rank 1")
+    widget.press("micro-batches", "End")
+    widget.wait_for("ZB-V | p=8 | m=32 | slow=rank 1")
+    assert outside(widget) == []
+    widget.press("slow rank", "End")
+    widget.wait_for("ZB-V | p=8 | m=32 | slow=rank 7")
+    widget.press("ranks", "Home")  # there is no rank 7 any more
+    widget.wait_for("ZB-V | p=2 | m=32 | slow=none")
+    assert widget.notebook.console_errors == []
+
+
+def test_a_schedule_is_drawn_by_keyboard_judged_as_it_grows_and_handed_to_python(open_widget):
+    widget = open_widget("drawn.p, drawn.m = 2, 2")
+    widget.wait_for("1F1B | p=2 | m=2 | slow=none")
+    by_hand(widget)
+    widget.wait_for("by hand | p=2 | m=2 | slow=none |  /  | cursor 0:0")
+    assert widget.headline() == "Place the first action"
+    assert widget.root.locator("svg .here").is_visible()  # the cursor
+    widget.page.keyboard.type("ffb")
+    widget.wait_for("by hand | p=2 | m=2 | slow=none | F0 F1 B0 /  | cursor 0:3")
+    assert widget.headline() == "Legal so far, not complete: 3 actions placed"
+    widget.page.keyboard.press("ArrowDown")
+    widget.page.keyboard.type("w")
+    widget.wait_for("by hand | p=2 | m=2 | slow=none | F0 F1 B0 / W0 | cursor 1:1")
+    assert widget.headline() == "This cannot run: rank 1: W0 stands before I0, but needs its gradient"
+    widget.page.keyboard.press("Backspace")
+    widget.page.keyboard.type("fbfb")
+    widget.page.keyboard.press("ArrowUp")
+    widget.page.keyboard.type("b")
+    widget.wait_for("by hand | p=2 | m=2 | slow=none | F0 F1 B0 B1 / F0 B0 F1 B1 | cursor 0:4")
+    assert widget.headline() == "It runs, 33% idle: 0.7 of your 2 ranks are paid for and wait"
+    assert "yours" in widget.texts()
+    asked = "from course_lib.pipeline_parallel import one_f_one_b; print(drawn.schedule.actions == one_f_one_b(2, 2)"
+    assert widget.notebook.ask(f"{asked}.actions)") == "True\n"
+    assert widget.notebook.console_errors == []
+
+
+def test_the_cursor_moves_between_actions_and_what_is_placed_there_pushes_the_rest_back(open_widget):
+    widget = open_widget("drawn.p, drawn.m = 2, 2")
+    by_hand(widget, "change")
+    widget.wait_for("by hand | p=2 | m=2 | slow=none | F0 F1 B0 B1 / F0 B0 F1 B1 | cursor 0:4")
+    for key in ("Home", "ArrowRight", "ArrowRight", "Backspace"):
+        widget.page.keyboard.press(key)
+    widget.wait_for("by hand | p=2 | m=2 | slow=none | F0 B0 B1 / F0 B0 F1 B1 | cursor 0:1")
+    widget.page.keyboard.press("ArrowRight")
+    widget.page.keyboard.type("f")
+    widget.wait_for("by hand | p=2 | m=2 | slow=none | F0 B0 F1 B1 / F0 B0 F1 B1 | cursor 0:3")
+    assert widget.headline().startswith("It runs, 50% idle")
+    assert lanes(widget).get_attribute("aria-label").startswith("rank 0, after F1; arrow keys move")
+    widget.control("take away").focus()
+    widget.page.keyboard.press("Enter")
+    widget.control("place backward for the input").click()
+    widget.wait_for("by hand | p=2 | m=2 | slow=none | F0 B0 I0 B1 / F0 B0 F1 B1 | cursor 0:3")
+    assert "B0 and I0: a backward is either whole (B) or split (I and W)" in widget.headline()
+    widget.root.locator("[data-place='1:2']").first.click()
+    widget.root.locator("svg[data-key$='cursor 1:2']").wait_for()
+    widget.control("schedule").focus()
+    widget.page.keyboard.type("GP")
+    widget.wait_for("GPipe | p=2 | m=2 | slow=none")
+    assert lanes(widget).get_attribute("tabindex") is None
+    assert widget.notebook.console_errors == []
+
+
+def test_a_schedule_set_in_python_is_shown_and_can_be_changed_chunk_by_chunk(open_widget):
+    widget = open_widget("from course_lib.pipeline_parallel import zb_v\ndrawn.schedule = zb_v(2, 1)")
+    start = "by hand | p=2 | m=1 | slow=none | "
+    widget.wait_for(f"{start}F0 F0.1 I0.1 W0.1 I0 W0 / F0 F0.1 I0.1 W0.1 I0 W0 | cursor 0:0")
+    lanes(widget).focus()
+    for key in ("End", "Backspace", "Backspace", "Backspace"):
+        widget.page.keyboard.press(key)
+    widget.page.keyboard.type("1wiw0w")  # W0.1 anew; I0.1 and W0.1 stand there already
+    widget.wait_for(f"{start}F0 F0.1 I0.1 W0.1 W0 / F0 F0.1 I0.1 W0.1 I0 W0 | cursor 0:5")
+    assert widget.headline().startswith("This cannot run: rank 0: W0 stands before I0")
+    assert widget.notebook.console_errors == []
+
+
+def test_every_control_is_reached_by_tab_has_a_name_and_keeps_its_keys_from_jupyterlab(open_widget):
+    widget = open_widget()
+    widget.wait_for(FIRST)
+    assert tabbed(widget, "schedule", 4) == ["schedule", "ranks", "micro-batches", "slow rank"]
+    by_hand(widget)
+    widget.root.locator("svg[data-key$='cursor 0:0']").wait_for()
+    names = tabbed(widget, "schedule", 7)
+    assert names[:6] == ["schedule", "place forward", "place backward", "place backward for the input",
+                         "place backward for the weights", "take away"]
+    assert names[6].startswith("rank 0, at the start; arrow keys move")
+    assert widget.root.get_by_role("img").get_attribute("aria-label").startswith(widget.headline())
+    assert widget.root.locator(".headline").get_attribute("aria-live") == "polite"
+
+
+def tabbed(widget, first, number):
+    """The names of what Tab reaches, the first included."""
+    widget.control(first).focus()
+    reached = []
+    for _ in range(number):
+        reached.append(widget.page.evaluate("document.activeElement.getAttribute('aria-label')"))
+        assert widget.page.evaluate("'lmSuppressShortcuts' in document.activeElement.dataset")
+        widget.page.keyboard.press("Tab")
+    return reached
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_words_can_be_told_from_the_background_in_both_themes_and_stay_inside_the_picture(open_widget, theme):
+    widget = open_widget()
+    widget.notebook.change_theme(theme)
+    looks = {"chosen": "pass", "v": "drawn.order = 'ZB-V'",
+             "hand": "drawn.order, drawn.p, drawn.m, drawn.placed = 'by hand', 3, 4, "
+                     "[['F0', 'F1', 'B0'], ['F0', 'W0', 'F1'], ['F0', 'B0']]"}
+    for name, command in looks.items():
+        widget.notebook.ask(command)
+        if name == "hand":
+            widget.root.locator("svg[data-key$='| F0 F1 B0 / F0 W0 F1 / F0 B0 | cursor 0:0']").wait_for()
+        elif name == "v":
+            widget.wait_for(FIRST.replace("1F1B", "ZB-V"))
+        widget.photograph(f"pipeline_{name}_{theme}")
+        assert min(contrasts(widget)) >= 4.5
+        assert outside(widget) == []
+    assert widget.notebook.console_errors == []

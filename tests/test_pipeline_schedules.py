@@ -1,0 +1,231 @@
+"""Every published schedule is legal and holds what its paper says; everything illegal is refused in words."""
+
+from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course_lib.pipeline_parallel import (
+    Action,
+    InvalidSchedule,
+    Schedule,
+    dualpipe_v,
+    findings,
+    gpipe,
+    interleaved_1f1b,
+    naive,
+    one_f_one_b,
+    validate,
+    zb_h1,
+    zb_h2,
+    zb_v,
+)
+
+PLAIN = (naive, gpipe, one_f_one_b, zb_h1, zb_h2, zb_v, dualpipe_v)
+
+shapes = st.tuples(st.integers(1, 5), st.integers(1, 12))
+schedules = st.one_of(
+    st.builds(lambda generate, shape: generate(*shape), st.sampled_from(PLAIN), shapes),
+    st.builds(lambda shape, v: interleaved_1f1b(*shape, v), shapes, st.integers(1, 4)),
+)
+derandomized = settings(max_examples=80, deadline=None, derandomize=True, database=None)
+
+
+def changed(schedule: Schedule, rank: int, actions: list[Action]) -> Schedule:
+    lanes = list(schedule.actions)
+    lanes[rank] = tuple(actions)
+    return replace(schedule, actions=tuple(lanes))
+
+
+def can_run(schedule: Schedule) -> bool:
+    """Whether the dependencies, written down a second time, and the orders of the ranks have no circle."""
+    last = schedule.num_stages - 1
+    graph: dict[tuple, set[tuple]] = {}
+    for rank, actions in enumerate(schedule.actions):
+        before = None
+        for kind, i, chunk in actions:
+            stage = schedule.stages[rank][chunk]
+            whole = {"F": ("F", i, stage), "B": ("back", i, stage), "I": ("back", i, stage), "W": ("W", i, stage)}[kind]
+            graph[whole] = {before} if before else set()
+            if kind == "F" and stage > 0:
+                graph[whole].add(("F", i, stage - 1))
+            if kind in "BI":
+                graph[whole] |= {("F", i, stage)} | ({("back", i, stage + 1)} if stage < last else set())
+            if kind == "W":
+                graph[whole].add(("back", i, stage))
+            before = whole
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError:
+        return False
+    return True
+
+
+@derandomized
+@given(schedules)
+def test_every_generated_schedule_is_legal(schedule):
+    validate(schedule)
+    assert can_run(schedule)
+
+
+@derandomized
+@given(schedules, st.data())
+def test_every_schedule_without_one_of_its_actions_is_refused(schedule, data):
+    rank = data.draw(st.integers(0, schedule.num_ranks - 1))
+    actions = list(schedule.actions[rank])
+    gone = actions.pop(data.draw(st.integers(0, len(actions) - 1)))
+    with pytest.raises(ValueError, match=rf"rank {rank}: .*{gone}"):
+        validate(changed(schedule, rank, actions))
+
+
+@derandomized
+@given(schedules, st.data())
+def test_a_swap_of_two_actions_is_refused_exactly_where_it_breaks_a_dependency(schedule, data):
+    rank = data.draw(st.integers(0, schedule.num_ranks - 1))
+    actions = list(schedule.actions[rank])
+    places = st.integers(0, len(actions) - 1)
+    one, two = data.draw(places), data.draw(places)
+    actions[one], actions[two] = actions[two], actions[one]
+    swapped = changed(schedule, rank, actions)
+    if can_run(swapped):
+        validate(swapped)
+    else:
+        with pytest.raises(ValueError, match="needs its|deadlock"):
+            validate(swapped)
+
+
+@pytest.mark.parametrize("p, m", [(2, 2), (3, 6), (4, 8), (4, 9)])
+def test_gpipe_goes_forward_with_all_micro_batches_first(p, m):
+    for actions in gpipe(p, m).actions:
+        assert [action.kind for action in actions] == ["F"] * m + ["B"] * m
+
+
+def test_1f1b_on_four_ranks_is_the_figure_of_the_paper():
+    told = [" ".join(map(str, actions)) for actions in one_f_one_b(4, 8).actions]
+    assert told == ["F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7",
+                    "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7",
+                    "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7",
+                    "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7"]
+
+
+def test_with_one_chunk_interleaving_is_1f1b():
+    assert interleaved_1f1b(4, 8, 1).actions == one_f_one_b(4, 8).actions
+
+
+def test_an_interleaved_rank_holds_every_pth_stage_and_a_v_comes_back():
+    assert interleaved_1f1b(2, 4, 3).stages == ((0, 2, 4), (1, 3, 5))
+    assert zb_v(3, 6).stages == dualpipe_v(3, 6).stages == ((0, 5), (1, 4), (2, 3))
+    assert zb_v(3, 6).where(5) == (0, 1)
+
+
+def test_fewer_micro_batches_than_the_paper_asks_for_leave_the_order_as_it_is():
+    few, many = interleaved_1f1b(4, 6, 2), interleaved_1f1b(4, 8, 2)
+    assert few.actions == tuple(tuple(action for action in lane if action.microbatch < 6) for lane in many.actions)
+    assert dualpipe_v(4, 3).num_microbatches == 3
+
+
+@pytest.mark.parametrize("generate", PLAIN)
+def test_no_ranks_and_no_micro_batches_are_refused(generate):
+    for p, m, said in [(0, 4, "p=0"), (4, 0, "m=0"), (2, 1.5, "m=1.5"), (True, 2, "p=True")]:
+        with pytest.raises(ValueError, match=said):
+            generate(p, m)
+
+
+def test_no_chunks_are_refused():
+    with pytest.raises(ValueError, match="v=0: expected a whole number of 1 or more"):
+        interleaved_1f1b(4, 4, 0)
+
+
+def broken(*lanes: str, m: int = 2, stages: tuple = ((0,), (1,))) -> Schedule:
+    """Two ranks that do what the strings say: "F0 B0"."""
+    return Schedule("by hand", m, stages, tuple(
+        tuple(Action(each[0], int(each[1]), int(each[3:] or 0)) for each in lane.split()) for lane in lanes))
+
+
+@pytest.mark.parametrize("schedule, said", [
+    (broken("F0 B0 F1 B1", "F0 F0 B0 F1 B1"), "rank 1: F0 stands there twice"),
+    (broken("F0 B0 F1 B1", "F0 B0 I1 F1 W1"), "rank 1: I1 stands before F1, but needs its activations"),
+    (broken("F0 B0 F1 B1", "F0 B0 F1 W1 I1"), "rank 1: W1 stands before I1, but needs its gradient"),
+    (broken("F0 B0 F1 B1", "F0 B0 F1 I1 B1 W1"), "rank 1: B1 and I1 and W1: a backward is either whole"),
+    (broken("F0 B0 F1 B1", "F0 B0 F1 I1"), "rank 1: W1 is missing, I1 is only half of backward"),
+    (broken("F0 B0 F1 B1", "F0 B0 F1"), "rank 1: B1 is missing, or I1 and W1"),
+    (broken("F0 B0 F1 B1", "F0 B0 F1 B1 F2"), "there are only micro-batches 0 to 1"),
+    (broken("F0 B0 F1 B1", "F0 B0 F1 B1 F1.1"), "the rank has 1 chunk, counted from 0"),
+    (broken("F0 B0 F1 B1", "F0 B0 F1 B1 X1"), "'X' in .* is no kind of action: expected one of F, B, I, W"),
+    (broken("F0 B0 F1 B1", "F0 B0 F1 B1", stages=((0,), (2,))), "stage 1 lies on no rank"),
+    (broken("F0 B0 F1 B1", "F0 B0 F1 B1", stages=((0, 1), (1,))), "stage 1 lies on 2 ranks"),
+    (broken("F0 B0 F1 B1", "F0 B0 F1 B1", stages=((0,), ())), "rank 1 holds no stage"),
+    (broken("F0 B0 F1 B1", stages=((0,), (1,))), "2 ranks have stages, but 1 have actions"),
+    (broken("F0 B0", "F0 B0", m=0), "num_microbatches=0"),
+    (Schedule("none", 2, (), ()), "there are no ranks"),
+    (replace(broken("F0 B0", "F0 B0", m=1), actions=((("F", 0, 0),), ())), "is no action: expected Action"),
+])
+def test_what_is_illegal_is_said_in_words(schedule, said):
+    with pytest.raises(InvalidSchedule, match=said) as caught:
+        validate(schedule)
+    assert all(str(finding) for finding in caught.value.findings)
+
+
+def test_what_is_no_schedule_is_refused():
+    with pytest.raises(ValueError, match="'GPipe' is no schedule: expected a Schedule, such as gpipe"):
+        validate("GPipe")
+
+
+def test_a_deadlock_is_named_by_the_actions_that_wait_for_each_other():
+    crossed = broken("F0 B0 F1 B1", "F1 F0 B0 B1")
+    with pytest.raises(ValueError, match="deadlock: rank 0 cannot start B0 before rank 1 has done B0; "
+                                         "rank 1 cannot start F1 before rank 0 has done F1"):
+        validate(crossed)
+
+
+def test_a_backward_down_the_v_before_the_way_up_is_refused():
+    schedule = broken("F0 B0.1 F0.1 B0", m=1, stages=((0, 1),))
+    with pytest.raises(ValueError, match="rank 0: B0.1 stands before F0.1"):
+        validate(schedule)
+
+
+def test_too_many_in_flight_is_refused_where_a_limit_is_set():
+    validate(one_f_one_b(4, 8), max_in_flight=4)
+    validate(one_f_one_b(4, 8), max_in_flight=[4, 3, 2, 1])
+    with pytest.raises(ValueError, match="rank 0: F4 makes 5 activations in flight, 8 at the peak; at most 4 may be"):
+        validate(gpipe(4, 8), max_in_flight=4)
+    with pytest.raises(ValueError, match="max_in_flight has 2 numbers: expected one, or one for each of 4 ranks"):
+        validate(gpipe(4, 8), max_in_flight=[4, 4])
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 5])
+def test_gpipe_and_the_naive_pipeline_could_do_with_sends_that_block(p):
+    for generate in (naive, gpipe):
+        validate(generate(p, 2 * p), buffered=False)
+
+
+@pytest.mark.parametrize("p", [2, 3, 5])
+def test_all_others_have_ranks_that_both_send_first_were_sends_to_block(p):
+    for schedule in (*(generate(p, 2 * p) for generate in PLAIN[2:]), interleaved_1f1b(p, 2 * p, 2)):
+        validate(schedule)
+        with pytest.raises(ValueError, match="deadlock if sends block: rank .* sends"):
+            validate(schedule, buffered=False)
+
+
+def test_two_ranks_that_both_send_first_are_named_with_what_they_send():
+    with pytest.raises(ValueError, match="rank 0 has done F1 and sends the activations of micro-batch 1 to rank 1; "
+                                         "rank 1 has done B0 and sends the gradient of micro-batch 0 to rank 0"):
+        validate(one_f_one_b(2, 4), buffered=False)
+
+
+def test_the_message_shows_a_few_findings_and_says_how_many_are_left():
+    empty = replace(gpipe(2, 8), actions=((), ()))
+    with pytest.raises(InvalidSchedule) as caught:
+        validate(empty)
+    assert len(caught.value.findings) == 2 * 8 * 2 and str(caught.value).endswith("and 26 more")
+
+
+def test_in_a_schedule_still_being_written_nothing_is_missing_yet():
+    assert findings(broken("F0", ""), finished=False) == []
+    assert findings(broken("F0 F1 B0", "F0"), finished=False) == []  # B0 of rank 1 may still come
+    (found,) = findings(broken("F0", "B0"), finished=False)  # F0 of rank 1 would come too late
+    assert (found.rank, found.position) == (1, 0) and "B0 stands before F0" in found.text
+    (found,) = findings(broken("F0 B0 F1", "F1 F0"), finished=False)  # and so would B0 of rank 1
+    assert "deadlock: rank 0 cannot start B0 before rank 1 has done B0; rank 1 cannot start F1" in found.text
