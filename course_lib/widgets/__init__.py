@@ -11,6 +11,7 @@
     collective_explorer.py, .js  CollectiveExplorer: every collective as a grid of ranks and chunks
     bucket_overlap.py, .js  BucketOverlap: how much communication is hidden behind backward; overlap_model.py simulates
     stragglers.py, .js      Stragglers: one slow rank, and who waits for it; straggler_model.py simulates
+    zero_memory.py, .js     ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
 
 Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
 """
@@ -28,6 +29,7 @@ _HOME = {
     "HoldingsPicture": "holdings_picture",
     "RingAllReduce": "ring",
     "Stragglers": "stragglers",
+    "ZeroMemory": "zero_memory",
     "labelled": "holdings",
     "who_holds_what": "holdings_picture",
 }
@@ -42,6 +44,7 @@ __all__ = [
     "HoldingsPicture",
     "RingAllReduce",
     "Stragglers",
+    "ZeroMemory",
     "labelled",
     "who_holds_what",
 ]
