@@ -22,11 +22,11 @@ COUNTS = [2**k for k in range(13)]  # what the slider offers; Python takes any n
 MODELS = [model.name for model in facts.MODELS]
 RECIPES: dict[str, tuple[str, str, bool]] = {  # -> precision and optimiser of zero.memory, offload
     "bf16 over fp32 master, Adam": ("mixed", "adam", False),
-    "the same, state on the host": ("mixed", "adam", True),
+    "bf16 over fp32 master, Adam on the host": ("mixed", "adam", True),
     "bf16 over fp32 master, SGD with momentum": ("mixed", "sgd with momentum", False),
     "bf16 with fp32 gradients, Adam": ("mixed, fp32 gradients", "adam", False),
     "fp32, Adam": ("fp32", "adam", False),
-    "fp32, Adam, state on the host": ("fp32", "adam", True),
+    "fp32, Adam on the host": ("fp32", "adam", True),
     "bf16 alone, Adam": ("pure 16-bit", "adam", False),
 }
 COLOURS = {"parameters": BLUE, "gradients": ORANGE, "optimizer state": TEAL, "on the host": GREY}

@@ -28,7 +28,7 @@ def test_model_devices_stage_and_recipe_are_chosen_by_keyboard_and_the_gpus_foll
     assert "✓ from 48 devices on" in zero.texts()
     for control, typed, key in (("stage", "ZeRO-3", f"Llama 3 70B n=64 stage=3 {MIXED}"),
                                 ("model", "GPT-3", f"GPT-3 n=64 stage=3 {MIXED}"),
-                                ("recipe", "the same", "GPT-3 n=64 stage=3 the same, state on the host")):
+                                ("recipe", f"{MIXED} on", f"GPT-3 n=64 stage=3 {MIXED} on the host")):
         zero.control(control).focus()
         zero.page.keyboard.type(typed)
         zero.wait_for(key)
@@ -65,7 +65,7 @@ def test_every_control_is_reached_by_tab_has_a_name_and_keeps_its_keys_from_jupy
 def test_words_can_be_told_from_the_background_in_both_themes_and_stay_inside_the_picture(open_zero, theme):
     zero = open_zero()
     zero.notebook.change_theme(theme)
-    for recipe in (MIXED, "the same, state on the host"):
+    for recipe in (MIXED, f"{MIXED} on the host"):
         zero.notebook.ask(f"zero.recipe = {recipe!r}")
         zero.wait_for(f"Llama 3 70B n=32 stage=2 {recipe}")
         zero.photograph(f"zero_memory_{theme}{'_host' if recipe != MIXED else ''}")
