@@ -1,0 +1,115 @@
+"""The two halves of an all-reduce, begun now and finished later, so that something else can happen in between.
+
+    n ranks, r this one      flat (n S,): one block of S numbers for each rank      M its bytes
+
+reduce-scatter   everyone sends block j straight to rank j, and adds up what arrives for its own block
+all-gather       everyone sends its own block to all others
+
+Both send (n-1)/n M, as chapter 2's rings do, but no message waits for another one: all of them can be under way while
+backward computes, and nothing has to be done before the end but waiting. What arrives in 16 bits is added in 32.
+NCCL has its own way to do both in the background, which is taken there.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.collectives.messages import Member
+
+# torch 2.13 has new names for the same two functions
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+def start_all_gather(flat: Tensor, me: Member, tag: int) -> Callable[[], None]:
+    """Begin to fill `flat` (n S,), in which block r is there already. The function returned waits until it is full.
+
+    `tag` keeps exchanges apart that are under way at the same time: the same on all ranks, one at a time each.
+    """
+    blocks = flat.chunk(me.n)
+    if me.n == 1 or not flat.numel():
+        return lambda: None
+    if dist.get_backend(me.group) != "gloo":
+        work = _all_gather(flat, blocks[me.r].clone(), group=me.group, async_op=True)
+        return lambda: (work.wait(), None)[1]
+    on_host = [block if block.is_cpu else torch.empty_like(block, device="cpu") for block in blocks]
+    if not flat.is_cpu:
+        on_host[me.r].copy_(blocks[me.r])
+    works = []
+    for place in others(me):
+        works.append(dist.irecv(on_host[place], group=me.group, group_src=place, tag=tag))
+        works.append(dist.isend(on_host[me.r], group=me.group, group_dst=place, tag=tag))
+
+    def finish() -> None:
+        for work in works:
+            work.wait()
+        if not flat.is_cpu:
+            for place in others(me):
+                blocks[place].copy_(on_host[place])
+
+    return finish
+
+
+def start_reduce_scatter(flat: Tensor, me: Member, tag: int) -> Callable[[Tensor], None]:
+    """Begin to average block r of `flat` (n S,) over the ranks. `flat` is ours until the end, and its block r changes.
+
+    The function returned waits, and writes the average into its argument, a tensor (S,) of the dtype to add in, which
+    may be block r itself.
+    """
+    blocks = flat.chunk(me.n)
+    mine = blocks[me.r]
+    if me.n == 1 or not flat.numel():
+        return lambda out: (out.copy_(mine), None)[1]
+    if dist.get_backend(me.group) != "gloo":
+        average = torch.empty_like(mine)
+        work = _reduce_scatter(average, flat, op=dist.ReduceOp.AVG, group=me.group, async_op=True)
+        return lambda out: (work.wait(), out.copy_(average), None)[2]
+    outgoing = [block.cpu() for block in blocks]  # the very same memory on the CPU
+    incoming = [torch.empty_like(outgoing[me.r]) for _ in others(me)]
+    receives, sends = [], []
+    for place, block in zip(others(me), incoming):
+        receives.append(dist.irecv(block, group=me.group, group_src=place, tag=tag))
+        sends.append(dist.isend(outgoing[place], group=me.group, group_dst=place, tag=tag))
+
+    def finish(out: Tensor) -> None:
+        total = outgoing[me.r].to(out.dtype)  # in place where the dtype is the same
+        while receives:
+            receives.pop(0).wait()
+            total.add_(incoming.pop(0))  # popped: its memory is free at once
+        torch.mul(total, 1 / me.n, out=total)
+        out.copy_(total)
+        for work in sends:
+            work.wait()
+
+    return finish
+
+
+def others(me: Member) -> list[int]:
+    """All places but this one, beginning at the right neighbour: not all of them begin with place 0."""
+    return [(me.r + step) % me.n for step in range(1, me.n)]
+
+
+# A gradient that is not there
+
+def mark_missing(part: Tensor) -> None:
+    """Minus zeros: "no gradient here". Whatever is added to them wins, and only minus zeros add up to minus zeros."""
+    part.fill_(-0.0)
+
+
+def take_gradient(gradient: Tensor, part: Tensor) -> None:
+    """Copy `gradient` into `part`, every minus zero as a zero: one pass over it, like any copy."""
+    torch.add(gradient, 0.0, out=part)
+
+
+def is_missing(part: Tensor) -> bool:
+    """Whether no rank had this gradient. AdamW must leave such a parameter alone, and decay one with zeros.
+
+    Every owner of a piece can say so by itself, without a further message.
+    """
+    return bool(part.numel()) and begins_missing(part[:1]) and begins_missing(part)
+
+
+def begins_missing(part: Tensor) -> bool:
+    return bool(((part == 0) & part.signbit()).all())

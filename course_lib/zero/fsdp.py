@@ -1,0 +1,261 @@
+"""FullyShardedDataParallel: stage 3. Every rank keeps one n-th of each parameter, and has it whole only while needed.
+
+    forward    of a unit: gather its parameters, compute, free them       all-gather       (n-1)/n M
+    backward   gather them again, compute, free them,                     all-gather       (n-1)/n M
+               average the gradients, of which the own n-th is kept       reduce-scatter   (n-1)/n M
+
+Half as much again as data parallelism, for memory that shrinks with n. While one unit computes, the parameters of the
+next are on their way, and the gradients of the last.
+
+Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", and torch's fully_shard.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Variable
+from torch.utils._pytree import tree_map
+
+from course_lib.collectives.messages import member
+from course_lib.zero import checks, full_state
+from course_lib.zero.norms import clip, total_norm
+from course_lib.zero.partition import cut_into_units, tensors_in
+from course_lib.zero.replicated import Replicated
+from course_lib.zero.units import Unit
+
+ShouldShard = Callable[[str, nn.Module], bool]
+
+
+class FullyShardedDataParallel(nn.Module):
+    """`module` on every rank of `group` (None: the world), each parameter cut in n. Train it as one would without.
+
+        model = FullyShardedDataParallel(GPT(config))
+        optimizer = AdamW(model.parameters())       after, not before: these are the shards
+
+    Rank 0's parameters and buffers are used, its buffers again before each forward pass in training mode. Parameters
+    keep their names, flat and an n-th as long; .grad of each is the average over the ranks when backward returns.
+
+    should_shard(name, module) says which modules are units, gathered and freed as one; a parameter belongs to the
+    innermost unit around all places where it is used. Default: the children of each ModuleList, blocks usually, and
+    the whole ("") takes the rest. A parameter that lies in no unit is replicated, its gradient averaged.
+
+    compute_dtype: what parameters and floating-point inputs are while they compute, and gradients when they are sent;
+    the shards, which the optimiser steps on, keep their dtype. reshard_after_forward=False keeps a unit from forward to
+    backward: a third less is sent. prefetch: units gathered ahead. offload: shards live on the host, and so does what
+    an optimiser keeps about them.
+
+    Every rank calls forward and backward as often as the others, and its units in the same order.
+    """
+
+    def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None,
+                 should_shard: ShouldShard | None = None, compute_dtype: torch.dtype | None = None,
+                 reshard_after_forward: bool = True, prefetch: int = 1, offload: bool = False) -> None:
+        super().__init__()
+        checks.require_shardable(module, should_shard, compute_dtype, prefetch)
+        self.module, self.member = module, member(group)
+        self.compute_dtype, self.reshard_after_forward, self.prefetch = compute_dtype, reshard_after_forward, prefetch
+        checks.require_same_everywhere([(tensor, name) for name, tensor in (*module.named_parameters(),
+                                                                            *module.named_buffers())], self.member)
+        checks.broadcast([*module.parameters(), *module.buffers()], self.member)
+        self.units, rest = cut_into_units(module, should_shard, self.member, compute_dtype, offload)
+        self.replicated = Replicated(rest, self.member)
+        self.forward_order: list[Unit] = list(self.units)  # a guess until a forward pass has shown it
+        self.seen: list[Unit] = []  # in the forward pass that runs, or has run
+        self.in_backward = False
+        for unit in self.units:
+            unit.module.register_forward_pre_hook(self._hook(self._before_forward, unit), prepend=True,
+                                                  with_kwargs=True)
+            unit.module.register_forward_hook(self._hook(self._after_forward, unit))
+
+    @staticmethod
+    def _hook(method: Callable, unit: Unit) -> Callable:
+        return lambda module, *arguments: method(unit, *arguments)
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Those of `module`."""
+        if not self._inside_backward():
+            self._begin()
+        outputs = self.module(*inputs, **named)
+        if not self._inside_backward():
+            self._end_of_forward(outputs)
+        return outputs
+
+    def _begin(self) -> None:
+        if self.in_backward:
+            raise RuntimeError("the last backward pass raised when messages were under way, so this rank is out of step "
+                               "with the others: expected a new FullyShardedDataParallel on all ranks")
+        for unit in self.units:  # a forward pass that raised may have left something
+            if unit.arriving or unit.gathered and self.reshard_after_forward:
+                unit.free()
+                unit.show_sharded()
+        self.seen = []
+        if self.module.training:
+            checks.broadcast(list(self.module.buffers()), self.member)
+
+    def _end_of_forward(self, outputs: Any) -> None:
+        self.forward_order = list(self.seen) or self.forward_order
+        for unit in self.units:
+            if unit.arriving:
+                unit.free()  # gathered ahead, and not used
+        for tensor in tensors_in(outputs):
+            if tensor.requires_grad and tensor.grad_fn is not None:
+                tensor.register_hook(lambda _: self._backward_begins())
+
+    # Forward
+
+    def _before_forward(self, unit: Unit, inputs: tuple, named: dict) -> tuple[tuple, dict]:
+        unit.gather()
+        unit.show_whole()
+        if not self._inside_backward():
+            self.seen.append(unit)
+            self._gather_ahead(self._after(unit, self.forward_order))
+        if self.compute_dtype is not None:
+            inputs, named = tree_map(self._to_compute_dtype, (inputs, named))
+        if torch.is_grad_enabled():
+            inputs, named = WhenGradientsLeave.around(lambda: self._after_backward(unit), inputs, named)
+        return inputs, named
+
+    def _after_forward(self, unit: Unit, inputs: tuple, outputs: Any) -> None:
+        unit.show_sharded()
+        if self._inside_backward():  # recomputed, by torch.utils.checkpoint
+            if unit.in_backward:
+                unit.show_whole()
+            else:
+                unit.free()
+            return
+        leaving = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
+        for tensor in leaving:
+            tensor.register_hook(lambda _: self._before_backward(unit))
+        unit.uses += bool(leaving)
+        if self.reshard_after_forward or not leaving:
+            unit.free()
+
+    def _to_compute_dtype(self, value: Any) -> Any:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return value.to(self.compute_dtype)
+        return value
+
+    # Backward
+
+    def _inside_backward(self) -> bool:
+        return torch._C._current_graph_task_id() != -1
+
+    def _backward_begins(self) -> None:
+        if not self.in_backward:
+            self.in_backward = True
+            for unit in self.units:
+                unit.reduced = False
+            Variable._execution_engine.queue_callback(self._backward_ends)
+
+    def _before_backward(self, unit: Unit) -> None:
+        """The first gradient of one of the unit's outputs is there, and autograd is about to go through the unit."""
+        self._backward_begins()
+        if not unit.in_backward:
+            unit.in_backward = True
+            with torch.no_grad():
+                unit.gather()
+            unit.show_whole()
+            self._gather_ahead(self._after(unit, self.forward_order[::-1]))
+
+    def _after_backward(self, unit: Unit) -> None:
+        """The gradients of the unit's inputs are there: autograd has gone through the unit, and needs it no more."""
+        unit.uses -= 1
+        if unit.uses <= 0:
+            self._leave(unit)
+
+    @torch.no_grad()
+    def _leave(self, unit: Unit) -> None:
+        unit.in_backward, unit.uses, unit.reduced = False, 0, True
+        unit.show_sharded()
+        unit.free()
+        for earlier in self.units:
+            earlier.finish_reduce()  # one at a time is under way
+        unit.start_reduce()
+
+    @torch.no_grad()
+    def _backward_ends(self) -> None:
+        """The units that autograd never left, the first one since its inputs are tokens, and those it never reached."""
+        for unit in reversed(self.units):
+            if unit.in_backward or unit.uses or not unit.reduced:
+                self._leave(unit)
+        for unit in self.units:
+            unit.finish_reduce()
+            if unit.gathered or unit.arriving:
+                unit.free()
+        self.replicated.average_gradients()
+        self.in_backward = False
+
+    # Ahead
+
+    def _after(self, unit: Unit, order: list[Unit]) -> list[Unit]:
+        """The next `prefetch` units of `order`."""
+        place = order.index(unit) if unit in order else len(order)
+        return order[place + 1:place + 1 + self.prefetch]
+
+    def _gather_ahead(self, units: list[Unit]) -> None:
+        with torch.no_grad():
+            for unit in units:
+                unit.start_gather()
+
+    # All of it
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """Scale all gradients so that their norm, over all shards, is at most `max_norm`; returns what it was.
+
+        Collective: one number. torch.nn.utils.clip_grad_norm_ would take the norm of this rank's shards for the whole.
+        """
+        shards = [p.sharded.grad for p in self._sharded_parameters() if p.sharded.grad is not None]
+        replicated = [p.grad for p in self.replicated.parameters if p.grad is not None]
+        norm = total_norm(shards, replicated, norm_type, self.member, self.device)
+        clip([*shards, *replicated], max_norm, norm)
+        return norm
+
+    @property
+    def device(self) -> torch.device:
+        """Where the module computes."""
+        return next((shards.device for unit in self.units for shards in unit.shards), torch.device("cpu"))
+
+    def _sharded_parameters(self) -> Iterator[Any]:
+        return (p for unit in self.units for p in unit.parameters)
+
+    def full_state_dict(self) -> dict[str, Tensor]:
+        """The whole module's state_dict, as it would be without sharding, on the host, on every rank. Collective."""
+        return full_state.full_state_dict(self)
+
+    def load_full_state_dict(self, state_dict: dict[str, Tensor]) -> None:
+        """Take this rank's shards of a plain module's state_dict, which every rank has."""
+        full_state.load_full_state_dict(self, state_dict)
+
+    def full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The state of an `optimizer` of the shards as it would be without sharding. On the host; collective."""
+        return full_state.full_optimizer_state_dict(self, optimizer)
+
+    def load_full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+        """Give `optimizer`, of the shards, its part of a plain optimiser's state_dict, which every rank has."""
+        full_state.load_full_optimizer_state_dict(self, optimizer, state_dict)
+
+
+class WhenGradientsLeave(torch.autograd.Function):
+    """The identity of some tensors; in backward it says that the gradients of all of them have been computed."""
+
+    @staticmethod
+    def around(say: Callable[[], None], *arguments: Any) -> Any:
+        tensors = [t for t in tensors_in(arguments) if t.requires_grad]
+        if not tensors:
+            return arguments
+        passed = dict(zip(map(id, tensors), WhenGradientsLeave.apply(say, *tensors)))
+        return tree_map(lambda value: passed.get(id(value), value), arguments)
+
+    @staticmethod
+    def forward(context: Any, say: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
+        context.say = say
+        return tensors
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        context.say()
+        return None, *gradients

@@ -1,0 +1,204 @@
+"""A unit: the parameters of one module, a transformer block say, that are gathered together and freed together.
+
+    n ranks, r this one      S_i = ceil(numel_i / n) numbers of parameter i on each rank, the last ones padding
+    S = sum of S_i: what one rank holds of the unit, and sends in one message
+
+Parameter i exists twice. `sharded` (S_i,) is this rank's part, which the optimiser steps on; it lives as long as the
+model. `whole` has the parameter's own shape and computes. Autograd saves views of it (`weight.t()`), so to free it we
+free the storage that all of them share, and to gather it again we fill the same storage: the views are right again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.collectives.messages import Member
+from course_lib.zero.exchange import is_missing, mark_missing, start_all_gather, start_reduce_scatter, take_gradient
+from course_lib.zero.host import host_tensor
+from course_lib.zero.memory import shard_size
+
+Home = tuple[nn.Module, str]  # where a parameter is registered; a tied one has several
+
+
+@dataclass(eq=False)
+class ShardedParameter:
+    """One parameter of a unit. `padded` (n S_i,) is the memory behind `whole`, empty while it is not gathered."""
+
+    homes: list[Home]
+    shape: torch.Size
+    S: int
+    offset: int  # of its S numbers among those of the unit
+    sharded: nn.Parameter
+    whole: nn.Parameter
+    padded: Tensor
+
+    def register(self, which: nn.Parameter) -> None:
+        for module, name in self.homes:
+            module._parameters[name] = which
+
+
+class Shards:
+    """Those of a unit's parameters that have one dtype: what a message can hold.
+
+    The trained ones come first, so that a message with gradients is the beginning of one with parameters.
+    """
+
+    def __init__(self, parameters: dict[nn.Parameter, list[Home]], me: Member, compute_dtype: torch.dtype | None,
+                 offload: bool, tag: int) -> None:
+        self.me, self.tag, self.offload = me, tag, offload
+        ordered = sorted(parameters, key=lambda parameter: not parameter.requires_grad)  # stable
+        sizes = [shard_size(p.numel(), me.n) for p in ordered]
+        self.S = sum(sizes)
+        self.S_trained = sum(size for p, size in zip(ordered, sizes) if p.requires_grad)
+        like = ordered[0]
+        self.device, self.dtype = like.device, like.dtype
+        self.compute_dtype = compute_dtype if compute_dtype and self.dtype.is_floating_point else self.dtype
+        self.own = (host_tensor(self.S, self.dtype, self.device) if offload else
+                    torch.zeros(self.S, dtype=self.dtype, device=self.device))  # (S,)
+        self.parameters = [self.shard(p, parameters[p], size, offset) for p, size, offset in
+                           zip(ordered, sizes, torch.tensor([0, *sizes]).cumsum(0).tolist())]
+        self.arriving: tuple[Tensor, Callable[[], None]] | None = None  # an all-gather under way
+        self.leaving: tuple[Tensor, Callable[[Tensor], None]] | None = None  # a reduce-scatter under way
+
+    def shard(self, original: nn.Parameter, homes: list[Home], S: int, offset: int) -> ShardedParameter:
+        own = self.own[offset:offset + S]
+        mine = original.detach().reshape(-1)[self.me.r * S:(self.me.r + 1) * S]
+        own[:len(mine)] = mine
+        sharded = nn.Parameter(own, requires_grad=original.requires_grad)
+        padded = torch.empty(self.me.n * S, dtype=self.compute_dtype, device=self.device)
+        whole = nn.Parameter(padded.new_empty(0), requires_grad=original.requires_grad)
+        whole.data = padded[:original.numel()].view(original.shape)  # .data: its version does not count gathering
+        padded.untyped_storage().resize_(0)
+        parameter = ShardedParameter(homes, original.shape, S, offset, sharded, whole, padded)
+        parameter.register(sharded)
+        return parameter
+
+    @property
+    def trained(self) -> list[ShardedParameter]:
+        return [p for p in self.parameters if p.offset < self.S_trained]
+
+    # Parameters
+
+    def start_gather(self) -> None:
+        flat = torch.empty(self.me.n * self.S, dtype=self.compute_dtype, device=self.device)
+        flat.chunk(self.me.n)[self.me.r].copy_(self.own)  # rounded to compute_dtype, and to the device from the host
+        self.arriving = flat, start_all_gather(flat, self.me, self.tag)
+
+    def finish_gather(self) -> None:
+        flat, finish = self.arriving
+        self.arriving = None
+        finish()
+        for p in self.parameters:
+            p.padded.untyped_storage().resize_(p.padded.numel() * p.padded.element_size())
+        by_rank = flat.view(self.me.n, self.S)
+        torch.split_with_sizes_copy(by_rank, [p.S for p in self.parameters], dim=1,
+                                    out=[p.padded.view(self.me.n, p.S) for p in self.parameters])
+
+    def free(self) -> None:
+        for p in self.parameters:
+            p.padded.untyped_storage().resize_(0)
+
+    # Gradients
+
+    def start_reduce(self) -> None:
+        """Send the gradients of the whole parameters, and free each as soon as it is in the message."""
+        if not self.S_trained:
+            return
+        flat = torch.empty(self.me.n * self.S_trained, dtype=self.compute_dtype, device=self.device)
+        by_rank = flat.view(self.me.n, self.S_trained)
+        for p in self.trained:
+            pack(p.whole.grad, by_rank[:, p.offset:p.offset + p.S])
+            p.whole.grad = None
+        self.leaving = flat, start_reduce_scatter(flat, self.me, self.tag + 1)
+
+    def finish_reduce(self) -> None:
+        """Add the average to the shards' gradients, in the dtype of the shards."""
+        if self.leaving is None:
+            return
+        finish, self.leaving = self.leaving[1], None
+        average = (host_tensor(self.S_trained, self.dtype, self.device) if self.offload else
+                   torch.empty_like(self.own[:self.S_trained]))  # (S,) or less
+        finish(average)
+        for p in self.trained:
+            part = average[p.offset:p.offset + p.S]
+            if p.sharded.grad is not None:
+                p.sharded.grad += part
+            elif not is_missing(part):
+                p.sharded.grad = part
+
+
+def pack(gradient: Tensor | None, rows: Tensor) -> None:
+    """Lay a gradient out in `rows` (n, S_i), row j for rank j, with zeros where it ends."""
+    n, S = rows.shape
+    if gradient is None:
+        return mark_missing(rows)
+    numbers = gradient.reshape(-1)
+    full = len(numbers) // S
+    if full:
+        take_gradient(numbers[:full * S].view(full, S), rows[:full])
+    if full < n:
+        rows[full:] = 0
+        take_gradient(numbers[full * S:], rows[full, :len(numbers) - full * S])
+
+
+class Unit:
+    """All parameters that belong to `module` and to no unit inside it, one Shards a dtype, and what they do now."""
+
+    def __init__(self, name: str, module: nn.Module, shards: list[Shards]) -> None:
+        self.name, self.module, self.shards = name, module, shards
+        self.gathered = self.arriving = self.in_backward = self.reduced = False
+        self.uses = 0  # forward passes whose backward pass has not come by yet
+        self.versions: list[int] = []
+
+    @property
+    def parameters(self) -> list[ShardedParameter]:
+        return [p for shards in self.shards for p in shards.parameters]
+
+    def start_gather(self) -> None:
+        if not (self.gathered or self.arriving):
+            for shards in self.shards:
+                shards.start_gather()
+            self.arriving, self.versions = True, self.current_versions()
+
+    def gather(self) -> None:
+        """The whole parameters are there when this returns, and they are what the shards say now."""
+        if (self.gathered or self.arriving) and self.versions != self.current_versions():
+            self.free()  # the optimiser stepped in between
+        self.start_gather()
+        if self.arriving:
+            for shards in self.shards:
+                shards.finish_gather()
+            self.arriving, self.gathered = False, True
+
+    def free(self) -> None:
+        """The memory of the whole parameters is given back; what is still on its way is waited for."""
+        for shards in self.shards:
+            if shards.arriving is not None:
+                shards.arriving[1]()
+                shards.arriving = None
+            shards.free()
+        self.gathered = self.arriving = False
+
+    def current_versions(self) -> list[int]:
+        return [p.sharded._version for p in self.parameters]
+
+    def show_whole(self) -> None:
+        """What the module's own code reads from now on."""
+        for p in self.parameters:
+            p.whole.requires_grad_(p.sharded.requires_grad)
+            p.register(p.whole)
+
+    def show_sharded(self) -> None:
+        """What everybody else reads: the optimiser, parameters(), state_dict()."""
+        for p in self.parameters:
+            p.register(p.sharded)
+
+    def start_reduce(self) -> None:
+        for shards in self.shards:
+            shards.start_reduce()
+
+    def finish_reduce(self) -> None:
+        for shards in self.shards:
+            shards.finish_reduce()
