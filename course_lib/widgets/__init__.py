@@ -6,6 +6,7 @@
     collective_plan.py      a collective as its messages, step by step, and what everybody holds in between
     collective_messages.py  those messages, for every algorithm of course_lib.collectives
     chart.py                Chart: measured points beside predicted lines
+    memory_panels.py        MemoryPanels: recordings of memory on one scale, each beside its formula
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
     fits_or_not.py, .js     FitsOrNot: a model's training memory against the devices', days and dollars
     collective_explorer.py, .js  CollectiveExplorer: every collective as a grid of ranks and chunks
@@ -27,6 +28,7 @@ _HOME = {
     "FitsOrNot": "fits_or_not",
     "Holdings": "holdings",
     "HoldingsPicture": "holdings_picture",
+    "MemoryPanels": "memory_panels",
     "RingAllReduce": "ring",
     "Stragglers": "stragglers",
     "ZeroMemory": "zero_memory",
@@ -42,6 +44,7 @@ __all__ = [
     "FitsOrNot",
     "Holdings",
     "HoldingsPicture",
+    "MemoryPanels",
     "RingAllReduce",
     "Stragglers",
     "ZeroMemory",
