@@ -93,7 +93,7 @@ def load_state_dict(optimizer: "ZeroOptimizer", saved: dict[str, Any]) -> None:
                          f"{[len(options['params']) for options in own]}, as this optimiser's")
     number_of = {p: number for a, b in zip(own, theirs) for p, number in zip(a["params"], b["params"])}
     inner = optimizer.inner.state_dict()
-    positions = {p: index for p, index in zip(inner_order(optimizer), range(len(optimizer.pieces)))}
+    positions = dict(zip(inner_order(optimizer), range(len(optimizer.pieces))))
     inner["state"] = {}
     for parameter, piece in optimizer.pieces.items():
         of_one = saved["state"].get(number_of[parameter], {})

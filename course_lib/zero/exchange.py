@@ -22,6 +22,8 @@ from course_lib.collectives.messages import Member
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
+BLOCKS_AHEAD = 1  # of others' gradients that have memory before somebody waits for them
+
 
 def start_all_gather(flat: Tensor, me: Member, tag: int) -> Callable[[], None]:
     """Begin to fill `flat` (n S,), in which block r is there already. The function returned waits until it is full.
@@ -67,22 +69,29 @@ def start_reduce_scatter(flat: Tensor, me: Member, tag: int) -> Callable[[Tensor
         work = _reduce_scatter(average, flat, op=dist.ReduceOp.AVG, group=me.group, async_op=True)
         return lambda out: (work.wait(), out.copy_(average), None)[2]
     outgoing = [block.cpu() for block in blocks]  # the very same memory on the CPU
-    incoming = [torch.empty_like(outgoing[me.r]) for _ in others(me)]
-    receives, sends = [], []
-    for place, block in zip(others(me), incoming):
-        receives.append(dist.irecv(block, group=me.group, group_src=place, tag=tag))
-        sends.append(dist.isend(outgoing[place], group=me.group, group_dst=place, tag=tag))
+    sends = [dist.isend(outgoing[place], group=me.group, group_dst=place, tag=tag) for place in others(me)]
+    places, arriving = others(me)[::-1], []  # first from the left neighbour, who sends here first
+
+    def receive_another() -> None:
+        if places:
+            block = torch.empty_like(outgoing[me.r])
+            arriving.append((dist.irecv(block, group=me.group, group_src=places.pop(0), tag=tag), block))
 
     def finish(out: Tensor) -> None:
         total = outgoing[me.r].to(out.dtype)  # in place where the dtype is the same
-        while receives:
-            receives.pop(0).wait()
-            total.add_(incoming.pop(0))  # popped: its memory is free at once
+        while arriving:
+            work, block = arriving.pop(0)
+            work.wait()
+            receive_another()
+            total.add_(block)
+            del work, block  # its memory is free before the next one is waited for
         torch.mul(total, 1 / me.n, out=total)
         out.copy_(total)
         for work in sends:
             work.wait()
 
+    for _ in range(BLOCKS_AHEAD):
+        receive_another()
     return finish
 
 

@@ -85,8 +85,8 @@ class FullyShardedDataParallel(nn.Module):
 
     def _begin(self) -> None:
         if self.in_backward:
-            raise RuntimeError("the last backward pass raised when messages were under way, so this rank is out of step "
-                               "with the others: expected a new FullyShardedDataParallel on all ranks")
+            raise RuntimeError("the last backward pass raised when messages were under way, so this rank is out of "
+                               "step with the others: expected a new FullyShardedDataParallel on all ranks")
         for unit in self.units:  # a forward pass that raised may have left something
             if unit.arriving or unit.gathered and self.reshard_after_forward:
                 unit.free()
