@@ -63,7 +63,8 @@ class FullyShardedDataParallel(nn.Module):
         self.units, rest = cut_into_units(module, should_shard, self.member, compute_dtype, offload)
         self.replicated = Replicated(rest, self.member)
         self.forward_order: list[Unit] = list(self.units)  # a guess until a forward pass has shown it
-        self.seen: list[Unit] = []  # in the forward pass that runs, or has run
+        self.entered: list[Unit] = []  # by the forward pass that runs, or has run; and in the order of leaving them,
+        self.left: list[Unit] = []  # in which backward enters them again, from the end
         self.in_backward = False
         for unit in self.units:
             unit.module.register_forward_pre_hook(self._hook(self._before_forward, unit), prepend=True,
@@ -91,12 +92,12 @@ class FullyShardedDataParallel(nn.Module):
             if unit.arriving or unit.gathered and self.reshard_after_forward:
                 unit.free()
                 unit.show_sharded()
-        self.seen = []
+        self.entered, self.left = [], []
         if self.module.training:
             checks.broadcast(list(self.module.buffers()), self.member)
 
     def _end_of_forward(self, outputs: Any) -> None:
-        self.forward_order = list(self.seen) or self.forward_order
+        self.forward_order = list(self.entered) or self.forward_order
         for unit in self.units:
             if unit.arriving:
                 unit.free()  # gathered ahead, and not used
@@ -110,7 +111,7 @@ class FullyShardedDataParallel(nn.Module):
         unit.gather()
         unit.show_whole()
         if not self._inside_backward():
-            self.seen.append(unit)
+            self.entered.append(unit)
             self._gather_ahead(self._after(unit, self.forward_order))
         if self.compute_dtype is not None:
             inputs, named = tree_map(self._to_compute_dtype, (inputs, named))
@@ -126,6 +127,7 @@ class FullyShardedDataParallel(nn.Module):
             else:
                 unit.free()
             return
+        self.left.append(unit)
         leaving = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
         for tensor in leaving:
             tensor.register_hook(lambda _: self._before_backward(unit))
@@ -158,7 +160,7 @@ class FullyShardedDataParallel(nn.Module):
             with torch.no_grad():
                 unit.gather()
             unit.show_whole()
-            self._gather_ahead(self._after(unit, self.forward_order[::-1]))
+            self._gather_ahead(self._after(unit, self.left[::-1]))
 
     def _after_backward(self, unit: Unit) -> None:
         """The gradients of the unit's inputs are there: autograd has gone through the unit, and needs it no more."""

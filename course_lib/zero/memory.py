@@ -159,6 +159,89 @@ def named(name: str, known: dict, what: str):
     return known[name]
 
 
-def total_shard(sizes: Sequence[int], num_devices: int) -> int:
-    """Numbers a device holds when tensors of these sizes are cut one by one, each padded."""
-    return sum(shard_size(size, num_devices) for size in sizes)
+def fill_buckets(sizes: Sequence[int], cap_bytes: float, bytes_per_number: int = 4) -> list[list[int]]:
+    """Sizes of parameters of one dtype, in the buckets of a ZeroOptimizer: from the last to the first, up to the cap.
+    """
+    buckets: list[list[int]] = []
+    for size in reversed(sizes):
+        if not buckets or (sum(buckets[-1]) + size) * bytes_per_number > cap_bytes:
+            buckets.append([])
+        buckets[-1].append(size)
+    return buckets
+
+
+def pieces_of(bucket: Sequence[int], num_devices: int, rank: int) -> list[int]:
+    """Numbers of each parameter of a bucket that lie in the block of place `rank`; none of 0."""
+    S, start, found = shard_size(sum(bucket), num_devices), 0, []
+    for size in bucket:
+        found.append(min((rank + 1) * S, start + size) - max(rank * S, start))
+        start += size
+    return [numbers for numbers in found if numbers > 0]
+
+
+def held_bytes(sizes: Sequence[int], num_devices: int, stage: int, rank: int = 0, bucket: float = 25 << 20,
+               bytes_per_number: int = 4, moments: int = 2) -> Memory:
+    """What one rank's states take between backward and zero_grad(), to the byte: padding included, nothing rounded.
+
+    `sizes`: numbers in each trained parameter, all of one dtype of at least 32 bits, in the order in which they are
+    given. AdamW counts steps besides its moments, 4 bytes for each tensor that it steps on; moments=0 counts none.
+    """
+    w, N = bytes_per_number, num_devices
+    if stage == 0:
+        return Memory(w * sum(sizes), w * sum(sizes), moments * w * sum(sizes) + 4 * len(sizes) * bool(moments))
+    if stage == 3:
+        own = sum(shard_size(size, N) for size in sizes)
+        return Memory(w * own, w * own, moments * w * own + 4 * len(sizes) * bool(moments))
+    buckets = fill_buckets(sizes, bucket, w)
+    whole = sum(padded(sum(content), N) for content in buckets)
+    pieces = [numbers for content in buckets for numbers in pieces_of(content, N, rank)]
+    state = moments * w * sum(pieces) + 4 * len(pieces) * bool(moments)
+    return Memory(w * whole, w * (whole if stage == 1 else whole // N), state)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A model as its backward pass meets it: `num_blocks` alike, each with `block` bytes of parameters, and the rest.
+
+    `activations`: bytes that forward leaves behind, and what backward works with, at their most; by and large each
+    block's share of them is given back when backward leaves it.
+    """
+
+    num_blocks: int
+    block: int
+    rest: int
+    activations: int
+
+    @property
+    def parameters(self) -> int:
+        return self.num_blocks * self.block + self.rest
+
+
+def step_peak(model: Blocks, held: Memory, num_devices: int, stage: int, bucket: int = 25 << 20,
+              prefetch: int = 1) -> int:
+    """The most bytes a device holds during a step, `held` by its states included (with the gradients of a step).
+
+    Before backward all activations are there, and no gradient. Then it goes through the blocks from the last to the
+    first: in the middle of block k, half of its activations are gone and half of its gradients have come. Besides:
+
+        stage 0, 1   the bucket that fills is there whole
+        stage 2      the same; the bucket under way, and one block of it that arrives
+        stage 3      the rest whole, the parameters of one block, those of `prefetch` blocks that arrive; the gradients
+                     of the block before, under way, and one block of them that arrives
+    """
+    L, U, N = model.num_blocks, model.block, num_devices
+    always, filling = held.parameters + held.optimizer_state, min(bucket, model.parameters)
+    ahead = min(prefetch, L)
+    moments = [model.activations + (model.rest + ahead * U if stage == 3 else 0)]
+    for k in range(L):
+        left, done = model.activations * (L - k - 0.5) / L, (k + 0.5) / L
+        if stage < 2:
+            now = min(held.gradients * done + filling, held.gradients)
+        elif stage == 2:
+            now = held.gradients * done + filling + (filling * (1 + 1 / N) if model.parameters > bucket else 0)
+        else:
+            ahead = min(prefetch, L - 1 - k)
+            now = held.gradients * done + model.rest + (1.5 + ahead) * U + (U + U / N if k else 0)
+        moments.append(left + now)
+    moments.append(held.gradients + (filling / N if stage == 1 else 0))
+    return round(always + max(moments))
