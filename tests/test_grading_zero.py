@@ -27,8 +27,8 @@ def test_bytes_per_rank_are_those_of_the_chapter_and_of_the_paper_where_n_divide
     asked = BytesPerRank()
     assert asked.expected([640, 64], 16, stage, *per_element) == memory.device_memory(704, 16, stage, precision).total
     sizes = [1000, 9, 7, 5]
-    shard = memory.total_shard(sizes, 4)
-    assert asked.expected(sizes, 4, 3, *per_element) == sum(per_element) * shard
+    held = memory.held_bytes(sizes, 4, 3)  # fp32, with 4 bytes for each tensor's count of steps
+    assert asked.expected(sizes, 4, 3, 4, 4, 8) == held.total - 4 * len(sizes)
 
 
 def test_no_two_mistakes_of_the_first_case_look_the_same_and_none_looks_right():
