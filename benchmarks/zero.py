@@ -17,11 +17,12 @@ from benchmarks.harness import Work, benchmark
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import launch
 from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer
+from course_lib.zero.deepspeed import deepspeed_engine
 
 WORLD_SIZE, ROUNDS = 4, 5
 # 10.1 million parameters, 41 MB of gradients. A row of 64 tokens a rank: the most communication for the least work.
 CONFIG = GPTConfig(num_layers=5, hidden_size=408, num_heads=4, vocab_size=256, sequence_length=64)
-Pair = tuple[nn.Module, torch.optim.Optimizer]
+Pair = tuple[nn.Module, torch.optim.Optimizer | None]  # None: a DeepSpeedEngine is both
 
 
 def zero(stage: int) -> Pair:
@@ -47,9 +48,16 @@ def fully_shard_of_torch() -> Pair:
     return model, torch.optim.AdamW(model.parameters())
 
 
+def deepspeed(stage: int) -> Pair:
+    return deepspeed_engine(GPT(CONFIG), stage, lr=1e-3), None
+
+
 def step(pair: Pair, number: int) -> None:
     model, optimizer = pair
     inputs, targets = batches(number, dist.get_rank(), WORLD_SIZE, batch_size=WORLD_SIZE)
+    if optimizer is None:
+        model.backward(model(inputs, targets)[1])
+        return model.step()
     optimizer.zero_grad()
     model(inputs, targets)[1].backward()
     optimizer.step()
@@ -109,3 +117,21 @@ def zero_2_step_10m_4_ranks() -> tuple[Work, Work]:
 def fsdp_step_10m_4_ranks() -> tuple[Work, Work]:
     """Stage 3 against torch's fully_shard, block by block."""
     return SideBySide(fully_sharded, fully_shard_of_torch).works()
+
+
+@benchmark(runs=3)
+def zero_1_step_10m_against_deepspeed() -> tuple[Work, Work]:
+    """Stage 1 against DeepSpeed's."""
+    return SideBySide(functools.partial(zero, 1), functools.partial(deepspeed, 1)).works()
+
+
+@benchmark(runs=3)
+def zero_2_step_10m_against_deepspeed() -> tuple[Work, Work]:
+    """Stage 2 against DeepSpeed's."""
+    return SideBySide(functools.partial(zero, 2), functools.partial(deepspeed, 2)).works()
+
+
+@benchmark(runs=3)
+def fsdp_step_10m_against_deepspeed() -> tuple[Work, Work]:
+    """Stage 3 against DeepSpeed's."""
+    return SideBySide(fully_sharded, functools.partial(deepspeed, 3)).works()

@@ -2,12 +2,9 @@
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from course_lib.runtime import launch
-from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer
-from tests.data_parallel_cases import batch, make, mine
 from tests.zero_cases import KINDS, OPTIMIZERS, Run, difference
 
 STAGES = (1, 2, 3)
@@ -77,7 +74,7 @@ def test_every_option_gives_the_same_numbers():
                     "offload, prefetch 0": lambda run: run.fsdp(offload=True, prefetch=0),
                     "prefetch 3": lambda run: run.fsdp(prefetch=3),
                     "kept for backward": lambda run: run.fsdp(reshard_after_forward=False),
-                    "one unit": lambda run: run.fsdp(should_shard=lambda name, _: name == ""),
+                    "one unit": lambda run: run.fsdp(should_shard=lambda path, _: path == ""),
                     "matrices": lambda run: run.fsdp(should_shard=lambda _, module: isinstance(module, nn.Linear))}
             found |= {(optimizer, name): difference(way(Run("Gpt", optimizer=optimizer, steps=4)), alone)
                       for name, way in ways.items()}

@@ -9,6 +9,7 @@
     host.py         what lies in the host's memory
     consolidate.py  a sharded optimiser's state in torch's own form, and back; full_state.py, the same for stage 3
     memory.py       bytes of each device, in closed form
+    deepspeed.py    the same training by DeepSpeed, an optional extra
     checks.py       what cannot work, said before it goes wrong
 
 `group=None` is the world, and every process group of torch.distributed will do.

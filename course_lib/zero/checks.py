@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from course_lib.collectives.messages import Member, described
 
@@ -159,3 +160,22 @@ def broadcast(tensors: Sequence[Tensor], me: Member) -> None:
         dist.broadcast(flat, group=me.group, group_src=0)
         for tensor, part in zip(alike, flat.split([tensor.numel() for tensor in alike])):
             tensor.copy_(part.view(tensor.shape))
+
+
+# Parameters that a FullyShardedDataParallel has replaced. An optimiser that was given them steps on what no module uses
+# any more: their .grad is None for ever, it changes nothing, and says nothing.
+REPLACED = "_replaced_by_shards"
+
+
+def remember_replaced(parameters: Iterable[nn.Parameter]) -> None:
+    for parameter in parameters:
+        setattr(parameter, REPLACED, True)
+
+
+def require_shards(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    if any(hasattr(p, REPLACED) for options in optimizer.param_groups for p in options["params"]):
+        raise ValueError(f"this {type(optimizer).__name__} was made before FullyShardedDataParallel cut the parameters "
+                         "it steps on: expected an optimiser made afterwards, of the sharded module's parameters()")
+
+
+register_optimizer_step_pre_hook(require_shards)

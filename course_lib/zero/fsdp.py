@@ -120,18 +120,15 @@ class FullyShardedDataParallel(nn.Module):
         return inputs, named
 
     def _after_forward(self, unit: Unit, inputs: tuple, outputs: Any) -> None:
+        if self._inside_backward() and unit.in_backward:
+            return  # recomputed, by torch.utils.checkpoint, and about to be used
         unit.show_sharded()
-        if self._inside_backward():  # recomputed, by torch.utils.checkpoint
-            if unit.in_backward:
-                unit.show_whole()
-            else:
-                unit.free()
-            return
-        self.left.append(unit)
         leaving = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
         for tensor in leaving:
             tensor.register_hook(lambda _: self._before_backward(unit))
-        unit.uses += bool(leaving)
+        if not self._inside_backward():
+            self.left.append(unit)
+            unit.uses += bool(leaving)
         if self.reshard_after_forward or not leaving:
             unit.free()
 
@@ -181,9 +178,10 @@ class FullyShardedDataParallel(nn.Module):
     def _backward_ends(self) -> None:
         """The units that autograd never left, the first one since its inputs are tokens, and those it never reached."""
         for unit in reversed(self.units):
-            if unit.in_backward or unit.uses or not unit.reduced:
+            if unit.in_backward or not unit.reduced:
                 self._leave(unit)
         for unit in self.units:
+            unit.uses = 0
             unit.finish_reduce()
             if unit.gathered or unit.arriving:
                 unit.free()

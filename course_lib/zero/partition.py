@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from course_lib.collectives.messages import Member
+from course_lib.zero import checks
 from course_lib.zero.units import Home, Shards, Unit
 
 
@@ -23,6 +24,7 @@ def cut_into_units(module: nn.Module, should_shard: Callable[[str, nn.Module], b
         if parameter.numel():
             members.setdefault(unit, {})[parameter] = [(module.get_submodule(name), key) for name, key in names]
     rest = list(members.pop(None, {}))
+    checks.remember_replaced([parameter for of_unit in members.values() for parameter in of_unit])
     units, tag = [], 0
     for name in [name for name, _ in module.named_modules() if name in members]:
         shards = []

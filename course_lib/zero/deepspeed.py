@@ -1,0 +1,90 @@
+"""DeepSpeed beside ours: the same module trained by the system that ZeRO came with. Needs `pip install .[deepspeed]`.
+
+    engine = deepspeed_engine(GPT(config), stage=2, lr=1e-3)
+    loss = engine(inputs, targets)[1]
+    engine.backward(loss)               for loss.backward(): reduces as its stage says
+    engine.step()                       for optimizer.step() and zero_grad()
+
+What its configuration calls "zero_optimization" is what the constructors of this chapter take as arguments.
+"""
+
+import importlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+MISSING = "DeepSpeed is not installed: expected `pip install .[deepspeed]` in the course's folder"
+
+
+def deepspeed_config(stage: int, micro_batch: int = 1, micro_batches: int = 1, max_norm: float = 0.0,
+                     offload: bool = False, bucket_cap_mb: float = 25) -> dict[str, Any]:
+    """The same work as ours: buckets of as many bytes (DeepSpeed counts numbers), and in stage 3 every parameter is
+    sharded, where by default those below 100,000 numbers stay whole.
+    """
+    bucket = int(bucket_cap_mb * 2**20 / 4)
+    return {
+        "train_micro_batch_size_per_gpu": micro_batch,
+        "gradient_accumulation_steps": micro_batches,
+        "gradient_clipping": max_norm,
+        "zero_optimization": {
+            "stage": stage,
+            "overlap_comm": stage > 1,
+            "reduce_bucket_size": bucket,
+            "allgather_bucket_size": bucket,
+            "stage3_prefetch_bucket_size": bucket,
+            "stage3_param_persistence_threshold": 0,
+            **({"offload_optimizer": {"device": "cpu"}} if offload else {}),
+        },
+        "zero_allow_untested_optimizer": True,  # torch's own AdamW, and not the one it would compile
+        "zero_force_ds_cpu_optimizer": False,
+    }
+
+
+def deepspeed_engine(module: nn.Module, stage: int, config: dict[str, Any] | None = None,
+                     optimizer_class: type[torch.optim.Optimizer] = torch.optim.AdamW, **defaults: Any) -> Any:
+    """A DeepSpeedEngine around `module` on the ranks of the world, quiet enough for a notebook.
+
+    `config` defaults to deepspeed_config(stage); `defaults` are the optimiser's. ImportError where it is not installed.
+    """
+    deepspeed = quietly_imported()
+    comm = importlib.import_module("deepspeed.comm.torch")  # as an attribute of deepspeed.comm, torch is torch itself
+    # On the CPU it would compile shared-memory collectives, for a minute, and say so on stdout; gloo does without them.
+    with replaced(comm, "build_shm_op", lambda: None):
+        deepspeed.init_distributed(dist_backend=dist.get_backend(), verbose=False)
+    optimizer = optimizer_class([p for p in module.parameters() if p.requires_grad], **defaults)
+    # It decorates an optimiser that nobody asked for with torch.compile, which imports for seconds.
+    with replaced(torch, "compile", lambda model=None, **_: model or (lambda function: function)):
+        return deepspeed.initialize(model=module, optimizer=optimizer, config=config or deepspeed_config(stage))[0]
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """`owner.name` is `value` until the block ends."""
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def quietly_imported() -> Any:
+    """The module deepspeed, on this rank's accelerator, without its log and the warnings of its imports."""
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
+    os.environ.setdefault("DS_SKIP_CUDA_CHECK", "1")
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    try:
+        import deepspeed
+    except ImportError as error:
+        raise ImportError(MISSING) from error
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    return deepspeed
