@@ -22,8 +22,6 @@ from course_lib.collectives.messages import Member
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
-BLOCKS_AHEAD = 1  # of others' gradients that have memory before somebody waits for them
-
 
 def start_all_gather(flat: Tensor, me: Member, tag: int) -> Callable[[], None]:
     """Begin to fill `flat` (n S,), in which block r is there already. The function returned waits until it is full.
@@ -54,11 +52,12 @@ def start_all_gather(flat: Tensor, me: Member, tag: int) -> Callable[[], None]:
     return finish
 
 
-def start_reduce_scatter(flat: Tensor, me: Member, tag: int) -> Callable[[Tensor], None]:
+def start_reduce_scatter(flat: Tensor, me: Member, tag: int, blocks_ahead: int = 1) -> Callable[[Tensor], None]:
     """Begin to average block r of `flat` (n S,) over the ranks. `flat` is ours until the end, and its block r changes.
 
     The function returned waits, and writes the average into its argument, a tensor (S,) of the dtype to add in, which
-    may be block r itself.
+    may be block r itself. blocks_ahead: of others' blocks that have memory before somebody waits for them; only those
+    can arrive while something else happens.
     """
     blocks = flat.chunk(me.n)
     mine = blocks[me.r]
@@ -90,7 +89,7 @@ def start_reduce_scatter(flat: Tensor, me: Member, tag: int) -> Callable[[Tensor
         for work in sends:
             work.wait()
 
-    for _ in range(BLOCKS_AHEAD):
+    for _ in range(blocks_ahead):
         receive_another()
     return finish
 

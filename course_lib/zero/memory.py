@@ -225,7 +225,7 @@ def step_peak(model: Blocks, held: Memory, num_devices: int, stage: int, bucket:
     first: in the middle of block k, half of its activations are gone and half of its gradients have come. Besides:
 
         stage 0, 1   the bucket that fills is there whole
-        stage 2      the same; the bucket under way, and one block of it that arrives
+        stage 2      the same; the bucket under way, and the others' blocks of it that arrive
         stage 3      the rest whole, the parameters of one block, those of `prefetch` blocks that arrive; the gradients
                      of the block before, under way, and one block of them that arrives
     """
@@ -238,10 +238,10 @@ def step_peak(model: Blocks, held: Memory, num_devices: int, stage: int, bucket:
         if stage < 2:
             now = min(held.gradients * done + filling, held.gradients)
         elif stage == 2:
-            now = held.gradients * done + filling + (filling * (1 + 1 / N) if model.parameters > bucket else 0)
+            now = held.gradients * done + filling + (filling * (2 - 1 / N) if model.parameters > bucket else 0)
         else:
             ahead = min(prefetch, L - 1 - k)
             now = held.gradients * done + model.rest + (1.5 + ahead) * U + (U + U / N if k else 0)
         moments.append(left + now)
-    moments.append(held.gradients + (filling / N if stage == 1 else 0))
+    moments.append(held.gradients + (filling * (N - 1) / N if stage == 1 else 0))
     return round(always + max(moments))

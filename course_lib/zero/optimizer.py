@@ -133,7 +133,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
         bucket = self.buckets[self.sent]
         self.sent += 1
         bucket.mark_missing()
-        self.underway.append((bucket, start_reduce_scatter(bucket.gradient, self.member, bucket.index)))
+        self.underway.append((bucket, start_reduce_scatter(bucket.gradient, self.member, bucket.index,
+                                                          blocks_ahead=self.member.n - 1)))
         if len(self.underway) > 1:
             self._finish_a_bucket()
 
