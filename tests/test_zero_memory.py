@@ -196,6 +196,20 @@ def test_micro_batches_cost_stage_1_nothing_and_the_others_a_reduce_scatter_each
     assert launch(body, False, world_size=2)[0][2] == 3 * M  # gathered once for forward and backward
 
 
+def test_what_offload_moves_lies_on_the_host_to_the_byte():
+    def body():
+        torch.manual_seed(0)
+        model = GPT(SMALL)
+        optimizer = ZeroOptimizer(model.parameters(), torch.optim.AdamW, stage=2, offload=True)
+        backward(model, 0)
+        optimizer.step()
+        return optimizer.host_bytes, len(optimizer.state)
+
+    P = sum(sizes(SMALL))
+    for on_host, num_pieces in launch(body, world_size=2):
+        assert on_host == device_memory(P, 2, 2, "fp32", offload=True).host + 4 * num_pieces  # AdamW counts steps
+
+
 def test_nothing_gathered_outlives_its_use_and_one_block_is_whole_at_a_time():
     def body():
         model, optimizer = build(3, prefetch=0)

@@ -135,10 +135,14 @@ def require_in_step(in_backward: bool, underway: Sequence[Any]) -> None:
                            "expected a new ZeroOptimizer on all ranks")
 
 
-def require_shardable(module: Any, should_shard: Any, compute_dtype: Any, prefetch: Any) -> None:
+def require_shardable(module: Any, should_shard: Any, compute_dtype: Any, prefetch: Any, sharder: type) -> None:
     """ValueError for arguments that FullyShardedDataParallel cannot work with."""
     if not isinstance(module, nn.Module):
         raise ValueError(f"module={module!r} is a {type(module).__name__}: expected an nn.Module")
+    inside = next((name for name, submodule in module.named_modules() if isinstance(submodule, sharder)), None)
+    if inside is not None:
+        raise ValueError(f"{inside or 'the module'} is a {sharder.__name__} already: expected a plain module, and "
+                         "should_shard to say what inside it is gathered together")
     if not any(parameter.numel() for parameter in module.parameters()):
         raise ValueError(f"this {type(module).__name__} has no parameters, so there is nothing to shard")
     if should_shard is not None and not callable(should_shard):

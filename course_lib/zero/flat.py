@@ -60,10 +60,14 @@ class FlatBucket:
         """The part of `flat` (n S,) that belongs to each parameter, in its shape."""
         return {p: flat[start:start + p.numel()].view(p.shape) for p, start in self.starts.items()}
 
-    def new_master(self) -> Tensor | None:
+    def new_block(self) -> Tensor:
+        """(S,) where, and in the dtype in which, the optimiser steps."""
         if self.offload:
             return host_tensor(self.S, self.step_dtype, self.device)
-        return None if self.dtype == self.step_dtype else torch.zeros_like(self.block, dtype=self.step_dtype)
+        return torch.zeros_like(self.block, dtype=self.step_dtype)
+
+    def new_master(self) -> Tensor | None:
+        return self.new_block() if self.offload or self.dtype != self.step_dtype else None
 
     def cut(self) -> list[Piece]:
         steps_on, begin = self.block if self.master is None else self.master, self.me.r * self.S

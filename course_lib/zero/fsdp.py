@@ -54,7 +54,7 @@ class FullyShardedDataParallel(nn.Module):
                  should_shard: ShouldShard | None = None, compute_dtype: torch.dtype | None = None,
                  reshard_after_forward: bool = True, prefetch: int = 1, offload: bool = False) -> None:
         super().__init__()
-        checks.require_shardable(module, should_shard, compute_dtype, prefetch)
+        checks.require_shardable(module, should_shard, compute_dtype, prefetch, FullyShardedDataParallel)
         self.module, self.member = module, member(group)
         self.compute_dtype, self.reshard_after_forward, self.prefetch = compute_dtype, reshard_after_forward, prefetch
         checks.require_same_everywhere([(tensor, name) for name, tensor in (*module.named_parameters(),
@@ -89,9 +89,9 @@ class FullyShardedDataParallel(nn.Module):
             raise RuntimeError("the last backward pass raised when messages were under way, so this rank is out of "
                                "step with the others: expected a new FullyShardedDataParallel on all ranks")
         for unit in self.units:  # a forward pass that raised may have left something
+            unit.show_sharded()
             if unit.arriving or unit.gathered and self.reshard_after_forward:
                 unit.free()
-                unit.show_sharded()
         self.entered, self.left = [], []
         if self.module.training:
             checks.broadcast(list(self.module.buffers()), self.member)

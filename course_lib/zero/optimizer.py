@@ -92,6 +92,16 @@ class ZeroOptimizer(torch.optim.Optimizer):
     def state(self, _: Any) -> None:
         """torch.optim.Optimizer begins with an empty one; ours is that of the inner optimiser."""
 
+    @property
+    def host_bytes(self) -> int:
+        """What lies on the host because of offload=True: this rank's masters and their state and gradients."""
+        if not self.offload:
+            return 0
+        gradients = [bucket.block_gradient for bucket in self.buckets if bucket.block_gradient is not None]
+        state = [value for of_one in self.inner.state.values() for value in of_one.values()]
+        masters = [bucket.master for bucket in self.buckets]
+        return sum(value.nbytes for value in (*masters, *gradients, *state) if isinstance(value, Tensor))
+
     def add_param_group(self, param_group: dict) -> None:
         if self.buckets:
             raise ValueError("add_param_group on a ZeroOptimizer: the blocks are cut. Expected all groups at the start")
@@ -141,8 +151,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
     def _finish_a_bucket(self) -> None:
         bucket, finish = self.underway.pop(0)
         in_place = self.stage == 1 and bucket.master is None
-        block = (bucket.gradient.chunk(self.member.n)[self.member.r] if in_place else
-                 torch.empty_like(bucket.block if bucket.master is None else bucket.master))  # (S,)
+        block = bucket.gradient.chunk(self.member.n)[self.member.r] if in_place else bucket.new_block()  # (S,)
         finish(block)
         if self.stage == 1 or bucket.block_gradient is None:
             bucket.block_gradient = block
