@@ -1,10 +1,12 @@
-"""A training step of a GPT of 10 million parameters on 4 ranks, sharded: ours, torch's own, DeepSpeed's."""
+"""A training step of a GPT of 10 million parameters on 4 ranks, sharded: ours, torch's own, DeepSpeed's.
+
+`python -m benchmarks.zero` prints time and memory of all of them, measured in one run.
+"""
 
 import functools
 import statistics
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -15,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness import Work, benchmark
 from course_lib.reference import GPT, GPTConfig, batches
-from course_lib.runtime import launch
+from course_lib.runtime import launch, record_memory
 from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer
 from course_lib.zero.deepspeed import deepspeed_engine
 
@@ -63,38 +65,63 @@ def step(pair: Pair, number: int) -> None:
     optimizer.step()
 
 
-def alternate(*makers: Callable[[], Any]) -> list[tuple[float, float]]:
-    """On a rank: seconds of a step of each, turn by turn. Two are not timed: torch rebuilds buckets."""
+def made(makers: Sequence[Callable[[], Pair]]) -> list[Pair]:
     pairs = []
     for make in makers:
         torch.manual_seed(0)
         pairs.append(make())
+    return pairs
+
+
+def timed(pairs: Sequence[Pair]) -> list[list[float]]:
+    """Seconds of a step of each, turn by turn. Two turns are not kept: torch rebuilds buckets."""
     times = []
     for number in range(ROUNDS + 2):
-        took = [0.0, 0.0]
-        for side in (0, 1) if number % 2 else (1, 0):
+        took, first = [0.0] * len(pairs), number % len(pairs)
+        for side in (*range(first, len(pairs)), *range(first)):
             dist.barrier()
             started = time.perf_counter()
             step(pairs[side], number)
             took[side] = time.perf_counter() - started
-        times.append(tuple(took))
+        times.append(took)
     return times[2:]
+
+
+def alternate(*makers: Callable[[], Pair]) -> list[list[float]]:
+    """On a rank."""
+    return timed(made(makers))
+
+
+def time_and_memory(*makers: Callable[[], Pair]) -> tuple[list[list[float]], list[int]]:
+    """On a rank: the times, and the most bytes that each held in a step."""
+    pairs, peaks = made(makers), []
+    times = timed(pairs)
+    for number, (model, optimizer) in enumerate(pairs):
+        inner = model.optimizer.optimizer if optimizer is None else optimizer
+        with record_memory(model=model, optimizer=getattr(inner, "optim", inner)) as log:
+            step((model, optimizer), number)
+        peaks.append(log.peak)
+    return times, peaks
+
+
+def median_of_slowest(ranks: Sequence[list[list[float]]], side: int) -> float:
+    """Over the turns, of the time until the last rank was done."""
+    return statistics.median(max(rank[turn][side] for rank in ranks) for turn in range(len(ranks[0])))
 
 
 class SideBySide:
     """Two ways timed in the same launch: what slows the machine for a moment slows both."""
 
-    def __init__(self, *makers: Callable[[], Any]) -> None:
+    def __init__(self, *makers: Callable[[], Pair]) -> None:
         self.makers = makers
         self.unread: tuple[list[float], list[float]] = ([], [])
 
     def seconds(self, side: int) -> float:
-        """Median over the rounds of one launch of the time until the last rank is done; 0 is ours, 1 is theirs."""
+        """Of one launch; 0 is ours, 1 is theirs."""
         if not self.unread[side]:
             ranks = launch(alternate, *self.makers, world_size=WORLD_SIZE, timeout=300)
             for each in (0, 1):
-                slowest = [max(rank[turn][each] for rank in ranks) for turn in range(ROUNDS)]
-                self.unread[each].append(statistics.median(slowest))
+                self.unread[each].append(median_of_slowest(ranks, each))
         return self.unread[side].pop()
 
     def works(self) -> tuple[Work, Work]:
@@ -135,3 +162,21 @@ def zero_2_step_10m_against_deepspeed() -> tuple[Work, Work]:
 def fsdp_step_10m_against_deepspeed() -> tuple[Work, Work]:
     """Stage 3 against DeepSpeed's."""
     return SideBySide(fully_sharded, functools.partial(deepspeed, 3)).works()
+
+
+def main() -> None:
+    ways = {
+        "stage 1, ours": functools.partial(zero, 1), "stage 2, ours": functools.partial(zero, 2),
+        "stage 3, ours": fully_sharded,
+        "DDP + ZeroRedundancyOptimizer": zero_redundancy_optimizer, "fully_shard": fully_shard_of_torch,
+        **{f"stage {stage}, DeepSpeed": functools.partial(deepspeed, stage) for stage in (1, 2, 3)},
+    }
+    ranks = launch(time_and_memory, *ways.values(), world_size=WORLD_SIZE, timeout=600)
+    print(f"{'':32}{'ms a step':>10}{'peak MB':>10}")
+    for side, name in enumerate(ways):
+        milliseconds = 1e3 * median_of_slowest([times for times, _ in ranks], side)
+        print(f"{name:32}{milliseconds:10.0f}{max(peaks[side] for _, peaks in ranks) / 1e6:10.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -128,9 +128,9 @@ def complain_about_missing_zero_grad() -> None:
                      "zero_grad() of the ZeroOptimizer before the next step's backward")
 
 
-def require_in_step(in_backward: bool, underway: Sequence[Any]) -> None:
+def require_in_step(broken_off: bool) -> None:
     """RuntimeError where a backward pass raised in the middle and messages are under way."""
-    if in_backward and underway:
+    if broken_off:
         raise RuntimeError("the last backward pass raised before its end, so this rank is out of step with the others: "
                            "expected a new ZeroOptimizer on all ranks")
 

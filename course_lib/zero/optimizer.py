@@ -183,7 +183,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         """
         if self.averaged:
             return
-        checks.require_in_step(self.in_backward, [self.in_backward])
+        checks.require_in_step(self.in_backward)
         checks.require_still_frozen(self.frozen)
         if self.stage == 1:
             for parameter, bucket in self.bucket_of.items():
@@ -228,7 +228,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients and their memory. In stage 1 set_to_none=False keeps zeros, as in torch."""
-        checks.require_in_step(self.in_backward, self.underway)
+        checks.require_in_step(self.in_backward and bool(self.underway or self.sent))
         self._start_over()
         super().zero_grad(set_to_none)
 
