@@ -92,16 +92,19 @@ def alternate(*makers: Callable[[], Pair]) -> list[list[float]]:
     return timed(made(makers))
 
 
+def peak_of_a_step(make: Callable[[], Pair]) -> int:
+    """Bytes at most, everything included that was allocated since there was no model."""
+    with record_memory() as log:
+        pair = made([make])[0]
+        step(pair, 0)
+        before = len(log.over_time())
+        step(pair, 1)
+        return max(log.over_time()[before:])
+
+
 def time_and_memory(*makers: Callable[[], Pair]) -> tuple[list[list[float]], list[int]]:
     """On a rank: the times, and the most bytes that each held in a step."""
-    pairs, peaks = made(makers), []
-    times = timed(pairs)
-    for number, (model, optimizer) in enumerate(pairs):
-        inner = model.optimizer.optimizer if optimizer is None else optimizer
-        with record_memory(model=model, optimizer=getattr(inner, "optim", inner)) as log:
-            step((model, optimizer), number)
-        peaks.append(log.peak)
-    return times, peaks
+    return timed(made(makers)), [peak_of_a_step(make) for make in makers]
 
 
 def median_of_slowest(ranks: Sequence[list[list[float]]], side: int) -> float:
