@@ -60,3 +60,12 @@ def test_labels_name_points_and_must_be_as_many():
         chart(points=series, lines={}, labels={"models": ["BERT"]})
     with pytest.raises(ValueError, match="labels of model: expected names of points, models"):
         chart(points=series, lines={}, labels={"model": ["BERT", "Llama 3"]})
+
+
+def test_what_is_counted_has_no_halves_on_its_axis():
+    def ticks(xs):
+        counted = chart(x="rank", log="", points={"held": (xs, [1, 2, 3])}, lines={})
+        figure = counted.figure()
+        return [tick for tick in figure.axes[0].get_xticks() if tick % 1]
+
+    assert ticks(range(3)) == [] and ticks([0.0, 0.5, 1.0]) != []

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter, FuncFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from course_lib.runtime.pictures import INK, RANK_COLOURS, new_figure, quiet, to_png
 
@@ -66,6 +67,9 @@ class Chart:
         return {"text/plain": repr(self), "image/png": self.png()}
 
     def png(self) -> bytes:
+        return to_png(self.figure())
+
+    def figure(self) -> Figure:
         figure = new_figure(HEIGHT_IN, self.headline, self.detail)
         axes = figure.subplots()
         colour = self._colours()
@@ -81,7 +85,11 @@ class Chart:
                           fontsize=8, color=INK, va="top")
         self._scales(axes)
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        return to_png(figure)
+        return figure
+
+    def _counts(self) -> bool:
+        """x counts something, such as ranks or steps: there are no halves."""
+        return all(isinstance(x, int) for xs, _ in {**self.points, **self.lines}.values() for x in xs)
 
     def _far_from_0(self) -> bool:
         all_x = [x for xs, _ in {**self.points, **self.lines}.values() for x in xs]
@@ -102,6 +110,8 @@ class Chart:
                 axes.set_ylim(bottom=0)
             elif not self._far_from_0():
                 axes.set_xlim(left=0)
+            if direction == "x" and "x" not in self.log and self._counts():
+                axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
             if label.endswith("(bytes)"):
                 axis.set_major_formatter(FuncFormatter(lambda value, _: binary(value)))
                 label = label.removesuffix(" (bytes)")

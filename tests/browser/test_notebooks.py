@@ -4,6 +4,7 @@ The first notebook runs from top to bottom. Of the others the cells that show a 
 same without a browser, and nbval compares it.
 """
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -45,10 +46,11 @@ def test_the_first_notebook_runs_in_jupyterlab_without_an_error(open_notebook):
 
 
 def widget_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
-    """The cells that end in a call of one of the course's widgets."""
-    calls = tuple(f"{name}(" for name in widgets.__all__
-                  if isinstance(kind := getattr(widgets, name), type) and issubclass(kind, widgets.Explorable))
-    return [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.startswith(calls)]
+    """The cells that begin with a call of one of the course's widgets, which may get a name."""
+    names = [name for name in widgets.__all__
+             if isinstance(kind := getattr(widgets, name), type) and issubclass(kind, widgets.Explorable)]
+    call = re.compile(rf"(\w+ = )?({'|'.join(names)})\(")
+    return [cell for cell in notebook.cells if cell.cell_type == "code" and call.match(cell.source)]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=lambda path: path.stem)
