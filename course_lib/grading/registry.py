@@ -1,9 +1,9 @@
 """Which exercises there are: `exercise("2.1")`, `exercises_of(2)`."""
 
-from course_lib.grading.chapters import collectives, data_parallel, pipeline_parallel, why_distribute
+from course_lib.grading.chapters import collectives, data_parallel, pipeline_parallel, why_distribute, zero
 from course_lib.grading.exercise import Exercise
 
-_CHAPTERS = (why_distribute, collectives, data_parallel, pipeline_parallel)
+_CHAPTERS = (why_distribute, collectives, data_parallel, pipeline_parallel, zero)
 _EXERCISES = {kind.number: kind() for chapter in _CHAPTERS for kind in chapter.EXERCISES}
 
 

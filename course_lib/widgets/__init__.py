@@ -6,12 +6,14 @@
     collective_plan.py      a collective as its messages, step by step, and what everybody holds in between
     collective_messages.py  those messages, for every algorithm of course_lib.collectives
     chart.py                Chart: measured points beside predicted lines
+    memory_panels.py        MemoryPanels: recordings of memory on one scale, each beside its formula
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
     fits_or_not.py, .js     FitsOrNot: a model's training memory against the devices', days and dollars
     collective_explorer.py, .js  CollectiveExplorer: every collective as a grid of ranks and chunks
     bucket_overlap.py, .js  BucketOverlap: how much communication is hidden behind backward; overlap_model.py simulates
     pipeline_schedule.py, .js  PipelineSchedule: a pipeline schedule, chosen or placed by hand, with its idle time
     stragglers.py, .js      Stragglers: one slow rank, and who waits for it; straggler_model.py simulates
+    zero_memory.py, .js     ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
 
 Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
 """
@@ -27,9 +29,11 @@ _HOME = {
     "FitsOrNot": "fits_or_not",
     "Holdings": "holdings",
     "HoldingsPicture": "holdings_picture",
+    "MemoryPanels": "memory_panels",
     "PipelineSchedule": "pipeline_schedule",
     "RingAllReduce": "ring",
     "Stragglers": "stragglers",
+    "ZeroMemory": "zero_memory",
     "labelled": "holdings",
     "who_holds_what": "holdings_picture",
 }
@@ -42,9 +46,11 @@ __all__ = [
     "FitsOrNot",
     "Holdings",
     "HoldingsPicture",
+    "MemoryPanels",
     "PipelineSchedule",
     "RingAllReduce",
     "Stragglers",
+    "ZeroMemory",
     "labelled",
     "who_holds_what",
 ]

@@ -1,0 +1,158 @@
+"""Exercise 6.4: a layer's weights are whole while the layer is at work, and at no other time."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.grading.chapters.data_parallel.trials import (
+    Gradients,
+    alike,
+    close,
+    counted,
+    gradients_of,
+    model_of,
+    own_gradients,
+    trial_of,
+)
+from course_lib.grading.chapters.zero.shards import sent_too_much, settled
+from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.tensors import SMALLEST_BUDGET, amount, described, plain
+
+UNEVEN, LARGE = [3, 4, 2], [64, 128, 128, 8]
+EMPTY = ("A weight was used while its storage was empty: gather it before the layer's forward, and again before its "
+         "backward.")
+CHANGED = ("Autograd counts changes of a parameter, and takes the refill for one: copy into parameter.data, whose "
+           "changes are not counted. What comes back is the same, after all.")
+
+
+class GatheredOnUse(Exercise):
+    number = "6.4"
+    function = "my_gathered_on_use"
+    points = 4
+    budget = ("M/n bytes of weights held between the layers; each weight gathered twice, 2(n-1)/n M bytes sent by each "
+              "rank")
+    hints = (
+        "Autograd has saved a view of the weight. It keeps the storage, so the storage itself has to be emptied after "
+        "forward, and filled with the same numbers before backward. A layer has four hooks for that.",
+        "gather: dist.all_gather into a flat tensor; parameter.untyped_storage().resize_(parameter.nbytes); "
+        "parameter.data.copy_(...). free: parameter.untyped_storage().resize_(0). Then "
+        "layer.register_forward_pre_hook(gather), register_forward_hook(free), "
+        "register_full_backward_pre_hook(gather), register_full_backward_hook(free).",
+    )
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        return [trial_of(generator, n, widths, num_ranks=n) for n, widths in ((3, UNEVEN), (1, UNEVEN), (4, LARGE))]
+
+    @staticmethod
+    def run(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
+        plain_model, model = model_of(inputs), model_of(inputs)
+        usual = watched(plain_model, inputs["batches"][0], lambda layer: None)
+        M, n = sum(parameter.nbytes for parameter in plain_model.parameters()), inputs["num_ranks"]
+        allowed = sum(8 * -(-parameter.numel() // n) for parameter in plain_model.parameters())
+        try:
+            mine, calls = counted(watched, model, inputs["batches"][0], function,
+                                  [held - M + allowed for held in usual["held"]])
+        except RuntimeError as error:
+            if "storage" in str(error):
+                error.add_note(EMPTY)
+            if "inplace operation" in str(error):
+                error.add_note(CHANGED)
+            raise
+        return {"output": mine["output"], "gradients": mine["gradients"], "calls": calls,
+                "owners": mine["owners"],  # bytes in the parameters' own storages, at each point
+                "held": [now - before + M for now, before in zip(mine["held"], usual["held"], strict=True)],
+                "points": mine["points"]}
+
+    def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+        wrong = next((told for rank, answer in enumerate(answers)
+                      if (told := self.wrong_numbers(rank, trial.inputs[rank], answer))), None)
+        if wrong:
+            return f"{trial.label}: {wrong}"
+        outlived = next((told for rank, answer in enumerate(answers)
+                         if (told := self.outlived(rank, self.pieces_bytes(trial), answer))), None)
+        if outlived:
+            return f"{trial.label}: the numbers are right, but {outlived}"
+        return sent_too_much(trial, answers, traffic, self.bound(trial), "gather before forward and before backward, "
+                             "each weight once")
+
+    @staticmethod
+    def wrong_numbers(rank: int, inputs: dict[str, Any], answer: dict[str, Any]) -> str | None:
+        model = model_of(inputs)
+        right, given = model(inputs["batches"][0][0]).detach(), answer["output"]
+        if not close(given, right):
+            return (f"rank {rank}: the forward pass gives {described(given)}: expected {described(right)}. Are the "
+                    "pieces in the order of the ranks, and the zeros at the end left out?")
+        if not alike([answer["gradients"]], [own_gradients(inputs)]):
+            return (f"rank {rank}: the forward pass is right, the gradients are not: backward has to find the same "
+                    "numbers in the weight that forward did")
+        return None
+
+    @staticmethod
+    def outlived(rank: int, allowed: int, answer: dict[str, Any]) -> str | None:
+        """Where more is held than the pieces, and by whom."""
+        for point, held, own in zip(answer["points"], answer["held"], answer["owners"], strict=True):
+            if held <= allowed:
+                continue
+            measured = f"{point} rank {rank} holds {amount(held)} of weights, where {amount(allowed)} will do: "
+            if not own:
+                return (f"{measured}no parameter points to them any more, but what autograd saved does: a view "
+                        "keeps a storage alive, whatever parameter.data is; empty the storage itself, "
+                        "parameter.untyped_storage().resize_(0)")
+            if point.startswith("before"):
+                return f"{measured}the whole weights are still there; only the pieces should be"
+            half = "forward" if "forward" in point else "backward"
+            return f"{measured}what was gathered for {half} outlives its use; free it in the layer's {half} hook"
+        return None
+
+    @staticmethod
+    def pieces_bytes(trial: Trial) -> int:
+        return sum(8 * -(-weight.numel() // trial.world_size) for weight in trial.inputs[0]["weights"].values())
+
+    def bound(self, trial: Trial) -> int:
+        return 2 * (trial.world_size - 1) * self.pieces_bytes(trial)
+
+    def figures(self, trial: Trial, traffic: Traffic) -> str:
+        if self.bound(trial) < SMALLEST_BUDGET:
+            return ""
+        held = amount(self.pieces_bytes(trial))
+        return (f"{trial.label}: {held} of weights held a rank between the layers, as allowed; sent "
+                f"{amount(self.bound(trial))} a rank, as allowed")
+
+
+def watched(model: nn.Sequential, batch: list[Tensor], function: Callable[[nn.Module], Any],
+            allowed: list[int] | None = None) -> dict[str, Any]:
+    """One step of `model` after `function` has seen each linear layer: results, and the bytes held at several points.
+
+    `held`: all bytes; `owners`: those in the storages of the parameters. `allowed`: what is worth waiting for at each
+    point, up to the first that holds more.
+    """
+    from course_lib.runtime import record_memory
+
+    parameters, points, held, owners = list(model.parameters()), [], [], []
+    with record_memory(parameters=parameters) as log:
+
+        def look(point: str) -> None:
+            waits = allowed is not None and all(now <= most for now, most in zip(held, allowed))
+            held.append(settled(lambda: log.current, allowed[len(held)] if waits else log.current))
+            points.append(point)
+            owners.append(sum(each.untyped_storage().nbytes() for each in parameters))
+
+        def look_around(index: int, layer: nn.Module) -> None:
+            layer.register_forward_hook(lambda *_: look(f"in the forward pass, after layer {index - 1},"))
+            layer.register_full_backward_pre_hook(lambda *_: look(f"in the backward pass, after layer {index + 1},"))
+
+        for index, layer in enumerate(model):
+            function(layer) if isinstance(layer, nn.Linear) else look_around(index, layer)
+        look("before the first forward pass")
+        x, y = (each.clone() for each in batch)
+        output = model(x.requires_grad_())  # as in the middle of a model
+        look("after the forward pass")
+        result = plain(output)
+        nn.functional.mse_loss(output, y).backward()
+        del x, y, output
+        look("after the backward pass")
+    gradients: Gradients = gradients_of(model)
+    return {"output": result, "gradients": gradients, "held": held, "owners": owners, "points": points}

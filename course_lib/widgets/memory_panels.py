@@ -1,0 +1,75 @@
+"""Several recordings of memory in one picture, on one scale, each with the line that a formula predicts.
+
+    MemoryPanels("A fourth of it", {"whole": alone.memory, "sharded": sharded.memory}, predicted={"sharded": 4.0e6})
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from matplotlib.patches import Patch
+
+from course_lib.runtime import MemoryLog
+from course_lib.runtime.memory_picture import COLOURS, UNITS, panel
+from course_lib.runtime.memory_track import KINDS
+from course_lib.runtime.pictures import INK, new_figure, to_png
+from course_lib.runtime.recordings import human_bytes
+
+
+@dataclass(frozen=True)
+class MemoryPanels:
+    """`logs` by name, of each the rank with the highest peak. `predicted`: bytes, by the same names; dashed.
+
+    ValueError without logs, for a log of nothing, or a prediction of none of them.
+    """
+
+    headline: str
+    logs: Mapping[str, MemoryLog]
+    predicted: Mapping[str, float] = field(default_factory=dict)
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        empty = [name for name, log in self.logs.items() if not log.peak]
+        if not self.logs or empty:
+            raise ValueError(f"{', '.join(empty) or 'no log'}: expected recordings of memory, by name")
+        if unknown := sorted(self.predicted.keys() - self.logs.keys()):
+            raise ValueError(f"predictions of {', '.join(unknown)}: expected names of logs, {', '.join(self.logs)}")
+
+    def __repr__(self) -> str:
+        return f"MemoryPanels: {self.headline} ({', '.join(self.logs)})"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return {"text/plain": repr(self), "image/png": self.png()}
+
+    def png(self) -> bytes:
+        columns = min(2, len(self.logs))
+        rows = math.ceil(len(self.logs) / columns)
+        figure = new_figure(1.2 + 1.9 * rows, self.headline, self.detail)
+        panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flatten()
+        tracks = {name: log.by_rank(fullest(log)).tracks[0] for name, log in self.logs.items()}
+        highest = max(track.peak() for track in tracks.values())
+        unit = human_bytes(highest).split()[1]
+        for axes, (name, track) in zip(panels, tracks.items()):
+            panel(axes, track, UNITS[unit], name)
+            axes.set_ylim(0, 1.3 * highest / UNITS[unit])
+            if name in self.predicted:
+                height = self.predicted[name] / UNITS[unit]
+                axes.axhline(height, color=INK, lw=1.3, ls="--", zorder=3)
+                axes.annotate(f"formula {human_bytes(self.predicted[name])}", (1, height), (-3, 3), ha="right",
+                              xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=7.5, color=INK,
+                              bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8})
+        for axes in panels[len(tracks):]:
+            axes.set_visible(False)
+        figure.supylabel(f"held ({unit})", fontsize=9, color=INK)
+        figure.supxlabel("torch operations since recording began", fontsize=9, color=INK)
+        used = [kind for kind in KINDS if any(track.over_time()[kind].any() for track in tracks.values())]
+        patches = [Patch(color=COLOURS[kind], label=kind.replace("_", " ")) for kind in reversed(used)]
+        figure.legend(handles=patches, loc="outside right center", fontsize=8, frameon=False)
+        return to_png(figure)
+
+
+def fullest(log: MemoryLog) -> int:
+    return max(log.ranks, key=lambda rank: log.by_rank(rank).peak)
