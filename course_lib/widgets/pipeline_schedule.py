@@ -228,12 +228,11 @@ class PipelineSchedule(Explorable, script="pipeline_schedule.js"):
             left = f"{len(found) - 1} more findings" if len(found) > 1 else rest[0].text if rest else ""
             return f"{left}." if left else ""
         step, work = (f"{float(each):.4g}" for each in (simulated.makespan, max(simulated.busy)))
-        said = (f"A step takes {step}, of which {'the busiest rank works' if self.slow is not None else 'work is'} "
-                f"{work}; idle is {simulated.bubble_of_ideal:.1%} of the ideal time. "
-                f"At most {in_flight(simulated)} in flight on a rank.")
+        working = f"the busiest rank works {work}" if self.slow is not None else f"{work} of it work"
+        idle = f"{simulated.bubble_of_ideal:.1%} of the ideal time"
         if simulated.bubble_of_span < simulated.bubble_fraction and self.slow is None:
-            said += f" Between a rank's own start and end {simulated.bubble_of_span:.0%} are idle."
-        return said
+            idle += f", {simulated.bubble_of_span:.0%} within a rank's own span"
+        return f"A step takes {step}, {working}; idle: {idle}. At most {in_flight(simulated)} in flight."
 
     def sentence(self) -> str:
         simulated, found = self.simulated(), self.found()
