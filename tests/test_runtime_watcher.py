@@ -9,6 +9,7 @@ from multiprocessing import Pipe
 import pytest
 import torch
 
+from course_lib.runtime import watcher
 from course_lib.runtime.watcher import ASK, DISMISS, THREADS, Watcher, busy_s
 
 
@@ -16,10 +17,10 @@ from course_lib.runtime.watcher import ASK, DISMISS, THREADS, Watcher, busy_s
 def notebook():
     """The notebook's end of the connection to a watcher of this very process."""
     ours, theirs = Pipe()
-    watcher = Watcher(theirs, None)
+    watching = Watcher(theirs, None)
     yield ours
     ours.send(DISMISS)
-    watcher.stop()
+    watching.stop()
 
 
 def test_a_look_tells_the_line_and_that_nothing_is_waited_for(notebook):
@@ -41,6 +42,30 @@ def test_being_looked_at_keeps_no_tensor_of_the_function_alive(notebook):
         assert work()() is None
     finally:
         gc.enable()
+
+
+def test_a_look_that_takes_its_time_keeps_no_tensor_alive_meanwhile(notebook, monkeypatch):
+    looking, over = threading.Event(), threading.Event()
+
+    def slowly():
+        looking.set()
+        over.wait()
+        return 0.0
+
+    def work():
+        tensor = torch.ones(3)
+        notebook.send(ASK)
+        looking.wait()
+        return weakref.ref(tensor)
+
+    monkeypatch.setattr(watcher, "busy_s", slowly)
+    gc.disable()
+    try:
+        assert work()() is None
+    finally:
+        gc.enable()
+        over.set()
+        notebook.recv()
 
 
 @pytest.mark.skipif(not THREADS.is_dir(), reason="elsewhere the CPU time of the process stands in for it")

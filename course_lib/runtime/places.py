@@ -87,13 +87,14 @@ def frames_of_traceback(traceback: TracebackType | None, skip: str) -> tuple[Fra
 
 def frames_of_thread(innermost: FrameType | None) -> tuple[Frame, ...]:
     """The frames of a running thread, outermost first."""
-    stack = []
+    seen = []
     # The thread goes on whenever this loop lets it. Once, f_back was then no frame (seen on Python 3.11.7): what has
-    # been read until there is still the innermost part of the stack.
+    # been read until there is still the innermost part of the stack. No frame is kept for longer than its turn: the
+    # tensors of a function that returns meanwhile would live on in it.
     while isinstance(innermost, FrameType):
-        stack.append(innermost)
+        seen.append((innermost.f_code, innermost.f_lineno, innermost.f_lasti))
         innermost = innermost.f_back
-    return tuple(_frame(frame.f_code, frame.f_lineno, frame.f_lasti) for frame in reversed(stack))
+    return tuple(_frame(*where) for where in reversed(seen))
 
 
 def _frame(code: CodeType, line: int | None, instruction: int) -> Frame:

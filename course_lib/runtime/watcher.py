@@ -74,12 +74,14 @@ class Watcher:
 
     def _look(self) -> Whereabouts:
         stacks = sys._current_frames()
-        # Our own frame in our own variable would be a cycle, and keep the reader's tensors alive through the others.
-        del stacks[threading.get_ident()]
-        frames = frames_of_thread(stacks.get(self._main))
+        # A frame keeps the reader's tensors alive, and our own in our own variable would be a cycle: all are dropped
+        # here, before anything below lets the reader's thread go on.
+        files = {thread: frame.f_code.co_filename for thread, frame in stacks.items()}
+        frames = frames_of_thread(stacks.pop(self._main, None))
+        del stacks
         calls = list(pending.waiting_in.get(self._main, ()))  # a copy: the main thread goes on meanwhile
         waits_in, call = None, None
-        if self._others_at_work(stacks):
+        if self._others_at_work(files):
             pass
         elif calls:
             waits_in, call = str(calls[0]), calls[0]
@@ -87,12 +89,12 @@ class Watcher:
             waits_in = _waiting_function(frames)
         return Whereabouts(frames, waits_in, call, dict(pending.counts), busy_s(), time.monotonic())
 
-    def _others_at_work(self, stacks: dict[int, Any]) -> bool:
+    def _others_at_work(self, files: dict[int, str]) -> bool:
         """Whether a thread that the function started may yet do what the main thread waits for."""
         for thread in threading.enumerate():
-            if thread.ident in (self._main, self._thread.ident) or thread.ident not in stacks:
+            if thread.ident in (self._main, self._thread.ident) or thread.ident not in files:
                 continue
-            in_a_lock = stacks[thread.ident].f_code.co_filename == threading.__file__
+            in_a_lock = files[thread.ident] == threading.__file__
             if not in_a_lock and not pending.waiting_in.get(thread.ident):
                 return True
         return False
