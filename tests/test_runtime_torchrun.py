@@ -20,7 +20,13 @@ import pytest
 _WITHIN_S = 240.0  # a watchdog: eight interpreters import torch
 
 SCRIPT = '''
-import json, os, sys
+import atexit, json, os, pathlib, sys
+
+def last_of_all():
+    names = [file.read_text() for file in pathlib.Path("/proc/self/task").glob("*/comm")]  # none but on Linux
+    print("threads of gloo at the end:", sum("gloo" in name for name in names))
+
+atexit.register(last_of_all)  # what is registered first runs last
 import torch
 import torch.distributed as dist
 from course_lib.runtime import launch
@@ -134,4 +140,6 @@ def test_two_nodes_under_torchrun_give_the_same_losses_as_launch(nodes, tmp_path
     out, err = by_torchrun(nodes, script, world_size=3)
     assert losses_in(out) == losses_in(alone.stdout)
     assert len(losses_in(out)) == 4 and len({tuple(of_rank) for of_rank in losses_in(out)}) == 4
+    # One that is still there could ask for Python's lock when Python has ended, which aborts the process.
+    assert out.count("threads of gloo at the end: 0") == 4, out
     assert err.count("world_size=3 was asked for, but torchrun started 4 ranks: using 4") == 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before there is a group, see _join
 
 from course_lib.runtime import backends, context, pending, recordings
 from course_lib.runtime.rank import group_timeout, seed_everything
@@ -42,6 +43,9 @@ def _join(backend: str, timeout_s: float) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     pending.install()
+    # torch.distributed.nn.functional keeps the group that it finds when it is imported (as a default argument), and any
+    # optimiser imports it. Then destroying the group at the end would not end gloo's threads, and one that is late in
+    # freeing a tensor asks a Python that is no more: "terminate called without an active exception".
     dist.init_process_group(
         "nccl" if backend == "nccl" else "gloo",
         timeout=group_timeout(timeout_s),
