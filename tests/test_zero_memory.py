@@ -13,16 +13,15 @@ from course_lib.zero.memory import (
     OPTIMIZERS,
     PAPER_TABLE_1,
     PRECISIONS,
-    Blocks,
     Memory,
     device_memory,
     held_bytes,
     largest_model,
     sent_bytes,
     state_bytes_per_parameter,
-    step_peak,
     table_1,
 )
+from course_lib.zero.peak import step_peak, watch
 
 STAGES = (1, 2, 3)
 BUCKET = 1 << 17  # bytes: a fifth of the small model
@@ -120,37 +119,47 @@ def test_what_a_rank_holds_is_the_formula_to_the_byte_and_nothing_else(world_siz
             assert rest == 0, (rank, stage, rest)
 
 
-def working_bytes(config, rows):
-    """Activations and what backward works with, at their most, in one process."""
-    model = GPT(config)
-    inputs, targets = batches(0, 0, 1, batch_size=rows, sequence_length=config.sequence_length)
-    with record_memory(model=model) as log:
-        model(inputs, targets)[1].backward()
-    return max(sum(pair) for pair in zip(log.over_time("activations"), log.over_time("other")))
+WIDE = GPTConfig(num_layers=3, hidden_size=64, num_heads=4, vocab_size=2048, sequence_length=32)  # most is embedding
+FEW_LAYERS = GPTConfig(num_layers=2, hidden_size=64, num_heads=4, vocab_size=256, sequence_length=32)
 
 
-def test_the_peak_of_a_step_is_the_predicted_one_within_2_percent():
-    def body(rows):
-        found = {}
+def loss_of(model, number, rank, n, rows):
+    """Of one rank's rows of a batch. In a function of its own: what it does not return is gone before backward."""
+    config = getattr(model, "module", model).config
+    tokens = batches(number, rank, n, batch_size=rows * n, sequence_length=config.sequence_length)
+    return model(*(part % config.vocab_size for part in tokens))[1]
+
+
+@pytest.mark.parametrize("world_size, config, rows", [
+    (4, SMALL, 1), (4, SMALL, 16), (2, FEW_LAYERS, 4), (3, ODD, 4), (2, WIDE, 4), (1, SMALL, 4)])
+def test_the_peak_of_a_step_is_the_predicted_one_to_the_byte(world_size, config, rows):
+    def body():
+        peaks = {}
         for stage in STAGES:
-            model, optimizer = build(stage)
-            for number in range(2):
+            model, optimizer = build(stage, config)
+            peaks[stage] = []
+            for number in range(4):
                 optimizer.zero_grad()
                 with record_memory(model=model, optimizer=optimizer) as log:
-                    backward(model, number, rows)
+                    loss_of(model, number, dist.get_rank(), dist.get_world_size(), rows).backward()
                     optimizer.step()
-            found[stage] = log.peak
-        return found
+                peaks[stage].append(log.peak)
+        return peaks
 
-    block = sum(p.numel() for p in GPT(SMALL).blocks[0].parameters()) * 4
-    total = sum(sizes(SMALL)) * 4
-    for rows in (4, 16):
-        model = Blocks(SMALL.num_layers, block, total - SMALL.num_layers * block, working_bytes(SMALL, rows))
-        for rank, measured in enumerate(launch(body, rows, world_size=4)):
-            for stage, peak in measured.items():
-                states = held_bytes(sizes(SMALL), 4, stage, rank, BUCKET)
-                predicted = step_peak(model, states, 4, stage, BUCKET)
-                assert peak == pytest.approx(predicted, rel=0.02), (rows, rank, stage)
+    model = GPT(config)
+    seen = watch(model, lambda: loss_of(model, 0, 0, 1, rows))
+    for rank, peaks in enumerate(launch(body, world_size=world_size)):
+        for stage, (_, *steps) in peaks.items():  # the first one makes the optimiser's state
+            predicted = step_peak(seen, world_size, stage, rank, BUCKET)
+            # of three steps: gloo's own threads may let go of a message a moment after they said that it is sent
+            assert min(steps) == predicted, (rank, stage)
+
+
+def test_a_model_that_cannot_be_watched_is_refused():
+    model = GPT(ODD)
+    model.head.weight.requires_grad_(False)
+    with pytest.raises(ValueError, match="all trained; got .*float32.* and 1 that need no gradient"):
+        watch(model, lambda: None)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])

@@ -8,7 +8,7 @@
     norms.py        the norm of a gradient in pieces
     host.py         what lies in the host's memory
     consolidate.py  a sharded optimiser's state in torch's own form, and back; full_state.py, the same for stage 3
-    memory.py       bytes of each device, in closed form
+    memory.py       bytes of each device, in closed form; peak.py, the most that a step takes
     deepspeed.py    the same training by DeepSpeed, an optional extra
     checks.py       what cannot work, said before it goes wrong
 
