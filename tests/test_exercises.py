@@ -11,7 +11,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from course_lib.grading import check
 from course_lib.grading.registry import exercise, exercises_of
@@ -136,9 +135,11 @@ def test_a_wrong_answer_is_refused_by_its_likely_cause(answer):
 
 @pytest.mark.parametrize("path", SOLUTIONS.values(), ids=lambda path: path.stem)
 def test_an_untouched_notebook_runs_to_its_end_and_says_not_written_yet(path):
-    notebook = nbformat.read(released(path), as_version=4)
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}).execute()
-    told = ["".join(output.data["text/plain"] for output in cell.outputs) for cell in notebook.cells
-            if cell.cell_type == "code" and cell.metadata.nbgrader.grade]
+    names, told = {"__name__": path.stem}, []
+    for cell in code_cells(released(path)):  # in a kernel in test_nbgrader.py
+        if cell.metadata.nbgrader.grade:
+            told.append(repr(eval(cell.source, names)))
+        else:
+            exec(compile(cell.source, f"{path.stem}-{cell.id}", "exec"), names)
     assert len(told) == len(exercises_of(int(path.name[:2])))
     assert all("not written yet, 0 of" in text for text in told)

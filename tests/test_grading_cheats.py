@@ -175,10 +175,12 @@ def test_a_message_is_refused_by_its_length_before_it_arrives():
 FORKS = """
 import os, time
 def pass_on(tensor):
-    for _ in range(50):
+    for number in range(50):
         try:
             if os.fork() == 0:
-                {leave}
+                if number % 2:  # away from the rank's session, and from its parent
+                    os.setsid()
+                    os.fork() and os._exit(0)
                 while True:
                     time.sleep(1)
         except OSError:
@@ -188,9 +190,8 @@ def pass_on(tensor):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("leave", ["pass", "os.setsid(); os.fork() and os._exit(0)"])
-def test_nothing_is_left_of_fifty_children(mode, leave):
-    cells = trusted.cells_above(*notebook(CALLS_HONEST + FORKS.replace("{leave}", leave)))
+def test_nothing_is_left_of_fifty_children(mode):
+    cells = trusted.cells_above(*notebook(CALLS_HONEST + FORKS))
     with trusted.Grader(mode, LIMITS, [EXERCISE]) as grader:
         grader.report(EXERCISE, cells, 1)
         worker = grader.worker()

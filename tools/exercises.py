@@ -24,14 +24,13 @@ def generate(target: Path) -> None:
     """Write the exercises of all chapters under `target`. SystemExit with nbgrader's words where it refuses one."""
     with tempfile.TemporaryDirectory() as nobodys:
         # the author's own Jupyter settings must not change what students get
-        environment = os.environ | {"JUPYTER_CONFIG_DIR": nobodys}
-        for name in assignments():
-            done = subprocess.run(
-                [sys.executable, "-m", "nbgrader", "generate_assignment", name, "--no-db", "--force",
-                 f"--CourseDirectory.release_directory={target}"],
-                cwd=ROOT, env=environment, capture_output=True, text=True)
-            if done.returncode:
-                raise SystemExit(f"solutions/{name}: not generated\n{done.stderr}")
+        done = subprocess.run(
+            [sys.executable, "-m", "nbgrader", "generate_assignment", "*", "--no-db", "--force",
+             f"--CourseDirectory.release_directory={target}"],
+            cwd=ROOT, env=os.environ | {"JUPYTER_CONFIG_DIR": nobodys}, capture_output=True, text=True)
+    missing = [name for name in assignments() if not any((target / name).glob("*.ipynb"))]
+    if done.returncode or missing:
+        raise SystemExit(f"not generated: {', '.join(missing)}\n{done.stderr}")
 
 
 def main() -> None:

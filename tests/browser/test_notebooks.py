@@ -1,7 +1,7 @@
 """What notebooks show runs in a real JupyterLab, and the page reports no error.
 
-The first notebook runs from top to bottom. Of the others the cells that show a widget: what other cells print is the
-same without a browser, and nbval compares it.
+The first notebook runs from top to bottom. Of the others the cells that show a widget, all on one page: what other
+cells print is the same without a browser, and nbval compares it.
 """
 
 import re
@@ -53,17 +53,18 @@ def widget_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]
     return [cell for cell in notebook.cells if cell.cell_type == "code" and call.match(cell.source)]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=lambda path: path.stem)
-def test_the_widgets_of_a_notebook_show_themselves_in_jupyterlab(path, tmp_path, open_notebook):
-    notebook = nbformat.read(path, as_version=4)
-    shown = widget_cells(notebook)
-    assert shown, f"{path.name} shows no widget"
-    imports = next(cell for cell in notebook.cells if cell.cell_type == "code")
-    notebook.cells = [imports, *shown]
-    nbformat.write(notebook, tmp_path / path.name)
-    page = open_notebook(tmp_path / path.name)
+def test_the_widgets_of_the_other_notebooks_show_themselves_in_jupyterlab(tmp_path, open_notebook):
+    together = new_notebook(metadata=METADATA)  # one page and one kernel, which take seconds to come up
+    for path in NOTEBOOKS[1:]:
+        notebook = nbformat.read(path, as_version=4)
+        shown = widget_cells(notebook)
+        assert shown, f"{path.name} shows no widget"
+        imports = next(cell for cell in notebook.cells if cell.cell_type == "code")
+        together.cells += [imports, *shown]
+    nbformat.write(together, tmp_path / "widgets.ipynb")
+    page = open_notebook(tmp_path / "widgets.ipynb")
     require_no_error(page)
-    assert page.page.locator(".explorable svg").count() == len(shown)
+    assert page.page.locator(".explorable svg").count() == len(widget_cells(together))
 
 
 def test_a_failing_cell_and_a_page_error_are_noticed(tmp_path, open_notebook):
