@@ -131,14 +131,14 @@ def loss_of(model, number, rank, n, rows):
 
 
 @pytest.mark.parametrize("world_size, config, rows", [
-    (4, SMALL, 1), (4, SMALL, 16), (2, FEW_LAYERS, 4), (3, ODD, 4), (2, WIDE, 4), (1, SMALL, 4)])
+    (4, FEW_LAYERS, 1), (4, SMALL, 16), (2, FEW_LAYERS, 4), (3, ODD, 4), (2, WIDE, 4), (1, SMALL, 4)])
 def test_the_peak_of_a_step_is_the_predicted_one_to_the_byte(world_size, config, rows):
     def body():
         peaks = {}
         for stage in STAGES:
             model, optimizer = build(stage, config)
             peaks[stage] = []
-            for number in range(4):
+            for number in range(3):
                 optimizer.zero_grad()
                 with record_memory(model=model, optimizer=optimizer) as log:
                     loss_of(model, number, dist.get_rank(), dist.get_world_size(), rows).backward()
@@ -151,7 +151,7 @@ def test_the_peak_of_a_step_is_the_predicted_one_to_the_byte(world_size, config,
     for rank, peaks in enumerate(launch(body, world_size=world_size)):
         for stage, (_, *steps) in peaks.items():  # the first one makes the optimiser's state
             predicted = step_peak(seen, world_size, stage, rank, BUCKET)
-            # of three steps: gloo's own threads may let go of a message a moment after they said that it is sent
+            # of two steps: gloo's own threads may let go of a message a moment after they said that it is sent
             assert min(steps) == predicted, (rank, stage)
 
 
