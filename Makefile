@@ -44,10 +44,10 @@ $(READY): requirements.lock pyproject.toml
 lab: $(READY)
 	$(WITH_PATH) $(BIN)/python -m jupyterlab $(LAB_FLAGS) --LabApp.default_url=/lab/tree/$(FIRST)
 
-# pytest reads its paths and its strict nbval flags from pyproject.toml, and has the last word. Three files at a time, in
-# their order (a test often waits): a test starts up to 8 ranks of its own, and a notebook's cells belong to one kernel.
+# pytest reads its paths and its strict nbval flags from pyproject.toml, and has the last word. Two files at a time, in
+# their order: a test starts up to 8 ranks of its own, and a notebook's cells belong to one kernel.
 test: lint
-	$(WITH_PATH) $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --junitxml=build/tests.xml
+	$(WITH_PATH) $(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder --junitxml=build/tests.xml
 
 lint: $(READY)
 	$(BIN)/python -m ruff check .

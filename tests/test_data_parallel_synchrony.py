@@ -131,7 +131,10 @@ def test_a_fast_worker_runs_exactly_the_bound_ahead_of_a_slow_one_and_then_waits
             for step in range(s + 2):
                 server.pull()
                 model(*batch("Unused", step)).backward()
+                if dist.get_rank() == 1 and step == 0:
+                    dist.recv(token, src=2)  # both have the first parameters
                 if dist.get_rank() == 2 and step == 0:
+                    dist.send(token, dst=1)
                     dist.recv(token, src=1)  # slow: until the fast one has pushed all it may
                 server.push()
                 if dist.get_rank() == 1 and step == s:
@@ -151,6 +154,7 @@ def test_without_a_bound_a_fast_worker_finishes_while_a_slow_one_computes_its_fi
         if server.is_server:
             return server.serve()
         if dist.get_rank() == 1:
+            dist.recv(token, src=2)  # which has its parameters by now
             with server:
                 for step in range(5):
                     server.pull()
@@ -160,12 +164,13 @@ def test_without_a_bound_a_fast_worker_finishes_while_a_slow_one_computes_its_fi
         else:
             with server:
                 server.pull()
+                dist.send(token, dst=1)
                 model(*batch("Unused", 0)).backward()
                 dist.recv(token, src=1)
                 server.push()
 
     updates = launch(body, world_size=3)[0]
-    assert [u.worker for u in updates] == [1] * 5 + [2] and updates[-1].staleness >= 1
+    assert [u.worker for u in updates] == [1] * 5 + [2] and updates[-1].staleness == 5
     assert [u.staleness for u in updates[:5]] == [0] * 5 and updates[4].lead == 4
 
 
