@@ -37,17 +37,10 @@ export default {
     };
     const view = shell(el, [cap, machine, num, which]);
     const redraw = () => drawAll(view, model.get("frames"));
-    const stopWatching = view.onWidth(redraw);
-    const parameters = "change:bucket_cap_mb change:machine change:num_ranks change:model";
-    model.on(parameters, onChosen);
-    model.on("change:frames", redraw);
-    redraw();
-    return () => { stopWatching(); model.off(parameters, onChosen); model.off("change:frames", redraw); };
+    const parameters = ["bucket_cap_mb", "machine", "num_ranks", "model"];
+    return follow(model, view, { parameters, onParameters: onChosen, redraw });
   },
 };
-
-/** The values of a slider and the one that Python has set, in increasing order. */
-const withOwn = (values, own) => [...new Set([...values, own])].sort((a, b) => a - b);
 
 function nearest(among, value) {
   return among.reduce((best, each) => (Math.abs(each - value) < Math.abs(best - value) ? each : best));

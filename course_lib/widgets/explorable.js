@@ -111,6 +111,22 @@ function shell(root, controls) {
   };
 }
 
+/** The values of a slider and the one that Python has set, in increasing order. */
+const withOwn = (values, own) => [...new Set([...values, own])].sort((a, b) => a - b);
+
+/**
+ * Draw now, and again at new frames and widths; call onParameters when Python or a control has set one of `parameters`.
+ * Returns what ends it.
+ */
+function follow(model, view, { parameters, onParameters, redraw }) {
+  const changes = parameters.map((name) => `change:${name}`).join(" ");
+  const stopWatching = view.onWidth(redraw);
+  model.on(changes, onParameters);
+  model.on("change:frames", redraw);
+  redraw();
+  return () => { stopWatching(); model.off(changes, onParameters); model.off("change:frames", redraw); };
+}
+
 /**
  * Play, reset and a step slider over the frames that Python has sent; the step is the trait `step`.
  *

@@ -12,8 +12,7 @@ export default {
       label: NAMES[name], value: model.get(name), onChange: ask(name),
       options: choices[name].map((value) => ({ value, label: value })),
     });
-    // a number that Python has set and the slider does not offer joins those it offers
-    const counts = () => [...new Set([...choices.num_devices, model.get("num_devices")])].sort((a, b) => a - b);
+    const counts = () => withOwn(choices.num_devices, model.get("num_devices"));
     const controls = {
       model: drop("model"), device: drop("device"),
       num_devices: slider({
@@ -26,18 +25,13 @@ export default {
       for (const name of ["model", "device", "precision"]) controls[name].set(model.get(name));
       controls.num_devices.set(model.get("num_devices"), counts());
     };
-    const parameters = Object.keys(NAMES).map((name) => `change:${name}`).join(" ");
     const view = shell(el, Object.values(controls));
     const redraw = () => {
       const shown = model.get("frames");
       view.say(shown.headline, shown.detail);
       view.draw(shown.key, `${shown.headline}. ${shown.detail}`, drawBars(shown, view.width()));
     };
-    const stopWatching = view.onWidth(redraw);
-    model.on("change:frames", redraw);
-    model.on(parameters, onParameters);
-    redraw();
-    return () => { stopWatching(); model.off("change:frames", redraw); model.off(parameters, onParameters); };
+    return follow(model, view, { parameters: Object.keys(NAMES), onParameters, redraw });
   },
 };
 

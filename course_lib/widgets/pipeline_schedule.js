@@ -120,17 +120,11 @@ export default {
       cursor.rank = Math.min(cursor.rank, model.get("p") - 1);
       cursor.at = Math.min(cursor.at, lane(cursor.rank).length);
     };
-    const stopWatching = view.onWidth(redraw);
-    const parameters = "change:order change:p change:m change:v change:slow change:placed";
-    model.on(parameters, onChosen);
-    model.on("change:frames", redraw);
-    redraw();
-    return () => { stopWatching(); model.off(parameters, onChosen); model.off("change:frames", redraw); };
+    const parameters = ["order", "p", "m", "v", "slow", "placed"];
+    return follow(model, view, { parameters, onParameters: onChosen, redraw });
   },
 };
 
-/** The values of a slider and the one that Python has set, in increasing order. */
-const withOwn = (values, own) => [...new Set([...values, own])].sort((a, b) => a - b);
 const slowRanks = (model) => withOwn([-1, ...Array(model.get("p")).keys()], model.get("slow") ?? -1);
 const textOf = (kind, microbatch, chunk) => `${kind}${microbatch}${chunk ? `.${chunk}` : ""}`;
 

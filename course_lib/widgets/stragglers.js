@@ -51,13 +51,9 @@ export default {
     };
     const view = shell(el, [scheme, who, slowdown, slack]);
     const redraw = () => drawAll(view, model.get("frames"));
-    const stopWatching = view.onWidth(redraw);
-    const parameters = "change:scheme change:who change:slowdown change:slack";
-    model.on(parameters, onChosen);
-    model.on("change:frames", redraw);
     onChosen();
-    redraw();
-    return () => { stopWatching(); model.off(parameters, onChosen); model.off("change:frames", redraw); };
+    const parameters = ["scheme", "who", "slowdown", "slack"];
+    return follow(model, view, { parameters, onParameters: onChosen, redraw });
   },
 };
 

@@ -10,8 +10,7 @@ export default {
     const ask = (name) => (value) => { model.set(name, value); model.save_changes(); };
     const drop = (name, options, value, onChange) => chooser({ label: NAMES[name], options, value, onChange });
     const plain = (name) => drop(name, choices[name].map((value) => ({ value, label: value })), model.get(name), ask(name));
-    // a number that Python has set and the slider does not offer joins those it offers
-    const counts = () => [...new Set([...choices.num_devices, model.get("num_devices")])].sort((a, b) => a - b);
+    const counts = () => withOwn(choices.num_devices, model.get("num_devices"));
     const stages = choices.stage.map((label, stage) => ({ value: String(stage), label }));
     const controls = {
       model: plain("model"),
@@ -27,18 +26,13 @@ export default {
       controls.stage.set(String(model.get("stage")));
       controls.num_devices.set(model.get("num_devices"), counts());
     };
-    const parameters = Object.keys(NAMES).map((name) => `change:${name}`).join(" ");
     const view = shell(el, Object.values(controls));
     const redraw = () => {
       const shown = model.get("frames");
       view.say(shown.headline, shown.detail);
       view.draw(shown.key, `${shown.headline}. ${shown.detail}`, drawNeed(shown, view.width()));
     };
-    const stopWatching = view.onWidth(redraw);
-    model.on("change:frames", redraw);
-    model.on(parameters, onParameters);
-    redraw();
-    return () => { stopWatching(); model.off("change:frames", redraw); model.off(parameters, onParameters); };
+    return follow(model, view, { parameters: Object.keys(NAMES), onParameters, redraw });
   },
 };
 
