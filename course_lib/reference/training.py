@@ -6,7 +6,7 @@ B rows in the global batch, T tokens in a row.
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -51,34 +51,40 @@ def train(
         raise ValueError(
             f"tokens must be below the model's vocab_size={config.vocab_size}, got a token {largest}"
         )
-    device = next(model.parameters()).device
-    # beta2 = 0.95 (GPT-3, Brown et al. 2020): the average of 0.999 spans 1,000 steps, longer than our runs.
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95))
-    shard = {
-        "batch_size": batch_size,
-        "sequence_length": config.sequence_length,
-        "tokens": text,
-        "seed": seed,
-    }
-
+    shard = {"batch_size": batch_size, "sequence_length": config.sequence_length, "tokens": text, "seed": seed}
+    local_batches = (batches(step, rank, world_size, **shard) for step in range(steps))
     before = _finite(evaluate(model, tokens=text), "before step 0") if held_out else None
-    model.train()
     losses: list[float] = []
     hidden = rank != 0 or not progress or _quiet()
     with tqdm(total=steps, desc="training", unit="step", disable=hidden) as bar:
-        for step in range(steps):
-            inputs, targets = batches(step, rank, world_size, **shard)  # (B_local, T) each
-            _, loss = model(inputs.to(device), targets.to(device))
-            losses.append(_finite(loss.item(), f"at step {step}"))
-            optimizer.zero_grad()
-            loss.backward()
-            if after_backward is not None:
-                after_backward(model)
-            optimizer.step()
-            bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
+        for loss in _steps(model, local_batches, learning_rate, after_backward):
+            losses.append(loss)
+            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
             bar.update()
     after = _finite(evaluate(model, tokens=text), f"after step {steps - 1}") if held_out else None
     return TrainingLog(tuple(losses), floor, steps * batch_size * config.sequence_length, before, after)
+
+
+def _steps(
+    model: nn.Module,
+    local_batches: Iterable[tuple[Tensor, Tensor]],
+    learning_rate: float,
+    after_backward: Callable[[nn.Module], object] | None,
+) -> Iterator[float]:
+    """Take a step for each (inputs, targets), (B_local, T) each, and yield its loss, that of the local rows."""
+    device = next(model.parameters()).device
+    # beta2 = 0.95 (GPT-3, Brown et al. 2020): the average of 0.999 spans 1,000 steps, longer than our runs.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95))
+    model.train()
+    for step, (inputs, targets) in enumerate(local_batches):
+        _, loss = model(inputs.to(device), targets.to(device))
+        local = _finite(loss.item(), f"at step {step}")
+        optimizer.zero_grad()
+        loss.backward()
+        if after_backward is not None:
+            after_backward(model)
+        optimizer.step()
+        yield local
 
 
 @torch.no_grad()
