@@ -78,7 +78,7 @@ class Chart:
         for name, (xs, ys) in self.points.items():
             axes.plot(xs, ys, "o", color=colour[family(name)], ms=5.5, mec="white", mew=0.8, label=name)
             for x, y, text in zip(xs, ys, self.labels.get(name, ()), strict=False):
-                axes.annotate(text, (x, y), (5, self._label_height(name)), textcoords="offset points", fontsize=7.5,
+                axes.annotate(text, (x, y), (5, self._label_height(x, y)), textcoords="offset points", fontsize=7.5,
                               color=INK)
         for where, what in self.marks.items():
             axes.axvline(where, color=INK, lw=0.9, ls=":")
@@ -88,9 +88,12 @@ class Chart:
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
         return figure
 
-    def _label_height(self, name: str) -> float:
-        """In points, above a point: two series whose points may coincide have their labels below and above."""
-        return -3 if len(self.labels) == 1 else (-9, 4)[list(self.labels).index(name) % 2]
+    def _label_height(self, x: float, y: float) -> float:
+        """In points, above (x, y): away from the nearest labelled point above or below it."""
+        others = [other for name in self.labels for at, other in zip(*self.points[name]) if at == x and other != y]
+        if not others:
+            return -3
+        return 4 if min(others, key=lambda other: abs(other - y)) < y else -9
 
     def _counts(self) -> bool:
         """x counts something, such as ranks or steps: there are no halves."""
