@@ -85,7 +85,7 @@ class Chart:
             axes.annotate(what, (where, 1), (4, -2), xycoords=("data", "axes fraction"), textcoords="offset points",
                           fontsize=8, color=INK, va="top")
         self._scales(axes)
-        axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.1 if self.labels else 1.0, 0.5))
         return figure
 
     def _label_height(self, x: float, y: float) -> float:
