@@ -14,9 +14,11 @@ all-gather all but that of the right neighbour.
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
-from course_lib.collectives.messages import Member, described, in_place, member, output, require_rows, sendable
+from course_lib.collectives.messages import in_place, output, require_rows
 from course_lib.collectives.pipelined_ring import pays_off, pipelined_all_reduce
 from course_lib.collectives.reduction import check, combine, finish
+from course_lib.groups.membership import Member, member
+from course_lib.groups.tensors import described, sendable
 
 
 def ring_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM, group: ProcessGroup | None = None) -> None:

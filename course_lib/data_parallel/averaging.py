@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.collectives.messages import member
+from course_lib.groups.membership import member
 
 
 def average_each(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup | None = None) -> None:

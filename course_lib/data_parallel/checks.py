@@ -8,8 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.collectives.messages import Member, described
 from course_lib.data_parallel.buckets import Bucket
+from course_lib.groups.membership import Member
+from course_lib.groups.tensors import described
 
 
 def parameter_names(module: nn.Module, bucket_cap_mb: float) -> dict[nn.Parameter, str]:

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.utils._pytree import tree_leaves
 
-from course_lib.collectives.messages import member
 from course_lib.data_parallel import checks
-from course_lib.data_parallel.buckets import broadcast, make_buckets, used_by_nobody
+from course_lib.data_parallel.buckets import make_buckets, used_by_nobody
 from course_lib.data_parallel.hooks import Hook, all_reduce_hook
+from course_lib.groups.membership import member
+from course_lib.groups.packing import broadcast
 
 
 class DistributedDataParallel(nn.Module):

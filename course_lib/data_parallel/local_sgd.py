@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.collectives.messages import member
-from course_lib.data_parallel.buckets import average, broadcast
+from course_lib.groups.membership import member
+from course_lib.groups.packing import average, broadcast
 
 
 class LocalSGD:

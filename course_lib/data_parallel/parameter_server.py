@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.collectives.messages import member
-from course_lib.data_parallel.buckets import broadcast, fill
+from course_lib.groups.membership import member
+from course_lib.groups.packing import broadcast, fill
 
 PULL, PUSH, DONE, FAILED = range(4)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from course_lib.collectives.messages import Member
+from course_lib.groups.membership import Member
 from course_lib.pipeline_parallel.actions import Schedule
 from course_lib.pipeline_parallel.delay import seconds_of
 from course_lib.pipeline_parallel.validate import validate

@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.collectives.messages import member
+from course_lib.groups.agreement import agree, start_to_agree
+from course_lib.groups.membership import member
 from course_lib.pipeline_parallel import checks
 from course_lib.pipeline_parallel.actions import Action, Schedule
-from course_lib.pipeline_parallel.agreement import agree, start_to_agree
 from course_lib.pipeline_parallel.delay import Delay, seconds_of
 from course_lib.pipeline_parallel.dependencies import Result, leaves
 from course_lib.pipeline_parallel.mailbox import DTYPES, Mailbox

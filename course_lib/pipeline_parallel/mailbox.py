@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.collectives.messages import Member, described, sendable
+from course_lib.groups.membership import Member
+from course_lib.groups.tensors import described, sendable
 from course_lib.pipeline_parallel.actions import Action, Schedule
 from course_lib.pipeline_parallel.dependencies import Result, leaves, needs
 

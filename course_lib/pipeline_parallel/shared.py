@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.collectives.messages import Member, sendable
+from course_lib.groups.membership import Member
+from course_lib.groups.tensors import sendable
 
 
 def shared_parameters(stages: Sequence[nn.Module]) -> dict[str, nn.Parameter]:

@@ -9,7 +9,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from course_lib.collectives.messages import Member, described
+from course_lib.groups.membership import Member
+from course_lib.groups.tensors import described
 
 
 def require_stage(stage: Any, bucket_cap_mb: Any) -> None:

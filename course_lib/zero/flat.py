@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from course_lib.collectives.messages import Member
-from course_lib.zero.exchange import is_missing, mark_missing, take_gradient
+from course_lib.groups.gradients import is_missing, mark_missing, take_gradient
+from course_lib.groups.membership import Member
 from course_lib.zero.host import host_tensor
 from course_lib.zero.memory import shard_size
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.utils._pytree import tree_map
 
-from course_lib.collectives.messages import member
+from course_lib.groups.membership import member
 from course_lib.zero import checks, full_state
 from course_lib.zero.norms import clip, total_norm
 from course_lib.zero.partition import cut_into_units, tensors_in

@@ -17,9 +17,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
 
-from course_lib.collectives.messages import member
+from course_lib.groups.exchange import start_all_gather, start_reduce_scatter
+from course_lib.groups.membership import member
 from course_lib.zero import checks, consolidate
-from course_lib.zero.exchange import start_all_gather, start_reduce_scatter
 from course_lib.zero.flat import FlatBucket, Piece, make_buckets
 from course_lib.zero.norms import clip, total_norm
 

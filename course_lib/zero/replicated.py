@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.collectives.messages import Member
-from course_lib.zero.exchange import is_missing, mark_missing, take_gradient
+from course_lib.groups.gradients import is_missing, mark_missing, take_gradient
+from course_lib.groups.membership import Member
 
 
 class Replicated:

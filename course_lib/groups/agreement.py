@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from course_lib.collectives.messages import Member
+from course_lib.groups.membership import Member
 
 
 def agree(problem: str | None, facts: object, me: Member) -> list:

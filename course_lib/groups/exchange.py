@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.collectives.messages import Member
+from course_lib.groups.membership import Member
 
 # torch 2.13 has new names for the same two functions
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -97,27 +97,3 @@ def start_reduce_scatter(flat: Tensor, me: Member, tag: int, blocks_ahead: int =
 def others(me: Member) -> list[int]:
     """All places but this one, beginning at the right neighbour: not all of them begin with place 0."""
     return [(me.r + step) % me.n for step in range(1, me.n)]
-
-
-# A gradient that is not there
-
-def mark_missing(part: Tensor) -> None:
-    """Minus zeros: "no gradient here". Whatever is added to them wins, and only minus zeros add up to minus zeros."""
-    part.fill_(-0.0)
-
-
-def take_gradient(gradient: Tensor, part: Tensor) -> None:
-    """Copy `gradient` into `part`, every minus zero as a zero: one pass over it, like any copy."""
-    torch.add(gradient, 0.0, out=part)
-
-
-def is_missing(part: Tensor) -> bool:
-    """Whether no rank had this gradient. AdamW must leave such a parameter alone, and decay one with zeros.
-
-    Every owner of a piece can say so by itself, without a further message.
-    """
-    return bool(part.numel()) and begins_missing(part[:1]) and begins_missing(part)
-
-
-def begins_missing(part: Tensor) -> bool:
-    return bool(((part == 0) & part.signbit()).all())
