@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from course_lib.groups.membership import Member
-from course_lib.groups.tensors import described, sendable
+from course_lib.groups.tensors import describe, sendable
 
 
 @contextmanager
@@ -29,8 +29,8 @@ def output(out: Tensor | None, shape: Sequence[int], tensor: Tensor) -> Tensor:
         return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
     same_size = out.numel() == math.prod(shape)
     if not (same_size and out.dtype == tensor.dtype and out.device == tensor.device):
-        expected = described(torch.empty(shape, dtype=tensor.dtype, device="meta"), tensor.device)
-        raise ValueError(f"out is {described(out, out.device)}: expected {expected}, "
+        expected = describe(torch.empty(shape, dtype=tensor.dtype, device="meta"), tensor.device)
+        raise ValueError(f"out is {describe(out)}: expected {expected}, "
                          f"or another shape of {math.prod(shape)} elements")
     return out
 

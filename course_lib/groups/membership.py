@@ -8,6 +8,7 @@ Places, not global ranks: an algorithm is the same in the world and in a sub-gro
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -19,6 +20,14 @@ class Member:
     group: dist.ProcessGroup
     n: int
     r: int
+
+    @property
+    def is_gloo(self) -> bool:
+        return dist.get_backend(self.group) == "gloo"
+
+    def wire(self, device: torch.device) -> torch.device:
+        """Where a message about something on `device` has to lie: gloo sends from the host's memory."""
+        return torch.device("cpu") if self.is_gloo else device
 
     def send(self, tensor: Tensor, to: int) -> None:
         """Send `tensor` (contiguous) to place `to`; returns when it may be overwritten."""
@@ -56,8 +65,13 @@ class Member:
         return ranks.index(rank)
 
 
-def member(group: dist.ProcessGroup | None) -> Member:
-    """This rank's place in `group` (None: the world). ValueError where there is no group, or the rank is not in it."""
+Group = Member | dist.ProcessGroup | None  # how a group is given; None is the world
+
+
+def member(group: Group = None) -> Member:
+    """This rank's place in `group`. ValueError where there is no group, or the rank is not in it."""
+    if isinstance(group, Member):
+        return group
     if not dist.is_initialized():
         raise ValueError("there is no process group: expected a call on a rank, inside a function given to launch")
     group = dist.group.WORLD if group is None else group

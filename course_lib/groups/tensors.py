@@ -1,7 +1,6 @@
 """A tensor as a backend can send it, and as an error names it."""
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.groups.membership import Member
@@ -12,10 +11,9 @@ def sendable(tensor: Tensor, me: Member) -> Tensor:
 
     The very same memory where it is so already, otherwise a copy.
     """
-    device = "cpu" if dist.get_backend(me.group) == "gloo" else tensor.device
-    return tensor.detach().to(device).contiguous()
+    return tensor.detach().to(me.wire(tensor.device)).contiguous()
 
 
-def described(tensor: Tensor, device: torch.device) -> str:
-    """`float32[2, 3] on cpu`, for error messages."""
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} on {device}"
+def describe(tensor: Tensor, device: torch.device | str | None = None) -> str:
+    """`float32[2, 3] on cpu`, for error messages; `device` where another one than the tensor's own is to be named."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} on {device or tensor.device}"
