@@ -16,8 +16,10 @@
 counted in course_lib.costs: memory.py and sharding.py, and peak.py for the most that a step takes.
 """
 
+from course_lib.costs.memory import device_memory, table_1
 from course_lib.costs.peak import step_peak
-from course_lib.costs.sharding import PAPER_TABLE_1, device_memory, held_bytes, sent_bytes, table_1
+from course_lib.costs.sharding import held_bytes, sent_bytes
+from course_lib.facts import PAPER_TABLE_1
 from course_lib.zero.fsdp import FullyShardedDataParallel
 from course_lib.zero.optimizer import ZeroOptimizer
 from course_lib.zero.scaler import ShardedGradScaler
