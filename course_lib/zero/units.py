@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from course_lib.costs.sharding import shard_size
 from course_lib.groups.exchange import start_all_gather, start_reduce_scatter
 from course_lib.groups.gradients import is_missing, mark_missing, write_gradient
 from course_lib.groups.membership import Member
 from course_lib.zero.host import host_tensor
-from course_lib.zero.memory import shard_size
 
 Home = tuple[nn.Module, str]  # where a parameter is registered; a tied one has several
 
