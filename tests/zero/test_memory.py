@@ -9,7 +9,7 @@ import torch.distributed as dist
 from course_lib.costs.memory import Memory
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import launch, record_communication, record_memory, record_timeline, span
-from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer, step_peak, watch
+from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer, device_memory, held_bytes, step_peak, watch
 
 STAGES = (1, 2, 3)
 BUCKET = 1 << 17  # bytes: a fifth of the small model
