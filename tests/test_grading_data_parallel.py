@@ -10,7 +10,7 @@ from course_lib.grading.chapters.data_parallel import EXERCISES, compression
 from course_lib.grading.chapters.data_parallel.averages import GradientExercise
 from course_lib.grading.chapters.data_parallel.buckets import Buckets, filled
 from course_lib.grading.chapters.data_parallel.sampling import not_a_partition, not_shuffled
-from course_lib.grading.chapters.data_parallel.trials import (
+from course_lib.grading.chapters.models import (
     alike,
     batch_loss,
     gradients_of,

@@ -8,7 +8,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.grading.chapters.data_parallel.averages import GradientExercise, Inputs
-from course_lib.grading.chapters.data_parallel.trials import (
+from course_lib.grading.chapters.models import (
     LARGE,
     SMALL,
     Gradients,

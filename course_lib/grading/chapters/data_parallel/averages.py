@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from course_lib.grading.chapters.data_parallel.buckets import filled
-from course_lib.grading.chapters.data_parallel.trials import (
+from course_lib.grading.chapters.models import (
     EQUAL,
     LARGE,
     SMALL,

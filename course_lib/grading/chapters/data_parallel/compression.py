@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.grading.chapters.data_parallel.trials import (
+from course_lib.grading.chapters.models import (
     LARGE,
     SMALL,
     batch_loss,
