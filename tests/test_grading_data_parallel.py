@@ -6,17 +6,13 @@ import nbformat
 import pytest
 import torch
 
+from course_lib.grading.calls import sent_by
 from course_lib.grading.chapters.data_parallel import EXERCISES, compression
 from course_lib.grading.chapters.data_parallel.averages import GradientExercise
 from course_lib.grading.chapters.data_parallel.buckets import Buckets, filled
 from course_lib.grading.chapters.data_parallel.sampling import not_a_partition, not_shuffled
-from course_lib.grading.chapters.models import (
-    alike,
-    batch_loss,
-    gradients_of,
-    model_of,
-    sent_by,
-)
+from course_lib.grading.chapters.models import ROUNDING, batch_loss, gradients_of, model_of
+from course_lib.grading.compare import alike
 from course_lib.grading.exercise import Traffic
 from course_lib.grading.trusted import TrustedGrade
 
@@ -31,25 +27,23 @@ def test_expected_gradients_are_those_of_one_process_with_all_rows(asked):
         batches = [batch for rank in trial.inputs for batch in rank["batches"]]
         model = model_of(trial.inputs[0])
         batch_loss(model, [torch.cat(column) for column in zip(*batches)]).backward()
-        assert alike([gradients_of(model)], [asked.expected(trial.inputs)])
+        assert alike([gradients_of(model)] * trial.world_size, asked.expected(trial.inputs), ROUNDING)
 
 
 @BY_NUMBER
 def test_no_two_mistakes_of_the_first_trial_look_the_same_and_none_looks_right(asked):
     inputs = asked.trials(seed=2)[0].inputs
-    gradients = [(cause, given) for cause, given in asked.mistakes(inputs) if given[0]]
-    right = [asked.expected(inputs)] * len(inputs)
-    for number, (cause, given) in enumerate(gradients):
-        assert not alike(given, right), cause
-        assert not any(alike(given, other) for told, other in gradients[:number] if told != cause), cause
+    answers = [("right", asked.expected(inputs)), *((cause, given) for cause, given in asked.mistakes(inputs) if given[0])]
+    for number, (cause, given) in enumerate(answers):
+        assert not any(alike(given, other, ROUNDING) for told, other in answers[:number] if told != cause), cause
 
 
 def test_no_mistake_with_the_residual_looks_right_and_no_two_look_the_same():
     inputs = compression.TopKAverage().trials(seed=3)[0].inputs
-    answers = [("right", compression.simulated(inputs)), *compression.TopKAverage.mistakes(inputs)]
+    answers = [("right", compression.simulated(inputs)), *compression.TopKAverage().mistakes(inputs)]
     for number, (cause, steps) in enumerate(answers):
         for told, other in answers[:number]:
-            assert told == cause or not compression.followed(steps, other), (cause, told)
+            assert told == cause or not alike(steps, other, ROUNDING), (cause, told)
 
 
 @pytest.mark.parametrize("asked", [kind() for kind in EXERCISES], ids=lambda each: each.number)
@@ -83,7 +77,7 @@ def test_buckets_hold_what_fits_from_the_last_to_the_first(sizes, cap, buckets):
 ])
 def test_plans_of_any_form_are_refused_with_words(given):
     asked = Buckets()
-    assert asked.judge(asked.trials(seed=5)[0], [given], Traffic([[0]], exact=True))
+    assert asked.judge(asked.trials(seed=5)[0], [given], Traffic([[0]], exact=True)).cause
 
 
 def test_shards_are_refused_for_what_is_wrong_with_them():

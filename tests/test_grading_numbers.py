@@ -18,7 +18,7 @@ NO_TRAFFIC = Traffic([[0]], exact=True)
 
 
 def judged(asked, trial, value):
-    return asked.judge(trial, [{"value": value}], NO_TRAFFIC)
+    return asked.judge(trial, [{"value": value}], NO_TRAFFIC).cause
 
 
 @pytest.mark.parametrize("asked", NUMBERS, ids=lambda each: each.number)
@@ -58,8 +58,8 @@ def test_isolated_ranks_give_the_solution_all_points_and_the_stub_none(source):
 def test_what_is_no_number_is_wrong_and_never_an_error(value):
     asked = exercise("1.2")
     assert "expected" in judged(asked, asked.trials(0)[0], value)
-    assert asked.judge(asked.trials(0)[0], ["anything at all"], NO_TRAFFIC)
-    assert asked.judge(asked.trials(0)[0], [], NO_TRAFFIC)
+    assert asked.judge(asked.trials(0)[0], ["anything at all"], NO_TRAFFIC).cause
+    assert asked.judge(asked.trials(0)[0], [], NO_TRAFFIC).cause
 
 
 def test_a_reader_who_returns_nothing_is_told_what_is_expected():

@@ -139,7 +139,7 @@ def test_whatever_ranks_answer_is_judged_in_words(asked):
     for trial in asked.trials(seed=0)[:-1]:
         n = trial.world_size
         for strange in STRANGE:
-            cause = asked.judge(trial, [strange] * n, Traffic([[0] * n for _ in range(n)], exact=False))
+            cause = asked.judge(trial, [strange] * n, Traffic([[0] * n for _ in range(n)], exact=False)).cause
             assert isinstance(cause, str) and len(cause) < 500, (trial.label, strange)
 
 
@@ -167,7 +167,7 @@ def test_headers_are_allowed_where_the_system_counts_and_nothing_more(asked):
             sent, src = [[0] * n for _ in range(n)], large.inputs[0][1]
             for teller, told in ((0, 1), (0, 2), (1, 3)):
                 sent[(src + teller) % n][(src + told) % n] = int(scale * needed / 2)
-        return asked.judge(large, answers, Traffic(sent, exact))
+        return asked.judge(large, answers, Traffic(sent, exact)).cause
 
     assert judged(1, exact=True) is None and judged(1.02, exact=False) is None
     assert "where" in judged(1.02, exact=True) and "where" in judged(1.1, exact=False)

@@ -422,6 +422,6 @@ def clip_a_copy(pieces, max_norm):
     return norm
 
 
-@wrong("6.6", "it took 3 calls where one will do")
+@wrong("6.6", "it took 3 calls, where 1 will do")
 def clip_with_a_call_for_each_piece(pieces, max_norm):
     return clip(pieces, max_norm, sum(all_reduced(piece.square().sum()) for piece in pieces).sqrt().item())
