@@ -33,7 +33,8 @@ def test_expected_gradients_are_those_of_one_process_with_all_rows(asked):
 @BY_NUMBER
 def test_no_two_mistakes_of_the_first_trial_look_the_same_and_none_looks_right(asked):
     inputs = asked.trials(seed=2)[0].inputs
-    answers = [("right", asked.expected(inputs)), *((cause, given) for cause, given in asked.mistakes(inputs) if given[0])]
+    answers = [("right", asked.expected(inputs)), *asked.mistakes(inputs)]
+    answers = [(cause, given) for cause, given in answers if given[0]]
     for number, (cause, given) in enumerate(answers):
         assert not any(alike(given, other, ROUNDING) for told, other in answers[:number] if told != cause), cause
 

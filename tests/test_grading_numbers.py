@@ -66,4 +66,4 @@ def test_a_reader_who_returns_nothing_is_told_what_is_expected():
     def my_parallel_share(num_devices, single_s, parallel_s):
         pass
 
-    assert "it returned nothing: expected a number, 0.8" in check("1.4", my_parallel_share).cause
+    assert "it returned nothing (None): expected a number, 0.8" in check("1.4", my_parallel_share).cause

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from course_lib.grading.compare import EXACT, Tolerance, alike, describe, differences
+from course_lib.grading.compare import EXACT, Tolerance, alike, describe, differences, part
 from course_lib.grading.spent import Judgement, Spent
 
 
@@ -69,6 +69,8 @@ class Exercise(ABC):
     budget: ClassVar[str]  # in words and a formula, for the reader
     operations: ClassVar[frozenset[str] | None] = None  # of torch.distributed that may be called; None: any
     tolerance: ClassVar[Tolerance] = EXACT
+    compared: ClassVar[str] = ""  # the part of a rank's answer that is compared with `expected`, "" for all of it
+    words: ClassVar[str] = "returned"  # between "rank 0" and its answer, where that is wrong
     right: ClassVar[str] = "the result is right"  # begins the sentence about what is right and has another fault
 
     @abstractmethod
@@ -122,12 +124,12 @@ class Exercise(ABC):
         return ()
 
     def arguments(self, trial: Trial) -> Sequence[Any]:
-        """What `expected` and `mistakes` get to know of a trial."""
+        """What `expected`, `mistakes` and `cause` get to know of a trial."""
         return (trial.inputs,)
 
     def given(self, answers: list[Any]) -> Any:
         """What is compared of the ranks' answers."""
-        return answers
+        return [part(answer, self.compared) for answer in answers] if self.compared else answers
 
     def cause(self, given: Any, *arguments: Any) -> str | None:
         """The likely cause of a wrong answer, None where no mistake gives it."""
@@ -135,11 +137,8 @@ class Exercise(ABC):
 
     def difference(self, given: list[Any], expected: list[Any]) -> str:
         """The first difference: where, what is there and what should be."""
-        (rank, *inside), has, should = next(differences(given, expected, self.tolerance))
+        place, has, should = next(differences(given, expected, self.tolerance))
         num_wrong = sum(not alike(a, b, self.tolerance) for a, b in zip(given, expected))
         whole = f"{num_wrong} of {len(expected)} ranks are wrong; " if len(expected) > 1 else ""
-        return f"{whole}rank {rank}{self.place(*inside)} {describe(has)}: expected {describe(should)}"
-
-    def place(self, *inside: Any) -> str:
-        """Words between "rank 0" and what it has in this place of its answer."""
-        return ", ".join(["", *map(str, inside)]) + ":" if inside else " returned"
+        where = ", ".join(map(str, place))
+        return f"{whole}rank {where} {self.words} {describe(has)}: expected {describe(should)}"

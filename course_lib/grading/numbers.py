@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from course_lib.grading.compare import part
+from course_lib.grading.compare import alike, describe, part
 from course_lib.grading.exercise import Exercise, Traffic, Trial
 from course_lib.grading.spent import Spent, quantity
 
@@ -33,7 +33,7 @@ class NumberExercise(Exercise):
     def run(function: Callable, inputs: list[Any]) -> dict[str, Any]:
         value = function(*inputs)
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        return {"value": float(value) if number else f"a {type(value).__name__}" if value is not None else "nothing"}
+        return {"value": float(value) if number else f"a {type(value).__name__}" if value is not None else None}
 
     def arguments(self, trial: Trial) -> Sequence[Any]:
         return trial.inputs[0]
@@ -41,17 +41,17 @@ class NumberExercise(Exercise):
     def given(self, answers: list[Any]) -> Any:
         return part(answers[0], "value") if len(answers) == 1 else None
 
-    def difference(self, given: Any, expected: float) -> str:
+    def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
+        given, arguments = self.given(answers), self.arguments(trial)
+        right = self.expected(*arguments)
+        if alike(given, right, self.tolerance):
+            return None
         if type(given) is not float:
-            said = given[:80] if type(given) is str else "something else"
-            return f"it returned {said}: expected a number, {quantity(expected, self.unit)}"
-        times = f", {given / expected:.6g} times as much" if expected and math.isfinite(given) else ""
-        return f"it returned {quantity(given, self.unit)}, expected {quantity(expected, self.unit)}{times}"
-
-    def cause(self, given: Any, *arguments: Any) -> str | None:
-        cause = super().cause(given, *arguments)
-        said = cause and f"it returned {quantity(given, self.unit)}, expected "
-        return said and f"{said}{quantity(self.expected(*arguments), self.unit)}: {cause}"
+            return f"it returned {describe(given)}: expected a number, {quantity(right, self.unit)}"
+        said = f"it returned {quantity(given, self.unit)}, expected {quantity(right, self.unit)}"
+        times = f", {given / right:.6g} times as much" if right and math.isfinite(given) else ""
+        cause = self.cause(given, *arguments)
+        return f"{said}: {cause}" if cause else said + times
 
     def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
         return [Spent("returned", self.given(answers), self.expected(*self.arguments(trial)), self.unit,

@@ -45,8 +45,13 @@ class TensorExercise(Exercise):
         returned = function(*inputs)
         return {"returned": plain(returned), "tensor": plain(inputs[0])}
 
-    def given(self, answers: list[Any]) -> list[Any]:
-        return [part(answer, "tensor" if self.in_place else "returned") for answer in answers]
+    @property
+    def compared(self) -> str:
+        return "tensor" if self.in_place else "returned"
+
+    @property
+    def words(self) -> str:
+        return "holds" if self.in_place else "returned"
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         wrong = super().wrong(trial, answers)
@@ -57,9 +62,6 @@ class TensorExercise(Exercise):
             return RETURNED_ONLY if self.in_place else NOT_RETURNED
         untouched = alike(self.given(answers), [tensor for tensor, *_ in trial.inputs])
         return AS_IT_WAS if self.in_place and trial.world_size > 1 and untouched else wrong
-
-    def place(self, *inside: Any) -> str:
-        return " holds" if self.in_place else " returned"
 
     def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
         together, least = sum(self.sent(trial, traffic)), self.least(trial)

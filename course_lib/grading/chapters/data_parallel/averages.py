@@ -35,6 +35,8 @@ WITHOUT_DIVIDING = ("every gradient is n times too large: all-reduce makes the s
 class GradientExercise(CollectiveExercise):
     """Afterwards every rank's model has the mean gradients of all. A rank answers `gradients` and `calls`."""
 
+    compared = "gradients"
+    words = "has the gradient"
     tolerance = ROUNDING
     right = "the gradients are right"
 
@@ -53,9 +55,6 @@ class GradientExercise(CollectiveExercise):
         """The gradients of the mean loss over everybody's rows, as one process would have them."""
         return [combined([own_gradients(rank) for rank in inputs], 1 / len(inputs))] * len(inputs)
 
-    def given(self, answers: list[Any]) -> list[Any]:
-        return [part(answer, "gradients") for answer in answers]
-
     def bound(self, trial: Trial) -> int:
         n = trial.world_size
         return 2 * (n - 1) * gradient_bytes(trial.inputs[0]) // n
@@ -66,9 +65,6 @@ class GradientExercise(CollectiveExercise):
                 if right[name] is None and part(gradients, name) is not None:
                     return f"parameter {name} is frozen and had no gradient; on rank {rank} it has got one"
         return super().difference(given, expected)
-
-    def place(self, *inside: Any) -> str:
-        return ", " + "".join(f"{name}.grad" for name in inside)
 
 
 class AverageGradients(GradientExercise):

@@ -17,11 +17,11 @@ from course_lib.grading.chapters.models import (
     model_of,
     trial_of,
 )
-from course_lib.grading.compare import part, plain
+from course_lib.grading.compare import plain
 from course_lib.grading.exercise import Trial, ranks_of
 
 LEARNING_RATE = 0.1
-Steps = list[list[Any]]  # of one rank: for each step what it returned and its residual afterwards, (N,) each
+Steps = dict[str, Any]  # of one rank: what it returned in each step, and its residual afterwards, (N,) each
 Send = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]  # gradient, residual, k -> what is sent, next residual
 
 
@@ -92,7 +92,7 @@ def simulated(inputs: Inputs, send: Send = right, join: Callable = mean) -> list
     """What each rank has after each step of a training that uses `send` and `join`."""
     models = [model_of(rank) for rank in inputs]
     residuals = [torch.zeros(gradient_bytes(inputs[0]) // 8, dtype=torch.float64) for _ in inputs]
-    steps: list[Steps] = [[] for _ in inputs]
+    steps: list[Steps] = [{} for _ in inputs]
     for number in range(len(inputs[0]["batches"])):
         sent = []
         for r, model in enumerate(models):
@@ -101,10 +101,14 @@ def simulated(inputs: Inputs, send: Send = right, join: Callable = mean) -> list
             sent.append(share)
         joined = join(sent)
         for of_rank, residual in zip(steps, residuals):
-            of_rank.append([joined, residual])
+            of_rank |= named(number, joined, residual)
         for model in models:
             descend(model, joined)
     return steps
+
+
+def named(step: int, returned: Any, residual: Tensor) -> Steps:
+    return {f"the result of step {step}": returned, f"the residual after step {step}": residual}
 
 
 def flat_gradient(model: torch.nn.Module, batch: Sequence[Tensor]) -> Tensor:
@@ -126,6 +130,8 @@ class TopKAverage(CollectiveExercise):
     number = "3.5"
     function = "my_top_k_average"
     points = 4
+    compared = "steps"
+    words = "is"
     tolerance = ROUNDING
     budget = "each rank sends k numbers of 8 bytes and their k places of 8 bytes to all: (n-1) 16k bytes a step"
     hints = (
@@ -148,26 +154,20 @@ class TopKAverage(CollectiveExercise):
     def run(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
         model = model_of(inputs)
         residual = torch.zeros(gradient_bytes(inputs) // 8, dtype=torch.float64)
-        steps, calls = [], []
-        for batch in inputs["batches"]:
+        steps: Steps = {}
+        calls = []
+        for number, batch in enumerate(inputs["batches"]):
             returned, called = record_calls(function, flat_gradient(model, batch), residual, inputs["k"])
             returned = plain(returned)
             calls += called
-            steps.append([returned, residual.clone()])
+            steps |= named(number, returned, residual.clone())
             if not isinstance(returned, Tensor) or returned.shape != residual.shape:
                 break
             descend(model, returned)
         return {"steps": steps, "calls": calls}
 
-    def given(self, answers: list[Any]) -> list[Any]:
-        return [part(answer, "steps") for answer in answers]
-
     def expected(self, inputs: Inputs) -> list[Steps]:
         return simulated(inputs)
-
-    def place(self, *inside: Any) -> str:
-        step, what = inside if len(inside) == 2 else ("", 0)
-        return f", step {step}: " + ("returned", "its residual is")[what] if inside else " answered"
 
     def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Steps]]]:
         yield ("the residual stays zero, so all that was not sent is lost: keep it, in place, as residual.copy_ does",

@@ -29,6 +29,7 @@ class PipelineBackward(Exercise):
     number = "4.5"
     function = "my_pipeline_backward"
     points = 3
+    words = "has the gradient"
     tolerance = ROUNDING
     right = "the gradients are right"
     budget = "m messages of the size of one micro-batch's activations from each rank to the one before"
@@ -64,12 +65,6 @@ class PipelineBackward(Exercise):
 
     def expected(self, inputs: Inputs) -> list[Gradients]:
         return by_stage(inputs[0], 1 / len(inputs[0]["batches"]))
-
-    def difference(self, given: list[Any], expected: list[Any]) -> str:
-        return f"{super().difference(given, expected)}, as in one process with the whole batch"
-
-    def place(self, *inside: Any) -> str:
-        return f", {inside[0]}.grad is" if inside else " has"
 
     def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Gradients]]]:
         one, p, m = inputs[0], len(inputs), len(inputs[0]["batches"])

@@ -13,13 +13,14 @@ from course_lib.grading.compare import part, plain
 from course_lib.grading.exercise import Trial, ranks_of
 from course_lib.grading.spent import Spent
 
-Clipped = tuple[float, list[Tensor]]  # of one rank: the norm that is returned, and its pieces afterwards
+Clipped = dict[str, Any]  # of one rank: the norm that is returned, and its pieces afterwards
 
 
 class ClipOverShards(ShardExercise):
     number = "6.6"
     function = "my_clip_over_shards"
     points = 2
+    words = "is"
     tolerance = (1e-5, 0.0)  # torch adds 1e-6 to the norm before it divides: either is right
     budget = "one all-reduce of one number"
     hints = (
@@ -52,7 +53,7 @@ class ClipOverShards(ShardExercise):
         """What each rank returns and has, where `norm` makes one of the ranks' sums of squares."""
         squares = [sum(piece.square().sum().item() for piece in rank["pieces"]) for rank in inputs]
         norms = [norm(squares) if norm else square**0.5 for square in squares]
-        return [(value, [piece * factor(value, rank["max_norm"]) for piece in rank["pieces"]])
+        return [{"norm": value, "pieces": [piece * factor(value, rank["max_norm"]) for piece in rank["pieces"]]}
                 for value, rank in zip(norms, inputs)]
 
     def expected(self, inputs: Inputs) -> list[Clipped]:
@@ -73,10 +74,7 @@ class ClipOverShards(ShardExercise):
                self.scaled(inputs, lambda squares: sum(squares)**0.5, lambda norm, limit: 1.0))
 
     def given(self, answers: list[Any]) -> list[Any]:
-        return [(part(answer, "norm"), part(answer, "pieces")) for answer in answers]
-
-    def place(self, *inside: Any) -> str:
-        return f", piece {inside[1]} is" if len(inside) > 1 else " returned"
+        return [{name: part(answer, name) for name in ("norm", "pieces")} for answer in answers]
 
     def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 1, "add up the squares of all own pieces first")]

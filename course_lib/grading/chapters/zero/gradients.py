@@ -20,7 +20,7 @@ from course_lib.grading.chapters.models import (
     trial_of,
 )
 from course_lib.grading.chapters.zero.shards import ShardExercise, padded, pieces_by_rank, settled
-from course_lib.grading.compare import part, plain
+from course_lib.grading.compare import plain
 from course_lib.grading.exercise import Traffic, Trial
 from course_lib.grading.spent import Spent, most
 
@@ -29,6 +29,8 @@ class ScatteredGradients(ShardExercise):
     number = "6.3"
     function = "my_scattered_gradients"
     points = 4
+    compared = "pieces"
+    words = "has the piece"
     tolerance = ROUNDING
     right = "the pieces are right"
     budget = "M/n bytes held after backward, at most one whole gradient in it; (n-1)/n M bytes sent by each rank"
@@ -60,9 +62,6 @@ class ScatteredGradients(ShardExercise):
             "at_once": max(whole, default=0), "held": held,
         }
 
-    def given(self, answers: list[Any]) -> list[Any]:
-        return [part(answer, "pieces") for answer in answers]
-
     def expected(self, inputs: Inputs) -> list[Gradients]:
         n = len(inputs)
         return pieces_by_rank(combined([own_gradients(rank) for rank in inputs], 1 / n), n)
@@ -73,9 +72,6 @@ class ScatteredGradients(ShardExercise):
             return ("all pieces are stored under one name: a hook that reads the loop's variable reads it when it is "
                     f"called, and the loop is at {name!r} by then; bind the name when the hook is made")
         return super().cause(given, inputs)
-
-    def place(self, *inside: Any) -> str:
-        return ", ".join(["", *(f"the piece of {name} is" for name in inside)]) or " has"
 
     def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Gradients]]]:
         n, own = len(inputs), [own_gradients(rank) for rank in inputs]

@@ -27,6 +27,8 @@ class MasterSteps(ShardExercise):
     number = "6.5"
     function = "my_master_steps"
     points = 3
+    compared = "weights"
+    words = "has the weights"
     tolerance = WEIGHT_NEAR
     right = "the weights are right"
     budget = "4 N/n bytes of master weights on each rank; (n-1)/n 2N bytes sent by each rank a step: two for a weight"
@@ -51,9 +53,6 @@ class MasterSteps(ShardExercise):
         weights = inputs["weights"].clone()
         master, calls = record_calls(function, weights, gradient_of, STEPS, LR)
         return {"weights": plain(weights), "master": plain(master), "calls": calls}
-
-    def given(self, answers: list[Any]) -> list[Any]:
-        return [part(answer, "weights") for answer in answers]
 
     def expected(self, inputs: Inputs) -> list[Tensor]:
         return [self.masters(inputs).bfloat16()] * len(inputs)
@@ -103,9 +102,6 @@ class MasterSteps(ShardExercise):
             if not of_all and not alike(given, right, MASTER_NEAR):
                 return f"rank {rank} returned {describe(given)}: expected its master weights {describe(right)}"
         return None
-
-    def place(self, *inside: Any) -> str:
-        return " has the weights"
 
     def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         held = [answer["master"].nbytes if isinstance(answer["master"], Tensor) else 0 for answer in answers]

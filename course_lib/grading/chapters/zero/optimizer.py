@@ -10,7 +10,7 @@ from torch import Tensor
 from course_lib.grading.calls import record_calls
 from course_lib.grading.chapters.models import ROUNDING, Inputs
 from course_lib.grading.chapters.zero.shards import ShardExercise
-from course_lib.grading.compare import part, plain
+from course_lib.grading.compare import plain
 from course_lib.grading.exercise import Traffic, Trial, ranks_of
 from course_lib.grading.spent import Spent, amount, most
 
@@ -75,6 +75,8 @@ class ShardedAdamW(ShardExercise):
     number = "6.2"
     function = "my_sharded_adamw"
     points = 3
+    compared = "weights"
+    words = "has the weights"
     tolerance = ROUNDING
     right = "the weights are right"
     budget = "state for N/n weights on each rank; (n-1)/n M bytes sent by each rank a step, M being all weights"
@@ -114,14 +116,8 @@ class ShardedAdamW(ShardExercise):
         return {"weights": plain(weights), "calls": calls, "kind": type(optimizer).__name__,
                 "state_bytes": -1 if state is None else sum(tensor.nbytes for tensor in held)}
 
-    def given(self, answers: list[Any]) -> list[Any]:
-        return [part(answer, "weights") for answer in answers]
-
     def expected(self, inputs: Inputs) -> list[Tensor]:
         return trained(inputs, from_all)
-
-    def place(self, *inside: Any) -> str:
-        return " has the weights"
 
     def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Tensor]]]:
         yield ("every rank has stepped its own piece only: the others' pieces of `weights` are as old as in the "
