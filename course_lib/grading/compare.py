@@ -29,8 +29,9 @@ def alike(given: Any, expected: Any, tolerance: Tolerance = EXACT) -> bool:
     if isinstance(expected, list | tuple):
         return isinstance(given, list | tuple) and len(given) == len(expected) and all(
             alike(a, b, tolerance) for a, b in zip(given, expected))
-    if type(expected) is float:
-        return type(given) is float and math.isclose(given, expected, rel_tol=tolerance[0], abs_tol=tolerance[1])
+    if type(expected) in (int, float):
+        relative, absolute = tolerance
+        return type(given) in (int, float) and math.isclose(given, expected, rel_tol=relative, abs_tol=absolute)
     return type(given) is type(expected) and given == expected
 
 
