@@ -1,0 +1,172 @@
+"""How much of the all-reduce of gradients is hidden behind the backward pass: a simulation of one step.
+
+Backward makes gradients, the last layer's first. They are collected into buckets; a bucket is ready when its last
+gradient is, and the all-reduces follow one another on one stream. What is still on its way when backward has ended is
+exposed: everybody waits for it.
+
+    n  ranks      M  bytes of a bucket      one all-reduce: 2(n-1) alpha + 2(n-1)/n beta M (costs.links)
+    backward: 4 FLOPs for each parameter and token (Kaplan et al. 2020), without the attention scores
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from course_lib.costs.links import Link, collective_time
+from course_lib.facts import NCCL_STEP_LATENCY, Fact, interconnect
+
+MIB = 1 << 20
+ALONE, TOGETHER = 0, 10_000  # MiB: every gradient alone; more than any model here has
+CAPS = (ALONE, 1, 2, 5, 10, 25, 50, 100, 250, 500, TOGETHER)
+GRADIENT_BYTES = 4  # float32
+UTILISATION = 0.4  # of the peak: an assumption, what good training reaches
+
+A100_PEAK = Fact(312, "TFLOP/s", "NVIDIA, A100 Tensor Core GPU architecture whitepaper", "2020")  # bf16
+H100_PEAK = Fact(989, "TFLOP/s", "NVIDIA, H100 Tensor Core GPU architecture whitepaper", "2022")  # bf16, dense
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What backward does in one go: `backward_s` seconds, then a gradient of `gradient_bytes` is there (0: none)."""
+
+    name: str
+    block: str
+    gradient_bytes: int
+    backward_s: float
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One all-reduce: of which pieces, when it was ready, and when it ran."""
+
+    pieces: tuple[int, ...]
+    num_bytes: int
+    ready_s: float
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """One step from the begin of backward on."""
+
+    blocks: tuple[tuple[str, float, float], ...]  # name, start, end
+    buckets: tuple[Bucket, ...]
+    backward_s: float
+
+    @property
+    def end_s(self) -> float:
+        return max(self.backward_s, self.buckets[-1].end_s if self.buckets else 0.0)
+
+    @property
+    def communication_s(self) -> float:
+        return sum(bucket.end_s - bucket.start_s for bucket in self.buckets)
+
+    @property
+    def exposed_s(self) -> float:
+        """What is left when backward has ended: all buckets are ready then, so it has no gaps."""
+        return self.end_s - self.backward_s
+
+    @property
+    def hidden(self) -> float:
+        """The share of the communication that runs beside backward."""
+        return 1 - self.exposed_s / self.communication_s if self.communication_s else 1.0
+
+
+def simulate(pieces: Sequence[Piece], cap_bytes: float, num_ranks: int, link: Link) -> Overlap:
+    """`pieces` in the order of backward; buckets of at most `cap_bytes`, what is larger travels alone."""
+    ready, blocks, now = [], [], 0.0
+    for piece in pieces:
+        start, now = now, now + piece.backward_s
+        ready.append(now)
+        if blocks and blocks[-1][0] == piece.block:
+            start = blocks.pop()[1]
+        blocks.append((piece.block, start, now))
+    buckets, free = [], 0.0
+    for indices in filled(pieces, cap_bytes):
+        num_bytes = sum(pieces[index].gradient_bytes for index in indices)
+        start = max(ready[indices[-1]], free)
+        free = start + collective_time("all_reduce", "ring", num_bytes, num_ranks, link)
+        buckets.append(Bucket(tuple(indices), num_bytes, ready[indices[-1]], start, free))
+    return Overlap(tuple(blocks), tuple(buckets), now)
+
+
+def filled(pieces: Sequence[Piece], cap_bytes: float) -> Iterable[list[int]]:
+    bucket: list[int] = []
+    held = 0
+    for index, piece in enumerate(pieces):
+        if bucket and piece.gradient_bytes and held + piece.gradient_bytes > cap_bytes:
+            yield bucket
+            bucket, held = [], 0
+        if piece.gradient_bytes:
+            bucket.append(index)
+            held += piece.gradient_bytes
+    if bucket:
+        yield bucket
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Devices and what connects them. `max_ranks`: as far as such a link goes."""
+
+    flops_per_s: float  # that a step really gets
+    link: Link
+    max_ranks: int
+    told: str
+
+
+@dataclass(frozen=True)
+class Model:
+    """A GPT with one embedding for both ends, and the tokens that one rank has in a step."""
+
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+    sequence_length: int
+    num_sequences: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.sequence_length * self.num_sequences
+
+    def parameters(self) -> list[tuple[str, str, int]]:
+        """(name, block, elements) in the order of backward, without the embeddings."""
+        h = self.hidden_size
+        block = [("norm 1", 2 * h), ("qkv", 3 * h * h), ("qkv bias", 3 * h), ("projection", h * h),
+                 ("projection bias", h), ("norm 2", 2 * h), ("mlp in", 4 * h * h), ("mlp in bias", 4 * h),
+                 ("mlp out", 4 * h * h), ("mlp out bias", h)]
+        return [("norm", "head", 2 * h), *((f"{name} {layer}", str(layer), elements)
+                for layer in reversed(range(self.num_layers)) for name, elements in reversed(block))]
+
+    def pieces(self, flops_per_s: float) -> list[Piece]:
+        """In the order of backward. The embedding's gradient is made at the head and completed at the very end."""
+        per_element_s = 4 * self.num_tokens / flops_per_s
+        embedding, positions = self.vocab_size * self.hidden_size, self.sequence_length * self.hidden_size
+        inside = [Piece(name, block, GRADIENT_BYTES * elements, per_element_s * elements)
+                  for name, block, elements in self.parameters()]
+        return [Piece("head", "head", 0, per_element_s * embedding), *inside,
+                Piece("positions", "embedding", GRADIENT_BYTES * positions, 0.0),
+                Piece("embedding", "embedding", GRADIENT_BYTES * embedding, 0.0)]
+
+
+def machine(peak: Fact, link: str, max_ranks: int, told: str) -> Machine:
+    wire = interconnect(link)
+    alpha_s = NCCL_STEP_LATENCY[wire.kind].value * 1e-6
+    return Machine(UTILISATION * peak.value * 1e12, Link(alpha_s, 1 / wire.one_way_bytes_per_s), max_ranks, told)
+
+
+MACHINES = {
+    "A100, NVLink 3": machine(A100_PEAK, "NVLink 3 (A100)", 8, "300 GB/s"),
+    "A100, InfiniBand HDR": machine(A100_PEAK, "InfiniBand HDR", 1024, "25 GB/s"),
+    "A100, Ethernet 100G": machine(A100_PEAK, "Ethernet 100G", 1024, "12.5 GB/s"),
+    "A100, Ethernet 10G": machine(A100_PEAK, "Ethernet 10G", 1024, "1.25 GB/s"),
+    "H100, InfiniBand NDR": machine(H100_PEAK, "InfiniBand NDR", 1024, "50 GB/s"),
+    # Round numbers, of the order that chapter 2 measures: gloo between processes of one laptop.
+    "laptop, gloo": Machine(50e9, Link(100e-6, 1e-9), 8, "about 1 GB/s"),
+}
+MODELS = {
+    "GPT of this course, 11M": Model(6, 384, 256, 128, 16),
+    "GPT-2, 124M": Model(12, 768, 50257, 1024, 8),
+    "GPT-2 XL, 1.6B": Model(48, 1600, 50257, 1024, 8),
+}
