@@ -21,7 +21,10 @@ from course_lib.grading.tensors import TensorExercise
 
 
 class Ring(TensorExercise):
-    """Messages go to the right neighbour and to nobody else."""
+    """Messages go to the right neighbour and to nobody else, from each rank the same number of bytes."""
+
+    def least(self, trial: Trial) -> int:
+        return trial.world_size * self.bound(trial)
 
     def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
         n = trial.world_size
@@ -53,9 +56,6 @@ class RingReduceScatter(Ring):
 
     def bound(self, trial: Trial) -> int:
         return message_bytes(trial) * (trial.world_size - 1) // trial.world_size
-
-    def least(self, trial: Trial) -> int:
-        return trial.world_size * self.bound(trial)
 
     def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Tensor]]]:
         n, right = len(inputs), self.expected(inputs)
@@ -97,9 +97,6 @@ class RingAllGather(Ring):
 
     def bound(self, trial: Trial) -> int:
         return message_bytes(trial) * (trial.world_size - 1)
-
-    def least(self, trial: Trial) -> int:
-        return trial.world_size * self.bound(trial)
 
     def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Tensor]]]:
         n, x = len(inputs), [tensor for tensor, *_ in inputs]

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from course_lib.grading.compare import describe, part
 from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
 from course_lib.grading.spent import Spent, most
 
@@ -44,9 +45,11 @@ class Shard(Exercise):
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         N = trial.inputs[0]["num_samples"]
-        strange = next((shard for answer in answers for shard in answer["shards"] if not isinstance(shard, list)), None)
-        if strange is not None:
-            return f"my_shard returned {strange}: expected a list of indices, each an int"
+        given = [part(answer, "shards") for answer in answers]
+        strange = [shards for shards in given if type(shards) is not list or len(shards) != len(EPOCHS)]
+        strange += [shard for shards in given if shards not in strange for shard in shards if type(shard) is not list]
+        if strange:
+            return f"my_shard returned {describe(strange[0])}: expected a list of indices, each an int"
         epochs, again = ([list(shards) for shards in zip(*(answer[name] for answer in answers), strict=True)]
                          for name in ("shards", "again"))
         if epochs != again:

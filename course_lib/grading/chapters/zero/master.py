@@ -15,7 +15,7 @@ from course_lib.grading.spent import Spent, most
 
 STEPS, LR = 60, 1e-3  # an update is at most a thousandth of its weight: lost in bf16, where 1.0 is followed by 1.0078
 MASTER_NEAR, WEIGHT_NEAR = (1e-3, 0.0), (1e-2, 0.0)  # gradients may be rounded the other way, weights by one step
-FAR = (3e-3, 0.0)
+FAR = (3e-3, 0.0)  # beyond this a master weight has moved
 
 
 def gradient_of(weights: Tensor) -> Tensor:
@@ -80,15 +80,14 @@ class MasterSteps(ShardExercise):
         yield "every piece is rank 0's: rank r steps the piece with index r", [torch.cat(after[:1] * n)] * n
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
-        wrong = super().wrong(trial, answers)
         before, n = trial.inputs[0]["weights"], trial.world_size
-        masters = [part(answer, "master") for answer in answers]
-        moved = all(isinstance(each, Tensor) and each.dtype == torch.float32 and each.shape == piece.shape
-                    and not alike(each, piece.float(), FAR) for each, piece in zip(masters, before.chunk(n)))
-        if wrong and moved and alike(self.given(answers), [before] * n):
+        if alike(self.given(answers), [before] * n) and all(
+                isinstance(given := part(answer, "master"), Tensor) and given.dtype == torch.float32
+                and given.shape == piece.shape and not alike(given, piece.float(), FAR)
+                for answer, piece in zip(answers, before.chunk(n))):
             return ("the master weights have moved, and the weights are where they were: after each step they have to "
                     "become what the master weights are, rounded, for the gradient to be taken there")
-        return wrong
+        return super().wrong(trial, answers)
 
     def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
         pieces = self.masters(trial.inputs).chunk(trial.world_size)

@@ -167,6 +167,8 @@ class ShardedAdamW(ShardExercise):
     def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         held = [answer["state_bytes"] for answer in answers]
         rank = most(held)
-        return [Spent("holds", held[rank], self.allowed_state(trial), on=" of state", rank=rank, slack=SCALARS,
+        allowed = self.allowed_state(trial)
+        return [Spent("holds", held[rank], allowed, on=" of state", rank=rank, slack=SCALARS, claimed=True,
+                      limit=f"{{}} allowed, {amount(trial.world_size * allowed)} without sharding",
                       why="the optimiser was made from all weights, so it keeps two moments for each of them; make it "
-                          "from the piece", claimed=True)]
+                          "from the piece")]
