@@ -141,3 +141,4 @@ def test_headers_are_said_to_be_in_the_systems_count_and_small_ones_are_not_show
         sent = [[bound + 100 if to == (rank + 1) % n else 0 for to in range(n)] for rank in range(n)]
         figures = asked.judge(trial, answers, Traffic(sent, exact=False)).figures(believed=False)
         assert ("with headers" in figures) == shown
+        assert asked.judge(trial, answers, Traffic(sent, exact=True)).figures(believed=False) == ""  # the ranks' own

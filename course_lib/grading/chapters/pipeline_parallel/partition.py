@@ -51,8 +51,9 @@ class Partition(Exercise):
 
     def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
         costs, n = trial.inputs[0]
-        return [Spent("costs", worst_of(costs, answers[0]), worst_of(costs, best_counts(costs, n)), unit="",
-                      who=f"with {answers[0]} the most expensive stage", why=self.cause(answers[0], costs, n) or "")]
+        return [Spent("the most expensive stage costs", worst_of(costs, answers[0]),
+                      worst_of(costs, best_counts(costs, n)), unit="", who=f"with {answers[0]}",
+                      why=self.cause(answers[0], costs, n) or "")]
 
     @staticmethod
     def fault(given: list[int], costs: Sequence[int], n: int) -> str | None:
