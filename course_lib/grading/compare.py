@@ -64,8 +64,9 @@ def plain(value: Any) -> Any:
 
 
 def part(answer: Any, name: str) -> Any:
-    """The part `name` of a rank's answer; all of it where it has no parts."""
-    return answer.get(name) if type(answer) is dict else answer
+    """The part `name` of a rank's answer, all of it where it has no parts; words for a tensor that cannot be read."""
+    found = answer.get(name) if type(answer) is dict else answer
+    return describe(found) if isinstance(found, Tensor) and not readable(found) else found
 
 
 def describe(value: Any) -> str:

@@ -30,15 +30,18 @@ def test_the_same_seed_gives_the_same_trials(asked):
 
 
 @BY_NUMBER
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_no_mistake_gives_the_right_answer_on_the_first_trial(asked, seed):
+def test_every_mistake_gives_another_answer_than_the_right_one_on_some_trial(asked):
     if type(asked).expected is Exercise.expected:
         pytest.skip("any answer that is good enough passes")
-    arguments = asked.arguments(asked.trials(seed)[0])
-    right = asked.expected(*arguments)
-    assert asked.cause(right, *arguments) is None
-    for cause, would_give in asked.mistakes(*arguments):
-        assert not alike(would_give, right, asked.tolerance), cause
+    look_right: set[str] | None = None
+    for trial in asked.trials(seed=2):
+        arguments = asked.arguments(trial)
+        right = asked.expected(*arguments)
+        here = {cause for cause, would_give in asked.mistakes(*arguments) if alike(would_give, right, asked.tolerance)}
+        look_right = here if look_right is None else look_right & here
+        if not look_right:
+            return
+    assert not look_right
 
 
 @BY_NUMBER
