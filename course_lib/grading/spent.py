@@ -9,7 +9,7 @@ is judged, never from the budget.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SMALLEST_SHOWN = 16 * 1024  # bytes; where less is allowed, the budget is held, and shown only when exceeded
+SMALLEST_SHOWN = 16 * 1024  # bytes; where less is allowed, the budget is held, but shown only of answers that fail
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Judgement:
         believed: whether figures that the reader's own processes claim are shown.
         """
         said = "; ".join(str(each) for each in self.spent
-                         if (each.shown or self.cause) and (believed or not each.claimed))
+                         if (each.shown or self.cause and each.measured) and (believed or not each.claimed))
         return f"{self.label}: {said}" if said else ""
 
 
