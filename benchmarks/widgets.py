@@ -19,7 +19,7 @@ from tools.notebooks import METADATA
 IMPORTS = """\
 import ipywidgets
 from IPython.display import Image, display
-from course_lib.runtime.pictures import to_png
+from course_lib.pictures.figures import to_png
 from course_lib.widgets import RingAllReduce"""
 OURS = "RingAllReduce(num_ranks=4)"
 THEIRS = """\

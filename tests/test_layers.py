@@ -10,7 +10,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # another (never in a circle) only where PEERS says so.
 LAYERS: list[tuple[str, set[str]]] = [
     ("facts", {"facts"}),
+    ("pictures", {"pictures"}),
     ("bench", {"runtime", "reference"}),
+    ("floor", {"groups", "costs"}),
     ("chapters", {
         "why_distribute", "collectives", "data_parallel", "pipeline_parallel", "tensor_parallel", "zero",
         "sequence_parallel", "expert_parallel",
@@ -24,6 +26,7 @@ PEERS = {"composition", "surface"}
 FOR_EVERY_CHAPTER = "collectives"  # composition happens in hybrid_parallel, so chapters share this one only
 
 NEVER_IMPORTED = {"notebooks", "exercises", "solutions", "tests", "benchmarks", "tools"}
+WITHOUT_TORCH = {"facts", "pictures", "costs"}
 WIDGET_LIBRARIES = {"ipywidgets", "anywidget"}
 
 
@@ -57,8 +60,8 @@ def complaint(importer: str, imported: str, modules: set[str]) -> str | None:
         return f"course_lib never imports {top}"
     if top in WIDGET_LIBRARIES and importer != "widgets":
         return f"only course_lib/widgets imports {top}"
-    if top == "torch" and importer == "facts":
-        return "facts holds plain numbers and imports no torch"
+    if top == "torch" and importer in WITHOUT_TORCH:
+        return f"{importer} holds plain numbers and imports no torch"
     if top != "course_lib" or not rest or rest[0] not in modules or rest[0] == importer:
         return None
     target = rest[0]

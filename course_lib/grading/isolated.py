@@ -33,7 +33,7 @@ from course_lib.grading.failures import error_in, too_late, worst
 from course_lib.grading.isolated_rank import ANSWER, ERROR, GO, INPUTS, LATE, LOADED, READY
 from course_lib.grading.isolated_worker import CLOSE_STORE, CODE, COUNT, FAILED, FINISH, START
 from course_lib.grading.replies import Failed, read
-from course_lib.runtime import processes
+from course_lib.runtime.ranks import processes
 
 WORKER = Path(__file__).with_name("isolated_worker.py")
 GRACE_S = 0.5  # after the first rank failed: another one may know more

@@ -121,7 +121,7 @@ class Worker:
                 except ProcessLookupError:
                     pass
             else:
-                from course_lib.runtime import processes
+                from course_lib.runtime.ranks import processes
                 processes.kill_own_children()
             try:
                 ended, _ = os.waitpid(-1, os.WNOHANG)

@@ -17,7 +17,7 @@ from course_lib.grading.exercise import Exercise, Traffic, Trial
 from course_lib.grading.registry import exercise, functions
 from course_lib.grading.report import Report, Verdict
 from course_lib.runtime import Deadlock, LaunchError, LaunchTimeout, launch, record_communication
-from course_lib.runtime.communication import CommunicationLog
+from course_lib.runtime.instruments.communication import CommunicationLog
 
 SEED = 0  # the same for everybody, so that two readers can compare what they are told
 TIMEOUT_S = 20.0  # correct answers need a tenth of a second; an endless loop should not take a reader's patience

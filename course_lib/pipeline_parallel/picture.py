@@ -13,9 +13,10 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from course_lib.pictures.figures import WIDTH_IN, new_figure, quiet, to_png
+from course_lib.pictures.palette import BLUE, INK, ORANGE, TEAL, ink_on
 from course_lib.pipeline_parallel.actions import Action, Schedule
 from course_lib.pipeline_parallel.simulate import Box, Simulation, Time, simulate, told
-from course_lib.runtime.pictures import BLUE, INK, ORANGE, TEAL, WIDTH_IN, ink_on, new_figure, quiet, to_png
 
 COLOURS = {"F": BLUE, "B": ORANGE, "I": ORANGE, "W": TEAL}
 NAMES = {"F": "forward (F)", "B": "whole backward (B)", "I": "backward, input (I)", "W": "backward, weights (W)"}

@@ -3,8 +3,9 @@
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from course_lib.pictures.figures import new_figure, quiet, to_png
+from course_lib.pictures.palette import BLUE, INK, ORANGE, RED, TEAL
 from course_lib.pipeline_parallel.published import Comparison, Row
-from course_lib.runtime.pictures import BLUE, INK, ORANGE, RED, TEAL, new_figure, quiet, to_png
 
 COLOURS = {"1F1B": RED, "1F1B-I": ORANGE, "ZB-H1": BLUE, "ZB-H2": TEAL}
 

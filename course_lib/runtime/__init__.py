@@ -8,7 +8,7 @@ import multiprocessing
 import sys
 
 from course_lib.runtime import context
-from course_lib.runtime.pools import pool
+from course_lib.runtime.ranks.pools import pool
 
 # The server that forks ranks needs seconds to import torch: it does so while this process imports torch itself, below,
 # and while the reader reads. Not in ranks, under torchrun or in worker processes, which launch nothing.
@@ -17,14 +17,14 @@ if sys.platform == "linux" and not (
 ):
     pool().start()
 
-from course_lib.runtime.communication import CommunicationLog, record_communication
 from course_lib.runtime.context import device
 from course_lib.runtime.doctor import doctor
 from course_lib.runtime.errors import Deadlock, LaunchError, LaunchTimeout, RankDied, RankFailed
+from course_lib.runtime.instruments.communication import CommunicationLog, record_communication
+from course_lib.runtime.instruments.memory import MemoryLog, record_memory
+from course_lib.runtime.instruments.timeline import Timeline, record_timeline, span
 from course_lib.runtime.launcher import launch
-from course_lib.runtime.memory import MemoryLog, record_memory
 from course_lib.runtime.results import Results
-from course_lib.runtime.timeline import Timeline, record_timeline, span
 
 __all__ = [
     "CommunicationLog",

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from course_lib.runtime import context
 from course_lib.runtime.launcher import launch
-from course_lib.runtime.pools import ForkPool, pool
+from course_lib.runtime.ranks.pools import ForkPool, pool
 
 
 @dataclass(frozen=True)

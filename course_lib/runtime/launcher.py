@@ -14,10 +14,10 @@ from typing import Any, Literal
 import cloudpickle
 
 from course_lib.runtime import backends, context
-from course_lib.runtime.pools import pool
-from course_lib.runtime.rank import Task
+from course_lib.runtime.ranks.pools import pool
+from course_lib.runtime.ranks.rank import Task
+from course_lib.runtime.ranks.supervisor import Supervisor
 from course_lib.runtime.results import Results
-from course_lib.runtime.supervisor import Supervisor
 from course_lib.runtime.torchrun import launch_under_torchrun
 
 _launches = itertools.count()

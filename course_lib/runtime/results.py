@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from course_lib.runtime.communication import CommunicationLog
-from course_lib.runtime.memory import MemoryLog
-from course_lib.runtime.timeline import Timeline
+from course_lib.runtime.instruments.communication import CommunicationLog
+from course_lib.runtime.instruments.memory import MemoryLog
+from course_lib.runtime.instruments.timeline import Timeline
 
 
 class Results(list):

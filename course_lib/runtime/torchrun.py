@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before there is a group, see _join
 
-from course_lib.runtime import backends, context, pending, recordings
-from course_lib.runtime.rank import group_timeout, seed_everything
+from course_lib.runtime import backends, context
+from course_lib.runtime.instruments import pending, recordings
+from course_lib.runtime.ranks.rank import group_timeout, seed_everything
 from course_lib.runtime.results import Results
 
 

@@ -24,7 +24,8 @@ import anywidget
 import traitlets
 from matplotlib.figure import Figure
 
-from course_lib.runtime.pictures import INK, RANK_COLOURS, ink_on, to_png
+from course_lib.pictures.figures import to_png
+from course_lib.pictures.palette import INK, RANK_COLOURS, ink_on
 
 HERE = Path(__file__).parent
 PALETTE = {"ranks": RANK_COLOURS, "onRanks": [ink_on(colour) for colour in RANK_COLOURS], "ink": INK}

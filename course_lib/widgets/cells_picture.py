@@ -10,7 +10,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_lib.runtime.pictures import INK, RED, TITLE_IN, WIDTH_IN, ink_on, new_figure, rank_colour
+from course_lib.pictures.figures import TITLE_IN, WIDTH_IN, new_figure
+from course_lib.pictures.palette import INK, RED, ink_on, rank_colour
 from course_lib.widgets.holdings import Cell, Holdings, is_mixed
 
 EMPTY, BORDER, QUIET = "#F4F4F4", "#C8C8C8", "#6B6B6B"

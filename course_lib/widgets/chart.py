@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
-from course_lib.runtime.pictures import INK, RANK_COLOURS, new_figure, quiet, to_png
+from course_lib.pictures.figures import new_figure, quiet, to_png
+from course_lib.pictures.palette import INK, RANK_COLOURS
 
 Series = tuple[Sequence[float], Sequence[float]]
 HEIGHT_IN = 3.9

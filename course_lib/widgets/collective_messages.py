@@ -3,7 +3,7 @@
     n  ranks      c  a chunk: one of the equal pieces that the whole message M is cut into      g  ranks in a node
 
 In one step no rank sends twice or receives twice, and what it sends it had before the step.
-tests/test_widgets_collective_plan.py holds these lists against the messages of real ranks.
+tests/widgets/test_collective_plan.py holds these lists against the messages of real ranks.
 """
 
 from __future__ import annotations

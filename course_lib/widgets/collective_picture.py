@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from course_lib.runtime.pictures import BLUE, GREY, INK, RED
+from course_lib.pictures.palette import BLUE, GREY, INK, RED
 from course_lib.widgets.cells_picture import BORDER, QUIET, CellStyle, canvas, draw_grid, key_to_cells, rank_names
 from course_lib.widgets.collective_plan import Plan, times
 

@@ -10,7 +10,7 @@ import traitlets
 from matplotlib.figure import Figure
 
 from course_lib import facts
-from course_lib.runtime.pictures import BLUE, MAGENTA, ORANGE, TEAL
+from course_lib.pictures.palette import BLUE, MAGENTA, ORANGE, TEAL
 from course_lib.why_distribute import PRECISIONS, Memory, Run, plan_run
 from course_lib.why_distribute.memory import ZERO_STAGES
 from course_lib.why_distribute.plan import USABLE

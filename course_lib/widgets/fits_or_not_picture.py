@@ -5,7 +5,8 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from course_lib.runtime.pictures import INK, RED, new_figure, quiet
+from course_lib.pictures.figures import new_figure, quiet
+from course_lib.pictures.palette import INK, RED
 from course_lib.widgets.fits_or_not import COLOURS, STAGE_NAMES, Outlook, gigabytes
 
 HEIGHT_IN = 3.2

@@ -12,11 +12,12 @@ from typing import Any
 
 from matplotlib.patches import Patch
 
+from course_lib.pictures.figures import new_figure, to_png
+from course_lib.pictures.palette import INK
+from course_lib.pictures.units import human_bytes
 from course_lib.runtime import MemoryLog
-from course_lib.runtime.memory_picture import COLOURS, UNITS, panel
-from course_lib.runtime.memory_track import KINDS
-from course_lib.runtime.pictures import INK, new_figure, to_png
-from course_lib.runtime.recordings import human_bytes
+from course_lib.runtime.instruments.memory_picture import COLOURS, UNITS, panel
+from course_lib.runtime.instruments.memory_track import KINDS
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_lib.runtime.pictures import BLUE, GREY, INK, ORANGE, RED
+from course_lib.pictures.palette import BLUE, GREY, INK, ORANGE, RED
 from course_lib.widgets.cells_picture import QUIET, Boxes, canvas
 
 WIDTH, HEIGHT = 9.0, 3.9  # inches

@@ -11,6 +11,7 @@ from typing import Any
 import traitlets
 from matplotlib.figure import Figure
 
+from course_lib.pictures.palette import INK, ink_on
 from course_lib.pipeline_parallel import (
     Action,
     Finding,
@@ -30,7 +31,6 @@ from course_lib.pipeline_parallel.actions import KINDS
 from course_lib.pipeline_parallel.dependencies import walk
 from course_lib.pipeline_parallel.picture import COLOURS, colour_of
 from course_lib.pipeline_parallel.simulate import Costs, timed, told
-from course_lib.runtime.pictures import INK, ink_on
 from course_lib.widgets import pipeline_schedule_picture
 from course_lib.widgets.base import BadParameter, Explorable, WholeNumber
 from course_lib.widgets.bucket_overlap import ticks

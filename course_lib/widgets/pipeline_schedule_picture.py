@@ -8,9 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from course_lib.pictures.figures import new_figure, quiet
+from course_lib.pictures.palette import BLUE, GREY, INK, RED
 from course_lib.pipeline_parallel import Simulation
 from course_lib.pipeline_parallel.picture import draw_lanes, legend
-from course_lib.runtime.pictures import BLUE, GREY, INK, RED, new_figure, quiet
 
 LANE_IN, BAR_IN = 0.32, 0.19
 

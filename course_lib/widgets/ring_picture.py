@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from course_lib.runtime.pictures import BLUE, INK, rank_colour
+from course_lib.pictures.palette import BLUE, INK, rank_colour
 from course_lib.widgets.cells_picture import BORDER, QUIET, Boxes, CellStyle, canvas, draw_cell, key_to_cells
 from course_lib.widgets.collective_plan import Plan
 

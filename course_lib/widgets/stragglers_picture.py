@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_lib.runtime.pictures import BLUE, GREY, INK, ORANGE, RED, YELLOW
+from course_lib.pictures.palette import BLUE, GREY, INK, ORANGE, RED, YELLOW
 from course_lib.widgets.cells_picture import QUIET, Boxes, canvas
 from course_lib.widgets.straggler_model import COMMUNICATES, COMPUTES, SLOWLY
 

@@ -12,7 +12,7 @@ import traitlets
 from matplotlib.figure import Figure
 
 from course_lib import facts
-from course_lib.runtime.pictures import BLUE, GREY, ORANGE, TEAL
+from course_lib.pictures.palette import BLUE, GREY, ORANGE, TEAL
 from course_lib.why_distribute.plan import USABLE
 from course_lib.widgets.base import BadParameter, Explorable, WholeNumber
 from course_lib.widgets.fits_or_not import gigabytes

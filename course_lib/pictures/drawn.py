@@ -1,0 +1,26 @@
+"""Drawn: the base of every value that draws itself in a notebook."""
+
+from typing import Any
+
+
+class Drawn:
+    """Draws itself as a sentence and, where it has them, as a table and as a picture."""
+
+    def finding(self) -> str:
+        """One sentence without times or addresses: a strict notebook test compares it."""
+        raise NotImplementedError
+
+    def html(self) -> str | None:
+        """The value as a table, or None."""
+        return None
+
+    def png(self) -> bytes | None:
+        """The value as a picture, or None."""
+        return None
+
+    def __repr__(self) -> str:
+        return self.finding()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        drawn = {"text/plain": self.finding(), "text/html": self.html(), "image/png": self.png()}
+        return {mime: data for mime, data in drawn.items() if data is not None}

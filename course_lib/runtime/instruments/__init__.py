@@ -1,0 +1,1 @@
+"""Instruments: bytes sent, bytes held and time spent, recorded inside a rank."""

@@ -1,0 +1,182 @@
+"""Count what a rank communicates: `with record_communication() as log:` around calls of torch.distributed.
+
+A TorchDispatchMode sits below autograd and below every front end, where each collective arrives as one c10d
+operator with its tensors and its process group. So it also sees what backward hooks, DDP's C++ reducer,
+FSDP2, DTensor and pipelining do. It costs some 10 us a torch operator: use it to count, not to time.
+What counts as sent is in communication_rules.py.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from html import escape
+from typing import Any
+
+from course_lib.runtime.instruments.communication_rules import NAMESPACES, CommunicationEvent, describe, whole
+from course_lib.runtime.instruments.dispatch import WatchingMode, wraps_tensors
+from course_lib.runtime.instruments.recordings import Recording, keeping, this_rank
+
+MAX_NAMED_GROUPS = 4  # a table cell names this many groups or pairs, and counts more
+
+
+@dataclass(frozen=True, repr=False)
+class CommunicationLog(Recording):
+    """Every operation that `ranks` called, in order for each rank. All ranks are global, all sizes bytes."""
+
+    ranks: tuple[int, ...]
+    events: list[CommunicationEvent] = field(default_factory=list)
+
+    @classmethod
+    def merge(cls, logs: Iterable[Recording]) -> "CommunicationLog":
+        """One log of all communication logs among `logs`, rank by rank."""
+        own = [log for log in logs if isinstance(log, cls)]
+        ranks = tuple(sorted({rank for log in own for rank in log.ranks}))
+        events = [event for log in own for event in log.events]
+        return cls(ranks, sorted(events, key=lambda event: event.rank))
+
+    def by_rank(self, rank: int) -> "CommunicationLog":
+        """What one rank recorded. ValueError for a rank that recorded nothing at all."""
+        if rank not in self.ranks:
+            raise ValueError(f"rank {rank} recorded no communication; recorded ranks: {list(self.ranks)}")
+        return CommunicationLog((rank,), [event for event in self.events if event.rank == rank])
+
+    def calls(self, op: str | None = None) -> int:
+        """Number of calls of `op` ("all_reduce", "send", ...), or of all operations."""
+        return len(self._select(op))
+
+    def message_bytes(self, op: str | None = None) -> int:
+        """Sum of the messages of `op`, or of all operations, each as large as one rank sees it.
+
+        A merged log adds what every rank saw: an all_reduce of 4 kB on 4 ranks counts 16 kB.
+        """
+        return sum(event.message_bytes for event in self._countable(op))
+
+    @property
+    def sent_bytes(self) -> int | Fraction:
+        """Bytes sent: collectives by the ring convention, send as it is. An int wherever it is whole."""
+        return whole(sum((event.sent_bytes for event in self._countable(None)), Fraction(0)))
+
+    def _select(self, op: str | None) -> list[CommunicationEvent]:
+        return [event for event in self.events if op is None or event.op == op]
+
+    def _countable(self, op: str | None) -> list[CommunicationEvent]:
+        events = self._select(op)
+        for event in events:
+            if event.message_bytes is None:
+                raise ValueError(f"{event.op} on group {event.group} has no rule for its bytes (an operator "
+                                 "unknown to communication_rules.py, or a sparse tensor); "
+                                 ".events and .calls() still work")
+        return events
+
+    def finding(self) -> str:
+        if not self.ranks:
+            return "CommunicationLog: nothing was recorded; wrap the code in `with record_communication():`"
+        logs = [self.by_rank(rank) for rank in self.ranks]
+        if len({log._summary() for log in logs}) == 1:
+            who = f"each of {len(logs)} ranks" if len(logs) > 1 else f"rank {self.ranks[0]}"
+            return f"CommunicationLog: {who} {logs[0]._summary()}"
+        finding = f"CommunicationLog: {len(logs)} ranks {self._summary()}"
+        sent = {log.ranks[0]: sum_or_none(event.sent_bytes for event in log.events) for log in logs}
+        if None in sent.values():
+            return finding
+        most = max(sent, key=lambda rank: sent[rank])
+        return f"{finding}; most from rank {most}: {number(sent[most])}"
+
+    def _summary(self) -> str:
+        if not self.events:
+            return "communicated nothing"
+        calls = Counter(event.op for event in self.events)
+        each = ", ".join(f"{count} {op}" for op, count in calls.items())
+        sent = number(sum_or_none(event.sent_bytes for event in self.events))
+        return f"sent {sent} bytes in {self.calls()} call{'s' * (self.calls() > 1)} ({each})"
+
+    def html(self) -> str | None:
+        return table(self) if self.events else None
+
+
+@contextmanager
+def record_communication() -> Iterator[CommunicationLog]:
+    """Record every communication call of this rank inside the block; the log can be read at any time.
+
+    Recorders nest: the outer one also holds what the inner one saw.
+    """
+    log = CommunicationLog((this_rank(),))
+    with keeping(log), _CommunicationMode(log):
+        yield log
+
+
+class _CommunicationMode(WatchingMode):
+    """Sees each torch operator of this thread (and of the backward passes it starts) before it runs."""
+
+    def __init__(self, log: CommunicationLog) -> None:
+        super().__init__()
+        self.log = log
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types and any(wraps_tensors(kind) for kind in types):
+            # A DTensor runs its collectives inside its own dispatch: after this answer they come by, too.
+            return NotImplemented
+        if func.namespace not in NAMESPACES:
+            return func(*args, **(kwargs or {}))
+        # Described before it runs (a sparse all_reduce changes its tensor), kept only when it did run.
+        event = describe(self.log.ranks[0], func, args)
+        result = func(*args, **(kwargs or {}))
+        if event is not None:
+            self.log.events.append(event)
+        return result
+
+
+def table(log: CommunicationLog) -> str:
+    """The log as HTML: a row for each operation, number type and kind of partner; a column for each rank."""
+    rows: dict[tuple[str, ...], list[CommunicationEvent]] = {}
+    for event in log.events:
+        dtype = str(event.dtype).removeprefix("torch.") if event.dtype else ""
+        partners = "pair" if event.op in ("send", "recv") else f"group of {len(event.group)}"
+        rows.setdefault((event.op, dtype, partners), []).append(event)
+    ranks = log.ranks if len(log.ranks) > 1 else ()
+    head = ["operation", "between ranks", "dtype", "calls", "message bytes", "sent bytes"]
+    body = [[op, between(events), dtype, *counts(events, ranks)] for (op, dtype, _), events in rows.items()]
+    body.append(["all", "", "", *counts(log.events, ranks)])
+    lines = ["<table>", f"<caption>{escape(log.finding().partition(': ')[2])}</caption>"]
+    head += [f"rank {rank} sent" for rank in ranks]
+    for tag, cells in [("th", head), *(("td", row) for row in body)]:
+        aligned = ["left"] * 3 + ["right"] * (len(cells) - 3)  # words, then numbers
+        lines.append("<tr>" + "".join(f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>'
+                                      for cell, side in zip(cells, aligned)) + "</tr>")
+    return "\n".join([*lines, "</table>"])
+
+
+def counts(events: list[CommunicationEvent], ranks: Iterable[int]) -> list[str]:
+    """Calls, message bytes, sent bytes of `events`, then the bytes that each of `ranks` sent."""
+    message_bytes = [event.message_bytes for event in events]
+    sent_bytes = [[event.sent_bytes for event in events]]
+    sent_bytes += [[event.sent_bytes for event in events if event.rank == rank] for rank in ranks]
+    return [number(len(events)), *(number(sum_or_none(column)) for column in (message_bytes, *sent_bytes))]
+
+
+def between(events: list[CommunicationEvent]) -> str:
+    """The partners of `events`: `0 → 1` for a send, `1 ← 0` for a recv, `(0, 1, 2)` for a group."""
+    arrow = {"send": "→", "recv": "←"}.get(events[0].op)
+    if arrow:
+        named = [f"{event.rank} {arrow} {'any' if event.peer is None else event.peer}" for event in events]
+    else:
+        named = [f"({', '.join(map(str, event.group))})" for event in events]
+    different = list(dict.fromkeys(named))
+    if len(different) > MAX_NAMED_GROUPS:
+        return f"{len(different)} {'pairs' if arrow else 'groups'}"
+    return ", ".join(different)
+
+
+def sum_or_none(values: Iterable[int | Fraction | None]) -> int | Fraction | None:
+    """The sum of `values`, or None when one of them is not known."""
+    known = list(values)
+    return None if None in known else whole(sum(known, Fraction(0)))
+
+
+def number(value: int | Fraction | None) -> str:
+    """`value` for a reader: 1,536, a fraction to one decimal, "unknown" for None."""
+    if value is None:
+        return "unknown"
+    return f"{value:,}" if isinstance(value, int) else f"{float(value):,.1f}"

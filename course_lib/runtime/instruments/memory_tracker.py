@@ -1,0 +1,190 @@
+"""The observers behind `record_memory`: they notice storages that come, change or go, and what they are for.
+
+A TorchDispatchMode sees what every torch operator returns, a weak reference to each storage tells when it is
+freed, and `UntypedStorage.resize_` is wrapped because FSDP frees and reallocates with it. Hooks on autograd
+and on optimisers say what is an activation, a gradient, an optimiser's state.
+Prior art: torch/distributed/_tools/mem_tracker.py.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from course_lib.runtime.instruments.dispatch import WatchingMode, flat_tensors, wraps_tensors
+from course_lib.runtime.instruments.memory_track import (
+    ACTIVATIONS,
+    GRADIENTS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    SEEN_PARAMETERS,
+    Phase,
+    Track,
+)
+from course_lib.runtime.instruments.spans import span_listeners
+from course_lib.runtime.instruments.storage_book import StorageBook
+
+Sources = list[tuple[int, Callable[[], Any]]]  # what to claim as what: asked again at every look around
+
+
+class MemoryTracker(WatchingMode):
+    """Writes into `track` while `watching()`."""
+
+    def __init__(self, track: Track, sources: Sources) -> None:
+        super().__init__()
+        self.track, self.sources = track, sources
+        self.book = StorageBook(track)
+        self.hooked = WeakTensorKeyDictionary()  # parameter -> (whether it was named, handle of its hook)
+        self.open_spans: list[tuple[str, int]] = []
+        self.last_backward = -1
+        self.packing = False
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Observe until the block ends; then take every hook out again."""
+        with ExitStack() as hooks:
+            self.look_around()
+            hooks.callback(self.stop)
+            resize = torch.UntypedStorage.resize_
+            hooks.enter_context(replaced(torch.UntypedStorage, "resize_",
+                                         lambda storage, size: self.book.resize(resize, storage, size)))
+            hooks.enter_context(saved_tensors_hooks(self.pack, self.unpack))
+            push = torch._C._autograd._push_saved_tensors_default_hooks
+            hooks.enter_context(replaced(torch._C._autograd, "_push_saved_tensors_default_hooks",
+                                         lambda pack, unpack: push(self.marking(pack), unpack)))
+            hooks.callback(register_optimizer_step_pre_hook(lambda *_: self.look_around()).remove)
+            hooks.callback(register_optimizer_step_post_hook(self.optimizer_stepped).remove)
+            span_listeners.append(self)
+            hooks.callback(span_listeners.remove, self)
+            hooks.enter_context(self)
+            hooks.callback(self.look_around)
+            yield
+
+    def stop(self) -> None:
+        while self.open_spans:
+            self.span_ended()
+        for _, handle in self.hooked.values():
+            if handle is not None:
+                handle.remove()
+        self.book.close()
+
+    # torch operators
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.packing:
+            return func(*args, **kwargs)
+        for tensor in flat_tensors(args):
+            if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):  # the first test is fast
+                self.see_parameter(tensor)
+        if types and any(wraps_tensors(kind) for kind in types):
+            return NotImplemented  # the tensors inside a DTensor come by one at a time
+        result = func(*args, **kwargs)
+        self.track.num_ops += 1
+        for tensor in flat_tensors(result):
+            self.book.returned(tensor, func, (args, tuple(kwargs.values())))
+        return result
+
+    # What storages are for
+
+    def look_around(self) -> None:
+        """Claim what the sources hold now, and the gradients of all parameters in use."""
+        for claim, source in self.sources:
+            for tensor in flat_tensors(source()):
+                self.book.claim(tensor, claim)
+                if claim == PARAMETERS and tensor not in self.hooked:
+                    self.hook_gradient(tensor, named=True)
+        for parameter, (named, _) in list(self.hooked.items()):
+            if parameter.grad is not None:
+                self.book.claim(parameter.grad, GRADIENTS, count=named)
+
+    def see_parameter(self, parameter: nn.Parameter) -> None:
+        """A parameter in use that perhaps nobody named: its storage counts only if it is new."""
+        if parameter not in self.hooked:
+            self.book.claim(parameter, SEEN_PARAMETERS, count=False)
+            self.hook_gradient(parameter, named=False)
+
+    def hook_gradient(self, parameter: torch.Tensor, named: bool) -> None:
+        can_have_one = parameter.is_leaf and parameter.requires_grad
+        handle = parameter.register_post_accumulate_grad_hook(self.gradient_ready) if can_have_one else None
+        self.hooked[parameter] = (named, handle)
+
+    def gradient_ready(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            self.book.claim(parameter.grad, GRADIENTS, count=False)
+        backward = torch._C._current_graph_task_id()
+        if backward != self.last_backward:
+            # When all is done, too: FSDP and DDP put the gradients they reduced elsewhere by then.
+            self.last_backward = backward
+            torch.autograd.Variable._execution_engine.queue_callback(self.look_around)
+
+    def optimizer_stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for tensor in flat_tensors(optimizer.state):
+            self.book.claim(tensor, OPTIMIZER_STATE, count=False)
+        self.look_around()
+
+    # What autograd saves
+
+    def pack(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Detached: an output that its own graph node keeps would otherwise never be freed."""
+        self.saved(tensor)
+        self.packing = True  # our own detach is no operation of the reader's
+        try:
+            return tensor.detach(), tensor._version
+        finally:
+            self.packing = False
+
+    def unpack(self, packed: tuple[torch.Tensor, int]) -> torch.Tensor:
+        """Autograd leaves the check for changes in place to whoever installs hooks."""
+        tensor, version = packed
+        if tensor._version != version:
+            raise RuntimeError("one of the variables needed for gradient computation has been modified by an "
+                               f"inplace operation: {tensor.type()} {list(tensor.shape)} is at version "
+                               f"{tensor._version}; expected version {version} instead")
+        return tensor
+
+    def saved(self, tensor: torch.Tensor) -> None:
+        if isinstance(tensor, nn.Parameter):
+            self.see_parameter(tensor)
+        else:
+            self.book.claim(tensor, ACTIVATIONS)
+
+    def marking(self, pack: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
+        """The pack hook of somebody else, who is asked instead of us, with what it keeps marked as saved."""
+        def marked(tensor: torch.Tensor) -> Any:
+            try:
+                packed = pack(tensor)
+            except BaseException:
+                self.saved(tensor)  # torch.utils.checkpoint ends its recomputation so, with the last tensor
+                raise
+            for kept in flat_tensors(packed):
+                self.saved(kept)
+            return packed
+
+        return marked
+
+    # Spans
+
+    def span_started(self, name: str, labels: dict[str, Any]) -> None:
+        self.open_spans.append((name, self.track.num_ops))
+
+    def span_ended(self) -> None:
+        if self.open_spans:  # empty when the span outlives the recorder
+            name, start = self.open_spans.pop()
+            self.track.phases.append(Phase(name, start, self.track.num_ops, depth=len(self.open_spans)))
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """`owner.name` is `value` until the block ends."""
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)

@@ -1,0 +1,228 @@
+"""See when a rank does what: `with record_timeline() as timeline:` and `with span("forward"):` inside it.
+
+Two lanes a rank: "compute" holds the spans, "communication" every call on a process group from its start
+until the backend has completed it (gloo does not tell for send and recv: there until `wait()` returns). Calls
+that never pass through Python are not seen: those of torch's own DDP, and functional collectives (DTensor).
+"""
+
+import json
+import platform
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from course_lib.pictures.units import human_seconds
+from course_lib.runtime.instruments import pending
+from course_lib.runtime.instruments.chrome_trace import trace_events
+from course_lib.runtime.instruments.intervals import Intervals, intersection, length, union
+from course_lib.runtime.instruments.recordings import Recording, keeping, this_rank
+from course_lib.runtime.instruments.spans import span, span_listeners
+
+MAX_NAMES = 6  # in the one-sentence summary
+
+__all__ = ["Timeline", "TimelineEvent", "record_timeline", "span"]
+
+
+@dataclass(frozen=True)
+class TimelineEvent:
+    """What happened on a lane of a rank, in seconds since the zero; `depth` spans are around it."""
+
+    rank: int
+    lane: str  # "compute", "communication"; among Timeline.waits "waiting"
+    name: str
+    start_s: float
+    end_s: float
+    labels: dict[str, Any] = field(default_factory=dict)
+    depth: int = 0
+
+    @property
+    def duration_s(self) -> float:
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A timeline's zero: by the counter that all processes of the host share, and by wall clock."""
+
+    host: str = field(default_factory=platform.node)
+    counter_s: float = field(default_factory=time.perf_counter)
+    epoch_s: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, repr=False)
+class Timeline(Recording):
+    """What `ranks` did and when. `waits`: when a rank was inside a communication call, or its wait()."""
+
+    ranks: tuple[int, ...]
+    events: list[TimelineEvent] = field(default_factory=list)
+    waits: list[TimelineEvent] = field(default_factory=list)
+    clock: Clock = field(default_factory=Clock)
+
+    @classmethod
+    def merge(cls, logs: Iterable[Recording]) -> "Timeline":
+        """One timeline of all timelines among `logs`; its zero is the earliest one's.
+
+        Timelines of one host are aligned by its counter, hosts among each other by their wall clocks.
+        """
+        own = [log for log in logs if isinstance(log, cls)]
+        if not own:
+            return cls(())
+        first_of_host: dict[str, Clock] = {}
+        for log in sorted(own, key=lambda log: log.clock.counter_s):
+            first_of_host.setdefault(log.clock.host, log.clock)
+        zero = min(first_of_host.values(), key=lambda clock: clock.epoch_s)
+        merged = cls(tuple(sorted({rank for log in own for rank in log.ranks})), clock=zero)
+        for log in own:
+            host_zero = first_of_host[log.clock.host]
+            shift = host_zero.epoch_s - zero.epoch_s + log.clock.counter_s - host_zero.counter_s
+            for mine, theirs in ((merged.events, log.events), (merged.waits, log.waits)):
+                mine += [replace(e, start_s=e.start_s + shift, end_s=e.end_s + shift) for e in theirs]
+        for events in (merged.events, merged.waits):
+            events.sort(key=lambda event: (event.rank, event.start_s))
+        return merged
+
+    def by_rank(self, rank: int) -> "Timeline":
+        """What one rank did, on the same clock. ValueError for a rank that recorded nothing."""
+        if rank not in self.ranks:
+            raise ValueError(f"rank {rank} recorded no timeline; recorded ranks: {list(self.ranks)}")
+        return replace(self, ranks=(rank,), events=[event for event in self.events if event.rank == rank],
+                       waits=[wait for wait in self.waits if wait.rank == rank])
+
+    @property
+    def duration_s(self) -> float:
+        """From the start of the first event to the end of the last."""
+        starts, ends = [event.start_s for event in self.events], [event.end_s for event in self.events]
+        return max(ends) - min(starts) if self.events else 0.0
+
+    def total_s(self, name: str | None = None, lane: str | None = None, rank: int | None = None) -> float:
+        """Seconds during which such an event ran, added over ranks; at the same time counts once."""
+        chosen = [event for event in self.events + self.waits
+                  if name in (None, event.name) and rank in (None, event.rank)
+                  and (event.lane == lane if lane else event.lane != "waiting")]
+        return sum(length(union((event.start_s, event.end_s) for event in chosen if event.rank == one_rank))
+                   for one_rank in self.ranks)
+
+    def hidden_s(self, rank: int) -> float:
+        """Seconds of communication during which `rank` computed: inside a span, and not inside a call."""
+        mine = self.by_rank(rank)
+        both = intersection(mine._times("communication"), mine._times("compute"))
+        return length(both) - length(intersection(both, mine._times("waiting")))
+
+    def waiting_s(self, rank: int) -> float:
+        """Seconds that `rank` spent inside communication calls and their wait(), and so did not compute."""
+        return length(self.by_rank(rank)._times("waiting"))
+
+    def _times(self, lane: str) -> Intervals:
+        return union((event.start_s, event.end_s) for event in self.events + self.waits if event.lane == lane)
+
+    def save_chrome_trace(self, path: str | Path) -> None:
+        """A file for https://ui.perfetto.dev or chrome://tracing: ranks are processes, lanes threads."""
+        trace = {"traceEvents": trace_events(self), "displayTimeUnit": "ms"}
+        Path(path).write_text(json.dumps(trace, default=str))  # a label may be anything
+
+    def finding(self) -> str:
+        if not self.ranks:
+            return "Timeline: nothing was recorded; wrap the code in `with record_timeline():`"
+        who = f"{len(self.ranks)} ranks" if len(self.ranks) > 1 else f"rank {self.ranks[0]}"
+        lanes = [(what, Counter(event.name for event in self.events if event.lane == lane))
+                 for what, lane in (("spans", "compute"), ("communication calls", "communication"))]
+        texts = [f"{counts.total()} {what}{named(counts)}" for what, counts in lanes]
+        return f"Timeline of {who}: {'; '.join(texts)}"
+
+    def _headline(self) -> tuple[str, str]:
+        """What the picture shows, and the numbers behind it."""
+        communication_s = self.total_s(lane="communication")
+        if not communication_s:
+            return "no communication", f"{human_seconds(self.duration_s)} in all"
+        hidden = sum(self.hidden_s(rank) for rank in self.ranks) / communication_s
+        longest = max(self.ranks, key=self.waiting_s)
+        waits = f"rank {longest} waits longest, {self.waiting_s(longest) / self.duration_s:.0%} of the time"
+        return (f"{hidden:.0%} of the communication is hidden behind computation; {waits}",
+                f"{human_seconds(self.duration_s)} in all; on average "
+                f"{human_seconds(communication_s / len(self.ranks))} of communication a rank")
+
+    def png(self) -> bytes | None:
+        if not self.events:
+            return None
+        from course_lib.runtime.instruments.timeline_picture import draw  # matplotlib is slow to import
+
+        return draw(self, *self._headline())
+
+
+def named(counts: Counter) -> str:
+    """The first names with their counts, in brackets."""
+    if not counts:
+        return ""
+    shown = [f"{count} {name}" for name, count in list(counts.items())[:MAX_NAMES]]
+    return f" ({', '.join(shown)}{', ...' if len(counts) > MAX_NAMES else ''})"
+
+
+@contextmanager
+def record_timeline() -> Iterator[Timeline]:
+    """Record the spans and the communication calls of this rank inside the block."""
+    pending.install()
+    timeline = Timeline((this_rank(),))
+    recorder = _Recorder(timeline)
+    with keeping(timeline):
+        span_listeners.append(recorder)
+        pending.listeners.append(recorder)
+        try:
+            yield timeline
+        finally:
+            span_listeners.remove(recorder)
+            pending.listeners.remove(recorder)
+            recorder.close()
+
+
+class _Recorder:
+    """Turns what spans and process-group calls report into events."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.rank = timeline.ranks[0]
+        self.open_spans: list[tuple[str, dict[str, Any], float]] = []
+        self.open_calls: dict[int, pending.Call] = {}
+
+    def now(self) -> float:
+        return time.perf_counter() - self.timeline.clock.counter_s
+
+    def span_started(self, name: str, labels: dict[str, Any]) -> None:
+        self.open_spans.append((name, labels, self.now()))
+
+    def span_ended(self) -> None:
+        end_s = self.now()
+        if self.open_spans:  # empty when the recorder was closed inside the span
+            name, labels, start_s = self.open_spans.pop()
+            event = TimelineEvent(self.rank, "compute", name, start_s, end_s, labels, len(self.open_spans))
+            self.timeline.events.append(event)
+
+    def started(self, call: pending.Call) -> None:
+        self.open_calls[call.number] = call
+
+    def finished(self, call: pending.Call) -> None:
+        end_s = self.now()
+        if self.open_calls.pop(call.number, None):  # None when the call began before the recording
+            self.timeline.events.append(self.communication(call, end_s, {}))
+
+    def waited(self, call: pending.Call, start_s: float) -> None:
+        start_s -= self.timeline.clock.counter_s
+        self.timeline.waits.append(TimelineEvent(self.rank, "waiting", call.op, start_s, self.now()))
+
+    def communication(self, call: pending.Call, end_s: float, labels: dict[str, Any]) -> TimelineEvent:
+        partner = {"group": call.group} if call.peer is None else {"peer": call.peer}
+        labels = {"bytes": call.num_bytes, **partner, **labels}
+        start_s = call.started_s - self.timeline.clock.counter_s
+        return TimelineEvent(self.rank, "communication", call.op, start_s, end_s, labels)
+
+    def close(self) -> None:
+        """What has not ended yet ends here."""
+        while self.open_spans:
+            self.span_ended()
+        for call in list(self.open_calls.values()):
+            self.timeline.events.append(self.communication(call, self.now(), {"unfinished": True}))
+        self.open_calls.clear()
+        self.timeline.events.sort(key=lambda event: event.start_s)

@@ -1,0 +1,132 @@
+"""Draw a Timeline: a band for each rank, with a lane for its spans and a lane for its communication."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.patheffects import withStroke
+
+from course_lib.pictures.figures import WIDTH_IN, new_figure, quiet, to_png
+from course_lib.pictures.palette import BLUE, CYAN, GREY, INK, MAGENTA, ORANGE, RED, TEAL, ink_on
+from course_lib.pictures.units import human_bytes
+from course_lib.runtime.instruments.intervals import side_by_side
+
+if TYPE_CHECKING:
+    from course_lib.runtime.instruments.timeline import Timeline, TimelineEvent
+
+SPAN_COLOURS = (BLUE, ORANGE, TEAL, CYAN, RED)  # by first appearance; further names share grey
+MAX_RANKS = 16
+LANE = 0.44  # height of a lane, in bands; a band is one rank
+INSET = 0.22  # how much thinner a span is than the one around it, in lanes
+LETTER_IN = 0.07  # width of a letter in a box
+
+
+@dataclass(frozen=True)
+class Box:
+    """An event's place: seconds from the first event, and bands from the top."""
+
+    event: "TimelineEvent"
+    start_s: float
+    top: float
+    height: float
+    colour: str
+    text: bool = True  # whether it may be written on: not where inner spans cover it
+
+
+def draw(timeline: "Timeline", headline: str, detail: str) -> bytes:
+    """PNG of the first 16 ranks. Time to the right, from the first event on."""
+    ranks = timeline.ranks[:MAX_RANKS]
+    names = list(dict.fromkeys(event.name for event in timeline.events if event.lane == "compute"))
+    colours = {name: SPAN_COLOURS[i] if i < len(SPAN_COLOURS) else GREY for i, name in enumerate(names)}
+    zero = min(event.start_s for event in timeline.events)
+    figure = new_figure(1.5 + 0.72 * len(ranks), headline, detail)
+    axes = figure.subplots()
+    boxes: list[Box] = []
+    waits: list[Box] = []
+    for band, rank in enumerate(ranks):
+        mine = timeline.by_rank(rank)
+        boxes += compute_lane(mine.events, zero, band, colours) + communication_lane(mine.events, zero, band)
+        waits += [Box(wait, wait.start_s - zero, band, LANE, "white") for wait in mine.waits]
+    prepare(axes, ranks, timeline.duration_s)
+    paint(axes, boxes, edgecolor="white", lw=0.4)
+    paint(axes, waits, edgecolor="#777777", hatch="//////", lw=0)
+    write(axes, boxes, timeline.duration_s)
+    patches = legend(colours, waits, boxes)
+    figure.legend(handles=patches, loc="outside right center", fontsize=8, frameon=False)
+    return to_png(figure)
+
+
+def compute_lane(events: list["TimelineEvent"], zero: float, band: int, colours: dict[str, str]) -> list[Box]:
+    """Spans, inner ones on top of and shorter than the ones around them."""
+    spans = sorted((event for event in events if event.lane == "compute"), key=lambda event: event.start_s)
+    latest: dict[int, TimelineEvent] = {}  # depth -> the span that began last, around what is one deeper
+    covered = set()
+    for event in spans:
+        latest[event.depth] = event
+        covered.add(id(latest.get(event.depth - 1)))
+    boxes = []
+    for event in sorted(spans, key=lambda event: event.depth):
+        inset = LANE * min(INSET * event.depth, 0.7)
+        boxes.append(Box(event, event.start_s - zero, band + inset, LANE - inset, colours[event.name],
+                         text=id(event) not in covered))
+    return boxes
+
+
+def communication_lane(events: list["TimelineEvent"], zero: float, band: int) -> list[Box]:
+    """Calls, those in flight at the same time below each other."""
+    calls = [event for event in events if event.lane == "communication"]
+    rows = side_by_side([(call.start_s, call.end_s) for call in calls])
+    height = LANE / (max(rows, default=0) + 1)
+    return [Box(call, call.start_s - zero, band + LANE + row * height, height, MAGENTA)
+            for call, row in zip(calls, rows)]
+
+
+def prepare(axes: Axes, ranks: tuple[int, ...], duration_s: float) -> None:
+    axes.set_xlim(0, duration_s)
+    axes.set_ylim(len(ranks), -0.06)
+    unit, scale = ("ms", 1e3) if duration_s < 1 else ("s", 1)
+    axes.xaxis.set_major_formatter(lambda seconds, _: f"{seconds * scale:g}")
+    axes.set_xlabel(f"time since the first event ({unit})", fontsize=9, color=INK)
+    axes.set_yticks([band + LANE for band in range(len(ranks))], [f"rank {rank}" for rank in ranks])
+    quiet(axes)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def paint(axes: Axes, boxes: list[Box], **style: Any) -> None:
+    rectangles = [Rectangle((box.start_s, box.top), box.event.duration_s, box.height) for box in boxes]
+    axes.add_collection(PatchCollection(rectangles, facecolors=[box.colour for box in boxes], **style))
+
+
+def write(axes: Axes, boxes: list[Box], duration_s: float) -> None:
+    """Into each box what fits: name and labels, the name, or nothing."""
+    letters_a_second = (WIDTH_IN - 2.0) / duration_s / LETTER_IN
+    for box in boxes:
+        room = box.event.duration_s * letters_a_second
+        text = next((text for text in texts(box.event) if len(text) <= room), "")
+        if text and box.text and box.height >= LANE / 3:
+            size = 8 if box.height > LANE / 2 else 6
+            axes.text(box.start_s + box.event.duration_s / 2, box.top + box.height / 2, text, fontsize=size,
+                      ha="center", va="center_baseline", color=ink_on(box.colour),
+                      path_effects=[withStroke(linewidth=3, foreground=box.colour)])  # readable on a wait, too
+
+
+def texts(event: "TimelineEvent") -> tuple[str, str]:
+    """The long and the short text of a box."""
+    if event.lane == "compute":
+        return " ".join([event.name, *map(str, event.labels.values())]), event.name
+    peer = f" {event.labels['peer']}" if "peer" in event.labels else ""
+    return f"{event.name}{peer}, {human_bytes(event.labels['bytes'])}", event.name
+
+
+def legend(colours: dict[str, str], waits: list[Box], boxes: list[Box]) -> list[Patch]:
+    few = [Patch(color=colour, label=name) for name, colour in colours.items() if colour != GREY]
+    if len(few) < len(colours):
+        few.append(Patch(color=GREY, label=f"{len(colours) - len(few)} more"))
+    if waits:
+        few.append(Patch(facecolor="white", edgecolor="#777777", hatch="//////", label="waiting"))
+    if any(box.colour == MAGENTA for box in boxes):
+        few.append(Patch(color=MAGENTA, label="communication"))
+    return few

@@ -1,0 +1,201 @@
+"""From what the ranks report to what the reader should know: pure functions over plain data."""
+
+import re
+import signal
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+
+from course_lib.runtime.errors import Deadlock, LaunchTimeout, RankDied, RankFailed
+from course_lib.runtime.ranks.places import Frame, readers_frame, story
+from course_lib.runtime.ranks.rank import Exited, Failed, Returned
+from course_lib.runtime.ranks.watcher import Whereabouts
+
+# rank -> its last answer, or what it came back with
+Sightings = Mapping[int, Whereabouts | Returned]
+
+
+_ECHO = re.compile(r"connection closed|connection reset|broken pipe|socket closed|connection refused|"
+                   r"connection timed out|pair (is )?closed|remote process exited", re.IGNORECASE)
+
+
+def is_echo(failure: Failed) -> bool:
+    """Whether the exception only says that some other rank has gone."""
+    return failure.in_communication and bool(_ECHO.search(failure.message))
+
+
+def rank_failed(
+    rank: int, failure: Failed, others: Sequence[int], sightings: Sightings, exception: object
+) -> RankFailed:
+    """An exception in one rank; `others` are further ranks that failed of themselves."""
+    place = readers_frame(failure.frames)
+    lines = [f"rank {rank} failed" + (f" at {place.where()}" if place else "")]
+    if others:
+        lines[0] += f" (so did {_ranks(others)})"
+    lines.append(f"  {failure.type_name}: {failure.message}" if failure.message else f"  {failure.type_name}")
+    told = list(story(failure.frames))
+    if len(told) > 1 or (place and not place.is_readers):
+        lines += ["", f"Traceback of rank {rank}, innermost last:"] + [f"  {line}" for line in told]
+    elif told:
+        lines.insert(1, f"    {place.code()}")
+    if failure.in_communication:
+        lines += _elsewhere(sightings, without=rank)
+    return RankFailed("\n".join(lines), rank, exception)
+
+
+def _elsewhere(sightings: Sightings, without: int) -> list[str]:
+    """Where the others were when a communication call failed: usually in a call that does not match."""
+    told = [f"  rank {rank} was in {seen.waits_in}{_at(seen)}"
+            for rank, seen in _waiting(sightings).items() if rank != without and seen.waits_in]
+    return ["", "Meanwhile:", *told] if told else []
+
+
+def rank_died(
+    rank: int, exit_code: int | None, last_words: tuple[Frame, ...], last_seen: Whereabouts | None
+) -> RankDied:
+    """The process is gone: killed, crashed, or ended by os._exit. `last_words`: where it was when it crashed."""
+    if exit_code is None:
+        how = "ended for an unknown reason"
+    elif exit_code < 0:
+        how = f"was killed by {_signal_name(-exit_code)}"
+    else:
+        how = f"ended with exit code {exit_code} before its function returned"
+    message = f"rank {rank} {how}"
+    place = readers_frame(last_words or (last_seen.frames if last_seen else ()))
+    if place:
+        message += f"\n  {'crashed' if last_words else 'last seen'} at {place.where()}:  {place.code()}"
+    if last_words and any(frame.is_communication for frame in last_words):
+        message += ("\n  Hint: the backend aborts a rank when another rank's tensor in the same call has a different "
+                    "size: compare shapes and dtypes.")
+    if exit_code == -9:
+        message += "\n  Hint: unless somebody killed it, the system did because memory ran out."
+    return RankDied(message, rank, exit_code)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"{signal.Signals(number).name} (signal {number})"
+    except ValueError:
+        return f"signal {number}"
+
+
+def rank_exited(rank: int, exited: Exited) -> RankDied:
+    place = readers_frame(exited.frames)
+    code = exited.code if isinstance(exited.code, int) else (0 if exited.code is None else 1)
+    where = f" at {place.where()}:  {place.code()}" if place else ""
+    said = f"\n  {exited.code}" if isinstance(exited.code, str) else ""
+    message = (f"rank {rank} called sys.exit (exit code {code}){where}{said}\n"
+               "  Hint: return from the function instead; every rank has to return a result.")
+    return RankDied(message, rank, code)
+
+
+def deadlock(sightings: Sightings, still_s: float) -> Deadlock:
+    """All ranks that have not returned wait in a communication call, and have not moved for `still_s` seconds."""
+    lines = [f"no rank can continue (nothing moved for {still_s:g} s)"]
+    for rank, seen in sorted(sightings.items()):
+        if isinstance(seen, Returned):
+            lines.append(f"  rank {rank}  has returned normally")
+            continue
+        place = readers_frame(seen.frames)
+        lines.append(f"  rank {rank}  waits{_at(seen)}" + (f":  {place.code()}" if place and place.code() else ""))
+        lines.append(f"          -> {seen.waits_in}")
+    lines.append(textwrap.fill(f"Hint: {_hint(sightings)}", 100, initial_indent="  ", subsequent_indent="  "))
+    waits = {rank: (seen.call.op, seen.call.peer) for rank, seen in _waiting(sightings).items()
+             if seen.call and seen.call.peer is not None}
+    return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))), waits)
+
+
+def _waiting(sightings: Sightings) -> dict[int, Whereabouts]:
+    return {rank: seen for rank, seen in sorted(sightings.items()) if isinstance(seen, Whereabouts)}
+
+
+def _hint(sightings: Sightings) -> str:
+    waiting = _waiting(sightings)
+    kinds = {rank: seen.waits_in.split("(")[0] for rank, seen in waiting.items()}
+    return (_hint_on_peers(sightings, waiting, kinds) or _hint_on_collectives(sightings, waiting, kinds)
+            or "the ranks wait for one another: compare the order of their calls.")
+
+
+def _hint_on_peers(sightings: Sightings, waiting: dict[int, Whereabouts], kinds: dict[int, str]) -> str | None:
+    peers = {rank: seen.call.peer for rank, seen in waiting.items() if seen.call and seen.call.peer is not None}
+    for rank, peer in peers.items():
+        if isinstance(sightings.get(peer), Returned):
+            return f"rank {rank} waits for rank {peer}, which has already returned."
+    if set(kinds.values()) == {"send"}:
+        return ("every rank sends and nobody receives, and a send waits for its receiver. Let every second rank "
+                "receive first, or use isend.")
+    if set(kinds.values()) == {"recv"}:
+        return "every rank waits to receive and nobody sends."
+    for rank, peer in peers.items():
+        if peers.get(peer) != rank and peer in waiting:
+            return f"rank {rank} waits for rank {peer}, but rank {peer} waits elsewhere: in {waiting[peer].waits_in}."
+    return None
+
+
+def _hint_on_collectives(sightings: Sightings, waiting: dict[int, Whereabouts], kinds: dict[int, str]) -> str | None:
+    collective = {rank: kind for rank, kind in kinds.items() if kind not in ("send", "recv")}
+    if not collective:
+        return None
+    if len(set(collective.values())) > 1:
+        callers = {kind: [rank for rank, k in collective.items() if k == kind] for kind in sorted(set(kinds.values()))}
+        said = ", ".join(f"{_ranks(ranks)} {_verb('call', ranks)} {kind}" for kind, ranks in callers.items())
+        return f"{said}. All ranks of a group must make the same collective calls in the same order."
+    rank, kind = next(iter(collective.items()))
+    if len({waiting[r].waits_in for r in collective}) > 1:
+        return f"the ranks call {kind} with different tensors; all must pass the same shape and dtype."
+    if waiting[rank].call is None:  # torch's own code waits: new_group, or a backward hook
+        return f"{kind} needs every rank to call it."
+    key = waiting[rank].call.op, waiting[rank].call.group
+    mine = waiting[rank].counts.get(key, 0)
+    absent = [r for r in key[1] if r not in collective and sightings[r].counts.get(key, 0) < mine]
+    if not absent:
+        return None
+    theirs = sightings[absent[0]].counts.get(key, 0)
+    done = f"called it only {theirs} time{'s' * (theirs != 1)}" if theirs else "not called it"
+    returned = " and returned" if all(isinstance(sightings[r], Returned) for r in absent) else ""
+    return (f"{_ranks(collective)} {_verb('wait', collective)} in {kind} number {mine} of this launch, and "
+            f"{_ranks(absent)} {_verb('has', absent)} {done}{returned}. "
+            "Every rank of a group must call it equally often.")
+
+
+def _verb(stem: str, ranks: Sequence[int] | Mapping[int, object]) -> str:
+    if stem == "has":
+        return "has" if len(ranks) == 1 else "have"
+    return stem + "s" * (len(ranks) == 1)
+
+
+def timed_out(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], timeout_s: float) -> LaunchTimeout:
+    """Time is up. `silent` ranks did not answer (they hold the interpreter); their frames came by signal."""
+    unfinished = sorted(set(_waiting(sightings)) | set(silent))
+    lines = [f"{_ranks(unfinished)} did not finish within {timeout_s:g} s"]
+    for rank in sorted(set(sightings) | set(silent)):
+        seen = sightings.get(rank)
+        if rank in silent:
+            place = readers_frame(tuple(silent[rank]))
+            at = f" at {place.where()}:  {place.code()}" if place else ""
+            lines.append(f"  rank {rank}  is busy in one uninterruptible call{at}")
+        elif isinstance(seen, Returned):
+            lines.append(f"  rank {rank}  has returned normally")
+        else:
+            place = readers_frame(seen.frames)
+            code = f":  {place.code()}" if place and place.code() else ""
+            lines.append(f"  rank {rank}  {'waits' if seen.waits_in else 'is'}{_at(seen)}{code}")
+            if seen.waits_in:
+                lines.append(f"          -> {seen.waits_in}")
+    lines.append("  Hint: if the work simply needs longer, pass launch(..., timeout=seconds).")
+    return LaunchTimeout("\n".join(lines), tuple(unfinished))
+
+
+def interrupted(sightings: Sightings) -> str:
+    lines = ["interrupted; all ranks are stopped"]
+    lines += [f"  rank {rank}  was{_at(seen)}" for rank, seen in sorted(_waiting(sightings).items())]
+    return "\n".join(lines)
+
+
+def _at(seen: Whereabouts) -> str:
+    place = readers_frame(seen.frames)
+    return f" at {place.where()}" if place else ""
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    names = [str(rank) for rank in sorted(ranks)]
+    return f"rank {names[0]}" if len(names) == 1 else f"ranks {', '.join(names[:-1])} and {names[-1]}"

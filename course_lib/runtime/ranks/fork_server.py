@@ -1,0 +1,153 @@
+"""The process that forks ranks: it has imported torch once, so that a rank starts in milliseconds (Linux).
+
+Run as a script, never imported: `python -P fork_server.py PROJECT CONTROL_FD FOLDER SERVES_AFTER MODULE ...`. The
+notebook's process holds the other end of the control connection and asks for one thing at a time.
+
+Three rules keep it trustworthy. It imports libraries and this package only, never the chapters' or the reader's
+modules, which would be stale after an edit: a forked rank imports those afresh. It runs no tensor code, so that it
+stays single-threaded and CUDA stays uninitialised, as fork demands. And nothing outlives it: it adopts every orphan of
+its ranks (PR_SET_CHILD_SUBREAPER), kills what is left after each launch, and ends when the notebook's process does.
+"""
+
+import atexit
+import ctypes
+import gc
+import importlib
+import os
+import shutil
+import signal
+import sys
+import time
+import traceback
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def set_process_option(option: int, value: int) -> None:
+    """Linux prctl(2): neither option exists in Python's standard library."""
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+class Server:
+    """Answers the notebook's requests, one at a time, and imports ahead in between."""
+
+    def __init__(self, control: Connection, folder: str, modules: list[str]) -> None:
+        self.control = control
+        self.folder = folder  # holds the launches' files; goes when the server goes
+        self.notebook = os.getppid()
+        self.waiting_imports = modules  # imported in this order while nothing else is asked for
+        self.ranks: set[int] = set()  # process ids of living ranks
+        self.exit_codes: dict[int, int] = {}
+
+    def serve(self, after: int) -> None:
+        """Answer requests once the first `after` modules are imported."""
+        for _ in range(after):
+            importlib.import_module(self.waiting_imports.pop(0))
+        requests = {"fork": self.fork, "reap": self.reap, "signal": self.signal, "finish": self.finish,
+                    "preloaded": self.preloaded}
+        try:
+            while os.getppid() == self.notebook:  # a notebook that dies leaves its child to another parent
+                # Ranks at work have the machine to themselves: imports wait until they are gone.
+                idle = self.waiting_imports and not self.ranks
+                if self.control.poll(0 if idle else 0.5):
+                    name, *arguments = self.control.recv()
+                    self.control.send(requests[name](*arguments))
+                elif idle:
+                    self.preload_next()
+        except (EOFError, ConnectionError):  # the notebook closed its end, or died
+            pass
+        finally:
+            self.finish(grace_s=0.0)
+        shutil.rmtree(self.folder, ignore_errors=True)  # not after an error of ours: the log is in there
+
+    def preload_next(self) -> None:
+        try:
+            importlib.import_module(self.waiting_imports.pop(0))
+        except ImportError:  # a torch built without this part: a rank that needs it will say so
+            pass
+
+    def preloaded(self) -> bool:
+        """Whether every import is done; does one more on the way, so that asking in a loop makes it true."""
+        if self.waiting_imports:
+            self.preload_next()
+        return not self.waiting_imports
+
+    def fork(self) -> int:
+        """Fork one rank around three handles that follow the request: connection, stdout, stderr."""
+        handles = [recv_handle(self.control) for _ in range(3)]
+        gc.freeze()  # a rank's garbage collector need not look at what was here before it, nor copy those pages
+        pid = os.fork()
+        if pid == 0:
+            try:
+                become_rank(self.control, handles)
+            except BaseException:  # become_rank itself broke, for example because the folder is gone
+                traceback.print_exc()
+            finally:
+                os._exit(70)
+        for handle in handles:
+            os.close(handle)
+        self.ranks.add(pid)
+        return pid
+
+    def reap(self) -> dict[int, int]:
+        """Exit codes (negative: the signal) of the ranks that have ended since the last `finish`."""
+        for pid in list(self.ranks):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                self.ranks.discard(pid)
+                self.exit_codes[pid] = os.waitstatus_to_exitcode(status)
+        return self.exit_codes
+
+    def signal(self, pid: int, number: int) -> None:
+        if pid in self.ranks:  # still our child, so the number cannot belong to anybody else
+            os.kill(pid, number)
+
+    def finish(self, grace_s: float) -> dict[int, int]:
+        """Give the ranks `grace_s` to end by themselves, then end them and everything that they started."""
+        deadline = time.monotonic() + grace_s
+        while self.reap() is not None and self.ranks and time.monotonic() < deadline:
+            time.sleep(0.001)
+        for pid in self.ranks:
+            os.kill(pid, signal.SIGKILL)
+        while self.ranks:
+            self.reap()
+        # As their subreaper, whatever the ranks started is now our child. (Imported here: course_lib was not yet on the
+        # path when this script began.)
+        from course_lib.runtime.ranks.processes import kill_own_children
+
+        kill_own_children()
+        exit_codes, self.exit_codes = self.exit_codes, {}
+        return exit_codes
+
+
+def become_rank(control: Connection, handles: list[int]) -> None:
+    """In the forked child: take the rank's own connection and streams, then run course_lib's code for ranks."""
+    server = os.getppid()
+    set_process_option(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server:  # the server died before the line above took effect
+        os._exit(70)
+    atexit._clear()  # the exits of this server's libraries are not the rank's
+    connection_fd, stdout_fd, stderr_fd = handles
+    control.close()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((devnull, 0), (stdout_fd, 1), (stderr_fd, 2)):
+        os.dup2(source, target)
+        os.close(source)
+    sys.stdin, sys.stdout, sys.stderr = (open(0, closefd=False), open(1, "w", buffering=1, closefd=False),
+                                         open(2, "w", buffering=1, closefd=False))
+    connection = Connection(connection_fd)
+    importlib.import_module("course_lib.runtime.ranks.home").adopt(connection.recv())
+    importlib.import_module("course_lib.runtime.ranks.rank").main(connection)
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):  # Jupyter interrupts the notebook, never this process
+        signal.signal(number, signal.SIG_IGN)
+    set_process_option(PR_SET_CHILD_SUBREAPER, 1)
+    project, control_fd, folder, serves_after, *modules = sys.argv[1:]
+    sys.path.append(project)
+    Server(Connection(int(control_fd)), folder, modules).serve(int(serves_after))

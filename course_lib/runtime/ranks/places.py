@@ -1,0 +1,143 @@
+"""Where in the reader's code something happened: frames taken in a rank, told as `cell In[7], line 3`."""
+
+import linecache
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_DUMPED = re.compile(r'File "(.*)", line (\d+) in (.*)')
+_COMMUNICATION = (os.path.join("torch", "distributed"), os.path.join("course_lib", "runtime", "instruments", "pending"))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a stack, as plain data that can cross a process boundary.
+
+    `columns` are the first and last column of the expression being evaluated (None where Python does not know, or it
+    goes on over several lines).
+    """
+
+    file: str
+    line: int
+    columns: tuple[int, int] | None
+    function: str
+    instruction: int = -1
+
+    @property
+    def is_readers(self) -> bool:
+        """Whether the reader wrote this line: neither the course, nor torch, nor any installed library."""
+        if self.file.startswith("<"):
+            return not self.file.startswith("<frozen")
+        return not self.file.startswith((_PACKAGE, *_LIBRARIES)) and "site-packages" not in self.file
+
+    @property
+    def is_communication(self) -> bool:
+        return any(part in self.file for part in _COMMUNICATION)
+
+    def where(self) -> str:
+        """`cell In[7], line 3`, or `train.py, line 3`; for the notebook's process, which knows its cells."""
+        cell = _cells().get(self.file)
+        if cell is not None:
+            return f"cell In[{cell}], line {self.line}"
+        return f"{_short(self.file)}, line {self.line}"
+
+    def code(self) -> str:
+        """The line itself, or of a long one the expression being evaluated; empty where the source is not at hand."""
+        line = linecache.getline(self.file, self.line)
+        statement = line.strip()
+        if len(statement) > 80 and self.columns:
+            return line.encode()[self.columns[0] : self.columns[1]].decode(errors="replace").strip()  # they count bytes
+        return statement
+
+
+def _cells() -> dict[str, int]:
+    """File name -> execution count of the cells of this notebook."""
+    if "IPython" not in sys.modules:
+        return {}
+    shell = sys.modules["IPython"].get_ipython()
+    return getattr(shell.compile, "_filename_map", {}) if shell is not None else {}
+
+
+def _short(file: str) -> str:
+    path = Path(file)
+    site_packages = [parent for parent in path.parents if parent.name == "site-packages"]
+    for root in (Path(_PACKAGE).parent, *map(Path, _LIBRARIES), *site_packages):
+        if path.is_relative_to(root):
+            return str(path.relative_to(root))
+    return path.name
+
+
+def frames_of_traceback(traceback: TracebackType | None, skip: str) -> tuple[Frame, ...]:
+    """The frames of an exception, outermost first, without the leading ones that belong to the file `skip`."""
+    frames = []
+    while traceback is not None:
+        if frames or traceback.tb_frame.f_code.co_filename != skip:
+            frames.append(_frame(traceback.tb_frame.f_code, traceback.tb_lineno, traceback.tb_lasti))
+        traceback = traceback.tb_next
+    return tuple(frames)
+
+
+def frames_of_thread(innermost: FrameType | None) -> tuple[Frame, ...]:
+    """The frames of a running thread, outermost first."""
+    seen = []
+    # The thread goes on whenever this loop lets it. Once, f_back was then no frame (seen on Python 3.11.7): what has
+    # been read until there is still the innermost part of the stack. No frame is kept for longer than its turn: the
+    # tensors of a function that returns meanwhile would live on in it.
+    while isinstance(innermost, FrameType):
+        seen.append((innermost.f_code, innermost.f_lineno, innermost.f_lasti))
+        innermost = innermost.f_back
+    return tuple(_frame(*where) for where in reversed(seen))
+
+
+def _frame(code: CodeType, line: int | None, instruction: int) -> Frame:
+    start, end, first, last = _position(code, instruction)
+    line = line or start or code.co_firstlineno
+    columns = (first, last) if first is not None and last is not None and start == end == line else None
+    return Frame(code.co_filename, line, columns, code.co_name, instruction)
+
+
+def _position(code: CodeType, instruction: int) -> tuple[int | None, int | None, int | None, int | None]:
+    nothing = (None, None, None, None)
+    return next(islice(code.co_positions(), max(instruction, 0) // 2, None), nothing)
+
+
+def readers_frame(frames: tuple[Frame, ...]) -> Frame | None:
+    """The innermost frame that the reader wrote; without one, the innermost of all."""
+    for frame in reversed(frames):
+        if frame.is_readers:
+            return frame
+    return frames[-1] if frames else None
+
+
+def story(frames: tuple[Frame, ...]) -> Iterator[str]:
+    """The frames as lines to print: the reader's own, then one line for the library in which it ended."""
+    mine = [frame for frame in frames if frame.is_readers]
+    for frame in mine:
+        name = "" if frame.function.startswith("<") else f" in {frame.function}"
+        yield f"{frame.where()}{name}:  {frame.code()}".rstrip(": ")
+    if frames and not frames[-1].is_readers and mine:
+        yield f"(raised inside {_short(frames[-1].file)}, line {frames[-1].line}, in {frames[-1].function})"
+    elif frames and not mine:
+        for frame in frames[-3:]:
+            yield f"{frame.where()} in {frame.function}:  {frame.code()}".rstrip(": ")
+
+
+def frames_of_dump(path: str) -> tuple[Frame, ...]:
+    """The main thread's frames, outermost first, from a file written by faulthandler; empty until it is complete."""
+    try:
+        text = Path(path).read_text(errors="replace")
+    except OSError:
+        return ()
+    stacks = [_DUMPED.findall(part) for part in text.split("(most recent call first):")]
+    of_main = [stack for stack in stacks if any(os.path.basename(file) == "rank.py" for file, _, _ in stack)]
+    if not of_main:
+        return ()
+    return tuple(Frame(file, int(line), None, function) for file, line, function in reversed(of_main[0]))

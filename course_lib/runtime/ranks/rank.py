@@ -1,0 +1,222 @@
+"""What happens inside a rank: join the group, run the reader's function, report, and stay until everybody is done."""
+
+import atexit
+import faulthandler
+import io
+import multiprocessing
+import os
+import random
+import signal
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing import util as multiprocessing_util
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+
+from course_lib.runtime import context
+from course_lib.runtime.instruments import pending, recordings
+from course_lib.runtime.ranks.places import Frame, frames_of_traceback
+from course_lib.runtime.ranks.processes import kill_own_children
+from course_lib.runtime.ranks.watcher import Watcher
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that a rank is told."""
+
+    rank: int
+    world_size: int
+    backend: str
+    store: str  # path of the file through which the ranks find each other; the launch's other files begin like it
+    seed: int
+    threads: int
+    timeout_s: float
+    call: bytes  # cloudpickle of (fn, args, kwargs)
+
+    @property
+    def dump(self) -> str:
+        """Where the rank writes its stack on SIGUSR1, for when its interpreter is held and cannot answer."""
+        return f"{self.store}-dump-{self.rank}"
+
+    @property
+    def multiprocessing_folder(self) -> str:
+        """Where multiprocessing keeps its sockets."""
+        return f"{self.store}-mp"
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The function came back; `payload` is the pickle of (result, logs), `counts` its calls as in Whereabouts."""
+
+    payload: bytes
+    counts: dict[tuple[str, tuple[int, ...]], int]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The function raised. `frames` lead from the function to the place, outermost first."""
+
+    type_name: str
+    message: str
+    frames: tuple[Frame, ...]
+    exception: bytes | None  # its pickle, where it has one
+    in_communication: bool  # raised inside a communication call: perhaps only the echo of another rank's end
+
+
+@dataclass(frozen=True)
+class Exited:
+    """The function called sys.exit."""
+
+    code: Any
+    frames: tuple[Frame, ...]
+
+
+def main(connection: Connection) -> None:
+    """Run one task and end the process."""
+    _run_and_report(connection)
+    if dist.is_nccl_available() and dist.is_initialized() and dist.get_backend() == "nccl":
+        dist.destroy_process_group()  # NCCL complains otherwise; gloo's sockets go with the process
+    # What a rank opened may need closing (temporary folders, worker processes): the exits of a normal interpreter.
+    multiprocessing_util._exit_function()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def main_kept_warm(connection: Connection, folder: str) -> None:
+    """Run one task and leave the interpreter fit for the next. `folder` goes if the notebook dies meanwhile."""
+    modules = set(sys.modules)
+    pending.counts.clear()
+    _run_and_report(connection, folder)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    kill_own_children()
+    context.current = None
+    for name in set(sys.modules) - modules:  # the reader may edit these before the next launch
+        if _belongs_to_the_reader(sys.modules[name]):
+            del sys.modules[name]
+
+
+def _belongs_to_the_reader(module: Any) -> bool:
+    file = getattr(module, "__file__", None) or ""
+    return bool(file) and not file.startswith((sys.prefix, sys.base_prefix)) and "site-packages" not in file
+
+
+def _run_and_report(connection: Connection, folder: str | None = None) -> None:
+    task: Task = connection.recv()
+    watcher = Watcher(connection, folder)
+    try:
+        _join(task)
+        recordings.take()  # a warm interpreter's last task may have failed and left some
+        function, args, kwargs = cloudpickle.loads(task.call)
+        result = function(*args, **kwargs)
+        report: Any = _returned(result)
+    except SystemExit as exit_:
+        report = Exited(exit_.code, frames_of_traceback(exit_.__traceback__, skip=__file__))
+    except BaseException as error:
+        report = _failed(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    watcher.report(report)
+    # A rank that left now would make its peers fail with "connection closed", hiding the real story.
+    watcher.dismissed.wait()
+    watcher.stop()
+
+
+def _join(task: Task) -> None:
+    context.current = context.RankContext(task.rank, task.world_size, task.backend)
+    os.environ.update(RANK=str(task.rank), LOCAL_RANK=str(task.rank), WORLD_SIZE=str(task.world_size),
+                      LOCAL_WORLD_SIZE=str(task.world_size))
+    # All ranks are on this host. Left alone, gloo looks up the host's name, which may fail, or take seconds.
+    loopback = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
+    if loopback:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    dump = open(task.dump, "w")
+    faulthandler.enable(dump)  # a library that aborts leaves its place there
+    if hasattr(faulthandler, "register"):  # not on Windows
+        faulthandler.register(signal.SIGUSR1, dump, all_threads=True)
+    # The sockets of DataLoader's workers, which a rank that is killed could not remove.
+    os.makedirs(task.multiprocessing_folder, exist_ok=True)
+    multiprocessing.current_process()._config["tempdir"] = task.multiprocessing_folder
+    torch.set_num_threads(task.threads)
+    seed_everything(task.seed)
+    device = context.device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    pending.install()
+    dist.init_process_group(
+        "nccl" if task.backend == "nccl" else "gloo",
+        store=dist.FileStore(task.store, task.world_size),
+        rank=task.rank,
+        world_size=task.world_size,
+        timeout=group_timeout(task.timeout_s),
+        device_id=device if task.backend == "nccl" else None,
+    )
+
+
+def seed_everything(seed: int) -> None:
+    """The same seed on every rank: replicas start equal, and whoever wants ranks to differ adds the rank."""
+    random.seed(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # the same, without 10 ms of remembering, stack and all, a seed for every kind of device that is not there
+        torch.default_generator.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+def group_timeout(timeout_s: float) -> timedelta:
+    """Later than launch's own time limit, whose message says more than the backend's."""
+    return timedelta(seconds=min(2 * timeout_s + 60, 7 * 24 * 3600))
+
+
+def _returned(result: Any) -> "Returned | Failed":
+    buffer = io.BytesIO()
+    try:
+        ResultPickler(buffer).dump((result, recordings.take()))
+    except Exception as error:
+        message = (f"the function returned {_kind(result)}, which cannot be sent back to the notebook ({error}). "
+                   "Return tensors, numbers, strings, dataclasses, or lists and dicts of them.")
+        return Failed("unpicklable result", message, (), None, in_communication=False)
+    return Returned(buffer.getvalue(), dict(pending.counts))
+
+
+def _kind(value: Any) -> str:
+    return f"a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "").replace("__main__.", "")
+
+
+class ResultPickler(cloudpickle.Pickler):
+    """Results leave the rank as plain CPU tensors: finished ones, that need neither the group nor a GPU to be read."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if hasattr(value, "trigger_wait"):  # AsyncCollectiveTensor: its numbers are garbage until waited for
+                return _as_is, (value.trigger_wait(),)
+            if hasattr(value, "full_tensor"):
+                raise TypeError("a DTensor lives on its mesh: return tensor.full_tensor() or tensor.to_local()")
+            if value.is_cuda:
+                return _as_is, (value.detach().cpu(),)
+        return super().reducer_override(value)
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def _failed(error: BaseException) -> Failed:
+    frames = frames_of_traceback(error.__traceback__, skip=__file__)
+    try:
+        pickled = cloudpickle.dumps(error.with_traceback(None))
+    except Exception:
+        pickled = None
+    type_name = type(error).__qualname__
+    words = "\n".join([str(error), *getattr(error, "__notes__", ())])
+    return Failed(type_name, words, frames, pickled, any(f.is_communication for f in frames))
+
+

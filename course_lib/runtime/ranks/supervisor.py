@@ -1,0 +1,309 @@
+"""One launch from start to end: hand out the work, show what ranks print, notice how they end, clean up."""
+
+import glob
+import os
+import queue
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from course_lib.runtime.errors import LaunchError, LaunchInterrupted, LaunchTimeout, RankDied, RankFailed
+from course_lib.runtime.ranks import diagnosis
+from course_lib.runtime.ranks.output import RankOutput
+from course_lib.runtime.ranks.places import Frame, frames_of_dump
+from course_lib.runtime.ranks.pools import ForkPool, RankProcess, WarmPool
+from course_lib.runtime.ranks.rank import Exited, Failed, Returned, Task
+from course_lib.runtime.ranks.watcher import ASK, DISMISS, Whereabouts
+from course_lib.runtime.results import Results
+
+_ASK_EVERY_S = 0.25
+_STILL_S = 3.0  # a rank that waits this long, on the same line, without using the CPU, counts as stuck
+_STILL_CPU = 0.2  # share of a core below which a waiting rank counts as not using the CPU
+_ECHO_S = 1.0  # how long "connection closed" may be the echo of another rank's end that we have not heard of yet
+_TOGETHER_S = 0.1  # failures this close in time are told as one
+_ANSWER_S = 0.5  # a rank that does not say within this time where it is holds the interpreter
+_LEAVE_S = 5.0  # time for a rank to close what it opened
+_NEVER = float("inf")
+
+
+class Supervisor:
+    """The caller's thread only shows output and waits, so that an interrupt finds nothing half done; a thread of the
+    launch's own talks to the ranks and decides how it ends."""
+
+    def __init__(self, ours: "ForkPool | WarmPool", tasks: list[Task], env: dict[str, str], timeout_s: float) -> None:
+        self.pool = ours
+        self.tasks = tasks
+        self.env = env
+        self.timeout_s = timeout_s
+        self.processes: list[RankProcess] = []
+        self.events: queue.Queue = queue.Queue()  # (rank, message); message None: the rank is gone
+        self.shown: queue.Queue = queue.Queue(maxsize=1000)  # (rank, stream, bytes); None: the launch has ended
+        self.returned: dict[int, Returned] = {}
+        self.reported: set[int] = set()  # ranks whose function has ended
+        self.seen: dict[int, Whereabouts] = {}
+        self.still_since: dict[int, float] = {}
+        self.unanswered: set[int] = set()
+        self.error: BaseException | None = None
+
+    # The caller's thread
+
+    def results(self) -> Results:
+        """Run the tasks and return what they return; raises how they ended otherwise."""
+        output = RankOutput(len(self.tasks))
+        thread = threading.Thread(target=self._run, name="course_lib launch")
+        started = ended = interrupted = False
+        while not ended:
+            try:
+                if not started:
+                    started = True
+                    thread.start()
+                ended = self._show(output)
+            except KeyboardInterrupt:
+                interrupted = True
+                self.events.put((-1, "interrupt"))
+        output.close()
+        thread.join()
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+        if interrupted:  # it came as the last rank returned; the cell around launch must still stop
+            raise KeyboardInterrupt
+        pairs = [cloudpickle.loads(self.returned[task.rank].payload) for task in self.tasks]
+        return Results([result for result, _ in pairs], [logs for _, logs in pairs])
+
+    def _show(self, output: RankOutput) -> bool:
+        item = self.shown.get()
+        if item is not None:
+            output.add(*item)
+        return item is None
+
+    # The launch's own thread
+
+    def _run(self) -> None:
+        try:
+            self._run_ranks()
+        except BaseException as error:  # in tidying up: the caller must not wait for ever
+            self.error = self.error or error
+        self.shown.put(None)
+
+    def _run_ranks(self) -> None:
+        readers: list[threading.Thread] = []
+        try:
+            for process in self.pool.processes(len(self.tasks), self.env):
+                self.processes.append(process)
+                process.connection.send(self.tasks[process.rank])
+                readers.append(self._reader(self._read_messages, process))
+                readers += [self._reader(self._read_output, process, name) for name in process.streams]
+            self._follow()
+        except BaseException as error:
+            self.error = error
+        try:
+            self.pool.finish(self._dismiss_the_reported(), _LEAVE_S)
+        except LaunchError as error:  # the pool's own process has been killed
+            self.error = self.error or error
+        for reader in readers:
+            reader.join(timeout=5.0)
+        self.pool.release()
+        self._remove_files()
+
+    def _remove_files(self) -> None:
+        for path in glob.glob(self.tasks[0].store + "*"):
+            if os.path.isdir(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)
+
+    def _dismiss_the_reported(self) -> set[int]:
+        """Ranks whose function has ended, well or not, may leave; the others can only be stopped."""
+        reported = self.reported.copy()  # the readers go on adding to it
+        for rank in reported:
+            try:
+                self.processes[rank].connection.send(DISMISS)
+            except OSError:  # it has died since
+                pass
+        return reported
+
+    def _reader(self, read: Callable, *arguments: Any) -> threading.Thread:
+        thread = threading.Thread(target=read, args=arguments, name="course_lib reader", daemon=True)
+        thread.start()
+        return thread
+
+    def _read_output(self, process: RankProcess, name: str) -> None:
+        stream, end, tail = process.streams[name], process.end_of_output, b""
+        while data := stream.read(1 << 16):
+            data = tail + data
+            if end and end in data:
+                self.shown.put((process.rank, name, data[: data.index(end)]))
+                return
+            keep = _overlap(data, end)
+            tail = data[len(data) - keep :]
+            self.shown.put((process.rank, name, data[: len(data) - keep]))
+        self.shown.put((process.rank, name, tail))
+        stream.close()
+
+    def _read_messages(self, process: RankProcess) -> None:
+        message: Any = None
+        while not isinstance(message, (Returned, Failed, Exited)):
+            try:
+                message = process.connection.recv()
+            except (EOFError, OSError):
+                self.events.put((process.rank, None))
+                return
+            if isinstance(message, (Returned, Failed, Exited)):
+                self.reported.add(process.rank)
+            self.events.put((process.rank, message))
+
+    def _follow(self) -> None:
+        """Until every rank has returned; raises what went wrong otherwise."""
+        deadline = time.monotonic() + self.timeout_s
+        next_question = time.monotonic() + _ASK_EVERY_S
+        while len(self.returned) < len(self.tasks):
+            now = time.monotonic()
+            if now >= deadline:
+                raise self._timed_out()
+            if now >= next_question:
+                self._look_around()
+                next_question = now + _ASK_EVERY_S
+            try:
+                rank, message = self.events.get(timeout=max(0.0, min(next_question, deadline) - now))
+            except queue.Empty:
+                continue
+            self._heed(rank, message)
+
+    def _heed(self, rank: int, message: Any) -> None:
+        if isinstance(message, Whereabouts):
+            self._note(rank, message)
+        elif isinstance(message, Returned):
+            self.returned[rank] = message
+        elif isinstance(message, Failed):
+            raise self._failed(rank, message)
+        elif isinstance(message, Exited):
+            raise diagnosis.rank_exited(rank, message)
+        elif message == "interrupt":
+            self._ask_and_wait()
+            raise LaunchInterrupted(diagnosis.interrupted(self._sightings()))
+        else:
+            raise self._died(rank)
+
+    # Deaths, failures, time-outs
+
+    def _died(self, rank: int) -> RankDied:
+        deadline = time.monotonic() + 2.0
+        while (code := self.pool.exit_code(self.processes[rank])) is None and time.monotonic() < deadline:
+            time.sleep(0.005)  # its connection closes a moment before the process can be reaped
+        last_words = frames_of_dump(self.tasks[rank].dump)  # written when a library aborts or memory is violated
+        return diagnosis.rank_died(rank, code, last_words, self.seen.get(rank))
+
+    def _notice_deaths(self) -> None:
+        """Of ranks whose connection is held open by a process that they started, so that its end tells nothing."""
+        for rank in self._unfinished():
+            if self.pool.exit_code(self.processes[rank]) is not None and self.events.empty():
+                raise self._died(rank)
+
+    def _failed(self, first: int, failure: Failed) -> LaunchError:
+        """Which of the failures that arrive together is the story, and which are only its echo."""
+        failures = {first: failure}
+        for rank in self._unfinished():
+            self._ask(rank)
+        until = time.monotonic() + (_ECHO_S if diagnosis.is_echo(failure) else _TOGETHER_S)
+        while len(failures) + len(self.returned) < len(self.tasks) and time.monotonic() < until:
+            try:
+                rank, message = self.events.get(timeout=_TOGETHER_S)
+            except queue.Empty:
+                self._notice_deaths()
+                continue
+            if isinstance(message, Failed):
+                failures[rank] = message
+                if not diagnosis.is_echo(message):
+                    until = min(until, time.monotonic() + _TOGETHER_S)
+            elif isinstance(message, (Returned, Whereabouts)) or all(map(diagnosis.is_echo, failures.values())):
+                self._heed(rank, message)  # a death, an exit or an interrupt: the failures so far were its echo
+        return self._story(failures)
+
+    def _story(self, failures: dict[int, Failed]) -> RankFailed:
+        true = {rank: failure for rank, failure in failures.items() if not diagnosis.is_echo(failure)} or failures
+        kind = next(iter(true.values())).type_name  # of the first that arrived
+        alike = sorted(rank for rank, failure in true.items() if failure.type_name == kind)
+        rank = alike[0]
+        exception = None
+        if true[rank].exception is not None:
+            try:
+                exception = cloudpickle.loads(true[rank].exception)
+            except Exception:  # an exception class that cannot be rebuilt: its text is in the message anyway
+                exception = None
+        sightings = {r: seen for r, seen in self._sightings().items() if r not in failures}
+        return diagnosis.rank_failed(rank, true[rank], alike[1:], sightings, exception)
+
+    def _timed_out(self) -> LaunchTimeout:
+        silent = {}
+        for rank in self._ask_and_wait():
+            silent[rank] = self._frames_by_signal(rank)
+        return diagnosis.timed_out(self._sightings(), silent, self.timeout_s)
+
+    def _frames_by_signal(self, rank: int) -> tuple[Frame, ...]:
+        """Where a rank is that holds the interpreter: faulthandler writes it down without the interpreter's help."""
+        if not hasattr(signal, "SIGUSR1"):
+            return ()
+        self.pool.signal(self.processes[rank], signal.SIGUSR1)
+        deadline = time.monotonic() + 1.0
+        frames: tuple[Frame, ...] = ()
+        while not frames and time.monotonic() < deadline:
+            time.sleep(0.02)
+            frames = frames_of_dump(self.tasks[rank].dump)
+        return frames
+
+    # Where everybody is
+
+    def _look_around(self) -> None:
+        self._notice_deaths()
+        for rank in self._unfinished():
+            self._ask(rank)
+        stuck_since = [self.still_since.get(rank, _NEVER) for rank in self._unfinished()]
+        if stuck_since and time.monotonic() - max(stuck_since) >= _STILL_S:
+            raise diagnosis.deadlock(self._sightings(), _STILL_S)
+
+    def _note(self, rank: int, now: Whereabouts) -> None:
+        before = self.seen.get(rank)
+        self.seen[rank] = now
+        self.unanswered.discard(rank)
+        if now.waits_in is None or before is None or not now.is_still_since(before, _STILL_CPU):
+            self.still_since[rank] = time.monotonic() if now.waits_in is not None else _NEVER
+
+    def _ask(self, rank: int) -> None:
+        if rank in self.unanswered:
+            return
+        self.unanswered.add(rank)
+        try:
+            self.processes[rank].connection.send(ASK)
+        except OSError:  # it has ended: the reader of its messages tells
+            pass
+
+    def _ask_and_wait(self) -> list[int]:
+        """Ask every unfinished rank; returns those that did not answer in time."""
+        for rank in self._unfinished():
+            self._ask(rank)
+        until = time.monotonic() + _ANSWER_S
+        while self.unanswered & set(self._unfinished()) and time.monotonic() < until:
+            try:
+                rank, message = self.events.get(timeout=0.05)
+            except queue.Empty:
+                continue
+            if isinstance(message, (Whereabouts, Returned)):
+                self._heed(rank, message)
+        return sorted(self.unanswered & set(self._unfinished()))
+
+    def _unfinished(self) -> list[int]:
+        return [task.rank for task in self.tasks if task.rank not in self.returned]
+
+    def _sightings(self) -> dict[int, Whereabouts | Returned]:
+        """The last answer of each rank that has given one, and the returns."""
+        return {**self.seen, **self.returned}
+
+
+def _overlap(data: bytes, end: bytes) -> int:
+    """How many of data's last bytes may be the beginning of `end`."""
+    return next((n for n in range(min(len(end) - 1, len(data)), 0, -1) if data.endswith(end[:n])), 0)

@@ -1,0 +1,43 @@
+"""An interpreter kept warm for one rank (macOS, Windows). Run as a script, never imported:
+
+    python -P -u warm_rank.py PROJECT RANK ADDRESS TOKEN FOLDER MODULE ...     with the connection's key on stdin
+
+It imports what ranks need, says so, and then runs one task after another for the notebook's process.
+"""
+
+import importlib
+import os
+import shutil
+import sys
+from multiprocessing.connection import Client, Connection
+
+
+def main(rank: int, address: str, token: str, folder: str, *modules: str) -> None:
+    key = sys.stdin.buffer.read()
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError:  # a torch built without this part: a rank that needs it will say so
+            pass
+    connection = Client(address, authkey=key)
+    connection.send(rank)
+    try:
+        while True:
+            run_task(connection, folder)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for stream in (1, 2):
+                os.write(stream, f"\0course_lib {token} {rank}\0".encode())
+            connection.send("ready")
+    except (EOFError, OSError):  # the notebook has ended
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_task(connection: Connection, folder: str) -> None:
+    importlib.import_module("course_lib.runtime.ranks.home").adopt(connection.recv())
+    importlib.import_module("course_lib.runtime.ranks.rank").main_kept_warm(connection, folder)
+
+
+if __name__ == "__main__":
+    sys.path.append(sys.argv[1])
+    main(int(sys.argv[2]), *sys.argv[3:])

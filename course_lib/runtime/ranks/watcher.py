@@ -1,0 +1,126 @@
+"""The thread in each rank that answers "where are you?" while the main thread computes, waits or hangs."""
+
+import os
+import shutil
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from course_lib.runtime.instruments import pending
+from course_lib.runtime.ranks.places import Frame, frames_of_thread
+
+ASK, DISMISS = "where are you?", "you may go"
+
+# Functions of torch.distributed that wait for other ranks without passing through a process group's methods.
+_WAITING_FUNCTIONS = {"init_process_group", "new_group", "_new_process_group_helper", "new_subgroups",
+                      "init_device_mesh", "split_group", "_store_based_barrier", "wait_tensor",
+                      "destroy_process_group"}
+_BACKWARD = "_engine_run_backward"
+THREADS = Path("/proc/self/task")
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """A rank at one moment. Two equal ones, and not busy in between: the rank has not moved."""
+
+    frames: tuple[Frame, ...]  # of the main thread, outermost first
+    waits_in: str | None  # the communication call that it is inside, None when it is elsewhere
+    call: pending.Call | None  # the same as data, where it is a call on a process group
+    counts: dict[tuple[str, tuple[int, ...]], int]  # (op, group) -> communication calls begun so far
+    busy_s: float  # how long its threads ran, or stood in line for a core
+    clock_s: float  # the rank's clock when it looked
+
+    def is_still_since(self, before: "Whereabouts", cpu_share: float) -> bool:
+        """Whether nothing happened in between: same line, no new call, and less than `cpu_share` of a core wanted."""
+        same = (self.frames, self.counts) == (before.frames, before.counts)
+        return same and abs(self.busy_s - before.busy_s) < cpu_share * (self.clock_s - before.clock_s)
+
+
+class Watcher:
+    """Owns the rank's connection to the notebook from the moment the task has arrived."""
+
+    def __init__(self, connection: Connection, folder: str | None) -> None:
+        self.dismissed = threading.Event()
+        self._folder = folder
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._main = threading.main_thread().ident
+        self._thread = threading.Thread(target=self._answer, name="course_lib watcher", daemon=True)
+        self._thread.start()
+
+    def report(self, message: Any) -> None:
+        with self._sending:
+            self._connection.send(message)
+
+    def stop(self) -> None:
+        self._thread.join()
+
+    def _answer(self) -> None:
+        while True:
+            try:
+                request = self._connection.recv()
+            except (EOFError, OSError):  # the notebook is gone, and with it the reason to go on
+                if self._folder:
+                    shutil.rmtree(self._folder, ignore_errors=True)
+                os._exit(1)
+            if request == DISMISS:
+                self.dismissed.set()
+                return
+            self.report(self._look())
+
+    def _look(self) -> Whereabouts:
+        stacks = sys._current_frames()
+        # A frame keeps the reader's tensors alive, and our own in our own variable would be a cycle: all are dropped
+        # here, before anything below lets the reader's thread go on.
+        files = {thread: frame.f_code.co_filename for thread, frame in stacks.items()}
+        frames = frames_of_thread(stacks.pop(self._main, None))
+        del stacks
+        calls = list(pending.waiting_in.get(self._main, ()))  # a copy: the main thread goes on meanwhile
+        waits_in, call = None, None
+        if self._others_at_work(files):
+            pass
+        elif calls:
+            waits_in, call = str(calls[0]), calls[0]
+        elif frames:
+            waits_in = _waiting_function(frames)
+        return Whereabouts(frames, waits_in, call, dict(pending.counts), busy_s(), time.monotonic())
+
+    def _others_at_work(self, files: dict[int, str]) -> bool:
+        """Whether a thread that the function started may yet do what the main thread waits for."""
+        for thread in threading.enumerate():
+            if thread.ident in (self._main, self._thread.ident) or thread.ident not in files:
+                continue
+            in_a_lock = files[thread.ident] == threading.__file__
+            if not in_a_lock and not pending.waiting_in.get(thread.ident):
+                return True
+        return False
+
+
+def busy_s() -> float:
+    """How long the threads of this process, the calling one left out, have run or stood in line for a core.
+
+    On a machine with too much to do, a rank that computes in C++ may get no core for seconds: it is in line then, not
+    stuck. Linux only; elsewhere the CPU time of the process.
+    """
+    total_ns = 0
+    for thread in THREADS.iterdir() if THREADS.is_dir() else ():
+        if int(thread.name) != threading.get_native_id():  # the watcher itself stands in line as well
+            try:
+                ran, waited, _ = (thread / "schedstat").read_text().split()
+            except (OSError, ValueError):  # it has ended meanwhile, or this kernel keeps no account
+                continue
+            total_ns += int(ran) + int(waited)
+    return total_ns / 1e9 if total_ns else time.process_time()
+
+
+def _waiting_function(frames: tuple[Frame, ...]) -> str | None:
+    if frames[-1].function == _BACKWARD:
+        return "backward(), in which a hook waits for the other ranks"
+    for frame in frames:
+        if frame.is_communication and frame.function in _WAITING_FUNCTIONS:
+            return f"{frame.function}(...)"
+    return None

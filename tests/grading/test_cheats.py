@@ -1,0 +1,287 @@
+"""TrustedGrade and students who want points without the work: nothing they do helps, and nothing of it is left."""
+
+import io
+import os
+import pickle
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from course_lib.grading import frames, replies, trusted
+from course_lib.grading.isolated import IsolatedWorker
+from course_lib.grading.report import Report
+from course_lib.runtime import context
+from tests.grading.class_exercise import (
+    CALLS_HONEST,
+    EXERCISE,
+    HONEST,
+    IMPATIENT,
+    LIMITS,
+    MODES,
+    NAMESPACES,
+    WRONG,
+    ClassOfStudents,
+    PassOnSmall,
+    notebook,
+    points,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+in_namespaces = pytest.mark.skipif(not NAMESPACES, reason="this machine allows no namespaces")
+
+Grade = Callable[..., Report]
+
+
+@pytest.fixture(scope="module")
+def grade() -> Iterator[Grade]:
+    students = ClassOfStudents()
+    yield students.grade
+    students.close()
+
+
+def survivors(worker: IsolatedWorker) -> list[psutil.Process]:
+    def carries(process: psutil.Process) -> bool:
+        try:
+            return process.environ().get(context.RANK_MARK) == worker.mark and process.status() != "zombie"
+        except psutil.Error:
+            return False
+    return [process for process in psutil.process_iter() if carries(process)]
+
+
+# ---- cheats
+
+CHEATS = {
+    "an input transformer that empties later cells": (
+        "ip = get_ipython()\nip.input_transformers_post.append(lambda lines: [])\n"),
+    "an AST transformer that drops asserts": (
+        "import ast\nclass Drop(ast.NodeTransformer):\n    def visit_Assert(self, node): return ast.Pass()\n"
+        "get_ipython().ast_transformers.append(Drop())\n"),
+    "a patched comparison": (
+        "import torch\nclass Yes(torch.Tensor):\n    def __eq__(self, other): return True\n"
+        "    def __ne__(self, other): return False\n"
+        "torch.allclose = torch.equal = torch.testing.assert_close = lambda *_, **__: True\n"),
+    "a replaced run_cell_async": (
+        "async def run_cell_async(self, *_, **__): return None\n"
+        "type(get_ipython()).run_cell_async = run_cell_async\n"),
+    "a patched judge": (
+        "import course_lib.grading.tensors as t\nt.TensorExercise.judge = lambda *_: None\n"
+        "import course_lib.grading.exercise as e\ne.Exercise.judge = lambda *_: None\n"),
+}
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_no_change_to_the_notebooks_machinery_gives_points(grade, cheat):
+    body = "return tensor.as_subclass(Yes)" if "Yes" in CHEATS[cheat] else "return tensor"
+    assert points(grade(f"{CHEATS[cheat]}\ndef pass_on(tensor):\n    {body}\n", CHEATS[cheat])) == 0
+
+
+LIBRARY = {
+    "by name": "return dist.all_reduce(tensor)",
+    "by another name": "from torch.distributed import all_gather as mine; mine([tensor], tensor)",
+    "by a string": "getattr(dist, 'all_' + 'reduce')(tensor)",
+    "by the module beneath": "import torch.distributed.distributed_c10d as c; getattr(c, 'broad' + 'cast')(tensor, 0)",
+    "by the group's own method": "getattr(dist.group.WORLD, 'all' + 'reduce')(tensor).wait()",
+    "by the course's own": "import importlib; importlib.import_module('course_lib.' + 'collectives')",
+}
+
+
+@pytest.mark.parametrize("way", LIBRARY)
+def test_a_librarys_collective_is_refused(grade, way):
+    report = grade(CALLS_HONEST + f"\ndef pass_on(tensor):\n    {LIBRARY[way]}\n    return honest(tensor)\n")
+    assert points(report) == 0
+    assert "write it with send and recv" in repr(report) or "course_lib.collectives" in repr(report)
+
+
+def test_the_word_reduce_alone_is_no_librarys_collective(grade):
+    own = HONEST + "\nfrom functools import reduce\ngather = torch.gather\ndef scatter(x): return x.broadcast_to(2)\n"
+    assert points(grade(own)) == 2
+
+
+FIND_CONNECTION = """
+import os, pickle, socket, struct
+def connection():
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            one = socket.socket(fileno=os.dup(fd))
+            if one.family == socket.AF_UNIX:
+                return one
+        except OSError:
+            pass
+class Bomb:
+    def __reduce__(self):
+        return os.system, ("touch {marker}",)
+def pass_on(tensor):
+    payload = {payload}
+    connection().sendall({header} + payload)
+    os._exit(0)
+"""
+FORGED = {
+    "a pickle that runs a command": ("pickle.dumps(Bomb())", "struct.pack('!cQ', b'A', len(payload))"),
+    "words of an error": ("b'{\"kind\": 7, \"words\": [1]}'", "struct.pack('!cQ', b'E', len(payload))"),
+    "a length without end": ("b''", "struct.pack('!cQ', b'A', 1 << 62)"),
+    "nonsense": ("os.urandom(100_000)", "b''"),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGED)
+def test_forged_messages_give_no_points_and_run_nothing(grade, forgery, tmp_path):
+    marker = tmp_path / "ran"
+    payload, header = FORGED[forgery]
+    own = (FIND_CONNECTION.replace("{marker}", str(marker)).replace("{payload}", payload)
+           .replace("{header}", header))
+    assert points(grade(own)) == 0
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("value", [
+    torch.zeros(1).expand(1 << 40),
+    torch.sparse_coo_tensor(size=(3,), check_invariants=True),
+    {1, 2},
+    [[[[[[[[[[[[1]]]]]]]]]]]],
+    b"bytes",
+    torch.zeros(200),
+], ids=["huge", "sparse", "set", "deep", "bytes", "too many bytes"])
+def test_a_result_of_a_form_or_size_that_no_answer_has_is_refused(value):
+    file = io.BytesIO()
+    torch.save({"answer": value, "sent": []}, file)
+    with pytest.raises(replies.Failed):
+        replies.read(file.getvalue(), max_bytes=500)
+
+
+def test_a_compressed_result_is_refused_before_it_is_unpacked():
+    plain, packed = io.BytesIO(), io.BytesIO()
+    torch.save({"answer": torch.zeros(1 << 20), "sent": []}, plain)
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
+        for entry in source.infolist():
+            target.writestr(entry.filename, source.read(entry))
+    with pytest.raises(replies.Failed, match="not as torch.save writes it"):
+        replies.read(packed.getvalue(), max_bytes=1 << 30)
+    with pytest.raises(replies.Failed):
+        replies.read(pickle.dumps({"answer": 1}), max_bytes=1 << 30)
+
+
+def test_a_message_is_refused_by_its_length_before_it_arrives():
+    with pytest.raises(frames.BadFrame, match="at most 10"):
+        frames.Inbox(limit=10).feed(frames.HEADER.pack(b"A", 11))
+
+
+# ---- what is left behind, and what can be reached
+
+FORKS = """
+import os, time
+def pass_on(tensor):
+    for number in range(50):
+        try:
+            if os.fork() == 0:
+                if number % 2:  # away from the rank's session, and from its parent
+                    os.setsid()
+                    os.fork() and os._exit(0)
+                while True:
+                    time.sleep(1)
+        except OSError:
+            pass
+    return honest(tensor)
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_is_left_of_fifty_children(mode):
+    cells = trusted.cells_above(*notebook(CALLS_HONEST + FORKS))
+    with trusted.Grader(mode, LIMITS, [EXERCISE]) as grader:
+        grader.report(EXERCISE, cells, 1)
+        worker = grader.worker()
+        if mode == "required":  # the worker lives on for the next exercise; its ranks and theirs do not
+            assert len(survivors(worker)) <= 2  # `unshare` and the worker
+    assert survivors(worker) == []
+
+
+# Folders of every system in which neither the course nor its Python lie.
+NOT_NEEDED = ["/etc/passwd", *(folder for folder in ("/home", "/root", "/var", "/opt")
+                               if not any(os.path.realpath(needed).startswith(folder)
+                                          for needed in (ROOT, sys.prefix, sys.base_prefix)))]
+
+
+@in_namespaces
+@pytest.mark.parametrize("finding", [
+    f"os.path.exists({str(ROOT / 'solutions')!r}) or os.path.exists({str(ROOT / 'tests' / 'test_layers.py')!r})",
+    f"not set(os.listdir({str(ROOT)!r})) <= {{'course_lib', '.venv', 'tests'}}",
+    f"any(map(os.path.exists, {NOT_NEEDED!r}))",
+    f"any(os.access(folder, os.W_OK) for folder in ({str(ROOT)!r}, {sys.prefix!r}, '/', '/run', '/usr'))",
+    "[int(pid) for pid in os.listdir('/proc') if pid.isdigit()] != [1]",
+    "len(os.listdir(os.environ['HOME'])) > 0",
+    "any(os.access(f'/run/grader/{name}', os.W_OK) for name in ['', *os.listdir('/run/grader')])",
+    "socket.socket().connect_ex(('192.0.2.1', 80)) != errno.ENETUNREACH",
+    "any(name.startswith(('PYTEST', 'PYTHONPATH', 'USER')) for name in os.environ)",
+    "open('/proc/self/status').read().count('0000000000000000') < 5",  # CapInh, Prm, Eff, Bnd and Amb
+    "os.geteuid() == 0 and open('/proc/self/uid_map').read().split()[2] == '4294967295'",  # the machine's own root
+], ids=["solutions", "course", "system", "writable", "processes", "scratch", "store", "network",
+        "environment", "capabilities", "root"])
+def test_inside_there_is_nothing_to_find(grade, finding):
+    report = grade(f"import errno, os, socket\n{CALLS_HONEST}\ndef pass_on(tensor):\n    assert not ({finding})\n"
+                   "    return honest(tensor)\n")
+    assert points(report) == 2, repr(report)
+
+
+@in_namespaces
+def test_a_submission_that_writes_into_the_grader_helps_neither_itself_nor_the_next(grade):
+    files = [ROOT / "course_lib/grading" / name for name in ("trusted.py", "tensors.py", "isolated_rank.py")]
+    before = [file.read_bytes() for file in files]
+    own = f"for file in {list(map(str, files))!r}:\n    open(file, 'a').write('# mine')\n{WRONG}"
+    assert points(grade(own)) == 0
+    assert points(grade(WRONG)) == 0
+    assert [file.read_bytes() for file in files] == before
+
+
+SIDE_WAYS = {
+    "a file": """
+def pass_on(tensor):
+    mine, theirs = (f"{os.environ['HOME']}/covert-{os.getppid()}-{r}" for r in (dist.get_rank(), 1 - dist.get_rank()))
+    open(mine + ".new", "wb").write(tensor.numpy().tobytes())
+    os.rename(mine + ".new", mine)
+    while not os.path.exists(theirs): time.sleep(0.01)
+    return torch.frombuffer(bytearray(open(theirs, "rb").read()), dtype=tensor.dtype)
+""",
+    "the network": """
+def pass_on(tensor):
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.bind(("127.0.0.1", 40000 + dist.get_rank()))
+    time.sleep(0.3)
+    data = tensor.numpy().tobytes()
+    for i in range(0, len(data), 16384):
+        one.sendto(data[i:i + 16384], ("127.0.0.1", 40001 - dist.get_rank()))
+    return torch.frombuffer(bytearray(b"".join(one.recv(16384) for _ in range(8))), dtype=tensor.dtype)
+""",
+    "a local socket": """
+def pass_on(tensor):
+    global one
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    one.bind(f"\\0covert-{dist.get_rank()}")
+    time.sleep(0.3)
+    one.sendto(tensor.numpy().tobytes(), f"\\0covert-{1 - dist.get_rank()}")
+    return torch.frombuffer(bytearray(one.recv(1 << 20)), dtype=tensor.dtype)
+""",
+}
+IMPORTS = "import os, socket, time, torch\nimport torch.distributed as dist\n"
+
+
+@in_namespaces
+@pytest.mark.parametrize("way, exercise, words", [
+    ("a file", EXERCISE, "did not finish within 2 s"),
+    ("the network", EXERCISE, "another way than the process group"),
+    ("a local socket", PassOnSmall(), "another way than the process group"),
+])
+def test_data_that_goes_around_the_process_group_is_stopped_or_seen(grade, way, exercise, words):
+    report = grade(IMPORTS + SIDE_WAYS[way], limits=IMPATIENT, exercise=exercise)
+    assert points(report) == 0
+    assert words in repr(report)
+
+
+def test_without_namespaces_bytes_that_took_another_way_are_missed_in_the_count(grade):
+    report = grade(IMPORTS + SIDE_WAYS["a file"], mode="none")
+    assert points(report) == 0
+    assert "the least that can carry it" in repr(report)

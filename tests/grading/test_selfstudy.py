@@ -1,0 +1,184 @@
+"""`check` says correct, not written yet, or what is wrong and why; nothing else passes, and nothing hangs."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from course_lib.grading import check, selfstudy
+from course_lib.grading.chapters.collectives.plans import steps_of_tree, steps_taken
+from course_lib.grading.exercise import Traffic
+from course_lib.grading.registry import exercise, exercises_of
+from course_lib.grading.report import Report, Verdict
+from course_lib.grading.selfstudy import check_exercise, circle_of
+from tests.grading import toy_exercises as toys
+from tests.grading.toy_exercises import Swap, SwapInPlace
+
+CHAPTER_2 = exercises_of(2)
+
+
+def test_a_correct_answer_passes_with_its_points_and_the_measured_bytes_beside_the_budget():
+    report = check_exercise(Swap(), toys.swapped)
+    assert report.passed and report.points == 5
+    assert repr(report) == ("✓ 0.1 swap: correct, 5 of 5 points\n  budget: M bytes\n"
+                            "  measured: 2 ranks: sent at most 256 KiB a rank, 256 KiB allowed")
+
+
+@pytest.mark.parametrize("function, words", [
+    (toys.swapped_twice_over, "over budget: rank 0 sent 512 KiB, where 256 KiB will do"),
+    (toys.swapped_in_half_precision, "256 KiB together, where 512 KiB is the least that can carry it"),
+    (toys.not_swapped, "nothing was swapped"),
+    (toys.of_another_shape, "returned float32[3] = "),
+    (toys.liar, "rank 0 returned a Liar: expected float32[65536]"),
+    (toys.nothing, "rank 0 returned nothing (None)"),
+    (toys.a_number, "rank 0 returned a int"),
+    (toys.a_sparse_tensor, "rank 0 returned a torch.sparse_coo tensor"),
+    (toys.put_into_the_input, "the result is in the input, and not returned"),
+    (toys.by_the_library, "it calls torch.distributed's own all_gather: write it with send and recv"),
+    (toys.by_the_course, "it uses course_lib.collectives (ring_all_gather)"),
+    (toys.by_the_course_as_a_module, "it uses course_lib.collectives (collectives)"),
+    (toys.by_the_course_imported_inside, "it uses course_lib.collectives (course_lib.collectives)"),
+    (toys.divides_by_zero, "return tensor / (1 // 0)"),
+    (toys.not_implemented_elsewhere, "no kernel for this dtype"),
+    (toys.exits, "called sys.exit"),
+    (toys.dies, "ended with exit code 0 before its function returned"),
+    (toys.sends_first, "it hangs in a circle of sends that nobody receives: rank 0 sends to rank 1, which sends to"),
+    (toys.waits_for_nobody, "it hangs: rank 0 waits for rank 1, which has already returned."),
+])
+def test_a_wrong_answer_is_refused_with_its_cause(function, words):
+    report = check_exercise(Swap(), function)
+    assert report.verdict is Verdict.WRONG and report.points == 0
+    assert words in report.cause
+
+
+def test_a_method_called_like_a_collective_is_none():
+    assert check_exercise(Swap(), toys.swapped_by_a_method_called_like_a_collective).passed
+
+
+@pytest.mark.parametrize("function, words", [
+    (toys.swapped_in_place, ""),
+    (toys.returned_only, "the result is returned, but the tensor is as it was"),
+    (toys.renamed_only, "only moves the name"),
+])
+def test_an_answer_in_place_is_read_from_the_tensor_itself(function, words):
+    report = check_exercise(SwapInPlace(), function)
+    assert report.passed == (words == "") and words in report.cause
+
+
+def test_a_loop_without_end_is_stopped(monkeypatch):
+    monkeypatch.setattr(selfstudy, "TIMEOUT_S", 1.0)
+    report = check_exercise(Swap(), toys.never_ends)
+    assert "did not finish within 1 s" in report.cause and "Does a loop never end?" in report.cause
+    assert "launch(" not in report.cause
+
+
+def test_a_stub_is_not_written_yet():
+    assert repr(check_exercise(Swap(), toys.swap)).startswith("○ 0.1 swap: not written yet, 0 of 5 points")
+
+
+def test_an_answer_that_calls_another_exercise_s_stub_is_told_which():
+    report = check_exercise(Swap(), toys.calls_another_stub)
+    assert report.verdict is Verdict.NOT_WRITTEN
+    assert report.cause == "it calls my_ring_all_gather, which is not written yet"
+
+
+def test_hints_are_given_on_request_only():
+    texts = [repr(check("2.2", toys.my_ring_all_gather, hint=hint)) for hint in (0, 1, 2)]
+    first, second = exercise("2.2").hints
+    assert [first in text for text in texts] == [False, True, False]
+    assert [second in text for text in texts] == [False, False, True]
+
+
+@pytest.mark.parametrize("arguments, error, words", [
+    (("9.9", toys.swap), ValueError, "there is no exercise '9.9': expected one of 1.1, 1.2"),
+    ((2.1, toys.swap), TypeError, "a string such as \"2.1\": given 2.1"),
+    (("2.2", torch.ones(2)), TypeError, "the function my_ring_all_gather itself, without a call: given a Tensor"),
+    (("2.2", toys.swap), ValueError, "expects the function my_ring_all_gather: given swap"),
+    (("2.2", toys.my_ring_all_gather, 3), ValueError, "hint=3: expected 0, 1 or 2"),
+    (("2.2", toys.my_ring_all_gather, True), ValueError, "hint=True: expected 0, 1 or 2"),
+])
+def test_bad_use_is_an_error_that_says_what_was_given_and_expected(arguments, error, words):
+    with pytest.raises(error) as raised:
+        check(*arguments)
+    assert words in str(raised.value)
+
+
+def test_exercises_of_a_chapter_are_in_order_and_a_chapter_without_is_an_error():
+    assert [each.number for each in CHAPTER_2] == ["2.1", "2.2", "2.3", "2.4", "2.5", "2.6"]
+    with pytest.raises(ValueError, match="chapter 42 has no exercises: expected one of 1, 2"):
+        exercises_of(42)
+
+
+def test_the_exercises_load_without_starting_anything():
+    code = "import sys, course_lib.grading.registry; print('course_lib.runtime' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_a_report_says_in_words_what_it_shows_in_colour_and_escapes_what_it_quotes():
+    report = Report("2.1", "f", Verdict.WRONG, 3, "n-1", cause="chunks[r] < chunks[<b>]")
+    html = report._repr_html_()
+    assert "not right yet" in html and "✗" in html and "var(--jp-error-color1, #" in html
+    assert "chunks[r] &lt; chunks[&lt;b&gt;]" in html
+
+
+def test_a_circle_is_found_wherever_it_lies():
+    assert circle_of({0: ("send", 1), 1: ("send", 2), 2: ("send", 0)}) == [0, 1, 2]
+    assert circle_of({0: ("recv", 3), 3: ("send", 2), 2: ("recv", 3)}) == [3, 2]
+    assert circle_of({0: ("recv", 1), 2: ("recv", 0)}) == []
+
+
+STRANGE = [None, 3, "x" * 1000, [], {}, {"returned": None}, {"returned": "a Liar", "tensor": 7}]
+STRANGE += [{"returned": t, "tensor": t} for t in (
+    torch.tensor(1.0), torch.empty(0), torch.zeros(6, dtype=torch.complex64), torch.zeros(6, dtype=torch.int8),
+    torch.zeros(6).to_sparse(), torch.full((6,), float("nan")), torch.zeros(2, 3), torch.empty(6, device="meta"))]
+
+
+@pytest.mark.parametrize("asked", CHAPTER_2, ids=lambda each: each.number)
+def test_whatever_ranks_answer_is_judged_in_words(asked):
+    for trial in asked.trials(seed=0)[:-1]:
+        n = trial.world_size
+        for strange in STRANGE:
+            cause = asked.judge(trial, [strange] * n, Traffic([[0] * n for _ in range(n)], exact=False))
+            assert isinstance(cause, str) and len(cause) < 500, (trial.label, strange)
+
+
+@pytest.mark.parametrize("asked", CHAPTER_2, ids=lambda each: each.number)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_no_recorded_mistake_gives_the_right_answer_on_the_first_trial(asked, seed):
+    trial = asked.trials(seed)[0]
+    expected = asked.expected(trial.inputs)
+    for cause, answers in asked.mistakes(trial.inputs):
+        assert not all(map(torch.equal, answers, expected)), cause
+
+
+@pytest.mark.parametrize("asked", CHAPTER_2, ids=lambda each: each.number)
+def test_headers_are_allowed_where_the_system_counts_and_nothing_more(asked):
+    large = asked.trials(0)[-1]
+    n = large.world_size
+    answers = [{"returned": t, "tensor": t} for t in asked.expected(large.inputs)]
+    needed = asked.bound(large)
+
+    def judged(scale, exact):
+        sent = [[0] * n for _ in range(n)]
+        for r in range(n):
+            sent[r][(r + 2 if asked.number == "2.6" else r + 1) % n] = int(scale * needed)
+        if asked.number == "2.4":  # from src = v 0: to v 1, to v 2, and v 1 to v 3
+            sent, src = [[0] * n for _ in range(n)], large.inputs[0][1]
+            for teller, told in ((0, 1), (0, 2), (1, 3)):
+                sent[(src + teller) % n][(src + told) % n] = int(scale * needed / 2)
+        return asked.judge(large, answers, Traffic(sent, exact))
+
+    assert judged(1, exact=True) is None and judged(1.02, exact=False) is None
+    assert "where" in judged(1.02, exact=True) and "where" in judged(1.1, exact=False)
+    assert "least that can carry it" in judged(0.8, exact=False)
+
+
+def test_steps_are_counted_from_who_told_whom():
+    def traffic(n, *told):
+        return Traffic([[8 * ((a, b) in told) for b in range(n)] for a in range(n)], exact=True)
+
+    assert steps_taken(traffic(4, (0, 1), (0, 2), (1, 3)), src=0) == 2 == steps_of_tree(4)
+    assert steps_taken(traffic(4, (0, 1), (0, 2), (0, 3)), src=0) == 3
+    assert steps_taken(traffic(4, (2, 3), (3, 0), (0, 1)), src=2) == 3
+    assert steps_taken(traffic(1), src=0) == 0 == steps_of_tree(1)

@@ -1,0 +1,252 @@
+"""TrustedGrade and honest students: right answers keep their marks however they look; others hear why they have none.
+
+What dishonest ones try is in test_grading_cheats.py.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+from nbformat.v4 import new_code_cell, new_output
+from nbgrader import utils
+
+from course_lib.grading import registry, sandbox, trusted
+from course_lib.grading.isolated import IsolatedWorker
+from course_lib.grading.report import Report, Verdict
+from tests.grading.class_exercise import (
+    EXERCISE,
+    HONEST,
+    IMPATIENT,
+    LIMITS,
+    MODES,
+    WRONG,
+    ClassOfStudents,
+    PassOn,
+    notebook,
+    points,
+)
+
+Grade = Callable[..., Report]
+
+
+@pytest.fixture(scope="module")
+def grade() -> Iterator[Grade]:
+    students = ClassOfStudents()
+    yield students.grade
+    students.close()
+
+
+# ---- honest answers keep their marks
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_right_answer_gets_all_points_and_a_wrong_one_none(grade, mode):
+    assert points(grade(HONEST, mode=mode)) == 2
+    wrong = grade(WRONG, mode=mode)
+    assert points(wrong) == 0
+    assert "every rank returns its own tensor" in repr(wrong)
+
+
+@pytest.mark.parametrize("above", [
+    "import warnings, sys\nwarnings.warn('old')\nprint('hm', file=sys.stderr)",
+    "this does not parse (",
+    "while True: pass",
+    "import os\nos._exit(3)",
+    "raise SystemExit",
+    "%matplotlib inline\n!ls\nx = !ls\nimport torch",
+    "%%bash\nrm -rf somewhere",
+    "import a_package_that_nobody_has\nimport torch",
+])
+def test_what_stands_in_other_cells_costs_nothing(grade, above):
+    assert points(grade(HONEST, above)) == 2
+
+
+@pytest.mark.parametrize("own", [
+    "%%time\n" + HONEST,
+    HONEST + "\n%timeit pass_on\n",
+    HONEST + "\npass_on(torch.ones(2), torch.ones(3))\nimport sys\nsys.exit(1)\n",
+    HONEST.replace("    r, n", "    import sys, warnings; warnings.warn('old'); print('!', file=sys.stderr)\n    r, n"),
+    HONEST.replace("    r, n", "    [print('x' * 100_000) for _ in range(300)]\n    r, n"),
+    HONEST.replace("return received", "return torch.nn.Parameter(received)"),
+])
+def test_a_right_answer_with_something_beside_it_gets_all_points(grade, own):
+    assert points(grade(own)) == 2
+
+
+def test_helpers_of_the_students_own_are_there_and_assignments_of_plain_values_too(grade):
+    helper = "import torch.distributed as dist\nSTEP = 1 + 0\nright = lambda: (dist.get_rank() + STEP) % 2\n"
+    assert points(grade(HONEST.replace("(r + 1) % n", "right()"), helper)) == 2
+
+
+def test_a_definition_below_the_stub_counts_as_it_does_in_the_notebook(grade):
+    nb, check = notebook("def pass_on(tensor):\n    raise NotImplementedError\n")
+    nb.cells.insert(check, new_code_cell(HONEST))
+    cells = trusted.cells_above(nb, check + 1)
+    with trusted.Grader(MODES[-1], LIMITS, [EXERCISE]) as grader:
+        assert grader.report(EXERCISE, cells, 1).passed
+
+
+# ---- no answer, no marks
+
+@pytest.mark.parametrize("own", ["", "def pass_on(tensor):\n    raise NotImplementedError\n", "pass_off = 3"])
+def test_what_is_not_written_is_called_so(grade, own):
+    report = grade(own)
+    assert points(report) == 0
+    assert report.verdict is Verdict.NOT_WRITTEN
+
+
+@pytest.mark.parametrize("body, words, mode", [
+    ("import sys; sys.exit(0)", "SystemExit", "none"),
+    ("import os; os._exit(0)", "ended without an answer", "none"),
+    ("return torch.ones(1 << 36)", "allocate", "none"),
+    ("import sys; sys.exit(0)", "SystemExit", MODES[-1]),
+    ("import os; os._exit(0)", "ended without an answer", MODES[-1]),
+    ("return torch.ones(1 << 36)", "allocate", MODES[-1]),
+    ("x = bytearray(1 << 32)", "MemoryError", MODES[-1]),
+    ("return 1 / 0", "ZeroDivisionError", MODES[-1]),
+    ("return torch.sparse_coo_tensor(size=(3,))", "torch.sparse_coo tensor", MODES[-1]),
+    ("return None", "nothing (None)", MODES[-1]),
+])
+def test_a_function_that_fails_costs_its_own_points_and_hears_why(grade, mode, body, words):
+    report = grade(f"import torch\nimport torch.distributed as dist\ndef pass_on(tensor):\n    {body}\n", mode=mode)
+    assert points(report) == 0
+    assert words in repr(report)
+
+
+def test_a_cell_that_does_not_parse_is_named_with_its_line(grade):
+    report = grade("def pass_on(tensor:\n    pass")
+    assert points(report) == 0
+    assert "does not parse" in repr(report) and "line 1" in repr(report)
+
+
+def test_one_rank_that_ends_is_named_while_the_others_still_wait(grade):
+    body = "    os._exit(0) if dist.get_rank() == 1 else time.sleep(1000)\n"
+    report = grade("import os, time\nimport torch.distributed as dist\ndef pass_on(tensor):\n" + body)
+    assert "rank 1 ended without an answer" in repr(report)
+
+
+def test_an_operation_that_torch_does_not_know_is_not_called_unwritten(grade):
+    report = grade("import torch\ndef pass_on(tensor):\n    return torch.empty(2, device='meta').cpu()\n")
+    assert "NotImplementedError" in repr(report)
+    assert report.verdict is Verdict.WRONG
+
+
+def test_a_helper_that_is_not_written_yet_is_named(grade):
+    report = grade("def pass_on(tensor):\n    return helper(tensor)", "def helper(x):\n    raise NotImplementedError()")
+    assert report.verdict is Verdict.NOT_WRITTEN
+    assert "it calls helper, which is not written yet" in repr(report)
+
+
+def test_a_judge_that_raises_gives_no_points_and_the_teacher_hears_of_it(monkeypatch):
+    monkeypatch.setattr(PassOn, "judge", lambda *_: 1 / 0)
+    with trusted.Grader(MODES[-1], LIMITS, [EXERCISE]) as grader:
+        report = grader.report(EXERCISE, trusted.cells_above(*notebook(HONEST)), 1)
+        assert not report.passed
+        assert "ZeroDivisionError" in grader.broken
+
+
+@pytest.mark.parametrize("own, words", [
+    ("def pass_on(tensor):\n    while True: pass", "did not finish within 2 s"),
+    ("import time\ndef pass_on(tensor):\n    time.sleep(1000)", "did not finish within 2 s"),
+    ("while True: pass", "the solution cell itself did not end"),
+    ("import torch.distributed as dist\ndef pass_on(tensor):\n    dist.recv(tensor, 1 - dist.get_rank())",
+     "rank 1 was at pass_on, line 3: dist.recv(tensor, 1 - dist.get_rank())"),
+])
+def test_an_endless_run_is_ended_at_the_limit(grade, own, words):
+    report = grade(own, limits=IMPATIENT)
+    assert points(report) == 0
+    assert words in repr(report)
+
+
+# ---- the notebook around it
+
+def test_outputs_that_came_with_the_submission_are_removed_and_never_scored(monkeypatch):
+    monkeypatch.setattr(registry, "exercise", lambda number: EXERCISE)
+    nb, check = notebook(WRONG)
+    for cell in nb.cells:
+        cell.outputs = [new_output("execute_result", {"text/plain": "2"}, execution_count=1)]
+    graded, _ = trusted.TrustedGrade(isolation=MODES[-1], seed=1).preprocess(nb, {})
+    assert graded.cells[0].outputs == []
+    assert [output.output_type for output in graded.cells[check].outputs] == ["error"]
+    assert utils.determine_grade(graded.cells[check])[0] == 0
+
+
+@pytest.mark.parametrize("source", ["", "pass", 'check("9.9", f)', 'check("2.1", other)', "check('2.1')"])
+def test_a_check_cell_without_its_check_is_an_error_and_not_full_marks(source):
+    with pytest.raises(ValueError, match="expected"):
+        trusted.exercise_of(source)
+
+
+# ---- the protection that was asked for, or a word about what is missing
+
+def test_where_unshare_works_the_full_isolation_is_there():
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    try:
+        works = subprocess.run(["unshare", *user, "--mount", "--pid", "--net", "--fork", "--mount-proc", "true"],
+                               capture_output=True).returncode == 0
+    except OSError:
+        works = False
+    assert not works or sandbox.why_no_namespaces() is None
+
+
+def test_required_isolation_is_never_replaced_by_less(monkeypatch):
+    monkeypatch.setattr(sandbox, "why_no_namespaces", lambda: "no such thing")
+    with pytest.raises(RuntimeError, match="no such thing"):
+        sandbox.choose("required")
+    assert "no such thing" in trusted.footnotes(1, sandbox.choose("auto"))
+    with pytest.raises(ValueError, match="expected"):
+        sandbox.choose("some")
+
+
+def test_the_feedback_holds_the_seed_and_what_protection_was_missing():
+    assert "seed 7" in trusted.footnotes(7, sandbox.Isolation(True))
+    assert "less protection" in trusted.footnotes(7, sandbox.choose("none"))
+
+
+def test_where_nobody_outside_can_count_the_ranks_do_and_it_is_said(monkeypatch):
+    tool = sandbox.tool
+    monkeypatch.setattr(sandbox, "tool", lambda name: None if name == "ss" else tool(name))
+    isolation = sandbox.choose("none")
+    assert any("forged" in line for line in isolation.missing)
+    with IsolatedWorker(isolation, LIMITS, [EXERCISE]) as worker:
+        worker.prepare(EXERCISE, trusted.cells_above(*notebook(HONEST)))
+        _, traffic = worker.trial(EXERCISE.trials(1)[0])
+    assert traffic.exact and traffic.sent == [[0, 4 * EXERCISE.N], [4 * EXERCISE.N, 0]]
+
+
+# ---- the count
+
+RING = """
+import torch, torch.distributed as dist
+def my_ring_reduce_scatter(tensor):
+    n, r = dist.get_world_size(), dist.get_rank()
+    chunks = tensor.chunk(n)
+    partial = chunks[r - 1]
+    for step in range(n - 1):
+        received = torch.empty_like(partial)
+        sending = dist.isend(partial, (r + 1) % n)
+        dist.recv(received, (r - 1) % n)
+        sending.wait()
+        partial = received + chunks[(r - 2 - step) % n]
+    return partial
+"""
+ONE_MORE = RING.replace("    return", "    partial.add_(0)\n    work = dist.isend(partial, (r + 1) % n)\n"
+                        "    dist.recv(torch.empty_like(partial), (r - 1) % n)\n    work.wait()\n    return")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_systems_count_of_a_ring_is_within_one_percent_of_the_formula(mode):
+    exercise = registry.exercise("2.1")
+    trial = next(trial for trial in exercise.trials(1) if 4 * trial.inputs[0][0].numel() >= 1 << 18)
+    n, M = trial.world_size, 4 * trial.inputs[0][0].numel()
+    with IsolatedWorker(sandbox.choose(mode), LIMITS) as worker:
+        worker.prepare(exercise, [{"source": ONE_MORE, "name": "ring", "own": True}])
+        over_budget = exercise.judge(trial, *worker.trial(trial))
+        worker.prepare(exercise, [{"source": RING, "name": "ring", "own": True}])
+        answers, traffic = worker.trial(trial)
+    assert "over budget" in over_budget
+    assert exercise.judge(trial, answers, traffic) is None
+    assert not traffic.exact
+    for rank in range(n):
+        assert traffic.sent[rank][(rank + 1) % n] == pytest.approx((n - 1) / n * M, rel=0.01)
+        assert traffic.sent_by(rank) == pytest.approx((n - 1) / n * M, rel=0.01)

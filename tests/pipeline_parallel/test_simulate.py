@@ -1,0 +1,203 @@
+"""Simulated idle time and memory equal what the papers say, exactly; published bubble rates come out of it."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course_lib.facts import BUBBLE_RATES
+from course_lib.pipeline_parallel import (
+    Action,
+    InvalidSchedule,
+    Schedule,
+    dualpipe_v,
+    formulas,
+    gpipe,
+    interleaved_1f1b,
+    naive,
+    one_f_one_b,
+    simulate,
+    zb_h1,
+    zb_h2,
+    zb_v,
+)
+from course_lib.pipeline_parallel.published import compare
+from tests.widgets.pictures import size_and_colours
+
+SHAPES = [(p, m) for p in (1, 2, 3, 4, 6) for m in sorted({1, p, 2 * p - 1, 2 * p, 4 * p, 4 * p + 1})]
+COSTS = [(1, 1, 1), (3, 5, 2), (5, 3, 2), (5, 4, 0), (Fraction(1, 3), Fraction(1, 2), Fraction(1, 7))]
+derandomized = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+
+
+@pytest.mark.parametrize("p, m", SHAPES)
+def test_naive_gpipe_and_1f1b_are_idle_as_the_formulas_say_whatever_the_costs(p, m):
+    for F, I, W in COSTS:  # noqa: E741
+        for generate in (gpipe, one_f_one_b):
+            simulated = simulate(generate(p, m), F, I, W)
+            assert simulated.bubble_fraction == formulas.bubble_of_total(p, m)
+            assert simulated.bubble_of_ideal == formulas.bubble_of_ideal(p, m)
+        assert simulate(naive(p, m), F, I, W).bubble_fraction == formulas.naive_bubble(p)
+
+
+@pytest.mark.parametrize("v", [2, 3])
+@pytest.mark.parametrize("p, rounds", [(1, 3), (2, 1), (3, 2), (4, 1), (4, 4)])
+def test_interleaving_divides_the_bubble_by_v(p, rounds, v):
+    m = p * rounds
+    for F, I, W in COSTS:  # noqa: E741
+        simulated = simulate(interleaved_1f1b(p, m, v), F, I, W)
+        assert simulated.bubble_fraction == formulas.bubble_of_total(p, m, v)
+        assert simulated.bubble_of_ideal == formulas.bubble_of_ideal(p, m, v)
+
+
+@pytest.mark.parametrize("p, m", [(p, m) for p, m in SHAPES if m >= p])
+def test_zb_h1_waits_for_f_plus_i_minus_w_a_rank(p, m):
+    for F, I, W in COSTS:  # noqa: E741
+        assert simulate(zb_h1(p, m), F, I, W).bubble_fraction == formulas.zb_h1_bubble(p, m, F, I, W)
+
+
+@pytest.mark.parametrize("p, m", [(p, m) for p, m in SHAPES if m >= 2 * p - 1])
+def test_zb_h2_and_zb_v_have_no_bubble_between_a_ranks_own_start_and_end_for_equal_costs(p, m):
+    assert simulate(zb_h2(p, m)).span == 3 * m
+    assert simulate(zb_v(p, m)).span == 2 * 3 * m  # a chunk of half the layers costs 1
+    for F, I, W in COSTS:  # noqa: E741
+        span = simulate(zb_h2(p, m), F, I, W).span
+        assert span == m * (F + I + W) + formulas.zb_h2_idle(p, F, I, W)
+
+
+@pytest.mark.parametrize("p, m", [(p, m) for p, m in SHAPES if m >= 2 * p])
+def test_dualpipe_v_waits_as_long_as_the_table_of_deepseek_says(p, m):
+    for F, I, W, pair in [(1, 1, 1, 3), (10, 10, 10, 25), (10, 11, 9, 27), (2, 3, 2, 5)]:  # noqa: E741
+        simulated = simulate(dualpipe_v(p, m), F, I, W, pair=pair)
+        assert max(simulated.idle) == simulated.idle[-1] == formulas.dualpipe_v_idle(p, pair, I, W)
+
+
+def test_a_pair_that_runs_one_after_the_other_halves_dualpipes_bubble():
+    """F is through before B, so that the next rank need not wait for both."""
+    assert simulate(dualpipe_v(4, 8)).idle == (3, 3, 3, 3)
+    assert simulate(dualpipe_v(4, 8), pair=3).idle == (6, 6, 6, 6)
+
+
+@pytest.mark.parametrize("p, m", SHAPES)
+def test_the_peak_in_flight_is_the_papers(p, m):
+    ranks = range(p)
+    assert simulate(naive(p, m)).peak_in_flight == (1,) * p
+    assert simulate(gpipe(p, m)).peak_in_flight == tuple(formulas.peak_gpipe(p, m, r) for r in ranks) == (m,) * p
+    assert simulate(one_f_one_b(p, m)).peak_in_flight == tuple(formulas.peak_1f1b(p, m, r) for r in ranks)
+    if m % p == 0:
+        for v in (2, 3):
+            peak = simulate(interleaved_1f1b(p, m, v)).peak_in_flight
+            assert peak == tuple(formulas.peak_interleaved(p, m, v, r) for r in ranks)
+            if m >= 2 * p:
+                assert Fraction(peak[0], v) == p * (1 + Fraction(p - 1, p * v))  # Korthikanti et al. 2022
+    assert max(simulate(zb_h1(p, m)).peak_in_flight) == min(p, m)
+    assert max(simulate(zb_h2(p, m)).peak_in_flight) == min(2 * p - 1, m)
+    if m >= 2 * p:
+        assert simulate(zb_h1(p, m)).peak_in_flight == (p,) * p
+        assert simulate(zb_v(p, m)).peak_activations == (p,) * p
+        assert simulate(dualpipe_v(p, m)).peak_in_flight == (2 * p + 1,) * p
+
+
+def test_weight_gradients_that_wait_hold_activations():
+    def order(*kinds: str) -> Schedule:
+        return Schedule("one rank", 2, ((0,),), (tuple(Action(each[0], int(each[1])) for each in kinds),))
+
+    assert simulate(order("F0", "I0", "W0", "F1", "I1", "W1")).peak_in_flight == (1,)
+    assert simulate(order("F0", "I0", "F1", "I1", "W0", "W1")).peak_in_flight == (2,)
+
+
+@derandomized
+@given(st.integers(1, 4), st.integers(1, 8), st.sampled_from([gpipe, one_f_one_b, zb_h1, zb_h2, zb_v, dualpipe_v]),
+       st.lists(st.integers(0, 5), min_size=8, max_size=8), st.integers(0, 3), st.booleans())
+def test_every_action_starts_when_its_rank_is_free_and_its_inputs_are_there(p, m, generate, costs, p2p, overlap):
+    schedule = generate(p, m)
+    costs = costs[: schedule.num_stages]
+    simulated = simulate(schedule, costs, costs[::-1], 1, p2p, overlap)
+    assert [tuple(box.action for box in boxes) for boxes in simulated.by_rank] == list(schedule.actions)
+    for boxes in simulated.by_rank:
+        assert boxes[0].start >= 0 and all(now.end <= after.start for now, after in zip(boxes, boxes[1:]))
+    ends = {(box.action.kind.replace("I", "B"), box.action.microbatch, box.stage): box for box in simulated.timeline}
+    for box in simulated.timeline:
+        kind, i = box.action.kind, box.action.microbatch
+        before = ends.get(("F", i, box.stage - 1) if kind == "F" else ("B", i, box.stage + (kind != "W")))
+        if before:
+            assert box.start >= before.end + (p2p if before.rank != box.rank else 0)
+    assert sum(simulated.busy) + sum(simulated.idle) == p * simulated.makespan
+
+
+@derandomized
+@given(st.integers(1, 4), st.integers(1, 8), st.sampled_from([gpipe, one_f_one_b, zb_h1, zb_v]), st.integers(0, 3))
+def test_the_critical_path_explains_the_whole_makespan(p, m, generate, p2p):
+    simulated = simulate(generate(p, m), 3, 4, 2, p2p)
+    path = simulated.critical_path
+    messages = sum(box.rank != after.rank for box, after in zip(path, path[1:]))
+    assert path[0].start == 0
+    assert sum(box.duration for box in path) + p2p * messages == simulated.makespan
+
+
+def test_a_slow_stage_is_on_the_critical_path_of_every_micro_batch():
+    path = simulate(one_f_one_b(4, 8), [1, 1, 3, 1], [1, 1, 3, 1], [1, 1, 3, 1]).critical_path
+    assert {box.action.microbatch for box in path if box.rank == 2} == set(range(8))
+
+
+def test_messages_delay_and_without_overlap_keep_the_sender_too():
+    free, slow, busy = (simulate(gpipe(2, 4), p2p=time, overlap=overlap).makespan
+                        for time, overlap in [(0, True), (Fraction(1, 2), True), (Fraction(1, 2), False)])
+    assert (free, slow, busy) == (15, 16, 19)
+    assert simulate(zb_v(1, 4), p2p=100).makespan == 24  # between two stages of one rank there is no message
+    assert simulate(gpipe(2, 1), p2p=lambda sender, receiver: 5 if sender == 0 else 7).makespan == 1 + 5 + 3 + 7 + 2
+
+
+def test_costs_may_depend_on_stage_and_micro_batch():
+    first_is_long = simulate(gpipe(2, 2), lambda stage, microbatch: 4 if microbatch == 0 else 1)
+    assert [box.duration for box in first_is_long.by_rank[0]][:2] == [4, 1]
+    assert simulate(gpipe(2, 1), forward=[2, 3], backward_input=(0, 0), backward_weight=0).makespan == 5
+    assert simulate(gpipe(2, 4), *np.array([1, 1, 1])).bubble_fraction == formulas.bubble_of_total(2, 4)
+
+
+@pytest.mark.parametrize("wrong, said", [
+    ({"forward": -1}, "forward=-1: expected a finite number"), ({"p2p": float("inf")}, "p2p=inf"),
+    ({"backward_input": [1, 2, 3]}, "backward_input has 3 costs: expected one, or one for each of 2 stages"),
+    ({"backward_weight": [1, "2"]}, r"backward_weight\[1\]='2'"), ({"pair": True}, "pair=True"),
+    ({"forward": lambda stage, microbatch: float("nan")}, r"forward\(0, 0\)=nan"),
+])
+def test_costs_that_cannot_be_are_refused(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        simulate(gpipe(2, 2), **wrong)
+
+
+def test_what_cannot_run_is_not_simulated():
+    with pytest.raises(InvalidSchedule, match="rank 0: B0 is missing"):
+        simulate(Schedule("half", 1, ((0,),), ((Action("F", 0),),)))
+
+
+def test_pairs_that_wait_for_each_other_are_refused():
+    """Rank 1's F1 needs rank 0's, rank 0's B0 needs rank 1's; as one, neither pair F1, B0 can start."""
+    with pytest.raises(InvalidSchedule, match="rank 0 cannot run F1 and B0 as one: the gradient of micro-batch 0"):
+        simulate(gpipe(2, 2), pair=3)
+
+
+def test_the_sentence_has_both_conventions_and_the_memory():
+    said = repr(simulate(one_f_one_b(4, 8)))
+    assert said == ("1F1B, 4 ranks, 8 micro-batches: 27.3% idle (37.5% of the ideal time), at most 4, 3, 2, 1 "
+                    "micro-batches in flight")
+
+
+@pytest.fixture(scope="module")
+def small_models():
+    """1.5B and 6.2B; 28.3B, on 32 ranks, takes seconds: the notebook shows it."""
+    return compare(BUBBLE_RATES[:2])
+
+
+def test_published_bubble_rates_follow_from_costs_fitted_on_the_smallest_m(small_models):
+    assert len(small_models.rows) == 2 * 3 * 4 and {row.m for row in small_models.rows if row.fitted} == {24}
+    assert all(abs(row.predicted - row.published) < 0.0075 for row in small_models.rows)
+    assert all(0.5 < costs.backward_weight < 0.7 and 0 < costs.p2p < 0.05 for costs in small_models.costs.values())
+
+
+def test_the_comparison_with_published_rates_says_how_far_off_it_is_at_worst_and_draws_itself(small_models):
+    assert repr(small_models) == ("16 published bubble rates of 2 models predicted, at worst 0.7 percentage points "
+                                  "away (1F1B, 1.5B, m = 64)")
+    (width, height), colours = size_and_colours(small_models._repr_mimebundle_()["image/png"])
+    assert width > 900 and height > 200 and colours > 4

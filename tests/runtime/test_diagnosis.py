@@ -1,0 +1,83 @@
+"""From what ranks report to what the reader is told: pure functions, no ranks."""
+
+import pytest
+import torch
+
+from course_lib.runtime.instruments.pending import Call
+from course_lib.runtime.ranks import diagnosis
+from course_lib.runtime.ranks.places import Frame
+from course_lib.runtime.ranks.rank import Failed, Returned
+from course_lib.runtime.ranks.watcher import Whereabouts
+
+HERE = Frame("train.py", 7, None, "step")
+WORLD = (0, 1, 2)
+
+
+def waits(op, peer=None, group=WORLD, count=1, size=4):
+    call = Call(0, op, peer, group, [(torch.float32, (size,))])
+    text = f"{op}(float32[{size}])"
+    return Whereabouts((HERE,), text, call, {(op, group): count}, 0.0, 0.0)
+
+
+def returned(**counts):
+    return Returned(b"", {(op, WORLD): count for op, count in counts.items()})
+
+
+@pytest.mark.parametrize(
+    ("sightings", "hint"),
+    [
+        ({0: waits("recv", peer=1), 1: returned()}, "rank 0 waits for rank 1, which has already returned."),
+        ({0: waits("send", peer=1), 1: waits("send", peer=0)}, "every rank sends and nobody receives"),
+        ({0: waits("recv", peer=1), 1: waits("recv", peer=0)}, "every rank waits to receive and nobody sends."),
+        ({0: waits("recv", peer=1), 1: waits("barrier")}, "rank 0 waits for rank 1, but rank 1 waits elsewhere: in"),
+        ({0: waits("all_reduce"), 1: waits("broadcast"), 2: waits("all_reduce")},
+         "ranks 0 and 2 call all_reduce, rank 1 calls broadcast. All ranks of a group must make the same"),
+        ({0: waits("all_reduce", size=4), 1: waits("all_reduce", size=5)},
+         "the ranks call all_reduce with different tensors"),
+        ({0: waits("all_reduce", count=3), 1: waits("all_reduce", count=3), 2: returned(all_reduce=2)},
+         "0 and 1 wait in all_reduce number 3 of this launch, and rank 2 has called it only 2 times and returned"),
+        ({0: waits("barrier"), 1: waits("barrier"), 2: returned()}, "rank 2 has not called it and returned"),
+    ],
+)
+def test_a_hang_is_told_by_its_pattern(sightings, hint):
+    error = diagnosis.deadlock(sightings, 3.0)
+    assert hint in " ".join(str(error).split())
+    assert error.ranks == tuple(r for r, seen in sightings.items() if isinstance(seen, Whereabouts))
+
+
+def test_a_deadlock_names_every_rank_its_place_and_its_call():
+    text = str(diagnosis.deadlock({0: waits("recv", peer=1), 1: returned()}, 3.0))
+    assert "nothing moved for 3 s" in text
+    assert "rank 0  waits at train.py, line 7" in text
+    assert "-> recv(float32[4])" in text
+    assert "rank 1  has returned normally" in text
+
+
+def test_a_deadlock_knows_as_data_who_waits_for_whom():
+    sightings = {0: waits("recv", peer=1), 1: waits("send", peer=2), 2: waits("barrier"), 3: returned()}
+    assert diagnosis.deadlock(sightings, 3.0).waits == {0: ("recv", 1), 1: ("send", 2)}
+
+
+def failure(message, in_communication):
+    return Failed("RuntimeError", message, (HERE,), None, in_communication)
+
+
+@pytest.mark.parametrize("noise", ["Connection closed by peer [::1]:1", "Connection reset by peer", "Broken pipe"])
+def test_a_broken_connection_inside_a_collective_is_an_echo(noise):
+    assert diagnosis.is_echo(failure(noise, in_communication=True))
+    assert not diagnosis.is_echo(failure(noise, in_communication=False))
+    assert not diagnosis.is_echo(failure("shape mismatch", in_communication=True))
+
+
+def test_a_failure_in_a_collective_tells_where_the_others_were():
+    error = diagnosis.rank_failed(0, failure("sizes differ", True), [], {1: waits("broadcast"), 2: returned()}, None)
+    assert "Meanwhile:\n  rank 1 was in broadcast(float32[4]) at train.py, line 7" in str(error)
+
+
+def test_signals_and_exit_codes_are_named():
+    assert "was killed by SIGKILL (signal 9)" in str(diagnosis.rank_died(1, -9, (), None))
+    assert "memory ran out" in str(diagnosis.rank_died(1, -9, (), None))
+    died = diagnosis.rank_died(2, 7, (), waits("barrier"))
+    assert "ended with exit code 7 before its function returned" in str(died)
+    assert "last seen at train.py, line 7" in str(died)
+    assert (died.rank, died.exit_code) == (2, 7)

@@ -1,0 +1,441 @@
+"""launch keeps its promises: the right error naming the right rank, nothing left behind, and the next launch works.
+
+The faults themselves are in tests/faults/kinds.py. How soon each error comes is measured by tests/faults/soak.py.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import cloudpickle
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.runtime import Deadlock, LaunchTimeout, RankDied, RankFailed, launch, launcher
+from course_lib.runtime.ranks import supervisor
+from tests.faults.kinds import FAULTS, Plan, complaints, inject
+from tests.faults.traces import alive, traces
+
+# As in a notebook, where ranks cannot import what a cell defines.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc, or forks")
+pytestmark = linux_only
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server():
+    launcher.pool().wait_until_preloaded()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(server, tmp_path, monkeypatch):
+    """Around each test; afterwards the next launch works, and no process, socket or file of the test is left."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the ranks' temporary folder
+    before = traces(launcher.pool().folder, tmp_path)
+    yield
+    assert launch(rank_sum, world_size=2) == [1.0, 1.0]
+    assert traces(launcher.pool().folder, tmp_path).since(before) == []
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """A deadlock is called one after a second: nothing in these tests stands still for so long by chance."""
+    monkeypatch.setattr(supervisor, "_STILL_S", 1.0)
+
+
+def rank_sum():
+    ranks = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(ranks)
+    return ranks.item()
+
+
+# Every kind of fault
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_each_kind_of_fault_ends_in_its_own_error_that_names_the_culprit(kind, soon):
+    seed = list(FAULTS).index(kind)
+    plan = Plan(culprit=seed % 3, world_size=3, step=seed % 4, num_lines=20_000, result_bytes=8_000_000,
+                timeout_s=2.0 if kind == "endless loop" else 60.0)
+    assert complaints(kind, plan, inject(kind, plan)) == []
+
+
+def test_many_lines_arrive_while_peers_print_as_well(capfd):
+    def talk():
+        for line in range(2000):
+            print(line, file=sys.stderr if line % 2 else sys.stdout)
+
+    launch(talk, world_size=3)
+    out, err = capfd.readouterr()
+    for rank in range(3):
+        mine = [line for line in out.splitlines() if line.startswith(f"[rank {rank}] ")]
+        assert mine == [f"[rank {rank}] {line}" for line in range(0, 2000, 2)]
+        assert err.count(f"[rank {rank}] ") == 1000
+
+
+# Who is to blame
+
+
+class SpeedLimit(Exception):
+    """Two arguments, one of them keyword-only: pickle alone cannot rebuild it."""
+
+    def __init__(self, given, *, limit):
+        super().__init__(f"{given} is above {limit}")
+        self.limit = limit
+
+
+def test_an_exception_while_peers_wait_in_a_collective_names_the_raiser_and_not_its_victims():
+    def step():
+        if dist.get_rank() == 2:
+            raise KeyError("missing")
+        dist.all_reduce(torch.ones(2))
+
+    with pytest.raises(RankFailed, match="rank 2 failed at .*\n(.*\n)*  KeyError: 'missing'") as caught:
+        launch(step, world_size=3)
+    assert caught.value.rank == 2 and isinstance(caught.value.cause, KeyError)
+    assert "so did" not in str(caught.value)
+
+
+def test_when_all_ranks_raise_the_same_it_is_told_once():
+    def step():
+        raise ValueError("empty batch of " + "step 3")
+
+    with pytest.raises(RankFailed, match="so did ranks 1 and 2") as caught:
+        launch(step, world_size=3)
+    assert str(caught.value).count("empty batch of step 3") == 1
+
+
+def test_the_line_of_the_readers_code_is_named_and_the_traceback_is_the_readers_own():
+    def inner():
+        return torch.ones(2) @ torch.ones(3)
+
+    def outer():
+        return inner()
+
+    with pytest.raises(RankFailed) as caught:
+        launch(outer, world_size=2)
+    line = inner.__code__.co_firstlineno + 1
+    assert f"test_runtime_faults.py, line {line}" in str(caught.value)
+    assert "in outer" in str(caught.value) and "supervisor.py" not in str(caught.value)
+
+
+def test_an_exception_class_of_the_reader_comes_back_as_itself_or_at_least_as_text():
+    class Own(Exception):
+        pass
+
+    def raise_own():
+        raise Own("mine")
+
+    def raise_stubborn():
+        raise SpeedLimit(9, limit=5)
+
+    with pytest.raises(RankFailed, match="Own: mine") as caught:
+        launch(raise_own, world_size=1)
+    assert caught.value.cause.args == ("mine",)
+    with pytest.raises(RankFailed, match="SpeedLimit: 9 is above 5"):
+        launch(raise_stubborn, world_size=1)
+
+
+def test_a_note_on_an_exception_is_part_of_its_message():
+    def noted():
+        error = ValueError("too wide")
+        error.add_note("it was meant in metres")
+        raise error
+
+    with pytest.raises(RankFailed, match="ValueError: too wide\n *it was meant in metres"):
+        launch(noted, world_size=1)
+
+
+def test_a_keyboard_interrupt_raised_inside_a_rank_is_that_ranks_failure():
+    def step():
+        raise KeyboardInterrupt
+
+    with pytest.raises(RankFailed, match="KeyboardInterrupt"):
+        launch(step, world_size=1)
+
+
+def test_a_rank_that_aborts_over_mismatched_sizes_tells_its_line_and_the_likely_cause():
+    def step():
+        dist.all_reduce(torch.ones(1000 if dist.get_rank() else 4))
+
+    with pytest.raises(RankDied, match="SIGABRT(.*\n)*.*crashed at .*_faults.py(.*\n)*.*different size"):
+        launch(step, world_size=2)
+
+
+def test_a_rank_that_exits_while_peers_wait_is_named():
+    def step():
+        if dist.get_rank() == 1:
+            sys.exit("no data")
+        dist.barrier()
+
+    with pytest.raises(RankDied, match=r"rank 1 called sys.exit \(exit code 1\)(.*\n)*  no data") as caught:
+        launch(step, world_size=3)
+    assert (caught.value.rank, caught.value.exit_code) == (1, 1)
+
+
+def test_a_deadlock_between_threads_of_a_rank_is_found_and_one_that_a_thread_resolves_is_not(soon):
+    def receive_in_a_thread(sends):
+        def receive():
+            dist.recv(torch.zeros(1), src=1 - dist.get_rank())
+
+        thread = threading.Thread(target=receive)
+        thread.start()
+        if sends:
+            time.sleep(1.5)
+            dist.send(torch.ones(1), dst=1 - dist.get_rank())
+        else:
+            dist.recv(torch.zeros(1), src=1 - dist.get_rank(), tag=1)
+        thread.join()
+        return "done"
+
+    assert launch(receive_in_a_thread, True, world_size=2) == ["done", "done"]
+    with pytest.raises(Deadlock):
+        launch(receive_in_a_thread, False, world_size=2)
+
+
+def test_slow_work_that_goes_on_is_no_deadlock(soon):
+    def step():
+        if dist.get_rank() == 0:
+            time.sleep(2.0)
+        dist.barrier()
+        return "done"
+
+    assert launch(step, world_size=2) == ["done", "done"]
+
+
+def test_a_rank_that_never_lets_go_of_the_interpreter_is_found_when_time_is_up():
+    def step():
+        if dist.get_rank() == 1:
+            sum(range(10**12))  # one call into C, which never gives another thread a turn
+        dist.barrier()
+
+    with pytest.raises(LaunchTimeout, match="rank 1  is busy in one uninterruptible call at .*_faults.py"):
+        launch(step, world_size=2, timeout=1.0)
+
+
+# What ranks start
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        return torch.full((4,), float(index))
+
+
+def load_with_workers():
+    """An iterator that keeps its workers, and the workers' process ids."""
+    batches = iter(torch.utils.data.DataLoader(Numbers(), batch_size=2, num_workers=2))
+    next(batches)
+    return batches, [worker.pid for worker in batches._workers]
+
+
+def start_a_daemon():
+    """Fork twice and leave the session, as daemons do; returns the daemon's process id."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(write, str(os.getpid()).encode())
+            os.closerange(0, 100)
+            time.sleep(1000)
+        os._exit(0)
+    return int(os.read(read, 20))
+
+
+def test_dataloader_workers_threads_and_daemons_do_not_outlive_a_rank_that_returns_normally():
+    def step():
+        batches, workers = load_with_workers()
+        threading.Thread(target=time.sleep, args=(1000,)).start()
+        started = subprocess.Popen(["sleep", "1000"])
+        return [*workers, started.pid, start_a_daemon()]
+
+    for pids in launch(step, world_size=2):
+        assert [pid for pid in pids if alive(pid)] == []
+
+
+def test_nothing_that_a_rank_started_outlives_an_exception(tmp_path):
+    def step(file):
+        batches, workers = load_with_workers()
+        file.write_text(" ".join(map(str, [*workers, start_a_daemon()])))
+        raise RuntimeError("now")
+
+    with pytest.raises(RankFailed, match="RuntimeError: now"):
+        launch(step, tmp_path / "pids", world_size=1)
+    pids = (tmp_path / "pids").read_text().split()
+    (tmp_path / "pids").unlink()
+    assert len(pids) == 3 and not any(alive(int(pid)) for pid in pids)
+
+
+def test_a_rank_killed_while_its_dataloader_workers_live_is_still_noticed():
+    def step():
+        batches, _ = load_with_workers()
+        dist.barrier()
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), 9)
+        dist.barrier()
+
+    with pytest.raises(RankDied, match="rank 1 was killed by SIGKILL"):
+        launch(step, world_size=2)
+
+
+def test_a_temporary_folder_of_a_rank_goes_with_it():
+    def step():
+        import tempfile
+
+        global folder  # alive until the interpreter ends
+        folder = tempfile.TemporaryDirectory()
+        return folder.name
+
+    assert not any(Path(name).exists() for name in launch(step, world_size=2))
+
+
+# What goes in and what comes out
+
+
+def test_closures_lambdas_classes_and_keyword_arguments_make_the_round_trip():
+    class Point:
+        def __init__(self, x):
+            self.x = x
+
+        def moved(self, by):
+            return Point(self.x + by)
+
+    offset = 10
+    assert launch(lambda: dist.get_rank() + offset, world_size=2) == [10, 11]
+    points = launch(lambda point, *, by: point.moved(by + dist.get_rank()), Point(1), by=5, world_size=2)
+    assert [point.x for point in points] == [6, 7]
+    assert all(type(point) is Point for point in points)
+
+
+def test_names_of_a_script_make_the_round_trip_and_a_killed_server_is_replaced(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    ran = subprocess.run([sys.executable, script], env=environment, text=True, capture_output=True, timeout=120)
+    assert ran.stdout.splitlines() == ["once", "True", "the process that starts ranks has ended", "True"], ran.stderr
+    assert os.listdir(tmp_path) == ["script.py"]  # it was the script's temporary folder, too
+    script.unlink()
+
+
+SCRIPT = """
+print("once")
+import os, time
+from dataclasses import dataclass
+from course_lib.runtime import LaunchError, launch
+import torch.distributed as dist
+
+@dataclass
+class Who:
+    rank: int
+
+def who():
+    return Who(dist.get_rank())
+
+def kill_the_server():
+    if dist.get_rank() == 1:
+        os.kill(os.getppid(), 9)
+    time.sleep(1000)
+
+print(launch(who, world_size=2) == [Who(0), Who(1)])
+try:
+    launch(kill_the_server, world_size=2)
+except LaunchError as error:
+    print(str(error).split(";")[0])
+print(launch(who, world_size=3) == [Who(0), Who(1), Who(2)])
+"""
+
+
+def test_a_module_beside_the_notebook_that_was_edited_is_seen_fresh(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+
+    def ask():
+        sys.dont_write_bytecode = True
+        import beside_the_notebook
+
+        return beside_the_notebook.answer
+
+    for answer in (1, 22):
+        (tmp_path / "beside_the_notebook.py").write_text(f"answer = {answer}")
+        assert launch(ask, world_size=2) == [answer, answer]
+    (tmp_path / "beside_the_notebook.py").unlink()
+
+
+def test_launch_works_in_a_thread_and_two_at_once_take_turns():
+    results = {}
+
+    def in_thread(name):
+        results[name] = launch(lambda: (name, rank_sum()), world_size=2)
+
+    threads = [threading.Thread(target=in_thread, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {name: [(name, 1.0), (name, 1.0)] for name in "ab"}
+
+
+def test_the_seed_the_environment_and_the_folder_reach_every_rank(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def look():
+        return torch.rand(1).item(), os.environ["FLAVOUR"], os.getcwd()
+
+    torch.manual_seed(7)
+    expected = (torch.rand(1).item(), "plain", str(tmp_path))
+    assert launch(look, world_size=2, seed=7, env={"FLAVOUR": "plain"}) == [expected, expected]
+
+
+# Bad input
+
+
+def test_a_launch_inside_a_rank_is_refused():
+    with pytest.raises(RankFailed, match="ValueError: launch was called inside a rank"):
+        launch(lambda: launch(rank_sum, world_size=1), world_size=1)
+
+
+@pytest.mark.parametrize("given", [0, -1, True, 2.5, "4", None])
+def test_a_world_size_that_is_no_count_is_refused(given):
+    with pytest.raises(ValueError, match=f"world_size must be a whole number of at least 1, got {given!r}"):
+        launch(rank_sum, world_size=given)
+
+
+@pytest.mark.parametrize("option", [
+    {"threads": 0}, {"timeout": 0}, {"timeout": -1.0}, {"timeout": "5"}, {"timeout": float("nan")}, {"seed": "x"},
+    {"env": {"A": 1}}, {"env": "A=1"}, {"backend": "mpi"}, {"backend": None},
+])
+def test_an_option_that_cannot_work_is_refused_with_what_was_given(option):
+    name, given = next(iter(option.items()))
+    with pytest.raises(ValueError) as caught:
+        launch(rank_sum, world_size=2, **option)
+    assert name in str(caught.value) and repr(given) in str(caught.value)
+
+
+def test_what_is_not_a_function_is_refused_with_the_likely_slip():
+    with pytest.raises(ValueError, match=r"expects a function .* got 3 \(a int\).* not its result"):
+        launch(3)
+
+
+def test_more_nccl_ranks_than_gpus_are_refused_with_both_numbers(monkeypatch):
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ValueError, match="2 ranks were asked for and this machine has 1"):
+        launch(rank_sum, world_size=2, backend="nccl")
+
+
+def test_an_argument_that_cannot_be_sent_is_named():
+    lock = threading.Lock()
+    with pytest.raises(ValueError, match=r"argument 1 \(a lock\) cannot be pickled"):
+        launch(print, 1, lock, world_size=1)
+    with pytest.raises(ValueError, match=r"guard \(a lock\) cannot be pickled"):
+        launch(print, guard=lock, world_size=1)
+    with pytest.raises(ValueError, match=r"lock \(a lock\) cannot be pickled"):
+        launch(lambda: lock.locked(), world_size=1)

@@ -1,0 +1,185 @@
+"""launch: real ranks, results in rank order, and the reader's own functions inside."""
+
+import os
+import random
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed._functional_collectives import all_reduce as functional_all_reduce
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, distribute_tensor
+
+from course_lib.runtime import RankFailed, context, device, launch
+
+
+def who_am_i():
+    return dist.get_rank(), dist.get_world_size(), int(os.environ["LOCAL_RANK"]), os.getpid()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_results_come_in_rank_order_from_processes_of_their_own(world_size):
+    seen = launch(who_am_i, world_size=world_size)
+    assert [rank for rank, _, _, _ in seen] == list(range(world_size))
+    assert {size for _, size, _, _ in seen} == {world_size}
+    assert [local for _, _, local, _ in seen] == list(range(world_size))
+    assert len({pid for *_, pid in seen} | {os.getpid()}) == world_size + 1
+
+
+def test_arguments_closures_and_lambdas_reach_the_ranks():
+    base = 10
+    assert launch(lambda a, *, b: base + a * b + dist.get_rank(), 3, b=2, world_size=2) == [16, 17]
+
+
+def test_a_class_of_the_notebook_survives_the_way_there_and_back():
+    @dataclass
+    class Score:
+        value: int
+
+    scores = launch(lambda start: Score(start.value + dist.get_rank()), Score(5), world_size=2)
+    assert scores == [Score(5), Score(6)]
+    assert all(type(score) is Score for score in scores)
+
+
+def test_ranks_communicate_for_real():
+    def around():
+        rank, size = dist.get_rank(), dist.get_world_size()
+        mine, theirs = torch.tensor([float(rank)]), torch.empty(1)
+        sending = dist.isend(mine, (rank + 1) % size)
+        dist.recv(theirs, (rank - 1) % size)
+        sending.wait()
+        return theirs.item()
+
+    assert launch(around, world_size=3) == [2.0, 0.0, 1.0]
+
+
+def test_every_rank_starts_from_the_same_seed_and_another_seed_differs():
+    def draw():
+        return torch.rand(1).item(), random.random(), numpy.random.rand()
+
+    first, again, other = launch(draw, world_size=2), launch(draw, world_size=2), launch(draw, world_size=2, seed=1)
+    assert first == again
+    assert first[0] == first[1]
+    assert all(a != b for a, b in zip(first[0], other[0], strict=True))
+
+
+def test_environment_folder_and_threads_are_as_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("SET_IN_THE_NOTEBOOK", "yes")
+    monkeypatch.chdir(tmp_path)
+
+    def look():
+        return (os.environ["SET_IN_THE_NOTEBOOK"], os.environ["ONLY_FOR_RANKS"], os.getcwd(), torch.get_num_threads())
+
+    assert launch(look, world_size=2, threads=2, env={"ONLY_FOR_RANKS": "1"}) == [("yes", "1", str(tmp_path), 2)] * 2
+    assert "ONLY_FOR_RANKS" not in os.environ
+
+
+def test_device_is_the_cpu_under_gloo_and_in_the_notebook():
+    assert launch(lambda: (device(), context.current.backend), world_size=2) == [(torch.device("cpu"), "gloo")] * 2
+    assert device() == torch.device("cpu")
+
+
+def test_an_unfinished_collective_is_waited_for_before_its_result_leaves_the_rank():
+    def unfinished():
+        return functional_all_reduce(torch.ones(1000), "sum", dist.group.WORLD)
+
+    for tensor in launch(unfinished, world_size=3):
+        assert type(tensor) is torch.Tensor
+        assert torch.equal(tensor, torch.full((1000,), 3.0))
+
+
+def test_a_tensor_with_a_gradient_history_leaves_the_rank_as_numbers():
+    x = launch(lambda: torch.ones(2, requires_grad=True), world_size=1)[0]
+    assert torch.equal(x.detach(), torch.ones(2))
+
+
+def test_a_dtensor_result_is_refused_with_the_way_out():
+    def sharded():
+        return distribute_tensor(torch.ones(4), init_device_mesh("cpu", (2,)), [Replicate()])
+
+    with pytest.raises(RankFailed, match=r"full_tensor\(\) or tensor.to_local\(\)"):
+        launch(sharded, world_size=2)
+
+
+def test_a_launch_inside_a_rank_is_refused_and_importing_the_course_there_starts_no_server():
+    def nested():
+        import psutil
+
+        children = len(psutil.Process().children())
+        try:
+            launch(who_am_i)
+        except ValueError as error:
+            return children, str(error)
+
+    children, message = launch(nested, world_size=1)[0]
+    assert children == 0
+    assert "inside a rank" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"world_size": 0}, "world_size must be a whole number of at least 1, got 0"),
+        ({"world_size": -2}, "got -2"),
+        ({"world_size": 2.0}, "got 2.0"),
+        ({"world_size": True}, "got True"),
+        ({"threads": 0}, "threads must be a whole number"),
+        ({"timeout": 0}, "timeout must be a number of seconds above 0, got 0"),
+        ({"timeout": "long"}, "timeout must be a number of seconds above 0, got 'long'"),
+        ({"env": {"A": 1}}, "env must be a dict of strings"),
+        ({"seed": "x"}, "seed must be a whole number"),
+        ({"backend": "mpi"}, "unknown backend 'mpi': expected one of 'auto', 'nccl', 'gloo', 'gloo-cuda'"),
+    ],
+)
+def test_arguments_that_cannot_work_are_named(options, says):
+    with pytest.raises(ValueError, match="^" + ".*" + says.replace("(", r"\(").replace("{", r"\{")):
+        launch(who_am_i, **options)
+
+
+def test_a_result_passed_instead_of_a_function_is_explained():
+    with pytest.raises(ValueError, match=r"pass the function itself, launch\(train, ...\), not its result"):
+        launch(who_am_i and 3)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() >= 2, reason="has the GPUs that this test must lack")
+def test_more_nccl_ranks_than_gpus_is_a_value_error():
+    with pytest.raises(ValueError, match="nccl"):
+        launch(who_am_i, world_size=2, backend="nccl")
+
+
+def test_an_argument_that_cannot_be_sent_is_named():
+    import threading
+
+    lock = threading.Lock()
+    with pytest.raises(ValueError, match=r"lock \(a lock\) cannot be pickled"):
+        launch(lambda: lock.locked())
+    with pytest.raises(ValueError, match=r"argument 0 \(a lock\)"):
+        launch(print, lock)
+
+
+def test_nothing_recorded_is_said_plainly():
+    with pytest.raises(ValueError, match=r"with record_timeline\(\): ..."):
+        _ = launch(who_am_i, world_size=1).timeline
+
+
+def test_the_ranks_server_imports_torch_side_by_side_with_the_notebook():
+    code = """
+import sys
+
+class Watch:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            sys.meta_path.remove(self)
+            from course_lib.runtime.ranks import pools
+            print("started:", pools.pool()._server is not None)
+
+sys.meta_path.insert(0, Watch())
+import course_lib.runtime
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert ran.stdout == "started: True\n", ran.stderr

@@ -1,0 +1,174 @@
+"""record_timeline: spans and communication calls of every rank on one clock, and what follows from them."""
+
+import json
+import pickle
+import re
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.runtime import Timeline, launch, record_timeline, span
+from course_lib.runtime.instruments.timeline import Clock, TimelineEvent
+
+
+def event(lane, start_s, end_s, name="x", rank=0, depth=0):
+    return TimelineEvent(rank, lane, name, start_s, end_s, depth=depth)
+
+
+HERE = Clock("here", 0.0, 0.0)
+
+
+def timeline(*events, waits=(), ranks=(0,), clock=HERE):
+    return Timeline(ranks, list(events), list(waits), clock)
+
+
+# Spans
+
+def test_spans_nest_and_keep_their_labels():
+    with record_timeline() as recorded:
+        with span("step", n=3):
+            with span("forward"):
+                pass
+            with span("backward"):
+                pass
+    step, forward, backward = recorded.events
+    assert [(e.name, e.depth, e.lane, e.rank) for e in recorded.events] == [
+        ("step", 0, "compute", 0), ("forward", 1, "compute", 0), ("backward", 1, "compute", 0)]
+    assert step.labels == {"n": 3} and forward.labels == {}
+    times = [e for inner in (forward, backward) for e in (inner.start_s, inner.end_s)]
+    assert sorted([step.start_s, *times, step.end_s]) == [step.start_s, *times, step.end_s]
+    assert recorded.duration_s == step.duration_s
+
+
+def test_a_span_outside_a_timeline_does_nothing_and_one_around_it_is_not_in_it():
+    with span("nobody listens"):
+        with record_timeline() as recorded:
+            with span("inside"):
+                pass
+    assert [e.name for e in recorded.events] == ["inside"]
+
+
+def test_nested_timelines_both_see_the_span_and_the_log_survives_an_exception():
+    with record_timeline() as outer:
+        with pytest.raises(RuntimeError, match="halfway"), record_timeline() as inner, span("work"):
+            raise RuntimeError("halfway")
+    assert [e.name for e in outer.events] == [e.name for e in inner.events] == ["work"]
+
+
+# What follows from events
+
+def test_totals_count_time_covered_once_and_add_over_ranks():
+    recorded = timeline(event("compute", 0, 4, "step"), event("compute", 1, 3, "forward", depth=1),
+                        event("compute", 1, 2, "forward", rank=1), event("communication", 3, 6, "all_reduce"),
+                        event("communication", 5, 7, "all_reduce"), ranks=(0, 1))
+    assert recorded.total_s("forward") == 2 + 1 and recorded.total_s("forward", rank=0) == 2
+    assert recorded.total_s(lane="compute") == 4 + 1
+    assert recorded.total_s("all_reduce") == recorded.total_s(lane="communication") == 4
+    assert recorded.total_s() == 7 + 1 and recorded.duration_s == 7
+    assert timeline().duration_s == 0
+
+
+def test_hidden_is_communication_during_a_span_but_not_inside_the_call():
+    recorded = timeline(event("compute", 0, 10), event("communication", 2, 6), event("communication", 5, 8),
+                        event("communication", 9, 12), event("compute", 0, 20, rank=1),
+                        waits=[event("waiting", 7, 8), event("waiting", 9.5, 12)], ranks=(0, 1))
+    assert recorded.hidden_s(0) == (6 - 2) + (7 - 6) + (9.5 - 9)
+    assert recorded.waiting_s(0) == recorded.total_s(lane="waiting") == 3.5
+    assert recorded.hidden_s(1) == 0
+    with pytest.raises(ValueError, match="rank 5 recorded no timeline"):
+        recorded.hidden_s(5)
+
+
+def test_ranks_of_one_host_are_aligned_by_its_counter_and_hosts_by_their_wall_clocks():
+    # the wall clock of host a was set back by 50 s between its recordings; host b began 2 s after the first
+    first = timeline(event("compute", 1, 2, rank=0), clock=Clock("a", 100.0, 5000.0))
+    second = timeline(event("compute", 1, 2, rank=1), ranks=(1,), clock=Clock("a", 103.0, 4953.0))
+    other = timeline(event("compute", 1, 2, rank=2), ranks=(2,), clock=Clock("b", 7.0, 5002.0),
+                     waits=[event("waiting", 2, 3, rank=2)])
+    merged = Timeline.merge([first, second, other])
+    assert [(e.rank, e.start_s, e.end_s) for e in merged.events] == [(0, 1, 2), (1, 4, 5), (2, 3, 4)]
+    assert [(wait.start_s, wait.end_s) for wait in merged.waits] == [(4, 5)]
+    assert merged.ranks == (0, 1, 2) and Timeline.merge([merged]).events == merged.events
+
+
+# Real ranks
+
+def overlapping_step():
+    rank = dist.get_rank()
+    with record_timeline():
+        with span("forward", micro_batch=rank):
+            torch.ones(10).sum()
+        with span("backward"):
+            works = [dist.all_reduce(torch.ones(1000), async_op=True) for _ in range(3)]
+        for work in works:
+            work.wait()
+        if rank == 0:
+            dist.send(torch.ones(5), 1)
+        if rank == 1:
+            dist.recv(torch.ones(5), 0)
+        dist.barrier()
+        if rank == 3:
+            unfinished = dist.isend(torch.ones(5), 2)
+    if rank == 3:
+        unfinished.wait()
+    if rank == 2:
+        dist.recv(torch.ones(5), 3)
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return launch(overlapping_step, world_size=4).timeline
+
+
+def test_every_call_of_every_rank_is_on_its_lane_from_call_to_completion(recorded):
+    for rank in range(4):
+        calls = [e for e in recorded.by_rank(rank).events if e.lane == "communication"]
+        p2p = {0: ["send"], 1: ["recv"], 2: [], 3: []}[rank]
+        late = ["send"] if rank == 3 else []
+        assert [call.name for call in calls] == ["all_reduce"] * 3 + p2p + ["barrier"] + late
+        assert all(call.end_s >= call.start_s for call in calls)
+        assert calls[0].labels == {"bytes": 4000, "group": (0, 1, 2, 3)}
+    assert recorded.by_rank(0).events[-2].labels == {"bytes": 20, "peer": 1}
+    assert recorded.by_rank(3).events[-1].labels == {"bytes": 20, "peer": 2, "unfinished": True}
+
+
+def test_a_collective_ends_on_no_rank_before_it_has_begun_on_all(recorded):
+    barriers = [e for e in recorded.events if e.name == "barrier"]
+    assert len(barriers) == 4
+    assert min(e.end_s for e in barriers) >= max(e.start_s for e in barriers)
+
+
+def test_what_is_hidden_and_waited_for_is_part_of_what_there_was(recorded):
+    for rank in range(4):
+        assert 0 <= recorded.hidden_s(rank) <= recorded.total_s(lane="communication", rank=rank)
+        assert 0 < recorded.waiting_s(rank) <= recorded.duration_s
+
+
+def test_the_chrome_trace_names_ranks_and_lanes_and_never_overlaps_on_a_thread(recorded, tmp_path):
+    recorded.save_chrome_trace(tmp_path / "trace.json")
+    trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = [(e["pid"], e["args"]["name"]) for e in trace if e["ph"] == "M" and e["name"] == "process_name"]
+    assert names == [(rank, f"rank {rank}") for rank in range(4)]
+    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace if e["name"] == "thread_name"}
+    assert {"compute", "waiting", "communication"} <= set(threads.values())
+    complete = [e for e in trace if e["ph"] == "X"]
+    assert len(complete) == len(recorded.events) + len(recorded.waits)
+    for thread, lane in threads.items():
+        mine = sorted((e["ts"], e["ts"] + e["dur"]) for e in complete if (e["pid"], e["tid"]) == thread)
+        assert mine, lane
+        assert all(end <= start + 1e-3 for (_, end), (start, _) in zip(mine, mine[1:]))  # microseconds
+    forward = next(e for e in complete if e["name"] == "forward" and e["pid"] == 2)
+    first = next(e for e in recorded.events if e.name == "forward" and e.rank == 2)
+    assert forward["args"] == {"micro_batch": 2} and forward["ts"] == pytest.approx(first.start_s * 1e6)
+
+
+def test_it_draws_itself_and_says_no_times_in_words(recorded):
+    copy = pickle.loads(pickle.dumps(recorded))
+    drawn = copy._repr_mimebundle_()
+    assert drawn["text/plain"] == repr(recorded) == (
+        "Timeline of 4 ranks: 8 spans (4 forward, 4 backward); "
+        "19 communication calls (12 all_reduce, 2 send, 4 barrier, 1 recv)")
+    assert drawn["image/png"].startswith(b"\x89PNG") and not re.search(r"\d (ms|us|s)\b", drawn["text/plain"])
+    assert "record_timeline()" in repr(Timeline.merge([]))
+    assert set(timeline()._repr_mimebundle_()) == {"text/plain"}

@@ -1,0 +1,88 @@
+"""The thread that answers "where are you?" in a rank."""
+
+import gc
+import threading
+import time
+import weakref
+from multiprocessing import Pipe
+
+import pytest
+import torch
+
+from course_lib.runtime.ranks import watcher
+from course_lib.runtime.ranks.watcher import ASK, DISMISS, THREADS, Watcher, busy_s
+
+
+@pytest.fixture
+def notebook():
+    """The notebook's end of the connection to a watcher of this very process."""
+    ours, theirs = Pipe()
+    watching = Watcher(theirs, None)
+    yield ours
+    ours.send(DISMISS)
+    watching.stop()
+
+
+def test_a_look_tells_the_line_and_that_nothing_is_waited_for(notebook):
+    notebook.send(ASK)
+    seen = notebook.recv()
+    assert any(frame.function == "test_a_look_tells_the_line_and_that_nothing_is_waited_for" for frame in seen.frames)
+    assert seen.waits_in is None
+
+
+def test_being_looked_at_keeps_no_tensor_of_the_function_alive(notebook):
+    def work():
+        tensor = torch.ones(3)
+        notebook.send(ASK)
+        notebook.recv()  # the watcher has seen this frame, and the tensor in it
+        return weakref.ref(tensor)
+
+    gc.disable()  # a cycle would be collected some time, too late for a measurement of memory
+    try:
+        assert work()() is None
+    finally:
+        gc.enable()
+
+
+def test_a_look_that_takes_its_time_keeps_no_tensor_alive_meanwhile(notebook, monkeypatch):
+    looking, over = threading.Event(), threading.Event()
+
+    def slowly():
+        looking.set()
+        over.wait()
+        return 0.0
+
+    def work():
+        tensor = torch.ones(3)
+        notebook.send(ASK)
+        looking.wait()
+        return weakref.ref(tensor)
+
+    monkeypatch.setattr(watcher, "busy_s", slowly)
+    gc.disable()
+    try:
+        assert work()() is None
+    finally:
+        gc.enable()
+        over.set()
+        notebook.recv()
+
+
+@pytest.mark.skipif(not THREADS.is_dir(), reason="elsewhere the CPU time of the process stands in for it")
+def test_a_thread_is_busy_while_it_runs():
+    def spin():
+        started = time.thread_time()
+        while time.thread_time() < started + 0.05:
+            pass
+        spun.set()
+        told.wait()  # a thread that has ended is in no account
+
+    spun, told = threading.Event(), threading.Event()
+    before = busy_s()
+    thread = threading.Thread(target=spin)
+    thread.start()
+    spun.wait()
+    busy = busy_s() - before
+    told.set()
+    thread.join()
+    assert busy > 0.045

@@ -1,0 +1,43 @@
+"""Recordings beside each other say what they show, draw all of it, and refuse what is not there."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from course_lib.runtime import MemoryLog, record_memory
+from course_lib.widgets import MemoryPanels
+from course_lib.widgets.memory_panels import fullest
+from tests.widgets.pictures import size_and_colours
+
+
+@pytest.fixture
+def log():
+    model = torch.nn.Linear(100, 100)
+    with record_memory(model=model) as recorded:
+        model(torch.ones(4, 100)).sum().backward()
+    return recorded
+
+
+def test_the_panels_are_one_png_and_one_stable_sentence(log):
+    two = MemoryPanels("half of it", {"whole": log, "half": log}, predicted={"half": 20_000.0})
+    bundle = two._repr_mimebundle_()
+    assert bundle["text/plain"] == "MemoryPanels: half of it (whole, half)"
+    (width, one_row), colours = size_and_colours(bundle["image/png"])
+    assert width > 900 and colours > 6
+    (_, two_rows), _ = size_and_colours(MemoryPanels("thirds", dict.fromkeys("abc", log)).png())
+    assert two_rows > one_row
+
+
+def test_of_several_ranks_the_fullest_is_drawn(log):
+    small, large = replace(log.tracks[0], rank=0, changes=log.tracks[0].changes[:1]), replace(log.tracks[0], rank=1)
+    assert fullest(MemoryLog((0, 1), (small, large))) == 1
+
+
+@pytest.mark.parametrize("logs, predicted, complaint", [
+    ({}, {}, "no log: expected recordings"), ({"empty": MemoryLog((), ())}, {}, "empty: expected recordings"),
+    (None, {"other": 1.0}, "predictions of other"),
+])
+def test_what_cannot_be_drawn_is_refused(log, logs, predicted, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        MemoryPanels("nothing", {"run": log} if logs is None else logs, predicted)

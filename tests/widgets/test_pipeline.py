@@ -1,0 +1,197 @@
+"""PipelineSchedule and the pictures of schedules: they say what the simulation found, and hand over what is drawn."""
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from course_lib.pictures.figures import to_png
+from course_lib.pipeline_parallel import (
+    Action,
+    Schedule,
+    formulas,
+    gpipe,
+    interleaved_1f1b,
+    measured_under_plan,
+    one_f_one_b,
+    schedule_picture,
+    simulate,
+    validate,
+    zb_h2,
+    zb_v,
+)
+from course_lib.pipeline_parallel.picture import png
+from course_lib.widgets import PipelineSchedule
+from course_lib.widgets.base import BadParameter
+from course_lib.widgets.pipeline_schedule import ORDERS, RUNS, WAITS, WRONG, all_orders
+from tests.widgets.pictures import size_and_colours
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_is_shown_is_the_published_schedule_and_can_run(order):
+    shown = PipelineSchedule(order=order, p=3, m=6)
+    assert shown.schedule == ORDERS[order](3, 6, 2) and shown.schedule.name == order
+    validate(shown.schedule)
+
+
+@pytest.mark.parametrize("p, m", [(2, 4), (4, 8), (8, 16)])
+def test_the_idle_shares_are_the_formulas_whatever_v_divides_the_layers_into(p, m):
+    idle = {name: share for name, share, _ in all_orders(p, m, 2, None, (1, 1, 1))}
+    assert idle["naive"] == formulas.naive_bubble(p)
+    assert idle["GPipe"] == idle["1F1B"] == formulas.bubble_of_total(p, m)
+    assert idle["interleaved 1F1B"] == formulas.bubble_of_total(p, m, 2)
+    assert idle["ZB-H1"] == formulas.zb_h1_bubble(p, m)
+    assert idle["ZB-V"] < idle["ZB-H2"] < idle["1F1B"]
+
+
+def test_memory_is_told_in_micro_batches_of_a_whole_rank():
+    peaks = {name: peak for name, _, peak in all_orders(4, 8, 2, None, (1, 1, 1))}
+    assert peaks == {"naive": "1", "GPipe": "8", "1F1B": "4", "interleaved 1F1B": "5.5", "ZB-H1": "4", "ZB-H2": "7",
+                     "ZB-V": "4", "DualPipe-V": "4.5"}
+
+
+def test_the_sentence_has_the_finding_and_its_numbers():
+    assert repr(PipelineSchedule()) == (
+        "PipelineSchedule, 1F1B, 4 ranks, 8 micro-batches: 27% idle: 1.1 of your 4 ranks are paid for and wait. A step "
+        "takes 33, 24 of it work; idle: 37.5% of the ideal time. At most 4 micro-batches in flight.")
+    said = repr(PipelineSchedule(order="ZB-H2"))
+    assert "11% idle" in said and ", 0% within a rank's own span. At most" in said
+    assert "rank 2 slow: 55% idle" in repr(PipelineSchedule(order="GPipe", slow=2, m=4))
+    assert "1 rank, 3 micro-batches: 0% idle: nobody waits" in repr(PipelineSchedule(p=1, m=3))
+
+
+def test_a_slow_rank_and_other_costs_are_simulated():
+    slow = PipelineSchedule(p=2, m=4, slow=1, costs=(1, 2, 0)).simulated()
+    assert slow.makespan == simulate(one_f_one_b(2, 4), [1, 2], [2, 4], 0).makespan
+    shared = PipelineSchedule(order="interleaved 1F1B", v=3, p=2, m=4).simulated()
+    third = Fraction(1, 3)
+    assert shared.makespan == simulate(interleaved_1f1b(2, 4, 3), third, third, third).makespan
+
+
+def by_hand(*lanes, m=2, **parameters):
+    return PipelineSchedule(order="by hand", p=len(lanes), m=m, placed=[lane.split() for lane in lanes], **parameters)
+
+
+@pytest.mark.parametrize("lanes, said", [
+    (["", ""], "Place the first action. rank 0: F0 is missing."),
+    (["F0", ""], "Legal so far, not complete: 1 action placed. rank 0: B0 is missing, or I0 and W0."),
+    (["F0 B0", "B0"], "This cannot run: rank 1: B0 stands before F0, but needs its activations"),
+    (["F0 B0 F1", "F1"], "This cannot run: deadlock: rank 0 cannot start B0 before rank 1 has done B0"),
+    (["F0 F0", ""], "This cannot run: rank 0: F0 stands there twice"),
+    (["F0 F1 B0 B1", "F0 I0 W0 F1 B1"], "It runs, 33% idle: 0.7 of your 2 ranks are paid for and wait"),
+])
+def test_a_schedule_placed_by_hand_is_judged_as_it_grows(lanes, said):
+    assert said in repr(by_hand(*lanes))
+
+
+def test_more_in_flight_than_allowed_is_said_at_once():
+    said = repr(by_hand("F0 F1", "", max_in_flight=1))
+    assert "This cannot run: rank 0: F1 makes 2 activations in flight, 2 at the peak; at most 1 may be" in said
+    assert "Legal so far" in repr(by_hand("F0 F1", "", max_in_flight=2))
+
+
+def test_what_is_placed_by_hand_is_handed_over_as_a_schedule():
+    schedule = by_hand("F0 F1 B0 B1", "F0 B0 F1 B1").schedule
+    assert replace(schedule, name="1F1B") == one_f_one_b(2, 2)
+    chunks = by_hand("F0 F0.1 B0.1 B0", m=1, stages=[[0, 1]]).schedule
+    validate(chunks)
+    assert chunks.actions[0][1] == Action("F", 0, 1)
+
+
+def test_a_schedule_given_to_the_widget_comes_out_as_it_was():
+    shown = PipelineSchedule()
+    for given in (zb_v(3, 5), gpipe(2, 32), interleaved_1f1b(4, 4, 4)):
+        shown.schedule = given
+        assert replace(shown.schedule, name=given.name) == given
+        assert shown.frames["headline"].startswith("It runs, ")
+    shown.order = "GPipe"
+    assert shown.schedule == gpipe(4, 4)
+    with pytest.raises(BadParameter, match="p=9: expected a whole number from 1 to 8"):
+        shown.schedule = gpipe(9, 2)
+    with pytest.raises(BadParameter, match="expected a Schedule"):
+        shown.schedule = "GPipe"
+
+
+def test_fewer_ranks_or_micro_batches_leave_out_what_does_not_fit_any_more():
+    shown = by_hand("F0 F1 B0 B1", "F0 B0 F1 B1")
+    shown.m = 1
+    assert [" ".join(map(str, lane)) for lane in shown.schedule.actions] == ["F0 B0", "F0 B0"]
+    shown.p = 3
+    assert shown.schedule.stages == ((0,), (1,), (2,)) and shown.schedule.actions[2] == ()
+
+
+def test_what_cannot_run_stands_behind_and_what_is_wrong_is_marked():
+    rows = by_hand("F0 F1 B0", "F0 W0 F1").frames["rows"]
+    assert [box[-1] for box in rows[0]] == [RUNS, RUNS, WAITS]
+    assert [box[-1] for box in rows[1]] == [RUNS, WRONG, WAITS]
+    ends = [box[1] for row in rows for box in row if box[-1] == RUNS]
+    assert all(box[0] > max(ends) for row in rows for box in row if box[-1] != RUNS)
+
+
+def test_a_complete_schedule_is_compared_with_the_published_ones():
+    rows = by_hand("F0 F1 B0 B1", "F0 B0 F1 B1").frames["compared"]
+    assert [(name, present) for name, *_, present in rows if present] == [("yours", True)]
+    assert len(by_hand("F0", "").frames["compared"]) == len(ORDERS)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_schedule_has_frames_that_json_can_hold(order):
+    for p, m in ((1, 1), (3, 5), (8, 32)):
+        shown = PipelineSchedule(order=order, p=p, m=m, v=4, slow=0)
+        frames = json.loads(json.dumps(shown.frames))
+        assert sum(map(len, frames["rows"])) == sum(map(len, shown.schedule.actions))
+        assert frames["end"] == frames["makespan"] and 4 <= len(frames["ticks"]) <= 14
+        assert [name for name, *_, present in frames["compared"] if present] == [order]
+
+
+@pytest.mark.parametrize("wrong, words", [
+    ({"order": "2F2B"}, "order='2F2B': expected one of 'naive', 'GPipe'"), ({"order": []}, "order=.*expected one of"),
+    ({"p": 9}, "p=9: expected a whole number from 1 to 8"), ({"m": 0}, "m=0"), ({"v": 2.0}, "v=2.0"),
+    ({"slow": 8}, "slow=8: expected a rank from 0 to 7, or None"), ({"slow": "0"}, "slow='0'"),
+    ({"costs": (1, 2)}, r"costs=\(1, 2\): expected three times"), ({"costs": (1, 2, -1)}, "expected three times"),
+    ({"placed": [["F0", "Q1"]]}, "placed=.*expected for each rank a list of texts such as 'F0'"),
+    ({"placed": 3}, "placed=3"), ({"placed": [[0]]}, r"placed=\[\[0\]\]"), ({"stages": [["a"]]}, "stages="),
+    ({"stages": [[0], [0]]}, r"stages=.*expected for each rank a list of its stages, such as \[\[0\], \[1\]\]"),
+    ({"max_in_flight": 0}, "max_in_flight=0"), ({"schedule": gpipe(2, 2)}, "no parameter schedule"),
+])
+def test_what_cannot_be_shown_is_refused_with_the_reason(wrong, words):
+    with pytest.raises(BadParameter, match=words):
+        PipelineSchedule(**wrong)
+
+
+@pytest.mark.parametrize("parameters", [
+    {}, {"order": "ZB-V", "p": 8, "m": 32}, {"p": 1, "m": 1}, {"order": "by hand", "p": 2},
+    {"order": "by hand", "p": 2, "placed": [["F0", "F1", "B0"], ["F0", "W0", "F1"]]}])
+def test_the_widget_has_a_picture(parameters):
+    (width, height), colours = size_and_colours(to_png(PipelineSchedule(**parameters).picture()))
+    assert width > 900 and height > 250 and colours > 4
+
+
+def test_a_simulation_draws_itself_and_several_share_a_time_axis():
+    data = simulate(one_f_one_b(4, 8))._repr_mimebundle_()
+    assert data["text/plain"].startswith("1F1B, 4 ranks") and data["image/png"] == png(simulate(one_f_one_b(4, 8)))
+    both = schedule_picture(gpipe(4, 8), simulate(zb_h2(4, 8)), critical_path=True)
+    assert repr(both).startswith("GPipe, 4 ranks, 8 micro-batches: 27.3% idle") and "; ZB-H2, 4 ranks" in repr(both)
+    assert both.headline == "idle: GPipe 27%, ZB-H2 11%"
+    first, second = both.figure().axes
+    assert first.get_xlim() == second.get_xlim() == (0, 33)
+    assert second.get_title(loc="left").endswith("12.5% of the ideal time; 0.0% between a rank's own start and end")
+    with pytest.raises(ValueError, match="expected at least one"):
+        schedule_picture()
+
+
+def test_a_measured_step_is_drawn_under_its_plan():
+    plan = simulate(gpipe(2, 4), 0.01, 0.01, 0.01)
+    late = simulate(gpipe(2, 4), [0.01, 0.02], 0.01, 0.01)
+    picture = measured_under_plan(plan, late)
+    assert repr(picture) == f"{plan!r}; below it the step as it was measured"
+    assert picture.headline == f"planned to be idle 20% of the time, measured {late.bubble_fraction:.0%}"
+    assert size_and_colours(picture._repr_mimebundle_()["image/png"])[1] > 4
+    with pytest.raises(ValueError, match="the plan is of 'GPipe', 2 ranks and 4 micro-batches, what was measured of"):
+        measured_under_plan(plan, simulate(one_f_one_b(2, 4)))
+
+
+def test_an_empty_rank_is_drawn_too():
+    lanes = (tuple(Action(kind, 0) for kind in "FB"),)
+    assert png(simulate(Schedule("one", 1, ((0,),), lanes), 0, 0, 0))[:4] == b"\x89PNG"
