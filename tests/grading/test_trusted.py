@@ -1,6 +1,6 @@
 """TrustedGrade and honest students: right answers keep their marks however they look; others hear why they have none.
 
-What dishonest ones try is in test_grading_cheats.py.
+What dishonest ones try is in test_cheats.py.
 """
 
 import os
