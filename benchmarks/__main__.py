@@ -18,7 +18,7 @@ from benchmarks.harness import THEIRS, Result, choose, discover
 from benchmarks.runner import results
 
 ROW = "{:<34} {:>11} {:>11} {:>7} {:>5}"
-DEADLINE_S = 120.0
+DEADLINE_S = 60.0
 
 
 def row(result: Result) -> str:
