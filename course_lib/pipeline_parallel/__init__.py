@@ -13,7 +13,6 @@
     mailbox.py      messages between stages; shared.py: parameters on two stages; delay.py: waiting like for a GPU
     checks.py, agreement.py  what cannot work, said on every rank
     simulate.py     when each action runs, given what it costs
-    formulas.py     what the papers say about idle time and memory
     published.py    published bubble rates, predicted from two fitted costs
     published_picture.py  the same, drawn
     picture.py      schedules drawn, also a measured step under its plan

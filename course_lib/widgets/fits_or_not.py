@@ -10,10 +10,9 @@ import traitlets
 from matplotlib.figure import Figure
 
 from course_lib import facts
+from course_lib.costs.memory import PRECISIONS, USABLE, ZERO_STAGES, Memory
 from course_lib.pictures.palette import BLUE, MAGENTA, ORANGE, TEAL
-from course_lib.why_distribute import PRECISIONS, Memory, Run, plan_run
-from course_lib.why_distribute.memory import ZERO_STAGES
-from course_lib.why_distribute.plan import USABLE
+from course_lib.why_distribute import Run, plan_run
 from course_lib.widgets.base import BadParameter, Explorable, WholeNumber
 
 UTILISATION = 0.4

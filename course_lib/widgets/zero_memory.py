@@ -12,15 +12,15 @@ import traitlets
 from matplotlib.figure import Figure
 
 from course_lib import facts
+from course_lib.costs.memory import USABLE
+from course_lib.costs.sharding import STAGE_NAMES, Memory, device_memory
 from course_lib.pictures.palette import BLUE, GREY, ORANGE, TEAL
-from course_lib.why_distribute.plan import USABLE
 from course_lib.widgets.base import BadParameter, Explorable, WholeNumber
 from course_lib.widgets.fits_or_not import gigabytes
-from course_lib.zero.memory import STAGE_NAMES, Memory, device_memory
 
 COUNTS = [2**k for k in range(13)]  # what the slider offers; Python takes any number
 MODELS = [model.name for model in facts.MODELS]
-RECIPES: dict[str, tuple[str, str, bool]] = {  # -> precision and optimiser of zero.memory, offload
+RECIPES: dict[str, tuple[str, str, bool]] = {  # -> precision and optimiser of costs.memory, offload
     "bf16 over fp32 master, Adam": ("mixed", "adam", False),
     "bf16 over fp32 master, Adam on the host": ("mixed", "adam", True),
     "bf16 over fp32 master, SGD with momentum": ("mixed", "sgd with momentum", False),

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.collectives.messages import Member
+from course_lib.costs.sharding import shard_size
 from course_lib.zero.exchange import is_missing, mark_missing, take_gradient
 from course_lib.zero.host import host_tensor
-from course_lib.zero.memory import shard_size
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,10 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.reference import GPT, GPTConfig, batches
-from course_lib.runtime import launch, record_communication, record_memory, record_timeline, span
-from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer
-from course_lib.zero.memory import (
+from course_lib.costs.sharding import (
     OPTIMIZERS,
     PAPER_TABLE_1,
     PRECISIONS,
@@ -21,7 +18,9 @@ from course_lib.zero.memory import (
     state_bytes_per_parameter,
     table_1,
 )
-from course_lib.zero.peak import step_peak, watch
+from course_lib.reference import GPT, GPTConfig, batches
+from course_lib.runtime import launch, record_communication, record_memory, record_timeline, span
+from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer, step_peak, watch
 
 STAGES = (1, 2, 3)
 BUCKET = 1 << 17  # bytes: a fifth of the small model

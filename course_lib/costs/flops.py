@@ -8,15 +8,8 @@ implementation that skips what the causal mask hides does half of that part. Sou
 Narayanan et al. 2021, SC'21, equation 3; Chowdhery et al. 2022, appendix B.
 """
 
+from course_lib.costs.checks import above_zero, at_least
 from course_lib.facts import Shape
-from course_lib.reference import GPTConfig
-
-
-def shape_of(config: GPTConfig) -> Shape:
-    """The shape of the course's small GPT."""
-    return Shape(config.num_layers, config.hidden_size, config.num_heads, config.num_heads, 4 * config.hidden_size,
-                 config.vocab_size, config.sequence_length, tied=True, learned_positions=True, biases=True,
-                 source="course_lib.reference", date="2026")
 
 
 def attention_matrices(shape: Shape) -> int:
@@ -90,15 +83,3 @@ def training_flops(num_parameters: float, num_tokens: float) -> float:
     mixture of experts N is what a token passes through, not what is stored.
     """
     return 6 * above_zero(num_parameters, "num_parameters") * above_zero(num_tokens, "num_tokens")
-
-
-def above_zero(value: float, name: str) -> float:
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name}={value!r}: expected a finite number above 0")
-    return value
-
-
-def at_least(value: int, lowest: int, name: str) -> int:
-    if isinstance(value, bool) or value != int(value) or value < lowest:
-        raise ValueError(f"{name}={value!r}: expected a whole number of {lowest} or more")
-    return int(value)

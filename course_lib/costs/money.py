@@ -7,7 +7,7 @@ MFU counts the FLOPs that the model needs; HFU also those that were done twice t
 recomputation has an HFU of about 4/3 of its MFU. Source: Chowdhery et al. 2022 (PaLM), appendix B.
 """
 
-from course_lib.why_distribute.counting import above_zero, at_least
+from course_lib.costs.checks import above_zero, at_least, share
 
 DAY_S, YEAR_S, HOUR_S = 86_400, 365.25 * 86_400, 3600
 
@@ -66,10 +66,3 @@ def matmul_intensity(m: int, k: int, n: int, bytes_per_number: int = 2) -> float
     """FLOPs a byte of (m, k) @ (k, n), when each matrix crosses the memory bus once."""
     m, k, n = (at_least(value, 1, name) for value, name in ((m, "m"), (k, "k"), (n, "n")))
     return 2 * m * k * n / (at_least(bytes_per_number, 1, "bytes_per_number") * (m * k + k * n + m * n))
-
-
-def share(value: float, name: str) -> float:
-    if not 0 < value <= 1:
-        hint = ": is it a percentage?" if value > 1 else ""
-        raise ValueError(f"{name}={value!r}: expected a share above 0 and at most 1{hint}")
-    return value
