@@ -14,6 +14,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from course_lib.show import Listing
 from tools import notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -185,6 +186,17 @@ def test_strict_nbval_refuses_one_changed_number_and_passes_the_other_cells(stor
     finished = subprocess.run([*command, str(wrong)], cwd=ROOT, capture_output=True, text=True)
     assert "1 failed, 7 passed" in finished.stdout, finished.stdout
     assert "'7 ranks\\n' == '6 ranks\\n'" in finished.stdout
+
+
+def test_a_changed_source_names_the_notebooks_that_show_it(tmp_path, monkeypatch, capsys):
+    listing = repr(Listing("course_lib/zero/a.py, course_lib/zero/b.py", "def f(): ..."))
+    shown = new_code_cell("show(f)", outputs=[nbformat.v4.new_output("execute_result", {"text/plain": listing})])
+    (tmp_path / "notebooks").mkdir()
+    for name, cells in {"01_a": [new_markdown_cell("# course_lib/zero/b.py")], "02_b": [shown], "03_c": []}.items():
+        nbformat.write(new_notebook(cells=cells), tmp_path / "notebooks" / f"{name}.ipynb")
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+    notebooks.main(["showing", "course_lib/zero/b.py"])
+    assert capsys.readouterr().out.split() == [str(Path("notebooks", "02_b.ipynb"))]
 
 
 def test_the_text_of_exercises_lies_apart_from_the_text_of_their_chapter():
