@@ -3,7 +3,6 @@
     optimizer.py    ZeroOptimizer: stages 1 and 2, and flat.py, a bucket of parameters of which each rank owns one block
     fsdp.py         FullyShardedDataParallel: stage 3, and units.py, what is gathered and freed together
     partition.py    which parameters make a unit; replicated.py, those in none
-    exchange.py     reduce-scatter and all-gather, begun now and finished later
     scaler.py       loss scaling for fp16, over shards
     norms.py        the norm of a gradient in pieces
     host.py         what lies in the host's memory

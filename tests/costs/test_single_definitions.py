@@ -1,4 +1,4 @@
-"""Each number and each formula has one home: facts/ alone makes a Fact, and what costs/ defines, no chapter does."""
+"""Each number and each formula has one home: facts/ alone makes a Fact, and nobody defines what costs/ defines."""
 
 import ast
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.test_layers import LAYERS, tree
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = dict(LAYERS)["chapters"]
 
 
@@ -32,10 +32,10 @@ def definitions(path: Path) -> Iterator[str]:
 
 
 def second_definitions(root: Path) -> list[str]:
-    """What a file of costs/ defines and another one there, or one of a chapter, defines again."""
+    """What a file of costs/ defines, and another one there, in groups/ or in a chapter defines again."""
     homes: dict[str, list[str]] = {}
     costs = set()
-    for package in ("costs", *sorted(CHAPTERS)):
+    for package in ("costs", "groups", *sorted(CHAPTERS)):
         for path in sorted((root / "course_lib" / package).rglob("*.py")):
             for name in sorted(set(definitions(path)) - {"__all__"}):
                 homes.setdefault(name, []).append(path.relative_to(root / "course_lib").as_posix())
