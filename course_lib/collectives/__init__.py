@@ -8,7 +8,10 @@ A collective is a plan of messages: who sends what to whom, in which step. Each 
     halving_doubling.py  few steps and short messages, on a power of two of ranks
     hierarchical.py      fast links inside a node, slow ones between nodes
     all_to_all.py        a different piece for everyone
-    cost.py              what each of them costs: T = alpha + beta M, added up
+    steps.py, plan.py    the messages of every algorithm as data, and what everybody holds in between
+    holdings.py          who holds which chunk with whose contributions, also read from real tensors
+
+What each of them costs, T = alpha + beta M added up, is in course_lib.costs.links.
 
 They take the arguments of their counterparts in torch.distributed, `group=None` being the world and `src`
 and `dst` global ranks, and give the same results. Where torch demands a length that n divides, any length will
@@ -22,7 +25,6 @@ Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters o
 """
 
 from course_lib.collectives.all_to_all import pairwise_all_to_all
-from course_lib.collectives.cost import Link, collective_time, fit_link
 from course_lib.collectives.differentiable import (
     all_gather_along,
     all_to_all_along,
@@ -37,6 +39,7 @@ from course_lib.collectives.hierarchical import hierarchical_all_reduce
 from course_lib.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from course_lib.collectives.root import gather, naive_all_reduce, scatter
 from course_lib.collectives.tree import tree_all_reduce, tree_broadcast, tree_reduce
+from course_lib.costs.links import Link, collective_time, fit_link
 
 __all__ = [
     "Link",
