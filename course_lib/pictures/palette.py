@@ -6,7 +6,7 @@ MAGENTA, CYAN, GREY = "#EE3377", "#33BBEE", "#BBBBBB"
 # Two more, of his bright and high-contrast schemes, where eight ranks need a colour each.
 PURPLE, YELLOW, DARK_GREY = "#AA3377", "#DDAA33", "#777777"
 RANK_COLOURS = (BLUE, ORANGE, TEAL, RED, PURPLE, YELLOW, CYAN, DARK_GREY)
-INK = "#333333"
+INK, PAPER = "#212121", "#FFFFFF"  # as JupyterLab's light theme has them
 
 
 def ink_on(colour: str) -> str:
@@ -17,3 +17,9 @@ def ink_on(colour: str) -> str:
 def rank_colour(rank: int) -> str:
     """The colour of `rank` in every picture; from the ninth on they repeat."""
     return RANK_COLOURS[rank % len(RANK_COLOURS)]
+
+
+def mixed(colour: str, share: float, with_colour: str = PAPER) -> str:
+    """`share` (0 to 1) of `colour`, the rest of the other."""
+    parts = [(int(colour[i:i + 2], 16), int(with_colour[i:i + 2], 16)) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(share * one + (1 - share) * other):02X}" for one, other in parts)
