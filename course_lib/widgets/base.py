@@ -177,9 +177,11 @@ class SceneExplorable(Explorable, script="scene_widget.js"):
         BadParameter for what cannot be.
         """
         refuse_unknown(cls.__name__, parameters, cls.controls)
-        traits = cls.class_traits()
-        asked = {name: traits[name].validate(None, parameters.get(name, traits[name].default_value))
-                 for name in cls.controls}
+        traits = {name: cls.class_traits()[name] for name in cls.controls}
+        asked = {name: parameters.get(name, trait.default_value) for name, trait in traits.items()}
+        for name, trait in traits.items():
+            if isinstance(trait, WholeNumber):
+                trait.validate(None, asked[name])
         return cls.draw(cls.checked(asked))
 
     def parameters(self) -> dict[str, list[Any]]:

@@ -39,12 +39,14 @@ Change = Callable[[Any], dict[str, Any]]
 
 def slider(label: str, name: str, values: Iterable[Any], own: Any, show: Callable[[Any], str] = str,
            change: Change | None = None, enabled: bool = True) -> Control:
-    """Over `values` in increasing order, None behind all others; `own`, which Python may have set, joins them.
+    """Over `values` in increasing order; `own`, which Python may have set, joins them. None stays first or comes last.
 
     change(value): what choosing it sets, where that is more than `name`.
     """
+    values = list(values)
     known = {*values, own}
-    ordered = sorted(known - {None}) + ([None] if None in known else [])
+    none, numbers = [None] * (None in known), sorted(known - {None})
+    ordered = none + numbers if values[0] is None else numbers + none
     return Control("slider", label, (name,), choices_of(name, ordered, show, change), enabled)
 
 

@@ -31,10 +31,10 @@ class FitsOrNot(SceneExplorable):
     peak.
     """
 
-    model = traitlets.Unicode("Llama 3 8B").tag(sync=True, echo_update=False)
-    device = traitlets.Unicode("H100").tag(sync=True, echo_update=False)
+    model = traitlets.Any("Llama 3 8B").tag(sync=True, echo_update=False)
+    device = traitlets.Any("H100").tag(sync=True, echo_update=False)
     num_devices = WholeNumber(8, 1, 100_000).tag(sync=True, echo_update=False)
-    precision = traitlets.Unicode("mixed").tag(sync=True, echo_update=False)
+    precision = traitlets.Any("mixed").tag(sync=True, echo_update=False)
     controls = ("model", "device", "num_devices", "precision")
 
     def __init__(self, model: str = "Llama 3 8B", device: str = "H100", num_devices: int = 8,

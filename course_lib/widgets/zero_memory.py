@@ -178,10 +178,10 @@ class ZeroMemory(SceneExplorable):
     come on top: a tenth of a GPU has to stay free here, and chapter 7 counts them.
     """
 
-    model = traitlets.Unicode("Llama 2 7B").tag(sync=True, echo_update=False)
+    model = traitlets.Any("Llama 2 7B").tag(sync=True, echo_update=False)
     num_devices = WholeNumber(8, 1, 100_000).tag(sync=True, echo_update=False)
     stage = WholeNumber(2, 0, 3).tag(sync=True, echo_update=False)
-    recipe = traitlets.Unicode(next(iter(RECIPES))).tag(sync=True, echo_update=False)
+    recipe = traitlets.Any(next(iter(RECIPES))).tag(sync=True, echo_update=False)
     controls = ("model", "num_devices", "stage", "recipe")
 
     def __init__(self, model: str = "Llama 2 7B", num_devices: int = 8, stage: int = 2,
