@@ -87,7 +87,7 @@ def add_action(sheet: Sheet, key: str, action: Action, num_chunks: int, x: float
     whole = action.kind == "B"
     if whole:
         sheet.rect(f"{key} weights", "weights", x, y + 0.82 * tall, wide, 0.18 * tall, tint)
-    on = "on light" if action.chunk or action.kind in "BI" else "on dark"
+    on = "on dark" if action.kind == "F" and not action.chunk else "on light"
     sheet.inside(f"{key} is", on, x, y, wide, 0.84 * tall if whole else tall, str(action.microbatch))
 
 

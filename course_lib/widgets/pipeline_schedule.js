@@ -73,7 +73,7 @@ export default {
       const key = event.target.dataset?.key ?? "";
       const rank = all.findIndex((_, number) => key.startsWith(`rank ${number} `));
       if (!placing || rank < 0) return;
-      const place = all[rank][0].findIndex((each) => [each, `${each} is`, `${each} weights`].includes(key));
+      const place = all[rank][0].findIndex((each) => [each, `${each} weights`].includes(key));
       Object.assign(cursor, { rank, at: place < 0 ? all[rank][0].length : place + 1 });
       redraw();
     });

@@ -142,7 +142,7 @@ def test_by_hand_tab_reaches_the_buttons_that_place_and_then_the_lanes(open_widg
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_words_can_be_told_from_the_background_in_both_themes_and_stay_inside_the_picture(open_widget, theme):
+def test_words_can_be_told_from_what_lies_below_them_with_two_chunks_and_by_hand(open_widget, theme):
     widget = open_widget()
     widget.notebook.change_theme(theme)
     looks = {"v": "drawn.order = 'ZB-V'",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from playwright.sync_api import Locator
 
+from course_lib.pictures.palette import contrast
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.lab import LabNotebook
 
@@ -120,15 +121,10 @@ class Widget:
         return self.picture.evaluate(CROWDED)
 
     def contrasts(self) -> list[float]:
-        """Contrast of words with what lies below them (WCAG 2, relative luminance)."""
-        pairs = [sorted(map(luminance, pair)) for pair in self.root.evaluate(COLOURS)]
-        return [(lighter + 0.05) / (darker + 0.05) for darker, lighter in pairs]
+        """Contrast of words with what lies below them (WCAG 2)."""
+        return [contrast(*("#{:02X}{:02X}{:02X}".format(*colour) for colour in pair))
+                for pair in self.root.evaluate(COLOURS)]
 
     def photograph(self, name: str) -> None:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         self.root.screenshot(path=SCREENSHOTS / f"widget_{name}.png")
-
-
-def luminance(rgb: list[int]) -> float:
-    linear = [(c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4) for c in (part / 255 for part in rgb)]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
