@@ -137,7 +137,7 @@ def scene_of(shown: Outlook) -> Scene:
     for number, (name, needed) in enumerate(zip(STAGE_NAMES, shown.by_stage, strict=True)):
         y, held = TOP + number * ROW, 0.0
         sheet.text(name, "label", LEFT - 10, y + BAR / 2, name, "end")
-        for kind, (_, value) in zip(KINDS, needed.by_kind().items(), strict=True):
+        for kind, value in zip(KINDS, needed.by_kind().values()):
             left, held = min(held, shown.scale), held + value
             sheet.rect(f"{name}: {kind}", kind, LEFT + unit * left, y, unit * (min(held, shown.scale) - left), BAR,
                        hint=f"{kind} {gigabytes(value)}")

@@ -11,8 +11,7 @@ from typing import Any
 import traitlets
 
 from course_lib import facts
-from course_lib.costs.memory import USABLE
-from course_lib.costs.sharding import STAGE_NAMES, Memory, device_memory
+from course_lib.costs.memory import STAGE_NAMES, USABLE, Memory, device_memory
 from course_lib.pictures.parts import axis, legend, round_ticks
 from course_lib.pictures.scene import Scene, Sheet
 from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
