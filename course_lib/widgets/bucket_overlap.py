@@ -8,7 +8,7 @@ from typing import Any
 
 import traitlets
 
-from course_lib.costs.overlap import ALONE, CAPS, MACHINES, MIB, MODELS, TOGETHER, Overlap, simulate
+from course_lib.costs.overlap import ALONE, CAPS, MACHINES, MIB, MODELS, TOGETHER, Overlap, simulate_overlap
 from course_lib.pictures.parts import axis, round_ticks
 from course_lib.pictures.scene import Scene, Sheet, width_of
 from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
@@ -69,7 +69,7 @@ def ranks_of(machine: str) -> list[int]:
 def overlap(model: str, machine: str, num_ranks: int, bucket_cap_mb: int) -> Overlap:
     """One simulated step."""
     on = MACHINES[machine]
-    return simulate(MODELS[model].pieces(on.flops_per_s), bucket_cap_mb * MIB, num_ranks, on.link)
+    return simulate_overlap(MODELS[model].pieces(on.flops_per_s), bucket_cap_mb * MIB, num_ranks, on.link)
 
 
 LEFT, RIGHT, LANE = 95, 884, 38

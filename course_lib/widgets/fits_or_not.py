@@ -9,6 +9,7 @@ from typing import Any
 import traitlets
 
 from course_lib import facts
+from course_lib.costs.flops import UTILISATION
 from course_lib.costs.memory import PRECISIONS, USABLE, ZERO_STAGES, Memory
 from course_lib.pictures.parts import axis, legend, round_ticks
 from course_lib.pictures.scene import Scene, Sheet, width_of
@@ -16,7 +17,6 @@ from course_lib.why_distribute import Run, plan_run
 from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
 from course_lib.widgets.controls import Control, chooser, slider
 
-UTILISATION = 0.4
 COUNTS = [2**k for k in range(15)]  # what the slider offers; Python takes any number
 MODELS = [model.name for model in facts.MODELS if model.tokens]
 DEVICES = [device.name for device in facts.ACCELERATORS]

@@ -7,7 +7,17 @@ from typing import Any
 
 import traitlets
 
-from course_lib.costs.stragglers import COMMUNICATES, COMPUTES, SCHEMES, SLOWLY, WAITS, WHO, Run, Span, simulate
+from course_lib.costs.stragglers import (
+    COMMUNICATES,
+    COMPUTES,
+    SCHEMES,
+    SLOWLY,
+    WAITS,
+    WHO,
+    Span,
+    StragglerRun,
+    simulate_stragglers,
+)
 from course_lib.pictures.parts import axis, bars, legend
 from course_lib.pictures.scene import Scene, Sheet
 from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
@@ -65,13 +75,13 @@ class Stragglers(SceneExplorable):
     def draw(cls, asked: dict[str, Any]) -> Scene:
         return scene_of(**asked)
 
-    def run(self, scheme: str | None = None, slack: int | None | str = "present") -> Run:
+    def run(self, scheme: str | None = None, slack: int | None | str = "present") -> StragglerRun:
         """The simulated training, by the widget's scheme and slack or by others."""
         return run(scheme or self.scheme, self.who, self.slowdown, self.slack if slack == "present" else slack)
 
 
-def run(scheme: str, who: str, slowdown: int, slack: int | None) -> Run:
-    return simulate(scheme, slack, float(slowdown), who, NUM_RANKS, SYNC)
+def run(scheme: str, who: str, slowdown: int, slack: int | None) -> StragglerRun:
+    return simulate_stragglers(scheme, slack, float(slowdown), who, NUM_RANKS, SYNC)
 
 
 def possible(scheme: str, who: str, slowdown: int, slack: int | None) -> float:
@@ -137,7 +147,7 @@ def comparison(scheme: str, who: str, slowdown: int, slack: int | None) -> list[
     return rows
 
 
-def texts(shown: Run, scheme: str, who: str, slowdown: int, slack: int | None) -> tuple[str, str]:
+def texts(shown: StragglerRun, scheme: str, who: str, slowdown: int, slack: int | None) -> tuple[str, str]:
     """Headline and detail."""
     waiting = sum(map(shown.waiting, range(NUM_RANKS))) / NUM_RANKS
     stale = stale_told(shown, 0 if scheme == "synchronous" else slack)
@@ -146,7 +156,7 @@ def texts(shown: Run, scheme: str, who: str, slowdown: int, slack: int | None) -
             explained(shown, scheme, who, slowdown, slack))
 
 
-def explained(run: Run, scheme: str, who: str, slowdown: int, slack: int | None) -> str:
+def explained(run: StragglerRun, scheme: str, who: str, slowdown: int, slack: int | None) -> str:
     """Why it is so."""
     if slowdown == 1:
         return "All ranks are equally fast, so nobody has to wait."
@@ -187,7 +197,7 @@ def slow_told(who: str, slowdown: int) -> str:
             f"in each step a random rank takes {slowdown} times as long")
 
 
-def stale_told(run: Run, slack: int | None) -> str:
+def stale_told(run: StragglerRun, slack: int | None) -> str:
     most = run.staleness()[1]
     if slack is None and most:
         return "ever more stale"
