@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
-from course_lib.collectives.messages import Member, in_place, member
+from course_lib.collectives.messages import in_place
 from course_lib.collectives.reduction import check, combine, finish
 from course_lib.costs.links import largest_power_of_two
+from course_lib.groups.membership import Member, member
 
 
 def halving_doubling_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM,

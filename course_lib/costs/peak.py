@@ -50,17 +50,17 @@ class Watched:
     bytes_per_number: int
 
 
-def step_peak(seen: Watched, num_devices: int, stage: int, rank: int = 0, bucket: float = 25 << 20,
-              prefetch: int = 1, moments: int = 2) -> int:
+def step_peak(seen: Watched, num_devices: int, stage: int, rank: int = 0, bucket_bytes: float = 25 << 20,
+              prefetch: int = 1, num_moments: int = 2) -> int:
     """The most bytes that `rank` holds in a step like the one `seen`, with the optimiser's state there from the start.
 
-    `bucket`: bytes, for stages 0 to 2; `prefetch`: units, for stage 3; `moments`: of the optimiser, as in held_bytes.
+    `bucket_bytes`: for stages 0 to 2; `prefetch`: units, for stage 3; `num_moments`: as in held_bytes.
     """
-    states = held_bytes(seen.sizes, num_devices, stage, rank, bucket, seen.bytes_per_number, moments)
+    states = held_bytes(seen.sizes, num_devices, stage, rank, bucket_bytes, seen.bytes_per_number, num_moments)
     if stage == 3:
         added = units_at_work(seen, num_devices, prefetch)
     else:
-        added = (buckets_begun if stage < 2 else buckets_under_way)(seen, num_devices, bucket)
+        added = (buckets_begun if stage < 2 else buckets_under_way)(seen, num_devices, bucket_bytes)
     most = max(max(event.at_first + at_first, event.most + then)
                for event, (at_first, then) in zip(seen.events, added))
     return round(states.parameters + states.optimizer_state + most)

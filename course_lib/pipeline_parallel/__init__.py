@@ -11,7 +11,7 @@
     measured.py     what a step on ranks took, in the form of a simulation
     split_backward.py  a backward pass in two parts, I and W
     mailbox.py      messages between stages; shared.py: parameters on two stages; delay.py: waiting like for a GPU
-    checks.py, agreement.py  what cannot work, said on every rank
+    checks.py       what cannot work, said on every rank
     simulate.py     when each action runs, given what it costs
     published.py    published bubble rates, predicted from two fitted costs
     published_picture.py  the same, drawn

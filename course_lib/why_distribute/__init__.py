@@ -12,21 +12,21 @@ from course_lib.costs.activations import activation_bytes, activation_bytes_per_
 from course_lib.costs.flops import (
     count_parameters,
     forward_flops_per_token,
+    matmul_intensity,
+    roofline,
     sc21_step_flops,
     step_flops,
     training_flops,
+    utilisation,
 )
 from course_lib.costs.loading import loading_bytes_per_s, reading_s, tokens_per_s
 from course_lib.costs.memory import PRECISIONS, Memory, lora_memory, lora_parameters, training_memory
 from course_lib.costs.money import (
     dollars,
     kilowatt_hours,
-    matmul_intensity,
-    roofline,
     sc21_training_seconds,
     training_days,
     training_seconds,
-    utilisation,
 )
 from course_lib.costs.scaling import (
     amdahl,

@@ -131,7 +131,7 @@ def frame(shown: Outlook) -> dict[str, Any]:
     """What the browser draws: widths are shares of the scale, which it cuts at 1."""
     bars = []
     for name, needed in zip(STAGE_NAMES, shown.by_stage, strict=True):
-        parts = [[kind, value / shown.scale, COLOURS[kind]] for kind, value in needed.by_kind().items()]
+        parts = [[kind, value / shown.scale, COLOURS[kind]] for kind, value in zip(COLOURS, needed.by_kind().values())]
         bars.append({"name": name, "parts": parts, "total": gigabytes(needed.total),
                      "fits": needed.total <= USABLE * shown.there, "cut": needed.total > shown.scale})
     return {

@@ -12,8 +12,7 @@ import traitlets
 from matplotlib.figure import Figure
 
 from course_lib import facts
-from course_lib.costs.memory import USABLE
-from course_lib.costs.sharding import STAGE_NAMES, Memory, device_memory
+from course_lib.costs.memory import STAGE_NAMES, USABLE, Memory, device_memory
 from course_lib.pictures.palette import BLUE, GREY, ORANGE, TEAL
 from course_lib.widgets.base import BadParameter, Explorable, WholeNumber
 from course_lib.widgets.fits_or_not import gigabytes
@@ -30,6 +29,7 @@ RECIPES: dict[str, tuple[str, str, bool]] = {  # -> precision and optimiser of c
     "bf16 alone, Adam": ("pure 16-bit", "adam", False),
 }
 COLOURS = {"parameters": BLUE, "gradients": ORANGE, "optimizer state": TEAL, "on the host": GREY}
+ON_DEVICE = [kind for kind in COLOURS if kind != "on the host"]
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def need(model: str, num_devices: int, stage: int, recipe: str) -> Need:
 def frame(shown: Need) -> dict[str, Any]:
     """What the browser draws: widths are shares of the scale, which it cuts at 1."""
     scale, needed = shown.scale, shown.needed
-    parts = [[kind, value / scale, COLOURS[kind]] for kind, value in zip(COLOURS, needed.by_kind().values())]
+    parts = [[kind, value / scale, COLOURS[kind]] for kind, value in zip(ON_DEVICE, needed.by_kind().values())]
     return {
         "parts": parts,
         "total": gigabytes(needed.total),

@@ -3,7 +3,6 @@
     optimizer.py    ZeroOptimizer: stages 1 and 2, and flat.py, a bucket of parameters of which each rank owns one block
     fsdp.py         FullyShardedDataParallel: stage 3, and units.py, what is gathered and freed together
     partition.py    which parameters make a unit; replicated.py, those in none
-    exchange.py     reduce-scatter and all-gather, begun now and finished later
     scaler.py       loss scaling for fp16, over shards
     norms.py        the norm of a gradient in pieces
     host.py         what lies in the host's memory
@@ -16,8 +15,10 @@
 counted in course_lib.costs: memory.py and sharding.py, and peak.py for the most that a step takes.
 """
 
+from course_lib.costs.memory import device_memory, table_1
 from course_lib.costs.peak import step_peak
-from course_lib.costs.sharding import PAPER_TABLE_1, device_memory, held_bytes, sent_bytes, table_1
+from course_lib.costs.sharding import held_bytes, sent_bytes
+from course_lib.facts import PAPER_TABLE_1
 from course_lib.zero.fsdp import FullyShardedDataParallel
 from course_lib.zero.optimizer import ZeroOptimizer
 from course_lib.zero.scaler import ShardedGradScaler

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from course_lib.collectives.messages import Member
+from course_lib.groups.membership import Member
 from course_lib.zero import checks
 from course_lib.zero.units import Home, Shards, Unit
 
