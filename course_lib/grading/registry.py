@@ -1,9 +1,14 @@
 """Which exercises there are: `exercise("2.1")`, `exercises_of(2)`."""
 
-from course_lib.grading.chapters import collectives, data_parallel, pipeline_parallel, why_distribute, zero
+import importlib
+import pkgutil
+
+from course_lib.grading import chapters
 from course_lib.grading.exercise import Exercise
 
-_CHAPTERS = (why_distribute, collectives, data_parallel, pipeline_parallel, zero)
+_CHAPTERS = [importlib.import_module(f"{chapters.__name__}.{module.name}")
+             for module in pkgutil.iter_modules(chapters.__path__)]
+_CHAPTERS.sort(key=lambda chapter: int(chapter.EXERCISES[0].number.partition(".")[0]))
 _EXERCISES = {kind.number: kind() for chapter in _CHAPTERS for kind in chapter.EXERCISES}
 
 
