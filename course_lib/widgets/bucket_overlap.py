@@ -8,7 +8,8 @@ from typing import Any
 import traitlets
 from matplotlib.figure import Figure
 
-from course_lib.costs.overlap import ALONE, CAPS, MACHINES, MIB, MODELS, TOGETHER, Overlap, simulate
+from course_lib.costs.overlap import ALONE, CAPS, MACHINES, MIB, MODELS, TOGETHER, Overlap
+from course_lib.costs.overlap import simulate_overlap as simulate
 from course_lib.widgets import overlap_picture
 from course_lib.widgets.base import BadParameter, Explorable, WholeNumber
 

@@ -10,12 +10,12 @@ import traitlets
 from matplotlib.figure import Figure
 
 from course_lib import facts
+from course_lib.costs.flops import UTILISATION
 from course_lib.costs.memory import PRECISIONS, USABLE, ZERO_STAGES, Memory
 from course_lib.pictures.palette import BLUE, MAGENTA, ORANGE, TEAL
 from course_lib.why_distribute import Run, plan_run
 from course_lib.widgets.base import BadParameter, Explorable, WholeNumber
 
-UTILISATION = 0.4
 COUNTS = [2**k for k in range(15)]  # what the slider offers; Python takes any number
 MODELS = [model.name for model in facts.MODELS if model.tokens]
 DEVICES = [device.name for device in facts.ACCELERATORS]

@@ -7,7 +7,9 @@ from typing import Any
 import traitlets
 from matplotlib.figure import Figure
 
-from course_lib.costs.stragglers import COMMUNICATES, COMPUTES, SCHEMES, SLOWLY, WAITS, WHO, Run, simulate
+from course_lib.costs.stragglers import COMMUNICATES, COMPUTES, SCHEMES, SLOWLY, WAITS, WHO
+from course_lib.costs.stragglers import StragglerRun as Run
+from course_lib.costs.stragglers import simulate_stragglers as simulate
 from course_lib.widgets import stragglers_picture
 from course_lib.widgets.base import BadParameter, Explorable, WholeNumber
 
