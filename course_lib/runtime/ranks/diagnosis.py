@@ -6,9 +6,8 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from course_lib.runtime.errors import Deadlock, LaunchTimeout, RankDied, RankFailed
+from course_lib.runtime.ranks.messages import Exited, Failed, Returned, Whereabouts
 from course_lib.runtime.ranks.places import Frame, readers_frame, story
-from course_lib.runtime.ranks.rank import Exited, Failed, Returned
-from course_lib.runtime.ranks.watcher import Whereabouts
 
 # rank -> its last answer, or what it came back with
 Sightings = Mapping[int, Whereabouts | Returned]

@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import sys
-from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import util as multiprocessing_util
 from multiprocessing.connection import Connection
@@ -20,60 +19,10 @@ import torch.distributed as dist
 
 from course_lib.runtime import context
 from course_lib.runtime.instruments import pending, recordings
-from course_lib.runtime.ranks.places import Frame, frames_of_traceback
+from course_lib.runtime.ranks.messages import Exited, Failed, Returned, Task
+from course_lib.runtime.ranks.places import frames_of_traceback
 from course_lib.runtime.ranks.processes import kill_own_children
 from course_lib.runtime.ranks.watcher import Watcher
-
-
-@dataclass(frozen=True)
-class Task:
-    """All that a rank is told."""
-
-    rank: int
-    world_size: int
-    backend: str
-    store: str  # path of the file through which the ranks find each other; the launch's other files begin like it
-    seed: int
-    threads: int
-    timeout_s: float
-    call: bytes  # cloudpickle of (fn, args, kwargs)
-
-    @property
-    def dump(self) -> str:
-        """Where the rank writes its stack on SIGUSR1, for when its interpreter is held and cannot answer."""
-        return f"{self.store}-dump-{self.rank}"
-
-    @property
-    def multiprocessing_folder(self) -> str:
-        """Where multiprocessing keeps its sockets."""
-        return f"{self.store}-mp"
-
-
-@dataclass(frozen=True)
-class Returned:
-    """The function came back; `payload` is the pickle of (result, logs), `counts` its calls as in Whereabouts."""
-
-    payload: bytes
-    counts: dict[tuple[str, tuple[int, ...]], int]
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The function raised. `frames` lead from the function to the place, outermost first."""
-
-    type_name: str
-    message: str
-    frames: tuple[Frame, ...]
-    exception: bytes | None  # its pickle, where it has one
-    in_communication: bool  # raised inside a communication call: perhaps only the echo of another rank's end
-
-
-@dataclass(frozen=True)
-class Exited:
-    """The function called sys.exit."""
-
-    code: Any
-    frames: tuple[Frame, ...]
 
 
 def main(connection: Connection) -> None:

@@ -14,11 +14,11 @@ import cloudpickle
 
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted, LaunchTimeout, RankDied, RankFailed
 from course_lib.runtime.ranks import diagnosis
+from course_lib.runtime.ranks.messages import ASK, DISMISS, Exited, Failed, Returned, Task, Whereabouts
 from course_lib.runtime.ranks.output import RankOutput
 from course_lib.runtime.ranks.places import Frame, frames_of_dump
-from course_lib.runtime.ranks.pools import ForkPool, RankProcess, WarmPool
-from course_lib.runtime.ranks.rank import Exited, Failed, Returned, Task
-from course_lib.runtime.ranks.watcher import ASK, DISMISS, Whereabouts
+from course_lib.runtime.ranks.pools import ForkPool, WarmPool
+from course_lib.runtime.ranks.rank_process import RankProcess
 from course_lib.runtime.results import Results
 
 _ASK_EVERY_S = 0.25
