@@ -120,7 +120,7 @@ def test_the_line_of_the_readers_code_is_named_and_the_traceback_is_the_readers_
     with pytest.raises(RankFailed) as caught:
         launch(outer, world_size=2)
     line = inner.__code__.co_firstlineno + 1
-    assert f"test_runtime_faults.py, line {line}" in str(caught.value)
+    assert f"test_faults.py, line {line}" in str(caught.value)
     assert "in outer" in str(caught.value) and "supervisor.py" not in str(caught.value)
 
 
