@@ -1,7 +1,6 @@
 """What the notebook and its ranks say to each other."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from course_lib.runtime.instruments import pending
 from course_lib.runtime.ranks.places import Frame
@@ -32,6 +31,9 @@ class Task:
         """Where multiprocessing keeps its sockets."""
         return f"{self.store}-mp"
 
+    def summary(self) -> str:
+        return f"rank {self.rank} of {self.world_size}, {self.backend}, call of {len(self.call):,} bytes"
+
 
 @dataclass(frozen=True)
 class Whereabouts:
@@ -49,6 +51,10 @@ class Whereabouts:
         same = (self.frames, self.counts) == (before.frames, before.counts)
         return same and abs(self.busy_s - before.busy_s) < cpu_share * (self.clock_s - before.clock_s)
 
+    def summary(self) -> str:
+        at = f"{self.frames[-1].file}:{self.frames[-1].line}" if self.frames else "nowhere"
+        return f"waits in {self.waits_in}, at {at}" if self.waits_in else f"at {at}"
+
 
 @dataclass(frozen=True)
 class Returned:
@@ -56,6 +62,9 @@ class Returned:
 
     payload: bytes
     counts: dict[tuple[str, tuple[int, ...]], int]
+
+    def summary(self) -> str:
+        return f"payload of {len(self.payload):,} bytes"
 
 
 @dataclass(frozen=True)
@@ -67,11 +76,18 @@ class Failed:
     frames: tuple[Frame, ...]
     exception: bytes | None  # its pickle, where it has one
     in_communication: bool  # raised inside a communication call: perhaps only the echo of another rank's end
+    members: tuple["Failed", ...] = ()  # of an exception group
+
+    def summary(self) -> str:
+        return f"{self.type_name}: {self.message}"
 
 
 @dataclass(frozen=True)
 class Exited:
     """The function called sys.exit."""
 
-    code: Any
+    code: int | str | None
     frames: tuple[Frame, ...]
+
+    def summary(self) -> str:
+        return f"exit code {self.code}"

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 
 from course_lib.runtime import context
+from course_lib.runtime.errors import LaunchInterrupted
 from course_lib.runtime.ranks import home
 from course_lib.runtime.ranks.home import PROJECT
 from course_lib.runtime.ranks.preload import PRELOAD
@@ -43,6 +44,7 @@ class WarmPool:
 
     def __init__(self) -> None:
         self.folder: str | None = None
+        self.hurried = threading.Event()  # the reader has interrupted the launch
         self._lock = threading.Lock()
         self._warm: dict[int, _Warm] = {}
         self._ranks: list[RankProcess] = []
@@ -77,19 +79,20 @@ class WarmPool:
                 process.stdin.write(key)
                 process.stdin.close()
                 started[rank] = process
-            for rank, connection in _accept(listener, started):
+            for rank, connection in _accept(listener, started, self.hurried):
                 self._warm[rank] = _Warm(started[rank], connection, f"\0course_lib {token} {rank}\0".encode())
 
     def processes(self, world_size: int, env: dict[str, str]) -> Iterator[RankProcess]:
+        self._ranks = []
         self.start(world_size)
         ours = home.describe(env, mark=self.folder)
-        self._ranks = []
         for rank in range(world_size):
             warm = self._warm[rank]
-            warm.connection.send(ours)
             streams = {"stdout": warm.process.stdout, "stderr": warm.process.stderr}
-            self._ranks.append(RankProcess(rank, warm.process.pid, warm.connection, streams, warm.end_of_output))
-            yield self._ranks[-1]
+            process = RankProcess(rank, warm.process.pid, warm.connection, streams, warm.end_of_output)
+            self._ranks.append(process)
+            process.send(ours)
+            yield process
 
     def exit_code(self, process: RankProcess) -> int | None:
         return self._warm[process.rank].process.poll()
@@ -103,14 +106,21 @@ class WarmPool:
         world_size = len(self._ranks)
         for process in self._ranks:
             warm = self._warm[process.rank]
-            if not (process.rank in dismissed and _is_ready(warm.connection, grace_s)):
+            if not (process.rank in dismissed and _is_ready(process, grace_s)):
                 kill_tree(warm.process.pid)
                 warm.process.wait()
                 del self._warm[process.rank]
         with self._lock:  # an interpreter being started in the background is no orphan
             kill_marked(self.folder, spare={warm.process.pid for warm in self._warm.values()})
         if len(self._warm) < world_size:  # while the reader reads the error
-            threading.Thread(target=self.start, args=(world_size,), daemon=True).start()
+            self.hurried.clear()
+            threading.Thread(target=self._start_ahead, args=(world_size,), daemon=True).start()
+
+    def _start_ahead(self, world_size: int) -> None:
+        try:
+            self.start(world_size)
+        except (RuntimeError, LaunchInterrupted):  # the next launch tries again, and tells
+            pass
 
     def release(self) -> None:
         """Close the connections of the interpreters that were replaced, once nobody reads from them any more."""
@@ -133,7 +143,8 @@ class WarmPool:
                 self.folder = None
 
 
-def _accept(listener: Listener, started: dict[int, subprocess.Popen]) -> Iterator[tuple[int, Connection]]:
+def _accept(listener: Listener, started: dict[int, subprocess.Popen],
+            hurried: threading.Event) -> Iterator[tuple[int, Connection]]:
     """The connections of the started interpreters, each with its rank; an error when one of them ends instead."""
     arrivals: queue.Queue = queue.Queue()
 
@@ -149,9 +160,12 @@ def _accept(listener: Listener, started: dict[int, subprocess.Popen]) -> Iterato
             rank, connection = arrivals.get(timeout=0.2)
         except queue.Empty:
             ended = [process for process in missing.values() if process.poll() is not None]
-            if ended or time.monotonic() > deadline:
+            if ended or hurried.is_set() or time.monotonic() > deadline:
                 for process in started.values():
                     kill_tree(process.pid)
+                    process.wait()
+                if hurried.is_set():
+                    raise LaunchInterrupted("interrupted; the interpreters for ranks had not started yet") from None
                 said = ended[0].stderr.read().decode(errors="replace")[-2000:] if ended else "no answer"
                 raise RuntimeError(f"an interpreter for ranks did not start:\n{said}") from None
             continue
@@ -159,10 +173,10 @@ def _accept(listener: Listener, started: dict[int, subprocess.Popen]) -> Iterato
         yield rank, connection
 
 
-def _is_ready(connection: Connection, within_s: float) -> bool:
+def _is_ready(process: RankProcess, within_s: float) -> bool:
     try:
-        while connection.poll(within_s):
-            if connection.recv() == "ready":  # before it may come an answer that nobody waits for any more
+        while process.connection.poll(within_s):
+            if process.receive() == "ready":  # before it may come an answer that nobody waits for any more
                 return True
     except (EOFError, OSError):
         pass
