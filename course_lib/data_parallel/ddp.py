@@ -16,12 +16,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
-from torch.utils._pytree import tree_leaves
 
 from course_lib.collectives.messages import member
 from course_lib.data_parallel import checks
 from course_lib.data_parallel.buckets import broadcast, make_buckets, used_by_nobody
 from course_lib.data_parallel.hooks import Hook, all_reduce_hook
+from course_lib.runtime.tensors import tensors_in
 
 
 class DistributedDataParallel(nn.Module):
@@ -55,8 +55,8 @@ class DistributedDataParallel(nn.Module):
         if self.module.training and self.synchronizing:
             broadcast(self.module.buffers(), self.member)
         outputs = self.module(*inputs, **named)
-        for output in tree_leaves(outputs):
-            if isinstance(output, Tensor) and output.grad_fn is not None:
+        for output in tensors_in(outputs):
+            if output.grad_fn is not None:
                 output.register_hook(self._backward_begins)
         return outputs
 

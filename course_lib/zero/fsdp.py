@@ -20,9 +20,10 @@ from torch.autograd import Variable
 from torch.utils._pytree import tree_map
 
 from course_lib.collectives.messages import member
+from course_lib.runtime.tensors import tensors_in
 from course_lib.zero import checks, full_state
 from course_lib.zero.norms import clip, total_norm
-from course_lib.zero.partition import cut_into_units, tensors_in
+from course_lib.zero.partition import cut_into_units
 from course_lib.zero.replicated import Replicated
 from course_lib.zero.units import Unit
 

@@ -22,8 +22,9 @@ from itertools import chain
 from torch import Tensor, nn
 
 from course_lib.runtime import record_memory
+from course_lib.runtime.tensors import tensors_in
 from course_lib.zero.memory import fill_buckets, held_bytes, padded
-from course_lib.zero.partition import blocks_and_the_whole, homes, innermost_around, tensors_in
+from course_lib.zero.partition import blocks_and_the_whole, homes, innermost_around
 
 FORWARD, LEFT, BACKWARD, GRADIENT = "forward", "left", "backward", "gradient"
 Added = Iterator[tuple[float, float]]  # bytes that a stage adds when an event happens, and from then to the next
