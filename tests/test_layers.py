@@ -12,7 +12,8 @@ LAYERS: list[tuple[str, set[str]]] = [
     ("facts", {"facts"}),
     ("pictures", {"pictures"}),
     ("bench", {"runtime", "reference"}),
-    ("floor", {"groups", "costs"}),
+    ("closed forms", {"costs"}),
+    ("floor", {"groups"}),
     ("chapters", {
         "why_distribute", "collectives", "data_parallel", "pipeline_parallel", "tensor_parallel", "zero",
         "sequence_parallel", "expert_parallel",

@@ -11,9 +11,8 @@
     measured.py     what a step on ranks took, in the form of a simulation
     split_backward.py  a backward pass in two parts, I and W
     mailbox.py      messages between stages; shared.py: parameters on two stages; delay.py: waiting like for a GPU
-    checks.py, agreement.py  what cannot work, said on every rank
+    checks.py       what cannot work, said on every rank
     simulate.py     when each action runs, given what it costs
-    formulas.py     what the papers say about idle time and memory
     published.py    published bubble rates, predicted from two fitted costs
     published_picture.py  the same, drawn
     picture.py      schedules drawn, also a measured step under its plan

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
+from course_lib.costs.activations import activation_bytes
+from course_lib.costs.checks import above_zero, at_least
+from course_lib.costs.flops import training_flops
+from course_lib.costs.memory import USABLE, Memory, precision_named, training_memory
+from course_lib.costs.money import DAY_S, dollars, kilowatt_hours, training_seconds
 from course_lib.facts import PUE_AVERAGE, SYSTEMS, Accelerator, Model, hourly_prices
-from course_lib.why_distribute.counting import above_zero, at_least, training_flops
-from course_lib.why_distribute.memory import Memory, activation_bytes, precision_named, training_memory
-from course_lib.why_distribute.money import DAY_S, dollars, kilowatt_hours, training_seconds
-
-USABLE = 0.9  # of a device's memory: the rest goes to the CUDA context, communication buffers and fragmentation
 
 
 @dataclass(frozen=True)

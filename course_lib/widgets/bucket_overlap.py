@@ -8,9 +8,9 @@ from typing import Any
 import traitlets
 from matplotlib.figure import Figure
 
+from course_lib.costs.overlap import ALONE, CAPS, MACHINES, MIB, MODELS, TOGETHER, Overlap, simulate
 from course_lib.widgets import overlap_picture
 from course_lib.widgets.base import BadParameter, Explorable, WholeNumber
-from course_lib.widgets.overlap_model import ALONE, CAPS, MACHINES, MIB, MODELS, TOGETHER, Overlap, simulate
 
 MIN_RANKS = 2
 RANKS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -19,7 +19,7 @@ RANKS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 class BucketOverlap(Explorable, script="bucket_overlap.js"):
     """One backward pass of `model` with buckets of at most `bucket_cap_mb` MiB (0: every gradient alone).
 
-    `model` is one of overlap_model.MODELS, `machine` of MACHINES; the widget's lists have them all.
+    `model` is one of costs.overlap.MODELS, `machine` of MACHINES; the widget's lists have them all.
     """
 
     bucket_cap_mb = WholeNumber(25, ALONE, TOGETHER).tag(sync=True, echo_update=False)

@@ -10,10 +10,9 @@ import traitlets
 from matplotlib.figure import Figure
 
 from course_lib import facts
+from course_lib.costs.memory import PRECISIONS, USABLE, ZERO_STAGES, Memory
 from course_lib.pictures.palette import BLUE, MAGENTA, ORANGE, TEAL
-from course_lib.why_distribute import PRECISIONS, Memory, Run, plan_run
-from course_lib.why_distribute.memory import ZERO_STAGES
-from course_lib.why_distribute.plan import USABLE
+from course_lib.why_distribute import Run, plan_run
 from course_lib.widgets.base import BadParameter, Explorable, WholeNumber
 
 UTILISATION = 0.4
@@ -132,7 +131,7 @@ def frame(shown: Outlook) -> dict[str, Any]:
     """What the browser draws: widths are shares of the scale, which it cuts at 1."""
     bars = []
     for name, needed in zip(STAGE_NAMES, shown.by_stage, strict=True):
-        parts = [[kind, value / shown.scale, COLOURS[kind]] for kind, value in needed.by_kind().items()]
+        parts = [[kind, value / shown.scale, COLOURS[kind]] for kind, value in zip(COLOURS, needed.by_kind().values())]
         bars.append({"name": name, "parts": parts, "total": gigabytes(needed.total),
                      "fits": needed.total <= USABLE * shown.there, "cut": needed.total > shown.scale})
     return {

@@ -18,7 +18,7 @@ def draw(shown: Outlook) -> Figure:
     axes = figure.subplots()
     for row, needed in enumerate(shown.by_stage):
         left = 0.0
-        for kind, value in needed.by_kind().items():
+        for kind, value in zip(COLOURS, needed.by_kind().values()):
             axes.barh(row, value / 1e9, left=left / 1e9, height=0.62, color=COLOURS[kind], edgecolor="white", lw=0.5)
             left += value
         end = min(left, shown.scale) / 1e9

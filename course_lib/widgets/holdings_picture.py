@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from course_lib.collectives.holdings import Holdings
 from course_lib.pictures.figures import to_png
 from course_lib.widgets.cells_picture import QUIET, CellStyle, canvas, draw_grid, key_to_cells, rank_names
-from course_lib.widgets.holdings import Holdings
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,9 +7,9 @@ from typing import Any
 import traitlets
 from matplotlib.figure import Figure
 
+from course_lib.costs.stragglers import COMMUNICATES, COMPUTES, SCHEMES, SLOWLY, WAITS, WHO, Run, simulate
 from course_lib.widgets import stragglers_picture
 from course_lib.widgets.base import BadParameter, Explorable, WholeNumber
-from course_lib.widgets.straggler_model import COMMUNICATES, COMPUTES, SCHEMES, SLOWLY, WAITS, WHO, Run, simulate
 
 NUM_RANKS, STEP_S, SYNC = 4, 0.1, 0.25  # an ordinary step computes for 100 ms and communicates for a quarter of that
 HORIZON = 24  # ordinary steps that the timeline shows

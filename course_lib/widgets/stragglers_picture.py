@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from course_lib.costs.stragglers import COMMUNICATES, COMPUTES, SLOWLY
 from course_lib.pictures.palette import BLUE, GREY, INK, ORANGE, RED, YELLOW
 from course_lib.widgets.cells_picture import QUIET, Boxes, canvas
-from course_lib.widgets.straggler_model import COMMUNICATES, COMPUTES, SLOWLY
 
 WIDTH, HEIGHT = 9.0, 4.15  # inches
 LEFT, RIGHT = 0.75, 8.05

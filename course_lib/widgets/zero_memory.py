@@ -12,15 +12,14 @@ import traitlets
 from matplotlib.figure import Figure
 
 from course_lib import facts
+from course_lib.costs.memory import STAGE_NAMES, USABLE, Memory, device_memory
 from course_lib.pictures.palette import BLUE, GREY, ORANGE, TEAL
-from course_lib.why_distribute.plan import USABLE
 from course_lib.widgets.base import BadParameter, Explorable, WholeNumber
 from course_lib.widgets.fits_or_not import gigabytes
-from course_lib.zero.memory import STAGE_NAMES, Memory, device_memory
 
 COUNTS = [2**k for k in range(13)]  # what the slider offers; Python takes any number
 MODELS = [model.name for model in facts.MODELS]
-RECIPES: dict[str, tuple[str, str, bool]] = {  # -> precision and optimiser of zero.memory, offload
+RECIPES: dict[str, tuple[str, str, bool]] = {  # -> precision and optimiser of costs.memory, offload
     "bf16 over fp32 master, Adam": ("mixed", "adam", False),
     "bf16 over fp32 master, Adam on the host": ("mixed", "adam", True),
     "bf16 over fp32 master, SGD with momentum": ("mixed", "sgd with momentum", False),
@@ -30,6 +29,7 @@ RECIPES: dict[str, tuple[str, str, bool]] = {  # -> precision and optimiser of z
     "bf16 alone, Adam": ("pure 16-bit", "adam", False),
 }
 COLOURS = {"parameters": BLUE, "gradients": ORANGE, "optimizer state": TEAL, "on the host": GREY}
+ON_DEVICE = [kind for kind in COLOURS if kind != "on the host"]
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def need(model: str, num_devices: int, stage: int, recipe: str) -> Need:
 def frame(shown: Need) -> dict[str, Any]:
     """What the browser draws: widths are shares of the scale, which it cuts at 1."""
     scale, needed = shown.scale, shown.needed
-    parts = [[kind, value / scale, COLOURS[kind]] for kind, value in zip(COLOURS, needed.by_kind().values())]
+    parts = [[kind, value / scale, COLOURS[kind]] for kind, value in zip(ON_DEVICE, needed.by_kind().values())]
     return {
         "parts": parts,
         "total": gigabytes(needed.total),

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.collectives.messages import Member
-from course_lib.zero.exchange import start_all_gather
+from course_lib.groups.exchange import start_all_gather
+from course_lib.groups.membership import Member
 
 if TYPE_CHECKING:
     from course_lib.zero.optimizer import ZeroOptimizer

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from course_lib.collectives.messages import Member
-from course_lib.zero.exchange import is_missing, mark_missing, take_gradient
+from course_lib.costs.sharding import shard_size
+from course_lib.groups.gradients import is_missing, mark_missing, write_gradient
+from course_lib.groups.membership import Member
+from course_lib.groups.packing import cut_tensors, unpack
 from course_lib.zero.host import host_tensor
-from course_lib.zero.memory import shard_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ class FlatBucket:
 
     def views(self, flat: Tensor) -> dict[nn.Parameter, Tensor]:
         """The part of `flat` (n S,) that belongs to each parameter, in its shape."""
-        return {p: flat[start:start + p.numel()].view(p.shape) for p, start in self.starts.items()}
+        return dict(zip(self.parameters, unpack(flat, [parameter.shape for parameter in self.parameters])))
 
     def new_block(self) -> Tensor:
         """(S,) where, and in the dtype in which, the optimiser steps."""
@@ -98,7 +99,7 @@ class FlatBucket:
         """Move the gradient of `parameter` in, and return its part."""
         if self.gradient is None:
             self.open()
-        take_gradient(parameter.grad, self.parts[parameter])
+        write_gradient(parameter.grad, self.parts[parameter])
         self.missing.discard(parameter)
         return self.parts[parameter]
 
@@ -137,13 +138,5 @@ class FlatBucket:
 
 def make_buckets(parameters: Sequence[nn.Parameter], cap_bytes: float, me: Member, offload: bool) -> list[FlatBucket]:
     """In reverse, as backward finds them; of one dtype and device, at most `cap_bytes` unless one alone has more."""
-    filled: list[list[nn.Parameter]] = []
-    filling: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
-    for parameter in reversed(parameters):
-        kind = (parameter.dtype, parameter.device)
-        held = sum(p.numel() * p.element_size() for p in filling.get(kind, []))
-        if kind not in filling or held + parameter.numel() * parameter.element_size() > cap_bytes:
-            filling[kind] = []
-            filled.append(filling[kind])
-        filling[kind].append(parameter)
-    return [FlatBucket(index, content, me, offload) for index, content in enumerate(filled)]
+    messages = cut_tensors(parameters[::-1], cap_bytes)
+    return [FlatBucket(index, content, me, offload) for index, content in enumerate(messages)]

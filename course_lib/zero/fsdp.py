@@ -19,7 +19,10 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.utils._pytree import tree_map
 
-from course_lib.collectives.messages import member
+from course_lib.groups.agreement import require_same
+from course_lib.groups.membership import member
+from course_lib.groups.packing import broadcast
+from course_lib.groups.tensors import describe
 from course_lib.runtime.tensors import tensors_in
 from course_lib.zero import checks, full_state
 from course_lib.zero.norms import clip, total_norm
@@ -58,9 +61,10 @@ class FullyShardedDataParallel(nn.Module):
         checks.require_shardable(module, should_shard, compute_dtype, prefetch, FullyShardedDataParallel)
         self.module, self.member = module, member(group)
         self.compute_dtype, self.reshard_after_forward, self.prefetch = compute_dtype, reshard_after_forward, prefetch
-        checks.require_same_everywhere([(tensor, name) for name, tensor in (*module.named_parameters(),
-                                                                            *module.named_buffers())], self.member)
-        checks.broadcast([*module.parameters(), *module.buffers()], self.member)
+        lines = [f"{name} {describe(tensor, tensor.device.type)}, requires_grad={tensor.requires_grad}"
+                 for name, tensor in (*module.named_parameters(), *module.named_buffers())]
+        require_same(lines, self.member, "modules", "the same parameters and buffers")
+        broadcast([*module.parameters(), *module.buffers()], self.member)
         self.units, rest = cut_into_units(module, should_shard, self.member, compute_dtype, offload)
         self.replicated = Replicated(rest, self.member)
         self.forward_order: list[Unit] = list(self.units)  # a guess until a forward pass has shown it
@@ -95,7 +99,7 @@ class FullyShardedDataParallel(nn.Module):
                 unit.free()
         self.entered, self.left = [], []
         if self.module.training:
-            checks.broadcast(list(self.module.buffers()), self.member)
+            broadcast(self.module.buffers(), self.member)
 
     def _end_of_forward(self, outputs: Any) -> None:
         self.forward_order = list(self.entered) or self.forward_order

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.collectives.messages import Member
+from course_lib.groups.exchange import start_all_gather
+from course_lib.groups.membership import Member
 from course_lib.zero.consolidate import numbered, packed_groups
-from course_lib.zero.exchange import start_all_gather
 from course_lib.zero.units import ShardedParameter
 
 if TYPE_CHECKING:

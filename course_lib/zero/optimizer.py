@@ -17,9 +17,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
 
-from course_lib.collectives.messages import member
+from course_lib.groups.agreement import require_same
+from course_lib.groups.exchange import start_all_gather, start_reduce_scatter
+from course_lib.groups.gradients import require_dense, require_first
+from course_lib.groups.membership import member
+from course_lib.groups.tensors import describe
 from course_lib.zero import checks, consolidate
-from course_lib.zero.exchange import start_all_gather, start_reduce_scatter
 from course_lib.zero.flat import FlatBucket, Piece, make_buckets
 from course_lib.zero.norms import clip, total_norm
 
@@ -47,8 +50,10 @@ class ZeroOptimizer(torch.optim.Optimizer):
         trained = [p for p in everything if p.requires_grad and p.numel()]
         self.frozen = [p for p in everything if p.numel() and not p.requires_grad]
         checks.require_trainable(everything, trained)
-        checks.require_same_everywhere([(p, number, bucket_cap_mb) for number, options in enumerate(self.param_groups)
-                                        for p in options["params"]], self.member)
+        lines = [f"number {number} {describe(p, p.device.type)}, requires_grad={p.requires_grad}, group {group_number}"
+                 for number, (p, group_number) in enumerate((p, index) for index, options in
+                                                            enumerate(self.param_groups) for p in options["params"])]
+        require_same([*lines, f"bucket_cap_mb={bucket_cap_mb}"], self.member, "parameters", "the same ones and options")
         self.buckets = make_buckets(trained, bucket_cap_mb * 2**20, self.member, offload)
         self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters}
         self._broadcast()
@@ -112,7 +117,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def _gradient_is_there(self, parameter: nn.Parameter) -> None:
         """Autograd calls this when a parameter's .grad is complete, and goes on to the parameters before it."""
-        checks.require_dense(parameter)
+        require_dense(parameter, f"a parameter of shape {list(parameter.shape)}")
         bucket = self.bucket_of[parameter]
         if self.stage == 1:
             if parameter.grad is not bucket.parts.get(parameter):  # otherwise it was added to in place
@@ -126,7 +131,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
                 checks.complain_about_missing_zero_grad()
             self.in_backward, self.averaged = True, False
             Variable._execution_engine.queue_callback(self._backward_ends)
-        checks.require_first(parameter, bucket)
+        require_first(parameter, f"a parameter of shape {list(parameter.shape)}", bucket)
         bucket.take(parameter)
         parameter.grad = None
         while self.sent < len(self.buckets) and not self.buckets[self.sent].missing:
@@ -144,7 +149,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self.sent += 1
         bucket.mark_missing()
         self.underway.append((bucket, start_reduce_scatter(bucket.gradient, self.member, bucket.index,
-                                                          blocks_ahead=self.member.n - 1)))
+                                                          blocks_ahead=None)))
         if len(self.underway) > 1:
             self._finish_a_bucket()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from course_lib.collectives.messages import Member
+from course_lib.groups.membership import Member
 from course_lib.zero import checks
 from course_lib.zero.units import Home, Shards, Unit
 

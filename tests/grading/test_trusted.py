@@ -1,6 +1,6 @@
 """TrustedGrade and honest students: right answers keep their marks however they look; others hear why they have none.
 
-What dishonest ones try is in test_grading_cheats.py.
+What dishonest ones try is in test_cheats.py.
 """
 
 import os
@@ -241,11 +241,11 @@ def test_the_systems_count_of_a_ring_is_within_one_percent_of_the_formula(mode):
     n, M = trial.world_size, 4 * trial.inputs[0][0].numel()
     with IsolatedWorker(sandbox.choose(mode), LIMITS) as worker:
         worker.prepare(exercise, [{"source": ONE_MORE, "name": "ring", "own": True}])
-        over_budget = exercise.judge(trial, *worker.trial(trial))
+        over_budget = exercise.judge(trial, *worker.trial(trial)).cause
         worker.prepare(exercise, [{"source": RING, "name": "ring", "own": True}])
         answers, traffic = worker.trial(trial)
     assert "over budget" in over_budget
-    assert exercise.judge(trial, answers, traffic) is None
+    assert exercise.judge(trial, answers, traffic).cause is None
     assert not traffic.exact
     for rank in range(n):
         assert traffic.sent[rank][(rank + 1) % n] == pytest.approx((n - 1) / n * M, rel=0.01)

@@ -296,7 +296,7 @@ def test_what_cannot_work_is_said_on_every_rank_and_nobody_hangs():
         "no_schedule": "expected a Schedule, such as one_f_one_b(p, m)",
         "three_ranks": "'1F1B' is for 3 ranks: expected 2",
         "two_modules_on_rank_1": "2 stage modules given: expected 1 on rank 1, for stage 1",
-        "other_m": "rank 0 has '1F1B' with 2 micro-batches; rank 1 has '1F1B' with 4",
+        "other_m": "place 0 has '1F1B' with 2 micro-batches, place 1 has '1F1B' with 4",
         "no_loss": "expected a function of (outputs, targets)",
         "bad_delay": "expected seconds by kind of action",
         "negative_delay": "delay['F']=[0.1, -1]: expected seconds of 0 or more",
@@ -317,7 +317,7 @@ def test_a_step_that_is_refused_leaves_the_gradients_of_earlier_ones():
         return said, all(map(torch.equal, before, (parameter.grad for parameter in pipeline.parameters())))
 
     for said, unchanged in launch(body, world_size=2):
-        assert "rank 1 of the pipeline: targets has 3 rows" in said and unchanged
+        assert "at place 1 of the group: targets has 3 rows" in said and unchanged
 
 
 def test_outputs_and_losses_of_the_wrong_kind_are_named():

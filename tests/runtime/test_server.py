@@ -15,7 +15,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks.traces import alive
 from course_lib.runtime import LaunchError, LaunchTimeout, RankFailed, launch, launcher
 from course_lib.runtime.errors import LaunchInterrupted
 from course_lib.runtime.ranks import fork_pool
@@ -23,6 +22,7 @@ from course_lib.runtime.ranks.fork_pool import ForkPool
 from course_lib.runtime.ranks.messages import Task
 from course_lib.runtime.ranks.rank_process import RankProcess
 from course_lib.runtime.ranks.supervisor import Supervisor
+from tests.faults.traces import alive
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only there ranks are forked")

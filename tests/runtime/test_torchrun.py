@@ -24,7 +24,8 @@ import atexit, json, os, pathlib, sys
 
 def last_of_all():
     names = [file.read_text() for file in pathlib.Path("/proc/self/task").glob("*/comm")]  # none but on Linux
-    print("threads of gloo at the end:", sum("gloo" in name for name in names))
+    line = f"threads of gloo at the end: {sum('gloo' in name for name in names)}\\n"
+    os.write(1, line.encode())  # in one piece: four ranks share the stream
 
 atexit.register(last_of_all)  # what is registered first runs last
 import torch

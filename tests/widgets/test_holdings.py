@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 
 from course_lib.collectives import pairwise_all_to_all, ring_all_reduce, ring_reduce_scatter
+from course_lib.collectives.holdings import Share
 from course_lib.runtime import launch
 from course_lib.widgets import Holdings, HoldingsPicture, labelled, who_holds_what
-from course_lib.widgets.holdings import Share
 from tests.widgets.pictures import size_and_colours
 
 

@@ -6,11 +6,11 @@ import math
 import pytest
 
 from course_lib.collectives import Link, collective_time
+from course_lib.costs.overlap import CAPS, MACHINES, MIB, MODELS, Piece, simulate
 from course_lib.pictures.figures import to_png
 from course_lib.widgets import BucketOverlap
 from course_lib.widgets.base import BadParameter
 from course_lib.widgets.bucket_overlap import percent, seconds, ticks
-from course_lib.widgets.overlap_model import CAPS, MACHINES, MIB, MODELS, Piece, simulate
 from tests.widgets.pictures import size_and_colours
 
 NO_LATENCY = Link(0.0, 1e-9)

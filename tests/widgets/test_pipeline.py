@@ -6,11 +6,11 @@ from fractions import Fraction
 
 import pytest
 
+from course_lib.costs import bubbles
 from course_lib.pictures.figures import to_png
 from course_lib.pipeline_parallel import (
     Action,
     Schedule,
-    formulas,
     gpipe,
     interleaved_1f1b,
     measured_under_plan,
@@ -38,10 +38,10 @@ def test_what_is_shown_is_the_published_schedule_and_can_run(order):
 @pytest.mark.parametrize("p, m", [(2, 4), (4, 8), (8, 16)])
 def test_the_idle_shares_are_the_formulas_whatever_v_divides_the_layers_into(p, m):
     idle = {name: share for name, share, _ in all_orders(p, m, 2, None, (1, 1, 1))}
-    assert idle["naive"] == formulas.naive_bubble(p)
-    assert idle["GPipe"] == idle["1F1B"] == formulas.bubble_of_total(p, m)
-    assert idle["interleaved 1F1B"] == formulas.bubble_of_total(p, m, 2)
-    assert idle["ZB-H1"] == formulas.zb_h1_bubble(p, m)
+    assert idle["naive"] == bubbles.naive_bubble(p)
+    assert idle["GPipe"] == idle["1F1B"] == bubbles.bubble_of_total(p, m)
+    assert idle["interleaved 1F1B"] == bubbles.bubble_of_total(p, m, 2)
+    assert idle["ZB-H1"] == bubbles.zb_h1_bubble(p, m)
     assert idle["ZB-V"] < idle["ZB-H2"] < idle["1F1B"]
 
 

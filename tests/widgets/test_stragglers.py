@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from course_lib.costs.stragglers import SLOW_RANK, WAITS, WHO, simulate
 from course_lib.pictures.figures import to_png
 from course_lib.widgets import Stragglers
 from course_lib.widgets.base import BadParameter
-from course_lib.widgets.straggler_model import SLOW_RANK, WAITS, WHO, simulate
 from tests.widgets.pictures import size_and_colours
 
 ALWAYS, RANDOM = WHO

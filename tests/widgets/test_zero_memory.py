@@ -9,7 +9,7 @@ from course_lib.pictures.figures import to_png
 from course_lib.widgets import ZeroMemory
 from course_lib.widgets.base import BadParameter
 from course_lib.widgets.zero_memory import MODELS, RECIPES, USABLE, frame, memory, need
-from course_lib.zero.memory import PAPER_TABLE_1, device_memory
+from course_lib.zero import PAPER_TABLE_1, device_memory
 from tests.widgets.pictures import size_and_colours
 
 MIXED, OFFLOADED = list(RECIPES)[:2]

@@ -1,13 +1,14 @@
-"""The two halves of an all-reduce, begun now and finished later, so that something else can happen in between.
+"""Collectives begun now and finished later, so that something else can happen in between.
 
     n ranks, r this one      flat (n S,): one block of S numbers for each rank      M its bytes
 
-reduce-scatter   everyone sends block j straight to rank j, and adds up what arrives for its own block
-all-gather       everyone sends its own block to all others
+start_gather           everyone's tensor, where it is small: one all-gather of the backend's
+start_reduce_scatter   everyone sends block j straight to rank j, and adds up what arrives for its own block
+start_all_gather       everyone sends its own block to all others
 
-Both send (n-1)/n M, as chapter 2's rings do, but no message waits for another one: all of them can be under way while
-backward computes, and nothing has to be done before the end but waiting. What arrives in 16 bits is added in 32.
-NCCL has its own way to do both in the background, which is taken there.
+The last two are the halves of an all-reduce. Both send (n-1)/n M, as chapter 2's rings do, but no message waits for
+another one: all of them can be under way while backward computes, and nothing has to be done before the end but
+waiting. What arrives in 16 bits is added in 32. NCCL has its own way to do both in the background, taken there.
 """
 
 from collections.abc import Callable
@@ -16,22 +17,33 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.collectives.messages import Member
+from course_lib.groups.membership import Group, Member, member
 
 # torch 2.13 has new names for the same two functions
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-def start_all_gather(flat: Tensor, me: Member, tag: int) -> Callable[[], None]:
+def start_gather(mine: Tensor, group: Group = None) -> Callable[[], list[Tensor]]:
+    """Begin to gather every rank's tensor, all shaped like `mine`. The function returned waits, and gives them."""
+    me = member(group)
+    if me.n == 1:
+        return lambda: [mine]
+    everyones = [torch.empty_like(mine) for _ in range(me.n)]
+    work = dist.all_gather(everyones, mine, group=me.group, async_op=True)
+    return lambda: (work.wait(), everyones)[1]
+
+
+def start_all_gather(flat: Tensor, group: Group, tag: int) -> Callable[[], None]:
     """Begin to fill `flat` (n S,), in which block r is there already. The function returned waits until it is full.
 
     `tag` keeps exchanges apart that are under way at the same time: the same on all ranks, one at a time each.
     """
+    me = member(group)
     blocks = flat.chunk(me.n)
     if me.n == 1 or not flat.numel():
         return lambda: None
-    if dist.get_backend(me.group) != "gloo":
+    if not me.is_gloo:
         work = _all_gather(flat, blocks[me.r].clone(), group=me.group, async_op=True)
         return lambda: (work.wait(), None)[1]
     on_host = [block if block.is_cpu else torch.empty_like(block, device="cpu") for block in blocks]
@@ -52,18 +64,20 @@ def start_all_gather(flat: Tensor, me: Member, tag: int) -> Callable[[], None]:
     return finish
 
 
-def start_reduce_scatter(flat: Tensor, me: Member, tag: int, blocks_ahead: int = 1) -> Callable[[Tensor], None]:
+def start_reduce_scatter(flat: Tensor, group: Group, tag: int, blocks_ahead: int | None = None
+                         ) -> Callable[[Tensor], None]:
     """Begin to average block r of `flat` (n S,) over the ranks. `flat` is ours until the end, and its block r changes.
 
     The function returned waits, and writes the average into its argument, a tensor (S,) of the dtype to add in, which
-    may be block r itself. blocks_ahead: of others' blocks that have memory before somebody waits for them; only those
-    can arrive while something else happens.
+    may be block r itself. blocks_ahead: of others' blocks that have memory before somebody waits for them (None: all);
+    only those can arrive while something else happens.
     """
+    me = member(group)
     blocks = flat.chunk(me.n)
     mine = blocks[me.r]
     if me.n == 1 or not flat.numel():
         return lambda out: (out.copy_(mine), None)[1]
-    if dist.get_backend(me.group) != "gloo":
+    if not me.is_gloo:
         average = torch.empty_like(mine)
         work = _reduce_scatter(average, flat, op=dist.ReduceOp.AVG, group=me.group, async_op=True)
         return lambda out: (work.wait(), out.copy_(average), None)[2]
@@ -89,7 +103,7 @@ def start_reduce_scatter(flat: Tensor, me: Member, tag: int, blocks_ahead: int =
         for work in sends:
             work.wait()
 
-    for _ in range(blocks_ahead):
+    for _ in range(me.n - 1 if blocks_ahead is None else blocks_ahead):
         receive_another()
     return finish
 
@@ -97,27 +111,3 @@ def start_reduce_scatter(flat: Tensor, me: Member, tag: int, blocks_ahead: int =
 def others(me: Member) -> list[int]:
     """All places but this one, beginning at the right neighbour: not all of them begin with place 0."""
     return [(me.r + step) % me.n for step in range(1, me.n)]
-
-
-# A gradient that is not there
-
-def mark_missing(part: Tensor) -> None:
-    """Minus zeros: "no gradient here". Whatever is added to them wins, and only minus zeros add up to minus zeros."""
-    part.fill_(-0.0)
-
-
-def take_gradient(gradient: Tensor, part: Tensor) -> None:
-    """Copy `gradient` into `part`, every minus zero as a zero: one pass over it, like any copy."""
-    torch.add(gradient, 0.0, out=part)
-
-
-def is_missing(part: Tensor) -> bool:
-    """Whether no rank had this gradient. AdamW must leave such a parameter alone, and decay one with zeros.
-
-    Every owner of a piece can say so by itself, without a further message.
-    """
-    return bool(part.numel()) and begins_missing(part[:1]) and begins_missing(part)
-
-
-def begins_missing(part: Tensor) -> bool:
-    return bool(((part == 0) & part.signbit()).all())

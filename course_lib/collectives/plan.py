@@ -1,6 +1,6 @@
 """A collective as a plan: its messages step by step, what every rank holds in between, and what it costs.
 
-    M  the whole message, as in collectives.cost: what all_reduce, broadcast and reduce handle, the full output of
+    M  the whole message, as in costs.links: what all_reduce, broadcast and reduce handle, the full output of
        all_gather and gather, the full input of reduce_scatter, scatter and all_to_all. Sizes are in units of M.
 
 A broadcast, a gather and a scatter have rank 0 as their root. The bounds are those of the busiest rank: what it must
@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
 
-from course_lib.widgets.collective_messages import MESSAGES, NUM_NODES, Message, Step, largest_power_of_two
-from course_lib.widgets.holdings import Cell, Holdings, Share, who
+from course_lib.collectives.holdings import Cell, Holdings, Share, who
+from course_lib.collectives.steps import MESSAGES, NUM_NODES, Message, Step
+from course_lib.costs.links import largest_power_of_two
 
 Grid = list[list[Cell]]
 Amounts = tuple[Fraction, ...]  # of each rank, in units of M

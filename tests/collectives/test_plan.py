@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 
 from course_lib import collectives
-from course_lib.collectives.messages import Member
+from course_lib.collectives.holdings import Holdings, cell_of, labelled
+from course_lib.collectives.plan import BOUNDS, plan, times
+from course_lib.collectives.steps import MESSAGES, NUM_NODES
+from course_lib.groups.membership import Member
 from course_lib.runtime import launch, record_communication
-from course_lib.widgets.collective_messages import MESSAGES, NUM_NODES
-from course_lib.widgets.collective_plan import BOUNDS, plan, times
-from course_lib.widgets.holdings import Holdings, cell_of, labelled
 
 
 def plans(num_ranks):
@@ -150,7 +150,7 @@ def test_bytes_and_steps_are_the_closed_forms(n):
 def test_plans_have_the_latency_and_the_bytes_that_collective_time_charges(n):
     steps, bytes_moved = collectives.Link(1.0, 0.0), collectives.Link(0.0, 1.0)
     for shown in plans(n):
-        if shown.algorithm != "hierarchical":  # a sum of three in collectives.cost
+        if shown.algorithm != "hierarchical":  # a sum of three in costs.links
             assert shown.num_steps == collectives.collective_time(shown.op, shown.algorithm, 1.0, n, steps)
             along = sum(max((shown.message_size(m) for m in step.messages), default=0) for step in shown.steps)
             charged = collectives.collective_time(shown.op, shown.algorithm, 1.0, n, bytes_moved)

@@ -15,16 +15,11 @@ by event (`watch`); `step_peak` goes through the same events and counts what a s
 That is all that ZeroOptimizer and FullyShardedDataParallel allocate while they take a step.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from torch import Tensor, nn
-
-from course_lib.runtime import record_memory
-from course_lib.runtime.tensors import tensors_in
-from course_lib.zero.memory import fill_buckets, held_bytes, padded
-from course_lib.zero.partition import blocks_and_the_whole, homes, innermost_around
+from course_lib.costs.sharding import fill_buckets, held_bytes, padded
 
 FORWARD, LEFT, BACKWARD, GRADIENT = "forward", "left", "backward", "gradient"
 Added = Iterator[tuple[float, float]]  # bytes that a stage adds when an event happens, and from then to the next
@@ -55,62 +50,17 @@ class Watched:
     bytes_per_number: int
 
 
-def watch(model: nn.Module, run: Callable[[], Tensor]) -> Watched:
-    """See what `run`, which returns the loss of `model`, and the loss's backward() need in memory, in one process.
-
-    All parameters are of one dtype and trained (ValueError otherwise). Units are those of FullyShardedDataParallel.
-    """
-    parameters = list(model.parameters())
-    if len({p.dtype for p in parameters}) != 1 or not all(p.requires_grad for p in parameters):
-        raise ValueError("watch(model, ...): expected parameters of one dtype, all trained; got "
-                         f"{sorted({str(p.dtype) for p in parameters})} and "
-                         f"{sum(not p.requires_grad for p in parameters)} that need no gradient")
-    names = blocks_and_the_whole(model)
-    unit_of = {p: innermost_around([name for name, _ in where], names) for p, where in homes(model).items()}
-    places = {p: place for place, p in enumerate(parameters)}
-    seen: list[tuple[int, str, str, int | None]] = []  # (changes of memory so far, kind, unit, parameter)
-
-    def note(kind: str, unit: str, parameter: nn.Parameter | None = None) -> None:
-        seen.append((len(log.over_time()) - 1, kind, unit, places.get(parameter)))
-
-    def left(unit: str, outputs: Tensor) -> None:
-        note(LEFT, unit)
-        for tensor in tensors_in(outputs):
-            if tensor.requires_grad:
-                tensor.register_hook(lambda _: note(BACKWARD, unit))
-
-    handles = [p.register_post_accumulate_grad_hook(lambda p: note(GRADIENT, unit_of[p], p)) for p in parameters]
-    for unit in sorted(names):
-        module = model.get_submodule(unit)
-        handles += [module.register_forward_pre_hook(lambda *_, unit=unit: note(FORWARD, unit)),
-                    module.register_forward_hook(lambda _, __, outputs, unit=unit: left(unit, outputs))]
-    try:
-        with record_memory(model=model) as log:
-            run().backward()
-    finally:
-        for handle in handles:
-            handle.remove()
-    besides = [everything - of_model for everything, of_model in zip(log.over_time(), log.over_time("parameters"))]
-    finished, events = 0, []
-    for (first, kind, unit, place), (last, *_) in zip(seen, [*seen[1:], (len(besides) - 1,)]):
-        at_first = besides[first] - finished
-        finished += parameters[place].nbytes if kind == GRADIENT else 0
-        events.append(Event(kind, unit, place, at_first, max(besides[first:last + 1]) - finished))
-    return Watched(tuple(events), tuple(p.numel() for p in parameters), tuple(unit_of[p] for p in parameters),
-                   parameters[0].element_size())
-
-
-def step_peak(seen: Watched, num_devices: int, stage: int, rank: int = 0, bucket: float = 25 << 20,
-              prefetch: int = 1, moments: int = 2) -> int:
+def step_peak(seen: Watched, num_devices: int, stage: int, rank: int = 0, bucket_bytes: float = 25 << 20,
+              prefetch: int = 1, num_moments: int = 2) -> int:
     """The most bytes that `rank` holds in a step like the one `seen`, with the optimiser's state there from the start.
 
-    `bucket`: bytes, for stages 0 to 2; `prefetch`: units, for stage 3; `moments`: of the optimiser, as in held_bytes.
+    `bucket_bytes`: for stages 0 to 2; `prefetch`: units, for stage 3; `num_moments`: as in held_bytes.
     """
-    states = held_bytes(seen.sizes, num_devices, stage, rank, bucket, seen.bytes_per_number, moments)
+    states = held_bytes(seen.sizes, num_devices, stage, rank, bucket_bytes, seen.bytes_per_number, num_moments)
     if stage == 3:
         added = units_at_work(seen, num_devices, prefetch)
     else:
-        added = (buckets_begun if stage < 2 else buckets_under_way)(seen, num_devices, bucket)
+        added = (buckets_begun if stage < 2 else buckets_under_way)(seen, num_devices, bucket_bytes)
     most = max(max(event.at_first + at_first, event.most + then)
                for event, (at_first, then) in zip(seen.events, added))
     return round(states.parameters + states.optimizer_state + most)

@@ -1,22 +1,18 @@
-"""Parameters and FLOPs, counted from a shape.
+"""Parameters and FLOPs, counted from a shape, and which share of a device's peak they reach.
 
     N  parameters     D  training tokens     l  layers       h  hidden size     a  heads     d  head size
     f  MLP width      V  vocabulary          s  tokens in a row       B  rows in a batch
 
 A multiplication and an addition are two FLOPs. Attention is counted in full, s x s, as papers count it: an
-implementation that skips what the causal mask hides does half of that part. Sources: Kaplan et al. 2020 (6ND);
+implementation that skips what the causal mask hides does half of that part.
+
+MFU counts the FLOPs that the model needs; HFU also those that were done twice to save memory. A run with full
+recomputation has an HFU of about 4/3 of its MFU. Sources: Kaplan et al. 2020 (6ND);
 Narayanan et al. 2021, SC'21, equation 3; Chowdhery et al. 2022, appendix B.
 """
 
+from course_lib.costs.checks import above_zero, at_least
 from course_lib.facts import Shape
-from course_lib.reference import GPTConfig
-
-
-def shape_of(config: GPTConfig) -> Shape:
-    """The shape of the course's small GPT."""
-    return Shape(config.num_layers, config.hidden_size, config.num_heads, config.num_heads, 4 * config.hidden_size,
-                 config.vocab_size, config.sequence_length, tied=True, learned_positions=True, biases=True,
-                 source="course_lib.reference", date="2026")
 
 
 def attention_matrices(shape: Shape) -> int:
@@ -92,13 +88,20 @@ def training_flops(num_parameters: float, num_tokens: float) -> float:
     return 6 * above_zero(num_parameters, "num_parameters") * above_zero(num_tokens, "num_tokens")
 
 
-def above_zero(value: float, name: str) -> float:
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name}={value!r}: expected a finite number above 0")
-    return value
+def utilisation(step_flops: float, step_s: float, num_devices: int, peak_flops_per_s: float) -> float:
+    """MFU when `step_flops` are what the model needs, HFU when recomputed FLOPs are among them."""
+    possible = above_zero(step_s, "step_s") * at_least(num_devices, 1, "num_devices") * above_zero(
+        peak_flops_per_s, "peak_flops_per_s")
+    return above_zero(step_flops, "step_flops") / possible
 
 
-def at_least(value: int, lowest: int, name: str) -> int:
-    if isinstance(value, bool) or value != int(value) or value < lowest:
-        raise ValueError(f"{name}={value!r}: expected a whole number of {lowest} or more")
-    return int(value)
+def roofline(flops_per_byte: float, peak_flops_per_s: float, bytes_per_s: float) -> float:
+    """FLOP/s that a kernel can reach: min(P, intensity x bandwidth) (Williams, Waterman and Patterson 2009)."""
+    intensity = above_zero(flops_per_byte, "flops_per_byte")
+    return min(above_zero(peak_flops_per_s, "peak_flops_per_s"), intensity * above_zero(bytes_per_s, "bytes_per_s"))
+
+
+def matmul_intensity(m: int, k: int, n: int, bytes_per_number: int = 2) -> float:
+    """FLOPs a byte of (m, k) @ (k, n), when each matrix crosses the memory bus once."""
+    m, k, n = (at_least(value, 1, name) for value, name in ((m, "m"), (k, "k"), (n, "n")))
+    return 2 * m * k * n / (at_least(bytes_per_number, 1, "bytes_per_number") * (m * k + k * n + m * n))

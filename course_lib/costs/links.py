@@ -14,8 +14,6 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from course_lib.collectives.halving_doubling import largest_power_of_two
-
 
 @dataclass(frozen=True)
 class Link:
@@ -29,6 +27,11 @@ class Link:
             value = getattr(self, field.name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{field.name}={value!r}: expected a finite number of 0 or more")
+
+
+def largest_power_of_two(n: int) -> int:
+    """The largest power of two that is not above n."""
+    return 1 << (n.bit_length() - 1)
 
 
 def halving_doubling(n: int, M: float) -> tuple[float, float]:

@@ -4,7 +4,7 @@ Backward makes gradients, the last layer's first. They are collected into bucket
 gradient is, and the all-reduces follow one another on one stream. What is still on its way when backward has ended is
 exposed: everybody waits for it.
 
-    n  ranks      M  bytes of a bucket      one all-reduce: 2(n-1) alpha + 2(n-1)/n beta M (collectives.collective_time)
+    n  ranks      M  bytes of a bucket      one all-reduce: 2(n-1) alpha + 2(n-1)/n beta M (costs.links)
     backward: 4 FLOPs for each parameter and token (Kaplan et al. 2020), without the attention scores
 """
 
@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from course_lib.collectives import collective_time
-from course_lib.collectives.cost import Link
+from course_lib.costs.links import Link, collective_time
 from course_lib.facts import NCCL_STEP_LATENCY, Fact, interconnect
 
 MIB = 1 << 20

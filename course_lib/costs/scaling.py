@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from course_lib.collectives import Link, collective_time
-from course_lib.why_distribute.counting import above_zero, at_least
+from course_lib.costs.checks import above_zero, at_least, fraction
+from course_lib.costs.links import Link, collective_time
 
 
 def amdahl(parallel_share: float, num_devices: int) -> float:
@@ -69,10 +69,3 @@ def weak_efficiency(single_s: float, parallel_s: float) -> float:
 def ideal_on_cores(num_ranks: int, num_cores: int) -> int:
     """The speed-up that ranks can have at most where they share processor cores: min(ranks, cores)."""
     return min(at_least(num_ranks, 1, "num_ranks"), at_least(num_cores, 1, "num_cores"))
-
-
-def fraction(value: float, name: str) -> float:
-    if not 0 <= value <= 1:
-        hint = ": is it a percentage?" if value > 1 else ""
-        raise ValueError(f"{name}={value!r}: expected a share from 0 to 1{hint}")
-    return value

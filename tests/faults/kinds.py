@@ -1,6 +1,6 @@
 """The ways in which ranks go wrong, each with the error that must come of it.
 
-One list for two users: tests/runtime/test_faults.py injects every kind once, `python -m benchmarks.soak` hundreds at
+One list for two users: tests/runtime/test_faults.py injects every kind once, `python -m tests.faults.soak` hundreds at
 random. A fault happens in one rank, the culprit, after some steps of ordinary work; its peers go on to the next step.
 """
 

@@ -3,7 +3,7 @@
     n  ranks      c  a chunk: one of the equal pieces that the whole message M is cut into      g  ranks in a node
 
 In one step no rank sends twice or receives twice, and what it sends it had before the step.
-tests/widgets/test_collective_plan.py holds these lists against the messages of real ranks.
+tests/collectives/test_plan.py holds these lists against the messages of real ranks.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from course_lib.costs.links import largest_power_of_two
 
 NUM_NODES = 2  # of the hierarchical all-reduce
 Chunks = tuple[int, ...]
@@ -145,11 +147,7 @@ def powers_of_two_below(n: int) -> list[int]:
     return [1 << step for step in range((n - 1).bit_length())]
 
 
-def largest_power_of_two(n: int) -> int:
-    return 1 << (n.bit_length() - 1)
-
-
-# (op, algorithm) -> messages for n ranks; the names are those of collectives.cost
+# (op, algorithm) -> messages for n ranks; the names are those of costs.links
 MESSAGES: dict[tuple[str, str], Callable[[int], list[Step]]] = {
     ("all_reduce", "ring"): ring,
     ("all_reduce", "naive"): naive,

@@ -1,4 +1,4 @@
-"""Hundreds of faults at random, and what launch makes of each: python -m benchmarks.soak [--faults N] [--seed S]
+"""Hundreds of faults at random, and what launch makes of each: python -m tests.faults.soak [--faults N] [--seed S]
 
 Each fault must end in its own error naming the right rank, in time, and leave nothing behind; the next launch works.
 Prints a table, and exits with 1 where a promise was broken. Linux only: it looks into /proc.
@@ -32,9 +32,9 @@ def rank_sum() -> float:
 
 def soak(num_faults: int, seed: int) -> int:
     """Inject the faults in this process; returns the number of broken promises."""
-    from benchmarks.faults import FAULTS
     from course_lib.runtime import launcher
     from course_lib.runtime.ranks import fork_pool
+    from tests.faults.kinds import FAULTS
 
     fork_pool._LIVES_WITHIN_S = SERVER_LIMIT_S
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell makes its background jobs deaf to it
@@ -59,8 +59,8 @@ def soak(num_faults: int, seed: int) -> int:
 
 def one_fault(kind: str, choose: random.Random) -> tuple[float, list[str]]:
     """Inject one fault somewhere; returns how late its end was in seconds, and what was not as promised."""
-    from benchmarks.faults import FAULTS, Plan, complaints, inject
-    from benchmarks.traces import traces
+    from tests.faults.kinds import FAULTS, Plan, complaints, inject
+    from tests.faults.traces import traces
 
     world_size = choose.randint(2, 4)
     plan = Plan(choose.randrange(world_size), world_size, step=choose.randrange(20),
@@ -98,7 +98,7 @@ def left_by(folder: str) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__)
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -108,7 +108,7 @@ def main() -> None:
     print(ROW.format("fault", "times", "latest s", "limit s", "broken"), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         own = {**os.environ, "TMPDIR": folder, "COURSE_LIB_SOAK": "1"}
-        code = subprocess.run([sys.executable, "-m", "benchmarks.soak", *sys.argv[1:]], env=own).returncode
+        code = subprocess.run([sys.executable, "-m", "tests.faults.soak", *sys.argv[1:]], env=own).returncode
         left = left_by(folder)
     print("at the end nothing is left" if not left else "\n".join(["left at the end:", *left]))
     sys.exit(1 if code or left else 0)

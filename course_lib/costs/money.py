@@ -1,13 +1,12 @@
-"""From FLOPs to days, dollars and kilowatt-hours, and which share of the peak is reached.
+"""From FLOPs to days, dollars and kilowatt-hours.
 
     C  FLOPs of a training run     n  devices     P  peak of one device, FLOP/s     u  utilisation, the share of P in
     use
 
-MFU counts the FLOPs that the model needs; HFU also those that were done twice to save memory. A run with full
-recomputation has an HFU of about 4/3 of its MFU. Source: Chowdhery et al. 2022 (PaLM), appendix B.
+Source of T = 8TP / nX: Narayanan et al. 2021, SC'21, equation 4.
 """
 
-from course_lib.why_distribute.counting import above_zero, at_least
+from course_lib.costs.checks import above_zero, at_least, share
 
 DAY_S, YEAR_S, HOUR_S = 86_400, 365.25 * 86_400, 3600
 
@@ -47,29 +46,3 @@ def kilowatt_hours(seconds: float, num_devices: int, watts_per_device: float, pu
         raise ValueError(f"pue={pue!r}: expected 1 or more, a data centre never draws less than its computers")
     watts = above_zero(watts_per_device, "watts_per_device") * at_least(num_devices, 1, "num_devices")
     return watts * pue * above_zero(seconds, "seconds") / HOUR_S / 1000
-
-
-def utilisation(step_flops: float, step_s: float, num_devices: int, peak_flops_per_s: float) -> float:
-    """MFU when `step_flops` are what the model needs, HFU when recomputed FLOPs are among them."""
-    possible = above_zero(step_s, "step_s") * at_least(num_devices, 1, "num_devices") * above_zero(
-        peak_flops_per_s, "peak_flops_per_s")
-    return above_zero(step_flops, "step_flops") / possible
-
-
-def roofline(flops_per_byte: float, peak_flops_per_s: float, bytes_per_s: float) -> float:
-    """FLOP/s that a kernel can reach: min(P, intensity x bandwidth) (Williams, Waterman and Patterson 2009)."""
-    intensity = above_zero(flops_per_byte, "flops_per_byte")
-    return min(above_zero(peak_flops_per_s, "peak_flops_per_s"), intensity * above_zero(bytes_per_s, "bytes_per_s"))
-
-
-def matmul_intensity(m: int, k: int, n: int, bytes_per_number: int = 2) -> float:
-    """FLOPs a byte of (m, k) @ (k, n), when each matrix crosses the memory bus once."""
-    m, k, n = (at_least(value, 1, name) for value, name in ((m, "m"), (k, "k"), (n, "n")))
-    return 2 * m * k * n / (at_least(bytes_per_number, 1, "bytes_per_number") * (m * k + k * n + m * n))
-
-
-def share(value: float, name: str) -> float:
-    if not 0 < value <= 1:
-        hint = ": is it a percentage?" if value > 1 else ""
-        raise ValueError(f"{name}={value!r}: expected a share above 0 and at most 1{hint}")
-    return value
