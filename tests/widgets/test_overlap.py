@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from course_lib.costs.overlap import MODELS
+from course_lib.costs.overlap import MACHINES, MODELS
 from course_lib.pictures.figures import to_png
 from course_lib.pictures.parts import round_ticks
 from course_lib.widgets import BucketOverlap
