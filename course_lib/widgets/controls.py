@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -31,7 +31,7 @@ class Control:
                 for name in self.names}
 
     def plain(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**vars(self), "choices": [vars(choice) for choice in self.choices]}
 
 
 Change = Callable[[Any], dict[str, Any]]
