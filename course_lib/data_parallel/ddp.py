@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
-from torch.utils._pytree import tree_leaves
 
 from course_lib.data_parallel import checks
 from course_lib.data_parallel.buckets import ask_for_unused, find_unused, make_buckets
@@ -24,6 +23,7 @@ from course_lib.data_parallel.hooks import Hook, all_reduce_hook
 from course_lib.groups.gradients import require_dense, require_first
 from course_lib.groups.membership import member
 from course_lib.groups.packing import broadcast
+from course_lib.runtime.tensors import tensors_in
 
 
 class DistributedDataParallel(nn.Module):
@@ -57,8 +57,8 @@ class DistributedDataParallel(nn.Module):
         if self.module.training and self.synchronizing:
             broadcast(self.module.buffers(), self.member)
         outputs = self.module(*inputs, **named)
-        for output in tree_leaves(outputs):
-            if isinstance(output, Tensor) and output.grad_fn is not None:
+        for output in tensors_in(outputs):
+            if output.grad_fn is not None:
                 output.register_hook(self._backward_begins)
         return outputs
 
@@ -84,7 +84,7 @@ class DistributedDataParallel(nn.Module):
             self._backward_begins()
             bucket = self.bucket_of[parameter]
             require_dense(parameter, self.names[parameter])
-            require_first(parameter, self.names[parameter], bucket)
+            require_first(parameter in bucket.missing, self.names[parameter])
             bucket.take(parameter)
             self._send_what_is_ready()
 

@@ -17,7 +17,8 @@ import torch.distributed as dist
 
 from course_lib.runtime import context
 from course_lib.runtime.launcher import launch
-from course_lib.runtime.ranks.pools import ForkPool, pool
+from course_lib.runtime.ranks.fork_pool import ForkPool
+from course_lib.runtime.ranks.pools import pool
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from course_lib.costs.overlap import MODELS
+from course_lib.costs.overlap import MACHINES, MODELS
 from course_lib.pictures.figures import to_png
+from course_lib.pictures.parts import round_ticks
 from course_lib.widgets import BucketOverlap
 from course_lib.widgets.base import BadParameter
-from course_lib.widgets.bucket_overlap import percent, seconds, ticks
+from course_lib.widgets.bucket_overlap import percent, ranks_of, seconds
 from tests.widgets.pictures import size_and_colours
 
 
@@ -22,16 +23,14 @@ def test_the_widget_says_what_the_simulation_found():
     assert (percent(step.hidden), seconds(step.exposed_s)) == ("56%", "16.3 ms")
 
 
-def test_every_combination_has_frames_that_json_can_hold_and_a_cap_of_ones_own_joins_the_chart():
-    shown = BucketOverlap(bucket_cap_mb=40)
+def test_every_combination_has_a_scene_that_json_can_hold_and_a_cap_of_ones_own_joins_the_chart():
     for model in MODELS:
-        for on, ranks in shown.choices["machines"].items():
-            with shown.hold_trait_notifications():
-                shown.model, shown.machine, shown.num_ranks = model, on, ranks[-1]
-            frames = json.loads(json.dumps(shown.frames))
-            assert [present for *_, present in frames["sweep"]].count(True) == 1
-            assert ["40 MiB"] == [cap for cap, _, _, present in frames["sweep"] if present]
-            assert 4 <= len(frames["ticks"]) <= 14
+        for on in MACHINES:
+            asked = {"bucket_cap_mb": 40, "model": model, "machine": on, "num_ranks": ranks_of(on)[-1]}
+            marks = json.loads(json.dumps(BucketOverlap.scene(asked).plain()))["marks"]
+            present = [mark["key"] for mark in marks if mark["role"] == "present"]
+            assert present == ["40 MiB would expose"]
+            assert 4 <= sum(mark["key"].startswith("tick") and mark["kind"] == "line" for mark in marks) <= 14
 
 
 @pytest.mark.parametrize("wrong, words", [
@@ -61,5 +60,5 @@ def test_times_have_three_figures_and_a_unit(value, words):
 
 @pytest.mark.parametrize("end", [1e-5, 0.0488, 1.0, 99.0])
 def test_ticks_are_round_and_cover_the_step(end):
-    at = ticks(end)
+    at = round_ticks(end)
     assert at[0] == 0 and 5 <= len(at) <= 14 and at[-1] <= end < at[-1] + 2 * at[1]
