@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
+from course_lib.pictures.drawn import Drawn
 from course_lib.pictures.figures import new_figure, quiet, to_png
 from course_lib.pictures.palette import INK, RANK_COLOURS
 
@@ -23,8 +23,8 @@ HEIGHT_IN = 3.9
 BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-@dataclass(frozen=True)
-class Chart:
+@dataclass(frozen=True, repr=False)
+class Chart(Drawn):
     """`points` and `lines` by name: (xs, ys) each. A point and a line whose names begin alike (up to the first comma)
     share a colour.
 
@@ -61,11 +61,8 @@ class Chart:
         if unknown := sorted(self.labels.keys() - self.points.keys()):
             raise ValueError(f"labels of {', '.join(unknown)}: expected names of points, {', '.join(self.points)}")
 
-    def __repr__(self) -> str:
+    def finding(self) -> str:
         return f"Chart: {self.headline} ({self.y} over {self.x}: {', '.join([*self.points, *self.lines])})"
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {"text/plain": repr(self), "image/png": self.png()}
 
     def png(self) -> bytes:
         return to_png(self.figure())

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from matplotlib.patches import Patch
 
+from course_lib.pictures.drawn import Drawn
 from course_lib.pictures.figures import new_figure, to_png
 from course_lib.pictures.palette import INK
 from course_lib.pictures.units import human_bytes
@@ -20,8 +20,8 @@ from course_lib.runtime.instruments.memory_picture import COLOURS, UNITS, panel
 from course_lib.runtime.instruments.memory_track import KINDS
 
 
-@dataclass(frozen=True)
-class MemoryPanels:
+@dataclass(frozen=True, repr=False)
+class MemoryPanels(Drawn):
     """`logs` by name, of each the rank with the highest peak. `predicted`: bytes, by the same names; dashed.
 
     ValueError without logs, for a log of nothing, or a prediction of none of them.
@@ -39,11 +39,8 @@ class MemoryPanels:
         if unknown := sorted(self.predicted.keys() - self.logs.keys()):
             raise ValueError(f"predictions of {', '.join(unknown)}: expected names of logs, {', '.join(self.logs)}")
 
-    def __repr__(self) -> str:
+    def finding(self) -> str:
         return f"MemoryPanels: {self.headline} ({', '.join(self.logs)})"
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {"text/plain": repr(self), "image/png": self.png()}
 
     def png(self) -> bytes:
         columns = min(2, len(self.logs))

@@ -22,7 +22,7 @@ from course_lib.pipeline_parallel import (
     zb_h2,
     zb_v,
 )
-from course_lib.pipeline_parallel.picture import png
+from course_lib.pipeline_parallel.picture import picture_of
 from course_lib.widgets import PipelineSchedule
 from course_lib.widgets.base import BadParameter
 from course_lib.widgets.pipeline_scene import RUNS, WAITS, WRONG, row_of
@@ -187,8 +187,9 @@ def test_the_widget_has_a_picture(parameters):
 
 
 def test_a_simulation_draws_itself_and_several_share_a_time_axis():
-    data = simulate(one_f_one_b(4, 8))._repr_mimebundle_()
-    assert data["text/plain"].startswith("1F1B, 4 ranks") and data["image/png"] == png(simulate(one_f_one_b(4, 8)))
+    alone = simulate(one_f_one_b(4, 8))
+    data = alone._repr_mimebundle_()
+    assert data["text/plain"].startswith("1F1B, 4 ranks") and data["image/png"] == picture_of([alone]).png()
     both = schedule_picture(gpipe(4, 8), simulate(zb_h2(4, 8)), critical_path=True)
     assert repr(both).startswith("GPipe, 4 ranks, 8 micro-batches: 27.3% idle") and "; ZB-H2, 4 ranks" in repr(both)
     assert both.headline == "idle: GPipe 27%, ZB-H2 11%"
@@ -212,4 +213,4 @@ def test_a_measured_step_is_drawn_under_its_plan():
 
 def test_an_empty_rank_is_drawn_too():
     lanes = (tuple(Action(kind, 0) for kind in "FB"),)
-    assert png(simulate(Schedule("one", 1, ((0,),), lanes), 0, 0, 0))[:4] == b"\x89PNG"
+    assert simulate(Schedule("one", 1, ((0,),), lanes), 0, 0, 0).png()[:4] == b"\x89PNG"
