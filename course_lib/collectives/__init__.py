@@ -39,7 +39,7 @@ from course_lib.collectives.hierarchical import hierarchical_all_reduce
 from course_lib.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from course_lib.collectives.root import gather, naive_all_reduce, scatter
 from course_lib.collectives.tree import tree_all_reduce, tree_broadcast, tree_reduce
-from course_lib.costs.links import Link, collective_time, fit_link
+from course_lib.costs.links import Link, collective_time, fit_link, hardware_link
 
 __all__ = [
     "Link",
@@ -51,6 +51,7 @@ __all__ = [
     "gather",
     "gather_from_group",
     "halving_doubling_all_reduce",
+    "hardware_link",
     "hierarchical_all_reduce",
     "naive_all_reduce",
     "pairwise_all_to_all",

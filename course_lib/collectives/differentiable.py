@@ -28,56 +28,53 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
-from course_lib.collectives.messages import Member, described, member, sendable
-
-# torch 2.13 renamed them, and warns on every rank where it is called by the old name
-_all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+from course_lib.groups.exchange import all_gather_single, reduce_scatter_single
+from course_lib.groups.membership import Group, Member, member
+from course_lib.groups.tensors import describe, sendable
 
 
-def copy_to_group(x: Tensor, group: ProcessGroup | None = None) -> Tensor:
+def copy_to_group(x: Tensor, group: Group = None) -> Tensor:
     """A copy of `x`, which each rank uses in its own way: backward all-reduces what they have to say of it."""
     me = member(group)
     return Pair.apply(x, copied, partial(all_reduce, me=me))
 
 
-def reduce_from_group(x: Tensor, group: ProcessGroup | None = None) -> Tensor:
+def reduce_from_group(x: Tensor, group: Group = None) -> Tensor:
     """The sum of all ranks' `x`, which all ranks use alike: each summand's gradient is the sum's, as it is."""
     me = member(group)
     return Pair.apply(x, partial(all_reduce, me=me), unchanged)
 
 
-def scatter_to_group(x: Tensor, dim: int, group: ProcessGroup | None = None) -> Tensor:
+def scatter_to_group(x: Tensor, dim: int, group: Group = None) -> Tensor:
     """Piece r of `x` (..., N, ...), the same on all ranks, cut along `dim` into n pieces: (..., N/n, ...)."""
     me = member(group)
     dim = divided(x, dim, "dim", me)
     return Pair.apply(x, partial(own_piece, dim=dim, me=me), partial(all_gather, dim=dim, me=me))
 
 
-def gather_from_group(x: Tensor, dim: int, group: ProcessGroup | None = None) -> Tensor:
+def gather_from_group(x: Tensor, dim: int, group: Group = None) -> Tensor:
     """All ranks' `x` (..., N, ...) along `dim`, in rank order: (..., n N, ...), which all ranks use alike."""
     me = member(group)
     dim = dim_of(x, dim, "dim")
     return Pair.apply(x, partial(all_gather, dim=dim, me=me), partial(own_piece, dim=dim, me=me))
 
 
-def all_gather_along(x: Tensor, dim: int, group: ProcessGroup | None = None) -> Tensor:
+def all_gather_along(x: Tensor, dim: int, group: Group = None) -> Tensor:
     """All ranks' `x` (..., N, ...) along `dim`, in rank order: (..., n N, ...), which each rank uses in its own way."""
     me = member(group)
     dim = dim_of(x, dim, "dim")
     return Pair.apply(x, partial(all_gather, dim=dim, me=me), partial(reduce_scatter, dim=dim, me=me))
 
 
-def reduce_scatter_along(x: Tensor, dim: int, group: ProcessGroup | None = None) -> Tensor:
+def reduce_scatter_along(x: Tensor, dim: int, group: Group = None) -> Tensor:
     """Piece r of the sum of all ranks' `x` (..., N, ...), cut along `dim` into n pieces: (..., N/n, ...)."""
     me = member(group)
     dim = divided(x, dim, "dim", me)
     return Pair.apply(x, partial(reduce_scatter, dim=dim, me=me), partial(all_gather, dim=dim, me=me))
 
 
-def all_to_all_along(x: Tensor, split_dim: int, concat_dim: int, group: ProcessGroup | None = None) -> Tensor:
+def all_to_all_along(x: Tensor, split_dim: int, concat_dim: int, group: Group = None) -> Tensor:
     """Cut `x` along `split_dim` into n pieces, send piece j to rank j, and join what arrives along `concat_dim`.
 
     x (..., N, ..., M, ...) -> (..., N/n, ..., n M, ...): a tensor that was in parts along M is now so along N.
@@ -122,14 +119,14 @@ def all_reduce(x: Tensor, me: Member) -> Tensor:
 def all_gather(x: Tensor, dim: int, me: Member) -> Tensor:
     mine = sendable(x, me)  # (..., N, ...)
     pieces = mine.new_empty(me.n, *mine.shape)  # (n, ..., N, ...)
-    _all_gather_single(pieces.flatten(0, 1), mine, group=me.group)
+    all_gather_single(pieces.flatten(0, 1), mine, group=me.group)
     return torch.cat(pieces.unbind(), dim).to(x.device)
 
 
 def reduce_scatter(x: Tensor, dim: int, me: Member) -> Tensor:
     pieces = sendable(torch.stack(x.chunk(me.n, dim)), me)  # (n, ..., N/n, ...)
     total = torch.empty_like(pieces[0])
-    _reduce_scatter_single(total, pieces.flatten(0, 1), group=me.group)
+    reduce_scatter_single(total, pieces.flatten(0, 1), group=me.group)
     return total.to(x.device)
 
 
@@ -146,7 +143,7 @@ def dim_of(x: Tensor, dim: int, name: str) -> int:
         raise ValueError(f"{name}={dim!r} is a {type(dim).__name__}: expected a whole number")
     if not -x.dim() <= dim < x.dim():
         expected = f"{-x.dim()} to {x.dim() - 1}" if x.dim() else "a tensor that has dimensions"
-        raise ValueError(f"{name}={dim} of {described(x, x.device)}: expected {expected}")
+        raise ValueError(f"{name}={dim} of {describe(x)}: expected {expected}")
     return dim % x.dim()
 
 
@@ -154,6 +151,6 @@ def divided(x: Tensor, dim: int, name: str, me: Member) -> int:
     """As dim_of, and ValueError unless n divides the size of `x` there."""
     dim = dim_of(x, dim, name)
     if x.shape[dim] % me.n:
-        raise ValueError(f"{x.shape[dim]} elements along {name}={dim} of {described(x, x.device)}: expected a number "
+        raise ValueError(f"{x.shape[dim]} elements along {name}={dim} of {describe(x)}: expected a number "
                          f"that the {me.n} ranks of the group divide")
     return dim

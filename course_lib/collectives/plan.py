@@ -9,30 +9,17 @@ send or receive whatever the algorithm. Source: Thakur, Rabenseifner and Gropp 2
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
 
 from course_lib.collectives.holdings import Cell, Holdings, Share, who
 from course_lib.collectives.steps import MESSAGES, NUM_NODES, Message, Step
-from course_lib.costs.links import largest_power_of_two
+from course_lib.costs.links import BOUND_FORMULAS, BOUNDS, largest_power_of_two
 
 Grid = list[list[Cell]]
 Amounts = tuple[Fraction, ...]  # of each rank, in units of M
 
-# op -> M that the busiest of n ranks sends or receives at least
-BOUNDS: dict[str, Callable[[int], Fraction]] = {
-    "all_reduce": lambda n: Fraction(2 * (n - 1), n),
-    "reduce_scatter": lambda n: Fraction(n - 1, n),
-    "all_gather": lambda n: Fraction(n - 1, n),
-    "broadcast": lambda n: Fraction(n > 1),
-    "reduce": lambda n: Fraction(n > 1),
-    "gather": lambda n: Fraction(n - 1, n),
-    "scatter": lambda n: Fraction(n - 1, n),
-    "all_to_all": lambda n: Fraction(n - 1, n),
-}
-FORMULAS = {op: "M" if op in ("broadcast", "reduce") else "(n-1)/n M" for op in BOUNDS} | {"all_reduce": "2(n-1)/n M"}
 FROM_ALL_TO_ONE = ("gather", "reduce")
 STARTS_AT_ROOT = ("broadcast", "scatter")
 
@@ -125,7 +112,7 @@ class Plan:
     def detail(self) -> str:
         """Steps, and the busiest rank against the bound."""
         name = self.op.replace("_", "-")
-        a, bound = ("an" if name.startswith("a") else "a"), f"{FORMULAS[self.op]} = {times(self.bound)}"
+        a, bound = ("an" if name.startswith("a") else "a"), f"{BOUND_FORMULAS[self.op]} = {times(self.bound)}"
         if self.busiest == self.bound:
             against = f"its busiest rank moves {bound}: {a} {name} cannot do with less"
         else:

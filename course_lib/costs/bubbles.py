@@ -29,19 +29,6 @@ def zb_h1_bubble(p: int, m: int, F: float = 1, I: float = 1, W: float = 1) -> fl
     return float(idle / (m * (F + I + W) + idle))
 
 
-def zb_h2_idle(p: int, F: float = 1, I: float = 1, W: float = 1) -> float:  # noqa: E741
-    """Time that a rank is idle between its own first start and last end. Qi et al. 2023, table 1."""
-    return (p - 1) * (F + I - 2 * W)
-
-
-def dualpipe_v_idle(p: int, pair: float = 3, I: float = 1, W: float = 1) -> float:  # noqa: E741
-    """Idle time of a rank, pair being the time of an F and a B of a chunk that run as one, I and W of a chunk.
-
-    DeepSeek-AI 2024, table 2, with 2p stages on p ranks; m >= 2p and F <= I.
-    """
-    return (p - 1) * (pair + (I + W) - 3 * W)
-
-
 def peak_gpipe(p: int, m: int, r: int) -> int:
     """Micro-batches in flight on rank r."""
     return m

@@ -13,7 +13,7 @@ def at_least(value: int, lowest: int, name: str) -> int:
     return int(value)
 
 
-def share(value: float, name: str) -> float:
+def positive_share(value: float, name: str) -> float:
     if not 0 < value <= 1:
         hint = ": is it a percentage?" if value > 1 else ""
         raise ValueError(f"{name}={value!r}: expected a share above 0 and at most 1{hint}")

@@ -14,6 +14,8 @@ Narayanan et al. 2021, SC'21, equation 3; Chowdhery et al. 2022, appendix B.
 from course_lib.costs.checks import above_zero, at_least
 from course_lib.facts import Shape
 
+UTILISATION = 0.4  # of the peak: an assumption, what good training reaches
+
 
 def attention_matrices(shape: Shape) -> int:
     """Numbers in the four projections of one layer: q and output h x ad each, k and v h x (kv heads) d each."""

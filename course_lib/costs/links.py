@@ -11,8 +11,11 @@ Source: Thakur, Rabenseifner and Gropp 2005.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from fractions import Fraction
 
 import numpy as np
+
+from course_lib.facts import NCCL_STEP_LATENCY, interconnect
 
 
 @dataclass(frozen=True)
@@ -34,18 +37,18 @@ def largest_power_of_two(n: int) -> int:
     return 1 << (n.bit_length() - 1)
 
 
-def halving_doubling(n: int, M: float) -> tuple[float, float]:
+def halving_doubling_path(n: int, M: float) -> tuple[float, float]:
     p = largest_power_of_two(n)
     in_and_out = 2 if n > p else 0  # what the ranks above p hand in, and get back
     return 2 * math.log2(p) + in_and_out, 2 * (p - 1) / p * M + in_and_out * M
 
 
-def tree(n: int, M: float) -> tuple[float, float]:
+def tree_path(n: int, M: float) -> tuple[float, float]:
     steps = (n - 1).bit_length()  # ceil(log2 n)
     return steps, steps * M
 
 
-def around(n: int, M: float) -> tuple[float, float]:
+def ring_path(n: int, M: float) -> tuple[float, float]:
     return n - 1, (n - 1) / n * M
 
 
@@ -55,18 +58,39 @@ def twice(once: Callable[[int, float], tuple[float, float]]) -> Callable[[int, f
 
 # (op, algorithm) -> messages and bytes, one after the other
 COSTS: dict[tuple[str, str], Callable[[int, float], tuple[float, float]]] = {
-    ("all_reduce", "ring"): twice(around),
+    ("all_reduce", "ring"): twice(ring_path),
     ("all_reduce", "naive"): lambda n, M: (2 * (n - 1), 2 * (n - 1) * M),
-    ("all_reduce", "tree"): twice(tree),
-    ("all_reduce", "halving_doubling"): halving_doubling,
-    ("reduce_scatter", "ring"): around,
-    ("all_gather", "ring"): around,
-    ("broadcast", "tree"): tree,
-    ("reduce", "tree"): tree,
-    ("gather", "naive"): around,
-    ("scatter", "naive"): around,
-    ("all_to_all", "pairwise"): around,
+    ("all_reduce", "tree"): twice(tree_path),
+    ("all_reduce", "halving_doubling"): halving_doubling_path,
+    ("reduce_scatter", "ring"): ring_path,
+    ("all_gather", "ring"): ring_path,
+    ("broadcast", "tree"): tree_path,
+    ("reduce", "tree"): tree_path,
+    ("gather", "naive"): ring_path,
+    ("scatter", "naive"): ring_path,
+    ("all_to_all", "pairwise"): ring_path,
 }
+
+
+# op -> M that the busiest of n ranks sends or receives at least
+BOUNDS: dict[str, Callable[[int], Fraction]] = {
+    "all_reduce": lambda n: Fraction(2 * (n - 1), n),
+    "reduce_scatter": lambda n: Fraction(n - 1, n),
+    "all_gather": lambda n: Fraction(n - 1, n),
+    "broadcast": lambda n: Fraction(n > 1),
+    "reduce": lambda n: Fraction(n > 1),
+    "gather": lambda n: Fraction(n - 1, n),
+    "scatter": lambda n: Fraction(n - 1, n),
+    "all_to_all": lambda n: Fraction(n - 1, n),
+}
+BOUND_FORMULAS = {op: "M" if op in ("broadcast", "reduce") else "(n-1)/n M" for op in BOUNDS}
+BOUND_FORMULAS["all_reduce"] = "2(n-1)/n M"
+
+
+def hardware_link(name: str) -> Link:
+    """The link that facts.interconnect calls `name`: alpha of NCCL's own cost model, beta of the data sheet."""
+    wire = interconnect(name)
+    return Link(NCCL_STEP_LATENCY[wire.kind].value * 1e-6, 1 / wire.one_way_bytes_per_s)
 
 
 def collective_time(op: str, algorithm: str, num_bytes: float, world_size: int, link: Link) -> float:

@@ -1,12 +1,12 @@
 """Feeding the devices: how fast training eats tokens, and how long reading them takes."""
 
-from course_lib.costs.checks import above_zero, at_least, share
+from course_lib.costs.checks import above_zero, at_least, positive_share
 
 
 def tokens_per_s(num_parameters: float, num_devices: int, peak_flops_per_s: float, utilisation: float) -> float:
     """What training eats: n P u / 6N tokens a second."""
     n, P = at_least(num_devices, 1, "num_devices"), above_zero(peak_flops_per_s, "peak_flops_per_s")
-    return n * P * share(utilisation, "utilisation") / (6 * above_zero(num_parameters, "num_parameters"))
+    return n * P * positive_share(utilisation, "utilisation") / (6 * above_zero(num_parameters, "num_parameters"))
 
 
 def loading_bytes_per_s(tokens_each_s: float, bytes_per_token: float = 4) -> float:

@@ -6,7 +6,7 @@
 Source of T = 8TP / nX: Narayanan et al. 2021, SC'21, equation 4.
 """
 
-from course_lib.costs.checks import above_zero, at_least, share
+from course_lib.costs.checks import above_zero, at_least, positive_share
 
 DAY_S, YEAR_S, HOUR_S = 86_400, 365.25 * 86_400, 3600
 
@@ -14,7 +14,7 @@ DAY_S, YEAR_S, HOUR_S = 86_400, 365.25 * 86_400, 3600
 def training_seconds(flops: float, num_devices: int, peak_flops_per_s: float, utilisation: float) -> float:
     """T = C / (n P u)."""
     C, P = above_zero(flops, "flops"), above_zero(peak_flops_per_s, "peak_flops_per_s")
-    return C / (at_least(num_devices, 1, "num_devices") * P * share(utilisation, "utilisation"))
+    return C / (at_least(num_devices, 1, "num_devices") * P * positive_share(utilisation, "utilisation"))
 
 
 def training_days(flops: float, num_devices: int, peak_flops_per_s: float, utilisation: float) -> float:

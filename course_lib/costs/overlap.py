@@ -10,24 +10,22 @@ exposed: everybody waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from course_lib.costs.links import Link, collective_time
-from course_lib.facts import NCCL_STEP_LATENCY, Fact, interconnect
+from course_lib.costs.buckets import cut_buckets
+from course_lib.costs.flops import UTILISATION
+from course_lib.costs.links import Link, collective_time, hardware_link
+from course_lib.facts import accelerator, interconnect
 
 MIB = 1 << 20
 ALONE, TOGETHER = 0, 10_000  # MiB: every gradient alone; more than any model here has
 CAPS = (ALONE, 1, 2, 5, 10, 25, 50, 100, 250, 500, TOGETHER)
 GRADIENT_BYTES = 4  # float32
-UTILISATION = 0.4  # of the peak: an assumption, what good training reaches
-
-A100_PEAK = Fact(312, "TFLOP/s", "NVIDIA, A100 Tensor Core GPU architecture whitepaper", "2020")  # bf16
-H100_PEAK = Fact(989, "TFLOP/s", "NVIDIA, H100 Tensor Core GPU architecture whitepaper", "2022")  # bf16, dense
 
 
 @dataclass(frozen=True)
-class Piece:
+class BackwardPiece:
     """What backward does in one go: `backward_s` seconds, then a gradient of `gradient_bytes` is there (0: none)."""
 
     name: str
@@ -37,7 +35,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Bucket:
+class TimedBucket:
     """One all-reduce: of which pieces, when it was ready, and when it ran."""
 
     pieces: tuple[int, ...]
@@ -52,7 +50,7 @@ class Overlap:
     """One step from the begin of backward on."""
 
     blocks: tuple[tuple[str, float, float], ...]  # name, start, end
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[TimedBucket, ...]
     backward_s: float
 
     @property
@@ -74,8 +72,8 @@ class Overlap:
         return 1 - self.exposed_s / self.communication_s if self.communication_s else 1.0
 
 
-def simulate(pieces: Sequence[Piece], cap_bytes: float, num_ranks: int, link: Link) -> Overlap:
-    """`pieces` in the order of backward; buckets of at most `cap_bytes`, what is larger travels alone."""
+def simulate_overlap(pieces: Sequence[BackwardPiece], cap_bytes: float, num_ranks: int, link: Link) -> Overlap:
+    """`pieces` in the order of backward; buckets of at most `cap_bytes`, as cut_buckets cuts them."""
     ready, blocks, now = [], [], 0.0
     for piece in pieces:
         start, now = now, now + piece.backward_s
@@ -84,26 +82,14 @@ def simulate(pieces: Sequence[Piece], cap_bytes: float, num_ranks: int, link: Li
             start = blocks.pop()[1]
         blocks.append((piece.block, start, now))
     buckets, free = [], 0.0
-    for indices in filled(pieces, cap_bytes):
+    with_gradient = [index for index, piece in enumerate(pieces) if piece.gradient_bytes]
+    for bucket in cut_buckets([pieces[index].gradient_bytes for index in with_gradient], cap_bytes):
+        indices = [with_gradient[place] for place in bucket]
         num_bytes = sum(pieces[index].gradient_bytes for index in indices)
         start = max(ready[indices[-1]], free)
         free = start + collective_time("all_reduce", "ring", num_bytes, num_ranks, link)
-        buckets.append(Bucket(tuple(indices), num_bytes, ready[indices[-1]], start, free))
+        buckets.append(TimedBucket(tuple(indices), num_bytes, ready[indices[-1]], start, free))
     return Overlap(tuple(blocks), tuple(buckets), now)
-
-
-def filled(pieces: Sequence[Piece], cap_bytes: float) -> Iterable[list[int]]:
-    bucket: list[int] = []
-    held = 0
-    for index, piece in enumerate(pieces):
-        if bucket and piece.gradient_bytes and held + piece.gradient_bytes > cap_bytes:
-            yield bucket
-            bucket, held = [], 0
-        if piece.gradient_bytes:
-            bucket.append(index)
-            held += piece.gradient_bytes
-    if bucket:
-        yield bucket
 
 
 @dataclass(frozen=True)
@@ -139,29 +125,29 @@ class Model:
         return [("norm", "head", 2 * h), *((f"{name} {layer}", str(layer), elements)
                 for layer in reversed(range(self.num_layers)) for name, elements in reversed(block))]
 
-    def pieces(self, flops_per_s: float) -> list[Piece]:
+    def pieces(self, flops_per_s: float) -> list[BackwardPiece]:
         """In the order of backward. The embedding's gradient is made at the head and completed at the very end."""
         per_element_s = 4 * self.num_tokens / flops_per_s
         embedding, positions = self.vocab_size * self.hidden_size, self.sequence_length * self.hidden_size
-        inside = [Piece(name, block, GRADIENT_BYTES * elements, per_element_s * elements)
+        inside = [BackwardPiece(name, block, GRADIENT_BYTES * elements, per_element_s * elements)
                   for name, block, elements in self.parameters()]
-        return [Piece("head", "head", 0, per_element_s * embedding), *inside,
-                Piece("positions", "embedding", GRADIENT_BYTES * positions, 0.0),
-                Piece("embedding", "embedding", GRADIENT_BYTES * embedding, 0.0)]
+        return [BackwardPiece("head", "head", 0, per_element_s * embedding), *inside,
+                BackwardPiece("positions", "embedding", GRADIENT_BYTES * positions, 0.0),
+                BackwardPiece("embedding", "embedding", GRADIENT_BYTES * embedding, 0.0)]
 
 
-def machine(peak: Fact, link: str, max_ranks: int, told: str) -> Machine:
-    wire = interconnect(link)
-    alpha_s = NCCL_STEP_LATENCY[wire.kind].value * 1e-6
-    return Machine(UTILISATION * peak.value * 1e12, Link(alpha_s, 1 / wire.one_way_bytes_per_s), max_ranks, told)
+def machine(device: str, link: str, max_ranks: int) -> Machine:
+    """`device` and `link` by their names in facts."""
+    flops_per_s = UTILISATION * accelerator(device).peak_flops_per_s("bf16")
+    return Machine(flops_per_s, hardware_link(link), max_ranks, f"{interconnect(link).one_way.value:g} GB/s")
 
 
 MACHINES = {
-    "A100, NVLink 3": machine(A100_PEAK, "NVLink 3 (A100)", 8, "300 GB/s"),
-    "A100, InfiniBand HDR": machine(A100_PEAK, "InfiniBand HDR", 1024, "25 GB/s"),
-    "A100, Ethernet 100G": machine(A100_PEAK, "Ethernet 100G", 1024, "12.5 GB/s"),
-    "A100, Ethernet 10G": machine(A100_PEAK, "Ethernet 10G", 1024, "1.25 GB/s"),
-    "H100, InfiniBand NDR": machine(H100_PEAK, "InfiniBand NDR", 1024, "50 GB/s"),
+    "A100, NVLink 3": machine("A100", "NVLink 3 (A100)", 8),
+    "A100, InfiniBand HDR": machine("A100", "InfiniBand HDR", 1024),
+    "A100, Ethernet 100G": machine("A100", "Ethernet 100G", 1024),
+    "A100, Ethernet 10G": machine("A100", "Ethernet 10G", 1024),
+    "H100, InfiniBand NDR": machine("H100", "InfiniBand NDR", 1024),
     # Round numbers, of the order that chapter 2 measures: gloo between processes of one laptop.
     "laptop, gloo": Machine(50e9, Link(100e-6, 1e-9), 8, "about 1 GB/s"),
 }

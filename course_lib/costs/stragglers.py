@@ -28,7 +28,7 @@ Span = tuple[str, float, float]  # what a rank does, from when, until when
 
 
 @dataclass(frozen=True)
-class Run:
+class StragglerRun:
     """`spans[r]`: all that rank r did, without gaps. `steps[r]`: (end, staleness) of each of its steps."""
 
     spans: tuple[tuple[Span, ...], ...]
@@ -70,8 +70,8 @@ def slowness(who: str, num_ranks: int, slowdown: float, seed: int = 0) -> Callab
 
 
 @lru_cache(maxsize=32)
-def simulate(scheme: str, slack: int | None, slowdown: float, who: str = WHO[0], num_ranks: int = 4,
-             sync_s: float = 0.25, num_steps: int = 400, seed: int = 0) -> Run:
+def simulate_stragglers(scheme: str, slack: int | None, slowdown: float, who: str = WHO[0], num_ranks: int = 4,
+             sync_s: float = 0.25, num_steps: int = 400, seed: int = 0) -> StragglerRun:
     """The first `num_steps` steps of the rank that makes fewest. ValueError for what cannot be."""
     if scheme not in SCHEMES:
         raise ValueError(f"scheme={scheme!r}: expected one of {', '.join(SCHEMES)}")
@@ -86,12 +86,12 @@ def simulate(scheme: str, slack: int | None, slowdown: float, who: str = WHO[0],
                          "expected at least 1, 0, 2 and 1")
     duration = slowness(who, num_ranks, slowdown, seed)
     if scheme == "asynchronous":
-        return asynchronous(slack, duration, num_ranks, sync_s, num_steps)
-    return together(slack + 1 if scheme == "local" else 1, duration, num_ranks, sync_s, num_steps)
+        return simulate_asynchronous(slack, duration, num_ranks, sync_s, num_steps)
+    return simulate_rounds(slack + 1 if scheme == "local" else 1, duration, num_ranks, sync_s, num_steps)
 
 
-def together(per_round: int, duration: Callable[[int, int], float], num_ranks: int, sync_s: float,
-             num_steps: int) -> Run:
+def simulate_rounds(per_round: int, duration: Callable[[int, int], float], num_ranks: int, sync_s: float,
+             num_steps: int) -> StragglerRun:
     """Rounds of `per_round` steps, after each of which all ranks meet. A gradient misses the round's earlier steps."""
     spans: list[list[Span]] = [[] for _ in range(num_ranks)]
     steps: list[list[tuple[float, int]]] = [[] for _ in range(num_ranks)]
@@ -114,11 +114,11 @@ def together(per_round: int, duration: Callable[[int, int], float], num_ranks: i
                 spans[rank].append((COMMUNICATES, meet, meet + sync_s))
             steps[rank][-1] = (meet + sync_s, per_round - 1)  # the round's last step counts when all have it
         begin, step, rounds = meet + sync_s, step + per_round, rounds + 1
-    return Run(tuple(map(tuple, spans)), tuple(map(tuple, steps)))
+    return StragglerRun(tuple(map(tuple, spans)), tuple(map(tuple, steps)))
 
 
-def asynchronous(slack: int | None, duration: Callable[[int, int], float], num_ranks: int, sync_s: float,
-                 num_steps: int) -> Run:
+def simulate_asynchronous(slack: int | None, duration: Callable[[int, int], float], num_ranks: int, sync_s: float,
+                 num_steps: int) -> StragglerRun:
     """Event by event: the rank that is next to finish a step finishes it, and those that waited for it go on.
 
     The staleness of a gradient: by how many steps the furthest rank is ahead of it when it is handed in.
@@ -148,4 +148,4 @@ def asynchronous(slack: int | None, duration: Callable[[int, int], float], num_r
             idle_since[rank] = now
         for rank in together_now:
             steps[rank].append((now, max(done) - done[rank]))
-    return Run(tuple(map(tuple, spans)), tuple(map(tuple, steps)))
+    return StragglerRun(tuple(map(tuple, spans)), tuple(map(tuple, steps)))

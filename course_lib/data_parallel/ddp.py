@@ -84,7 +84,7 @@ class DistributedDataParallel(nn.Module):
             self._backward_begins()
             bucket = self.bucket_of[parameter]
             require_dense(parameter, self.names[parameter])
-            require_first(parameter, self.names[parameter], bucket)
+            require_first(parameter in bucket.missing, self.names[parameter])
             bucket.take(parameter)
             self._send_what_is_ready()
 

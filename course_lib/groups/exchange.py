@@ -20,8 +20,8 @@ from torch import Tensor
 from course_lib.groups.membership import Group, Member, member
 
 # torch 2.13 has new names for the same two functions
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 def start_gather(mine: Tensor, group: Group = None) -> Callable[[], list[Tensor]]:
@@ -44,7 +44,7 @@ def start_all_gather(flat: Tensor, group: Group, tag: int) -> Callable[[], None]
     if me.n == 1 or not flat.numel():
         return lambda: None
     if not me.is_gloo:
-        work = _all_gather(flat, blocks[me.r].clone(), group=me.group, async_op=True)
+        work = all_gather_single(flat, blocks[me.r].clone(), group=me.group, async_op=True)
         return lambda: (work.wait(), None)[1]
     on_host = [block if block.is_cpu else torch.empty_like(block, device="cpu") for block in blocks]
     if not flat.is_cpu:
@@ -79,7 +79,7 @@ def start_reduce_scatter(flat: Tensor, group: Group, tag: int, blocks_ahead: int
         return lambda out: (out.copy_(mine), None)[1]
     if not me.is_gloo:
         average = torch.empty_like(mine)
-        work = _reduce_scatter(average, flat, op=dist.ReduceOp.AVG, group=me.group, async_op=True)
+        work = reduce_scatter_single(average, flat, op=dist.ReduceOp.AVG, group=me.group, async_op=True)
         return lambda out: (work.wait(), out.copy_(average), None)[2]
     outgoing = [block.cpu() for block in blocks]  # the very same memory on the CPU
     sends = [dist.isend(outgoing[place], group=me.group, group_dst=place, tag=tag) for place in others(me)]

@@ -93,8 +93,8 @@ def require_dense(parameter: nn.Parameter, name: str) -> None:
                          "backward(), or torch.autograd.grad on the plain module")
 
 
-def require_first(parameter: nn.Parameter, name: str, bucket: GradientBucket) -> None:
+def require_first(is_first: bool, name: str) -> None:
     """ValueError for a gradient of a parameter that has brought one in this backward pass."""
-    if parameter not in bucket.missing:
+    if not is_first:
         raise ValueError(f"{name} got a second gradient in one backward pass, when the first was under way. Two "
                          "reentrant checkpoints that share a parameter do that: use checkpoint(use_reentrant=False)")

@@ -18,11 +18,21 @@
     published_picture.py  the same, drawn (published_rows.py)
     picture.py      schedules drawn, also a measured step under its plan
 
-What draws loads on first use: ranks do not have to import matplotlib.
+What the papers say about idle time and memory is in course_lib.costs.bubbles, one line a formula. What draws loads on
+first use: ranks do not have to import matplotlib.
 """
 
 from typing import Any
 
+from course_lib.costs.bubbles import (
+    bubble_of_ideal,
+    bubble_of_total,
+    naive_bubble,
+    peak_1f1b,
+    peak_gpipe,
+    peak_interleaved,
+    zb_h1_bubble,
+)
 from course_lib.pipeline_parallel.actions import Action, Schedule
 from course_lib.pipeline_parallel.execute import PipelineParallel
 from course_lib.pipeline_parallel.measured import measured
@@ -49,6 +59,8 @@ __all__ = [
     "Schedule",
     "Simulation",
     "Stage",
+    "bubble_of_ideal",
+    "bubble_of_total",
     "dualpipe_v",
     "findings",
     "gpipe",
@@ -56,12 +68,17 @@ __all__ = [
     "measured",
     "measured_under_plan",
     "naive",
+    "naive_bubble",
     "one_f_one_b",
     "partition",
+    "peak_1f1b",
+    "peak_gpipe",
+    "peak_interleaved",
     "schedule_picture",
     "simulate",
     "validate",
     "zb_h1",
+    "zb_h1_bubble",
     "zb_h2",
     "zb_v",
 ]

@@ -1,6 +1,9 @@
 """Chapter 6: ZeRO and fully sharded data parallelism. From "every device holds everything" to one N-th each.
 
-    optimizer.py    ZeroOptimizer: stages 1 and 2, and flat.py, a bucket of parameters of which each rank owns one block
+    stage1.py       stage 1: gradients stay whole until the step, which averages a block of them
+    stage2.py       stage 2: each bucket of gradients is averaged and freed while backward runs
+    flat.py         a bucket of parameters of which each rank owns one block
+    optimizer.py    ZeroOptimizer: a step with either stage, on this rank's blocks
     fsdp.py         FullyShardedDataParallel: stage 3, and units.py, what is gathered and freed together
     partition.py    which parameters make a unit; replicated.py, those in none
     scaler.py       loss scaling for fp16, over shards

@@ -7,8 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from course_lib.groups import gradients
+from course_lib.groups.agreement import require_same
+from course_lib.groups.membership import Member
 from course_lib.groups.packing import require_cap
 from course_lib.groups.tensors import describe
+from course_lib.zero.flat import FlatBucket
 
 
 def require_stage(stage: Any, bucket_cap_mb: Any) -> None:
@@ -62,19 +66,37 @@ def require_trainable(everything: Sequence[nn.Parameter], trained: Sequence[nn.P
             raise ValueError("a parameter is the result of a computation: expected leaves, module.parameters() say")
 
 
-def require_cleared(parameters: Iterable[nn.Parameter]) -> None:
-    """After a step: the reader cleared some .grad, but did she clear all?"""
-    # The gradient that brought us here is a new one, and all others have to be None or new as well.
-    stale = [p for p, bucket in dict(parameters).items() if p.grad is not None and p.grad is bucket.parts.get(p)]
-    if stale:
-        complain_about_missing_zero_grad()
+def require_same_groups(param_groups: list[dict[str, Any]], bucket_cap_mb: float, me: Member) -> None:
+    """ValueError, on all ranks, unless all were given the same parameters in the same groups."""
+    grouped = [(parameter, index) for index, options in enumerate(param_groups) for parameter in options["params"]]
+    lines = [f"number {number} {describe(parameter, parameter.device.type)}, requires_grad={parameter.requires_grad}, "
+             f"group {index}" for number, (parameter, index) in enumerate(grouped)]
+    require_same([*lines, f"bucket_cap_mb={bucket_cap_mb}"], me, "parameters", "the same ones, options included,")
 
 
-def require_taken(parameters: Iterable[nn.Parameter]) -> None:
-    for parameter in parameters:
-        if parameter.grad is not None:
-            raise ValueError("a .grad was set by hand: in stage 2 expected gradients that backward brings, which are "
-                             "taken as they come; stage 1 takes what is in .grad")
+def require_averageable(parameter: nn.Parameter) -> None:
+    gradients.require_dense(parameter, f"a parameter of shape {list(parameter.shape)}")
+
+
+def require_first(parameter: nn.Parameter, bucket: FlatBucket, num_started: int) -> None:
+    """ValueError where the bucket of a parameter that brings a gradient has it already, or has even left."""
+    gradients.require_first(parameter in bucket.gradients.missing and bucket.index >= num_started,
+                         f"a parameter of shape {list(parameter.shape)}")
+
+
+def require_cleared(buckets: Sequence[FlatBucket]) -> None:
+    """ValueError where gradients of the step before are still there; only the reader of stage 1 has them in .grad."""
+    for bucket in buckets:
+        parts = bucket.gradients.parts
+        if not parts or any(parameter.grad is part for parameter, part in parts.items()):
+            raise ValueError("backward after the gradients were averaged for a step, which would be added to again: "
+                             "expected zero_grad() of the ZeroOptimizer before the next step's backward")
+
+
+def require_taken(buckets: Sequence[FlatBucket]) -> None:
+    if any(parameter.grad is not None for bucket in buckets for parameter in bucket.parameters):
+        raise ValueError("a .grad was set by hand: in stage 2 expected gradients that backward brings, which are taken "
+                         "as they come; stage 1 takes what is in .grad")
 
 
 def require_still_frozen(parameters: Iterable[Tensor]) -> None:
@@ -82,11 +104,6 @@ def require_still_frozen(parameters: Iterable[Tensor]) -> None:
         if parameter.requires_grad:
             raise ValueError(f"a parameter of shape {list(parameter.shape)} was frozen when the ZeroOptimizer was made "
                              "and requires a gradient now, which nobody would step on: unfreeze first")
-
-
-def complain_about_missing_zero_grad() -> None:
-    raise ValueError("backward after the gradients were averaged for a step, which would be added to again: expected "
-                     "zero_grad() of the ZeroOptimizer before the next step's backward")
 
 
 def require_in_step(broken_off: bool) -> None:

@@ -10,7 +10,7 @@ next are on their way, and the gradients of the last.
 Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", and torch's fully_shard.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from course_lib.zero import checks, full_state
 from course_lib.zero.norms import clip, total_norm
 from course_lib.zero.partition import cut_into_units
 from course_lib.zero.replicated import Replicated
-from course_lib.zero.units import Unit
+from course_lib.zero.units import ShardedParameter, Unit
 
 ShouldShard = Callable[[str, nn.Module], bool]
 
@@ -213,7 +213,7 @@ class FullyShardedDataParallel(nn.Module):
 
         Collective: one number. torch.nn.utils.clip_grad_norm_ would take the norm of this rank's shards for the whole.
         """
-        shards = [p.sharded.grad for p in self._sharded_parameters() if p.sharded.grad is not None]
+        shards = [shard.grad for shard in self._shards() if shard.grad is not None]
         replicated = [p.grad for p in self.replicated.parameters if p.grad is not None]
         norm = total_norm(shards, replicated, norm_type, self.member, self.device)
         clip([*shards, *replicated], max_norm, norm)
@@ -224,24 +224,24 @@ class FullyShardedDataParallel(nn.Module):
         """Where the module computes."""
         return next((shards.device for unit in self.units for shards in unit.shards), torch.device("cpu"))
 
-    def _sharded_parameters(self) -> Iterator[Any]:
-        return (p for unit in self.units for p in unit.parameters)
+    def _shards(self) -> dict[nn.Parameter, ShardedParameter]:
+        return {p.sharded: p for unit in self.units for p in unit.parameters}
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """The whole module's state_dict, as it would be without sharding, on the host, on every rank. Collective."""
-        return full_state.full_state_dict(self)
+        return full_state.gather_module(self.module, self._shards(), self.member)
 
     def load_full_state_dict(self, state_dict: dict[str, Tensor]) -> None:
         """Take this rank's shards of a plain module's state_dict, which every rank has."""
-        full_state.load_full_state_dict(self, state_dict)
+        full_state.load_module(self.module, self._shards(), self.member, state_dict)
 
     def full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The state of an `optimizer` of the shards as it would be without sharding. On the host; collective."""
-        return full_state.full_optimizer_state_dict(self, optimizer)
+        return full_state.gather_optimizer(optimizer, self._shards(), self.member)
 
     def load_full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
         """Give `optimizer`, of the shards, its part of a plain optimiser's state_dict, which every rank has."""
-        full_state.load_full_optimizer_state_dict(self, optimizer, state_dict)
+        full_state.load_optimizer(optimizer, self._shards(), self.member, state_dict)
 
 
 class WhenGradientsLeave(torch.autograd.Function):

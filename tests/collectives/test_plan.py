@@ -11,8 +11,9 @@ import torch.distributed as dist
 
 from course_lib import collectives
 from course_lib.collectives.holdings import Holdings, cell_of, labelled
-from course_lib.collectives.plan import BOUNDS, plan, times
+from course_lib.collectives.plan import plan, times
 from course_lib.collectives.steps import MESSAGES, NUM_NODES
+from course_lib.costs.links import BOUNDS
 from course_lib.groups.membership import Member
 from course_lib.runtime import launch, record_communication
 

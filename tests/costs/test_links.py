@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from course_lib.collectives import Link, collective_time, fit_link
+from course_lib.costs.links import Link, collective_time, fit_link, hardware_link
 
 ALPHA, BETA = Link(1.0, 0.0), Link(0.0, 1.0)  # counts the messages, counts the bytes
 
@@ -86,3 +86,10 @@ def test_a_link_never_has_a_negative_constant(sizes, times, alone):
 def test_a_mistake_is_answered_with_what_was_given_and_what_was_expected(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_the_link_of_a_wire_is_nccls_alpha_and_the_data_sheets_beta():
+    assert hardware_link("InfiniBand HDR") == Link(9.6e-6, 1 / 25e9)
+    assert hardware_link("NVLink 3 (A100)").alpha_s == pytest.approx(3.4e-6)
+    with pytest.raises(ValueError, match="expected one of NVLink 2"):
+        hardware_link("carrier pigeon")

@@ -127,3 +127,13 @@ def test_every_precision_and_optimiser_has_a_formula():
     totals = {(p, o): device_memory(1, 1, 0, p, o).total for p in PRECISIONS for o in OPTIMIZERS}
     assert (totals["mixed", "adam"], totals["fp32", "adam"], totals["fp32", "sgd"]) == (16, 16, 8)
     assert totals["mixed, fp32 gradients", "adam"] == 18 and totals["pure 16-bit", "adam"] == 8
+
+
+def test_a_prediction_has_the_kinds_of_a_measurement_and_says_what_is_on_the_host():
+    with record_memory() as log:
+        pass
+    assert Memory(1, 2, 3).by_kind().keys() <= log.by_kind.keys()
+    assert str(Memory(2e9, 0, 0, host=3e9)) == (
+        "2 GB: parameters 2 GB, gradients 0 GB, optimizer state 0 GB; on the host 3 GB")
+    assert str(Memory(2e9, 2e9, 8e9, 1e9)) == (
+        "13 GB: parameters 2 GB, gradients 2 GB, optimizer state 8 GB, activations 1 GB")

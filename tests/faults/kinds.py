@@ -24,6 +24,7 @@ from course_lib.runtime import Deadlock, LaunchError, LaunchTimeout, RankDied, R
 from course_lib.runtime.errors import LaunchInterrupted
 
 _POLL_S = 0.01
+_MOST_LINES = 40  # of a message: what a reader takes in
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,8 @@ def complaints(kind: str, plan: Plan, outcome: Outcome) -> list[str]:
     says = fault.says.format(culprit=plan.culprit)
     if says not in str(outcome.error):
         return [f"the message does not say {says!r}: {outcome.error}"]
+    if str(outcome.error).count("\n") >= _MOST_LINES:
+        return [f"the message has more than {_MOST_LINES} lines: {outcome.error}"]
     named = getattr(outcome.error, "rank", plan.culprit)
     return [f"blames rank {named}, it was rank {plan.culprit}"] if named != plan.culprit else []
 

@@ -63,14 +63,15 @@ def test_zb_h2_and_zb_v_have_no_bubble_between_a_ranks_own_start_and_end_for_equ
     assert simulate(zb_v(p, m)).span == 2 * 3 * m  # a chunk of half the layers costs 1
     for F, I, W in COSTS:  # noqa: E741
         span = simulate(zb_h2(p, m), F, I, W).span
-        assert span == m * (F + I + W) + bubbles.zb_h2_idle(p, F, I, W)
+        assert span == m * (F + I + W) + (p - 1) * (F + I - 2 * W)  # Qi et al. 2023, table 1
 
 
 @pytest.mark.parametrize("p, m", [(p, m) for p, m in SHAPES if m >= 2 * p])
 def test_dualpipe_v_waits_as_long_as_the_table_of_deepseek_says(p, m):
     for F, I, W, pair in [(1, 1, 1, 3), (10, 10, 10, 25), (10, 11, 9, 27), (2, 3, 2, 5)]:  # noqa: E741
         simulated = simulate(dualpipe_v(p, m), F, I, W, pair=pair)
-        assert max(simulated.idle) == simulated.idle[-1] == bubbles.dualpipe_v_idle(p, pair, I, W)
+        table_2 = (p - 1) * (pair + (I + W) - 3 * W)  # DeepSeek-AI 2024, with 2p stages on p ranks and F <= I
+        assert max(simulated.idle) == simulated.idle[-1] == table_2
 
 
 def test_a_pair_that_runs_one_after_the_other_halves_dualpipes_bubble():
