@@ -77,16 +77,16 @@ class DistributedDataParallel(nn.Module):
             self.in_backward = True
             Variable._execution_engine.queue_callback(self._backward_ends)
 
-    @torch.no_grad()
     def _gradient_is_there(self, parameter: nn.Parameter) -> None:
         """Autograd calls this when a parameter's .grad is complete, and goes on to the parameters before it."""
         if self.synchronizing:
             self._backward_begins()
-            bucket = self.bucket_of[parameter]
-            require_dense(parameter, self.names[parameter])
-            require_first(parameter in bucket.missing, self.names[parameter])
+            bucket, name = self.bucket_of[parameter], self.names[parameter]
+            require_dense(parameter, name)
+            require_first(parameter in bucket.missing, name)
             bucket.take(parameter)
-            self._send_what_is_ready()
+            if bucket.ready:
+                self._send_what_is_ready()
 
     def _send_what_is_ready(self) -> None:
         # Never the second bucket before the first: collectives must be called in one order on all ranks, and gradients

@@ -18,8 +18,9 @@
     published_picture.py  the same, drawn (published_rows.py)
     picture.py      schedules drawn, also a measured step under its plan
 
-What the papers say about idle time and memory is in course_lib.costs.bubbles, one line a formula. What draws loads on
-first use: ranks do not have to import matplotlib.
+What the papers say about idle time and memory is in course_lib.costs.bubbles, one line a formula.
+
+What draws loads on first use: ranks do not have to import matplotlib.
 """
 
 from typing import Any
