@@ -30,14 +30,6 @@ NEVER_IMPORTED = {"notebooks", "exercises", "solutions", "tests", "benchmarks", 
 WITHOUT_TORCH = {"facts", "pictures", "costs"}
 WIDGET_LIBRARIES = {"ipywidgets", "anywidget"}
 
-# To be emptied.
-CIRCLES_THAT_ARE_LEFT = [
-    "course_lib.widgets.fits_or_not and course_lib.widgets.fits_or_not_picture",
-    "course_lib.widgets.zero_memory and course_lib.widgets.zero_memory_picture",
-    "course_lib.zero.consolidate and course_lib.zero.optimizer",
-    "course_lib.zero.fsdp and course_lib.zero.full_state",
-]
-
 
 def module_name(path: Path, root: Path) -> str:
     """The dotted name of the file at `path`: course_lib/runtime/__init__.py is course_lib.runtime."""
@@ -156,7 +148,7 @@ def test_course_lib_imports_point_down_only():
 
 
 def test_no_files_import_each_other_in_a_circle():
-    assert [circle for circle in files_in_a_circle(ROOT) if circle not in CIRCLES_THAT_ARE_LEFT] == []
+    assert files_in_a_circle(ROOT) == []
 
 
 def test_files_of_one_package_that_import_each_other_are_found_also_where_they_do_it_lazily(tmp_path):

@@ -51,5 +51,5 @@ class Timed(Protocol):
     def peak_activations(self) -> tuple[Fraction, ...]: ...
 
 
-def told(number: Fraction) -> str:
+def write_count(number: Fraction) -> str:
     return str(number.numerator) if number.denominator == 1 else f"{float(number):.4g}"

@@ -16,7 +16,7 @@ from course_lib.pictures.drawn import Drawn
 from course_lib.pictures.figures import WIDTH_IN, new_figure, quiet, to_png
 from course_lib.pictures.palette import BLUE, INK, ORANGE, TEAL, ink_on
 from course_lib.pipeline_parallel.actions import Action, Schedule
-from course_lib.pipeline_parallel.boxes import Box, Time, Timed, told
+from course_lib.pipeline_parallel.boxes import Box, Time, Timed, write_count
 
 COLOURS = {"F": BLUE, "B": ORANGE, "I": ORANGE, "W": TEAL}
 NAMES = {"F": "forward (F)", "B": "whole backward (B)", "I": "backward, input (I)", "W": "backward, weights (W)"}
@@ -129,7 +129,7 @@ def draw_lanes(axes: Axes, simulation: Timed, end: Time, critical_path: bool = F
         axes.add_collection(PatchCollection(outlines, facecolor="none", edgecolor=INK, lw=1.8, zorder=4))
     numbers(axes, simulation.timeline, schedule, (WIDTH_IN - 2.2) / float(end))
     for rank, peak in enumerate(simulation.peak_activations):
-        axes.text(1.01, rank + 0.5, f"{told(peak)} in flight", transform=axes.get_yaxis_transform(), va="center",
+        axes.text(1.01, rank + 0.5, f"{write_count(peak)} in flight", transform=axes.get_yaxis_transform(), va="center",
                   fontsize=8, color=INK)
 
 

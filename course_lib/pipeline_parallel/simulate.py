@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from course_lib.pictures.drawn import Drawn
 from course_lib.pipeline_parallel.actions import Schedule
-from course_lib.pipeline_parallel.boxes import Box, Time, told
+from course_lib.pipeline_parallel.boxes import Box, Time, write_count
 from course_lib.pipeline_parallel.dependencies import Block, Walk, singles, walk
 from course_lib.pipeline_parallel.memory import in_flight
 from course_lib.pipeline_parallel.validate import Finding, InvalidSchedule, validate
@@ -104,7 +104,7 @@ class Simulation(Drawn):
         p, m = self.schedule.num_ranks, self.schedule.num_microbatches
         return (f"{self.schedule.name}, {p} rank{'s' * (p > 1)}, {m} micro-batch{'es' * (m > 1)}: "
                 f"{self.bubble_fraction:.1%} idle ({self.bubble_of_ideal:.1%} of the ideal time), "
-                f"at most {', '.join(map(told, self.peak_activations))} micro-batches in flight")
+                f"at most {', '.join(map(write_count, self.peak_activations))} micro-batches in flight")
 
     def png(self) -> bytes:
         from course_lib.pipeline_parallel.picture import picture_of  # matplotlib is slow to import

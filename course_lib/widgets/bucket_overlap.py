@@ -11,6 +11,7 @@ import traitlets
 from course_lib.costs.overlap import ALONE, CAPS, MACHINES, MIB, MODELS, TOGETHER, Overlap, simulate_overlap
 from course_lib.pictures.parts import axis, round_ticks
 from course_lib.pictures.scene import Scene, Sheet, width_of
+from course_lib.pictures.units import human_seconds, mebibytes
 from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
 from course_lib.widgets.controls import Control, chooser, slider
 
@@ -93,7 +94,7 @@ def scene_of(bucket_cap_mb: int, num_ranks: int, machine: str, model: str) -> Sc
         key=f"{model} | {machine} | n={num_ranks} | cap={bucket_cap_mb}", asked=asked, headline=headline,
         detail=detail, sentence=f"BucketOverlap, {asked}: {headline}; {detail}",
         alternative=f"{headline}. {detail} Exposed by bucket size: "
-                    + "; ".join(f"{cap_told(cap)} {seconds(exposed)}" for cap, exposed in sweep.items()),
+                    + "; ".join(f"{cap_told(cap)} {human_seconds(exposed)}" for cap, exposed in sweep.items()),
         height=FOOT + 58, marks=tuple(sheet.marks))
 
 
@@ -102,10 +103,10 @@ def texts(shown: Overlap, sweep: dict[int, float]) -> tuple[str, str]:
     best, num = min(sweep, key=sweep.__getitem__), len(shown.buckets)
     longest = max(shown.buckets, key=lambda bucket: bucket.num_bytes)
     return (f"{percent(shown.hidden)} of the communication is hidden behind backward: "
-            f"{seconds(shown.exposed_s)} of {seconds(shown.communication_s)} are left",
-            f"{num} all-reduce{'s' * (num > 1)}, the largest of {bytes_told(longest.num_bytes)}. Each "
-            f"gradient alone would leave {seconds(sweep[ALONE])}, one message for all "
-            f"{seconds(sweep[TOGETHER])}; best of these: {cap_told(best)}, {seconds(sweep[best])}.")
+            f"{human_seconds(shown.exposed_s)} of {human_seconds(shown.communication_s)} are left",
+            f"{num} all-reduce{'s' * (num > 1)}, the largest of {mebibytes(longest.num_bytes)}. Each "
+            f"gradient alone would leave {human_seconds(sweep[ALONE])}, one message for all "
+            f"{human_seconds(sweep[TOGETHER])}; best of these: {cap_told(best)}, {human_seconds(sweep[best])}.")
 
 
 def add_lanes(sheet: Sheet, shown: Overlap) -> None:
@@ -118,17 +119,17 @@ def add_lanes(sheet: Sheet, shown: Overlap) -> None:
         sheet.inside(f"backward of {name} is", "on light", *frame, block_told(name), name)
     for number, bucket in enumerate(shown.buckets):
         frame = (LEFT + scale * bucket.start_s, STREAM, scale * (bucket.end_s - bucket.start_s), LANE)
-        sheet.rect(f"bucket {number}", "message", *frame, hint=bytes_told(bucket.num_bytes))
-        sheet.inside(f"bucket {number} is", "on dark", *frame, bytes_told(bucket.num_bytes))
+        sheet.rect(f"bucket {number}", "message", *frame, hint=mebibytes(bucket.num_bytes))
+        sheet.inside(f"bucket {number} is", "on dark", *frame, mebibytes(bucket.num_bytes))
     over = LEFT + scale * shown.backward_s
-    exposed, backward = f"exposed {seconds(shown.exposed_s)}", f"backward {seconds(shown.backward_s)}"
+    exposed, backward = f"exposed {human_seconds(shown.exposed_s)}", f"backward {human_seconds(shown.backward_s)}"
     if shown.exposed_s:
         sheet.rect("exposed", "idle", over, BACKWARD, RIGHT - over, LANE)
     sheet.line("end of backward", "bound", over, BACKWARD - 10, over, AXIS)
     beside = min(over - 6, RIGHT - width_of(exposed, 12, bold=True) - 16)
     sheet.text("backward takes", "small", max(beside, LEFT + width_of(backward, 11.5)), BACKWARD - 14, backward, "end")
     sheet.text("exposed is", "finding", RIGHT, BACKWARD - 14, exposed, "end")
-    axis(sheet, LEFT, RIGHT, AXIS, shown.end_s, [(at, seconds(at)) for at in round_ticks(shown.end_s)])
+    axis(sheet, LEFT, RIGHT, AXIS, shown.end_s, [(at, human_seconds(at)) for at in round_ticks(shown.end_s)])
 
 
 def add_sweep(sheet: Sheet, sweep: dict[int, float], present: int) -> None:
@@ -141,7 +142,7 @@ def add_sweep(sheet: Sheet, sweep: dict[int, float], present: int) -> None:
         name = cap_told(cap)
         sheet.rect(f"{name} would expose", "present" if cap == present else "other", left + 6, FOOT - tall, column - 12,
                    tall)
-        sheet.text(f"{name} exposes", role, left + column / 2, FOOT - tall - 9, seconds(exposed), "middle")
+        sheet.text(f"{name} exposes", role, left + column / 2, FOOT - tall - 9, human_seconds(exposed), "middle")
         sheet.text(name, role, left + column / 2, FOOT + 13, name, "middle")
 
 
@@ -156,16 +157,3 @@ def block_told(name: str) -> str:
 def percent(share: float) -> str:
     """Never "100%" while something is left."""
     return f"{math.floor(100 * share + 1e-9)}%"
-
-
-def seconds(value: float) -> str:
-    """Three figures: 12.3 ms, 1.46 s, 380 µs."""
-    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if value >= 0.9995 * size:
-            figure = value / size
-            return f"{figure:.0f} {unit}" if figure >= 99.95 else f"{figure:.3g} {unit}"
-    return "0 s"
-
-
-def bytes_told(num_bytes: int) -> str:
-    return f"{num_bytes / MIB:.3g} MiB" if num_bytes >= 1000 * 1024 else f"{num_bytes / 1024:.3g} KiB"

@@ -13,6 +13,7 @@ from course_lib.costs.flops import UTILISATION
 from course_lib.costs.memory import PRECISIONS, USABLE, ZERO_STAGES, Memory
 from course_lib.pictures.parts import axis, legend, round_ticks
 from course_lib.pictures.scene import Scene, Sheet, width_of
+from course_lib.pictures.units import gigabytes
 from course_lib.why_distribute import Run, plan_run
 from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
 from course_lib.widgets.controls import Control, chooser, slider
@@ -159,12 +160,6 @@ def scene_of(shown: Outlook) -> Scene:
         alternative=f"{shown.model} {shown.finding}. {shown.detail}. Wanted on each device: "
                     + "; ".join(f"{name} {words.strip('✓✗ »')}" for name, words, *_ in totals),
         height=bottom + 72, marks=tuple(sheet.marks))
-
-
-def gigabytes(num_bytes: float) -> str:
-    """`14 GB`, `2,794 GB`, `1.75 GB`."""
-    value = num_bytes / 1e9
-    return f"{value:,.0f} GB" if value >= 100 else f"{value:.3g} GB"
 
 
 def amount(value: float) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from course_lib.pictures.parts import axis, bars, legend, round_ticks
 from course_lib.pictures.scene import Sheet, width_of
 from course_lib.pipeline_parallel import Action, Finding, Schedule, Simulation
+from course_lib.pipeline_parallel.boxes import write_count
 from course_lib.pipeline_parallel.picture import LIGHTEST
-from course_lib.pipeline_parallel.simulate import told
 
 RUNS, WAITS, WRONG = range(3)  # what becomes of an action
 ROLES = {"F": "forward", "B": "backward", "I": "backward", "W": "weights"}
@@ -67,7 +67,7 @@ def add_lane(sheet: Sheet, simulated: Simulation, rank: int, row: Row, y: float,
         else:
             sheet.rect(key, "wrong" if becomes == WRONG else "stuck", *frame)
             sheet.inside(f"{key} is", "alarm" if becomes == WRONG else "quiet", *frame, str(action))
-    peak = told(simulated.peak_activations[rank])
+    peak = write_count(simulated.peak_activations[rank])
     sheet.text(f"rank {rank} in flight", "small", RIGHT + 8, y + tall / 2, f"{peak} in flight")
 
 

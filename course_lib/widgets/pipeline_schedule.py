@@ -27,8 +27,9 @@ from course_lib.pipeline_parallel import (
     zb_h2,
     zb_v,
 )
+from course_lib.pipeline_parallel.boxes import write_count
 from course_lib.pipeline_parallel.dependencies import walk
-from course_lib.pipeline_parallel.simulate import Costs, timed, told
+from course_lib.pipeline_parallel.simulate import Costs, timed
 from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
 from course_lib.widgets.controls import Choice, Control, slider
 from course_lib.widgets.pipeline_scene import drawn, keys_of
@@ -168,7 +169,8 @@ def scene_of(asked: dict[str, Any]) -> Scene:
         key=key_of(asked, schedule), asked=question, headline=headline, detail=detail,
         sentence=f"PipelineSchedule, {question}: {headline}. {detail}".strip(),
         alternative=f"{headline}. {detail} Most in flight: "
-                    + ", ".join(f"rank {rank} {told(peak)}" for rank, peak in enumerate(simulated.peak_activations))
+                    + ", ".join(f"rank {rank} {write_count(peak)}"
+                                for rank, peak in enumerate(simulated.peak_activations))
                     + ". All schedules: " + "; ".join(f"{name} {words}" for name, _, words, _ in compared),
         height=height, marks=tuple(sheet.marks))
 
@@ -187,7 +189,7 @@ def comparison(asked: dict[str, Any], own: Simulation | None) -> list[tuple[str,
             all_orders(*(asked[name] for name in ("p", "m", "v", "slow", "costs")))]
     if own is not None:
         idle = own.bubble_fraction
-        rows.append(("yours", idle, f"{idle:.0%} idle, {told(max(own.peak_activations))} in flight", True))
+        rows.append(("yours", idle, f"{idle:.0%} idle, {write_count(max(own.peak_activations))} in flight", True))
     return rows
 
 
@@ -259,7 +261,7 @@ def action_of(text: str) -> Action:
 
 def in_flight(simulated: Simulation) -> str:
     most = max(simulated.peak_activations)
-    return f"{told(most)} micro-batch{'es' * (most != 1)}"
+    return f"{write_count(most)} micro-batch{'es' * (most != 1)}"
 
 
 def finished(schedule: Schedule) -> bool:
@@ -284,4 +286,4 @@ def with_times(schedule: Schedule, slow: int | None, costs: tuple, whole: bool =
 def all_orders(p: int, m: int, v: int, slow: int | None, costs: tuple) -> list[tuple[str, float, str]]:
     """(name, idle share, most micro-batches in flight on a rank) of every schedule."""
     simulated = [(name, with_times(generate(p, m, v), slow, costs, whole=True)) for name, generate in ORDERS.items()]
-    return [(name, each.bubble_fraction, told(max(each.peak_activations))) for name, each in simulated]
+    return [(name, each.bubble_fraction, write_count(max(each.peak_activations))) for name, each in simulated]

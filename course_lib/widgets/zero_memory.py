@@ -14,9 +14,9 @@ from course_lib import facts
 from course_lib.costs.memory import STAGE_NAMES, USABLE, Memory, device_memory
 from course_lib.pictures.parts import axis, legend, round_ticks
 from course_lib.pictures.scene import Scene, Sheet
+from course_lib.pictures.units import gigabytes
 from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
 from course_lib.widgets.controls import Control, chooser, slider
-from course_lib.widgets.fits_or_not import gigabytes
 
 COUNTS = [2**k for k in range(13)]  # what the slider offers; Python takes any number
 MODELS = [model.name for model in facts.MODELS]

@@ -13,7 +13,6 @@ from course_lib.widgets.fits_or_not import (
     RIGHT,
     STAGE_NAMES,
     amount,
-    gigabytes,
     outlook,
     scene_of,
 )
@@ -77,4 +76,3 @@ def test_a_change_makes_new_frames_and_a_new_sentence():
 
 def test_amounts_are_short_and_say_their_size():
     assert [amount(v) for v in (840, 972_332, 71.7e6, 2.5e9)] == ["840", "972 thousand", "71.7 million", "2.5 billion"]
-    assert [gigabytes(v) for v in (1.75e9, 14e9, 2794e9)] == ["1.75 GB", "14 GB", "2,794 GB"]

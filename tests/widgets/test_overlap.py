@@ -7,9 +7,10 @@ import pytest
 from course_lib.costs.overlap import MACHINES, MODELS
 from course_lib.pictures.figures import to_png
 from course_lib.pictures.parts import round_ticks
+from course_lib.pictures.units import human_seconds
 from course_lib.widgets import BucketOverlap
 from course_lib.widgets.base import BadParameter
-from course_lib.widgets.bucket_overlap import percent, ranks_of, seconds
+from course_lib.widgets.bucket_overlap import percent, ranks_of
 from tests.widgets.pictures import size_and_colours
 
 
@@ -20,7 +21,7 @@ def test_the_widget_says_what_the_simulation_found():
         "BucketOverlap, GPT-2, 124M on 8 ranks of A100, InfiniBand HDR, buckets: 25 MiB: 56% of the communication is "
         "hidden behind backward: 16.3 ms of 37.1 ms are left; 17 all-reduces, the largest of 147 MiB. Each "
         "gradient alone would leave 29.4 ms, one message for all 35 ms; best of these: 25 MiB, 16.3 ms.")
-    assert (percent(step.hidden), seconds(step.exposed_s)) == ("56%", "16.3 ms")
+    assert (percent(step.hidden), human_seconds(step.exposed_s)) == ("56%", "16.3 ms")
 
 
 def test_every_combination_has_a_scene_that_json_can_hold_and_a_cap_of_ones_own_joins_the_chart():
@@ -49,13 +50,6 @@ def test_what_cannot_be_simulated_is_refused_with_the_reason(wrong, words):
 def test_the_picture_shows_work_messages_and_waiting(cap_mb):
     (width, height), colours = size_and_colours(to_png(BucketOverlap(bucket_cap_mb=cap_mb).picture()))
     assert width > 900 and height > 400 and colours > 6
-
-
-@pytest.mark.parametrize("value, words", [
-    (0, "0 s"), (1.6e-5, "16 µs"), (0.000_38, "380 µs"), (0.000_999_8, "1 ms"), (0.0163, "16.3 ms"), (81.04, "81 s"),
-    (0.99996, "1 s"), (250.2, "250 s"), (1234.0, "1234 s")])
-def test_times_have_three_figures_and_a_unit(value, words):
-    assert seconds(value) == words
 
 
 @pytest.mark.parametrize("end", [1e-5, 0.0488, 1.0, 99.0])

@@ -203,9 +203,9 @@ class ForkPool:
         except psutil.Error:
             state = "gone"
         self._end_server()
-        told = (f"the process that starts ranks did not answer for {waited_s:.0f} s (the system calls it {state}). "
-                "It and its ranks were killed, and the next launch starts a new one")
-        return LaunchInterrupted(f"interrupted; {told}") if self.hurried.is_set() else LaunchError(told)
+        message = (f"the process that starts ranks did not answer for {waited_s:.0f} s (the system calls it {state}). "
+                   "It and its ranks were killed, and the next launch starts a new one")
+        return LaunchInterrupted(f"interrupted; {message}") if self.hurried.is_set() else LaunchError(message)
 
     def _end_server(self) -> None:
         """Kill the server, if it is still there, and whatever its ranks started; forget it."""
