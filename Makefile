@@ -50,7 +50,7 @@ lab: $(READY)
 # their order: a test starts up to 8 ranks of its own, and a notebook's cells belong to one kernel.
 PYTEST := $(WITH_PATH) $(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 # What a small change breaks first, and no ranks to wait for but a notebook's.
-CHECKED := $(wildcard tests/test_layers.py tests/test_environment.py tests/facts tests/pictures tests/costs tests/widgets)
+CHECKED := tests/test_layers.py tests/test_environment.py tests/facts tests/pictures tests/costs tests/widgets
 
 check: lint
 	$(PYTEST) $(CHECKED) $(or $(NB),$(FIRST))

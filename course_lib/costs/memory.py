@@ -70,8 +70,8 @@ class Memory:
     parameters: float
     gradients: float
     optimizer_state: float
-    activations: float = 0.0
-    host: float = 0.0
+    activations: float = 0
+    host: float = 0
 
     @property
     def total(self) -> float:

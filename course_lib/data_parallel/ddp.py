@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
-from torch.utils._pytree import tree_leaves
 
 from course_lib.data_parallel import checks
 from course_lib.data_parallel.buckets import ask_for_unused, find_unused, make_buckets
@@ -24,6 +23,7 @@ from course_lib.data_parallel.hooks import Hook, all_reduce_hook
 from course_lib.groups.gradients import require_dense, require_first
 from course_lib.groups.membership import member
 from course_lib.groups.packing import broadcast
+from course_lib.runtime.tensors import tensors_in
 
 
 class DistributedDataParallel(nn.Module):
@@ -57,8 +57,8 @@ class DistributedDataParallel(nn.Module):
         if self.module.training and self.synchronizing:
             broadcast(self.module.buffers(), self.member)
         outputs = self.module(*inputs, **named)
-        for output in tree_leaves(outputs):
-            if isinstance(output, Tensor) and output.grad_fn is not None:
+        for output in tensors_in(outputs):
+            if output.grad_fn is not None:
                 output.register_hook(self._backward_begins)
         return outputs
 
@@ -77,16 +77,16 @@ class DistributedDataParallel(nn.Module):
             self.in_backward = True
             Variable._execution_engine.queue_callback(self._backward_ends)
 
-    @torch.no_grad()
     def _gradient_is_there(self, parameter: nn.Parameter) -> None:
         """Autograd calls this when a parameter's .grad is complete, and goes on to the parameters before it."""
         if self.synchronizing:
             self._backward_begins()
-            bucket = self.bucket_of[parameter]
-            require_dense(parameter, self.names[parameter])
-            require_first(parameter in bucket.missing, self.names[parameter])
+            bucket, name = self.bucket_of[parameter], self.names[parameter]
+            require_dense(parameter, name)
+            require_first(parameter in bucket.missing, name)
             bucket.take(parameter)
-            self._send_what_is_ready()
+            if bucket.ready:
+                self._send_what_is_ready()
 
     def _send_what_is_ready(self) -> None:
         # Never the second bucket before the first: collectives must be called in one order on all ranks, and gradients

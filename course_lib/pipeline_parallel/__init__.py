@@ -12,14 +12,15 @@
     split_backward.py  a backward pass in two parts, I and W
     mailbox.py      messages between stages; shared.py: parameters on two stages; delay.py: waiting like for a GPU
     checks.py       what cannot work, said on every rank
+    boxes.py        a schedule with its times
     simulate.py     when each action runs, given what it costs
     published.py    published bubble rates, predicted from two fitted costs
-    published_picture.py  the same, drawn
+    published_picture.py  the same, drawn (published_rows.py)
     picture.py      schedules drawn, also a measured step under its plan
 
 What the papers say about idle time and memory is in course_lib.costs.bubbles, one line a formula.
 
-The two functions that draw load on first use: ranks do not have to import matplotlib.
+What draws loads on first use: ranks do not have to import matplotlib.
 """
 
 from typing import Any
@@ -47,7 +48,7 @@ from course_lib.pipeline_parallel.schedules import (
     zb_h2,
     zb_v,
 )
-from course_lib.pipeline_parallel.simulate import Box, Simulation, simulate
+from course_lib.pipeline_parallel.simulate import Box, Simulation, schedule_picture, simulate
 from course_lib.pipeline_parallel.validate import Finding, InvalidSchedule, findings, validate
 
 __all__ = [
@@ -85,8 +86,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("measured_under_plan", "schedule_picture"):
-        from course_lib.pipeline_parallel import picture
+    if name == "measured_under_plan":
+        from course_lib.pipeline_parallel.picture import measured_under_plan
 
-        return getattr(picture, name)
+        return measured_under_plan
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

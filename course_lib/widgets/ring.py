@@ -24,10 +24,13 @@ class RingAllReduce(SteppedExplorable, script="ring.js"):
     """
 
     num_ranks = WholeNumber(4, MIN_RANKS, MAX_RANKS).tag(sync=True, echo_update=False)
-    parameters = ("num_ranks",)
+    controls = ("num_ranks",)
 
     def plan(self) -> Plan:
         return plan("all_reduce", "ring", self.num_ranks)
+
+    def parameters(self) -> dict[str, list[Any]]:
+        return {"num_ranks": list(range(MIN_RANKS, MAX_RANKS + 1)), **super().parameters()}
 
     def num_steps(self) -> int:
         return self.plan().num_steps

@@ -20,10 +20,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from course_lib.runtime import Deadlock, LaunchTimeout, RankDied, RankFailed, launch
+from course_lib.runtime import Deadlock, LaunchError, LaunchTimeout, RankDied, RankFailed, launch
 from course_lib.runtime.errors import LaunchInterrupted
 
 _POLL_S = 0.01
+_MOST_LINES = 40  # of a message: what a reader takes in
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,30 @@ class Fault:
 
 def raise_an_exception(plan: Plan) -> None:
     raise ArithmeticError(f"the loss of step {plan.step} is not a number")
+
+
+class WithoutWords(Exception):
+    """Cannot even be printed."""
+
+    def __str__(self) -> str:
+        raise LookupError("no words")
+
+
+def raise_what_cannot_be_printed(plan: Plan) -> None:
+    raise WithoutWords
+
+
+def call_itself_for_ever(plan: Plan) -> None:
+    call_itself_for_ever(plan)
+
+
+def raise_several_at_once(plan: Plan) -> None:
+    raise ExceptionGroup("several", [ValueError("the first"), KeyError("the second")])
+
+
+def freeze_the_server(plan: Plan) -> None:
+    os.kill(os.getppid(), signal.SIGSTOP)
+    loop_for_ever(plan)
 
 
 def be_killed(plan: Plan) -> None:
@@ -107,6 +132,9 @@ FAULTS = {
     fault.kind: fault
     for fault in (
         Fault("exception", raise_an_exception, RankFailed, "rank {culprit} failed", 1.5),
+        Fault("unprintable exception", raise_what_cannot_be_printed, RankFailed, "its __str__ raised LookupError", 1.5),
+        Fault("endless recursion", call_itself_for_ever, RankFailed, "more of these", 1.5),
+        Fault("exception group", raise_several_at_once, RankFailed, "2. KeyError: 'the second'", 1.5),
         Fault("kill -9", be_killed, RankDied, "rank {culprit} was killed by SIGKILL", 2.0),
         Fault("recv nobody answers", receive_what_nobody_sends, Deadlock, "rank {culprit}  waits", 5.0,
               peers_go_on=False),
@@ -118,6 +146,7 @@ FAULTS = {
         Fault("interrupt", loop_for_ever, LaunchInterrupted, "rank {culprit}  was at"),
         Fault("unpicklable result", return_a_lock, RankFailed, "rank {culprit} failed", 1.5, peers_go_on=False),
         Fault("large result", return_a_large_tensor, None, "", peers_go_on=False),
+        Fault("frozen server", freeze_the_server, LaunchError, "the process that starts ranks did not answer"),
     )
 }
 
@@ -177,6 +206,8 @@ def complaints(kind: str, plan: Plan, outcome: Outcome) -> list[str]:
     says = fault.says.format(culprit=plan.culprit)
     if says not in str(outcome.error):
         return [f"the message does not say {says!r}: {outcome.error}"]
+    if str(outcome.error).count("\n") >= _MOST_LINES:
+        return [f"the message has more than {_MOST_LINES} lines: {outcome.error}"]
     named = getattr(outcome.error, "rank", plan.culprit)
     return [f"blames rank {named}, it was rank {plan.culprit}"] if named != plan.culprit else []
 

@@ -13,22 +13,27 @@ import psutil
 class Traces:
     """Everything of this process that must be the same before and after a launch."""
 
-    processes: frozenset[int]  # ids of all descendants
+    processes: frozenset[int]  # ids of all descendants but the servers
+    num_servers: int  # that start ranks: one, though after a fault perhaps another one
     descriptors: Counter[str]  # kind or path -> how many are open here
     files: frozenset[str]
 
     def since(self, before: "Traces") -> list[str]:
         """What is here now and was not then, as text; empty when nothing was left."""
         told = [f"process {_told(pid)}" for pid in sorted(self.processes - before.processes)]
+        told += [f"{self.num_servers} servers"] * (self.num_servers > max(before.num_servers, 1))
         told += [f"{number} x open {kind}" for kind, number in (self.descriptors - before.descriptors).items()]
         return told + [f"file {path}" for path in sorted(self.files - before.files)]
 
 
 def traces(*folders: str | Path) -> Traces:
     """Of this process now, with all files under `folders`."""
-    descendants = frozenset(process.pid for process in psutil.Process().children(recursive=True))
-    files = frozenset(str(path) for folder in folders for path in Path(folder).rglob("*"))
-    return Traces(descendants, Counter(_open_descriptors()), files)
+    servers = {child.pid for child in psutil.Process().children() if "fork_server.py" in " ".join(child.cmdline())}
+    descendants = {process.pid for process in psutil.Process().children(recursive=True)}
+    # torch makes a folder for compiled kernels when it is imported; a new server has a new folder.
+    files = frozenset(re.sub(r"/course_lib_[^/]*", "/course_lib", str(path)) for folder in folders
+                      for path in Path(folder).rglob("*") if "torchinductor_" not in str(path))
+    return Traces(frozenset(descendants - servers), len(servers), Counter(_open_descriptors()), files)
 
 
 def _open_descriptors() -> list[str]:

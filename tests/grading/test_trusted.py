@@ -5,7 +5,6 @@ What dishonest ones try is in test_cheats.py.
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
 
 import pytest
 from nbformat.v4 import new_code_cell, new_output
@@ -13,7 +12,7 @@ from nbgrader import utils
 
 from course_lib.grading import registry, sandbox, trusted
 from course_lib.grading.isolated import IsolatedWorker
-from course_lib.grading.report import Report, Verdict
+from course_lib.grading.report import Verdict
 from tests.grading.class_exercise import (
     EXERCISE,
     HONEST,
@@ -21,21 +20,10 @@ from tests.grading.class_exercise import (
     LIMITS,
     MODES,
     WRONG,
-    ClassOfStudents,
     PassOn,
     notebook,
     points,
 )
-
-Grade = Callable[..., Report]
-
-
-@pytest.fixture(scope="module")
-def grade() -> Iterator[Grade]:
-    students = ClassOfStudents()
-    yield students.grade
-    students.close()
-
 
 # ---- honest answers keep their marks
 

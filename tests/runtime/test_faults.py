@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.runtime import Deadlock, LaunchTimeout, RankDied, RankFailed, launch, launcher
-from course_lib.runtime.ranks import supervisor
+from course_lib.runtime.ranks import fork_pool, supervisor
 from tests.faults.kinds import FAULTS, Plan, complaints, inject
 from tests.faults.traces import alive, traces
 
@@ -46,6 +46,7 @@ def nothing_is_left(server, tmp_path, monkeypatch):
 def soon(monkeypatch):
     """A deadlock is called one after a second: nothing in these tests stands still for so long by chance."""
     monkeypatch.setattr(supervisor, "_STILL_S", 1.0)
+    monkeypatch.setattr(fork_pool, "_LIVES_WITHIN_S", 2.0)
 
 
 def rank_sum():

@@ -4,11 +4,13 @@ import json
 
 import pytest
 
-from course_lib.costs.overlap import MODELS
+from course_lib.costs.overlap import MACHINES, MODELS
 from course_lib.pictures.figures import to_png
+from course_lib.pictures.parts import round_ticks
+from course_lib.pictures.units import human_seconds
 from course_lib.widgets import BucketOverlap
 from course_lib.widgets.base import BadParameter
-from course_lib.widgets.bucket_overlap import percent, seconds, ticks
+from course_lib.widgets.bucket_overlap import percent, ranks_of
 from tests.widgets.pictures import size_and_colours
 
 
@@ -19,19 +21,17 @@ def test_the_widget_says_what_the_simulation_found():
         "BucketOverlap, GPT-2, 124M on 8 ranks of A100, InfiniBand HDR, buckets: 25 MiB: 56% of the communication is "
         "hidden behind backward: 16.3 ms of 37.1 ms are left; 17 all-reduces, the largest of 147 MiB. Each "
         "gradient alone would leave 29.4 ms, one message for all 35 ms; best of these: 25 MiB, 16.3 ms.")
-    assert (percent(step.hidden), seconds(step.exposed_s)) == ("56%", "16.3 ms")
+    assert (percent(step.hidden), human_seconds(step.exposed_s)) == ("56%", "16.3 ms")
 
 
-def test_every_combination_has_frames_that_json_can_hold_and_a_cap_of_ones_own_joins_the_chart():
-    shown = BucketOverlap(bucket_cap_mb=40)
+def test_every_combination_has_a_scene_that_json_can_hold_and_a_cap_of_ones_own_joins_the_chart():
     for model in MODELS:
-        for on, ranks in shown.choices["machines"].items():
-            with shown.hold_trait_notifications():
-                shown.model, shown.machine, shown.num_ranks = model, on, ranks[-1]
-            frames = json.loads(json.dumps(shown.frames))
-            assert [present for *_, present in frames["sweep"]].count(True) == 1
-            assert ["40 MiB"] == [cap for cap, _, _, present in frames["sweep"] if present]
-            assert 4 <= len(frames["ticks"]) <= 14
+        for on in MACHINES:
+            asked = {"bucket_cap_mb": 40, "model": model, "machine": on, "num_ranks": ranks_of(on)[-1]}
+            marks = json.loads(json.dumps(BucketOverlap.scene(asked).plain()))["marks"]
+            present = [mark["key"] for mark in marks if mark["role"] == "present"]
+            assert present == ["40 MiB would expose"]
+            assert 4 <= sum(mark["key"].startswith("tick") and mark["kind"] == "line" for mark in marks) <= 14
 
 
 @pytest.mark.parametrize("wrong, words", [
@@ -52,14 +52,7 @@ def test_the_picture_shows_work_messages_and_waiting(cap_mb):
     assert width > 900 and height > 400 and colours > 6
 
 
-@pytest.mark.parametrize("value, words", [
-    (0, "0 s"), (1.6e-5, "16 µs"), (0.000_38, "380 µs"), (0.000_999_8, "1 ms"), (0.0163, "16.3 ms"), (81.04, "81 s"),
-    (0.99996, "1 s"), (250.2, "250 s"), (1234.0, "1234 s")])
-def test_times_have_three_figures_and_a_unit(value, words):
-    assert seconds(value) == words
-
-
 @pytest.mark.parametrize("end", [1e-5, 0.0488, 1.0, 99.0])
 def test_ticks_are_round_and_cover_the_step(end):
-    at = ticks(end)
+    at = round_ticks(end)
     assert at[0] == 0 and 5 <= len(at) <= 14 and at[-1] <= end < at[-1] + 2 * at[1]

@@ -8,6 +8,7 @@ from course_lib.costs.stragglers import WHO
 from course_lib.pictures.figures import to_png
 from course_lib.widgets import Stragglers
 from course_lib.widgets.base import BadParameter
+from course_lib.widgets.stragglers import RIGHT
 from tests.widgets.pictures import size_and_colours
 
 RANDOM = WHO[1]
@@ -27,10 +28,12 @@ def test_the_widget_says_what_the_simulation_found():
 
 
 @BY_SCHEME
-def test_frames_can_be_json_end_with_the_horizon_and_mark_what_is_shown(scheme, slack):
-    frames = json.loads(json.dumps(Stragglers(scheme=scheme, slack=slack).frames))
-    assert all(spans[-1][2] == pytest.approx(frames["horizon_s"]) for spans in frames["rows"])
-    assert [present for *_, present in frames["compared"]].count(True) == 1
+def test_a_scene_can_be_json_its_lanes_end_with_the_horizon_and_it_marks_what_is_shown(scheme, slack):
+    marks = json.loads(json.dumps(Stragglers.scene({"scheme": scheme, "slack": slack}).plain()))["marks"]
+    for rank in range(4):
+        last = [mark["at"] for mark in marks if mark["key"].startswith(f"rank {rank} span ")][-1]
+        assert last[0] + last[2] == pytest.approx(RIGHT, abs=0.02)
+    assert [mark["role"] for mark in marks].count("present") == 1
 
 
 @pytest.mark.parametrize("wrong, words", [

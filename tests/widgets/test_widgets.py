@@ -112,7 +112,7 @@ def test_a_new_widget_is_two_files_and_three_methods(tmp_path):
 
     class Doubler(Explorable, script=script):
         num = WholeNumber(1, 1, 9).tag(sync=True)
-        parameters = ("num",)
+        controls = ("num",)
 
         def compute(self):
             return {"twice": 2 * self.num}
