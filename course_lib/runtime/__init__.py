@@ -1,7 +1,18 @@
 """Real torch.distributed ranks from a notebook cell, and instruments to see what they do.
 
 `launch` runs a function on every rank; `record_communication`, `record_memory` and `record_timeline` measure inside it;
-`doctor` says what this machine can do.
+`doctor` says what this machine can do. Files in reading order:
+
+    launcher.py     launch: checks what is asked for and sends it off
+    context.py      who am I: rank, device, whether this is a rank, torchrun or a notebook
+    backends.py     which backend carries the communication
+    ranks/          where ranks come from and how a launch goes: the life of a call is told there
+    errors.py       how it can end
+    results.py      what comes back
+    torchrun.py     the same call where torchrun has started the ranks
+    instruments/    bytes, memory and time, measured inside a rank
+    tensors.py      the tensors in anything
+    doctor.py       is this machine fit for the course?
 """
 
 import sys
