@@ -109,6 +109,7 @@ def slider_to_pixels(name: str) -> None:
                 lambda: seconds_to_pixels(1 + number + len(SLIDERS), ".noUi-handle", keys))
 
     make.__name__ = f"slider_to_pixels_{name}"
+    make.__doc__ = f"One key on the slider {label!r} of {name}, against interactive_output with its picture as a PNG."
     benchmark(runs=15)(make)
 
 
