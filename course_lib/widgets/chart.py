@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from course_lib.pictures.drawn import Drawn
 from course_lib.pictures.figures import new_figure, quiet, to_png
@@ -108,8 +108,13 @@ class Chart(Drawn):
         axes.grid(color="#E6E6E6", lw=0.6)
         for direction, label, axis in (("x", self.x, axes.xaxis), ("y", self.y, axes.yaxis)):
             if direction in self.log:
-                getattr(axes, f"set_{direction}scale")("log", base=10 if label.endswith(("(s)", "(bytes)")) else 2)
+                decimal = label.endswith(("(s)", "(bytes)"))
+                getattr(axes, f"set_{direction}scale")("log", base=10 if decimal else 2)
+                lowest, highest = axis.get_data_interval()
+                if decimal and highest < 100 * lowest:  # a power of ten or two would be all that has a number
+                    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
                 axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+                axis.set_minor_formatter(NullFormatter())
             elif direction == "y":
                 axes.set_ylim(bottom=0)
             elif not self._far_from_0():
