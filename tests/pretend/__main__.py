@@ -45,9 +45,11 @@ def summary(sections: list[tuple[str, list[Outcome]]]) -> list[str]:
     kinds: dict[str, list[Outcome]] = {}
     for title, outcomes in sections:
         kinds.setdefault(title.split()[0], []).extend(outcomes)
-    return [f"{kind}: {sum(each.passed for each in outcomes)} of {len(outcomes)} pass"
-            + (f", {changed} with another output" if (changed := sum(bool(each.other_output) for each in outcomes)) else "")
-            for kind, outcomes in kinds.items()]
+    lines = []
+    for kind, outcomes in kinds.items():
+        passed, changed = (sum(bool(getattr(each, what)) for each in outcomes) for what in ("passed", "other_output"))
+        lines.append(f"{kind}: {passed} of {len(outcomes)} pass, {changed} of them with another output")
+    return lines
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ def lessons(mode: str, path: Path) -> list[Outcome]:
     launching = {number: list(cell.outputs) for number, cell in enumerate(notebook.cells)
                  if cell.cell_type == "code" and "launch(" in cell.source}
     execute(mode, notebook, path.parent)
-    return [lesson(f"{path.name[:2]}[{number}]", notebook.cells[number], before) for number, before in launching.items()]
+    return [lesson(f"{path.name[:2]}[{number}]", notebook.cells[number], before)
+            for number, before in launching.items()]
 
 
 def lesson(what: str, cell: NotebookNode, recorded: list[NotebookNode]) -> Outcome:

@@ -1,7 +1,7 @@
 """Give this process the pretended device, called "gpu". It cannot be taken back: only ranks and child processes do it.
 
-What torch says of itself with a GPU, it says here: `torch.accelerator` names the device, torch.distributed builds groups
-for "nccl", "gloo" and "cpu:gloo,gpu:nccl", and `get_backend` answers with those names.
+What torch says of itself with a GPU, it says here: `torch.accelerator` names the device, torch.distributed builds
+groups for "nccl", "gloo" and "cpu:gloo,gpu:nccl", and `get_backend` answers with those names.
 """
 
 import types

@@ -54,15 +54,20 @@ def arrive(mode: Mode, told: dict[str, Any]) -> Task:
 
 
 def stand_in_for_cuda(name: str) -> None:
-    """Where runtime says "cuda" today, it gets the pretended device. To go when it asks torch.accelerator instead."""
-    asked = context.device
+    """Where course_lib says "cuda" today, it gets the pretended device. To go when it asks torch.accelerator instead."""
+    asked, make_tensor = context.device, torch.tensor
+    if asked.__module__ == __name__:  # a rank that is kept warm
+        return
 
     def device() -> torch.device:
         real = asked()
         return torch.device(name, torch.accelerator.current_device_index()) if real.type == "cuda" else real
 
-    if context.device.__module__ != __name__:
-        import course_lib.runtime
+    def tensor(*values: Any, device: Any = None, **options: Any) -> torch.Tensor:
+        return make_tensor(*values, device=name if device == "cuda" else device, **options)
 
-        context.device = course_lib.runtime.device = device
-        torch.Tensor.is_cuda = property(lambda tensor: tensor.device.type in ("cuda", name))
+    import course_lib.runtime
+
+    context.device = course_lib.runtime.device = device
+    torch.tensor = tensor
+    torch.Tensor.is_cuda = property(lambda tensor: tensor.device.type in ("cuda", name))
