@@ -126,7 +126,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void block(void* event, const c10::Stream& stream) const override {
     if (event) follow(stream, static_cast<Event*>(event)->marks);
   }
-  bool queryEvent(void* event) const override { return !event || pending(static_cast<Event*>(event)->marks).empty(); }
+  bool queryEvent(void* event) const override {
+    if (!event) return true;
+    auto& marks = static_cast<Event*>(event)->marks;  // kept, for the time at which they are done
+    return std::all_of(marks.begin(), marks.end(), [](auto& mark) { return mark->done(); });
+  }
   void synchronizeEvent(void* event) const override {
     if (event) wait_for(static_cast<Event*>(event)->marks);
   }
@@ -272,6 +276,14 @@ static at::Tensor as_strided(const at::Tensor& tensor, at::IntArrayRef sizes, at
   return at::native::as_strided_tensorimpl(tensor, sizes, strides, offset);
 }
 
+// Its own since the operator's general form would resize what it returns, and say so.
+static at::Tensor mse_loss(const at::Tensor& inputs, const at::Tensor& targets, int64_t reduction) {
+  TORCH_CHECK(inputs.device() == targets.device(), "Expected all tensors to be on the same device, but found at least two "
+              "devices, ", inputs.device(), " and ", targets.device(), "! (aten::mse_loss)");
+  before_kernel();
+  return at::mse_loss(on_host(inputs), on_host(targets), reduction).to(inputs.device());
+}
+
 // Everything else: the CPU's operator, once the arguments are what a GPU's would take
 
 static void refuse_what_cuda_refuses(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
@@ -333,6 +345,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage_storage_offset", set_storage);
   m.impl("set_.source_Tensor", set_tensor);
   m.impl("as_strided", as_strided);
+  m.impl("mse_loss", mse_loss);
   m.impl("view", [](const at::Tensor& t, at::IntArrayRef sizes) { return at::native::view(t, sizes); });
   m.impl("unfold", [](const at::Tensor& t, int64_t dim, int64_t size, int64_t step) {
     return at::native::unfold(t, dim, size, step);

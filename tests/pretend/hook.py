@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 
 from course_lib.runtime import context, launcher
-from course_lib.runtime.ranks.rank import Task
+from course_lib.runtime.ranks.rank import ResultPickler, Task, _as_is
 from tests.pretend.modes import Mode
 
 
@@ -54,7 +54,7 @@ def arrive(mode: Mode, told: dict[str, Any]) -> Task:
 
 
 def stand_in_for_cuda(name: str) -> None:
-    """Where course_lib says "cuda" today, it gets the pretended device. To go when it asks torch.accelerator instead."""
+    """Where course_lib says "cuda", it gets the pretended device. To go when it asks torch.accelerator instead."""
     asked, make_tensor = context.device, torch.tensor
     if asked.__module__ == __name__:  # a rank that is kept warm
         return
@@ -68,6 +68,12 @@ def stand_in_for_cuda(name: str) -> None:
 
     import course_lib.runtime
 
+    reduce = ResultPickler.reducer_override
+
+    def reducer_override(self: ResultPickler, value: Any) -> Any:
+        on_gpu = isinstance(value, torch.Tensor) and value.device.type == name
+        return (_as_is, (value.detach().cpu(),)) if on_gpu else reduce(self, value)
+
     context.device = course_lib.runtime.device = device
     torch.tensor = tensor
-    torch.Tensor.is_cuda = property(lambda tensor: tensor.device.type in ("cuda", name))
+    ResultPickler.reducer_override = reducer_override
