@@ -83,15 +83,13 @@ def device_module(extension: types.ModuleType) -> types.ModuleType:
 
 def install_backends(extension: types.ModuleType, mode: Mode) -> None:
     """torch.distributed's own names for backends, on pretended wires."""
-    gloo = c10d.ProcessGroupGloo
+    gloo, kinds, register = c10d.ProcessGroupGloo, c10d.ProcessGroup.BackendType, c10d.ProcessGroup._register_backend
 
-    class PretendedGloo(extension.Wire):
-        """gloo, which takes tensors of the host, and for some operations those of a GPU."""
-
-        def __init__(self, store: Any, rank: int, size: int, timeout: Any = c10d.default_pg_timeout) -> None:
-            inner = gloo(store, rank, size, timeout)
-            super().__init__(inner, "gloo", False, set(mode.gloo_refuses))
-            self.options = inner.options
+    def register_backend(group: Any, device: torch.device, kind: Any, backend: Any) -> None:
+        """gloo itself for the host's tensors, which torch's DDP asks for its threads; a wire around it for a GPU's."""
+        if device.type == NAME and kind == kinds.GLOO:
+            kind, backend = kinds.CUSTOM, extension.Wire(backend, "gloo", False, set(mode.gloo_refuses))
+        register(group, device, kind, backend)
 
     class Options:
         """What torch sets on ProcessGroupNCCL.Options; none of it matters here, the time limit aside."""
@@ -109,7 +107,8 @@ def install_backends(extension: types.ModuleType, mode: Mode) -> None:
                              set() if mode.nccl_takes_cpu else set(REFUSED_BY_NCCL))
 
     PretendedNCCL.Options = Options
-    c10d.ProcessGroupGloo, c10d.ProcessGroupNCCL = PretendedGloo, PretendedNCCL
+    c10d.ProcessGroupNCCL = PretendedNCCL
+    c10d.ProcessGroup._register_backend = register_backend
     c10d._NCCL_AVAILABLE = True
     c10d.default_pg_nccl_timeout = timedelta(minutes=10)
     torch.cuda.nccl.version = lambda: (0, 0, 0)  # torch.distributed logs it with every error of a communication call
