@@ -1,9 +1,9 @@
 // A GPU that is the host's memory under another device type (PrivateUse1), with what makes a program fail on a GPU:
 // tensors of two devices do not mix, a CPU generator draws nothing here, and streams run beside the host (streams.h).
 //
-// Every operator falls back to the CPU's, so numbers are the CPU's to the last bit. Random numbers are not: the device
-// has a generator of its own. Limits: one allocator without statistics, no pinned memory of its own, no kernels that
-// are still running when a call returns.
+// Every operator falls back to the CPU's, so numbers are the CPU's up to rounding (torch puts some operators together
+// from others here). Random numbers are not: the device has a generator of its own. Limits: one allocator without
+// statistics, no pinned memory of its own, no kernels that are still running when a call returns.
 #include "streams.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -189,7 +189,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override { return exchange_device(index); }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override { return exchange_device(index); }
   c10::Device getDeviceFromPtr(void*) const override { return current_device(); }
-  // Host memory that claims to be pinned: a copy from it is the same copy.
+  // Memory that is asked for as pinned is ordinary, and says so: a copy from it is the same copy.
   bool isPinnedPtr(const void*) const override { return false; }
   at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::kCPU); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
