@@ -16,14 +16,16 @@ READY := $(VENV)/.ready
 FIRST := notebooks/00_start_here.ipynb
 LAB_FLAGS := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab test lint notebooks exercises text write-back bench lock clean
+.PHONY: help lab check test lint notebooks showing exercises text write-back bench lock clean
 
 help:
 	@echo "make lab                   open the course in JupyterLab"
+	@echo "make check [NB=...]        while you work: lint, layers, models and pictures, one notebook"
 	@echo "make test                  every test: lint, tests, notebooks, browser"
 	@echo "make bench [NAME=...]      ours against PyTorch's own, side by side"
 	@echo "make lint                  ruff only"
 	@echo "make notebooks [NB=...]    run notebooks from a fresh kernel and store normalised outputs"
+	@echo "make showing [FILE=...]    which notebooks show a source file (default: those changed since the last commit)"
 	@echo "make exercises             exercises/ from solutions/, by nbgrader"
 	@echo "make text NB=...           a notebook as a Python text under build/text/, to edit"
 	@echo "make write-back NB=...     the edited text into the notebook again"
@@ -46,14 +48,24 @@ lab: $(READY)
 
 # pytest reads its paths and its strict nbval flags from pyproject.toml, and has the last word. Two files at a time, in
 # their order: a test starts up to 8 ranks of its own, and a notebook's cells belong to one kernel.
+PYTEST := $(WITH_PATH) $(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+# What a small change breaks first, and no ranks to wait for but a notebook's.
+CHECKED := tests/test_layers.py tests/test_environment.py tests/facts tests/pictures tests/costs tests/widgets
+
+check: lint
+	$(PYTEST) $(CHECKED) $(or $(NB),$(FIRST))
+
 test: lint
-	$(WITH_PATH) $(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder --junitxml=build/tests.xml
+	$(PYTEST) --junitxml=build/tests.xml
 
 lint: $(READY)
 	$(BIN)/python -m ruff check .
 
 notebooks: $(READY)
 	$(WITH_PATH) $(BIN)/python -m tools.notebooks run $(NB)
+
+showing: $(READY)
+	@$(BIN)/python -m tools.notebooks showing $(FILE)
 
 exercises: $(READY)
 	$(BIN)/python -m tools.exercises

@@ -1,13 +1,13 @@
 """All-reduce from send and receive against gloo's own dist.all_reduce: 1 KiB to 64 MiB of float32, 2 and 4 ranks."""
 
-import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness import Work, benchmark
+from benchmarks.harness import Both, benchmark
+from benchmarks.ranks import Times, now, seconds_together, slowest_rank
 from course_lib.collectives import halving_doubling_all_reduce, ring_all_reduce
 from course_lib.runtime import launch
 
@@ -16,45 +16,29 @@ SIZES = {"1KiB": KIB, "32KiB": 32 * KIB, "1MiB": MIB, "4MiB": 4 * MIB, "16MiB": 
 AllReduce = Callable[[torch.Tensor], object]
 
 
-def alternate(sides: tuple[AllReduce, AllReduce], num_bytes: int, rounds: int) -> list[tuple[float, float]]:
+def alternate(sides: tuple[AllReduce, AllReduce], num_bytes: int, rounds: int) -> Times:
     """On a rank: seconds of each side in each round, an untimed call before each timed one."""
     tensor = torch.zeros(num_bytes // 4)
     times = []
     for _ in range(rounds):
         took = []
-        for all_reduce in sides:
+        for side, all_reduce in enumerate(sides):
+            now(side)
             all_reduce(tensor)
-            dist.barrier()
-            started = time.perf_counter()
-            all_reduce(tensor)
-            took.append(time.perf_counter() - started)
-        times.append(tuple(took))
+            took.append(seconds_together(partial(all_reduce, tensor)))
+        times.append(took)
     return times
 
 
-class SideBySide:
-    """Two all-reduces timed in the same launch, turn by turn: what slows the machine for a moment slows both."""
-
-    def __init__(self, ours: AllReduce, num_bytes: int, world_size: int) -> None:
-        self.sides = (ours, dist.all_reduce)
-        self.num_bytes, self.world_size = num_bytes, world_size
-        self.unread: tuple[list[float], list[float]] = ([], [])
-
-    def seconds(self, side: int) -> float:
-        """Median over the rounds of one launch of the time until the last rank is done; 0 is ours, 1 is gloo's."""
-        if not self.unread[side]:
-            rounds = 9 if self.num_bytes >= MIB else 31
-            ranks = launch(alternate, self.sides, self.num_bytes, rounds, world_size=self.world_size)
-            for each in (0, 1):
-                slowest = [max(rank[turn][each] for rank in ranks) for turn in range(rounds)]
-                self.unread[each].append(statistics.median(slowest))
-        return self.unread[side].pop()
+def side_by_side(ours: AllReduce, num_bytes: int, world_size: int) -> list[float]:
+    """Seconds of ours and of gloo's in one launch."""
+    rounds = 9 if num_bytes >= MIB else 31
+    return slowest_rank(launch(alternate, (ours, dist.all_reduce), num_bytes, rounds, world_size=world_size))
 
 
 def register(name: str, ours: AllReduce, size: str, world_size: int) -> None:
-    def make() -> tuple[Work, Work]:
-        pair = SideBySide(ours, SIZES[size], world_size)
-        return lambda: pair.seconds(0), lambda: pair.seconds(1)
+    def make() -> Both:
+        return partial(side_by_side, ours, SIZES[size], world_size)
 
     make.__name__ = f"{name}_{world_size}_ranks_{size}"
     make.__doc__ = f"All-reduce of {size} on {world_size} ranks, {ours.__name__} against gloo's own."

@@ -1,13 +1,13 @@
 """A training step of a GPT of 10 million parameters on 4 ranks: our DistributedDataParallel against torch's own."""
 
-import statistics
-import time
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.harness import Work, benchmark
+from benchmarks.harness import Both, benchmark
+from benchmarks.ranks import Times, in_turns, now, seconds_together, slowest_rank
 from course_lib.data_parallel import DistributedDataParallel
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import launch
@@ -25,43 +25,25 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> Non
     optimizer.step()
 
 
-def alternate() -> list[tuple[float, float]]:
+def alternate() -> Times:
     """On a rank: seconds of a step with each wrapper, turn by turn. Two are not timed: torch rebuilds buckets."""
     pairs = []
-    for wrapper in WRAPPERS:
+    for side, wrapper in enumerate(WRAPPERS):
+        now(side)
         torch.manual_seed(0)
         model = wrapper(GPT(CONFIG))
         pairs.append((model, torch.optim.SGD(model.parameters(), lr=0.1)))
     times = []
     for number in range(ROUNDS + 2):
         took = [0.0, 0.0]
-        for side in (0, 1) if number % 2 else (1, 0):
-            dist.barrier()
-            started = time.perf_counter()
-            step(*pairs[side], number)
-            took[side] = time.perf_counter() - started
-        times.append(tuple(took))
+        for side in in_turns(number + 1):
+            now(side)
+            took[side] = seconds_together(partial(step, *pairs[side], number))
+        times.append(took)
     return times[2:]
 
 
-class SideBySide:
-    """Both wrappers timed in the same launch: what slows the machine for a moment slows both."""
-
-    def __init__(self) -> None:
-        self.unread: tuple[list[float], list[float]] = ([], [])
-
-    def seconds(self, side: int) -> float:
-        """Median over the rounds of one launch of the time until the last rank is done; 0 is ours, 1 is torch's."""
-        if not self.unread[side]:
-            ranks = launch(alternate, world_size=WORLD_SIZE, timeout=300)
-            for each in (0, 1):
-                slowest = [max(rank[turn][each] for rank in ranks) for turn in range(ROUNDS)]
-                self.unread[each].append(statistics.median(slowest))
-        return self.unread[side].pop()
-
-
 @benchmark(runs=5)
-def ddp_step_10m_4_ranks() -> tuple[Work, Work]:
+def ddp_step_10m_4_ranks() -> Both:
     """A step of a GPT of 10 million parameters on 4 ranks, our DistributedDataParallel against torch's own."""
-    pair = SideBySide()
-    return lambda: pair.seconds(0), lambda: pair.seconds(1)
+    return lambda: slowest_rank(launch(alternate, world_size=WORLD_SIZE, timeout=300))

@@ -6,16 +6,16 @@ beside the simulated one, where waiting stands in for a GPU's work (course_lib/p
 
 import argparse
 import copy
-import statistics
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from benchmarks.harness import Work, benchmark
+from benchmarks.harness import Both, benchmark
+from benchmarks.ranks import Times, in_turns, now, seconds_together, slowest_rank
 from course_lib.pipeline_parallel import (
     PipelineParallel,
     Schedule,
@@ -63,14 +63,15 @@ def theirs(modules: list[nn.Module], schedule: Schedule, kind: str) -> Step:
     return step
 
 
-def alternate(kind: str, rounds: int = ROUNDS) -> list[tuple[float, float]]:
+def alternate(kind: str, rounds: int = ROUNDS) -> Times:
     """On a rank: seconds of a step of ours and of torch's, turn by turn. Two are not timed: shapes are agreed upon."""
     schedule = SCHEDULES[kind]()
     torch.manual_seed(0)
     model = GPT(CONFIG)
     model.head.weight = nn.Parameter(model.head.weight.detach().clone())  # torch's would not sum tied gradients
     pair = []
-    for make in (ours, lambda modules, schedule: theirs(modules, schedule, kind)):
+    for side, make in enumerate((ours, partial(theirs, kind=kind))):
+        now(side)
         stages = partition(copy.deepcopy(model), schedule.num_stages)
         modules = [stages[stage] for stage in schedule.stages[dist.get_rank()]]
         pair.append((modules, make(modules, schedule)))
@@ -78,54 +79,34 @@ def alternate(kind: str, rounds: int = ROUNDS) -> list[tuple[float, float]]:
     times = []
     for number in range(rounds + 2):
         took = [0.0, 0.0]
-        for side in (0, 1) if number % 2 else (1, 0):
+        for side in in_turns(number + 1):
+            now(side)
             modules, step = pair[side]
             for module in modules:
                 module.zero_grad()
-            dist.barrier()
-            started = time.perf_counter()
-            step(inputs, targets)
-            took[side] = time.perf_counter() - started
-        times.append(tuple(took))
+            took[side] = seconds_together(partial(step, inputs, targets))
+        times.append(took)
     return times[2:]
 
 
-class SideBySide:
-    """Both timed in the same launch: what slows the machine for a moment slows both."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.unread: tuple[list[float], list[float]] = ([], [])
-
-    def seconds(self, side: int) -> float:
-        """Median over the rounds of one launch of the time until the last rank is done; 0 is ours, 1 is torch's."""
-        if not self.unread[side]:
-            ranks = launch(alternate, self.kind, world_size=WORLD_SIZE, timeout=300)
-            for each in (0, 1):
-                slowest = [max(rank[turn][each] for rank in ranks) for turn in range(ROUNDS)]
-                self.unread[each].append(statistics.median(slowest))
-        return self.unread[side].pop()
-
-
-def side_by_side(kind: str) -> tuple[Work, Work]:
-    pair = SideBySide(kind)
-    return lambda: pair.seconds(0), lambda: pair.seconds(1)
+def side_by_side(kind: str) -> Both:
+    return lambda: slowest_rank(launch(alternate, kind, world_size=WORLD_SIZE, timeout=300))
 
 
 @benchmark(runs=3)
-def pipeline_1f1b_4_ranks() -> tuple[Work, Work]:
+def pipeline_1f1b_4_ranks() -> Both:
     """A step of 1F1B with 8 micro-batches on 4 ranks, ours against torch.distributed.pipelining's."""
     return side_by_side("Schedule1F1B")
 
 
 @benchmark(runs=3)
-def pipeline_interleaved_4_ranks() -> tuple[Work, Work]:
+def pipeline_interleaved_4_ranks() -> Both:
     """The same with interleaved 1F1B, two chunks a rank."""
     return side_by_side("ScheduleInterleaved1F1B")
 
 
 @benchmark(runs=3)
-def pipeline_zb_v_4_ranks() -> tuple[Work, Work]:
+def pipeline_zb_v_4_ranks() -> Both:
     """The same with ZB-V, two chunks a rank and a backward pass in two parts."""
     return side_by_side("ScheduleZBVZeroBubble")
 

@@ -1,6 +1,7 @@
 """Widgets in a real JupyterLab: from the key to new pixels, and the frames of an animation.
 
-Ours and theirs are cells of the same notebook on the same page. Times are the page's own clock.
+Ours and theirs are cells of the same notebook on the same page. Times are the page's own clock. The page wants no
+motion but where frames are counted: the first picture after a key is the whole new one.
 """
 
 import atexit
@@ -16,18 +17,25 @@ from benchmarks.harness import Work, benchmark
 from tests.browser.lab import CHROMIUM_FLAGS, LabNotebook, LabServer, find_chromium
 from tools.notebooks import METADATA
 
-IMPORTS = """\
+SLIDERS = {  # a slider of each widget, and the parameter that it sets
+    "RingAllReduce": ("ranks", "num_ranks"), "CollectiveExplorer": ("ranks", "num_ranks"),
+    "FitsOrNot": ("devices", "num_devices"), "ZeroMemory": ("devices", "num_devices"),
+    "BucketOverlap": ("bucket size", "bucket_cap_mb"), "Stragglers": ("slowdown", "slowdown"),
+    "PipelineSchedule": ("ranks", "p"),
+}
+IMPORTS = f"""\
 import ipywidgets
 from IPython.display import Image, display
 from course_lib.pictures.figures import to_png
-from course_lib.widgets import RingAllReduce"""
-OURS = "RingAllReduce(num_ranks=4)"
-THEIRS = """\
-def draw(num_ranks):
-    display(Image(to_png(RingAllReduce(num_ranks=num_ranks).picture())))
+from course_lib.widgets import {", ".join(SLIDERS)}
 
-slider = ipywidgets.IntSlider(4, 2, 8)
-display(slider, ipywidgets.interactive_output(draw, {"num_ranks": slider}))"""
+def redrawn(kind, name):
+    values = kind().parameters()[name]
+    draw = lambda place: display(Image(to_png(kind(**{{name: values[place]}}).picture())))
+    slider = ipywidgets.IntSlider(2, 0, len(values) - 1)
+    display(slider, ipywidgets.interactive_output(draw, {{"place": slider}}))"""
+CELLS = [IMPORTS, *(f"{name}()" for name in SLIDERS),
+         *(f'redrawn({name}, "{parameter}")' for name, (_, parameter) in SLIDERS.items())]
 
 # Resolves to the milliseconds from the next keydown inside `root` until another picture is there and painted.
 TIME_TO_PIXELS = """(root) => {
@@ -59,9 +67,9 @@ TIME_FRAMES = """() => new Promise((resolve) => {
 
 @cache
 def opened() -> LabNotebook:
-    """A notebook with both widgets, run, in a page that lives as long as this process."""
+    """A notebook with all of these cells, run, in a page that lives as long as this process."""
     folder, state = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())
-    cells = [new_code_cell(source) for source in (IMPORTS, OURS, THEIRS)]
+    cells = [new_code_cell(source) for source in CELLS]
     nbformat.write(new_notebook(cells=cells, metadata=METADATA), folder / "widgets.ipynb")
     server = LabServer(folder, state)
     atexit.register(server.stop)
@@ -69,53 +77,60 @@ def opened() -> LabNotebook:
     atexit.register(playwright.stop)
     browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_FLAGS)
     atexit.register(browser.close)
-    notebook = LabNotebook(browser.new_context(viewport={"width": 1100, "height": 2400}).new_page())
+    context = browser.new_context(viewport={"width": 1100, "height": 2400}, reduced_motion="reduce")
+    notebook = LabNotebook(context.new_page())
     notebook.open(f"{server.url}/doc/tree/widgets.ipynb?reset")
     notebook.run_all()
-    notebook.cell(1).locator(".explorable svg").wait_for()
-    notebook.cell(2).locator("img").wait_for()
+    for number in range(1, 1 + 2 * len(SLIDERS)):
+        notebook.cell(number).locator(".explorable svg, img").first.wait_for()
     return notebook
 
 
-@benchmark(runs=15)
-def slider_to_pixels() -> tuple[Work, Work]:
-    """One more or one less rank by arrow key, against ipywidgets' interactive_output with the same picture as a PNG."""
-    notebook, keys = opened(), {}
+def seconds_to_pixels(cell: int, handle: str, keys: dict[str, str]) -> float:
+    """From an arrow key on the control to the new picture; `keys` remembers the way back."""
+    notebook = opened()
+    root = notebook.cell(cell)
+    keys[handle] = "ArrowLeft" if keys.get(handle) == "ArrowRight" else "ArrowRight"
+    notebook.ask("")  # what the other side left to do in the kernel is not this one's
+    root.evaluate(TIME_TO_PIXELS)
+    root.locator(handle).focus()
+    notebook.page.keyboard.press(keys[handle])
+    notebook.page.wait_for_function("window.took !== null", timeout=30_000)
+    return notebook.page.evaluate("window.took") / 1000
 
-    def seconds(cell: int, handle: str) -> float:
-        root = notebook.cell(cell)
-        keys[cell] = "ArrowLeft" if keys.get(cell) == "ArrowRight" else "ArrowRight"
-        notebook.ask("")  # what the other side left to do in the kernel is not this one's
-        root.evaluate(TIME_TO_PIXELS)
-        root.locator(handle).focus()
-        notebook.page.keyboard.press(keys[cell])
-        notebook.page.wait_for_function("window.took !== null", timeout=30_000)
-        return notebook.page.evaluate("window.took") / 1000
 
-    return lambda: seconds(1, "input[aria-label=ranks]"), lambda: seconds(2, ".noUi-handle")
+def slider_to_pixels(name: str) -> None:
+    """Register it: one key on a slider, against ipywidgets' interactive_output with the same picture as a PNG."""
+    number, label, keys = [*SLIDERS].index(name), SLIDERS[name][0], {}
+
+    def make() -> tuple[Work, Work]:
+        opened()
+        return (lambda: seconds_to_pixels(1 + number, f"input[aria-label='{label}']", keys),
+                lambda: seconds_to_pixels(1 + number + len(SLIDERS), ".noUi-handle", keys))
+
+    make.__name__ = f"slider_to_pixels_{name}"
+    make.__doc__ = f"One key on the slider {label!r} of {name}, against interactive_output with its picture as a PNG."
+    benchmark(runs=15)(make)
+
+
+for each in SLIDERS:
+    slider_to_pixels(each)
 
 
 @benchmark(runs=15)
 def step_to_pixels() -> tuple[Work, Work]:
-    """One step by arrow key, which asks no kernel, against one more rank in the same widget, which does."""
-    notebook, keys = opened(), {}
-
-    def seconds(control: str) -> float:
-        root = notebook.cell(1)
-        keys[control] = "ArrowLeft" if keys.get(control) == "ArrowRight" else "ArrowRight"
-        root.evaluate(TIME_TO_PIXELS)
-        root.locator(f"input[aria-label={control}]").focus()
-        notebook.page.keyboard.press(keys[control])
-        notebook.page.wait_for_function("window.took !== null", timeout=30_000)
-        return notebook.page.evaluate("window.took") / 1000
-
-    return lambda: seconds("step"), lambda: seconds("ranks")
+    """One step of the ring by arrow key, which asks no kernel, against one more rank in it, which does."""
+    opened()
+    keys: dict[str, str] = {}
+    return tuple(lambda control=control: seconds_to_pixels(1, f"input[aria-label={control}]", keys)
+                 for control in ("step", "ranks"))
 
 
 @benchmark(runs=5)
 def ring_animation_frame() -> tuple[Work, Work]:
     """Seconds a frame while the ring of 8 plays, against the same page at rest: what the browser can do at all."""
     notebook = opened()
+    notebook.page.emulate_media(reduced_motion="no-preference")
     ring = notebook.cell(1)
 
     def playing() -> float:

@@ -4,8 +4,6 @@
 """
 
 import functools
-import statistics
-import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -15,7 +13,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.harness import Work, benchmark
+from benchmarks.harness import Both, benchmark
+from benchmarks.ranks import Times, in_turns, now, seconds_together, slowest_rank
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import launch, record_memory
 from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer
@@ -67,27 +66,26 @@ def step(pair: Pair, number: int) -> None:
 
 def made(makers: Sequence[Callable[[], Pair]]) -> list[Pair]:
     pairs = []
-    for make in makers:
+    for side, make in enumerate(makers):
+        now(side)
         torch.manual_seed(0)
         pairs.append(make())
     return pairs
 
 
-def timed(pairs: Sequence[Pair]) -> list[list[float]]:
+def timed(pairs: Sequence[Pair]) -> Times:
     """Seconds of a step of each, turn by turn. Two turns are not kept: torch rebuilds buckets."""
     times = []
     for number in range(ROUNDS + 2):
-        took, first = [0.0] * len(pairs), number % len(pairs)
-        for side in (*range(first, len(pairs)), *range(first)):
-            dist.barrier()
-            started = time.perf_counter()
-            step(pairs[side], number)
-            took[side] = time.perf_counter() - started
+        took = [0.0] * len(pairs)
+        for side in in_turns(number, len(pairs)):
+            now(side)
+            took[side] = seconds_together(functools.partial(step, pairs[side], number))
         times.append(took)
     return times[2:]
 
 
-def alternate(*makers: Callable[[], Pair]) -> list[list[float]]:
+def alternate(*makers: Callable[[], Pair]) -> Times:
     """On a rank."""
     return timed(made(makers))
 
@@ -102,69 +100,49 @@ def peak_of_a_step(make: Callable[[], Pair]) -> int:
         return max(log.over_time()[before:])
 
 
-def time_and_memory(*makers: Callable[[], Pair]) -> tuple[list[list[float]], list[int]]:
+def time_and_memory(*makers: Callable[[], Pair]) -> tuple[Times, list[int]]:
     """On a rank: the times, and the most bytes that each held in a step."""
     return timed(made(makers)), [peak_of_a_step(make) for make in makers]
 
 
-def median_of_slowest(ranks: Sequence[list[list[float]]], side: int) -> float:
-    """Over the turns, of the time until the last rank was done."""
-    return statistics.median(max(rank[turn][side] for rank in ranks) for turn in range(len(ranks[0])))
-
-
-class SideBySide:
-    """Two ways timed in the same launch: what slows the machine for a moment slows both."""
-
-    def __init__(self, *makers: Callable[[], Pair]) -> None:
-        self.makers = makers
-        self.unread: tuple[list[float], list[float]] = ([], [])
-
-    def seconds(self, side: int) -> float:
-        """Of one launch; 0 is ours, 1 is theirs."""
-        if not self.unread[side]:
-            ranks = launch(alternate, *self.makers, world_size=WORLD_SIZE, timeout=300)
-            for each in (0, 1):
-                self.unread[each].append(median_of_slowest(ranks, each))
-        return self.unread[side].pop()
-
-    def works(self) -> tuple[Work, Work]:
-        return lambda: self.seconds(0), lambda: self.seconds(1)
+def side_by_side(*makers: Callable[[], Pair]) -> Both:
+    return lambda: slowest_rank(launch(alternate, *makers, world_size=WORLD_SIZE, timeout=300))
 
 
 @benchmark(runs=5)
-def zero_1_step_10m_4_ranks() -> tuple[Work, Work]:
+def zero_1_step_10m_4_ranks() -> Both:
     """Stage 1 against torch's DistributedDataParallel with ZeroRedundancyOptimizer."""
-    return SideBySide(functools.partial(zero, 1), zero_redundancy_optimizer).works()
+    return side_by_side(functools.partial(zero, 1), zero_redundancy_optimizer)
 
 
 @benchmark(runs=5)
-def zero_2_step_10m_4_ranks() -> tuple[Work, Work]:
+def zero_2_step_10m_4_ranks() -> Both:
     """Stage 2 against torch's DistributedDataParallel with ZeroRedundancyOptimizer."""
-    return SideBySide(functools.partial(zero, 2), zero_redundancy_optimizer).works()
+    return side_by_side(functools.partial(zero, 2), zero_redundancy_optimizer)
 
 
 @benchmark(runs=5)
-def fsdp_step_10m_4_ranks() -> tuple[Work, Work]:
+def fsdp_step_10m_4_ranks() -> Both:
     """Stage 3 against torch's fully_shard, block by block."""
-    return SideBySide(fully_sharded, fully_shard_of_torch).works()
+    return side_by_side(fully_sharded, fully_shard_of_torch)
 
 
 @benchmark(runs=3)
-def zero_1_step_10m_against_deepspeed() -> tuple[Work, Work]:
+def zero_1_step_10m_against_deepspeed() -> Both:
     """Stage 1 against DeepSpeed's."""
-    return SideBySide(functools.partial(zero, 1), functools.partial(deepspeed, 1)).works()
+    return side_by_side(functools.partial(zero, 1), functools.partial(deepspeed, 1))
 
 
 @benchmark(runs=3)
-def zero_2_step_10m_against_deepspeed() -> tuple[Work, Work]:
+def zero_2_step_10m_against_deepspeed() -> Both:
     """Stage 2 against DeepSpeed's."""
-    return SideBySide(functools.partial(zero, 2), functools.partial(deepspeed, 2)).works()
+    return side_by_side(functools.partial(zero, 2), functools.partial(deepspeed, 2))
 
 
 @benchmark(runs=3)
-def fsdp_step_10m_against_deepspeed() -> tuple[Work, Work]:
+def fsdp_step_10m_against_deepspeed() -> Both:
     """Stage 3 against DeepSpeed's."""
-    return SideBySide(fully_sharded, functools.partial(deepspeed, 3)).works()
+    return side_by_side(fully_sharded, functools.partial(deepspeed, 3))
 
 
 def main() -> None:
@@ -176,9 +154,9 @@ def main() -> None:
     }
     ranks = launch(time_and_memory, *ways.values(), world_size=WORLD_SIZE, timeout=600)
     print(f"{'':32}{'ms a step':>10}{'peak MB':>10}")
+    seconds = slowest_rank([times for times, _ in ranks])
     for side, name in enumerate(ways):
-        milliseconds = 1e3 * median_of_slowest([times for times, _ in ranks], side)
-        print(f"{name:32}{milliseconds:10.0f}{max(peaks[side] for _, peaks in ranks) / 1e6:10.1f}")
+        print(f"{name:32}{1e3 * seconds[side]:10.0f}{max(peaks[side] for _, peaks in ranks) / 1e6:10.1f}")
 
 
 if __name__ == "__main__":

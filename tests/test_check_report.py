@@ -20,5 +20,11 @@ def test_skipped_browser_tests_are_refused():
     assert complaint(report(*cases)) == "not one of these passed in this run: browser tests"
 
 
+def test_a_single_skipped_browser_test_is_refused_and_any_other_is_not():
+    cases = [*map(PASSED.format, FULL), SKIPPED.format(FULL[0])]
+    assert complaint(report(*cases)) is None
+    assert complaint(report(*cases, SKIPPED.format(FULL[2]))) == "browser tests that did not run: 1"
+
+
 def test_an_empty_run_is_refused():
     assert complaint(report()) == "not one of these passed in this run: tests, notebook cells, browser tests"

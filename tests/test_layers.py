@@ -12,7 +12,8 @@ LAYERS: list[tuple[str, set[str]]] = [
     ("facts", {"facts"}),
     ("pictures", {"pictures"}),
     ("bench", {"runtime", "reference"}),
-    ("floor", {"groups", "costs"}),
+    ("closed forms", {"costs"}),
+    ("floor", {"groups"}),
     ("chapters", {
         "why_distribute", "collectives", "data_parallel", "pipeline_parallel", "tensor_parallel", "zero",
         "sequence_parallel", "expert_parallel",
@@ -78,20 +79,37 @@ def complaint(importer: str, imported: str, modules: set[str]) -> str | None:
     return None
 
 
+def reach(edges: dict[str, set[str]], start: str) -> set[str]:
+    """Whatever can be reached from `start`; itself only through others."""
+    found, open_ends = set(), [start]
+    while open_ends:
+        for target in edges.get(open_ends.pop(), set()) - found:
+            found.add(target)
+            open_ends.append(target)
+    return found
+
+
 def circles(edges: dict[str, set[str]]) -> list[str]:
     """One message for each pair of modules that import each other, directly or through others."""
-
-    def reach(start: str) -> set[str]:
-        found, open_ends = set(), [start]
-        while open_ends:
-            for target in edges.get(open_ends.pop(), set()) - found:
-                found.add(target)
-                open_ends.append(target)
-        return found
-
-    reached = {module: reach(module) for module in edges}
+    reached = {module: reach(edges, module) for module in edges}
     return [f"course_lib/{a} and course_lib/{b} import each other, directly or through others"
             for a in sorted(edges) for b in sorted(edges) if a < b and b in reached[a] and a in reached[b]]
+
+
+def files_in_a_circle(root: Path) -> list[str]:
+    """The names of the files that import each other, directly or through others, at any depth; joined, by circle.
+
+    An import of a name that is no file is one of the package that has it.
+    """
+    file_of = {module_name(path, root): path for path in sorted((root / "course_lib").rglob("*.py"))}
+    edges = {}
+    for importer, path in file_of.items():
+        named = [name if name in file_of else name.rpartition(".")[0] for _, name in imports(path, root)]
+        edges[importer] = {name for name in named if name in file_of} - {importer}
+    reached = {module: reach(edges, module) for module in edges}
+    around = {tuple(other for other in edges if other in reached[module] and module in reached[other])
+              for module in edges}
+    return [" and ".join(circle) for circle in sorted(around) if circle]
 
 
 def problems(root: Path) -> list[str]:
@@ -127,6 +145,22 @@ def tree(root: Path, **sources: str) -> Path:
 
 def test_course_lib_imports_point_down_only():
     assert problems(ROOT) == []
+
+
+def test_no_files_import_each_other_in_a_circle():
+    assert files_in_a_circle(ROOT) == []
+
+
+def test_files_of_one_package_that_import_each_other_are_found_also_where_they_do_it_lazily(tmp_path):
+    made_up = tree(
+        tmp_path,
+        zero__sums="from course_lib.zero.parts import part",
+        zero__parts="def f():\n    from . import whole\ndef g():\n    from course_lib.facts import numbers",
+        zero__whole="import course_lib.zero.sums",
+        facts__numbers="",
+    )
+    names = "course_lib.zero.parts and course_lib.zero.sums and course_lib.zero.whole"
+    assert files_in_a_circle(made_up) == [names]
 
 
 def test_imports_that_point_down_are_accepted(tmp_path):

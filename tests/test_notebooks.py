@@ -4,6 +4,7 @@ Every cell of notebooks/*.ipynb is itself a test: pyproject.toml lists that fold
 """
 
 import ast
+import base64
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from course_lib.show import Listing
 from tools import notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +38,8 @@ def faults(notebook: nbformat.NotebookNode) -> list[str]:
         mimes = [mime for output in cell.outputs for mime in output.get("data", {})]
         if any(mime.startswith(notebooks.WIDGET_MIME) for mime in mimes):
             found.append(f"{where}: widget-view output; run make notebooks")
+        if any(b"Software" in png for png in pngs(cell)):
+            found.append(f"{where}: a picture names what drew it; save with metadata={{'Software': None}}")
         if cell.source.rstrip().endswith(";"):
             found.append(f"{where}: ends in ';', which hides the value from the reader but not from nbval")
         if "raises-exception" not in tags and any(out.output_type == "error" for out in cell.outputs):
@@ -45,6 +49,11 @@ def faults(notebook: nbformat.NotebookNode) -> list[str]:
         if any(tag.startswith("nbval-") for tag in tags) or "NBVAL_" in cell.source:
             found.append(f"{where}: opts out of nbval; print something exact instead")
     return found
+
+
+def pngs(cell: nbformat.NotebookNode) -> list[bytes]:
+    data = [output.get("data", {}) for output in cell.outputs]
+    return [base64.b64decode(each["image/png"]) for each in data if "image/png" in each]
 
 
 def only_imports(source: str) -> bool:
@@ -74,6 +83,9 @@ def spoil(part: str) -> nbformat.NotebookNode:
     elif part == "widget output":
         data = {notebooks.WIDGET_MIME + "view+json": {}}
         second.outputs = [nbformat.v4.new_output("display_data", data)]
+    elif part == "signed picture":
+        png = base64.b64encode(b"...tEXtSoftware...").decode()
+        second.outputs = [nbformat.v4.new_output("display_data", {"image/png": png})]
     elif part == "error":
         second.outputs = [nbformat.v4.new_output("error", ename="E", evalue="", traceback=[])]
     elif part == "work in first cell":
@@ -95,7 +107,7 @@ def test_a_clean_notebook_has_no_fault():
     assert faults(clean_notebook()) == []
 
 
-@pytest.mark.parametrize("part", ["widget state", "widget output", "error", "work in first cell",
+@pytest.mark.parametrize("part", ["widget state", "widget output", "signed picture", "error", "work in first cell",
                                   "magic in first cell", "not run", "long cell", "semicolon", "opts out"])
 def test_each_fault_of_a_notebook_is_found(part):
     assert len(faults(spoil(part))) == 1
@@ -174,6 +186,17 @@ def test_strict_nbval_refuses_one_changed_number_and_passes_the_other_cells(stor
     finished = subprocess.run([*command, str(wrong)], cwd=ROOT, capture_output=True, text=True)
     assert "1 failed, 7 passed" in finished.stdout, finished.stdout
     assert "'7 ranks\\n' == '6 ranks\\n'" in finished.stdout
+
+
+def test_a_changed_source_names_the_notebooks_that_show_it(tmp_path, monkeypatch, capsys):
+    listing = repr(Listing("course_lib/zero/a.py, course_lib/zero/b.py", "def f(): ..."))
+    shown = new_code_cell("show(f)", outputs=[nbformat.v4.new_output("execute_result", {"text/plain": listing})])
+    (tmp_path / "notebooks").mkdir()
+    for name, cells in {"01_a": [new_markdown_cell("# course_lib/zero/b.py")], "02_b": [shown], "03_c": []}.items():
+        nbformat.write(new_notebook(cells=cells), tmp_path / "notebooks" / f"{name}.ipynb")
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+    notebooks.main(["showing", "course_lib/zero/b.py"])
+    assert capsys.readouterr().out.split() == [str(Path("notebooks", "02_b.ipynb"))]
 
 
 def test_the_text_of_exercises_lies_apart_from_the_text_of_their_chapter():

@@ -29,7 +29,7 @@ def test_several_functions_are_shown_below_each_other():
 
 
 def test_a_method_is_shown_without_its_indentation():
-    from course_lib.collectives.messages import Member
+    from course_lib.groups.membership import Member
 
     assert show.show(Member.send).code.startswith("def send(self")
 

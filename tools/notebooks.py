@@ -3,16 +3,17 @@
     python -m tools.notebooks run [NB ...]     run from a fresh kernel, store normalised outputs (all)
     python -m tools.notebooks text NB          write the notebook as py:percent text under build/text/
     python -m tools.notebooks write-back NB    put the edited text into the notebook, keep fitting outputs
+    python -m tools.notebooks showing [FILE ...]    notebooks whose show() prints these sources (those git sees changed)
 
 Normalised means: a second run stores the same bytes again, up to pictures of timings.
 """
 
 import argparse
-import base64
 import copy
 import hashlib
 import os
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,8 +23,6 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 from nbval.plugin import get_sanitize_patterns
-
-from tools.png import without_metadata
 
 ROOT = Path(__file__).resolve().parent.parent
 SANITIZE = ROOT / "tests" / "nbval_sanitize.cfg"
@@ -36,6 +35,8 @@ METADATA = {
 }
 KEPT_CELL_METADATA = ("jupyter", "nbgrader", "tags")
 WIDGET_MIME = "application/vnd.jupyter.widget-"
+# plt.show() must give the same bytes under every matplotlib, which else signs its pictures; "tight" is the default.
+PICTURES = ["--InlineBackend.print_figure_kwargs={'bbox_inches': 'tight', 'metadata': {'Software': None}}"]
 
 
 def local_text() -> list[tuple[re.Pattern[str], str]]:
@@ -63,6 +64,7 @@ def execute(notebook: NotebookNode, folder: Path) -> None:
         kernel_name="python3",
         record_timing=False,
         store_widget_state=False,
+        extra_arguments=PICTURES,
         resources={"metadata": {"path": str(folder)}},
     )
     client.execute()
@@ -114,11 +116,8 @@ def normalised_outputs(outputs: list[NotebookNode], execution_count: int | None)
 
 
 def normalised_data(data: NotebookNode) -> NotebookNode:
-    """A MIME bundle without the widget types, its PNG without the program and date that drew it."""
-    data = NotebookNode({mime: data[mime] for mime in data if not mime.startswith(WIDGET_MIME)})
-    if "image/png" in data:
-        data["image/png"] = base64.b64encode(without_metadata(base64.b64decode(data["image/png"]))).decode()
-    return data
+    """A MIME bundle without the widget types."""
+    return NotebookNode({mime: data[mime] for mime in data if not mime.startswith(WIDGET_MIME)})
 
 
 def without_local_text(text: str) -> str:
@@ -198,16 +197,34 @@ def write_back(path: Path) -> None:
     source.unlink()
 
 
+def shown_in(path: Path) -> set[str]:
+    """The source files that the notebook at `path` shows: course_lib.show prints `# FILE, FILE` above the code."""
+    cells = nbformat.read(path, as_version=4).cells
+    texts = [output.get("data", {}).get("text/plain", "") for cell in cells for output in cell.get("outputs", [])]
+    headings = [text.splitlines()[0] for text in texts if text.startswith("# ")]
+    return {file for heading in headings for file in heading.removeprefix("# ").split(", ")}
+
+
+def changed_files() -> list[str]:
+    """Relative to the root, what differs from the last commit."""
+    command = ["git", "diff", "--name-only", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.notebooks", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run").add_argument("notebooks", nargs="*", type=Path)
     for name in ("text", "write-back"):
         commands.add_parser(name).add_argument("notebook", type=Path)
+    commands.add_parser("showing").add_argument("files", nargs="*")
     chosen = parser.parse_args(arguments)
     if chosen.command == "run":
         for path in chosen.notebooks or sorted(ROOT.glob("notebooks/*.ipynb")):
             run(path)
+    elif chosen.command == "showing":
+        files = set(chosen.files or changed_files())
+        print(*(path.relative_to(ROOT) for path in sorted(ROOT.glob("notebooks/*.ipynb")) if shown_in(path) & files))
     else:
         {"text": to_text, "write-back": write_back}[chosen.command](chosen.notebook)
 

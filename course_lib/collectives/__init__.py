@@ -8,38 +8,60 @@ A collective is a plan of messages: who sends what to whom, in which step. Each 
     halving_doubling.py  few steps and short messages, on a power of two of ranks
     hierarchical.py      fast links inside a node, slow ones between nodes
     all_to_all.py        a different piece for everyone
-    cost.py              what each of them costs: T = alpha + beta M, added up
+    steps.py, plan.py    the messages of every algorithm as data, and what everybody holds in between
+    holdings.py          who holds which chunk with whose contributions, also read from real tensors
+
+What each of them costs, T = alpha + beta M added up, is in course_lib.costs.links.
 
 They take the arguments of their counterparts in torch.distributed, `group=None` being the world and `src`
 and `dst` global ranks, and give the same results. Where torch demands a length that n divides, any length will
 do here: it is cut as torch.tensor_split cuts it, the first ranks getting one row more. All of them wait until
 they are done, and autograd does not see them.
 
+    differentiable.py    for models to compute with: torch's own collectives and their gradients
+
 Sources: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH";
 Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
 """
 
 from course_lib.collectives.all_to_all import pairwise_all_to_all
-from course_lib.collectives.cost import Link, collective_time, fit_link
+from course_lib.collectives.differentiable import (
+    all_gather_along,
+    all_to_all_along,
+    copy_to_group,
+    gather_from_group,
+    reduce_from_group,
+    reduce_scatter_along,
+    scatter_to_group,
+)
 from course_lib.collectives.halving_doubling import halving_doubling_all_reduce
 from course_lib.collectives.hierarchical import hierarchical_all_reduce
 from course_lib.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from course_lib.collectives.root import gather, naive_all_reduce, scatter
 from course_lib.collectives.tree import tree_all_reduce, tree_broadcast, tree_reduce
+from course_lib.costs.links import Link, collective_time, fit_link, hardware_link
 
 __all__ = [
     "Link",
+    "all_gather_along",
+    "all_to_all_along",
     "collective_time",
+    "copy_to_group",
     "fit_link",
     "gather",
+    "gather_from_group",
     "halving_doubling_all_reduce",
+    "hardware_link",
     "hierarchical_all_reduce",
     "naive_all_reduce",
     "pairwise_all_to_all",
+    "reduce_from_group",
+    "reduce_scatter_along",
     "ring_all_gather",
     "ring_all_reduce",
     "ring_reduce_scatter",
     "scatter",
+    "scatter_to_group",
     "tree_all_reduce",
     "tree_broadcast",
     "tree_reduce",

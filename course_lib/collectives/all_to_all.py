@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from course_lib.collectives.messages import Member, in_place, member, output, require_rows, sendable
+from course_lib.collectives.messages import in_place, output, require_rows
+from course_lib.groups.membership import Member, member
+from course_lib.groups.tensors import sendable
 
 
 def pairwise_all_to_all(tensor: Tensor, output_split_sizes: Sequence[int] | None = None,

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
-from course_lib.collectives.messages import Member, in_place, member
+from course_lib.collectives.messages import in_place
 from course_lib.collectives.reduction import check, combine, finish
+from course_lib.costs.links import largest_power_of_two
+from course_lib.groups.membership import Member, member
 
 
 def halving_doubling_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM,
@@ -54,8 +56,3 @@ def halve_and_double(flat: Tensor, op: ReduceOp.RedOpType, me: Member, p: int) -
 def powers_of_two(p: int) -> list[int]:
     """1, 2, 4, ... below p, a power of two itself."""
     return [1 << step for step in range(p.bit_length() - 1)]
-
-
-def largest_power_of_two(n: int) -> int:
-    """The largest power of two that is not above n."""
-    return 1 << (n.bit_length() - 1)

@@ -12,9 +12,10 @@ send nearly 2 M over each link between nodes.
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp, get_process_group_ranks
 
-from course_lib.collectives.messages import in_place, member
+from course_lib.collectives.messages import in_place
 from course_lib.collectives.reduction import check
 from course_lib.collectives.ring import all_gather, reduce_scatter, ring_all_reduce
+from course_lib.groups.membership import member
 
 
 def hierarchical_all_reduce(tensor: Tensor, intra: ProcessGroup, inter: ProcessGroup,

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from course_lib.collectives.messages import Member
 from course_lib.collectives.reduction import combine, finish
+from course_lib.groups.membership import Member
 
 LONG_BYTES = 1 << 20  # chunks shorter than this go the plain way
 SEGMENT_BYTES = 1 << 23

@@ -14,9 +14,11 @@ all-gather all but that of the right neighbour.
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
-from course_lib.collectives.messages import Member, described, in_place, member, output, require_rows, sendable
+from course_lib.collectives.messages import in_place, output, require_rows
 from course_lib.collectives.pipelined_ring import pays_off, pipelined_all_reduce
 from course_lib.collectives.reduction import check, combine, finish
+from course_lib.groups.membership import Member, member
+from course_lib.groups.tensors import describe, sendable
 
 
 def ring_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM, group: ProcessGroup | None = None) -> None:
@@ -79,8 +81,8 @@ def ring_all_gather(tensor: Tensor, group: ProcessGroup | None = None, out: Tens
         chunks = flat.view(out.shape).tensor_split(me.n)
         own = chunks[me.r]
         if (own.numel(), own.dtype) != (tensor.numel(), tensor.dtype):
-            raise ValueError(f"out is {described(out, out.device)}, so place {me.r} of {me.n} brings "
-                             f"{described(own, out.device)}: given {described(tensor, tensor.device)}")
+            raise ValueError(f"out is {describe(out)}, so place {me.r} of {me.n} brings "
+                             f"{describe(own, out.device)}: given {describe(tensor)}")
         own.copy_(tensor.detach().view(own.shape))
         all_gather(chunks, me)
     return out

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
-from course_lib.collectives.messages import in_place, member, output, sendable
+from course_lib.collectives.messages import in_place, output
 from course_lib.collectives.reduction import check, combine, finish
+from course_lib.groups.membership import member
+from course_lib.groups.tensors import sendable
 
 
 def naive_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM, group: ProcessGroup | None = None) -> None:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp, get_global_rank
 
-from course_lib.collectives.messages import in_place, member
+from course_lib.collectives.messages import in_place
 from course_lib.collectives.reduction import check, combine, finish
+from course_lib.groups.membership import member
 
 
 def tree_broadcast(tensor: Tensor, src: int = 0, group: ProcessGroup | None = None) -> None:

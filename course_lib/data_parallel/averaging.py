@@ -12,7 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.collectives.messages import member
+from course_lib.groups.membership import member
+from course_lib.groups.packing import pack, unpack
+from course_lib.runtime import device
 
 
 def average_each(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup | None = None) -> None:
@@ -31,11 +33,11 @@ def average_flattened(parameters: Iterable[nn.Parameter], group: dist.ProcessGro
     """After backward: all gradients, of one dtype, in one message. Few messages, but none before backward is over."""
     n = member(group).n
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    flat = torch.cat([gradient.flatten() for gradient in gradients])  # (N,)
+    flat, shapes = pack(gradients)  # (N,)
     dist.all_reduce(flat, group=group)
     flat /= n
-    for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients])):
-        gradient.copy_(part.view(gradient.shape))
+    for gradient, part in zip(gradients, unpack(flat, shapes)):
+        gradient.copy_(part)
 
 
 def loss_weight(num_rows: int, group: dist.ProcessGroup | None = None, total: int | None = None) -> float:
@@ -48,8 +50,7 @@ def loss_weight(num_rows: int, group: dist.ProcessGroup | None = None, total: in
     if isinstance(num_rows, bool) or not isinstance(num_rows, int) or num_rows < 0:
         raise ValueError(f"num_rows={num_rows!r}: expected the number of rows on this rank, at least 0")
     if total is None:
-        device = "cpu" if dist.get_backend(me.group) == "gloo" else "cuda"
-        rows = torch.tensor(num_rows, device=device)
+        rows = torch.tensor(num_rows, device=me.wire(device()))
         dist.all_reduce(rows, group=me.group)
         total = int(rows)
     if not 0 < total >= num_rows:

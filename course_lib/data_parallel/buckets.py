@@ -9,66 +9,38 @@ A bucket holds g_r / n, this rank's share of the average, so that whoever commun
 before it is sent, too: the sum of n large gradients might not fit into 16 bits, their average does.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.collectives.messages import Member
+from course_lib.groups.gradients import GradientBucket, is_missing
+from course_lib.groups.membership import Group, member
+from course_lib.groups.packing import cut_tensors
 
 
-class Bucket:
+class Bucket(GradientBucket):
     """The parameters of one message. During a backward pass `gradient` (N,) is there, and each .grad a part of it.
 
     `ready` says that every parameter has brought its gradient. `group` is the process group to add it up in.
     """
 
     def __init__(self, index: int, parameters: list[nn.Parameter], group: dist.ProcessGroup) -> None:
-        self.index, self.parameters, self.group = index, parameters, group
-        self.num_elements = sum(parameter.numel() for parameter in parameters)
-        self.starts = torch.tensor([0] + [parameter.numel() for parameter in parameters[:-1]]).cumsum(0)
+        super().__init__(parameters)
+        self.index, self.group = index, group
         self.num_bytes = self.num_elements * parameters[0].element_size()
-        self.gradient: Tensor | None = None
-        self.close()
 
-    def open(self) -> None:
-        """New memory for each backward pass: a .grad that the reader kept from the last one stays what it was."""
-        like = self.parameters[0]
-        self.gradient = torch.empty(self.num_elements, dtype=like.dtype, device=like.device)  # (N,)
-        parts = self.gradient.split([parameter.numel() for parameter in self.parameters])
-        self.parts = {p: part.view(p.shape) for p, part in zip(self.parameters, parts)}
-
-    def take(self, parameter: nn.Parameter) -> None:
+    def take(self, parameter: nn.Parameter) -> Tensor:
         """Move the gradient of `parameter` in, as a share: one pass over it, which divides and copies."""
-        if self.gradient is None:
-            self.open()
-        part = self.parts[parameter]
-        torch.mul(parameter.grad, 1 / self.group.size(), out=part)
-        parameter.grad = part
-        self.missing.discard(parameter)
+        parameter.grad = super().take(parameter, 1 / self.group.size())
+        return parameter.grad
 
     def complete(self) -> set[nn.Parameter]:
-        """Backward is over: zeros for the parameters that still have no gradient at all, which are returned."""
-        if self.gradient is None:
-            self.open()
+        """Backward is over. Returns the parameters that still have no gradient at all; they are marked as missing."""
         for parameter in [p for p in self.missing if p.grad is not None]:
             self.take(parameter)  # from an earlier backward pass, inside no_sync perhaps
-        without = set(self.missing)
-        for parameter in without:
-            self.parts[parameter].zero_()
-        self.missing.clear()
-        return without
-
-    def zeros(self) -> list[nn.Parameter]:
-        """The parameters whose part of `gradient` is all zeros. Few begin with one: a cheap first look."""
-        begin_with_zero = self.gradient[self.starts.to(self.gradient.device)] == 0  # (number of parameters,)
-        candidates = [self.parameters[index] for index in begin_with_zero.nonzero().flatten().tolist()]
-        return [parameter for parameter in candidates if not self.parts[parameter].any()]
-
-    def close(self) -> None:
-        """The gradients stay in .grad; the bucket forgets them."""
-        self.gradient, self.parts, self.missing = None, {}, set(self.parameters)
+        return self.mark_missing()
 
     @property
     def ready(self) -> bool:
@@ -78,67 +50,28 @@ class Bucket:
         return f"Bucket {self.index}: {len(self.parameters)} parameters, {self.num_bytes:,} bytes"
 
 
-def fill(tensors: Iterable[Tensor], cap_bytes: float) -> list[list[Tensor]]:
-    """Cut `tensors` into lists of one dtype and device and of at most `cap_bytes`, a larger tensor being alone in its.
-
-    In the order in which they are full when the tensors arrive one by one.
-    """
-    full: list[list[Tensor]] = []
-    filling: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-    arrived: dict[int, int] = {}  # id of a list -> when its last tensor came
-    for time, tensor in enumerate(tensors):
-        kind = (tensor.dtype, tensor.device)
-        held = sum(map(num_bytes, filling.get(kind, [])))
-        if kind not in filling or held + num_bytes(tensor) > cap_bytes:
-            filling[kind] = []
-            full.append(filling[kind])
-        filling[kind].append(tensor)
-        arrived[id(filling[kind])] = time
-    return sorted(full, key=lambda tensors: arrived[id(tensors)])
-
-
 def make_buckets(parameters: Iterable[nn.Parameter], cap_bytes: float, group: dist.ProcessGroup) -> list[Bucket]:
     """Buckets of the parameters in reverse: backward begins at the end of the model, where it was registered last."""
-    backward = [parameter for parameter in parameters if parameter.requires_grad and parameter.numel()][::-1]
-    return [Bucket(index, content, group) for index, content in enumerate(fill(backward, cap_bytes))]
+    backward = [parameter for parameter in parameters if parameter.requires_grad][::-1]
+    return [Bucket(index, content, group) for index, content in enumerate(cut_tensors(backward, cap_bytes))]
 
 
-def used_by_nobody(without: set[nn.Parameter], buckets: list[Bucket], me: Member) -> set[nn.Parameter]:
-    """The parameters that no rank has a gradient for, where each rank knows only those it is `without` itself.
+def find_unused(without: set[nn.Parameter], buckets: Sequence[Bucket]) -> set[nn.Parameter]:
+    """Those of the parameters this rank is `without` that no rank has a gradient for: their sum says so."""
+    return {parameter for bucket in buckets for parameter in bucket.parameters
+            if parameter in without and is_missing(bucket.parts[parameter])}
 
-    Their average is zero in every element, which all ranks see: only if there is such a one do they ask one another, in
-    a message of a few bytes. They must know: weight decay moves a parameter with a gradient of zeros, but not one with
-    none.
+
+def ask_for_unused(without: set[nn.Parameter], buckets: Sequence[Bucket], group: Group) -> set[nn.Parameter]:
+    """The same where a hook has lost the marks, as those do that send 16 bits, or the largest numbers only.
+
+    What nobody has is zero in every element, which all ranks see: only if there is such a parameter do they send the
+    marks again, one number for each.
     """
-    suspects = [parameter for bucket in buckets for parameter in bucket.zeros()]
+    suspects = [p for bucket in buckets for p in bucket.parameters if not bucket.parts[p].any()]
     if not suspects:
         return set()
-    users = torch.tensor([parameter not in without for parameter in suspects], dtype=torch.int32)
-    users = users.to(suspects[0].device)
-    dist.all_reduce(users, group=me.group)
-    return {parameter for parameter, count in zip(suspects, users.tolist()) if count == 0}
-
-
-@torch.no_grad()
-def broadcast(tensors: Iterable[Tensor], me: Member, cap_bytes: float = 250 << 20) -> None:
-    """Give every rank what place 0 holds: one message for each dtype and device, or every `cap_bytes` of it."""
-    for some in fill((tensor for tensor in tensors if tensor.numel()), cap_bytes):
-        flat = torch.cat([tensor.reshape(-1) for tensor in some])
-        dist.broadcast(flat, group=me.group, group_src=0)
-        if me.r > 0:
-            for tensor, part in zip(some, flat.split([tensor.numel() for tensor in some])):
-                tensor.copy_(part.view(tensor.shape))
-
-
-@torch.no_grad()
-def average(tensors: Iterable[Tensor], me: Member, cap_bytes: float = 250 << 20) -> None:
-    """Give every rank the average over the ranks, in messages like those of `broadcast`."""
-    for some in fill((tensor for tensor in tensors if tensor.numel()), cap_bytes):
-        flat = torch.cat([tensor.reshape(-1) for tensor in some]) / me.n
-        dist.all_reduce(flat, group=me.group)
-        for tensor, part in zip(some, flat.split([tensor.numel() for tensor in some])):
-            tensor.copy_(part.view(tensor.shape))
-
-
-def num_bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    me = member(group)
+    marks = torch.tensor([-0.0 if p in without else 0.0 for p in suspects], device=me.wire(suspects[0].device))
+    dist.all_reduce(marks, group=me.group)
+    return {parameter for parameter, mark in zip(suspects, marks) if is_missing(mark)}

@@ -16,12 +16,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
-from torch.utils._pytree import tree_leaves
 
-from course_lib.collectives.messages import member
 from course_lib.data_parallel import checks
-from course_lib.data_parallel.buckets import broadcast, make_buckets, used_by_nobody
+from course_lib.data_parallel.buckets import ask_for_unused, find_unused, make_buckets
 from course_lib.data_parallel.hooks import Hook, all_reduce_hook
+from course_lib.groups.gradients import require_dense, require_first
+from course_lib.groups.membership import member
+from course_lib.groups.packing import broadcast
+from course_lib.runtime.tensors import tensors_in
 
 
 class DistributedDataParallel(nn.Module):
@@ -38,8 +40,8 @@ class DistributedDataParallel(nn.Module):
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25,
                  hook: Hook | None = None) -> None:
         super().__init__()
-        self.names = checks.parameter_names(module, bucket_cap_mb)
-        self.hook = checks.checked_hook(hook) or all_reduce_hook
+        self.names = checks.name_parameters(module, bucket_cap_mb)
+        self.hook = checks.make_hook(hook) or all_reduce_hook
         self.module, self.member, self.synchronizing, self.in_backward = module, member(group), True, False
         self.buckets = make_buckets(module.parameters(), bucket_cap_mb * 2**20, self.member.group)
         self.bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
@@ -55,8 +57,8 @@ class DistributedDataParallel(nn.Module):
         if self.module.training and self.synchronizing:
             broadcast(self.module.buffers(), self.member)
         outputs = self.module(*inputs, **named)
-        for output in tree_leaves(outputs):
-            if isinstance(output, Tensor) and output.grad_fn is not None:
+        for output in tensors_in(outputs):
+            if output.grad_fn is not None:
                 output.register_hook(self._backward_begins)
         return outputs
 
@@ -75,15 +77,16 @@ class DistributedDataParallel(nn.Module):
             self.in_backward = True
             Variable._execution_engine.queue_callback(self._backward_ends)
 
-    @torch.no_grad()
     def _gradient_is_there(self, parameter: nn.Parameter) -> None:
         """Autograd calls this when a parameter's .grad is complete, and goes on to the parameters before it."""
         if self.synchronizing:
             self._backward_begins()
-            bucket = self.bucket_of[parameter]
-            checks.require_dense(parameter, self.names[parameter], parameter in bucket.missing)
+            bucket, name = self.bucket_of[parameter], self.names[parameter]
+            require_dense(parameter, name)
+            require_first(parameter in bucket.missing, name)
             bucket.take(parameter)
-            self._send_what_is_ready()
+            if bucket.ready:
+                self._send_what_is_ready()
 
     def _send_what_is_ready(self) -> None:
         # Never the second bucket before the first: collectives must be called in one order on all ranks, and gradients
@@ -103,9 +106,15 @@ class DistributedDataParallel(nn.Module):
             checks.require_average(average, bucket.gradient)
             if average is not bucket.gradient:
                 bucket.gradient.copy_(average)
-        for parameter in without - used_by_nobody(without, self.buckets, self.member):
+        for parameter in without - self._find_unused(without):
             parameter.grad = self.bucket_of[parameter].parts[parameter]
         self._reset()
+
+    def _find_unused(self, without: set[nn.Parameter]) -> set[nn.Parameter]:
+        """Of the parameters this rank is `without`: nobody's, so that an optimiser leaves them alone."""
+        if self.hook is all_reduce_hook:
+            return find_unused(without, self.buckets)
+        return ask_for_unused(without, self.buckets, self.member)
 
     def _reset(self) -> None:
         for bucket in self.buckets:

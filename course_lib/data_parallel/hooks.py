@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.data_parallel.buckets import Bucket
+from course_lib.groups.exchange import start_gather
 
 # Starts to add up bucket.gradient (N,) over bucket.group; returns a function that waits for the sum and gives it (N,).
 Hook = Callable[[Bucket], Callable[[], Tensor]]
@@ -28,20 +29,20 @@ Hook = Callable[[Bucket], Callable[[], Tensor]]
 
 def all_reduce_hook(bucket: Bucket) -> Callable[[], Tensor]:
     """The plain way: one all-reduce of the bucket as it is."""
-    return added_up_as(bucket.gradient.dtype, bucket)
+    return add_up_as(bucket.gradient.dtype, bucket)
 
 
 def fp16_hook(bucket: Bucket) -> Callable[[], Tensor]:
     """Half the bytes. Adds in float16 as well, so small gradients vanish: pair it with a gradient scaler."""
-    return added_up_as(torch.float16, bucket)
+    return add_up_as(torch.float16, bucket)
 
 
 def bf16_hook(bucket: Bucket) -> Callable[[], Tensor]:
     """Half the bytes, with float32's range and less of its precision."""
-    return added_up_as(torch.bfloat16, bucket)
+    return add_up_as(torch.bfloat16, bucket)
 
 
-def added_up_as(dtype: torch.dtype, bucket: Bucket) -> Callable[[], Tensor]:
+def add_up_as(dtype: torch.dtype, bucket: Bucket) -> Callable[[], Tensor]:
     message = bucket.gradient.to(dtype)  # (N,)
     work = dist.all_reduce(message, group=bucket.group, async_op=True)
 
@@ -72,23 +73,15 @@ class top_k_hook:  # noqa: N801  used beside the functions above
         values = wanted[indices]
         wanted[indices] = 0
         self.error[bucket] = wanted
-        all_values, work_on_values = start_all_gather(values, bucket.group)
-        all_indices, work_on_indices = start_all_gather(indices.to(torch.int32), bucket.group)
+        finish_values = start_gather(values, bucket.group)  # n times (k,)
+        finish_indices = start_gather(indices.to(torch.int32), bucket.group)
 
         def finish() -> Tensor:
-            work_on_values.wait()
-            work_on_indices.wait()
             total = torch.zeros_like(bucket.gradient)
-            for of_rank, places in zip(all_values, all_indices):  # in the same order on all ranks: the same bits
+            for of_rank, places in zip(finish_values(), finish_indices()):  # in one order on all ranks: the same bits
                 total.index_add_(0, places.long(), of_rank)
             if not total.isfinite().all():  # a step that a gradient scaler skips: kept, it would never go away
                 self.error.pop(bucket)
             return total
 
         return finish
-
-
-def start_all_gather(tensor: Tensor, group: dist.ProcessGroup) -> tuple[list[Tensor], dist.Work]:
-    """Room for what every rank brings, and the work that fills it."""
-    parts = [torch.empty_like(tensor) for _ in range(group.size())]
-    return parts, dist.all_gather(parts, tensor, group=group, async_op=True)

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.collectives.messages import member
-from course_lib.data_parallel.buckets import average, broadcast
+from course_lib.groups.membership import member
+from course_lib.groups.packing import add_up, broadcast
 
 
 class LocalSGD:
@@ -51,6 +51,8 @@ class LocalSGD:
     def synchronize(self) -> None:
         """Average now, unless that was just done: afterwards all ranks hold the same."""
         if self.num_steps:
-            average([parameter for parameter in self.module.parameters() if parameter.requires_grad], self.member)
-            average([buffer for buffer in self.module.buffers() if buffer.is_floating_point()], self.member)
+            trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+            buffers = [buffer for buffer in self.module.buffers() if buffer.is_floating_point()]
+            for tensors in (trained, buffers):
+                add_up(tensors, self.member, divide_by=self.member.n)
         self.num_steps = 0

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.collectives.messages import member
-from course_lib.data_parallel.buckets import broadcast, fill
+from course_lib.groups.membership import member
+from course_lib.groups.packing import broadcast, cut_tensors, pack, unpack_into
 
 PULL, PUSH, DONE, FAILED = range(4)
 
@@ -122,7 +122,7 @@ class AsyncParameterServer:
 
     def _give(self, place: int) -> None:
         self.member.send(torch.tensor([self.version]), place)
-        for flat in packed(self.parameters):
+        for flat in pack_by_dtype(self.parameters):
             self.member.send(flat, place)
 
     def _apply(self, place: int, used: list[bool]) -> None:
@@ -157,7 +157,7 @@ class AsyncParameterServer:
         if not self.pulled:
             raise ValueError("push() without a pull() since the last push: expected pull, backward, push in turn")
         self._ask(PUSH)
-        for flat in packed([torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]):
+        for flat in pack_by_dtype([torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]):
             self.member.send(flat, to=0)
         for parameter in self.parameters:
             parameter.grad = None
@@ -176,14 +176,12 @@ class AsyncParameterServer:
 
     @torch.no_grad()
     def _receive_into(self, tensors: list[Tensor], source: int) -> None:
-        for some in fill(tensors, math.inf):
+        for some in cut_tensors(tensors, math.inf):
             flat = torch.empty(sum(tensor.numel() for tensor in some), dtype=some[0].dtype)
-            self.member.receive(flat, source)
-            for tensor, part in zip(some, flat.split([tensor.numel() for tensor in some])):
-                tensor.copy_(part.view(tensor.shape))
+            unpack_into(some, self.member.receive(flat, source))
 
 
 @torch.no_grad()
-def packed(tensors: list[Tensor]) -> list[Tensor]:
+def pack_by_dtype(tensors: list[Tensor]) -> list[Tensor]:
     """One flat tensor in the host's memory for each dtype."""
-    return [torch.cat([tensor.reshape(-1) for tensor in some]).cpu() for some in fill(tensors, math.inf)]
+    return [pack(some)[0].cpu() for some in cut_tensors(tensors, math.inf)]

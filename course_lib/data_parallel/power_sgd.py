@@ -11,14 +11,14 @@ all-reduce, which top-k cannot use. What P Q^T misses stays here and is added to
 Source: Vogels, Karimireddy and Jaggi 2019, "PowerSGD: Practical Low-Rank Gradient Compression".
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.data_parallel.buckets import Bucket
+from course_lib.groups.packing import add_up, pack, unpack
 
 
 class power_sgd_hook:  # noqa: N801  used beside the functions in hooks.py
@@ -36,17 +36,18 @@ class power_sgd_hook:  # noqa: N801  used beside the functions in hooks.py
         self.error: dict[Bucket, Tensor] = {}  # (N,): what was not sent so far
 
     def __call__(self, bucket: Bucket) -> Callable[[], Tensor]:
-        shapes = [self.sent_as(parameter) for parameter in bucket.parameters]
+        shapes = [self.shape_to_send(parameter) for parameter in bucket.parameters]
         share = bucket.gradient.to(torch.promote_types(bucket.gradient.dtype, torch.float32), copy=True)  # (N,)
         if bucket in self.error:
             share += self.error[bucket]
-        M, rest = by_dim(cut(share, shapes))
-        message = joined([m @ q for m, q in zip(M, self.Q.get(bucket) or self.first_guess(M, bucket.index))] + rest)
+        M, rest = split_by_dim(unpack(share, shapes))
+        Q = self.Q.get(bucket) or self.first_guess(M, bucket.index)
+        message, sent = pack([m @ q for m, q in zip(M, Q)] + rest)
         work = dist.all_reduce(message, group=bucket.group, async_op=True)
 
         def finish() -> Tensor:
             work.wait()
-            P, exact = by_dim(cut(message, [(len(m), self.rank) for m in M] + [part.shape for part in rest]))
+            P, exact = split_by_dim(unpack(message, sent))
             P = [torch.linalg.qr(p).Q for p in P]  # (a, k)
             mine = [m.mT @ p for m, p in zip(M, P)]  # (b, k)
             Q = [q.clone() for q in mine]
@@ -56,13 +57,13 @@ class power_sgd_hook:  # noqa: N801  used beside the functions in hooks.py
             for part in rest:
                 part.zero_()
             approximations, exact = iter([p @ q.mT for p, q in zip(P, Q)]), iter(exact)
-            average = joined([next(approximations if len(shape) == 2 else exact) for shape in shapes])  # (N,)
+            average, _ = pack([next(approximations if len(shape) == 2 else exact) for shape in shapes])  # (N,)
             self.keep(bucket, share, Q, bool(average.isfinite().all()))
             return average.to(bucket.gradient.dtype)
 
         return finish
 
-    def sent_as(self, parameter: nn.Parameter) -> tuple[int, ...]:
+    def shape_to_send(self, parameter: nn.Parameter) -> tuple[int, ...]:
         """(a, b) where rank k has fewer numbers, otherwise (number of elements,)."""
         a = parameter.shape[0] if parameter.dim() > 1 else 1
         b = parameter.numel() // a
@@ -82,25 +83,6 @@ class power_sgd_hook:  # noqa: N801  used beside the functions in hooks.py
             self.Q.pop(bucket, None)
 
 
-def by_dim(tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+def split_by_dim(tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """The matrices, and the others."""
     return [tensor for tensor in tensors if tensor.dim() == 2], [tensor for tensor in tensors if tensor.dim() != 2]
-
-
-def cut(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-    """(N,) -> views of it with these shapes, one after the other."""
-    return [part.view(tuple(shape)) for part, shape in zip(flat.split([math.prod(shape) for shape in shapes]), shapes)]
-
-
-def joined(tensors: list[Tensor]) -> Tensor:
-    """The elements of all of them in one message."""
-    return torch.cat([tensor.flatten() for tensor in tensors])
-
-
-def add_up(tensors: list[Tensor], group: dist.ProcessGroup) -> None:
-    """All-reduce them in place in one message."""
-    if tensors:
-        message = joined(tensors)
-        dist.all_reduce(message, group=group)
-        for tensor, total in zip(tensors, cut(message, [tensor.shape for tensor in tensors])):
-            tensor.copy_(total)

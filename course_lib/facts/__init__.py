@@ -7,6 +7,7 @@
     links.py       what connects devices: NVLink, PCIe, InfiniBand, Ethernet, the links between TPUs
     all_reduce.py  how fast all-reduce was measured on real clusters
     pipeline_bubbles.py  how long pipelines were reported to wait
+    zero_memory.py  what ZeRO saves, as its paper prints it
     claims.py      what is often said and wrong, beside what is right
 """
 
@@ -44,6 +45,7 @@ from course_lib.facts.models import (
     model,
 )
 from course_lib.facts.pipeline_bubbles import BUBBLE_RATES, BubbleRates
+from course_lib.facts.zero_memory import PAPER_DEVICES, PAPER_MODELS, PAPER_TABLE_1
 
 __all__ = [
     "A100_MEMORY",
@@ -62,6 +64,9 @@ __all__ = [
     "MEASURED_MATMUL",
     "MODELS",
     "NCCL_STEP_LATENCY",
+    "PAPER_DEVICES",
+    "PAPER_MODELS",
+    "PAPER_TABLE_1",
     "PRICES",
     "PUBLISHED_FLOPS",
     "PUE_AVERAGE",

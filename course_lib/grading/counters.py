@@ -21,7 +21,8 @@ def owners_of(messages: list[bytes]) -> dict[tuple[int, int], tuple[int, int]]:
     return {(own, other): (rank_at[own], rank_at[other]) for pairs in ports for own, other in pairs if other in rank_at}
 
 
-def counted(owners: dict[tuple[int, int], tuple[int, int]], before: dict, after: dict, world_size: int) -> Traffic:
+def traffic_counted(owners: dict[tuple[int, int], tuple[int, int]], before: dict, after: dict,
+                    world_size: int) -> Traffic:
     """What the operating system counted between two readings. Failed where bytes took another way."""
     start, end = ({(own, other): (total, again) for own, other, total, again in reading["connections"]}
                   for reading in (before, after))
@@ -43,7 +44,7 @@ def counted(owners: dict[tuple[int, int], tuple[int, int]], before: dict, after:
     return Traffic(sent, exact=False)
 
 
-def claimed(logs: list[Any]) -> Traffic:
+def traffic_claimed(logs: list[Any]) -> Traffic:
     """What the ranks themselves say they sent."""
     sent = [[0] * len(logs) for _ in logs]
     try:

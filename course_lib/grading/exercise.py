@@ -2,14 +2,21 @@
 
 Two graders use the same Exercise. `check` runs the trials on ranks that `launch` starts from the reader's kernel:
 feedback. `TrustedGrade` runs them in isolated processes that it starts itself, and judges in its own process: marks.
-So `run` is what happens on a rank, with the reader's function in the same process; `trials` and `judge` never see that
+So `run` is what happens on a rank, with the reader's function in the same process; all other methods never see that
 function, only tensors and numbers, and are where the decision falls.
+
+An exercise is its trials, its reference (`expected`), its likely mistakes, and what it measures (`spent`). A likely
+mistake is written down as what it makes of the inputs: an answer that equals it was made by it, or by one that does the
+same, so the reader hears a cause, and not only that numbers differ.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from course_lib.grading.compare import EXACT, Tolerance, alike, describe, differences, part
+from course_lib.grading.spent import Judgement, Spent
 
 
 @dataclass(frozen=True)
@@ -24,11 +31,16 @@ class Trial:
         return len(self.inputs)
 
 
+def ranks_of(n: int) -> str:
+    """1 rank, 2 ranks."""
+    return f"{n} rank{'s' * (n > 1)}"
+
+
 @dataclass(frozen=True)
 class Traffic:
     """What the ranks of one trial sent to each other: sent[src][dst] in bytes.
 
-    `exact`: counted message by message. Otherwise by the operating system, with the headers of the messages.
+    `exact`: counted by the ranks, message by message. Otherwise by the operating system, with the headers of messages.
     """
 
     sent: list[list[int]]
@@ -42,6 +54,10 @@ class Traffic:
         """How far a count of `num_bytes` may be off: nothing, or room for headers."""
         return 0 if self.exact else num_bytes // 32 + 4096
 
+    def note(self, besides: str = "headers") -> str:
+        """What is in the count besides the reader's own bytes."""
+        return "" if self.exact else f"the operating system's count, with {besides}"
+
 
 class Exercise(ABC):
     """One exercise. A chapter's exercises are subclasses, registered by number."""
@@ -52,6 +68,10 @@ class Exercise(ABC):
     hints: ClassVar[tuple[str, str]]  # a nudge, then nearly the line
     budget: ClassVar[str]  # in words and a formula, for the reader
     operations: ClassVar[frozenset[str] | None] = None  # of torch.distributed that may be called; None: any
+    tolerance: ClassVar[Tolerance] = EXACT
+    compared: ClassVar[str] = ""  # the part of a rank's answer that is compared with `expected`, "" for all of it
+    words: ClassVar[str] = "returned"  # between "rank 0" and its answer, where that is wrong
+    right: ClassVar[str] = "the result is right"  # begins the sentence about what is right and has another fault
 
     @abstractmethod
     def trials(self, seed: int) -> list[Trial]:
@@ -62,18 +82,63 @@ class Exercise(ABC):
     def run(function: Callable, inputs: Any) -> Any:
         """On a rank: call the reader's `function`; returns what `judge` needs to see of it."""
 
-    @abstractmethod
-    def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
-        """None where the answers (one a rank) are right and within budget, else the likely cause, in teaching words.
+    def expected(self, *arguments: Any) -> Any:
+        """The right answers, as `given` makes them of the ranks'; with `arguments` of a trial."""
+        raise NotImplementedError(f"{type(self).__name__} has no reference to compare with")
 
-        The answers come from the reader's process: anything at all, of the types a Trial may hold.
-        """
+    def mistakes(self, *arguments: Any) -> Iterable[tuple[str, Any]]:
+        """Likely mistakes: the cause, and the answers it gives. The most particular first."""
+        return ()
 
     @staticmethod
     def prepare() -> None:
         """Import what each rank would otherwise import for itself: called in the process that ranks are forked from."""
         return None
 
-    def figures(self, trial: Trial, traffic: Traffic) -> str:
-        """What was measured beside the budget, such as "sent 768 of 768 KiB"; empty for a trial without a budget."""
-        return ""
+    def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> Judgement:
+        """Whether the answers (one a rank) are right and within budget, else the likely cause; and what the run spent.
+
+        The answers come from the reader's process: anything at all, of the types a Trial may hold.
+        """
+        wrong = self.wrong(trial, answers)
+        if wrong:
+            return Judgement(trial.label, f"{trial.label}: {wrong}")
+        spent = self.spent(trial, answers, traffic)
+        fault = self.flaw(trial, answers, traffic) or next(filter(None, (each.complaint for each in spent)), None)
+        return Judgement(trial.label, fault and f"{trial.label}: {self.right}, but {fault}", spent)
+
+    def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
+        """What is wrong with the results and why, None where they are right."""
+        given, arguments = self.given(answers), self.arguments(trial)
+        expected = self.expected(*arguments)
+        if alike(given, expected, self.tolerance):
+            return None
+        return self.cause(given, *arguments) or self.difference(given, expected)
+
+    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+        """What is wrong with a right answer, other than that it spent too much."""
+        return None
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> Sequence[Spent]:
+        """What the run of a right answer used of each budget. A complaint is made of the first that is exceeded."""
+        return ()
+
+    def arguments(self, trial: Trial) -> Sequence[Any]:
+        """What `expected`, `mistakes` and `cause` get to know of a trial."""
+        return (trial.inputs,)
+
+    def given(self, answers: list[Any]) -> Any:
+        """What is compared of the ranks' answers."""
+        return [part(answer, self.compared) for answer in answers] if self.compared else answers
+
+    def cause(self, given: Any, *arguments: Any) -> str | None:
+        """The likely cause of a wrong answer, None where no mistake gives it."""
+        return next((cause for cause, would in self.mistakes(*arguments) if alike(given, would, self.tolerance)), None)
+
+    def difference(self, given: list[Any], expected: list[Any]) -> str:
+        """The first difference: where, what is there and what should be."""
+        place, has, should = next(differences(given, expected, self.tolerance))
+        num_wrong = sum(not alike(a, b, self.tolerance) for a, b in zip(given, expected))
+        whole = f"{num_wrong} of {len(expected)} ranks are wrong; " if len(expected) > 1 else ""
+        where = ", ".join(map(str, place))
+        return f"{whole}rank {where} {self.words} {describe(has)}: expected {describe(should)}"

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from course_lib.grading import frames, privileges, sandbox
-from course_lib.grading.counters import claimed, counted, owners_of
+from course_lib.grading.counters import owners_of, traffic_claimed, traffic_counted
 from course_lib.grading.exercise import Exercise, Traffic, Trial
 from course_lib.grading.failures import error_in, too_late, worst
 from course_lib.grading.isolated_rank import ANSWER, ERROR, GO, INPUTS, LATE, LOADED, READY
@@ -176,8 +176,8 @@ class IsolatedWorker:
             self._ask(FINISH)
         replies = [read(payload, self.limits.result_bytes) for payload in payloads]
         if self.counting_tool is None:
-            return [reply["answer"] for reply in replies], claimed([reply.get("sent") for reply in replies])
-        return [reply["answer"] for reply in replies], counted(owners, before, after, trial.world_size)
+            return [reply["answer"] for reply in replies], traffic_claimed([reply.get("sent") for reply in replies])
+        return [reply["answer"] for reply in replies], traffic_counted(owners, before, after, trial.world_size)
 
 
 class Deadline:

@@ -69,7 +69,7 @@ def be_rank(task: Task, rank: int, connection: socket.socket) -> None:
     try:
         payload = ANSWER, answer(task, namespace, failures, torch.load(io.BytesIO(inputs), weights_only=True))
     except BaseException as error:  # also SystemExit and KeyboardInterrupt: here is where the student's code ends
-        payload = ERROR, described(error, task)
+        payload = ERROR, error_message(error, task)
     with sending:
         frames.send(connection, *payload)
     while True:  # stay, or the others would see a closed connection
@@ -198,7 +198,7 @@ def answer(task: Task, namespace: dict[str, Any], failures: list[BaseException],
     return buffer.getvalue()
 
 
-def described(error: BaseException, task: Task) -> bytes:
+def error_message(error: BaseException, task: Task) -> bytes:
     """Kind, words and the last line of the student's cells, for the feedback. All of it may be forged."""
     where, raised_in, line = place(traceback.extract_tb(error.__traceback__), task.code)
     try:

@@ -155,7 +155,7 @@ def become_rank(task: object, rank: int, connection: socket.socket) -> None:
         isolated_rank.be_rank(task, rank, connection)
     except BaseException as error:
         try:
-            frames.send(connection, isolated_rank.ERROR, isolated_rank.described(error, task))
+            frames.send(connection, isolated_rank.ERROR, isolated_rank.error_message(error, task))
         except BaseException:
             pass
     finally:

@@ -6,29 +6,20 @@ A trial is one call on one rank; a likely mistake is written down as the number 
 import math
 import random
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from course_lib.grading.compare import alike, describe, part
 from course_lib.grading.exercise import Exercise, Traffic, Trial
-
-TOLERANCE = 1e-6  # relative: the order of the operations does not matter, a factor does
+from course_lib.grading.spent import Spent, quantity
 
 
 class NumberExercise(Exercise):
-    """The function gets the arguments of the trial and returns a number. `cases`: what is asked about, and "
-    "arguments."""
+    """The function gets the arguments of the trial and returns a number, as `expected` and `mistakes` do."""
 
-    operations = None
     unit: ClassVar[str] = ""
-    cases: ClassVar[tuple[tuple[str, tuple[Any, ...]], ...]]  # the most telling first
-
-    @abstractmethod
-    def expected(self, *arguments: Any) -> float:
-        """The right answer."""
-
-    @abstractmethod
-    def mistakes(self, *arguments: Any) -> Iterable[tuple[str, float]]:
-        """Likely mistakes: the cause, and the number it gives. The most particular first."""
+    cases: ClassVar[tuple[tuple[str, tuple[Any, ...]], ...]]  # what is asked about, arguments; the most telling first
+    tolerance = (1e-6, 1e-12)  # the order of the operations does not matter, a factor does
 
     @abstractmethod
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
@@ -42,28 +33,26 @@ class NumberExercise(Exercise):
     def run(function: Callable, inputs: list[Any]) -> dict[str, Any]:
         value = function(*inputs)
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        return {"value": float(value) if number else f"a {type(value).__name__}" if value is not None else "nothing"}
+        return {"value": float(value) if number else f"a {type(value).__name__}" if value is not None else None}
 
-    def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
-        given = answers[0].get("value") if len(answers) == 1 and type(answers[0]) is dict else "something else"
-        arguments = trial.inputs[0]
+    def arguments(self, trial: Trial) -> Sequence[Any]:
+        return trial.inputs[0]
+
+    def given(self, answers: list[Any]) -> Any:
+        return part(answers[0], "value") if len(answers) == 1 else None
+
+    def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
+        given, arguments = self.given(answers), self.arguments(trial)
         right = self.expected(*arguments)
-        if type(given) is not float:
-            said = given[:80] if type(given) is str else "something else"
-            return f"{trial.label}: it returned {said}: expected a number, {self.written(right)}"
-        if near(given, right):
+        if alike(given, right, self.tolerance):
             return None
-        cause = next((cause for cause, value in self.mistakes(*arguments) if near(given, value)), None)
-        comparable = right and math.isfinite(given)
-        off = f": {cause}" if cause else f", {given / right:.6g} times as much" if comparable else ""
-        return f"{trial.label}: it returned {self.written(given)}, expected {self.written(right)}{off}"
+        if type(given) is not float:
+            return f"it returned {describe(given)}: expected a number, {quantity(right, self.unit)}"
+        said = f"it returned {quantity(given, self.unit)}, expected {quantity(right, self.unit)}"
+        times = f", {given / right:.6g} times as much" if right and math.isfinite(given) else ""
+        cause = self.cause(given, *arguments)
+        return f"{said}: {cause}" if cause else said + times
 
-    def figures(self, trial: Trial, traffic: Traffic) -> str:
-        return f"{trial.label}: {self.written(self.expected(*trial.inputs[0]))}"
-
-    def written(self, value: float) -> str:
-        return f"{value:.6g} {self.unit}".rstrip()
-
-
-def near(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=1e-12)
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        return [Spent("returned", self.given(answers), self.expected(*self.arguments(trial)), self.unit,
+                      limit="expected {}", slack=math.inf)]

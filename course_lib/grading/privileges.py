@@ -10,6 +10,8 @@ import resource
 import sys
 from pathlib import Path
 
+import psutil
+
 LINUX = sys.platform.startswith("linux")
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID = 0x20000, 0x8000000, 0x20000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
@@ -75,8 +77,7 @@ def limit(memory_bytes: int, file_bytes: int, processes: int, cpu_s: int) -> Non
     """Limits of the operating system for the caller and what it starts; `memory_bytes` on top of what it has now."""
     wanted = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": file_bytes, "RLIMIT_CPU": cpu_s, "RLIMIT_NPROC": processes}
     if LINUX:
-        with open("/proc/self/statm") as pages:
-            wanted["RLIMIT_AS"] = int(pages.read().split()[0]) * resource.getpagesize() + memory_bytes
+        wanted["RLIMIT_AS"] = psutil.Process().memory_info().vms + memory_bytes
     for name, value in wanted.items():
         kind = getattr(resource, name, None)
         if kind is None:

@@ -1,10 +1,16 @@
 """Which exercises there are: `exercise("2.1")`, `exercises_of(2)`."""
 
-from course_lib.grading.chapters import collectives, data_parallel, pipeline_parallel, why_distribute, zero
+import importlib
+import pkgutil
+
+from course_lib.grading import chapters
 from course_lib.grading.exercise import Exercise
 
-_CHAPTERS = (why_distribute, collectives, data_parallel, pipeline_parallel, zero)
-_EXERCISES = {kind.number: kind() for chapter in _CHAPTERS for kind in chapter.EXERCISES}
+_MODULES = [importlib.import_module(f"{chapters.__name__}.{module.name}")
+            for module in pkgutil.iter_modules(chapters.__path__)]
+_CHAPTERS = sorted((module.EXERCISES for module in _MODULES if hasattr(module, "EXERCISES")),
+                   key=lambda exercises: int(exercises[0].number.partition(".")[0]))
+_EXERCISES = {kind.number: kind() for chapter in _CHAPTERS for kind in chapter}
 
 
 def exercise(number: str) -> Exercise:

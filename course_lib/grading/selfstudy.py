@@ -43,22 +43,22 @@ def check(number: str, function: Callable, hint: int = 0) -> Report:
 
 def check_exercise(asked: Exercise, function: Callable, hint: str = "") -> Report:
     """Run `function` through the trials of the exercise `asked`, up to the first that fails."""
-    verdict, words, measured = Verdict.CORRECT, "", []
+    verdict, cause, measured = Verdict.CORRECT, "", []
     taken_over = sorted(borrowed(function, set())) if asked.operations is not None else []
     if taken_over:
-        words = f"it uses course_lib.collectives ({', '.join(taken_over)}): that is what you are asked to write"
-        return Report(asked.number, asked.function, Verdict.WRONG, asked.points, asked.budget, cause=words, hint=hint)
+        cause = f"it uses course_lib.collectives ({', '.join(taken_over)}): that is what you are asked to write"
+        return Report(asked.number, asked.function, Verdict.WRONG, asked.points, asked.budget, cause=cause, hint=hint)
     for trial in asked.trials(SEED):
         try:
-            verdict, words = outcome(asked, function, trial)
+            verdict, cause, figures = outcome(asked, function, trial)
         except LaunchError as error:
-            verdict, words = Verdict.WRONG, f"{trial.label}: {told(error)}"
+            verdict, cause, figures = Verdict.WRONG, f"{trial.label}: {explain(error)}", ""
+        measured.append(figures)
         if verdict is not Verdict.CORRECT:
+            measured = [figures]  # of the trial that failed
             break
-        measured += [words] if words else []
-    cause = "" if verdict is Verdict.CORRECT else words
-    measured = measured if verdict is Verdict.CORRECT else []
-    return Report(asked.number, asked.function, verdict, asked.points, asked.budget, "\n".join(measured), cause, hint)
+    return Report(asked.number, asked.function, verdict, asked.points, asked.budget,
+                  "\n".join(filter(None, measured)), cause, hint)
 
 
 def borrowed(function: Callable, seen: set[Callable]) -> set[str]:
@@ -93,23 +93,22 @@ def value_module(value: Any) -> str:
     return str(getattr(value, "__module__", ""))
 
 
-def outcome(asked: Exercise, function: Callable, trial: Trial) -> tuple[Verdict, str]:
-    """The verdict on one trial, and its figures or what is wrong."""
+def outcome(asked: Exercise, function: Callable, trial: Trial) -> tuple[Verdict, str, str]:
+    """The verdict on one trial, what is wrong, and what was measured."""
     results = launch(attempt, type(asked), function, trial.inputs, world_size=trial.world_size, timeout=TIMEOUT_S)
     unwritten = next((result for result in results if isinstance(result, str)), None)
     if unwritten == asked.function:
-        return Verdict.NOT_WRITTEN, ""
+        return Verdict.NOT_WRITTEN, "", ""
     if unwritten:
-        return Verdict.NOT_WRITTEN, f"it calls {unwritten}, which is not written yet"
+        return Verdict.NOT_WRITTEN, f"it calls {unwritten}, which is not written yet", ""
     log = results.communication
     forbidden = sorted({event.op for event in log.events} - (asked.operations or {event.op for event in log.events}))
     if forbidden:
         allowed = " and ".join(sorted(asked.operations or (), reverse=True))
-        return Verdict.WRONG, f"it calls torch.distributed's own {', '.join(forbidden)}: write it with {allowed}"
+        return Verdict.WRONG, f"it calls torch.distributed's own {', '.join(forbidden)}: write it with {allowed}", ""
     answers = [torch.load(io.BytesIO(data), weights_only=True) for data in results]
-    traffic = traffic_of(log, trial.world_size)
-    wrong = asked.judge(trial, answers, traffic)
-    return (Verdict.WRONG, wrong) if wrong else (Verdict.CORRECT, asked.figures(trial, traffic))
+    judged = asked.judge(trial, answers, traffic_of(log, trial.world_size))
+    return Verdict.WRONG if judged.cause else Verdict.CORRECT, judged.cause or "", judged.figures()
 
 
 def attempt(kind: type[Exercise], function: Callable, inputs: list[Any]) -> bytes | str:
@@ -147,14 +146,14 @@ def traffic_of(log: CommunicationLog, world_size: int) -> Traffic:
     return Traffic(sent, exact=True)
 
 
-def told(error: LaunchError) -> str:
+def explain(error: LaunchError) -> str:
     """What `launch` says when ranks do not return, for somebody whose function is to blame."""
     said, _, hint = str(error).partition("  Hint: ")
     lines = [line for line in said.splitlines() if line.strip() and not line.strip().startswith("(raised inside")]
     hint = " ".join(hint.split())  # it is wrapped there
     if isinstance(error, Deadlock):
         circle = circle_of(error.waits)
-        lines[0] = circle_told(circle, error.waits) if circle else f"it hangs: {hint}"
+        lines[0] = explain_circle(circle, error.waits) if circle else f"it hangs: {hint}"
         hint = ""
     if isinstance(error, LaunchTimeout):
         hint = "Does a loop never end?"
@@ -172,7 +171,7 @@ def circle_of(waits: dict[int, tuple[str, int]]) -> list[int]:
     return []
 
 
-def circle_told(circle: list[int], waits: dict[int, tuple[str, int]]) -> str:
+def explain_circle(circle: list[int], waits: dict[int, tuple[str, int]]) -> str:
     """The circle in a sentence, and the way out."""
     kinds = {waits[rank][0] for rank in circle}
     verb = {"send": "sends to", "recv": "waits for a message from"}

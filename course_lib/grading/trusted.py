@@ -19,10 +19,11 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Enum, Float, Integer
 
 from course_lib.grading import registry, sandbox
-from course_lib.grading.exercise import Exercise
+from course_lib.grading.exercise import Exercise, Trial
 from course_lib.grading.isolated import GraderBroken, IsolatedWorker, Limits
 from course_lib.grading.replies import Failed
 from course_lib.grading.report import Report, Verdict
+from course_lib.grading.spent import Judgement
 
 
 class TrustedGrade(NbGraderPreprocessor):
@@ -138,7 +139,7 @@ class Grader:
                       "\n".join(figures), cause)
 
     def outcome(self, exercise: Exercise, cells: list[dict[str, Any]], seed: int) -> tuple[Verdict, str, list[str]]:
-        """Verdict, cause and figures: all trials up to the first that fails."""
+        """Verdict, cause and figures: all trials up to the first that fails, of which alone the figures are then."""
         worker = self.worker()
         figures: list[str] = []
         label = ""
@@ -147,23 +148,24 @@ class Grader:
             for trial in exercise.trials(seed):
                 label = f"{trial.label}: "
                 answers, traffic = worker.trial(trial)
-                cause = self.judged(exercise, trial, answers, traffic)
-                if cause is not None:
-                    return Verdict.WRONG, cause, []
-                figures += filter(None, [exercise.figures(trial, traffic)])
+                judged = self.judged(exercise, trial, answers, traffic)
+                measured = list(filter(None, [judged.figures(believed=False)]))  # what the ranks claim proves nothing
+                if judged.cause:
+                    return Verdict.WRONG, judged.cause, measured
+                figures += measured
         except Failed as failure:
             if failure.kind == "not written":
                 return Verdict.NOT_WRITTEN, "" if str(failure).endswith(": not written yet") else str(failure), []
             return Verdict.WRONG, f"{label}{failure}", []
         return Verdict.CORRECT, "", figures
 
-    def judged(self, exercise: Exercise, *trial_answers_traffic: Any) -> str | None:
+    def judged(self, exercise: Exercise, trial: Trial, *answers_traffic: Any) -> Judgement:
         """What the exercise says of the answers, which may be of a form that it did not think of."""
         try:
-            return exercise.judge(*trial_answers_traffic)
+            return exercise.judge(trial, *answers_traffic)
         except Exception as error:
             self.broken = f"judge of exercise {exercise.number} raised {type(error).__name__}: {error}"
-            return "the answers are not of the form that was asked"
+            return Judgement(trial.label, "the answers are not of the form that was asked")
 
 
 def footnotes(seed: int, isolation: sandbox.Isolation) -> str:

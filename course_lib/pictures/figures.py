@@ -29,5 +29,6 @@ def quiet(axes: Axes) -> None:
 
 def to_png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
+    # No "Software" entry: the same picture gives the same bytes under every matplotlib version.
+    figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()

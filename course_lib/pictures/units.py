@@ -1,17 +1,33 @@
-"""Bytes and seconds in a unit that suits."""
+"""Bytes and seconds in a unit that suits: the formatters for everything that the course draws or says.
+
+Bytes are decimal, 1 kB = 1000 bytes, as the field says GB of memory and GB/s of a link. Only what is compared with
+bucket_cap_mb, which torch counts in MiB, is said in MiB.
+"""
+
+BYTES_IN = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def human_bytes(num_bytes: float) -> str:
     """`num_bytes` with a decimal unit: 512 B, 1.5 kB, 20.0 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(num_bytes) < 1000 or unit == "GB":
-            return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1000
-    raise AssertionError("unreachable: GB always returns")
+    unit = next((unit for unit, size in BYTES_IN.items() if abs(num_bytes) < 1000 * size), "GB")
+    return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes / BYTES_IN[unit]:.1f} {unit}"
+
+
+def gigabytes(num_bytes: float) -> str:
+    """In GB whatever it is, to be compared with a device's memory: 14 GB, 2,794 GB, 1.75 GB."""
+    value = num_bytes / BYTES_IN["GB"]
+    return f"{value:,.0f} GB" if value >= 100 else f"{value:.3g} GB"
+
+
+def mebibytes(num_bytes: float) -> str:
+    """Beside a setting in MiB: 147 MiB, 25 MiB, 768 KiB."""
+    return f"{num_bytes / 2**20:.3g} MiB" if num_bytes >= 1000 * 2**10 else f"{num_bytes / 2**10:.3g} KiB"
 
 
 def human_seconds(seconds: float) -> str:
-    """`seconds` in a unit that suits: 120 us, 3.4 ms, 1.25 s."""
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.0f} us"
-    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
+    """Three figures: 12.3 ms, 1.46 s, 380 µs."""
+    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= 0.9995 * size:
+            figure = seconds / size
+            return f"{figure:.0f} {unit}" if figure >= 99.95 else f"{figure:.3g} {unit}"
+    return "0 s"

@@ -11,18 +11,29 @@
     measured.py     what a step on ranks took, in the form of a simulation
     split_backward.py  a backward pass in two parts, I and W
     mailbox.py      messages between stages; shared.py: parameters on two stages; delay.py: waiting like for a GPU
-    checks.py, agreement.py  what cannot work, said on every rank
+    checks.py       what cannot work, said on every rank
+    boxes.py        a schedule with its times
     simulate.py     when each action runs, given what it costs
-    formulas.py     what the papers say about idle time and memory
     published.py    published bubble rates, predicted from two fitted costs
-    published_picture.py  the same, drawn
+    published_picture.py  the same, drawn (published_rows.py)
     picture.py      schedules drawn, also a measured step under its plan
 
-The two functions that draw load on first use: ranks do not have to import matplotlib.
+What the papers say about idle time and memory is in course_lib.costs.bubbles, one line a formula.
+
+What draws loads on first use: ranks do not have to import matplotlib.
 """
 
 from typing import Any
 
+from course_lib.costs.bubbles import (
+    bubble_of_ideal,
+    bubble_of_total,
+    naive_bubble,
+    peak_1f1b,
+    peak_gpipe,
+    peak_interleaved,
+    zb_h1_bubble,
+)
 from course_lib.pipeline_parallel.actions import Action, Schedule
 from course_lib.pipeline_parallel.execute import PipelineParallel
 from course_lib.pipeline_parallel.measured import measured
@@ -37,7 +48,7 @@ from course_lib.pipeline_parallel.schedules import (
     zb_h2,
     zb_v,
 )
-from course_lib.pipeline_parallel.simulate import Box, Simulation, simulate
+from course_lib.pipeline_parallel.simulate import Box, Simulation, schedule_picture, simulate
 from course_lib.pipeline_parallel.validate import Finding, InvalidSchedule, findings, validate
 
 __all__ = [
@@ -49,6 +60,8 @@ __all__ = [
     "Schedule",
     "Simulation",
     "Stage",
+    "bubble_of_ideal",
+    "bubble_of_total",
     "dualpipe_v",
     "findings",
     "gpipe",
@@ -56,20 +69,25 @@ __all__ = [
     "measured",
     "measured_under_plan",
     "naive",
+    "naive_bubble",
     "one_f_one_b",
     "partition",
+    "peak_1f1b",
+    "peak_gpipe",
+    "peak_interleaved",
     "schedule_picture",
     "simulate",
     "validate",
     "zb_h1",
+    "zb_h1_bubble",
     "zb_h2",
     "zb_v",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("measured_under_plan", "schedule_picture"):
-        from course_lib.pipeline_parallel import picture
+    if name == "measured_under_plan":
+        from course_lib.pipeline_parallel.picture import measured_under_plan
 
-        return getattr(picture, name)
+        return measured_under_plan
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,7 +21,7 @@ class Call(NamedTuple):
     position: int
     action: Action
 
-    def told(self, rank: int) -> str:
+    def describe(self, rank: int) -> str:
         what = f"the {self.result.what} of micro-batch {self.result.microbatch}"
         if self.op == "send":
             return f"rank {rank} has done {self.action} and sends {what} to rank {self.partner}"

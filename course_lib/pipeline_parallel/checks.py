@@ -1,18 +1,18 @@
 """What PipelineParallel cannot work with, said before any rank waits for another."""
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-from course_lib.collectives.messages import Member
+from course_lib.groups.agreement import fingerprint
+from course_lib.groups.membership import Member
 from course_lib.pipeline_parallel.actions import Schedule
 from course_lib.pipeline_parallel.delay import seconds_of
 from course_lib.pipeline_parallel.validate import validate
 
 
-def problem_with(stages: Any, schedule: Any, loss_fn: Any, delay: Any, me: Member) -> str | None:
+def problem_with_arguments(stages: Any, schedule: Any, loss_fn: Any, delay: Any, me: Member) -> str | None:
     """What is wrong with the arguments of PipelineParallel on this rank."""
     if not isinstance(schedule, Schedule):
         return f"schedule={schedule!r}: expected a Schedule, such as one_f_one_b(p, m)"
@@ -35,19 +35,13 @@ def problem_with(stages: Any, schedule: Any, loss_fn: Any, delay: Any, me: Membe
     return None
 
 
-def fingerprint(schedule: Any) -> tuple[str, str]:
-    """A number that tells two schedules apart, and words for a reader."""
-    digest = hashlib.sha256(repr(schedule).encode()).hexdigest()[:16]
+def describe_schedule(schedule: Any) -> list[str]:
+    """Lines that are the same on two ranks if the schedules are."""
     if not isinstance(schedule, Schedule):
-        return digest, "none"
-    return digest, f"{schedule.name!r} with {schedule.num_microbatches} micro-batches"
-
-
-def require_same_schedule(everyones: list[tuple[str, str]]) -> None:
-    """`everyones`: fingerprint and a few words of each rank's schedule."""
-    if len({fingerprint for fingerprint, _ in everyones}) > 1:
-        said = "; ".join(f"rank {place} has {words}" for place, (_, words) in enumerate(everyones))
-        raise ValueError(f"the ranks have different schedules: {said}. Expected the same one on every rank")
+        return ["none"]
+    actions = [f"for rank {rank} actions with the fingerprint {fingerprint(repr(actions)):x}"
+               for rank, actions in enumerate(schedule.actions)]
+    return [f"{schedule.name!r} with {schedule.num_microbatches} micro-batches", f"stages {schedule.stages}", *actions]
 
 
 def problem_with_batch(batch: Any, inputs: bool, m: int) -> str | None:
@@ -62,13 +56,9 @@ def problem_with_batch(batch: Any, inputs: bool, m: int) -> str | None:
     return None
 
 
-def looks_of(inputs: Tensor | None, targets: Tensor | None) -> list[int]:
+def describe_batch(inputs: Tensor | None, targets: Tensor | None) -> list[int]:
     """Rows and a number for shape and dtype of the inputs, rows of the targets; -1 where there are none."""
-    if inputs is None:
-        looks = [-1, -1]
-    else:
-        digest = hashlib.sha256(f"{inputs.dtype} {list(inputs.shape)}".encode()).digest()[:6]
-        looks = [len(inputs), int.from_bytes(digest, "big")]
+    looks = [-1, -1] if inputs is None else [len(inputs), fingerprint(f"{inputs.dtype} {list(inputs.shape)}")]
     return [*looks, -1 if targets is None else len(targets)]
 
 

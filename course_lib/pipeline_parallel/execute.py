@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.collectives.messages import member
+from course_lib.groups.agreement import agree, require_equal, start_agreement
+from course_lib.groups.membership import member
 from course_lib.pipeline_parallel import checks
 from course_lib.pipeline_parallel.actions import Action, Schedule
-from course_lib.pipeline_parallel.agreement import agree, start_to_agree
 from course_lib.pipeline_parallel.delay import Delay, seconds_of
 from course_lib.pipeline_parallel.dependencies import Result, leaves
 from course_lib.pipeline_parallel.mailbox import DTYPES, Mailbox
@@ -43,10 +43,10 @@ class PipelineParallel:
     def __init__(self, stages: Sequence[nn.Module], schedule: Schedule, group: dist.ProcessGroup | None = None,
                  loss_fn: Callable[[Tensor, Tensor], Tensor] | None = None, delay: Delay | None = None) -> None:
         self.me = member(group)
-        problem = checks.problem_with(stages, schedule, loss_fn, delay, self.me)
+        problem = checks.problem_with_arguments(stages, schedule, loss_fn, delay, self.me)
         mine = {} if problem else shared_parameters(stages)
-        facts = agree(problem, (checks.fingerprint(schedule), sorted(mine)), self.me)
-        checks.require_same_schedule([fingerprint for fingerprint, _ in facts])
+        facts = agree(problem, (checks.describe_schedule(schedule), sorted(mine)), self.me)
+        require_equal([lines for lines, _ in facts], "schedules", "the same one")
         self.stages, self.schedule, self.loss_fn = list(stages), schedule, loss_fn
         self.held, self.actions = schedule.stages[self.me.r], schedule.actions[self.me.r]
         self.last = schedule.num_stages - 1
@@ -84,8 +84,9 @@ class PipelineParallel:
         problem = checks.problem_with_batch(inputs if first else targets, first, m) if first or last else None
         if first and last:
             problem = problem or checks.problem_with_batch(targets, False, m)
-        numbers = checks.looks_of(inputs if first and not problem else None, targets if last and not problem else None)
-        self.agreement = start_to_agree(problem, numbers, self.me, self.mailbox.wire)
+        numbers = checks.describe_batch(inputs if first and not problem else None,
+                                        targets if last and not problem else None)
+        self.agreement = start_agreement(problem, numbers, self.me)
         if problem or self.me.n == 1:
             self._agreed()
         self.inputs = inputs.chunk(m) if first else ()

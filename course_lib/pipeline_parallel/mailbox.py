@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.collectives.messages import Member, described, sendable
+from course_lib.groups.membership import Member
+from course_lib.groups.tensors import describe, sendable
 from course_lib.pipeline_parallel.actions import Action, Schedule
 from course_lib.pipeline_parallel.dependencies import Result, leaves, needs
 
@@ -82,7 +83,7 @@ class Mailbox:
                 self.expected.setdefault(message.source, []).append(message)
         self.incoming = {message.content: message for queue in self.expected.values() for message in queue}
         self.me, self.device = me, device
-        self.wire = torch.device("cpu") if dist.get_backend(me.group) == "gloo" else device
+        self.wire = me.wire(device)
         self.ranks = dist.get_process_group_ranks(me.group)
         self.group_of_link = groups_of_links({(message.source, message.dest) for message in messages}, me)
         self.shapes: dict[int, tuple[tuple[int, ...], torch.dtype]] = {}  # of the activations at each boundary
@@ -112,8 +113,8 @@ class Mailbox:
             self._post_ahead(message.dest)  # its gradients can be received now
         elif looks != known:
             expected = torch.empty(known[0], dtype=known[1], device="meta")
-            raise ValueError(f"the {content} are {described(tensor, tensor.device)}: expected "
-                             f"{described(expected, tensor.device)}, as for the first micro-batch")
+            raise ValueError(f"the {content} are {describe(tensor)}: expected "
+                             f"{describe(expected, tensor.device)}, as for the first micro-batch")
         self._send(message, sendable(tensor, self.me), tag=2 * message.number + 1)
 
     def take(self, content: Result) -> Tensor:
@@ -191,7 +192,7 @@ def groups_of_links(links: set[tuple[int, int]], me: Member) -> dict[tuple[int, 
 def header_of(tensor: Tensor, boundary: int) -> Tensor:
     """Shape and dtype as numbers, which go ahead of the first tensor over a boundary."""
     if tensor.dtype not in DTYPES or tensor.dim() > MAX_DIMS:
-        raise ValueError(f"stage {boundary} returned {described(tensor, tensor.device)}: expected floating-point "
+        raise ValueError(f"stage {boundary} returned {describe(tensor)}: expected floating-point "
                          f"numbers, in at most {MAX_DIMS} dimensions")
     padding = [0] * (MAX_DIMS - tensor.dim())
     return torch.tensor([DTYPES.index(tensor.dtype), tensor.dim(), *tensor.shape, *padding])

@@ -1,11 +1,10 @@
 """Draw schedules with their times: a lane for each rank, forward blue, backward orange, weight gradients teal.
 
-`schedule_picture` puts several below each other on one time axis, `measured_under_plan` a measured step below its plan.
+`picture_of` puts several below each other on one time axis, `measured_under_plan` a measured step below its plan.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
@@ -13,10 +12,11 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from course_lib.pictures.drawn import Drawn
 from course_lib.pictures.figures import WIDTH_IN, new_figure, quiet, to_png
 from course_lib.pictures.palette import BLUE, INK, ORANGE, TEAL, ink_on
 from course_lib.pipeline_parallel.actions import Action, Schedule
-from course_lib.pipeline_parallel.simulate import Box, Simulation, Time, simulate, told
+from course_lib.pipeline_parallel.boxes import Box, Time, Timed, write_count
 
 COLOURS = {"F": BLUE, "B": ORANGE, "I": ORANGE, "W": TEAL}
 NAMES = {"F": "forward (F)", "B": "whole backward (B)", "I": "backward, input (I)", "W": "backward, weights (W)"}
@@ -31,12 +31,12 @@ class Part:
     """One schedule in a picture."""
 
     title: str
-    simulation: Simulation
+    simulation: Timed
 
 
 @dataclass(frozen=True, repr=False)
-class SchedulePicture:
-    """What schedule_picture and measured_under_plan return; a cell that ends in it shows it."""
+class SchedulePicture(Drawn):
+    """What schedule_picture (in simulate.py) and measured_under_plan return; a cell that ends in it shows it."""
 
     parts: tuple[Part, ...]
     headline: str
@@ -45,11 +45,11 @@ class SchedulePicture:
     unit: str
     critical_path: bool = False
 
-    def __repr__(self) -> str:
+    def finding(self) -> str:
         return self.sentence
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {"text/plain": self.sentence, "image/png": to_png(self.figure())}
+    def png(self) -> bytes:
+        return to_png(self.figure())
 
     def figure(self) -> Figure:
         lanes = [part.simulation.schedule.num_ranks for part in self.parts]
@@ -66,14 +66,8 @@ class SchedulePicture:
         return figure
 
 
-def schedule_picture(*schedules: Schedule | Simulation, critical_path: bool = False, **costs: Any) -> SchedulePicture:
-    """The schedules below each other on one time axis. Those not simulated yet are, with `costs` (see simulate).
-
-    A rank's forward time is 1 unless `costs` say otherwise, so that a chunk of a rank that has v takes 1/v.
-    """
-    if not schedules:
-        raise ValueError("schedule_picture(): expected at least one Schedule or Simulation")
-    simulations = [each if isinstance(each, Simulation) else simulate(each, **costs) for each in schedules]
+def picture_of(simulations: Sequence[Timed], critical_path: bool = False) -> SchedulePicture:
+    """Simulated schedules below each other on one time axis."""
     parts = tuple(Part(title_of(simulation), simulation) for simulation in simulations)
     best = min(simulations, key=lambda simulation: simulation.bubble_fraction)
     p = best.schedule.num_ranks
@@ -86,7 +80,7 @@ def schedule_picture(*schedules: Schedule | Simulation, critical_path: bool = Fa
                            critical_path)
 
 
-def measured_under_plan(plan: Simulation, measured: Simulation) -> SchedulePicture:
+def measured_under_plan(plan: Timed, measured: Timed) -> SchedulePicture:
     """A step that was planned, and below it the same step as it was measured; both in seconds.
 
     ValueError where they are not of the same schedule.
@@ -104,17 +98,12 @@ def measured_under_plan(plan: Simulation, measured: Simulation) -> SchedulePictu
                            "time since the first action (s)")
 
 
-def title_of(simulation: Simulation) -> str:
+def title_of(simulation: Timed) -> str:
     said = (f"{simulation.schedule.name}: {simulation.bubble_fraction:.1%} idle, "
             f"{simulation.bubble_of_ideal:.1%} of the ideal time")
     if simulation.bubble_of_span < simulation.bubble_fraction:
         said += f"; {simulation.bubble_of_span:.1%} between a rank's own start and end"
     return said
-
-
-def png(simulation: Simulation) -> bytes:
-    """One schedule alone."""
-    return to_png(schedule_picture(simulation).figure())
 
 
 def colour_of(action: Action, num_chunks: int) -> str:
@@ -123,7 +112,7 @@ def colour_of(action: Action, num_chunks: int) -> str:
     return to_hex([part + (1 - part) * white for part in to_rgb(COLOURS[action.kind])])
 
 
-def draw_lanes(axes: Axes, simulation: Simulation, end: Time, critical_path: bool = False) -> None:
+def draw_lanes(axes: Axes, simulation: Timed, end: Time, critical_path: bool = False) -> None:
     """Time to the right up to `end`, ranks downwards."""
     schedule, num = simulation.schedule, simulation.schedule.num_ranks
     axes.set(xlim=(0, float(end)), ylim=(num, 0))
@@ -140,7 +129,7 @@ def draw_lanes(axes: Axes, simulation: Simulation, end: Time, critical_path: boo
         axes.add_collection(PatchCollection(outlines, facecolor="none", edgecolor=INK, lw=1.8, zorder=4))
     numbers(axes, simulation.timeline, schedule, (WIDTH_IN - 2.2) / float(end))
     for rank, peak in enumerate(simulation.peak_activations):
-        axes.text(1.01, rank + 0.5, f"{told(peak)} in flight", transform=axes.get_yaxis_transform(), va="center",
+        axes.text(1.01, rank + 0.5, f"{write_count(peak)} in flight", transform=axes.get_yaxis_transform(), va="center",
                   fontsize=8, color=INK)
 
 
@@ -169,7 +158,7 @@ def numbers(axes: Axes, boxes: Sequence[Box], schedule: Schedule, inches_a_time:
                       color=INK if light else ink_on(COLOURS[box.action.kind]))
 
 
-def legend(simulations: Sequence[Simulation], critical_path: bool) -> list[Patch]:
+def legend(simulations: Sequence[Timed], critical_path: bool) -> list[Patch]:
     kinds = {box.action.kind for simulation in simulations for box in simulation.timeline}
     edges = {"B": TEAL}  # as the strip in its boxes
     patches = [Patch(facecolor=COLOURS[kind], edgecolor=edges.get(kind, COLOURS[kind]), lw=1.4, label=name)

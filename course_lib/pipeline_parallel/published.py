@@ -11,13 +11,14 @@ import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from course_lib.facts.pipeline_bubbles import BUBBLE_RATES, BubbleRates
+from course_lib.pictures.drawn import Drawn
 from course_lib.pipeline_parallel.actions import Schedule
 from course_lib.pipeline_parallel.dependencies import Walk, walk
+from course_lib.pipeline_parallel.published_rows import RelativeCosts, Row
 from course_lib.pipeline_parallel.schedules import interleaved_1f1b, one_f_one_b, zb_h1, zb_h2
 from course_lib.pipeline_parallel.simulate import Box, Costs, Simulation, timed
 
@@ -28,14 +29,6 @@ GENERATORS: dict[str, Callable[[int, int, int], Schedule]] = {
     "ZB-H2": lambda p, m, v: zb_h2(p, m),
 }
 STEPS = 8  # Newton's method; the path usually stays after two or three
-
-
-@dataclass(frozen=True)
-class RelativeCosts:
-    """Times in units of F = I, a rank's layers forward, or backward for the input, for one micro-batch."""
-
-    backward_weight: float
-    p2p: float
 
 
 def fit(published: BubbleRates) -> RelativeCosts:
@@ -59,20 +52,8 @@ def predict(published: BubbleRates, costs: RelativeCosts) -> dict[tuple[int, str
             for m in published.rates for name in GENERATORS}
 
 
-@dataclass(frozen=True)
-class Row:
-    """One published rate beside the predicted one; `fitted`: at the m on which the costs were fitted."""
-
-    model: str
-    m: int
-    schedule: str
-    published: float
-    predicted: float
-    fitted: bool
-
-
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Drawn):
     """What compare returns; a cell that ends in it shows it as a picture."""
 
     rows: tuple[Row, ...]
@@ -83,16 +64,16 @@ class Comparison:
         """Of the rates that nothing was fitted on, the one that is predicted worst."""
         return max((row for row in self.rows if not row.fitted), key=lambda row: abs(row.predicted - row.published))
 
-    def __repr__(self) -> str:
+    def finding(self) -> str:
         worst, num = self.largest_deviation, sum(not row.fitted for row in self.rows)
         points = 100 * abs(worst.predicted - worst.published)
         return (f"{num} published bubble rates of {len(self.costs)} models predicted, at worst {points:.1f} percentage "
                 f"points away ({worst.schedule}, {worst.model}, m = {worst.m})")
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        from course_lib.pipeline_parallel.published_picture import png  # matplotlib is slow to import
+    def png(self) -> bytes:
+        from course_lib.pipeline_parallel.published_picture import draw  # matplotlib is slow to import
 
-        return {"text/plain": repr(self), "image/png": png(self)}
+        return draw(self.rows, self.costs, self.largest_deviation)
 
 
 def compare(tables: Sequence[BubbleRates] = BUBBLE_RATES) -> Comparison:
@@ -125,14 +106,15 @@ def with_slope(simulation: Simulation, m: int, costs: np.ndarray) -> tuple[float
     rank = max(simulation.by_rank, key=lambda boxes: boxes[-1].end - boxes[0].start)
     chunks = len(simulation.schedule.stages[0])
     # The way to the rank's first start is in both counts and falls out; the first box itself belongs to the span.
-    counts = counted(simulation.path_to(rank[-1])) - counted(simulation.path_to(rank[0])) + counted(rank[:1])
+    counts = (count_weights_and_messages(simulation.path_to(rank[-1])) + count_weights_and_messages(rank[:1])
+              - count_weights_and_messages(simulation.path_to(rank[0])))
     of_span = counts / [chunks, 1]
     span, computing = simulation.span, m * (2 + costs[0])
     of_computing = np.array([m, 0])
     return 1 - computing / span, computing / span**2 * of_span - of_computing / span
 
 
-def counted(path: Sequence[Box]) -> np.ndarray:
+def count_weights_and_messages(path: Sequence[Box]) -> np.ndarray:
     """How often weight gradients and messages stand on the path."""
     return np.array([sum(box.action.kind in "BW" for box in path),
                      sum(box.rank != after.rank for box, after in pairwise(path))])

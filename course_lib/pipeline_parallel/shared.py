@@ -3,13 +3,16 @@
 Each copy gets the gradient of its own use. The parameter's is their sum, and with it all copies take the same step.
 """
 
+import functools
 from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.collectives.messages import Member, sendable
+from course_lib.groups.gradients import is_missing, mark_missing, write_gradient
+from course_lib.groups.membership import Member
+from course_lib.groups.tensors import sendable
 
 
 def shared_parameters(stages: Sequence[nn.Module]) -> dict[str, nn.Parameter]:
@@ -38,12 +41,19 @@ class SharedGradients:
         """Sum the copies' gradients, in the same order on each rank, so that the copies stay equal to the bit."""
         for name, places in self.places.items():
             parameter = self.parameters[name]
-            mine = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            total = torch.stack(self._from_all(sendable(mine, self.me), places)).sum(0).to(parameter.device)
-            if self.before[name] is None:
+            mine = torch.empty_like(parameter)
+            if parameter.grad is None:
+                mark_missing(mine)
+            else:
+                write_gradient(parameter.grad, mine)
+            total = functools.reduce(torch.add, self._from_all(sendable(mine, self.me), places)).to(parameter.device)
+            parameter.grad = self.before[name]
+            if is_missing(total):
+                continue
+            if parameter.grad is None:
                 parameter.grad = total
             else:
-                parameter.grad = self.before[name].add_(total)
+                parameter.grad += total
 
     def _from_all(self, mine: Tensor, places: list[int]) -> list[Tensor]:
         others = [place for place in places if place != self.me.r]

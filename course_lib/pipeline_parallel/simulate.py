@@ -10,35 +10,24 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from numbers import Rational, Real
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from course_lib.pipeline_parallel.actions import Action, Schedule
+from course_lib.pictures.drawn import Drawn
+from course_lib.pipeline_parallel.actions import Schedule
+from course_lib.pipeline_parallel.boxes import Box, Time, write_count
 from course_lib.pipeline_parallel.dependencies import Block, Walk, singles, walk
 from course_lib.pipeline_parallel.memory import in_flight
 from course_lib.pipeline_parallel.validate import Finding, InvalidSchedule, validate
 
-Time = int | float | Fraction
+if TYPE_CHECKING:
+    from course_lib.pipeline_parallel.picture import SchedulePicture
+
 Cost = Time | Sequence[Time] | Callable[[int, int], Time]  # for all; one a stage; of (stage, micro-batch)
 Delay = Time | Callable[[int, int], Time]  # for all; of (sender, receiver)
 
 
-class Box(NamedTuple):
-    """An action and when it runs. `cause` is the place in the timeline of what it had to wait for last."""
-
-    rank: int
-    stage: int
-    action: Action
-    start: Time
-    end: Time
-    cause: int | None
-
-    @property
-    def duration(self) -> Time:
-        return self.end - self.start
-
-
 @dataclass(frozen=True, repr=False)
-class Simulation:
+class Simulation(Drawn):
     """What comes of a schedule. Times are in the unit of the costs."""
 
     schedule: Schedule
@@ -115,15 +104,12 @@ class Simulation:
         p, m = self.schedule.num_ranks, self.schedule.num_microbatches
         return (f"{self.schedule.name}, {p} rank{'s' * (p > 1)}, {m} micro-batch{'es' * (m > 1)}: "
                 f"{self.bubble_fraction:.1%} idle ({self.bubble_of_ideal:.1%} of the ideal time), "
-                f"at most {', '.join(map(told, self.peak_activations))} micro-batches in flight")
+                f"at most {', '.join(map(write_count, self.peak_activations))} micro-batches in flight")
 
-    def __repr__(self) -> str:
-        return self.finding()
+    def png(self) -> bytes:
+        from course_lib.pipeline_parallel.picture import picture_of  # matplotlib is slow to import
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        from course_lib.pipeline_parallel.picture import png  # matplotlib is slow to import
-
-        return {"text/plain": self.finding(), "image/png": png(self)}
+        return picture_of([self]).png()
 
 
 def simulate(schedule: Schedule, forward: Cost = 1, backward_input: Cost = 1, backward_weight: Cost = 1,
@@ -145,6 +131,19 @@ def simulate(schedule: Schedule, forward: Cost = 1, backward_input: Cost = 1, ba
             Finding(f"rank {rank} cannot run {' and '.join(map(str, block.actions))} as one: the {need} is missing")
             for rank, (block, need) in walked.stuck.items()])
     return timed(schedule, walked, costs)
+
+
+def schedule_picture(*schedules: Schedule | Simulation, critical_path: bool = False, **costs: Any) -> "SchedulePicture":
+    """The schedules below each other on one time axis. Those not simulated yet are, with `costs` (see simulate).
+
+    A rank's forward time is 1 unless `costs` say otherwise, so that a chunk of a rank that has v takes 1/v.
+    """
+    from course_lib.pipeline_parallel.picture import picture_of  # matplotlib is slow to import
+
+    if not schedules:
+        raise ValueError("schedule_picture(): expected at least one Schedule or Simulation")
+    simulations = [each if isinstance(each, Simulation) else simulate(each, **costs) for each in schedules]
+    return picture_of(simulations, critical_path)
 
 
 class Costs:
@@ -245,7 +244,3 @@ def share(part: Time, whole: Time) -> float:
         return 0.0
     exact = isinstance(part, Rational) and isinstance(whole, Rational)
     return float(Fraction(part) / Fraction(whole)) if exact else part / whole
-
-
-def told(number: Fraction) -> str:
-    return str(number.numerator) if number.denominator == 1 else f"{float(number):.4g}"

@@ -186,7 +186,7 @@ def deadlock_of_sends(schedule: Schedule) -> Iterator[Finding]:
     circle = blocked(schedule)
     if circle:
         rank, call = circle[0]
-        text = "; ".join(call.told(rank) for rank, call in circle)
+        text = "; ".join(call.describe(rank) for rank, call in circle)
         yield Finding(f"deadlock if sends block: {text}", rank, call.position)
 
 

@@ -1,20 +1,19 @@
 """What a training run reports: a value that draws itself in a notebook."""
 
-import base64
-import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from course_lib.pictures.drawn import Drawn
+from course_lib.pictures.palette import BLUE, INK, ORANGE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Paul Tol's vibrant scheme: distinct for colour-blind readers too.
-BLUE, ORANGE = "#0077BB", "#EE7733"
-INK, GRID = "#222222", "#E5E5E5"
+GRID = "#E5E5E5"
 
 
 @dataclass(frozen=True, repr=False)
-class TrainingLog:
+class TrainingLog(Drawn):
     """The losses of one run, in nats a token.
 
     `losses[i]` is the mean over this rank's rows at step i, before the i-th update. `held_out_before` and
@@ -34,7 +33,7 @@ class TrainingLog:
         """Whether the held-out loss ended below what letter frequencies alone can reach."""
         return self.held_out_after is not None and self.held_out_after < self.unigram_entropy
 
-    def __repr__(self) -> str:
+    def finding(self) -> str:
         # Without a measured number: committed notebooks are compared word for word on any machine.
         run = f"TrainingLog: {len(self.losses):,} steps, {self.tokens_seen:,} tokens"
         if self.held_out_after is None:
@@ -42,19 +41,15 @@ class TrainingLog:
         side = "below" if self.learned_from_context else "not below"
         return f"{run}; held-out loss {side} the unigram entropy of the text"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"text/plain": repr(self), "image/png": base64.b64encode(self._png()).decode()}
+    def png(self) -> bytes:
+        from course_lib.pictures.figures import to_png  # matplotlib only when drawn: ranks train without it
 
-    def _png(self) -> bytes:
-        buffer = io.BytesIO()
-        # No "Software" entry: the same picture gives the same bytes under every matplotlib version.
-        self._figure().savefig(buffer, format="png", facecolor="white", metadata={"Software": None})
-        return buffer.getvalue()
+        return to_png(self._figure())
 
     def _figure(self) -> "Figure":
-        from matplotlib.figure import Figure  # only when drawn: ranks train without it
+        from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(8, 3.8), dpi=120, layout="constrained")
+        figure = Figure(figsize=(8, 3.8), dpi=120, facecolor="white", layout="constrained")
         axes = figure.subplots()
         num_steps = len(self.losses)
         axes.plot(range(num_steps), self.losses, color=BLUE, linewidth=1.6, label="training batches")

@@ -1,20 +1,28 @@
 """Real torch.distributed ranks from a notebook cell, and instruments to see what they do.
 
 `launch` runs a function on every rank; `record_communication`, `record_memory` and `record_timeline` measure inside it;
-`doctor` says what this machine can do.
+`doctor` says what this machine can do. Files in reading order:
+
+    launcher.py     launch: checks what is asked for and sends it off
+    context.py      who am I: rank, device, whether this is a rank, torchrun or a notebook
+    backends.py     which backend carries the communication
+    ranks/          where ranks come from and how a launch goes: the life of a call is told there
+    errors.py       how it can end
+    results.py      what comes back
+    torchrun.py     the same call where torchrun has started the ranks
+    instruments/    bytes, memory and time, measured inside a rank
+    tensors.py      the tensors in anything
+    doctor.py       is this machine fit for the course?
 """
 
-import multiprocessing
 import sys
 
 from course_lib.runtime import context
 from course_lib.runtime.ranks.pools import pool
 
-# The server that forks ranks needs seconds to import torch: it does so while this process imports torch itself, below,
-# and while the reader reads. Not in ranks, under torchrun or in worker processes, which launch nothing.
-if sys.platform == "linux" and not (
-    context.in_rank() or context.under_torchrun() or multiprocessing.parent_process() is not None
-):
+# The server that forks ranks needs seconds to import torch: in a notebook it does so while this process imports torch
+# itself, below, and while the reader reads. Elsewhere, where perhaps nothing is launched, the first launch starts it.
+if sys.platform == "linux" and context.in_jupyter_kernel():
     pool().start()
 
 from course_lib.runtime.context import device
@@ -22,7 +30,8 @@ from course_lib.runtime.doctor import doctor
 from course_lib.runtime.errors import Deadlock, LaunchError, LaunchTimeout, RankDied, RankFailed
 from course_lib.runtime.instruments.communication import CommunicationLog, record_communication
 from course_lib.runtime.instruments.memory import MemoryLog, record_memory
-from course_lib.runtime.instruments.timeline import Timeline, record_timeline, span
+from course_lib.runtime.instruments.spans import span
+from course_lib.runtime.instruments.timeline import Timeline, record_timeline
 from course_lib.runtime.launcher import launch
 from course_lib.runtime.results import Results
 

@@ -1,6 +1,7 @@
 """Who am I: the calling process's place among the ranks, and the device that is its own."""
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,12 @@ def in_rank() -> bool:
 def under_torchrun() -> bool:
     """Whether torchrun (or a scheduler that sets the same variables) has described a group for this process."""
     return not in_rank() and all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+def in_jupyter_kernel() -> bool:
+    """Whether this process runs a notebook's cells, and so will probably launch ranks soon."""
+    ipython = sys.modules.get("IPython")  # a kernel has imported it; whoever has not is none
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def device() -> "torch.device":

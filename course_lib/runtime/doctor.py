@@ -1,6 +1,5 @@
 """`doctor()`: is this machine fit for the course, and if not, what to do about it."""
 
-import html
 import importlib.metadata
 import importlib.util
 import os
@@ -9,15 +8,18 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 import psutil
 import torch
 import torch.distributed as dist
 
+from course_lib.pictures.drawn import Drawn
 from course_lib.runtime import context
 from course_lib.runtime.launcher import launch
-from course_lib.runtime.ranks.pools import ForkPool, pool
+from course_lib.runtime.ranks.fork_pool import ForkPool
+from course_lib.runtime.ranks.pools import pool
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,8 @@ class Check:
         return not self.advice
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Drawn):
     """What `doctor` found. Draws itself as a table; `ok` when no check asks for anything."""
 
     checks: tuple[Check, ...]
@@ -43,27 +45,27 @@ class Report:
     def ok(self) -> bool:
         return all(check.ok for check in self.checks)
 
-    def __repr__(self) -> str:
+    def finding(self) -> str:
         bad = [check.name for check in self.checks if not check.ok]
         # The same text on every healthy machine; the table has what differs.
         return f"doctor: look at {', '.join(bad)}" if bad else "doctor: everything the course needs is here"
 
     def __str__(self) -> str:
-        lines = [repr(self)]
+        lines = [self.finding()]
         for check in self.checks:
             lines.append(f"  {'ok ' if check.ok else 'BAD'}  {check.name}: {check.found}")
             if check.advice:
                 lines.append(f"       -> {check.advice}")
         return "\n".join(lines)
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+    def html(self) -> str:
         rows = "".join(
-            f"<tr><td>{'✓' if check.ok else '✗'}</td><td style='text-align:left'>{html.escape(check.name)}</td>"
-            f"<td class='found' style='text-align:left'>{html.escape(check.found)}"
-            + (f"<br><b>{html.escape(check.advice)}</b>" if check.advice else "") + "</td></tr>"
+            f"<tr><td>{'✓' if check.ok else '✗'}</td><td style='text-align:left'>{escape(check.name)}</td>"
+            f"<td class='found' style='text-align:left'>{escape(check.found)}"
+            + (f"<br><b>{escape(check.advice)}</b>" if check.advice else "") + "</td></tr>"
             for check in self.checks
         )
-        return {"text/plain": repr(self), "text/html": f"<p>{html.escape(repr(self))}</p><table>{rows}</table>"}
+        return f"<p>{escape(self.finding())}</p><table>{rows}</table>"
 
 
 def doctor() -> Report:

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import cloudpickle
 
 from course_lib.runtime import backends, context
+from course_lib.runtime.ranks.messages import Task
 from course_lib.runtime.ranks.pools import pool
-from course_lib.runtime.ranks.rank import Task
 from course_lib.runtime.ranks.supervisor import Supervisor
 from course_lib.runtime.results import Results
 from course_lib.runtime.torchrun import launch_under_torchrun

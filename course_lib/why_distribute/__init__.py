@@ -1,46 +1,34 @@
 """Chapter 1: does it fit, how long does it take, what does it cost, and what do more devices give?
 
-Arithmetic before hardware. Each formula is one line with its paper's letters; the numbers that go in are in facts.
+Arithmetic before hardware. Each formula is one line with its paper's letters, and is in course_lib.costs; the numbers
+that go in are in course_lib.facts. This chapter's own files:
 
-    counting.py  parameters and FLOPs of a shape: 6ND, and the exact count
-    memory.py    bytes by kind and precision, activations, LoRA
-    money.py     seconds, dollars, kilowatt-hours; MFU and HFU; roofline
-    scaling.py   Amdahl, Gustafson, T = T1/n + alpha + beta M, strong and weak efficiency
-    data.py      loading rates, and a sharded reader of a file that memory cannot hold
-    plan.py      a whole run on one page, and which strategy to begin with
+    small_gpt.py  the formulas for the one model that can be measured here
+    data.py       a sharded reader of a file that memory cannot hold
+    plan.py       a whole run on one page, and which strategy to begin with
 """
 
-from course_lib.why_distribute.counting import (
+from course_lib.costs.activations import activation_bytes, activation_bytes_per_layer
+from course_lib.costs.flops import (
     count_parameters,
     forward_flops_per_token,
-    sc21_step_flops,
-    shape_of,
-    step_flops,
-    training_flops,
-)
-from course_lib.why_distribute.data import loading_bytes_per_s, reading_s, stream_rows, tokens_per_s
-from course_lib.why_distribute.memory import (
-    PRECISIONS,
-    Memory,
-    activation_bytes,
-    activation_bytes_per_layer,
-    lora_memory,
-    lora_parameters,
-    small_gpt_activation_bytes,
-    training_memory,
-)
-from course_lib.why_distribute.money import (
-    dollars,
-    kilowatt_hours,
     matmul_intensity,
     roofline,
+    sc21_step_flops,
+    step_flops,
+    training_flops,
+    utilisation,
+)
+from course_lib.costs.loading import loading_bytes_per_s, reading_s, tokens_per_s
+from course_lib.costs.memory import PRECISIONS, Memory, lora_memory, lora_parameters, training_memory
+from course_lib.costs.money import (
+    dollars,
+    kilowatt_hours,
     sc21_training_seconds,
     training_days,
     training_seconds,
-    utilisation,
 )
-from course_lib.why_distribute.plan import Run, Strategy, plan_run, rule_of_thumb, starting_strategy
-from course_lib.why_distribute.scaling import (
+from course_lib.costs.scaling import (
     amdahl,
     data_parallel_step,
     fit_amdahl,
@@ -50,6 +38,9 @@ from course_lib.why_distribute.scaling import (
     total_time,
     weak_efficiency,
 )
+from course_lib.why_distribute.data import stream_rows
+from course_lib.why_distribute.plan import Run, Strategy, plan_run, rule_of_thumb, starting_strategy
+from course_lib.why_distribute.small_gpt import shape_of, small_gpt_activation_bytes
 
 __all__ = [
     "PRECISIONS", "Memory", "Run", "Strategy", "activation_bytes", "activation_bytes_per_layer", "amdahl",

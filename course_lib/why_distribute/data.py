@@ -1,4 +1,4 @@
-"""Feeding the devices: how fast text is eaten, how long a reading takes, and a reader that never holds more than a row.
+"""A reader of a file that memory cannot hold: it never has more than a row.
 
 Rank r of R reads rows r, r + R, r + 2R, ... of a file of bytes (each byte is a token, as in course_lib.reference): no
 row twice, none left out, and nobody reads what is another's.
@@ -10,26 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from course_lib.why_distribute.counting import above_zero, at_least
-
-
-def tokens_per_s(num_parameters: float, num_devices: int, peak_flops_per_s: float, utilisation: float) -> float:
-    """What training eats: n P u / 6N tokens a second."""
-    from course_lib.why_distribute.money import share
-
-    n, P = at_least(num_devices, 1, "num_devices"), above_zero(peak_flops_per_s, "peak_flops_per_s")
-    return n * P * share(utilisation, "utilisation") / (6 * above_zero(num_parameters, "num_parameters"))
-
-
-def loading_bytes_per_s(tokens_each_s: float, bytes_per_token: float = 4) -> float:
-    """Of token numbers stored in 4 bytes; raw English is about as much, 4 characters a token."""
-    return above_zero(tokens_each_s, "tokens_each_s") * above_zero(bytes_per_token, "bytes_per_token")
-
-
-def reading_s(num_bytes: float, bytes_per_s: float, num_readers: int = 1) -> float:
-    """Seconds to read everything once, shared by readers that do not slow each other."""
-    return above_zero(num_bytes, "num_bytes") / (above_zero(bytes_per_s, "bytes_per_s")
-                                                 * at_least(num_readers, 1, "num_readers"))
+from course_lib.costs.checks import at_least
 
 
 def stream_rows(path: str | Path, sequence_length: int, rank: int = 0, world_size: int = 1) -> Iterator[Tensor]:

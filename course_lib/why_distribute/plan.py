@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
+from course_lib.costs.activations import activation_bytes
+from course_lib.costs.checks import above_zero, at_least
+from course_lib.costs.flops import UTILISATION, training_flops
+from course_lib.costs.memory import USABLE, Memory, precision_named, training_memory
+from course_lib.costs.money import DAY_S, dollars, kilowatt_hours, training_seconds
 from course_lib.facts import PUE_AVERAGE, SYSTEMS, Accelerator, Model, hourly_prices
-from course_lib.why_distribute.counting import above_zero, at_least, training_flops
-from course_lib.why_distribute.memory import Memory, activation_bytes, precision_named, training_memory
-from course_lib.why_distribute.money import DAY_S, dollars, kilowatt_hours, training_seconds
-
-USABLE = 0.9  # of a device's memory: the rest goes to the CUDA context, communication buffers and fragmentation
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Run:
 
 
 def plan_run(model: Model, device: Accelerator, num_devices: int = 1, precision: str = "mixed", zero_stage: int = 0,
-             num_tokens: float | None = None, utilisation: float = 0.4, micro_batch: int = 1) -> Run:
+             num_tokens: float | None = None, utilisation: float = UTILISATION, micro_batch: int = 1) -> Run:
     """What training `model` on `num_tokens` (its own where published) takes on these devices, with data parallelism.
 
     Time is 6ND over the peak times `utilisation`; money the cheapest price of facts; energy that of whole servers where

@@ -1,19 +1,21 @@
 """What a notebook shows and the reader moves: widgets, and pictures of what real ranks hold.
 
-    base.py                 Explorable: a widget with a static picture and a sentence for where no browser is
-    explorable.js, .css     what the widgets' own JavaScript stands on
-    holdings.py             who holds which chunk with whose contributions, also read from real tensors
-    collective_plan.py      a collective as its messages, step by step, and what everybody holds in between
-    collective_messages.py  those messages, for every algorithm of course_lib.collectives
+    base.py                 Explorable: a widget with a static picture and a sentence for where no browser is;
+                            SceneExplorable: one whose picture is a Scene of course_lib.pictures
+    controls.py, .js        its controls, as data: each choice has its words and the parameters that it sets
+    scene_widget.js         all else that a widget with a scene needs in the browser
+    explorable.js, .css     what all of their JavaScript stands on
     chart.py                Chart: measured points beside predicted lines
     memory_panels.py        MemoryPanels: recordings of memory on one scale, each beside its formula
+    holdings_picture.py     who holds which chunk with whose contributions, as real ranks hold it
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
-    fits_or_not.py, .js     FitsOrNot: a model's training memory against the devices', days and dollars
+    fits_or_not.py          FitsOrNot: a model's training memory against the devices', days and dollars
     collective_explorer.py, .js  CollectiveExplorer: every collective as a grid of ranks and chunks
-    bucket_overlap.py, .js  BucketOverlap: how much communication is hidden behind backward; overlap_model.py simulates
-    pipeline_schedule.py, .js  PipelineSchedule: a pipeline schedule, chosen or placed by hand, with its idle time
-    stragglers.py, .js      Stragglers: one slow rank, and who waits for it; straggler_model.py simulates
-    zero_memory.py, .js     ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
+    bucket_overlap.py       BucketOverlap: how much communication is hidden behind backward
+    stragglers.py           Stragglers: one slow rank, and who waits for it
+    pipeline_schedule.py, .js  PipelineSchedule: a pipeline schedule, chosen or placed by hand, with its idle time;
+                            pipeline_scene.py draws it
+    zero_memory.py          ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
 
 Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
 """
@@ -27,14 +29,14 @@ _HOME = {
     "CollectiveExplorer": "collective_explorer",
     "Explorable": "base",
     "FitsOrNot": "fits_or_not",
-    "Holdings": "holdings",
+    "Holdings": ".collectives.holdings",
     "HoldingsPicture": "holdings_picture",
     "MemoryPanels": "memory_panels",
     "PipelineSchedule": "pipeline_schedule",
     "RingAllReduce": "ring",
     "Stragglers": "stragglers",
     "ZeroMemory": "zero_memory",
-    "labelled": "holdings",
+    "labelled": ".collectives.holdings",
     "who_holds_what": "holdings_picture",
 }
 
@@ -59,4 +61,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)

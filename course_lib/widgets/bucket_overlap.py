@@ -3,98 +3,147 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import traitlets
-from matplotlib.figure import Figure
 
-from course_lib.widgets import overlap_picture
-from course_lib.widgets.base import BadParameter, Explorable, WholeNumber
-from course_lib.widgets.overlap_model import ALONE, CAPS, MACHINES, MIB, MODELS, TOGETHER, Overlap, simulate
+from course_lib.costs.overlap import ALONE, CAPS, MACHINES, MIB, MODELS, TOGETHER, Overlap, simulate_overlap
+from course_lib.pictures.parts import axis, round_ticks
+from course_lib.pictures.scene import Scene, Sheet, width_of
+from course_lib.pictures.units import human_seconds, mebibytes
+from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.controls import Control, chooser, slider
 
 MIN_RANKS = 2
 RANKS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
-class BucketOverlap(Explorable, script="bucket_overlap.js"):
+class BucketOverlap(SceneExplorable):
     """One backward pass of `model` with buckets of at most `bucket_cap_mb` MiB (0: every gradient alone).
 
-    `model` is one of overlap_model.MODELS, `machine` of MACHINES; the widget's lists have them all.
+    `model` is one of costs.overlap.MODELS, `machine` of MACHINES; the widget's lists have them all.
     """
 
     bucket_cap_mb = WholeNumber(25, ALONE, TOGETHER).tag(sync=True, echo_update=False)
     num_ranks = WholeNumber(8, MIN_RANKS).tag(sync=True, echo_update=False)
     machine = traitlets.Any("A100, InfiniBand HDR").tag(sync=True, echo_update=False)
     model = traitlets.Any("GPT-2, 124M").tag(sync=True, echo_update=False)
-    choices = traitlets.Dict().tag(sync=True, echo_update=False)
-    parameters = ("bucket_cap_mb", "num_ranks", "machine", "model")
-
-    def __init__(self, **parameters: Any) -> None:
-        super().__init__(**parameters)
-        ranks = {name: [n for n in RANKS if n <= each.max_ranks] for name, each in MACHINES.items()}
-        self.choices = {"models": list(MODELS), "caps": [[cap, cap_told(cap)] for cap in CAPS], "machines": ranks}
+    controls = ("bucket_cap_mb", "num_ranks", "machine", "model")
 
     @traitlets.validate("model", "machine", "num_ranks")
     def _there_is_such_a_machine(self, proposal: Any) -> Any:
-        asked = {"model": self.model, "machine": self.machine, "num_ranks": self.num_ranks}
-        asked[proposal.trait.name] = proposal.value
-        for name, known in (("model", MODELS), ("machine", MACHINES)):
-            if asked[name] not in list(known):  # a list, as what was given may have no hash
-                raise BadParameter(f"{name}={asked[name]!r}: expected one of {', '.join(map(repr, known))}")
+        return self._possible(proposal)
+
+    @classmethod
+    def checked(cls, asked: dict[str, Any]) -> dict[str, Any]:
+        require_one_of("model", asked["model"], [*MODELS])
+        require_one_of("machine", asked["machine"], [*MACHINES])
         most = MACHINES[asked["machine"]].max_ranks
         if asked["num_ranks"] > most:
             raise BadParameter(f"num_ranks={asked['num_ranks']}: expected at most {most} with {asked['machine']}")
-        return proposal.value
+        return asked
+
+    @classmethod
+    def listed(cls, asked: dict[str, Any]) -> list[Control]:
+        return [slider("bucket size", "bucket_cap_mb", CAPS, asked["bucket_cap_mb"], cap_told),
+                chooser("machine", "machine", MACHINES, change=lambda name: {
+                    "machine": name, "num_ranks": min(ranks_of(name), key=lambda n: abs(n - asked["num_ranks"]))}),
+                slider("ranks", "num_ranks", ranks_of(asked["machine"]), asked["num_ranks"]),
+                chooser("model", "model", MODELS)]
+
+    @classmethod
+    def draw(cls, asked: dict[str, Any]) -> Scene:
+        return scene_of(**asked)
 
     def overlap(self, bucket_cap_mb: int | None = None) -> Overlap:
         """The simulated step, with the widget's cap or another one."""
-        on, cap = MACHINES[self.machine], self.bucket_cap_mb if bucket_cap_mb is None else bucket_cap_mb
-        return simulate(MODELS[self.model].pieces(on.flops_per_s), cap * MIB, self.num_ranks, on.link)
+        return overlap(self.model, self.machine, self.num_ranks,
+                       self.bucket_cap_mb if bucket_cap_mb is None else bucket_cap_mb)
 
-    def sweep(self) -> list[tuple[int, float]]:
-        """(cap in MiB, exposed seconds) for the caps of the slider and the present one."""
-        return [(cap, self.overlap(cap).exposed_s) for cap in sorted({*CAPS, self.bucket_cap_mb})]
 
-    def compute(self) -> dict[str, Any]:
-        shown, sweep = self.overlap(), self.sweep()
-        return {
-            **self.texts(shown, sweep),
-            "blocks": [[block_told(name), start, end] for name, start, end in shown.blocks],
-            "buckets": [[bucket.start_s, bucket.end_s, bytes_told(bucket.num_bytes)] for bucket in shown.buckets],
-            "backward_s": shown.backward_s,
-            "end_s": shown.end_s,
-            "ticks": [[at, seconds(at)] for at in ticks(shown.end_s)],
-            "sweep": [[cap_told(cap), exposed, seconds(exposed), cap == self.bucket_cap_mb] for cap, exposed in sweep],
-            "key": f"{self.model} | {self.machine} | n={self.num_ranks} | cap={self.bucket_cap_mb}",
-        }
+def ranks_of(machine: str) -> list[int]:
+    return [num for num in RANKS if num <= MACHINES[machine].max_ranks]
 
-    def texts(self, shown: Overlap, sweep: list[tuple[int, float]]) -> dict[str, str]:
-        exposed = dict(sweep)
-        best = min(sweep, key=lambda each: each[1])
-        num, size = len(shown.buckets), MODELS[self.model]
-        longest = max(shown.buckets, key=lambda bucket: bucket.num_bytes)
-        return {
-            "headline": f"{percent(shown.hidden)} of the communication is hidden behind backward: "
-                        f"{seconds(shown.exposed_s)} of {seconds(shown.communication_s)} are left",
-            "detail": f"{num} all-reduce{'s' * (num > 1)}, the largest of {bytes_told(longest.num_bytes)}. Each "
-                      f"gradient alone would leave {seconds(exposed[ALONE])}, one message for all "
-                      f"{seconds(exposed[TOGETHER])}; best of these: {cap_told(best[0])}, {seconds(best[1])}.",
-            "exposed": f"exposed {seconds(shown.exposed_s)}",
-            "backward": f"backward {seconds(shown.backward_s)}",
-            "note": f"numbers are layers; {size.num_sequences} sequences of {size.sequence_length:,} tokens a rank, "
-                    f"{MACHINES[self.machine].flops_per_s / 1e12:.4g} TFLOP/s each, float32 gradients, "
-                    f"{MACHINES[self.machine].told} one way",
-            "chart": "Exposed time by bucket size",
-        }
 
-    def sentence(self) -> str:
-        shown = self.overlap()
-        said = self.texts(shown, self.sweep())
-        return (f"BucketOverlap, {self.model} on {self.num_ranks} ranks of {self.machine}, buckets: "
-                f"{cap_told(self.bucket_cap_mb)}: {said['headline']}; {said['detail']}")
+@lru_cache(maxsize=64)
+def overlap(model: str, machine: str, num_ranks: int, bucket_cap_mb: int) -> Overlap:
+    """One simulated step."""
+    on = MACHINES[machine]
+    return simulate_overlap(MODELS[model].pieces(on.flops_per_s), bucket_cap_mb * MIB, num_ranks, on.link)
 
-    def picture(self) -> Figure:
-        return overlap_picture.draw(self.compute())
+
+LEFT, RIGHT, LANE = 95, 884, 38
+BACKWARD, STREAM, AXIS = 34, 80, 130
+CHART, FOOT = 200, 318
+
+
+def scene_of(bucket_cap_mb: int, num_ranks: int, machine: str, model: str) -> Scene:
+    """Two lanes, backward and the stream of all-reduces, and what other bucket sizes would leave exposed."""
+    shown = overlap(model, machine, num_ranks, bucket_cap_mb)
+    sweep = {cap: overlap(model, machine, num_ranks, cap).exposed_s for cap in sorted({*CAPS, bucket_cap_mb})}
+    headline, detail = texts(shown, sweep)
+    asked = f"{model} on {num_ranks} ranks of {machine}, buckets: {cap_told(bucket_cap_mb)}"
+    sheet, size, on = Sheet(), MODELS[model], MACHINES[machine]
+    add_lanes(sheet, shown)
+    add_sweep(sheet, sweep, bucket_cap_mb)
+    sheet.text("note", "quiet", LEFT, FOOT + 46,
+               f"numbers are layers; {size.num_sequences} sequences of {size.sequence_length:,} tokens a rank, "
+               f"{on.flops_per_s / 1e12:.4g} TFLOP/s each, float32 gradients, {on.told} one way")
+    return Scene(
+        key=f"{model} | {machine} | n={num_ranks} | cap={bucket_cap_mb}", asked=asked, headline=headline,
+        detail=detail, sentence=f"BucketOverlap, {asked}: {headline}; {detail}",
+        alternative=f"{headline}. {detail} Exposed by bucket size: "
+                    + "; ".join(f"{cap_told(cap)} {human_seconds(exposed)}" for cap, exposed in sweep.items()),
+        height=FOOT + 58, marks=tuple(sheet.marks))
+
+
+def texts(shown: Overlap, sweep: dict[int, float]) -> tuple[str, str]:
+    """Headline and detail."""
+    best, num = min(sweep, key=sweep.__getitem__), len(shown.buckets)
+    longest = max(shown.buckets, key=lambda bucket: bucket.num_bytes)
+    return (f"{percent(shown.hidden)} of the communication is hidden behind backward: "
+            f"{human_seconds(shown.exposed_s)} of {human_seconds(shown.communication_s)} are left",
+            f"{num} all-reduce{'s' * (num > 1)}, the largest of {mebibytes(longest.num_bytes)}. Each "
+            f"gradient alone would leave {human_seconds(sweep[ALONE])}, one message for all "
+            f"{human_seconds(sweep[TOGETHER])}; best of these: {cap_told(best)}, {human_seconds(sweep[best])}.")
+
+
+def add_lanes(sheet: Sheet, shown: Overlap) -> None:
+    scale = (RIGHT - LEFT) / shown.end_s
+    for y, name in ((BACKWARD, "backward"), (STREAM, "all-reduce")):
+        sheet.text(name, "label", LEFT - 10, y + LANE / 2, name, "end")
+    for name, start, end in shown.blocks:
+        frame = (LEFT + scale * start, BACKWARD, scale * (end - start), LANE)
+        sheet.rect(f"backward of {name}", "work", *frame)
+        sheet.inside(f"backward of {name} is", "on light", *frame, block_told(name), name)
+    for number, bucket in enumerate(shown.buckets):
+        frame = (LEFT + scale * bucket.start_s, STREAM, scale * (bucket.end_s - bucket.start_s), LANE)
+        sheet.rect(f"bucket {number}", "message", *frame, hint=mebibytes(bucket.num_bytes))
+        sheet.inside(f"bucket {number} is", "on dark", *frame, mebibytes(bucket.num_bytes))
+    over = LEFT + scale * shown.backward_s
+    exposed, backward = f"exposed {human_seconds(shown.exposed_s)}", f"backward {human_seconds(shown.backward_s)}"
+    if shown.exposed_s:
+        sheet.rect("exposed", "idle", over, BACKWARD, RIGHT - over, LANE)
+    sheet.line("end of backward", "bound", over, BACKWARD - 10, over, AXIS)
+    beside = min(over - 6, RIGHT - width_of(exposed, 12, bold=True) - 16)
+    sheet.text("backward takes", "small", max(beside, LEFT + width_of(backward, 11.5)), BACKWARD - 14, backward, "end")
+    sheet.text("exposed is", "finding", RIGHT, BACKWARD - 14, exposed, "end")
+    axis(sheet, LEFT, RIGHT, AXIS, shown.end_s, [(at, human_seconds(at)) for at in round_ticks(shown.end_s)])
+
+
+def add_sweep(sheet: Sheet, sweep: dict[int, float], present: int) -> None:
+    """Exposed time for each cap, the present one in blue."""
+    sheet.text("chart", "label", LEFT, CHART - 22, "Exposed time by bucket size")
+    column, most = (RIGHT - LEFT) / len(sweep), max(sweep.values()) or 1.0
+    for number, (cap, exposed) in enumerate(sweep.items()):
+        left, tall = LEFT + column * number, (FOOT - CHART) * exposed / most
+        role = "strong" if cap == present else "small"
+        name = cap_told(cap)
+        sheet.rect(f"{name} would expose", "present" if cap == present else "other", left + 6, FOOT - tall, column - 12,
+                   tall)
+        sheet.text(f"{name} exposes", role, left + column / 2, FOOT - tall - 9, human_seconds(exposed), "middle")
+        sheet.text(name, role, left + column / 2, FOOT + 13, name, "middle")
 
 
 def cap_told(cap_mb: int) -> str:
@@ -108,24 +157,3 @@ def block_told(name: str) -> str:
 def percent(share: float) -> str:
     """Never "100%" while something is left."""
     return f"{math.floor(100 * share + 1e-9)}%"
-
-
-def seconds(value: float) -> str:
-    """Three figures: 12.3 ms, 1.46 s, 380 µs."""
-    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if value >= 0.9995 * size:
-            figure = value / size
-            return f"{figure:.0f} {unit}" if figure >= 99.95 else f"{figure:.3g} {unit}"
-    return "0 s"
-
-
-def bytes_told(num_bytes: int) -> str:
-    return f"{num_bytes / MIB:.3g} MiB" if num_bytes >= 1000 * 1024 else f"{num_bytes / 1024:.3g} KiB"
-
-
-def ticks(end_s: float) -> list[float]:
-    """Five to ten round times from 0 on."""
-    rough = end_s / 5
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = max(part for part in (power, 2 * power, 5 * power) if part <= rough * (1 + 1e-9))
-    return [number * step for number in range(math.floor(end_s / step + 1e-9) + 1)]

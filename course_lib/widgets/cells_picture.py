@@ -10,9 +10,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from course_lib.collectives.holdings import Cell, Holdings, is_mixed
 from course_lib.pictures.figures import TITLE_IN, WIDTH_IN, new_figure
 from course_lib.pictures.palette import INK, RED, ink_on, rank_colour
-from course_lib.widgets.holdings import Cell, Holdings, is_mixed
 
 EMPTY, BORDER, QUIET = "#F4F4F4", "#C8C8C8", "#6B6B6B"
 Corners = tuple[tuple[float, float], ...]

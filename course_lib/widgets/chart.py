@@ -6,31 +6,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
+from course_lib.pictures.drawn import Drawn
 from course_lib.pictures.figures import new_figure, quiet, to_png
 from course_lib.pictures.palette import INK, RANK_COLOURS
 
 Series = tuple[Sequence[float], Sequence[float]]
 HEIGHT_IN = 3.9
-BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-@dataclass(frozen=True)
-class Chart:
+@dataclass(frozen=True, repr=False)
+class Chart(Drawn):
     """`points` and `lines` by name: (xs, ys) each. A point and a line whose names begin alike (up to the first comma)
     share a colour.
 
-    x and y name the axes with their units: seconds ("... (s)") are written with prefixes, bytes ("... (bytes)") in KiB
-    and MiB. `log` is "", "x", "y" or "xy". `marks` are vertical lines: where, and what is there. `labels` are names of
-    the points of a series. A linear axis begins at 0, except for x far from it, such as years. ValueError for series
+    x and y name the axes with their units: seconds ("... (s)") and bytes ("... (bytes)") are written with prefixes.
+    `log` is "", "x", "y" or "xy". `marks` are vertical lines: where, and what is there. `labels` are names of the
+    points of a series. A linear axis begins at 0, except for x far from it, such as years. ValueError for series
     or labels of unequal length, labels of no series, or values that a logarithmic axis cannot show.
     """
 
@@ -61,11 +59,8 @@ class Chart:
         if unknown := sorted(self.labels.keys() - self.points.keys()):
             raise ValueError(f"labels of {', '.join(unknown)}: expected names of points, {', '.join(self.points)}")
 
-    def __repr__(self) -> str:
+    def finding(self) -> str:
         return f"Chart: {self.headline} ({self.y} over {self.x}: {', '.join([*self.points, *self.lines])})"
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {"text/plain": repr(self), "image/png": self.png()}
 
     def png(self) -> bytes:
         return to_png(self.figure())
@@ -113,7 +108,7 @@ class Chart:
         axes.grid(color="#E6E6E6", lw=0.6)
         for direction, label, axis in (("x", self.x, axes.xaxis), ("y", self.y, axes.yaxis)):
             if direction in self.log:
-                getattr(axes, f"set_{direction}scale")("log", base=10 if label.endswith("(s)") else 2)
+                getattr(axes, f"set_{direction}scale")("log", base=10 if label.endswith(("(s)", "(bytes)")) else 2)
                 axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             elif direction == "y":
                 axes.set_ylim(bottom=0)
@@ -122,7 +117,7 @@ class Chart:
             if direction == "x" and "x" not in self.log and self._counts():
                 axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
             if label.endswith("(bytes)"):
-                axis.set_major_formatter(FuncFormatter(lambda value, _: binary(value)))
+                axis.set_major_formatter(EngFormatter("B"))
                 label = label.removesuffix(" (bytes)")
             elif label.endswith("(s)"):
                 axis.set_major_formatter(EngFormatter("s"))
@@ -133,11 +128,3 @@ class Chart:
 def family(name: str) -> str:
     """`ring` for `ring, measured`: what points and lines of one colour have in common."""
     return name.split(",")[0]
-
-
-def binary(num_bytes: float) -> str:
-    """`64 MiB`; a power of two is written without a fraction."""
-    if num_bytes < 1:
-        return f"{num_bytes:g} B"
-    step = min(int(math.log2(num_bytes) // 10), len(BINARY_UNITS) - 1)
-    return f"{num_bytes / 1024**step:g} {BINARY_UNITS[step]}"

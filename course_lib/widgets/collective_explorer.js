@@ -7,22 +7,21 @@ const AREA = { arcs: 112, names: 86, bars: 200, top: 72, gap: 16 };
 export default {
   render({ model, el }) {
     const choices = model.get("choices");
-    const name = (choice) => `${choice.op} ${choice.algorithm}`;
+    const labels = choices.map(({ label }) => label);
     const chosen = () => choices.find(({ op, algorithm }) =>
       op === model.get("op") && algorithm === model.get("algorithm"));
     let onTheWay = null;
 
     const steps = stepper(model, { draw: (step) => drawStep(step, 1), move });
     const which = chooser({
-      label: "collective", value: name(chosen()),
-      options: choices.map((choice) => ({ value: name(choice), label: choice.label })),
-      onChange: (value) => choose(choices.find((choice) => name(choice) === value), model.get("num_ranks")),
+      label: "collective", labels, value: choices.indexOf(chosen()),
+      onChange: (place) => choose(choices[place], model.get("num_ranks")),
     });
     const ranks = slider({
       label: "ranks", values: chosen().ranks, value: model.get("num_ranks"),
       onInput: (num) => choose(chosen(), num),
     });
-    const onChosen = () => { which.set(name(chosen())); ranks.set(model.get("num_ranks"), chosen().ranks); };
+    const onChosen = () => { which.set(choices.indexOf(chosen()), labels); ranks.set(model.get("num_ranks"), chosen().ranks); };
     const parameters = "change:op change:algorithm change:num_ranks";
     const [play, , stepSlider] = steps.controls; // at most four: the step slider also leads back to the start
     const view = shell(el, [which, ranks, play, stepSlider]);

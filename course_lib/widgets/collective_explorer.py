@@ -11,11 +11,11 @@ from typing import Any
 import traitlets
 from matplotlib.figure import Figure
 
+from course_lib.collectives.plan import Plan, plan, times
+from course_lib.collectives.steps import MESSAGES, NUM_NODES, Message
 from course_lib.widgets.base import BadParameter, SteppedExplorable, WholeNumber
 from course_lib.widgets.cells_picture import CellStyle, key_to_cells
-from course_lib.widgets.collective_messages import MESSAGES, NUM_NODES, Message
 from course_lib.widgets.collective_picture import draw
-from course_lib.widgets.collective_plan import Plan, plan, times
 from course_lib.widgets.frames import encoded
 
 MIN_RANKS, MAX_RANKS = 2, 8
@@ -34,7 +34,7 @@ class CollectiveExplorer(SteppedExplorable, script="collective_explorer.js"):
     algorithm = traitlets.Any(None, allow_none=True).tag(sync=True, echo_update=False)
     num_ranks = WholeNumber(4, MIN_RANKS, MAX_RANKS).tag(sync=True, echo_update=False)
     choices = traitlets.List().tag(sync=True, echo_update=False)
-    parameters = ("op", "algorithm", "num_ranks")
+    controls = ("op", "algorithm", "num_ranks")
 
     def __init__(self, op: str = "all_reduce", algorithm: str | None = None, num_ranks: int = 4,
                  **parameters: Any) -> None:
@@ -57,6 +57,11 @@ class CollectiveExplorer(SteppedExplorable, script="collective_explorer.js"):
 
     def plan(self) -> Plan:
         return plan(self.op, self.algorithm, self.num_ranks)
+
+    def parameters(self) -> dict[str, list[Any]]:
+        return {"op": list(OPS), "algorithm": [algorithm for op, algorithm in MESSAGES if op == self.op],
+                "num_ranks": [n for n in range(MIN_RANKS, MAX_RANKS + 1) if fits(self.algorithm, n)],
+                **super().parameters()}
 
     def num_steps(self) -> int:
         return self.plan().num_steps

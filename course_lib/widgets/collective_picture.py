@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
+from course_lib.collectives.plan import Plan, times
 from course_lib.pictures.palette import BLUE, GREY, INK, RED
 from course_lib.widgets.cells_picture import BORDER, QUIET, CellStyle, canvas, draw_grid, key_to_cells, rank_names
-from course_lib.widgets.collective_plan import Plan, times
 
 WIDTH = 9.0  # inches
 PALE_RED = "#E8A091"

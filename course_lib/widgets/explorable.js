@@ -3,7 +3,6 @@
 //
 //   element, svg        make nodes                    slider, chooser, button   controls with accessible names
 //   shell               the parts of a widget         stepper                   step slider, play and reset
-//   waitingPattern      stripes where somebody waits
 //
 // Every control stops JupyterLab's own shortcuts (data-lm-suppress-shortcuts): Lab would take arrow keys from a slider.
 
@@ -55,19 +54,29 @@ function slider({ label, values, value, onInput, show = String }) {
     say(chosen);
   }
   set(value);
-  return { node: element("div", { class: "control" }, element("label", { for: id }, label), input, output), set };
+  return { node: inControl(id, label, input, output), set, enable: (enabled) => { input.disabled = !enabled; } };
 }
 
-/** A drop-down of [{ value, label }]; values are strings. */
-function chooser({ label, options, value, onChange }) {
+/** A drop-down of `labels`, which have places from 0 on. set(place, labels) does not call onChange. */
+function chooser({ label, labels, value, onChange }) {
   const id = `explorable-${created++}`;
   const select = element("select", {
-    id, "aria-label": label, "data-lm-suppress-shortcuts": "true", change: () => onChange(select.value),
-  }, ...options.map((option) => element("option", { value: option.value }, option.label)));
-  const set = (chosen) => { select.value = chosen; };
-  set(value);
-  return { node: element("div", { class: "control" }, element("label", { for: id }, label), select), set };
+    id, "aria-label": label, "data-lm-suppress-shortcuts": "true", change: () => onChange(Number(select.value)),
+  });
+  let shown = null;
+  function set(place, among) {
+    if (among.join("\n") !== shown) {
+      shown = among.join("\n");
+      select.replaceChildren(...among.map((words, number) => element("option", { value: number }, words)));
+    }
+    select.value = place;
+  }
+  set(value, labels);
+  return { node: inControl(id, label, select), set, enable: (enabled) => { select.disabled = !enabled; } };
 }
+
+const inControl = (id, label, ...nodes) => (
+  element("div", { class: "control" }, element("label", { for: id }, label), ...nodes));
 
 function button({ label, text, primary = false, onClick }) {
   const node = element("button", {
@@ -96,7 +105,7 @@ function shell(root, controls) {
     },
     draw(key, description, node) {
       furnish(node, { role: "img", "aria-label": description, "data-key": key }, []);
-      picture.replaceChildren(node);
+      if (picture.firstChild !== node) picture.replaceChildren(node);
     },
     width: () => picture.clientWidth,
     /** Call redraw when the width changes; returns what stops it. */
@@ -109,22 +118,6 @@ function shell(root, controls) {
       return () => observer.disconnect();
     },
   };
-}
-
-/** The values of a slider and the one that Python has set, in increasing order. */
-const withOwn = (values, own) => [...new Set([...values, own])].sort((a, b) => a - b);
-
-/**
- * Draw now, and again at new frames and widths; call onParameters when Python or a control has set one of `parameters`.
- * Returns what ends it.
- */
-function follow(model, view, { parameters, onParameters, redraw }) {
-  const changes = parameters.map((name) => `change:${name}`).join(" ");
-  const stopWatching = view.onWidth(redraw);
-  model.on(changes, onParameters);
-  model.on("change:frames", redraw);
-  redraw();
-  return () => { stopWatching(); model.off(changes, onParameters); model.off("change:frames", redraw); };
 }
 
 /**
@@ -225,11 +218,4 @@ function drawCell({ x, y, width, height, cell, numRanks, adds, marked = false })
     }
   }
   return group;
-}
-
-/** <defs> with stripes in the colour of an alarm, for fill="url(#id)": somebody waits. */
-function waitingPattern(id) {
-  const size = { width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" };
-  const stripe = svg("line", { class: "stripe", x1: 3.5, x2: 3.5, y1: 0, y2: 7 });
-  return svg("defs", {}, svg("pattern", { id, ...size }, stripe));
 }

@@ -7,63 +7,60 @@ from functools import cache
 from typing import Any
 
 import traitlets
-from matplotlib.figure import Figure
 
 from course_lib import facts
-from course_lib.pictures.palette import BLUE, MAGENTA, ORANGE, TEAL
-from course_lib.why_distribute import PRECISIONS, Memory, Run, plan_run
-from course_lib.why_distribute.memory import ZERO_STAGES
-from course_lib.why_distribute.plan import USABLE
-from course_lib.widgets.base import BadParameter, Explorable, WholeNumber
+from course_lib.costs.flops import UTILISATION
+from course_lib.costs.memory import PRECISIONS, USABLE, ZERO_STAGES, Memory
+from course_lib.pictures.parts import axis, legend, round_ticks
+from course_lib.pictures.scene import Scene, Sheet, width_of
+from course_lib.pictures.units import gigabytes
+from course_lib.why_distribute import Run, plan_run
+from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.controls import Control, chooser, slider
 
-UTILISATION = 0.4
 COUNTS = [2**k for k in range(15)]  # what the slider offers; Python takes any number
 MODELS = [model.name for model in facts.MODELS if model.tokens]
 DEVICES = [device.name for device in facts.ACCELERATORS]
-COLOURS = {"parameters": BLUE, "gradients": ORANGE, "optimizer state": TEAL, "activations": MAGENTA}
+KINDS = ("parameters", "gradients", "optimizer state", "activations")  # each is a role, too
 STAGE_NAMES = ("whole on each device", "ZeRO-1: optimizer state cut", "ZeRO-2: and gradients", "ZeRO-3: and parameters")
 
 
-class FitsOrNot(Explorable, script="fits_or_not.js"):
+class FitsOrNot(SceneExplorable):
     """Memory of each device under ZeRO stages 0 to 3 against what it has; days, dollars and kilowatt-hours.
 
     `model` and `device` are names of facts, `precision` one of why_distribute.PRECISIONS. Time is 6ND at 40 % of the
     peak.
     """
 
-    model = traitlets.Unicode("Llama 3 8B").tag(sync=True, echo_update=False)
-    device = traitlets.Unicode("H100").tag(sync=True, echo_update=False)
+    model = traitlets.Any("Llama 3 8B").tag(sync=True, echo_update=False)
+    device = traitlets.Any("H100").tag(sync=True, echo_update=False)
     num_devices = WholeNumber(8, 1, 100_000).tag(sync=True, echo_update=False)
-    precision = traitlets.Unicode("mixed").tag(sync=True, echo_update=False)
-    choices = traitlets.Dict().tag(sync=True, echo_update=False)
-    parameters = ("model", "device", "num_devices", "precision")
+    precision = traitlets.Any("mixed").tag(sync=True, echo_update=False)
+    controls = ("model", "device", "num_devices", "precision")
 
     def __init__(self, model: str = "Llama 3 8B", device: str = "H100", num_devices: int = 8,
                  precision: str = "mixed") -> None:
         super().__init__(model=model, device=device, num_devices=num_devices, precision=precision)
-        self.choices = {"model": MODELS, "device": DEVICES, "num_devices": COUNTS, "precision": list(PRECISIONS)}
 
     @traitlets.validate("model", "device", "precision")
     def _known(self, proposal: Any) -> str:
-        name, known = proposal.trait.name, {"model": MODELS, "device": DEVICES, "precision": list(PRECISIONS)}
-        if proposal.value not in known[name]:
-            raise BadParameter(f"{name}={proposal.value!r}: expected one of {', '.join(known[name])}")
-        return proposal.value
+        return self._possible(proposal)
 
-    def outlook(self) -> Outlook:
-        return outlook(self.model, self.device, self.num_devices, self.precision)
+    @classmethod
+    def checked(cls, asked: dict[str, Any]) -> dict[str, Any]:
+        for name, known in (("model", MODELS), ("device", DEVICES), ("precision", [*PRECISIONS])):
+            require_one_of(name, asked[name], known)
+        return asked
 
-    def compute(self) -> dict[str, Any]:
-        return frame(self.outlook())
+    @classmethod
+    def listed(cls, asked: dict[str, Any]) -> list[Control]:
+        return [chooser("model", "model", MODELS), chooser("device", "device", DEVICES),
+                slider("devices", "num_devices", COUNTS, asked["num_devices"], "{:,}".format),
+                chooser("precision", "precision", PRECISIONS)]
 
-    def sentence(self) -> str:
-        shown = self.outlook()
-        return f"FitsOrNot, {shown.question}: {shown.finding}; {shown.detail}"
-
-    def picture(self) -> Figure:
-        from course_lib.widgets.fits_or_not_picture import draw
-
-        return draw(self.outlook())
+    @classmethod
+    def draw(cls, asked: dict[str, Any]) -> Scene:
+        return scene_of(outlook(**asked))
 
 
 @dataclass(frozen=True)
@@ -128,28 +125,41 @@ def outlook(model: str, device: str, num_devices: int, precision: str) -> Outloo
                    runs[0] if known else None)
 
 
-def frame(shown: Outlook) -> dict[str, Any]:
-    """What the browser draws: widths are shares of the scale, which it cuts at 1."""
-    bars = []
-    for name, needed in zip(STAGE_NAMES, shown.by_stage, strict=True):
-        parts = [[kind, value / shown.scale, COLOURS[kind]] for kind, value in needed.by_kind().items()]
-        bars.append({"name": name, "parts": parts, "total": gigabytes(needed.total),
-                     "fits": needed.total <= USABLE * shown.there, "cut": needed.total > shown.scale})
-    return {
-        "bars": bars,
-        "limit": shown.there / shown.scale,
-        "limit_text": shown.limit_text,
-        "colours": COLOURS,
-        "headline": f"{shown.model} {shown.finding}",
-        "detail": shown.detail,
-        "key": f"{shown.model} {shown.device} n={shown.num_devices} {shown.precision}",
-    }
+LEFT, RIGHT, TOP, ROW, BAR = 205, 785, 42, 40, 26
 
 
-def gigabytes(num_bytes: float) -> str:
-    """`14 GB`, `2,794 GB`, `1.75 GB`."""
-    value = num_bytes / 1e9
-    return f"{value:,.0f} GB" if value >= 100 else f"{value:.3g} GB"
+def scene_of(shown: Outlook) -> Scene:
+    """A bar for each ZeRO stage, and the line that it has to stay left of. What is longer than the scale is cut."""
+    sheet, unit = Sheet(), (RIGHT - LEFT) / shown.scale
+    bottom, limit = TOP + len(STAGE_NAMES) * ROW, LEFT + unit * shown.there
+    sheet.rect("stays free", "spare", limit - unit * (1 - USABLE) * shown.there, TOP - 8,
+               unit * (1 - USABLE) * shown.there, bottom - TOP + 8)
+    totals = []
+    for number, (name, needed) in enumerate(zip(STAGE_NAMES, shown.by_stage, strict=True)):
+        y, held = TOP + number * ROW, 0.0
+        sheet.text(name, "label", LEFT - 10, y + BAR / 2, name, "end")
+        for kind, value in zip(KINDS, needed.by_kind().values()):
+            left, held = min(held, shown.scale), held + value
+            sheet.rect(f"{name}: {kind}", kind, LEFT + unit * left, y, unit * (min(held, shown.scale) - left), BAR,
+                       hint=f"{kind} {gigabytes(value)}")
+        fits = needed.total <= USABLE * shown.there
+        totals.append((name, f"{'✓' if fits else '✗'} {gigabytes(held)}{' »' if held > shown.scale else ''}", fits,
+                       LEFT + unit * min(held, shown.scale), y + BAR / 2))
+    sheet.line("limit", "limit", limit, TOP - 8, limit, bottom)
+    late = limit + width_of(shown.limit_text, 12, bold=True) > 890
+    sheet.text("limit is", "finding", limit, TOP - 18, shown.limit_text, "end" if late else "start")
+    for name, words, fits, x, middle in totals:
+        sheet.text(f"{name} in all", "verdict" if fits else "refusal", x + 8, middle, words)
+    axis(sheet, LEFT, RIGHT, bottom, shown.scale / 1e9,
+         [(at, f"{at:,.4g}") for at in round_ticks(shown.scale / 1e9)], "GB on each device")
+    legend(sheet, LEFT, bottom + 56, [(kind, kind) for kind in KINDS])
+    return Scene(
+        key=f"{shown.model} {shown.device} n={shown.num_devices} {shown.precision}", asked=shown.question,
+        headline=f"{shown.model} {shown.finding}", detail=shown.detail,
+        sentence=f"FitsOrNot, {shown.question}: {shown.finding}; {shown.detail}",
+        alternative=f"{shown.model} {shown.finding}. {shown.detail}. Wanted on each device: "
+                    + "; ".join(f"{name} {words.strip('✓✗ »')}" for name, words, *_ in totals),
+        height=bottom + 72, marks=tuple(sheet.marks))
 
 
 def amount(value: float) -> str:

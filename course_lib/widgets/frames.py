@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.widgets.holdings import Cell, Holdings
+from course_lib.collectives.holdings import Cell, Holdings
 
 
 def encoded(holdings: Holdings) -> list[list[list[int]]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from course_lib.collectives.holdings import Holdings
+from course_lib.pictures.drawn import Drawn
 from course_lib.pictures.figures import to_png
 from course_lib.widgets.cells_picture import QUIET, CellStyle, canvas, draw_grid, key_to_cells, rank_names
-from course_lib.widgets.holdings import Holdings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 MARGIN, WIDTH = 0.95, 9.0  # inches
 
 
-@dataclass(frozen=True)
-class HoldingsPicture:
+@dataclass(frozen=True, repr=False)
+class HoldingsPicture(Drawn):
     """What all ranks hold before and after; draws itself in a notebook, and says it in a sentence."""
 
     title: str
@@ -31,11 +32,8 @@ class HoldingsPicture:
             raise ValueError(f"{self.before.num_ranks} ranks before and {self.after.num_ranks} after: "
                              "expected the same ranks")
 
-    def __repr__(self) -> str:
+    def finding(self) -> str:
         return f"{self.title}: before, {self.before}; after, {self.after}"
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {"text/plain": repr(self), "image/png": self.png()}
 
     def png(self) -> bytes:
         """Two grids side by side: a row for each rank, a column for each place of its buffer."""

@@ -8,20 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from matplotlib.patches import Patch
 
+from course_lib.pictures.drawn import Drawn
 from course_lib.pictures.figures import new_figure, to_png
 from course_lib.pictures.palette import INK
-from course_lib.pictures.units import human_bytes
+from course_lib.pictures.units import BYTES_IN, human_bytes
 from course_lib.runtime import MemoryLog
-from course_lib.runtime.instruments.memory_picture import COLOURS, UNITS, panel
+from course_lib.runtime.instruments.memory_picture import COLOURS, panel
 from course_lib.runtime.instruments.memory_track import KINDS
 
 
-@dataclass(frozen=True)
-class MemoryPanels:
+@dataclass(frozen=True, repr=False)
+class MemoryPanels(Drawn):
     """`logs` by name, of each the rank with the highest peak. `predicted`: bytes, by the same names; dashed.
 
     ValueError without logs, for a log of nothing, or a prediction of none of them.
@@ -39,11 +39,8 @@ class MemoryPanels:
         if unknown := sorted(self.predicted.keys() - self.logs.keys()):
             raise ValueError(f"predictions of {', '.join(unknown)}: expected names of logs, {', '.join(self.logs)}")
 
-    def __repr__(self) -> str:
+    def finding(self) -> str:
         return f"MemoryPanels: {self.headline} ({', '.join(self.logs)})"
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {"text/plain": repr(self), "image/png": self.png()}
 
     def png(self) -> bytes:
         columns = min(2, len(self.logs))
@@ -54,10 +51,10 @@ class MemoryPanels:
         highest = max(track.peak() for track in tracks.values())
         unit = human_bytes(highest).split()[1]
         for axes, (name, track) in zip(panels, tracks.items()):
-            panel(axes, track, UNITS[unit], name)
-            axes.set_ylim(0, 1.3 * highest / UNITS[unit])
+            panel(axes, track, BYTES_IN[unit], name)
+            axes.set_ylim(0, 1.3 * highest / BYTES_IN[unit])
             if name in self.predicted:
-                height = self.predicted[name] / UNITS[unit]
+                height = self.predicted[name] / BYTES_IN[unit]
                 axes.axhline(height, color=INK, lw=1.3, ls="--", zorder=3)
                 axes.annotate(f"formula {human_bytes(self.predicted[name])}", (1, height), (-3, 3), ha="right",
                               xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=7.5, color=INK,

@@ -7,9 +7,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from course_lib.collectives.plan import Plan, plan, times
 from course_lib.widgets.base import SteppedExplorable, WholeNumber
 from course_lib.widgets.cells_picture import CellStyle, key_to_cells
-from course_lib.widgets.collective_plan import Plan, plan, times
 from course_lib.widgets.frames import encoded
 from course_lib.widgets.ring_picture import draw
 
@@ -24,10 +24,13 @@ class RingAllReduce(SteppedExplorable, script="ring.js"):
     """
 
     num_ranks = WholeNumber(4, MIN_RANKS, MAX_RANKS).tag(sync=True, echo_update=False)
-    parameters = ("num_ranks",)
+    controls = ("num_ranks",)
 
     def plan(self) -> Plan:
         return plan("all_reduce", "ring", self.num_ranks)
+
+    def parameters(self) -> dict[str, list[Any]]:
+        return {"num_ranks": list(range(MIN_RANKS, MAX_RANKS + 1)), **super().parameters()}
 
     def num_steps(self) -> int:
         return self.plan().num_steps

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import traitlets
-from matplotlib.figure import Figure
 
-from course_lib.widgets import stragglers_picture
-from course_lib.widgets.base import BadParameter, Explorable, WholeNumber
-from course_lib.widgets.straggler_model import COMMUNICATES, COMPUTES, SCHEMES, SLOWLY, WAITS, WHO, Run, simulate
+from course_lib.costs.stragglers import (
+    COMMUNICATES,
+    COMPUTES,
+    SCHEMES,
+    SLOWLY,
+    WAITS,
+    WHO,
+    Span,
+    StragglerRun,
+    simulate_stragglers,
+)
+from course_lib.pictures.parts import axis, bars, legend
+from course_lib.pictures.scene import Scene, Sheet
+from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.controls import Control, chooser, slider
 
 NUM_RANKS, STEP_S, SYNC = 4, 0.1, 0.25  # an ordinary step computes for 100 ms and communicates for a quarter of that
 HORIZON = 24  # ordinary steps that the timeline shows
 SLACKS = (0, 1, 2, 4, 8, 16, 32, None)
+LARGEST = SLACKS[-2]
 SLOWDOWNS = tuple(range(1, 11))
-KINDS = (COMPUTES, SLOWLY, COMMUNICATES, WAITS)
+ROLES = {COMPUTES: "work", SLOWLY: "late", COMMUNICATES: "message", WAITS: "idle"}
 
 
-class Stragglers(Explorable, script="stragglers.js"):
+class Stragglers(SceneExplorable):
     """Four ranks that train together by `scheme`, one of them `slowdown` times slower (1 to 10).
 
     who: "always rank 1" is slow, or "a random rank each step". slack: how many steps a rank may be ahead of the
@@ -30,107 +43,137 @@ class Stragglers(Explorable, script="stragglers.js"):
     who = traitlets.Any(WHO[0]).tag(sync=True, echo_update=False)
     slowdown = WholeNumber(3, SLOWDOWNS[0], SLOWDOWNS[-1]).tag(sync=True, echo_update=False)
     slack = traitlets.Any(4, allow_none=True).tag(sync=True, echo_update=False)
-    choices = traitlets.Dict().tag(sync=True, echo_update=False)
-    parameters = ("scheme", "who", "slowdown", "slack")
-
-    def __init__(self, **parameters: Any) -> None:
-        super().__init__(**parameters)
-        self.choices = {"schemes": [[name, scheme_told(name)] for name in SCHEMES], "who": list(WHO),
-                        "slowdowns": list(SLOWDOWNS), "slacks": list(SLACKS)}
+    controls = ("scheme", "who", "slowdown", "slack")
 
     @traitlets.validate("scheme", "who", "slack")
     def _there_is_such_a_run(self, proposal: Any) -> Any:
-        asked = {"scheme": self.scheme, "who": self.who, "slack": self.slack}
-        asked[proposal.trait.name] = proposal.value
+        return self._possible(proposal)
+
+    @classmethod
+    def checked(cls, asked: dict[str, Any]) -> dict[str, Any]:
         slack = asked["slack"]
-        if slack is not None and (type(slack) is not int or not 0 <= slack <= SLACKS[-2]):
-            raise BadParameter(f"slack={slack!r}: expected a whole number from 0 to {SLACKS[-2]}, or None for no bound")
-        for name, known in (("scheme", SCHEMES), ("who", WHO)):
-            if asked[name] not in known:
-                raise BadParameter(f"{name}={asked[name]!r}: expected one of {', '.join(map(repr, known))}")
+        if slack is not None and (type(slack) is not int or not 0 <= slack <= LARGEST):
+            raise BadParameter(f"slack={slack!r}: expected a whole number from 0 to {LARGEST}, or None for no bound")
+        require_one_of("scheme", asked["scheme"], SCHEMES)
+        require_one_of("who", asked["who"], WHO)
         if asked["scheme"] == "local" and slack is None:
             raise BadParameter("slack=None: expected a number for local SGD, which would never average without a bound")
-        return proposal.value
+        return asked
 
-    def run(self, scheme: str | None = None, slack: int | None | str = "present") -> Run:
+    @classmethod
+    def listed(cls, asked: dict[str, Any]) -> list[Control]:
+        scheme, slack = asked["scheme"], asked["slack"]
+        bounded = LARGEST if slack is None else slack  # local SGD needs a bound
+        return [chooser("scheme", "scheme", SCHEMES, scheme_told,
+                        lambda name: {"scheme": name, "slack": bounded if name == "local" else slack}),
+                chooser("slow is", "who", WHO),
+                slider("slowdown", "slowdown", SLOWDOWNS, asked["slowdown"], "× {}".format),
+                slider("slack", "slack", SLACKS[:-1] if scheme == "local" else SLACKS, slack,
+                       lambda each: slack_told(scheme, each), enabled=scheme != "synchronous")]  # it has none
+
+    @classmethod
+    def draw(cls, asked: dict[str, Any]) -> Scene:
+        return scene_of(**asked)
+
+    def run(self, scheme: str | None = None, slack: int | None | str = "present") -> StragglerRun:
         """The simulated training, by the widget's scheme and slack or by others."""
-        return simulate(scheme or self.scheme, self.slack if slack == "present" else slack, float(self.slowdown),
-                        self.who, NUM_RANKS, SYNC)
+        return run(scheme or self.scheme, self.who, self.slowdown, self.slack if slack == "present" else slack)
 
-    def possible(self, scheme: str) -> float:
-        """Steps a second if nobody ever waited."""
-        others = NUM_RANKS - 1
-        durations = ([1.0] * others + [float(self.slowdown)] if self.who == WHO[0]
-                     else [(others + self.slowdown) / NUM_RANKS] * NUM_RANKS)
-        sync = SYNC / (self.slack + 1) if scheme == "local" else SYNC
-        return sum(1 / (duration + sync) for duration in durations) / STEP_S
 
-    def compute(self) -> dict[str, Any]:
-        run = self.run()
-        return {
-            **self.texts(run),
-            "kinds": list(KINDS),
-            "rows": [[[KINDS.index(what), start * STEP_S, min(end, HORIZON) * STEP_S]
-                      for what, start, end in spans if start < HORIZON] for spans in run.spans],
-            "waiting": [f"waits {run.waiting(rank):.0%}" for rank in range(NUM_RANKS)],
-            "horizon_s": HORIZON * STEP_S,
-            "ticks": [[at * STEP_S, f"{at * STEP_S:g} s"] for at in range(0, HORIZON + 1, 4)],
-            "compared": self.compared(),
-            "key": f"{self.scheme} | {self.who} | x{self.slowdown} | slack={self.slack}",
-        }
+def run(scheme: str, who: str, slowdown: int, slack: int | None) -> StragglerRun:
+    return simulate_stragglers(scheme, slack, float(slowdown), who, NUM_RANKS, SYNC)
 
-    def compared(self) -> list[list[Any]]:
-        """[name, steps/s, words, whether it is what is shown] of every scheme, with this slack and without a bound."""
-        slack = SLACKS[-2] if self.slack is None else self.slack
-        rows = []
-        all_schemes = (("synchronous", 0), ("local", slack), ("asynchronous", slack), ("asynchronous", None))
-        for scheme, with_slack in all_schemes:
-            run = self.run(scheme, with_slack)
-            rate = run.throughput() / STEP_S
-            present = scheme == self.scheme and (scheme == "synchronous" or with_slack == self.slack)
-            rows.append([scheme_told(scheme, with_slack), rate,
-                         f"{rate:.1f} steps/s, {stale_told(run, with_slack)}", present])
-        return rows
 
-    def texts(self, run: Run) -> dict[str, str]:
-        waiting = sum(map(run.waiting, range(NUM_RANKS))) / NUM_RANKS
-        slack = 0 if self.scheme == "synchronous" else self.slack
-        rate, possible = run.throughput() / STEP_S, self.possible(self.scheme)
-        return {
-            "headline": f"{rate:.1f} steps/s of {possible:.1f} possible: ranks wait {waiting:.0%} of their time, "
-                        f"gradients {stale_told(run, slack)}",
-            "detail": self.explained(run),
-            "note": "a step: 100 ms of computing, 25 ms of communication; "
-                    "stale: how many steps of the others a gradient misses",
-            "chart": f"All schemes, {slow_told(self.who, self.slowdown)}",
-        }
+def possible(scheme: str, who: str, slowdown: int, slack: int | None) -> float:
+    """Steps a second if nobody ever waited."""
+    others = NUM_RANKS - 1
+    durations = ([1.0] * others + [float(slowdown)] if who == WHO[0]
+                 else [(others + slowdown) / NUM_RANKS] * NUM_RANKS)
+    sync = SYNC / (slack + 1) if scheme == "local" else SYNC
+    return sum(1 / (duration + sync) for duration in durations) / STEP_S
 
-    def explained(self, run: Run) -> str:
-        """Why it is so."""
-        if self.slowdown == 1:
-            return "All ranks are equally fast, so nobody has to wait."
-        if self.scheme == "synchronous":
-            return "Every step ends when its slowest rank has done it, and all the others wait."
-        if self.slack == 0:
-            return "Without slack it is the synchronous scheme: every step waits for its slowest rank."
-        if self.slack is None:
-            return (f"Nobody waits, but nothing bounds the staleness: it grew to {run.staleness()[1]:,} steps while "
-                    "the slowest rank made 400.")
-        if self.scheme == "local":
-            return (f"Rank 1 is late in every round of {self.slack + 1} steps: only the averaging is rarer."
-                    if self.who == WHO[0] else
-                    f"Over {self.slack + 1} steps hiccups even out between the ranks, so a round waits less.")
-        return (f"A rank may be {self.slack} steps ahead. Once it is, it waits again: in the long run all go at rank "
-                "1's pace." if self.who == WHO[0] else
-                f"A hiccup stops the others only where they are {self.slack} steps ahead already.")
 
-    def sentence(self) -> str:
-        said = self.texts(self.run())
-        name = scheme_told(self.scheme, None if self.scheme == "synchronous" else self.slack)
-        return (f"Stragglers, {name}, {slow_told(self.who, self.slowdown)}: {said['headline']}. {said['detail']}")
+LEFT, RIGHT, TOP, ROW, TALL = 80, 805, 38, 36, 29
+BAR_LEFT, BAR_RIGHT, BAR_ROW = 200, 620, 26
 
-    def picture(self) -> Figure:
-        return stragglers_picture.draw(self.compute())
+
+def scene_of(scheme: str, who: str, slowdown: int, slack: int | None) -> Scene:
+    """What every rank does in the first seconds, and what all the schemes achieve."""
+    shown, sheet = run(scheme, who, slowdown, slack), Sheet()
+    headline, detail = texts(shown, scheme, who, slowdown, slack)
+    legend(sheet, LEFT, 14, [(role, what) for what, role in ROLES.items()])
+    for rank, spans in enumerate(shown.spans):
+        add_rank(sheet, rank, spans, f"waits {shown.waiting(rank):.0%}")
+    bottom = TOP + NUM_RANKS * ROW
+    axis(sheet, LEFT, RIGHT, bottom, HORIZON, [(at, f"{at * STEP_S:g} s") for at in range(0, HORIZON + 1, 4)])
+    compared = comparison(scheme, who, slowdown, slack)
+    sheet.text("chart", "label", 8, bottom + 48, f"All schemes, {slow_told(who, slowdown)}")
+    bars(sheet, BAR_LEFT, BAR_RIGHT, bottom + 62, BAR_ROW, compared)
+    foot = bottom + 62 + BAR_ROW * len(compared)
+    sheet.text("note", "quiet", 8, foot + 18, "a step: 100 ms of computing, 25 ms of communication; "
+               "stale: how many steps of the others a gradient misses")
+    name = scheme_told(scheme, None if scheme == "synchronous" else slack)
+    waits = ", ".join(f"rank {rank} {shown.waiting(rank):.0%}" for rank in range(NUM_RANKS))
+    return Scene(
+        key=f"{scheme} | {who} | x{slowdown} | slack={slack}", asked=f"{name}, {slow_told(who, slowdown)}",
+        headline=headline, detail=detail,
+        sentence=f"Stragglers, {name}, {slow_told(who, slowdown)}: {headline}. {detail}",
+        alternative=f"{headline}. {detail} Waiting: {waits}. All schemes: "
+                    + "; ".join(f"{name} {words}" for name, _, words, _ in compared),
+        height=foot + 30, marks=tuple(sheet.marks))
+
+
+def add_rank(sheet: Sheet, rank: int, spans: Sequence[Span], waits: str) -> None:
+    y, scale = TOP + rank * ROW, (RIGHT - LEFT) / HORIZON
+    sheet.text(f"rank {rank}", "label", LEFT - 9, y + TALL / 2, f"rank {rank}", "end")
+    for number, (what, start, end) in enumerate(spans):
+        if start < HORIZON:
+            sheet.rect(f"rank {rank} span {number}", ROLES[what], LEFT + scale * start, y,
+                       scale * (min(end, HORIZON) - start), TALL)
+    sheet.text(f"rank {rank} waits", "alarm", RIGHT + 9, y + TALL / 2, waits)
+
+
+def comparison(scheme: str, who: str, slowdown: int, slack: int | None) -> list[tuple[str, float, str, bool]]:
+    """(name, steps/s, words, whether it is what is shown) of every scheme, with this slack and without a bound."""
+    bounded = LARGEST if slack is None else slack
+    rows = []
+    all_schemes = (("synchronous", 0), ("local", bounded), ("asynchronous", bounded), ("asynchronous", None))
+    for other, with_slack in all_schemes:
+        ran = run(other, who, slowdown, with_slack)
+        rate = ran.throughput() / STEP_S
+        present = other == scheme and (other == "synchronous" or with_slack == slack)
+        rows.append((scheme_told(other, with_slack), rate, f"{rate:.1f} steps/s, {stale_told(ran, with_slack)}",
+                     present))
+    return rows
+
+
+def texts(shown: StragglerRun, scheme: str, who: str, slowdown: int, slack: int | None) -> tuple[str, str]:
+    """Headline and detail."""
+    waiting = sum(map(shown.waiting, range(NUM_RANKS))) / NUM_RANKS
+    stale = stale_told(shown, 0 if scheme == "synchronous" else slack)
+    rate, at_best = shown.throughput() / STEP_S, possible(scheme, who, slowdown, slack)
+    return (f"{rate:.1f} steps/s of {at_best:.1f} possible: ranks wait {waiting:.0%} of their time, gradients {stale}",
+            explained(shown, scheme, who, slowdown, slack))
+
+
+def explained(run: StragglerRun, scheme: str, who: str, slowdown: int, slack: int | None) -> str:
+    """Why it is so."""
+    if slowdown == 1:
+        return "All ranks are equally fast, so nobody has to wait."
+    if scheme == "synchronous":
+        return "Every step ends when its slowest rank has done it, and all the others wait."
+    if slack == 0:
+        return "Without slack it is the synchronous scheme: every step waits for its slowest rank."
+    if slack is None:
+        return (f"Nobody waits, but nothing bounds the staleness: it grew to {run.staleness()[1]:,} steps while "
+                "the slowest rank made 400.")
+    if scheme == "local":
+        return (f"Rank 1 is late in every round of {slack + 1} steps: only the averaging is rarer."
+                if who == WHO[0] else
+                f"Over {slack + 1} steps hiccups even out between the ranks, so a round waits less.")
+    return (f"A rank may be {slack} steps ahead. Once it is, it waits again: in the long run all go at rank "
+            "1's pace." if who == WHO[0] else
+            f"A hiccup stops the others only where they are {slack} steps ahead already.")
 
 
 def scheme_told(scheme: str, slack: int | None | str = "unsaid") -> str:
@@ -138,9 +181,13 @@ def scheme_told(scheme: str, slack: int | None | str = "unsaid") -> str:
     name = {"synchronous": "synchronous", "local": "local SGD", "asynchronous": "asynchronous"}[scheme]
     if slack == "unsaid" or scheme == "synchronous":
         return name
-    if scheme == "local":
-        return f"{name}, H = {slack + 1}"
-    return f"{name}, no bound" if slack is None else f"{name}, s = {slack}"
+    return f"{name}, {slack_told(scheme, slack)}"
+
+
+def slack_told(scheme: str, slack: int | None) -> str:
+    if scheme == "synchronous":
+        return "none"
+    return f"H = {slack + 1}" if scheme == "local" else "no bound" if slack is None else f"s = {slack}"
 
 
 def slow_told(who: str, slowdown: int) -> str:
@@ -150,7 +197,7 @@ def slow_told(who: str, slowdown: int) -> str:
             f"in each step a random rank takes {slowdown} times as long")
 
 
-def stale_told(run: Run, slack: int | None) -> str:
+def stale_told(run: StragglerRun, slack: int | None) -> str:
     most = run.staleness()[1]
     if slack is None and most:
         return "ever more stale"

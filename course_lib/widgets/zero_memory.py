@@ -9,18 +9,18 @@ from math import ceil
 from typing import Any
 
 import traitlets
-from matplotlib.figure import Figure
 
 from course_lib import facts
-from course_lib.pictures.palette import BLUE, GREY, ORANGE, TEAL
-from course_lib.why_distribute.plan import USABLE
-from course_lib.widgets.base import BadParameter, Explorable, WholeNumber
-from course_lib.widgets.fits_or_not import gigabytes
-from course_lib.zero.memory import STAGE_NAMES, Memory, device_memory
+from course_lib.costs.memory import STAGE_NAMES, USABLE, Memory, device_memory
+from course_lib.pictures.parts import axis, legend, round_ticks
+from course_lib.pictures.scene import Scene, Sheet
+from course_lib.pictures.units import gigabytes
+from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.controls import Control, chooser, slider
 
 COUNTS = [2**k for k in range(13)]  # what the slider offers; Python takes any number
 MODELS = [model.name for model in facts.MODELS]
-RECIPES: dict[str, tuple[str, str, bool]] = {  # -> precision and optimiser of zero.memory, offload
+RECIPES: dict[str, tuple[str, str, bool]] = {  # -> precision and optimiser of costs.memory, offload
     "bf16 over fp32 master, Adam": ("mixed", "adam", False),
     "bf16 over fp32 master, Adam on the host": ("mixed", "adam", True),
     "bf16 over fp32 master, SGD with momentum": ("mixed", "sgd with momentum", False),
@@ -29,7 +29,7 @@ RECIPES: dict[str, tuple[str, str, bool]] = {  # -> precision and optimiser of z
     "fp32, Adam on the host": ("fp32", "adam", True),
     "bf16 alone, Adam": ("pure 16-bit", "adam", False),
 }
-COLOURS = {"parameters": BLUE, "gradients": ORANGE, "optimizer state": TEAL, "on the host": GREY}
+KINDS = ("parameters", "gradients", "optimizer state")  # each is a role, too
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Need:
     @property
     def detail(self) -> str:
         parts = [f"{kind} {gigabytes(value)}{' whole' if self.least.by_kind()[name] else ''}"
-                 for kind, (name, value) in zip(COLOURS, self.needed.by_kind().items()) if value]
+                 for kind, (name, value) in zip(KINDS, self.needed.by_kind().items()) if value]
         host = [f"{gigabytes(self.needed.host)} on its host"] if self.needed.host else []
         more = (f"never below {gigabytes(self.least.total)}" if self.least.total else "all of it shared out")
         return "; ".join([", ".join(parts + host), more])
@@ -117,62 +117,92 @@ def need(model: str, num_devices: int, stage: int, recipe: str) -> Need:
     return Need(model, num_devices, stage, recipe, needed, least, tuple(rooms))
 
 
-def frame(shown: Need) -> dict[str, Any]:
-    """What the browser draws: widths are shares of the scale, which it cuts at 1."""
-    scale, needed = shown.scale, shown.needed
-    parts = [[kind, value / scale, COLOURS[kind]] for kind, value in zip(COLOURS, needed.by_kind().values())]
-    return {
-        "parts": parts,
-        "total": gigabytes(needed.total),
-        "end": needed.total / scale,
-        "host": [needed.host / scale, COLOURS["on the host"], gigabytes(needed.host)],
-        "rooms": [{"label": room.label, "there": room.there / scale, "usable": USABLE * room.there / scale,
-                   "fits": room.fits, "verdict": room.verdict} for room in shown.rooms],
-        "colours": COLOURS,
-        "headline": shown.finding,
-        "detail": shown.detail,
-        "key": f"{shown.model} n={shown.num_devices} stage={shown.stage} {shown.recipe}",
-    }
+LEFT, RIGHT, TOP, ROW, BAR = 180, 800, 10, 34, 24
 
 
-class ZeroMemory(Explorable, script="zero_memory.js"):
+def scene_of(shown: Need) -> Scene:
+    """What a device holds above what GPUs have, and a line where it ends. What is longer than the scale is cut."""
+    sheet, needed, unit = Sheet(), shown.needed, (RIGHT - LEFT) / shown.scale
+    first = 2 if needed.host else 1  # the row of the smallest GPU
+    bottom, held = TOP + (first + len(shown.rooms)) * ROW, 0.0
+    for row, room in enumerate(shown.rooms, start=first):
+        add_room(sheet, room, TOP + row * ROW, unit)
+    if needed.total <= shown.scale:
+        end = LEFT + unit * needed.total
+        sheet.line("held", "limit", end, TOP, end, bottom - 6)
+    for row, room in enumerate(shown.rooms, start=first):
+        sheet.text(f"{room.label} verdict", "verdict" if room.fits else "refusal", LEFT + unit * room.there + 8,
+                   TOP + row * ROW + BAR / 2, room.verdict)
+    sheet.text("device", "label", LEFT - 10, TOP + BAR / 2, "each device holds", "end")
+    for kind, value in zip(KINDS, needed.by_kind().values()):
+        left, held = min(held, shown.scale), held + value
+        sheet.rect(f"device: {kind}", kind, LEFT + unit * left, TOP, unit * (min(held, shown.scale) - left), BAR,
+                   hint=f"{kind} {gigabytes(value)}")
+    add_total(sheet, "device", needed.total, shown.scale, TOP)
+    if needed.host:
+        sheet.text("host", "label", LEFT - 10, TOP + ROW + BAR / 2, "its host holds", "end")
+        sheet.rect("host: optimizer state", "on the host", LEFT, TOP + ROW, unit * min(needed.host, shown.scale), BAR)
+        add_total(sheet, "host", needed.host, shown.scale, TOP + ROW)
+    axis(sheet, LEFT, RIGHT, bottom, shown.scale / 1e9,
+         [(at, f"{at:,.4g}") for at in round_ticks(shown.scale / 1e9)], "GB")
+    entries = [*((kind, kind) for kind in KINDS), *([("on the host", "on the host")] if needed.host else []),
+               ("room", "what a GPU has"), ("spare", "must stay free")]
+    legend(sheet, LEFT, bottom + 56, entries)
+    verdicts = "; ".join(f"{room.label}: {room.verdict.strip('✓✗ ')}" for room in shown.rooms)
+    return Scene(
+        key=f"{shown.model} n={shown.num_devices} stage={shown.stage} {shown.recipe}",
+        asked=f"{shown.question}, {shown.recipe}", headline=shown.finding, detail=shown.detail,
+        sentence=f"ZeroMemory, {shown.question}, {shown.recipe}: {shown.finding}; {shown.detail}",
+        alternative=f"{shown.finding}. {shown.detail}. Room for it: {verdicts}", height=bottom + 72,
+        marks=tuple(sheet.marks))
+
+
+def add_room(sheet: Sheet, room: Room, y: float, unit: float) -> None:
+    """What a GPU has, its end paler: that has to stay free."""
+    there, usable = unit * room.there, unit * USABLE * room.there
+    sheet.text(room.label, "label", LEFT - 10, y + BAR / 2, room.label, "end")
+    sheet.rect(f"{room.label} usable", "room", LEFT, y, usable, BAR)
+    sheet.rect(f"{room.label} free", "spare", LEFT + usable, y, there - usable, BAR)
+
+
+def add_total(sheet: Sheet, who: str, num_bytes: float, scale: float, y: float) -> None:
+    x = LEFT + (RIGHT - LEFT) * min(num_bytes, scale) / scale
+    sheet.text(f"{who} in all", "verdict", x + 8, y + BAR / 2, f"{gigabytes(num_bytes)}{' »' * (num_bytes > scale)}")
+
+
+class ZeroMemory(SceneExplorable):
     """What each of `num_devices` devices holds at ZeRO `stage` (0: data parallel), and which GPU has room for it.
 
     `model` is a name of facts, `recipe` one of RECIPES: number formats, optimiser, where its state lies. Activations
     come on top: a tenth of a GPU has to stay free here, and chapter 7 counts them.
     """
 
-    model = traitlets.Unicode("Llama 2 7B").tag(sync=True, echo_update=False)
+    model = traitlets.Any("Llama 2 7B").tag(sync=True, echo_update=False)
     num_devices = WholeNumber(8, 1, 100_000).tag(sync=True, echo_update=False)
     stage = WholeNumber(2, 0, 3).tag(sync=True, echo_update=False)
-    recipe = traitlets.Unicode(next(iter(RECIPES))).tag(sync=True, echo_update=False)
-    choices = traitlets.Dict().tag(sync=True, echo_update=False)
-    parameters = ("model", "num_devices", "stage", "recipe")
+    recipe = traitlets.Any(next(iter(RECIPES))).tag(sync=True, echo_update=False)
+    controls = ("model", "num_devices", "stage", "recipe")
 
     def __init__(self, model: str = "Llama 2 7B", num_devices: int = 8, stage: int = 2,
                  recipe: str = next(iter(RECIPES))) -> None:
         super().__init__(model=model, num_devices=num_devices, stage=stage, recipe=recipe)
-        self.choices = {"model": MODELS, "num_devices": COUNTS, "stage": list(STAGE_NAMES.values()),
-                        "recipe": list(RECIPES)}
 
     @traitlets.validate("model", "recipe")
     def _known(self, proposal: Any) -> str:
-        name, known = proposal.trait.name, {"model": MODELS, "recipe": list(RECIPES)}
-        if proposal.value not in known[name]:
-            raise BadParameter(f"{name}={proposal.value!r}: expected one of {', '.join(known[name])}")
-        return proposal.value
+        return self._possible(proposal)
 
-    def need(self) -> Need:
-        return need(self.model, self.num_devices, self.stage, self.recipe)
+    @classmethod
+    def checked(cls, asked: dict[str, Any]) -> dict[str, Any]:
+        require_one_of("model", asked["model"], MODELS)
+        require_one_of("recipe", asked["recipe"], [*RECIPES])
+        return asked
 
-    def compute(self) -> dict[str, Any]:
-        return frame(self.need())
+    @classmethod
+    def listed(cls, asked: dict[str, Any]) -> list[Control]:
+        return [chooser("model", "model", MODELS),
+                slider("devices", "num_devices", COUNTS, asked["num_devices"], "{:,}".format),
+                chooser("stage", "stage", STAGE_NAMES, STAGE_NAMES.__getitem__), chooser("recipe", "recipe", RECIPES)]
 
-    def sentence(self) -> str:
-        shown = self.need()
-        return f"ZeroMemory, {shown.question}, {shown.recipe}: {shown.finding}; {shown.detail}"
-
-    def picture(self) -> Figure:
-        from course_lib.widgets.zero_memory_picture import draw
-
-        return draw(self.need())
+    @classmethod
+    def draw(cls, asked: dict[str, Any]) -> Scene:
+        return scene_of(need(**asked))

@@ -1,23 +1,25 @@
 """What cannot work, said before it goes wrong."""
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from course_lib.collectives.messages import Member, described
+from course_lib.groups import gradients
+from course_lib.groups.agreement import require_same
+from course_lib.groups.membership import Member
+from course_lib.groups.packing import require_cap
+from course_lib.groups.tensors import describe
+from course_lib.zero.flat import FlatBucket
 
 
 def require_stage(stage: Any, bucket_cap_mb: Any) -> None:
     if isinstance(stage, bool) or stage not in (1, 2):
         more = ", and FullyShardedDataParallel for stage 3" if stage == 3 else ""
         raise ValueError(f"stage={stage!r}: expected 1 (optimiser state) or 2 (and gradients){more}")
-    if isinstance(bucket_cap_mb, bool) or not (isinstance(bucket_cap_mb, (int, float)) and bucket_cap_mb > 0):
-        raise ValueError(f"bucket_cap_mb={bucket_cap_mb!r}: expected a number of MiB above 0")
+    require_cap(bucket_cap_mb)
 
 
 def require_element_wise(optimizer_class: Any, defaults: dict[str, Any]) -> None:
@@ -59,61 +61,42 @@ def require_trainable(everything: Sequence[nn.Parameter], trained: Sequence[nn.P
         raise ValueError(f"none of the {len(everything)} parameters requires a gradient: expected some to train")
     for parameter in trained:
         if not parameter.is_floating_point():
-            raise ValueError(f"a parameter is {described(parameter, parameter.device)}: expected real numbers")
+            raise ValueError(f"a parameter is {describe(parameter)}: expected real numbers")
         if not parameter.is_leaf:
             raise ValueError("a parameter is the result of a computation: expected leaves, module.parameters() say")
 
 
-def require_same_everywhere(parameters: Iterable[tuple[Any, ...]], me: Member) -> None:
-    """ValueError, on all ranks, unless all have tensors of the same shapes in the same order; (tensor, anything...)."""
-    if me.n == 1:
-        return
-    lines = [", ".join([described(tensor.detach(), tensor.device.type), f"requires_grad={tensor.requires_grad}",
-                        *map(str, more)]) for tensor, *more in parameters]
-    digest = hashlib.sha256("\n".join(lines).encode()).digest()[:8]
-    device = "cpu" if dist.get_backend(me.group) == "gloo" else "cuda"
-    mine = torch.tensor([int.from_bytes(digest, "big", signed=True)], device=device)
-    everyones = [torch.empty_like(mine) for _ in range(me.n)]
-    dist.all_gather(everyones, mine, group=me.group)
-    if all(torch.equal(each, everyones[0]) for each in everyones):
-        return
-    all_lines: list[Any] = [None] * me.n
-    dist.all_gather_object(all_lines, lines, group=me.group)
-    place = next(place for place in range(me.n) if all_lines[place] != all_lines[0])
-    length = max(len(all_lines[0]), len(all_lines[place]))
-    first, other = ([*some, *["nothing more"] * (length - len(some))] for some in (all_lines[0], all_lines[place]))
-    number = next(number for number in range(length) if first[number] != other[number])
-    raise ValueError(f"the ranks hold different parameters: number {number} is {first[number]} at place 0, and "
-                     f"{other[number]} at place {place}. Expected the same ones, options included, on every rank")
+def require_same_groups(param_groups: list[dict[str, Any]], bucket_cap_mb: float, me: Member) -> None:
+    """ValueError, on all ranks, unless all were given the same parameters in the same groups."""
+    grouped = [(parameter, index) for index, options in enumerate(param_groups) for parameter in options["params"]]
+    lines = [f"number {number} {describe(parameter, parameter.device.type)}, requires_grad={parameter.requires_grad}, "
+             f"group {index}" for number, (parameter, index) in enumerate(grouped)]
+    require_same([*lines, f"bucket_cap_mb={bucket_cap_mb}"], me, "parameters", "the same ones, options included,")
 
 
-def require_dense(parameter: nn.Parameter) -> None:
-    if parameter.grad.layout is not torch.strided:
-        raise ValueError("a gradient is sparse: expected a dense one, nn.Embedding(..., sparse=False)")
-    if parameter.grad.requires_grad:
-        raise ValueError("backward(create_graph=True): the averages would not belong to the graph. Expected backward()")
+def require_averageable(parameter: nn.Parameter) -> None:
+    gradients.require_dense(parameter, f"a parameter of shape {list(parameter.shape)}")
 
 
-def require_first(parameter: nn.Parameter, bucket: Any) -> None:
-    if parameter not in bucket.missing:
-        raise ValueError(f"a parameter of shape {list(parameter.shape)} got a second gradient in one backward pass, "
-                         "when the first was under way. Two reentrant checkpoints that share it do that: use "
-                         "checkpoint(use_reentrant=False)")
+def require_first(parameter: nn.Parameter, bucket: FlatBucket, num_started: int) -> None:
+    """ValueError where the bucket of a parameter that brings a gradient has it already, or has even left."""
+    gradients.require_first(parameter in bucket.gradients.missing and bucket.index >= num_started,
+                         f"a parameter of shape {list(parameter.shape)}")
 
 
-def require_cleared(parameters: Iterable[nn.Parameter]) -> None:
-    """After a step: the reader cleared some .grad, but did she clear all?"""
-    # The gradient that brought us here is a new one, and all others have to be None or new as well.
-    stale = [p for p, bucket in dict(parameters).items() if p.grad is not None and p.grad is bucket.parts.get(p)]
-    if stale:
-        complain_about_missing_zero_grad()
+def require_cleared(buckets: Sequence[FlatBucket]) -> None:
+    """ValueError where gradients of the step before are still there; only the reader of stage 1 has them in .grad."""
+    for bucket in buckets:
+        parts = bucket.gradients.parts
+        if not parts or any(parameter.grad is part for parameter, part in parts.items()):
+            raise ValueError("backward after the gradients were averaged for a step, which would be added to again: "
+                             "expected zero_grad() of the ZeroOptimizer before the next step's backward")
 
 
-def require_taken(parameters: Iterable[nn.Parameter]) -> None:
-    for parameter in parameters:
-        if parameter.grad is not None:
-            raise ValueError("a .grad was set by hand: in stage 2 expected gradients that backward brings, which are "
-                             "taken as they come; stage 1 takes what is in .grad")
+def require_taken(buckets: Sequence[FlatBucket]) -> None:
+    if any(parameter.grad is not None for bucket in buckets for parameter in bucket.parameters):
+        raise ValueError("a .grad was set by hand: in stage 2 expected gradients that backward brings, which are taken "
+                         "as they come; stage 1 takes what is in .grad")
 
 
 def require_still_frozen(parameters: Iterable[Tensor]) -> None:
@@ -121,11 +104,6 @@ def require_still_frozen(parameters: Iterable[Tensor]) -> None:
         if parameter.requires_grad:
             raise ValueError(f"a parameter of shape {list(parameter.shape)} was frozen when the ZeroOptimizer was made "
                              "and requires a gradient now, which nobody would step on: unfreeze first")
-
-
-def complain_about_missing_zero_grad() -> None:
-    raise ValueError("backward after the gradients were averaged for a step, which would be added to again: expected "
-                     "zero_grad() of the ZeroOptimizer before the next step's backward")
 
 
 def require_in_step(broken_off: bool) -> None:
@@ -152,18 +130,6 @@ def require_shardable(module: Any, should_shard: Any, compute_dtype: Any, prefet
         raise ValueError(f"compute_dtype={compute_dtype!r}: expected a dtype such as torch.bfloat16, or None")
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
         raise ValueError(f"prefetch={prefetch!r}: expected how many units to gather ahead, a whole number from 0")
-
-
-@torch.no_grad()
-def broadcast(tensors: Sequence[Tensor], me: Member) -> None:
-    """Give every rank what place 0 holds, in one message a dtype and device."""
-    some = [tensor.detach() for tensor in tensors if tensor.numel()] if me.n > 1 else []
-    for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in some):
-        alike = [tensor for tensor in some if (tensor.dtype, tensor.device) == kind]
-        flat = torch.cat([tensor.reshape(-1) for tensor in alike])
-        dist.broadcast(flat, group=me.group, group_src=0)
-        for tensor, part in zip(alike, flat.split([tensor.numel() for tensor in alike])):
-            tensor.copy_(part.view(tensor.shape))
 
 
 # Parameters that a FullyShardedDataParallel has replaced. An optimiser that was given them steps on what no module uses

@@ -4,115 +4,120 @@ torch's form: {"state": {number of the parameter: {"exp_avg": tensor in the para
 "param_groups": [{"lr": ..., ..., "params": numbers}]}.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.collectives.messages import Member
-from course_lib.zero.exchange import start_all_gather
-
-if TYPE_CHECKING:
-    from course_lib.zero.optimizer import ZeroOptimizer
+from course_lib.groups.agreement import agree
+from course_lib.groups.exchange import start_all_gather
+from course_lib.groups.membership import Member
+from course_lib.zero.flat import FlatBucket, Piece
 
 MASTER = "master_weight"  # the key of a 32-bit copy among a parameter's state
+Groups = list[dict[str, Any]]  # torch's param_groups
+State = dict[nn.Parameter, dict[str, Any]]
 
 
-def numbered(groups: list[dict[str, Any]]) -> dict[nn.Parameter, int]:
+def options_of(group: dict[str, Any]) -> dict[str, Any]:
+    """A parameter group without its parameters: lr and the like."""
+    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+
+
+def number_parameters(groups: Groups) -> dict[nn.Parameter, int]:
     """Each parameter's number in torch's form: counted through the groups."""
-    parameters = [parameter for options in groups for parameter in options["params"]]
+    parameters = [parameter for group in groups for parameter in group["params"]]
     return {parameter: number for number, parameter in enumerate(parameters)}
 
 
-def packed_groups(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    numbers = numbered(groups)
-    return [{**options, "params": [numbers[p] for p in options["params"]]} for options in groups]
+def number_groups(groups: Groups) -> Groups:
+    """The groups in torch's form, with numbers for parameters."""
+    numbers = number_parameters(groups)
+    return [{**group, "params": [numbers[p] for p in group["params"]]} for group in groups]
 
+
+def pieces_in(buckets: Sequence[FlatBucket]) -> dict[nn.Parameter, Piece]:
+    return {piece.parameter: piece for bucket in buckets for piece in bucket.pieces}
+
+
+# Saved
 
 @torch.no_grad()
-def state_dict(optimizer: "ZeroOptimizer") -> dict[str, Any]:
-    """See ZeroOptimizer.state_dict."""
-    me, numbers, kept = optimizer.member, numbered(optimizer.param_groups), worth_saving(optimizer)
-    kinds = described_everywhere({numbers[p]: {key: described(value, optimizer.pieces[p].owned)
-                                               for key, value in of_one.items()} for p, of_one in kept.items()}, me)
-    state: dict[int, dict[str, Any]] = {}
-    for bucket in optimizer.buckets:
-        for parameter in bucket.parameters:
-            scalars = kinds.get(numbers[parameter], {})
-            if scalars:
-                state[numbers[parameter]] = {key: value.clone() if isinstance(value, Tensor) else value
-                                             for key, (value, _) in scalars.items()}
-        tensor_kinds = {(key, dtype) for p in bucket.parameters
-                        for key, (_, dtype) in kinds.get(numbers[p], {}).items() if dtype is not None}
-        for key, dtype in sorted(tensor_kinds, key=str):
+def gather_state(groups: Groups, state: State, buckets: Sequence[FlatBucket], me: Member) -> dict[str, Any]:
+    """See ZeroOptimizer.state_dict. `state`: of this rank's pieces."""
+    numbers, pieces = number_parameters(groups), pieces_in(buckets)
+    kept = {p: without_idle_master(of_one, p, pieces[p]) for p, of_one in state.items()}
+    mine = {numbers[p]: {key: form_of(value, pieces[p]) for key, value in of_one.items()} for p, of_one in kept.items()}
+    forms = {number: of_one for everyones in agree(None, mine, me) for number, of_one in everyones.items()}
+    gathered: dict[int, dict[str, Any]] = {}
+    for bucket in buckets:
+        in_bucket = [(p, forms[numbers[p]]) for p in bucket.parameters if forms.get(numbers[p])]
+        for parameter, of_one in in_bucket:
+            gathered[numbers[parameter]] = {key: value.clone() if isinstance(value, Tensor) else value
+                                            for key, (value, _) in of_one.items()}
+        cut = {(key, dtype) for _, of_one in in_bucket for key, (_, dtype) in of_one.items() if dtype is not None}
+        for key, dtype in sorted(cut, key=str):
             flat = torch.zeros(me.n * bucket.S, dtype=dtype, device=bucket.device)
-            block = flat.chunk(me.n)[me.r]
             for piece in bucket.pieces:
                 if key in kept[piece.parameter]:
-                    block[piece.start:piece.stop] = kept[piece.parameter][key].to(block.device)
+                    bucket.block_of(flat)[piece.start:piece.stop] = kept[piece.parameter][key].to(bucket.device)
             start_all_gather(flat, me, bucket.index)()
-            for parameter, whole in bucket.views(flat).items():
-                if kinds.get(numbers[parameter], {}).get(key, (None, None))[1] == dtype:
-                    state[numbers[parameter]][key] = whole.to("cpu", copy=True)
-    return {"state": {number: state[number] for number in sorted(state)},
-            "param_groups": packed_groups(optimizer.param_groups)}
+            views = bucket.views_of(flat)
+            for parameter, of_one in in_bucket:
+                if key in of_one and of_one[key][1] == dtype:
+                    gathered[numbers[parameter]][key] = views[parameter].to("cpu", copy=True)
+    return {"state": {number: gathered[number] for number in sorted(gathered)}, "param_groups": number_groups(groups)}
 
 
-def worth_saving(optimizer: "ZeroOptimizer") -> dict[nn.Parameter, dict[str, Any]]:
-    """The state without master copies that say no more than the parameter: AdamW takes an entry for its whole state."""
-    kept = optimizer.state
-    for parameter, of_one in kept.items():
-        piece, master = optimizer.pieces[parameter], of_one.get(MASTER)
-        if master is not None and (parameter.dtype == master.dtype or len(of_one) == 1 and torch.equal(
-                master, parameter.detach().reshape(-1)[piece.first:piece.last].to(master))):
-            del of_one[MASTER]
-    return kept
+def without_idle_master(of_one: dict[str, Any], parameter: Tensor, piece: Piece) -> dict[str, Any]:
+    """The state, without a master copy that says no more than the parameter: AdamW takes any entry for all its state.
+    """
+    master = of_one.get(MASTER)
+    if master is not None and (parameter.dtype == master.dtype or len(of_one) == 1 and torch.equal(
+            master, slice_of(parameter, piece).to(master))):
+        return {key: value for key, value in of_one.items() if key != MASTER}
+    return of_one
 
 
-def described(value: Any, piece: Tensor) -> tuple[Any, torch.dtype | None]:
+def form_of(value: Any, piece: Piece) -> tuple[Any, torch.dtype | None]:
     """(None, dtype) of what is cut as the parameter is; (value, None) of what is whole, AdamW's step say."""
-    if isinstance(value, Tensor) and value.shape == piece.shape and value.dim():
+    if isinstance(value, Tensor) and value.shape == piece.owned.shape and value.dim():
         return None, value.dtype
     return (value.detach().cpu().clone() if isinstance(value, Tensor) else value), None
 
 
-def described_everywhere(mine: dict[int, dict[str, Any]], me: Member) -> dict[int, dict[str, Any]]:
-    """One description of each parameter that any rank has a piece of."""
-    everyones: list[Any] = [mine] * me.n
-    if me.n > 1:
-        dist.all_gather_object(everyones, mine, group=me.group)
-    return {number: of_one for theirs in everyones for number, of_one in theirs.items()}
+# Loaded
+
+def load_state(saved: dict[str, Any], groups: Groups, inner: torch.optim.Optimizer, buckets: Sequence[FlatBucket]
+               ) -> None:
+    """See ZeroOptimizer.load_state_dict. `inner` steps on this rank's pieces, in the order of `groups`."""
+    theirs, pieces = saved["param_groups"], pieces_in(buckets)
+    counts, their_counts = ([len(group["params"]) for group in some] for some in (groups, theirs))
+    if counts != their_counts:
+        raise ValueError(f"the saved groups have {their_counts} parameters: expected {counts}, as this optimiser's")
+    number_of = {p: number for a, b in zip(groups, theirs) for p, number in zip(a["params"], b["params"])}
+    masters = {p: bucket.master for bucket in buckets for p in bucket.parameters}
+    state: dict[int, dict[str, Any]] = {}
+    for position, parameter in enumerate(p for p in number_of if p in pieces):
+        piece, of_one = pieces[parameter], saved["state"].get(number_of[parameter], {})
+        mine = {key: take_piece(key, value, parameter, piece) for key, value in of_one.items() if key != MASTER}
+        if mine:
+            state[position] = mine
+        if masters[parameter] is not None:
+            piece.owned.copy_(slice_of(of_one.get(MASTER, parameter), piece))
+    inner.load_state_dict({**inner.state_dict(), "state": state})
+    for own, group in zip(groups, theirs):
+        own.update(options_of(group))
 
 
-def load_state_dict(optimizer: "ZeroOptimizer", saved: dict[str, Any]) -> None:
-    """See ZeroOptimizer.load_state_dict."""
-    own, theirs = optimizer.param_groups, saved["param_groups"]
-    if [len(options["params"]) for options in own] != [len(options["params"]) for options in theirs]:
-        raise ValueError(f"the saved groups have {[len(options['params']) for options in theirs]} parameters: expected "
-                         f"{[len(options['params']) for options in own]}, as this optimiser's")
-    number_of = {p: number for a, b in zip(own, theirs) for p, number in zip(a["params"], b["params"])}
-    inner = optimizer.inner.state_dict()
-    positions = dict(zip(inner_order(optimizer), range(len(optimizer.pieces))))
-    inner["state"] = {}
-    for parameter, piece in optimizer.pieces.items():
-        of_one = saved["state"].get(number_of[parameter], {})
-        cut = {key: cut_as(key, value, parameter, piece) for key, value in of_one.items() if key != MASTER}
-        if cut:
-            inner["state"][positions[parameter]] = cut
-        if optimizer.bucket_of[parameter].master is not None:
-            master = of_one.get(MASTER, parameter)
-            piece.owned.copy_(master.detach().reshape(-1)[piece.first:piece.last])
-    optimizer.inner.load_state_dict(inner)
-    for options, saved_options in zip(own, theirs):
-        options.update({key: value for key, value in saved_options.items() if key not in ("params", "param_names")})
-
-
-def inner_order(optimizer: "ZeroOptimizer") -> list[nn.Parameter]:
-    return [p for options in optimizer.param_groups for p in options["params"] if p in optimizer.pieces]
-
-
-def cut_as(key: str, value: Any, parameter: Tensor, piece: Any) -> Any:
+def take_piece(key: str, value: Any, parameter: Tensor, piece: Piece) -> Any:
+    """What of one value of a parameter's state this rank keeps."""
     if isinstance(value, Tensor) and value.shape == parameter.shape and key != "step":
-        return value.reshape(-1)[piece.first:piece.last]
+        return slice_of(value, piece)
     return value.clone() if isinstance(value, Tensor) else value
+
+
+def slice_of(whole: Tensor, piece: Piece) -> Tensor:
+    """The numbers of a tensor in the parameter's shape that lie in `piece`."""
+    return whole.detach().reshape(-1)[piece.first:piece.last]

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from course_lib.collectives.messages import Member
-from course_lib.zero.exchange import is_missing, mark_missing, take_gradient
+from course_lib.costs.sharding import shard_size
+from course_lib.groups.gradients import GradientBucket, is_missing
+from course_lib.groups.membership import Member
+from course_lib.groups.packing import cut_tensors, unpack
 from course_lib.zero.host import host_tensor
-from course_lib.zero.memory import shard_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,117 +34,94 @@ class Piece:
 
 
 class FlatBucket:
-    """`parameters` of one dtype and device. `master`: 32-bit numbers to step on, kept where `offload` says.
+    """`parameters` of one dtype and device, views of `flat` (n S,), of which `block` (S,) is this rank's.
 
-    `gradient` (n S,) is there while gradients are, `block_gradient` (S,) once they are averaged.
+    `master` (S,): 32-bit numbers to step on where the parameters have fewer, or where `offload` steps on the host.
+    `gradients` (n S,) fill while backward runs; `block_gradient` (S,) is the average of this rank's block of them.
     """
 
     def __init__(self, index: int, parameters: list[nn.Parameter], me: Member, offload: bool) -> None:
         self.index, self.parameters, self.me, self.offload = index, parameters, me, offload
-        sizes = [parameter.numel() for parameter in parameters]
-        self.S = shard_size(sum(sizes), me.n)
+        self.S = shard_size(sum(parameter.numel() for parameter in parameters), me.n)
         like = parameters[0]
         self.dtype, self.device = like.dtype, like.device
         self.step_dtype = torch.promote_types(like.dtype, torch.float32)
-        self.starts = dict(zip(parameters, torch.tensor([0, *sizes]).cumsum(0).tolist()))
         self.flat = like.new_zeros(me.n * self.S).detach()  # (n S,)
-        for parameter, view in self.views(self.flat).items():
+        for parameter, view in self.views_of(self.flat).items():
             view.copy_(parameter.detach())
             parameter.data = view
-        self.block = self.flat.chunk(me.n)[me.r] if self.S else self.flat  # (S,)
-        self.master = self.new_master()
-        self.versions = {parameter: parameter._version for parameter in parameters}
-        self.pieces = self.cut()
-        self.forget_gradients()
+        self.block = self.block_of(self.flat)  # (S,)
+        self.master: Tensor | None = None
+        if offload or self.dtype != self.step_dtype:
+            self.master = self.new_block().copy_(self.block)
+        self.pieces = self.make_pieces()
+        self.gradients = GradientBucket(parameters, me.n * self.S)
+        self.block_gradient: Tensor | None = None
+        self.remember_versions()
 
-    def views(self, flat: Tensor) -> dict[nn.Parameter, Tensor]:
+    def views_of(self, flat: Tensor) -> dict[nn.Parameter, Tensor]:
         """The part of `flat` (n S,) that belongs to each parameter, in its shape."""
-        return {p: flat[start:start + p.numel()].view(p.shape) for p, start in self.starts.items()}
+        return dict(zip(self.parameters, unpack(flat, [parameter.shape for parameter in self.parameters])))
+
+    def block_of(self, flat: Tensor) -> Tensor:
+        """This rank's block (S,) of `flat` (n S,)."""
+        return flat.chunk(self.me.n)[self.me.r]
 
     def new_block(self) -> Tensor:
         """(S,) where, and in the dtype in which, the optimiser steps."""
         if self.offload:
             return host_tensor(self.S, self.step_dtype, self.device)
-        return torch.zeros_like(self.block, dtype=self.step_dtype)
+        return torch.zeros(self.S, dtype=self.step_dtype, device=self.device)
 
-    def new_master(self) -> Tensor | None:
-        return self.new_block() if self.offload or self.dtype != self.step_dtype else None
-
-    def cut(self) -> list[Piece]:
+    def make_pieces(self) -> list[Piece]:
         steps_on, begin = self.block if self.master is None else self.master, self.me.r * self.S
-        pieces = []
-        for parameter, start in self.starts.items():
+        pieces, start = [], 0
+        for parameter in self.parameters:
             first, last = max(begin - start, 0), min(begin + self.S - start, parameter.numel())
             if first < last:
                 a, b = start + first - begin, start + last - begin
                 pieces.append(Piece(parameter, first, last, a, b, nn.Parameter(steps_on[a:b])))
+            start += parameter.numel()
         return pieces
 
     # Gradients
 
-    def forget_gradients(self) -> None:
-        self.gradient: Tensor | None = None  # (n S,) in the parameters' dtype
-        self.block_gradient: Tensor | None = None  # (S,) as the optimiser reads it
-        self.parts: dict[nn.Parameter, Tensor] = {}
-        self.missing = set(self.parameters)
-        for piece in getattr(self, "pieces", ()):
-            piece.owned.grad = None
-
-    def open(self) -> None:
-        self.gradient = self.flat.new_empty(self.flat.shape)
-        self.gradient[sum(p.numel() for p in self.parameters):] = 0
-        self.parts, self.missing = self.views(self.gradient), set(self.parameters)
-
-    def take(self, parameter: nn.Parameter) -> Tensor:
-        """Move the gradient of `parameter` in, and return its part."""
-        if self.gradient is None:
-            self.open()
-        take_gradient(parameter.grad, self.parts[parameter])
-        self.missing.discard(parameter)
-        return self.parts[parameter]
-
-    def mark_missing(self) -> None:
-        if self.gradient is None:
-            self.open()
-        for parameter in self.missing:
-            mark_missing(self.parts[parameter])
-
-    def hand_out(self) -> None:
-        """Give each piece its gradient, and none to those that no rank had one for."""
+    def add_gradient(self, average: Tensor) -> None:
+        """Add to this block's gradient. Each piece gets its part, and none if no rank ever had one for it."""
+        if self.block_gradient is None:
+            self.block_gradient = average
+        else:
+            self.block_gradient += average
         for piece in self.pieces:
             part = self.block_gradient[piece.start:piece.stop]
             piece.owned.grad = None if is_missing(part) else part
 
-    # Master copies
+    def forget_gradients(self) -> None:
+        self.gradients.close()
+        self.block_gradient = None
+        for piece in self.pieces:
+            piece.owned.grad = None
 
-    def refresh_master(self) -> None:
+    # Parameters
+
+    def update_master(self) -> None:
         """A parameter that somebody changed by hand, load_state_dict say: the master copy follows."""
-        changed = {p for p in self.parameters if p._version != self.versions[p]}
-        if self.master is not None:
-            for piece in self.pieces:
-                if piece.parameter in changed:
-                    piece.owned.detach().copy_(self.block[piece.start:piece.stop])
+        if self.master is None:
+            return
+        for piece in self.pieces:
+            if piece.parameter._version != self.versions[piece.parameter]:
+                piece.owned.detach().copy_(self.block[piece.start:piece.stop])
 
-    def publish(self) -> None:
+    def round_master(self) -> None:
         """What the optimiser stepped on, rounded, is this rank's block of the parameters."""
         if self.master is not None:
             self.block.copy_(self.master)
 
-    def published(self) -> None:
-        """All blocks are there: autograd shall know that the parameters changed."""
-        torch.autograd.graph.increment_version(self.parameters)
+    def remember_versions(self) -> None:
         self.versions = {parameter: parameter._version for parameter in self.parameters}
 
 
 def make_buckets(parameters: Sequence[nn.Parameter], cap_bytes: float, me: Member, offload: bool) -> list[FlatBucket]:
     """In reverse, as backward finds them; of one dtype and device, at most `cap_bytes` unless one alone has more."""
-    filled: list[list[nn.Parameter]] = []
-    filling: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
-    for parameter in reversed(parameters):
-        kind = (parameter.dtype, parameter.device)
-        held = sum(p.numel() * p.element_size() for p in filling.get(kind, []))
-        if kind not in filling or held + parameter.numel() * parameter.element_size() > cap_bytes:
-            filling[kind] = []
-            filled.append(filling[kind])
-        filling[kind].append(parameter)
-    return [FlatBucket(index, content, me, offload) for index, content in enumerate(filled)]
+    messages = cut_tensors(parameters[::-1], cap_bytes)
+    return [FlatBucket(index, content, me, offload) for index, content in enumerate(messages)]

@@ -10,7 +10,7 @@ next are on their way, and the gradients of the last.
 Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", and torch's fully_shard.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,12 +19,16 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.utils._pytree import tree_map
 
-from course_lib.collectives.messages import member
+from course_lib.groups.agreement import require_same
+from course_lib.groups.membership import member
+from course_lib.groups.packing import broadcast
+from course_lib.groups.tensors import describe
+from course_lib.runtime.tensors import tensors_in
 from course_lib.zero import checks, full_state
 from course_lib.zero.norms import clip, total_norm
-from course_lib.zero.partition import cut_into_units, tensors_in
+from course_lib.zero.partition import cut_into_units
 from course_lib.zero.replicated import Replicated
-from course_lib.zero.units import Unit
+from course_lib.zero.units import ShardedParameter, Unit
 
 ShouldShard = Callable[[str, nn.Module], bool]
 
@@ -57,9 +61,10 @@ class FullyShardedDataParallel(nn.Module):
         checks.require_shardable(module, should_shard, compute_dtype, prefetch, FullyShardedDataParallel)
         self.module, self.member = module, member(group)
         self.compute_dtype, self.reshard_after_forward, self.prefetch = compute_dtype, reshard_after_forward, prefetch
-        checks.require_same_everywhere([(tensor, name) for name, tensor in (*module.named_parameters(),
-                                                                            *module.named_buffers())], self.member)
-        checks.broadcast([*module.parameters(), *module.buffers()], self.member)
+        lines = [f"{name} {describe(tensor, tensor.device.type)}, requires_grad={tensor.requires_grad}"
+                 for name, tensor in (*module.named_parameters(), *module.named_buffers())]
+        require_same(lines, self.member, "modules", "the same parameters and buffers")
+        broadcast([*module.parameters(), *module.buffers()], self.member)
         self.units, rest = cut_into_units(module, should_shard, self.member, compute_dtype, offload)
         self.replicated = Replicated(rest, self.member)
         self.forward_order: list[Unit] = list(self.units)  # a guess until a forward pass has shown it
@@ -94,7 +99,7 @@ class FullyShardedDataParallel(nn.Module):
                 unit.free()
         self.entered, self.left = [], []
         if self.module.training:
-            checks.broadcast(list(self.module.buffers()), self.member)
+            broadcast(self.module.buffers(), self.member)
 
     def _end_of_forward(self, outputs: Any) -> None:
         self.forward_order = list(self.entered) or self.forward_order
@@ -208,7 +213,7 @@ class FullyShardedDataParallel(nn.Module):
 
         Collective: one number. torch.nn.utils.clip_grad_norm_ would take the norm of this rank's shards for the whole.
         """
-        shards = [p.sharded.grad for p in self._sharded_parameters() if p.sharded.grad is not None]
+        shards = [shard.grad for shard in self._shards() if shard.grad is not None]
         replicated = [p.grad for p in self.replicated.parameters if p.grad is not None]
         norm = total_norm(shards, replicated, norm_type, self.member, self.device)
         clip([*shards, *replicated], max_norm, norm)
@@ -219,24 +224,24 @@ class FullyShardedDataParallel(nn.Module):
         """Where the module computes."""
         return next((shards.device for unit in self.units for shards in unit.shards), torch.device("cpu"))
 
-    def _sharded_parameters(self) -> Iterator[Any]:
-        return (p for unit in self.units for p in unit.parameters)
+    def _shards(self) -> dict[nn.Parameter, ShardedParameter]:
+        return {p.sharded: p for unit in self.units for p in unit.parameters}
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """The whole module's state_dict, as it would be without sharding, on the host, on every rank. Collective."""
-        return full_state.full_state_dict(self)
+        return full_state.gather_module(self.module, self._shards(), self.member)
 
     def load_full_state_dict(self, state_dict: dict[str, Tensor]) -> None:
         """Take this rank's shards of a plain module's state_dict, which every rank has."""
-        full_state.load_full_state_dict(self, state_dict)
+        full_state.load_module(self.module, self._shards(), self.member, state_dict)
 
     def full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The state of an `optimizer` of the shards as it would be without sharding. On the host; collective."""
-        return full_state.full_optimizer_state_dict(self, optimizer)
+        return full_state.gather_optimizer(optimizer, self._shards(), self.member)
 
     def load_full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
         """Give `optimizer`, of the shards, its part of a plain optimiser's state_dict, which every rank has."""
-        full_state.load_full_optimizer_state_dict(self, optimizer, state_dict)
+        full_state.load_optimizer(optimizer, self._shards(), self.member, state_dict)
 
 
 class WhenGradientsLeave(torch.autograd.Function):

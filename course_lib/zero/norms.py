@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.collectives.messages import Member
+from course_lib.groups.membership import Member
 
 
 def total_norm(shards: Sequence[Tensor], replicated: Sequence[Tensor], norm_type: float, me: Member,

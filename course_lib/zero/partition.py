@@ -1,14 +1,11 @@
 """Which parameters are gathered together: a module is cut into units."""
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch import nn
 
-from course_lib.collectives.messages import Member
+from course_lib.groups.membership import Member
 from course_lib.zero import checks
 from course_lib.zero.units import Home, Shards, Unit
 
@@ -57,14 +54,3 @@ def innermost_around(names: list[str], chosen: set[str]) -> str | None:
     around = [unit for unit in chosen
               if all(not unit or name == unit or name.startswith(unit + ".") for name in names)]
     return max(around, key=len, default=None)
-
-
-def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors in (nested lists, tuples, dicts and dataclasses of) `value`."""
-    found = []
-    for leaf in tree_leaves(value):
-        if isinstance(leaf, Tensor):
-            found.append(leaf)
-        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-            found += tensors_in([getattr(leaf, field.name) for field in dataclasses.fields(leaf)])
-    return found

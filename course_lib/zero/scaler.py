@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.collectives.messages import member
+from course_lib.groups.membership import member
 from course_lib.zero.optimizer import ZeroOptimizer
 
 

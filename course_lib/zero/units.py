@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from course_lib.collectives.messages import Member
-from course_lib.zero.exchange import is_missing, mark_missing, start_all_gather, start_reduce_scatter, take_gradient
+from course_lib.costs.sharding import shard_size
+from course_lib.groups.exchange import start_all_gather, start_reduce_scatter
+from course_lib.groups.gradients import is_missing, mark_missing, write_gradient
+from course_lib.groups.membership import Member
 from course_lib.zero.host import host_tensor
-from course_lib.zero.memory import shard_size
 
 Home = tuple[nn.Module, str]  # where a parameter is registered; a tied one has several
 
@@ -109,9 +110,9 @@ class Shards:
         flat = torch.empty(self.me.n * self.S_trained, dtype=self.compute_dtype, device=self.device)
         by_rank = flat.view(self.me.n, self.S_trained)
         for p in self.trained:
-            pack(p.whole.grad, by_rank[:, p.offset:p.offset + p.S])
+            lay_out(p.whole.grad, by_rank[:, p.offset:p.offset + p.S])
             p.whole.grad = None
-        self.leaving = flat, start_reduce_scatter(flat, self.me, self.tag + 1)
+        self.leaving = flat, start_reduce_scatter(flat, self.me, self.tag + 1, blocks_ahead=1)
 
     def finish_reduce(self) -> None:
         """Add the average to the shards' gradients, in the dtype of the shards."""
@@ -129,7 +130,7 @@ class Shards:
                 p.sharded.grad = part
 
 
-def pack(gradient: Tensor | None, rows: Tensor) -> None:
+def lay_out(gradient: Tensor | None, rows: Tensor) -> None:
     """Lay a gradient out in `rows` (n, S_i), row j for rank j, with zeros where it ends."""
     n, S = rows.shape
     if gradient is None:
@@ -137,10 +138,10 @@ def pack(gradient: Tensor | None, rows: Tensor) -> None:
     numbers = gradient.reshape(-1)
     full = len(numbers) // S
     if full:
-        take_gradient(numbers[:full * S].view(full, S), rows[:full])
+        write_gradient(numbers[:full * S].view(full, S), rows[:full])
     if full < n:
         rows[full:] = 0
-        take_gradient(numbers[full * S:], rows[full, :len(numbers) - full * S])
+        write_gradient(numbers[full * S:], rows[full, :len(numbers) - full * S])
 
 
 class Unit:

@@ -69,7 +69,7 @@ def average_by_broadcast(model):
             dist.broadcast(parameter.grad, 0)
 
 
-@wrong("3.1", "8 calls where 5 will do")
+@wrong("3.1", "it took 8 calls, where 5 will do")
 def average_of_weights_too(model):
     for parameter in model.parameters():
         if parameter.grad is not None:
@@ -212,7 +212,7 @@ def bucketed_in_an_order_of_its_own_on_each_rank(model, cap_bytes):
     travel(model, buckets[r:] + buckets[:r], in_order, dist.get_world_size())
 
 
-@wrong("3.4", "communicated 2 times for 2 micro-batches")
+@wrong("3.4", "communicated the gradients 2 times, where 1 will do")
 def accumulated_communicates_every_time(model, micro_batches):
     for x, y in micro_batches:
         (nn.functional.mse_loss(model(x), y) / len(micro_batches)).backward()

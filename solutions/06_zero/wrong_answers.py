@@ -62,7 +62,7 @@ def handed_round(weights, piece):
     dist.all_gather(list(weights.chunk(dist.get_world_size())), piece.data)
 
 
-@wrong("6.2", "it was made from all weights")
+@wrong("6.2", "made from all weights, so it keeps two moments")
 def adamw_made_before_sharding(weights, mean_gradient, num_steps, settings):
     whole = nn.Parameter(weights.clone())
     optimizer = torch.optim.AdamW([whole], **settings)
@@ -98,7 +98,7 @@ def adamw_made_in_every_step(weights, mean_gradient, num_steps, settings):
     return optimizer
 
 
-@wrong("6.2", "it was made from all weights")
+@wrong("6.2", "made from all weights, so it keeps two moments")
 def adamw_steps_everything_and_sends_a_piece(weights, mean_gradient, num_steps, settings):
     whole = nn.Parameter(weights)
     optimizer = torch.optim.AdamW([whole], **settings)
@@ -422,6 +422,6 @@ def clip_a_copy(pieces, max_norm):
     return norm
 
 
-@wrong("6.6", "it took 3 calls where one will do")
+@wrong("6.6", "it took 3 calls, where 1 will do")
 def clip_with_a_call_for_each_piece(pieces, max_norm):
     return clip(pieces, max_norm, sum(all_reduced(piece.square().sum()) for piece in pieces).sqrt().item())

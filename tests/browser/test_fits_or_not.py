@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.browser.test_widgets import Widget
+from tests.browser.widget import Widget
 
 pytestmark = pytest.mark.browser
 

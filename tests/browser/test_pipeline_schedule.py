@@ -3,8 +3,7 @@
 import pytest
 
 from tests.browser.lab import THEMES
-from tests.browser.test_widgets import Widget, contrasts
-from tests.browser.test_widgets_data_parallel import outside
+from tests.browser.widget import Widget
 
 pytestmark = pytest.mark.browser
 
@@ -58,7 +57,7 @@ def test_schedule_ranks_micro_batches_and_a_slow_rank_are_set_by_keyboard_and_th
     widget.wait_for("ZB-V | p=8 | m=7 | slow=rank 1")
     widget.press("micro-batches", "End")
     widget.wait_for("ZB-V | p=8 | m=32 | slow=rank 1")
-    assert outside(widget) == []
+    assert widget.crowded() == []
     widget.press("slow rank", "End")
     widget.wait_for("ZB-V | p=8 | m=32 | slow=rank 7")
     widget.press("ranks", "Home")  # there is no rank 7 any more
@@ -109,7 +108,7 @@ def test_the_cursor_moves_between_actions_and_what_is_placed_there_pushes_the_re
     widget.control("place backward for the input").click()
     widget.wait_for("by hand | p=2 | m=2 | slow=none | F0 B0 I0 B1 / F0 B0 F1 B1 | cursor 0:3")
     assert "B0 and I0: a backward is either whole (B) or split (I and W)" in widget.headline()
-    widget.root.locator("[data-place='1:2']").first.click()
+    widget.root.locator("[data-key='rank 1 B0']").click()
     widget.root.locator("svg[data-key$='cursor 1:2']").wait_for()
     widget.control("schedule").focus()
     widget.page.keyboard.type("GP")
@@ -131,45 +130,31 @@ def test_a_schedule_set_in_python_is_shown_and_can_be_changed_chunk_by_chunk(ope
     assert widget.notebook.console_errors == []
 
 
-def test_every_control_is_reached_by_tab_has_a_name_and_keeps_its_keys_from_jupyterlab(open_widget):
+def test_by_hand_tab_reaches_the_buttons_that_place_and_then_the_lanes(open_widget):
     widget = open_widget()
     widget.wait_for(FIRST)
-    assert tabbed(widget, "schedule", 4) == ["schedule", "ranks", "micro-batches", "slow rank"]
     by_hand(widget)
     widget.root.locator("svg[data-key$='cursor 0:0']").wait_for()
-    names = tabbed(widget, "schedule", 7)
+    names = widget.tab_order("schedule", 7)
     assert names[:6] == ["schedule", "place forward", "place backward", "place backward for the input",
                          "place backward for the weights", "take away"]
     assert names[6].startswith("rank 0, at the start; arrow keys move")
-    assert widget.root.get_by_role("img").get_attribute("aria-label").startswith(widget.headline())
-    assert widget.root.locator(".headline").get_attribute("aria-live") == "polite"
-
-
-def tabbed(widget, first, number):
-    """The names of what Tab reaches, the first included."""
-    widget.control(first).focus()
-    reached = []
-    for _ in range(number):
-        reached.append(widget.page.evaluate("document.activeElement.getAttribute('aria-label')"))
-        assert widget.page.evaluate("'lmSuppressShortcuts' in document.activeElement.dataset")
-        widget.page.keyboard.press("Tab")
-    return reached
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_words_can_be_told_from_the_background_in_both_themes_and_stay_inside_the_picture(open_widget, theme):
+def test_words_can_be_told_from_what_lies_below_them_with_two_chunks_and_by_hand(open_widget, theme):
     widget = open_widget()
     widget.notebook.change_theme(theme)
-    looks = {"chosen": "pass", "v": "drawn.order = 'ZB-V'",
+    looks = {"v": "drawn.order = 'ZB-V'",
              "hand": "drawn.order, drawn.p, drawn.m, drawn.placed = 'by hand', 3, 4, "
                      "[['F0', 'F1', 'B0'], ['F0', 'W0', 'F1'], ['F0', 'B0']]"}
     for name, command in looks.items():
         widget.notebook.ask(command)
         if name == "hand":
             widget.root.locator("svg[data-key$='| F0 F1 B0 / F0 W0 F1 / F0 B0 | cursor 0:0']").wait_for()
-        elif name == "v":
+        else:
             widget.wait_for(FIRST.replace("1F1B", "ZB-V"))
         widget.photograph(f"pipeline_{name}_{theme}")
-        assert min(contrasts(widget)) >= 4.5
-        assert outside(widget) == []
+        assert min(widget.contrasts()) >= 4.5
+        assert widget.crowded() == []
     assert widget.notebook.console_errors == []

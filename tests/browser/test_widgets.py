@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.browser.conftest import SCREENSHOTS
-from tests.browser.lab import THEMES
+from tests.browser.widget import Widget
 
 pytestmark = pytest.mark.browser
 
@@ -11,42 +10,12 @@ CELLS = {"ring": "ring = RingAllReduce(num_ranks=4, step=0)\nring",
          "explorer": 'explorer = CollectiveExplorer("all_reduce", "naive", num_ranks=4, step=0)\nexplorer'}
 
 
-class Widget:
-    """One widget on the page; `key` is what its picture shows."""
-
-    def __init__(self, notebook, number):
-        self.notebook, self.page = notebook, notebook.page
-        self.root = notebook.cell(1 + number).locator(".explorable")
-        self.root.wait_for()
-
-    def control(self, name):
-        return self.root.get_by_label(name, exact=True)
-
-    def press(self, name, key):
-        self.control(name).focus()
-        self.page.keyboard.press(key)
-
-    def wait_for(self, key):
-        self.root.locator(f'svg[data-key="{key}"]').wait_for(timeout=20_000)
-
-    def texts(self):
-        return self.root.locator("svg text").all_text_contents()
-
-    def headline(self):
-        return self.root.locator(".headline").text_content()
-
-    def photograph(self, name):
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        self.root.screenshot(path=SCREENSHOTS / f"widget_{name}.png")
-
-
 @pytest.fixture
 def open_widgets(run_cells):
     """Both widgets, new, in a notebook that has been run: {"ring": Widget, "explorer": Widget}."""
 
-    def opened(reduced_motion=False):
-        imports = "from course_lib.widgets import CollectiveExplorer, RingAllReduce"
-        notebook = run_cells(imports, *CELLS.values(), reduced_motion=reduced_motion)
+    def opened():
+        notebook = run_cells("from course_lib.widgets import CollectiveExplorer, RingAllReduce", *CELLS.values())
         return {name: Widget(notebook, number) for number, name in enumerate(CELLS)}
 
     return opened
@@ -101,22 +70,6 @@ def test_python_and_the_browser_set_the_same_parameters(open_widgets):
     assert ring.notebook.console_errors == []
 
 
-def test_every_control_is_reached_by_tab_has_a_name_and_keeps_its_keys_from_jupyterlab(open_widgets):
-    widgets = open_widgets()
-    for name, order in (("ring", ["Play", "Back to step 0", "step", "ranks"]),
-                        ("explorer", ["collective", "ranks", "Play", "step"])):
-        widget = widgets[name]
-        widget.control(order[0]).focus()
-        reached = []
-        for _ in order:
-            reached.append(widget.page.evaluate("document.activeElement.getAttribute('aria-label')"))
-            assert widget.page.evaluate("'lmSuppressShortcuts' in document.activeElement.dataset")
-            widget.page.keyboard.press("Tab")
-        assert reached == order
-        assert widget.root.get_by_role("img").get_attribute("aria-label").startswith(widget.headline())
-        assert widget.root.locator(".headline").get_attribute("aria-live") == "polite"
-
-
 def test_play_moves_to_the_last_step_and_stops_there_and_pause_leaves_a_whole_step(open_widgets):
     widgets = open_widgets()
     for name, first in (("ring", ""), ("explorer", "all_reduce naive ")):
@@ -129,24 +82,6 @@ def test_play_moves_to_the_last_step_and_stops_there_and_pause_leaves_a_whole_st
         widget.wait_for(f"{first}n=4 step=6")
         widget.control("Play").wait_for()
         assert widget.notebook.console_errors == []
-
-
-def test_readers_who_want_no_motion_see_the_steps_without_any(open_widgets):
-    widgets = open_widgets(reduced_motion=True)
-    page = widgets["ring"].page
-    page.evaluate("""() => {
-        window.keys = [];
-        const note = (changes) => window.keys.push(...changes.flatMap((change) => [...change.addedNodes])
-            .map((node) => node.dataset?.key).filter(Boolean));
-        for (const picture of document.querySelectorAll(".explorable .picture"))
-            new MutationObserver(note).observe(picture, { childList: true });
-    }""")
-    for widget in widgets.values():
-        widget.press("Play", "Space")
-    for widget in widgets.values():
-        widget.root.locator("svg[data-key$='step=3']").wait_for()
-    keys = page.evaluate("window.keys")
-    assert len(keys) >= 6 and not [key for key in keys if "moving" in key]
 
 
 def boxes_of(ring):
@@ -185,42 +120,3 @@ def require_clear(seen, num_ranks):
     for chunk in seen["chunks"]:
         assert not any(overlap(chunk, other) for other in seen["ranks"] + seen["names"]), (num_ranks, seen)
     assert not any(overlap(name, rank) for name in seen["names"] for rank in seen["ranks"]), (num_ranks, seen)
-
-
-def test_words_can_be_told_from_the_background_in_both_themes(open_widgets):
-    widgets = open_widgets()
-    notebook = widgets["ring"].notebook
-    for widget in widgets.values():
-        widget.press("step", "End")
-        widget.root.locator("svg[data-key$='step=6']").wait_for()
-        widget.press("step", "ArrowLeft")
-        widget.root.locator("svg[data-key$='step=5']").wait_for()
-    for theme in THEMES:
-        notebook.change_theme(theme)
-        for name, widget in widgets.items():
-            widget.photograph(f"{name}_{theme}")
-            assert min(contrasts(widget)) >= 4.5
-    assert notebook.console_errors == []
-
-
-def contrasts(widget):
-    """Contrast of every word outside the cells with the widget's background (WCAG 2, relative luminance)."""
-    background, *inks = widget.root.evaluate("""(root) => {
-        const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-        const rgb = (colour) => {
-            canvas.fillStyle = colour;
-            canvas.fillRect(0, 0, 1, 1);
-            return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
-        };
-        const words = [...root.querySelectorAll("svg text:not(.number)")].map((node) => getComputedStyle(node).fill);
-        const rest = [...root.querySelectorAll(".headline, .detail, label, output")]
-            .map((node) => getComputedStyle(node).color);
-        return [getComputedStyle(root).backgroundColor, ...new Set([...words, ...rest])].map(rgb);
-    }""")
-    pairs = [sorted((luminance(ink), luminance(background))) for ink in inks]
-    return [(lighter + 0.05) / (darker + 0.05) for darker, lighter in pairs]
-
-
-def luminance(rgb):
-    linear = [(c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4) for c in (part / 255 for part in rgb)]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

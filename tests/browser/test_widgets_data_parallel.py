@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.browser.lab import THEMES
-from tests.browser.test_widgets import Widget, contrasts
+from tests.browser.widget import Widget
 
 pytestmark = pytest.mark.browser
 
@@ -42,7 +41,7 @@ def test_bucket_size_machine_ranks_and_model_are_set_by_keyboard_and_the_headlin
     overlap.page.keyboard.type("laptop")
     overlap.wait_for("GPT-2, 124M | laptop, gloo | n=8 | cap=10000")  # as many ranks as fit
     assert overlap.control("ranks").get_attribute("aria-valuetext") == "8"
-    assert outside(overlap) == []
+    assert overlap.crowded() == []
     overlap.control("model").focus()
     overlap.page.keyboard.type("GPT of")
     overlap.wait_for("GPT of this course, 11M | laptop, gloo | n=8 | cap=10000")
@@ -83,46 +82,3 @@ def test_parameters_set_in_python_reach_the_controls(open_widgets):
     widgets["stragglers"].wait_for("local | always rank 1 | x3 | slack=3")
     assert widgets["stragglers"].control("slack").get_attribute("aria-valuetext") == "H = 4"
     assert widgets["overlap"].notebook.console_errors == []
-
-
-@pytest.mark.parametrize("name, order", [
-    ("overlap", ["bucket size", "machine", "ranks", "model"]),
-    ("stragglers", ["scheme", "slow is", "slowdown", "slack"]),
-])
-def test_every_control_is_reached_by_tab_has_a_name_and_keeps_its_keys_from_jupyterlab(open_widgets, name, order):
-    widgets = open_widgets("stragglers.scheme = 'asynchronous'")  # a synchronous one has no slack to set
-    widgets["stragglers"].wait_for("asynchronous | always rank 1 | x3 | slack=4")
-    widget = widgets[name]
-    widget.control(order[0]).focus()
-    reached = []
-    for _ in order:
-        reached.append(widget.page.evaluate("document.activeElement.getAttribute('aria-label')"))
-        assert widget.page.evaluate("'lmSuppressShortcuts' in document.activeElement.dataset")
-        widget.page.keyboard.press("Tab")
-    assert reached == order
-    picture = widget.root.get_by_role("img")
-    assert picture.get_attribute("aria-label").startswith(widget.headline())
-    assert widget.root.locator(".headline").get_attribute("aria-live") == "polite"
-
-
-@pytest.mark.parametrize("theme", THEMES)
-def test_words_can_be_told_from_the_background_in_both_themes_and_stay_inside_the_picture(open_widgets, theme):
-    widgets = open_widgets()
-    notebook = widgets["overlap"].notebook
-    notebook.change_theme(theme)
-    for name, widget in widgets.items():
-        widget.photograph(f"{name}_{theme}")
-        assert min(contrasts(widget)) >= 4.5
-        assert outside(widget) == []
-    assert notebook.console_errors == []
-
-
-def outside(widget):
-    """The words of the picture that reach beyond its edges."""
-    return widget.root.locator("svg").evaluate("""(picture) => {
-        const frame = picture.getBoundingClientRect();
-        return [...picture.querySelectorAll("text")].filter((node) => {
-            const box = node.getBoundingClientRect();
-            return box.left < frame.left - 1 || box.right > frame.right + 1 || box.bottom > frame.bottom + 1;
-        }).map((node) => node.textContent);
-    }""")

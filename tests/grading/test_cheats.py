@@ -5,7 +5,6 @@ import os
 import pickle
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -14,7 +13,6 @@ import torch
 
 from course_lib.grading import frames, replies, trusted
 from course_lib.grading.isolated import IsolatedWorker
-from course_lib.grading.report import Report
 from course_lib.runtime import context
 from tests.grading.class_exercise import (
     CALLS_HONEST,
@@ -25,7 +23,6 @@ from tests.grading.class_exercise import (
     MODES,
     NAMESPACES,
     WRONG,
-    ClassOfStudents,
     PassOnSmall,
     notebook,
     points,
@@ -33,15 +30,6 @@ from tests.grading.class_exercise import (
 
 ROOT = Path(__file__).resolve().parents[2]
 in_namespaces = pytest.mark.skipif(not NAMESPACES, reason="this machine allows no namespaces")
-
-Grade = Callable[..., Report]
-
-
-@pytest.fixture(scope="module")
-def grade() -> Iterator[Grade]:
-    students = ClassOfStudents()
-    yield students.grade
-    students.close()
 
 
 def survivors(worker: IsolatedWorker) -> list[psutil.Process]:

@@ -5,7 +5,6 @@ What dishonest ones try is in test_cheats.py.
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
 
 import pytest
 from nbformat.v4 import new_code_cell, new_output
@@ -13,7 +12,7 @@ from nbgrader import utils
 
 from course_lib.grading import registry, sandbox, trusted
 from course_lib.grading.isolated import IsolatedWorker
-from course_lib.grading.report import Report, Verdict
+from course_lib.grading.report import Verdict
 from tests.grading.class_exercise import (
     EXERCISE,
     HONEST,
@@ -21,21 +20,10 @@ from tests.grading.class_exercise import (
     LIMITS,
     MODES,
     WRONG,
-    ClassOfStudents,
     PassOn,
     notebook,
     points,
 )
-
-Grade = Callable[..., Report]
-
-
-@pytest.fixture(scope="module")
-def grade() -> Iterator[Grade]:
-    students = ClassOfStudents()
-    yield students.grade
-    students.close()
-
 
 # ---- honest answers keep their marks
 
@@ -241,11 +229,11 @@ def test_the_systems_count_of_a_ring_is_within_one_percent_of_the_formula(mode):
     n, M = trial.world_size, 4 * trial.inputs[0][0].numel()
     with IsolatedWorker(sandbox.choose(mode), LIMITS) as worker:
         worker.prepare(exercise, [{"source": ONE_MORE, "name": "ring", "own": True}])
-        over_budget = exercise.judge(trial, *worker.trial(trial))
+        over_budget = exercise.judge(trial, *worker.trial(trial)).cause
         worker.prepare(exercise, [{"source": RING, "name": "ring", "own": True}])
         answers, traffic = worker.trial(trial)
     assert "over budget" in over_budget
-    assert exercise.judge(trial, answers, traffic) is None
+    assert exercise.judge(trial, answers, traffic).cause is None
     assert not traffic.exact
     for rank in range(n):
         assert traffic.sent[rank][(rank + 1) % n] == pytest.approx((n - 1) / n * M, rel=0.01)

@@ -57,6 +57,33 @@ def test_shared_frozen_unused_and_twice_used_parameters_get_what_one_process_giv
         assert max(of_rank.values()) < 1e-12, of_rank
 
 
+def test_a_parameter_on_two_stages_that_neither_uses_keeps_no_gradient():
+    class Holds(nn.Module):
+        """A linear layer, beside a parameter that two stages hold and use where they are told to."""
+
+        def __init__(self, used):
+            super().__init__()
+            self.layer, self.common, self.used = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.ones(WIDTH)), used
+            self.shared = {"common": "common"}
+
+        def forward(self, x):
+            return self.layer(x) * self.common if self.used else self.layer(x)
+
+    def body(used):
+        stage = Holds(dist.get_rank() in used)
+        pipeline = PipelineParallel([stage], gpipe(2, 2), None, nn.functional.mse_loss)
+        for step in range(2):
+            pipeline.step(torch.ones(2, WIDTH), torch.zeros(2, WIDTH))
+            if step == 0 and stage.common.grad is not None:
+                stage.common.grad = torch.ones(WIDTH)  # what earlier steps left
+        return stage.common.grad
+
+    assert launch(body, (), world_size=2) == [None, None]
+    for used in ((0,), (1,), (0, 1)):
+        first, second = launch(body, used, world_size=2)
+        assert torch.equal(first, second) and not torch.equal(first, torch.ones(WIDTH))
+
+
 def test_whatever_is_legal_runs_stages_anywhere_and_messages_needed_in_another_order_than_sent():
     def body():
         return [off_from_alone("gpt", any_schedule(3, 3, 5, seed)) for seed in range(8)]
@@ -296,7 +323,7 @@ def test_what_cannot_work_is_said_on_every_rank_and_nobody_hangs():
         "no_schedule": "expected a Schedule, such as one_f_one_b(p, m)",
         "three_ranks": "'1F1B' is for 3 ranks: expected 2",
         "two_modules_on_rank_1": "2 stage modules given: expected 1 on rank 1, for stage 1",
-        "other_m": "rank 0 has '1F1B' with 2 micro-batches; rank 1 has '1F1B' with 4",
+        "other_m": "place 0 has '1F1B' with 2 micro-batches, place 1 has '1F1B' with 4",
         "no_loss": "expected a function of (outputs, targets)",
         "bad_delay": "expected seconds by kind of action",
         "negative_delay": "delay['F']=[0.1, -1]: expected seconds of 0 or more",
@@ -317,7 +344,7 @@ def test_a_step_that_is_refused_leaves_the_gradients_of_earlier_ones():
         return said, all(map(torch.equal, before, (parameter.grad for parameter in pipeline.parameters())))
 
     for said, unchanged in launch(body, world_size=2):
-        assert "rank 1 of the pipeline: targets has 3 rows" in said and unchanged
+        assert "at place 1 of the group: targets has 3 rows" in said and unchanged
 
 
 def test_outputs_and_losses_of_the_wrong_kind_are_named():

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from course_lib.costs import bubbles
 from course_lib.facts import BUBBLE_RATES
 from course_lib.pipeline_parallel import (
     Action,
     InvalidSchedule,
     Schedule,
     dualpipe_v,
-    formulas,
     gpipe,
     interleaved_1f1b,
     naive,
@@ -36,9 +36,9 @@ def test_naive_gpipe_and_1f1b_are_idle_as_the_formulas_say_whatever_the_costs(p,
     for F, I, W in COSTS:  # noqa: E741
         for generate in (gpipe, one_f_one_b):
             simulated = simulate(generate(p, m), F, I, W)
-            assert simulated.bubble_fraction == formulas.bubble_of_total(p, m)
-            assert simulated.bubble_of_ideal == formulas.bubble_of_ideal(p, m)
-        assert simulate(naive(p, m), F, I, W).bubble_fraction == formulas.naive_bubble(p)
+            assert simulated.bubble_fraction == bubbles.bubble_of_total(p, m)
+            assert simulated.bubble_of_ideal == bubbles.bubble_of_ideal(p, m)
+        assert simulate(naive(p, m), F, I, W).bubble_fraction == bubbles.naive_bubble(p)
 
 
 @pytest.mark.parametrize("v", [2, 3])
@@ -47,14 +47,14 @@ def test_interleaving_divides_the_bubble_by_v(p, rounds, v):
     m = p * rounds
     for F, I, W in COSTS:  # noqa: E741
         simulated = simulate(interleaved_1f1b(p, m, v), F, I, W)
-        assert simulated.bubble_fraction == formulas.bubble_of_total(p, m, v)
-        assert simulated.bubble_of_ideal == formulas.bubble_of_ideal(p, m, v)
+        assert simulated.bubble_fraction == bubbles.bubble_of_total(p, m, v)
+        assert simulated.bubble_of_ideal == bubbles.bubble_of_ideal(p, m, v)
 
 
 @pytest.mark.parametrize("p, m", [(p, m) for p, m in SHAPES if m >= p])
 def test_zb_h1_waits_for_f_plus_i_minus_w_a_rank(p, m):
     for F, I, W in COSTS:  # noqa: E741
-        assert simulate(zb_h1(p, m), F, I, W).bubble_fraction == formulas.zb_h1_bubble(p, m, F, I, W)
+        assert simulate(zb_h1(p, m), F, I, W).bubble_fraction == bubbles.zb_h1_bubble(p, m, F, I, W)
 
 
 @pytest.mark.parametrize("p, m", [(p, m) for p, m in SHAPES if m >= 2 * p - 1])
@@ -63,14 +63,15 @@ def test_zb_h2_and_zb_v_have_no_bubble_between_a_ranks_own_start_and_end_for_equ
     assert simulate(zb_v(p, m)).span == 2 * 3 * m  # a chunk of half the layers costs 1
     for F, I, W in COSTS:  # noqa: E741
         span = simulate(zb_h2(p, m), F, I, W).span
-        assert span == m * (F + I + W) + formulas.zb_h2_idle(p, F, I, W)
+        assert span == m * (F + I + W) + (p - 1) * (F + I - 2 * W)  # Qi et al. 2023, table 1
 
 
 @pytest.mark.parametrize("p, m", [(p, m) for p, m in SHAPES if m >= 2 * p])
 def test_dualpipe_v_waits_as_long_as_the_table_of_deepseek_says(p, m):
     for F, I, W, pair in [(1, 1, 1, 3), (10, 10, 10, 25), (10, 11, 9, 27), (2, 3, 2, 5)]:  # noqa: E741
         simulated = simulate(dualpipe_v(p, m), F, I, W, pair=pair)
-        assert max(simulated.idle) == simulated.idle[-1] == formulas.dualpipe_v_idle(p, pair, I, W)
+        table_2 = (p - 1) * (pair + (I + W) - 3 * W)  # DeepSeek-AI 2024, with 2p stages on p ranks and F <= I
+        assert max(simulated.idle) == simulated.idle[-1] == table_2
 
 
 def test_a_pair_that_runs_one_after_the_other_halves_dualpipes_bubble():
@@ -83,12 +84,12 @@ def test_a_pair_that_runs_one_after_the_other_halves_dualpipes_bubble():
 def test_the_peak_in_flight_is_the_papers(p, m):
     ranks = range(p)
     assert simulate(naive(p, m)).peak_in_flight == (1,) * p
-    assert simulate(gpipe(p, m)).peak_in_flight == tuple(formulas.peak_gpipe(p, m, r) for r in ranks) == (m,) * p
-    assert simulate(one_f_one_b(p, m)).peak_in_flight == tuple(formulas.peak_1f1b(p, m, r) for r in ranks)
+    assert simulate(gpipe(p, m)).peak_in_flight == tuple(bubbles.peak_gpipe(p, m, r) for r in ranks) == (m,) * p
+    assert simulate(one_f_one_b(p, m)).peak_in_flight == tuple(bubbles.peak_1f1b(p, m, r) for r in ranks)
     if m % p == 0:
         for v in (2, 3):
             peak = simulate(interleaved_1f1b(p, m, v)).peak_in_flight
-            assert peak == tuple(formulas.peak_interleaved(p, m, v, r) for r in ranks)
+            assert peak == tuple(bubbles.peak_interleaved(p, m, v, r) for r in ranks)
             if m >= 2 * p:
                 assert Fraction(peak[0], v) == p * (1 + Fraction(p - 1, p * v))  # Korthikanti et al. 2022
     assert max(simulate(zb_h1(p, m)).peak_in_flight) == min(p, m)
@@ -153,7 +154,7 @@ def test_costs_may_depend_on_stage_and_micro_batch():
     first_is_long = simulate(gpipe(2, 2), lambda stage, microbatch: 4 if microbatch == 0 else 1)
     assert [box.duration for box in first_is_long.by_rank[0]][:2] == [4, 1]
     assert simulate(gpipe(2, 1), forward=[2, 3], backward_input=(0, 0), backward_weight=0).makespan == 5
-    assert simulate(gpipe(2, 4), *np.array([1, 1, 1])).bubble_fraction == formulas.bubble_of_total(2, 4)
+    assert simulate(gpipe(2, 4), *np.array([1, 1, 1])).bubble_fraction == bubbles.bubble_of_total(2, 4)
 
 
 @pytest.mark.parametrize("wrong, said", [

@@ -13,7 +13,8 @@ from unittest import mock
 import torch
 
 from course_lib.runtime import context, launcher
-from course_lib.runtime.ranks.rank import ResultPickler, Task, _as_is
+from course_lib.runtime.ranks.messages import Task
+from course_lib.runtime.ranks.rank import ResultPickler, _as_is
 from tests.pretend.modes import Mode
 
 

@@ -5,9 +5,8 @@ import torch
 
 from course_lib.runtime.instruments.pending import Call
 from course_lib.runtime.ranks import diagnosis
+from course_lib.runtime.ranks.messages import Failed, Returned, Whereabouts
 from course_lib.runtime.ranks.places import Frame
-from course_lib.runtime.ranks.rank import Failed, Returned
-from course_lib.runtime.ranks.watcher import Whereabouts
 
 HERE = Frame("train.py", 7, None, "step")
 WORLD = (0, 1, 2)

@@ -1,6 +1,6 @@
 """launch keeps its promises: the right error naming the right rank, nothing left behind, and the next launch works.
 
-The faults themselves are in benchmarks/faults.py. How soon each error comes is measured by benchmarks/soak.py.
+The faults themselves are in tests/faults/kinds.py. How soon each error comes is measured by tests/faults/soak.py.
 """
 
 import os
@@ -15,10 +15,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks.faults import FAULTS, Plan, complaints, inject
-from benchmarks.traces import alive, traces
 from course_lib.runtime import Deadlock, LaunchTimeout, RankDied, RankFailed, launch, launcher
-from course_lib.runtime.ranks import supervisor
+from course_lib.runtime.ranks import fork_pool, supervisor
+from tests.faults.kinds import FAULTS, Plan, complaints, inject
+from tests.faults.traces import alive, traces
 
 # As in a notebook, where ranks cannot import what a cell defines.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -46,6 +46,7 @@ def nothing_is_left(server, tmp_path, monkeypatch):
 def soon(monkeypatch):
     """A deadlock is called one after a second: nothing in these tests stands still for so long by chance."""
     monkeypatch.setattr(supervisor, "_STILL_S", 1.0)
+    monkeypatch.setattr(fork_pool, "_LIVES_WITHIN_S", 2.0)
 
 
 def rank_sum():

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from benchmarks.kernel import Kernel, Reply
-from benchmarks.traces import alive
+from tests.faults.traces import alive
+from tests.kernel import Kernel, Reply
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills kernels and looks into /proc")
 

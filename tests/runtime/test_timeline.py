@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib.runtime import Timeline, launch, record_timeline, span
-from course_lib.runtime.instruments.timeline import Clock, TimelineEvent
+from course_lib.runtime.instruments.timeline import Clock
+from course_lib.runtime.instruments.timeline_event import TimelineEvent
 
 
 def event(lane, start_s, end_s, name="x", rank=0, depth=0):

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from course_lib.runtime.ranks import watcher
-from course_lib.runtime.ranks.watcher import ASK, DISMISS, THREADS, Watcher, busy_s
+from course_lib.runtime.ranks.messages import ASK, DISMISS
+from course_lib.runtime.ranks.watcher import THREADS, Watcher, busy_s
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import pytest
 from matplotlib.image import imread
 
 from course_lib.widgets import Chart
-from course_lib.widgets.chart import binary
 
 SIZES, TIMES = [1024, 2**20, 2**26], [1e-4, 1e-3, 0.1]
 
@@ -38,10 +37,6 @@ def test_what_is_measured_and_what_is_predicted_of_one_thing_share_a_colour():
 def test_a_chart_that_cannot_be_drawn_says_why(changes, complaint):
     with pytest.raises(ValueError, match=complaint):
         chart(**changes)
-
-
-def test_bytes_are_written_in_binary_units():
-    assert [binary(size) for size in (1, 1024, 3 * 2**19, 64 * 2**20)] == ["1 B", "1 KiB", "1.5 MiB", "64 MiB"]
 
 
 def test_years_do_not_begin_at_0_and_counts_do():

@@ -6,11 +6,12 @@ from fractions import Fraction
 
 import pytest
 
+from course_lib.costs import bubbles
 from course_lib.pictures.figures import to_png
 from course_lib.pipeline_parallel import (
     Action,
     Schedule,
-    formulas,
+    findings,
     gpipe,
     interleaved_1f1b,
     measured_under_plan,
@@ -21,10 +22,11 @@ from course_lib.pipeline_parallel import (
     zb_h2,
     zb_v,
 )
-from course_lib.pipeline_parallel.picture import png
+from course_lib.pipeline_parallel.picture import picture_of
 from course_lib.widgets import PipelineSchedule
 from course_lib.widgets.base import BadParameter
-from course_lib.widgets.pipeline_schedule import ORDERS, RUNS, WAITS, WRONG, all_orders
+from course_lib.widgets.pipeline_scene import RUNS, WAITS, WRONG, row_of
+from course_lib.widgets.pipeline_schedule import ORDERS, all_orders, comparison
 from tests.widgets.pictures import size_and_colours
 
 
@@ -38,10 +40,10 @@ def test_what_is_shown_is_the_published_schedule_and_can_run(order):
 @pytest.mark.parametrize("p, m", [(2, 4), (4, 8), (8, 16)])
 def test_the_idle_shares_are_the_formulas_whatever_v_divides_the_layers_into(p, m):
     idle = {name: share for name, share, _ in all_orders(p, m, 2, None, (1, 1, 1))}
-    assert idle["naive"] == formulas.naive_bubble(p)
-    assert idle["GPipe"] == idle["1F1B"] == formulas.bubble_of_total(p, m)
-    assert idle["interleaved 1F1B"] == formulas.bubble_of_total(p, m, 2)
-    assert idle["ZB-H1"] == formulas.zb_h1_bubble(p, m)
+    assert idle["naive"] == bubbles.naive_bubble(p)
+    assert idle["GPipe"] == idle["1F1B"] == bubbles.bubble_of_total(p, m)
+    assert idle["interleaved 1F1B"] == bubbles.bubble_of_total(p, m, 2)
+    assert idle["ZB-H1"] == bubbles.zb_h1_bubble(p, m)
     assert idle["ZB-V"] < idle["ZB-H2"] < idle["1F1B"]
 
 
@@ -122,27 +124,43 @@ def test_fewer_ranks_or_micro_batches_leave_out_what_does_not_fit_any_more():
 
 
 def test_what_cannot_run_stands_behind_and_what_is_wrong_is_marked():
-    rows = by_hand("F0 F1 B0", "F0 W0 F1").frames["rows"]
+    shown = by_hand("F0 F1 B0", "F0 W0 F1")
+    found = findings(shown.schedule, finished=False)
+    rows = [row_of(shown.simulated(), rank, found) for rank in range(2)]
     assert [box[-1] for box in rows[0]] == [RUNS, RUNS, WAITS]
     assert [box[-1] for box in rows[1]] == [RUNS, WRONG, WAITS]
     ends = [box[1] for row in rows for box in row if box[-1] == RUNS]
     assert all(box[0] > max(ends) for row in rows for box in row if box[-1] != RUNS)
+    roles = {mark.key: mark.role for mark in shown.shown().marks}
+    assert [roles[f"rank 1 {action}"] for action in ("F0", "W0", "F1")] == ["forward", "wrong", "stuck"]
 
 
 def test_a_complete_schedule_is_compared_with_the_published_ones():
-    rows = by_hand("F0 F1 B0 B1", "F0 B0 F1 B1").frames["compared"]
+    whole, begun = by_hand("F0 F1 B0 B1", "F0 B0 F1 B1"), by_hand("F0", "")
+    rows = comparison(whole.asked(), whole.simulated())
     assert [(name, present) for name, *_, present in rows if present] == [("yours", True)]
-    assert len(by_hand("F0", "").frames["compared"]) == len(ORDERS)
+    assert len(comparison(begun.asked(), None)) == len(ORDERS)
+    assert "yours compared" in {mark.key for mark in whole.shown().marks}
+    assert "yours compared" not in {mark.key for mark in begun.shown().marks}
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_every_schedule_has_frames_that_json_can_hold(order):
+def test_every_schedule_has_a_scene_that_json_can_hold_with_a_mark_for_each_action(order):
     for p, m in ((1, 1), (3, 5), (8, 32)):
         shown = PipelineSchedule(order=order, p=p, m=m, v=4, slow=0)
-        frames = json.loads(json.dumps(shown.frames))
-        assert sum(map(len, frames["rows"])) == sum(map(len, shown.schedule.actions))
-        assert frames["end"] == frames["makespan"] and 4 <= len(frames["ticks"]) <= 14
-        assert [name for name, *_, present in frames["compared"] if present] == [order]
+        marks = json.loads(json.dumps(shown.frames))["marks"]
+        keys = {mark["key"] for mark in marks}
+        assert all(f"rank {rank} {action}" in keys
+                   for rank, actions in enumerate(shown.schedule.actions) for action in actions)
+        assert [mark["key"] for mark in marks if mark["role"] == "present"] == [f"{order} compared"]
+        assert 4 <= sum(mark["key"].startswith("tick") and mark["kind"] == "line" for mark in marks) <= 14
+
+
+def test_an_action_keeps_its_key_in_another_schedule_so_that_it_can_move_there():
+    here, there = ({mark.key: mark.at for mark in PipelineSchedule.scene({"order": order}).marks}
+                   for order in ("GPipe", "1F1B"))
+    actions = [key for key in here if key.startswith("rank 0 B") and key[-1].isdigit()]
+    assert len(actions) == 8 and here.keys() == there.keys() and here["rank 0 B0"] != there["rank 0 B0"]
 
 
 @pytest.mark.parametrize("wrong, words", [
@@ -169,8 +187,9 @@ def test_the_widget_has_a_picture(parameters):
 
 
 def test_a_simulation_draws_itself_and_several_share_a_time_axis():
-    data = simulate(one_f_one_b(4, 8))._repr_mimebundle_()
-    assert data["text/plain"].startswith("1F1B, 4 ranks") and data["image/png"] == png(simulate(one_f_one_b(4, 8)))
+    alone = simulate(one_f_one_b(4, 8))
+    data = alone._repr_mimebundle_()
+    assert data["text/plain"].startswith("1F1B, 4 ranks") and data["image/png"] == picture_of([alone]).png()
     both = schedule_picture(gpipe(4, 8), simulate(zb_h2(4, 8)), critical_path=True)
     assert repr(both).startswith("GPipe, 4 ranks, 8 micro-batches: 27.3% idle") and "; ZB-H2, 4 ranks" in repr(both)
     assert both.headline == "idle: GPipe 27%, ZB-H2 11%"
@@ -194,4 +213,4 @@ def test_a_measured_step_is_drawn_under_its_plan():
 
 def test_an_empty_rank_is_drawn_too():
     lanes = (tuple(Action(kind, 0) for kind in "FB"),)
-    assert png(simulate(Schedule("one", 1, ((0,),), lanes), 0, 0, 0))[:4] == b"\x89PNG"
+    assert simulate(Schedule("one", 1, ((0,),), lanes), 0, 0, 0).png()[:4] == b"\x89PNG"

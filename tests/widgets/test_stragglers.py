@@ -1,110 +1,20 @@
-"""Stragglers against closed forms: the pace of the slowest, slack, staleness; and that the widget says the same."""
+"""Stragglers says what the simulation found, and refuses what it cannot show."""
 
 import json
 
 import pytest
 
+from course_lib.costs.stragglers import WHO
 from course_lib.pictures.figures import to_png
 from course_lib.widgets import Stragglers
 from course_lib.widgets.base import BadParameter
-from course_lib.widgets.straggler_model import SLOW_RANK, WAITS, WHO, simulate
+from course_lib.widgets.stragglers import RIGHT
 from tests.widgets.pictures import size_and_colours
 
-ALWAYS, RANDOM = WHO
+RANDOM = WHO[1]
 NEVER_LATE = [("synchronous", 0), ("local", 0), ("local", 4), ("asynchronous", 0), ("asynchronous", 4),
               ("asynchronous", None)]
 BY_SCHEME = pytest.mark.parametrize("scheme, slack", NEVER_LATE)
-
-
-def starts(spans):
-    """When each step of one rank begins: with its computing."""
-    return [start for what, start, _ in spans if what.startswith("computes")]
-
-
-@pytest.mark.parametrize("n", [2, 4, 7])
-@pytest.mark.parametrize("slowdown, sync_s", [(1, 0.0), (3, 0.25), (10, 1.0), (2.5, 0.0)])
-def test_synchronous_ranks_go_at_the_pace_of_the_slowest(n, slowdown, sync_s):
-    run = simulate("synchronous", 0, slowdown, num_ranks=n, sync_s=sync_s)
-    assert run.throughput() == pytest.approx(n / (slowdown + sync_s))
-    assert run.waiting(SLOW_RANK) == 0
-    assert run.waiting(0) == pytest.approx((slowdown - 1) / (slowdown + sync_s))
-    assert run.staleness() == (0, 0)
-
-
-@pytest.mark.parametrize("slack", [0, 1, 4, 8])
-def test_local_sgd_saves_averaging_but_not_the_wait_for_a_rank_that_is_always_slow(slack):
-    H, slowdown, sync_s = slack + 1, 3, 0.25
-    run = simulate("local", slack, slowdown, sync_s=sync_s)
-    assert run.throughput() == pytest.approx(4 * H / (H * slowdown + sync_s))
-    assert run.waiting(0) == pytest.approx(H * (slowdown - 1) / (H * slowdown + sync_s))
-    assert run.staleness() == (pytest.approx(slack / 2), slack)
-
-
-@pytest.mark.parametrize("who", WHO)
-def test_without_slack_all_schemes_are_synchronous(who):
-    synchronous = simulate("synchronous", 0, 3, who)
-    assert simulate("local", 0, 3, who) == synchronous
-    bounded = simulate("asynchronous", 0, 3, who)
-    assert [starts(spans) for spans in bounded.spans] == [starts(spans) for spans in synchronous.spans]
-    assert bounded.staleness() == (0, 0)
-    assert bounded.throughput() == pytest.approx(synchronous.throughput())
-    for rank in range(4):
-        assert bounded.waiting(rank) == pytest.approx(synchronous.waiting(rank), abs=0.01)
-
-
-@pytest.mark.parametrize("who", WHO)
-def test_without_a_bound_nobody_waits_and_every_rank_goes_at_its_own_pace(who):
-    slowdown, sync_s = 3, 0.25
-    run = simulate("asynchronous", None, slowdown, who, sync_s=sync_s)
-    assert not any(what == WAITS for spans in run.spans for what, _, _ in spans)
-    if who == ALWAYS:
-        assert run.throughput() == pytest.approx(3 / (1 + sync_s) + 1 / (slowdown + sync_s), rel=1e-2)
-    else:
-        assert run.throughput() == pytest.approx(4 / (1 + (slowdown - 1) / 4 + sync_s), rel=0.05)
-
-
-@pytest.mark.parametrize("slack", [1, 2, 8, 32])
-def test_a_bound_is_kept_and_with_a_rank_that_is_always_slow_only_delays_the_wait(slack):
-    run = simulate("asynchronous", slack, 3)
-    assert run.staleness()[1] == slack
-    assert run.throughput() == pytest.approx(4 / 3.25, rel=1e-2)
-    slowest = [at for at, _ in run.steps[SLOW_RANK]]
-    for number, begin in enumerate(starts(run.spans[0])):  # it begins its step `number`, from 0
-        assert number - sum(at <= begin for at in slowest) <= slack
-
-
-def test_more_slack_never_makes_the_slowest_later_and_helps_against_hiccups():
-    ends = [simulate("asynchronous", slack, 3, RANDOM).end() for slack in (0, 1, 2, 4, 8, 16, 32, None)]
-    assert all(later <= earlier for earlier, later in zip(ends, ends[1:]))
-    assert ends[3] < 0.6 * ends[0]
-    assert simulate("local", 8, 3, RANDOM).throughput() > 1.5 * simulate("synchronous", 0, 3, RANDOM).throughput()
-
-
-@BY_SCHEME
-def test_equally_fast_ranks_never_wait(scheme, slack):
-    run = simulate(scheme, slack, 1)
-    assert not any(what == WAITS for spans in run.spans for what, _, _ in spans)
-    per_round = slack + 1 if scheme == "local" else 1
-    assert run.throughput() == pytest.approx(4 * per_round / (per_round + 0.25))
-
-
-@BY_SCHEME
-@pytest.mark.parametrize("who", WHO)
-def test_a_ranks_spans_follow_one_another_without_gaps(scheme, slack, who):
-    for spans in simulate(scheme, slack, 3, who).spans:
-        assert spans[0][1] == 0
-        assert all(start < end for _, start, end in spans)
-        assert all(a[2] == pytest.approx(b[1]) for a, b in zip(spans, spans[1:]))
-
-
-@pytest.mark.parametrize("wrong, words", [
-    ({"scheme": "gossip"}, "scheme='gossip': expected one of synchronous"), ({"slack": -1}, "slack=-1"),
-    ({"scheme": "local", "slack": None}, "never averages"), ({"who": "me"}, "who='me'"),
-    ({"slowdown": 0.5}, "slowdown=0.5"),
-])
-def test_a_simulation_that_makes_no_sense_is_refused(wrong, words):
-    with pytest.raises(ValueError, match=words):
-        simulate(**({"scheme": "synchronous", "slack": 0, "slowdown": 2} | wrong))
 
 
 def test_the_widget_says_what_the_simulation_found():
@@ -118,10 +28,12 @@ def test_the_widget_says_what_the_simulation_found():
 
 
 @BY_SCHEME
-def test_frames_can_be_json_end_with_the_horizon_and_mark_what_is_shown(scheme, slack):
-    frames = json.loads(json.dumps(Stragglers(scheme=scheme, slack=slack).frames))
-    assert all(spans[-1][2] == pytest.approx(frames["horizon_s"]) for spans in frames["rows"])
-    assert [present for *_, present in frames["compared"]].count(True) == 1
+def test_a_scene_can_be_json_its_lanes_end_with_the_horizon_and_it_marks_what_is_shown(scheme, slack):
+    marks = json.loads(json.dumps(Stragglers.scene({"scheme": scheme, "slack": slack}).plain()))["marks"]
+    for rank in range(4):
+        last = [mark["at"] for mark in marks if mark["key"].startswith(f"rank {rank} span ")][-1]
+        assert last[0] + last[2] == pytest.approx(RIGHT, abs=0.02)
+    assert [mark["role"] for mark in marks].count("present") == 1
 
 
 @pytest.mark.parametrize("wrong, words", [

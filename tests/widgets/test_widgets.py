@@ -5,10 +5,10 @@ import json
 import pytest
 from matplotlib.figure import Figure
 
+from course_lib.collectives.steps import MESSAGES
 from course_lib.pictures.figures import to_png
 from course_lib.widgets import CollectiveExplorer, Explorable, RingAllReduce
 from course_lib.widgets.base import BadParameter, WholeNumber
-from course_lib.widgets.collective_messages import MESSAGES
 from tests.widgets.pictures import size_and_colours
 
 
@@ -112,7 +112,7 @@ def test_a_new_widget_is_two_files_and_three_methods(tmp_path):
 
     class Doubler(Explorable, script=script):
         num = WholeNumber(1, 1, 9).tag(sync=True)
-        parameters = ("num",)
+        controls = ("num",)
 
         def compute(self):
             return {"twice": 2 * self.num}

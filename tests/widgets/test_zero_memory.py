@@ -8,8 +8,8 @@ from course_lib import facts
 from course_lib.pictures.figures import to_png
 from course_lib.widgets import ZeroMemory
 from course_lib.widgets.base import BadParameter
-from course_lib.widgets.zero_memory import MODELS, RECIPES, USABLE, frame, memory, need
-from course_lib.zero.memory import PAPER_TABLE_1, device_memory
+from course_lib.widgets.zero_memory import LEFT, MODELS, RECIPES, RIGHT, USABLE, memory, need, scene_of
+from course_lib.zero import PAPER_TABLE_1, device_memory
 from tests.widgets.pictures import size_and_colours
 
 MIXED, OFFLOADED = list(RECIPES)[:2]
@@ -19,7 +19,9 @@ def test_the_bars_are_the_bytes_of_the_formula():
     for stage in range(4):
         shown = need("Llama 2 7B", 8, stage, MIXED)
         assert shown.needed == device_memory(6.738e9, 8, stage, "mixed", "adam")
-        assert sum(part[1] for part in frame(shown)["parts"]) * shown.scale == pytest.approx(shown.needed.total)
+        widths = [mark.at[2] for mark in scene_of(shown).marks if mark.key.startswith("device: ")]
+        share = sum(widths) / (RIGHT - LEFT)
+        assert share == pytest.approx(min(1, shown.needed.total / shown.scale), abs=1e-4)
 
 
 def test_a_model_of_the_papers_first_size_would_need_what_its_table_says():
@@ -49,7 +51,9 @@ def test_offload_moves_the_state_to_the_host_and_without_zero_every_host_holds_a
     shown = need("Llama 2 7B", 8, 2, OFFLOADED)
     assert shown.needed.optimizer_state == 0 and shown.needed.host > 0
     assert memory("Llama 2 7B", 8, 0, OFFLOADED) == memory("Llama 2 7B", 1, 1, OFFLOADED)
-    assert frame(shown)["host"][0] > 0 == frame(need("Llama 2 7B", 8, 2, MIXED))["host"][0]
+    hosts = [[mark.text for mark in scene_of(each).marks if mark.key == "host in all"]
+             for each in (shown, need("Llama 2 7B", 8, 2, MIXED))]
+    assert hosts == [["11.8 GB"], []]
 
 
 def test_the_headline_is_the_finding():
@@ -62,7 +66,7 @@ def test_the_headline_is_the_finding():
 @pytest.mark.parametrize("model", MODELS)
 def test_every_choice_can_be_shown(model):
     for stage, recipe in product(range(4), RECIPES):
-        assert frame(need(model, 64, stage, recipe))["key"] == f"{model} n=64 stage={stage} {recipe}"
+        assert scene_of(need(model, 64, stage, recipe)).key == f"{model} n=64 stage={stage} {recipe}"
 
 
 def test_every_gpu_of_facts_is_shown_once_the_smallest_first():

@@ -6,22 +6,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from course_lib.costs.memory import Memory
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import launch, record_communication, record_memory, record_timeline, span
-from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer
-from course_lib.zero.memory import (
-    OPTIMIZERS,
-    PAPER_TABLE_1,
-    PRECISIONS,
-    Memory,
-    device_memory,
-    held_bytes,
-    largest_model,
-    sent_bytes,
-    state_bytes_per_parameter,
-    table_1,
-)
-from course_lib.zero.peak import step_peak, watch
+from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer, device_memory, held_bytes, step_peak, watch
 
 STAGES = (1, 2, 3)
 BUCKET = 1 << 17  # bytes: a fifth of the small model
@@ -48,50 +36,6 @@ def backward(model, number, rows=2):
 def sizes(config):
     return [p.numel() for p in GPT(config).parameters()]
 
-
-# The formulas
-
-def test_table_1_of_the_paper_comes_out_of_the_formulas_cell_by_cell():
-    def unit_of_last_digit(printed):
-        return 10.0 ** -len(str(printed).partition(".")[2]) if printed != int(printed) else 1.0
-
-    found = table_1()
-    assert found.keys() == PAPER_TABLE_1.keys() and len(found) * 3 == 54
-    for cell, printed in PAPER_TABLE_1.items():
-        for ours, theirs in zip(found[cell], printed):
-            assert abs(ours - theirs) < unit_of_last_digit(theirs), (cell, ours, theirs)
-
-
-def test_each_stage_shares_out_one_kind_more_and_offload_moves_the_shards_to_the_host():
-    P, N = 1000, 4
-    assert state_bytes_per_parameter() == 12
-    assert device_memory(P, N, 0) == Memory(2000, 2000, 12000)
-    assert device_memory(P, N, 1) == Memory(2000, 2000, 3000)
-    assert device_memory(P, N, 2) == Memory(2000, 500, 3000)
-    assert device_memory(P, N, 3) == Memory(500, 500, 3000)
-    assert device_memory(P, N, 2, offload=True) == Memory(2000, 0, 0, host=3500)
-    assert device_memory(P, N, 3, "fp32", "sgd with momentum", offload=True) == Memory(0, 0, 0, host=3000)
-    assert largest_model(80e9, 64, 2) * device_memory(1, 64, 2).total == pytest.approx(80e9)
-    assert [sent_bytes(P, N, stage, 4) / (3 / 4 * 4 * P) for stage in (0, 1, 2, 3)] == [2, 2, 2, 3]
-
-
-@pytest.mark.parametrize("given, words", [
-    ({"stage": 4}, "stage=4: expected 0"), ({"num_devices": 0}, "num_devices=0"), ({"precision": "fp8"}, "one of fp32"),
-    ({"optimizer": "lion"}, "one of adam"), ({"num_parameters": 0}, "num_parameters=0"),
-    ({"stage": 0, "offload": True}, "offload=True with stage=0"),
-])
-def test_numbers_that_make_no_sense_are_refused(given, words):
-    with pytest.raises(ValueError, match=words):
-        device_memory(**({"num_parameters": 1, "num_devices": 1, "stage": 1} | given))
-
-
-def test_every_precision_and_optimiser_has_a_formula():
-    totals = {(p, o): device_memory(1, 1, 0, p, o).total for p in PRECISIONS for o in OPTIMIZERS}
-    assert (totals["mixed", "adam"], totals["fp32", "adam"], totals["fp32", "sgd"]) == (16, 16, 8)
-    assert totals["mixed, fp32 gradients", "adam"] == 18 and totals["pure 16-bit", "adam"] == 8
-
-
-# Measured
 
 def held(log):
     return Memory(*(log.by_kind[kind] for kind in ("parameters", "gradients", "optimizer_state")))

@@ -85,7 +85,7 @@ def test_a_mistake_is_answered_with_what_was_given_and_what_was_expected():
         "options": "Invalid learning rate: -1.0",
         "frozen": "none of the 2 parameters requires a gradient",
         "bucket": "bucket_cap_mb=0: expected a number of MiB above 0",
-        "other shape": r"number 0 is float32\[2, 2\] .* at place 0, and float32\[3, 2\] .* at place 1",
+        "other shape": r"place 0 has number 0 float32\[2, 2\] .*, place 1 has number 0 float32\[3, 2\]",
         "no zero_grad 1": r"expected zero_grad\(\) of the ZeroOptimizer",
         "no zero_grad 2": r"expected zero_grad\(\) of the ZeroOptimizer",
         "by hand": "a .grad was set by hand: in stage 2 expected gradients that backward brings",
@@ -98,7 +98,7 @@ def test_a_mistake_is_answered_with_what_was_given_and_what_was_expected():
         "units": "should_shard='blocks': expected a function",
         "dtype": "compute_dtype=torch.int8: expected a dtype such as torch.bfloat16",
         "prefetch": "prefetch=-1",
-        "different": r"number 0 is float32\[2, 2\] .* weight at place 0, and float32\[2, 3\]",
+        "different": r"different modules: place 0 has weight float32\[2, 2\] .*, place 1 has weight float32\[2, 3\]",
         "built before": "made before FullyShardedDataParallel",
     }
     for answers in launch(body, world_size=2):

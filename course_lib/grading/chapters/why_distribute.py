@@ -14,6 +14,7 @@ from torch import Tensor
 from course_lib.facts import accelerator, model
 from course_lib.grading.exercise import Traffic, Trial
 from course_lib.grading.numbers import NumberExercise
+from course_lib.grading.spent import Spent, most
 from course_lib.grading.tensors import TensorExercise
 
 GPT3_N, GPT3_D = model("GPT-3").parameters.value, model("GPT-3").tokens.value
@@ -25,7 +26,7 @@ class TrainingBytes(NumberExercise):
     function = "my_training_bytes"
     points = 2
     budget = "16 bytes a parameter on one device; the ZeRO paper's table on more"
-    unit = "bytes"
+    unit = "exact bytes"
     hints = (
         "Three groups: weights (2 bytes), gradients (2), and what the optimiser needs (4 + 4 + 4). Each stage cuts one "
         "group more than the stage before it.",
@@ -65,7 +66,7 @@ class TrainingDays(NumberExercise):
     function = "my_training_days"
     points = 2
     budget = "28.5 days for GPT-3 on 1024 A100 at 40 %"
-    unit = "days"
+    unit = "day"
     hints = (
         "FLOPs of the whole run over FLOPs a second of the whole cluster. How many FLOPs for each parameter and token?",
         "6 N D / (num_devices * peak_tflops * 1e12 * utilisation) are seconds; a day has 86,400.",
@@ -228,8 +229,11 @@ class ShardedRows(TensorExercise):
     def bound(self, trial: Trial) -> int:
         return 0
 
-    def figures(self, trial: Trial, traffic: Traffic) -> str:
-        return f"{trial.label}: nothing sent, nothing read twice"
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        (text, s), n = trial.inputs[0], trial.world_size
+        each = [len(rows) for rows in self.given(answers)]
+        read = Spent("read", max(each), -(-((len(text) - 1) // s) // n), "row", rank=most(each))
+        return [read, *super().spent(trial, answers, traffic)]
 
 
 def rows_of(text: Tensor, s: int, rows: range) -> Tensor:

@@ -1,1 +1,14 @@
-"""Instruments: bytes sent, bytes held and time spent, recorded inside a rank."""
+"""Instruments: what a rank sends, holds and does, measured inside it. Files in reading order:
+
+    recordings.py     the base of every log, and how logs leave a rank
+    dispatch.py       the mode that sees every torch operator
+    communication.py  record_communication: operations and bytes, by the rules of communication_rules.py
+    memory.py         record_memory: bytes by kind over time
+        memory_tracker.py watches, storage_book.py keeps the storages, memory_track.py is the result as plain data,
+        memory_picture.py draws it
+    spans.py          span: a name for a stretch of code
+    pending.py        what a rank is communicating right now: for timelines, and for the diagnosis of deadlocks
+    timeline.py       record_timeline: spans and communication on two lanes
+        timeline_event.py is what it is made of, intervals.py sets of times, timeline_picture.py draws it,
+        chrome_trace.py writes it for Perfetto
+"""

@@ -3,26 +3,24 @@
 Source: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from course_lib.runtime.instruments.intervals import side_by_side
-
-if TYPE_CHECKING:
-    from course_lib.runtime.instruments.timeline import Timeline, TimelineEvent
+from course_lib.runtime.instruments.timeline_event import TimelineEvent
 
 LANES = ("compute", "waiting", "communication")
 ROWS_A_LANE = 100  # thread ids for a lane: calls in flight at the same time need threads of their own
 
 
-def trace_events(timeline: "Timeline") -> list[dict[str, Any]]:
+def trace_events(ranks: Iterable[int], all_events: list[TimelineEvent]) -> list[dict[str, Any]]:
     """Names of processes (ranks) and threads (lanes), and complete events ("X"); times in microseconds."""
     trace: list[dict[str, Any]] = []
-    for rank in timeline.ranks:
+    for rank in ranks:
         trace.append(metadata("process_name", rank, 0, name=f"rank {rank}"))
         trace.append(metadata("process_sort_index", rank, 0, sort_index=rank))
-        mine = timeline.by_rank(rank)
         for number, lane in enumerate(LANES):
-            events = [event for event in mine.events + mine.waits if event.lane == lane]
+            events = [event for event in all_events if (event.rank, event.lane) == (rank, lane)]
             # Spans nest, and the viewers draw that on one thread; calls in flight overlap in any way.
             times = [(event.start_s, event.end_s) for event in events]
             rows = [0] * len(events) if lane == "compute" else side_by_side(times)
@@ -37,6 +35,6 @@ def metadata(kind: str, rank: int, thread: int, **args: Any) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": rank, "tid": thread, "args": args}
 
 
-def complete(event: "TimelineEvent", thread: int) -> dict[str, Any]:
+def complete(event: TimelineEvent, thread: int) -> dict[str, Any]:
     return {"name": event.name, "cat": event.lane, "ph": "X", "pid": event.rank, "tid": thread,
             "ts": event.start_s * 1e6, "dur": event.duration_s * 1e6, "args": event.labels}

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group
 
-from course_lib.runtime.instruments.dispatch import flat_tensors
+from course_lib.runtime.tensors import tensors_in
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 
@@ -113,7 +113,7 @@ def describe(rank: int, operator: torch._ops.OpOverload, args: Sequence[Any]) ->
     named = {argument.name: value for argument, value in zip(operator._schema.arguments, args)}
     group = process_group(named)
     group_ranks = tuple(dist.get_process_group_ranks(group))
-    tensors = flat_tensors(args[position] if op in SENT_BYTES else args)
+    tensors = tensors_in(args[position] if op in SENT_BYTES else args)
     dtype = tensors[0].dtype if tensors and op != "barrier" else None
     other_end = named.get({"send": "dst", "recv": "src"}.get(op))
     peer = None if other_end is None else group_ranks[other_end]

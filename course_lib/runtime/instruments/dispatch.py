@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_lib.runtime.tensors import tensors_in
 
 
 class WatchingMode(TorchDispatchMode):
@@ -15,17 +16,6 @@ class WatchingMode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """Usually torch guards a mode against torch.compile, at twice the cost; here is nothing to guard."""
         return False
-
-
-def flat_tensors(value: Any) -> list[torch.Tensor]:
-    """All tensors in (nested lists, tuples and dicts of) `value`, in order."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        return []
-    return [tensor for item in value for tensor in flat_tensors(item)]
 
 
 @cache
@@ -40,7 +30,7 @@ def wraps_tensors(kind: type) -> bool:
 def storages(tensor: torch.Tensor) -> Iterable[torch.UntypedStorage]:
     """The memory behind `tensor`: one storage, or several if it is sparse or wraps other tensors."""
     if wraps_tensors(type(tensor)):
-        for inner in flat_tensors([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]):
+        for inner in tensors_in([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]):
             yield from storages(inner)
     elif tensor.is_sparse:
         yield from (tensor._indices().untyped_storage(), tensor._values().untyped_storage())

@@ -21,6 +21,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 
 from course_lib.pictures.units import human_bytes
 from course_lib.runtime.instruments.memory_track import (
@@ -178,9 +179,4 @@ def tensor_source(name: str, value: Any) -> tuple[int, Callable[[], Any]]:
 
 def first_non_tensor(value: Any) -> Any:
     """The first thing in `value` that is no tensor (and not None: a gradient not there yet), or None."""
-    if isinstance(value, Tensor):
-        return None
-    if not isinstance(value, dict | list | tuple):
-        return value
-    items = value.values() if isinstance(value, dict) else value
-    return next((wrong for wrong in map(first_non_tensor, items) if wrong is not None), None)
+    return next((leaf for leaf in tree_leaves(value) if leaf is not None and not isinstance(leaf, Tensor)), None)

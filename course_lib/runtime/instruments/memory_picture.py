@@ -8,13 +8,12 @@ from matplotlib.patches import Patch
 
 from course_lib.pictures.figures import new_figure, quiet, to_png
 from course_lib.pictures.palette import BLUE, GREY, INK, MAGENTA, ORANGE, TEAL
-from course_lib.pictures.units import human_bytes
+from course_lib.pictures.units import BYTES_IN, human_bytes
 from course_lib.runtime.instruments.memory_track import KINDS, Track
 
 COLOURS = dict(zip(KINDS, (BLUE, ORANGE, TEAL, MAGENTA, GREY)))
 MAX_PANELS = 8
 MAX_BINS = 1500  # more than a panel has pixels
-UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def draw(tracks: tuple[Track, ...], headline: str, detail: str) -> bytes:
@@ -27,7 +26,7 @@ def draw(tracks: tuple[Track, ...], headline: str, detail: str) -> bytes:
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
     unit = human_bytes(fullest[0].peak()).split()[1]
     for axes, track in zip(panels, shown):
-        panel(axes, track, UNITS[unit], f"rank {track.rank}" if len(tracks) > 1 else "")
+        panel(axes, track, BYTES_IN[unit], f"rank {track.rank}" if len(tracks) > 1 else "")
     for axes in panels[len(shown):]:
         axes.set_visible(False)
     figure.supylabel(f"held ({unit})", fontsize=9, color=INK)

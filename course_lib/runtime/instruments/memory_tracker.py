@@ -16,7 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from course_lib.runtime.instruments.dispatch import WatchingMode, flat_tensors, wraps_tensors
+from course_lib.runtime.instruments.dispatch import WatchingMode, wraps_tensors
 from course_lib.runtime.instruments.memory_track import (
     ACTIVATIONS,
     GRADIENTS,
@@ -28,6 +28,7 @@ from course_lib.runtime.instruments.memory_track import (
 )
 from course_lib.runtime.instruments.spans import span_listeners
 from course_lib.runtime.instruments.storage_book import StorageBook
+from course_lib.runtime.tensors import tensors_in
 
 Sources = list[tuple[int, Callable[[], Any]]]  # what to claim as what: asked again at every look around
 
@@ -79,14 +80,14 @@ class MemoryTracker(WatchingMode):
         kwargs = kwargs or {}
         if self.packing:
             return func(*args, **kwargs)
-        for tensor in flat_tensors(args):
+        for tensor in tensors_in(args):
             if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):  # the first test is fast
                 self.see_parameter(tensor)
         if types and any(wraps_tensors(kind) for kind in types):
             return NotImplemented  # the tensors inside a DTensor come by one at a time
         result = func(*args, **kwargs)
         self.track.num_ops += 1
-        for tensor in flat_tensors(result):
+        for tensor in tensors_in(result):
             self.book.returned(tensor, func, (args, tuple(kwargs.values())))
         return result
 
@@ -95,7 +96,7 @@ class MemoryTracker(WatchingMode):
     def look_around(self) -> None:
         """Claim what the sources hold now, and the gradients of all parameters in use."""
         for claim, source in self.sources:
-            for tensor in flat_tensors(source()):
+            for tensor in tensors_in(source()):
                 self.book.claim(tensor, claim)
                 if claim == PARAMETERS and tensor not in self.hooked:
                     self.hook_gradient(tensor, named=True)
@@ -124,7 +125,7 @@ class MemoryTracker(WatchingMode):
             torch.autograd.Variable._execution_engine.queue_callback(self.look_around)
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        for tensor in flat_tensors(optimizer.state):
+        for tensor in tensors_in(optimizer.state):
             self.book.claim(tensor, OPTIMIZER_STATE, count=False)
         self.look_around()
 
@@ -162,7 +163,7 @@ class MemoryTracker(WatchingMode):
             except BaseException:
                 self.saved(tensor)  # torch.utils.checkpoint ends its recomputation so, with the last tensor
                 raise
-            for kept in flat_tensors(packed):
+            for kept in tensors_in(packed):
                 self.saved(kept)
             return packed
 

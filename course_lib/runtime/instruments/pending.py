@@ -13,12 +13,14 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup, Work
+
+from course_lib.runtime.tensors import tensors_in
 
 # ProcessGroup's method -> the name under which torch.distributed offers it
 METHODS = {
@@ -140,16 +142,8 @@ def _describe(group: ProcessGroup, op: str, arguments: tuple) -> Call:
     if op in ("send", "recv") and len(arguments) == 3:  # (tensors, peer's rank in the group, tag)
         tensors, peer = arguments[0], ranks[arguments[1]]
     else:
-        tensors, peer = _tensors(arguments), None
+        tensors, peer = tensors_in(arguments), None
     return Call(next(_numbers), op, peer, ranks, [(tensor.dtype, tensor.shape) for tensor in tensors])
-
-
-def _tensors(value: Any) -> Iterable[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _inside(call: Call, function: Callable, arguments: tuple, options: dict[str, Any]) -> Any:

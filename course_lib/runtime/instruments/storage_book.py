@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from course_lib.runtime.instruments.dispatch import flat_tensors, storages
+from course_lib.runtime.instruments.dispatch import storages
 from course_lib.runtime.instruments.memory_track import OTHER, Track
+from course_lib.runtime.tensors import tensors_in
 
 LIFT_FRESH = torch.ops.aten.lift_fresh.default
 
@@ -95,4 +96,4 @@ class StorageBook:
 def shares_memory(storage: torch.UntypedStorage, inputs: Any) -> bool:
     """Whether one of the tensors in `inputs` lives in `storage`."""
     address = storage._cdata
-    return any(other._cdata == address for tensor in flat_tensors(inputs) for other in storages(tensor))
+    return any(other._cdata == address for tensor in tensors_in(inputs) for other in storages(tensor))

@@ -20,28 +20,10 @@ from course_lib.runtime.instruments import pending
 from course_lib.runtime.instruments.chrome_trace import trace_events
 from course_lib.runtime.instruments.intervals import Intervals, intersection, length, union
 from course_lib.runtime.instruments.recordings import Recording, keeping, this_rank
-from course_lib.runtime.instruments.spans import span, span_listeners
+from course_lib.runtime.instruments.spans import span_listeners
+from course_lib.runtime.instruments.timeline_event import TimelineEvent
 
 MAX_NAMES = 6  # in the one-sentence summary
-
-__all__ = ["Timeline", "TimelineEvent", "record_timeline", "span"]
-
-
-@dataclass(frozen=True)
-class TimelineEvent:
-    """What happened on a lane of a rank, in seconds since the zero; `depth` spans are around it."""
-
-    rank: int
-    lane: str  # "compute", "communication"; among Timeline.waits "waiting"
-    name: str
-    start_s: float
-    end_s: float
-    labels: dict[str, Any] = field(default_factory=dict)
-    depth: int = 0
-
-    @property
-    def duration_s(self) -> float:
-        return self.end_s - self.start_s
 
 
 @dataclass(frozen=True)
@@ -121,7 +103,7 @@ class Timeline(Recording):
 
     def save_chrome_trace(self, path: str | Path) -> None:
         """A file for https://ui.perfetto.dev or chrome://tracing: ranks are processes, lanes threads."""
-        trace = {"traceEvents": trace_events(self), "displayTimeUnit": "ms"}
+        trace = {"traceEvents": trace_events(self.ranks, self.events + self.waits), "displayTimeUnit": "ms"}
         Path(path).write_text(json.dumps(trace, default=str))  # a label may be anything
 
     def finding(self) -> str:
@@ -150,7 +132,7 @@ class Timeline(Recording):
             return None
         from course_lib.runtime.instruments.timeline_picture import draw  # matplotlib is slow to import
 
-        return draw(self, *self._headline())
+        return draw(self.ranks, self.events, self.waits, self.duration_s, *self._headline())
 
 
 def named(counts: Counter) -> str:

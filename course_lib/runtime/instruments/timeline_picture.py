@@ -1,7 +1,8 @@
 """Draw a Timeline: a band for each rank, with a lane for its spans and a lane for its communication."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
@@ -12,9 +13,7 @@ from course_lib.pictures.figures import WIDTH_IN, new_figure, quiet, to_png
 from course_lib.pictures.palette import BLUE, CYAN, GREY, INK, MAGENTA, ORANGE, RED, TEAL, ink_on
 from course_lib.pictures.units import human_bytes
 from course_lib.runtime.instruments.intervals import side_by_side
-
-if TYPE_CHECKING:
-    from course_lib.runtime.instruments.timeline import Timeline, TimelineEvent
+from course_lib.runtime.instruments.timeline_event import TimelineEvent
 
 SPAN_COLOURS = (BLUE, ORANGE, TEAL, CYAN, RED)  # by first appearance; further names share grey
 MAX_RANKS = 16
@@ -27,7 +26,7 @@ LETTER_IN = 0.07  # width of a letter in a box
 class Box:
     """An event's place: seconds from the first event, and bands from the top."""
 
-    event: "TimelineEvent"
+    event: TimelineEvent
     start_s: float
     top: float
     height: float
@@ -35,30 +34,31 @@ class Box:
     text: bool = True  # whether it may be written on: not where inner spans cover it
 
 
-def draw(timeline: "Timeline", headline: str, detail: str) -> bytes:
+def draw(ranks: Sequence[int], events: list[TimelineEvent], waits: list[TimelineEvent], duration_s: float,
+         headline: str, detail: str) -> bytes:
     """PNG of the first 16 ranks. Time to the right, from the first event on."""
-    ranks = timeline.ranks[:MAX_RANKS]
-    names = list(dict.fromkeys(event.name for event in timeline.events if event.lane == "compute"))
+    ranks = ranks[:MAX_RANKS]
+    names = list(dict.fromkeys(event.name for event in events if event.lane == "compute"))
     colours = {name: SPAN_COLOURS[i] if i < len(SPAN_COLOURS) else GREY for i, name in enumerate(names)}
-    zero = min(event.start_s for event in timeline.events)
+    zero = min(event.start_s for event in events)
     figure = new_figure(1.5 + 0.72 * len(ranks), headline, detail)
     axes = figure.subplots()
     boxes: list[Box] = []
-    waits: list[Box] = []
+    wait_boxes: list[Box] = []
     for band, rank in enumerate(ranks):
-        mine = timeline.by_rank(rank)
-        boxes += compute_lane(mine.events, zero, band, colours) + communication_lane(mine.events, zero, band)
-        waits += [Box(wait, wait.start_s - zero, band, LANE, "white") for wait in mine.waits]
-    prepare(axes, ranks, timeline.duration_s)
+        mine = [event for event in events if event.rank == rank]
+        boxes += compute_lane(mine, zero, band, colours) + communication_lane(mine, zero, band)
+        wait_boxes += [Box(wait, wait.start_s - zero, band, LANE, "white") for wait in waits if wait.rank == rank]
+    prepare(axes, ranks, duration_s)
     paint(axes, boxes, edgecolor="white", lw=0.4)
-    paint(axes, waits, edgecolor="#777777", hatch="//////", lw=0)
-    write(axes, boxes, timeline.duration_s)
-    patches = legend(colours, waits, boxes)
+    paint(axes, wait_boxes, edgecolor="#777777", hatch="//////", lw=0)
+    write(axes, boxes, duration_s)
+    patches = legend(colours, wait_boxes, boxes)
     figure.legend(handles=patches, loc="outside right center", fontsize=8, frameon=False)
     return to_png(figure)
 
 
-def compute_lane(events: list["TimelineEvent"], zero: float, band: int, colours: dict[str, str]) -> list[Box]:
+def compute_lane(events: list[TimelineEvent], zero: float, band: int, colours: dict[str, str]) -> list[Box]:
     """Spans, inner ones on top of and shorter than the ones around them."""
     spans = sorted((event for event in events if event.lane == "compute"), key=lambda event: event.start_s)
     latest: dict[int, TimelineEvent] = {}  # depth -> the span that began last, around what is one deeper
@@ -74,7 +74,7 @@ def compute_lane(events: list["TimelineEvent"], zero: float, band: int, colours:
     return boxes
 
 
-def communication_lane(events: list["TimelineEvent"], zero: float, band: int) -> list[Box]:
+def communication_lane(events: list[TimelineEvent], zero: float, band: int) -> list[Box]:
     """Calls, those in flight at the same time below each other."""
     calls = [event for event in events if event.lane == "communication"]
     rows = side_by_side([(call.start_s, call.end_s) for call in calls])
@@ -83,7 +83,7 @@ def communication_lane(events: list["TimelineEvent"], zero: float, band: int) ->
             for call, row in zip(calls, rows)]
 
 
-def prepare(axes: Axes, ranks: tuple[int, ...], duration_s: float) -> None:
+def prepare(axes: Axes, ranks: Sequence[int], duration_s: float) -> None:
     axes.set_xlim(0, duration_s)
     axes.set_ylim(len(ranks), -0.06)
     unit, scale = ("ms", 1e3) if duration_s < 1 else ("s", 1)
@@ -113,7 +113,7 @@ def write(axes: Axes, boxes: list[Box], duration_s: float) -> None:
                       path_effects=[withStroke(linewidth=3, foreground=box.colour)])  # readable on a wait, too
 
 
-def texts(event: "TimelineEvent") -> tuple[str, str]:
+def texts(event: TimelineEvent) -> tuple[str, str]:
     """The long and the short text of a box."""
     if event.lane == "compute":
         return " ".join([event.name, *map(str, event.labels.values())]), event.name

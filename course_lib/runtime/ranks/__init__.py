@@ -1,1 +1,44 @@
-"""Ranks: where they come from, what they are told, where they are, and how a launch ends."""
+"""Ranks: where they come from, what they are told, where they are, and how a launch ends.
+
+The life of a call, `launch(fn, world_size=4)`. Three kinds of process take part: the notebook's own, the server that
+forks ranks (Linux; elsewhere the ranks are interpreters kept warm), and the ranks.
+
+    notebook -> server   fork                a request for each rank, answered by its process id (fork_pool.py)
+    notebook -> rank     Home                environment, working folder, import path (home.py)
+    notebook -> rank     Task                which rank of how many, backend, seed, and the pickled call (messages.py)
+        the rank joins the process group and calls fn (rank.py); meanwhile, four times a second,
+    notebook -> rank     where are you?
+    rank -> notebook     Whereabouts         lines, pending communication, CPU time (watcher.py)
+        until the rank has ended its work in one of four ways:
+    rank -> notebook     Returned            the pickled result and what was recorded
+    rank -> notebook     Failed              an exception: its class, words, lines, and itself where it can be pickled
+    rank -> notebook     Exited              sys.exit
+    rank -> notebook     Closed              nothing: its process has died
+    notebook -> rank     you may go          dismissed: a rank that left early would fail its peers
+    notebook -> server   finish              ends what has not ended, and whatever ranks have started
+
+The supervisor follows all of this, decides what the story is, and raises it as one error: RankFailed, RankDied,
+Deadlock (all that are left wait, and have not moved for seconds), LaunchTimeout, LaunchInterrupted. A server that does
+not answer is killed with its ranks, which is a LaunchError; the next launch starts a new one.
+
+COURSE_LIB_TRACE=FILE writes a line for each of these messages, as the notebook's process sends or receives it.
+
+Files in reading order:
+
+    messages.py       what is said, as dataclasses
+    launcher.py       (one folder up) checks what is asked for and makes the tasks
+    supervisor.py     one launch from start to end
+    rank.py           what happens inside a rank
+    watcher.py        its thread that answers "where are you?"
+    places.py         lines of the reader's code, as data
+    diagnosis.py      from what ranks report to what the reader should know: pure functions
+    output.py         what ranks print, with the rank before each line
+    pools.py          which pool a platform gets:
+    fork_pool.py      forked ranks, and fork_server.py, the process that forks them
+    warm_pool.py      interpreters kept warm, and warm_rank.py, one of them
+    rank_process.py   a rank as the notebook's process sees it, from either pool
+    preload.py        what is imported ahead
+    home.py           what a rank shares with the notebook
+    processes.py      ending what ranks started
+    trace.py          the trace
+"""

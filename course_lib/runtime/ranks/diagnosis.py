@@ -6,9 +6,8 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from course_lib.runtime.errors import Deadlock, LaunchTimeout, RankDied, RankFailed
+from course_lib.runtime.ranks.messages import Exited, Failed, Returned, Whereabouts
 from course_lib.runtime.ranks.places import Frame, readers_frame, story
-from course_lib.runtime.ranks.rank import Exited, Failed, Returned
-from course_lib.runtime.ranks.watcher import Whereabouts
 
 # rank -> its last answer, or what it came back with
 Sightings = Mapping[int, Whereabouts | Returned]
@@ -20,6 +19,8 @@ _ECHO = re.compile(r"connection closed|connection reset|broken pipe|socket close
 
 def is_echo(failure: Failed) -> bool:
     """Whether the exception only says that some other rank has gone."""
+    if failure.members:
+        return all(map(is_echo, failure.members))
     return failure.in_communication and bool(_ECHO.search(failure.message))
 
 
@@ -31,22 +32,38 @@ def rank_failed(
     lines = [f"rank {rank} failed" + (f" at {place.where()}" if place else "")]
     if others:
         lines[0] += f" (so did {_ranks(others)})"
-    lines.append(f"  {failure.type_name}: {failure.message}" if failure.message else f"  {failure.type_name}")
-    told = list(story(failure.frames))
-    if len(told) > 1 or (place and not place.is_readers):
-        lines += ["", f"Traceback of rank {rank}, innermost last:"] + [f"  {line}" for line in told]
-    elif told:
+    lines.append(f"  {_words(failure)}")
+    lines += _members(failure)
+    stack = list(story(failure.frames))
+    if len(stack) > 1 or (place and not place.is_readers):
+        lines += ["", f"Traceback of rank {rank}, innermost last:"] + [f"  {line}" for line in stack]
+    elif stack:
         lines.insert(1, f"    {place.code()}")
     if failure.in_communication:
         lines += _elsewhere(sightings, without=rank)
     return RankFailed("\n".join(lines), rank, exception)
 
 
+def _words(failure: Failed) -> str:
+    return f"{failure.type_name}: {failure.message}" if failure.message else failure.type_name
+
+
+def _members(group: Failed, indent: str = "    ") -> list[str]:
+    """What an exception group holds: of each member its class, its words and its place."""
+    lines = []
+    for number, member in enumerate(group.members, start=1):
+        place = readers_frame(member.frames)
+        words = _words(member).splitlines() + ([f"at {place.where()}:  {place.code()}"] if place else [])
+        lines += [f"{indent}{'   ' if line else f'{number}. '}{text}" for line, text in enumerate(words)]
+        lines += _members(member, indent + "   ")
+    return lines
+
+
 def _elsewhere(sightings: Sightings, without: int) -> list[str]:
     """Where the others were when a communication call failed: usually in a call that does not match."""
-    told = [f"  rank {rank} was in {seen.waits_in}{_at(seen)}"
-            for rank, seen in _waiting(sightings).items() if rank != without and seen.waits_in]
-    return ["", "Meanwhile:", *told] if told else []
+    others = [f"  rank {rank} was in {seen.waits_in}{_at(seen)}"
+              for rank, seen in _waiting(sightings).items() if rank != without and seen.waits_in]
+    return ["", "Meanwhile:", *others] if others else []
 
 
 def rank_died(

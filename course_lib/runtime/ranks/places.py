@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,6 +15,9 @@ _PACKAGE = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _DUMPED = re.compile(r'File "(.*)", line (\d+) in (.*)')
 _COMMUNICATION = (os.path.join("torch", "distributed"), os.path.join("course_lib", "runtime", "instruments", "pending"))
+
+_MAX_FOLDED = 8  # functions that call each other in turn, told once
+_SHOWN_TIMES = 3  # what comes no more often than this is told each time
 
 
 @dataclass(frozen=True)
@@ -120,14 +123,44 @@ def readers_frame(frames: tuple[Frame, ...]) -> Frame | None:
 def story(frames: tuple[Frame, ...]) -> Iterator[str]:
     """The frames as lines to print: the reader's own, then one line for the library in which it ended."""
     mine = [frame for frame in frames if frame.is_readers]
-    for frame in mine:
-        name = "" if frame.function.startswith("<") else f" in {frame.function}"
-        yield f"{frame.where()}{name}:  {frame.code()}".rstrip(": ")
+    for frames_once, more in folded(mine):
+        for frame in frames_once:
+            name = "" if frame.function.startswith("<") else f" in {frame.function}"
+            yield f"{frame.where()}{name}:  {frame.code()}".rstrip(": ")
+        if more:
+            yield f"... {more} more of these" + (f" {len(frames_once)} lines" if len(frames_once) > 1 else "")
     if frames and not frames[-1].is_readers and mine:
         yield f"(raised inside {_short(frames[-1].file)}, line {frames[-1].line}, in {frames[-1].function})"
     elif frames and not mine:
         for frame in frames[-3:]:
             yield f"{frame.where()} in {frame.function}:  {frame.code()}".rstrip(": ")
+
+
+def folded(frames: Sequence[Frame]) -> Iterator[tuple[Sequence[Frame], int]]:
+    """(frames, how often they come again right behind): endless recursion, also of a few functions in turn, is short.
+
+    A stretch that does not repeat itself often comes frame by frame, with 0.
+    """
+    start = 0
+    while start < len(frames):
+        length, times = max(((length, _times(frames, start, length)) for length in range(1, _MAX_FOLDED + 1)),
+                            key=lambda found: found[0] * (found[1] - 1))
+        if times <= _SHOWN_TIMES:
+            length = times = 1
+        yield frames[start : start + length], times - 1
+        start += length * times
+
+
+def _times(frames: Sequence[Frame], start: int, length: int) -> int:
+    """How often the `length` frames from `start` on stand there in a row."""
+    block, times = _lines(frames[start : start + length]), 1
+    while _lines(frames[start + times * length : start + (times + 1) * length]) == block:
+        times += 1
+    return times
+
+
+def _lines(frames: Sequence[Frame]) -> list[tuple[str, int]]:
+    return [(frame.file, frame.line) for frame in frames]
 
 
 def frames_of_dump(path: str) -> tuple[Frame, ...]:

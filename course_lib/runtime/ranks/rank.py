@@ -8,7 +8,8 @@ import os
 import random
 import signal
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from multiprocessing import util as multiprocessing_util
 from multiprocessing.connection import Connection
@@ -20,60 +21,12 @@ import torch.distributed as dist
 
 from course_lib.runtime import context
 from course_lib.runtime.instruments import pending, recordings
-from course_lib.runtime.ranks.places import Frame, frames_of_traceback
+from course_lib.runtime.ranks.messages import Exited, Failed, Returned, Task
+from course_lib.runtime.ranks.places import frames_of_traceback
 from course_lib.runtime.ranks.processes import kill_own_children
 from course_lib.runtime.ranks.watcher import Watcher
 
-
-@dataclass(frozen=True)
-class Task:
-    """All that a rank is told."""
-
-    rank: int
-    world_size: int
-    backend: str
-    store: str  # path of the file through which the ranks find each other; the launch's other files begin like it
-    seed: int
-    threads: int
-    timeout_s: float
-    call: bytes  # cloudpickle of (fn, args, kwargs)
-
-    @property
-    def dump(self) -> str:
-        """Where the rank writes its stack on SIGUSR1, for when its interpreter is held and cannot answer."""
-        return f"{self.store}-dump-{self.rank}"
-
-    @property
-    def multiprocessing_folder(self) -> str:
-        """Where multiprocessing keeps its sockets."""
-        return f"{self.store}-mp"
-
-
-@dataclass(frozen=True)
-class Returned:
-    """The function came back; `payload` is the pickle of (result, logs), `counts` its calls as in Whereabouts."""
-
-    payload: bytes
-    counts: dict[tuple[str, tuple[int, ...]], int]
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The function raised. `frames` lead from the function to the place, outermost first."""
-
-    type_name: str
-    message: str
-    frames: tuple[Frame, ...]
-    exception: bytes | None  # its pickle, where it has one
-    in_communication: bool  # raised inside a communication call: perhaps only the echo of another rank's end
-
-
-@dataclass(frozen=True)
-class Exited:
-    """The function called sys.exit."""
-
-    code: Any
-    frames: tuple[Frame, ...]
+_MAX_MEMBERS = 10  # of an exception group that are told
 
 
 def main(connection: Connection) -> None:
@@ -118,7 +71,8 @@ def _run_and_report(connection: Connection, folder: str | None = None) -> None:
         result = function(*args, **kwargs)
         report: Any = _returned(result)
     except SystemExit as exit_:
-        report = Exited(exit_.code, frames_of_traceback(exit_.__traceback__, skip=__file__))
+        code = exit_.code if exit_.code is None or isinstance(exit_.code, int) else _text_of(exit_.code)
+        report = Exited(code, frames_of_traceback(exit_.__traceback__, skip=__file__))
     except BaseException as error:
         report = _failed(error)
     sys.stdout.flush()
@@ -150,6 +104,8 @@ def _join(task: Task) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     pending.install()
+    # All pairs connect now. TORCH_GLOO_LAZY_INIT=1 saves a quarter of the time with 32 ranks and more, but then the
+    # first isend or irecv of some pairs blocks until the other rank uses the pair too, and right programs deadlock.
     dist.init_process_group(
         "nccl" if task.backend == "nccl" else "gloo",
         store=dist.FileStore(task.store, task.world_size),
@@ -181,8 +137,8 @@ def _returned(result: Any) -> "Returned | Failed":
     try:
         ResultPickler(buffer).dump((result, recordings.take()))
     except Exception as error:
-        message = (f"the function returned {_kind(result)}, which cannot be sent back to the notebook ({error}). "
-                   "Return tensors, numbers, strings, dataclasses, or lists and dicts of them.")
+        message = (f"the function returned {_kind(result)}, which cannot be sent back to the notebook "
+                   f"({_text_of(error)}). Return tensors, numbers, strings, dataclasses, or lists and dicts of them.")
         return Failed("unpicklable result", message, (), None, in_communication=False)
     return Returned(buffer.getvalue(), dict(pending.counts))
 
@@ -211,12 +167,25 @@ def _as_is(value: Any) -> Any:
 
 def _failed(error: BaseException) -> Failed:
     frames = frames_of_traceback(error.__traceback__, skip=__file__)
+    words = "\n".join(map(_text_of, [error, *_notes_of(error)]))
+    members = ()
+    if isinstance(error, BaseExceptionGroup):
+        members = tuple(replace(_failed(member), exception=None) for member in error.exceptions[:_MAX_MEMBERS])
     try:
         pickled = cloudpickle.dumps(error.with_traceback(None))
     except Exception:
         pickled = None
-    type_name = type(error).__qualname__
-    words = "\n".join([str(error), *getattr(error, "__notes__", ())])
-    return Failed(type_name, words, frames, pickled, any(f.is_communication for f in frames))
+    return Failed(type(error).__qualname__, words, frames, pickled, any(f.is_communication for f in frames), members)
 
 
+def _notes_of(error: BaseException) -> Sequence[Any]:
+    notes = getattr(error, "__notes__", ())
+    return notes if isinstance(notes, (list, tuple)) else ()
+
+
+def _text_of(value: Any) -> str:
+    """str(value), for values of the reader's, whose __str__ may itself be wrong."""
+    try:
+        return str(value)
+    except BaseException as error:  # whatever it is, the rank has a failure to report
+        return f"(no text: its __str__ raised {type(error).__qualname__})"

@@ -14,11 +14,11 @@ import cloudpickle
 
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted, LaunchTimeout, RankDied, RankFailed
 from course_lib.runtime.ranks import diagnosis
+from course_lib.runtime.ranks.messages import ASK, DISMISS, Exited, Failed, Returned, Task, Whereabouts
 from course_lib.runtime.ranks.output import RankOutput
 from course_lib.runtime.ranks.places import Frame, frames_of_dump
-from course_lib.runtime.ranks.pools import ForkPool, RankProcess, WarmPool
-from course_lib.runtime.ranks.rank import Exited, Failed, Returned, Task
-from course_lib.runtime.ranks.watcher import ASK, DISMISS, Whereabouts
+from course_lib.runtime.ranks.pools import ForkPool, WarmPool
+from course_lib.runtime.ranks.rank_process import RankProcess
 from course_lib.runtime.results import Results
 
 _ASK_EVERY_S = 0.25
@@ -47,7 +47,7 @@ class Supervisor:
         self.reported: set[int] = set()  # ranks whose function has ended
         self.seen: dict[int, Whereabouts] = {}
         self.still_since: dict[int, float] = {}
-        self.unanswered: set[int] = set()
+        self.unanswered = {task.rank for task in tasks}  # ranks not to be asked now; at first they have no task yet
         self.error: BaseException | None = None
 
     # The caller's thread
@@ -57,6 +57,7 @@ class Supervisor:
         output = RankOutput(len(self.tasks))
         thread = threading.Thread(target=self._run, name="course_lib launch")
         started = ended = interrupted = False
+        self.pool.hurried.clear()
         while not ended:
             try:
                 if not started:
@@ -65,6 +66,7 @@ class Supervisor:
                 ended = self._show(output)
             except KeyboardInterrupt:
                 interrupted = True
+                self.pool.hurried.set()
                 self.events.put((-1, "interrupt"))
         output.close()
         thread.join()
@@ -95,7 +97,6 @@ class Supervisor:
         try:
             for process in self.pool.processes(len(self.tasks), self.env):
                 self.processes.append(process)
-                process.connection.send(self.tasks[process.rank])
                 readers.append(self._reader(self._read_messages, process))
                 readers += [self._reader(self._read_output, process, name) for name in process.streams]
             self._follow()
@@ -103,7 +104,7 @@ class Supervisor:
             self.error = error
         try:
             self.pool.finish(self._dismiss_the_reported(), _LEAVE_S)
-        except LaunchError as error:  # the pool's own process has been killed
+        except (LaunchError, LaunchInterrupted) as error:  # the pool's own process is gone
             self.error = self.error or error
         for reader in readers:
             reader.join(timeout=5.0)
@@ -122,7 +123,7 @@ class Supervisor:
         reported = self.reported.copy()  # the readers go on adding to it
         for rank in reported:
             try:
-                self.processes[rank].connection.send(DISMISS)
+                self.processes[rank].send(DISMISS)
             except OSError:  # it has died since
                 pass
         return reported
@@ -146,16 +147,18 @@ class Supervisor:
         stream.close()
 
     def _read_messages(self, process: RankProcess) -> None:
+        """Give the rank its task, which may be long and its rank slow to take it, and hear what comes of it."""
         message: Any = None
-        while not isinstance(message, (Returned, Failed, Exited)):
-            try:
-                message = process.connection.recv()
-            except (EOFError, OSError):
-                self.events.put((process.rank, None))
-                return
-            if isinstance(message, (Returned, Failed, Exited)):
-                self.reported.add(process.rank)
-            self.events.put((process.rank, message))
+        try:
+            process.send(self.tasks[process.rank])
+            self.unanswered.discard(process.rank)
+            while not isinstance(message, (Returned, Failed, Exited)):
+                message = process.receive()
+                if isinstance(message, (Returned, Failed, Exited)):
+                    self.reported.add(process.rank)
+                self.events.put((process.rank, message))
+        except (EOFError, OSError):
+            self.events.put((process.rank, None))
 
     def _follow(self) -> None:
         """Until every rank has returned; raises what went wrong otherwise."""
@@ -278,7 +281,7 @@ class Supervisor:
             return
         self.unanswered.add(rank)
         try:
-            self.processes[rank].connection.send(ASK)
+            self.processes[rank].send(ASK)
         except OSError:  # it has ended: the reader of its messages tells
             pass
 

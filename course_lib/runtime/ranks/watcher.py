@@ -5,15 +5,13 @@ import shutil
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from course_lib.runtime.instruments import pending
+from course_lib.runtime.ranks.messages import DISMISS, Whereabouts
 from course_lib.runtime.ranks.places import Frame, frames_of_thread
-
-ASK, DISMISS = "where are you?", "you may go"
 
 # Functions of torch.distributed that wait for other ranks without passing through a process group's methods.
 _WAITING_FUNCTIONS = {"init_process_group", "new_group", "_new_process_group_helper", "new_subgroups",
@@ -21,23 +19,6 @@ _WAITING_FUNCTIONS = {"init_process_group", "new_group", "_new_process_group_hel
                       "destroy_process_group"}
 _BACKWARD = "_engine_run_backward"
 THREADS = Path("/proc/self/task")
-
-
-@dataclass(frozen=True)
-class Whereabouts:
-    """A rank at one moment. Two equal ones, and not busy in between: the rank has not moved."""
-
-    frames: tuple[Frame, ...]  # of the main thread, outermost first
-    waits_in: str | None  # the communication call that it is inside, None when it is elsewhere
-    call: pending.Call | None  # the same as data, where it is a call on a process group
-    counts: dict[tuple[str, tuple[int, ...]], int]  # (op, group) -> communication calls begun so far
-    busy_s: float  # how long its threads ran, or stood in line for a core
-    clock_s: float  # the rank's clock when it looked
-
-    def is_still_since(self, before: "Whereabouts", cpu_share: float) -> bool:
-        """Whether nothing happened in between: same line, no new call, and less than `cpu_share` of a core wanted."""
-        same = (self.frames, self.counts) == (before.frames, before.counts)
-        return same and abs(self.busy_s - before.busy_s) < cpu_share * (self.clock_s - before.clock_s)
 
 
 class Watcher:

@@ -15,8 +15,10 @@ from course_lib.grading.chapters.collectives.trials import (
     wrong_on_all,
     wrong_pieces,
 )
+from course_lib.grading.compare import alike
 from course_lib.grading.exercise import Traffic, Trial
-from course_lib.grading.tensors import SMALLEST_BUDGET, TensorExercise, amount, same
+from course_lib.grading.spent import SMALLEST_SHOWN, Spent
+from course_lib.grading.tensors import TensorExercise
 
 
 class TreeBroadcast(TensorExercise):
@@ -55,13 +57,13 @@ class TreeBroadcast(TensorExercise):
         yield ("every rank ends with rank 0's tensor: the tree starts at src, so count from there, v = (r - src) % n",
                [inputs[0][0]] * len(inputs))
 
-    def cause(self, inputs: Inputs, given: list[Any]) -> str | None:
-        known = super().cause(inputs, given)
+    def cause(self, given: list[Any], inputs: Inputs) -> str | None:
+        known = super().cause(given, inputs)
         if known:
             return known
         src = inputs[0][1]
         for r, tensor in enumerate(given):
-            origin = next((q for q in range(len(inputs)) if same(tensor, inputs[q][0])), src)
+            origin = next((q for q in range(len(inputs)) if alike(tensor, inputs[q][0])), src)
             if origin == r != src:
                 return f"nobody has told rank {r}: its tensor is as it was"
             if origin != src:
@@ -69,26 +71,18 @@ class TreeBroadcast(TensorExercise):
                         "only those that know may tell")
         return None
 
-    def over_budget(self, trial: Trial, traffic: Traffic) -> str | None:
-        n, M, src = trial.world_size, message_bytes(trial), trial.inputs[0][1]
-        together = sum(traffic.sent_by(rank) for rank in range(n))
-        if together > self.least(trial) + traffic.slack(self.least(trial)):
-            return (f"{trial.label}: the result is right, but the ranks sent {amount(together)} together, where "
-                    f"{amount(self.least(trial))} will do: some are told more than once")
-        if traffic.exact or M >= SMALLEST_BUDGET:  # else headers look like messages
-            steps = steps_taken(traffic, src)
-            if steps > steps_of_tree(n):
-                root_tells_all = all(traffic.sent_by(r) < M for r in range(n) if r != src)
-                why = ("src tells everybody itself: those that know should help" if root_tells_all
-                       else "they tell one another in a row: in each step all that know tell one each")
-                return f"{trial.label}: right, but in {steps} steps, where {steps_of_tree(n)} will do: {why}"
-        return super().over_budget(trial, traffic)
-
-    def figures(self, trial: Trial, traffic: Traffic) -> str:
-        if message_bytes(trial) < SMALLEST_BUDGET:
-            return ""
-        steps, allowed = steps_taken(traffic, trial.inputs[0][1]), steps_of_tree(trial.world_size)
-        return f"{trial.label}: {steps} of {allowed} steps"
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        n, M, src, least = trial.world_size, message_bytes(trial), trial.inputs[0][1], self.least(trial)
+        together = Spent("sent", sum(self.sent(trial, traffic)), least, on=" together", who="the ranks",
+                         why="some are told more than once", slack=traffic.slack(least), note=traffic.note(),
+                         claimed=traffic.exact)
+        if not traffic.exact and M < SMALLEST_SHOWN:  # headers look like messages
+            return [together, *super().spent(trial, answers, traffic)]
+        root_tells_all = all(traffic.sent_by(r) < M for r in range(n) if r != src)
+        why = ("src tells everybody itself: those that know should help" if root_tells_all
+               else "they tell one another in a row: in each step all that know tell one each")
+        steps = Spent("took", steps_taken(traffic, src), steps_of_tree(n), "step", why=why, claimed=traffic.exact)
+        return [together, steps, *super().spent(trial, answers, traffic)]
 
 
 def steps_of_tree(n: int) -> int:
@@ -153,10 +147,10 @@ class AllToAll(TensorExercise):
                received(lambda q, r: q))
         yield ("every rank sends chunks[source]: rank `to` needs chunks[to]", received(lambda q, r: 2 * q - r))
 
-    def cause(self, inputs: Inputs, given: list[Any]) -> str | None:
+    def cause(self, given: list[Any], inputs: Inputs) -> str | None:
         if wrong_on_all(given, self.expected(inputs), lambda r: r):
             return "every rank lacks the piece that stays: nobody sends it, copy chunks[r] to place r"
-        return super().cause(inputs, given)
+        return super().cause(given, inputs)
 
     def waste(self, trial: Trial, traffic: Traffic) -> str:
         return "rank j needs one piece of you, chunks[j]: do not send it the whole tensor"
@@ -193,7 +187,7 @@ class TwoNodeAllReduce(TensorExercise):
     def least(self, trial: Trial) -> int:
         return 2 * message_bytes(trial)  # each node needs all that the other one knows
 
-    def spent(self, trial: Trial, traffic: Traffic) -> list[int]:
+    def sent(self, trial: Trial, traffic: Traffic) -> list[int]:
         return [sum(traffic.sent[r][to] for to in range(4) if to // 2 != r // 2) for r in range(4)]
 
     def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Tensor]]]:
@@ -208,15 +202,15 @@ class TwoNodeAllReduce(TensorExercise):
                [right + node[r] for r in range(4)])
         yield "every share is in the sum twice: the last step moves complete halves, do not add them", [2 * right] * 4
 
-    def cause(self, inputs: Inputs, given: list[Any]) -> str | None:
+    def cause(self, given: list[Any], inputs: Inputs) -> str | None:
         right = total(inputs)
         if all(wrong_pieces(tensor, right, 2) == [1 - r % 2] for r, tensor in enumerate(given)):
             return ("every rank has one half complete and the other not: the neighbour has that one, and in the last "
                     "step they give each other theirs")
-        return super().cause(inputs, given)
+        return super().cause(given, inputs)
 
     def waste(self, trial: Trial, traffic: Traffic) -> str:
-        crossing = self.spent(trial, traffic)
+        crossing = self.sent(trial, traffic)
         if traffic.sent[1][2] and traffic.sent[3][0]:
             return ("a ring over all four ranks leaves each node over one link, and sends nearly everything there, "
                     "again and again: add up inside the node first")

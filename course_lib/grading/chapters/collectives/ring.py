@@ -16,20 +16,24 @@ from course_lib.grading.chapters.collectives.trials import (
     wrong_pieces,
 )
 from course_lib.grading.exercise import Traffic, Trial
-from course_lib.grading.tensors import TensorExercise, amount
+from course_lib.grading.spent import amount
+from course_lib.grading.tensors import TensorExercise
 
 
 class Ring(TensorExercise):
-    """Messages go to the right neighbour and to nobody else."""
+    """Messages go to the right neighbour and to nobody else, from each rank the same number of bytes."""
 
-    def over_budget(self, trial: Trial, traffic: Traffic) -> str | None:
+    def least(self, trial: Trial) -> int:
+        return trial.world_size * self.bound(trial)
+
+    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
         n = trial.world_size
         for r in range(n):
             for to in range(n):
                 if to != (r + 1) % n and traffic.sent[r][to] > traffic.slack(self.bound(trial)):
-                    return (f"{trial.label}: the result is right, but this is no ring: rank {r} sent "
-                            f"{amount(traffic.sent[r][to])} to rank {to}, its right neighbour is rank {(r + 1) % n}")
-        return super().over_budget(trial, traffic)
+                    return (f"this is no ring: rank {r} sent {amount(traffic.sent[r][to])} to rank {to}, its right "
+                            f"neighbour is rank {(r + 1) % n}")
+        return super().flaw(trial, answers, traffic)
 
 
 class RingReduceScatter(Ring):
@@ -52,9 +56,6 @@ class RingReduceScatter(Ring):
 
     def bound(self, trial: Trial) -> int:
         return message_bytes(trial) * (trial.world_size - 1) // trial.world_size
-
-    def least(self, trial: Trial) -> int:
-        return trial.world_size * self.bound(trial)
 
     def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Tensor]]]:
         n, right = len(inputs), self.expected(inputs)
@@ -97,9 +98,6 @@ class RingAllGather(Ring):
     def bound(self, trial: Trial) -> int:
         return message_bytes(trial) * (trial.world_size - 1)
 
-    def least(self, trial: Trial) -> int:
-        return trial.world_size * self.bound(trial)
-
     def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Tensor]]]:
         n, x = len(inputs), [tensor for tensor, *_ in inputs]
         yield ("the pieces lie in the order of arrival, the own one first: the piece of rank q belongs at place q",
@@ -112,8 +110,8 @@ class RingAllGather(Ring):
                [torch.cat([x[(q + 1) % n] for q in range(n)])] * n)
         yield "the pieces are stacked, shape (n, N/n): one after the other, (N,), is asked", [torch.stack(x)] * n
 
-    def cause(self, inputs: Inputs, given: list[Any]) -> str | None:
-        expected, known = self.expected(inputs), super().cause(inputs, given)
+    def cause(self, given: list[Any], inputs: Inputs) -> str | None:
+        expected, known = self.expected(inputs), super().cause(given, inputs)
         if known:
             return known
         if len(inputs) > 2 and wrong_on_all(given, expected, lambda r: r + 1):
@@ -169,7 +167,7 @@ class RingAllReduce(TensorExercise):
             yield (f"only rank {root} has the sum: it has to travel back to the others",
                    [right if r == root else inputs[r][0] for r in range(n)])
 
-    def cause(self, inputs: Inputs, given: list[Any]) -> str | None:
+    def cause(self, given: list[Any], inputs: Inputs) -> str | None:
         n, right = len(inputs), total(inputs)
         whole = len(right) // n * n
         heads = [tensor[:whole] if isinstance(tensor, Tensor) and tensor.dim() == 1 else tensor for tensor in given]
@@ -178,7 +176,7 @@ class RingAllReduce(TensorExercise):
                     "out: fill up with zeros to a multiple of n")
         if whole == len(right) and wrong_on_all(given, self.expected(inputs), lambda r: r + 1):
             return "rank r lacks chunk r+1, the last to arrive in the all-gather: there are n-1 steps, one is missing"
-        return super().cause(inputs, given)
+        return super().cause(given, inputs)
 
     def waste(self, trial: Trial, traffic: Traffic) -> str:
         M = message_bytes(trial)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.grading.exercise import Trial
+from course_lib.grading.exercise import Trial, ranks_of
 from course_lib.grading.tensors import whole_numbers
 
 Inputs = list[list[Any]]
@@ -26,7 +26,7 @@ def trials_of(seed: int, length: Callable[[int, int], int], world_sizes: Sequenc
     for n, k in [*small, (large, LARGE)]:
         N = length(n, k)
         inputs = [[whole_numbers(generator, N)] for _ in range(n)]
-        trials.append(Trial(inputs, f"{n} rank{'s' * (n > 1)}, {N:,} element{'s' * (N > 1)} each"))
+        trials.append(Trial(inputs, f"{ranks_of(n)}, {N:,} element{'s' * (N > 1)} each"))
     return trials
 
 

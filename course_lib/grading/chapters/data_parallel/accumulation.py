@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.grading.chapters.data_parallel.averages import GradientExercise, Inputs
-from course_lib.grading.chapters.data_parallel.trials import (
+from course_lib.grading.calls import record_calls
+from course_lib.grading.chapters.data_parallel.averages import GradientExercise
+from course_lib.grading.chapters.models import (
     LARGE,
     SMALL,
     Gradients,
+    Inputs,
     combined,
-    counted,
     gradient_bytes,
     gradients_of,
     model_of,
@@ -21,7 +22,9 @@ from course_lib.grading.chapters.data_parallel.trials import (
     trial_of,
 )
 from course_lib.grading.exercise import Trial
-from course_lib.grading.tensors import SMALLEST_BUDGET
+from course_lib.grading.spent import Spent
+
+START = 64 * 1024  # bytes: what DDP agrees on beside its broadcast
 
 
 class AccumulatedBackward(GradientExercise):
@@ -41,6 +44,8 @@ class AccumulatedBackward(GradientExercise):
         return [trial_of(generator, n, widths, frozen=["0.bias"], num_batches=k)
                 for n, widths, k in ((3, SMALL, 2), (2, SMALL, 1), (4, LARGE, 4))]
 
+    besides = "headers, gloo's own algorithm and what DDP sends when it is made"
+
     @staticmethod
     def prepare() -> None:
         importlib.import_module("torch._dynamo")  # DDP's constructor does: seconds in which nothing is trained
@@ -48,21 +53,21 @@ class AccumulatedBackward(GradientExercise):
     @staticmethod
     def run(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
         model = model_of(inputs)
-        _, calls = counted(function, DistributedDataParallel(model), inputs["batches"])
+        _, calls = record_calls(function, DistributedDataParallel(model), inputs["batches"])
         # Only all-reduces carry gradients; after its first one DDP also agrees on new buckets.
         return {"gradients": gradients_of(model), "calls": [call for call in calls if call[0] == "all_reduce"]}
 
     def beforehand(self, trial: Trial) -> int:
         weights = trial.inputs[0]["weights"]
-        return 2 * sum(tensor.nbytes for tensor in weights.values()) + SMALLEST_BUDGET  # DDP begins with a broadcast
+        return 2 * sum(tensor.nbytes for tensor in weights.values()) + START  # DDP begins with a broadcast
 
-    def expected(self, inputs: Inputs) -> Gradients:
-        return combined(self.over_batches(inputs), 1 / len(inputs) / len(inputs[0]["batches"]))
+    def expected(self, inputs: Inputs) -> list[Gradients]:
+        return [combined(self.over_batches(inputs), 1 / len(inputs) / len(inputs[0]["batches"]))] * len(inputs)
 
     @staticmethod
     def over_batches(inputs: Inputs) -> list[Gradients]:
         """Each rank's sum over its micro-batches."""
-        return [combined([own_gradients(rank, batch) for batch in range(len(rank["batches"]))]) for rank in inputs]
+        return [own_gradients(rank, range(len(rank["batches"]))) for rank in inputs]
 
     def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Gradients]]]:
         n, k, own = len(inputs), len(inputs[0]["batches"]), self.over_batches(inputs)
@@ -76,17 +81,14 @@ class AccumulatedBackward(GradientExercise):
                "inside no_sync", [combined([each], 1 / k) for each in own])
         yield ("every rank has its own gradients, k times too large: nothing was communicated, because the last "
                "micro-batch, too, was inside no_sync", own)
-        last = [own_gradients(rank, k - 1) for rank in inputs]
+        last = [own_gradients(rank, [k - 1]) for rank in inputs]
         yield ("only the last micro-batch is in the gradients: do not set them to zero in between",
                [combined(last, 1 / n / k)] * n)
         yield ("only the last micro-batch is in the gradients: do not set them to zero in between",
                [combined(last, 1 / n)] * n)
 
-    def calls_told(self, trial: Trial, calls: list[list[Any]]) -> str | None:
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         M = gradient_bytes(trial.inputs[0])
-        times = sum(message for _, message, _ in calls) / M
-        if times > 1:
-            return (f"the gradients were communicated {times:g} times for {len(trial.inputs[0]['batches'])} "
-                    "micro-batches, where once will do: no_sync belongs around forward and backward of all but the "
-                    "last")
-        return None
+        times = max(sum(message for _, message, _ in answer["calls"]) for answer in answers) / M
+        return [Spent("communicated the gradients", times, 1, "time", claimed=True,
+                      why="no_sync belongs around forward and backward of all but the last micro-batch")]

@@ -6,90 +6,64 @@ from typing import Any
 
 import torch
 
+from course_lib.grading.calls import CollectiveExercise, num_calls, record_calls
 from course_lib.grading.chapters.data_parallel.buckets import filled
-from course_lib.grading.chapters.data_parallel.trials import (
+from course_lib.grading.chapters.models import (
     EQUAL,
     LARGE,
+    ROUNDING,
     SMALL,
     Gradients,
-    alike,
+    Inputs,
     batch_loss,
-    close,
     combined,
-    counted,
     gradient_bytes,
     gradient_sizes,
     gradients_of,
     model_of,
     own_gradients,
-    sent_by,
     trial_of,
 )
-from course_lib.grading.exercise import Exercise, Traffic, Trial
-from course_lib.grading.tensors import SMALLEST_BUDGET, amount, described
+from course_lib.grading.exercise import Traffic, Trial
+from course_lib.grading.spent import Spent
 
-Inputs = list[dict[str, Any]]
+WITHOUT_DIVIDING = ("every gradient is n times too large: all-reduce makes the sum, and the mean is asked, so divide "
+                    "by n")
 
 
-class GradientExercise(Exercise):
+class GradientExercise(CollectiveExercise):
     """Afterwards every rank's model has the mean gradients of all. A rank answers `gradients` and `calls`."""
+
+    compared = "gradients"
+    words = "has the gradient"
+    tolerance = ROUNDING
+    right = "the gradients are right"
+
+    @staticmethod
+    def run(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
+        model = model_of(inputs)
+        batch_loss(model, inputs["batches"][0]).backward()
+        _, calls = record_calls(function, model, *([inputs["cap"]] if "cap" in inputs else []))
+        return {"gradients": gradients_of(model), "calls": calls}
 
     @abstractmethod
     def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Gradients]]]:
         """Likely mistakes: the cause, and the gradients that each rank has then."""
 
-    @abstractmethod
-    def calls_told(self, trial: Trial, calls: list[list[Any]]) -> str | None:
-        """What is wrong with the all-reduces of one rank, None where nothing is."""
-
-    def expected(self, inputs: Inputs) -> Gradients:
+    def expected(self, inputs: Inputs) -> list[Gradients]:
         """The gradients of the mean loss over everybody's rows, as one process would have them."""
-        return combined([own_gradients(rank) for rank in inputs], 1 / len(inputs))
-
-    def beforehand(self, trial: Trial) -> int:
-        """Bytes that a rank sends before the reader's function is called."""
-        return 0
+        return [combined([own_gradients(rank) for rank in inputs], 1 / len(inputs))] * len(inputs)
 
     def bound(self, trial: Trial) -> int:
         n = trial.world_size
         return 2 * (n - 1) * gradient_bytes(trial.inputs[0]) // n
 
-    def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
-        given, expected = [answer["gradients"] for answer in answers], self.expected(trial.inputs)
-        if alike(given, [expected] * len(given)):
-            return self.over_budget(trial, answers, traffic)
-        for cause, would_give in self.mistakes(trial.inputs):
-            if alike(given, would_give):
-                return f"{trial.label}: {cause}"
-        return f"{trial.label}: {self.first_difference(given, expected)}"
-
-    @staticmethod
-    def first_difference(given: list[Gradients], expected: Gradients) -> str:
-        for rank, gradients in enumerate(given):
-            for name, right in expected.items():
-                has = gradients.get(name)
-                if right is None and has is not None:
+    def difference(self, given: list[Any], expected: list[Gradients]) -> str:
+        for rank, (gradients, right) in enumerate(zip(given, expected)):
+            for name in right:
+                if right[name] is None and type(gradients) is dict and gradients.get(name) is not None:
                     return f"parameter {name} is frozen and had no gradient; on rank {rank} it has got one"
-                if not close(has, right):
-                    return f"rank {rank}, {name}.grad is {described(has)}: expected {described(right)}"
-        return "there are gradients of parameters that the model does not have"
-
-    def over_budget(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
-        for answer in answers:
-            told = self.calls_told(trial, answer["calls"])
-            if told:
-                return f"{trial.label}: the gradients are right, but {told}"
-        bound, before = self.bound(trial), self.beforehand(trial)
-        sent = [sent_by(rank, answers, traffic, before) for rank in range(trial.world_size)]
-        most = max(sent)
-        if most > bound + traffic.slack(bound):
-            return (f"{trial.label}: the gradients are right, but over budget: rank {sent.index(most)} sent "
-                    f"{amount(most)}, where {amount(bound)} will do")
-        return None
-
-    def figures(self, trial: Trial, traffic: Traffic) -> str:
-        bound = self.bound(trial)  # a right answer cannot send less, nor more: see over_budget
-        return f"{trial.label}: sent {amount(bound)} a rank, as allowed" if bound >= SMALLEST_BUDGET else ""
+        return super().difference(given, expected)
 
 
 class AverageGradients(GradientExercise):
@@ -109,18 +83,10 @@ class AverageGradients(GradientExercise):
         return [trial_of(generator, n, widths, frozen=["0.bias"])
                 for n, widths in ((3, SMALL), (1, SMALL), (4, LARGE))]
 
-    @staticmethod
-    def run(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
-        model = model_of(inputs)
-        batch_loss(model, inputs["batches"][0]).backward()
-        _, calls = counted(function, model)
-        return {"gradients": gradients_of(model), "calls": calls}
-
     def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Gradients]]]:
         n, own = len(inputs), [own_gradients(rank) for rank in inputs]
         total = combined(own)
-        yield ("every gradient is n times too large: all-reduce makes the sum, and the mean is asked, so divide by n",
-               [total] * n)
+        yield WITHOUT_DIVIDING, [total] * n
         yield ("every gradient is n times too small: it is divided by n twice",
                [combined([total], 1 / n**2)] * n)
         yield ("every rank still has the gradients of its own batch: put the mean into parameter.grad itself; a copy "
@@ -131,11 +97,9 @@ class AverageGradients(GradientExercise):
         yield ("rank 0 alone has the mean: the others would take another step, and the models drift apart",
                [combined([total], 1 / n), *own[1:]])
 
-    def calls_told(self, trial: Trial, calls: list[list[Any]]) -> str | None:
-        most = len(gradient_sizes(trial.inputs[0]))
-        if len(calls) > most:
-            return f"it took {len(calls)} calls where {most} will do, one for each gradient: is any averaged twice?"
-        return None
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        return [num_calls(answers, len(gradient_sizes(trial.inputs[0])),
+                          "one for each gradient, so is any averaged twice?")]
 
 
 class BucketedAverage(GradientExercise):
@@ -156,18 +120,10 @@ class BucketedAverage(GradientExercise):
         kinds = ((3, EQUAL, [], 160), (2, SMALL, ["2.bias"], 64), (4, LARGE, ["2.bias"], 100_000))
         return [trial_of(generator, n, widths, frozen, cap=cap) for n, widths, frozen, cap in kinds]
 
-    @staticmethod
-    def run(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
-        model = model_of(inputs)
-        batch_loss(model, inputs["batches"][0]).backward()
-        _, calls = counted(function, model, inputs["cap"])
-        return {"gradients": gradients_of(model), "calls": calls}
-
     def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Gradients]]]:
         n, own = len(inputs), [own_gradients(rank) for rank in inputs]
         total = combined(own)
-        yield ("every gradient is n times too large: all-reduce makes the sum, and the mean is asked, so divide by n",
-               [total] * n)
+        yield WITHOUT_DIVIDING, [total] * n
         yield ("every rank still has its own gradients: torch.cat makes a copy, so what has come back must be "
                "written into the gradients again", own)
         mean = combined([total], 1 / n)
@@ -185,25 +141,25 @@ class BucketedAverage(GradientExercise):
         names = [name for name in inputs["weights"] if name not in inputs["frozen"]]
         return [[names[index] for index in bucket] for bucket in filled(gradient_sizes(inputs), inputs["cap"])]
 
-    def calls_told(self, trial: Trial, calls: list[list[Any]]) -> str | None:
-        inputs = trial.inputs[0]
-        right = [sum(inputs["weights"][name].nbytes for name in bucket) for bucket in self.buckets(inputs)]
-        sent = [message for _, message, _ in calls]
-        if len(sent) > len(right):
-            return (f"it took {len(sent)} calls where {len(right)} will do: one message for a whole bucket, not one "
-                    "for each gradient")
-        if max(sent, default=0) > max(right):
-            return (f"one message has {max(sent):,} bytes, the largest bucket {max(right):,}: what waits for the last "
-                    "gradient cannot leave while backward still runs")
-        if sent != right:
-            return (f"the messages have {sent} bytes, the buckets {right}: they are sent in the order of my_buckets, "
-                    "the one with the last parameters first")
-        return None
+    def messages(self, inputs: dict[str, Any]) -> list[int]:
+        """Bytes of each bucket."""
+        return [sum(inputs["weights"][name].nbytes for name in bucket) for bucket in self.buckets(inputs)]
 
-    def figures(self, trial: Trial, traffic: Traffic) -> str:
-        num = len(self.buckets(trial.inputs[0]))
-        told = super().figures(trial, traffic)
-        return f"{told}, in {num} calls, {num} allowed" if told else ""
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        return [num_calls(answers, len(self.messages(trial.inputs[0])),
+                          "one message for a whole bucket, not one for each gradient")]
+
+    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+        right = self.messages(trial.inputs[0])
+        for answer in answers:
+            sent = [message for _, message, _ in answer["calls"]]
+            if max(sent, default=0) > max(right):
+                return (f"one message has {max(sent):,} bytes, the largest bucket {max(right):,}: what waits for the "
+                        "last gradient cannot leave while backward still runs")
+            if sent != right and len(sent) <= len(right):
+                return (f"the messages have {sent} bytes, the buckets {right}: they are sent in the order of "
+                        "my_buckets, the one with the last parameters first")
+        return None
 
 
 def taken_apart_backwards(mean: Gradients, buckets: list[list[str]]) -> Gradients:

@@ -5,7 +5,9 @@ from typing import Any
 
 import torch
 
+from course_lib.grading.compare import describe
 from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.spent import Spent
 
 Plan = list[list[int]]
 KIB = 1024
@@ -50,31 +52,32 @@ class Buckets(Exercise):
         sizes, cap = inputs
         return as_plan(function(list(sizes), cap))
 
-    def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
-        ((sizes, cap),), (given,) = trial.inputs, answers
-        expected = filled(sizes, cap)
-        if given == expected:
-            return None
-        if not isinstance(given, list):
-            return f"{trial.label}: expected a list of buckets, each a list of indices, but my_buckets returned {given}"
-        cause = next((cause for cause, would_give in self.mistakes(sizes, cap) if given == would_give), None)
-        return f"{trial.label}: {cause or self.fault(given, sizes, cap, expected)}"
+    def arguments(self, trial: Trial) -> Sequence[Any]:
+        return trial.inputs[0]
 
-    @staticmethod
-    def mistakes(sizes: list[int], cap: int) -> Iterable[tuple[str, Plan]]:
+    def expected(self, sizes: list[int], cap: int) -> list[Plan]:
+        return [filled(sizes, cap)]
+
+    def mistakes(self, sizes: list[int], cap: int) -> Iterable[tuple[str, list[Plan]]]:
         right = filled(sizes, cap)
         yield ("the buckets begin with the first parameter, where backward ends: the last parameter's gradient is "
-               "ready first", filled(sizes, cap, order=range(len(sizes))))
-        yield "the last bucket is missing: after the loop one is still open", right[:-1]
+               "ready first", [filled(sizes, cap, order=range(len(sizes)))])
+        yield "the last bucket is missing: after the loop one is still open", [right[:-1]]
         yield ("a gradient that fills a bucket exactly still fits: at most cap_bytes",
-               filled(sizes, cap, fits=int.__lt__))
-        yield "every gradient has a bucket of its own", [[index] for index in reversed(range(len(sizes)))]
-        yield "all gradients are in one bucket, which has to wait for the very last", [[*reversed(range(len(sizes)))]]
-        yield "the buckets are right, but in the opposite order: the first one sent has the last parameter", right[::-1]
+               [filled(sizes, cap, fits=int.__lt__)])
+        yield "every gradient has a bucket of its own", [[[index] for index in reversed(range(len(sizes)))]]
+        yield "all gradients are in one bucket, which has to wait for the very last", [[[*reversed(range(len(sizes)))]]]
+        yield ("the buckets are right, but in the opposite order: the first one sent has the last parameter",
+               [right[::-1]])
+
+    def cause(self, given: list[Any], sizes: list[int], cap: int) -> str:
+        return super().cause(given, sizes, cap) or self.fault(*given, sizes, cap, filled(sizes, cap))
 
     @staticmethod
-    def fault(given: Plan, sizes: list[int], cap: int, expected: Plan) -> str:
+    def fault(given: Any, sizes: list[int], cap: int, expected: Plan) -> str:
         """What is wrong with a plan that no known mistake gives."""
+        if as_plan(given) != given or type(given) is str:
+            return f"expected a list of buckets, each a list of indices, but my_buckets returned {describe(given)}"
         inside = [index for bucket in given for index in bucket]
         if [] in given:
             return f"bucket {given.index([])} is empty: close the open one only when there is something in it"
@@ -92,10 +95,8 @@ class Buckets(Exercise):
                     "way: what comes later cannot join it, even where there is room")
         return f"there are {len(given)} buckets, {given[:4]}: expected {len(expected)}, {expected[:4]}"
 
-    def figures(self, trial: Trial, traffic: Traffic) -> str:
-        ((sizes, cap),) = trial.inputs
-        num = len(filled(sizes, cap))
-        return f"{trial.label}: {num} buckets, {num} allowed" if len(sizes) > 10 else ""
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        return [Spent("made", len(answers[0]), len(filled(*trial.inputs[0])), "bucket")]
 
 
 def as_plan(returned: Any) -> Any:

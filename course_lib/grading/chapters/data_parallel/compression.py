@@ -6,22 +6,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.grading.chapters.data_parallel.trials import (
+from course_lib.grading.calls import CollectiveExercise, record_calls
+from course_lib.grading.chapters.models import (
     LARGE,
+    ROUNDING,
     SMALL,
+    Inputs,
     batch_loss,
-    close,
-    counted,
     gradient_bytes,
     model_of,
-    sent_by,
     trial_of,
 )
-from course_lib.grading.exercise import Exercise, Traffic, Trial
-from course_lib.grading.tensors import amount, described, plain
+from course_lib.grading.compare import plain
+from course_lib.grading.exercise import Trial, ranks_of
 
 LEARNING_RATE = 0.1
-Step = list[tuple[Any, Any]]  # for each rank what it returned and its residual afterwards, (N,) each
+Steps = dict[str, Any]  # of one rank: what it returned in each step, and its residual afterwards, (N,) each
 Send = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]  # gradient, residual, k -> what is sent, next residual
 
 
@@ -88,11 +88,11 @@ def last_one_wins(sent: Sequence[Tensor]) -> Tensor:
     return result / len(sent)
 
 
-def simulated(inputs: list[dict[str, Any]], send: Send = right, join: Callable = mean) -> list[Step]:
-    """What all ranks have after each step of a training that uses `send` and `join`."""
+def simulated(inputs: Inputs, send: Send = right, join: Callable = mean) -> list[Steps]:
+    """What each rank has after each step of a training that uses `send` and `join`."""
     models = [model_of(rank) for rank in inputs]
     residuals = [torch.zeros(gradient_bytes(inputs[0]) // 8, dtype=torch.float64) for _ in inputs]
-    steps = []
+    steps: list[Steps] = [{} for _ in inputs]
     for number in range(len(inputs[0]["batches"])):
         sent = []
         for r, model in enumerate(models):
@@ -100,10 +100,15 @@ def simulated(inputs: list[dict[str, Any]], send: Send = right, join: Callable =
             share, residuals[r] = send(gradient, residuals[r], inputs[r]["k"])
             sent.append(share)
         joined = join(sent)
-        steps.append([(joined, residual) for residual in residuals])
+        for of_rank, residual in zip(steps, residuals):
+            of_rank |= named(number, joined, residual)
         for model in models:
             descend(model, joined)
     return steps
+
+
+def named(step: int, returned: Any, residual: Tensor) -> Steps:
+    return {f"the result of step {step}": returned, f"the residual after step {step}": residual}
 
 
 def flat_gradient(model: torch.nn.Module, batch: Sequence[Tensor]) -> Tensor:
@@ -121,10 +126,13 @@ def descend(model: torch.nn.Module, flat: Tensor) -> None:
         parameter -= LEARNING_RATE * piece.view_as(parameter)
 
 
-class TopKAverage(Exercise):
+class TopKAverage(CollectiveExercise):
     number = "3.5"
     function = "my_top_k_average"
     points = 4
+    compared = "steps"
+    words = "is"
+    tolerance = ROUNDING
     budget = "each rank sends k numbers of 8 bytes and their k places of 8 bytes to all: (n-1) 16k bytes a step"
     hints = (
         "What competes for the k places is not the gradient but the gradient plus what is still owed. What was sent is "
@@ -139,35 +147,29 @@ class TopKAverage(Exercise):
         for n, widths, k in ((3, SMALL, 9), (1, SMALL, 5), (4, LARGE, 258)):
             trial = trial_of(generator, n, widths, num_batches=3, k=k)
             N = gradient_bytes(trial.inputs[0]) // 8
-            trials.append(Trial(trial.inputs, f"{n} rank{'s' * (n > 1)}, 3 steps, {k} of {N:,} numbers"))
+            trials.append(Trial(trial.inputs, f"{ranks_of(n)}, 3 steps, {k} of {N:,} numbers"))
         return trials
 
     @staticmethod
     def run(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
         model = model_of(inputs)
         residual = torch.zeros(gradient_bytes(inputs) // 8, dtype=torch.float64)
-        steps, calls = [], []
-        for batch in inputs["batches"]:
-            returned, called = counted(function, flat_gradient(model, batch), residual, inputs["k"])
+        steps: Steps = {}
+        calls = []
+        for number, batch in enumerate(inputs["batches"]):
+            returned, called = record_calls(function, flat_gradient(model, batch), residual, inputs["k"])
             returned = plain(returned)
             calls += called
-            steps.append([returned, residual.clone()])
+            steps |= named(number, returned, residual.clone())
             if not isinstance(returned, Tensor) or returned.shape != residual.shape:
                 break
             descend(model, returned)
         return {"steps": steps, "calls": calls}
 
-    def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
-        given = [[(returned, residual) for returned, residual in together]
-                 for together in zip(*(answer["steps"] for answer in answers))]
-        expected = simulated(trial.inputs)
-        if followed(given, expected):
-            return self.over_budget(trial, answers, traffic)
-        cause = next((cause for cause, would_give in self.mistakes(trial.inputs) if followed(given, would_give)), None)
-        return f"{trial.label}: {cause or first_difference(given, expected)}"
+    def expected(self, inputs: Inputs) -> list[Steps]:
+        return simulated(inputs)
 
-    @staticmethod
-    def mistakes(inputs: list[dict[str, Any]]) -> Iterable[tuple[str, list[Step]]]:
+    def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Steps]]]:
         yield ("the residual stays zero, so all that was not sent is lost: keep it, in place, as residual.copy_ does",
                simulated(inputs, without_memory))
         for send in (memory_not_used, memory_piled_up):
@@ -190,36 +192,6 @@ class TopKAverage(Exercise):
         inputs = trial.inputs[0]
         return (trial.world_size - 1) * 16 * inputs["k"] * len(inputs["batches"])
 
-    def over_budget(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
-        bound = self.bound(trial)
-        sent = [sent_by(rank, answers, traffic) for rank in range(trial.world_size)]
-        if max(sent) <= bound + traffic.slack(bound):
-            return None
-        why = (": a tensor with N - k zeros in it costs as much as the gradient; send places and numbers"
-               if any(op == "all_reduce" for answer in answers for op, *_ in answer["calls"]) else "")
-        return (f"{trial.label}: the result is right, but over budget: rank {sent.index(max(sent))} sent "
-                f"{amount(max(sent))}, where {amount(bound)} will do{why}")
-
-    def figures(self, trial: Trial, traffic: Traffic) -> str:
-        n, M = trial.world_size, gradient_bytes(trial.inputs[0])
-        if n < 4:
-            return ""
-        dense = 2 * (n - 1) * M // n * len(trial.inputs[0]["batches"])
-        allowed = amount(self.bound(trial))
-        return f"{trial.label}: sent at most {allowed} a rank, as allowed; the whole gradients: {amount(dense)}"
-
-
-def followed(given: list[Step], expected: list[Step]) -> bool:
-    """Whether all steps are there, and all ranks have in each what is expected."""
-    return len(given) == len(expected) and all(
-        close(a, b) for has, should in zip(given, expected) for rank, of_rank in zip(has, should)
-        for a, b in zip(rank, of_rank))
-
-
-def first_difference(given: list[Step], expected: list[Step]) -> str:
-    for step, (has, should) in enumerate(zip(given, expected)):
-        for rank, (pair, right_pair) in enumerate(zip(has, should)):
-            for what, value, right_value in zip(("returned", "has the residual"), pair, right_pair):
-                if not close(value, right_value):
-                    return f"step {step}, rank {rank} {what} {described(value)}: expected {described(right_value)}"
-    return f"there are answers of {len(given)} steps: expected {len(expected)}"
+    def waste(self, answers: list[Any]) -> str:
+        dense = any(op == "all_reduce" for answer in answers for op, *_ in answer["calls"])
+        return "a tensor with N - k zeros in it costs as much as the gradient; send places and numbers" if dense else ""

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.compare import describe, part
+from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
+from course_lib.grading.spent import Spent, most
 
 EPOCHS = [0, 1, 2]
 MANY = 1000  # samples: so many do not fall into the same order, or on the same ranks, by chance
@@ -17,6 +19,7 @@ class Shard(Exercise):
     number = "3.6"
     function = "my_shard"
     points = 3
+    right = "the indices are right"
     budget = "N samples an epoch for all ranks together, at most ceil(N/n) for one"
     hints = (
         "All ranks have to shuffle in the same way, without asking each other, and in another way in each epoch. What "
@@ -27,7 +30,7 @@ class Shard(Exercise):
 
     def trials(self, seed: int) -> list[Trial]:
         return [Trial([{"num_samples": N, "world_size": n, "rank": r} for r in range(n)],
-                      f"{N:,} samples on {n} rank{'s' * (n > 1)}") for N, n in ((11, 3), (8, 4), (2, 3), (2001, 2))]
+                      f"{N:,} samples on {ranks_of(n)}") for N, n in ((11, 3), (8, 4), (2, 3), (2001, 2))]
 
     @staticmethod
     def run(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -40,29 +43,31 @@ class Shard(Exercise):
         torch.rand(1)  # whatever else happens in a training between two calls
         return {"shards": shards, "again": [shard(epoch) for epoch in EPOCHS], "moved": moved}
 
-    def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         N = trial.inputs[0]["num_samples"]
-        strange = next((shard for answer in answers for shard in answer["shards"] if not isinstance(shard, list)), None)
-        if strange is not None:
-            return f"{trial.label}: my_shard returned {strange}: expected a list of indices, each an int"
-        epochs = [[answer["shards"][epoch] for answer in answers] for epoch in EPOCHS]
-        again = [[answer["again"][epoch] for answer in answers] for epoch in EPOCHS]
-        cause = next((f"epoch {epoch}: {wrong}" for epoch, shards in zip(EPOCHS, epochs)
-                      if (wrong := not_a_partition(shards, N))), None)
+        given = [part(answer, "shards") for answer in answers]
+        strange = [shards for shards in given if type(shards) is not list or len(shards) != len(EPOCHS)]
+        strange += [shard for shards in given if shards not in strange for shard in shards if type(shard) is not list]
+        if strange:
+            return f"my_shard returned {describe(strange[0])}: expected a list of indices, each an int"
+        epochs, again = ([list(shards) for shards in zip(*(answer[name] for answer in answers), strict=True)]
+                         for name in ("shards", "again"))
         if epochs != again:
-            cause = ("the same call gives other indices the second time: rank and epoch alone may decide, so seed a "
-                     "torch.Generator with the epoch")
-        elif cause is None:
-            cause = not_shuffled(epochs, N)
-        if cause is None and any(answer["moved"] for answer in answers):
-            cause = ("the indices are right, but torch's global generator has moved, and with it everybody's dropout "
-                     "and initial weights: use a torch.Generator of your own")
-        return f"{trial.label}: {cause}" if cause else None
+            return ("the same call gives other indices the second time: rank and epoch alone may decide, so seed a "
+                    "torch.Generator with the epoch")
+        return next((f"epoch {epoch}: {wrong}" for epoch, shards in zip(EPOCHS, epochs, strict=True)
+                     if (wrong := not_a_partition(shards, N))), None) or not_shuffled(epochs, N)
 
-    def figures(self, trial: Trial, traffic: Traffic) -> str:
-        N, n = trial.inputs[0]["num_samples"], trial.world_size
-        most = -(-N // n)  # ceil(N/n)
-        return f"{trial.label}: each once an epoch, at most {most} on a rank, {most} allowed" if N > MANY else ""
+    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+        if any(answer["moved"] for answer in answers):
+            return ("torch's global generator has moved, and with it everybody's dropout and initial weights: use a "
+                    "torch.Generator of your own")
+        return None
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        each = [max(map(len, answer["shards"])) for answer in answers]
+        return [Spent("has", max(each), -(-trial.inputs[0]["num_samples"] // trial.world_size), "sample",
+                      on=" an epoch", rank=most(each))]
 
 
 def not_a_partition(shards: Shards, N: int) -> str | None:

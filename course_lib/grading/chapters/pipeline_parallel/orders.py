@@ -8,7 +8,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from course_lib.grading.compare import describe
 from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.spent import Spent, most
 
 if TYPE_CHECKING:
     from course_lib.pipeline_parallel import Schedule, Simulation
@@ -21,6 +23,7 @@ Orders = list[list[str]]  # for each rank
 class OrderExercise(Exercise):
     """The function gets (rank, num_ranks, num_microbatches) and returns the rank's actions as strings, "F0"."""
 
+    right = "the order can be run"
     kinds: ClassVar[str] = "FB"
     sizes: ClassVar[tuple[tuple[int, int], ...]] = ((4, 8), (3, 3), (4, 2), (2, 5))  # ranks, micro-batches
 
@@ -44,54 +47,45 @@ class OrderExercise(Exercise):
         return "nothing (None)" if returned is None else f"a {type(returned).__name__}" if not isinstance(
             returned, list | tuple) else "a list that holds something else than strings"
 
-    def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def arguments(self, trial: Trial) -> Sequence[int]:
         _, p, m = trial.inputs[0]
+        return p, m
+
+    def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
+        from course_lib.pipeline_parallel import findings
+
+        p, m = self.arguments(trial)
         strange = next((words for r in range(p) if (words := self.unreadable(answers[r], r))), None)
         if strange:
-            return f"{trial.label}: {strange}"
-        cause = next((cause for cause, orders in self.mistakes(p, m) if answers == orders), None)
-        wrong = self.fault(answers, p, m)
-        if wrong is None:
-            return None
-        return f"{trial.label}: {wrong}" + (f"\n{cause}" if cause else "")
+            return strange
+        found = findings(schedule_of(answers, m))
+        cause = self.cause(answers, p, m)
+        return None if not found else f"{found[0]}\n{cause}" if cause else str(found[0])
 
     def unreadable(self, answer: Any, r: int) -> str | None:
         if type(answer) is not list or not all(type(action) is str for action in answer):
-            said = answer[:80] if type(answer) is str else "something else"
-            return f"rank {r} returned {said}: expected a list of strings such as \"F0\""
+            return f"rank {r} returned {describe(answer)}: expected a list of strings such as \"F0\""
         if len(answer) > MOST:
             return f"rank {r} returned more than {MOST} actions"
         odd = next((action for action in answer if not ACTION.fullmatch(action) or action[0] not in self.kinds), None)
         kinds = " or ".join(f'"{kind}0"' for kind in self.kinds)
         return None if odd is None else f"rank {r} returned {odd[:20]!r} among its actions: expected {kinds} and so on"
 
-    def fault(self, orders: Orders, p: int, m: int) -> str | None:
-        """Why these lists are no schedule, or not as good as par."""
-        from course_lib.pipeline_parallel import findings, simulate
-
-        schedule = schedule_of(orders, m)
-        found = findings(schedule)
-        if found:
-            return str(found[0])
-        return self.over(simulate(schedule), simulate(self.par(p, m)))
-
-    def over(self, given: "Simulation", par: "Simulation") -> str | None:
-        """What is beyond the budget."""
-        for r, (peak, allowed) in enumerate(zip(given.peak_in_flight, par.peak_in_flight)):
-            if peak > allowed:
-                return (f"the order can be run, but rank {r} holds {peak} micro-batches at a time, and {allowed} "
-                        f"{'is' if allowed == 1 else 'are'} allowed")
-        if given.makespan > par.makespan:
-            return (f"the order can be run, but {given.bubble_fraction:.1%} of the time is idle, and "
-                    f"{par.bubble_fraction:.1%} {'are' if par.bubble_fraction else 'is'} allowed")
-        return None
-
-    def figures(self, trial: Trial, traffic: Traffic) -> str:
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
         from course_lib.pipeline_parallel import simulate
 
-        _, p, m = trial.inputs[0]
-        par = simulate(self.par(p, m))
-        return f"{trial.label}: {par.bubble_fraction:.1%} idle, {max(par.peak_in_flight)} in flight, as allowed"
+        p, m = self.arguments(trial)
+        given, par = simulate(schedule_of(answers, m)), simulate(self.par(p, m))
+        allowed, why = self.allowed_in_flight(par), self.cause(answers, p, m) or ""
+        rank = most(given.peak_in_flight, allowed)
+        return [Spent("has", given.peak_in_flight[rank], allowed[rank], "micro-batch", rank=rank, on=" in flight",
+                      why=why),
+                Spent("idle", given.bubble_fraction, par.bubble_fraction, "share", who="all ranks together are",
+                      why=why, limit="par {}", slack=1e-9)]
+
+    def allowed_in_flight(self, par: "Simulation") -> Sequence[int]:
+        """The micro-batches that each rank may hold at a time."""
+        return par.peak_in_flight
 
 
 def schedule_of(orders: Orders, m: int) -> "Schedule":
@@ -191,17 +185,8 @@ class ParSchedule(OrderExercise):
 
         return zb_h1(p, m)
 
-    def over(self, given: "Simulation", par: "Simulation") -> str | None:
-        p = par.schedule.num_ranks
-        peak = max(given.peak_in_flight)
-        if peak > p:
-            rank = given.peak_in_flight.index(peak)
-            return (f"the order can be run, {given.bubble_fraction:.1%} idle, but rank {rank} holds {peak} "
-                    f"micro-batches at a time, and {p} are allowed: what F has put there, only W (or B) takes away")
-        if given.makespan > par.makespan:
-            return (f"the order can be run, but {given.bubble_fraction:.1%} of the time is idle; par is "
-                    f"{par.bubble_fraction:.1%}")
-        return None
+    def allowed_in_flight(self, par: "Simulation") -> Sequence[int]:
+        return [par.schedule.num_ranks] * par.schedule.num_ranks
 
     def mistakes(self, p: int, m: int) -> Iterable[tuple[str, Orders]]:
         plain = one_f_one_b_orders(p, m, lambda r: p - 1 - r)
@@ -216,13 +201,6 @@ class ParSchedule(OrderExercise):
         yield ("the ranks are turned around: the first has sent most forwards ahead and has no memory left for a W "
                "that waits, so rank r lets r of them wait",
                [split(order, p - 1 - r) for r, order in enumerate(plain)])
-
-    def figures(self, trial: Trial, traffic: Traffic) -> str:
-        from course_lib.pipeline_parallel import one_f_one_b, simulate
-
-        _, p, m = trial.inputs[0]
-        par, plain = simulate(self.par(p, m)).bubble_fraction, simulate(one_f_one_b(p, m)).bubble_fraction
-        return f"{trial.label}: par is {par:.1%} idle, where 1F1B has {plain:.1%}" if m > 4 else ""
 
 
 def split(order: Sequence[str], lag: int) -> list[str]:

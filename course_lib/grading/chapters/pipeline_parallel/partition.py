@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
+from course_lib.grading.compare import describe
 from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.spent import Spent
 
 CASES = (([1, 2, 6, 3, 5, 7], 3), ([1, 4, 4, 4, 4, 7], 3), ([2, 2, 2, 2, 2, 2, 10], 4), ([5, 1, 1, 1, 1, 1], 2),
          ([3, 3, 3], 3), ([8], 1))
@@ -15,6 +17,7 @@ class Partition(Exercise):
     number = "4.1"
     function = "my_partition"
     points = 3
+    right = "the cut is possible"
     budget = "the most expensive stage as cheap as any cut of the chain allows"
     hints = (
         "A cut is a choice of num_stages - 1 places out of the len(costs) - 1 gaps between layers. There are not many: "
@@ -37,21 +40,20 @@ class Partition(Exercise):
             return list(returned)
         return "nothing (None)" if returned is None else f"a {type(returned).__name__}"
 
-    def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
-        ((costs, n),), (given,) = trial.inputs, answers
-        best = worst_of(costs, best_counts(costs, n))
+    def arguments(self, trial: Trial) -> Sequence[Any]:
+        return trial.inputs[0]
+
+    def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
+        (costs, n), (given,) = trial.inputs[0], answers
         if type(given) is not list or not all(type(count) is int for count in given):
-            said = given[:80] if type(given) is str else "something else"
-            return f"{trial.label}: it returned {said}: expected a list of {n} numbers of layers"
-        wrong = self.fault(given, costs, n)
-        if wrong:
-            return f"{trial.label}: {wrong}"
-        worst = worst_of(costs, given)
-        if worst <= best:
-            return None
-        cause = next((cause for cause, counts in self.mistakes(costs, n) if given == counts), None)
-        said = f"{trial.label}: with {given} the most expensive stage costs {worst}, where {best} is possible"
-        return f"{said}: {cause}" if cause else said
+            return f"it returned {describe(given)}: expected a list of {n} numbers of layers"
+        return self.fault(given, costs, n)
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        costs, n = trial.inputs[0]
+        return [Spent("the most expensive stage costs", worst_of(costs, answers[0]),
+                      worst_of(costs, best_counts(costs, n)), unit="", who=f"with {answers[0]}",
+                      why=self.cause(answers[0], costs, n) or "")]
 
     @staticmethod
     def fault(given: list[int], costs: Sequence[int], n: int) -> str | None:
@@ -65,8 +67,7 @@ class Partition(Exercise):
             return f"the stages have {sum(given)} layers together, and the model has {len(costs)}"
         return None
 
-    @staticmethod
-    def mistakes(costs: Sequence[int], n: int) -> Iterable[tuple[str, list[int]]]:
+    def mistakes(self, costs: Sequence[int], n: int) -> Iterable[tuple[str, list[int]]]:
         L = len(costs)
         yield ("all stages have as many layers, and layers do not cost the same: count costs",
                [L // n + (stage < L % n) for stage in range(n)])
@@ -77,11 +78,6 @@ class Partition(Exercise):
                    "first stages need not be best for all, so compare whole cuts", filled(costs, n, over))
         yield ("this is the cut with the most expensive dearest stage: the smallest is asked",
                max(all_counts(costs, n), key=lambda counts: worst_of(costs, counts)))
-
-    def figures(self, trial: Trial, traffic: Traffic) -> str:
-        ((costs, n),) = trial.inputs
-        best = worst_of(costs, best_counts(costs, n))
-        return f"{trial.label}: the most expensive costs {best}, {best} allowed" if len(costs) > 8 else ""
 
 
 def filled(costs: Sequence[int], n: int, over: bool) -> list[int]:

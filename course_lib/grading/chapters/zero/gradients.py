@@ -6,27 +6,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.grading.chapters.data_parallel.trials import (
+from course_lib.grading.calls import num_calls, record_calls
+from course_lib.grading.chapters.models import (
+    LARGE,
+    ROUNDING,
+    UNEVEN,
     Gradients,
+    Inputs,
     batch_loss,
-    close,
     combined,
-    counted,
     model_of,
     own_gradients,
     trial_of,
 )
-from course_lib.grading.chapters.zero.shards import padded, pieces, sent_too_much, settled
-from course_lib.grading.exercise import Exercise, Traffic, Trial
-from course_lib.grading.tensors import SMALLEST_BUDGET, amount, described, plain
+from course_lib.grading.chapters.zero.shards import ShardExercise, padded, pieces_by_rank, settled
+from course_lib.grading.compare import plain
+from course_lib.grading.exercise import Traffic, Trial
+from course_lib.grading.spent import Spent, most
 
-UNEVEN, LARGE = [3, 4, 2], [64, 128, 128, 8]  # widths: 12 + 4 + 8 + 2 elements are not multiples of 3
 
-
-class ScatteredGradients(Exercise):
+class ScatteredGradients(ShardExercise):
     number = "6.3"
     function = "my_scattered_gradients"
     points = 4
+    compared = "pieces"
+    words = "has the piece"
+    tolerance = ROUNDING
+    right = "the pieces are right"
     budget = "M/n bytes held after backward, at most one whole gradient in it; (n-1)/n M bytes sent by each rank"
     hints = (
         "parameter.register_post_accumulate_grad_hook(function) calls function(parameter) as soon as its .grad is "
@@ -46,7 +52,7 @@ class ScatteredGradients(Exercise):
     def run(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
         model = model_of(inputs)
         whole: list[int] = []
-        (given, held), calls = counted(backward, model, inputs["batches"][0], function, whole)
+        (given, held), calls = record_calls(backward, model, inputs["batches"][0], function, whole)
         given = given if isinstance(given, dict) else {}
         return {
             "pieces": {str(name): plain(piece) for name, piece in given.items()}, "calls": calls,
@@ -56,37 +62,27 @@ class ScatteredGradients(Exercise):
             "at_once": max(whole, default=0), "held": held,
         }
 
-    def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
-        given, expected = [answer["pieces"] for answer in answers], self.expected(trial.inputs)
-        if len(expected[0]) > 1 and all(len(pieces) == 1 for pieces in given):
-            (name,) = given[0]
-            return (f"{trial.label}: all pieces are stored under one name: a hook that reads the loop's variable reads "
-                    f"it when it is called, and the loop is at {name!r} by then; bind the name when the hook is made")
-        if not all(map(alike, given, expected)):
-            cause = next((cause for cause, would in self.mistakes(trial.inputs) if all(map(alike, given, would))), None)
-            return f"{trial.label}: {cause or self.first_difference(given, expected)}"
-        most = len(expected[0])
-        if any(len(answer["calls"]) > most for answer in answers):
-            return (f"{trial.label}: the pieces are right, but it took {len(answers[0]['calls'])} calls where {most} "
-                    "will do, one for each gradient")
-        return self.too_much_held(trial, answers) or sent_too_much(
-            trial, answers, traffic, self.bound(trial),
-            "an all-reduce is a reduce-scatter and an all-gather, and nobody asks for the second half")
-
-    @staticmethod
-    def expected(inputs: list[dict[str, Any]]) -> list[Gradients]:
+    def expected(self, inputs: Inputs) -> list[Gradients]:
         n = len(inputs)
-        return cut(combined([own_gradients(rank) for rank in inputs], 1 / n), n)
+        return pieces_by_rank(combined([own_gradients(rank) for rank in inputs], 1 / n), n)
 
-    def mistakes(self, inputs: list[dict[str, Any]]) -> Iterable[tuple[str, list[Gradients]]]:
+    def cause(self, given: list[Any], inputs: Inputs) -> str | None:
+        if all(type(pieces) is dict and len(pieces) == 1 for pieces in given) and len(self.expected(inputs)[0]) > 1:
+            (name,) = given[0]
+            return ("all pieces are stored under one name: a hook that reads the loop's variable reads it when it is "
+                    f"called, and the loop is at {name!r} by then; bind the name when the hook is made")
+        return super().cause(given, inputs)
+
+    def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Gradients]]]:
         n, own = len(inputs), [own_gradients(rank) for rank in inputs]
         total, right = combined(own), self.expected(inputs)
-        yield "every piece is n times too large: reduce-scatter makes the sum, so divide by n", cut(total, n)
-        yield "every piece is n times too small: it is divided by n twice", cut(combined([total], 1 / n**2), n)
+        yield "every piece is n times too large: reduce-scatter makes the sum, so divide by n", pieces_by_rank(total, n)
+        yield ("every piece is n times too small: it is divided by n twice",
+               pieces_by_rank(combined([total], 1 / n**2), n))
         yield ("every rank has its piece of its own gradient: nobody added the others', so reduce-scatter",
-               [cut(each, n)[r] for r, each in enumerate(own)])
+               [pieces_by_rank(each, n)[r] for r, each in enumerate(own)])
         yield ("every rank has its piece of its own gradient, over n: nobody added the others', so reduce-scatter",
-               [cut(combined([each], 1 / n), n)[r] for r, each in enumerate(own)])
+               [pieces_by_rank(combined([each], 1 / n), n)[r] for r, each in enumerate(own)])
         yield ("every rank has rank 0's piece: rank r keeps the piece with index r", [right[0]] * n)
         mean = combined([total], 1 / n)
         whole = [{name: padded(mean[name], n) for name in right[0]}] * n
@@ -95,46 +91,38 @@ class ScatteredGradients(Exercise):
                [{name: mean[name] for name in right[0]}] * n)
         yield "no hook has run: the dictionary is empty after backward", [{}] * n
 
-    @staticmethod
-    def first_difference(given: list[Gradients], expected: list[Gradients]) -> str:
-        for rank, (has, right) in enumerate(zip(given, expected)):
-            for name, piece in right.items():
-                if not close(has.get(name), piece):
-                    return f"rank {rank}, piece of {name} is {described(has.get(name))}: expected {described(piece)}"
-        return "there are pieces of parameters that have no gradient: leave the frozen one out"
-
-    @staticmethod
-    def too_much_held(trial: Trial, answers: list[Any]) -> str | None:
+    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
         for rank, answer in enumerate(answers):
             if answer["left"]:
-                return (f"{trial.label}: the pieces are right, but the whole gradient of {answer['left'][0]} is still "
-                        f"there on rank {rank}: set parameter.grad to None when its piece is there")
+                return (f"the whole gradient of {answer['left'][0]} is still there on rank {rank}: set parameter.grad "
+                        "to None when its piece is there")
             for name, num_bytes in answer["storage_bytes"].items():
                 own = answer["pieces"][name].nbytes
                 if num_bytes > own:
-                    return (f"{trial.label}: the piece of {name} has {own} bytes and keeps {num_bytes} alive on rank "
-                            f"{rank}: it is a view, and a view holds all that it is a part of; make a tensor of its "
-                            "own")
-            if answer["at_once"]:
-                return (f"{trial.label}: the pieces are right, but in backward whole gradients piled up to "
-                        f"{amount(answer['at_once'])} on rank {rank}: free each one in its own hook")
-            if answer["held"] > 0:
-                return (f"{trial.label}: the pieces are right, but {amount(answer['held'])} more than they are still "
-                        f"held on rank {rank} after backward: something keeps a whole gradient")
+                    return (f"the piece of {name} has {own} bytes and keeps {num_bytes} alive on rank {rank}: it is a "
+                            "view, and a view holds all that it is a part of; make a tensor of its own")
         return None
 
-    @staticmethod
-    def bound(trial: Trial) -> int:
-        n, inputs = trial.world_size, trial.inputs[0]
-        return (n - 1) * sum(8 * -(-tensor.numel() // n) for name, tensor in inputs["weights"].items()
-                             if name not in inputs["frozen"])
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        piled_up, held = [[answer[name] for answer in answers] for name in ("at_once", "held")]
+        rank, allowed = most(held), self.pieces_bytes(trial)
+        return [num_calls(answers, len(answers[0]["pieces"]), "one for each gradient"),
+                Spent("piled up", max(piled_up), 0, on=" of whole gradients in backward", rank=most(piled_up),
+                      why="free each one in its own hook", claimed=True),
+                Spent("holds", allowed + held[rank], allowed, on=" after backward", rank=rank,
+                      why="something keeps a whole gradient", claimed=True)]
 
-    def figures(self, trial: Trial, traffic: Traffic) -> str:
-        bound = self.bound(trial)
-        if bound < SMALLEST_BUDGET:
-            return ""
-        held = amount(bound // (trial.world_size - 1))
-        return f"{trial.label}: {held} held a rank after backward, as allowed; sent {amount(bound)} a rank, as allowed"
+    @staticmethod
+    def pieces_bytes(trial: Trial) -> int:
+        n, inputs = trial.world_size, trial.inputs[0]
+        return sum(8 * -(-tensor.numel() // n) for name, tensor in inputs["weights"].items()
+                   if name not in inputs["frozen"])
+
+    def bound(self, trial: Trial) -> int:
+        return (trial.world_size - 1) * self.pieces_bytes(trial)
+
+    def waste(self, answers: list[Any]) -> str:
+        return "an all-reduce is a reduce-scatter and an all-gather, and nobody asks for the second half"
 
 
 def backward(model: nn.Module, batch: list[Tensor], function: Callable, whole: list[int]) -> tuple[Any, int]:
@@ -158,13 +146,3 @@ def backward(model: nn.Module, batch: list[Tensor], function: Callable, whole: l
                 for piece in (given.values() if isinstance(given, dict) else ()) if isinstance(piece, Tensor)}
         held = settled(lambda: log.current - sum(kept.values()), 0)
     return given, held
-
-
-def cut(gradients: Gradients, n: int) -> list[Gradients]:
-    """Each rank's pieces; parameters without a gradient left out."""
-    there = {name: pieces(gradient, n) for name, gradient in gradients.items() if gradient is not None}
-    return [{name: each[r] for name, each in there.items()} for r in range(n)]
-
-
-def alike(given: Gradients, expected: Gradients) -> bool:
-    return given.keys() == expected.keys() and all(close(given[name], expected[name]) for name in expected)

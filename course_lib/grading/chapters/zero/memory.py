@@ -16,7 +16,7 @@ class BytesPerRank(NumberExercise):
     function = "my_bytes_per_rank"
     points = 2
     budget = "to the byte, the zeros that fill up the last piece included"
-    unit = "bytes"
+    unit = "exact bytes"
     hints = (
         "A piece of a parameter with N elements has ceil(N/n) of them, on every rank. Which of the three groups are "
         "cut at stage 1, at 2, at 3? Each stage cuts what the one before it cuts.",
@@ -34,9 +34,6 @@ class BytesPerRank(NumberExercise):
         whole, piece = sum(sizes), sum(ceil(size / num_ranks) for size in sizes)
         return float(weight_bytes * (piece if stage >= 3 else whole) + gradient_bytes * (piece if stage >= 2 else whole)
                      + optimizer_bytes * (piece if stage >= 1 else whole))
-
-    def written(self, value: float) -> str:
-        return f"{value:,.10g} bytes"
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
         sizes, n = [source.randint(1, 999) for _ in range(5)], source.randint(3, 40)

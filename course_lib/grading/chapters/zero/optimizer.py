@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.grading.chapters.data_parallel.trials import counted
-from course_lib.grading.chapters.zero.shards import all_close, first_wrong, sent_too_much
-from course_lib.grading.exercise import Exercise, Traffic, Trial
-from course_lib.grading.tensors import amount, described, plain
+from course_lib.grading.calls import record_calls
+from course_lib.grading.chapters.models import ROUNDING, Inputs
+from course_lib.grading.chapters.zero.shards import ShardExercise
+from course_lib.grading.compare import plain
+from course_lib.grading.exercise import Traffic, Trial, ranks_of
+from course_lib.grading.spent import Spent, amount, most
 
 STEPS = 3
 SETTINGS = {"lr": 0.1, "betas": (0.9, 0.999), "eps": 0.1, "weight_decay": 0.01}
@@ -36,7 +38,7 @@ class AdamW:
         return weights * (1 - lr * SETTINGS["weight_decay"]) - lr * m / (v.sqrt() + eps)
 
 
-def trained(inputs: list[dict[str, Any]], gather: Callable[[int, list[Tensor], list[Tensor]], list[Tensor]],
+def trained(inputs: Inputs, gather: Callable[[int, list[Tensor], list[Tensor]], list[Tensor]],
             forget: bool = False) -> list[Tensor]:
     """Each rank's weights after all steps. gather(step, pieces, weights before) makes them of the pieces."""
     n = len(inputs)
@@ -69,10 +71,14 @@ def all_by_rank_0(step: int, own: list[Tensor], before: list[Tensor]) -> list[Te
     return [torch.cat([own[0]] * len(own))] * len(own)
 
 
-class ShardedAdamW(Exercise):
+class ShardedAdamW(ShardExercise):
     number = "6.2"
     function = "my_sharded_adamw"
     points = 3
+    compared = "weights"
+    words = "has the weights"
+    tolerance = ROUNDING
+    right = "the weights are right"
     budget = "state for N/n weights on each rank; (n-1)/n M bytes sent by each rank a step, M being all weights"
     hints = (
         "The optimiser must never hear of the other pieces: what it does not get, it keeps no moments for. So make the "
@@ -89,7 +95,7 @@ class ShardedAdamW(Exercise):
             weights, target, curvature = torch.randn(3, N, generator=generator, dtype=torch.float64)
             shared = {"weights": weights, "target": target, "curvature": curvature.abs() + 0.5}
             made.append(Trial([{name: value.clone() for name, value in shared.items()} for _ in range(n)],
-                              f"{n} rank{'s' * (n > 1)}, {N:,} weights, {STEPS} steps"))
+                              f"{ranks_of(n)}, {N:,} weights, {STEPS} steps"))
         return made
 
     @staticmethod
@@ -103,14 +109,17 @@ class ShardedAdamW(Exercise):
         def mean_gradient(at: Tensor) -> Tensor:
             return gradient_of(inputs, at.detach())
 
-        optimizer, calls = counted(function, weights, mean_gradient, STEPS, SETTINGS)
+        optimizer, calls = record_calls(function, weights, mean_gradient, STEPS, SETTINGS)
         state = getattr(optimizer, "state", None)
         held = [] if state is None else [tensor for of_one in state.values() for tensor in of_one.values()
                                          if isinstance(tensor, Tensor)]
         return {"weights": plain(weights), "calls": calls, "kind": type(optimizer).__name__,
-                "state_bytes": None if state is None else sum(tensor.nbytes for tensor in held)}
+                "state_bytes": -1 if state is None else sum(tensor.nbytes for tensor in held)}
 
-    def mistakes(self, inputs: list[dict[str, Any]]) -> Iterable[tuple[str, list[Tensor]]]:
+    def expected(self, inputs: Inputs) -> list[Tensor]:
+        return trained(inputs, from_all)
+
+    def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Tensor]]]:
         yield ("every rank has stepped its own piece only: the others' pieces of `weights` are as old as in the "
                "beginning, so all-gather after each step", trained(inputs, from_nobody))
         yield ("the pieces are gathered once, at the end: every gradient before was taken at weights of which n-1 "
@@ -123,7 +132,7 @@ class ShardedAdamW(Exercise):
                "`weights`", [rank["weights"] for rank in inputs])
 
     @staticmethod
-    def behind(inputs: list[dict[str, Any]]) -> list[Tensor]:
+    def behind(inputs: Inputs) -> list[Tensor]:
         """When each step begins with the gather: the last step stays in the pieces."""
         n, own = len(inputs), [rank["weights"].chunk(len(inputs))[r] for r, rank in enumerate(inputs)]
         optimizers, gathered = [AdamW(len(piece)) for piece in own], inputs[0]["weights"]
@@ -134,42 +143,32 @@ class ShardedAdamW(Exercise):
             gradient = gradient_of(inputs[0], gathered)
         return [gathered] * n
 
-    def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
-        given, expected = [answer["weights"] for answer in answers], trained(trial.inputs, from_all)
-        if not all_close(given, expected):
-            cause = next((cause for cause, would in self.mistakes(trial.inputs) if all_close(given, would)), None)
-            if cause is None:
-                rank = first_wrong(given, expected)
-                cause = f"rank {rank} has the weights {described(given[rank])}: expected {described(expected[rank])}"
-            return f"{trial.label}: {cause}"
-        return self.too_much_held(trial, answers) or sent_too_much(
-            trial, answers, traffic, self.bound(trial), "one all-gather a step, and the gradient is the mean already")
-
     def bound(self, trial: Trial) -> int:
         n = trial.world_size
         return STEPS * (n - 1) * trial.inputs[0]["weights"].nbytes // n
+
+    def waste(self, answers: list[Any]) -> str:
+        return "one all-gather a step, and the gradient is the mean already"
 
     @staticmethod
     def allowed_state(trial: Trial) -> int:
         return 2 * trial.inputs[0]["weights"].nbytes // trial.world_size
 
-    def too_much_held(self, trial: Trial, answers: list[Any]) -> str | None:
-        held, allowed = [answer["state_bytes"] for answer in answers], self.allowed_state(trial)
-        if not all(type(each) is int for each in held):
-            return (f"{trial.label}: the weights are right, but the function returned a {answers[0]['kind']}: return "
-                    "the optimiser, so that its state can be weighed")
-        if max(held) > allowed + SCALARS:
-            return (f"{trial.label}: the weights are right, but the optimiser holds {amount(max(held))} a rank, where "
-                    f"{amount(allowed)} will do: it was made from all weights, so it keeps two moments for each of "
-                    "them; make it from the piece")
-        if min(held) < allowed:
-            return (f"{trial.label}: the weights are right, but the optimiser holds {amount(min(held))}, where two "
-                    f"moments of a piece are {amount(allowed)}: return the one that took the steps")
+    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+        held, needed = [answer["state_bytes"] for answer in answers], self.allowed_state(trial)
+        if min(held) < 0:
+            return (f"the function returned a {answers[0]['kind']}: return the optimiser, so that its state can be "
+                    "weighed")
+        if min(held) < needed:
+            return (f"the optimiser holds {amount(min(held))}, where two moments of a piece are {amount(needed)}: "
+                    "return the one that took the steps")
         return None
 
-    def figures(self, trial: Trial, traffic: Traffic) -> str:
-        if trial.world_size < 4:
-            return ""
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        held = [answer["state_bytes"] for answer in answers]
+        rank = most(held)
         allowed = self.allowed_state(trial)
-        return (f"{trial.label}: {amount(allowed)} of state a rank, as allowed, where an unsharded optimiser has "
-                f"{amount(4 * allowed)}; sent {amount(self.bound(trial))} a rank, as allowed")
+        return [Spent("holds", held[rank], allowed, on=" of state", rank=rank, slack=SCALARS, claimed=True,
+                      limit=f"{{}} allowed, {amount(trial.world_size * allowed)} without sharding",
+                      why="the optimiser was made from all weights, so it keeps two moments for each of them; make it "
+                          "from the piece")]

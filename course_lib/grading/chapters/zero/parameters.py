@@ -6,31 +6,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.grading.chapters.data_parallel.trials import (
+from course_lib.grading.calls import record_calls
+from course_lib.grading.chapters.models import (
+    LARGE,
+    ROUNDING,
+    UNEVEN,
     Gradients,
-    alike,
-    close,
-    counted,
+    Inputs,
     gradients_of,
     model_of,
     own_gradients,
     trial_of,
 )
-from course_lib.grading.chapters.zero.shards import sent_too_much, settled
-from course_lib.grading.exercise import Exercise, Traffic, Trial
-from course_lib.grading.tensors import SMALLEST_BUDGET, amount, described, plain
+from course_lib.grading.chapters.zero.shards import ShardExercise, settled
+from course_lib.grading.compare import alike, describe, part, plain
+from course_lib.grading.exercise import Trial
+from course_lib.grading.spent import Spent
 
-UNEVEN, LARGE = [3, 4, 2], [64, 128, 128, 8]
 EMPTY = ("A weight was used while its storage was empty: gather it before the layer's forward, and again before its "
          "backward.")
 CHANGED = ("Autograd counts changes of a parameter, and takes the refill for one: copy into parameter.data, whose "
            "changes are not counted. What comes back is the same, after all.")
 
 
-class GatheredOnUse(Exercise):
+class GatheredOnUse(ShardExercise):
     number = "6.4"
     function = "my_gathered_on_use"
     points = 4
+    tolerance = ROUNDING
+    right = "the numbers are right"
     budget = ("M/n bytes of weights held between the layers; each weight gathered twice, 2(n-1)/n M bytes sent by each "
               "rank")
     hints = (
@@ -53,7 +57,7 @@ class GatheredOnUse(Exercise):
         M, n = sum(parameter.nbytes for parameter in plain_model.parameters()), inputs["num_ranks"]
         allowed = sum(8 * -(-parameter.numel() // n) for parameter in plain_model.parameters())
         try:
-            mine, calls = counted(watched, model, inputs["batches"][0], function,
+            mine, calls = record_calls(watched, model, inputs["batches"][0], function,
                                   [held - M + allowed for held in usual["held"]])
         except RuntimeError as error:
             if "storage" in str(error):
@@ -66,46 +70,24 @@ class GatheredOnUse(Exercise):
                 "held": [now - before + M for now, before in zip(mine["held"], usual["held"], strict=True)],
                 "points": mine["points"]}
 
-    def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
-        wrong = next((told for rank, answer in enumerate(answers)
-                      if (told := self.wrong_numbers(rank, trial.inputs[rank], answer))), None)
-        if wrong:
-            return f"{trial.label}: {wrong}"
-        outlived = next((told for rank, answer in enumerate(answers)
-                         if (told := self.outlived(rank, self.pieces_bytes(trial), answer))), None)
-        if outlived:
-            return f"{trial.label}: the numbers are right, but {outlived}"
-        return sent_too_much(trial, answers, traffic, self.bound(trial), "gather before forward and before backward, "
-                             "each weight once")
+    def given(self, answers: list[Any]) -> list[Any]:
+        return [(part(answer, "output"), part(answer, "gradients")) for answer in answers]
 
-    @staticmethod
-    def wrong_numbers(rank: int, inputs: dict[str, Any], answer: dict[str, Any]) -> str | None:
-        model = model_of(inputs)
-        right, given = model(inputs["batches"][0][0]).detach(), answer["output"]
-        if not close(given, right):
-            return (f"rank {rank}: the forward pass gives {described(given)}: expected {described(right)}. Are the "
-                    "pieces in the order of the ranks, and the zeros at the end left out?")
-        if not alike([answer["gradients"]], [own_gradients(inputs)]):
-            return (f"rank {rank}: the forward pass is right, the gradients are not: backward has to find the same "
-                    "numbers in the weight that forward did")
-        return None
+    def expected(self, inputs: Inputs) -> list[Any]:
+        return [(model_of(rank)(rank["batches"][0][0]).detach(), own_gradients(rank)) for rank in inputs]
 
-    @staticmethod
-    def outlived(rank: int, allowed: int, answer: dict[str, Any]) -> str | None:
-        """Where more is held than the pieces, and by whom."""
-        for point, held, own in zip(answer["points"], answer["held"], answer["owners"], strict=True):
-            if held <= allowed:
-                continue
-            measured = f"{point} rank {rank} holds {amount(held)} of weights, where {amount(allowed)} will do: "
-            if not own:
-                return (f"{measured}no parameter points to them any more, but what autograd saved does: a view "
-                        "keeps a storage alive, whatever parameter.data is; empty the storage itself, "
-                        "parameter.untyped_storage().resize_(0)")
-            if point.startswith("before"):
-                return f"{measured}the whole weights are still there; only the pieces should be"
-            half = "forward" if "forward" in point else "backward"
-            return f"{measured}what was gathered for {half} outlives its use; free it in the layer's {half} hook"
-        return None
+    def difference(self, given: list[Any], expected: list[Any]) -> str:
+        for rank, ((output, gradients), (right, right_gradients)) in enumerate(zip(given, expected)):
+            if not alike(output, right, self.tolerance):
+                return (f"rank {rank}: the forward pass gives {describe(output)}: expected {describe(right)}. Are the "
+                        "pieces in the order of the ranks, and the zeros at the end left out?")
+            if not alike(gradients, right_gradients, self.tolerance):
+                return (f"rank {rank}: the forward pass is right, the gradients are not: backward has to find the same "
+                        "numbers in the weight that forward did")
+        raise AssertionError("nothing differs")
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        return [most_held(answers, self.pieces_bytes(trial))]
 
     @staticmethod
     def pieces_bytes(trial: Trial) -> int:
@@ -114,12 +96,25 @@ class GatheredOnUse(Exercise):
     def bound(self, trial: Trial) -> int:
         return 2 * (trial.world_size - 1) * self.pieces_bytes(trial)
 
-    def figures(self, trial: Trial, traffic: Traffic) -> str:
-        if self.bound(trial) < SMALLEST_BUDGET:
-            return ""
-        held = amount(self.pieces_bytes(trial))
-        return (f"{trial.label}: {held} of weights held a rank between the layers, as allowed; sent "
-                f"{amount(self.bound(trial))} a rank, as allowed")
+    def waste(self, answers: list[Any]) -> str:
+        return "gather before forward and before backward, each weight once"
+
+
+def most_held(answers: list[Any], allowed: int) -> Spent:
+    """The bytes of weights at the first point where more than `allowed` is held, else where most is; and by whom."""
+    looks = [(rank, *look) for rank, answer in enumerate(answers)
+             for look in zip(answer["points"], answer["held"], answer["owners"], strict=True)]
+    over = next((look for look in looks if look[2] > allowed), None)
+    rank, point, held, own = over or max(looks, key=lambda look: look[2])
+    half = "forward" if "forward" in point else "backward"
+    why = f"what was gathered for {half} outlives its use; free it in the layer's {half} hook"
+    if point.startswith("before"):
+        why = "the whole weights are still there; only the pieces should be"
+    if not own:
+        why = ("no parameter points to them any more, but what autograd saved does: a view keeps a storage alive, "
+               "whatever parameter.data is; empty the storage itself, parameter.untyped_storage().resize_(0)")
+    return Spent("holds", held, allowed, on=" of weights between the layers" if not over else f" of weights {point}",
+                 rank=rank, why=why, claimed=True)
 
 
 def watched(model: nn.Sequential, batch: list[Tensor], function: Callable[[nn.Module], Any],
@@ -141,8 +136,8 @@ def watched(model: nn.Sequential, batch: list[Tensor], function: Callable[[nn.Mo
             owners.append(sum(each.untyped_storage().nbytes() for each in parameters))
 
         def look_around(index: int, layer: nn.Module) -> None:
-            layer.register_forward_hook(lambda *_: look(f"in the forward pass, after layer {index - 1},"))
-            layer.register_full_backward_pre_hook(lambda *_: look(f"in the backward pass, after layer {index + 1},"))
+            layer.register_forward_hook(lambda *_: look(f"in the forward pass, after layer {index - 1}"))
+            layer.register_full_backward_pre_hook(lambda *_: look(f"in the backward pass, after layer {index + 1}"))
 
         for index, layer in enumerate(model):
             function(layer) if isinstance(layer, nn.Linear) else look_around(index, layer)

@@ -1,0 +1,37 @@
+"""What benchmarks do on ranks where both sides are timed in the same launch: what slows the machine slows both."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch.distributed as dist
+
+from benchmarks.harness import SIDES, tell
+
+Times = list[Sequence[float]]  # of one rank: for every round the seconds of each side
+
+
+def now(side: int) -> None:
+    """What follows is this side's: if it hangs, the row will say so."""
+    if dist.get_rank() == 0 and side < len(SIDES):
+        tell("side", SIDES[side])
+
+
+def seconds_together(work: Callable[[], object]) -> float:
+    """Until this rank is done, from when all ranks had come."""
+    dist.barrier()
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def in_turns(number: int, num_sides: int = 2) -> Sequence[int]:
+    """The order of the sides in round `number`: another one begins each time."""
+    first = number % num_sides
+    return (*range(first, num_sides), *range(first))
+
+
+def slowest_rank(ranks: Sequence[Times]) -> list[float]:
+    """For each side the median over the rounds of the time until the last rank was done."""
+    rounds = zip(*ranks)  # (ranks, sides) each
+    return [statistics.median(side) for side in zip(*([max(rank) for rank in zip(*times)] for times in rounds))]

@@ -1,0 +1,156 @@
+"""Collectives that autograd sees through: each comes with what it means for the gradients.
+
+    n  ranks in the group      whole: all ranks hold the same tensor      part: rank r holds piece r of n along dim
+    sum: rank r holds one of n summands of the tensor
+
+    operator                x -> y           forward           gradient of y -> of x    backward
+    copy_to_group           whole -> whole   identity          sum -> whole             all-reduce        Megatron's f
+    reduce_from_group       sum -> whole     all-reduce        whole -> whole           identity          Megatron's g
+    scatter_to_group        whole -> part    own piece         part -> whole            all-gather
+    gather_from_group       part -> whole    all-gather        whole -> part            own piece
+    all_gather_along        part -> whole    all-gather        sum -> part              reduce-scatter
+    reduce_scatter_along    sum -> part      reduce-scatter    part -> whole            all-gather
+    all_to_all_along        part -> part     all-to-all        part -> part             all-to-all back
+
+So gather_from_group is for what all ranks then do alike, all_gather_along for what they do differently. A direction is
+one call of torch.distributed, or none where nothing has to be sent. Results are new contiguous tensors, inputs stay as
+they are, sizes that n does not divide are refused. All ranks bring the same shape and dtype, which is not compared,
+since that would be a second call: gloo aborts a rank that gets more bytes than it expects, and launch says where.
+
+Sources: Shoeybi et al. 2019, "Megatron-LM" (f and g); Korthikanti et al. 2022, "Reducing Activation Recomputation in
+Large Transformer Models" (along T); Jacobs et al. 2023, "DeepSpeed Ulysses" (all-to-all).
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.groups.exchange import all_gather_single, reduce_scatter_single
+from course_lib.groups.membership import Group, Member, member
+from course_lib.groups.tensors import describe, sendable
+
+
+def copy_to_group(x: Tensor, group: Group = None) -> Tensor:
+    """A copy of `x`, which each rank uses in its own way: backward all-reduces what they have to say of it."""
+    me = member(group)
+    return Pair.apply(x, copied, partial(all_reduce, me=me))
+
+
+def reduce_from_group(x: Tensor, group: Group = None) -> Tensor:
+    """The sum of all ranks' `x`, which all ranks use alike: each summand's gradient is the sum's, as it is."""
+    me = member(group)
+    return Pair.apply(x, partial(all_reduce, me=me), unchanged)
+
+
+def scatter_to_group(x: Tensor, dim: int, group: Group = None) -> Tensor:
+    """Piece r of `x` (..., N, ...), the same on all ranks, cut along `dim` into n pieces: (..., N/n, ...)."""
+    me = member(group)
+    dim = divided(x, dim, "dim", me)
+    return Pair.apply(x, partial(own_piece, dim=dim, me=me), partial(all_gather, dim=dim, me=me))
+
+
+def gather_from_group(x: Tensor, dim: int, group: Group = None) -> Tensor:
+    """All ranks' `x` (..., N, ...) along `dim`, in rank order: (..., n N, ...), which all ranks use alike."""
+    me = member(group)
+    dim = dim_of(x, dim, "dim")
+    return Pair.apply(x, partial(all_gather, dim=dim, me=me), partial(own_piece, dim=dim, me=me))
+
+
+def all_gather_along(x: Tensor, dim: int, group: Group = None) -> Tensor:
+    """All ranks' `x` (..., N, ...) along `dim`, in rank order: (..., n N, ...), which each rank uses in its own way."""
+    me = member(group)
+    dim = dim_of(x, dim, "dim")
+    return Pair.apply(x, partial(all_gather, dim=dim, me=me), partial(reduce_scatter, dim=dim, me=me))
+
+
+def reduce_scatter_along(x: Tensor, dim: int, group: Group = None) -> Tensor:
+    """Piece r of the sum of all ranks' `x` (..., N, ...), cut along `dim` into n pieces: (..., N/n, ...)."""
+    me = member(group)
+    dim = divided(x, dim, "dim", me)
+    return Pair.apply(x, partial(reduce_scatter, dim=dim, me=me), partial(all_gather, dim=dim, me=me))
+
+
+def all_to_all_along(x: Tensor, split_dim: int, concat_dim: int, group: Group = None) -> Tensor:
+    """Cut `x` along `split_dim` into n pieces, send piece j to rank j, and join what arrives along `concat_dim`.
+
+    x (..., N, ..., M, ...) -> (..., N/n, ..., n M, ...): a tensor that was in parts along M is now so along N.
+    """
+    me = member(group)
+    split_dim, concat_dim = divided(x, split_dim, "split_dim", me), dim_of(x, concat_dim, "concat_dim")
+    return Pair.apply(x, partial(all_to_all, split_dim=split_dim, concat_dim=concat_dim, me=me),
+                      partial(all_to_all, split_dim=concat_dim, concat_dim=split_dim, me=me))
+
+
+class Pair(torch.autograd.Function):
+    """y = there(x), and the gradient of x is back(gradient of y): a pair again, the other way round."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.there, ctx.back = there, back
+        return there(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return Pair.apply(gradient, ctx.back, ctx.there), None, None
+
+
+def unchanged(x: Tensor) -> Tensor:
+    return x
+
+
+def copied(x: Tensor) -> Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def own_piece(x: Tensor, dim: int, me: Member) -> Tensor:
+    return copied(x.chunk(me.n, dim)[me.r])  # or a gradient of one piece would keep the memory of all
+
+
+def all_reduce(x: Tensor, me: Member) -> Tensor:
+    total = sendable(copied(x), me)
+    dist.all_reduce(total, group=me.group)
+    return total.to(x.device)
+
+
+def all_gather(x: Tensor, dim: int, me: Member) -> Tensor:
+    mine = sendable(x, me)  # (..., N, ...)
+    pieces = mine.new_empty(me.n, *mine.shape)  # (n, ..., N, ...)
+    all_gather_single(pieces.flatten(0, 1), mine, group=me.group)
+    return torch.cat(pieces.unbind(), dim).to(x.device)
+
+
+def reduce_scatter(x: Tensor, dim: int, me: Member) -> Tensor:
+    pieces = sendable(torch.stack(x.chunk(me.n, dim)), me)  # (n, ..., N/n, ...)
+    total = torch.empty_like(pieces[0])
+    reduce_scatter_single(total, pieces.flatten(0, 1), group=me.group)
+    return total.to(x.device)
+
+
+def all_to_all(x: Tensor, split_dim: int, concat_dim: int, me: Member) -> Tensor:
+    outgoing = sendable(torch.stack(x.chunk(me.n, split_dim)), me)  # (n, ..., N/n, ..., M, ...)
+    incoming = torch.empty_like(outgoing)
+    dist.all_to_all_single(incoming, outgoing, group=me.group)
+    return torch.cat(incoming.unbind(), concat_dim).to(x.device)
+
+
+def dim_of(x: Tensor, dim: int, name: str) -> int:
+    """`dim`, the argument called `name`, counted from the front. ValueError unless it is a dimension of `x`."""
+    if not isinstance(dim, int) or isinstance(dim, bool):
+        raise ValueError(f"{name}={dim!r} is a {type(dim).__name__}: expected a whole number")
+    if not -x.dim() <= dim < x.dim():
+        expected = f"{-x.dim()} to {x.dim() - 1}" if x.dim() else "a tensor that has dimensions"
+        raise ValueError(f"{name}={dim} of {describe(x)}: expected {expected}")
+    return dim % x.dim()
+
+
+def divided(x: Tensor, dim: int, name: str, me: Member) -> int:
+    """As dim_of, and ValueError unless n divides the size of `x` there."""
+    dim = dim_of(x, dim, name)
+    if x.shape[dim] % me.n:
+        raise ValueError(f"{x.shape[dim]} elements along {name}={dim} of {describe(x)}: expected a number "
+                         f"that the {me.n} ranks of the group divide")
+    return dim

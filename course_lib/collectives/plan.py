@@ -1,0 +1,213 @@
+"""A collective as a plan: its messages step by step, what every rank holds in between, and what it costs.
+
+    M  the whole message, as in costs.links: what all_reduce, broadcast and reduce handle, the full output of
+       all_gather and gather, the full input of reduce_scatter, scatter and all_to_all. Sizes are in units of M.
+
+A broadcast, a gather and a scatter have rank 0 as their root. The bounds are those of the busiest rank: what it must
+send or receive whatever the algorithm. Source: Thakur, Rabenseifner and Gropp 2005; Patarasuk and Yuan 2009.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, cached_property
+
+from course_lib.collectives.holdings import Cell, Holdings, Share, who
+from course_lib.collectives.steps import MESSAGES, NUM_NODES, Message, Step
+from course_lib.costs.links import BOUND_FORMULAS, BOUNDS, largest_power_of_two
+
+Grid = list[list[Cell]]
+Amounts = tuple[Fraction, ...]  # of each rank, in units of M
+
+FROM_ALL_TO_ONE = ("gather", "reduce")
+STARTS_AT_ROOT = ("broadcast", "scatter")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`states[s]` is what all ranks hold after s steps. `results`: (rank, place) of what the op promises to leave."""
+
+    op: str
+    algorithm: str
+    num_ranks: int
+    num_chunks: int
+    steps: tuple[Step, ...]
+    states: tuple[Holdings, ...]
+    results: frozenset[tuple[int, int]]
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.steps)
+
+    @property
+    def before(self) -> Holdings:
+        """What the ranks hold in the beginning, in num_chunks places."""
+        return Holdings(tuple(cells[:self.num_chunks] for cells in self.states[0].cells))
+
+    @property
+    def after(self) -> Holdings:
+        """What the op leaves where it promises to, and nothing elsewhere."""
+        first = self.states[0].num_places - self.num_chunks
+        return Holdings(tuple(tuple(cell if (rank, place) in self.results else ()
+                                    for place, cell in enumerate(cells) if place >= first)
+                              for rank, cells in enumerate(self.states[-1].cells)))
+
+    def message_size(self, message: Message) -> Fraction:
+        return Fraction(len(message.chunks), self.num_chunks)
+
+    def sent(self, step: int = -1) -> Amounts:
+        """What each rank has sent after `step` steps (default: all)."""
+        return self._sent[step]
+
+    def received(self, step: int = -1) -> Amounts:
+        """What each rank has received after `step` steps (default: all)."""
+        return self._received[step]
+
+    @cached_property
+    def _sent(self) -> list[Amounts]:
+        return self._added_up("src")
+
+    @cached_property
+    def _received(self) -> list[Amounts]:
+        return self._added_up("dst")
+
+    def _added_up(self, end: str) -> list[Amounts]:
+        """For each rank at that end of its messages: nothing, then the sum after each step."""
+        sums = [[Fraction(0)] * self.num_ranks]
+        for step in self.steps:
+            sums.append(sums[-1].copy())
+            for message in step.messages:
+                sums[-1][getattr(message, end)] += self.message_size(message)
+        return [tuple(amounts) for amounts in sums]
+
+    @property
+    def busiest(self) -> Fraction:
+        """The most that one rank sends or receives."""
+        return max(*self.sent(), *self.received())
+
+    @property
+    def bound(self) -> Fraction:
+        """The least that the busiest rank has to send or receive, whatever the algorithm."""
+        return BOUNDS[self.op](self.num_ranks)
+
+    def finding(self) -> str:
+        """Who is busy: `rank 0 sends 3.0 × the buffer while the others send 1.0 ×`."""
+        if self.num_ranks == 1:
+            return "one rank alone has nothing to send"
+        sent, received = self.sent(), self.received()
+        verb, each = ("receive", received) if max(received) > max(sent) else ("send", sent)
+        most = max(each)
+        top = [rank for rank in range(self.num_ranks) if each[rank] == most]
+        if len(top) == self.num_ranks:
+            return f"every rank {verb}s {times(most)} the buffer"
+        others = [amount for amount in each if amount != most]
+        alike = "" if len(set(others)) == 1 else "at most "
+        rest = "nothing" if not any(others) else f"{alike}{times(max(others))}"
+        s = "s" * (len(top) == 1)
+        other_s = "s" * (len(others) == 1)
+        the_others = "the other" if len(others) == 1 else "the others"
+        return f"{who(top)} {verb}{s} {times(most)} the buffer while {the_others} {verb}{other_s} {rest}"
+
+    def detail(self) -> str:
+        """Steps, and the busiest rank against the bound."""
+        name = self.op.replace("_", "-")
+        a, bound = ("an" if name.startswith("a") else "a"), f"{BOUND_FORMULAS[self.op]} = {times(self.bound)}"
+        if self.busiest == self.bound:
+            against = f"its busiest rank moves {bound}: {a} {name} cannot do with less"
+        else:
+            against = f"its busiest rank moves {times(self.busiest)}, {a} {name} could do with {bound}"
+        if self.algorithm == "hierarchical":
+            against += f"; each rank sends only {times(self.sent_between_nodes)} to the other node"
+        return f"{self.num_steps} step{'s' * (self.num_steps != 1)}, one after the other; {against}"
+
+    @property
+    def sent_between_nodes(self) -> Fraction:
+        """What rank 0 sends to ranks of other nodes, of which there are NUM_NODES."""
+        g = self.num_ranks // NUM_NODES
+        messages = (message for step in self.steps for message in step.messages if message.src == 0)
+        return sum((self.message_size(message) for message in messages if message.dst >= g), Fraction(0))
+
+
+def times(amount: Fraction) -> str:
+    """An amount in units of M: `3.0 ×`, `1.75 ×`, `0.625 ×`; two decimals where it would not end, `1.33 ×`."""
+    decimals = next((num for num in (1, 2, 3) if (amount * 10**num).denominator == 1), 2)
+    return f"{float(amount):.{decimals}f} ×"
+
+
+def plan(op: str, algorithm: str, num_ranks: int) -> Plan:
+    """The plan of one collective. ValueError for a pair that course_lib.collectives does not have, or bad num_ranks."""
+    if not isinstance(op, str) or not isinstance(algorithm, str) or (op, algorithm) not in MESSAGES:
+        there_are = ", ".join(f"{op} {algorithm}" for op, algorithm in MESSAGES)
+        raise ValueError(f"no plan for op={op!r} with algorithm={algorithm!r}: expected one of {there_are}")
+    if not isinstance(num_ranks, int) or isinstance(num_ranks, bool) or num_ranks < 1:
+        raise ValueError(f"num_ranks={num_ranks!r}: expected a whole number of 1 or more")
+    if algorithm == "hierarchical" and num_ranks % NUM_NODES:
+        raise ValueError(f"num_ranks={num_ranks}: expected a multiple of {NUM_NODES}, for a hierarchical all-reduce "
+                         f"on {NUM_NODES} nodes")
+    return made(op, algorithm, num_ranks)
+
+
+@cache
+def made(op: str, algorithm: str, num_ranks: int) -> Plan:
+    """The plan itself, once for each collective: widgets ask for it again and again."""
+    num_chunks = largest_power_of_two(num_ranks) if algorithm == "halving_doubling" else num_ranks
+    steps = tuple(MESSAGES[op, algorithm](num_ranks))
+    first = beginning(op, num_ranks, num_chunks)
+    return Plan(op, algorithm, num_ranks, num_chunks, steps, walk(first, steps), promised(op, num_ranks, num_chunks))
+
+
+def beginning(op: str, n: int, num_chunks: int) -> Holdings:
+    """What each rank holds before the first message."""
+    def cell(rank: int, place: int) -> Cell:
+        if op == "all_to_all" and place >= n:  # the output: a rank's own piece is already there
+            return (Share(rank, rank),) if place - n == rank else ()
+        if op in STARTS_AT_ROOT and rank != 0 or op in ("all_gather", "gather") and place != rank:
+            return ()
+        return (Share(rank, place),)
+
+    num_places = 2 * n if op == "all_to_all" else num_chunks
+    return Holdings(tuple(tuple(cell(rank, place) for place in range(num_places)) for rank in range(n)))
+
+
+def promised(op: str, n: int, num_chunks: int) -> frozenset[tuple[int, int]]:
+    """(rank, place) of every chunk of the result."""
+    ranks, places = range(n), range(num_chunks)
+    if op in ("reduce_scatter", "scatter"):
+        return frozenset((rank, rank) for rank in ranks)
+    if op == "all_to_all":
+        places = range(n, 2 * n)
+    return frozenset((rank, place) for rank in (range(1) if op in FROM_ALL_TO_ONE else ranks) for place in places)
+
+
+def walk(first: Holdings, steps: tuple[Step, ...]) -> tuple[Holdings, ...]:
+    """What all hold before the first step and after each one."""
+    states, own = [first], first
+    for number, step in enumerate(steps):
+        if number == 0 or step.phase != steps[number - 1].phase:
+            own = states[-1]  # what ranks fall back to when they have passed a partial sum on
+        states.append(after(step, states[-1], own))
+    return tuple(states)
+
+
+def after(step: Step, state: Holdings, own: Holdings) -> Holdings:
+    """What all hold when the messages of `step`, all read from `state`, have arrived."""
+    grid: Grid = [list(cells) for cells in state.cells]
+    if step.passes_on:
+        for message in step.messages:
+            for place in message.chunks:
+                grid[message.src][place] = own.cells[message.src][place]
+    for message in step.messages:
+        for place, into in zip(message.chunks, message.into):
+            arriving = state.cells[message.src][place]
+            kept = state.cells[message.dst][into] if message.kind == "add" else ()
+            grid[message.dst][into] = added(kept, arriving)
+    return Holdings(tuple(map(tuple, grid)))
+
+
+def added(*cells: Cell) -> Cell:
+    """The sum of cells; a share in several of them is counted several times."""
+    counts: dict[tuple[int, int], int] = {}
+    for share in (share for cell in cells for share in cell):
+        counts[share.rank, share.chunk] = counts.get((share.rank, share.chunk), 0) + share.times
+    return tuple(Share(rank, chunk, num) for (rank, chunk), num in sorted(counts.items()))

@@ -1,0 +1,164 @@
+"""The messages of every algorithm of course_lib.collectives, step by step, as its code sends them.
+
+    n  ranks      c  a chunk: one of the equal pieces that the whole message M is cut into      g  ranks in a node
+
+In one step no rank sends twice or receives twice, and what it sends it had before the step.
+tests/collectives/test_plan.py holds these lists against the messages of real ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from course_lib.costs.links import largest_power_of_two
+
+NUM_NODES = 2  # of the hierarchical all-reduce
+Chunks = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Message:
+    """`src` sends what lies in its places `chunks`, and `dst` copies or adds it into its own places `into`."""
+
+    src: int
+    dst: int
+    chunks: Chunks
+    kind: Literal["add", "copy"]
+    into: Chunks
+
+
+@dataclass(frozen=True)
+class Step:
+    """Messages that travel at the same time. `passes_on`: the partial sums sent leave nothing behind (ring.py)."""
+
+    phase: str
+    messages: tuple[Message, ...]
+    passes_on: bool = False
+
+
+def add(src: int, dst: int, chunks: Chunks) -> Message:
+    return Message(src, dst, chunks, "add", chunks)
+
+
+def copy(src: int, dst: int, chunks: Chunks, into: Chunks | None = None) -> Message:
+    return Message(src, dst, chunks, "copy", chunks if into is None else into)
+
+
+def ring_reduce_scatter(ranks: Sequence[int], pieces: Sequence[Chunks]) -> list[Step]:
+    """Among `ranks`, place r of which ends with pieces[r] complete."""
+    n = len(ranks)
+    return [Step("reduce-scatter", tuple(add(ranks[r], ranks[(r + 1) % n], pieces[(r - step - 1) % n])
+                                         for r in range(n)), passes_on=True) for step in range(n - 1)]
+
+
+def ring_all_gather(ranks: Sequence[int], pieces: Sequence[Chunks]) -> list[Step]:
+    """Among `ranks`, place r of which has pieces[r]."""
+    n = len(ranks)
+    return [Step("all-gather", tuple(copy(ranks[r], ranks[(r + 1) % n], pieces[(r - step) % n])
+                                     for r in range(n))) for step in range(n - 1)]
+
+
+def singles(n: int) -> list[Chunks]:
+    return [(c,) for c in range(n)]
+
+
+def ring(n: int) -> list[Step]:
+    return ring_reduce_scatter(range(n), singles(n)) + ring_all_gather(range(n), singles(n))
+
+
+def naive(n: int) -> list[Step]:
+    whole = tuple(range(n))
+    to_root = [Step("reduce", (add(other, 0, whole),)) for other in range(1, n)]
+    return to_root + [Step("broadcast", (copy(0, other, whole),)) for other in range(1, n)]
+
+
+def tree_broadcast(n: int) -> list[Step]:
+    whole = tuple(range(n))
+    return [Step("broadcast", tuple(copy(v, v + know, whole) for v in range(know) if v + know < n))
+            for know in powers_of_two_below(n)]
+
+
+def tree_reduce(n: int) -> list[Step]:
+    whole = tuple(range(n))
+    return [Step("reduce", tuple(add(v + know, v, whole) for v in range(know) if v + know < n))
+            for know in reversed(powers_of_two_below(n))]
+
+
+def tree(n: int) -> list[Step]:
+    return tree_reduce(n) + tree_broadcast(n)
+
+
+def halving_doubling(n: int) -> list[Step]:
+    p = largest_power_of_two(n)
+    whole = tuple(range(p))
+    above = range(p, n)  # these hand their tensor in, wait, and get the result
+    halving, doubling = [], []
+    region = dict.fromkeys(range(p), whole)
+    for distance in powers_of_two_below(p):
+        sends, returns = [], []
+        for r in range(p):
+            low, high = region[r][:len(region[r]) // 2], region[r][len(region[r]) // 2:]
+            mine, theirs = (high, low) if r & distance else (low, high)
+            sends.append(add(r, r ^ distance, theirs))
+            returns.append(copy(r, r ^ distance, mine))
+            region[r] = mine
+        halving.append(Step("halving", tuple(sends)))
+        doubling.insert(0, Step("doubling", tuple(returns)))
+    into = [Step("hand in", tuple(add(r, r - p, whole) for r in above))] * bool(above)
+    out = [Step("hand back", tuple(copy(r - p, r, whole) for r in above))] * bool(above)
+    return into + halving + doubling + out
+
+
+def hierarchical(n: int) -> list[Step]:
+    k, g = NUM_NODES, n // NUM_NODES
+    nodes = [range(node * g, (node + 1) * g) for node in range(k)]
+    across = [range(place, n, g) for place in range(g)]
+    pieces = [tuple(range(place * k, (place + 1) * k)) for place in range(g)]
+    parts = [[(c,) for c in piece] for piece in pieces]
+    return (together("reduce-scatter inside", [ring_reduce_scatter(node, pieces) for node in nodes])
+            + together("reduce-scatter across", [ring_reduce_scatter(row, part) for row, part in zip(across, parts)])
+            + together("all-gather across", [ring_all_gather(row, part) for row, part in zip(across, parts)])
+            + together("all-gather inside", [ring_all_gather(node, pieces) for node in nodes]))
+
+
+def together(phase: str, groups: Sequence[list[Step]]) -> list[Step]:
+    """Steps that several groups of ranks take side by side."""
+    return [Step(phase, tuple(message for step in side_by_side for message in step.messages),
+                 side_by_side[0].passes_on) for side_by_side in zip(*groups)]
+
+
+def gather(n: int) -> list[Step]:
+    return [Step("gather", (copy(other, 0, (other,)),)) for other in range(1, n)]
+
+
+def scatter(n: int) -> list[Step]:
+    return [Step("scatter", (copy(0, other, (other,)),)) for other in range(1, n)]
+
+
+def pairwise(n: int) -> list[Step]:
+    """Places 0 to n-1 are the input, n to 2n-1 the output: piece j goes from place j to place n+r."""
+    return [Step("all-to-all", tuple(copy(r, (r + step) % n, ((r + step) % n,), (n + r,)) for r in range(n)))
+            for step in range(1, n)]
+
+
+def powers_of_two_below(n: int) -> list[int]:
+    return [1 << step for step in range((n - 1).bit_length())]
+
+
+# (op, algorithm) -> messages for n ranks; the names are those of costs.links
+MESSAGES: dict[tuple[str, str], Callable[[int], list[Step]]] = {
+    ("all_reduce", "ring"): ring,
+    ("all_reduce", "naive"): naive,
+    ("all_reduce", "tree"): tree,
+    ("all_reduce", "halving_doubling"): halving_doubling,
+    ("all_reduce", "hierarchical"): hierarchical,
+    ("reduce_scatter", "ring"): lambda n: ring_reduce_scatter(range(n), singles(n)),
+    ("all_gather", "ring"): lambda n: ring_all_gather(range(n), singles(n)),
+    ("broadcast", "tree"): tree_broadcast,
+    ("reduce", "tree"): tree_reduce,
+    ("gather", "naive"): gather,
+    ("scatter", "naive"): scatter,
+    ("all_to_all", "pairwise"): pairwise,
+}

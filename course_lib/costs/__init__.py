@@ -1,0 +1,21 @@
+"""Closed forms, without torch: what memory, messages, idle time and money come to before anything is run.
+
+Each formula is defined once, here, with the letters of its paper; chapters export and show it, widgets draw it. What
+goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in the names.
+
+    checks.py       what a number has to be before a formula takes it
+    flops.py        parameters and FLOPs of a shape: 6ND, and the exact count; MFU and HFU; roofline
+    money.py        from FLOPs to seconds, dollars, kilowatt-hours
+    loading.py      how fast training eats tokens, and how long reading takes
+    memory.py       parameters, gradients, optimiser state: by precision, ZeRO stage and offload; LoRA
+    activations.py  what the forward pass keeps
+    sharding.py     what this course's ZeRO holds and sends, to the byte; peak.py, the most that a step takes
+    links.py        T = alpha + beta M, added up for every collective; a link fitted to measured times
+    buckets.py      gradients cut into messages
+    overlap.py      how much of the all-reduce is hidden behind backward
+    stragglers.py   what one slow rank costs
+    scaling.py      Amdahl, Gustafson, T1/n + alpha + beta M, strong and weak efficiency
+    bubbles.py      idle time and micro-batches in flight of pipeline schedules
+
+Importing any of it imports no torch; numpy where a line is fitted.
+"""

@@ -1,0 +1,46 @@
+"""What the papers say a schedule costs, each formula as one line with its letters.
+
+    p  ranks    m  micro-batches    v  chunks a rank    F, I, W  time of a rank's layers for one micro-batch: forward,
+                                                                 backward for the input, backward for the weights
+
+A bubble has two conventions. Of the total: idle over all time of all ranks, which is what you pay for and get nothing.
+Of the ideal: idle over computing time, which is how much longer the step takes than it had to.
+"""
+
+
+def bubble_of_total(p: int, m: int, v: int = 1) -> float:
+    """GPipe, 1F1B (v = 1) and interleaved 1F1B, m a multiple of p there. Narayanan et al. 2021, section 2.2."""
+    return (p - 1) / (v * m + p - 1)
+
+
+def bubble_of_ideal(p: int, m: int, v: int = 1) -> float:
+    """The same bubble, over the ideal time; this is the (p - 1)/m of the papers."""
+    return (p - 1) / (v * m)
+
+
+def naive_bubble(p: int) -> float:
+    """One rank works, the others wait."""
+    return (p - 1) / p
+
+
+def zb_h1_bubble(p: int, m: int, F: float = 1, I: float = 1, W: float = 1) -> float:  # noqa: E741
+    """Of the total; m >= p and W <= F, I. Qi et al. 2023, table 1: an idle time of (p - 1)(F + I - W)."""
+    idle = (p - 1) * (F + I - W)
+    return float(idle / (m * (F + I + W) + idle))
+
+
+def peak_gpipe(p: int, m: int, r: int) -> int:
+    """Micro-batches in flight on rank r."""
+    return m
+
+
+def peak_1f1b(p: int, m: int, r: int) -> int:
+    return min(p - r, m)
+
+
+def peak_interleaved(p: int, m: int, v: int, r: int) -> int:
+    """In chunks, each 1/v of a rank: on rank 0 p v + p - 1, or 1 + (p - 1)/(p v) times as much as in 1F1B.
+
+    Korthikanti et al. 2022, section 4.2.3.
+    """
+    return min(2 * (p - 1 - r) + (v - 1) * p + 1, v * m)

@@ -1,0 +1,109 @@
+"""Parameters and FLOPs, counted from a shape, and which share of a device's peak they reach.
+
+    N  parameters     D  training tokens     l  layers       h  hidden size     a  heads     d  head size
+    f  MLP width      V  vocabulary          s  tokens in a row       B  rows in a batch
+
+A multiplication and an addition are two FLOPs. Attention is counted in full, s x s, as papers count it: an
+implementation that skips what the causal mask hides does half of that part.
+
+MFU counts the FLOPs that the model needs; HFU also those that were done twice to save memory. A run with full
+recomputation has an HFU of about 4/3 of its MFU. Sources: Kaplan et al. 2020 (6ND);
+Narayanan et al. 2021, SC'21, equation 3; Chowdhery et al. 2022, appendix B.
+"""
+
+from course_lib.costs.checks import above_zero, at_least
+from course_lib.facts import Shape
+
+UTILISATION = 0.4  # of the peak: an assumption, what good training reaches
+
+
+def attention_matrices(shape: Shape) -> int:
+    """Numbers in the four projections of one layer: q and output h x ad each, k and v h x (kv heads) d each."""
+    return 2 * shape.hidden_size * shape.d * (shape.num_heads + shape.num_kv_heads)
+
+
+def expert_matrices(shape: Shape) -> int:
+    """Numbers in the matrices of one MLP: up, down and, where gated, gate."""
+    return (3 if shape.gated else 2) * shape.hidden_size * shape.ffn_size
+
+
+def router_matrix(shape: Shape) -> int:
+    return shape.hidden_size * shape.num_experts if shape.num_experts > 1 else 0
+
+
+def vectors_of_layer(shape: Shape) -> int:
+    """Numbers in the biases and the two normalisations of one layer."""
+    if not shape.biases:
+        return 2 * shape.hidden_size
+    attention = shape.d * (shape.num_heads + 2 * shape.num_kv_heads) + shape.hidden_size
+    mlp = ((2 if shape.gated else 1) * shape.ffn_size + shape.hidden_size) * shape.num_experts
+    return 4 * shape.hidden_size + attention + mlp
+
+
+def count_parameters(shape: Shape, include_embeddings: bool = True) -> int:
+    """N, exactly. Without embeddings it is the N of Kaplan et al. (12 l h^2 and little more, for a GPT)."""
+    layer = (attention_matrices(shape) + shape.num_experts * expert_matrices(shape) + router_matrix(shape)
+             + vectors_of_layer(shape))
+    final_norm = (2 if shape.biases else 1) * shape.hidden_size
+    total = shape.num_layers * layer + final_norm
+    if include_embeddings:
+        total += (1 if shape.tied else 2) * shape.vocab_size * shape.hidden_size
+        total += shape.sequence_length * shape.hidden_size if shape.learned_positions else 0
+    return total
+
+
+def forward_flops_per_token(shape: Shape, sequence_length: int | None = None) -> int:
+    """FLOPs of the matrix products of one forward pass, for one token in a row of `sequence_length` (s).
+
+    Two for each number in a matrix that the token meets, and 4 s a d a layer for the scores q k^T and the mixing of v.
+    """
+    s = shape.sequence_length if sequence_length is None else at_least(sequence_length, 1, "sequence_length")
+    matrices = (attention_matrices(shape) + shape.active_experts * expert_matrices(shape) + router_matrix(shape))
+    attention = 4 * s * shape.num_heads * shape.d
+    return shape.num_layers * (2 * matrices + attention) + 2 * shape.hidden_size * shape.vocab_size
+
+
+def step_flops(shape: Shape, batch_size: int, sequence_length: int | None = None, recompute: bool = False) -> int:
+    """FLOPs of one training step on `batch_size` rows: forward once, backward twice as much.
+
+    `recompute`: the layers (not the read-out) are run forward once more, to save memory. Without it this is the
+    numerator of MFU, with it that of HFU.
+    """
+    s = shape.sequence_length if sequence_length is None else sequence_length
+    tokens = at_least(batch_size, 1, "batch_size") * s
+    forward = forward_flops_per_token(shape, s)
+    again = forward - 2 * shape.hidden_size * shape.vocab_size if recompute else 0
+    return tokens * (3 * forward + again)
+
+
+def sc21_step_flops(B: float, s: float, layers: float, h: float, V: float) -> float:
+    """Equation 3 of the Megatron paper (SC'21): a step of a GPT with full recomputation. Ours gives the same."""
+    return 96 * B * s * layers * h**2 * (1 + s / (6 * h) + V / (16 * layers * h))
+
+
+def training_flops(num_parameters: float, num_tokens: float) -> float:
+    """C = 6ND: each token meets each parameter in one multiplication and one addition, forward once and backward twice.
+
+    It leaves out attention (small while s is much less than 6h) and counts embeddings that are only looked up. For a
+    mixture of experts N is what a token passes through, not what is stored.
+    """
+    return 6 * above_zero(num_parameters, "num_parameters") * above_zero(num_tokens, "num_tokens")
+
+
+def utilisation(step_flops: float, step_s: float, num_devices: int, peak_flops_per_s: float) -> float:
+    """MFU when `step_flops` are what the model needs, HFU when recomputed FLOPs are among them."""
+    possible = above_zero(step_s, "step_s") * at_least(num_devices, 1, "num_devices") * above_zero(
+        peak_flops_per_s, "peak_flops_per_s")
+    return above_zero(step_flops, "step_flops") / possible
+
+
+def roofline(flops_per_byte: float, peak_flops_per_s: float, bytes_per_s: float) -> float:
+    """FLOP/s that a kernel can reach: min(P, intensity x bandwidth) (Williams, Waterman and Patterson 2009)."""
+    intensity = above_zero(flops_per_byte, "flops_per_byte")
+    return min(above_zero(peak_flops_per_s, "peak_flops_per_s"), intensity * above_zero(bytes_per_s, "bytes_per_s"))
+
+
+def matmul_intensity(m: int, k: int, n: int, bytes_per_number: int = 2) -> float:
+    """FLOPs a byte of (m, k) @ (k, n), when each matrix crosses the memory bus once."""
+    m, k, n = (at_least(value, 1, name) for value, name in ((m, "m"), (k, "k"), (n, "n")))
+    return 2 * m * k * n / (at_least(bytes_per_number, 1, "bytes_per_number") * (m * k + k * n + m * n))

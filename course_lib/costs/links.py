@@ -1,0 +1,136 @@
+"""What a collective takes: T = alpha + beta M for one message (Hockney 1994), added up along the longest path.
+
+    n  ranks      M  bytes of the whole message: what all_reduce, broadcast and reduce handle, the full output of
+                     all_gather and gather, the full input of reduce_scatter, scatter and all_to_all
+
+The additions themselves are not counted. A hierarchical all-reduce is a sum of three: reduce_scatter of M on the inner
+link, all_reduce of M/g on the outer one, all_gather of M on the inner one.
+Source: Thakur, Rabenseifner and Gropp 2005.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from fractions import Fraction
+
+import numpy as np
+
+from course_lib.facts import NCCL_STEP_LATENCY, interconnect
+
+
+@dataclass(frozen=True)
+class Link:
+    """One message of M bytes takes alpha_s + beta_s_per_byte * M seconds. ValueError for negative values."""
+
+    alpha_s: float
+    beta_s_per_byte: float
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{field.name}={value!r}: expected a finite number of 0 or more")
+
+
+def largest_power_of_two(n: int) -> int:
+    """The largest power of two that is not above n."""
+    return 1 << (n.bit_length() - 1)
+
+
+def halving_doubling_path(n: int, M: float) -> tuple[float, float]:
+    p = largest_power_of_two(n)
+    in_and_out = 2 if n > p else 0  # what the ranks above p hand in, and get back
+    return 2 * math.log2(p) + in_and_out, 2 * (p - 1) / p * M + in_and_out * M
+
+
+def tree_path(n: int, M: float) -> tuple[float, float]:
+    steps = (n - 1).bit_length()  # ceil(log2 n)
+    return steps, steps * M
+
+
+def ring_path(n: int, M: float) -> tuple[float, float]:
+    return n - 1, (n - 1) / n * M
+
+
+def twice(once: Callable[[int, float], tuple[float, float]]) -> Callable[[int, float], tuple[float, float]]:
+    return lambda n, M: (2 * once(n, M)[0], 2 * once(n, M)[1])
+
+
+# (op, algorithm) -> messages and bytes, one after the other
+COSTS: dict[tuple[str, str], Callable[[int, float], tuple[float, float]]] = {
+    ("all_reduce", "ring"): twice(ring_path),
+    ("all_reduce", "naive"): lambda n, M: (2 * (n - 1), 2 * (n - 1) * M),
+    ("all_reduce", "tree"): twice(tree_path),
+    ("all_reduce", "halving_doubling"): halving_doubling_path,
+    ("reduce_scatter", "ring"): ring_path,
+    ("all_gather", "ring"): ring_path,
+    ("broadcast", "tree"): tree_path,
+    ("reduce", "tree"): tree_path,
+    ("gather", "naive"): ring_path,
+    ("scatter", "naive"): ring_path,
+    ("all_to_all", "pairwise"): ring_path,
+}
+
+
+# op -> M that the busiest of n ranks sends or receives at least
+BOUNDS: dict[str, Callable[[int], Fraction]] = {
+    "all_reduce": lambda n: Fraction(2 * (n - 1), n),
+    "reduce_scatter": lambda n: Fraction(n - 1, n),
+    "all_gather": lambda n: Fraction(n - 1, n),
+    "broadcast": lambda n: Fraction(n > 1),
+    "reduce": lambda n: Fraction(n > 1),
+    "gather": lambda n: Fraction(n - 1, n),
+    "scatter": lambda n: Fraction(n - 1, n),
+    "all_to_all": lambda n: Fraction(n - 1, n),
+}
+BOUND_FORMULAS = {op: "M" if op in ("broadcast", "reduce") else "(n-1)/n M" for op in BOUNDS}
+BOUND_FORMULAS["all_reduce"] = "2(n-1)/n M"
+
+
+def hardware_link(name: str) -> Link:
+    """The link that facts.interconnect calls `name`: alpha of NCCL's own cost model, beta of the data sheet."""
+    wire = interconnect(name)
+    return Link(NCCL_STEP_LATENCY[wire.kind].value * 1e-6, 1 / wire.one_way_bytes_per_s)
+
+
+def collective_time(op: str, algorithm: str, num_bytes: float, world_size: int, link: Link) -> float:
+    """Seconds that `op` on `num_bytes` (M) takes with `algorithm` on `world_size` ranks (n), all links alike.
+
+    ValueError for a pair of op and algorithm that is not here, negative bytes, or fewer than one rank.
+    """
+    if (op, algorithm) not in COSTS:
+        there_are = ", ".join(f"{op} {algorithm}" for op, algorithm in COSTS)
+        raise ValueError(f"no cost for op={op!r} with algorithm={algorithm!r}: expected one of {there_are}")
+    if not (math.isfinite(num_bytes) and num_bytes >= 0):
+        raise ValueError(f"num_bytes={num_bytes!r}: expected a finite number of 0 or more")
+    if world_size != int(world_size) or world_size < 1:
+        raise ValueError(f"world_size={world_size!r}: expected a whole number of 1 or more")
+    num_messages, path_bytes = COSTS[op, algorithm](int(world_size), num_bytes)
+    return link.alpha_s * num_messages + link.beta_s_per_byte * path_bytes
+
+
+def fit_link(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> Link:
+    """The link whose alpha + beta M comes closest to the times measured for messages of these sizes.
+
+    Least squares of the relative errors: in seconds, the one error of the longest message would outweigh those
+    of all short ones, and alpha is what the short ones know. Where that asks for a negative alpha or beta, it is
+    0 and the other one is fitted alone. ValueError for lists of unequal length, fewer than two different sizes,
+    negative sizes, or times that are not above 0.
+    """
+    M, t = np.asarray(sizes_bytes, dtype=float), np.asarray(times_s, dtype=float)
+    if M.ndim != 1 or M.shape != t.shape:
+        raise ValueError(f"{M.size} sizes and {t.size} times: expected two lists of the same length")
+    if len(set(M)) < 2:
+        raise ValueError(f"sizes_bytes={M.tolist()}: expected at least two different sizes")
+    if not (np.isfinite(M).all() and (M >= 0).all()):
+        raise ValueError(f"sizes_bytes={M.tolist()}: expected finite numbers of 0 or more")
+    if not (np.isfinite(t).all() and (t > 0).all()):
+        raise ValueError(f"times_s={t.tolist()}: expected finite numbers above 0")
+    columns = np.stack([1 / t, M / t], axis=1)  # columns @ (alpha, beta) should be all ones
+    scale = columns.max(axis=0)  # bytes and seconds are many orders of magnitude apart
+    alpha, beta = np.linalg.lstsq(columns / scale, np.ones_like(t), rcond=None)[0] / scale
+    if alpha < 0 or beta < 0:
+        only = 1 if alpha < 0 else 0
+        alone = columns[:, only].sum() / (columns[:, only] ** 2).sum()
+        alpha, beta = (0.0, alone) if alpha < 0 else (alone, 0.0)
+    return Link(float(alpha), float(beta))

@@ -1,0 +1,20 @@
+"""Feeding the devices: how fast training eats tokens, and how long reading them takes."""
+
+from course_lib.costs.checks import above_zero, at_least, positive_share
+
+
+def tokens_per_s(num_parameters: float, num_devices: int, peak_flops_per_s: float, utilisation: float) -> float:
+    """What training eats: n P u / 6N tokens a second."""
+    n, P = at_least(num_devices, 1, "num_devices"), above_zero(peak_flops_per_s, "peak_flops_per_s")
+    return n * P * positive_share(utilisation, "utilisation") / (6 * above_zero(num_parameters, "num_parameters"))
+
+
+def loading_bytes_per_s(tokens_each_s: float, bytes_per_token: float = 4) -> float:
+    """Of token numbers stored in 4 bytes; raw English is about as much, 4 characters a token."""
+    return above_zero(tokens_each_s, "tokens_each_s") * above_zero(bytes_per_token, "bytes_per_token")
+
+
+def reading_s(num_bytes: float, bytes_per_s: float, num_readers: int = 1) -> float:
+    """Seconds to read everything once, shared by readers that do not slow each other."""
+    return above_zero(num_bytes, "num_bytes") / (above_zero(bytes_per_s, "bytes_per_s")
+                                                 * at_least(num_readers, 1, "num_readers"))

@@ -1,0 +1,175 @@
+"""What training keeps in a device's memory: parameters, gradients, the optimiser's state, in closed form.
+
+    N  parameters      n  devices      K  bytes of optimiser state a parameter: 12 for Adam in mixed precision,
+                                          a 4-byte master copy and two 4-byte moments
+
+    data parallel   2N + 2N + KN          ZeRO-1, P_os      2N + 2N + KN/n      optimiser state shared out
+                                          ZeRO-2, P_os+g    2N + (2N + KN)/n    and gradients
+                                          ZeRO-3, P_os+g+p  (2N + 2N + KN)/n    and parameters
+
+Nothing here is rounded or padded: sharding.py counts this course's own classes to the byte, activations.py what comes
+on top. GB are 1e9 bytes, as in the paper's tables.
+
+Sources: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", sections 3.1
+and 5; Ren et al. 2021, "ZeRO-Offload", for what lies on the host; Hu et al. 2021, "LoRA".
+"""
+
+from dataclasses import dataclass, replace
+
+from course_lib.costs.checks import above_zero, at_least
+from course_lib.facts import PAPER_DEVICES, PAPER_MODELS, Shape
+
+STAGE_NAMES = {0: "data parallel", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3"}
+ZERO_STAGES = tuple(STAGE_NAMES)
+USABLE = 0.9  # of a device's memory: the rest goes to the CUDA context, communication buffers and fragmentation
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Bytes of one number: the weight that computes, its gradient, a master copy (0: there is none), each moment."""
+
+    name: str
+    parameters: int
+    gradients: int
+    master: int
+    moment: int
+    activation_bytes: int  # of one number that is kept for the backward pass
+    peak: str  # the number format of its matrix products: a key of Accelerator.peaks, "half" for bf16 or fp16
+    note: str
+
+    @property
+    def bytes_per_parameter(self) -> int:
+        """With Adam."""
+        return self.parameters + self.gradients + self.master + 2 * self.moment
+
+
+@dataclass(frozen=True)
+class OptimizerKind:
+    """An optimiser by how many numbers it remembers of each parameter."""
+
+    name: str
+    num_moments: int
+
+
+PRECISIONS: dict[str, Precision] = {p.name: p for p in (
+    Precision("fp32", 4, 4, 0, 4, 4, "fp32", "Adam: a mean and a variance of 4 bytes each"),
+    Precision("mixed", 2, 2, 4, 4, 2, "half",
+              "16-bit weights and gradients; Adam keeps the fp32 master weights too"),
+    Precision("mixed, fp32 gradients", 2, 4, 4, 4, 2, "half", "as Megatron-LM: gradients are added up in 32 bits"),
+    Precision("pure 16-bit", 2, 2, 0, 2, 2, "half", "no master weights: small updates are rounded away"),
+)}
+OPTIMIZERS: dict[str, OptimizerKind] = {o.name: o for o in (
+    OptimizerKind("adam", 2), OptimizerKind("sgd with momentum", 1), OptimizerKind("sgd", 0),
+)}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one device, by kind. `host`: what its process keeps in the host's memory, not part of `total`."""
+
+    parameters: float
+    gradients: float
+    optimizer_state: float
+    activations: float = 0
+    host: float = 0
+
+    @property
+    def total(self) -> float:
+        return self.parameters + self.gradients + self.optimizer_state + self.activations
+
+    def by_kind(self) -> dict[str, float]:
+        """On the device. The keys are those of record_memory."""
+        return {"parameters": self.parameters, "gradients": self.gradients, "optimizer_state": self.optimizer_state,
+                "activations": self.activations}
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{kind.replace('_', ' ')} {value / 1e9:g} GB" for kind, value in self.by_kind().items()
+                          if value or kind != "activations")
+        return f"{self.total / 1e9:g} GB: {parts}" + (f"; on the host {self.host / 1e9:g} GB" if self.host else "")
+
+
+def precision_named(name: str) -> Precision:
+    if name not in PRECISIONS:
+        raise ValueError(f"precision={name!r}: expected one of {', '.join(PRECISIONS)}")
+    return PRECISIONS[name]
+
+
+def optimizer_named(name: str) -> OptimizerKind:
+    if name not in OPTIMIZERS:
+        raise ValueError(f"optimizer={name!r}: expected one of {', '.join(OPTIMIZERS)}")
+    return OPTIMIZERS[name]
+
+
+def state_bytes_per_parameter(precision: str = "mixed", optimizer: str = "adam") -> int:
+    """K: the master copy and the moments. ValueError for a name that is not in PRECISIONS or OPTIMIZERS."""
+    p = precision_named(precision)
+    return p.master + p.moment * optimizer_named(optimizer).num_moments
+
+
+def training_memory(num_parameters: float, precision: str = "mixed", zero_stage: int = 0, num_devices: int = 1,
+                    activations: float = 0.0, optimizer: str = "adam") -> Memory:
+    """Bytes of each device that trains. `activations`, in bytes, are passed through: they depend on the batch.
+
+    ZeRO shares out over the devices, in this order: optimiser state (1), gradients (2), parameters (3).
+    ValueError for an unknown precision, optimiser or stage, or numbers that count nothing.
+    """
+    p, K = precision_named(precision), state_bytes_per_parameter(precision, optimizer)
+    N, n = above_zero(num_parameters, "num_parameters"), at_least(num_devices, 1, "num_devices")
+    if zero_stage not in ZERO_STAGES:
+        raise ValueError(f"zero_stage={zero_stage!r}: expected 0, 1, 2 or 3")
+    if not 0 <= activations < float("inf"):
+        raise ValueError(f"activations={activations!r}: expected bytes, a finite number of 0 or more")
+    share = [n if zero_stage >= stage else 1 for stage in (3, 2, 1)]
+    return Memory(p.parameters * N / share[0], p.gradients * N / share[1], K * N / share[2], activations)
+
+
+def device_memory(num_parameters: float, num_devices: int, stage: int, precision: str = "mixed",
+                  optimizer: str = "adam", offload: bool = False) -> Memory:
+    """What parameters, gradients and optimiser state take on each of n devices, and on the host of each.
+
+    offload: the optimiser steps on the host, which then holds what it works on, this device's shard of: 32-bit masters
+    (also where the parameters are 32-bit), moments, gradients. The device keeps what forward and backward read and
+    write; a gradient that is sharded (stage 2 and 3) leaves it, and in stage 3 so do the parameters.
+    ValueError for an unknown stage, precision or optimiser, or numbers that count nothing.
+    """
+    if stage not in ZERO_STAGES:
+        raise ValueError(f"stage={stage!r}: expected 0 (plain data parallelism), 1, 2 or 3")
+    on_device = training_memory(num_parameters, precision, stage, num_devices, optimizer=optimizer)
+    if not offload:
+        return on_device
+    if stage == 0:
+        raise ValueError("offload=True with stage=0: expected a stage of at least 1, nothing is sharded in 0")
+    p, moments = precision_named(precision), optimizer_named(optimizer).num_moments
+    host = (max(p.master, p.parameters) + p.gradients + p.moment * moments) * num_parameters / num_devices
+    return replace(on_device, parameters=on_device.parameters if stage < 3 else 0,
+                   gradients=on_device.gradients if stage < 2 else 0, optimizer_state=0, host=host)
+
+
+def table_1() -> dict[tuple[str, int], tuple[float, float, float]]:
+    """The 54 cells of the ZeRO paper's table 1 (facts.PAPER_TABLE_1) from the formulas, in GB."""
+    return {(name, n): tuple(device_memory(N, n, stage).total / 1e9 for stage in (1, 2, 3))
+            for name, N in PAPER_MODELS.items() for n in PAPER_DEVICES}
+
+
+def lora_parameters(shape: Shape, rank: int, matrices: tuple[str, ...] = ("q", "v")) -> int:
+    """Numbers that LoRA trains: r (in + out) for each adapted matrix of each layer (Hu et al. 2021, section 4.1)."""
+    r, h = at_least(rank, 1, "rank"), shape.hidden_size
+    heads, kv_heads = shape.num_heads * shape.d, shape.num_kv_heads * shape.d
+    sizes = {"q": (h, heads), "k": (h, kv_heads), "v": (h, kv_heads), "o": (heads, h), "gate": (h, shape.ffn_size),
+             "up": (h, shape.ffn_size), "down": (shape.ffn_size, h)}
+    if not shape.gated:
+        del sizes["gate"]
+    if not matrices or set(matrices) - set(sizes) or len(set(matrices)) < len(matrices):
+        raise ValueError(f"matrices={matrices!r}: expected different ones of {', '.join(sizes)}")
+    return shape.num_layers * sum(r * sum(sizes[name]) for name in matrices)
+
+
+def lora_memory(num_parameters: float, num_adapted: float, frozen_bytes: float = 2.0,
+                activations: float = 0.0) -> Memory:
+    """Frozen weights of `frozen_bytes` each (2: 16 bits; 0.5: 4 bits, as QLoRA) and 16 bytes for each adapted
+    number.
+    """
+    N, n = above_zero(num_parameters, "num_parameters"), above_zero(num_adapted, "num_adapted")
+    trained = training_memory(n, "mixed")
+    return Memory(above_zero(frozen_bytes, "frozen_bytes") * N + trained.parameters, trained.gradients,
+                  trained.optimizer_state, activations)

@@ -1,0 +1,48 @@
+"""From FLOPs to days, dollars and kilowatt-hours.
+
+    C  FLOPs of a training run     n  devices     P  peak of one device, FLOP/s     u  utilisation, the share of P in
+    use
+
+Source of T = 8TP / nX: Narayanan et al. 2021, SC'21, equation 4.
+"""
+
+from course_lib.costs.checks import above_zero, at_least, positive_share
+
+DAY_S, YEAR_S, HOUR_S = 86_400, 365.25 * 86_400, 3600
+
+
+def training_seconds(flops: float, num_devices: int, peak_flops_per_s: float, utilisation: float) -> float:
+    """T = C / (n P u)."""
+    C, P = above_zero(flops, "flops"), above_zero(peak_flops_per_s, "peak_flops_per_s")
+    return C / (at_least(num_devices, 1, "num_devices") * P * positive_share(utilisation, "utilisation"))
+
+
+def training_days(flops: float, num_devices: int, peak_flops_per_s: float, utilisation: float) -> float:
+    return training_seconds(flops, num_devices, peak_flops_per_s, utilisation) / DAY_S
+
+
+def sc21_training_seconds(num_tokens: float, num_parameters: float, num_devices: int,
+                          achieved_flops_per_s: float) -> float:
+    """T = 8TP / nX, equation 4 of the Megatron paper: 8 and not 6, because X counts the forward pass that is done
+    twice.
+    """
+    T, P, X = num_tokens, num_parameters, achieved_flops_per_s
+    return 8 * above_zero(T, "num_tokens") * above_zero(P, "num_parameters") / (
+        at_least(num_devices, 1, "num_devices") * above_zero(X, "achieved_flops_per_s"))
+
+
+def dollars(seconds: float, num_devices: int, dollars_per_device_hour: float) -> float:
+    """Rented by the hour, all devices for the whole time."""
+    hours = above_zero(seconds, "seconds") / HOUR_S
+    return hours * at_least(num_devices, 1, "num_devices") * above_zero(dollars_per_device_hour,
+                                                                        "dollars_per_device_hour")
+
+
+def kilowatt_hours(seconds: float, num_devices: int, watts_per_device: float, pue: float = 1.0) -> float:
+    """`watts_per_device`: with its share of the server. `pue`: what the data centre draws over what its computers
+    draw.
+    """
+    if not 1 <= pue < float("inf"):
+        raise ValueError(f"pue={pue!r}: expected 1 or more, a data centre never draws less than its computers")
+    watts = above_zero(watts_per_device, "watts_per_device") * at_least(num_devices, 1, "num_devices")
+    return watts * pue * above_zero(seconds, "seconds") / HOUR_S / 1000

@@ -1,0 +1,158 @@
+"""How much of the all-reduce of gradients is hidden behind the backward pass: a simulation of one step.
+
+Backward makes gradients, the last layer's first. They are collected into buckets; a bucket is ready when its last
+gradient is, and the all-reduces follow one another on one stream. What is still on its way when backward has ended is
+exposed: everybody waits for it.
+
+    n  ranks      M  bytes of a bucket      one all-reduce: 2(n-1) alpha + 2(n-1)/n beta M (costs.links)
+    backward: 4 FLOPs for each parameter and token (Kaplan et al. 2020), without the attention scores
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from course_lib.costs.buckets import cut_buckets
+from course_lib.costs.flops import UTILISATION
+from course_lib.costs.links import Link, collective_time, hardware_link
+from course_lib.facts import accelerator, interconnect
+
+MIB = 1 << 20
+ALONE, TOGETHER = 0, 10_000  # MiB: every gradient alone; more than any model here has
+CAPS = (ALONE, 1, 2, 5, 10, 25, 50, 100, 250, 500, TOGETHER)
+GRADIENT_BYTES = 4  # float32
+
+
+@dataclass(frozen=True)
+class BackwardPiece:
+    """What backward does in one go: `backward_s` seconds, then a gradient of `gradient_bytes` is there (0: none)."""
+
+    name: str
+    block: str
+    gradient_bytes: int
+    backward_s: float
+
+
+@dataclass(frozen=True)
+class TimedBucket:
+    """One all-reduce: of which pieces, when it was ready, and when it ran."""
+
+    pieces: tuple[int, ...]
+    num_bytes: int
+    ready_s: float
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """One step from the begin of backward on."""
+
+    blocks: tuple[tuple[str, float, float], ...]  # name, start, end
+    buckets: tuple[TimedBucket, ...]
+    backward_s: float
+
+    @property
+    def end_s(self) -> float:
+        return max(self.backward_s, self.buckets[-1].end_s if self.buckets else 0.0)
+
+    @property
+    def communication_s(self) -> float:
+        return sum(bucket.end_s - bucket.start_s for bucket in self.buckets)
+
+    @property
+    def exposed_s(self) -> float:
+        """What is left when backward has ended: all buckets are ready then, so it has no gaps."""
+        return self.end_s - self.backward_s
+
+    @property
+    def hidden(self) -> float:
+        """The share of the communication that runs beside backward."""
+        return 1 - self.exposed_s / self.communication_s if self.communication_s else 1.0
+
+
+def simulate_overlap(pieces: Sequence[BackwardPiece], cap_bytes: float, num_ranks: int, link: Link) -> Overlap:
+    """`pieces` in the order of backward; buckets of at most `cap_bytes`, as cut_buckets cuts them."""
+    ready, blocks, now = [], [], 0.0
+    for piece in pieces:
+        start, now = now, now + piece.backward_s
+        ready.append(now)
+        if blocks and blocks[-1][0] == piece.block:
+            start = blocks.pop()[1]
+        blocks.append((piece.block, start, now))
+    buckets, free = [], 0.0
+    with_gradient = [index for index, piece in enumerate(pieces) if piece.gradient_bytes]
+    for bucket in cut_buckets([pieces[index].gradient_bytes for index in with_gradient], cap_bytes):
+        indices = [with_gradient[place] for place in bucket]
+        num_bytes = sum(pieces[index].gradient_bytes for index in indices)
+        start = max(ready[indices[-1]], free)
+        free = start + collective_time("all_reduce", "ring", num_bytes, num_ranks, link)
+        buckets.append(TimedBucket(tuple(indices), num_bytes, ready[indices[-1]], start, free))
+    return Overlap(tuple(blocks), tuple(buckets), now)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Devices and what connects them. `max_ranks`: as far as such a link goes."""
+
+    flops_per_s: float  # that a step really gets
+    link: Link
+    max_ranks: int
+    told: str
+
+
+@dataclass(frozen=True)
+class Model:
+    """A GPT with one embedding for both ends, and the tokens that one rank has in a step."""
+
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+    sequence_length: int
+    num_sequences: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.sequence_length * self.num_sequences
+
+    def parameters(self) -> list[tuple[str, str, int]]:
+        """(name, block, elements) in the order of backward, without the embeddings."""
+        h = self.hidden_size
+        block = [("norm 1", 2 * h), ("qkv", 3 * h * h), ("qkv bias", 3 * h), ("projection", h * h),
+                 ("projection bias", h), ("norm 2", 2 * h), ("mlp in", 4 * h * h), ("mlp in bias", 4 * h),
+                 ("mlp out", 4 * h * h), ("mlp out bias", h)]
+        return [("norm", "head", 2 * h), *((f"{name} {layer}", str(layer), elements)
+                for layer in reversed(range(self.num_layers)) for name, elements in reversed(block))]
+
+    def pieces(self, flops_per_s: float) -> list[BackwardPiece]:
+        """In the order of backward. The embedding's gradient is made at the head and completed at the very end."""
+        per_element_s = 4 * self.num_tokens / flops_per_s
+        embedding, positions = self.vocab_size * self.hidden_size, self.sequence_length * self.hidden_size
+        inside = [BackwardPiece(name, block, GRADIENT_BYTES * elements, per_element_s * elements)
+                  for name, block, elements in self.parameters()]
+        return [BackwardPiece("head", "head", 0, per_element_s * embedding), *inside,
+                BackwardPiece("positions", "embedding", GRADIENT_BYTES * positions, 0.0),
+                BackwardPiece("embedding", "embedding", GRADIENT_BYTES * embedding, 0.0)]
+
+
+def machine(device: str, link: str, max_ranks: int) -> Machine:
+    """`device` and `link` by their names in facts."""
+    flops_per_s = UTILISATION * accelerator(device).peak_flops_per_s("bf16")
+    return Machine(flops_per_s, hardware_link(link), max_ranks, f"{interconnect(link).one_way.value:g} GB/s")
+
+
+MACHINES = {
+    "A100, NVLink 3": machine("A100", "NVLink 3 (A100)", 8),
+    "A100, InfiniBand HDR": machine("A100", "InfiniBand HDR", 1024),
+    "A100, Ethernet 100G": machine("A100", "Ethernet 100G", 1024),
+    "A100, Ethernet 10G": machine("A100", "Ethernet 10G", 1024),
+    "H100, InfiniBand NDR": machine("H100", "InfiniBand NDR", 1024),
+    # Round numbers, of the order that chapter 2 measures: gloo between processes of one laptop.
+    "laptop, gloo": Machine(50e9, Link(100e-6, 1e-9), 8, "about 1 GB/s"),
+}
+MODELS = {
+    "GPT of this course, 11M": Model(6, 384, 256, 128, 16),
+    "GPT-2, 124M": Model(12, 768, 50257, 1024, 8),
+    "GPT-2 XL, 1.6B": Model(48, 1600, 50257, 1024, 8),
+}

@@ -1,0 +1,143 @@
+"""The most memory that a step takes on a device: what one process shows, and what each stage holds besides.
+
+ZeRO changes neither the activations nor what operations work with. So one process that shards nothing shows them, event
+by event (`watch`); `step_peak` goes through the same events and counts what a stage has in memory at each:
+
+    U bytes of parameters in a unit, and of its gradients      B bytes of a bucket      N devices
+
+    stage 0, 1   each bucket of gradients that has been begun, B
+    stage 2      buckets that fill, B; the one under way, B, and the blocks of it that arrive, B (N-1)/N; of those
+                 before it B/N
+    stage 3      the unit at work, U, around it the whole's rest, and `prefetch` units that arrive, U; gradients as they
+                 come; those of the unit before, under way, U, and a block of them that arrives, U/N; of those before it
+                 U/N
+
+That is all that ZeroOptimizer and FullyShardedDataParallel allocate while they take a step.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from course_lib.costs.sharding import fill_buckets, held_bytes, padded
+
+FORWARD, LEFT, BACKWARD, GRADIENT = "forward", "left", "backward", "gradient"
+Added = Iterator[tuple[float, float]]  # bytes that a stage adds when an event happens, and from then to the next
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event, and the bytes in memory besides parameters and finished gradients, until the next one.
+
+    FORWARD, BACKWARD: `unit` begins to compute. LEFT: it has ended its forward pass. GRADIENT: that of a parameter of
+    the unit is complete.
+    """
+
+    kind: str
+    unit: str
+    parameter: int | None  # its place in model.parameters()
+    at_first: int  # bytes when it happens, the gradient itself included
+    most: int
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A step as one process takes it. `sizes`: the numbers in each parameter; `units`: the unit that it belongs to."""
+
+    events: tuple[Event, ...]
+    sizes: tuple[int, ...]
+    units: tuple[str, ...]
+    bytes_per_number: int
+
+
+def step_peak(seen: Watched, num_devices: int, stage: int, rank: int = 0, bucket_bytes: float = 25 << 20,
+              prefetch: int = 1, num_moments: int = 2) -> int:
+    """The most bytes that `rank` holds in a step like the one `seen`, with the optimiser's state there from the start.
+
+    `bucket_bytes`: for stages 0 to 2; `prefetch`: units, for stage 3; `num_moments`: as in held_bytes.
+    """
+    states = held_bytes(seen.sizes, num_devices, stage, rank, bucket_bytes, seen.bytes_per_number, num_moments)
+    if stage == 3:
+        added = units_at_work(seen, num_devices, prefetch)
+    else:
+        added = (buckets_begun if stage < 2 else buckets_under_way)(seen, num_devices, bucket_bytes)
+    most = max(max(event.at_first + at_first, event.most + then)
+               for event, (at_first, then) in zip(seen.events, added))
+    return round(states.parameters + states.optimizer_state + most)
+
+
+# Stages 0 to 2
+
+def in_buckets(seen: Watched, N: int, cap: float) -> tuple[list[int], list[int]]:
+    """The bucket of each parameter; the bytes of each bucket, padding included."""
+    filled = fill_buckets(seen.sizes, cap, seen.bytes_per_number)
+    backwards = chain.from_iterable([index] * len(content) for index, content in enumerate(filled))
+    return list(backwards)[::-1], [padded(sum(content), N) * seen.bytes_per_number for content in filled]
+
+
+def buckets_begun(seen: Watched, N: int, cap: float) -> Added:
+    bucket_of, B = in_buckets(seen, N, cap)
+    begun: set[int] = set()
+    for event in seen.events:
+        if event.kind == GRADIENT:
+            begun.add(bucket_of[event.parameter])
+        held = sum(B[index] for index in begun)
+        yield held, held
+
+
+def buckets_under_way(seen: Watched, N: int, cap: float) -> Added:
+    bucket_of, B = in_buckets(seen, N, cap)
+    missing = [bucket_of.count(index) for index in range(len(B))]
+    filling: set[int] = set()
+    sent = 0
+
+    def held() -> float:
+        under_way = B[sent - 1] + B[sent - 1] * (N - 1) / N if sent else 0
+        return sum(B[index] for index in filling) + under_way + sum(B[:max(sent - 1, 0)]) / N
+
+    for event in seen.events:
+        at_first = 0.0
+        if event.kind == GRADIENT:
+            filling.add(bucket_of[event.parameter])
+            missing[bucket_of[event.parameter]] -= 1
+            at_first = held()
+            while sent < len(B) and not missing[sent]:  # memory for what arrives, before the one before is finished
+                own_of_before = B[sent - 1] / N if sent else 0
+                moved = seen.sizes[event.parameter] * seen.bytes_per_number  # the gradient lies in its bucket by now
+                at_first = max(at_first, held() + B[sent] * (N - 1) / N + own_of_before - moved)
+                filling.remove(sent)
+                sent += 1
+        yield at_first, held()
+
+
+# Stage 3
+
+def units_at_work(seen: Watched, N: int, prefetch: int) -> Added:
+    U = {event.unit: 0 for event in seen.events}
+    for size, unit in zip(seen.sizes, seen.units):
+        U[unit] += padded(size, N) * seen.bytes_per_number
+    order = [event.unit for event in seen.events if event.kind == FORWARD]
+    order_back = [event.unit for event in seen.events if event.kind == LEFT][::-1]
+    whole: set[str] = set()
+    ahead: set[str] = set()
+    gradients, under_way, own = dict.fromkeys(U, 0), 0, 0.0
+    for event in seen.events:
+        unit, laid_out = event.unit, 0
+        if event.kind == GRADIENT:
+            gradients[unit] += seen.sizes[event.parameter] * seen.bytes_per_number
+        elif event.kind == LEFT:
+            whole.remove(unit)
+            ahead = ahead if whole else set()
+        elif unit not in whole:
+            if event.kind == BACKWARD:
+                order = order_back
+                for before in whole - {""}:  # autograd has gone through it
+                    whole.remove(before)
+                    own, under_way, gradients[before] = own + under_way / N, U[before], 0
+            whole.add(unit)
+            laid_out = U[unit] + sum(U[name] for name in ahead - {unit})  # whole, while the message is still there
+            place = order.index(unit)
+            ahead = set(order[place + 1:place + 1 + prefetch])
+        ahead -= whole
+        held = sum(U[name] for name in whole) + sum(gradients.values()) + under_way * (1 + 1 / N) + own
+        yield held + laid_out, held + sum(U[name] for name in ahead)

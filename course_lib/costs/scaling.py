@@ -1,0 +1,71 @@
+"""What more devices give: Amdahl, Gustafson, and a step's time with its communication.
+
+    n  devices     P  the share of the work that can be done in parallel     S  speed-up     T1  time on one device
+
+Sources: Amdahl 1967; Gustafson 1988; Hockney 1994 (alpha + beta M).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from course_lib.costs.checks import above_zero, at_least, fraction
+from course_lib.costs.links import Link, collective_time
+
+
+def amdahl(parallel_share: float, num_devices: int) -> float:
+    """S = 1 / ((1 - P) + P/n): the work is fixed. However large n, it stays below 1 / (1 - P)."""
+    P, n = fraction(parallel_share, "parallel_share"), at_least(num_devices, 1, "num_devices")
+    return 1 / ((1 - P) + P / n)
+
+
+def gustafson(parallel_share: float, num_devices: int) -> float:
+    """S = (1 - P) + P n: the time is fixed, and more devices do more work. P is measured on the parallel run."""
+    P, n = fraction(parallel_share, "parallel_share"), at_least(num_devices, 1, "num_devices")
+    return (1 - P) + P * n
+
+
+def fit_amdahl(num_devices: Sequence[int], speed_ups: Sequence[float]) -> float:
+    """The P that comes closest, by least squares of 1/S = 1 - P (1 - 1/n), kept within 0 and 1.
+
+    ValueError for lists of unequal length, or without a run on two devices or more.
+    """
+    n, S = np.asarray(num_devices, dtype=float), np.asarray(speed_ups, dtype=float)
+    if n.shape != S.shape or n.ndim != 1:
+        raise ValueError(f"{n.size} device counts and {S.size} speed-ups: expected two lists of the same length")
+    if not (n >= 1).all() or not (n > 1).any() or not (np.isfinite(S) & (S > 0)).all():
+        raise ValueError(f"num_devices={n.tolist()}, speed_ups={S.tolist()}: expected devices from 1, one count "
+                         f"above 1, "
+                         "and speed-ups above 0")
+    gained, missing = 1 - 1 / n, 1 - 1 / S
+    return float(np.clip((gained * missing).sum() / (gained**2).sum(), 0, 1))
+
+
+def total_time(single_s: float, num_devices: int, alpha_s: float, beta_s_per_byte: float,
+               message_bytes: float) -> float:
+    """T = T1/n + alpha + beta M: the work is split, one message is paid for. No message on one device."""
+    T1, n = above_zero(single_s, "single_s"), at_least(num_devices, 1, "num_devices")
+    link = Link(alpha_s, beta_s_per_byte)
+    return T1 / n + (link.alpha_s + link.beta_s_per_byte * message_bytes if n > 1 else 0.0)
+
+
+def data_parallel_step(single_s: float, num_devices: int, gradient_bytes: float, link: Link) -> float:
+    """The same with what a step really sends: T1/n and a ring all-reduce of the gradients, not overlapped."""
+    n = at_least(num_devices, 1, "num_devices")
+    return above_zero(single_s, "single_s") / n + collective_time("all_reduce", "ring", gradient_bytes, n, link)
+
+
+def strong_efficiency(single_s: float, parallel_s: float, num_devices: int) -> float:
+    """T1 / (n Tn): the same work on n devices."""
+    return above_zero(single_s, "single_s") / (at_least(num_devices, 1, "num_devices") * above_zero(parallel_s,
+                                                                                                    "parallel_s"))
+
+
+def weak_efficiency(single_s: float, parallel_s: float) -> float:
+    """T1 / Tn: n times the work on n devices."""
+    return above_zero(single_s, "single_s") / above_zero(parallel_s, "parallel_s")
+
+
+def ideal_on_cores(num_ranks: int, num_cores: int) -> int:
+    """The speed-up that ranks can have at most where they share processor cores: min(ranks, cores)."""
+    return min(at_least(num_ranks, 1, "num_ranks"), at_least(num_cores, 1, "num_cores"))

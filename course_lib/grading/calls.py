@@ -1,0 +1,83 @@
+"""Exercises that may call torch.distributed's collectives: what is counted are these calls, on each rank.
+
+A rank counts its own calls, by the ring convention for bytes. Where the operating system counts too, a rank that keeps
+silent about its calls gains nothing, and what is shown is what the system counted.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.spent import Spent, most
+
+HEADERS = 32 * 1024  # bytes: gloo's own, of all the calls of a trial together
+NO_GRADIENT = "a parameter without a gradient, here the frozen one, has .grad None: leave it out"
+Calls = list[list[Any]]  # [op, message bytes, bytes sent] of each call
+
+
+class CollectiveExercise(Exercise):
+    """A rank answers a dict in which `calls` is what record_calls counted."""
+
+    gloo_over_ring: ClassVar[float] = 1.0  # the most that gloo really sends for a byte of the ring's count
+    besides: ClassVar[str] = "headers and gloo's own algorithm"  # in the operating system's count
+
+    @abstractmethod
+    def bound(self, trial: Trial) -> int:
+        """The most bytes that a rank may send, by the ring convention."""
+
+    def beforehand(self, trial: Trial) -> int:
+        """Bytes that a rank sends before the reader's function is called."""
+        return 0
+
+    def waste(self, answers: list[Any]) -> str:
+        """Where the bytes above the budget probably went."""
+        return ""
+
+    def kept(self, trial: Trial, answers: list[Any]) -> Sequence[Spent]:
+        """Calls made and bytes held, where there are budgets for them."""
+        return ()
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        each = [sent_by(rank, answers, traffic, self.gloo_over_ring, self.beforehand(trial))
+                for rank in range(trial.world_size)]
+        rank, bound = most(each), self.bound(trial)
+        spent = [*self.kept(trial, answers),
+                 Spent("sent", each[rank], bound, rank=rank, why=self.waste(answers), claimed=True)]
+        if not traffic.exact:
+            outside = [traffic.sent_by(rank) for rank in range(trial.world_size)]
+            spent.append(Spent("sent", max(outside), bound, rank=most(outside), slack=math.inf,
+                               note=traffic.note(self.besides)))
+        return spent
+
+
+def num_calls(answers: Sequence[dict[str, Any]], allowed: int, why: str) -> Spent:
+    """The calls of the rank that made most, beside how many are allowed."""
+    return Spent("took", max(len(answer["calls"]) for answer in answers), allowed, "call", why=why, claimed=True)
+
+
+def record_calls(function: Callable, *arguments: Any) -> tuple[Any, Calls]:
+    """On a rank: what `function` returns, and its calls of torch.distributed."""
+    from course_lib.runtime import record_communication  # starts nothing; but a judge does without it
+
+    with record_communication() as log:
+        try:
+            returned = function(*arguments)
+        except (AttributeError, TypeError) as error:
+            if "NoneType" in str(error):
+                error.add_note(NO_GRADIENT)
+            raise
+    return returned, [[event.op, event.message_bytes or 0, float(event.sent_bytes or 0)] for event in log.events
+                      if event.op != "barrier"]
+
+
+def sent_by(rank: int, answers: Sequence[dict[str, Any]], traffic: Traffic, gloo_over_ring: float = 1.0,
+            beforehand: int = 0) -> int:
+    """Bytes that `rank` sent, collectives by the ring convention: as it says, unless the system's count denies it.
+
+    All above HEADERS and `beforehand`, what the trial itself sent, is taken for what the function sent.
+    """
+    own = round(sum(sent for _, _, sent in answers[rank]["calls"]))
+    outside = 0 if traffic.exact else traffic.sent_by(rank) - beforehand
+    return outside if outside > gloo_over_ring * own + HEADERS + traffic.slack(own) else own

@@ -1,0 +1,89 @@
+"""What the trials of several chapters share: a small model whose gradients are computed here, without the reader.
+
+Everything is float64, so that a sum in another order differs by less than ROUNDING, and a mistake by far more.
+
+    n  ranks, r this one      D  widths of the layers      B  rows of one rank's batch      M  bytes of all gradients
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.grading.compare import plain
+from course_lib.grading.exercise import Trial, ranks_of
+from course_lib.grading.spent import amount
+
+ROUNDING = (1e-9, 1e-9)
+SMALL, LARGE = [3, 4, 4, 2], [64, 128, 128, 8]  # widths
+EQUAL = [4, 4, 4, 4]  # all layers have the same size
+UNEVEN = [3, 4, 2]  # 12 + 4 + 8 + 2 elements are not multiples of 3
+Inputs = list[dict[str, Any]]
+Gradients = dict[str, Any]  # by the parameter's name; None where there is none
+
+
+def network(widths: Sequence[int], frozen: Sequence[str] = ()) -> nn.Sequential:
+    """Linear layers with tanh between them, in float64; the parameters named in `frozen` do not learn."""
+    layers: list[nn.Module] = []
+    for before, after in zip(widths, widths[1:]):
+        layers += [nn.Linear(before, after, dtype=torch.float64), nn.Tanh()]
+    model = nn.Sequential(*layers[:-1])
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    return model
+
+
+def trial_of(generator: torch.Generator, n: int, widths: Sequence[int], frozen: Sequence[str] = (),
+             num_batches: int = 1, num_rows: int = 3, **more: Any) -> Trial:
+    """The same weights on all ranks, and `num_batches` batches of `num_rows` rows for each rank."""
+    shapes = {name: value.shape for name, value in network(widths).state_dict().items()}
+    weights = {name: torch.randn(shape, generator=generator, dtype=torch.float64) / shape[-1] ** 0.5
+               for name, shape in shapes.items()}
+    ranks = []
+    for _ in range(n):
+        batches = [[torch.randn(num_rows, width, generator=generator, dtype=torch.float64)
+                    for width in (widths[0], widths[-1])] for _ in range(num_batches)]
+        ranks.append({"widths": list(widths), "frozen": list(frozen), "weights": weights, "batches": batches, **more})
+    return Trial(ranks, f"{ranks_of(n)}, {amount(gradient_bytes(ranks[0]))} of gradients")
+
+
+def model_of(inputs: dict[str, Any]) -> nn.Sequential:
+    """The model as it is before the step."""
+    model = network(inputs["widths"], inputs["frozen"])
+    model.load_state_dict(inputs["weights"])
+    return model
+
+
+def batch_loss(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
+    """The mean over the batch, x (B, D_0) and y (B, D_last)."""
+    x, y = batch
+    return nn.functional.mse_loss(model(x), y)
+
+
+def gradients_of(model: nn.Module) -> Gradients:
+    return {name: plain(parameter.grad) for name, parameter in model.named_parameters()}
+
+
+def own_gradients(inputs: dict[str, Any], batches: Iterable[int] = (0,)) -> Gradients:
+    """The sum of one rank's gradients of these batches."""
+    model = model_of(inputs)
+    for batch in batches:
+        batch_loss(model, inputs["batches"][batch]).backward()
+    return gradients_of(model)
+
+
+def combined(each: Sequence[Gradients], scale: float = 1.0) -> Gradients:
+    """The sum of several gradients, times `scale`."""
+    return {name: None if first is None else scale * sum(gradients[name] for gradients in each)
+            for name, first in each[0].items()}
+
+
+def gradient_bytes(inputs: dict[str, Any]) -> int:
+    """M: bytes of the gradients of one rank, the frozen parameters left out."""
+    return sum(gradient_sizes(inputs))
+
+
+def gradient_sizes(inputs: dict[str, Any]) -> list[int]:
+    """Bytes of each gradient, in the order of the parameters."""
+    return [value.nbytes for name, value in inputs["weights"].items() if name not in inputs["frozen"]]

@@ -1,0 +1,86 @@
+"""The one comparison of answers, and words for what was given. Both take anything: it comes from readers' processes."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+READABLE = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool}
+Tolerance = tuple[float, float]  # relative, absolute; zero for both: bit by bit
+EXACT: Tolerance = (0.0, 0.0)
+
+
+def alike(given: Any, expected: Any, tolerance: Tolerance = EXACT) -> bool:
+    """Whether both have the same form, and numbers that differ by no more than `tolerance`.
+
+    expected: a tensor, a number, a string, None, or lists and dicts of them; a tensor's dtype and shape count.
+    """
+    if isinstance(expected, Tensor):
+        if not readable(given) or (given.shape, given.dtype) != (expected.shape, expected.dtype):
+            return False
+        relative, absolute = tolerance
+        return torch.equal(given, expected) if tolerance == EXACT else torch.allclose(
+            given.double(), expected.double(), rtol=relative, atol=absolute)
+    if isinstance(expected, dict):
+        return type(given) is dict and given.keys() == expected.keys() and all(
+            alike(given[key], part, tolerance) for key, part in expected.items())
+    if isinstance(expected, list | tuple):
+        return isinstance(given, list | tuple) and len(given) == len(expected) and all(
+            alike(a, b, tolerance) for a, b in zip(given, expected))
+    if type(expected) in (int, float):
+        relative, absolute = tolerance
+        return type(given) in (int, float) and math.isclose(given, expected, rel_tol=relative, abs_tol=absolute)
+    return type(given) is type(expected) and given == expected
+
+
+def differences(given: Any, expected: Any, tolerance: Tolerance, *place: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """(where, what is there, what should be) for every part that differs; where: the keys and places leading to it."""
+    if isinstance(expected, dict) and type(given) is dict:
+        for key in [*expected, *(key for key in given if key not in expected)]:
+            if key in given and key in expected:
+                yield from differences(given[key], expected[key], tolerance, *place, key)
+            else:
+                yield (*place, key), given.get(key, "missing"), expected.get(key, "nothing there")
+    elif isinstance(expected, list | tuple) and isinstance(given, list | tuple) and len(given) == len(expected):
+        for index, (a, b) in enumerate(zip(given, expected)):
+            yield from differences(a, b, tolerance, *place, index)
+    elif not alike(given, expected, tolerance):
+        yield place, given, expected
+
+
+def readable(value: Any) -> bool:
+    """Whether this is a tensor whose elements can be looked at."""
+    return isinstance(value, Tensor) and value.layout is torch.strided and value.device.type == "cpu"
+
+
+def plain(value: Any) -> Any:
+    """`value` as data, on the rank: a copy of a tensor, None, or words that say what else it is."""
+    if type(value) is Tensor or type(value) is torch.nn.Parameter:
+        dense = value.detach()
+        return dense.to("cpu", copy=True).contiguous() if dense.layout is torch.strided else f"a {dense.layout} tensor"
+    return None if value is None else f"a {type(value).__name__}"
+
+
+def part(answer: Any, name: str) -> Any:
+    """The part `name` of a rank's answer, all of it where it has no parts; words for a tensor that cannot be read."""
+    found = answer.get(name) if type(answer) is dict else answer
+    return describe(found) if isinstance(found, Tensor) and not readable(found) else found
+
+
+def describe(value: Any) -> str:
+    """`float32[3] = [1, 2, 3]`, of a long tensor the first elements."""
+    if value is None or type(value) is str:
+        return (value or "nothing (None)")[:80]
+    if type(value) in (int, float):
+        return f"{value:g}"
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    if not readable(value):
+        return f"a {value.layout} tensor on {value.device}"
+    form = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if value.dtype not in READABLE:
+        return form
+    elements = ", ".join(f"{element:g}" for element in value.flatten()[:6].tolist())
+    return f"{form} = [{elements}{', ...' if value.numel() > 6 else ''}]"

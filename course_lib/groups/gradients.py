@@ -1,0 +1,100 @@
+"""Gradients on their way into one message, and one that is not there.
+
+    N  numbers in the message
+
+A parameter that no rank used has no gradient, and AdamW must leave it alone; one with a gradient of zeros decays. In a
+sum over the ranks the two look alike. So a rank without a gradient sends minus zeros: whatever is added to them wins,
+and only minus zeros add up to minus zeros. Everybody can see it in the sum, without a further message.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.groups.packing import unpack
+
+
+def write_gradient(gradient: Tensor, part: Tensor, factor: float = 1.0) -> None:
+    """`gradient` times `factor` into `part`, every minus zero as a zero: one pass over it, like any copy."""
+    if part.element_size() < 4:
+        torch.mul(gradient, factor, out=part).add_(0.0)  # the alpha below would be rounded to 16 bits, too
+    else:
+        torch.add(part.new_zeros(()), gradient, alpha=factor, out=part)
+
+
+def mark_missing(part: Tensor) -> None:
+    """Minus zeros: "no gradient here"."""
+    part.fill_(-0.0)
+
+
+def is_missing(total: Tensor) -> bool:
+    """Whether no rank had this gradient, a sum over all of them, or any piece of it."""
+    return bool(total.numel()) and all_minus_zeros(total.reshape(-1)[:1]) and all_minus_zeros(total)
+
+
+def all_minus_zeros(numbers: Tensor) -> bool:
+    return bool(((numbers == 0) & numbers.signbit()).all())
+
+
+class GradientBucket:
+    """Memory for the gradients of `parameters`, of one dtype and device, and those in it that have come.
+
+    `gradient` (N,) is there from the first `take` to `close`, and a view of it for each parameter in `parts`; `missing`
+    are the parameters that have brought none. N may be more than they need: the rest is padding, zeros.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], num_elements: int | None = None) -> None:
+        self.parameters = list(parameters)
+        self.num_used = sum(parameter.numel() for parameter in parameters)
+        self.num_elements = self.num_used if num_elements is None else num_elements
+        self.close()
+
+    def open(self) -> None:
+        """New memory each time: a .grad that the reader kept from the last one stays what it was."""
+        like = self.parameters[0]
+        self.gradient = torch.empty(self.num_elements, dtype=like.dtype, device=like.device)  # (N,)
+        self.gradient[self.num_used:] = 0
+        self.parts = dict(zip(self.parameters, unpack(self.gradient, [p.shape for p in self.parameters])))
+        self.missing = set(self.parameters)
+
+    def take(self, parameter: nn.Parameter, factor: float = 1.0) -> Tensor:
+        """Move the gradient of `parameter` in, times `factor`, and return its part."""
+        if self.gradient is None:
+            self.open()
+        part = self.parts[parameter]
+        write_gradient(parameter.grad, part, factor)
+        self.missing.discard(parameter)
+        return part
+
+    def mark_missing(self) -> set[nn.Parameter]:
+        """No more gradients will come: minus zeros for those that are missing, which are returned."""
+        if self.gradient is None:
+            self.open()
+        without = set(self.missing)
+        for parameter in without:
+            mark_missing(self.parts[parameter])
+        self.missing.clear()
+        return without
+
+    def close(self) -> None:
+        """Forget the gradients; where .grad is a part, they stay there."""
+        self.gradient: Tensor | None = None
+        self.parts: dict[nn.Parameter, Tensor] = {}
+        self.missing = set(self.parameters)
+
+
+def require_dense(parameter: nn.Parameter, name: str) -> None:
+    """ValueError for a gradient that cannot be averaged."""
+    if parameter.grad.layout is not torch.strided:
+        raise ValueError(f"{name} has a sparse gradient: expected a dense one, nn.Embedding(..., sparse=False)")
+    if parameter.grad.requires_grad:
+        raise ValueError(f"{name}: backward(create_graph=True): the averages would not belong to the graph. Expected "
+                         "backward(), or torch.autograd.grad on the plain module")
+
+
+def require_first(is_first: bool, name: str) -> None:
+    """ValueError for a gradient of a parameter that has brought one in this backward pass."""
+    if not is_first:
+        raise ValueError(f"{name} got a second gradient in one backward pass, when the first was under way. Two "
+                         "reentrant checkpoints that share a parameter do that: use checkpoint(use_reentrant=False)")

@@ -1,0 +1,19 @@
+"""A tensor as a backend can send it, and as an error names it."""
+
+import torch
+from torch import Tensor
+
+from course_lib.groups.membership import Member
+
+
+def sendable(tensor: Tensor, me: Member) -> Tensor:
+    """`tensor` as a backend can send it: contiguous, outside autograd, and for gloo in the host's memory.
+
+    The very same memory where it is so already, otherwise a copy.
+    """
+    return tensor.detach().to(me.wire(tensor.device)).contiguous()
+
+
+def describe(tensor: Tensor, device: torch.device | str | None = None) -> str:
+    """`float32[2, 3] on cpu`, for error messages; `device` where another one than the tensor's own is to be named."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} on {device or tensor.device}"

@@ -1,0 +1,117 @@
+"""Scene: a picture as data. Python turns parameters into one, painter.js and painter.py paint it.
+
+    sheet = Sheet(900, 60)
+    sheet.rect("rank 0 F0", "forward", 80, 10, 40, 30)
+    sheet.text("rank 0", "label", 70, 25, "rank 0", anchor="end")
+
+Lengths are in units of which a picture is 900 wide; x goes to the right, y downwards. A mark's key says what it stands
+for, not where it is, so that a painter can move it when the parameters change. Its role is a name of roles.ROLES.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from course_lib.pictures.roles import ROLES
+
+WIDTH = 900
+NUMBERS = {"rect": 4, "line": 4, "text": 2}  # x, y, width, height; x1, y1, x2, y2; x, y of the baseline
+ANCHORS = ("start", "middle", "end")
+NARROW, WIDE = frozenset("fijlrtI.,:;|!'()[] "), frozenset("mwMW%@»✓✗")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A rectangle, a line or a text. `at`: as NUMBERS says. `tint`: how much white is in its colour, 0 to 1.
+
+    `hint` is said when the pointer rests on it. The text stands at its place by its `anchor`.
+    """
+
+    kind: str
+    key: str
+    role: str
+    at: tuple[float, ...]
+    text: str = ""
+    anchor: str = "start"
+    tint: float = 0.0
+    hint: str = ""
+
+    def __post_init__(self) -> None:
+        assert len(self.at) == NUMBERS[self.kind], f"{self.key}: {self.kind} at {self.at}"
+        assert self.role in ROLES, f"{self.key}: role {self.role!r} is not in roles.ROLES"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All that a widget shows for some parameters. Marks are in the order of painting, each with a key of its own.
+
+    key: names the parameters. asked: the same in words. headline: the finding, with its numbers; detail: why.
+    sentence: all of it in one, for where there are only words. alternative: what the picture shows, for who cannot see
+    it.
+    """
+
+    key: str
+    asked: str
+    headline: str
+    detail: str
+    sentence: str
+    alternative: str
+    height: float
+    marks: tuple[Mark, ...]
+    width: float = WIDTH
+
+    def __post_init__(self) -> None:
+        keys = [mark.key for mark in self.marks]
+        twice = {key for key in keys if keys.count(key) > 1} if len(set(keys)) < len(keys) else set()
+        assert not twice, f"{self.key}: keys stand twice: {sorted(twice)}"
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it; a mark has only the fields that differ from Mark's own."""
+        whole = {name: value for name, value in self.__dict__.items() if name != "marks"}
+        return {**whole, "marks": [plain_mark(mark) for mark in self.marks]}
+
+
+def plain_mark(mark: Mark) -> dict[str, Any]:
+    plain: dict[str, Any] = {"kind": mark.kind, "key": mark.key, "role": mark.role, "at": list(mark.at)}
+    if mark.kind == "text":
+        plain |= {"text": mark.text, "anchor": mark.anchor}
+    if mark.tint:
+        plain["tint"] = mark.tint
+    if mark.hint:
+        plain["hint"] = mark.hint
+    return plain
+
+
+@dataclass
+class Sheet:
+    """Marks in the order of painting. Numbers are rounded to hundredths, which no eye can tell apart."""
+
+    marks: list[Mark] = field(default_factory=list)
+
+    def rect(self, key: str, role: str, x: float, y: float, width: float, height: float, tint: float = 0.0,
+             hint: str = "") -> None:
+        self._add("rect", key, role, (x, y, width, height), tint=tint, hint=hint)
+
+    def line(self, key: str, role: str, x1: float, y1: float, x2: float, y2: float) -> None:
+        self._add("line", key, role, (x1, y1, x2, y2))
+
+    def text(self, key: str, role: str, x: float, middle: float, words: str, anchor: str = "start") -> None:
+        """`words` at x by `anchor`; the letters' middle is at `middle`."""
+        assert anchor in ANCHORS, f"{key}: anchor {anchor!r}"
+        self._add("text", key, role, (x, middle + 0.36 * ROLES[role].size), text=words, anchor=anchor)
+
+    def inside(self, key: str, role: str, x: float, y: float, width: float, height: float, *texts: str) -> None:
+        """The first of `texts` that fits into the rectangle, in its middle; none where none does."""
+        for words in texts:
+            if width_of(words, ROLES[role].size) + 3 <= width:
+                return self.text(key, role, x + width / 2, y + height / 2, words, "middle")
+
+    def _add(self, kind: str, key: str, role: str, at: tuple[float, ...], **rest: Any) -> None:
+        self.marks.append(Mark(kind, key, role, tuple([round(float(number), 2) for number in at]), **rest))
+
+
+def width_of(words: str, size: float, bold: bool = False) -> float:
+    """About as wide as `words` are in DejaVu Sans, which is wider than what browsers take."""
+    ems = sum(0.38 if each in NARROW else 0.95 if each in WIDE else 0.7 if each.isupper() else 0.63 for each in words)
+    return size * ems * (1.12 if bold else 1.0)

@@ -1,0 +1,222 @@
+"""Ranks forked from a warm server (Linux).
+
+The server answers one request at a time. One that is frozen (SIGSTOP, a machine that swaps to death) would hold up a
+launch for ever, so every answer has its time: without a sign of life for some seconds, the server and its ranks are
+killed, launch says so, and the next launch starts a new server.
+"""
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Collection, Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from course_lib.runtime import context
+from course_lib.runtime.errors import LaunchError, LaunchInterrupted
+from course_lib.runtime.ranks import home
+from course_lib.runtime.ranks.home import PROJECT
+from course_lib.runtime.ranks.preload import PRELOAD, SERVES_AFTER
+from course_lib.runtime.ranks.processes import kill_marked, kill_tree
+from course_lib.runtime.ranks.rank_process import RankProcess
+from course_lib.runtime.ranks.trace import trace
+
+_HERE = Path(__file__).resolve().parent
+# A fork copies the page tables of all that the server has imported. With that memory in huge pages (glibc 2.35+, and
+# only through malloc), measured: fork 2 ms instead of 12, the end of a rank 5 ms instead of 16.
+_HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "PYTHONMALLOC": "malloc"}
+# On a busy machine the server gets a core too rarely, at a cold start it waits for the disk: both are signs of life.
+_LIVES_WITHIN_S = 25.0  # without an answer and without a sign of life for so long, it is frozen
+_ANSWERS_WITHIN_S = 120.0  # importing torch from a cold disk takes long; longer than this, something is broken
+_HURRIED_S = 3.0  # for any answer, once the reader has interrupted
+_LOOKS_EVERY_S = 0.1
+_CLOSES_WITHIN_S = 10.0
+
+
+class ForkPool:
+    """Ranks forked from `fork_server.py`, new ones for each launch."""
+
+    def __init__(self) -> None:
+        self.folder: str | None = None
+        self.hurried = threading.Event()  # the reader has interrupted the launch
+        self._server: subprocess.Popen | None = None
+        self._control: Connection | None = None
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._ranks: list[RankProcess] = []
+        self._exit_codes: dict[int, int] = {}
+
+    def start(self) -> None:
+        """Start the server if there is none; returns at once, while it imports torch."""
+        with self._lock:
+            if self._owner != os.getpid():  # a fork of the notebook's process: that server is not ours
+                self._server, self._control, self.folder, self._owner = None, None, None, os.getpid()
+            if self._control is not None and self._server.poll() is None:
+                return
+            self._end_server()
+            self.folder = tempfile.mkdtemp(prefix="course_lib_")
+            ours, theirs = Pipe()
+            with open(os.path.join(self.folder, "server.log"), "wb") as log:
+                self._server = subprocess.Popen(
+                    [sys.executable, "-P", str(_HERE / "fork_server.py"), PROJECT, str(theirs.fileno()), self.folder,
+                     str(SERVES_AFTER), *PRELOAD],
+                    env={**os.environ, context.RANK_MARK: self.folder, **_HUGE_PAGES},
+                    pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
+                    start_new_session=True,  # Jupyter interrupts the kernel's whole process group
+                )
+            theirs.close()
+            self._control = ours
+            atexit.unregister(self.close)
+            atexit.register(self.close)
+
+    def processes(self, world_size: int, env: dict[str, str]) -> Iterator[RankProcess]:
+        """One after another, so that the first can start its work while the next is forked."""
+        self._ranks, self._exit_codes = [], {}
+        self.start()
+        ours = home.describe(env, mark=self.folder)
+        for rank in range(world_size):
+            process = self._fork(rank)
+            self._ranks.append(process)
+            process.send(ours)
+            yield process
+
+    def _fork(self, rank: int) -> RankProcess:
+        connection, theirs = Pipe()
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        streams = {"stdout": open(out_read, "rb", buffering=0), "stderr": open(err_read, "rb", buffering=0)}
+        try:
+            with self._lock:
+                self._send("fork")
+                for handle in (theirs.fileno(), out_write, err_write):
+                    send_handle(self._control, handle, self._server.pid)
+                pid = self._receive()
+        except BaseException:
+            for ours in (connection, *streams.values()):
+                ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(out_write)
+            os.close(err_write)
+        return RankProcess(rank, pid, connection, streams)
+
+    def exit_code(self, process: RankProcess) -> int | None:
+        """None while the process lives."""
+        self._exit_codes |= self._ask("reap")
+        return self._exit_codes.get(process.pid)
+
+    def signal(self, process: RankProcess, number: int) -> None:
+        self._ask("signal", process.pid, number)
+
+    def finish(self, dismissed: Collection[int], grace_s: float) -> None:
+        """End the ranks and all that they started; if all were dismissed, give them `grace_s` to end by themselves."""
+        self._exit_codes |= self._ask("finish", grace_s if len(dismissed) == len(self._ranks) else 0.0)
+
+    def release(self) -> None:
+        """Close the connections, once nobody reads from them any more."""
+        for process in self._ranks:
+            process.connection.close()
+
+    def wait_until_preloaded(self) -> None:
+        """Block until the server has imported all that ranks may need (a launch never waits for that)."""
+        self.start()
+        while not self._ask("preloaded"):
+            pass
+
+    def close(self) -> None:
+        """End the server; it takes its ranks along."""
+        if self._owner == os.getpid() and self._control is not None:
+            self._control.close()
+            try:
+                self._server.wait(_CLOSES_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                pass
+            self._end_server()
+
+    # Requests and answers
+
+    def _ask(self, *request: Any) -> Any:
+        with self._lock:
+            self._send(*request)
+            return self._receive()
+
+    def _send(self, *request: Any) -> None:
+        if self._control is None:
+            raise LaunchError("the process that starts ranks has ended; the next launch starts a new one")
+        trace("notebook", "server", request)
+        try:
+            self._control.send(request)
+        except OSError as error:
+            raise self._ended() from error
+
+    def _receive(self) -> Any:
+        asked = lived = time.monotonic()
+        used_s = None
+        try:
+            while not self._control.poll(_LOOKS_EVERY_S):
+                now = time.monotonic()
+                if (sign := self._sign_of_life()) != used_s:
+                    lived, used_s = now, sign
+                if now - lived > _LIVES_WITHIN_S or now - asked > _ANSWERS_WITHIN_S:
+                    raise self._frozen(now - asked)
+                if self.hurried.is_set() and now - asked > _HURRIED_S:
+                    raise self._frozen(now - asked)
+            answer = self._control.recv()
+        except (EOFError, OSError) as error:
+            raise self._ended() from error
+        trace("server", "notebook", ("answer", answer))
+        return answer
+
+    def _sign_of_life(self) -> float | None:
+        """The CPU time that the server has used, or now where it waits for the disk: what changes while it works."""
+        try:
+            server = psutil.Process(self._server.pid)
+            if server.status() == psutil.STATUS_DISK_SLEEP:
+                return time.monotonic()
+            return sum(server.cpu_times()[:2])
+        except psutil.Error:  # it has ended: the connection will say so
+            return None
+
+    # How a server ends
+
+    def _ended(self) -> LaunchError:
+        path = Path(self.folder, "server.log")
+        log = path.read_text(errors="replace").strip() if path.exists() else ""
+        self._end_server()
+        return LaunchError("the process that starts ranks has ended; the next launch starts a new one"
+                           + (f". It said:\n{log[-2000:]}" if log else ""))
+
+    def _frozen(self, waited_s: float) -> LaunchError | LaunchInterrupted:
+        try:
+            state = psutil.Process(self._server.pid).status()
+        except psutil.Error:
+            state = "gone"
+        self._end_server()
+        message = (f"the process that starts ranks did not answer for {waited_s:.0f} s (the system calls it {state}). "
+                   "It and its ranks were killed, and the next launch starts a new one")
+        return LaunchInterrupted(f"interrupted; {message}") if self.hurried.is_set() else LaunchError(message)
+
+    def _end_server(self) -> None:
+        """Kill the server, if it is still there, and whatever its ranks started; forget it."""
+        if self._server is not None:
+            if self._server.poll() is None:
+                kill_tree(self._server.pid)
+                self._server.wait()
+            kill_marked(self.folder, spare=())
+            self._server = None
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)

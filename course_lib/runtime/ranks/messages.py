@@ -1,0 +1,93 @@
+"""What the notebook and its ranks say to each other."""
+
+from dataclasses import dataclass
+
+from course_lib.runtime.instruments import pending
+from course_lib.runtime.ranks.places import Frame
+
+ASK, DISMISS = "where are you?", "you may go"
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that a rank is told."""
+
+    rank: int
+    world_size: int
+    backend: str
+    store: str  # path of the file through which the ranks find each other; the launch's other files begin like it
+    seed: int
+    threads: int
+    timeout_s: float
+    call: bytes  # cloudpickle of (fn, args, kwargs)
+
+    @property
+    def dump(self) -> str:
+        """Where the rank writes its stack on SIGUSR1, for when its interpreter is held and cannot answer."""
+        return f"{self.store}-dump-{self.rank}"
+
+    @property
+    def multiprocessing_folder(self) -> str:
+        """Where multiprocessing keeps its sockets."""
+        return f"{self.store}-mp"
+
+    def summary(self) -> str:
+        return f"rank {self.rank} of {self.world_size}, {self.backend}, call of {len(self.call):,} bytes"
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """A rank at one moment. Two equal ones, and not busy in between: the rank has not moved."""
+
+    frames: tuple[Frame, ...]  # of the main thread, outermost first
+    waits_in: str | None  # the communication call that it is inside, None when it is elsewhere
+    call: pending.Call | None  # the same as data, where it is a call on a process group
+    counts: dict[tuple[str, tuple[int, ...]], int]  # (op, group) -> communication calls begun so far
+    busy_s: float  # how long its threads ran, or stood in line for a core
+    clock_s: float  # the rank's clock when it looked
+
+    def is_still_since(self, before: "Whereabouts", cpu_share: float) -> bool:
+        """Whether nothing happened in between: same line, no new call, and less than `cpu_share` of a core wanted."""
+        same = (self.frames, self.counts) == (before.frames, before.counts)
+        return same and abs(self.busy_s - before.busy_s) < cpu_share * (self.clock_s - before.clock_s)
+
+    def summary(self) -> str:
+        at = f"{self.frames[-1].file}:{self.frames[-1].line}" if self.frames else "nowhere"
+        return f"waits in {self.waits_in}, at {at}" if self.waits_in else f"at {at}"
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The function came back; `payload` is the pickle of (result, logs), `counts` its calls as in Whereabouts."""
+
+    payload: bytes
+    counts: dict[tuple[str, tuple[int, ...]], int]
+
+    def summary(self) -> str:
+        return f"payload of {len(self.payload):,} bytes"
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The function raised. `frames` lead from the function to the place, outermost first."""
+
+    type_name: str
+    message: str
+    frames: tuple[Frame, ...]
+    exception: bytes | None  # its pickle, where it has one
+    in_communication: bool  # raised inside a communication call: perhaps only the echo of another rank's end
+    members: tuple["Failed", ...] = ()  # of an exception group
+
+    def summary(self) -> str:
+        return f"{self.type_name}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Exited:
+    """The function called sys.exit."""
+
+    code: int | str | None
+    frames: tuple[Frame, ...]
+
+    def summary(self) -> str:
+        return f"exit code {self.code}"

@@ -1,0 +1,33 @@
+"""One rank as the notebook's process sees it: the same from either pool."""
+
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, BinaryIO
+
+from course_lib.runtime.ranks.trace import Closed, trace
+
+
+@dataclass
+class RankProcess:
+    """A living rank, and what connects it to the notebook."""
+
+    rank: int
+    pid: int
+    connection: Connection
+    streams: dict[str, BinaryIO]  # "stdout", "stderr"
+    end_of_output: bytes = b""  # what ends a stream; without it, its closing does
+
+    def send(self, message: Any) -> None:
+        """OSError where the rank has ended."""
+        trace("notebook", f"rank {self.rank}", message)
+        self.connection.send(message)
+
+    def receive(self) -> Any:
+        """The next message. EOFError or OSError where the rank has ended."""
+        try:
+            message = self.connection.recv()
+        except (EOFError, OSError):
+            trace(f"rank {self.rank}", "notebook", Closed())
+            raise
+        trace(f"rank {self.rank}", "notebook", message)
+        return message

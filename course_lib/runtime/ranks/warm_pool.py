@@ -1,0 +1,183 @@
+"""Interpreters kept warm (macOS, Windows)."""
+
+import atexit
+import os
+import queue
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+
+from course_lib.runtime import context
+from course_lib.runtime.errors import LaunchInterrupted
+from course_lib.runtime.ranks import home
+from course_lib.runtime.ranks.home import PROJECT
+from course_lib.runtime.ranks.preload import PRELOAD
+from course_lib.runtime.ranks.processes import kill_marked, kill_tree
+from course_lib.runtime.ranks.rank_process import RankProcess
+
+_HERE = Path(__file__).resolve().parent
+_STARTS_WITHIN_S = 120.0  # importing torch from a cold disk takes long; longer than this, something is broken
+
+
+@dataclass
+class _Warm:
+    """One interpreter of the warm pool."""
+
+    process: subprocess.Popen
+    connection: Connection
+    end_of_output: bytes
+
+
+class WarmPool:
+    """One interpreter per rank, kept warm between launches: where forking after importing torch is unsafe.
+
+    An interpreter whose rank failed, died or hung is replaced; one that returned is used again.
+    """
+
+    def __init__(self) -> None:
+        self.folder: str | None = None
+        self.hurried = threading.Event()  # the reader has interrupted the launch
+        self._lock = threading.Lock()
+        self._warm: dict[int, _Warm] = {}
+        self._ranks: list[RankProcess] = []
+
+    def start(self, world_size: int = 0) -> None:
+        """Start the interpreters of ranks 0 to world_size - 1 that are missing, side by side."""
+        with self._lock:
+            self._start(world_size)
+
+    def _start(self, world_size: int) -> None:
+        if self.folder is None:
+            self.folder = tempfile.mkdtemp(prefix="course_lib_")
+            atexit.register(self.close)
+        alive = {rank for rank, warm in self._warm.items() if warm.process.poll() is None}
+        missing = [rank for rank in range(world_size) if rank not in alive]
+        if not missing:
+            return
+        key, token = secrets.token_bytes(32), secrets.token_hex(8)
+        # On Windows the default is a named pipe; elsewhere a socket inside our own folder.
+        address = None if os.name == "nt" else os.path.join(self.folder, f"listener-{token}")
+        with Listener(address, authkey=key) as listener:
+            started = {}
+            for rank in missing:
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-u", str(_HERE / "warm_rank.py"), PROJECT, str(rank),
+                     str(listener.address), token, self.folder, *PRELOAD],
+                    env={**os.environ, context.RANK_MARK: self.folder},
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                    start_new_session=os.name != "nt",
+                    creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+                )
+                process.stdin.write(key)
+                process.stdin.close()
+                started[rank] = process
+            for rank, connection in _accept(listener, started, self.hurried):
+                self._warm[rank] = _Warm(started[rank], connection, f"\0course_lib {token} {rank}\0".encode())
+
+    def processes(self, world_size: int, env: dict[str, str]) -> Iterator[RankProcess]:
+        self._ranks = []
+        self.start(world_size)
+        ours = home.describe(env, mark=self.folder)
+        for rank in range(world_size):
+            warm = self._warm[rank]
+            streams = {"stdout": warm.process.stdout, "stderr": warm.process.stderr}
+            process = RankProcess(rank, warm.process.pid, warm.connection, streams, warm.end_of_output)
+            self._ranks.append(process)
+            process.send(ours)
+            yield process
+
+    def exit_code(self, process: RankProcess) -> int | None:
+        return self._warm[process.rank].process.poll()
+
+    def signal(self, process: RankProcess, number: int) -> None:
+        if self.exit_code(process) is None:
+            os.kill(process.pid, number)
+
+    def finish(self, dismissed: Collection[int], grace_s: float) -> None:
+        """Wait until the interpreters of dismissed ranks are ready again, replace the others; end what they started."""
+        world_size = len(self._ranks)
+        for process in self._ranks:
+            warm = self._warm[process.rank]
+            if not (process.rank in dismissed and _is_ready(process, grace_s)):
+                kill_tree(warm.process.pid)
+                warm.process.wait()
+                del self._warm[process.rank]
+        with self._lock:  # an interpreter being started in the background is no orphan
+            kill_marked(self.folder, spare={warm.process.pid for warm in self._warm.values()})
+        if len(self._warm) < world_size:  # while the reader reads the error
+            self.hurried.clear()
+            threading.Thread(target=self._start_ahead, args=(world_size,), daemon=True).start()
+
+    def _start_ahead(self, world_size: int) -> None:
+        try:
+            self.start(world_size)
+        except (RuntimeError, LaunchInterrupted):  # the next launch tries again, and tells
+            pass
+
+    def release(self) -> None:
+        """Close the connections of the interpreters that were replaced, once nobody reads from them any more."""
+        for process in self._ranks:
+            if all(process.connection is not warm.connection for warm in list(self._warm.values())):
+                process.connection.close()
+
+    def wait_until_preloaded(self) -> None:
+        """Nothing to wait for: an interpreter imports everything before it says that it is ready."""
+
+    def close(self) -> None:
+        with self._lock:
+            for warm in self._warm.values():
+                kill_tree(warm.process.pid)
+                warm.process.wait()
+                warm.connection.close()
+            self._warm.clear()
+            if self.folder:
+                shutil.rmtree(self.folder, ignore_errors=True)
+                self.folder = None
+
+
+def _accept(listener: Listener, started: dict[int, subprocess.Popen],
+            hurried: threading.Event) -> Iterator[tuple[int, Connection]]:
+    """The connections of the started interpreters, each with its rank; an error when one of them ends instead."""
+    arrivals: queue.Queue = queue.Queue()
+
+    def accept() -> None:
+        for _ in started:
+            connection = listener.accept()
+            arrivals.put((connection.recv(), connection))
+
+    threading.Thread(target=accept, daemon=True).start()
+    missing, deadline = dict(started), time.monotonic() + _STARTS_WITHIN_S
+    while missing:
+        try:
+            rank, connection = arrivals.get(timeout=0.2)
+        except queue.Empty:
+            ended = [process for process in missing.values() if process.poll() is not None]
+            if ended or hurried.is_set() or time.monotonic() > deadline:
+                for process in started.values():
+                    kill_tree(process.pid)
+                    process.wait()
+                if hurried.is_set():
+                    raise LaunchInterrupted("interrupted; the interpreters for ranks had not started yet") from None
+                said = ended[0].stderr.read().decode(errors="replace")[-2000:] if ended else "no answer"
+                raise RuntimeError(f"an interpreter for ranks did not start:\n{said}") from None
+            continue
+        del missing[rank]
+        yield rank, connection
+
+
+def _is_ready(process: RankProcess, within_s: float) -> bool:
+    try:
+        while process.connection.poll(within_s):
+            if process.receive() == "ready":  # before it may come an answer that nobody waits for any more
+                return True
+    except (EOFError, OSError):
+        pass
+    return False

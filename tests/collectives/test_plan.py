@@ -1,0 +1,221 @@
+"""The plans that the widgets draw are what course_lib.collectives does: message for message on real ranks, and what the
+ranks hold in the end is what the plan says. Many algorithms travel in one launch."""
+
+import math
+from fractions import Fraction
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import collectives
+from course_lib.collectives.holdings import Holdings, cell_of, labelled
+from course_lib.collectives.plan import plan, times
+from course_lib.collectives.steps import MESSAGES, NUM_NODES
+from course_lib.costs.links import BOUNDS
+from course_lib.groups.membership import Member
+from course_lib.runtime import launch, record_communication
+
+
+def plans(num_ranks):
+    return [plan(op, algorithm, num_ranks) for op, algorithm in MESSAGES
+            if algorithm != "hierarchical" or num_ranks % NUM_NODES == 0]
+
+
+def on_ranks(cases):
+    """On each rank: for each (op, algorithm, num_chunks) what `real` returns."""
+    intra, inter = nodes()
+    return [real(op, algorithm, num_chunks, intra, inter) for op, algorithm, num_chunks in cases]
+
+
+def nodes():
+    """The groups of this rank on NUM_NODES nodes; None where the ranks cannot be so divided."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    g = n // NUM_NODES
+    if n % NUM_NODES:
+        return None, None
+    inside = [dist.new_group(range(node * g, (node + 1) * g)) for node in range(NUM_NODES)]
+    across = [dist.new_group(range(place, n, g)) for place in range(g)]
+    return inside[rank // g], across[rank % g]
+
+
+def real(op, algorithm, num_chunks, intra, inter):
+    """One collective: [(op, peer, bytes)], the rows in each message sent, what the rank gave, and what it got."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    mine = labelled(rank, n, num_chunks)
+    own_row = mine[rank:rank + 1].clone() if rank < num_chunks else None
+    before, got = mine.clone(), mine
+    sent = []
+    with record_communication() as log, patch.object(Member, "_all_at_once", looking_into(sent, num_chunks)):
+        if op == "all_reduce" and algorithm == "hierarchical":
+            collectives.hierarchical_all_reduce(mine, intra, inter)
+        elif op == "all_reduce":
+            getattr(collectives, f"{algorithm}_all_reduce")(mine)
+        elif op == "reduce_scatter":
+            got = collectives.ring_reduce_scatter(mine)
+        elif op == "all_gather":
+            before, got = own_row, collectives.ring_all_gather(own_row)
+        elif op == "all_to_all":
+            got = collectives.pairwise_all_to_all(mine)
+        elif op == "gather":
+            before, got = own_row, collectives.gather(own_row)
+        elif op == "scatter":
+            before = [*mine.split(1)] if rank == 0 else None
+            got = torch.zeros(1, num_chunks, dtype=torch.int64)
+            collectives.scatter(got, before)
+        elif op == "broadcast":
+            before = mine if rank == 0 else None
+            got = mine.clone() if rank == 0 else torch.zeros_like(mine)
+            collectives.tree_broadcast(got)
+        elif op == "reduce":
+            collectives.tree_reduce(mine)
+            got = mine if rank == 0 else None
+    return [(event.op, event.peer, event.message_bytes) for event in log.events], sent, before, got
+
+
+def looking_into(sent, num_chunks):
+    """Member's way to send, which also keeps the rows of every message sent."""
+    original = Member._all_at_once
+
+    def send_and_keep(self, messages):
+        sent.extend(tensor.clone().view(-1, num_chunks) for kind, tensor, _ in messages if kind is dist.isend)
+        original(self, messages)
+
+    return send_and_keep
+
+
+def planned_events(shown, rank):
+    """(op, peer, share of M) of one rank: where it does both in one step, it posts its receive first."""
+    events = []
+    for step in shown.steps:
+        events += [("recv", m.src, shown.message_size(m)) for m in step.messages if m.dst == rank]
+        events += [("send", m.dst, shown.message_size(m)) for m in step.messages if m.src == rank]
+    return events
+
+
+def planned_contents(shown, rank):
+    """The cells in each message that one rank sends: what the plan says that it holds at that moment."""
+    return [[state.cells[rank][place] for place in message.chunks]
+            for state, step in zip(shown.states, shown.steps) for message in step.messages if message.src == rank]
+
+
+def contents_of(rows, rank, num_ranks):
+    return [cell_of(row, rank, num_ranks) for row in rows.tolist()]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5, 6, 8])
+def test_each_plan_is_what_real_ranks_send_in_order_with_its_contents_and_what_they_hold_before_and_after(num_ranks):
+    shown = plans(num_ranks)
+    ranks = launch(on_ranks, [(p.op, p.algorithm, p.num_chunks) for p in shown], world_size=num_ranks)
+    for number, expected in enumerate(shown):
+        name = f"{expected.op} {expected.algorithm}"
+        events, sent, before, after = zip(*(rank[number] for rank in ranks))
+        M = expected.num_chunks**2 * 8  # bytes: int64 (num_chunks, num_chunks)
+        for rank in range(num_ranks):
+            planned = [(op, peer, size * M) for op, peer, size in planned_events(expected, rank)]
+            assert list(events[rank]) == planned, f"{name}, rank {rank}"
+            contents = [contents_of(rows, rank, num_ranks) for rows in sent[rank]]
+            assert contents == planned_contents(expected, rank), f"{name}, rank {rank}"
+        assert Holdings.of(before, expected.num_chunks) == expected.before, name
+        assert Holdings.of(after, expected.num_chunks) == expected.after, name
+
+
+@pytest.mark.parametrize("n", range(1, 9))
+def test_bytes_and_steps_are_the_closed_forms(n):
+    p = 1 << (n.bit_length() - 1)
+    around, log2 = Fraction(n - 1, n), math.ceil(math.log2(n))
+
+    def check(op, algorithm, num_steps, sent):
+        shown = plan(op, algorithm, n)
+        assert (shown.num_steps, shown.sent()) == (num_steps, tuple(sent)), (op, algorithm)
+
+    check("all_reduce", "ring", 2 * (n - 1), [2 * around] * n)
+    check("all_reduce", "naive", 2 * (n - 1), [n - 1] + [1] * (n - 1))
+    check("reduce_scatter", "ring", n - 1, [around] * n)
+    check("all_gather", "ring", n - 1, [around] * n)
+    check("gather", "naive", n - 1, [0] + [Fraction(1, n)] * (n - 1))
+    check("scatter", "naive", n - 1, [around] + [0] * (n - 1))
+    check("all_to_all", "pairwise", n - 1, [around] * n)
+    check("reduce", "tree", log2, [0] + [1] * (n - 1))
+    assert (plan("broadcast", "tree", n).num_steps, sum(plan("broadcast", "tree", n).sent())) == (log2, n - 1)
+    assert (plan("all_reduce", "tree", n).num_steps, sum(plan("all_reduce", "tree", n).sent())) == (2 * log2, 2 * n - 2)
+    if n == p:
+        check("all_reduce", "halving_doubling", 2 * log2, [2 * around] * n)
+    if n % 2 == 0:
+        g = n // 2
+        check("all_reduce", "hierarchical", 2 * (g - 1) + 2, [2 * Fraction(g - 1, g) + Fraction(1, g)] * n)
+
+
+@pytest.mark.parametrize("n", range(1, 9))
+def test_plans_have_the_latency_and_the_bytes_that_collective_time_charges(n):
+    steps, bytes_moved = collectives.Link(1.0, 0.0), collectives.Link(0.0, 1.0)
+    for shown in plans(n):
+        if shown.algorithm != "hierarchical":  # a sum of three in costs.links
+            assert shown.num_steps == collectives.collective_time(shown.op, shown.algorithm, 1.0, n, steps)
+            along = sum(max((shown.message_size(m) for m in step.messages), default=0) for step in shown.steps)
+            charged = collectives.collective_time(shown.op, shown.algorithm, 1.0, n, bytes_moved)
+            assert float(along) == pytest.approx(charged), (shown.op, shown.algorithm)
+
+
+@pytest.mark.parametrize("n", range(1, 9))
+def test_no_plan_counts_a_share_twice_and_no_rank_sends_or_receives_twice_in_a_step(n):
+    for shown in plans(n):
+        shares = [share for state in shown.states for cells in state.cells for cell in cells for share in cell]
+        assert {share.times for share in shares} == {1}, (shown.op, shown.algorithm)
+        for step in shown.steps:
+            for end in ("src", "dst"):
+                ranks = [getattr(message, end) for message in step.messages]
+                assert len(set(ranks)) == len(ranks) > 0
+
+
+@pytest.mark.parametrize("n", [2, 4, 6, 8])
+def test_of_a_hierarchical_all_reduce_each_rank_sends_1_over_g_to_the_other_node(n):
+    shown = plan("all_reduce", "hierarchical", n)
+    assert shown.sent_between_nodes == Fraction(2, n)  # 2 (k-1)/k M/g with k = 2 nodes of g = n/2
+    assert shown.detail().endswith(f"each rank sends only {times(Fraction(2, n))} to the other node")
+
+
+@pytest.mark.parametrize("n", range(1, 9))
+def test_no_plan_beats_the_bound_and_the_ring_meets_it(n):
+    assert all(shown.busiest >= BOUNDS[shown.op](n) for shown in plans(n))
+    for op in ("all_reduce", "reduce_scatter", "all_gather"):
+        assert plan(op, "ring", n).busiest == BOUNDS[op](n)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+def test_around_the_ring_each_rank_has_one_partial_sum_which_grows_by_one_share_a_step(num_ranks):
+    shown = plan("all_reduce", "ring", num_ranks)
+    for step in range(num_ranks):
+        for cells in shown.states[step].cells:
+            assert sorted(map(len, cells)) == [1] * (num_ranks - 1) + [step + 1]
+
+
+def test_the_finding_names_the_busy_rank_and_the_detail_compares_it_with_the_bound():
+    naive = plan("all_reduce", "naive", 4)
+    assert naive.finding() == "rank 0 sends 3.0 × the buffer while the others send 1.0 ×"
+    assert naive.detail() == ("6 steps, one after the other; its busiest rank moves 3.0 ×, an all-reduce could do with "
+                              "2(n-1)/n M = 1.5 ×")
+    assert plan("all_reduce", "ring", 4).finding() == "every rank sends 1.5 × the buffer"
+    assert "cannot do with less" in plan("all_reduce", "ring", 4).detail()
+    gather = plan("gather", "naive", 4).finding()
+    assert gather == "rank 0 receives 0.75 × the buffer while the others receive nothing"
+    assert plan("broadcast", "tree", 2).finding() == "rank 0 sends 1.0 × the buffer while the other sends nothing"
+    assert plan("scatter", "naive", 1).finding() == "one rank alone has nothing to send"
+
+
+def test_amounts_are_exact_where_three_decimals_suffice():
+    amounts = (Fraction(3), Fraction(7, 4), Fraction(5, 8), Fraction(4, 3), Fraction(0))
+    assert [times(amount) for amount in amounts] == ["3.0 ×", "1.75 ×", "0.625 ×", "1.33 ×", "0.0 ×"]
+
+
+@pytest.mark.parametrize("wrong, message", [
+    (("all_reduce", "quick", 4), "no plan for op='all_reduce' with algorithm='quick': expected one of all_reduce ring"),
+    (("all_reduce", "ring", 0), "num_ranks=0: expected a whole number of 1 or more"),
+    (("all_reduce", "ring", 2.5), "num_ranks=2.5: expected a whole number"),
+    (("all_reduce", "hierarchical", 5), "num_ranks=5: expected a multiple of 2"),
+])
+def test_a_plan_that_cannot_be_is_refused_with_what_was_expected(wrong, message):
+    with pytest.raises(ValueError) as raised:
+        plan(*wrong)
+    assert message in str(raised.value)

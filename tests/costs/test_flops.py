@@ -1,0 +1,78 @@
+"""Parameters and FLOPs counted from a shape: against published numbers, and against the tensors of the small GPT."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib import facts
+from course_lib.costs.flops import (
+    count_parameters,
+    forward_flops_per_token,
+    sc21_step_flops,
+    step_flops,
+    training_flops,
+)
+from course_lib.reference import GPT, GPTConfig
+from course_lib.why_distribute import shape_of
+
+SHAPED = [model for model in facts.MODELS if model.shape]
+SMALL = [GPTConfig(), GPTConfig(num_layers=2, hidden_size=96, num_heads=3, vocab_size=512, sequence_length=128)]
+
+
+@pytest.mark.parametrize("model", SHAPED, ids=lambda model: model.name)
+def test_a_published_shape_counts_to_the_published_number_of_parameters(model):
+    # BERT has token types and a pooler besides, and its authors round to 340M
+    assert count_parameters(model.shape) == pytest.approx(model.parameters.value,
+                                                          rel=0.02 if "BERT" in model.name else 0.001)
+
+
+@pytest.mark.parametrize("config", SMALL)
+def test_the_small_gpt_has_exactly_the_parameters_counted(config):
+    model, shape = GPT(config), shape_of(config)
+    assert count_parameters(shape) == model.num_parameters()
+    assert count_parameters(shape, include_embeddings=False) == model.num_parameters(include_embeddings=False)
+
+
+@pytest.mark.parametrize("config", SMALL)
+def test_the_small_gpt_does_exactly_the_flops_counted(config):
+    model, tokens = GPT(config), torch.zeros(3, config.sequence_length, dtype=torch.int64)
+    with FlopCounterMode(display=False) as forward:
+        loss = model(tokens, tokens)[1]
+    with FlopCounterMode(display=False) as backward:
+        loss.backward()
+    per_token = forward_flops_per_token(shape_of(config))
+    assert forward.get_total_flops() == 3 * config.sequence_length * per_token
+    assert forward.get_total_flops() + backward.get_total_flops() == step_flops(shape_of(config), 3)
+
+
+def test_short_rows_are_counted_as_they_are():
+    config = SMALL[0]
+    tokens = torch.zeros(1, 16, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        GPT(config)(tokens)
+    assert counter.get_total_flops() == 16 * forward_flops_per_token(shape_of(config), 16)
+
+
+def test_a_step_of_a_gpt_is_equation_3_of_the_megatron_paper():
+    shape = facts.model("GPT-3").shape
+    by_the_paper = sc21_step_flops(1536, 2048, 96, 12_288, 50_257)
+    assert step_flops(shape, 1536, recompute=True) == pytest.approx(by_the_paper, rel=1e-12)
+
+
+def test_6nd_is_gpt_3s_published_compute():
+    gpt3 = facts.model("GPT-3")
+    C = training_flops(gpt3.parameters.value, gpt3.tokens.value)
+    assert f"{C:.2e}" == "3.14e+23" and C == pytest.approx(facts.PUBLISHED_FLOPS["GPT-3"].value, rel=0.002)
+
+
+@pytest.mark.parametrize("name", ["Chinchilla", "Llama 3 405B"])
+def test_6nd_is_near_what_other_papers_say(name):
+    model = facts.model(name)
+    C = training_flops(model.parameters.value, model.tokens.value)
+    assert C == pytest.approx(facts.PUBLISHED_FLOPS[name].value, rel=0.03)
+
+
+def test_6nd_leaves_out_attention_which_is_3_percent_of_gpt_3():
+    shape = facts.model("GPT-3").shape
+    exact = 3 * forward_flops_per_token(shape)
+    assert 0.02 < exact / (6 * count_parameters(shape)) - 1 < 0.03

@@ -1,0 +1,74 @@
+"""From FLOPs to days, dollars and kilowatt-hours: published runs come out; and how fast training eats text."""
+
+import pytest
+
+from course_lib import facts
+from course_lib.costs.flops import matmul_intensity, roofline, step_flops, utilisation
+from course_lib.costs.loading import loading_bytes_per_s, reading_s, tokens_per_s
+from course_lib.costs.money import dollars, kilowatt_hours, sc21_training_seconds, training_days, training_seconds
+
+
+def test_the_million_seconds_are_a_billion():
+    one_a100 = training_seconds(3.14e23, 1, 312e12, 1.0)
+    assert round(one_a100) == 1_006_410_256
+    years = [one_a100 / (365.25 * 86_400) / u for u in (1.0, 0.4)]
+    assert [f"{y:.1f}" for y in years] == ["31.9", "79.7"]
+    assert f"{training_days(3.14e23, 1024, 312e12, 0.4):.1f}" == "28.4"
+    claim = facts.claim("a million seconds")
+    assert all(text in claim.right for text in ("31.9 years", "79.7 years", "28.4 days"))
+
+
+def test_355_are_years_on_a_v100_and_8_hours_are_355_days_on_1024():
+    published = facts.GPT3_ON_ONE_V100.value
+    assert training_seconds(3.14e23, 1, 28e12, 1.0) / (365.25 * 86_400) == pytest.approx(published, rel=0.002)
+    assert f"{355 * 24 / 1024:.1f}" == "8.3"
+
+
+@pytest.mark.parametrize(("report", "parameters", "tokens"), [(0, 174.6e9, 300e9), (1, 1008e9, 450e9)])
+def test_the_megatron_papers_days_count_the_forward_pass_twice(report, parameters, tokens):
+    told = facts.TRAINING_REPORTS[report]
+    seconds = sc21_training_seconds(tokens, parameters, told.num_devices, told.achieved.value * 1e12)
+    assert seconds / 86_400 == pytest.approx(told.days.value, rel=0.01)
+
+
+def test_the_megatron_papers_52_percent_are_hfu_and_its_mfu_is_39():
+    """SC'21, 1T row: 163 TFLOP/s, "52 % of peak", count recomputation. As MFU it is 39 %."""
+    shape = facts.Shape(128, 25_600, 160, 160, 4 * 25_600, 51_200, 2048, tied=True, learned_positions=True, biases=True)
+    step = step_flops(shape, 3072, recompute=True)
+    step_s = step / (3072 * 163e12)
+    assert utilisation(step, step_s, 3072, 312e12) == pytest.approx(0.52, abs=0.005)
+    assert 0.385 < utilisation(step_flops(shape, 3072), step_s, 3072, 312e12) < 0.40
+
+
+def test_deepseek_v3_at_its_own_price_costs_its_own_total():
+    hours = facts.DEEPSEEK_V3_GPU_HOURS.value
+    price = next(p for p in facts.PRICES if p.device == "H800").price.value
+    assert dollars(hours * 3600 / 2048, 2048, price) == pytest.approx(5.576e6)
+
+
+def test_a_month_of_100_a100_is_2300_dollars_for_the_cards_and_7400_with_all_around_them():
+    month, price = 30 * 86_400, facts.ELECTRICITY.value
+    assert round(kilowatt_hours(month, 100, 400) * price) == 2321
+    assert round(kilowatt_hours(month, 100, 6500 / 8, facts.PUE_AVERAGE.value) * price) == 7450
+
+
+def test_gpt_3s_published_energy_is_a_month_of_over_a_thousand_households():
+    households = facts.GPT3_ENERGY.value / (facts.HOUSEHOLD.value / 12)
+    assert 1400 < households < 1450
+
+
+def test_the_roof_bends_where_peak_meets_bandwidth():
+    a100 = facts.accelerator("A100")
+    peak, bandwidth = a100.peak_flops_per_s(), a100.memory_bytes_per_s
+    ridge = peak / bandwidth
+    assert roofline(ridge / 2, peak, bandwidth) == pytest.approx(peak / 2) and roofline(ridge * 2, peak,
+                                                                                        bandwidth) == peak
+    assert matmul_intensity(4096, 4096, 4096) > ridge > matmul_intensity(1, 4096, 4096)
+
+
+def test_a_gpu_eats_text_slower_than_any_disk_gives_it():
+    """6N FLOPs a token: even 1024 A100 ask for less than one SSD has."""
+    eaten = loading_bytes_per_s(tokens_per_s(174.6e9, 1024, 312e12, 0.4))
+    assert eaten == pytest.approx(4 * 1024 * 312e12 * 0.4 / (6 * 174.6e9))
+    assert eaten < facts.STORAGE[0].bytes_per_s
+    assert reading_s(44e12, 6.8e9) / reading_s(44e12, 6.8e9, 16) == 16

@@ -1,0 +1,144 @@
+"""What a report calls measured was measured on the answer it reports on, and is never the bound."""
+
+import pytest
+
+from course_lib.grading import sandbox, trusted
+from course_lib.grading.exercise import Traffic
+from course_lib.grading.isolated import Limits
+from course_lib.grading.registry import exercise
+from course_lib.grading.selfstudy import check
+from course_lib.grading.spent import Judgement, Spent
+
+HEAD = "import torch\nimport torch.distributed as dist\n"
+
+# Right results that cost too much, and what the report has to say of the first trial.
+WASTEFUL = {
+    "2.1": ("""
+def my_ring_reduce_scatter(tensor):  # whole tensors go around
+    n, r = dist.get_world_size(), dist.get_rank()
+    total, travelling = tensor.clone(), tensor.clone()
+    for _ in range(n - 1):
+        received = torch.empty_like(tensor)
+        sending = dist.isend(travelling, (r + 1) % n)
+        dist.recv(received, (r - 1) % n)
+        sending.wait()
+        travelling = received
+        total += travelling
+    return total.chunk(n)[r].clone()
+""", "sent at most 48 bytes a rank, 16 bytes allowed"),
+    "3.1": ("""
+def my_average_gradients(model):  # everything twice
+    for _ in range(2):
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+""", "took 10 calls, 5 allowed; sent at most 896 bytes a rank, 448 bytes allowed"),
+    "4.6": ("""
+def my_schedule(rank, num_ranks, num_microbatches):  # 1F1B, backward in one piece
+    p, m = num_ranks, num_microbatches
+    warmup = min(p - 1 - rank, m)
+    turns = [action for i in range(m - warmup) for action in (f"F{warmup + i}", f"B{i}")]
+    return [f"F{i}" for i in range(warmup)] + turns + [f"B{i}" for i in range(m - warmup, m)]
+""", "has at most 4 micro-batches in flight a rank, 4 allowed; idle 27.3 %, par 11.1 %"),
+    "6.3": ("""
+def my_scattered_gradients(model):  # an all-reduce, of which a piece is kept
+    n, r, pieces = dist.get_world_size(), dist.get_rank(), {}
+
+    def hook(parameter, name):
+        flat = parameter.grad.flatten()
+        flat = torch.cat([flat, flat.new_zeros(-len(flat) % n)])
+        dist.all_reduce(flat)
+        pieces[name] = (flat / n).chunk(n)[r].clone()
+        parameter.grad = None
+
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda parameter, name=name: hook(parameter, name))
+    return pieces
+""", "sent at most 256 bytes a rank, 128 bytes allowed"),
+}
+AS_GPIPE = WASTEFUL["4.6"][0].replace("my_schedule", "my_gpipe")  # holds less than it may
+WITH_SHORT_PLACES = """
+def my_top_k_average(gradient, residual, k):  # places of 4 bytes, where 8 are allowed
+    n, total = dist.get_world_size(), gradient + residual
+    places = total.abs().topk(k).indices
+    values = total[places]
+    residual.copy_(total.index_fill(0, places, 0))
+    all_places = [torch.empty(k, dtype=torch.int32) for _ in range(n)]
+    all_values = [torch.empty_like(values) for _ in range(n)]
+    dist.all_gather(all_places, places.int())
+    dist.all_gather(all_values, values)
+    result = torch.zeros_like(total)
+    for of_rank, share in zip(all_places, all_values):
+        result.index_add_(0, of_rank.long(), share / n)
+    return result
+"""
+
+
+def answer(number, source):
+    names = {"__name__": "__main__"}
+    exec(HEAD + source, names)
+    return names[exercise(number).function]
+
+
+@pytest.mark.parametrize("number", WASTEFUL)
+def test_a_right_but_wasteful_answer_sees_its_own_figures_beside_the_bound(number):
+    source, words = WASTEFUL[number]
+    report = check(number, answer(number, source))
+    assert not report.passed and ", but over budget: " in report.cause
+    assert words in report.measured
+
+
+@pytest.mark.parametrize("number, source, words", [
+    ("4.2", AS_GPIPE, "has at most 4 micro-batches in flight a rank, 8 allowed; idle 27.3 %, par 27.3 %"),
+    ("3.5", WITH_SHORT_PLACES, "sent at most 27.21 KiB a rank, 36.28 KiB allowed"),
+])
+def test_an_answer_that_needs_less_than_allowed_sees_its_own_figures_too(number, source, words):
+    report = check(number, answer(number, source))
+    assert report.passed and words in report.measured
+
+
+def test_for_marks_only_what_the_system_or_the_grader_counted_is_shown():
+    numbers = ["2.1", "3.1", "4.6", "6.3"]
+    with trusted.Grader("auto", Limits(trial_s=30.0), []) as grader:
+        reports = {number: grader.report(exercise(number), [{"source": HEAD + WASTEFUL[number][0], "name": "own",
+                                                             "own": True}], seed=1) for number in numbers}
+    assert not any(report.passed for report in reports.values())
+    assert "idle 27.3 %, par 11.1 %" in reports["4.6"].measured  # judged here, from the lists themselves
+    assert "calls" not in reports["3.1"].measured and "holds" not in reports["6.3"].measured
+    if sandbox.tool("ss"):
+        assert "sent at most 3 MiB a rank, 768 KiB allowed (the operating system's count, with headers)" in (
+            reports["2.1"].measured)
+        for number in ("3.1", "6.3"):
+            assert "the operating system's count, with headers and gloo's own algorithm" in reports[number].measured
+
+
+def test_what_ranks_claim_is_left_out_where_it_proves_nothing():
+    judged = Judgement("2 ranks", None, [Spent("took", 3, 4, "call", claimed=True), Spent("sent", 1 << 20, 1 << 20)])
+    assert judged.figures() == "2 ranks: took 3 calls, 4 allowed; sent 1 MiB, 1 MiB allowed"
+    assert judged.figures(believed=False) == "2 ranks: sent 1 MiB, 1 MiB allowed"
+
+
+@pytest.mark.parametrize("spent, words", [
+    (Spent("took", 1, 1, "call"), None),
+    (Spent("took", 2, 1, "call", why="once will do"), "over budget: it took 2 calls, where 1 will do: once will do"),
+    (Spent("sent", 1100, 1024, rank=2, slack=100), None),
+    (Spent("sent", 1200, 1024, rank=2, slack=100), "over budget: rank 2 sent 1.172 KiB, where 1 KiB will do"),
+    (Spent("idle", 0.162, 0.125, "share", who="the ranks are"),
+     "over budget: the ranks are idle 16.2 %, where 12.5 % will do"),
+])
+def test_a_budget_complains_of_what_is_beyond_its_slack_and_of_nothing_else(spent, words):
+    assert spent.complaint == words
+
+
+def test_headers_are_said_to_be_in_the_systems_count_and_small_ones_are_not_shown():
+    asked = exercise("2.1")
+    small, *_, large = asked.trials(0)
+    for trial, shown in ((small, False), (large, True)):
+        n, bound = trial.world_size, asked.bound(trial)
+        answers = [{"returned": chunk} for chunk in asked.expected(trial.inputs)]
+        sent = [[bound + 100 if to == (rank + 1) % n else 0 for to in range(n)] for rank in range(n)]
+        figures = asked.judge(trial, answers, Traffic(sent, exact=False)).figures(believed=False)
+        assert ("with headers" in figures) == shown
+        assert asked.judge(trial, answers, Traffic(sent, exact=True)).figures(believed=False) == ""  # the ranks' own

@@ -1,0 +1,209 @@
+"""What chapters do with a process group: the same answer on every rank, in as few messages as it takes."""
+
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_lib.groups.agreement import agree, require_same, start_agreement
+from course_lib.groups.exchange import start_all_gather, start_gather, start_reduce_scatter
+from course_lib.groups.gradients import GradientBucket, is_missing, mark_missing, write_gradient
+from course_lib.groups.membership import member
+from course_lib.groups.packing import add_up, broadcast, cut_tensors, pack, unpack, unpack_into
+from course_lib.runtime import launch, record_communication
+
+WORLD_SIZES = (1, 2, 3, 4)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def tensors(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) for shape in ((2, 3), (), (5,), (0, 4), (1, 2, 2))]
+
+
+def said(attempt):
+    try:
+        attempt()
+    except ValueError as error:
+        return str(error)
+    return "nothing"
+
+
+# Membership
+
+def test_a_member_stands_for_its_group_and_none_for_the_world():
+    def body():
+        pairs = [dist.new_group([0, 2]), dist.new_group([1])]
+        me = member(pairs[dist.get_rank() % 2])
+        return (me.n, me.r), member(me) is me, member().n, said(lambda: member("world"))
+
+    for rank, (place, same, world, wrong) in enumerate(launch(body, world_size=3)):
+        assert place == ((1, 0) if rank == 1 else (2, rank // 2)) and same and world == 3
+        assert wrong.startswith("group='world' is not a group: expected None (the world)")
+
+
+# Packing
+
+def test_unpack_is_the_inverse_of_pack_and_leaves_padding_alone():
+    given = tensors()
+    flat, shapes = pack([tensor.mT if tensor.dim() == 2 else tensor for tensor in given])
+    assert flat.shape == (16,) and shapes[0] == (3, 2)
+    padded = torch.cat([flat, torch.full((3,), math.nan)])
+    for each in (flat, padded):
+        parts = unpack(each, shapes)
+        assert [part.shape for part in parts] == shapes
+        assert all(part.untyped_storage().data_ptr() == each.data_ptr() for part in parts)  # views
+        assert torch.equal(pack(parts)[0], flat)
+    copies = [torch.empty_like(tensor) for tensor in given]
+    unpack_into(copies, pack(given)[0])
+    assert all(torch.equal(a, b) for a, b in zip(copies, given))
+
+
+def test_a_message_holds_one_dtype_and_at_most_the_cap_in_the_order_in_which_it_is_full():
+    sizes = [(3, torch.float32), (1, torch.float64), (2, torch.float32), (9, torch.float32), (0, torch.float32),
+             (1, torch.float64), (1, torch.float32)]
+    given = [torch.zeros(size, dtype=dtype) for size, dtype in sizes]
+    place = {id(tensor): index for index, tensor in enumerate(given)}
+    assert [[place[id(t)] for t in some] for some in cut_tensors(given, 20)] == [[0, 2], [3], [1, 5], [6]]
+    assert [[place[id(t)] for t in some] for some in cut_tensors(given, 0)] == [[0], [1], [2], [3], [5], [6]]
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_broadcast_and_add_up_need_one_message_a_dtype_and_one_rank_alone_needs_none_to_broadcast(world_size):
+    def body():
+        mine = tensors(dist.get_rank())
+        with record_communication() as log:
+            broadcast([*mine, torch.zeros(2, dtype=torch.int64)])
+        same, first = [torch.equal(a, b) for a, b in zip(mine, tensors(0))], log.calls("broadcast")
+        mine = tensors(dist.get_rank())
+        with record_communication() as log:
+            add_up(mine, divide_by=dist.get_world_size())
+        everyones = [tensors(rank) for rank in range(dist.get_world_size())]
+        off = max((a - sum(b) / len(b)).abs().max().item() for a, *b in zip(mine, *everyones) if a.numel())
+        return all(same), first, off < 1e-6, log.calls()
+
+    assert launch(body, world_size=world_size) == [(True, 2 * (world_size > 1), True, 1)] * world_size
+
+
+# Agreement
+
+def test_what_one_rank_sees_all_ranks_say_and_facts_come_in_order():
+    def body(wrong):
+        r = dist.get_rank()
+        problem = "no targets" if r in wrong else None
+        now = said(lambda: agree(problem, r))
+        later = said(start_agreement(problem, [r]))
+        return now, later
+
+    def good():
+        r = dist.get_rank()
+        return agree(None, {"rank": r}), start_agreement(None, [r, -r])()
+
+    for wrong, words in (((1,), "at place 1 of the group: no targets"), ((0, 1, 2), "no targets"),
+                         ((0, 2), "at places 0, 2 of the group: no targets")):
+        assert launch(body, wrong, world_size=3) == [(words, words)] * 3
+    assert launch(good, world_size=3) == [([{"rank": r} for r in range(3)], [[0, 0], [1, -1], [2, -2]])] * 3
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_ranks_that_hold_the_same_send_eight_bytes_and_others_are_told_the_first_difference(world_size):
+    def body():
+        n, r = dist.get_world_size(), dist.get_rank()
+        with record_communication() as log:
+            require_same(["a", "b"], None, "letters", "the same ones")
+        odd = [said(lambda lines=lines: require_same(lines, None, "letters", "the same ones"))
+               for lines in (["a", "b" if r < n - 1 else "c"], ["a", "b"][:1 + (r == n - 1)])]
+        return log.message_bytes(), odd
+
+    for num_bytes, (other, longer) in launch(body, world_size=world_size):
+        if world_size == 1:
+            assert (num_bytes, other, longer) == (0, "nothing", "nothing")
+        else:
+            assert num_bytes == 8 * world_size
+            last = f"place {world_size - 1} has"
+            assert other == (f"the ranks hold different letters: place 0 has b, {last} c. Expected the same ones on "
+                             "every rank")
+            assert f"place 0 has nothing more, {last} b" in longer
+
+
+# Exchange
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_both_halves_of_an_all_reduce_give_its_result_and_send_half_of_its_bytes_each(world_size):
+    def body():
+        me, S = member(), 5
+        flats = [torch.arange(me.n * S, dtype=torch.float32) * (rank + 1) for rank in range(me.n)]
+        average = sum(flats) / me.n
+        found = []
+        for ahead in (None, 1):
+            flat = flats[me.r].clone()
+            with record_communication() as log:
+                start_reduce_scatter(flat, me, tag=3, blocks_ahead=ahead)(flat.chunk(me.n)[me.r])
+                half = log.sent_bytes
+                start_all_gather(flat, me, tag=3)()
+            found.append((torch.allclose(flat, average), half, log.sent_bytes - half))
+        return found
+
+    assert launch(body, world_size=world_size) == [[(True, 4 * 5 * (world_size - 1), 4 * 5 * (world_size - 1))] * 2
+                                                   ] * world_size
+
+
+def test_what_arrives_in_16_bits_is_added_in_32():
+    def body():
+        flat, out = torch.full((4,), 1.0 + dist.get_rank() / 128).bfloat16(), torch.empty(1)
+        start_reduce_scatter(flat, None, tag=0)(out)
+        return out.item()
+
+    assert launch(body, world_size=4) == [(4 + 6 / 128) / 4] * 4  # 1.01171875 needs more bits than bf16 has
+
+
+def test_several_gathers_are_under_way_at_once_and_each_gives_everyones():
+    def body():
+        finish = [start_gather(torch.tensor([dist.get_rank() + 10 * k])) for k in range(3)]
+        return [[part.item() for part in each()] for each in finish]
+
+    assert launch(body, world_size=3) == [[[0, 1, 2], [10, 11, 12], [20, 21, 22]]] * 3
+
+
+# Gradients
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_gradient_is_written_as_a_product_to_the_bit_and_without_a_minus_zero(dtype):
+    gradient = torch.cat([torch.randn(1000, generator=torch.Generator().manual_seed(0)), torch.tensor([-0.0, 0.0])])
+    gradient = gradient.to(dtype)
+    for factor in (1.0, 1 / 2, 1 / 3):
+        part = torch.empty_like(gradient)
+        write_gradient(gradient, part, factor)
+        assert torch.equal(part, gradient * factor) and not part[-2:].signbit().any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_only_what_no_rank_has_is_missing_from_the_sum(dtype):
+    def body():
+        parameters = [nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in ((2, 3), (4,), (), (3,))]
+        nobodys, everyones, one_ranks, zeros = parameters
+        everyones.grad, zeros.grad = torch.ones_like(everyones), torch.full_like(zeros, -0.0)
+        if dist.get_rank() == 1:
+            one_ranks.grad = torch.zeros_like(one_ranks)
+        bucket = GradientBucket(parameters, num_elements=16)
+        for parameter in parameters:
+            if parameter.grad is not None:
+                bucket.take(parameter, 1 / 3)
+        without = bucket.mark_missing()
+        dist.all_reduce(bucket.gradient)
+        return (len(without), [is_missing(bucket.parts[p]) for p in parameters], bucket.gradient[14:].tolist(),
+                bucket.parts[everyones].double().mean().item())
+
+    results = launch(body, world_size=3)
+    assert [len_without for len_without, *_ in results] == [2, 1, 2]
+    for _, missing, padding, mean in results:
+        assert missing == [True, False, False, False] and padding == [0, 0] and mean == pytest.approx(1, rel=1e-2)
+
+
+def test_a_mark_is_as_good_as_a_zero_and_nothing_else_looks_like_it():
+    part = torch.empty(3)
+    mark_missing(part)
+    assert is_missing(part) and torch.equal(part + torch.tensor([1.0, -1.0, 0.0]), torch.tensor([1.0, -1.0, 0.0]))
+    assert not any(map(is_missing, (part + 0.0, torch.tensor([-0.0, 1.0]), torch.tensor([math.nan]), torch.empty(0))))

@@ -1,0 +1,170 @@
+"""The process that forks ranks: when it starts, what becomes of one that is frozen, and the trace of all messages."""
+
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import cloudpickle
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.runtime import LaunchError, LaunchTimeout, RankFailed, launch, launcher
+from course_lib.runtime.errors import LaunchInterrupted
+from course_lib.runtime.ranks import fork_pool
+from course_lib.runtime.ranks.fork_pool import ForkPool
+from course_lib.runtime.ranks.messages import Task
+from course_lib.runtime.ranks.rank_process import RankProcess
+from course_lib.runtime.ranks.supervisor import Supervisor
+from tests.faults.traces import alive
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only there ranks are forked")
+
+
+@pytest.fixture(autouse=True)
+def the_next_launch_works():
+    launcher.pool().wait_until_preloaded()
+    yield
+    assert launch(rank_sum, world_size=2) == [1.0, 1.0]
+
+
+def rank_sum():
+    ranks = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(ranks)
+    return ranks.item()
+
+
+# When it starts
+
+SERVER_AT_THE_IMPORT_OF_TORCH = """
+import sys
+
+class Watch:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            sys.meta_path.remove(self)
+            from course_lib.runtime.ranks import pools
+            print("started:", pools.pool()._server is not None)
+
+sys.meta_path.insert(0, Watch())
+import course_lib.runtime
+"""
+IN_A_KERNEL = """
+from IPython.core.interactiveshell import InteractiveShell
+InteractiveShell.instance().kernel = "what a kernel's shell has"
+"""
+
+
+@pytest.mark.parametrize(("before", "started"), [(IN_A_KERNEL, True), ("", False), ("import IPython", False)])
+def test_importing_starts_the_server_in_a_kernel_before_torch_is_imported_and_nowhere_else(before, started):
+    code = before + SERVER_AT_THE_IMPORT_OF_TORCH
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert ran.stdout == f"started: {started}\n", ran.stderr
+
+
+# Frozen
+
+def test_a_server_that_froze_between_launches_is_killed_and_replaced_by_the_next_launch(monkeypatch):
+    monkeypatch.setattr(fork_pool, "_LIVES_WITHIN_S", 2.0)
+    frozen = launcher.pool()._server.pid
+    os.kill(frozen, signal.SIGSTOP)
+    says = r"did not answer for . s \(the system calls it stopped\).*next launch"
+    with pytest.raises(LaunchError, match=says) as caught:
+        launch(rank_sum, world_size=2)
+    assert type(caught.value) is LaunchError and not alive(frozen)
+    assert launch(rank_sum, world_size=2) == [1.0, 1.0]
+
+
+def test_an_interrupt_ends_a_launch_whose_server_is_frozen(tmp_path):
+    def freeze_and_spin(file):
+        started = subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
+        os.kill(os.getppid(), signal.SIGSTOP)
+        file.with_suffix(".part").write_text(str(started))
+        file.with_suffix(".part").rename(file)
+        while True:
+            pass
+
+    def interrupt_once_there():
+        while not file.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    file = tmp_path / "there"
+    threading.Thread(target=interrupt_once_there).start()
+    with pytest.raises(LaunchInterrupted, match="interrupted"):
+        launch(freeze_and_spin, file, world_size=1)
+    assert not alive(int(file.read_text()))
+    file.unlink()
+
+
+def test_closing_ends_a_frozen_server(monkeypatch):
+    monkeypatch.setattr(fork_pool, "_CLOSES_WITHIN_S", 0.1)
+    pool = ForkPool()
+    pool.start()
+    pid, folder = pool._server.pid, pool.folder
+    os.kill(pid, signal.SIGSTOP)
+    pool.close()
+    assert not alive(pid) and not os.path.exists(folder)
+
+
+class StubbornPool:
+    """Its one rank never takes its task, as one that was stopped right after its start."""
+
+    hurried = threading.Event()
+
+    def processes(self, world_size, env):
+        ours, self.theirs = multiprocessing.Pipe()
+        self.process = RankProcess(0, 0, ours, {})
+        yield self.process
+
+    def exit_code(self, process):
+        return None
+
+    def signal(self, process, number):
+        pass
+
+    def finish(self, dismissed, grace_s):
+        self.theirs.close()
+
+    def release(self):
+        self.process.connection.close()
+
+
+def test_a_rank_that_never_takes_a_long_task_is_a_timeout(tmp_path):
+    task = Task(0, 1, "gloo", str(tmp_path / "store"), 0, 1, 1.0, call=bytes(1 << 24))
+    with pytest.raises(LaunchTimeout, match="rank 0 did not finish within 0.1 s"):
+        Supervisor(StubbornPool(), [task], {}, timeout_s=0.1).results()
+
+
+# The trace
+
+LINE = re.compile(r"\d\d:\d\d:\d\d\.\d{6}  (\S+(?: \d)?) -> (\S+(?: \d)?) +(\S+)")
+
+
+def test_the_trace_has_a_line_for_each_message_and_no_value_of_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_LIB_TRACE", str(tmp_path / "trace"))
+    monkeypatch.setenv("PASSWORD", "swordfish")
+
+    def fail():
+        raise ValueError("two\nlines")
+
+    launch(rank_sum, world_size=2)
+    with pytest.raises(RankFailed):
+        launch(fail, world_size=1)
+    monkeypatch.delenv("COURSE_LIB_TRACE")
+    launch(rank_sum, world_size=1)
+    lines = (tmp_path / "trace").read_text().splitlines()
+    heard = [LINE.match(line).groups() for line in lines]
+    assert [kind for sender, receiver, kind in heard if "server" in (sender, receiver)].count("fork") == 3
+    for rank in ("rank 0", "rank 1"):
+        first = [kind for sender, receiver, kind in heard if rank in (sender, receiver)]
+        assert first[:2] == ["Home", "Task"] and "Returned" in first
+    assert sum("Failed" in line and "ValueError: two lines" in line for line in lines) == 1
+    assert "swordfish" not in "".join(lines)
