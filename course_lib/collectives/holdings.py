@@ -74,7 +74,7 @@ class Holdings:
         """What the ranks hold, in words, and which ranks hold just that."""
         found: dict[str, list[int]] = {}
         for rank, cells in enumerate(self.cells):
-            found.setdefault(described(rank, cells), []).append(rank)
+            found.setdefault(describe_cells(rank, cells), []).append(rank)
         return found
 
 
@@ -141,7 +141,7 @@ def is_mixed(cell: Cell) -> bool:
     return len({share.chunk for share in cell}) > 1
 
 
-def described(rank: int, cells: Iterable[Cell]) -> str:
+def describe_cells(rank: int, cells: Iterable[Cell]) -> str:
     """What one rank holds: `4 chunks of its own`, `4 chunks, each the sum of 4 ranks`, ..."""
     full = [cell for cell in cells if cell]
     if not full:

@@ -41,7 +41,7 @@ def pipelined_all_reduce(chunks: tuple[Tensor, ...], op: ReduceOp.RedOpType, me:
     left, right = (me.r - 1) % me.n, (me.r + 1) % me.n
     arrivals, ahead = plan(chunks, me)
     receives = [me.start_receive(arrival.buffer, left) for arrival in arrivals[:ahead]]
-    sends = [me.start_send(segment, right) for segment in cut(chunks[me.r - 1])]
+    sends = [me.start_send(segment, right) for segment in cut_segments(chunks[me.r - 1])]
     for number, arrival in enumerate(arrivals):
         receives[number].wait()
         if arrival.step < me.n - 1:
@@ -62,12 +62,12 @@ def plan(chunks: tuple[Tensor, ...], me: Member) -> tuple[list[Arrival], int]:
     A complete segment is received where it belongs: by then all have seen its old value.
     """
     arrivals: list[Arrival] = []
-    longest = cut(chunks[0])[0]
+    longest = cut_segments(chunks[0])[0]
     ahead = AHEAD_BYTES // longest.nbytes
-    num_spare = min(ahead, (me.n - 1) * len(cut(chunks[0])))  # what reducing needs at once
+    num_spare = min(ahead, (me.n - 1) * len(cut_segments(chunks[0])))  # what reducing needs at once
     spare = spare_memory(num_spare * longest.nbytes).view(longest.dtype).split(len(longest))
     for step in range(2 * me.n - 2):
-        for segment in cut(chunks[(me.r - step - 2) % me.n]):
+        for segment in cut_segments(chunks[(me.r - step - 2) % me.n]):
             buffer = spare[len(arrivals) % num_spare][:len(segment)] if step < me.n - 1 else segment
             arrivals.append(Arrival(step, segment, buffer))
     return arrivals, ahead
@@ -84,6 +84,6 @@ def spare_memory(num_bytes: int) -> Tensor:
     return kept[:num_bytes]
 
 
-def cut(chunk: Tensor) -> tuple[Tensor, ...]:
+def cut_segments(chunk: Tensor) -> tuple[Tensor, ...]:
     """The segments of a chunk (N/n,)."""
     return chunk.split(SEGMENT_BYTES // chunk.element_size())

@@ -145,11 +145,11 @@ def plan(op: str, algorithm: str, num_ranks: int) -> Plan:
     if algorithm == "hierarchical" and num_ranks % NUM_NODES:
         raise ValueError(f"num_ranks={num_ranks}: expected a multiple of {NUM_NODES}, for a hierarchical all-reduce "
                          f"on {NUM_NODES} nodes")
-    return made(op, algorithm, num_ranks)
+    return make_plan(op, algorithm, num_ranks)
 
 
 @cache
-def made(op: str, algorithm: str, num_ranks: int) -> Plan:
+def make_plan(op: str, algorithm: str, num_ranks: int) -> Plan:
     """The plan itself, once for each collective: widgets ask for it again and again."""
     num_chunks = largest_power_of_two(num_ranks) if algorithm == "halving_doubling" else num_ranks
     steps = tuple(MESSAGES[op, algorithm](num_ranks))

@@ -31,8 +31,9 @@ function scenePainter() {
       dress(known.node, mark, known.mark);
       if (known.node === next) next = next.nextSibling;
       else sheet.insertBefore(known.node, next);
-      if (known.mark === null || still) place(known, mark.at);
-      else if (known.at.some((number, index) => number !== mark.at[index])) moving.push({ known, from: known.at });
+      const stays = known.mark !== null && known.at.every((number, index) => number === mark.at[index]);
+      if (known.mark === null || (still && !stays)) place(known, mark.at);
+      else if (!stays) moving.push({ known, from: known.at });
       known.mark = mark;
     }
     if (moving.length) move(moving);

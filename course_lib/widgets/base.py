@@ -11,7 +11,7 @@ pictures are a Scene of course_lib.pictures, which is drawn once, in Python, and
         def draw(cls, asked): return Scene(...)  # asked: {"num": 1}
 
         @classmethod
-        def listed(cls, asked): return [slider("number", "num", range(1, 10), asked["num"])]
+        def list_controls(cls, asked): return [slider("number", "num", range(1, 10), asked["num"])]
 
 Where that is not enough, name.js beside name.py has `export default { render }` and finds the helpers of explorable.js,
 painter.js and controls.js above itself. Python sends all frames once for each change of the parameters, so that
@@ -152,8 +152,8 @@ class SteppedExplorable(Explorable):
 
 
 class SceneExplorable(Explorable, script="scene_widget.js"):
-    """An Explorable whose picture is a Scene. Subclasses have `draw`, `listed` and, where traits depend on one another,
-    `checked`; all three are pure functions of the parameters."""
+    """An Explorable whose picture is a Scene. Subclasses have `draw`, `list_controls` and, where traits depend on one
+    another, `check_asked`; all three are pure functions of the parameters."""
 
     @classmethod
     def draw(cls, asked: dict[str, Any]) -> Scene:
@@ -161,12 +161,12 @@ class SceneExplorable(Explorable, script="scene_widget.js"):
         raise NotImplementedError
 
     @classmethod
-    def listed(cls, asked: dict[str, Any]) -> list[Control]:
+    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
         """The controls, each with its choices, at most four."""
         raise NotImplementedError
 
     @classmethod
-    def checked(cls, asked: dict[str, Any]) -> dict[str, Any]:
+    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
         """The parameters as the traits shall hold them; BadParameter where they cannot be."""
         return asked
 
@@ -182,17 +182,18 @@ class SceneExplorable(Explorable, script="scene_widget.js"):
         for name, trait in traits.items():
             if isinstance(trait, WholeNumber):
                 trait.validate(None, asked[name])
-        return cls.draw(cls.checked(asked))
+        return cls.draw(cls.check_asked(asked))
 
     def parameters(self) -> dict[str, list[Any]]:
-        return {name: values for control in self.listed(self.asked()) for name, values in control.values().items()}
+        return {name: values for control in self.list_controls(self.asked())
+                for name, values in control.values().items()}
 
     def shown(self) -> Scene:
         """What there is to see now."""
         return self.draw(self.asked())
 
     def compute(self) -> dict[str, Any]:
-        return {**self.shown().plain(), "controls": [control.plain() for control in self.listed(self.asked())]}
+        return {**self.shown().plain(), "controls": [control.plain() for control in self.list_controls(self.asked())]}
 
     def sentence(self) -> str:
         return self.shown().sentence
@@ -203,7 +204,7 @@ class SceneExplorable(Explorable, script="scene_widget.js"):
     def _possible(self, proposal: Any) -> Any:
         """For @traitlets.validate: a change must fit the other parameters."""
         name = proposal.trait.name
-        return self.checked(self.asked() | {name: proposal.value})[name]
+        return self.check_asked(self.asked() | {name: proposal.value})[name]
 
 
 def refuse_unknown(name: str, parameters: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -36,7 +36,7 @@ class BucketOverlap(SceneExplorable):
         return self._possible(proposal)
 
     @classmethod
-    def checked(cls, asked: dict[str, Any]) -> dict[str, Any]:
+    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
         require_one_of("model", asked["model"], [*MODELS])
         require_one_of("machine", asked["machine"], [*MACHINES])
         most = MACHINES[asked["machine"]].max_ranks
@@ -45,7 +45,7 @@ class BucketOverlap(SceneExplorable):
         return asked
 
     @classmethod
-    def listed(cls, asked: dict[str, Any]) -> list[Control]:
+    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
         return [slider("bucket size", "bucket_cap_mb", CAPS, asked["bucket_cap_mb"], cap_told),
                 chooser("machine", "machine", MACHINES, change=lambda name: {
                     "machine": name, "num_ranks": min(ranks_of(name), key=lambda n: abs(n - asked["num_ranks"]))}),

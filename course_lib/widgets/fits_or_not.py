@@ -47,13 +47,13 @@ class FitsOrNot(SceneExplorable):
         return self._possible(proposal)
 
     @classmethod
-    def checked(cls, asked: dict[str, Any]) -> dict[str, Any]:
+    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
         for name, known in (("model", MODELS), ("device", DEVICES), ("precision", [*PRECISIONS])):
             require_one_of(name, asked[name], known)
         return asked
 
     @classmethod
-    def listed(cls, asked: dict[str, Any]) -> list[Control]:
+    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
         return [chooser("model", "model", MODELS), chooser("device", "device", DEVICES),
                 slider("devices", "num_devices", COUNTS, asked["num_devices"], "{:,}".format),
                 chooser("precision", "precision", PRECISIONS)]

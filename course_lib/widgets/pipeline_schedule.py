@@ -79,7 +79,7 @@ class PipelineSchedule(SceneExplorable, script="pipeline_schedule.js"):
         return self._possible(proposal)
 
     @classmethod
-    def checked(cls, asked: dict[str, Any]) -> dict[str, Any]:
+    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
         require_one_of("order", asked["order"], [*ORDERS, BY_HAND])
         for name, highest, words in (("slow", MAX_RANKS - 1, f"a rank from 0 to {MAX_RANKS - 1}, or None"),
                                      ("max_in_flight", None, "a whole number of 1 or more, or None")):
@@ -90,7 +90,7 @@ class PipelineSchedule(SceneExplorable, script="pipeline_schedule.js"):
                         "stages": checked_stages(asked["stages"])}
 
     @classmethod
-    def listed(cls, asked: dict[str, Any]) -> list[Control]:
+    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
         orders = [Choice(f"{name}, v = {v}" if v else name, {"order": name, **({"v": v} if v else {})})
                   for name in ORDERS for v in (range(2, MAX_CHUNKS + 1) if name == INTERLEAVED else [0])]
         # The browser knows what was placed before, so that it does these two itself.

@@ -50,7 +50,7 @@ class Stragglers(SceneExplorable):
         return self._possible(proposal)
 
     @classmethod
-    def checked(cls, asked: dict[str, Any]) -> dict[str, Any]:
+    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
         slack = asked["slack"]
         if slack is not None and (type(slack) is not int or not 0 <= slack <= LARGEST):
             raise BadParameter(f"slack={slack!r}: expected a whole number from 0 to {LARGEST}, or None for no bound")
@@ -61,7 +61,7 @@ class Stragglers(SceneExplorable):
         return asked
 
     @classmethod
-    def listed(cls, asked: dict[str, Any]) -> list[Control]:
+    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
         scheme, slack = asked["scheme"], asked["slack"]
         bounded = LARGEST if slack is None else slack  # local SGD needs a bound
         return [chooser("scheme", "scheme", SCHEMES, scheme_told,

@@ -192,13 +192,13 @@ class ZeroMemory(SceneExplorable):
         return self._possible(proposal)
 
     @classmethod
-    def checked(cls, asked: dict[str, Any]) -> dict[str, Any]:
+    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
         require_one_of("model", asked["model"], MODELS)
         require_one_of("recipe", asked["recipe"], [*RECIPES])
         return asked
 
     @classmethod
-    def listed(cls, asked: dict[str, Any]) -> list[Control]:
+    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
         return [chooser("model", "model", MODELS),
                 slider("devices", "num_devices", COUNTS, asked["num_devices"], "{:,}".format),
                 chooser("stage", "stage", STAGE_NAMES, STAGE_NAMES.__getitem__), chooser("recipe", "recipe", RECIPES)]

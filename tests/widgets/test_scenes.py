@@ -21,7 +21,7 @@ every_scene = pytest.mark.parametrize("kind", SCENES, ids=lambda kind: kind.__na
 def scenes_of_every_choice(kind):
     """What there is to see after any one choice in a new widget."""
     widget = kind()
-    for control in kind.listed(widget.asked()):
+    for control in kind.list_controls(widget.asked()):
         for choice in control.choices:
             yield kind.scene(widget.asked() | choice.change)
 
@@ -49,7 +49,7 @@ def test_every_choice_of_every_control_is_listed_and_can_be_shown(kind):
             assert scene.sentence.startswith(f"{kind.__name__}, {scene.asked}: ")
             assert scene.headline[-20:] in scene.sentence and scene.alternative.startswith(scene.headline)
             assert len({mark.key for mark in scene.marks}) == len(scene.marks)
-    assert len(kind.listed(widget.asked())) <= 4
+    assert len(kind.list_controls(widget.asked())) <= 4
 
 
 def test_choices_follow_the_other_parameters_and_a_value_of_ones_own_joins_a_slider():
@@ -62,12 +62,12 @@ def test_choices_follow_the_other_parameters_and_a_value_of_ones_own_joins_a_sli
 
 
 def test_a_choice_that_does_not_fit_the_others_brings_what_does():
-    machines = BucketOverlap.listed(BucketOverlap(num_ranks=1024).asked())[1]
+    machines = BucketOverlap.list_controls(BucketOverlap(num_ranks=1024).asked())[1]
     assert next(choice.change for choice in machines.choices if choice.label == "A100, NVLink 3") == {
         "machine": "A100, NVLink 3", "num_ranks": 8}
-    schemes = Stragglers.listed(Stragglers(scheme="asynchronous", slack=None).asked())[0]
+    schemes = Stragglers.list_controls(Stragglers(scheme="asynchronous", slack=None).asked())[0]
     assert [choice.change["slack"] for choice in schemes.choices] == [None, 32, None]
-    ranks = PipelineSchedule.listed(PipelineSchedule(slow=3).asked())[1]
+    ranks = PipelineSchedule.list_controls(PipelineSchedule(slow=3).asked())[1]
     assert [choice.change for choice in ranks.choices][:3] == [{"p": 2, "slow": None}, {"p": 3, "slow": None},
                                                                {"p": 4, "slow": 3}]
 
