@@ -1,0 +1,35 @@
+"""What can be pretended: which GPUs a machine has, and what its wires refuse."""
+
+from dataclasses import dataclass
+
+# https://docs.pytorch.org/docs/stable/distributed.html, table of backends, column gloo/GPU: broadcast and all_reduce
+# alone have a tick. (Its source has more for CUDA tensors, which no page promises.)
+REFUSED_BY_GLOO = ("send", "recv", "recv from any rank", "reduce", "all_gather", "gather", "scatter", "reduce_scatter",
+                   "all_to_all")
+REFUSED_BY_NCCL = ("recv from any rank",)
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One machine, pretended."""
+
+    name: str
+    num_gpus: int
+    auto: str | None = None  # the backend that launch's "auto" stands for; None: what launch chooses itself
+    nccl_takes_cpu: bool = False
+    gloo_refuses: tuple[str, ...] = REFUSED_BY_GLOO
+    default_device: bool = False  # set each rank's default device, where the library does not do so itself
+
+
+MODES = {
+    mode.name: mode
+    for mode in (
+        Mode("cpu", 0),
+        Mode("nccl", 4),
+        Mode("gloo-cuda", 1, auto="gloo-cuda"),
+        # Tensors of either kind on every wire, and the default device set: what still fails is no matter of the wire.
+        Mode("any", 4, auto="nccl", nccl_takes_cpu=True, gloo_refuses=(), default_device=True),
+        Mode("laptop", 1),  # one GPU: NCCL for one rank, gloo for more, and libraries see the GPU all the same
+    )
+}
+"""A mode by name. `auto` of "any" asks for NCCL also where there are more ranks than GPUs: ranks then share them."""

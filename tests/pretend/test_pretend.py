@@ -1,0 +1,275 @@
+"""The pretended GPU itself: what it refuses, what waits for what, and that its numbers are the CPU's.
+
+Everything happens in ranks, so that the process of the tests keeps no device.
+"""
+
+import os
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.runtime import launch
+from tests.pretend import build, cells
+from tests.pretend.hook import pretended
+from tests.pretend.modes import MODES, REFUSED_BY_GLOO
+
+MISSING = build.why_not()
+if MISSING:
+    pytest.skip(f"NO PRETENDED GPU HERE: {MISSING}", allow_module_level=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built():
+    build.build()  # RuntimeError, not a skip, where there is a compiler and it fails
+
+
+def on(mode, function, *arguments, world_size=2, **options):
+    with pretended(MODES[mode]):
+        return launch(function, *arguments, world_size=world_size, **options)
+
+
+def gpu():
+    return torch.device("gpu", torch.accelerator.current_device_index())
+
+
+def refusals(attempts):
+    """name -> the first words of the RuntimeError, for functions of a pretended and a host tensor."""
+    said = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt(torch.arange(4.0, device=gpu()), torch.arange(4.0))
+            said[name] = None
+        except RuntimeError as error:
+            said[name] = str(error).split(",")[0].split(" (")[0]
+    return said
+
+
+# Arithmetic
+
+def mixed():
+    return refusals({
+        "add": lambda a, b: a + b,
+        "add in place": lambda a, b: b.add_(a),
+        "cat": lambda a, b: torch.cat([a, b]),
+        "matmul": lambda a, b: a @ b,
+        "another GPU": lambda a, b: a + torch.arange(4.0, device="gpu:1" if gpu().index == 0 else "gpu:0"),
+        "loss": lambda a, b: torch.nn.functional.mse_loss(a, b),
+        "select by host": lambda a, b: a.index_select(0, b.long()),
+        "host scalar": lambda a, b: a * b[2] + 1.0,
+        "index from the host": lambda a, b: a[b.long()],
+        "copy": lambda a, b: a.copy_(b),
+    })
+
+
+def test_tensors_of_two_devices_do_not_mix_but_for_host_scalars_indices_and_copies():
+    said = on("nccl", mixed)[0]
+    assert [name for name, words in said.items() if words is None] == ["host scalar", "index from the host", "copy"]
+    assert {words for words in said.values() if words} == {"Expected all tensors to be on the same device"}
+
+
+def drawn():
+    host, own = torch.Generator(), torch.Generator(device=gpu())
+    said = refusals({
+        "host's on the GPU": lambda a, b: torch.rand(3, device=gpu(), generator=host),
+        "host's permutation": lambda a, b: torch.randperm(3, device=gpu(), generator=host),
+        "GPU's on the host": lambda a, b: torch.rand(3, generator=own),
+        "GPU's on the GPU": lambda a, b: torch.rand(3, device=gpu(), generator=own),
+    })
+    torch.manual_seed(7)
+    first, host_first = torch.rand(8, device=gpu()), torch.rand(8)
+    torch.manual_seed(7)
+    state = torch.gpu.get_rng_state()
+    again = torch.rand(8, device=gpu())
+    torch.gpu.set_rng_state(state)
+    return said, torch.equal(first, again), torch.equal(torch.rand(8, device=gpu()), again), torch.equal(
+        first.cpu(), host_first)
+
+
+def test_a_generator_of_the_host_draws_nothing_on_the_gpu_and_an_equal_seed_gives_other_numbers():
+    said, repeated, restored, as_on_the_host = on("nccl", drawn)[0]
+    assert said.pop("GPU's on the GPU") is None
+    assert all("device type for generator but found" in words for words in said.values())
+    assert repeated and restored and not as_on_the_host
+
+
+def trained(where):
+    with torch.device("cpu"):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Embedding(9, 8), torch.nn.Linear(8, 8), torch.nn.LayerNorm(8)).double()
+        tokens = torch.arange(18).view(2, 9) % 9
+    where = gpu() if where == "gpu" else torch.device("cpu")
+    model, tokens = model.to(where), tokens.to(where)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten() % 8)
+        loss.backward()
+        optimizer.step()
+    return [parameter.detach().cpu() for parameter in model.parameters()]
+
+
+def test_a_model_trains_to_the_same_numbers_as_on_the_host():
+    ours, theirs = (on("nccl", trained, where, world_size=1)[0] for where in ("gpu", "cpu"))
+    assert all(torch.allclose(a, b, rtol=0, atol=1e-12) for a, b in zip(ours, theirs, strict=True))
+
+
+# Wires
+
+def finish(*works):
+    for work in works:
+        work.wait()
+
+
+OPERATIONS = {
+    "send": lambda t: finish(dist.isend(t, 1 - dist.get_rank()), dist.irecv(t.clone(), 1 - dist.get_rank())),
+    "recv": lambda t: finish(dist.irecv(t.clone(), 1 - dist.get_rank()), dist.isend(t, 1 - dist.get_rank())),
+    "broadcast": lambda t: dist.broadcast(t, 0),
+    "all_reduce": lambda t: dist.all_reduce(t),
+    "reduce": lambda t: dist.reduce(t, 0),
+    "all_gather": lambda t: dist.all_gather([torch.empty_like(t) for _ in range(2)], t),
+    "gather": lambda t: dist.gather(t, [torch.empty_like(t) for _ in range(2)] if dist.get_rank() == 0 else None, 0),
+    "scatter": lambda t: dist.scatter(t, [t.clone(), t.clone()] if dist.get_rank() == 0 else None, 0),
+    "reduce_scatter": lambda t: dist.reduce_scatter_tensor(torch.empty_like(t[:2]), t),
+    "all_to_all": lambda t: dist.all_to_all_single(torch.empty_like(t), t),
+}
+
+
+def refused():
+    """The backend's name, and for tensors of the host and of the GPU: operation -> why it is refused."""
+    refusing = {"cpu": {}, "gpu": {}}
+    for kind, device in (("cpu", torch.device("cpu")), ("gpu", gpu())):
+        for name, operation in OPERATIONS.items():
+            if kind == "gpu" and dist.get_backend() == "nccl" and name in ("send", "recv"):
+                continue  # one at a time they wait for each other: below
+            try:
+                operation(torch.arange(4.0, device=device))
+            except RuntimeError as error:
+                refusing[kind][name] = str(error)
+    return dist.get_backend(), refusing
+
+
+def test_plain_nccl_refuses_every_host_tensor_with_torchs_own_words():
+    backend, refusing = on("nccl", refused)[1]
+    assert backend == "nccl"
+    assert refusing == {"cpu": dict.fromkeys(OPERATIONS, "No backend type associated with device type cpu"), "gpu": {}}
+
+
+def test_a_gpu_under_gloo_refuses_what_its_documentation_does_not_promise():
+    backend, refusing = on("gloo-cuda", refused)[1]
+    assert backend == "gloo"
+    assert refusing["cpu"] == {}
+    assert refusing["gpu"].keys() == set(REFUSED_BY_GLOO) - {"recv from any rank"}
+
+
+def composite_works():
+    store = dist.distributed_c10d._get_default_store()
+    dist.destroy_process_group()
+    dist.init_process_group("cpu:gloo,gpu:nccl", store=dist.PrefixStore("again", store), device_id=gpu(),
+                            rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+    host, own = torch.ones(2), torch.ones(2, device=gpu())
+    dist.all_reduce(host)
+    dist.all_reduce(own, dist.ReduceOp.AVG)
+    subgroup = dist.new_group([0, 1])
+    dist.all_reduce(own, group=subgroup)
+    return dist.get_backend(), dist.get_backend(subgroup), host.tolist(), own.tolist()
+
+
+def test_a_composite_group_takes_both_and_says_its_composite_name():
+    composite = "cpu:gloo,gpu:nccl"
+    assert on("nccl", composite_works) == [(composite, composite, [2.0, 2.0], [2.0, 2.0])] * 2
+
+
+# What waits for what
+
+def runs_ahead():
+    """Rank 1 comes late; rank 0 measures on the host, and with events, how long its all-reduce takes."""
+    values = torch.ones(4, device=gpu())
+    start, end = (torch.Event("gpu", enable_timing=True) for _ in range(2))
+    ready = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 1:
+        ready.get("rank 0 has called")  # blocks until it is there
+        time.sleep(0.05)  # not to synchronise: what the events have to measure
+    start.record()
+    dist.all_reduce(values)
+    end.record()
+    finished_at_once = end.query()
+    if dist.get_rank() == 0:
+        ready.set("rank 0 has called", "")
+    total = values.tolist()  # a copy waits
+    return finished_at_once, total, start.elapsed_time(end)
+
+
+def test_a_collective_returns_to_the_host_at_once_and_a_copy_or_an_event_waits_for_it():
+    (at_once, total, took_ms), _ = on("nccl", runs_ahead)
+    assert not at_once and total == [2.0] * 4 and took_ms >= 50
+
+
+def batched_ring():
+    rank, n = dist.get_rank(), dist.get_world_size()
+    mine, theirs = torch.full((3,), float(rank), device=gpu()), torch.empty(3, device=gpu())
+    messages = [dist.P2POp(dist.isend, mine, (rank + 1) % n), dist.P2POp(dist.irecv, theirs, (rank - 1) % n)]
+    for work in dist.batch_isend_irecv(messages):
+        work.wait()
+    return theirs.tolist()
+
+
+def unbatched_ring():
+    """Whether the message is there a second after it was sent: an event says so without waiting."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    mine, theirs = torch.full((3,), float(rank), device=gpu()), torch.empty(3, device=gpu())
+    dist.isend(mine, (rank + 1) % n)
+    work = dist.irecv(theirs, (rank - 1) % n)
+    until = time.monotonic() + 1.0
+    while time.monotonic() < until and not work.is_completed():
+        time.sleep(0.01)
+    return work.is_completed()
+
+
+def test_batched_messages_go_round_a_ring_that_unbatched_ones_block_where_the_group_is_bound_to_a_device():
+    assert on("nccl", batched_ring, world_size=3) == [[float((rank - 1) % 3)] * 3 for rank in range(3)]
+    assert on("nccl", unbatched_ring, world_size=3) == [False] * 3
+
+
+# What the ranks of launch find
+
+def found():
+    return torch.accelerator.is_available(), torch._C._get_privateuse1_backend_name()
+
+
+@pytest.mark.parametrize("mode, env, there", [("nccl", {}, True), ("nccl", {"CUDA_VISIBLE_DEVICES": ""}, False),
+                                              ("laptop", {}, True), ("cpu", {}, False)])
+def test_a_rank_finds_the_modes_gpus_unless_they_are_hidden_from_it(mode, env, there):
+    options = {"backend": "gloo"} if env or mode == "cpu" else {}
+    assert {seen for seen, _ in on(mode, found, env=env, **options)} == {there}
+
+
+def test_the_process_that_launches_keeps_no_device():
+    on("nccl", found)
+    assert not torch.accelerator.is_available() and not dist.is_nccl_available()
+
+
+# The runner
+
+def made_up(source, *outputs):
+    cell = cells.nbformat.v4.new_code_cell(source)
+    cell.outputs = list(outputs)
+    return cell
+
+
+def test_a_cell_passes_when_it_fails_as_recorded_and_says_what_it_prints_otherwise():
+    def stream(text):
+        return cells.nbformat.v4.new_output("stream", name="stdout", text=text)
+
+    def error(name, said="rank 1 failed\n  ValueError: no"):
+        return cells.nbformat.v4.new_output("error", ename=name, evalue=said, traceback=[])
+
+    meant = cells.lesson("00[1]", made_up("", error("Deadlock")), [error("Deadlock")])
+    assert meant.passed and not meant.other_output
+    vanished = cells.lesson("00[1]", made_up(""), [error("Deadlock")])
+    assert (vanished.passed, vanished.error) == (False, "no Deadlock")
+    broken = cells.lesson("00[1]", made_up("", error("RankFailed")), [])
+    assert (broken.passed, broken.error) == (False, "RankFailed: ValueError: no")
+    printed = cells.lesson("00[1]", made_up("", stream("7 ranks, took 1 s")), [stream("6 ranks, took 2 s")])
+    assert printed.passed and printed.other_output == "'7 ranks, took TIME' for '6 ranks, took TIME'"
