@@ -1,6 +1,11 @@
 """What every test run needs, the notebooks' own included."""
 
 import os
+import signal
 
 # Kernels that nbval and the browser tests start inherit it: course_lib then prints nothing that varies.
 os.environ["COURSE_LIB_STABLE_OUTPUT"] = "1"
+
+# A shell without job control lets its background jobs ignore interrupts, and whatever they start: some tests interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
