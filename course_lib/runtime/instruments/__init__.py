@@ -9,6 +9,6 @@
     spans.py          span: a name for a stretch of code
     pending.py        what a rank is communicating right now: for timelines, and for the diagnosis of deadlocks
     timeline.py       record_timeline: spans and communication on two lanes
-        timeline_event.py is what it is made of, intervals.py sets of times, timeline_picture.py draws it,
+        timeline_recorder.py listens, timeline_event.py is what it is made of, intervals.py sets of times, timeline_picture.py draws it,
         chrome_trace.py writes it for Perfetto
 """
