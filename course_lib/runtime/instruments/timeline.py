@@ -3,6 +3,10 @@
 Two lanes a rank: "compute" holds the spans, "communication" every call on a process group from its start
 until the backend has completed it (gloo does not tell for send and recv: there until `wait()` returns). Calls
 that never pass through Python are not seen: those of torch's own DDP, and functional collectives (DTensor).
+
+On a GPU the host only hands work over. There a span lasts while the GPU is at the work that was handed over inside it,
+a call of NCCL from when the GPU's stream comes to it until its last byte is there, and a wait as long as the stream
+stands still (clocks.py). Calls on tensors of the host, and all calls of gloo, keep the host's clock.
 """
 
 import json
@@ -17,6 +21,7 @@ from pathlib import Path
 from course_lib.pictures.units import human_seconds
 from course_lib.runtime.instruments import pending
 from course_lib.runtime.instruments.chrome_trace import trace_events
+from course_lib.runtime.instruments.clocks import this_clock
 from course_lib.runtime.instruments.intervals import Intervals, intersection, length, union
 from course_lib.runtime.instruments.recordings import Recording, keeping, this_rank
 from course_lib.runtime.instruments.spans import span_listeners
@@ -37,7 +42,8 @@ class Clock:
 
 @dataclass(frozen=True, repr=False)
 class Timeline(Recording):
-    """What `ranks` did and when. `waits`: when a rank was inside a communication call, or its wait()."""
+    """What `ranks` did and when. `waits`: when a rank was inside a communication call, or its wait(); with NCCL its GPU.
+    """
 
     ranks: tuple[int, ...]
     events: list[TimelineEvent] = field(default_factory=list)
@@ -148,13 +154,17 @@ def record_timeline() -> Iterator[Timeline]:
     """Record the spans and the communication calls of this rank inside the block."""
     pending.install()
     timeline = Timeline((this_rank(),))
-    recorder = TimelineRecorder(timeline)
+    recorder = TimelineRecorder(this_clock())
+    failed = True
     with keeping(timeline):
         span_listeners.append(recorder)
         pending.listeners.append(recorder)
         try:
             yield timeline
+            failed = False
         finally:
             span_listeners.remove(recorder)
             pending.listeners.remove(recorder)
-            recorder.close()
+            # After an error nobody waits for a GPU: what it still has to do may never end.
+            for event in recorder.close(timeline.ranks[0], timeline.clock.counter_s, wait=not failed):
+                (timeline.waits if event.lane == "waiting" else timeline.events).append(event)
