@@ -80,7 +80,7 @@ def spare_memory(num_bytes: int) -> Tensor:
     """
     kept = getattr(_kept, "memory", None)
     if kept is None or len(kept) < num_bytes:
-        kept = _kept.memory = torch.empty(num_bytes, dtype=torch.uint8)
+        kept = _kept.memory = torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
     return kept[:num_bytes]
 
 

@@ -23,6 +23,7 @@ from course_lib.groups.membership import member
 from course_lib.groups.packing import broadcast, cut_tensors, pack, unpack_into
 
 PULL, PUSH, DONE, FAILED = range(4)
+HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class AsyncParameterServer:
 
     The optimizer's steps are taken by the server, one for each push; that of a worker is not used and may be None.
     After serve() and the end of the block, all ranks hold the server's last parameters. Workers may push different
-    numbers of times. Messages are sends and receives; NCCL cannot receive from whoever comes first, so gloo it is.
+    numbers of times. NCCL cannot receive from whoever comes first, so messages are sends and receives of
+    the host's memory, by gloo.
     ValueError for what cannot work, and for a pull or push out of turn.
     """
 
@@ -69,8 +71,9 @@ class AsyncParameterServer:
         self.member = me = member(group)
         if me.n < 2:
             raise ValueError("a parameter server on 1 rank has no workers: expected a group of at least 2")
-        if dist.get_backend(me.group) != "gloo":
-            raise ValueError(f"the group's backend is {dist.get_backend(me.group)}: expected launch(backend='gloo')")
+        if me.wire(HOST) != HOST:
+            raise ValueError(f"the group's backend is {dist.get_backend(me.group)}, which sends nothing from the "
+                             "host's memory: expected a group with gloo, such as those of launch")
         if max_staleness is not None and not (type(max_staleness) is int and max_staleness >= 0):
             raise ValueError(f"max_staleness={max_staleness!r}: expected a number of clocks of at least 0, or None")
         self.is_server = me.r == 0
@@ -115,13 +118,13 @@ class AsyncParameterServer:
         return updates
 
     def _next_request(self) -> tuple[int, int, int, list[bool]]:
-        header = torch.empty(2 + len(self.parameters), dtype=torch.int64)
+        header = torch.empty(2 + len(self.parameters), dtype=torch.int64, device=HOST)
         rank = dist.recv(header, group=self.member.group)  # from whoever comes first
         kind, read, *used = header.tolist()
         return dist.get_group_rank(self.member.group, rank), kind, read, [bool(flag) for flag in used]
 
     def _give(self, place: int) -> None:
-        self.member.send(torch.tensor([self.version]), place)
+        self.member.send(torch.tensor([self.version], device=HOST), place)
         for flat in pack_by_dtype(self.parameters):
             self.member.send(flat, place)
 
@@ -168,16 +171,16 @@ class AsyncParameterServer:
         if self.is_server:
             raise ValueError("pull() or push() on the server: expected serve() on place 0 of the group")
         used = [parameter.grad is not None for parameter in self.parameters]
-        self.member.send(torch.tensor([kind, self.version, *used]), to=0)
+        self.member.send(torch.tensor([kind, self.version, *used], device=HOST), to=0)
 
     def _receive_parameters(self) -> None:
-        self.version = int(self.member.receive(torch.empty(1, dtype=torch.int64), source=0))
+        self.version = int(self.member.receive(torch.empty(1, dtype=torch.int64, device=HOST), source=0))
         self._receive_into(self.parameters, source=0)
 
     @torch.no_grad()
     def _receive_into(self, tensors: list[Tensor], source: int) -> None:
         for some in cut_tensors(tensors, math.inf):
-            flat = torch.empty(sum(tensor.numel() for tensor in some), dtype=some[0].dtype)
+            flat = torch.empty(sum(tensor.numel() for tensor in some), dtype=some[0].dtype, device=HOST)
             unpack_into(some, self.member.receive(flat, source))
 
 

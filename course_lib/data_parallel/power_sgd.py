@@ -71,8 +71,10 @@ class power_sgd_hook:  # noqa: N801  used beside the functions in hooks.py
 
     def first_guess(self, matrices: list[Tensor], seed: int) -> list[Tensor]:
         """Random, and the same on all ranks: they add up their products with it."""
-        generator = torch.Generator().manual_seed(hash((self.seed, seed)))
-        return [torch.randn(m.shape[1], self.rank, generator=generator, dtype=m.dtype).to(m.device) for m in matrices]
+        generator = torch.Generator("cpu").manual_seed(hash((self.seed, seed)))
+        shapes = [(m.shape[1], self.rank) for m in matrices]
+        return [torch.randn(shape, generator=generator, dtype=m.dtype, device="cpu").to(m.device)
+                for shape, m in zip(shapes, matrices)]
 
     def keep(self, bucket: Bucket, error: Tensor, Q: list[Tensor], finite: bool) -> None:
         # An infinite gradient is a step that a gradient scaler skips. Kept as an error it would never go away.

@@ -51,8 +51,8 @@ class ShardedSampler(Sampler[int]):
         """All samples in the order of this epoch: the same list on every rank."""
         if not self.shuffle:
             return list(range(self.num_samples))
-        generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        return torch.randperm(self.num_samples, generator=generator).tolist()
+        generator = torch.Generator("cpu").manual_seed(self.seed + self.epoch)
+        return torch.randperm(self.num_samples, generator=generator, device="cpu").tolist()
 
     def __iter__(self) -> Iterator[int]:
         order = self.order()

@@ -43,7 +43,7 @@ def start_all_gather(flat: Tensor, group: Group, tag: int) -> Callable[[], None]
     blocks = flat.chunk(me.n)
     if me.n == 1 or not flat.numel():
         return lambda: None
-    if not me.is_gloo:
+    if me.wire(flat.device).type != "cpu":
         work = all_gather_single(flat, blocks[me.r].clone(), group=me.group, async_op=True)
         return lambda: (work.wait(), None)[1]
     on_host = [block if block.is_cpu else torch.empty_like(block, device="cpu") for block in blocks]
@@ -77,7 +77,7 @@ def start_reduce_scatter(flat: Tensor, group: Group, tag: int, blocks_ahead: int
     mine = blocks[me.r]
     if me.n == 1 or not flat.numel():
         return lambda out: (out.copy_(mine), None)[1]
-    if not me.is_gloo:
+    if me.wire(flat.device).type != "cpu":
         average = torch.empty_like(mine)
         work = reduce_scatter_single(average, flat, op=dist.ReduceOp.AVG, group=me.group, async_op=True)
         return lambda out: (work.wait(), out.copy_(average), None)[2]

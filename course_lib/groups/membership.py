@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from course_lib.runtime import backends
+
 
 @dataclass(frozen=True)
 class Member:
@@ -21,13 +23,9 @@ class Member:
     n: int
     r: int
 
-    @property
-    def is_gloo(self) -> bool:
-        return dist.get_backend(self.group) == "gloo"
-
     def wire(self, device: torch.device) -> torch.device:
-        """Where a message about something on `device` has to lie: gloo sends from the host's memory."""
-        return torch.device("cpu") if self.is_gloo else device
+        """Where a message about something on `device` has to lie: there, or in the host's memory (gloo)."""
+        return backends.wire(self.group, device)
 
     def send(self, tensor: Tensor, to: int) -> None:
         """Send `tensor` (contiguous) to place `to`; returns when it may be overwritten."""
@@ -56,6 +54,21 @@ class Member:
                       for kind, tensor, place in messages if tensor.numel()]
         for work in dist.batch_isend_irecv(operations) if operations else []:
             work.wait()
+
+    def another_group(self) -> dist.ProcessGroup:
+        """A new process group of the same ranks, which all of them make, and nobody else needs to.
+
+        torch makes an NCCL communicator by splitting the world's, in which all ranks of the world have to take part. So
+        where only some are here, the world looks as if it had no device, and the group gets a communicator of its own.
+        """
+        ranks, world = dist.get_process_group_ranks(self.group), dist.group.WORLD
+        if len(ranks) == dist.get_world_size():
+            return dist.new_group(ranks)
+        bound, world.bound_device_id = world.bound_device_id, None
+        try:
+            return dist.new_group(ranks, use_local_synchronization=True)
+        finally:
+            world.bound_device_id = bound
 
     def place_of(self, rank: int, name: str) -> int:
         """The place of the global `rank`, the argument called `name`. ValueError when it is not in the group."""

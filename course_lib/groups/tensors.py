@@ -7,7 +7,7 @@ from course_lib.groups.membership import Member
 
 
 def sendable(tensor: Tensor, me: Member) -> Tensor:
-    """`tensor` as a backend can send it: contiguous, outside autograd, and for gloo in the host's memory.
+    """`tensor` as a backend can send it: contiguous, outside autograd, and where the group's wire begins.
 
     The very same memory where it is so already, otherwise a copy.
     """

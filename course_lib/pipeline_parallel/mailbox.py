@@ -85,7 +85,7 @@ class Mailbox:
         self.me, self.device = me, device
         self.wire = me.wire(device)
         self.ranks = dist.get_process_group_ranks(me.group)
-        self.group_of_link = groups_of_links({(message.source, message.dest) for message in messages}, me)
+        self.group_of_link = groups_of_links({(message.source, message.dest) for message in messages}, me, device)
         self.shapes: dict[int, tuple[tuple[int, ...], torch.dtype]] = {}  # of the activations at each boundary
         self.local: dict[Result, Tensor] = {}  # what this rank needs itself: both sides of the V's tip
 
@@ -170,23 +170,26 @@ class Mailbox:
             sent.remove(entry)
 
 
-def groups_of_links(links: set[tuple[int, int]], me: Member) -> dict[tuple[int, int], dist.ProcessGroup]:
+def groups_of_links(links: set[tuple[int, int]], me: Member, device: torch.device
+                    ) -> dict[tuple[int, int], dist.ProcessGroup]:
     """The process group for the messages of each link (source, dest).
 
     NCCL works off what a rank gives to one group in the order given: a receive posted early would stop the sends behind
     it. So there a rank uses a group for one link only; links that do not touch share one. gloo needs none of this.
     """
-    if dist.get_backend(me.group) != "nccl":
+    if not works_off_in_order(me, device):
         return dict.fromkeys(links, me.group)
     color_of: dict[tuple[int, int], int] = {}
     for link in sorted(links):
         taken = {color for other, color in color_of.items() if set(link) & set(other)}
         color_of[link] = next(color for color in itertools.count() if color not in taken)
-    ranks = dist.get_process_group_ranks(me.group)
-    everybody = len(ranks) == dist.get_world_size()
-    groups = [dist.new_group(ranks, use_local_synchronization=not everybody)
-              for _ in range(max(color_of.values(), default=-1) + 1)]
+    groups = [me.another_group() for _ in range(max(color_of.values(), default=-1) + 1)]
     return {link: groups[color] for link, color in color_of.items()}
+
+
+def works_off_in_order(me: Member, device: torch.device) -> bool:
+    """Whether messages about tensors on `device` go straight from a GPU, by NCCL."""
+    return me.wire(device).type != "cpu"
 
 
 def header_of(tensor: Tensor, boundary: int) -> Tensor:

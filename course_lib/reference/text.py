@@ -126,12 +126,13 @@ def held_out_rows(num_rows: int, sequence_length: int, tokens: Tensor | None = N
     _, part = split_text(text)
     _require_a_row(part, sequence_length, f"the text ({len(text):,} tokens)")
     last_start = len(part) - sequence_length - 1
-    return _rows(part, torch.arange(num_rows) * last_start // max(num_rows - 1, 1), sequence_length)
+    return _rows(part, torch.arange(num_rows, device="cpu") * last_start // max(num_rows - 1, 1), sequence_length)
 
 
 def _rows(part: Tensor, starts: Tensor, sequence_length: int) -> tuple[Tensor, Tensor]:
-    rows = part[starts[:, None] + torch.arange(sequence_length + 1)].long()  # (B_local, T + 1)
-    return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+    rows = part[starts[:, None] + torch.arange(sequence_length + 1, device="cpu")].long()  # (B_local, T + 1)
+    own = torch.get_default_device()  # on a rank with a GPU: that one
+    return rows[:, :-1].contiguous().to(own), rows[:, 1:].contiguous().to(own)
 
 
 def unigram_entropy(tokens: Tensor) -> float:

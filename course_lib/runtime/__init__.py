@@ -5,7 +5,8 @@
 
     launcher.py     launch: checks what is asked for and sends it off
     context.py      who am I: rank, device, whether this is a rank, torchrun or a notebook
-    backends.py     which backend carries the communication
+    backends.py     which backend carries the communication, and where its messages lie
+    process_group.py  joining it, on the rank's own device
     ranks/          where ranks come from and how a launch goes: the life of a call is told there
     errors.py       how it can end
     results.py      what comes back

@@ -43,12 +43,11 @@ def device() -> "torch.device":
     """The device of the calling rank, a torch.device.
 
     With NCCL each rank of a host has a GPU of its own, with gloo-cuda all share the first one, with gloo (and outside
-    ranks) it is the CPU.
+    ranks) it is the CPU. What a rank allocates without naming a device lies there.
     """
     import torch  # here, so that the pool of ranks can be started before this process imports torch
 
     if current is None or current.backend == "gloo":
         return torch.device("cpu")
-    if current.backend == "gloo-cuda":
-        return torch.device("cuda", 0)
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    index = 0 if current.backend == "gloo-cuda" else int(os.environ.get("LOCAL_RANK", 0))
+    return torch.device(torch.accelerator.current_accelerator().type, index)

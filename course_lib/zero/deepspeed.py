@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
+
+from course_lib.runtime import device
 
 MISSING = "DeepSpeed is not installed: expected `pip install .[deepspeed]` in the course's folder"
 
@@ -57,7 +58,7 @@ def deepspeed_engine(module: nn.Module, stage: int, config: dict[str, Any] | Non
     comm = importlib.import_module("deepspeed.comm.torch")  # as an attribute of deepspeed.comm, torch is torch itself
     # On the CPU it would compile shared-memory collectives, for a minute, and say so on stdout; gloo does without them.
     with replaced(comm, "build_shm_op", lambda: None):
-        deepspeed.init_distributed(dist_backend=dist.get_backend(), verbose=False)
+        deepspeed.init_distributed(dist_backend="gloo" if device().type == "cpu" else None, verbose=False)
     optimizer = optimizer_class([p for p in module.parameters() if p.requires_grad], **defaults)
     # It decorates an optimiser that nobody asked for with torch.compile, which imports for seconds.
     with replaced(torch, "compile", lambda model=None, **_: model or (lambda function: function)):
@@ -77,7 +78,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 def quietly_imported() -> Any:
     """The module deepspeed, on this rank's accelerator, without its log and the warnings of its imports."""
-    if not torch.cuda.is_available():
+    if device().type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
     os.environ.setdefault("DS_SKIP_CUDA_CHECK", "1")

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.groups.membership import member
+from course_lib.runtime import device
 from course_lib.zero.optimizer import ZeroOptimizer
 
 
@@ -26,7 +27,7 @@ class ShardedGradScaler(torch.amp.GradScaler):
 
     def __init__(self, group: dist.ProcessGroup | None = None, **options: Any) -> None:
         self.member = member(group)
-        options.setdefault("device", "cpu" if dist.get_backend(self.member.group) == "gloo" else "cuda")
+        options.setdefault("device", device().type)
         super().__init__(**options)
 
     def _unscale_grads_(self, optimizer: torch.optim.Optimizer, inv_scale: Tensor, found_inf: Tensor,

@@ -169,7 +169,9 @@ def test_messages_larger_than_any_buffer_cross_without_stopping_the_ranks():
 
 def test_with_a_group_for_each_link_as_nccl_needs_them_the_numbers_are_the_same():
     def body():
-        dist.get_backend = lambda group=None: "nccl"
+        from course_lib.pipeline_parallel import mailbox
+
+        mailbox.works_off_in_order = lambda me, device: True
         return [off_from_alone("gpt", make(3, 3)) for make in (GENERATORS["interleaved"], zb_v)]
 
     for offs in launch(body, world_size=3):

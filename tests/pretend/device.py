@@ -28,8 +28,6 @@ def install(mode: Mode, index: int) -> None:
         torch.utils.generate_methods_for_privateuse1_backend()
         install_backends(extension, mode)
     extension.set_device(index % mode.num_gpus)
-    if mode.default_device:
-        torch.set_default_device(torch.device(NAME, index % mode.num_gpus))
 
 
 def device_module(extension: types.ModuleType) -> types.ModuleType:

@@ -18,7 +18,6 @@ class Mode:
     auto: str | None = None  # the backend that launch's "auto" stands for; None: what launch chooses itself
     nccl_takes_cpu: bool = False
     gloo_refuses: tuple[str, ...] = REFUSED_BY_GLOO
-    default_device: bool = False  # set each rank's default device, where the library does not do so itself
 
 
 MODES = {
@@ -27,8 +26,8 @@ MODES = {
         Mode("cpu", 0),
         Mode("nccl", 4),
         Mode("gloo-cuda", 1, auto="gloo-cuda"),
-        # Tensors of either kind on every wire, and the default device set: what still fails is no matter of the wire.
-        Mode("any", 4, auto="nccl", nccl_takes_cpu=True, gloo_refuses=(), default_device=True),
+        # Every wire takes either kind of tensor, waits and refuses nothing: what still fails is no matter of the wire.
+        Mode("any", 4, auto="nccl", nccl_takes_cpu=True, gloo_refuses=()),
         Mode("laptop", 1),  # one GPU: NCCL for one rank, gloo for more, and libraries see the GPU all the same
     )
 }

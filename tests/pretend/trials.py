@@ -1,6 +1,6 @@
 """Every chapter's library code on whatever device its ranks have, held against one process on the CPU.
 
-Each trial is what a cell would do once a rank's default device is its own: models and rows lie there.
+Each trial is what a cell would do: models and rows lie on the rank's own device, which is the default one.
 """
 
 from collections.abc import Callable
@@ -40,17 +40,11 @@ def run_all(mode: str, only: str = "") -> list[Outcome]:
 
 def run(name: str) -> Outcome:
     try:
-        launch(on_default_device, name, timeout=TIMEOUT_S)
+        launch(TRIALS[name], timeout=TIMEOUT_S)
     except LaunchError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return Outcome(name, False, f"{type(error).__name__}: {(lines + lines)[1]}")
     return Outcome(name, True)
-
-
-def on_default_device(name: str) -> None:
-    if device().type != "cpu":
-        torch.set_default_device(device())
-    TRIALS[name]()
 
 
 def model() -> nn.Module:

@@ -30,6 +30,7 @@ Files in reading order:
     supervisor.py     one launch from start to end
     rank.py           what happens inside a rank
     watcher.py        its thread that answers "where are you?"
+    parcels.py        the call and its result on their way, and onto which device
     places.py         lines of the reader's code, as data
     diagnosis.py      from what ranks report to what the reader should know: pure functions
     output.py         what ranks print, with the rank before each line

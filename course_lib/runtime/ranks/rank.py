@@ -2,7 +2,6 @@
 
 import atexit
 import faulthandler
-import io
 import multiprocessing
 import os
 import random
@@ -10,7 +9,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from multiprocessing import util as multiprocessing_util
 from multiprocessing.connection import Connection
 from typing import Any
@@ -19,9 +17,10 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from course_lib.runtime import context
+from course_lib.runtime import context, process_group
 from course_lib.runtime.instruments import pending, recordings
 from course_lib.runtime.ranks.messages import Exited, Failed, Returned, Task
+from course_lib.runtime.ranks.parcels import pack_result, unpack_call
 from course_lib.runtime.ranks.places import frames_of_traceback
 from course_lib.runtime.ranks.processes import kill_own_children
 from course_lib.runtime.ranks.watcher import Watcher
@@ -32,7 +31,7 @@ _MAX_MEMBERS = 10  # of an exception group that are told
 def main(connection: Connection) -> None:
     """Run one task and end the process."""
     _run_and_report(connection)
-    if dist.is_nccl_available() and dist.is_initialized() and dist.get_backend() == "nccl":
+    if context.device().type != "cpu" and dist.is_initialized():
         dist.destroy_process_group()  # NCCL complains otherwise; gloo's sockets go with the process
     # What a rank opened may need closing (temporary folders, worker processes): the exits of a normal interpreter.
     multiprocessing_util._exit_function()
@@ -47,10 +46,8 @@ def main_kept_warm(connection: Connection, folder: str) -> None:
     modules = set(sys.modules)
     pending.counts.clear()
     _run_and_report(connection, folder)
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    process_group.leave()
     kill_own_children()
-    context.current = None
     for name in set(sys.modules) - modules:  # the reader may edit these before the next launch
         if _belongs_to_the_reader(sys.modules[name]):
             del sys.modules[name]
@@ -67,7 +64,7 @@ def _run_and_report(connection: Connection, folder: str | None = None) -> None:
     try:
         _join(task)
         recordings.take()  # a warm interpreter's last task may have failed and left some
-        function, args, kwargs = cloudpickle.loads(task.call)
+        function, args, kwargs = unpack_call(task.call)
         result = function(*args, **kwargs)
         report: Any = _returned(result)
     except SystemExit as exit_:
@@ -84,7 +81,6 @@ def _run_and_report(connection: Connection, folder: str | None = None) -> None:
 
 
 def _join(task: Task) -> None:
-    context.current = context.RankContext(task.rank, task.world_size, task.backend)
     os.environ.update(RANK=str(task.rank), LOCAL_RANK=str(task.rank), WORLD_SIZE=str(task.world_size),
                       LOCAL_WORLD_SIZE=str(task.world_size))
     # All ranks are on this host. Left alone, gloo looks up the host's name, which may fail, or take seconds.
@@ -99,70 +95,36 @@ def _join(task: Task) -> None:
     os.makedirs(task.multiprocessing_folder, exist_ok=True)
     multiprocessing.current_process()._config["tempdir"] = task.multiprocessing_folder
     torch.set_num_threads(task.threads)
-    seed_everything(task.seed)
-    device = context.device()
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    pending.install()
     # All pairs connect now. TORCH_GLOO_LAZY_INIT=1 saves a quarter of the time with 32 ranks and more, but then the
     # first isend or irecv of some pairs blocks until the other rank uses the pair too, and right programs deadlock.
-    dist.init_process_group(
-        "nccl" if task.backend == "nccl" else "gloo",
-        store=dist.FileStore(task.store, task.world_size),
-        rank=task.rank,
-        world_size=task.world_size,
-        timeout=group_timeout(task.timeout_s),
-        device_id=device if task.backend == "nccl" else None,
-    )
+    process_group.join(context.RankContext(task.rank, task.world_size, task.backend), task.timeout_s,
+                       store=dist.FileStore(task.store, task.world_size), rank=task.rank, world_size=task.world_size)
+    seed_everything(task.seed)
 
 
 def seed_everything(seed: int) -> None:
     """The same seed on every rank: replicas start equal, and whoever wants ranks to differ adds the rank."""
     random.seed(seed)
-    if torch.accelerator.is_available():
-        torch.manual_seed(seed)
-    else:  # the same, without 10 ms of remembering, stack and all, a seed for every kind of device that is not there
+    if context.device().type == "cpu":  # the same, without 10 ms of remembering, stack and all, a seed for each GPU
         torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
 
 
-def group_timeout(timeout_s: float) -> timedelta:
-    """Later than launch's own time limit, whose message says more than the backend's."""
-    return timedelta(seconds=min(2 * timeout_s + 60, 7 * 24 * 3600))
-
-
 def _returned(result: Any) -> "Returned | Failed":
-    buffer = io.BytesIO()
     try:
-        ResultPickler(buffer).dump((result, recordings.take()))
+        payload = pack_result((result, recordings.take()))
     except Exception as error:
         message = (f"the function returned {_kind(result)}, which cannot be sent back to the notebook "
                    f"({_text_of(error)}). Return tensors, numbers, strings, dataclasses, or lists and dicts of them.")
         return Failed("unpicklable result", message, (), None, in_communication=False)
-    return Returned(buffer.getvalue(), dict(pending.counts))
+    return Returned(payload, dict(pending.counts))
 
 
 def _kind(value: Any) -> str:
     return f"a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "").replace("__main__.", "")
-
-
-class ResultPickler(cloudpickle.Pickler):
-    """Results leave the rank as plain CPU tensors: finished ones, that need neither the group nor a GPU to be read."""
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            if hasattr(value, "trigger_wait"):  # AsyncCollectiveTensor: its numbers are garbage until waited for
-                return _as_is, (value.trigger_wait(),)
-            if hasattr(value, "full_tensor"):
-                raise TypeError("a DTensor lives on its mesh: return tensor.full_tensor() or tensor.to_local()")
-            if value.is_cuda:
-                return _as_is, (value.detach().cpu(),)
-        return super().reducer_override(value)
-
-
-def _as_is(value: Any) -> Any:
-    return value
 
 
 def _failed(error: BaseException) -> Failed:
