@@ -31,6 +31,7 @@ Files in reading order:
     rank.py           what happens inside a rank
     watcher.py        its thread that answers "where are you?"
     parcels.py        the call and its result on their way, and onto which device
+    evidence.py       the tensors that a failing line names
     places.py         lines of the reader's code, as data
     diagnosis.py      from what ranks report to what the reader should know: pure functions
     output.py         what ranks print, with the rank before each line

@@ -33,6 +33,7 @@ def rank_failed(
     if others:
         lines[0] += f" (so did {_ranks(others)})"
     lines.append(f"  {_words(failure)}")
+    lines += [f"    {tensor}" for tensor in failure.tensors]
     lines += _members(failure)
     stack = list(story(failure.frames))
     if len(stack) > 1 or (place and not place.is_readers):

@@ -77,6 +77,7 @@ class Failed:
     exception: bytes | None  # its pickle, where it has one
     in_communication: bool  # raised inside a communication call: perhaps only the echo of another rank's end
     members: tuple["Failed", ...] = ()  # of an exception group
+    tensors: tuple[str, ...] = ()  # those that the failing line names, as text
 
     def summary(self) -> str:
         return f"{self.type_name}: {self.message}"

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from course_lib.runtime import context, process_group
 from course_lib.runtime.instruments import pending, recordings
+from course_lib.runtime.ranks.evidence import tensors_named
 from course_lib.runtime.ranks.messages import Exited, Failed, Returned, Task
 from course_lib.runtime.ranks.parcels import pack_result, unpack_call
 from course_lib.runtime.ranks.places import frames_of_traceback
@@ -130,14 +131,22 @@ def _kind(value: Any) -> str:
 def _failed(error: BaseException) -> Failed:
     frames = frames_of_traceback(error.__traceback__, skip=__file__)
     words = "\n".join(map(_text_of, [error, *_notes_of(error)]))
-    members = ()
+    tensors, members = _evidence(error), ()
     if isinstance(error, BaseExceptionGroup):
         members = tuple(replace(_failed(member), exception=None) for member in error.exceptions[:_MAX_MEMBERS])
     try:
         pickled = cloudpickle.dumps(error.with_traceback(None))
     except Exception:
         pickled = None
-    return Failed(type(error).__qualname__, words, frames, pickled, any(f.is_communication for f in frames), members)
+    in_communication = any(frame.is_communication for frame in frames)
+    return Failed(type(error).__qualname__, words, frames, pickled, in_communication, members, tensors)
+
+
+def _evidence(error: BaseException) -> tuple[str, ...]:
+    try:
+        return tensors_named(error.__traceback__)
+    except Exception:  # the rank has a failure to report, whatever the reader's objects do when they are looked at
+        return ()
 
 
 def _notes_of(error: BaseException) -> Sequence[Any]:
