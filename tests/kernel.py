@@ -22,6 +22,7 @@ class Reply:
 
     number: int = 0  # of the cell, as in In[7]
     streams: list[tuple[str, str]] = field(default_factory=list)  # (stdout or stderr, text)
+    shown: list[dict[str, Any]] = field(default_factory=list)  # MIME bundles of display(...)
     value: str | None = None
     error: dict[str, Any] | None = None  # ename, evalue, traceback
 
@@ -75,6 +76,9 @@ class Kernel:
                 reply.number = content["execution_count"]
             elif kind == "stream":
                 reply.streams.append((content["name"], content["text"]))
+            elif kind == "display_data":
+                reply.shown.append(content["data"])
+                reply.streams.append(("shown", content["data"]["text/plain"]))
             elif kind == "execute_result":
                 reply.value = content["data"]["text/plain"]
             elif kind == "error":

@@ -31,7 +31,8 @@ class Layer(nn.Module):
 def test_variables_attributes_and_lists_of_tensors_are_shown_in_the_order_of_the_line():
     text = told(lambda: Layer()(torch.ones(2, 3, dtype=torch.float64)))
     shown = [line.strip() for line in text.splitlines() if " on cpu" in line]
-    assert shown == ["x: float64[2, 3] on cpu = [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]", "self.weight: float32[4, 5] on cpu",
+    assert shown == ["x: float64[2, 3] on cpu = [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]",
+                     "self.weight: float32[4, 5] on cpu",
                      "self.parts: list of 2: float32[2] on cpu, float32[3] on cpu"]
 
 

@@ -35,6 +35,7 @@ Files in reading order:
     places.py         lines of the reader's code, as data
     diagnosis.py      from what ranks report to what the reader should know: pure functions
     output.py         what ranks print, with the rank before each line
+    showing.py        what ranks display, pictures too, and pyplot_backend.py, which is plt.show() there
     pools.py          which pool a platform gets:
     fork_pool.py      forked ranks, and fork_server.py, the process that forks them
     warm_pool.py      interpreters kept warm, and warm_rank.py, one of them

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from course_lib.runtime import context, process_group
 from course_lib.runtime.instruments import pending, recordings
+from course_lib.runtime.ranks import showing
 from course_lib.runtime.ranks.evidence import tensors_named
 from course_lib.runtime.ranks.messages import Exited, Failed, Returned, Task
 from course_lib.runtime.ranks.parcels import pack_result, unpack_call
@@ -65,6 +66,7 @@ def _run_and_report(connection: Connection, folder: str | None = None) -> None:
     try:
         _join(task)
         recordings.take()  # a warm interpreter's last task may have failed and left some
+        showing.install()
         function, args, kwargs = unpack_call(task.call)
         result = function(*args, **kwargs)
         report: Any = _returned(result)
