@@ -1,4 +1,4 @@
-"""matplotlib's backend in the ranks of a notebook: plt.show() shows all open figures under the cell, and closes them."""
+"""matplotlib's backend in the ranks of a notebook: plt.show() shows all open figures under the cell, and closes."""
 
 from typing import Any
 

@@ -14,7 +14,20 @@ import cloudpickle
 
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted, LaunchTimeout, RankDied, RankFailed
 from course_lib.runtime.ranks import diagnosis
-from course_lib.runtime.ranks.messages import ASK, DISMISS, Exited, Failed, Returned, Task, Whereabouts
+from course_lib.runtime.ranks.conversation import Conversation, read_command
+from course_lib.runtime.ranks.messages import (
+    ASK,
+    DISMISS,
+    Asks,
+    Continues,
+    Exited,
+    Failed,
+    Quit,
+    Returned,
+    Task,
+    Typed,
+    Whereabouts,
+)
 from course_lib.runtime.ranks.output import RankOutput
 from course_lib.runtime.ranks.places import Frame, frames_of_dump
 from course_lib.runtime.ranks.pools import ForkPool, WarmPool
@@ -28,7 +41,9 @@ _ECHO_S = 1.0  # how long "connection closed" may be the echo of another rank's 
 _TOGETHER_S = 0.1  # failures this close in time are told as one
 _ANSWER_S = 0.5  # a rank that does not say within this time where it is holds the interpreter
 _LEAVE_S = 5.0  # time for a rank to close what it opened
+_PASSES_S = 1.0  # a rank that was told to go on at a breakpoint and waits this long passes its turn
 _NEVER = float("inf")
+_ENDS = (Returned, Failed, Exited, Quit)
 
 
 class Supervisor:
@@ -47,6 +62,7 @@ class Supervisor:
         self.reported: set[int] = set()  # ranks whose function has ended
         self.seen: dict[int, Whereabouts] = {}
         self.still_since: dict[int, float] = {}
+        self.conversation = Conversation(lambda rank, text: self.shown.put((rank, None, text)), self._answer)
         self.unanswered = {task.rank for task in tasks}  # ranks not to be asked now; at first they have no task yet
         self.error: BaseException | None = None
 
@@ -79,9 +95,14 @@ class Supervisor:
 
     def _show(self, output: RankOutput) -> bool:
         item = self.shown.get()
-        if item is not None:
-            output.add(*item)
-        return item is None
+        if item is None:
+            return True
+        rank, stream, content = item
+        if stream is None:  # a prompt
+            self.events.put((rank, ("typed", read_command(rank, content))))
+        else:
+            output.add(rank, stream, content)
+        return False
 
     # The launch's own thread
 
@@ -152,9 +173,9 @@ class Supervisor:
         try:
             process.send(self.tasks[process.rank])
             self.unanswered.discard(process.rank)
-            while not isinstance(message, (Returned, Failed, Exited)):
+            while not isinstance(message, _ENDS):
                 message = process.receive()
-                if isinstance(message, (Returned, Failed, Exited)):
+                if isinstance(message, _ENDS):
                     self.reported.add(process.rank)
                 self.events.put((process.rank, message))
         except (EOFError, OSError):
@@ -162,10 +183,12 @@ class Supervisor:
 
     def _follow(self) -> None:
         """Until every rank has returned; raises what went wrong otherwise."""
-        deadline = time.monotonic() + self.timeout_s
-        next_question = time.monotonic() + _ASK_EVERY_S
+        now = time.monotonic()
+        deadline, next_question = now + self.timeout_s, now + _ASK_EVERY_S
         while len(self.returned) < len(self.tasks):
-            now = time.monotonic()
+            before, now = now, time.monotonic()
+            if self.conversation.goes_on:  # nobody is late while the reader debugs
+                deadline += now - before
             if now >= deadline:
                 raise self._timed_out()
             if now >= next_question:
@@ -182,6 +205,17 @@ class Supervisor:
             self._note(rank, message)
         elif isinstance(message, Returned):
             self.returned[rank] = message
+            self.conversation.ended(rank)
+        elif isinstance(message, Asks):
+            self.conversation.asked(rank, message)
+        elif isinstance(message, Continues):
+            self.conversation.ended(rank)
+        elif isinstance(message, tuple):
+            now = time.monotonic()
+            self.still_since = {rank: since if since == _NEVER else now for rank, since in self.still_since.items()}
+            self.conversation.typed(rank, message[1])
+        elif isinstance(message, Quit):
+            raise diagnosis.quit_by_reader(rank, message)
         elif isinstance(message, Failed):
             raise self._failed(rank, message)
         elif isinstance(message, Exited):
@@ -265,6 +299,10 @@ class Supervisor:
         self._notice_deaths()
         for rank in self._unfinished():
             self._ask(rank)
+        waits_since = {rank: self.still_since.get(rank, _NEVER) for rank in self._unfinished()}
+        self.conversation.pass_on(lambda rank: time.monotonic() - waits_since.get(rank, _NEVER) > _PASSES_S)
+        if self.conversation.stands_still:
+            return
         stuck_since = [self.still_since.get(rank, _NEVER) for rank in self._unfinished()]
         if stuck_since and time.monotonic() - max(stuck_since) >= _STILL_S:
             raise diagnosis.deadlock(self._sightings(), _STILL_S)
@@ -282,6 +320,12 @@ class Supervisor:
         self.unanswered.add(rank)
         try:
             self.processes[rank].send(ASK)
+        except OSError:  # it has ended: the reader of its messages tells
+            pass
+
+    def _answer(self, rank: int, typed: Typed) -> None:
+        try:
+            self.processes[rank].send(typed)
         except OSError:  # it has ended: the reader of its messages tells
             pass
 
