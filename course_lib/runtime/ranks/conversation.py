@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from course_lib.runtime.ranks.messages import Asks, Typed
 from course_lib.runtime.ranks.output import stable_output
+from course_lib.runtime.ranks.places import with_cells
 
 
 class Conversation:
@@ -75,7 +76,7 @@ def read_command(rank: int, said: str) -> str | None:
     """
     if stable_output():
         return None
-    print(*(f"[rank {rank}] {line}" for line in said.splitlines()), sep="\n", flush=True)
+    print(*(f"[rank {rank}] {line}" for line in with_cells(said).splitlines()), sep="\n", flush=True)
     try:
         return input(f"[rank {rank}] (Pdb) ")
     except (EOFError, OSError, NotImplementedError):  # a closed stdin, pytest's, and a kernel's without a frontend

@@ -7,7 +7,6 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -15,6 +14,7 @@ import cloudpickle
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted, LaunchTimeout, RankDied, RankFailed
 from course_lib.runtime.ranks import diagnosis
 from course_lib.runtime.ranks.conversation import Conversation, read_command
+from course_lib.runtime.ranks.listening import read_output, start
 from course_lib.runtime.ranks.messages import (
     ASK,
     DISMISS,
@@ -118,8 +118,8 @@ class Supervisor:
         try:
             for process in self.pool.processes(len(self.tasks), self.env):
                 self.processes.append(process)
-                readers.append(self._reader(self._read_messages, process))
-                readers += [self._reader(self._read_output, process, name) for name in process.streams]
+                readers.append(start(self._read_messages, process))
+                readers += [start(read_output, process, name, self.shown) for name in process.streams]
             self._follow()
         except BaseException as error:
             self.error = error
@@ -148,24 +148,6 @@ class Supervisor:
             except OSError:  # it has died since
                 pass
         return reported
-
-    def _reader(self, read: Callable, *arguments: Any) -> threading.Thread:
-        thread = threading.Thread(target=read, args=arguments, name="course_lib reader", daemon=True)
-        thread.start()
-        return thread
-
-    def _read_output(self, process: RankProcess, name: str) -> None:
-        stream, end, tail = process.streams[name], process.end_of_output, b""
-        while data := stream.read(1 << 16):
-            data = tail + data
-            if end and end in data:
-                self.shown.put((process.rank, name, data[: data.index(end)]))
-                return
-            keep = _overlap(data, end)
-            tail = data[len(data) - keep :]
-            self.shown.put((process.rank, name, data[: len(data) - keep]))
-        self.shown.put((process.rank, name, tail))
-        stream.close()
 
     def _read_messages(self, process: RankProcess) -> None:
         """Give the rank its task, which may be long and its rank slow to take it, and hear what comes of it."""
@@ -349,8 +331,3 @@ class Supervisor:
     def _sightings(self) -> dict[int, Whereabouts | Returned]:
         """The last answer of each rank that has given one, and the returns."""
         return {**self.seen, **self.returned}
-
-
-def _overlap(data: bytes, end: bytes) -> int:
-    """How many of data's last bytes may be the beginning of `end`."""
-    return next((n for n in range(min(len(end) - 1, len(data)), 0, -1) if data.endswith(end[:n])), 0)
