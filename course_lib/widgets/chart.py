@@ -28,9 +28,10 @@ class Chart(Drawn):
 
     x and y name the axes with their units: seconds ("... (s)") and bytes ("... (bytes)") are written with prefixes.
     `log` is "", "x", "y" or "xy". `marks` are vertical lines: where, and what is there. `labels` are names of the
-    points of a series. `holds`: whether these very data say what the headline says; where they do not, on some machine,
-    picture and text begin with "not seen here". A linear axis begins at 0, except for x far from it, such as years. ValueError for series
-    or labels of unequal length, labels of no series, or values that a logarithmic axis cannot show.
+    points of a series. `holds`: whether these very data say what the headline says; where they do not, on some
+    machine, picture and text begin with "not seen here". A linear axis begins at 0, except for x far from it, such as
+    years. ValueError for series or labels of unequal length, labels of no series, or values that a logarithmic axis
+    cannot show.
     """
 
     headline: str
@@ -62,7 +63,8 @@ class Chart(Drawn):
             raise ValueError(f"labels of {', '.join(unknown)}: expected names of points, {', '.join(self.points)}")
 
     def finding(self) -> str:
-        return f"Chart: {claim(self.headline, self.holds)} ({self.y} over {self.x}: {', '.join([*self.points, *self.lines])})"
+        series = ", ".join([*self.points, *self.lines])
+        return f"Chart: {claim(self.headline, self.holds)} ({self.y} over {self.x}: {series})"
 
     def png(self) -> bytes:
         return to_png(self.figure())
