@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup, Work
 
+from course_lib.runtime.staging import StagedWork
 from course_lib.runtime.tensors import tensors_in
 
 # ProcessGroup's method -> the name under which torch.distributed offers it
@@ -99,24 +100,32 @@ _numbers = itertools.count()
 _calls_of: "weakref.WeakKeyDictionary[Work, Call]" = weakref.WeakKeyDictionary()
 
 
+_installed = False
+
+
 def install() -> None:
     """Wrap the process-group methods of this process. A second call changes nothing."""
-    if hasattr(Work, "_course_lib_wait"):
+    global _installed
+    if _installed:
         return
-    Work._course_lib_wait = Work.wait
-    Work.wait = _wait
+    _installed = True
+    for kind in (Work, StagedWork):
+        kind.wait = _wrapped_wait(kind.wait)
     for method, op in METHODS.items():
         if hasattr(ProcessGroup, method):
             setattr(ProcessGroup, method, _wrapped(getattr(ProcessGroup, method), op))
 
 
-def _wait(work: Work, *arguments: Any) -> Any:
-    call = _calls_of.get(work)
-    if call is None:
-        return work._course_lib_wait(*arguments)
-    done = _inside(call, work._course_lib_wait, arguments, {})
-    _finish(call)
-    return done
+def _wrapped_wait(wait: Callable) -> Callable:
+    def waited(work: Work, *arguments: Any) -> Any:
+        call = _calls_of.get(work)
+        if call is None:  # made before, made in C++, or what a staged call asks of gloo
+            return wait(work, *arguments)
+        done = _inside(call, wait, (work, *arguments), {})
+        _finish(call)
+        return done
+
+    return waited
 
 
 def _wrapped(method: Callable, op: str) -> Callable:
