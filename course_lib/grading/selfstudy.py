@@ -95,7 +95,9 @@ def value_module(value: Any) -> str:
 
 def outcome(asked: Exercise, function: Callable, trial: Trial) -> tuple[Verdict, str, str]:
     """The verdict on one trial, what is wrong, and what was measured."""
-    results = launch(attempt, type(asked), function, trial.inputs, world_size=trial.world_size, timeout=TIMEOUT_S)
+    # On the CPU everywhere: the same inputs, bits and bytes, and so the same verdict, on every machine.
+    results = launch(attempt, type(asked), function, trial.inputs, world_size=trial.world_size, timeout=TIMEOUT_S,
+                     device="cpu")
     unwritten = next((result for result in results if isinstance(result, str)), None)
     if unwritten == asked.function:
         return Verdict.NOT_WRITTEN, "", ""
