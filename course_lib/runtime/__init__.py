@@ -1,7 +1,7 @@
 """Real torch.distributed ranks from a notebook cell, and instruments to see what they do.
 
-`launch` runs a function on every rank; `record_communication`, `record_memory` and `record_timeline` measure inside it;
-`doctor` says what this machine can do. Files in reading order:
+`launch` runs a function on every rank; `record_communication`, `record_memory`, `record_timeline` and `seconds` measure
+inside it; `doctor` says what this machine can do. Files in reading order:
 
     launcher.py     launch: checks what is asked for and sends it off
     context.py      who am I: rank, device, whether this is a rank, torchrun or a notebook
