@@ -9,8 +9,10 @@ import torch
 import torch.distributed as dist
 
 from course_lib.runtime import Timeline, launch, record_timeline, span
+from course_lib.runtime.instruments.pending import Call
 from course_lib.runtime.instruments.timeline import Clock
 from course_lib.runtime.instruments.timeline_event import TimelineEvent
+from course_lib.runtime.instruments.timeline_recorder import TimelineRecorder
 from course_lib.runtime.instruments.under_way import transfers
 
 
@@ -56,6 +58,49 @@ def test_nested_timelines_both_see_the_span_and_the_log_survives_an_exception():
         with pytest.raises(RuntimeError, match="halfway"), record_timeline() as inner, span("work"):
             raise RuntimeError("halfway")
     assert [e.name for e in outer.events] == [e.name for e in inner.events] == ["work"]
+
+
+# A device that works behind the host
+
+class Behind:
+    """A clock of whole seconds, whose device has come to `reached`."""
+
+    now = reached = 0.0
+
+    def mark(self, on_stream=True):
+        self.now += 1
+        return self.now
+
+    def reader(self):
+        return lambda mark, wait: mark if wait or mark <= self.reached else None
+
+
+def recorded_behind(*, wait_for_call, wait=True, reached=0.0):
+    """(lane, start, end, unfinished) of a span in which a call is made, which the device may not have finished."""
+    recorder = TimelineRecorder(Behind())
+    call = Call(0, "all_reduce", None, (0, 1), [(torch.float32, (2,))], on_stream=True)
+    recorder.span_started("step", {})  # 1
+    recorder.started(call)  # 2
+    recorder.waited(call, recorder.entered(call))  # 3 to 4
+    recorder.finished(call)  # 5
+    if wait_for_call:
+        recorder.waited(call, recorder.entered(call))  # 6 to 7
+    recorder.clock.reached = reached
+    return [(event.lane, event.start_s, event.end_s, event.labels.get("unfinished", False))
+            for event in recorder.close(0, 0.0, wait)]
+
+
+def test_the_end_of_a_call_on_a_device_is_waited_for_only_where_the_rank_itself_has_waited():
+    assert recorded_behind(wait_for_call=True) == [
+        ("compute", 1, 8, False), ("communication", 2, 5, False), ("waiting", 3, 4, False), ("waiting", 6, 7, False)]
+    assert recorded_behind(wait_for_call=False) == [
+        ("compute", 1, 6, False), ("communication", 2, 7, True), ("waiting", 3, 4, False)]
+
+
+def test_after_an_error_a_recording_holds_what_the_device_has_come_to():
+    found = recorded_behind(wait_for_call=True, wait=False, reached=3.0)
+    assert [(lane, start_s, unfinished) for lane, start_s, _, unfinished in found] == [
+        ("compute", 1, False), ("communication", 2, True), ("waiting", 3, False)]
 
 
 # What follows from events
