@@ -3,7 +3,9 @@
 import importlib.metadata
 import importlib.util
 import os
+import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -16,10 +18,17 @@ import torch
 import torch.distributed as dist
 
 from course_lib.pictures.drawn import Drawn
-from course_lib.runtime import context
+from course_lib.runtime import backends, context
+from course_lib.runtime.errors import LaunchError
 from course_lib.runtime.launcher import launch
 from course_lib.runtime.ranks.fork_pool import ForkPool
 from course_lib.runtime.ranks.pools import pool
+
+BACKEND_NAMES = {"nccl": "NCCL on GPUs", "gloo": "gloo on the CPU"}
+UNTRIED = ("the course has been run on CPUs and on a pretended GPU, never on a real one; "
+           "`python -m tools.gpu_day` says what works here, and launch(..., device='cpu') keeps to the CPU")
+DRIVER_ADVICE = ("this torch is built for CUDA and finds no GPU: CUDA_VISIBLE_DEVICES may hide it, or its driver is "
+                 "older than this torch's CUDA needs (nvidia-smi shows both): update the driver")
 
 
 @dataclass(frozen=True)
@@ -69,8 +78,12 @@ class Report(Drawn):
 
 
 def doctor() -> Report:
-    """Check Python, torch, backends, loopback, files, widgets, cores and memory, and launch two ranks for real."""
-    looks = (_python, _torch, _backends, _loopback, _files, _widgets, _cores, _memory, _ranks)
+    """Check Python, torch, backends, GPUs, loopback, files, widgets, cores and memory, and launch ranks for real: two
+    on the CPU, and one on a GPU where there is one.
+    """
+    looks = [_python, _torch, _backends, _gpus, _loopback, _files, _widgets, _cores, _memory, _ranks]
+    if backends.count_gpus():
+        looks.append(_rank_on_a_gpu)
     return Report(tuple(_look(look) for look in looks))
 
 
@@ -97,11 +110,39 @@ def _torch() -> Check:
 
 
 def _backends() -> Check:
-    num_gpus = torch.cuda.device_count()
     has = [name for name, there in (("gloo", dist.is_gloo_available()), ("NCCL", dist.is_nccl_available())) if there]
-    used = f"NCCL for up to {num_gpus} ranks" if num_gpus and "NCCL" in has else "gloo on the CPU"
+    used = " and ".join(f"{BACKEND_NAMES[backends.choose('auto', 'auto', n)]} for {n} rank{'s' * (n > 1)}"
+                        for n in (1, 4))
     advice = "" if "gloo" in has else "ranks cannot talk on this machine: install the ordinary torch from PyPI"
-    return Check("backends", f"{' and '.join(has) or 'none'}, {num_gpus} GPUs: launch uses {used}", advice)
+    return Check("backends", f"{' and '.join(has) or 'none'}: launch uses {used}", advice)
+
+
+def _gpus() -> Check:
+    num_gpus = backends.count_gpus()
+    if num_gpus:
+        return Check("GPUs", f"{num_gpus}: {UNTRIED}")
+    # A torch for CPUs is what most readers want, also beside a GPU: only one for GPUs that finds none is at fault.
+    at_fault = dist.is_nccl_available() and bool(listed_gpus())
+    return Check("GPUs", f"none, and the course needs none: {why_no_gpu()}", DRIVER_ADVICE if at_fault else "")
+
+
+def why_no_gpu() -> str:
+    """Why ranks compute on the CPU, in words, where `count_gpus` says 0."""
+    listed = listed_gpus()
+    if not listed:
+        return "ranks compute on the CPU"
+    torch_is = f"this torch ({torch.__version__})"
+    reason = f"{torch_is} finds none" if dist.is_nccl_available() else f"{torch_is} is built without CUDA"
+    return f"nvidia-smi lists {', '.join(listed)}, but {reason}, so ranks compute on the CPU"
+
+
+def listed_gpus() -> list[str]:
+    """The names of NVIDIA's GPUs as their driver's own tool lists them, which needs no torch."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    found = subprocess.run(asked, capture_output=True, text=True, timeout=30)
+    return found.stdout.strip().splitlines() if found.returncode == 0 else []
 
 
 def _loopback() -> Check:
@@ -158,3 +199,21 @@ def _sum_of_ranks() -> int:
     mine = torch.tensor(dist.get_rank())
     dist.all_reduce(mine)
     return int(mine)
+
+
+def _rank_on_a_gpu() -> Check:
+    if context.in_rank() or context.under_torchrun():
+        return Check("a rank on a GPU", "this is one" if context.device().type != "cpu" else "this rank is on the CPU")
+    try:
+        kind, total = launch(_sum_on_own_device, world_size=1, backend="nccl", timeout=60)[0]
+    except LaunchError as error:
+        return Check("a rank on a GPU", " ".join(str(error).split())[:200],
+                     "launch(..., device='cpu') works without it; update the driver, or install a torch built for it")
+    right = kind != "cpu" and total == 3.0
+    advice = "" if right else f"1 + 2 on {kind} gave {total}: the GPU or its driver is broken"
+    return Check("a rank on a GPU", f"one rank added two tensors on its own ({kind})", advice)
+
+
+def _sum_on_own_device() -> tuple[str, float]:
+    total = torch.ones(()) + torch.full((), 2.0)
+    return total.device.type, total.item()

@@ -3,7 +3,7 @@
 import ast
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,15 +66,15 @@ def number_of(source: str) -> str:
     return call.args[0].value
 
 
-def execute(mode: str, notebook: NotebookNode, folder: Path) -> None:
-    """Run all cells in a kernel whose launches find the mode's machine."""
+def execute(mode: str, notebook: NotebookNode, folder: Path, **hooks: Callable) -> None:
+    """Run all cells in a kernel whose launches find the mode's machine. `hooks` are NotebookClient's."""
     os.environ |= {"COURSE_LIB_STABLE_OUTPUT": "1", "JUPYTER_PREFER_ENV_PATH": "1"}
     beginning = (f"from tests.pretend.hook import pretended; from tests.pretend.modes import MODES; "
                  f"_pretended = pretended(MODES[{mode!r}]); _pretended.__enter__()")
     client = NotebookClient(
         notebook, timeout=CELL_TIMEOUT_S, interrupt_on_timeout=True, allow_errors=True, kernel_name="python3",
         record_timing=False, store_widget_state=False, resources={"metadata": {"path": str(folder)}},
-        extra_arguments=[f"--IPKernelApp.exec_lines={beginning}"],
+        extra_arguments=[f"--IPKernelApp.exec_lines={beginning}"], **hooks,
     )
     client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
 

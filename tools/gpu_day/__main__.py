@@ -1,0 +1,58 @@
+"""What only a GPU can show, run on the GPUs of this machine: one table, in less than ten minutes."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import machine as host
+from benchmarks.harness import store
+from course_lib.runtime import backends
+from course_lib.runtime.doctor import why_no_gpu
+from tests.pretend import build
+from tools.gpu_day import table
+from tools.gpu_day.runner import planned, rows
+from tools.gpu_day.steps import ON, PASSED, Row, machine
+
+MODULES = [f"tools.gpu_day.{name}" for name in ("machine", "wires", "numbers", "looks", "lessons", "speed")]
+WITHIN_S = 570.0
+
+
+def main(arguments: list[str], modules: Sequence[str] = MODULES) -> int:
+    """Returns the exit status: 0 where all steps passed, 1 where one did not, 2 where there is no GPU."""
+    parser = argparse.ArgumentParser(prog="python -m tools.gpu_day", description=__doc__)
+    parser.add_argument("--mode", choices=ON, default="gpu", help="pretended: on GPUs that tests/pretend pretends")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here, as they come")
+    parser.add_argument("--only", default="", metavar="TEXT", help="steps whose name holds it")
+    parser.add_argument("--within", type=float, default=WITHIN_S, metavar="SECONDS",
+                        help="steps that are not over by then are left out (default: %(default)g)")
+    options = parser.parse_args(arguments)
+    with machine(options.mode):
+        if not backends.count_gpus():
+            print(f"There is no GPU that torch could use here ({why_no_gpu()}): run this on a machine that has one, or "
+                  "try the steps on pretended GPUs with --mode pretended.", file=sys.stderr)
+            return 2
+    if options.mode == "pretended":
+        build.build()
+    plan = {module: [step for step in steps if options.only in step.name]
+            for module, steps in planned(modules, options.mode).items()}
+    load_before, done = host.load(), list[Row]()
+    print(table.HEADER, flush=True)
+    number = sum(map(len, plan.values()))
+    for row in rows(plan, options.mode, options.within, lambda step: progress(step.name, len(done), number)):
+        done.append(row)
+        print(table.line(row), flush=True)
+        if options.json:
+            store([each.as_json() for each in done], options.json)
+    print(f"\n{table.summary(done)}\n{host.footer(load_before)}")
+    if options.mode == "pretended":
+        print("pretended GPUs: their numbers and times are the CPU's, and nothing here says what a real one does")
+    return int(any(row.result != PASSED for row in done))
+
+
+def progress(name: str, finished: int, number: int) -> None:
+    print(f"[{finished + 1}/{number}] {name} ...", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
