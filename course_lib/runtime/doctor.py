@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
@@ -25,10 +26,12 @@ from course_lib.runtime.ranks.fork_pool import ForkPool
 from course_lib.runtime.ranks.pools import pool
 
 BACKEND_NAMES = {"nccl": "NCCL on GPUs", "gloo": "gloo on the CPU"}
-UNTRIED = ("the course has been run on CPUs and on a pretended GPU, never on a real one; "
-           "`python -m tools.gpu_day` says what works here, and launch(..., device='cpu') keeps to the CPU")
+UNTRIED = ("The course has been run on CPUs and on a pretended GPU, never on a real one: `python -m tools.gpu_day` "
+           "says what works here, and launch(..., device='cpu') keeps to the CPU")
 DRIVER_ADVICE = ("this torch is built for CUDA and finds no GPU: CUDA_VISIBLE_DEVICES may hide it, or its driver is "
                  "older than this torch's CUDA needs (nvidia-smi shows both): update the driver")
+BROKEN_ADVICE = ("launch(..., device='cpu') works without it; nvidia-smi shows the driver and who else uses the GPU: "
+                 "update the driver, or install a torch that is built for it")
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,8 @@ class Report(Drawn):
 
 
 def doctor() -> Report:
-    """Check Python, torch, backends, GPUs, loopback, files, widgets, cores and memory, and launch ranks for real: two
-    on the CPU, and one on a GPU where there is one.
-    """
-    looks = [_python, _torch, _backends, _gpus, _loopback, _files, _widgets, _cores, _memory, _ranks]
-    if backends.count_gpus():
-        looks.append(_rank_on_a_gpu)
+    """Check Python, torch, backends, GPUs, loopback, files, widgets, cores and memory, and launch ranks for real."""
+    looks = (_python, _torch, _backends, _gpus, _loopback, _files, _widgets, _cores, _memory, _ranks)
     return Report(tuple(_look(look) for look in looks))
 
 
@@ -111,19 +110,33 @@ def _torch() -> Check:
 
 def _backends() -> Check:
     has = [name for name, there in (("gloo", dist.is_gloo_available()), ("NCCL", dist.is_nccl_available())) if there]
-    used = " and ".join(f"{BACKEND_NAMES[backends.choose('auto', 'auto', n)]} for {n} rank{'s' * (n > 1)}"
-                        for n in (1, 4))
+    one, four = (BACKEND_NAMES[backends.choose("auto", "auto", n)] for n in (1, 4))
+    used = one if one == four else f"{one} for 1 rank and {four} for 4 ranks"
     advice = "" if "gloo" in has else "ranks cannot talk on this machine: install the ordinary torch from PyPI"
     return Check("backends", f"{' and '.join(has) or 'none'}: launch uses {used}", advice)
 
 
 def _gpus() -> Check:
     num_gpus = backends.count_gpus()
-    if num_gpus:
-        return Check("GPUs", f"{num_gpus}: {UNTRIED}")
-    # A torch for CPUs is what most readers want, also beside a GPU: only one for GPUs that finds none is at fault.
-    at_fault = dist.is_nccl_available() and bool(listed_gpus())
-    return Check("GPUs", f"none, and the course needs none: {why_no_gpu()}", DRIVER_ADVICE if at_fault else "")
+    if not num_gpus:
+        # A torch for CPUs is what most readers want, also beside a GPU: only one for GPUs that finds none is at fault.
+        at_fault = dist.is_nccl_available() and bool(listed_gpus())
+        return Check("GPUs", f"none: {why_no_gpu()}", DRIVER_ADVICE if at_fault else "")
+    if context.in_rank() or context.under_torchrun():
+        return Check("GPUs", str(num_gpus))
+    try:
+        kind, total = launch(_sum_on_own_device, world_size=1, backend="nccl", timeout=120)[0]
+    except LaunchError as error:
+        said = textwrap.shorten(str(error), 200)
+        return Check("GPUs", f"{num_gpus}, and a rank could not use its own: {said}", BROKEN_ADVICE)
+    if kind == "cpu" or total != 3.0:
+        return Check("GPUs", f"{num_gpus}, and 1 + 2 on one ({kind}) gave {total}", BROKEN_ADVICE)
+    return Check("GPUs", f"{num_gpus}, and one rank added two tensors on its own. {UNTRIED}")
+
+
+def _sum_on_own_device() -> tuple[str, float]:
+    total = torch.ones(()) + torch.full((), 2.0)
+    return total.device.type, total.item()
 
 
 def why_no_gpu() -> str:
@@ -199,21 +212,3 @@ def _sum_of_ranks() -> int:
     mine = torch.tensor(dist.get_rank())
     dist.all_reduce(mine)
     return int(mine)
-
-
-def _rank_on_a_gpu() -> Check:
-    if context.in_rank() or context.under_torchrun():
-        return Check("a rank on a GPU", "this is one" if context.device().type != "cpu" else "this rank is on the CPU")
-    try:
-        kind, total = launch(_sum_on_own_device, world_size=1, backend="nccl", timeout=60)[0]
-    except LaunchError as error:
-        return Check("a rank on a GPU", " ".join(str(error).split())[:200],
-                     "launch(..., device='cpu') works without it; update the driver, or install a torch built for it")
-    right = kind != "cpu" and total == 3.0
-    advice = "" if right else f"1 + 2 on {kind} gave {total}: the GPU or its driver is broken"
-    return Check("a rank on a GPU", f"one rank added two tensors on its own ({kind})", advice)
-
-
-def _sum_on_own_device() -> tuple[str, float]:
-    total = torch.ones(()) + torch.full((), 2.0)
-    return total.device.type, total.item()

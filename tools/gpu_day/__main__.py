@@ -21,9 +21,9 @@ WITHIN_S = 570.0
 def main(arguments: list[str], modules: Sequence[str] = MODULES) -> int:
     """Returns the exit status: 0 where all steps passed, 1 where one did not, 2 where there is no GPU."""
     parser = argparse.ArgumentParser(prog="python -m tools.gpu_day", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="TEXT", help="steps whose name holds one of these (default: all)")
     parser.add_argument("--mode", choices=ON, default="gpu", help="pretended: on GPUs that tests/pretend pretends")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here, as they come")
-    parser.add_argument("--only", default="", metavar="TEXT", help="steps whose name holds it")
     parser.add_argument("--within", type=float, default=WITHIN_S, metavar="SECONDS",
                         help="steps that are not over by then are left out (default: %(default)g)")
     options = parser.parse_args(arguments)
@@ -34,7 +34,7 @@ def main(arguments: list[str], modules: Sequence[str] = MODULES) -> int:
             return 2
     if options.mode == "pretended":
         build.build()
-    plan = {module: [step for step in steps if options.only in step.name]
+    plan = {module: [step for step in steps if not options.names or any(text in step.name for text in options.names)]
             for module, steps in planned(modules, options.mode).items()}
     load_before, done = host.load(), list[Row]()
     print(table.HEADER, flush=True)

@@ -1,0 +1,81 @@
+"""gpu_day: how steps end in the table, and its cheap steps on pretended GPUs."""
+
+import json
+
+import pytest
+
+from tests.pretend import build
+from tests.tools import made_up_steps
+from tools.gpu_day import __main__ as command
+from tools.gpu_day import table
+from tools.gpu_day.operations import OPERATIONS
+from tools.gpu_day.runner import planned, rows
+from tools.gpu_day.steps import Row
+
+MADE_UP = made_up_steps.__name__
+on_pretended_gpus = pytest.mark.skipif(build.why_not() is not None, reason=f"NO PRETENDED GPU HERE: {build.why_not()}")
+
+
+@pytest.fixture(scope="module")
+def made_up():
+    """step -> its row, of one run of the made-up steps."""
+    heard = []
+    found = list(rows(planned([MADE_UP], "gpu"), "gpu", 120.0, lambda step: heard.append(step.name)))
+    assert heard == [row.step for row in found] == [step.name for step in made_up_steps.steps("gpu")]
+    return {row.step: row for row in found}
+
+
+def test_a_step_passes_with_its_figure_and_one_whose_figure_is_not_as_expected_says_it_too(made_up):
+    assert (made_up["passes"].result, made_up["passes"].figure) == ("passed", "7 of 7")
+    assert (made_up["misses"].result, made_up["misses"].figure) == ("not met", "6 of 7")
+
+
+def test_a_step_that_raises_is_a_row_with_the_error_in_one_line(made_up):
+    assert (made_up["raises"].result, made_up["raises"].figure) == ("FAILED", "RuntimeError: no such device")
+
+
+def test_a_step_that_hangs_or_dies_is_a_row_that_says_how_far_it_came_and_the_next_ones_run(made_up):
+    assert made_up["hangs"].result == made_up["dies"].result == "FAILED"
+    assert made_up["hangs"].figure == "hung: nothing happened for 1.5 s, at cell 00[3]"
+    assert made_up["dies"].figure == "gave no result: its process was killed by SIGKILL"
+    assert made_up["ends"].result == "passed"
+
+
+def test_when_the_time_is_over_what_is_left_is_not_run_but_in_the_table():
+    found = list(rows(planned([MADE_UP], "gpu"), "gpu", within_s=0.0))
+    assert {row.result for row in found} <= {"not run", "FAILED"} and len(found) == 6
+
+
+def test_the_summary_names_what_did_not_pass():
+    found = [Row("a", "", "passed", "", 1.0), Row("b", "", "FAILED", "", 1.0), Row("c", "", "not run", "", 0.0)]
+    assert table.summary(found) == "3 steps: 1 passed, 1 FAILED, 1 not run; look at b, c"
+
+
+def test_without_a_gpu_it_says_so_in_one_sentence_and_ends_with_2(capsys, monkeypatch):
+    monkeypatch.setattr("course_lib.runtime.backends.count_gpus", lambda: 0)
+    assert command.main([]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and "no GPU" in said.err and "--mode pretended" in said.err
+
+
+@on_pretended_gpus
+def test_cheap_steps_pass_on_pretended_gpus_and_the_rows_are_stored(tmp_path, capsys):
+    modules = ["tools.gpu_day.machine", "tools.gpu_day.wires"]
+    chosen = ["fork", "default device", "nccl 1: all_reduce", "nccl 4: pipeline", "gloo-cuda 4: all_gather"]
+    stored = tmp_path / "rows.json"
+    assert command.main([*chosen, "--mode", "pretended", "--json", str(stored)], modules) == 0
+    found = json.loads(stored.read_text(encoding="utf-8"))
+    assert all(any(row["step"].startswith(name) for row in found) for name in chosen)
+    assert {row["result"] for row in found} == {"passed"}, found
+    assert found[0].keys() == {"step", "ran", "result", "figure", "seconds"}
+    assert "nothing here says what a real one does" in capsys.readouterr().out
+
+
+@on_pretended_gpus
+def test_every_operation_is_a_step_under_gloo_cuda_and_under_nccl_on_one_and_on_all_gpus():
+    plan = planned(["tools.gpu_day.wires"], "pretended")
+    names = [step.name for step in plan["tools.gpu_day.wires"]]
+    for world, least in (("nccl 1", 1), ("nccl 4", 4), ("gloo-cuda 4", 4)):
+        expected = {f"{world}: {name}" for name, each in OPERATIONS.items()
+                    if each.least <= least and world.startswith(each.only or "")}
+        assert {name for name in names if name.startswith(world)} == expected
