@@ -5,9 +5,8 @@ import json
 import pytest
 
 from tests.pretend import build
-from tests.tools import made_up_steps
+from tests.tools import made_up_ruin, made_up_steps
 from tools.gpu_day import __main__ as command
-from tools.gpu_day import table
 from tools.gpu_day.operations import OPERATIONS
 from tools.gpu_day.runner import planned, rows
 from tools.gpu_day.steps import Row
@@ -41,6 +40,12 @@ def test_a_step_that_hangs_or_dies_is_a_row_that_says_how_far_it_came_and_the_ne
     assert made_up["ends"].result == "passed"
 
 
+def test_steps_whose_process_ends_before_the_first_one_are_rows_all_at_once():
+    found = list(rows(planned([made_up_ruin.__name__], "gpu"), "gpu", 120.0))
+    assert [(row.step, row.figure) for row in found] == [
+        (name, "gave no result: its process ended with exit code 7") for name in ("one", "another")]
+
+
 def test_when_the_time_is_over_what_is_left_is_not_run_but_in_the_table():
     found = list(rows(planned([MADE_UP], "gpu"), "gpu", within_s=0.0))
     assert {row.result for row in found} <= {"not run", "FAILED"} and len(found) == 6
@@ -48,7 +53,7 @@ def test_when_the_time_is_over_what_is_left_is_not_run_but_in_the_table():
 
 def test_the_summary_names_what_did_not_pass():
     found = [Row("a", "", "passed", "", 1.0), Row("b", "", "FAILED", "", 1.0), Row("c", "", "not run", "", 0.0)]
-    assert table.summary(found) == "3 steps: 1 passed, 1 FAILED, 1 not run; look at b, c"
+    assert command.summary(found) == "3 steps: 1 passed, 1 FAILED, 1 not run; look at b, c"
 
 
 def test_without_a_gpu_it_says_so_in_one_sentence_and_ends_with_2(capsys, monkeypatch):
@@ -60,7 +65,7 @@ def test_without_a_gpu_it_says_so_in_one_sentence_and_ends_with_2(capsys, monkey
 
 @on_pretended_gpus
 def test_cheap_steps_pass_on_pretended_gpus_and_the_rows_are_stored(tmp_path, capsys):
-    modules = ["tools.gpu_day.machine", "tools.gpu_day.wires"]
+    modules = ["tools.gpu_day.machine", "tools.gpu_day.operations"]
     chosen = ["fork", "default device", "nccl 1: all_reduce", "nccl 4: pipeline", "gloo-cuda 4: all_gather"]
     stored = tmp_path / "rows.json"
     assert command.main([*chosen, "--mode", "pretended", "--json", str(stored)], modules) == 0
@@ -73,8 +78,8 @@ def test_cheap_steps_pass_on_pretended_gpus_and_the_rows_are_stored(tmp_path, ca
 
 @on_pretended_gpus
 def test_every_operation_is_a_step_under_gloo_cuda_and_under_nccl_on_one_and_on_all_gpus():
-    plan = planned(["tools.gpu_day.wires"], "pretended")
-    names = [step.name for step in plan["tools.gpu_day.wires"]]
+    plan = planned(["tools.gpu_day.operations"], "pretended")
+    names = [step.name for step in plan["tools.gpu_day.operations"]]
     for world, least in (("nccl 1", 1), ("nccl 4", 4), ("gloo-cuda 4", 4)):
         expected = {f"{world}: {name}" for name, each in OPERATIONS.items()
                     if each.least <= least and world.startswith(each.only or "")}

@@ -6,12 +6,11 @@
 The steps, in the order in which they run; each module has `steps()` and how long one may be silent:
 
     machine.py      versions; fork, then a GPU in a rank
-    wires.py        every operation of operations.py, each in a launch of its own
+    operations.py   every operation of torch.distributed, each in a launch of its own
     numbers.py      a GPT's losses against the CPU's
     looks.py        timeline, stopwatch and memory
     lessons.py      notebooks 00 and 06
     speed.py        ours against PyTorch's own
 
-steps.py says what a step is; runner.py runs them in processes of their own, and child.py is such a process; table.py
-is how they are written down.
+steps.py says what a step is; runner.py runs them in processes of their own, and child.py is such a process.
 """

@@ -2,6 +2,8 @@
 
 import argparse
 import sys
+import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,12 +12,13 @@ from benchmarks.harness import store
 from course_lib.runtime import backends
 from course_lib.runtime.doctor import why_no_gpu
 from tests.pretend import build
-from tools.gpu_day import table
 from tools.gpu_day.runner import planned, rows
 from tools.gpu_day.steps import ON, PASSED, Row, machine
 
-MODULES = [f"tools.gpu_day.{name}" for name in ("machine", "wires", "numbers", "looks", "lessons", "speed")]
+MODULES = [f"tools.gpu_day.{name}" for name in ("machine", "operations", "numbers", "looks", "lessons", "speed")]
 WITHIN_S = 570.0
+LINE = "{:<38} {:<42} {:<7} {:>6}  {}"
+HEADER = LINE.format("step", "what was run", "result", "s", "figure")
 
 
 def main(arguments: list[str], modules: Sequence[str] = MODULES) -> int:
@@ -36,18 +39,33 @@ def main(arguments: list[str], modules: Sequence[str] = MODULES) -> int:
         build.build()
     plan = {module: [step for step in steps if not options.names or any(text in step.name for text in options.names)]
             for module, steps in planned(modules, options.mode).items()}
-    load_before, done = host.load(), list[Row]()
-    print(table.HEADER, flush=True)
     number = sum(map(len, plan.values()))
+    if not number:
+        parser.error(f"no step has a name that holds {' or '.join(options.names)}")
+    load_before, done = host.load(), list[Row]()
+    print(HEADER, flush=True)
     for row in rows(plan, options.mode, options.within, lambda step: progress(step.name, len(done), number)):
         done.append(row)
-        print(table.line(row), flush=True)
+        print(line(row), flush=True)
         if options.json:
             store([each.as_json() for each in done], options.json)
-    print(f"\n{table.summary(done)}\n{host.footer(load_before)}")
+    print(f"\n{summary(done)}\n{host.footer(load_before)}")
     if options.mode == "pretended":
         print("pretended GPUs: their numbers and times are the CPU's, and nothing here says what a real one does")
     return int(any(row.result != PASSED for row in done))
+
+
+def line(row: Row) -> str:
+    return LINE.format(row.step, textwrap.shorten(row.ran, 42, placeholder=" ..."), row.result, f"{row.seconds:.1f}",
+                       row.figure)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """How many steps came out how, and which did not pass."""
+    counts = Counter(row.result for row in rows)
+    said = ", ".join(f"{count} {result}" for result, count in counts.items())
+    others = [row.step for row in rows if row.result != PASSED]
+    return f"{len(rows)} steps: {said}" + (f"; look at {', '.join(others)}" if others else "")
 
 
 def progress(name: str, finished: int, number: int) -> None:

@@ -1,18 +1,24 @@
-"""Every way in which ranks pass numbers on, each with what has to come out: integers, so that sums are exact.
+"""Every way in which ranks pass numbers on, each in a launch of its own: NCCL on one GPU and on all of them, gloo
+between four ranks that share one.
 
-An operation is a function of (rank, world size) that returns what came, and what was expected of it.
+An operation is a function of (rank, world size) that returns what came, and what was expected of it: integers, so that
+sums are exact.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib import pipeline_parallel
-from course_lib.runtime import device, seconds
+from course_lib.runtime import backends, device, launch, seconds
+from tools.gpu_day.steps import Step
 
+TIMEOUT_S = 30.0
+DEADLINE_S = 60.0  # launch ends its ranks itself; this is for what hangs in the driver
 SIZE = 2**18  # numbers in a message: 1 MiB, and divisible by the usual world sizes
 Came = tuple[Tensor, Tensor | float]
 
@@ -22,28 +28,41 @@ class Operation:
     run: Callable[[int, int], Came]
     least: int  # ranks that it needs
     only: str | None  # the backend that alone has it
+    on_host: bool  # whether its tensors lie there, also where ranks have GPUs
 
 
 OPERATIONS: dict[str, Operation] = {}
 
 
-def operation(name: str, least: int = 1, only: str | None = None) -> Callable:
+def operation(name: str, least: int = 1, only: str | None = None, on_host: bool = False) -> Callable:
     def register(run: Callable[[int, int], Came]) -> Callable[[int, int], Came]:
-        OPERATIONS[name] = Operation(run, least, only)
+        OPERATIONS[name] = Operation(run, least, only, on_host)
         return run
     return register
 
 
+def steps(mode: str) -> list[Step]:
+    worlds = [("nccl", n) for n in sorted({1, backends.count_gpus()})] + [("gloo-cuda", 4)]
+    return [Step(f"{backend} {n}: {name}", f"1 MiB a rank, {n} rank{'s' * (n > 1)}", partial(try_it, name, backend, n))
+            for backend, n in worlds for name, one in OPERATIONS.items()
+            if n >= one.least and one.only in (None, backend)]
+
+
+def try_it(name: str, backend: str, world_size: int) -> str:
+    slowest_s = max(launch(right_and_timed, name, world_size=world_size, backend=backend, timeout=TIMEOUT_S))
+    return f"right, {1e3 * slowest_s:.2f} ms"
+
+
 def right_and_timed(name: str) -> float:
     """On a rank: do it twice, check what came, and return the seconds of a third time."""
-    run, rank, n = OPERATIONS[name].run, dist.get_rank(), dist.get_world_size()
+    one, rank, n = OPERATIONS[name], dist.get_rank(), dist.get_world_size()
     for _ in range(2):
-        came, expected = run(rank, n)
+        came, expected = one.run(rank, n)
         wrong = (came.cpu() != torch.as_tensor(expected).cpu()).sum().item()
         assert not wrong, f"{name}: {wrong} of {came.numel()} numbers are wrong on rank {rank}"
-        assert came.device == (torch.device("cpu") if "host" in name else device()), came.device
+        assert came.device == (torch.device("cpu") if one.on_host else device()), came.device
     dist.barrier()
-    return seconds(run, rank, n)
+    return seconds(one.run, rank, n)
 
 
 def own(rank: int, size: int = SIZE) -> Tensor:
@@ -95,7 +114,7 @@ def all_reduce_average(rank: int, n: int) -> Came:
     return values, n + 1.0
 
 
-@operation("all_reduce, host's tensors")
+@operation("all_reduce, host's tensors", on_host=True)
 def all_reduce_on_host(rank: int, n: int) -> Came:
     values = torch.full((SIZE,), float(rank + 1), device="cpu")
     dist.all_reduce(values)
