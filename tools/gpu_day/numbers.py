@@ -8,7 +8,7 @@ from tools.gpu_day.steps import Step, require
 
 DEADLINE_S = 90.0
 STEPS = 20
-FLOAT32_OFF, BFLOAT16_OFF = 1e-4, 5e-2  # nats a token; bfloat16 has 8 bits
+FLOAT32_OFF, BFLOAT16_OFF = 1e-4, 0.1  # nats a token; numbers of bfloat16 above 4 are 0.03 apart
 
 
 def steps(mode: str) -> list[Step]:
