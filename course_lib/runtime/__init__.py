@@ -8,6 +8,7 @@
     backends.py     which backend carries the communication, and where its messages lie
     default_device.py  where a cell's tensors lie that name no device
     process_group.py  joining it, on the rank's own device
+    staging.py      through the host's memory, where ranks share a GPU
     ranks/          where ranks come from and how a launch goes: the life of a call is told there
     errors.py       how it can end
     results.py      what comes back
@@ -32,6 +33,7 @@ from course_lib.runtime.doctor import doctor
 from course_lib.runtime.errors import Deadlock, LaunchError, LaunchTimeout, RankDied, RankFailed
 from course_lib.runtime.instruments.communication import CommunicationLog, record_communication
 from course_lib.runtime.instruments.memory import MemoryLog, record_memory
+from course_lib.runtime.instruments.seconds import seconds
 from course_lib.runtime.instruments.spans import span
 from course_lib.runtime.instruments.timeline import Timeline, record_timeline
 from course_lib.runtime.launcher import launch
@@ -53,5 +55,6 @@ __all__ = [
     "record_communication",
     "record_memory",
     "record_timeline",
+    "seconds",
     "span",
 ]
