@@ -5,10 +5,7 @@ import subprocess
 import pytest
 
 from course_lib.runtime import backends, doctor
-from course_lib.runtime.doctor import Check, Report, _backends, _gpus, _look
-from tests.pretend import build
-from tests.pretend.hook import pretended
-from tests.pretend.modes import MODES
+from course_lib.runtime.doctor import Check, Report, _gpus, _look
 
 
 def test_this_machine_is_fit_and_two_real_ranks_met():
@@ -71,25 +68,3 @@ def test_a_torch_for_gpus_that_finds_none_gets_advice_on_the_driver(monkeypatch)
 def test_counting_gpus_initialises_no_driver(monkeypatch):
     monkeypatch.setattr("torch.cuda._lazy_init", lambda: pytest.fail("the driver was initialised"))
     backends.count_gpus()
-
-
-@pytest.mark.skipif(build.why_not() is not None, reason=f"NO PRETENDED GPU HERE: {build.why_not()}")
-@pytest.mark.parametrize("mode, num_gpus, backend", [
-    ("nccl", 4, "NCCL on GPUs"), ("laptop", 1, "NCCL on GPUs for 1 rank and gloo on the CPU for 4 ranks")])
-def test_with_gpus_a_rank_tries_one_and_the_backends_of_one_and_of_four_ranks_are_named(mode, num_gpus, backend):
-    with pretended(MODES[mode]):
-        gpus, used = _gpus(), _backends()
-    assert gpus.ok
-    assert gpus.found.startswith(f"{num_gpus}, and one rank added two tensors on its own. The course has been run")
-    assert used.found.endswith(f"launch uses {backend}")
-
-
-@pytest.mark.skipif(build.why_not() is not None, reason=f"NO PRETENDED GPU HERE: {build.why_not()}")
-def test_a_gpu_on_which_a_rank_fails_is_a_finding_with_advice(monkeypatch):
-    def fails():
-        raise RuntimeError("CUDA error: no kernel image is available")
-
-    monkeypatch.setitem(_gpus.__globals__, "_sum_on_own_device", fails)  # the package's `doctor` is the function
-    with pretended(MODES["laptop"]):
-        check = _gpus()
-    assert "no kernel image" in check.found and "device='cpu'" in check.advice

@@ -22,7 +22,7 @@ def lesson(mode: str, path: Path) -> str:
     stored = {number: list(cell.outputs) for number, cell in enumerate(notebook.cells) if cell.cell_type == "code"}
     cells.execute(ON[mode], notebook, path.parent,
                   on_cell_start=lambda cell, cell_index: now_at(f"cell {path.name[:2]}[{cell_index}]"))
-    outcomes = [cells.lesson(f"{path.name[:2]}[{number}]", notebook.cells[number], before)
+    outcomes = [cells.lesson(f"{path.name[:2]}[{number}]", notebook.cells[number].outputs, before)
                 for number, before in stored.items()]
     bad = [f"{each.what} {each.error[:80]}" for each in outcomes if not each.passed]
     others = [each.what for each in outcomes if each.other_output]
