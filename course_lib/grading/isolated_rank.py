@@ -119,13 +119,21 @@ def forbid(operations: frozenset[str] | None) -> None:
             for module in (dist, distributed_c10d):
                 if hasattr(module, name):
                     setattr(module, name, refused(f"dist.{name}", operations))
-        for method in {op, op.replace("_", ""), f"_{op}_base", f"_{op.replace('_', '')}_base"}:
-            if callable(getattr(dist.ProcessGroup, method, None)):
+        for method in dir(dist.ProcessGroup):
+            if method in names or is_form_of(op, method):
                 setattr(dist.ProcessGroup, method, refused(f"ProcessGroup.{method}", operations))
     for name in list(sys.modules):
         if name == OURS or name.startswith(f"{OURS}."):
             sys.modules[name] = None
     sys.modules[OURS] = None
+
+
+def is_form_of(op: str, method: str) -> bool:
+    """Whether a method of ProcessGroup is `op`, whatever it has behind: _allgather_base, allreduce_coalesced."""
+    if method.startswith("__"):
+        return False
+    said, asked = method.replace("_", ""), op.replace("_", "")
+    return said == asked or (op != "reduce" and said.startswith(asked))  # reduce_scatter is no form of reduce
 
 
 class NotWritten(Exception):

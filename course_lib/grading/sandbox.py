@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from course_lib.grading.privileges import LINUX
+from course_lib.runtime import backends
 
 COURSE = Path(__file__).resolve().parents[2]
 SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/etc/ld.so.cache", "/etc/ld.so.conf",
@@ -90,7 +91,8 @@ def environment(separate: bool = True) -> dict[str, str]:
     home = scratch() if separate else "/tmp"
     return {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8",
             "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
-            "GLOO_SOCKET_IFNAME": "lo" if LINUX else "lo0", "TORCH_SHOW_CPP_STACKTRACES": "0"}
+            "GLOO_SOCKET_IFNAME": "lo" if LINUX else "lo0", "TORCH_SHOW_CPP_STACKTRACES": "0",
+            **backends.NO_GPUS}  # the same verdict on every machine
 
 
 def command(root: str, program: list[str], files: tuple[str, ...] = (), hidden: tuple[str, ...] = ()) -> list[str]:

@@ -22,9 +22,9 @@ HARMLESS_CELL_MAGICS = {"%%time", "%%timeit", "%%capture", "%%prun"}
 # What torch.distributed calls each operation: the functions by which a reader could reach it.
 FUNCTIONS_OF: dict[str, tuple[str, ...]] = {
     "all_reduce": ("all_reduce", "all_reduce_coalesced"),
-    "all_gather": ("all_gather", "all_gather_into_tensor", "all_gather_coalesced", "all_gather_object",
-                   "_all_gather_base"),
-    "reduce_scatter": ("reduce_scatter", "reduce_scatter_tensor", "_reduce_scatter_base"),
+    "all_gather": ("all_gather", "all_gather_into_tensor", "all_gather_single", "all_gather_coalesced",
+                   "all_gather_object", "_all_gather_base"),
+    "reduce_scatter": ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base"),
     "all_to_all": ("all_to_all", "all_to_all_single"),
     "broadcast": ("broadcast", "broadcast_object_list"),
     "reduce": ("reduce",),

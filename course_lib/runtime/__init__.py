@@ -6,6 +6,7 @@ inside it; `doctor` says what this machine can do. Files in reading order:
     launcher.py     launch: checks what is asked for and sends it off
     context.py      who am I: rank, device, whether this is a rank, torchrun or a notebook
     backends.py     which backend carries the communication, and where its messages lie
+    default_device.py  where a cell's tensors lie that name no device
     process_group.py  joining it, on the rank's own device
     staging.py      through the host's memory, where ranks share a GPU
     ranks/          where ranks come from and how a launch goes: the life of a call is told there

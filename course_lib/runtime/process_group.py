@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from course_lib.runtime import context, staging
 from course_lib.runtime.context import RankContext
+from course_lib.runtime.default_device import set_default_device, unset_default_device
 from course_lib.runtime.instruments import pending
 
 
@@ -22,7 +23,7 @@ def join(place: RankContext, timeout_s: float, **rendezvous: Any) -> None:
     if device.type != "cpu":
         torch.accelerator.set_device_index(device.index)
         # A cell that makes tensors then runs on GPUs as it stands. On the CPU nothing is set: 1 us an operator.
-        torch.set_default_device(device)
+        set_default_device(device)
     if place.backend == "gloo-cuda":
         staging.install()
     pending.install()
@@ -36,8 +37,7 @@ def leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
     staging.uninstall()
-    if context.device().type != "cpu":
-        torch.set_default_device(None)
+    unset_default_device()
     context.current = None
 
 

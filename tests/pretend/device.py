@@ -26,6 +26,8 @@ def install(mode: Mode, index: int) -> None:
         torch.utils.rename_privateuse1_backend(NAME)
         torch._register_device_module(NAME, device_module(extension))
         torch.utils.generate_methods_for_privateuse1_backend()
+        # module.to(device) keeps its parameters as they are known to others (tied ones, an optimiser's), as with CUDA.
+        torch.__future__.set_swap_module_params_on_conversion(True)
         install_backends(extension, mode)
     extension.set_device(index % mode.num_gpus)
 

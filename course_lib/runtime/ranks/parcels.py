@@ -11,7 +11,8 @@ from typing import Any
 
 import cloudpickle
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.storage import TypedStorage
 
 from course_lib.runtime import context
 from course_lib.runtime.ranks import showing
@@ -20,13 +21,33 @@ from course_lib.runtime.ranks import showing
 def pack_call(fn: Callable, args: tuple, kwargs: dict) -> bytes:
     """The pickle of (fn, args, kwargs). ValueError, with the names to blame, for what cannot be sent."""
     try:
-        return cloudpickle.dumps((fn, args, kwargs))
+        return _pickled(_CallPickler, (fn, args, kwargs))
     except Exception as error:
         culprits = [*_unpicklable({f"argument {n}": value for n, value in enumerate(args)} | kwargs),
                     *_unpicklable(_names_used_by(fn))]
         raise ValueError(f"{getattr(fn, '__name__', fn)!s} cannot be sent to the ranks: "
                          f"{', '.join(culprits) or 'it'} cannot be pickled ({error}). "
                          "Make such an object inside the function instead") from None
+
+
+def _pickled(pickler: type[cloudpickle.Pickler], value: Any) -> bytes:
+    buffer = io.BytesIO()
+    pickler(buffer).dump(value)
+    return buffer.getvalue()
+
+
+class _CallPickler(cloudpickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        """A generator's state is a tensor to torch's own pickle. It belongs to the generator, and stays on the CPU."""
+        if isinstance(value, torch.Generator) and value.device.type == "cpu":
+            return _generator, (value.get_state().numpy().tobytes(),)
+        return super().reducer_override(value)
+
+
+def _generator(state: bytes) -> torch.Generator:
+    made = torch.Generator("cpu")
+    made.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    return made
 
 
 def _names_used_by(fn: Callable) -> dict[str, Any]:
@@ -59,18 +80,24 @@ class _Unpacker(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _load_onto_own_device(numbers: bytes) -> Any:
-    own = context.device()
-    # The sender is the notebook that this rank belongs to. A meta tensor has no numbers to put anywhere.
-    return torch.load(io.BytesIO(numbers), weights_only=False,
-                      map_location=lambda storage, location: storage if location == "meta" else storage.to(device=own))
+def _load_onto_own_device(numbers: bytes) -> TypedStorage:
+    # Read as the CPU's: the notebook's GPU, where they may have lain, is perhaps none of this rank's.
+    storage = torch.load(io.BytesIO(numbers), map_location="cpu", weights_only=False)
+    return _moved(storage, context.device())
+
+
+def _moved(storage: TypedStorage, device: torch.device) -> TypedStorage:
+    """A copy on `device`. (TypedStorage's own methods that copy warn that it will go; tensors are pickled as such.)"""
+    own = storage._untyped_storage
+    if own.device == device:
+        return storage
+    number_bytes = torch.empty(0, dtype=torch.uint8, device=own.device).set_(own, 0, (own.nbytes(),))
+    return TypedStorage(wrap_storage=number_bytes.to(device).untyped_storage(), dtype=storage.dtype, _internal=True)
 
 
 def pack_result(result: Any) -> bytes:
     """The pickle of what a rank returns. TypeError for what cannot leave it."""
-    buffer = io.BytesIO()
-    _ResultPickler(buffer).dump(result)
-    return buffer.getvalue()
+    return _pickled(_ResultPickler, result)
 
 
 class _ResultPickler(cloudpickle.Pickler):
@@ -82,11 +109,9 @@ class _ResultPickler(cloudpickle.Pickler):
                 return _as_is, (value.trigger_wait(),)
             if hasattr(value, "full_tensor"):
                 raise TypeError("a DTensor lives on its mesh: return tensor.full_tensor() or tensor.to_local()")
-            if value.device.type not in ("cpu", "meta"):
-                on_host = value.detach().cpu()
-                if type(value) is nn.Parameter:
-                    return nn.Parameter, (on_host, value.requires_grad)
-                return _as_is, (on_host,)
+        if isinstance(value, TypedStorage) and value._untyped_storage.device.type not in ("cpu", "meta"):
+            # A tensor's numbers. What else it is (a parameter, a view) travels as it would from the CPU.
+            return _moved(value, torch.device("cpu")).__reduce__()
         return super().reducer_override(value)
 
 

@@ -14,7 +14,6 @@ from multiprocessing import util as multiprocessing_util
 from multiprocessing.connection import Connection
 from typing import Any
 
-import cloudpickle
 import torch
 import torch.distributed as dist
 
@@ -141,7 +140,7 @@ def _failed(error: BaseException) -> Failed:
     if isinstance(error, BaseExceptionGroup):
         members = tuple(replace(_failed(member), exception=None) for member in error.exceptions[:_MAX_MEMBERS])
     try:
-        pickled = cloudpickle.dumps(error.with_traceback(None))
+        pickled = pack_result(error.with_traceback(None))  # its tensors come to the CPU too
     except Exception:
         pickled = None
     in_communication = any(frame.is_communication for frame in frames)

@@ -1,0 +1,19 @@
+"""Cells, checks and trials that do not pass in a mode, or print another text there, each with the reason."""
+
+from tests.pretend.cells import Outcome
+
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+"""(what, mode) -> why: ("00[29]", "nccl"). An entry that passes is a failure too: it has to go."""
+
+
+def complaints(mode: str, outcomes: list[Outcome]) -> list[str]:
+    """What nobody has explained, one line each: a failure, another output, an exception that is none any more."""
+    found = []
+    for each in outcomes:
+        said = each.error if not each.passed else each.other_output and f"prints {each.other_output}"
+        reason = EXCEPTIONS.get((each.what, mode))
+        if said and not reason:
+            found.append(f"{each.what} under {mode}: {said}")
+        if reason and not said:
+            found.append(f"{each.what} under {mode} passes: its entry in exceptions.py ({reason}) has to go")
+    return found

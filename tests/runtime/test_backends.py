@@ -1,0 +1,94 @@
+"""Which backend a launch takes, where a group's messages have to lie, and what the CPU's ranks see of GPUs: nothing."""
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.runtime import backends, context, launch
+
+GPU = torch.device("cuda", 0)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Sets how many GPUs the machine has, with NCCL to connect them."""
+    def set_number(number):
+        monkeypatch.setattr(backends, "count_gpus", lambda: number)
+        monkeypatch.setattr(dist, "is_nccl_available", lambda: number > 0)
+    return set_number
+
+
+@pytest.mark.parametrize(("number", "asked", "ranks", "chosen"), [
+    (4, ("auto", "auto"), 4, "nccl"),
+    (4, ("auto", "auto"), 5, "gloo"),
+    (0, ("auto", "auto"), 1, "gloo"),
+    (4, ("auto", "cpu"), 4, "gloo"),
+    (4, ("gloo", "auto"), 4, "gloo"),
+    (4, ("gloo", "cpu"), 4, "gloo"),
+    (1, ("gloo-cuda", "auto"), 4, "gloo-cuda"),
+    (4, ("nccl", "auto"), 4, "nccl"),
+])
+def test_nccl_where_there_is_a_gpu_for_each_rank_and_the_cpu_was_not_asked_for(gpus, number, asked, ranks, chosen):
+    gpus(number)
+    assert backends.choose(*asked, ranks) == chosen
+
+
+@pytest.mark.parametrize(("number", "asked", "says"), [
+    (4, ("nccl", "cpu"), "backend='nccl' is for GPUs, and device='cpu' keeps to the CPU"),
+    (4, ("gloo-cuda", "cpu"), "backend='gloo-cuda' is for GPUs, and device='cpu' keeps to the CPU"),
+    (4, ("auto", "cuda"), "unknown device 'cuda': expected one of 'auto', 'cpu'"),
+    (4, ("auto", CPU), "unknown device"),
+    (4, ("mpi", "auto"), "unknown backend 'mpi'"),
+    (1, ("nccl", "auto"), "needs one GPU per rank: 2 ranks were asked for and this machine has 1"),
+    (0, ("nccl", "auto"), "needs a torch built with CUDA"),
+    (0, ("gloo-cuda", "auto"), "this machine has none"),
+])
+def test_what_does_not_fit_together_is_refused_in_words(gpus, number, asked, says):
+    gpus(number)
+    with pytest.raises(ValueError, match=says):
+        backends.choose(*asked, 2)
+
+
+def test_counting_gpus_initialises_no_driver(monkeypatch):
+    """As on a machine with three GPUs: NVML counts them, and what would initialise CUDA raises here."""
+    def touched(*_):
+        raise AssertionError("the driver was initialised")
+
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "_is_compiled", lambda: True)
+    monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "_cached_device_count", None)
+    monkeypatch.setattr(torch.cuda, "_lazy_init", touched)
+    for name in ("_cuda_getDeviceCount", "_cuda_init"):
+        monkeypatch.setattr(torch._C, name, touched, raising=False)
+    assert backends.count_gpus() == 3
+
+
+def gpus_seen():
+    return os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "gloo"}, {"device": "cpu"}])
+def test_a_rank_on_the_cpu_sees_no_gpu_unless_the_readers_own_env_says_so(options, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert launch(gpus_seen, world_size=1, **options) == [("", 0)]
+    assert launch(gpus_seen, world_size=1, env={"CUDA_VISIBLE_DEVICES": "1"}, **options)[0][0] == "1"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_on_the_cpu_no_default_device_is_set():
+    def modes():
+        return torch._C._len_torch_function_stack(), torch.get_default_device(), context.device()
+
+    assert launch(modes, world_size=2, device="cpu") == [(0, CPU, CPU)] * 2
+
+
+def test_gloos_messages_lie_in_the_hosts_memory_whatever_they_are_about():
+    def wires():
+        groups = dist.group.WORLD, dist.new_group([0, 1]), dist.new_group(backend="cpu:gloo")
+        return {backends.wire(group, place) for group in groups for place in (CPU, GPU)}
+
+    assert launch(wires, world_size=2) == [{CPU}] * 2

@@ -1,0 +1,119 @@
+"""What the fork server imports touches no driver and starts no thread: a rank that is forked from it could use neither.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from course_lib.runtime import launcher
+from course_lib.runtime.ranks.fork_pool import ForkPool
+from course_lib.runtime.ranks.preload import PRELOAD
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# As in a CUDA build: there is a triton, and it works, unless somebody asks it for its driver.
+IMPORTS = '''
+import importlib, json, os, sys, threading, types
+from importlib.machinery import ModuleSpec
+
+touched = []
+
+class Anything:
+    """Decorator, constant, version: whatever an import needs."""
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return touch(name) or Anything()
+    def __call__(self, *arguments, **options):
+        return arguments[0] if len(arguments) == 1 and callable(arguments[0]) and not options else Anything()
+    def __getitem__(self, key):
+        return Anything()
+    def __mro_entries__(self, bases):
+        return (object,)
+
+def touch(name):
+    if name in ("active", "get_current_device", "get_current_target", "get_device_properties"):
+        touched.append(f"triton's {name}")
+
+class Triton(types.ModuleType):
+    __version__ = "3.0.0"
+    __path__ = []
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return touch(name) or Anything()
+
+class Finder:
+    def find_spec(self, name, *_):
+        return ModuleSpec(name, self) if name.split(".")[0] == "triton" else None
+    def create_module(self, spec):
+        return Triton(spec.name)
+    def exec_module(self, module):
+        pass
+
+sys.meta_path.insert(0, Finder())
+import numpy  # its BLAS has threads of its own, which look after themselves at a fork
+before = len(os.listdir("/proc/self/task"))
+
+import torch
+def initialise(name):
+    def refuse(*_, **__):
+        touched.append(name)
+        raise RuntimeError(f"{name} initialises the driver")
+    return refuse
+for name in ("_lazy_init", "current_device", "get_device_properties", "get_device_capability"):
+    setattr(torch.cuda, name, initialise(f"torch.cuda.{name}"))
+for name in ("_cuda_init", "_cuda_getDeviceCount", "_cuda_getDevice", "_cuda_setDevice", "_accelerator_getDeviceIndex",
+             "_accelerator_setDeviceIndex", "_cuda_getCurrentRawStream"):
+    setattr(torch._C, name, initialise(f"torch._C.{name}"))
+
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(json.dumps({"touched": touched, "initialised": torch.cuda.is_initialized(),
+                  "triton": any(name.split(".")[0] == "triton" for name in sys.modules),
+                  "threads": threading.active_count(), "new_tasks": len(os.listdir("/proc/self/task")) - before}))
+'''
+
+
+def found_after(*modules, cwd=ROOT):
+    ran = subprocess.run([sys.executable, "-c", IMPORTS, *modules], capture_output=True, text=True, timeout=240,
+                         cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there ranks are forked")
+def test_importing_all_that_ranks_need_touches_no_driver_and_starts_no_thread():
+    assert found_after(*PRELOAD) == {"touched": [], "initialised": False, "triton": True, "threads": 1, "new_tasks": 0}
+
+
+FAULTS = """
+import contextlib, threading, time
+import torch, triton
+triton.runtime.driver.active
+with contextlib.suppress(RuntimeError):
+    torch.cuda.current_device()
+threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there ranks are forked")
+def test_a_module_that_touches_a_driver_or_starts_a_thread_is_found(tmp_path):
+    (tmp_path / "faulty.py").write_text(FAULTS)
+    assert found_after("faulty", cwd=tmp_path) == {
+        "touched": ["triton's active", "torch.cuda.current_device"], "initialised": False, "triton": True, "threads": 2,
+        "new_tasks": 1}
+
+
+@pytest.mark.skipif(not isinstance(launcher.pool(), ForkPool), reason="only a server that forks matters")
+def test_the_server_itself_has_mapped_no_driver():
+    launcher.pool().wait_until_preloaded()
+    server = psutil.Process(launcher.pool()._server.pid)
+    mapped = {Path(library.path).name for library in server.memory_maps()}
+    drivers = ("libcuda.so", "libnvidia", "libamdhip", "libhsa-runtime")
+    assert [name for name in mapped if name.startswith(drivers)] == []
