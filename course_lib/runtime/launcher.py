@@ -45,7 +45,8 @@ def launch(
     backend: "auto" is NCCL when there is a GPU for each rank, otherwise gloo on the CPU; "gloo-cuda" shares one GPU.
     device: "cpu" keeps to gloo and the CPU also where GPUs suffice. On the CPU ranks see no GPU at all.
     timeout: seconds after which ranks that have not returned are stopped.
-    seed: of Python's, NumPy's and torch's random numbers, the same on every rank.
+    seed: of Python's, NumPy's and torch's random numbers, the same on every rank. A GPU makes other numbers of it than
+        the CPU; what a generator of the CPU draws is the same everywhere.
     threads: CPU threads that torch may use in each rank.
     env: environment variables to set in the ranks.
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.pretend import cells, trials
 from tests.pretend.exceptions import EXCEPTIONS, complaints
+from tests.pretend.hook import pretended
 from tests.pretend.modes import MODES
 from tests.pretend.needed import built  # noqa: F401  a fixture
 
@@ -31,7 +32,7 @@ def test_every_solution_is_graded_on_gpus_as_on_the_cpu_in_the_same_words(path):
 @pytest.mark.parametrize("name", trials.TRIALS)
 @pytest.mark.parametrize("mode", EVERY_TIME)
 def test_every_chapters_library_gives_the_same_numbers_on_gpus(mode, name):
-    with trials.pretended(MODES[mode]):
+    with pretended(MODES[mode]):
         assert complaints(mode, [trials.run(name)]) == []
 
 

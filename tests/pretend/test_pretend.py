@@ -10,8 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.pretend import cells, exceptions, needs
-from tests.pretend.cells import Outcome
+from course_lib.runtime import staging
 from tests.pretend.modes import REFUSED_BY_GLOO
 from tests.pretend.needed import built, on  # noqa: F401  built is a fixture
 
@@ -150,8 +149,13 @@ def test_plain_nccl_refuses_every_host_tensor_with_torchs_own_words():
     assert refusing == {"cpu": dict.fromkeys(OPERATIONS, "No backend type associated with device type cpu"), "gpu": {}}
 
 
+def unstaged():
+    staging.uninstall()
+    return refused()
+
+
 def test_a_gpu_under_gloo_refuses_what_its_documentation_does_not_promise():
-    backend, refusing = on("gloo-cuda", refused)[1]
+    backend, refusing = on("gloo-cuda", unstaged)[1]
     assert backend == "gloo"
     assert refusing["cpu"] == {}
     assert refusing["gpu"].keys() == set(REFUSED_BY_GLOO) - {"recv from any rank"}
@@ -247,50 +251,3 @@ def test_a_rank_finds_the_modes_gpus_unless_they_are_hidden_from_it(mode, option
 def test_the_process_that_launches_keeps_no_device():
     on("nccl", found)
     assert not torch.accelerator.is_available() and not dist.is_nccl_available()
-
-
-# The runner
-
-def test_a_cell_passes_when_it_fails_as_recorded_and_says_what_it_prints_otherwise():
-    def stream(text):
-        return cells.nbformat.v4.new_output("stream", name="stdout", text=text)
-
-    def error(name, said="rank 1 failed\n  ValueError: no"):
-        return cells.nbformat.v4.new_output("error", ename=name, evalue=said, traceback=[])
-
-    meant = cells.lesson("00[1]", [error("Deadlock")], [error("Deadlock")])
-    assert meant.passed and not meant.other_output
-    vanished = cells.lesson("00[1]", [], [error("Deadlock")])
-    assert (vanished.passed, vanished.error) == (False, "no Deadlock")
-    broken = cells.lesson("00[1]", [error("RankFailed")], [])
-    assert (broken.passed, broken.error) == (False, "RankFailed: ValueError: no")
-    printed = cells.lesson("00[1]", [stream("7 ranks, took 1 s")], [stream("6 ranks, took 2 s")])
-    assert printed.passed and printed.other_output == "'7 ranks, took TIME' for '6 ranks, took TIME'"
-
-
-def test_only_cells_that_launch_run_and_what_they_need():
-    notebook = {
-        "import torch": True,
-        "x = 1": True,
-        "x = torch.ones(2)": True,
-        "x.add_(1)": True,
-        "def step():\n    return x": True,
-        "launch(step)": True,
-        "%matplotlib inline": True,
-        "n = 3": False,
-        "sizes = [n for n in range(4)]\nprint(sizes)": False,
-        "for n in range(2):\n    launch(print, n)": True,
-        "plt.plot(x)": False,
-        "step()": False,
-    }
-    kept = needs.kept(list(notebook))
-    assert dict(zip(notebook, kept)) == notebook | {"x = 1": False}  # given anew before anybody asks
-
-
-def test_nobody_may_fail_unexplained_and_no_explanation_may_outlive_its_failure(monkeypatch):
-    monkeypatch.setattr(exceptions, "EXCEPTIONS", {("b", "nccl"): "gloo's own", ("c", "nccl"): "gone"})
-    outcomes = [Outcome("a", False, "no"), Outcome("b", False, "no"), Outcome("c", True),
-                Outcome("d", True, other_output="1 for 2"), Outcome("e", True)]
-    assert exceptions.complaints("nccl", outcomes) == [
-        "a under nccl: no", "c under nccl passes: its entry in exceptions.py (gone) has to go",
-        "d under nccl: prints 1 for 2"]

@@ -92,12 +92,12 @@ def test_train_and_evaluate_take_a_text_from_wherever_it_lies(tmp_path):
         with torch.device("cpu"):
             torch.manual_seed(0)
             gpt = reference.GPT(reference.GPTConfig(num_layers=1, hidden_size=16, num_heads=2, sequence_length=16))
-        gpt.to(device())
+        gpt.double().to(device())
         log = reference.train(gpt, steps=2, batch_size=4, tokens=tokens, progress=False)
         return [*log.losses, reference.evaluate(gpt, tokens=tokens), reference.evaluate(gpt)]
 
     text = reference.load_text()[:20_000].clone()
-    assert on("nccl", run, text, world_size=1)[0] == pytest.approx(run(text), abs=1e-4)
+    assert on("nccl", run, text, world_size=1)[0] == pytest.approx(run(text), abs=1e-9)
 
 
 def test_a_model_that_a_reader_makes_with_a_generator_of_the_cpu_is_the_same_everywhere():

@@ -91,7 +91,7 @@ def _moved(storage: TypedStorage, device: torch.device) -> TypedStorage:
     own = storage._untyped_storage
     if own.device == device:
         return storage
-    number_bytes = torch.empty(0, dtype=torch.uint8, device=own.device).set_(own, 0, (own.nbytes(),))
+    number_bytes = torch.empty(0, dtype=torch.uint8, device=own.device).set_(own, 0, (own.nbytes(),), (1,))
     return TypedStorage(wrap_storage=number_bytes.to(device).untyped_storage(), dtype=storage.dtype, _internal=True)
 
 
