@@ -5,6 +5,7 @@ Apart from the tests, since ranks import it in every launch: pytest would cost t
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import torch
 import torch.distributed as dist
@@ -55,6 +56,16 @@ class Case:
 
     def gradient(self, place, shape):
         return self.tensor(shape, 100 if self.operator in SAME_GRADIENT else 100 + place)
+
+
+def cases(members):
+    """All operators, layouts and dims among `members`."""
+    n = len(members)
+    for operator, layout in product(OPERATORS, LAYOUTS):
+        for shape in [(2 * n,), (n, 3 * n, 2 * n), (n, 0, n)][:2 + (layout == "contiguous")]:
+            num_dims = {"copy_to_group": 0, "reduce_from_group": 0, "all_to_all_along": 2}.get(operator, 1)
+            for dims in product(range(-len(shape), len(shape)), repeat=num_dims):
+                yield Case(operator, members, shape, dims, layout)
 
 
 def in_one_process(case, inputs):
