@@ -31,6 +31,7 @@ from course_lib.runtime.doctor import doctor
 from course_lib.runtime.errors import Deadlock, LaunchError, LaunchTimeout, RankDied, RankFailed
 from course_lib.runtime.instruments.communication import CommunicationLog, record_communication
 from course_lib.runtime.instruments.memory import MemoryLog, record_memory
+from course_lib.runtime.instruments.seconds import seconds
 from course_lib.runtime.instruments.spans import span
 from course_lib.runtime.instruments.timeline import Timeline, record_timeline
 from course_lib.runtime.launcher import launch
@@ -52,5 +53,6 @@ __all__ = [
     "record_communication",
     "record_memory",
     "record_timeline",
+    "seconds",
     "span",
 ]

@@ -7,8 +7,10 @@
         memory_tracker.py watches, storage_book.py keeps the storages, memory_track.py is the result as plain data,
         memory_picture.py draws it
     spans.py          span: a name for a stretch of code
+    clocks.py         when something happens, on the host or on a GPU
+    seconds.py        seconds: what one call takes
     pending.py        what a rank is communicating right now: for timelines, and for the diagnosis of deadlocks
     timeline.py       record_timeline: spans and communication on two lanes
-        timeline_event.py is what it is made of, intervals.py sets of times, timeline_picture.py draws it,
-        chrome_trace.py writes it for Perfetto
+        timeline_recorder.py listens, timeline_event.py is what it is made of, intervals.py sets of times,
+        timeline_picture.py draws it, chrome_trace.py writes it for Perfetto
 """

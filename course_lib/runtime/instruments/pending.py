@@ -10,7 +10,6 @@ Calls that never pass through Python (the C++ reducer of torch's DDP, functional
 import itertools
 import math
 import threading
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,6 +19,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup, Work
 
+from course_lib.runtime import context
+from course_lib.runtime.instruments.clocks import side_stream
 from course_lib.runtime.tensors import tensors_in
 
 # ProcessGroup's method -> the name under which torch.distributed offers it
@@ -54,14 +55,15 @@ class Call:
     """One call on a process group. `number` counts this rank's calls, `peer` is a global rank (send and recv only).
 
     Made for every message a rank sends, and looked at for few of them: it keeps dtypes and shapes, and no text.
+    `on_stream`: a stream of the GPU waits for it, not the host.
     """
 
-    __slots__ = ("number", "op", "peer", "group", "tensors", "started_s")
+    __slots__ = ("number", "op", "peer", "group", "tensors", "on_stream")
 
     def __init__(self, number: int, op: str, peer: int | None, group: tuple[int, ...],
-                 tensors: Sequence[tuple[torch.dtype, Sequence[int]]]) -> None:
+                 tensors: Sequence[tuple[torch.dtype, Sequence[int]]], on_stream: bool = False) -> None:
         self.number, self.op, self.peer, self.group, self.tensors = number, op, peer, group, tensors
-        self.started_s = time.perf_counter()
+        self.on_stream = on_stream
 
     @property
     def num_bytes(self) -> int:
@@ -86,17 +88,23 @@ class Listener(Protocol):
     def started(self, call: Call) -> None: ...
 
     def finished(self, call: Call) -> None:
-        """Called once per call, at its completion; perhaps from a thread of the backend."""
+        """Called once per call, at its completion; perhaps from a thread of the backend. Where the call is `on_stream`,
+        the current stream is at its completion, and the host ahead of it.
+        """
 
-    def waited(self, call: Call, start_s: float) -> None:
-        """The calling thread was inside the call, or its wait(), from start_s (perf_counter) until now."""
+    def entered(self, call: Call) -> Any:
+        """The calling thread goes into the call, or its wait(); `waited` gets back what this returns."""
+
+    def waited(self, call: Call, since: Any) -> None:
+        """It has come out again."""
 
 
 listeners: list[Listener] = []
 waiting_in: dict[int, list[Call]] = {}  # thread id -> the calls it is inside, outermost first
 counts: Counter[tuple[str, tuple[int, ...]]] = Counter()  # (op, group's ranks) -> calls begun so far
 _numbers = itertools.count()
-_calls_of: "weakref.WeakKeyDictionary[Work, Call]" = weakref.WeakKeyDictionary()
+_calls_of: "weakref.WeakKeyDictionary[Work, list[Call]]" = weakref.WeakKeyDictionary()
+_batches: dict[ProcessGroup, list[Call]] = {}  # what a group has been given since it began to put calls together
 
 
 def install() -> None:
@@ -108,74 +116,131 @@ def install() -> None:
     for method, op in METHODS.items():
         if hasattr(ProcessGroup, method):
             setattr(ProcessGroup, method, _wrapped(getattr(ProcessGroup, method), op))
+    ProcessGroup._start_coalescing = _beginning_a_batch(ProcessGroup._start_coalescing)
+    ProcessGroup._end_coalescing = _ending_a_batch(ProcessGroup._end_coalescing)
 
 
 def _wait(work: Work, *arguments: Any) -> Any:
-    call = _calls_of.get(work)
-    if call is None:
+    calls = _calls_of.get(work)
+    if calls is None:
         return work._course_lib_wait(*arguments)
-    done = _inside(call, work._course_lib_wait, arguments, {})
-    _finish(call)
+    done = _inside(calls[0], work._course_lib_wait, arguments, {})
+    _finish(calls)
     return done
 
 
 def _wrapped(method: Callable, op: str) -> Callable:
     def called(group: ProcessGroup, *arguments: Any, **options: Any) -> Any:
-        call = _describe(group, op, arguments)
+        call = _describe(group, op, arguments, options)
         counts[op, call.group] += 1
         for listener in listeners:
             listener.started(call)
         work = _inside(call, method, (group, *arguments), options)
-        if not isinstance(work, Work):  # monitored_barrier: it has waited already
-            _finish(call)
-            return work
-        _calls_of[work] = call
-        if listeners:
-            _finish_when_done(work, call)
+        if _batches and group in _batches:
+            _batches[group].append(call)
+        else:
+            _follow(group, work, [call])
         return work
 
     return called
 
 
-def _describe(group: ProcessGroup, op: str, arguments: tuple) -> Call:
+def _beginning_a_batch(method: Callable) -> Callable:
+    def begin(group: ProcessGroup, *arguments: Any) -> None:
+        method(group, *arguments)
+        _batches[group] = []
+
+    return begin
+
+
+def _ending_a_batch(method: Callable) -> Callable:
+    """NCCL gives the calls of dist.batch_isend_irecv one work, when the last one has been made."""
+    def end(group: ProcessGroup, *arguments: Any) -> Any:
+        calls = _batches.pop(group, [])
+        work = method(group, *arguments)
+        if calls:
+            _follow(group, work, calls, batch=True)
+        return work
+
+    return end
+
+
+def _follow(group: ProcessGroup, work: Any, calls: list[Call], batch: bool = False) -> None:
+    """See to it that the end of `calls`, which have one work, is noticed."""
+    if not isinstance(work, Work):  # it has waited already, or NCCL made the current stream wait
+        _finish(calls)
+        return
+    _calls_of[work] = calls
+    if listeners and calls[0].on_stream:
+        _finish_beside(group, work, calls, batch)
+    elif listeners:
+        _finish_when_done(work, calls)
+
+
+def _describe(group: ProcessGroup, op: str, arguments: tuple, options: dict[str, Any]) -> Call:
     ranks = tuple(dist.get_process_group_ranks(group))
     if op in ("send", "recv") and len(arguments) == 3:  # (tensors, peer's rank in the group, tag)
         tensors, peer = arguments[0], ranks[arguments[1]]
     else:
         tensors, peer = tensors_in(arguments), None
-    return Call(next(_numbers), op, peer, ranks, [(tensor.dtype, tensor.shape) for tensor in tensors])
+    return Call(next(_numbers), op, peer, ranks, [(tensor.dtype, tensor.shape) for tensor in tensors],
+                _streams_wait(group, tensors, options))
+
+
+def _streams_wait(group: ProcessGroup, tensors: Sequence[torch.Tensor], options: dict[str, Any]) -> bool:
+    """Whether the call returns to the host at once, as NCCL's do on tensors of a GPU; gloo's hold up the host."""
+    if tensors and tensors[0].is_cpu:  # asked first: it is quick
+        return False
+    device = tensors[0].device if tensors else getattr(options.get("opts"), "device", None)  # a barrier's
+    return device is not None and device.type != "cpu" and group._get_backend(device).name() != "gloo"
 
 
 def _inside(call: Call, function: Callable, arguments: tuple, options: dict[str, Any]) -> Any:
     """What `function` returns; meanwhile the calling thread counts as being inside `call`."""
     calls = waiting_in.setdefault(threading.get_ident(), [])
-    start_s = time.perf_counter()
+    entered = [(listener, listener.entered(call)) for listener in listeners]
     calls.append(call)
     try:
         return function(*arguments, **options)
     finally:
         calls.pop()
-        for listener in listeners:
-            listener.waited(call, start_s)
+        for listener, since in entered:
+            listener.waited(call, since)
 
 
 _finished: set[int] = set()  # numbers of the calls whose end the listeners know
 _finished_lock = threading.Lock()  # the end is seen by wait() and by the backend's own thread
 
 
-def _finish(call: Call) -> None:
+def _finish(calls: list[Call]) -> None:
     if not listeners:
         return
-    with _finished_lock:
-        first = call.number not in _finished
-        _finished.add(call.number)
-    if first:
-        for listener in listeners:
-            listener.finished(call)
+    for call in calls:
+        with _finished_lock:
+            first = call.number not in _finished
+            _finished.add(call.number)
+        if first:
+            for listener in listeners:
+                listener.finished(call)
 
 
-def _finish_when_done(work: Work, call: Call) -> None:
+def _finish_when_done(work: Work, calls: list[Call]) -> None:
     try:
-        work.get_future().add_done_callback(lambda _: _finish(call))
+        work.get_future().add_done_callback(lambda _: _finish(calls))
     except RuntimeError:  # gloo's send and recv have no future: wait() tells
         pass
+
+
+def _finish_beside(group: ProcessGroup, work: Work, calls: list[Call], batch: bool) -> None:
+    """The end of what streams wait for is an event on a stream that does nothing else; the reader's own waits when the
+    reader says so. Not by `work.wait()`, which would also let go of the tensors that the work keeps alive till then.
+    """
+    # One stream a communicator, which does one thing after another, so that none holds up the end of another.
+    with side_stream(context.device(), (group.group_name, None if batch else calls[0].peer)):
+        if batch:
+            work.synchronize()  # messages are kept alive by other means, and a batch's work need not have a future
+        elif (future := work.get_future()).done():
+            future.wait()
+        else:
+            return  # a backend whose work holds up the host, after all: wait() tells
+        _finish(calls)

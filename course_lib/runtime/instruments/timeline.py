@@ -3,6 +3,10 @@
 Two lanes a rank: "compute" holds the spans, "communication" every call on a process group from its start
 until the backend has completed it (gloo does not tell for send and recv: there until `wait()` returns). Calls
 that never pass through Python are not seen: those of torch's own DDP, and functional collectives (DTensor).
+
+On a GPU the host only hands work over. There a span lasts while the GPU is at the work that was handed over inside it,
+a call of NCCL from when the GPU's stream comes to it until its last byte is there, and a wait as long as the stream
+stands still (clocks.py). Calls on tensors of the host, and all calls of gloo, keep the host's clock.
 """
 
 import json
@@ -13,15 +17,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from course_lib.pictures.units import human_seconds
 from course_lib.runtime.instruments import pending
 from course_lib.runtime.instruments.chrome_trace import trace_events
+from course_lib.runtime.instruments.clocks import this_clock
 from course_lib.runtime.instruments.intervals import Intervals, intersection, length, union
 from course_lib.runtime.instruments.recordings import Recording, keeping, this_rank
 from course_lib.runtime.instruments.spans import span_listeners
 from course_lib.runtime.instruments.timeline_event import TimelineEvent
+from course_lib.runtime.instruments.timeline_recorder import TimelineRecorder
 
 MAX_NAMES = 6  # in the one-sentence summary
 
@@ -37,7 +42,8 @@ class Clock:
 
 @dataclass(frozen=True, repr=False)
 class Timeline(Recording):
-    """What `ranks` did and when. `waits`: when a rank was inside a communication call, or its wait()."""
+    """What `ranks` did and when. `waits`: when a rank was inside a communication call, or its wait(); with NCCL its GPU.
+    """
 
     ranks: tuple[int, ...]
     events: list[TimelineEvent] = field(default_factory=list)
@@ -148,63 +154,17 @@ def record_timeline() -> Iterator[Timeline]:
     """Record the spans and the communication calls of this rank inside the block."""
     pending.install()
     timeline = Timeline((this_rank(),))
-    recorder = _Recorder(timeline)
+    recorder = TimelineRecorder(this_clock())
+    failed = True
     with keeping(timeline):
         span_listeners.append(recorder)
         pending.listeners.append(recorder)
         try:
             yield timeline
+            failed = False
         finally:
             span_listeners.remove(recorder)
             pending.listeners.remove(recorder)
-            recorder.close()
-
-
-class _Recorder:
-    """Turns what spans and process-group calls report into events."""
-
-    def __init__(self, timeline: Timeline) -> None:
-        self.timeline = timeline
-        self.rank = timeline.ranks[0]
-        self.open_spans: list[tuple[str, dict[str, Any], float]] = []
-        self.open_calls: dict[int, pending.Call] = {}
-
-    def now(self) -> float:
-        return time.perf_counter() - self.timeline.clock.counter_s
-
-    def span_started(self, name: str, labels: dict[str, Any]) -> None:
-        self.open_spans.append((name, labels, self.now()))
-
-    def span_ended(self) -> None:
-        end_s = self.now()
-        if self.open_spans:  # empty when the recorder was closed inside the span
-            name, labels, start_s = self.open_spans.pop()
-            event = TimelineEvent(self.rank, "compute", name, start_s, end_s, labels, len(self.open_spans))
-            self.timeline.events.append(event)
-
-    def started(self, call: pending.Call) -> None:
-        self.open_calls[call.number] = call
-
-    def finished(self, call: pending.Call) -> None:
-        end_s = self.now()
-        if self.open_calls.pop(call.number, None):  # None when the call began before the recording
-            self.timeline.events.append(self.communication(call, end_s, {}))
-
-    def waited(self, call: pending.Call, start_s: float) -> None:
-        start_s -= self.timeline.clock.counter_s
-        self.timeline.waits.append(TimelineEvent(self.rank, "waiting", call.op, start_s, self.now()))
-
-    def communication(self, call: pending.Call, end_s: float, labels: dict[str, Any]) -> TimelineEvent:
-        partner = {"group": call.group} if call.peer is None else {"peer": call.peer}
-        labels = {"bytes": call.num_bytes, **partner, **labels}
-        start_s = call.started_s - self.timeline.clock.counter_s
-        return TimelineEvent(self.rank, "communication", call.op, start_s, end_s, labels)
-
-    def close(self) -> None:
-        """What has not ended yet ends here."""
-        while self.open_spans:
-            self.span_ended()
-        for call in list(self.open_calls.values()):
-            self.timeline.events.append(self.communication(call, self.now(), {"unfinished": True}))
-        self.open_calls.clear()
-        self.timeline.events.sort(key=lambda event: event.start_s)
+            # After an error nobody waits for a GPU: what it still has to do may never end.
+            for event in recorder.close(timeline.ranks[0], timeline.clock.counter_s, wait=not failed):
+                (timeline.waits if event.lane == "waiting" else timeline.events).append(event)

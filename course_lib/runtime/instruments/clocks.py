@@ -1,0 +1,95 @@
+"""When something happens: by the host's counter, or, on a GPU, by events on its streams.
+
+A GPU works behind the host: a call that computes or communicates returns at once. So a mark there is an event on the
+current stream, which happens when the stream has come so far, and is read when the recording is over. Both clocks read
+their marks as seconds of the host's counter (time.perf_counter), which all ranks of a host share.
+
+Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
+"""
+
+import time
+from collections.abc import Callable, Hashable
+
+import torch
+
+from course_lib.runtime import context
+
+Mark = float | torch.Event
+Read = Callable[[Mark, bool], float | None]  # (mark, whether to wait for it) -> seconds, None where not there yet
+
+MOST_STREAMS = 24  # of a pool of 32: torch hands the first ones out again after that
+REFERENCES = 3
+
+
+class HostClock:
+    """What has happened when the call returns: everything on the CPU."""
+
+    def mark(self, on_stream: bool = True) -> Mark:
+        return time.perf_counter()
+
+    def reader(self) -> Read:
+        return lambda mark, wait: mark
+
+
+class DeviceClock:
+    """Events on the streams of `device`; the host's counter where a mark is not `on_stream`: gloo's calls."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def mark(self, on_stream: bool = True) -> Mark:
+        if not on_stream:
+            return time.perf_counter()
+        event = torch.Event(self.device, enable_timing=True)
+        # The calling thread's stream, by the device: a thread that has chosen no device is on another rank's.
+        event.record(torch.accelerator.current_stream(self.device))
+        return event
+
+    def reader(self) -> Read:
+        reference, reference_s = self._reference()
+
+        def read(mark: Mark, wait: bool) -> float | None:
+            if isinstance(mark, float):
+                return mark
+            if wait:
+                mark.synchronize()
+            elif not mark.query():
+                return None
+            return reference_s - mark.elapsed_time(reference) / 1e3  # ms
+
+        return read
+
+    def _reference(self) -> tuple[torch.Event, float]:
+        """An event and the host's time of it, which is known to half of what the narrowest of some tries took."""
+        stream = side_stream(self.device, "reference")
+        tries = []
+        for _ in range(REFERENCES):
+            event = torch.Event(self.device, enable_timing=True)
+            before = time.perf_counter()
+            event.record(stream)
+            event.synchronize()
+            after = time.perf_counter()
+            tries.append((after - before, event, (before + after) / 2))
+        _, event, at_s = min(tries, key=lambda attempt: attempt[0])
+        return event, at_s
+
+
+def this_clock() -> HostClock | DeviceClock:
+    """The clock for the device of the calling rank."""
+    device = context.device()
+    return HostClock() if device.type == "cpu" else DeviceClock(device)
+
+
+_streams: dict[Hashable, torch.Stream] = {}
+
+
+def side_stream(device: torch.device, purpose: Hashable) -> torch.Stream:
+    """A stream on which nothing computes, the same one for the same purpose.
+
+    Of high priority: those come from a pool of their own, so that the reader's streams are others.
+    """
+    if purpose not in _streams:
+        made = list(_streams.values())
+        _streams[purpose] = (torch.Stream(device, priority=-1) if len(made) < MOST_STREAMS
+                             else made[len(made) % MOST_STREAMS])
+    return _streams[purpose]
