@@ -14,12 +14,15 @@ endif
 
 READY := $(VENV)/.ready
 FIRST := notebooks/00_start_here.ipynb
+# Readers work on copies without outputs, so that a prediction comes before its answer and a pull never meets an edit.
+COPIES := workspace
 LAB_FLAGS := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .PHONY: help lab check test lint notebooks showing exercises text write-back bench lock clean
 
 help:
-	@echo "make lab                   open the course in JupyterLab"
+	@echo "make lab                   open the course in JupyterLab, on your own copies in workspace/"
+	@echo "make lab FRESH=1           the same, with new copies (asks first)"
 	@echo "make check [NB=...]        while you work: lint, layers, models and pictures, one notebook"
 	@echo "make test                  every test: lint, tests, notebooks, browser"
 	@echo "make bench [NAME=...]      ours against PyTorch's own, side by side"
@@ -44,7 +47,8 @@ $(READY): requirements.lock pyproject.toml
 	@touch $(READY)
 
 lab: $(READY)
-	$(WITH_PATH) $(BIN)/python -m jupyterlab $(LAB_FLAGS) --LabApp.default_url=/lab/tree/$(FIRST)
+	@$(BIN)/python -m tools.workspace $(if $(FRESH),--fresh)
+	$(WITH_PATH) $(BIN)/python -m jupyterlab $(LAB_FLAGS) --LabApp.default_url=/lab/tree/$(COPIES)/$(FIRST)
 
 # pytest reads its paths and its strict nbval flags from pyproject.toml, and has the last word. Two files at a time, in
 # their order: a test starts up to 8 ranks of its own, and a notebook's cells belong to one kernel.

@@ -1,4 +1,4 @@
-"""All-reduce from send and receive against gloo's own dist.all_reduce: 1 KiB to 64 MiB of float32, 2 and 4 ranks."""
+"""All-reduce from send and receive against the backend's own: 1 KiB to 64 MiB of float32, 2 and 4 ranks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -31,7 +31,7 @@ def alternate(sides: tuple[AllReduce, AllReduce], num_bytes: int, rounds: int) -
 
 
 def side_by_side(ours: AllReduce, num_bytes: int, world_size: int) -> list[float]:
-    """Seconds of ours and of gloo's in one launch."""
+    """Seconds of ours and of dist.all_reduce in one launch."""
     rounds = 9 if num_bytes >= MIB else 31
     return slowest_rank(launch(alternate, (ours, dist.all_reduce), num_bytes, rounds, world_size=world_size))
 
@@ -41,7 +41,7 @@ def register(name: str, ours: AllReduce, size: str, world_size: int) -> None:
         return partial(side_by_side, ours, SIZES[size], world_size)
 
     make.__name__ = f"{name}_{world_size}_ranks_{size}"
-    make.__doc__ = f"All-reduce of {size} on {world_size} ranks, {ours.__name__} against gloo's own."
+    make.__doc__ = f"All-reduce of {size} on {world_size} ranks, {ours.__name__} against the backend's own."
     benchmark(runs=5)(make)
 
 

@@ -16,8 +16,8 @@ from tests.kernel import Kernel
 IMPORT_OURS = "from course_lib.runtime import launch"
 IMPORT_THEIRS = "from accelerate import notebook_launcher"
 IMPORT_TORCH = "import torch, time, torch.distributed as dist"
-OURS = "launch({body}, world_size={num_ranks})"
-# accelerate leaves it to the function to join the group.
+OURS = "launch({body}, world_size={num_ranks}, device='cpu')"
+# accelerate leaves it to the function to join the group: gloo, so that both start ranks on the CPU.
 JOINED = """
 def joined(body):
     def run():

@@ -33,7 +33,7 @@ from course_lib.pipeline_parallel import (
 )
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.reference.gpt import next_token_loss
-from course_lib.runtime import launch, record_timeline
+from course_lib.runtime import device, launch, record_timeline
 
 WORLD_SIZE, MICROBATCHES, ROUNDS = 4, 8, 11
 # Eight stages of a block each, beside the embedding and the head. 2 rows of 64 tokens in a micro-batch.
@@ -50,7 +50,7 @@ def ours(modules: list[nn.Module], schedule: Schedule) -> Step:
 
 def theirs(modules: list[nn.Module], schedule: Schedule, kind: str) -> Step:
     held = schedule.stages[dist.get_rank()]
-    stages = [PipelineStage(module, stage, schedule.num_stages, torch.device("cpu"))
+    stages = [PipelineStage(module, stage, schedule.num_stages, device())
               for module, stage in zip(modules, held)]
     single = len(held) == 1
     pipeline = getattr(schedules, kind)(stages[0] if single else stages, MICROBATCHES, next_token_loss)
@@ -134,7 +134,9 @@ def idle_shares(seconds: float, tries: int) -> Iterator[tuple[str, float, float,
         plan = simulate(schedule).bubble_fraction
         found: list[float] = []
         while len(found) < tries and not (found and abs(found[-1] - plan) <= MOST):
-            found.append(measured(schedule, launch(recorded_step, schedule, seconds).timeline).bubble_fraction)
+            # On the CPU: there a message holds up the host, which is what waits here.
+            recorded = launch(recorded_step, schedule, seconds, device="cpu")
+            found.append(measured(schedule, recorded.timeline).bubble_fraction)
         yield schedule.name, plan, min(found, key=lambda share: abs(share - plan)), len(found)
 
 

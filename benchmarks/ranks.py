@@ -1,12 +1,12 @@
 """What benchmarks do on ranks where both sides are timed in the same launch: what slows the machine slows both."""
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
 
 from benchmarks.harness import SIDES, tell
+from course_lib.runtime import seconds
 
 Times = list[Sequence[float]]  # of one rank: for every round the seconds of each side
 
@@ -18,11 +18,9 @@ def now(side: int) -> None:
 
 
 def seconds_together(work: Callable[[], object]) -> float:
-    """Until this rank is done, from when all ranks had come."""
+    """Until this rank is done, its GPU too where it has one, from when all ranks had come."""
     dist.barrier()
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+    return seconds(work)
 
 
 def in_turns(number: int, num_sides: int = 2) -> Sequence[int]:

@@ -1,16 +1,17 @@
 """Strong scaling: a step of the small GPT on 2 and 4 ranks that share its rows, against the same step in one process.
 
 The ratio is what the chapter draws: 1/2 is perfect scaling on 2 ranks. Where ranks outnumber the processor's cores it
-cannot fall any further. Each rank has one thread, and so has the single process.
+cannot fall any further. Each rank has one thread, and so has the single process; or each has a GPU, where there are
+enough for all.
 """
 
 import statistics
-import time
 
 import torch
 import torch.distributed as dist
 
 from benchmarks.harness import Work, benchmark
+from benchmarks.ranks import seconds_together
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import launch
 
@@ -23,15 +24,16 @@ def step_seconds() -> float:
     torch.manual_seed(0)
     model, rank, n = GPT(CONFIG), dist.get_rank(), dist.get_world_size()
     inputs, targets = batches(0, rank, n, batch_size=ROWS, sequence_length=CONFIG.sequence_length)
-    times = []
-    for _ in range(1 + STEPS):
-        dist.barrier()
-        started = time.perf_counter()
+
+    def step() -> None:
         model(inputs, targets)[1].backward()
         if n > 1:
             dist.all_reduce(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
-        times.append(time.perf_counter() - started)
+
+    times = []
+    for _ in range(1 + STEPS):
         model.zero_grad()
+        times.append(seconds_together(step))
     return statistics.median(times[1:])
 
 

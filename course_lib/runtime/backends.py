@@ -61,3 +61,9 @@ def wire(group: dist.ProcessGroup, device: torch.device) -> torch.device:
         return device
     on_gpu = next((kind for kind, name in carriers.items() if name == "nccl"), None)
     return torch.device(on_gpu, torch.accelerator.current_device_index()) if on_gpu else torch.device("cpu")
+
+
+def returns_at_once(group: dist.ProcessGroup, device: torch.device) -> bool:
+    """Whether `group`, given a tensor on `device`, returns to the host at once, and the GPU's streams wait: NCCL's way.
+    """
+    return device.type != "cpu" and group._get_backend(device).name() == "nccl"

@@ -2,8 +2,8 @@
 // tensors of two devices do not mix, a CPU generator draws nothing here, and streams run beside the host (streams.h).
 //
 // Every operator falls back to the CPU's, so numbers are the CPU's up to rounding (torch puts some operators together
-// from others here). Random numbers are not: the device has a generator of its own. Limits: one allocator without
-// statistics, no pinned memory of its own, no kernels that are still running when a call returns.
+// from others here). Random numbers are not: the device has a generator of its own. Limits: no reserve of freed
+// memory, no pinned memory of its own, no kernels that are still running when a call returns.
 #include "streams.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -144,10 +144,29 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 // Memory
 
 struct HostMemory final : c10::Allocator {
-  static void release(void* memory) { free(memory); }
+  struct Statistics {
+    std::atomic<int64_t> allocated, peak;
+  };
+  struct alignas(64) Header {  // before what is given out
+    Statistics* of;
+    int64_t num_bytes;
+  };
+  static inline std::array<Statistics, kMostDevices> statistics;
+
+  static void release(void* memory) {
+    if (!memory) return;
+    auto* header = static_cast<Header*>(memory) - 1;
+    header->of->allocated -= header->num_bytes;
+    free(header);
+  }
   c10::DataPtr allocate(size_t num_bytes) override {
-    void* memory = num_bytes ? malloc(num_bytes) : nullptr;
-    return {memory, memory, &release, current_device()};
+    if (!num_bytes) return {nullptr, nullptr, &release, current_device()};
+    auto rounded = int64_t(num_bytes + 511) / 512 * 512;  // as CUDA's allocator does
+    auto* header = static_cast<Header*>(aligned_alloc(alignof(Header), sizeof(Header) + rounded));
+    *header = {&statistics[current], rounded};
+    int64_t now = header->of->allocated += rounded, peak = header->of->peak;
+    while (peak < now && !header->of->peak.compare_exchange_weak(peak, now)) {}
+    return {header + 1, header + 1, &release, current_device()};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, size_t num_bytes) const override { memcpy(to, from, num_bytes); }
@@ -369,6 +388,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_device", [](int index) { exchange_device(index); });
   m.def("current_device", [] { return int(current); });
   m.def("synchronize", [] { synchronize(current); }, pybind11::call_guard<pybind11::gil_scoped_release>());
+  m.def("max_memory_allocated", [](int index) { return HostMemory::statistics.at(index).peak.load(); });
+  m.def("reset_peak_memory_stats", [](int index) {
+    auto& statistics = HostMemory::statistics.at(index);
+    statistics.peak = statistics.allocated.load();
+  });
   m.def("default_generator", [](int index) { return hooks->getDefaultGenerator(index); });
   m.def("on_host", &on_host);
   bind_wire(m);

@@ -71,6 +71,8 @@ def device_module(extension: types.ModuleType) -> types.ModuleType:
         "manual_seed_all": manual_seed_all,
         "get_rng_state": state_of,
         "set_rng_state": set_state,
+        "max_memory_allocated": lambda device=None: extension.max_memory_allocated(index_of(device)),
+        "reset_peak_memory_stats": lambda device=None: extension.reset_peak_memory_stats(index_of(device)),
         "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
         "is_bf16_supported": lambda: True,
     }

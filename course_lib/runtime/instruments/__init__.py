@@ -5,7 +5,7 @@
     communication.py  record_communication: operations and bytes, by the rules of communication_rules.py
     memory.py         record_memory: bytes by kind over time
         memory_tracker.py watches, storage_book.py keeps the storages, memory_track.py is the result as plain data,
-        memory_picture.py draws it
+        allocator.py asks a GPU's allocator, memory_picture.py draws it
     spans.py          span: a name for a stretch of code
     clocks.py         when something happens, on the host or on a GPU
     seconds.py        seconds: what one call takes

@@ -17,7 +17,7 @@ from course_lib.runtime import context
 Mark = float | torch.Event
 Read = Callable[[Mark, bool], float | None]  # (mark, whether to wait for it) -> seconds, None where not there yet
 
-MOST_STREAMS = 24  # of a pool of 32: torch hands the first ones out again after that
+MOST_STREAMS = 24  # torch has 32 of a priority, and then hands out the first ones again
 REFERENCES = 3
 
 
@@ -88,8 +88,9 @@ def side_stream(device: torch.device, purpose: Hashable) -> torch.Stream:
 
     Of high priority: those come from a pool of their own, so that the reader's streams are others.
     """
-    if purpose not in _streams:
+    key = device, purpose
+    if key not in _streams:
         made = list(_streams.values())
-        _streams[purpose] = (torch.Stream(device, priority=-1) if len(made) < MOST_STREAMS
-                             else made[len(made) % MOST_STREAMS])
-    return _streams[purpose]
+        _streams[key] = (torch.Stream(device, priority=-1) if len(made) < MOST_STREAMS
+                         else made[len(made) % MOST_STREAMS])
+    return _streams[key]

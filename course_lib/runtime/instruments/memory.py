@@ -10,8 +10,14 @@ Bytes are counted by storage (views and tied weights once), from each allocation
     other            the rest: buffers, batches, results, gradients of activations, communication buffers
 
 A storage has one kind for its whole life, the strongest that applied. Tensors from before the block count
-when they are named or when autograd saves them. Sizes are those of the storages; what an allocator adds, and
-scratch memory inside a kernel, are not seen. It costs some 30 us a torch operator: to weigh, not to time.
+when they are named or when autograd saves them. It costs some 30 us a torch operator: to weigh, not to time.
+
+Sizes are those of the storages, the GPU's and the host's together (offload keeps some there). On a GPU the allocator's
+own peak stands beside them: `allocator_peak`, to be held against `peak_on_gpu`, which leaves the host's out. It is
+higher by what storages do not show: rounding (CUDA's allocator gives out multiples of 512 bytes), workspaces of
+kernels, such as cuBLAS's, results that an operator keeps to itself, and tensors from before the block that nobody
+named. Neither sees what is not the allocator's: free memory that it holds in reserve, CUDA's context, NCCL's buffers.
+Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -73,6 +79,18 @@ class MemoryLog(Recording):
         return self._fullest.peak()
 
     @property
+    def peak_on_gpu(self) -> int | None:
+        """The most that was held at one time on the rank's GPU; None on the CPU."""
+        return self._fullest.peak_on_gpu()
+
+    @property
+    def allocator_peak(self) -> int | None:
+        """The most bytes that the GPU's allocator had given out at one time, of whatever kind; known when the block has
+        ended. None on the CPU, and for a kind of GPU whose allocator keeps no statistics.
+        """
+        return self._fullest.allocator_peak
+
+    @property
     def at_peak(self) -> dict[str, int]:
         """What the peak is made of."""
         return self._fullest.at_peak()
@@ -129,7 +147,13 @@ class MemoryLog(Recording):
         from course_lib.runtime.instruments.memory_picture import draw  # matplotlib is slow to import
 
         whose = f" on rank {self._fullest.rank}" if len(self.ranks) > 1 else ""
-        return draw(self.tracks, self._headline(), f"at the peak{whose}: {self._made_of()}")
+        return draw(self.tracks, self._headline(), f"at the peak{whose}: {self._made_of()}{self._by_allocator()}")
+
+    def _by_allocator(self) -> str:
+        if self.allocator_peak is None:
+            return ""
+        counted, given_out = human_bytes(self.peak_on_gpu), human_bytes(self.allocator_peak)
+        return f"; on the GPU at most {counted}, {given_out} by its allocator"
 
 
 @contextmanager

@@ -30,6 +30,8 @@ class Track:
     claims: list[int] = field(default_factory=list)  # storage -> index into CLAIMS
     phases: list[Phase] = field(default_factory=list)
     num_ops: int = 0
+    on_host: set[int] = field(default_factory=set)  # storages in the host's memory, of a rank that has a GPU
+    allocator_peak: int | None = None  # bytes, by the GPU's allocator
 
     def ops(self) -> np.ndarray:
         """Torch operations that had run at each change."""
@@ -47,6 +49,13 @@ class Track:
 
     def peak(self) -> int:
         return int(self.total().max())
+
+    def peak_on_gpu(self) -> int | None:
+        """The most that was held at one time outside the host's memory; None where no allocator was asked."""
+        if self.allocator_peak is None:
+            return None
+        on_gpu = [more for _, storage, more in self.changes if storage not in self.on_host]
+        return int(np.array([0, *on_gpu], dtype=np.int64).cumsum().max())
 
     def composition(self, change: int) -> dict[str, int]:
         """Bytes of each kind after one change (an index, -1 is the last)."""
@@ -71,4 +80,7 @@ class Track:
         changes += [(op + ops, storage + known, more) for op, storage, more in later.changes]
         phases = [replace(phase, start=phase.start + ops, end=phase.end + ops) for phase in later.phases]
         claims = self.claims + later.claims
-        return Track(self.rank, changes, claims, self.phases + phases, ops + later.num_ops)
+        on_host = self.on_host | {storage + known for storage in later.on_host}
+        asked = [peak for peak in (self.allocator_peak, later.allocator_peak) if peak is not None]
+        return Track(self.rank, changes, claims, self.phases + phases, ops + later.num_ops, on_host,
+                     max(asked, default=None))

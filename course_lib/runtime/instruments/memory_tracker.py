@@ -16,6 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from course_lib.runtime.instruments.allocator import allocator_peak
 from course_lib.runtime.instruments.dispatch import WatchingMode, wraps_tensors
 from course_lib.runtime.instruments.memory_track import (
     ACTIVATIONS,
@@ -64,6 +65,7 @@ class MemoryTracker(WatchingMode):
             hooks.callback(span_listeners.remove, self)
             hooks.enter_context(self)
             hooks.callback(self.look_around)
+            hooks.enter_context(allocator_peak(self.allocator_peaked))
             yield
 
     def stop(self) -> None:
@@ -73,6 +75,9 @@ class MemoryTracker(WatchingMode):
             if handle is not None:
                 handle.remove()
         self.book.close()
+
+    def allocator_peaked(self, num_bytes: int) -> None:
+        self.track.allocator_peak = num_bytes
 
     # torch operators
 

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup, Work
 
 from course_lib.runtime import context
+from course_lib.runtime.backends import returns_at_once
 from course_lib.runtime.instruments.clocks import side_stream
 from course_lib.runtime.tensors import tensors_in
 
@@ -49,6 +50,7 @@ METHODS = {
     "barrier": "barrier",
     "monitored_barrier": "monitored_barrier",
 }
+GIVING_NOTHING = ("barrier", "gather")  # at least on some ranks: their futures hold no tensor, and so know of no stream
 
 
 class Call:
@@ -188,11 +190,11 @@ def _describe(group: ProcessGroup, op: str, arguments: tuple, options: dict[str,
 
 
 def _streams_wait(group: ProcessGroup, tensors: Sequence[torch.Tensor], options: dict[str, Any]) -> bool:
-    """Whether the call returns to the host at once, as NCCL's do on tensors of a GPU; gloo's hold up the host."""
+    """Whether the call returns at once, and streams wait for it where a host would."""
     if tensors and tensors[0].is_cpu:  # asked first: it is quick
         return False
     device = tensors[0].device if tensors else getattr(options.get("opts"), "device", None)  # a barrier's
-    return device is not None and device.type != "cpu" and group._get_backend(device).name() != "gloo"
+    return device is not None and returns_at_once(group, device)
 
 
 def _inside(call: Call, function: Callable, arguments: tuple, options: dict[str, Any]) -> Any:
@@ -232,15 +234,14 @@ def _finish_when_done(work: Work, calls: list[Call]) -> None:
 
 
 def _finish_beside(group: ProcessGroup, work: Work, calls: list[Call], batch: bool) -> None:
-    """The end of what streams wait for is an event on a stream that does nothing else; the reader's own waits when the
-    reader says so. Not by `work.wait()`, which would also let go of the tensors that the work keeps alive till then.
-    """
+    """The end of what streams wait for: on a stream that does nothing else, which waits now, and holds up nobody."""
     # One stream a communicator, which does one thing after another, so that none holds up the end of another.
     with side_stream(context.device(), (group.group_name, None if batch else calls[0].peer)):
         if batch:
-            work.synchronize()  # messages are kept alive by other means, and a batch's work need not have a future
-        elif (future := work.get_future()).done():
+            work._course_lib_wait()  # its future, where it has one, knows of no stream
+        elif calls[0].op not in GIVING_NOTHING and (future := work.get_future()).done():
+            # Not work.wait(), which lets go of the tensors that the work has to keep alive until the reader waits.
             future.wait()
         else:
-            return  # a backend whose work holds up the host, after all: wait() tells
+            return  # wait() tells
         _finish(calls)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from course_lib.runtime import context
 from course_lib.runtime.instruments.dispatch import storages
 from course_lib.runtime.instruments.memory_track import OTHER, Track
 from course_lib.runtime.tensors import tensors_in
@@ -34,6 +35,7 @@ class StorageBook:
     def __init__(self, track: Track) -> None:
         self.track = track
         self._storages: dict[int, _Storage] = {}
+        self._has_gpu = context.device().type != "cpu"
 
     def claim(self, tensor: torch.Tensor, claim: int, count: bool = True) -> None:
         """The storages of `tensor` are at least what `claim` says; with `count` they begin to count.
@@ -80,6 +82,8 @@ class StorageBook:
         if count and known.number is None and storage.device.type != "meta":
             known.number = len(self.track.claims)
             self.track.claims.append(known.claim)
+            if self._has_gpu and storage.device.type == "cpu":
+                self.track.on_host.add(known.number)
         if known.number is not None and storage.nbytes() != known.num_bytes:
             self._change(known, storage.nbytes() - known.num_bytes)
 

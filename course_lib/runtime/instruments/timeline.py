@@ -42,8 +42,7 @@ class Clock:
 
 @dataclass(frozen=True, repr=False)
 class Timeline(Recording):
-    """What `ranks` did and when. `waits`: when a rank was inside a communication call, or its wait(); with NCCL its GPU.
-    """
+    """What `ranks` did and when. `waits`: when a rank (with NCCL its GPU) was inside a communication call or wait()."""
 
     ranks: tuple[int, ...]
     events: list[TimelineEvent] = field(default_factory=list)

@@ -1,0 +1,103 @@
+"""Readers' copies: without outputs, never overwritten, and told of what is new."""
+
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tools import workspace
+from tools.workspace import ROOT, Workspace, said_of
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A small course: one notebook, its exercises, and a workspace that has been filled."""
+    for relative in ("notebooks/01_a.ipynb", "exercises/01_a/01_a.ipynb"):
+        write(tmp_path / relative, "1 + 1")
+    Workspace(tmp_path).fill()
+    return tmp_path
+
+
+def write(path: Path, source: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cell = nbformat.v4.new_code_cell(source, execution_count=3, outputs=[
+        nbformat.v4.new_output("stream", text="the answer\n")])
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path)
+
+
+def sources(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): nbformat.read(path, as_version=4).cells[0].source
+            for path in sorted(folder.rglob("*.ipynb"))}
+
+
+def test_copies_hold_the_cells_and_no_outputs(course):
+    for original in ("notebooks/01_a.ipynb", "exercises/01_a/01_a.ipynb"):
+        cell = nbformat.read(course / "workspace" / original, as_version=4).cells[0]
+        assert (cell.source, cell.outputs, cell.execution_count) == ("1 + 1", [], None)
+        assert nbformat.read(course / original, as_version=4).cells[0].outputs, "the original keeps its outputs"
+
+
+def test_a_second_call_changes_and_says_nothing(course):
+    before = {path: path.stat().st_mtime_ns for path in course.rglob("workspace/**/*.ipynb")}
+    assert Workspace(course).fill() == [] and said_of([], "workspace") == ""
+    assert before == {path: path.stat().st_mtime_ns for path in course.rglob("workspace/**/*.ipynb")}
+
+
+def test_a_copy_that_a_reader_has_changed_stays_and_a_new_original_arrives_beside_it(course):
+    write(course / "workspace/notebooks/01_a.ipynb", "mine")
+    write(course / "notebooks/01_a.ipynb", "2 + 2")
+    written = Workspace(course).fill()
+    assert written == [Path("notebooks/01_a.new.ipynb")] and "01_a.new.ipynb" in said_of(written, "workspace")
+    assert sources(course / "workspace/notebooks") == {"01_a.ipynb": "mine", "01_a.new.ipynb": "2 + 2"}
+    assert Workspace(course).fill() == [], "said once"
+    write(course / "notebooks/01_a.ipynb", "3 + 3")
+    assert Workspace(course).fill() == [Path("notebooks/01_a.new.ipynb")], "nobody had touched that one"
+    write(course / "workspace/notebooks/01_a.new.ipynb", "mine, too")
+    write(course / "notebooks/01_a.ipynb", "4 + 4")
+    Workspace(course).fill()
+    assert sources(course / "workspace/notebooks") == {
+        "01_a.ipynb": "mine", "01_a.new.ipynb": "mine, too", "01_a.new2.ipynb": "4 + 4"}
+
+
+def test_a_copy_that_nobody_touched_follows_its_original_and_a_missing_one_comes_again(course):
+    write(course / "notebooks/01_a.ipynb", "2 + 2")
+    (course / "workspace/exercises/01_a/01_a.ipynb").unlink()
+    assert sorted(map(str, Workspace(course).fill())) == ["exercises/01_a/01_a.ipynb", "notebooks/01_a.ipynb"]
+    assert sources(course / "workspace/notebooks") == {"01_a.ipynb": "2 + 2"}
+
+
+def test_without_its_memory_the_workspace_still_overwrites_nothing(course):
+    write(course / "workspace/notebooks/01_a.ipynb", "mine")
+    (course / "workspace/.given.json").unlink()
+    assert Workspace(course).fill() == [Path("notebooks/01_a.new.ipynb")]
+    assert sources(course / "workspace/exercises") == {"01_a/01_a.ipynb": "1 + 1"}
+
+
+def started_over(course, monkeypatch, answer, terminal=True):
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr("builtins.input", lambda question: answer)
+    workspace.start_over(Workspace(course))
+
+
+def test_starting_over_asks_and_keeps_the_old_folder(course, monkeypatch, capsys):
+    write(course / "workspace/notebooks/01_a.ipynb", "mine")
+    for answer, terminal in (("", True), ("n", True), ("y", False)):
+        with pytest.raises(SystemExit):
+            started_over(course, monkeypatch, answer, terminal)
+    assert "notebooks/01_a.ipynb" in capsys.readouterr().out
+    started_over(course, monkeypatch, "y")
+    assert Workspace(course).fill() and sources(course / "workspace/notebooks") == {"01_a.ipynb": "1 + 1"}
+    assert sources(course / "workspace-old-1/notebooks") == {"01_a.ipynb": "mine"}
+
+
+def test_links_between_the_copies_lead_somewhere():
+    paths = [path for pattern in workspace.ORIGINALS for path in ROOT.glob(pattern)]
+    copied = {path.relative_to(ROOT) for path in paths}
+    for path in paths:
+        cells = nbformat.read(path, as_version=4).cells
+        text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+        for link in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text):
+            target = (path.parent / link).resolve()
+            assert target.is_relative_to(ROOT) and target.relative_to(ROOT) in copied, f"{path.name}: {link}"

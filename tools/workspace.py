@@ -1,0 +1,146 @@
+"""The reader's own copies: notebooks and exercises without outputs under workspace/; `make lab` calls this.
+
+    python -m tools.workspace            give what is missing or new; what a reader has changed stays
+    python -m tools.workspace --fresh    start over, after asking; the old folder is kept under another name
+
+A copy that the reader has run or edited is theirs. When its original changes, the new one arrives beside it, as
+NAME.new.ipynb. What was given last is remembered in workspace/.given.json, so that a copy nobody touched is replaced.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parent.parent
+ORIGINALS = ("notebooks/*.ipynb", "exercises/*/*.ipynb")
+GIVEN = ".given.json"
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The copies of the notebooks below `root` in `folder`."""
+
+    root: Path = ROOT
+    name: str = "workspace"
+
+    @property
+    def folder(self) -> Path:
+        return self.root / self.name
+
+    def fill(self) -> list[Path]:
+        """Give what is missing or has changed; returns the files written, relative to the folder."""
+        given, written = self.given(), []
+        for original in self.originals():
+            relative = original.relative_to(self.root)
+            text = without_outputs(original)
+            if given.get(str(relative)) == digest(text) and (self.folder / relative).exists():
+                continue
+            target = next(path for path in places(relative)
+                          if self.may_write(path, given) or self.text_of(path) == text)
+            if self.text_of(target) != text:
+                self.write(target, text)
+                written.append(target)
+            given[str(target)] = given[str(relative)] = digest(text)
+        self.write(Path(GIVEN), json.dumps(given, indent=1, sort_keys=True) + "\n")
+        return written
+
+    def originals(self) -> Iterator[Path]:
+        for pattern in ORIGINALS:
+            yield from sorted(self.root.glob(pattern))
+
+    def given(self) -> dict[str, str]:
+        """Relative path -> digest of what was given there last."""
+        return json.loads(self.text_of(Path(GIVEN)) or "{}")
+
+    def may_write(self, target: Path, given: dict[str, str]) -> bool:
+        """Whether nothing of the reader's is there."""
+        return not (self.folder / target).exists() or digest(self.text_of(target)) == given.get(str(target))
+
+    def changed(self) -> list[Path]:
+        """Copies that the reader has run or edited, and whatever else is theirs."""
+        given = self.given()
+        files = sorted(path.relative_to(self.folder) for path in self.folder.rglob("*.ipynb")
+                       if ".ipynb_checkpoints" not in path.parts)
+        return [path for path in files if not self.may_write(path, given)]
+
+    def text_of(self, relative: Path) -> str:
+        path = self.folder / relative
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def write(self, relative: Path, text: str) -> None:
+        path = self.folder / relative
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def set_aside(self) -> Path:
+        """Keep the folder under another name, which is returned."""
+        names = (self.root / f"{self.name}-old-{number}" for number in range(1, 10_000))
+        return self.folder.rename(next(path for path in names if not path.exists()))
+
+
+def places(relative: Path) -> Iterator[Path]:
+    """Where a copy may go: its own place, then names beside it."""
+    yield relative
+    for number in range(1, 10_000):
+        yield relative.with_suffix(f".new{number if number > 1 else ''}.ipynb")
+
+
+def without_outputs(path: Path) -> str:
+    """The notebook at `path` as text, as nobody has run it: a prediction comes before its answer."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    return nbformat.writes(notebook) + "\n"
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def said_of(written: list[Path], name: str) -> str:
+    """One line about what was given; empty where that is nothing."""
+    if not written:
+        return ""
+    beside = [path for path in written if ".new" in path.name]
+    if not beside:
+        named = f"{len(written)} notebooks" if len(written) > 3 else ", ".join(map(str, written))
+        return f"{name}/: your copies are there, {named}; run and edit them as you like"
+    return (f"{name}/: yours stay as they are; the course has changed, and the new ones lie beside them: "
+            f"{', '.join(map(str, beside))}")
+
+
+def start_over(workspace: Workspace) -> None:
+    """SystemExit where the reader says no, or cannot be asked."""
+    changed = workspace.changed()
+    if not workspace.folder.exists():
+        return
+    if not sys.stdin.isatty():
+        raise SystemExit("starting over needs your answer: call make lab FRESH=1 in a terminal")
+    named = ", ".join(map(str, changed[:5])) + ", ..." * (len(changed) > 5)
+    print(f"You have run or edited {len(changed)} notebooks in {workspace.name}/{': ' * bool(changed)}{named}")
+    answer = input(f"Start over with fresh copies? {workspace.name}/ is kept under another name. [y/N] ")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise SystemExit("nothing was changed")
+    print(f"your old copies: {workspace.set_aside().relative_to(workspace.root)}/")
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.workspace", description=__doc__.splitlines()[0])
+    parser.add_argument("--fresh", action="store_true", help="start over, after asking")
+    workspace = Workspace()
+    if parser.parse_args(arguments).fresh:
+        start_over(workspace)
+    line = said_of(workspace.fill(), workspace.name)
+    if line:
+        print(line)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
