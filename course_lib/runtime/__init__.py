@@ -7,6 +7,7 @@
     context.py      who am I: rank, device, whether this is a rank, torchrun or a notebook
     backends.py     which backend carries the communication, and where its messages lie
     process_group.py  joining it, on the rank's own device
+    staging.py      through the host's memory, where ranks share a GPU
     ranks/          where ranks come from and how a launch goes: the life of a call is told there
     errors.py       how it can end
     results.py      what comes back

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from course_lib.runtime import context
+from course_lib.runtime import context, staging
 from course_lib.runtime.context import RankContext
 from course_lib.runtime.instruments import pending
 
@@ -23,6 +23,8 @@ def join(place: RankContext, timeout_s: float, **rendezvous: Any) -> None:
         torch.accelerator.set_device_index(device.index)
         # A cell that makes tensors then runs on GPUs as it stands. On the CPU nothing is set: 1 us an operator.
         torch.set_default_device(device)
+    if place.backend == "gloo-cuda":
+        staging.install()
     pending.install()
     over_nccl = place.backend == "nccl"
     dist.init_process_group(f"cpu:gloo,{device.type}:nccl" if over_nccl else "gloo",
@@ -33,6 +35,7 @@ def leave() -> None:
     """Undo `join`, for a process that lives on."""
     if dist.is_initialized():
         dist.destroy_process_group()
+    staging.uninstall()
     if context.device().type != "cpu":
         torch.set_default_device(None)
     context.current = None

@@ -22,6 +22,7 @@ from torch._C._distributed_c10d import ProcessGroup, Work
 from course_lib.runtime import context
 from course_lib.runtime.backends import returns_at_once
 from course_lib.runtime.instruments.clocks import side_stream
+from course_lib.runtime.staging import StagedWork
 from course_lib.runtime.tensors import tensors_in
 
 # ProcessGroup's method -> the name under which torch.distributed offers it
@@ -109,12 +110,18 @@ _calls_of: "weakref.WeakKeyDictionary[Work, list[Call]]" = weakref.WeakKeyDictio
 _batches: dict[ProcessGroup, list[Call]] = {}  # what a group has been given since it began to put calls together
 
 
+_installed = False
+_wait = Work.wait  # torch's own, which install wraps
+
+
 def install() -> None:
     """Wrap the process-group methods of this process. A second call changes nothing."""
-    if hasattr(Work, "_course_lib_wait"):
+    global _installed
+    if _installed:
         return
-    Work._course_lib_wait = Work.wait
-    Work.wait = _wait
+    _installed = True
+    for kind in (Work, StagedWork):
+        kind.wait = _wrapped_wait(kind.wait)
     for method, op in METHODS.items():
         if hasattr(ProcessGroup, method):
             setattr(ProcessGroup, method, _wrapped(getattr(ProcessGroup, method), op))
@@ -122,13 +129,16 @@ def install() -> None:
     ProcessGroup._end_coalescing = _ending_a_batch(ProcessGroup._end_coalescing)
 
 
-def _wait(work: Work, *arguments: Any) -> Any:
-    calls = _calls_of.get(work)
-    if calls is None:
-        return work._course_lib_wait(*arguments)
-    done = _inside(calls[0], work._course_lib_wait, arguments, {})
-    _finish(calls)
-    return done
+def _wrapped_wait(wait: Callable) -> Callable:
+    def waited(work: Work, *arguments: Any) -> Any:
+        calls = _calls_of.get(work)
+        if calls is None:  # made before, made in C++, or what a staged call asks of gloo
+            return wait(work, *arguments)
+        done = _inside(calls[0], wait, (work, *arguments), {})
+        _finish(calls)
+        return done
+
+    return waited
 
 
 def _wrapped(method: Callable, op: str) -> Callable:
@@ -238,7 +248,7 @@ def _finish_beside(group: ProcessGroup, work: Work, calls: list[Call], batch: bo
     # One stream a communicator, which does one thing after another, so that none holds up the end of another.
     with side_stream(context.device(), (group.group_name, None if batch else calls[0].peer)):
         if batch:
-            work._course_lib_wait()  # its future, where it has one, knows of no stream
+            _wait(work)  # its future, where it has one, knows of no stream
         elif calls[0].op not in GIVING_NOTHING and (future := work.get_future()).done():
             # Not work.wait(), which lets go of the tensors that the work has to keep alive until the reader waits.
             future.wait()

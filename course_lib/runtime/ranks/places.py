@@ -14,7 +14,9 @@ from types import CodeType, FrameType, TracebackType
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _DUMPED = re.compile(r'File "(.*)", line (\d+) in (.*)')
-_COMMUNICATION = (os.path.join("torch", "distributed"), os.path.join("course_lib", "runtime", "instruments", "pending"))
+_RUNTIME = os.path.join("course_lib", "runtime")
+_COMMUNICATION = (os.path.join("torch", "distributed"), os.path.join(_RUNTIME, "instruments", "pending"),
+                  os.path.join(_RUNTIME, "staging"))
 
 _MAX_FOLDED = 8  # functions that call each other in turn, told once
 _SHOWN_TIMES = 3  # what comes no more often than this is told each time

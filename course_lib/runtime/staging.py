@@ -1,0 +1,205 @@
+"""Messages between ranks that share one GPU: through the host's memory, since gloo carries few things from a GPU.
+
+gloo promises broadcast and all_reduce for tensors of a GPU, and nothing else (the table in
+https://docs.pytorch.org/docs/stable/distributed.html). After `install()` every other operation copies its tensors to
+the host, lets gloo carry the copies, and copies what came back into the caller's tensors when the caller waits.
+
+Every call of torch.distributed ends in one operator of torch's dispatcher (`c10d::send`, `c10d::allgather_`, ...),
+whoever makes it: `dist.send`, FSDP2, and in C++ DDP's reducer and the functional collectives under DTensor. Here those
+operators get a kernel of our own for the GPU's dispatch key. Wrapping the methods of ProcessGroup, as instruments/
+pending.py does, would miss whatever C++ calls; and below the dispatcher nothing is seen twice: the timeline and the
+watcher (above, in Python) and record_communication (a dispatch mode) see one call with the caller's tensors, and a
+call with tensors of the host never comes here. What is asked of a Backend itself, and not of its ProcessGroup, does
+not pass the dispatcher, and is not staged.
+"""
+
+import contextlib
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import Work
+from torch.utils._pytree import tree_map_only
+
+from course_lib.runtime.tensors import tensors_in
+
+# c10d's operator -> what torch.distributed calls it
+OPERATORS = {
+    "send": "send",
+    "recv_": "recv",
+    "recv_any_source_": "recv",
+    "reduce_": "reduce",
+    "allreduce_coalesced_": "all_reduce_coalesced",
+    "allgather_": "all_gather",
+    "_allgather_base_": "all_gather_into_tensor",
+    "allgather_coalesced_": "all_gather_coalesced",
+    "allgather_into_tensor_coalesced_": "all_gather_into_tensor_coalesced",
+    "gather_": "gather",
+    "scatter_": "scatter",
+    "reduce_scatter_": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter_tensor_coalesced",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all_single",
+}
+MESSAGES = {"send", "recv"}
+CONTIGUOUS = {"send", "recv", "all_to_all", "all_to_all_single"}  # gloo takes no other tensors there
+
+_library: torch.library.Library | None = None  # holds our kernels for as long as it lives
+_said = False
+# C++ holds a Work without its Python half, which has to live for as long as somebody can wait for it: a collective's
+# until it is over, since the functional collectives wait in C++. A message's only until its Python caller has it, and
+# no longer, so that a receive that nobody waits for is given up, as on the CPU.
+_collectives: set["StagedWork"] = set()
+_latest = threading.local()
+
+
+def install() -> None:
+    """Stage the operators for this process's kind of GPU. A second call changes nothing."""
+    global _library, _said
+    if _library is not None:
+        return
+    key = torch._C._dispatch_key_for_device(torch.accelerator.current_accelerator().type)
+    _library, _said = torch.library.Library("c10d", "IMPL"), False
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Warning only once for all operators")  # that there was a kernel before
+        for name, op in OPERATORS.items():
+            _library.impl(name, _kernel(getattr(torch.ops.c10d, name).default, op), key)
+
+
+def uninstall() -> None:
+    """torch's own kernels again, for a process that goes on with another backend."""
+    global _library
+    if _library is not None:
+        _library._destroy()
+        _library = None
+    _collectives.clear()
+
+
+def _kernel(operator: torch._ops.OpOverload, op: str) -> Callable:
+    """What `operator` does for tensors of a GPU. Its schema says which arguments it writes: those not called input."""
+    names = [argument.name for argument in operator._schema.arguments]
+    has_outputs = len(operator._schema.returns) == 2  # the first argument, and the work
+
+    @torch.no_grad()
+    def kernel(*arguments: Any) -> Any:
+        _latest.work = None  # a receive that was dropped must not take the next one's message
+        _check(op, arguments)
+        _say_once(op)
+        copies: list[tuple[Tensor, Tensor]] = []  # (the caller's, the host's) of what is written
+        on_host = [_to_host(named, argument, copies) for named, argument in zip(names, arguments)]
+        returned = operator(*on_host)
+        host_work = Work.unbox(returned[1] if has_outputs else returned)
+        _latest.work = work = StagedWork(host_work, copies if op != "send" else [])
+        if op not in MESSAGES:
+            _collectives.add(work)
+        return (arguments[0], work.boxed()) if has_outputs else work.boxed()
+
+    return kernel
+
+
+def _check(op: str, arguments: tuple) -> None:
+    """All tensors on one GPU, whose current stream has by then done what it was asked for before."""
+    tensors = tensors_in(arguments)
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) > 1:
+        raise ValueError(f"{op}: expected all tensors on one device, got {' and '.join(sorted(map(str, devices)))}")
+    for tensor in tensors:
+        if op in CONTIGUOUS and not tensor.is_contiguous():
+            raise ValueError(f"{op}: expected a contiguous tensor, got strides {tensor.stride()} for shape "
+                             f"{list(tensor.shape)}: pass tensor.contiguous()")
+    torch.accelerator.current_stream(devices.pop()).synchronize()
+
+
+def _say_once(op: str) -> None:
+    global _said
+    if not _said and dist.get_rank() == 0:
+        print(f"gloo promises no {op} for tensors of a GPU: this call, and all like it, go through the host's memory",
+              file=sys.stderr)
+    _said = True
+
+
+def _to_host(named: str, argument: Any, copies: list[tuple[Tensor, Tensor]]) -> Any:
+    """`argument` with tensors of the host. Outputs are copied, too: what gloo leaves alone stays as it was."""
+    def moved(tensor: Tensor) -> Tensor:
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor)
+        if not named.startswith("input"):
+            copies.append((tensor, host))
+        return host
+
+    return tree_map_only(Tensor, moved, argument)
+
+
+class StagedWork(Work):
+    """gloo's work on the host's copies, which is over when the caller's tensors have what came."""
+
+    def __init__(self, host: Work, copies: list[tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self._host, self._copies = host, copies
+        self._lock = threading.Lock()  # whoever waits, and gloo's thread where somebody asked for the future
+        self._copied = False
+
+    def wait(self, *timeout: timedelta) -> bool:
+        """Block until gloo is done, then copy. Raises what gloo raises, and then copies nothing."""
+        try:
+            done = self._host.wait(*timeout)
+        finally:
+            _collectives.discard(self)
+            if getattr(_latest, "work", None) is self:
+                _latest.work = None
+        self._copy_back()
+        return done
+
+    @torch.no_grad()
+    def _copy_back(self) -> None:
+        with self._lock:
+            if not self._copied:
+                for own, host in self._copies:
+                    own.data.copy_(host)  # .data: a backend's writing is no change that autograd should count
+                self._copied = True
+
+    def synchronize(self) -> None:
+        self._host.synchronize()
+        self.is_completed()
+
+    def is_completed(self) -> bool:
+        done = self._host.is_completed()
+        if done:
+            with contextlib.suppress(RuntimeError):  # how it ended is for wait() to tell
+                self.wait()
+        return done
+
+    def is_success(self) -> bool:
+        return self._host.is_success()
+
+    def exception(self) -> Any:
+        return self._host.exception()
+
+    def result(self) -> list[Tensor]:
+        self.is_completed()
+        return self._own(self._host.result())
+
+    def source_rank(self) -> int:
+        return self._host.source_rank()
+
+    def _source_rank(self) -> int:
+        return self._host._source_rank()
+
+    def get_future(self) -> torch.futures.Future:
+        def arrived(future: torch.futures.Future) -> Any:
+            value = future.value()  # raises what gloo raised
+            self._copy_back()
+            return self._own(value)
+
+        return self._host.get_future().then(arrived)
+
+    def _own(self, value: Any) -> Any:
+        """`value` with the caller's tensors for the host's."""
+        own_of = {id(host): own for own, host in self._copies}
+        return tree_map_only(Tensor, lambda tensor: own_of.get(id(tensor), tensor), value)

@@ -1,0 +1,538 @@
+"""Ranks that share a GPU over gloo: what torch.distributed does for tensors of the CPU, it does for theirs.
+
+On the pretended GPU, whose gloo takes broadcast and all_reduce alone. Claims are about a call on tensors of the GPU
+beside the same call, on the same group, on tensors of the CPU.
+"""
+
+import os
+import warnings
+import weakref
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed._functional_collectives import all_gather_tensor_autograd, all_to_all_single, wait_tensor
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+
+from course_lib.runtime import (
+    Deadlock,
+    RankDied,
+    RankFailed,
+    device,
+    launch,
+    record_communication,
+    record_timeline,
+    staging,
+)
+from tests.pretend import build
+from tests.pretend.hook import pretended
+from tests.pretend.modes import MODES
+
+MISSING = build.why_not()
+if MISSING:
+    pytest.skip(f"NO PRETENDED GPU HERE: {MISSING}", allow_module_level=True)
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built():
+    build.build()
+
+
+def shared(function, *arguments, world_size=2, **options):
+    """`function` on ranks that share a GPU: their default device is that GPU."""
+    with pretended(MODES["gloo-cuda"]):
+        return launch(function, *arguments, world_size=world_size, **options)
+
+
+def around():
+    """The next rank and the one before."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    return (rank + 1) % n, (rank - 1) % n
+
+
+# The same numbers
+
+@dataclass
+class Hands:
+    """What an operation below takes its tensors from."""
+
+    where: torch.device
+    dtype: torch.dtype = torch.float32
+    later: bool = False  # async_op
+    group: dist.ProcessGroup | None = None
+
+    @property
+    def n(self):
+        return dist.get_world_size(self.group)
+
+    @property
+    def is_root(self):
+        return dist.get_rank(self.group) == 0
+
+    def mine(self, *shape):
+        values = torch.arange(torch.Size(shape).numel(), device=CPU) * (dist.get_rank() + 1)
+        return values.view(shape).to(self.dtype).to(self.where)
+
+    def blanks(self, *shape, count=None):
+        return [torch.zeros(shape, dtype=self.dtype, device=self.where) for _ in range(count or self.n)]
+
+    @property
+    def how(self):
+        return {"group": self.group, "async_op": self.later}
+
+
+def all_gather(hands):
+    outs = hands.blanks(2, 3)
+    return outs, dist.all_gather(outs, hands.mine(2, 3), **hands.how)
+
+
+def all_gather_of_strided_tensors(hands):
+    outs = [blank.t() for blank in hands.blanks(2, 3)]
+    return outs, dist.all_gather(outs, hands.mine(2, 3).t(), **hands.how)
+
+
+def all_gather_of_expanded_tensors(hands):
+    outs = hands.blanks(2, 3)
+    return outs, dist.all_gather(outs, hands.mine(3).expand(2, 3), **hands.how)
+
+
+def all_gather_into_tensor(hands):
+    (out,) = hands.blanks(2 * hands.n, 3, count=1)
+    return [out], dist.all_gather_into_tensor(out, hands.mine(2, 3), **hands.how)
+
+
+def all_gather_in_place(hands):
+    (out,) = hands.blanks(2 * hands.n, 3, count=1)
+    own = out.chunk(hands.n)[dist.get_rank(hands.group)]
+    own.copy_(hands.mine(2, 3))
+    return [out], dist.all_gather_into_tensor(out, own, **hands.how)
+
+
+def all_gather_coalesced(hands):
+    outs = [hands.blanks(3, count=1) + hands.blanks(2, count=1) for _ in range(hands.n)]  # by rank, then by tensor
+    work = dist.all_gather_coalesced(outs, [hands.mine(3), hands.mine(2)], **hands.how)
+    return sum(outs, []), work
+
+
+def gather(hands):
+    outs = hands.blanks(5) if hands.is_root else None
+    return outs or [], dist.gather(hands.mine(5), outs, group_dst=0, **hands.how)
+
+
+def scatter(hands):
+    (out,) = hands.blanks(4, count=1)
+    parts = list(hands.mine(hands.n, 4).unbind()) if hands.is_root else None
+    return [out], dist.scatter(out, parts, group_src=0, **hands.how)
+
+
+def reduce(hands):
+    total = hands.mine(5)
+    work = dist.reduce(total, group_dst=0, **hands.how)
+    return [total] if hands.is_root else [], work
+
+
+def all_reduce_coalesced(hands):
+    totals = [hands.mine(5), hands.mine(2, 2)]
+    return totals, dist.all_reduce_coalesced(totals, **hands.how)
+
+
+def reduce_scatter(hands):
+    (out,) = hands.blanks(3, count=1)
+    return [out], dist.reduce_scatter(out, list(hands.mine(hands.n, 3).unbind()), **hands.how)
+
+
+def reduce_scatter_tensor(hands):
+    (out,) = hands.blanks(3, count=1)
+    return [out], dist.reduce_scatter_tensor(out, hands.mine(3 * hands.n), dist.ReduceOp.MAX, **hands.how)
+
+
+def all_to_all(hands):
+    outs = hands.blanks(3)
+    return outs, dist.all_to_all(outs, list(hands.mine(hands.n, 3).unbind()), **hands.how)
+
+
+def all_to_all_single_evenly(hands):
+    (out,) = hands.blanks(2 * hands.n, count=1)
+    return [out], dist.all_to_all_single(out, hands.mine(2 * hands.n), **hands.how)
+
+
+def all_to_all_single_unevenly(hands):
+    """Place i sends i + 1 rows to each."""
+    place = dist.get_rank(hands.group)
+    rows = [other + 1 for other in range(hands.n)]
+    (out,) = hands.blanks(sum(rows), 2, count=1)
+    mine = hands.mine((place + 1) * hands.n, 2)
+    return [out], dist.all_to_all_single(out, mine, rows, [place + 1] * hands.n, **hands.how)
+
+
+def broadcast(hands):
+    values = hands.mine(4)
+    return [values], dist.broadcast(values, group_src=0, **hands.how)
+
+
+def all_reduce(hands):
+    values = hands.mine(4)
+    return [values], dist.all_reduce(values, **hands.how)
+
+
+OPERATIONS = [all_gather, all_gather_of_strided_tensors, all_gather_of_expanded_tensors, all_gather_into_tensor,
+              all_gather_in_place, all_gather_coalesced, gather, scatter, reduce, all_reduce_coalesced, reduce_scatter,
+              reduce_scatter_tensor, all_to_all, all_to_all_single_evenly, all_to_all_single_unevenly, broadcast,
+              all_reduce]
+# Complex numbers are views of real ones there, which the pretended device does not have.
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8,
+          torch.bool]
+
+
+def outcome(operation, hands):
+    """The numbers, on the CPU, or the words of the error."""
+    try:
+        outs, work = operation(hands)
+        if hands.later:
+            work.wait()
+        return [out.tolist() for out in outs]
+    except (RuntimeError, ValueError, TypeError) as error:
+        return str(error)
+
+
+def compared(dtypes, group_of=None):
+    """(operation, dtype, later) of those that end otherwise than on the CPU; how many end in numbers."""
+    warnings.simplefilter("ignore")
+    group = dist.new_group(group_of) if group_of else None
+    others, numbers = [], 0
+    if group_of and dist.get_rank() not in group_of:
+        return others, numbers
+    for operation in OPERATIONS:
+        for dtype in dtypes:
+            for later in (False, True):
+                ours, theirs = (outcome(operation, Hands(where, dtype, later, group)) for where in (device(), CPU))
+                numbers += isinstance(ours, list)
+                if ours != theirs:
+                    others.append((operation.__name__, dtype, later, ours, theirs))
+    return others, numbers
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_every_operation_gives_what_it_gives_on_the_cpu_at_once_and_later(world_size):
+    for others, numbers in shared(compared, [torch.float32], world_size=world_size):
+        assert others == [] and numbers == 2 * len(OPERATIONS)
+
+
+def test_every_number_type_goes_or_is_refused_as_on_the_cpu():
+    for others, numbers in shared(compared, DTYPES):
+        assert others == [] and numbers > len(OPERATIONS) * len(DTYPES)
+
+
+def test_a_subgroup_stages_like_the_world():
+    results = shared(compared, [torch.float32], [1, 2], world_size=3)
+    assert [others for others, _ in results] == [[]] * 3
+    assert [numbers for _, numbers in results] == [0, 2 * len(OPERATIONS), 2 * len(OPERATIONS)]
+
+
+# Messages
+
+def ring(order, batched):
+    ahead, behind = around()
+    mine, theirs = torch.full((3,), float(dist.get_rank())), torch.zeros(3)
+    messages = [dist.P2POp(dist.isend, mine, ahead), dist.P2POp(dist.irecv, theirs, behind)][::order]
+    works = dist.batch_isend_irecv(messages) if batched else [each.op(each.tensor, each.peer) for each in messages]
+    for work in works[::order]:
+        work.wait()
+    return theirs.tolist()
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("order", [1, -1])
+def test_messages_go_round_a_ring_in_either_order_batched_or_not(order, batched):
+    for n in (2, 3, 4):
+        assert shared(ring, order, batched, world_size=n) == [[float((rank - 1) % n)] * 3 for rank in range(n)]
+
+
+def waited_out_of_order():
+    """Three messages with tags each way; what was asked for first is waited for last."""
+    peer = 1 - dist.get_rank()
+    got = [torch.zeros(2, dtype=torch.int64) for _ in range(3)]
+    receives = [dist.irecv(values, peer, tag=tag) for tag, values in enumerate(got)]
+    sends = [dist.isend(torch.tensor([peer, tag]), peer, tag=tag) for tag in (2, 0, 1)]
+    for work in [*receives[::-1], *sends]:
+        work.wait()
+    return [values.tolist() for values in got]
+
+
+def test_messages_are_matched_by_tag_and_waited_for_in_any_order():
+    assert shared(waited_out_of_order) == [[[rank, tag] for tag in range(3)] for rank in range(2)]
+
+
+def receive_from_anybody():
+    if dist.get_rank():
+        dist.send(torch.full((2,), float(dist.get_rank())), 0)
+        return None
+    values = torch.zeros(2)
+    return sorted((dist.recv(values), *values.tolist()) for _ in range(2))
+
+
+def test_a_receive_from_any_rank_says_whom_it_heard():
+    assert shared(receive_from_anybody, world_size=3)[0] == [(1, 1.0, 1.0), (2, 2.0, 2.0)]
+
+
+def receive_more_than_comes():
+    values = torch.full((4,), 9.0)
+    if dist.get_rank() == 0:
+        dist.send(torch.ones(2), 1)
+    else:
+        dist.recv(values, 0)
+    return values.tolist()
+
+
+def test_what_a_short_message_does_not_reach_stays_as_it_was():
+    assert shared(receive_more_than_comes)[1] == [1.0, 1.0, 9.0, 9.0]
+
+
+def late_wait():
+    """Rank 1 waits for what has been there for a while."""
+    values = torch.zeros(2)
+    if dist.get_rank() == 0:
+        dist.send(torch.ones(2), 1)
+        dist.barrier()
+        return None
+    work = dist.irecv(values, 0)
+    dist.barrier()
+    before = values.tolist()
+    work.wait()
+    return before, values.tolist()
+
+
+def test_a_receive_writes_when_it_is_waited_for():
+    assert shared(late_wait)[1] == ([0.0, 0.0], [1.0, 1.0])
+
+
+def dropped():
+    """Whether the work of a receive that nobody kept is there still, after the next call."""
+    work = weakref.ref(dist.irecv(torch.zeros(2), 1 - dist.get_rank(), tag=1))
+    dist.all_gather([torch.zeros(2) for _ in range(2)], torch.ones(2))
+    return work() is None
+
+
+def test_a_receive_that_was_dropped_is_given_up():
+    assert shared(dropped) == [True, True]
+
+
+# What a work says
+
+def works():
+    outs, total = [torch.zeros(2) for _ in range(2)], torch.ones(3)
+    value = dist.all_gather(outs, torch.ones(2) + dist.get_rank(), async_op=True).get_future().wait()
+    polled = dist.reduce(total, 0, async_op=True)
+    while not polled.is_completed():
+        pass
+    same = [one is other for one, other in zip(value, outs, strict=True)]
+    return same, [out.tolist() for out in outs], total.tolist()
+
+
+def test_a_future_and_a_poll_bring_the_numbers_without_a_wait():
+    assert shared(works)[0] == ([True, True], [[1.0, 1.0], [2.0, 2.0]], [2.0] * 3)
+
+
+def passes_for_autograd():
+    """Whether backward is told that a tensor it kept was written to."""
+    weight = torch.ones(2, requires_grad=True)
+    kept = torch.ones(2 * dist.get_world_size())
+    loss = (kept * weight.repeat(dist.get_world_size())).sum()
+    dist.all_gather_into_tensor(kept, torch.full((2,), 3.0))
+    loss.backward()
+    return weight.grad.tolist()
+
+
+def test_autograd_sees_a_staged_call_as_it_sees_a_backends_own():
+    warnings.simplefilter("ignore")
+    assert shared(passes_for_autograd) == [[6.0, 6.0]] * 2
+
+
+# Errors
+
+def all_gather_of_wrong_sizes():
+    dist.all_gather([torch.zeros(3) for _ in range(2)], torch.ones(4))
+
+
+def mixed_devices():
+    dist.all_gather([torch.zeros(3, device="cpu") for _ in range(2)], torch.ones(3))
+
+
+def strided_message():
+    values = torch.ones(4, 4)[:, :2]
+    dist.send(values, 1) if dist.get_rank() == 0 else dist.recv(values, 0)
+
+
+def strided_all_to_all():
+    dist.all_to_all_single(torch.zeros(4, 4), torch.ones(4, 4).t())
+
+
+@pytest.mark.parametrize("function, words", [
+    (all_gather_of_wrong_sizes, "RuntimeError: ProcessGroupGloo::allgather: invalid tensor size at index 0 "
+                                r"\(expected \(4\), got \(3\)\)"),
+    (mixed_devices, "ValueError: all_gather: expected all tensors on one device, got cpu and gpu:0"),
+    (strided_message, r"ValueError: (send|recv): expected a contiguous tensor, got strides \(4, 1\) for"),
+    (strided_all_to_all, r"ValueError: all_to_all_single: expected a contiguous tensor, got strides \(1, 4\)"),
+])
+def test_a_call_that_cannot_work_is_refused_in_the_readers_line(function, words):
+    with pytest.raises(RankFailed, match=words) as raised:
+        shared(function)
+    assert f"in {function.__name__}:" in str(raised.value)
+
+
+def too_long_a_message():
+    dist.send(torch.ones(8), 1) if dist.get_rank() == 0 else dist.recv(torch.ones(4), 0)
+
+
+def peer_that_leaves():
+    if dist.get_rank() == 0:
+        os._exit(3)
+    dist.recv(torch.zeros(4), 0)
+
+
+def peer_that_fails():
+    if dist.get_rank() == 0:
+        raise KeyError("mine")
+    dist.all_gather([torch.zeros(4) for _ in range(2)], torch.ones(4))
+
+
+def test_sizes_that_differ_between_ranks_end_as_on_the_cpu():
+    with pytest.raises(RankDied, match="another rank's tensor in the same call has a different size"):
+        shared(too_long_a_message)
+
+
+def test_a_peers_end_is_told_and_not_its_echo():
+    with pytest.raises(RankDied, match="rank 0 ended with exit code 3"):
+        shared(peer_that_leaves)
+    with pytest.raises(RankFailed, match="rank 0 failed .*\n.*\n  KeyError: 'mine'"):
+        shared(peer_that_fails)
+
+
+def both_receive():
+    dist.irecv(torch.zeros(4), 1 - dist.get_rank()).wait()
+
+
+def test_a_deadlock_is_told_with_the_readers_tensors():
+    with pytest.raises(Deadlock, match=r"-> recv\(src=1, float32\[4\]\)") as raised:
+        shared(both_receive)
+    assert raised.value.waits == {0: ("recv", 1), 1: ("recv", 0)}
+
+
+# Front ends in Python and in C++
+
+def functional():
+    n = dist.get_world_size()
+    values = torch.arange(2.0 * n, requires_grad=True)
+    gathered = all_gather_tensor_autograd(values, 0, dist.group.WORLD)
+    gathered.sum().backward()
+    mixed = wait_tensor(all_to_all_single(values.detach() + 10 * dist.get_rank(), None, None, dist.group.WORLD))
+    return gathered.shape, values.grad.tolist(), mixed.tolist(), len(staging._collectives)
+
+
+def test_functional_collectives_are_staged_both_ways_and_leave_nothing_behind():
+    for rank, result in enumerate(shared(functional, world_size=3)):
+        mixed = [2.0 * rank + i + 10 * other for other in range(3) for i in range(2)]
+        assert result == (torch.Size([18]), [3.0] * 6, mixed, 0)
+
+
+def redistributed():
+    mesh = init_device_mesh(device().type, (dist.get_world_size(),))
+    whole = torch.arange(24.0).view(4, 6)
+    rows = distribute_tensor(whole, mesh, [Shard(0)])
+    columns = rows.redistribute(mesh, [Shard(1)])
+    return (torch.equal(columns.to_local(), whole.tensor_split(dist.get_world_size(), 1)[dist.get_rank()]),
+            torch.equal(columns.redistribute(mesh, [Replicate()]).to_local(), whole))
+
+
+def test_a_dtensor_changes_its_layout():
+    assert shared(redistributed) == [(True, True)] * 2
+
+
+def trained_by_fsdp2(where):
+    torch.manual_seed(0)
+    with torch.device("cpu"):
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3)).double()
+        rows = torch.arange(8.0, dtype=torch.float64).view(2, 4)
+    model, rows = model.to(where), rows[dist.get_rank()].to(where)
+    fully_shard(model, mesh=init_device_mesh(torch.device(where).type, (dist.get_world_size(),)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        model(rows).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {name: value.full_tensor().cpu() for name, value in model.state_dict().items()}
+
+
+def test_fsdp2_trains_to_the_cpus_numbers():
+    ours, theirs = shared(lambda: (trained_by_fsdp2(device()), trained_by_fsdp2("cpu")))[0]
+    assert all(torch.allclose(ours[name], theirs[name], rtol=0, atol=1e-12) for name in theirs)
+
+
+def objects():
+    everyone, told = [None] * dist.get_world_size(), [dist.get_rank()]
+    dist.all_gather_object(everyone, {"rank": dist.get_rank()})
+    dist.broadcast_object_list(told, src=1)
+    return [each["rank"] for each in everyone], told
+
+
+def test_objects_go_round():
+    assert shared(objects) == [([0, 1], [1])] * 2
+
+
+# Seen once
+
+def observed():
+    ahead, behind = around()
+    mine, theirs = torch.ones(5), torch.zeros(5)
+    with record_communication() as communication, record_timeline() as timeline:
+        works = [dist.isend(mine, ahead), dist.irecv(theirs, behind)]
+        for work in works:
+            work.wait()
+        dist.all_gather([torch.zeros(3) for _ in range(2)], torch.ones(3))
+        dist.reduce_scatter(torch.zeros(3), [torch.ones(3) for _ in range(2)])
+    return ([(event.op, event.message_bytes, event.sent_bytes) for event in communication.events],
+            [event.name for event in timeline.events if event.lane == "communication"])
+
+
+def test_a_staged_call_is_recorded_once_with_the_callers_bytes():
+    for events, names in shared(observed):
+        assert events == [("send", 20, 20), ("recv", 20, 0), ("all_gather", 24, 12), ("reduce_scatter", 24, 12)]
+        assert sorted(names) == ["all_gather", "recv", "reduce_scatter", "send"]
+
+
+def staged_twice():
+    for _ in range(2):
+        dist.all_gather([torch.zeros(2) for _ in range(2)], torch.ones(2))
+    dist.reduce(torch.ones(2), 0)
+
+
+def never_staged():
+    values = torch.ones(2)
+    dist.all_reduce(values)
+    dist.broadcast(values, 0)
+    dist.barrier()
+    dist.all_gather([torch.zeros(2, device="cpu") for _ in range(2)], torch.ones(2, device="cpu"))
+    dist.all_gather_object([None, None], "words")
+
+
+def test_staging_is_said_once_by_rank_0_and_only_where_it_happens(capsys):
+    shared(staged_twice)
+    assert capsys.readouterr().err.splitlines() == [
+        "[rank 0] gloo promises no all_gather for tensors of a GPU: this call, and all like it, go through the host's "
+        "memory"]
+    shared(never_staged)
+    assert capsys.readouterr().err == ""
+
+
+def after_uninstalling():
+    staging.uninstall()
+    dist.all_gather([torch.zeros(2) for _ in range(2)], torch.ones(2))
+
+
+def test_uninstalling_gives_torch_its_own_kernels_back():
+    with pytest.raises(RankFailed, match="gloo has no all_gather for tensors of a GPU"):
+        shared(after_uninstalling)
