@@ -3,7 +3,7 @@
 import os
 import queue
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from jupyter_client.manager import KernelManager
 
 _ROOT = Path(__file__).resolve().parents[1]
 _HOLDS_OUTPUT_BACK = {"PYTEST_CURRENT_TEST", "COURSE_LIB_STABLE_OUTPUT"}  # set by tests, never by a reader
+_LOOKS_EVERY_S = 0.05
 _WITHIN_S = 120.0  # a watchdog: longer than any cell here takes on a busy machine
 
 
@@ -22,6 +23,7 @@ class Reply:
 
     number: int = 0  # of the cell, as in In[7]
     streams: list[tuple[str, str]] = field(default_factory=list)  # (stdout or stderr, text)
+    shown: list[dict[str, Any]] = field(default_factory=list)  # MIME bundles of display(...)
     value: str | None = None
     error: dict[str, Any] | None = None  # ename, evalue, traceback
 
@@ -52,22 +54,31 @@ class Kernel:
         self._client.stop_channels()
         self._manager.shutdown_kernel(now=True)
 
-    def run(self, code: str) -> Reply:
-        """Run a cell to its end."""
+    def run(self, code: str, typed: Sequence[str] | None = None) -> Reply:
+        """Run a cell to its end. `typed` answers its prompts in turn; None: a kernel that nobody can type to."""
         reply = Reply()
-        for _ in self.watch(code, reply):
+        for _ in self.watch(code, reply, typed):
             pass
         return reply
 
-    def watch(self, code: str, reply: Reply) -> Iterator[None]:
+    def watch(self, code: str, reply: Reply, typed: Sequence[str] | None = None) -> Iterator[None]:
         """Run a cell and fill `reply`; yields after each message, so that the caller can look while the cell runs."""
-        asked = self._client.execute(code)
+        asked = self._client.execute(code, allow_stdin=typed is not None)
+        answers = iter(typed or ())
         deadline = time.monotonic() + _WITHIN_S
         while True:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the cell did not end within {_WITHIN_S:g} s: {code}")
             try:
-                message = self._client.get_iopub_msg(timeout=deadline - time.monotonic())
+                if typed is not None and self._client.stdin_channel.msg_ready():
+                    prompt = self._client.get_stdin_msg(timeout=1.0)["content"]["prompt"]
+                    reply.streams.append(("prompt", prompt))
+                    if (answer := next(answers, None)) is not None:
+                        self._client.input(answer)
+                    yield
+                message = self._client.get_iopub_msg(timeout=_LOOKS_EVERY_S)
             except queue.Empty:
-                raise TimeoutError(f"the cell did not end within {_WITHIN_S:g} s: {code}") from None
+                continue
             if message["parent_header"].get("msg_id") != asked:
                 continue
             kind, content = message["msg_type"], message["content"]
@@ -75,6 +86,9 @@ class Kernel:
                 reply.number = content["execution_count"]
             elif kind == "stream":
                 reply.streams.append((content["name"], content["text"]))
+            elif kind == "display_data":
+                reply.shown.append(content["data"])
+                reply.streams.append(("shown", content["data"]["text/plain"]))
             elif kind == "execute_result":
                 reply.value = content["data"]["text/plain"]
             elif kind == "error":

@@ -1,6 +1,7 @@
 """Real English text as byte tokens, and the batches cut from it.
 
-Every CPython carries the text of its own help topics; a reader may bring a file instead. The first nine
+Every CPython carries the text of its own help topics; a reader may bring a file instead: `load_text(path)` for one
+call, COURSE_TEXT=FILE in the environment for everything that asks for no text of its own. The first nine
 tenths are for training, the last tenth is held out. A batch is a pure function of (step, rank, world size),
 so ranks agree on who reads what without sending a byte, and a run that resumes at step 700 sees what it would
 have seen.
@@ -8,6 +9,7 @@ have seen.
 Shapes: N bytes of text, B rows in the global batch, T tokens in a row, R ranks.
 """
 
+import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,12 +25,15 @@ SPLITS = ("train", "held_out")
 def load_text(path: str | Path | None = None, sequence_length: int = GPTConfig.sequence_length) -> Tensor:
     """The bytes of a file, or of Python's own help topics, as a (N,) uint8 tensor.
 
-    The topics differ a little between Python versions, so their length does too. The tensor of the topics is
-    shared between callers: do not write into it. Raises ValueError, naming the path, when the file is not
-    there, is a directory, is empty, or is too short for one row of `sequence_length` in its held-out tenth.
+    The topics differ a little between Python versions, so their length does too. Where the environment names a file,
+    COURSE_TEXT=FILE, that one stands for the topics. Their tensor is shared between callers: do not write into it.
+
+    Raises ValueError, naming the path, when the file is not there, is a directory, is empty, or is too short for one
+    row of `sequence_length` in its held-out tenth.
     """
     if path is None:
-        return _help_topics()
+        chosen = os.environ.get("COURSE_TEXT")
+        return _chosen_text(chosen, sequence_length) if chosen else _help_topics()
     file = Path(path)
     if not file.is_file():
         found = "not a file" if file.exists() else f"not found from '{Path.cwd()}'"
@@ -40,6 +45,11 @@ def load_text(path: str | Path | None = None, sequence_length: int = GPTConfig.s
     for part in split_text(tokens):
         _require_a_row(part, sequence_length, f"'{file}' ({len(tokens):,} bytes)")
     return tokens
+
+
+@lru_cache(maxsize=1)
+def _chosen_text(path: str, sequence_length: int) -> Tensor:
+    return load_text(path, sequence_length)
 
 
 @lru_cache(maxsize=1)
@@ -109,7 +119,7 @@ def batches(
         )
     if split not in SPLITS:
         raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
-    text = _help_topics() if tokens is None else tokens
+    text = load_text(sequence_length=sequence_length) if tokens is None else tokens
     part = split_text(text)[SPLITS.index(split)]
     _require_a_row(part, sequence_length, f"the text ({len(text):,} tokens)")
     # Every rank draws the starts of the whole batch and keeps its own: cheaper than telling each other.
@@ -122,7 +132,7 @@ def batches(
 
 def held_out_rows(num_rows: int, sequence_length: int, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Inputs and targets, (num_rows, T) int64 each, spread over the held-out part: the same at every call."""
-    text = _help_topics() if tokens is None else tokens
+    text = load_text(sequence_length=sequence_length) if tokens is None else tokens
     _, part = split_text(text)
     _require_a_row(part, sequence_length, f"the text ({len(text):,} tokens)")
     last_start = len(part) - sequence_length - 1

@@ -42,5 +42,8 @@ def leave() -> None:
 
 
 def group_timeout(timeout_s: float) -> timedelta:
-    """Later than launch's own time limit, whose message says more than the backend's."""
-    return timedelta(seconds=min(2 * timeout_s + 60, 7 * 24 * 3600))
+    """Later than launch's own time limit, whose message says more than the backend's.
+
+    A day at least: at a breakpoint one rank waits for the reader, and the others for that rank.
+    """
+    return timedelta(seconds=min(2 * timeout_s + 24 * 3600, 7 * 24 * 3600))

@@ -14,6 +14,7 @@ not pass the dispatcher, and is not staged.
 """
 
 import contextlib
+import os
 import sys
 import threading
 import warnings
@@ -27,6 +28,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import Work
 from torch.utils._pytree import tree_map_only
 
+from course_lib.runtime import context
 from course_lib.runtime.tensors import tensors_in
 
 # c10d's operator -> what torch.distributed calls it
@@ -50,6 +52,7 @@ OPERATORS = {
 }
 MESSAGES = {"send", "recv"}
 CONTIGUOUS = {"send", "recv", "all_to_all", "all_to_all_single"}  # gloo takes no other tensors there
+SAID = "staging-said"
 
 _library: torch.library.Library | None = None  # holds our kernels for as long as it lives
 _said = False
@@ -119,10 +122,21 @@ def _check(op: str, arguments: tuple) -> None:
 
 def _say_once(op: str) -> None:
     global _said
-    if not _said and dist.get_rank() == 0:
+    if not _said and dist.get_rank() == 0 and _first_of_its_notebook():
         print(f"gloo promises no {op} for tensors of a GPU: this call, and all like it, go through the host's memory",
               file=sys.stderr)
     _said = True
+
+
+def _first_of_its_notebook() -> bool:
+    """Whether no earlier launch has said it: all ranks of a notebook know one folder, those of torchrun know none."""
+    folder = os.environ.get(context.RANK_MARK)
+    try:
+        if folder:
+            open(os.path.join(folder, SAID), "x").close()
+    except FileExistsError:
+        return False
+    return True
 
 
 def _to_host(named: str, argument: Any, copies: list[tuple[Tensor, Tensor]]) -> Any:
@@ -156,7 +170,6 @@ class StagedWork(Work):
         self._copy_back()
         return done
 
-    @torch.no_grad()
     def _copy_back(self) -> None:
         with self._lock:
             if not self._copied:
@@ -195,6 +208,7 @@ class StagedWork(Work):
         def arrived(future: torch.futures.Future) -> Any:
             value = future.value()  # raises what gloo raised
             self._copy_back()
+            _collectives.discard(self)
             return self._own(value)
 
         return self._host.get_future().then(arrived)

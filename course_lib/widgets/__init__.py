@@ -6,6 +6,7 @@
     scene_widget.js         all else that a widget with a scene needs in the browser
     explorable.js, .css     what all of their JavaScript stands on
     chart.py                Chart: measured points beside predicted lines
+    prediction.py, .js      predict: a question whose answer the reader locks before it is measured
     memory_panels.py        MemoryPanels: recordings of memory on one scale, each beside its formula
     holdings_picture.py     who holds which chunk with whose contributions, as real ranks hold it
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
@@ -33,10 +34,12 @@ _HOME = {
     "HoldingsPicture": "holdings_picture",
     "MemoryPanels": "memory_panels",
     "PipelineSchedule": "pipeline_schedule",
+    "Prediction": "prediction",
     "RingAllReduce": "ring",
     "Stragglers": "stragglers",
     "ZeroMemory": "zero_memory",
     "labelled": ".collectives.holdings",
+    "predict": "prediction",
     "who_holds_what": "holdings_picture",
 }
 
@@ -50,10 +53,12 @@ __all__ = [
     "HoldingsPicture",
     "MemoryPanels",
     "PipelineSchedule",
+    "Prediction",
     "RingAllReduce",
     "Stragglers",
     "ZeroMemory",
     "labelled",
+    "predict",
     "who_holds_what",
 ]
 

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from course_lib.pictures.drawn import Drawn
+from course_lib.pictures.drawn import Drawn, claim
 from course_lib.pictures.figures import new_figure, quiet, to_png
 from course_lib.pictures.palette import INK, RANK_COLOURS
 
@@ -28,8 +28,10 @@ class Chart(Drawn):
 
     x and y name the axes with their units: seconds ("... (s)") and bytes ("... (bytes)") are written with prefixes.
     `log` is "", "x", "y" or "xy". `marks` are vertical lines: where, and what is there. `labels` are names of the
-    points of a series. A linear axis begins at 0, except for x far from it, such as years. ValueError for series
-    or labels of unequal length, labels of no series, or values that a logarithmic axis cannot show.
+    points of a series. `holds`: whether these very data say what the headline says; where they do not, on some
+    machine, picture and text begin with "not seen here". A linear axis begins at 0, except for x far from it, such as
+    years. ValueError for series or labels of unequal length, labels of no series, or values that a logarithmic axis
+    cannot show.
     """
 
     headline: str
@@ -41,6 +43,7 @@ class Chart(Drawn):
     marks: Mapping[float, str] = field(default_factory=dict)
     detail: str = ""
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    holds: bool | None = None
 
     def __post_init__(self) -> None:
         if self.log not in ("", "x", "y", "xy"):
@@ -60,13 +63,14 @@ class Chart(Drawn):
             raise ValueError(f"labels of {', '.join(unknown)}: expected names of points, {', '.join(self.points)}")
 
     def finding(self) -> str:
-        return f"Chart: {self.headline} ({self.y} over {self.x}: {', '.join([*self.points, *self.lines])})"
+        series = ", ".join([*self.points, *self.lines])
+        return f"Chart: {claim(self.headline, self.holds)} ({self.y} over {self.x}: {series})"
 
     def png(self) -> bytes:
         return to_png(self.figure())
 
     def figure(self) -> Figure:
-        figure = new_figure(HEIGHT_IN, self.headline, self.detail)
+        figure = new_figure(HEIGHT_IN, claim(self.headline, self.holds), self.detail)
         axes = figure.subplots()
         colour = self._colours()
         for name, (xs, ys) in self.lines.items():

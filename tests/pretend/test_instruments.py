@@ -19,6 +19,7 @@ from course_lib.runtime import (
     seconds,
     span,
 )
+from course_lib.runtime.instruments import pending
 from tests.pretend import build
 from tests.pretend.hook import pretended
 from tests.pretend.modes import MODES
@@ -121,10 +122,28 @@ def synchronous():
         values.sum()
 
 
-def test_a_synchronous_transfer_is_waited_for_and_not_hidden_though_the_host_runs_on():
-    timeline = on(synchronous).timeline
+def synchronous_and_without_a_work():
+    """As NCCL does it with async_op=False: the caller's stream is the one that transfers, and no work comes back."""
+    values = torch.ones(1000)
+
+    def transfer(group, tensors):
+        group._get_backend(device()).allreduce(tensors, dist.AllreduceOptions()).wait()
+
+    all_reduce = pending._wrapped(transfer, "all_reduce")
+    with record_timeline(), span("step"):
+        rank_1_waits()
+        all_reduce(dist.group.WORLD, [values])
+        work_on_the_host()
+        rank_0_is_done()
+        values.sum()
+
+
+@pytest.mark.parametrize("function", [synchronous, synchronous_and_without_a_work])
+def test_a_synchronous_transfer_is_waited_for_and_not_hidden_though_the_host_runs_on(function):
+    timeline = on(function).timeline
     (call,) = events(timeline, "communication")
-    assert timeline.waiting_s(0) > 0.9 * call.duration_s and timeline.hidden_s(0) < 0.1 * call.duration_s
+    assert call.name == "all_reduce" and "unfinished" not in call.labels
+    assert timeline.waiting_s(0) > 0.5 * call.duration_s and timeline.hidden_s(0) < 0.5 * call.duration_s
 
 
 def batch():

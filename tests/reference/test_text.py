@@ -163,3 +163,19 @@ def test_a_file_that_cannot_be_used_is_refused_by_its_path(tmp_path, content, me
 def test_a_batch_that_does_not_exist_is_refused_with_what_was_given(arguments, message):
     with pytest.raises(ValueError, match=message):
         batches(**{"step": 0, **arguments})
+
+
+def test_a_text_named_in_the_environment_stands_for_the_topics_everywhere(tmp_path, monkeypatch):
+    file = tmp_path / "other.txt"
+    file.write_bytes(b"another text " * 500)
+    topics = load_text()
+    monkeypatch.setenv("COURSE_TEXT", str(file))
+    assert bytes(load_text()) == file.read_bytes() and not torch.equal(load_text(), topics)
+    inputs, _ = batches(0, batch_size=4, sequence_length=16)
+    assert all(bytes(row.to(torch.uint8)) in file.read_bytes() for row in inputs)
+    assert bytes(held_out_rows(2, 16)[0][0].to(torch.uint8)) in file.read_bytes()
+    monkeypatch.setenv("COURSE_TEXT", str(tmp_path / "missing.txt"))
+    with pytest.raises(ValueError, match="missing.txt"):
+        batches(0, batch_size=4)
+    monkeypatch.delenv("COURSE_TEXT")
+    assert torch.equal(load_text(), topics)

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.runtime import Deadlock, LaunchTimeout, RankDied, RankFailed, launch, launcher
+from course_lib.runtime import Deadlock, LaunchTimeout, RankDied, RankFailed, backends, launch, launcher
 from course_lib.runtime.ranks import fork_pool, supervisor
 from tests.faults.kinds import FAULTS, Plan, complaints, inject
 from tests.faults.traces import alive, traces
@@ -427,7 +427,7 @@ def test_what_is_not_a_function_is_refused_with_the_likely_slip():
 
 def test_more_nccl_ranks_than_gpus_are_refused_with_both_numbers(monkeypatch):
     monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(backends, "count_gpus", lambda: 1)
     with pytest.raises(ValueError, match="2 ranks were asked for and this machine has 1"):
         launch(rank_sum, world_size=2, backend="nccl")
 

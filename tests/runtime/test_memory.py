@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import MemoryLog, record_memory, span
+from course_lib.runtime.instruments.memory_track import OTHER, Track
 
 FLOAT = 4  # bytes
 
@@ -272,3 +273,19 @@ def test_an_empty_log_says_what_to_do():
         pass
     assert repr(log) == "MemoryLog: rank 0 peaks at 0 B: nothing was allocated"
     assert set(log._repr_mimebundle_()) == {"text/plain"}
+
+
+def test_the_peak_on_a_gpu_leaves_out_what_lies_on_the_host_and_recordings_of_a_rank_keep_the_larger_one():
+    first = Track(0, [(1, 0, 100), (2, 1, 500), (3, 0, -100)], [OTHER, OTHER], on_host={1}, allocator_peak=512)
+    second = Track(0, [(1, 0, 30), (2, 1, 60)], [OTHER, OTHER], on_host={0}, allocator_peak=1024)
+    assert (first.peak(), first.peak_on_gpu(), second.peak(), second.peak_on_gpu()) == (600, 100, 90, 60)
+    both = first.followed_by(second)
+    assert (both.peak(), both.peak_on_gpu(), both.allocator_peak, both.on_host) == (600, 100, 1024, {1, 2})
+    assert Track(0).followed_by(second).allocator_peak == 1024
+
+
+def test_on_the_cpu_there_is_no_allocator_to_ask_and_the_picture_says_nothing_of_one():
+    with record_memory() as log:
+        kept = torch.ones(10)
+    assert log.peak == kept.nbytes and log.allocator_peak is None and log.peak_on_gpu is None
+    assert log._by_allocator() == ""

@@ -9,8 +9,11 @@ import torch
 import torch.distributed as dist
 
 from course_lib.runtime import Timeline, launch, record_timeline, span
+from course_lib.runtime.instruments.pending import Call
 from course_lib.runtime.instruments.timeline import Clock
 from course_lib.runtime.instruments.timeline_event import TimelineEvent
+from course_lib.runtime.instruments.timeline_recorder import TimelineRecorder
+from course_lib.runtime.instruments.under_way import transfers
 
 
 def event(lane, start_s, end_s, name="x", rank=0, depth=0):
@@ -57,6 +60,49 @@ def test_nested_timelines_both_see_the_span_and_the_log_survives_an_exception():
     assert [e.name for e in outer.events] == [e.name for e in inner.events] == ["work"]
 
 
+# A device that works behind the host
+
+class Behind:
+    """A clock of whole seconds, whose device has come to `reached`."""
+
+    now = reached = 0.0
+
+    def mark(self, on_stream=True):
+        self.now += 1
+        return self.now
+
+    def reader(self):
+        return lambda mark, wait: mark if wait or mark <= self.reached else None
+
+
+def recorded_behind(*, wait_for_call, wait=True, reached=0.0):
+    """(lane, start, end, unfinished) of a span in which a call is made, which the device may not have finished."""
+    recorder = TimelineRecorder(Behind())
+    call = Call(0, "all_reduce", None, (0, 1), [(torch.float32, (2,))], on_stream=True)
+    recorder.span_started("step", {})  # 1
+    recorder.started(call)  # 2
+    recorder.waited(call, recorder.entered(call))  # 3 to 4
+    recorder.finished(call)  # 5
+    if wait_for_call:
+        recorder.waited(call, recorder.entered(call))  # 6 to 7
+    recorder.clock.reached = reached
+    return [(event.lane, event.start_s, event.end_s, event.labels.get("unfinished", False))
+            for event in recorder.close(0, 0.0, wait)]
+
+
+def test_the_end_of_a_call_on_a_device_is_waited_for_only_where_the_rank_itself_has_waited():
+    assert recorded_behind(wait_for_call=True) == [
+        ("compute", 1, 8, False), ("communication", 2, 5, False), ("waiting", 3, 4, False), ("waiting", 6, 7, False)]
+    assert recorded_behind(wait_for_call=False) == [
+        ("compute", 1, 6, False), ("communication", 2, 7, True), ("waiting", 3, 4, False)]
+
+
+def test_after_an_error_a_recording_holds_what_the_device_has_come_to():
+    found = recorded_behind(wait_for_call=True, wait=False, reached=3.0)
+    assert [(lane, start_s, unfinished) for lane, start_s, _, unfinished in found] == [
+        ("compute", 1, False), ("communication", 2, True), ("waiting", 3, False)]
+
+
 # What follows from events
 
 def test_totals_count_time_covered_once_and_add_over_ranks():
@@ -79,6 +125,39 @@ def test_hidden_is_communication_during_a_span_but_not_inside_the_call():
     assert recorded.hidden_s(1) == 0
     with pytest.raises(ValueError, match="rank 5 recorded no timeline"):
         recorded.hidden_s(5)
+
+
+def call(name, start_s, end_s, rank, **labels):
+    return TimelineEvent(rank, "communication", name, start_s, end_s, labels)
+
+
+def test_bytes_of_a_collective_move_once_the_last_rank_has_called_it_and_those_of_a_message_once_both_have():
+    world = {"group": (0, 1)}
+    recorded = timeline(
+        call("all_reduce", 1, 6, 0, **world), call("all_reduce", 4, 6, 1, **world),  # the first of each rank
+        call("all_reduce", 7, 9, 0, **world), call("all_reduce", 7, 9, 1, **world),
+        call("recv", 10, 14, 0, peer=1), call("send", 13, 14, 1, peer=0),
+        call("recv", 20, 21, 1, peer=None),  # from any rank: it counts from its call on
+        waits=[event("waiting", 2, 6), event("waiting", 7, 9), event("waiting", 10, 14)], ranks=(0, 1))
+    assert transfers(recorded.events) == {0: [(4, 6), (7, 9), (13, 14)], 1: [(4, 6), (7, 9), (13, 14), (20, 21)]}
+    assert recorded.waiting_s(0) == 10 and recorded.blocked_s(0) == 2 + 2 + 1
+
+
+def test_a_timeline_without_a_headline_says_how_its_average_rank_spends_the_time():
+    recorded = timeline(event("compute", 0, 4), call("barrier", 4, 10, 0, group=(0, 1)), event("compute", 0, 8, rank=1),
+                        call("barrier", 8, 10, 1, group=(0, 1)), ranks=(0, 1),
+                        waits=[event("waiting", 4, 10), event("waiting", 8, 10, rank=1)])
+    assert recorded._texts() == ("of 10 s the average rank computes 60%, is blocked while bytes move 20%, "
+                                 "waits for others 20%", "0% of the communication runs while its rank computes")
+
+
+def test_a_headline_of_the_readers_stands_above_the_facts_and_says_where_it_does_not_hold():
+    recorded = timeline(event("compute", 0, 4))
+    held, broken = recorded.shows("Rank 0 computes", holds=True), recorded.shows("Rank 0 waits", holds=False, until_s=9)
+    assert str(held) == "Timeline of rank 0: Rank 0 computes: 1 spans (1 x); 0 communication calls"
+    assert str(broken) == "Timeline of rank 0: not seen here: Rank 0 waits: 1 spans (1 x); 0 communication calls"
+    assert broken._texts() == ("not seen here: Rank 0 waits", "of 4 s rank 0 computes 100%")
+    assert len({recorded.png(), held.png(), broken.png()}) == 3
 
 
 def test_ranks_of_one_host_are_aligned_by_its_counter_and_hosts_by_their_wall_clocks():

@@ -12,5 +12,6 @@
     pending.py        what a rank is communicating right now: for timelines, and for the diagnosis of deadlocks
     timeline.py       record_timeline: spans and communication on two lanes
         timeline_recorder.py listens, timeline_event.py is what it is made of, intervals.py sets of times,
-        timeline_picture.py draws it, chrome_trace.py writes it for Perfetto
+        under_way.py tells moving bytes from waiting for others, timeline_picture.py draws it, chrome_trace.py writes it
+        for Perfetto
 """

@@ -80,7 +80,7 @@ class MemoryLog(Recording):
 
     @property
     def peak_on_gpu(self) -> int | None:
-        """The most that was held at one time on the rank's GPU; None on the CPU."""
+        """The most that was held at one time on the rank's GPU; known when the block has ended. None on the CPU."""
         return self._fullest.peak_on_gpu()
 
     @property

@@ -210,7 +210,7 @@ def _streams_wait(group: ProcessGroup, tensors: Sequence[torch.Tensor], options:
 def _inside(call: Call, function: Callable, arguments: tuple, options: dict[str, Any]) -> Any:
     """What `function` returns; meanwhile the calling thread counts as being inside `call`."""
     calls = waiting_in.setdefault(threading.get_ident(), [])
-    entered = [(listener, listener.entered(call)) for listener in listeners]
+    entered = [(listener, listener.entered(call)) for listener in listeners] if listeners else ()
     calls.append(call)
     try:
         return function(*arguments, **options)

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from course_lib.pictures.drawn import claim
 from course_lib.pictures.units import human_seconds
 from course_lib.runtime.instruments import pending
 from course_lib.runtime.instruments.chrome_trace import trace_events
@@ -27,6 +28,7 @@ from course_lib.runtime.instruments.recordings import Recording, keeping, this_r
 from course_lib.runtime.instruments.spans import span_listeners
 from course_lib.runtime.instruments.timeline_event import TimelineEvent
 from course_lib.runtime.instruments.timeline_recorder import TimelineRecorder
+from course_lib.runtime.instruments.under_way import transfers
 
 MAX_NAMES = 6  # in the one-sentence summary
 
@@ -48,6 +50,9 @@ class Timeline(Recording):
     events: list[TimelineEvent] = field(default_factory=list)
     waits: list[TimelineEvent] = field(default_factory=list)
     clock: Clock = field(default_factory=Clock)
+    headline: str = ""  # what there is to see, where somebody has said it
+    holds: bool | None = None
+    until_s: float | None = None  # where the picture's axis ends
 
     @classmethod
     def merge(cls, logs: Iterable[Recording]) -> "Timeline":
@@ -106,6 +111,18 @@ class Timeline(Recording):
     def _times(self, lane: str) -> Intervals:
         return union((event.start_s, event.end_s) for event in self.events + self.waits if event.lane == lane)
 
+    def shows(self, headline: str, holds: bool | None = None, until_s: float | None = None) -> "Timeline":
+        """The same under a headline that says what there is to see. `holds`: whether these very events say so.
+
+        until_s: where the time axis ends, so that pictures can be compared: the longest one's duration_s.
+        """
+        return replace(self, headline=headline, holds=None if holds is None else bool(holds), until_s=until_s)
+
+    def blocked_s(self, rank: int) -> float:
+        """Of waiting_s, the seconds in which bytes of a call of its own were on their way. The rest is for others."""
+        times = transfers(self.events).get(rank, [])
+        return length(intersection(self.by_rank(rank)._times("waiting"), times))
+
     def save_chrome_trace(self, path: str | Path) -> None:
         """A file for https://ui.perfetto.dev or chrome://tracing: ranks are processes, lanes threads."""
         trace = {"traceEvents": trace_events(self.ranks, self.events + self.waits), "displayTimeUnit": "ms"}
@@ -118,26 +135,32 @@ class Timeline(Recording):
         lanes = [(what, Counter(event.name for event in self.events if event.lane == lane))
                  for what, lane in (("spans", "compute"), ("communication calls", "communication"))]
         texts = [f"{counts.total()} {what}{named(counts)}" for what, counts in lanes]
-        return f"Timeline of {who}: {'; '.join(texts)}"
+        said = f": {claim(self.headline, self.holds)}" if self.headline else ""
+        return f"Timeline of {who}{said}: {'; '.join(texts)}"
 
-    def _headline(self) -> tuple[str, str]:
-        """What the picture shows, and the numbers behind it."""
+    def _texts(self) -> tuple[str, str]:
+        """What the picture shows, and the numbers behind it: how the average rank spends its time."""
+        each = len(self.ranks) * self.duration_s or 1.0
+        waiting, blocked = (sum(map(seconds, self.ranks)) for seconds in (self.waiting_s, self.blocked_s))
+        apart = self.total_s(lane="compute") - sum(
+            length(intersection(mine._times("compute"), mine._times("waiting")))
+            for mine in map(self.by_rank, self.ranks))
+        shares = {"computes": apart, "is blocked while bytes move": blocked, "waits for others": waiting - blocked}
+        facts = ", ".join(f"{what} {seconds / each:.0%}" for what, seconds in shares.items() if seconds)
+        whose = "the average rank" if len(self.ranks) > 1 else f"rank {self.ranks[0]}"
+        facts = f"of {human_seconds(self.duration_s)} {whose} {facts}"
+        if self.headline:
+            return claim(self.headline, self.holds), facts
         communication_s = self.total_s(lane="communication")
-        if not communication_s:
-            return "no communication", f"{human_seconds(self.duration_s)} in all"
-        hidden = sum(self.hidden_s(rank) for rank in self.ranks) / communication_s
-        longest = max(self.ranks, key=self.waiting_s)
-        waits = f"rank {longest} waits longest, {self.waiting_s(longest) / self.duration_s:.0%} of the time"
-        return (f"{hidden:.0%} of the communication is hidden behind computation; {waits}",
-                f"{human_seconds(self.duration_s)} in all; on average "
-                f"{human_seconds(communication_s / len(self.ranks))} of communication a rank")
+        hidden = sum(map(self.hidden_s, self.ranks)) / communication_s if communication_s else 0.0
+        return facts, f"{hidden:.0%} of the communication runs while its rank computes" if communication_s else ""
 
     def png(self) -> bytes | None:
         if not self.events:
             return None
         from course_lib.runtime.instruments.timeline_picture import draw  # matplotlib is slow to import
 
-        return draw(self.ranks, self.events, self.waits, self.duration_s, *self._headline())
+        return draw(self.ranks, self.events, self.waits, self.until_s or self.duration_s, *self._texts())
 
 
 def named(counts: Counter) -> str:

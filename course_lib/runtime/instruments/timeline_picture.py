@@ -1,7 +1,7 @@
 """Draw a Timeline: a band for each rank, with a lane for its spans and a lane for its communication."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -12,10 +12,12 @@ from matplotlib.patheffects import withStroke
 from course_lib.pictures.figures import WIDTH_IN, new_figure, quiet, to_png
 from course_lib.pictures.palette import BLUE, CYAN, GREY, INK, MAGENTA, ORANGE, RED, TEAL, ink_on
 from course_lib.pictures.units import human_bytes
-from course_lib.runtime.instruments.intervals import side_by_side
+from course_lib.runtime.instruments.intervals import intersection, side_by_side, union
 from course_lib.runtime.instruments.timeline_event import TimelineEvent
+from course_lib.runtime.instruments.under_way import transfers
 
 SPAN_COLOURS = (BLUE, ORANGE, TEAL, CYAN, RED)  # by first appearance; further names share grey
+BLOCKED = "#F3C4D8"  # the colour of communication, paler
 MAX_RANKS = 16
 LANE = 0.44  # height of a lane, in bands; a band is one rank
 INSET = 0.22  # how much thinner a span is than the one around it, in lanes
@@ -44,16 +46,23 @@ def draw(ranks: Sequence[int], events: list[TimelineEvent], waits: list[Timeline
     figure = new_figure(1.5 + 0.72 * len(ranks), headline, detail)
     axes = figure.subplots()
     boxes: list[Box] = []
-    wait_boxes: list[Box] = []
+    wait_boxes: list[Box] = []  # hatched: for others
+    blocked_boxes: list[Box] = []  # on top of them, dotted: while bytes of the rank's own move
+    moving = transfers(events)
     for band, rank in enumerate(ranks):
         mine = [event for event in events if event.rank == rank]
         boxes += compute_lane(mine, zero, band, colours) + communication_lane(mine, zero, band)
-        wait_boxes += [Box(wait, wait.start_s - zero, band, LANE, "white") for wait in waits if wait.rank == rank]
+        own = [wait for wait in waits if wait.rank == rank]
+        wait_boxes += [Box(wait, wait.start_s - zero, band, LANE, "white") for wait in own]
+        blocked = intersection(union((wait.start_s, wait.end_s) for wait in own), moving.get(rank, []))
+        blocked_boxes += [Box(replace(own[0], start_s=start, end_s=end), start - zero, band, LANE, BLOCKED)
+                          for start, end in blocked]
     prepare(axes, ranks, duration_s)
     paint(axes, boxes, edgecolor="white", lw=0.4)
     paint(axes, wait_boxes, edgecolor="#777777", hatch="//////", lw=0)
+    paint(axes, blocked_boxes, edgecolor="white", lw=0)
     write(axes, boxes, duration_s)
-    patches = legend(colours, wait_boxes, boxes)
+    patches = legend(colours, wait_boxes, blocked_boxes, boxes)
     figure.legend(handles=patches, loc="outside right center", fontsize=8, frameon=False)
     return to_png(figure)
 
@@ -121,12 +130,14 @@ def texts(event: TimelineEvent) -> tuple[str, str]:
     return f"{event.name}{peer}, {human_bytes(event.labels['bytes'])}", event.name
 
 
-def legend(colours: dict[str, str], waits: list[Box], boxes: list[Box]) -> list[Patch]:
+def legend(colours: dict[str, str], waits: list[Box], blocked: list[Box], boxes: list[Box]) -> list[Patch]:
     few = [Patch(color=colour, label=name) for name, colour in colours.items() if colour != GREY]
     if len(few) < len(colours):
         few.append(Patch(color=GREY, label=f"{len(colours) - len(few)} more"))
     if waits:
-        few.append(Patch(facecolor="white", edgecolor="#777777", hatch="//////", label="waiting"))
+        few.append(Patch(facecolor="white", edgecolor="#777777", hatch="//////", label="waits for others"))
+    if blocked:
+        few.append(Patch(color=BLOCKED, label="blocked, bytes move"))
     if any(box.colour == MAGENTA for box in boxes):
         few.append(Patch(color=MAGENTA, label="communication"))
     return few

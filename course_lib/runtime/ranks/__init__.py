@@ -9,10 +9,13 @@ forks ranks (Linux; elsewhere the ranks are interpreters kept warm), and the ran
         the rank joins the process group and calls fn (rank.py); meanwhile, four times a second,
     notebook -> rank     where are you?
     rank -> notebook     Whereabouts         lines, pending communication, CPU time (watcher.py)
-        until the rank has ended its work in one of four ways:
+    rank -> notebook     Asks                at a breakpoint, what the debugger says; clocks stand still
+    notebook -> rank     Typed               what the reader typed at the cell (conversation.py)
+        until the rank has ended its work in one of five ways:
     rank -> notebook     Returned            the pickled result and what was recorded
     rank -> notebook     Failed              an exception: its class, words, lines, and itself where it can be pickled
     rank -> notebook     Exited              sys.exit
+    rank -> notebook     Quit                q at a breakpoint
     rank -> notebook     Closed              nothing: its process has died
     notebook -> rank     you may go          dismissed: a rank that left early would fail its peers
     notebook -> server   finish              ends what has not ended, and whatever ranks have started
@@ -28,12 +31,17 @@ Files in reading order:
     messages.py       what is said, as dataclasses
     launcher.py       (one folder up) checks what is asked for and makes the tasks
     supervisor.py     one launch from start to end
+    listening.py      its threads that listen to the ranks
     rank.py           what happens inside a rank
     watcher.py        its thread that answers "where are you?"
     parcels.py        the call and its result on their way, and onto which device
+    evidence.py       the tensors that a failing line names
     places.py         lines of the reader's code, as data
     diagnosis.py      from what ranks report to what the reader should know: pure functions
     output.py         what ranks print, with the rank before each line
+    debugging.py      breakpoint() in a rank: pdb, whose commands come from the cell
+    conversation.py   the ranks at breakpoints and the one reader
+    showing.py        what ranks display, pictures too, and pyplot_backend.py, which is plt.show() there
     pools.py          which pool a platform gets:
     fork_pool.py      forked ranks, and fork_server.py, the process that forks them
     warm_pool.py      interpreters kept warm, and warm_rank.py, one of them

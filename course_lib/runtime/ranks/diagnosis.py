@@ -5,8 +5,8 @@ import signal
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from course_lib.runtime.errors import Deadlock, LaunchTimeout, RankDied, RankFailed
-from course_lib.runtime.ranks.messages import Exited, Failed, Returned, Whereabouts
+from course_lib.runtime.errors import Deadlock, LaunchInterrupted, LaunchTimeout, RankDied, RankFailed
+from course_lib.runtime.ranks.messages import Exited, Failed, Quit, Returned, Whereabouts
 from course_lib.runtime.ranks.places import Frame, readers_frame, story
 
 # rank -> its last answer, or what it came back with
@@ -33,6 +33,7 @@ def rank_failed(
     if others:
         lines[0] += f" (so did {_ranks(others)})"
     lines.append(f"  {_words(failure)}")
+    lines += [f"    {tensor}" for tensor in failure.tensors]
     lines += _members(failure)
     stack = list(story(failure.frames))
     if len(stack) > 1 or (place and not place.is_readers):
@@ -103,6 +104,12 @@ def rank_exited(rank: int, exited: Exited) -> RankDied:
     message = (f"rank {rank} called sys.exit (exit code {code}){where}{said}\n"
                "  Hint: return from the function instead; every rank has to return a result.")
     return RankDied(message, rank, code)
+
+
+def quit_by_reader(rank: int, quit_: Quit) -> LaunchInterrupted:
+    place = readers_frame(quit_.frames)
+    where = f" at {place.where()}" if place else ""
+    return LaunchInterrupted(f"you quit at the breakpoint of rank {rank}{where}; all ranks were stopped")
 
 
 def deadlock(sightings: Sightings, still_s: float) -> Deadlock:

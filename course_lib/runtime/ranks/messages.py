@@ -1,6 +1,6 @@
 """What the notebook and its ranks say to each other."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from course_lib.runtime.instruments import pending
 from course_lib.runtime.ranks.places import Frame
@@ -77,9 +77,50 @@ class Failed:
     exception: bytes | None  # its pickle, where it has one
     in_communication: bool  # raised inside a communication call: perhaps only the echo of another rank's end
     members: tuple["Failed", ...] = ()  # of an exception group
+    tensors: tuple[str, ...] = ()  # those that the failing line names, as text
 
     def summary(self) -> str:
         return f"{self.type_name}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Asks:
+    """A rank at a breakpoint: what its debugger says before the reader's next command; or it asks for sources."""
+
+    text: str
+    files: tuple[str, ...] = ()  # cells whose text it does not have
+
+    def summary(self) -> str:
+        return f"for the text of {len(self.files)} cells" if self.files else f"after {len(self.text):,} characters"
+
+
+@dataclass(frozen=True)
+class Typed:
+    """The answer: a command, or None where nobody can type one."""
+
+    line: str | None
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def summary(self) -> str:
+        return "sources" if self.sources else repr(self.line)
+
+
+@dataclass(frozen=True)
+class Continues:
+    """A rank leaves its breakpoint and goes on."""
+
+    def summary(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class Quit:
+    """The reader ended the launch from a breakpoint."""
+
+    frames: tuple[Frame, ...]
+
+    def summary(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,10 @@ import os
 import re
 import sys
 
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)")
+from course_lib.runtime import context
+from course_lib.runtime.ranks.showing import Bundle, received
+
+_END = re.compile(rb"\r\n|\n|\r")
 
 
 def stable_output() -> bool:
@@ -18,22 +21,30 @@ def stable_output() -> bool:
 class RankOutput:
     """Splits what arrives from every rank into whole lines and writes them with `[rank r] ` in front.
 
-    A carriage return counts as the end of a line, and stays one: progress bars redraw themselves as they should.
+    A carriage return counts as the end of a line, and stays one: progress bars redraw themselves as they should. What a
+    rank shows, a picture perhaps, is shown at its place between the lines.
     """
 
     def __init__(self, world_size: int) -> None:
         self._rest = {(rank, name): b"" for name in ("stdout", "stderr") for rank in range(world_size)}
-        self._held: dict[tuple[int, str], list[str]] | None = None
+        self._held: dict[tuple[int, str], list[str | Bundle]] | None = None
         if stable_output():
             self._held = {key: [] for key in self._rest}
 
     def add(self, rank: int, name: str, data: bytes) -> None:
         data = self._rest[rank, name] + data
         end = 0
-        lines = []
-        for match in _LINE.finditer(data):
+        lines: list[str] = []
+        for match in _END.finditer(data):
+            printed, shown = received(data[end : match.end()])
             end = match.end()
-            lines.append(self._prefixed(rank, match.group()))
+            if printed:
+                lines.append(self._prefixed(rank, printed if shown is None else printed + b"\n"))
+            if shown is not None:
+                lines.append(f"[rank {rank}] shows:\n")
+                self._write(rank, name, "".join(lines))
+                self._write(rank, name, shown)
+                lines = []
         self._rest[rank, name] = data[end:]
         self._write(rank, name, "".join(lines))
 
@@ -43,20 +54,34 @@ class RankOutput:
             return text  # a progress bar going back to the start of its line
         return f"[rank {rank}] {text}"
 
-    def _write(self, rank: int, name: str, text: str) -> None:
-        if not text:
+    def _write(self, rank: int, name: str, item: str | Bundle) -> None:
+        if not item:
             return
         if self._held is not None:
-            self._held[rank, name].append(text)
+            self._held[rank, name].append(item)
         else:
-            stream = getattr(sys, name)
-            stream.write(text)
-            stream.flush()
+            _put(name, item)
 
     def close(self) -> None:
         """Write what is left: unfinished lines, and all of it where output was held back."""
         for (rank, name), rest in self._rest.items():
             if rest:
                 self._write(rank, name, f"[rank {rank}] {rest.decode(errors='replace')}\n")
-        for (_, name), texts in (self._held or {}).items():
-            getattr(sys, name).write("".join(texts))
+        for (_, name), items in (self._held or {}).items():
+            for item in items:
+                _put(name, item)
+
+
+def _put(name: str, item: str | Bundle) -> None:
+    """Text goes to the stream called `name`; what is shown to the notebook, or where there is none its text."""
+    stream = getattr(sys, name)
+    if not isinstance(item, str):
+        if context.in_jupyter_kernel():
+            from IPython.display import publish_display_data
+
+            stream.flush()
+            publish_display_data(*item)
+            return
+        item = f"{item[0].get('text/plain', '')}\n"
+    stream.write(item)
+    stream.flush()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.runtime import context
+from course_lib.runtime.ranks import showing
 
 
 def pack_call(fn: Callable, args: tuple, kwargs: dict) -> bytes:
@@ -50,9 +51,11 @@ def unpack_call(call: bytes) -> Any:
 
 class _Unpacker(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """A tensor's numbers arrive by one function of torch, which puts them where they were."""
+        # A tensor's numbers arrive by one function of torch, which would put them where they were.
         if (module, name) == ("torch.storage", "_load_from_bytes"):
             return _load_onto_own_device
+        if (module, name) == ("IPython.core.display_functions", "display"):  # the cell has imported it by name
+            return showing.display
         return super().find_class(module, name)
 
 

@@ -63,6 +63,13 @@ class Frame:
         return statement
 
 
+def with_cells(text: str) -> str:
+    """`text` with In[2] in place of the file names that IPython gives to cells."""
+    for file, number in _cells().items():
+        text = text.replace(file, f"In[{number}]")
+    return text
+
+
 def _cells() -> dict[str, int]:
     """File name -> execution count of the cells of this notebook."""
     if "IPython" not in sys.modules:

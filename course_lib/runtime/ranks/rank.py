@@ -1,6 +1,7 @@
 """What happens inside a rank: join the group, run the reader's function, report, and stay until everybody is done."""
 
 import atexit
+import bdb
 import faulthandler
 import multiprocessing
 import os
@@ -19,7 +20,9 @@ import torch.distributed as dist
 
 from course_lib.runtime import context, process_group
 from course_lib.runtime.instruments import pending, recordings
-from course_lib.runtime.ranks.messages import Exited, Failed, Returned, Task
+from course_lib.runtime.ranks import debugging, showing
+from course_lib.runtime.ranks.evidence import tensors_named
+from course_lib.runtime.ranks.messages import Exited, Failed, Quit, Returned, Task
 from course_lib.runtime.ranks.parcels import pack_result, unpack_call
 from course_lib.runtime.ranks.places import frames_of_traceback
 from course_lib.runtime.ranks.processes import kill_own_children
@@ -64,9 +67,13 @@ def _run_and_report(connection: Connection, folder: str | None = None) -> None:
     try:
         _join(task)
         recordings.take()  # a warm interpreter's last task may have failed and left some
+        showing.install()
+        debugging.install(watcher)
         function, args, kwargs = unpack_call(task.call)
         result = function(*args, **kwargs)
         report: Any = _returned(result)
+    except bdb.BdbQuit as quit_:
+        report = Quit(frames_of_traceback(quit_.__traceback__, skip=__file__))
     except SystemExit as exit_:
         code = exit_.code if exit_.code is None or isinstance(exit_.code, int) else _text_of(exit_.code)
         report = Exited(code, frames_of_traceback(exit_.__traceback__, skip=__file__))
@@ -130,14 +137,22 @@ def _kind(value: Any) -> str:
 def _failed(error: BaseException) -> Failed:
     frames = frames_of_traceback(error.__traceback__, skip=__file__)
     words = "\n".join(map(_text_of, [error, *_notes_of(error)]))
-    members = ()
+    tensors, members = _evidence(error), ()
     if isinstance(error, BaseExceptionGroup):
         members = tuple(replace(_failed(member), exception=None) for member in error.exceptions[:_MAX_MEMBERS])
     try:
         pickled = cloudpickle.dumps(error.with_traceback(None))
     except Exception:
         pickled = None
-    return Failed(type(error).__qualname__, words, frames, pickled, any(f.is_communication for f in frames), members)
+    in_communication = any(frame.is_communication for frame in frames)
+    return Failed(type(error).__qualname__, words, frames, pickled, in_communication, members, tensors)
+
+
+def _evidence(error: BaseException) -> tuple[str, ...]:
+    try:
+        return tensors_named(error.__traceback__)
+    except Exception:  # the rank has a failure to report, whatever the reader's objects do when they are looked at
+        return ()
 
 
 def _notes_of(error: BaseException) -> Sequence[Any]:

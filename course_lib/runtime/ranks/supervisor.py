@@ -7,14 +7,27 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted, LaunchTimeout, RankDied, RankFailed
 from course_lib.runtime.ranks import diagnosis
-from course_lib.runtime.ranks.messages import ASK, DISMISS, Exited, Failed, Returned, Task, Whereabouts
+from course_lib.runtime.ranks.conversation import Conversation, read_command
+from course_lib.runtime.ranks.listening import read_output, start
+from course_lib.runtime.ranks.messages import (
+    ASK,
+    DISMISS,
+    Asks,
+    Continues,
+    Exited,
+    Failed,
+    Quit,
+    Returned,
+    Task,
+    Typed,
+    Whereabouts,
+)
 from course_lib.runtime.ranks.output import RankOutput
 from course_lib.runtime.ranks.places import Frame, frames_of_dump
 from course_lib.runtime.ranks.pools import ForkPool, WarmPool
@@ -28,7 +41,9 @@ _ECHO_S = 1.0  # how long "connection closed" may be the echo of another rank's 
 _TOGETHER_S = 0.1  # failures this close in time are told as one
 _ANSWER_S = 0.5  # a rank that does not say within this time where it is holds the interpreter
 _LEAVE_S = 5.0  # time for a rank to close what it opened
+_PASSES_S = 1.0  # a rank that was told to go on at a breakpoint and waits this long passes its turn
 _NEVER = float("inf")
+_ENDS = (Returned, Failed, Exited, Quit)
 
 
 class Supervisor:
@@ -47,6 +62,7 @@ class Supervisor:
         self.reported: set[int] = set()  # ranks whose function has ended
         self.seen: dict[int, Whereabouts] = {}
         self.still_since: dict[int, float] = {}
+        self.conversation = Conversation(lambda rank, text: self.shown.put((rank, None, text)), self._answer)
         self.unanswered = {task.rank for task in tasks}  # ranks not to be asked now; at first they have no task yet
         self.error: BaseException | None = None
 
@@ -79,9 +95,14 @@ class Supervisor:
 
     def _show(self, output: RankOutput) -> bool:
         item = self.shown.get()
-        if item is not None:
-            output.add(*item)
-        return item is None
+        if item is None:
+            return True
+        rank, stream, content = item
+        if stream is None:  # a prompt
+            self.events.put((rank, ("typed", read_command(rank, content))))
+        else:
+            output.add(rank, stream, content)
+        return False
 
     # The launch's own thread
 
@@ -97,8 +118,8 @@ class Supervisor:
         try:
             for process in self.pool.processes(len(self.tasks), self.env):
                 self.processes.append(process)
-                readers.append(self._reader(self._read_messages, process))
-                readers += [self._reader(self._read_output, process, name) for name in process.streams]
+                readers.append(start(self._read_messages, process))
+                readers += [start(read_output, process, name, self.shown) for name in process.streams]
             self._follow()
         except BaseException as error:
             self.error = error
@@ -128,33 +149,15 @@ class Supervisor:
                 pass
         return reported
 
-    def _reader(self, read: Callable, *arguments: Any) -> threading.Thread:
-        thread = threading.Thread(target=read, args=arguments, name="course_lib reader", daemon=True)
-        thread.start()
-        return thread
-
-    def _read_output(self, process: RankProcess, name: str) -> None:
-        stream, end, tail = process.streams[name], process.end_of_output, b""
-        while data := stream.read(1 << 16):
-            data = tail + data
-            if end and end in data:
-                self.shown.put((process.rank, name, data[: data.index(end)]))
-                return
-            keep = _overlap(data, end)
-            tail = data[len(data) - keep :]
-            self.shown.put((process.rank, name, data[: len(data) - keep]))
-        self.shown.put((process.rank, name, tail))
-        stream.close()
-
     def _read_messages(self, process: RankProcess) -> None:
         """Give the rank its task, which may be long and its rank slow to take it, and hear what comes of it."""
         message: Any = None
         try:
             process.send(self.tasks[process.rank])
             self.unanswered.discard(process.rank)
-            while not isinstance(message, (Returned, Failed, Exited)):
+            while not isinstance(message, _ENDS):
                 message = process.receive()
-                if isinstance(message, (Returned, Failed, Exited)):
+                if isinstance(message, _ENDS):
                     self.reported.add(process.rank)
                 self.events.put((process.rank, message))
         except (EOFError, OSError):
@@ -162,10 +165,12 @@ class Supervisor:
 
     def _follow(self) -> None:
         """Until every rank has returned; raises what went wrong otherwise."""
-        deadline = time.monotonic() + self.timeout_s
-        next_question = time.monotonic() + _ASK_EVERY_S
+        now = time.monotonic()
+        deadline, next_question = now + self.timeout_s, now + _ASK_EVERY_S
         while len(self.returned) < len(self.tasks):
-            now = time.monotonic()
+            before, now = now, time.monotonic()
+            if self.conversation.goes_on:  # nobody is late while the reader debugs
+                deadline += now - before
             if now >= deadline:
                 raise self._timed_out()
             if now >= next_question:
@@ -182,6 +187,17 @@ class Supervisor:
             self._note(rank, message)
         elif isinstance(message, Returned):
             self.returned[rank] = message
+            self.conversation.ended(rank)
+        elif isinstance(message, Asks):
+            self.conversation.asked(rank, message)
+        elif isinstance(message, Continues):
+            self.conversation.ended(rank)
+        elif isinstance(message, tuple):
+            now = time.monotonic()
+            self.still_since = {rank: since if since == _NEVER else now for rank, since in self.still_since.items()}
+            self.conversation.typed(rank, message[1])
+        elif isinstance(message, Quit):
+            raise diagnosis.quit_by_reader(rank, message)
         elif isinstance(message, Failed):
             raise self._failed(rank, message)
         elif isinstance(message, Exited):
@@ -265,6 +281,10 @@ class Supervisor:
         self._notice_deaths()
         for rank in self._unfinished():
             self._ask(rank)
+        waits_since = {rank: self.still_since.get(rank, _NEVER) for rank in self._unfinished()}
+        self.conversation.pass_on(lambda rank: time.monotonic() - waits_since.get(rank, _NEVER) > _PASSES_S)
+        if self.conversation.stands_still:
+            return
         stuck_since = [self.still_since.get(rank, _NEVER) for rank in self._unfinished()]
         if stuck_since and time.monotonic() - max(stuck_since) >= _STILL_S:
             raise diagnosis.deadlock(self._sightings(), _STILL_S)
@@ -282,6 +302,12 @@ class Supervisor:
         self.unanswered.add(rank)
         try:
             self.processes[rank].send(ASK)
+        except OSError:  # it has ended: the reader of its messages tells
+            pass
+
+    def _answer(self, rank: int, typed: Typed) -> None:
+        try:
+            self.processes[rank].send(typed)
         except OSError:  # it has ended: the reader of its messages tells
             pass
 
@@ -305,8 +331,3 @@ class Supervisor:
     def _sightings(self) -> dict[int, Whereabouts | Returned]:
         """The last answer of each rank that has given one, and the returns."""
         return {**self.seen, **self.returned}
-
-
-def _overlap(data: bytes, end: bytes) -> int:
-    """How many of data's last bytes may be the beginning of `end`."""
-    return next((n for n in range(min(len(end) - 1, len(data)), 0, -1) if data.endswith(end[:n])), 0)

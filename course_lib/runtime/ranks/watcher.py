@@ -1,6 +1,7 @@
 """The thread in each rank that answers "where are you?" while the main thread computes, waits or hangs."""
 
 import os
+import queue
 import shutil
 import sys
 import threading
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.runtime.instruments import pending
-from course_lib.runtime.ranks.messages import DISMISS, Whereabouts
+from course_lib.runtime.ranks.messages import DISMISS, Typed, Whereabouts
 from course_lib.runtime.ranks.places import Frame, frames_of_thread
 
 # Functions of torch.distributed that wait for other ranks without passing through a process group's methods.
@@ -26,6 +27,7 @@ class Watcher:
 
     def __init__(self, connection: Connection, folder: str | None) -> None:
         self.dismissed = threading.Event()
+        self.typed: queue.SimpleQueue[Typed] = queue.SimpleQueue()  # answers to a debugger's questions
         self._folder = folder
         self._connection = connection
         self._sending = threading.Lock()
@@ -51,7 +53,10 @@ class Watcher:
             if request == DISMISS:
                 self.dismissed.set()
                 return
-            self.report(self._look())
+            if isinstance(request, Typed):
+                self.typed.put(request)
+            else:
+                self.report(self._look())
 
     def _look(self) -> Whereabouts:
         stacks = sys._current_frames()

@@ -1,0 +1,60 @@
+"""`display(...)` and `plt.show()` in a rank: what is shown travels down its own stdout, in order with its prints.
+
+In a notebook `display` is a built-in function, and `plt.show()` asks matplotlib's backend; a rank gets both from here.
+A thing that is shown is one line: MARK, and the base64 of its MIME bundle, which RankOutput shows under the cell.
+"""
+
+import base64
+import builtins
+import json
+import os
+import sys
+from functools import cache
+from typing import Any
+
+MARK = b"\0course_lib shows "
+INLINE = ("inline", "module://matplotlib_inline.backend_inline", "module://ipykernel.pylab.backend_inline")
+BACKEND = "module://course_lib.runtime.ranks.pyplot_backend"
+
+Bundle = tuple[dict[str, Any], dict[str, Any]]  # MIME type -> data, and metadata
+
+
+def install() -> None:
+    """In a rank: `display` is there, as in a cell, and plt.show() in a notebook's rank shows under the cell."""
+    builtins.display = display
+    if os.environ.get("MPLBACKEND") in INLINE:
+        os.environ["MPLBACKEND"] = BACKEND
+
+
+def display(*objects: Any, **_: Any) -> None:
+    """Show each of `objects` under the cell, marked with this rank."""
+    for value in objects:
+        data, metadata = _formatter().format(value)
+        send(data, metadata)
+
+
+def send(data: dict[str, Any], metadata: dict[str, Any]) -> None:
+    text = {mime: base64.b64encode(content).decode() if isinstance(content, bytes) else content
+            for mime, content in data.items()}
+    line = MARK + base64.b64encode(json.dumps([text, metadata], default=str).encode()) + b"\n"
+    sys.stdout.flush()
+    while line:  # a pipe takes a large picture in pieces
+        line = line[os.write(1, line):]
+
+
+def received(line: bytes) -> tuple[bytes, Bundle | None]:
+    """What was printed before on the same line, and what is shown; None for a line of text alone."""
+    printed, mark, content = line.partition(MARK)
+    return printed, (tuple(json.loads(base64.b64decode(content))) if mark else None)
+
+
+@cache
+def _formatter() -> Any:
+    """IPython's own, which knows every object's _repr_html_ and so on; and figures, which it learns in a notebook."""
+    from IPython.core.formatters import DisplayFormatter  # slow to import, and few ranks show anything
+    from IPython.core.pylabtools import print_figure
+
+    formatter = DisplayFormatter()
+    formatter.formatters["image/png"].for_type_by_name(
+        "matplotlib.figure", "Figure", lambda figure: print_figure(figure, "png"))
+    return formatter

@@ -1,0 +1,196 @@
+"""A prediction comes before its answer: the reader types or picks one, locks it, and the cell that measures answers.
+
+    guess = predict("How many bytes does a rank send?", unit="bytes")     a widget, in a cell of its own
+    guess.against(measured=log.sent_bytes, formula=2 * (n - 1) / n * M)   a picture of all three
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anywidget
+import traitlets
+from matplotlib.figure import Figure
+
+from course_lib.pictures import roles
+from course_lib.pictures.drawn import Drawn
+from course_lib.pictures.figures import new_figure, quiet, to_png
+from course_lib.pictures.palette import BLUE, INK, ORANGE, TEAL
+from course_lib.pictures.units import human_bytes, human_seconds
+from course_lib.widgets.base import HERE, IN_DARK, PALETTE, BadParameter
+
+CLOSE = 0.1  # a prediction this near, relative to what was measured, is called right
+HEIGHT_IN = 1.9
+# Endings that may stand behind a number in this unit: "3 MB" is a number of bytes.
+SCALES = {"bytes": {"kB": 1e3, "MB": 1e6, "GB": 1e9, "B": 1.0}, "s": {"ms": 1e-3, "us": 1e-6, "µs": 1e-6}}
+
+Answer = float | str
+
+
+def predict(question: str, unit: str = "", options: Sequence[str] | None = None) -> Prediction:
+    """A question to commit to before it is measured: a number in `unit`, or one of `options`.
+
+    ValueError for options that are no texts, or fewer than two.
+    """
+    if options is not None and (len({*options}) < 2 or not all(isinstance(option, str) for option in options)):
+        raise ValueError(f"options={options!r}: expected at least two different texts to choose from, or None")
+    return Prediction(question=question, unit=unit, options=list(options or ()), endings=[*SCALES.get(unit, ()), unit])
+
+
+class Prediction(anywidget.AnyWidget):
+    """The widget of `predict`. `answer` is None until it is locked, and then stays what it is."""
+
+    _esm = "\n".join([f"const PALETTE = {json.dumps(PALETTE)};",
+                      *((HERE / name).read_text(encoding="utf-8") for name in ("explorable.js", "prediction.js"))])
+    _css = "\n".join([roles.style_sheet(".explorable", IN_DARK),
+                      (HERE / "explorable.css").read_text(encoding="utf-8")])
+
+    question = traitlets.Unicode().tag(sync=True)
+    unit = traitlets.Unicode().tag(sync=True)
+    options = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    endings = traitlets.List(traitlets.Unicode()).tag(sync=True)  # that may stand behind a number
+    locked = traitlets.Unicode("").tag(sync=True)  # what the reader typed or picked; empty: nothing yet
+
+    _kept = ""
+
+    @traitlets.validate("locked")
+    def _is_an_answer(self, proposal: Any) -> str:
+        if self._kept not in ("", proposal.value):
+            raise BadParameter("the prediction is locked: run its cell again to predict anew")
+        answer_of(proposal.value, self.options, self.unit)
+        self._kept = proposal.value  # what comes from the browser is in self.locked already when it is validated
+        return proposal.value
+
+    @property
+    def answer(self) -> Answer | None:
+        return answer_of(self.locked, self.options, self.unit) if self.locked else None
+
+    def lock(self, answer: Answer) -> None:
+        """Lock an answer from Python. ValueError for what is no answer, or where there is one already."""
+        self.locked = str(answer)
+
+    def against(self, measured: Answer, formula: Answer | None = None) -> Comparison:
+        """The prediction beside what came out, and beside what a formula says. Without a prediction it says so."""
+        if self.options and measured not in self.options:
+            raise ValueError(f"measured={measured!r}: expected one of the options {list(self.options)}")
+        return Comparison(self.question, self.unit, self.answer, measured, formula)
+
+    def sentence(self) -> str:
+        said = f"you said {shown(self.answer, self.unit)}" if self.locked else "nothing is locked yet"
+        return f"Prediction: {self.question} ({said})"
+
+    def __repr__(self) -> str:
+        return self.sentence()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        bundle = super()._repr_mimebundle_(**kwargs) or {}
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        return {**data, "text/plain": self.sentence()}, metadata
+
+
+def answer_of(text: str, options: Sequence[str], unit: str) -> Answer:
+    """What a typed text means. BadParameter for what is no answer."""
+    if options:
+        if text not in options:
+            raise BadParameter(f"{text!r}: expected one of {', '.join(options)}")
+        return text
+    plain = text.replace(",", "").replace("_", "").replace(" ", "")
+    endings = {**SCALES.get(unit, {}), unit: 1.0, "": 1.0}
+    ending = max((each for each in endings if plain.endswith(each)), key=len)
+    try:
+        number = float(plain.removesuffix(ending)) * endings[ending]
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise BadParameter(f"{text!r}: expected a number{f' of {unit}' if unit else ''}, such as 1200 or 1.2e3")
+    return number
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Drawn):
+    """What was predicted, what was measured, what the formula says. `answer` is None where nothing was predicted."""
+
+    question: str
+    unit: str
+    answer: Answer | None
+    measured: Answer
+    formula: Answer | None = None
+
+    def finding(self) -> str:
+        """Numbers that were measured differ from run to run: without a prediction there are none in the text."""
+        if self.answer is None:
+            return f"Prediction: {self.question} (nothing was locked)"
+        return f"Prediction: {self.question} {self.headline()}"
+
+    def headline(self) -> str:
+        came_out = f"it is {shown(self.measured, self.unit)}"
+        if self.answer is None:
+            return f"{came_out}; you have not predicted it"
+        return f"you said {shown(self.answer, self.unit)}, and {came_out}: {self.verdict()}"
+
+    def verdict(self) -> str:
+        if isinstance(self.measured, str) or isinstance(self.answer, str):
+            return "right" if self.answer == self.measured else "not so"
+        if self.answer == self.measured:
+            return "exactly right"
+        if abs(self.answer - self.measured) <= CLOSE * abs(self.measured):
+            return "about right"
+        if self.answer * self.measured <= 0:
+            return "too much" if self.answer > self.measured else "too little"
+        ratio = self.answer / self.measured
+        much = ratio > 1 if self.measured > 0 else ratio < 1
+        factor = max(ratio, 1 / ratio)
+        return f"{factor:.3g} times too {'much' if much else 'little'}"
+
+    def png(self) -> bytes:
+        return to_png(self.figure())
+
+    def figure(self) -> Figure:
+        detail = "" if self.formula is None else f"the formula says {shown(self.formula, self.unit)}"
+        figure = new_figure(HEIGHT_IN if self.on_a_line() else 0.9, self.headline(), detail)
+        if self.on_a_line():
+            draw_line(figure, self.marks(), self.unit)
+        return figure
+
+    def marks(self) -> dict[str, Answer]:
+        named = {"you": self.answer, "measured": self.measured, "formula": self.formula}
+        return {name: value for name, value in named.items() if value is not None}
+
+    def on_a_line(self) -> bool:
+        return all(not isinstance(value, str) for value in self.marks().values())
+
+
+def draw_line(figure: Figure, marks: dict[str, float], unit: str) -> None:
+    """The numbers on one axis that begins at 0, or a logarithmic one where they are far apart."""
+    axes = figure.subplots()
+    colours = {"you": ORANGE, "measured": BLUE, "formula": TEAL}
+    for row, (name, value) in enumerate(marks.items()):
+        axes.plot([value], [-row], "o", ms=8, color=colours[name])
+        axes.annotate(f"{name}: {shown(value, unit)}", (value, -row), (9, 0), textcoords="offset points", fontsize=8.5,
+                      va="center", color=INK)
+    values = list(marks.values())
+    if min(values) > 0 and max(values) > 20 * min(values):
+        axes.set_xscale("log")
+        axes.set_xlim(min(values) / 2, max(values) * 8)
+    else:
+        axes.set_xlim(min(0, min(values) * 1.3), max(0, max(values)) * 1.45 or 1)
+    axes.set_ylim(0.6 - len(marks), 0.6)
+    axes.set_yticks([])
+    axes.xaxis.set_major_formatter(lambda value, _: shown(value, unit))
+    axes.xaxis.set_minor_formatter(lambda value, _: "")
+    quiet(axes)
+    axes.spines["left"].set_visible(False)
+
+
+def shown(value: Answer, unit: str) -> str:
+    if isinstance(value, str):
+        return value
+    if unit == "bytes" and value >= 0:
+        return human_bytes(value)
+    if unit == "s" and value > 0:
+        return human_seconds(value)
+    return f"{value:,.4g}{'' if unit == '%' else ' ' * bool(unit)}{unit}"

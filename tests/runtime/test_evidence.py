@@ -1,0 +1,77 @@
+"""A rank that fails shows the tensors of the failing line: shape, dtype, device, and small values."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_lib.runtime import RankFailed, launch
+
+
+def told(function, world_size=2):
+    with pytest.raises(RankFailed) as failure:
+        launch(function, world_size=world_size)
+    return str(failure.value)
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 5))
+        self.parts = [torch.ones(2), torch.ones(3)]
+
+    @property
+    def bias(self):
+        raise KeyError("a property of the reader's is not run to explain a failure")
+
+    def forward(self, x):
+        return x @ self.weight + self.parts[0]
+
+
+def test_variables_attributes_and_lists_of_tensors_are_shown_in_the_order_of_the_line():
+    text = told(lambda: Layer()(torch.ones(2, 3, dtype=torch.float64)))
+    shown = [line.strip() for line in text.splitlines() if " on cpu" in line]
+    assert shown == ["x: float64[2, 3] on cpu = [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]",
+                     "self.weight: float32[4, 5] on cpu",
+                     "self.parts: list of 2: float32[2] on cpu, float32[3] on cpu"]
+
+
+def test_each_failing_rank_speaks_of_its_own_tensor_and_the_lowest_is_told():
+    def body():
+        shares = torch.full((dist.get_rank() + 2,), float(dist.get_rank()))
+        if dist.get_rank() == 1:
+            return shares + torch.ones(2)
+        return shares
+
+    assert "shares: float32[3] on cpu = [1.0, 1.0, 1.0]" in told(body)
+
+
+def test_long_tensors_show_no_values_and_other_lines_show_nothing():
+    def body():
+        weights, unrelated = torch.ones(3, 4), torch.ones(2)
+        assert unrelated.sum() == 2
+        return weights @ weights
+
+    text = told(body)
+    assert "weights: float32[3, 4] on cpu\n" in text + "\n" and "unrelated" not in text
+
+
+def test_what_cannot_be_looked_at_does_not_hide_the_failure():
+    class Odd(torch.Tensor):
+        @property
+        def shape(self):
+            raise ValueError("no shape")
+
+    def body():
+        odd = torch.ones(2).as_subclass(Odd)
+        raise RuntimeError(f"the story {id(odd) > 0}")
+
+    assert "RuntimeError: the story True" in told(body)
+
+
+def test_a_failure_without_tensors_says_none():
+    def body():
+        number = 3
+        raise ValueError(f"number {number}")
+
+    assert told(body).splitlines()[1:] == ['    raise ValueError(f"number {number}")', "  ValueError: number 3"]

@@ -1,0 +1,95 @@
+"""What a rank displays appears under the cell: pictures as pictures, in order with its prints, marked with the rank."""
+
+import base64
+
+import pytest
+
+from course_lib.runtime import launch
+from course_lib.runtime.ranks.output import RankOutput
+from tests.kernel import Kernel
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    with Kernel() as kernel:
+        yield kernel
+
+
+def is_png(bundle):
+    return base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
+
+
+def test_plt_show_puts_the_picture_of_each_rank_between_its_prints(kernel):
+    reply = kernel.run("""
+import matplotlib.pyplot as plt, torch.distributed as dist
+from course_lib.runtime import launch
+
+def body():
+    print("before")
+    plt.plot([1, dist.get_rank()])
+    plt.show()
+    print("after", len(plt.get_fignums()))
+
+launch(body, world_size=2)
+""")
+    assert reply.error is None and len(reply.shown) == 2 and all(map(is_png, reply.shown)), reply
+    text = "".join(text for _, text in reply.streams)
+    for rank in (0, 1):
+        places = [text.index(f"[rank {rank}] {said}") for said in ("before", "shows:", "after 0")]
+        assert places == sorted(places)
+    assert "Figure(640x480)" not in text
+
+
+def test_display_shows_html_text_and_figures_with_and_without_an_import(kernel):
+    reply = kernel.run("""
+class Table:
+    def _repr_html_(self): return "<table></table>"
+
+def built_in():
+    display(Table(), {"a": 1})
+
+from IPython.display import display as shown_by_name
+def imported():
+    shown_by_name(Table())
+
+launch(built_in, world_size=1), launch(imported, world_size=1)
+""")
+    assert reply.error is None, reply.error
+    html = [bundle.get("text/html") for bundle in reply.shown]
+    assert html == ["<table></table>", None, "<table></table>"] and reply.shown[1]["text/plain"] == "{'a': 1}"
+
+
+def test_a_picture_larger_than_a_pipe_arrives_whole(kernel):
+    reply = kernel.run("""
+class Large:
+    def _repr_html_(self): return "x" * 3_000_000
+
+launch(lambda: display(Large()), world_size=1)
+""")
+    assert reply.error is None and len(reply.shown[0]["text/html"]) == 3_000_000
+
+
+def test_where_there_is_no_notebook_the_text_is_shown(capsys):
+    def body():
+        print("an unfinished line:", end=" ")
+        display({"rank": 1})  # noqa: F821  built in, as in a cell
+
+    launch(body, world_size=1)
+    assert capsys.readouterr().out.splitlines() == ["[rank 0] an unfinished line: ", "[rank 0] shows:", "{'rank': 1}"]
+
+
+def test_in_stable_output_what_is_shown_comes_in_rank_order(capsys):
+    from course_lib.runtime.ranks import showing
+
+    lines = []
+    showing_write = showing.os.write
+    try:
+        showing.os.write = lambda _, line: lines.append(line) or len(line)
+        showing.send({"text/plain": "picture"}, {})
+    finally:
+        showing.os.write = showing_write
+    output = RankOutput(2)
+    output.add(1, "stdout", lines[0])
+    output.add(0, "stdout", b"first\n")
+    output.close()
+    assert capsys.readouterr().out == "[rank 0] first\n[rank 1] shows:\npicture\n"
