@@ -13,6 +13,7 @@ inside it; `doctor` says what this machine can do. Files in reading order:
     errors.py       how it can end
     results.py      what comes back
     torchrun.py     the same call where torchrun has started the ranks
+    sleep.py        a pause of the rank's device
     instruments/    bytes, memory and time, measured inside a rank
     tensors.py      the tensors in anything
     doctor.py       is this machine fit for the course?
@@ -38,6 +39,7 @@ from course_lib.runtime.instruments.spans import span
 from course_lib.runtime.instruments.timeline import Timeline, record_timeline
 from course_lib.runtime.launcher import launch
 from course_lib.runtime.results import Results
+from course_lib.runtime.sleep import sleep
 
 __all__ = [
     "CommunicationLog",
@@ -56,5 +58,6 @@ __all__ = [
     "record_memory",
     "record_timeline",
     "seconds",
+    "sleep",
     "span",
 ]
