@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.runtime import launch
+from course_lib.runtime import launch, staging
 from tests.pretend import build, cells
 from tests.pretend.hook import pretended
 from tests.pretend.modes import MODES, REFUSED_BY_GLOO
@@ -156,8 +156,13 @@ def test_plain_nccl_refuses_every_host_tensor_with_torchs_own_words():
     assert refusing == {"cpu": dict.fromkeys(OPERATIONS, "No backend type associated with device type cpu"), "gpu": {}}
 
 
+def unstaged_refused():
+    staging.uninstall()
+    return refused()
+
+
 def test_a_gpu_under_gloo_refuses_what_its_documentation_does_not_promise():
-    backend, refusing = on("gloo-cuda", refused)[1]
+    backend, refusing = on("gloo-cuda", unstaged_refused)[1]
     assert backend == "gloo"
     assert refusing["cpu"] == {}
     assert refusing["gpu"].keys() == set(REFUSED_BY_GLOO) - {"recv from any rank"}
