@@ -1,7 +1,7 @@
 """The whole course on machines that are pretended: every cell that launches, every solution, every chapter's library.
 
-What may differ there stands in exceptions.py, with its reason. This is what `make test` has the time for; `make pretend`
-asks for all modes, and compares every word of a report with the CPU's.
+What may differ there stands in exceptions.py, with its reason. This is what `make test` has the time for; `make
+pretend` asks for all modes, and compares every word of a report with the CPU's.
 """
 
 import pytest
