@@ -1,11 +1,8 @@
 """Median times of ours and of PyTorch's own, and the ratio ours/theirs."""
 
 import argparse
-import json
-import os
 import sys
 import textwrap
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +11,7 @@ from tqdm.auto import tqdm
 
 import benchmarks
 from benchmarks import machine
-from benchmarks.harness import THEIRS, Result, choose, discover
+from benchmarks.harness import THEIRS, Result, choose, discover, store
 from benchmarks.runner import results
 
 ROW = "{:<34} {:>11} {:>11} {:>7} {:>5}"
@@ -27,13 +24,6 @@ def row(result: Result) -> str:
     ratio = "-" if result.ratio is None else f"{result.ratio:.2f}"
     line = ROW.format(result.name, *milliseconds, ratio, result.runs)
     return f"{line}  failed: {textwrap.shorten(str(result.failure), 160)}" if result.failure else line
-
-
-def store(done: Sequence[Result], path: Path) -> None:
-    """All results so far, whole at every moment."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps([result.as_json() for result in done], indent=1) + "\n", encoding="utf-8")
-    os.replace(part, path)
 
 
 def main(arguments: list[str], package: ModuleType = benchmarks) -> int:
@@ -50,7 +40,7 @@ def main(arguments: list[str], package: ModuleType = benchmarks) -> int:
         parser.error(str(error))
     load_before, done = machine.load(), []
     if options.json:
-        store(done, options.json)
+        store([result.as_json() for result in done], options.json)
     print(ROW.format("median of the runs", "ours ms", "theirs ms", "ratio", "runs"), flush=True)
     with tqdm(total=sum(one.runs for one in chosen), unit="turn", disable=None) as bar:
 
@@ -65,7 +55,7 @@ def main(arguments: list[str], package: ModuleType = benchmarks) -> int:
                 tqdm.write(row(result))
                 sys.stdout.flush()
                 if options.json:
-                    store(done, options.json)
+                    store([result.as_json() for result in done], options.json)
     print(machine.footer(load_before))
     return int(any(result.failure and result.failure.side != THEIRS for result in done))
 

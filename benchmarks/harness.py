@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
 # Does the work once. Returns None, or the seconds it measured itself where the ranks time it.
@@ -107,6 +108,13 @@ def tell(kind: str, *values: str | float) -> None:
     if EVENTS in os.environ:
         with open(os.environ[EVENTS], "a", encoding="utf-8") as events:
             events.write(json.dumps([kind, *values]) + "\n")
+
+
+def store(rows: Sequence[dict], path: Path) -> None:
+    """All rows so far as JSON, whole at every moment."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    os.replace(part, path)
 
 
 def seconds(work: Work) -> float:

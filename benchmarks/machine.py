@@ -5,6 +5,9 @@ import platform
 from importlib import metadata
 
 import psutil
+import torch
+
+from course_lib.runtime.backends import count_gpus, gpu_kind
 
 TIMED = ("torch", "accelerate", "deepspeed", "ipywidgets")
 
@@ -17,6 +20,12 @@ def processor() -> str:
     except OSError:
         names = []
     return next(iter(names), platform.processor()) or platform.machine()
+
+
+def gpus() -> str:
+    """How many and which one, as a part of the line; nothing where there is none."""
+    kind, num_gpus = gpu_kind(), count_gpus()
+    return f", {num_gpus} x {torch.get_device_module(kind).get_device_name(0)}" if num_gpus else ""
 
 
 def versions() -> str:
@@ -37,7 +46,7 @@ def load() -> float:
 def footer(load_before: float) -> str:
     """Three lines to stand below a table of times."""
     memory_gib = psutil.virtual_memory().total / 2**30
-    return (f"machine   {processor()}, {os.cpu_count()} cores, {memory_gib:.0f} GiB, "
+    return (f"machine   {processor()}, {os.cpu_count()} cores, {memory_gib:.0f} GiB{gpus()}, "
             f"{platform.system()} {platform.release()}\n"
             f"versions  {versions()}\n"
             f"load      {load_before:.2f} before, {load():.2f} after (mean of a minute)")

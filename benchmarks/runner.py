@@ -28,20 +28,20 @@ class Hung(Exception):
 
 
 class Child:
-    """A process that runs benchmarks of one module, one after the other: `with Child(...) as child: child.events()`.
+    """A Python process that does one thing after the other and tells of it (harness.tell): `with Child(...) as child:`.
 
-    Whatever it starts carries the name of its file of events in the environment, daemons included, and is ended at
-    the end of the `with`.
+    `command` is what follows `python`. Whatever it starts carries the name of its file of events in the environment,
+    daemons included, and is ended at the end of the `with`.
     """
 
-    def __init__(self, module: str, names: Sequence[str], deadline_s: float) -> None:
+    def __init__(self, command: Sequence[str], deadline_s: float) -> None:
         self._deadline_s = deadline_s
         self._folder = tempfile.TemporaryDirectory(prefix="benchmark_", ignore_cleanup_errors=True)
         self._events, log = Path(self._folder.name, "events"), Path(self._folder.name, "log")
         self._events.touch()
         with log.open("w") as output:  # a file and no pipe, which a child of the child could keep open
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.child", module, *names], cwd=ROOT, stdin=subprocess.DEVNULL,
+                [sys.executable, *command], cwd=ROOT, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=subprocess.STDOUT, env={**os.environ, EVENTS: str(self._events)})
 
     def __enter__(self) -> "Child":
@@ -128,7 +128,7 @@ def _until_the_first_failure(module: str, names: Sequence[str], deadline_s: floa
                              after_turn: Callable[[str], None]) -> Iterator[Result]:
     unfinished, side, turns, failure = list(names), PREPARATION, [], None
     try:
-        with Child(module, names, deadline_s) as child:
+        with Child(["-m", "benchmarks.child", module, *names], deadline_s) as child:
             for kind, *values in child.events():
                 if kind == "side":
                     (side,) = values

@@ -44,7 +44,7 @@ def start_all_gather(flat: Tensor, group: Group, tag: int) -> Callable[[], None]
     if me.n == 1 or not flat.numel():
         return lambda: None
     if me.wire(flat.device).type != "cpu":
-        work = all_gather_single(flat, blocks[me.r].clone(), group=me.group, async_op=True)
+        work = all_gather_single(flat, blocks[me.r], group=me.group, async_op=True)  # in place: NCCL knows its block
         return lambda: (work.wait(), None)[1]
     on_host = [block if block.is_cpu else torch.empty_like(block, device="cpu") for block in blocks]
     if not flat.is_cpu:

@@ -41,13 +41,15 @@ class GradientBucket:
     """Memory for the gradients of `parameters`, of one dtype and device, and those in it that have come.
 
     `gradient` (N,) is there from the first `take` to `close`, and a view of it for each parameter in `parts`; `missing`
-    are the parameters that have brought none. N may be more than they need: the rest is padding, zeros.
+    are the parameters that have brought none, `without` those that had none when the bucket left: only they can be
+    missing in the sum. N may be more than they need: the rest is padding, zeros.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], num_elements: int | None = None) -> None:
         self.parameters = list(parameters)
         self.num_used = sum(parameter.numel() for parameter in parameters)
         self.num_elements = self.num_used if num_elements is None else num_elements
+        self.without: set[nn.Parameter] = set()
         self.close()
 
     def open(self) -> None:
@@ -71,11 +73,11 @@ class GradientBucket:
         """No more gradients will come: minus zeros for those that are missing, which are returned."""
         if self.gradient is None:
             self.open()
-        without = set(self.missing)
-        for parameter in without:
+        self.without = set(self.missing)
+        for parameter in self.without:
             mark_missing(self.parts[parameter])
         self.missing.clear()
-        return without
+        return self.without
 
     def close(self) -> None:
         """Forget the gradients; where .grad is a part, they stay there."""

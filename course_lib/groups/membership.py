@@ -5,11 +5,13 @@
 Places, not global ranks: an algorithm is the same in the world and in a sub-group.
 """
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 from torch import Tensor
 
 from course_lib.runtime import backends
@@ -59,16 +61,21 @@ class Member:
         """A new process group of the same ranks, which all of them make, and nobody else needs to.
 
         torch makes an NCCL communicator by splitting the world's, in which all ranks of the world have to take part. So
-        where only some are here, the world looks as if it had no device, and the group gets a communicator of its own.
+        where only some are here, the world looks as if it had no device, and the group gets a communicator of its own:
+        now, because one that is made by the first message holds up the sender until somebody receives. And torch would
+        name the group by how many groups the rank is in, which others of its ranks need not be.
         """
         ranks, world = dist.get_process_group_ranks(self.group), dist.group.WORLD
         if len(ranks) == dist.get_world_size():
             return dist.new_group(ranks)
+        _numbers[self.group] = number = _numbers.get(self.group, 0) + 1
+        name = f"{self.group.group_name} another {number}"
         bound, world.bound_device_id = world.bound_device_id, None
+        by_torch, c10d._hash_ranks_to_str = c10d._hash_ranks_to_str, lambda ranks: name
         try:
-            return dist.new_group(ranks, use_local_synchronization=True)
+            return dist.new_group(ranks, use_local_synchronization=True, device_id=bound)
         finally:
-            world.bound_device_id = bound
+            world.bound_device_id, c10d._hash_ranks_to_str = bound, by_torch
 
     def place_of(self, rank: int, name: str) -> int:
         """The place of the global `rank`, the argument called `name`. ValueError when it is not in the group."""
@@ -78,6 +85,7 @@ class Member:
         return ranks.index(rank)
 
 
+_numbers: "weakref.WeakKeyDictionary[dist.ProcessGroup, int]" = weakref.WeakKeyDictionary()  # of the groups beside it
 Group = Member | dist.ProcessGroup | None  # how a group is given; None is the world
 
 

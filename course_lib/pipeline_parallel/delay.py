@@ -4,9 +4,13 @@ A rank that computes on a GPU leaves its core alone; four ranks that compute on 
 any faster than another. So an action may be told to last at least so long: what is left, it sleeps.
 """
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Real
+
+from course_lib.runtime.sleep import catch_up
 
 Delay = Mapping[str, float | Sequence[float]]  # seconds by kind of action, for all stages or for each
 
@@ -31,3 +35,16 @@ def seconds_of(delay: Delay | None, num_stages: int) -> Callable[[str, int], flo
     if "B" not in delay:
         seconds["B"] = [i + w for i, w in zip(seconds["I"], seconds["W"])]
     return lambda kind, stage: seconds[kind][stage]
+
+
+@contextlib.contextmanager
+def lasting(seconds: float | None) -> Iterator[None]:
+    """What happens inside takes at least so many seconds, on a GPU as well; None: as long as it takes."""
+    if seconds is None:
+        yield
+        return
+    catch_up()  # a GPU may still wait for what the action needs, and that is the bubble
+    started = time.perf_counter()
+    yield
+    catch_up()
+    time.sleep(max(0.0, seconds - (time.perf_counter() - started)))

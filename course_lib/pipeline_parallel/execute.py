@@ -7,7 +7,6 @@ over its micro-batches of their mean losses, so each micro-batch's loss is divid
     m micro-batches      x what comes into a stage      y what leaves it, or in the last stage the loss / m
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -18,7 +17,7 @@ from course_lib.groups.agreement import agree, require_equal, start_agreement
 from course_lib.groups.membership import member
 from course_lib.pipeline_parallel import checks
 from course_lib.pipeline_parallel.actions import Action, Schedule
-from course_lib.pipeline_parallel.delay import Delay, seconds_of
+from course_lib.pipeline_parallel.delay import Delay, lasting, seconds_of
 from course_lib.pipeline_parallel.dependencies import Result, leaves
 from course_lib.pipeline_parallel.mailbox import DTYPES, Mailbox
 from course_lib.pipeline_parallel.shared import SharedGradients, shared_parameters
@@ -108,11 +107,9 @@ class PipelineParallel:
     def _run(self, action: Action) -> None:
         stage = self.held[action.chunk]
         arrived = self._arrived(action, stage)  # what is waited for here is the bubble
-        with span(action.kind, microbatch=action.microbatch, chunk=action.chunk, stage=stage, step=self.num_steps):
-            started = time.perf_counter()
+        labels = {"microbatch": action.microbatch, "chunk": action.chunk, "stage": stage, "step": self.num_steps}
+        with span(action.kind, **labels), lasting(self.seconds and self.seconds(action.kind, stage)):
             made = self.work[action.kind](action, stage, arrived)
-            if self.seconds:
-                time.sleep(max(0.0, self.seconds(action.kind, stage) - (time.perf_counter() - started)))
         if made is not None:
             self._agreed().give(leaves(action, stage), made)
 

@@ -1,7 +1,7 @@
 """Real torch.distributed ranks from a notebook cell, and instruments to see what they do.
 
-`launch` runs a function on every rank; `record_communication`, `record_memory` and `record_timeline` measure inside it;
-`doctor` says what this machine can do. Files in reading order:
+`launch` runs a function on every rank; `record_communication`, `record_memory`, `record_timeline` and `seconds` measure
+inside it; `doctor` says what this machine can do. Files in reading order:
 
     launcher.py     launch: checks what is asked for and sends it off
     context.py      who am I: rank, device, whether this is a rank, torchrun or a notebook
@@ -13,6 +13,7 @@
     errors.py       how it can end
     results.py      what comes back
     torchrun.py     the same call where torchrun has started the ranks
+    sleep.py        a pause of the rank's device
     instruments/    bytes, memory and time, measured inside a rank
     tensors.py      the tensors in anything
     doctor.py       is this machine fit for the course?
@@ -38,6 +39,7 @@ from course_lib.runtime.instruments.spans import span
 from course_lib.runtime.instruments.timeline import Timeline, record_timeline
 from course_lib.runtime.launcher import launch
 from course_lib.runtime.results import Results
+from course_lib.runtime.sleep import sleep
 
 __all__ = [
     "CommunicationLog",
@@ -56,5 +58,6 @@ __all__ = [
     "record_memory",
     "record_timeline",
     "seconds",
+    "sleep",
     "span",
 ]

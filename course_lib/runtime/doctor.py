@@ -3,9 +3,12 @@
 import importlib.metadata
 import importlib.util
 import os
+import shutil
 import socket
+import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
@@ -16,10 +19,19 @@ import torch
 import torch.distributed as dist
 
 from course_lib.pictures.drawn import Drawn
-from course_lib.runtime import context
+from course_lib.runtime import backends, context
+from course_lib.runtime.errors import LaunchError
 from course_lib.runtime.launcher import launch
 from course_lib.runtime.ranks.fork_pool import ForkPool
 from course_lib.runtime.ranks.pools import pool
+
+BACKEND_NAMES = {"nccl": "NCCL on GPUs", "gloo": "gloo on the CPU"}
+UNTRIED = ("The course has been run on CPUs and on a pretended GPU, never on a real one: `python -m tools.gpu_day` "
+           "says what works here, and launch(..., device='cpu') keeps to the CPU")
+DRIVER_ADVICE = ("this torch is built for CUDA and finds no GPU: CUDA_VISIBLE_DEVICES may hide it, or its driver is "
+                 "older than this torch's CUDA needs (nvidia-smi shows both): update the driver")
+BROKEN_ADVICE = ("launch(..., device='cpu') works without it; nvidia-smi shows the driver and who else uses the GPU: "
+                 "update the driver, or install a torch that is built for it")
 
 
 @dataclass(frozen=True)
@@ -69,8 +81,8 @@ class Report(Drawn):
 
 
 def doctor() -> Report:
-    """Check Python, torch, backends, loopback, files, widgets, cores and memory, and launch two ranks for real."""
-    looks = (_python, _torch, _backends, _loopback, _files, _widgets, _cores, _memory, _ranks)
+    """Check Python, torch, backends, GPUs, loopback, files, widgets, cores and memory, and launch ranks for real."""
+    looks = (_python, _torch, _backends, _gpus, _loopback, _files, _widgets, _cores, _memory, _ranks)
     return Report(tuple(_look(look) for look in looks))
 
 
@@ -97,11 +109,53 @@ def _torch() -> Check:
 
 
 def _backends() -> Check:
-    num_gpus = torch.cuda.device_count()
     has = [name for name, there in (("gloo", dist.is_gloo_available()), ("NCCL", dist.is_nccl_available())) if there]
-    used = f"NCCL for up to {num_gpus} ranks" if num_gpus and "NCCL" in has else "gloo on the CPU"
+    one, four = (BACKEND_NAMES[backends.choose("auto", "auto", n)] for n in (1, 4))
+    used = one if one == four else f"{one} for 1 rank and {four} for 4 ranks"
     advice = "" if "gloo" in has else "ranks cannot talk on this machine: install the ordinary torch from PyPI"
-    return Check("backends", f"{' and '.join(has) or 'none'}, {num_gpus} GPUs: launch uses {used}", advice)
+    return Check("backends", f"{' and '.join(has) or 'none'}: launch uses {used}", advice)
+
+
+def _gpus() -> Check:
+    num_gpus = backends.count_gpus()
+    if not num_gpus:
+        # A torch for CPUs is what most readers want, also beside a GPU: only one for GPUs that finds none is at fault.
+        at_fault = dist.is_nccl_available() and bool(listed_gpus())
+        return Check("GPUs", f"none: {why_no_gpu()}", DRIVER_ADVICE if at_fault else "")
+    if context.in_rank() or context.under_torchrun():
+        return Check("GPUs", str(num_gpus))
+    try:
+        kind, total = launch(_sum_on_own_device, world_size=1, backend="nccl", timeout=120)[0]
+    except LaunchError as error:
+        said = textwrap.shorten(str(error), 200)
+        return Check("GPUs", f"{num_gpus}, and a rank could not use its own: {said}", BROKEN_ADVICE)
+    if kind == "cpu" or total != 3.0:
+        return Check("GPUs", f"{num_gpus}, and 1 + 2 on one ({kind}) gave {total}", BROKEN_ADVICE)
+    return Check("GPUs", f"{num_gpus}, and one rank added two tensors on its own. {UNTRIED}")
+
+
+def _sum_on_own_device() -> tuple[str, float]:
+    total = torch.ones(()) + torch.full((), 2.0)
+    return total.device.type, total.item()
+
+
+def why_no_gpu() -> str:
+    """Why ranks compute on the CPU, in words, where `count_gpus` says 0."""
+    listed = listed_gpus()
+    if not listed:
+        return "ranks compute on the CPU"
+    torch_is = f"this torch ({torch.__version__})"
+    reason = f"{torch_is} finds none" if dist.is_nccl_available() else f"{torch_is} is built without CUDA"
+    return f"nvidia-smi lists {', '.join(listed)}, but {reason}, so ranks compute on the CPU"
+
+
+def listed_gpus() -> list[str]:
+    """The names of NVIDIA's GPUs as their driver's own tool lists them, which needs no torch."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    found = subprocess.run(asked, capture_output=True, text=True, timeout=30)
+    return found.stdout.strip().splitlines() if found.returncode == 0 else []
 
 
 def _loopback() -> Check:

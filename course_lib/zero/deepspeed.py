@@ -58,10 +58,11 @@ def deepspeed_engine(module: nn.Module, stage: int, config: dict[str, Any] | Non
     comm = importlib.import_module("deepspeed.comm.torch")  # as an attribute of deepspeed.comm, torch is torch itself
     # On the CPU it would compile shared-memory collectives, for a minute, and say so on stdout; gloo does without them.
     with replaced(comm, "build_shm_op", lambda: None):
-        deepspeed.init_distributed(dist_backend="gloo" if device().type == "cpu" else None, verbose=False)
+        deepspeed.init_distributed(verbose=False)  # takes the process group that is there
     optimizer = optimizer_class([p for p in module.parameters() if p.requires_grad], **defaults)
-    # It decorates an optimiser that nobody asked for with torch.compile, which imports for seconds.
-    with replaced(torch, "compile", lambda model=None, **_: model or (lambda function: function)):
+    # It decorates an optimiser that nobody asked for with torch.compile, which imports for seconds. And where it names
+    # no device it expects the host's memory, to pin it say; a rank's default device is its GPU.
+    with replaced(torch, "compile", lambda model=None, **_: model or (lambda function: function)), torch.device("cpu"):
         return deepspeed.initialize(model=module, optimizer=optimizer, config=config or deepspeed_config(stage))[0]
 
 
@@ -78,8 +79,9 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 def quietly_imported() -> Any:
     """The module deepspeed, on this rank's accelerator, without its log and the warnings of its imports."""
-    if device().type == "cpu":
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ.setdefault("DS_ACCELERATOR", device().type)
+    if device().type != "cpu":
+        os.environ["LOCAL_RANK"] = str(device().index)  # the GPU that it takes; ranks may share one
     os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
     os.environ.setdefault("DS_SKIP_CUDA_CHECK", "1")
     warnings.filterwarnings("ignore", category=FutureWarning)

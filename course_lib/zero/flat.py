@@ -94,7 +94,8 @@ class FlatBucket:
             self.block_gradient += average
         for piece in self.pieces:
             part = self.block_gradient[piece.start:piece.stop]
-            piece.owned.grad = None if is_missing(part) else part
+            without = piece.parameter in self.gradients.without  # asked first: to look at the part holds up a GPU
+            piece.owned.grad = None if without and is_missing(part) else part
 
     def forget_gradients(self) -> None:
         self.gradients.close()

@@ -10,6 +10,7 @@ free the storage that all of them share, and to gather it again we fill the same
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -59,9 +60,10 @@ class Shards:
         self.own = (host_tensor(self.S, self.dtype, self.device) if offload else
                     torch.zeros(self.S, dtype=self.dtype, device=self.device))  # (S,)
         self.parameters = [self.shard(p, parameters[p], size, offset) for p, size, offset in
-                           zip(ordered, sizes, torch.tensor([0, *sizes]).cumsum(0).tolist())]
+                           zip(ordered, sizes, accumulate(sizes, initial=0))]
         self.arriving: tuple[Tensor, Callable[[], None]] | None = None  # an all-gather under way
         self.leaving: tuple[Tensor, Callable[[Tensor], None]] | None = None  # a reduce-scatter under way
+        self.without: set[ShardedParameter] = set()  # those of it that had no gradient on this rank
 
     def shard(self, original: nn.Parameter, homes: list[Home], S: int, offset: int) -> ShardedParameter:
         own = self.own[offset:offset + S]
@@ -109,6 +111,7 @@ class Shards:
             return
         flat = torch.empty(self.me.n * self.S_trained, dtype=self.compute_dtype, device=self.device)
         by_rank = flat.view(self.me.n, self.S_trained)
+        self.without = {p for p in self.trained if p.whole.grad is None}
         for p in self.trained:
             lay_out(p.whole.grad, by_rank[:, p.offset:p.offset + p.S])
             p.whole.grad = None
@@ -126,7 +129,7 @@ class Shards:
             part = average[p.offset:p.offset + p.S]
             if p.sharded.grad is not None:
                 p.sharded.grad += part
-            elif not is_missing(part):
+            elif p not in self.without or not is_missing(part):  # to look at the part holds up a GPU
                 p.sharded.grad = part
 
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from course_lib import collectives
-from course_lib.runtime import record_communication
+from course_lib.runtime import device, record_communication
 
 ALL_REDUCES = ("ring_all_reduce", "naive_all_reduce", "tree_all_reduce", "halving_doubling_all_reduce")
 REDUCTIONS = (*ALL_REDUCES, "ring_reduce_scatter", "tree_reduce")
@@ -37,7 +37,7 @@ class Case:
     def input(self, place):
         """Small whole numbers, which every dtype adds without rounding: results must be equal to the bit."""
         generator = torch.Generator().manual_seed(1000 * self.seed + place)
-        made = torch.randint(-8, 9, self.shape, generator=generator).to(self.dtype)
+        made = torch.randint(-8, 9, self.shape, generator=generator, device="cpu").to(device(), self.dtype)
         if self.layout == "transposed":
             return made.mT.contiguous().mT if made.dim() > 1 else made
         if self.layout == "every second":

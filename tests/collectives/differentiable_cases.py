@@ -5,12 +5,13 @@ Apart from the tests, since ranks import it in every launch: pytest would cost t
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import torch
 import torch.distributed as dist
 
 from course_lib import collectives
-from course_lib.runtime import record_communication
+from course_lib.runtime import device, record_communication
 
 OPERATORS = ("copy_to_group", "reduce_from_group", "scatter_to_group", "gather_from_group", "all_gather_along",
              "reduce_scatter_along", "all_to_all_along")
@@ -43,7 +44,8 @@ class Case:
 
     def tensor(self, shape, seed):
         """Small whole numbers, which float64 adds without rounding: results must be equal to the bit."""
-        made = torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(seed)).double()
+        made = torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(seed), device="cpu")
+        made = made.double().to(device())
         if self.layout == "transposed":
             return made.mT.contiguous().mT if made.dim() > 1 else made
         if self.layout == "every second":
@@ -55,6 +57,16 @@ class Case:
 
     def gradient(self, place, shape):
         return self.tensor(shape, 100 if self.operator in SAME_GRADIENT else 100 + place)
+
+
+def cases(members):
+    """All operators, layouts and dims among `members`."""
+    n = len(members)
+    for operator, layout in product(OPERATORS, LAYOUTS):
+        for shape in [(2 * n,), (n, 3 * n, 2 * n), (n, 0, n)][:2 + (layout == "contiguous")]:
+            num_dims = {"copy_to_group": 0, "reduce_from_group": 0, "all_to_all_along": 2}.get(operator, 1)
+            for dims in product(range(-len(shape), len(shape)), repeat=num_dims):
+                yield Case(operator, members, shape, dims, layout)
 
 
 def in_one_process(case, inputs):

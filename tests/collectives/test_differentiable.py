@@ -11,16 +11,7 @@ from torch.nn.functional import gelu
 
 from course_lib import collectives
 from course_lib.runtime import LaunchError, launch, record_communication
-from tests.collectives.differentiable_cases import LAYOUTS, OPERATORS, Case, run, said_to_mistakes
-
-
-def cases(members):
-    n = len(members)
-    for operator, layout in product(OPERATORS, LAYOUTS):
-        for shape in [(2 * n,), (n, 3 * n, 2 * n), (n, 0, n)][:2 + (layout == "contiguous")]:
-            num_dims = {"copy_to_group": 0, "reduce_from_group": 0, "all_to_all_along": 2}.get(operator, 1)
-            for dims in product(range(-len(shape), len(shape)), repeat=num_dims):
-                yield Case(operator, members, shape, dims, layout)
+from tests.collectives.differentiable_cases import OPERATORS, cases, run, said_to_mistakes
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])

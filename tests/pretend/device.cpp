@@ -286,6 +286,11 @@ static at::Tensor& set_storage(at::Tensor& tensor, c10::Storage storage, c10::Sy
   return tensor;
 }
 
+static at::Tensor& set_whole_storage(at::Tensor& tensor, at::Storage storage) {
+  int64_t size = storage.nbytes() / tensor.itemsize();
+  return set_storage(tensor, std::move(storage), 0, {size}, {1});
+}
+
 static at::Tensor& set_tensor(at::Tensor& tensor, const at::Tensor& other) {
   return set_storage(tensor, other.storage(), other.sym_storage_offset(), other.sym_sizes(), other.sym_strides());
 }
@@ -362,6 +367,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_local_scalar_dense", local_scalar);
   m.impl("resize_", resize);
   m.impl("set_.source_Storage_storage_offset", set_storage);
+  m.impl("set_.source_Storage", set_whole_storage);
   m.impl("set_.source_Tensor", set_tensor);
   m.impl("as_strided", as_strided);
   m.impl("mse_loss", mse_loss);

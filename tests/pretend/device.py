@@ -4,7 +4,9 @@ What torch says of itself with a GPU, it says here: `torch.accelerator` names th
 groups for "nccl", "gloo" and "cpu:gloo,gpu:nccl", and `get_backend` answers with those names.
 """
 
+import contextlib
 import types
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +28,8 @@ def install(mode: Mode, index: int) -> None:
         torch.utils.rename_privateuse1_backend(NAME)
         torch._register_device_module(NAME, device_module(extension))
         torch.utils.generate_methods_for_privateuse1_backend()
+        # module.to(device) keeps its parameters as they are known to others (tied ones, an optimiser's), as with CUDA.
+        torch.__future__.set_swap_module_params_on_conversion(True)
         install_backends(extension, mode)
     extension.set_device(index % mode.num_gpus)
 
@@ -47,6 +51,15 @@ def device_module(extension: types.ModuleType) -> types.ModuleType:
     def index_of(device: Any) -> int:
         return torch.device(device).index or 0 if not isinstance(device, int) else device
 
+    @contextlib.contextmanager
+    def current(device: Any) -> Iterator[None]:
+        before = extension.current_device()
+        extension.set_device(index_of(device))
+        try:
+            yield
+        finally:
+            extension.set_device(before)
+
     def state_of(device: Any = NAME) -> torch.Tensor:
         return extension.default_generator(index_of(device)).get_state()
 
@@ -60,6 +73,7 @@ def device_module(extension: types.ModuleType) -> types.ModuleType:
         "_is_in_bad_fork": lambda: False,
         "device_count": extension.device_count,
         "current_device": extension.current_device,
+        "device": current,
         "set_device": lambda device: extension.set_device(index_of(device)),
         "current_stream": lambda device=None: torch.accelerator.current_stream(device),
         "set_stream": torch.accelerator.set_stream,

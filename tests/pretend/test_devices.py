@@ -177,3 +177,15 @@ def test_torchruns_processes_take_their_gpus_and_the_scripts_tensors_along(tmp_p
     script.write_text(UNDER_TORCHRUN)
     there = printed(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)])
     assert there == [[*[f"gpu:{rank}"] * 3, rank, "cpu:gloo,gpu:nccl", "cpu", 6.0] for rank in range(2)]
+
+
+def moved():
+    with torch.device("cpu"):
+        model = torch.nn.ModuleDict({"first": torch.nn.Linear(3, 3), "last": torch.nn.Linear(3, 3)})
+    model.last.weight = known = model.first.weight
+    model.to(device())
+    return model.first.weight is model.last.weight is known, known.device == device()
+
+
+def test_a_module_that_is_moved_keeps_its_parameters():
+    assert on("nccl", moved, world_size=1) == [(True, True)]

@@ -31,6 +31,16 @@ def refusals(attempts):
     return said
 
 
+def test_tensors_of_arguments_and_closures_arrive_on_the_rank_s_gpu():
+    here, half = torch.arange(3.0), torch.ones(2, 2, dtype=torch.bfloat16)
+
+    def seen(given):
+        return [(tensor.device == gpu(), tensor.dtype, tensor.tolist()) for tensor in (given["half"], here[1:])]
+
+    expected = [(True, torch.bfloat16, [[1.0, 1.0], [1.0, 1.0]]), (True, torch.float32, [1.0, 2.0])]
+    assert list(on("nccl", seen, {"half": half})) == [expected] * 2
+
+
 # Arithmetic
 
 def mixed():

@@ -243,10 +243,14 @@ def _finish_when_done(work: Work, calls: list[Call]) -> None:
         pass
 
 
+_beside = threading.Lock()
+
+
 def _finish_beside(group: ProcessGroup, work: Work, calls: list[Call], batch: bool) -> None:
     """The end of what streams wait for: on a stream that does nothing else, which waits now, and holds up nobody."""
     # One stream a communicator, which does one thing after another, so that none holds up the end of another.
-    with side_stream(context.device(), (group.group_name, None if batch else calls[0].peer)):
+    # One thread at a time, since the stream remembers which one it stands in for.
+    with _beside, side_stream(context.device(), (group.group_name, None if batch else calls[0].peer)):
         if batch:
             _wait(work)  # its future, where it has one, knows of no stream
         elif calls[0].op not in GIVING_NOTHING and (future := work.get_future()).done():

@@ -146,7 +146,7 @@ def _hint_on_peers(sightings: Sightings, waiting: dict[int, Whereabouts], kinds:
             return f"rank {rank} waits for rank {peer}, which has already returned."
     if set(kinds.values()) == {"send"}:
         return ("every rank sends and nobody receives, and a send waits for its receiver. Let every second rank "
-                "receive first, or use isend.")
+                "receive first, or start both at once with batch_isend_irecv.")
     if set(kinds.values()) == {"recv"}:
         return "every rank waits to receive and nobody sends."
     for rank, peer in peers.items():

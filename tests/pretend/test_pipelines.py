@@ -1,0 +1,99 @@
+"""Pipelines on pretended GPUs: links over NCCL in groups of any ranks, and delays that hold up the GPU's own time."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_lib.pipeline_parallel import PipelineParallel, measured, one_f_one_b, partition, zb_v
+from course_lib.pipeline_parallel.dependencies import leaves, needs
+from course_lib.runtime import launch, record_timeline, sleep, span
+from tests.pretend import build
+from tests.pretend.hook import pretended
+from tests.pretend.modes import MODES
+
+MISSING = build.why_not()
+if MISSING:
+    pytest.skip(f"NO PRETENDED GPU HERE: {MISSING}", allow_module_level=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built():
+    build.build()
+
+
+def on_gpus(function, *arguments, world_size=4):
+    with pretended(MODES["nccl"]):
+        return launch(function, *arguments, world_size=world_size)
+
+
+def off(schedule, group):
+    """The largest difference, of the loss and of this rank's gradients, to the whole model on this rank."""
+    torch.manual_seed(0)
+    whole = nn.Sequential(*(nn.Linear(6, 6) for _ in range(2 * schedule.num_ranks))).double()
+    inputs = torch.randn(schedule.num_microbatches, 6).double()
+    stages = partition(whole, schedule.num_stages)
+    mine = [stages[stage] for stage in schedule.stages[dist.get_rank(group)]]
+    expected = nn.functional.mse_loss(whole(inputs), inputs.flip(0))
+    gradients = torch.autograd.grad(expected, [parameter for stage in mine for parameter in stage.parameters()])
+    pipeline = PipelineParallel(mine, schedule, group, nn.functional.mse_loss)
+    differences = [pipeline.step(inputs, inputs.flip(0)) - expected]
+    differences += [parameter.grad - gradient for parameter, gradient in zip(pipeline.parameters(), gradients)]
+    return max(difference.abs().max().item() for difference in differences)
+
+
+def test_pipelines_over_parts_of_the_world_run_side_by_side_and_over_some_ranks_alone():
+    def body():
+        rank = dist.get_rank()
+        pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+        three = dist.new_group([1, 2, 3])
+        found = [off(make(2, 4), pairs[rank // 2]) for make in (one_f_one_b, zb_v)]
+        return found + ([off(make(3, 6), three) for make in (one_f_one_b, zb_v)] if rank else [])
+
+    assert max(difference for found in on_gpus(body) for difference in found) < 1e-12
+
+
+def test_ranks_that_are_in_more_groups_than_others_make_one_with_them():
+    def body():
+        rank = dist.get_rank()
+        pair, three = dist.new_group([0, 1]), dist.new_group([1, 2, 3])
+        found = off(one_f_one_b(2, 4), pair) if rank < 2 else 0.0
+        return max(found, off(one_f_one_b(3, 6), three) if rank else 0.0)
+
+    assert max(on_gpus(body)) < 1e-12
+
+
+def stages_of(schedule):
+    layers = partition(nn.Sequential(*(nn.Linear(6, 6) for _ in range(schedule.num_stages))), schedule.num_stages)
+    return [layers[stage] for stage in schedule.stages[dist.get_rank()]]
+
+
+@pytest.mark.parametrize("make", [one_f_one_b, zb_v])
+def test_delayed_actions_last_as_told_and_begin_when_the_gpu_has_what_they_need(make):
+    schedule, delay = make(3, 4), {"F": 0.01, "I": 0.01, "W": 0.005}
+
+    def body():
+        pipeline = PipelineParallel(stages_of(schedule), schedule, None, nn.functional.mse_loss, delay)
+        with record_timeline():
+            pipeline.step(torch.ones(4, 6), torch.ones(4, 6))
+
+    found = measured(schedule, on_gpus(body, world_size=3).timeline)
+    done = {leaves(box.action, box.stage): box.end for box in found.timeline}
+    for box in found.timeline:
+        assert box.duration >= (delay | {"B": 0.015})[box.action.kind], box
+        assert all(done[need] <= box.start for need in needs(box.action, box.stage, schedule.num_stages)), box
+
+
+def test_a_rank_that_sleeps_holds_up_the_next_collective_and_sleeps_when_the_last_one_is_over():
+    def body():
+        value = torch.ones(1)
+        with record_timeline():
+            for turn in range(2):
+                with span("turn"):
+                    if turn == dist.get_rank():
+                        sleep(0.05)
+                dist.all_reduce(value)
+
+    timeline = on_gpus(body, world_size=2).timeline
+    slept = [[event for event in timeline.by_rank(rank).events if event.name == "turn"][rank] for rank in range(2)]
+    assert slept[0].end_s <= slept[1].start_s

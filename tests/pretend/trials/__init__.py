@@ -1,0 +1,10 @@
+"""Every chapter's library code on whatever device its ranks have, held against one process on the CPU.
+
+Each trial is what a cell would do: models and rows lie on the rank's own device, which is the default one.
+"""
+
+from tests.pretend.trials import collectives, data_parallel, pipeline_parallel, reference_and_runtime, torchs_own, zero
+from tests.pretend.trials.register import TRIALS, run, run_all
+
+__all__ = ["TRIALS", "run", "run_all", "collectives", "data_parallel", "pipeline_parallel", "reference_and_runtime",
+           "torchs_own", "zero"]

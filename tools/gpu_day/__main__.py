@@ -1,0 +1,76 @@
+"""What only a GPU can show, run on the GPUs of this machine: one table, in less than ten minutes."""
+
+import argparse
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import machine as host
+from benchmarks.harness import store
+from course_lib.runtime import backends
+from course_lib.runtime.doctor import why_no_gpu
+from tests.pretend import build
+from tools.gpu_day.runner import planned, rows
+from tools.gpu_day.steps import ON, PASSED, Row, machine
+
+MODULES = [f"tools.gpu_day.{name}" for name in ("machine", "operations", "numbers", "looks", "lessons", "speed")]
+WITHIN_S = 570.0
+LINE = "{:<38} {:<42} {:<7} {:>6}  {}"
+HEADER = LINE.format("step", "what was run", "result", "s", "figure")
+
+
+def main(arguments: list[str], modules: Sequence[str] = MODULES) -> int:
+    """Returns the exit status: 0 where all steps passed, 1 where one did not, 2 where there is no GPU."""
+    parser = argparse.ArgumentParser(prog="python -m tools.gpu_day", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="TEXT", help="steps whose name holds one of these (default: all)")
+    parser.add_argument("--mode", choices=ON, default="gpu", help="pretended: on GPUs that tests/pretend pretends")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here, as they come")
+    parser.add_argument("--within", type=float, default=WITHIN_S, metavar="SECONDS",
+                        help="steps that are not over by then are left out (default: %(default)g)")
+    options = parser.parse_args(arguments)
+    with machine(options.mode):
+        if not backends.count_gpus():
+            print(f"There is no GPU that torch could use here ({why_no_gpu()}): run this on a machine that has one, or "
+                  "try the steps on pretended GPUs with --mode pretended.", file=sys.stderr)
+            return 2
+    if options.mode == "pretended":
+        build.build()
+    plan = {module: [step for step in steps if not options.names or any(text in step.name for text in options.names)]
+            for module, steps in planned(modules, options.mode).items()}
+    number = sum(map(len, plan.values()))
+    if not number:
+        parser.error(f"no step has a name that holds {' or '.join(options.names)}")
+    load_before, done = host.load(), list[Row]()
+    print(HEADER, flush=True)
+    for row in rows(plan, options.mode, options.within, lambda step: progress(step.name, len(done), number)):
+        done.append(row)
+        print(line(row), flush=True)
+        if options.json:
+            store([each.as_json() for each in done], options.json)
+    print(f"\n{summary(done)}\n{host.footer(load_before)}")
+    if options.mode == "pretended":
+        print("pretended GPUs: their numbers and times are the CPU's, and nothing here says what a real one does")
+    return int(any(row.result != PASSED for row in done))
+
+
+def line(row: Row) -> str:
+    return LINE.format(row.step, textwrap.shorten(row.ran, 42, placeholder=" ..."), row.result, f"{row.seconds:.1f}",
+                       row.figure)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """How many steps came out how, and which did not pass."""
+    counts = Counter(row.result for row in rows)
+    said = ", ".join(f"{count} {result}" for result, count in counts.items())
+    others = [row.step for row in rows if row.result != PASSED]
+    return f"{len(rows)} steps: {said}" + (f"; look at {', '.join(others)}" if others else "")
+
+
+def progress(name: str, finished: int, number: int) -> None:
+    print(f"[{finished + 1}/{number}] {name} ...", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
