@@ -25,7 +25,7 @@ def loss_of(model, number):
 def build(model, stage):
     """(model, optimizer, a function that says what this rank has of the averaged gradients)"""
     if stage in (1, 2):
-        optimizer = ZeroOptimizer(model.parameters(), torch.optim.AdamW, stage=stage, bucket_cap_mb=BUCKET / 2**20, **ADAMW)
+        optimizer = ZeroOptimizer(model.parameters(), torch.optim.AdamW, stage, bucket_cap_mb=BUCKET / 2**20, **ADAMW)
         return model, optimizer, lambda: [piece.owned.grad for piece in optimizer.pieces.values()]
     model = FullyShardedDataParallel(model) if stage else DistributedDataParallel(model, bucket_cap_mb=BUCKET / 2**20)
     return model, torch.optim.AdamW(model.parameters(), **ADAMW), lambda: [p.grad for p in model.parameters()]
