@@ -1,6 +1,7 @@
 """Benchmarks in processes of their own: one that hangs is ended with all that it started, and the next one goes on."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -27,6 +28,10 @@ class Hung(Exception):
     """Nothing was heard of a child for too long."""
 
 
+class Over(Exception):
+    """The time that there was for all of it is over."""
+
+
 class Child:
     """A Python process that does one thing after the other and tells of it (harness.tell): `with Child(...) as child:`.
 
@@ -34,8 +39,8 @@ class Child:
     daemons included, and is ended at the end of the `with`.
     """
 
-    def __init__(self, command: Sequence[str], deadline_s: float) -> None:
-        self._deadline_s = deadline_s
+    def __init__(self, command: Sequence[str], deadline_s: float, until: float = math.inf) -> None:
+        self._deadline_s, self._until = deadline_s, until
         self._folder = tempfile.TemporaryDirectory(prefix="benchmark_", ignore_cleanup_errors=True)
         self._events, log = Path(self._folder.name, "events"), Path(self._folder.name, "log")
         self._events.touch()
@@ -55,7 +60,10 @@ class Child:
         self._folder.cleanup()
 
     def events(self) -> Iterator[list]:
-        """What it tells, as it comes, until its process has ended. Raises Hung after `deadline_s` without a word."""
+        """What it tells, as it comes, until its process has ended.
+
+        Raises Hung after `deadline_s` seconds without a word, and Over when time.monotonic() has come to `until`.
+        """
         heard, patience_s, unfinished = time.monotonic(), max(self._deadline_s, _IMPORTS_WITHIN_S), ""
         with self._events.open(encoding="utf-8") as told:
             while True:
@@ -66,6 +74,8 @@ class Child:
                     heard, patience_s = time.monotonic(), self._deadline_s
                 elif not running:
                     return
+                elif time.monotonic() > self._until:
+                    raise Over
                 elif time.monotonic() - heard > patience_s:
                     raise Hung(f"hung: nothing happened for {patience_s:g} s")
                 else:

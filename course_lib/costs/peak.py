@@ -12,7 +12,9 @@ by event (`watch`); `step_peak` goes through the same events and counts what a s
                  come; those of the unit before, under way, U, and a block of them that arrives, U/N; of those before it
                  U/N
 
-That is all that ZeroOptimizer and FullyShardedDataParallel allocate while they take a step.
+That is all that ZeroOptimizer and FullyShardedDataParallel allocate while they take a step. What the optimiser needs to
+compute is not counted: on a GPU torch's AdamW steps on all tensors at once (foreach), with 4 bytes more for each number
+that it steps on. Where backward's peak is higher than that, the step's does not show.
 """
 
 from collections.abc import Iterator

@@ -117,8 +117,8 @@ def install_backends(extension: types.ModuleType, mode: Mode) -> None:
 
         def __init__(self, store: Any, rank: int, size: int, options: Options) -> None:
             # In mode "any" calls wait: that wire is there to refuse nothing and to hide nothing.
-            super().__init__(gloo(store, rank, size, options._timeout), "nccl", not mode.nccl_takes_cpu,
-                             set() if mode.nccl_takes_cpu else set(REFUSED_BY_NCCL))
+            name, refused = ("any", set()) if mode.nccl_takes_cpu else ("nccl", set(REFUSED_BY_NCCL))
+            super().__init__(gloo(store, rank, size, options._timeout), name, not mode.nccl_takes_cpu, refused)
 
     PretendedNCCL.Options = Options
     c10d.ProcessGroupNCCL = PretendedNCCL

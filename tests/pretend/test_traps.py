@@ -87,17 +87,18 @@ def test_batches_are_the_same_numbers_on_every_machine_and_lie_on_the_ranks_devi
     assert there[:3] == here[:3] and there[3:] == pytest.approx(here[3:])
 
 
-def test_train_and_evaluate_take_a_text_from_wherever_it_lies(tmp_path):
-    def run(tokens):
-        with torch.device("cpu"):
-            torch.manual_seed(0)
-            gpt = reference.GPT(reference.GPTConfig(num_layers=1, hidden_size=16, num_heads=2, sequence_length=16))
-        gpt.double().to(device())
+def small_gpt():
+    torch.manual_seed(0)
+    return reference.GPT(reference.GPTConfig(num_layers=1, hidden_size=16, num_heads=2, sequence_length=16)).double()
+
+
+def test_train_and_evaluate_take_a_model_and_a_text_from_wherever_they_lie():
+    def run(gpt, tokens):
         log = reference.train(gpt, steps=2, batch_size=4, tokens=tokens, progress=False)
         return [*log.losses, reference.evaluate(gpt, tokens=tokens), reference.evaluate(gpt)]
 
     text = reference.load_text()[:20_000].clone()
-    assert on("nccl", run, text, world_size=1)[0] == pytest.approx(run(text), abs=1e-9)
+    assert on("nccl", run, small_gpt(), text, world_size=1)[0] == pytest.approx(run(small_gpt(), text), abs=1e-9)
 
 
 def test_a_model_that_a_reader_makes_with_a_generator_of_the_cpu_is_the_same_everywhere():

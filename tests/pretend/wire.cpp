@@ -32,16 +32,12 @@ using Lists = std::vector<Tensors>;
 using WorkPtr = c10::intrusive_ptr<Work>;
 using Issue = std::function<WorkPtr()>;  // hands a call to gloo
 
-static Tensors on_host(const Tensors& tensors) {
-  Tensors seen;
-  for (auto& tensor : tensors) seen.push_back(on_host(tensor));
-  return seen;
-}
-
-static Lists on_host(const Lists& lists) {
-  Lists seen;
-  for (auto& tensors : lists) seen.push_back(on_host(tensors));
-  return seen;
+// The memory of a GPU's tensor seen from the host, without keeping it: gloo's threads hold on to what they were given
+// for a moment after a call is over, and record_memory would count it.
+static at::Tensor borrowed(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_cpu()) return tensor;
+  auto options = tensor.options().device(at::kCPU).requires_grad(false);
+  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), options);
 }
 
 static Tensors flat(const Lists& lists) {
@@ -57,11 +53,12 @@ class Communicator {
     std::thread([inside = inside_] { work_through(*inside); }).detach();
   }
   // All of `batch` at once, after what was asked for before and after what the current stream waits for.
-  std::shared_ptr<Mark> submit(std::vector<Issue> batch) {
+  // `kept` lives until all of it is done.
+  std::shared_ptr<Mark> submit(std::vector<Issue> batch, Tensors kept) {
     auto mark = std::make_shared<Mark>();
     {
       std::lock_guard<std::mutex> held(inside_->mutex);
-      inside_->tasks.push_back({std::move(batch), marks_of(current_stream(stream.device())), mark});
+      inside_->tasks.push_back({std::move(batch), std::move(kept), marks_of(current_stream(stream.device())), mark});
     }
     inside_->changed.notify_one();
     follow(stream, {mark});
@@ -72,6 +69,7 @@ class Communicator {
  private:
   struct Task {
     std::vector<Issue> batch;
+    Tensors kept;
     Marks after;
     std::shared_ptr<Mark> mark;
   };
@@ -92,8 +90,10 @@ class Communicator {
         std::vector<WorkPtr> works;
         for (auto& issue : task.batch) works.push_back(issue());
         for (auto& work : works) work->wait();
+        task.kept.clear();
         task.mark->finish();
       } catch (...) {
+        task.kept.clear();
         task.mark->finish(std::current_exception());
       }
     }
@@ -141,7 +141,17 @@ struct SynchronousWork final : Work {
   Tensors result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     auto outputs = outputs_;
-    return inner_->getFuture()->then([outputs](c10::ivalue::Future& done) {
+    c10::intrusive_ptr<c10::ivalue::Future> inner;
+    try {
+      inner = inner_->getFuture();
+    } catch (const c10::Error&) {  // not all of gloo's have one
+      inner_->wait();
+      auto done = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                           std::vector{outputs.at(0).device()});
+      done->markCompleted(at::IValue(outputs));
+      return done;
+    }
+    return inner->then([outputs](c10::ivalue::Future& done) {
       done.value();  // throws what the call threw
       return at::IValue(outputs);
     }, c10::ListType::create(c10::TensorType::get()));
@@ -169,85 +179,98 @@ class Wire final : public c10d::Backend {
   void startCoalescing() override { batching_ = true; }
   WorkPtr endCoalescing() override {
     batching_ = false;
-    return submit(std::exchange(batch_, {}), kCollectives, std::exchange(batch_outputs_, {}), false);
+    return submit(std::exchange(batch_, {}), kCollectives, std::exchange(batch_outputs_, {}),
+                  std::exchange(batch_kept_, {}), false);
   }
 
   WorkPtr broadcast(Tensors& t, const c10d::BroadcastOptions& o) override {
-    return run("broadcast", t, {}, [g = gloo_, h = on_host(t), o]() mutable { return g->broadcast(h, o); });
+    return run("broadcast", t, {}, [g = gloo_, h = seen(t), o]() mutable { return g->broadcast(h, o); });
   }
   WorkPtr allreduce(Tensors& t, const c10d::AllreduceOptions& o) override {
-    return run("all_reduce", t, {}, [g = gloo_, h = on_host(t), o]() mutable { return g->allreduce(h, o); });
+    return run("all_reduce", t, {}, [g = gloo_, h = seen(t), o]() mutable { return g->allreduce(h, o); });
   }
   WorkPtr allreduce_coalesced(Tensors& t, const c10d::AllreduceCoalescedOptions& o) override {
-    return run("all_reduce", t, {}, [g = gloo_, h = on_host(t), o]() mutable { return g->allreduce_coalesced(h, o); });
+    return run("all_reduce", t, {}, [g = gloo_, h = seen(t), o]() mutable { return g->allreduce_coalesced(h, o); });
   }
   WorkPtr reduce(Tensors& t, const c10d::ReduceOptions& o) override {
-    return run("reduce", t, {}, [g = gloo_, h = on_host(t), o]() mutable { return g->reduce(h, o); });
+    return run("reduce", t, {}, [g = gloo_, h = seen(t), o]() mutable { return g->reduce(h, o); });
   }
   WorkPtr allgather(Lists& out, Tensors& in, const c10d::AllgatherOptions& o) override {
-    return run("all_gather", flat(out), in, [g = gloo_, h = on_host(out), i = on_host(in), o]() mutable {
+    return run("all_gather", flat(out), in, [g = gloo_, h = seen(out), i = seen(in), o]() mutable {
       return g->allgather(h, i, o); });
   }
   WorkPtr _allgather_base(at::Tensor& out, at::Tensor& in, const c10d::AllgatherOptions& o) override {
-    return run("all_gather", {out}, {in}, [g = gloo_, h = on_host(out), i = on_host(in), o]() mutable {
+    return run("all_gather", {out}, {in}, [g = gloo_, h = seen(out), i = seen(in), o]() mutable {
       return g->_allgather_base(h, i, o); });
   }
   WorkPtr allgather_coalesced(Lists& out, Tensors& in, const c10d::AllgatherOptions& o) override {
-    return run("all_gather", flat(out), in, [g = gloo_, h = on_host(out), i = on_host(in), o]() mutable {
+    return run("all_gather", flat(out), in, [g = gloo_, h = seen(out), i = seen(in), o]() mutable {
       return g->allgather_coalesced(h, i, o); });
   }
   WorkPtr allgather_into_tensor_coalesced(Tensors& out, Tensors& in, const c10d::AllgatherOptions& o) override {
-    return run("all_gather", out, in, [g = gloo_, h = on_host(out), i = on_host(in), o]() mutable {
+    return run("all_gather", out, in, [g = gloo_, h = seen(out), i = seen(in), o]() mutable {
       return g->allgather_into_tensor_coalesced(h, i, o); });
   }
   WorkPtr gather(Lists& out, Tensors& in, const c10d::GatherOptions& o) override {
-    return run("gather", flat(out), in, [g = gloo_, h = on_host(out), i = on_host(in), o]() mutable {
+    return run("gather", flat(out), in, [g = gloo_, h = seen(out), i = seen(in), o]() mutable {
       return g->gather(h, i, o); });
   }
   WorkPtr scatter(Tensors& out, Lists& in, const c10d::ScatterOptions& o) override {
-    return run("scatter", out, flat(in), [g = gloo_, h = on_host(out), i = on_host(in), o]() mutable {
+    return run("scatter", out, flat(in), [g = gloo_, h = seen(out), i = seen(in), o]() mutable {
       return g->scatter(h, i, o); });
   }
   WorkPtr reduce_scatter(Tensors& out, Lists& in, const c10d::ReduceScatterOptions& o) override {
-    return run("reduce_scatter", out, flat(in), [g = gloo_, h = on_host(out), i = on_host(in), o]() mutable {
+    return run("reduce_scatter", out, flat(in), [g = gloo_, h = seen(out), i = seen(in), o]() mutable {
       return g->reduce_scatter(h, i, o); });
   }
   WorkPtr _reduce_scatter_base(at::Tensor& out, at::Tensor& in, const c10d::ReduceScatterOptions& o) override {
-    return run("reduce_scatter", {out}, {in}, [g = gloo_, h = on_host(out), i = on_host(in), o]() mutable {
+    return run("reduce_scatter", {out}, {in}, [g = gloo_, h = seen(out), i = seen(in), o]() mutable {
       return g->_reduce_scatter_base(h, i, o); });
   }
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& out, Tensors& in, const c10d::ReduceScatterOptions& o) override {
-    return run("reduce_scatter", out, in, [g = gloo_, h = on_host(out), i = on_host(in), o]() mutable {
+    return run("reduce_scatter", out, in, [g = gloo_, h = seen(out), i = seen(in), o]() mutable {
       return g->reduce_scatter_tensor_coalesced(h, i, o); });
   }
   WorkPtr alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<int64_t>& out_sizes, std::vector<int64_t>& in_sizes,
                         const c10d::AllToAllOptions& o) override {
-    return run("all_to_all", {out}, {in}, [g = gloo_, h = on_host(out), i = on_host(in), out_sizes, in_sizes, o]() mutable {
+    return run("all_to_all", {out}, {in}, [g = gloo_, h = seen(out), i = seen(in), out_sizes, in_sizes, o]() mutable {
       return g->alltoall_base(h, i, out_sizes, in_sizes, o); });
   }
   WorkPtr alltoall(Tensors& out, Tensors& in, const c10d::AllToAllOptions& o) override {
-    return run("all_to_all", out, in, [g = gloo_, h = on_host(out), i = on_host(in), o]() mutable {
+    return run("all_to_all", out, in, [g = gloo_, h = seen(out), i = seen(in), o]() mutable {
       return g->alltoall(h, i, o); });
   }
   WorkPtr send(Tensors& t, int peer, int tag) override {
-    return run("send", t, {}, [g = gloo_, h = on_host(t), peer, tag = asynchronous_ ? 0 : tag]() mutable {
+    return run("send", t, {}, [g = gloo_, h = seen(t), peer, tag = asynchronous_ ? 0 : tag]() mutable {
       return g->send(h, peer, tag); }, peer);
   }
   WorkPtr recv(Tensors& t, int peer, int tag) override {
-    return run("recv", t, {}, [g = gloo_, h = on_host(t), peer, tag = asynchronous_ ? 0 : tag]() mutable {
+    return run("recv", t, {}, [g = gloo_, h = seen(t), peer, tag = asynchronous_ ? 0 : tag]() mutable {
       return g->recv(h, peer, tag); }, peer);
   }
   WorkPtr recvAnysource(Tensors& t, int tag) override {
-    return run("recv from any rank", t, {}, [g = gloo_, h = on_host(t), tag]() mutable { return g->recvAnysource(h, tag); });
+    return run("recv from any rank", t, {}, [g = gloo_, h = seen(t), tag]() mutable { return g->recvAnysource(h, tag); });
   }
   WorkPtr barrier(const c10d::BarrierOptions& o) override {
     if (!asynchronous_) return gloo_->barrier(c10d::BarrierOptions{});
     auto plain = c10d::BarrierOptions{};  // the device named in `o` means nothing to gloo
-    return submit({[g = gloo_, plain] { return g->barrier(plain); }}, kCollectives, {}, true);
+    return submit({[g = gloo_, plain] { return g->barrier(plain); }}, kCollectives, {}, {}, true);
   }
 
  private:
   static constexpr int kCollectives = -1;
+
+  at::Tensor seen(const at::Tensor& tensor) const { return asynchronous_ ? borrowed(tensor) : on_host(tensor); }
+  Tensors seen(const Tensors& tensors) const {
+    Tensors all;
+    for (auto& tensor : tensors) all.push_back(seen(tensor));
+    return all;
+  }
+  Lists seen(const Lists& lists) const {
+    Lists all;
+    for (auto& tensors : lists) all.push_back(seen(tensors));
+    return all;
+  }
 
   WorkPtr run(const std::string& operation, const Tensors& outputs, const Tensors& inputs, Issue issue,
               int peer = kCollectives) {
@@ -262,17 +285,20 @@ class Wire final : public c10d::Backend {
       return on_gpu ? WorkPtr(c10::make_intrusive<SynchronousWork>(work, outputs)) : work;
     }
     int communicator = bound_device_id_ ? kCollectives : peer;
-    if (!batching_) return submit({std::move(issue)}, communicator, outputs, false);
+    Tensors kept = outputs;
+    kept.insert(kept.end(), inputs.begin(), inputs.end());
+    if (!batching_) return submit({std::move(issue)}, communicator, outputs, std::move(kept), false);
     batch_.push_back(std::move(issue));
+    batch_kept_.insert(batch_kept_.end(), kept.begin(), kept.end());
     batch_outputs_.insert(batch_outputs_.end(), outputs.begin(), outputs.end());
     return c10::make_intrusive<Work>();  // of no use: the batch has one work
   }
 
-  WorkPtr submit(std::vector<Issue> batch, int communicator, Tensors outputs, bool holds_up_host) {
+  WorkPtr submit(std::vector<Issue> batch, int communicator, Tensors outputs, Tensors kept, bool holds_up_host) {
     auto found = communicators_.find(communicator);
     if (found == communicators_.end())
       found = communicators_.emplace(communicator, std::make_unique<Communicator>(current_device())).first;
-    auto mark = found->second->submit(std::move(batch));
+    auto mark = found->second->submit(std::move(batch), std::move(kept));
     return c10::make_intrusive<AsynchronousWork>(*found->second, mark, std::move(outputs), holds_up_host);
   }
 
@@ -283,7 +309,7 @@ class Wire final : public c10d::Backend {
   std::map<int, std::unique_ptr<Communicator>> communicators_;
   bool batching_ = false;
   std::vector<Issue> batch_;
-  Tensors batch_outputs_;
+  Tensors batch_outputs_, batch_kept_;
 };
 
 }  // namespace pretend

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.runtime import Timeline, launch, record_timeline, span
+from course_lib.runtime.instruments.intervals import longest_outside
 from course_lib.runtime.instruments.pending import Call
 from course_lib.runtime.instruments.timeline import Clock
 from course_lib.runtime.instruments.timeline_event import TimelineEvent
@@ -125,6 +126,14 @@ def test_hidden_is_communication_during_a_span_but_not_inside_the_call():
     assert recorded.hidden_s(1) == 0
     with pytest.raises(ValueError, match="rank 5 recorded no timeline"):
         recorded.hidden_s(5)
+
+
+def test_words_go_into_the_longest_stretch_that_no_wait_covers():
+    assert longest_outside(0, 10, [(1, 2), (3, 9)]) == (0, 1)
+    assert longest_outside(0, 10, [(-5, 1), (2, 4)]) == (4, 10)
+    assert longest_outside(2, 4, []) == (2, 4)
+    start, end = longest_outside(2, 4, [(0, 9)])
+    assert start == end
 
 
 def call(name, start_s, end_s, rank, **labels):

@@ -4,7 +4,7 @@ import pytest
 
 from tests.tools import made_up_ruin, made_up_steps
 from tools.gpu_day import __main__ as command
-from tools.gpu_day.runner import planned, rows
+from tools.gpu_day.runner import OVER, planned, rows
 from tools.gpu_day.steps import Row
 
 MADE_UP = made_up_steps.__name__
@@ -43,7 +43,14 @@ def test_steps_whose_process_ends_before_the_first_one_are_rows_all_at_once():
 
 def test_when_the_time_is_over_what_is_left_is_not_run_but_in_the_table():
     found = list(rows(planned([MADE_UP], "gpu"), "gpu", within_s=0.0))
-    assert {row.result for row in found} <= {"not run", "FAILED"} and len(found) == 6
+    assert {(row.result, row.figure) for row in found} == {("not run", OVER)} and len(found) == 6
+
+
+def test_the_step_that_runs_when_the_time_is_over_is_ended(monkeypatch):
+    monkeypatch.setattr(made_up_steps, "DEADLINE_S", 600.0)
+    endless = [step for step in made_up_steps.steps("gpu") if step.name == "hangs"]
+    (found,) = rows({MADE_UP: endless}, "gpu", within_s=1.0)
+    assert found.result == "not run" and found.figure.startswith(OVER)
 
 
 def test_the_summary_names_what_did_not_pass():

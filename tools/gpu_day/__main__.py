@@ -17,7 +17,7 @@ from tools.gpu_day.steps import ON, PASSED, Row, machine
 
 MODULES = [f"tools.gpu_day.{name}" for name in ("machine", "operations", "numbers", "looks", "lessons", "speed")]
 WITHIN_S = 570.0
-LINE = "{:<38} {:<42} {:<7} {:>6}  {}"
+LINE = "{:<39} {:<44} {:<7} {:>6}  {}"
 HEADER = LINE.format("step", "what was run", "result", "s", "figure")
 
 
@@ -56,7 +56,7 @@ def main(arguments: list[str], modules: Sequence[str] = MODULES) -> int:
 
 
 def line(row: Row) -> str:
-    return LINE.format(row.step, textwrap.shorten(row.ran, 42, placeholder=" ..."), row.result, f"{row.seconds:.1f}",
+    return LINE.format(row.step, textwrap.shorten(row.ran, 44, placeholder=" ..."), row.result, f"{row.seconds:.1f}",
                        row.figure)
 
 

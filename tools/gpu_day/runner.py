@@ -4,8 +4,10 @@ import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from benchmarks.runner import Child, Hung
+from benchmarks.runner import Child, Hung, Over
 from tools.gpu_day.steps import FAILED, NOT_RUN, Row, Step, machine
+
+OVER = "the time for all steps is over"
 
 
 def planned(modules: Sequence[str], mode: str) -> dict[str, list[Step]]:
@@ -34,13 +36,13 @@ def _until_one_is_lost(module: str, steps: Sequence[Step], mode: str, until: flo
                        before: Callable[[Step], None]) -> Iterator[Row]:
     """Rows up to that of the first step that hangs, or that ends the process."""
     if time.monotonic() > until:
-        yield from (Row(step.name, step.ran, NOT_RUN, "the time for all steps is over", 0.0) for step in steps)
+        yield from (Row(step.name, step.ran, NOT_RUN, OVER, 0.0) for step in steps)
         return
     deadline_s = importlib.import_module(module).DEADLINE_S
     unfinished, begun_at, at = list(steps), 0.0, ""
     try:
         names = [step.name for step in steps]
-        with Child(["-m", "tools.gpu_day.child", module, mode, *names], deadline_s) as child:
+        with Child(["-m", "tools.gpu_day.child", module, mode, *names], deadline_s, until) as child:
             for kind, *values in child.events():
                 if kind == "begins":
                     begun_at, at = time.monotonic(), ""
@@ -50,13 +52,13 @@ def _until_one_is_lost(module: str, steps: Sequence[Step], mode: str, until: flo
                 elif kind == "ends":
                     step = unfinished.pop(0)
                     yield Row(step.name, step.ran, *values)
-                if unfinished and time.monotonic() > until:
-                    raise Hung("the time for all steps is over")
-            why = child.how_it_ended()
+            result, why = FAILED, child.how_it_ended()
     except Hung as hung:
-        why = str(hung)
+        result, why = FAILED, str(hung)
+    except Over:
+        result, why = NOT_RUN, OVER
     if unfinished:
-        # A process that did not come as far as its first step will not at the second one either.
+        # A process that did not come as far as its first step will not come to the second one either.
         lost = unfinished[:1] if begun_at else unfinished
         took_s = time.monotonic() - begun_at if begun_at else 0.0
-        yield from (Row(step.name, step.ran, FAILED, f"{why}{at and f', at {at}'}", took_s) for step in lost)
+        yield from (Row(step.name, step.ran, result, f"{why}{at and f', at {at}'}", took_s) for step in lost)

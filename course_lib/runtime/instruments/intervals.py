@@ -31,6 +31,12 @@ def intersection(these: Intervals, those: Intervals) -> Intervals:
     return both
 
 
+def longest_outside(start: float, end: float, taken: Intervals) -> tuple[float, float]:
+    """The longest stretch between `start` and `end` that none of `taken` covers; of length 0 where there is none."""
+    edges = [start, *(edge for interval in intersection([(start, end)], taken) for edge in interval), end]
+    return max(zip(edges[::2], edges[1::2]), key=lambda stretch: stretch[1] - stretch[0])
+
+
 def length(intervals: Intervals) -> float:
     return sum(end - start for start, end in intervals)
 

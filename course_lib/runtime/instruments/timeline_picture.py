@@ -7,12 +7,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.patheffects import withStroke
 
 from course_lib.pictures.figures import WIDTH_IN, new_figure, quiet, to_png
 from course_lib.pictures.palette import BLUE, CYAN, GREY, INK, MAGENTA, ORANGE, RED, TEAL, ink_on
 from course_lib.pictures.units import human_bytes
-from course_lib.runtime.instruments.intervals import intersection, side_by_side, union
+from course_lib.runtime.instruments.intervals import Intervals, intersection, longest_outside, side_by_side, union
 from course_lib.runtime.instruments.timeline_event import TimelineEvent
 from course_lib.runtime.instruments.under_way import transfers
 
@@ -61,7 +60,9 @@ def draw(ranks: Sequence[int], events: list[TimelineEvent], waits: list[Timeline
     paint(axes, boxes, edgecolor="white", lw=0.4)
     paint(axes, wait_boxes, edgecolor="#777777", hatch="//////", lw=0)
     paint(axes, blocked_boxes, edgecolor="white", lw=0)
-    write(axes, boxes, duration_s)
+    hatched = {rank: union((box.start_s, box.start_s + box.event.duration_s)
+                           for box in wait_boxes if box.event.rank == rank) for rank in ranks}
+    write(axes, boxes, hatched, duration_s)
     patches = legend(colours, wait_boxes, blocked_boxes, boxes)
     figure.legend(handles=patches, loc="outside right center", fontsize=8, frameon=False)
     return to_png(figure)
@@ -109,17 +110,18 @@ def paint(axes: Axes, boxes: list[Box], **style: Any) -> None:
     axes.add_collection(PatchCollection(rectangles, facecolors=[box.colour for box in boxes], **style))
 
 
-def write(axes: Axes, boxes: list[Box], duration_s: float) -> None:
-    """Into each box what fits: name and labels, the name, or nothing."""
+def write(axes: Axes, boxes: list[Box], hatched: dict[int, Intervals], duration_s: float) -> None:
+    """Into each box what fits: name and labels, the name, or nothing. Nothing is written over a wait."""
     letters_a_second = (WIDTH_IN - 2.0) / duration_s / LETTER_IN
     for box in boxes:
-        room = box.event.duration_s * letters_a_second
+        taken = hatched[box.event.rank] if box.event.lane == "compute" else []
+        start_s, end_s = longest_outside(box.start_s, box.start_s + box.event.duration_s, taken)
+        room = (end_s - start_s) * letters_a_second
         text = next((text for text in texts(box.event) if len(text) <= room), "")
         if text and box.text and box.height >= LANE / 3:
             size = 8 if box.height > LANE / 2 else 6
-            axes.text(box.start_s + box.event.duration_s / 2, box.top + box.height / 2, text, fontsize=size,
-                      ha="center", va="center_baseline", color=ink_on(box.colour),
-                      path_effects=[withStroke(linewidth=3, foreground=box.colour)])  # readable on a wait, too
+            axes.text((start_s + end_s) / 2, box.top + box.height / 2, text, fontsize=size,
+                      ha="center", va="center_baseline", color=ink_on(box.colour))
 
 
 def texts(event: TimelineEvent) -> tuple[str, str]:
