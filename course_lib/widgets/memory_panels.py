@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from matplotlib.patches import Patch
 
-from course_lib.pictures.drawn import Drawn
+from course_lib.pictures.drawn import Drawn, claim
 from course_lib.pictures.figures import new_figure, to_png
 from course_lib.pictures.palette import INK
 from course_lib.pictures.units import BYTES_IN, human_bytes
@@ -24,6 +24,7 @@ from course_lib.runtime.instruments.memory_track import KINDS
 class MemoryPanels(Drawn):
     """`logs` by name, of each the rank with the highest peak. `predicted`: bytes, by the same names; dashed.
 
+    `holds`: whether these very recordings say what the headline says; where not, picture and text say so.
     ValueError without logs, for a log of nothing, or a prediction of none of them.
     """
 
@@ -31,6 +32,7 @@ class MemoryPanels(Drawn):
     logs: Mapping[str, MemoryLog]
     predicted: Mapping[str, float] = field(default_factory=dict)
     detail: str = ""
+    holds: bool | None = None
 
     def __post_init__(self) -> None:
         empty = [name for name, log in self.logs.items() if not log.peak]
@@ -40,12 +42,12 @@ class MemoryPanels(Drawn):
             raise ValueError(f"predictions of {', '.join(unknown)}: expected names of logs, {', '.join(self.logs)}")
 
     def finding(self) -> str:
-        return f"MemoryPanels: {self.headline} ({', '.join(self.logs)})"
+        return f"MemoryPanels: {claim(self.headline, self.holds)} ({', '.join(self.logs)})"
 
     def png(self) -> bytes:
         columns = min(2, len(self.logs))
         rows = math.ceil(len(self.logs) / columns)
-        figure = new_figure(1.2 + 1.9 * rows, self.headline, self.detail)
+        figure = new_figure(1.2 + 1.9 * rows, claim(self.headline, self.holds), self.detail)
         panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flatten()
         tracks = {name: log.by_rank(fullest(log)).tracks[0] for name, log in self.logs.items()}
         highest = max(track.peak() for track in tracks.values())

@@ -13,7 +13,8 @@ import traitlets
 from course_lib import facts
 from course_lib.costs.memory import STAGE_NAMES, USABLE, Memory, device_memory
 from course_lib.pictures.parts import axis, legend, round_ticks
-from course_lib.pictures.scene import Scene, Sheet
+from course_lib.pictures.roles import ROLES
+from course_lib.pictures.scene import Scene, Sheet, width_of
 from course_lib.pictures.units import gigabytes
 from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
 from course_lib.widgets.controls import Control, chooser, slider
@@ -128,8 +129,7 @@ def scene_of(shown: Need) -> Scene:
     for row, room in enumerate(shown.rooms, start=first):
         add_room(sheet, room, TOP + row * ROW, unit)
     if needed.total <= shown.scale:
-        end = LEFT + unit * needed.total
-        sheet.line("held", "limit", end, TOP, end, bottom - 6)
+        add_limit(sheet, LEFT + unit * needed.total, shown.rooms, first, unit, bottom - 6)
     for row, room in enumerate(shown.rooms, start=first):
         sheet.text(f"{room.label} verdict", "verdict" if room.fits else "refusal", LEFT + unit * room.there + 8,
                    TOP + row * ROW + BAR / 2, room.verdict)
@@ -163,6 +163,17 @@ def add_room(sheet: Sheet, room: Room, y: float, unit: float) -> None:
     sheet.text(room.label, "label", LEFT - 10, y + BAR / 2, room.label, "end")
     sheet.rect(f"{room.label} usable", "room", LEFT, y, usable, BAR)
     sheet.rect(f"{room.label} free", "spare", LEFT + usable, y, there - usable, BAR)
+
+
+def add_limit(sheet: Sheet, x: float, rooms: tuple[Room, ...], first: int, unit: float, bottom: float) -> None:
+    """The line where what is held ends, with a gap where it would run through a verdict."""
+    top = TOP
+    for row, room in enumerate(rooms, start=first):
+        start = LEFT + unit * room.there + 8
+        if start - 4 < x < start + width_of(room.verdict, ROLES["verdict"].size) + 4:
+            sheet.line(f"held above {room.label}", "limit", x, top, x, TOP + row * ROW)
+            top = TOP + row * ROW + BAR
+    sheet.line("held", "limit", x, top, x, bottom)
 
 
 def add_total(sheet: Sheet, who: str, num_bytes: float, scale: float, y: float) -> None:

@@ -9,15 +9,18 @@ What its configuration calls "zero_optimization" is what the constructors of thi
 """
 
 import importlib
+import importlib.util
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from course_lib.runtime import device
 
@@ -64,6 +67,27 @@ def deepspeed_engine(module: nn.Module, stage: int, config: dict[str, Any] | Non
     # no device it expects the host's memory, to pin it say; a rank's default device is its GPU.
     with replaced(torch, "compile", lambda model=None, **_: model or (lambda function: function)), torch.device("cpu"):
         return deepspeed.initialize(model=module, optimizer=optimizer, config=config or deepspeed_config(stage))[0]
+
+
+def is_installed() -> bool:
+    return importlib.util.find_spec("deepspeed") is not None
+
+
+# Where it keeps the tensors that are neither a module's parameters nor an optimiser's state.
+ATTRIBUTES = {
+    "parameters": ("bit16_groups_flat", "param_buffer_of_bit16_for_cpu_offload_groups", "lp_param_buffer"),
+    "gradients": ("averaged_gradients", "grad_partitions_flat_buffer"),
+    "optimizer_state": ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat"),  # master copies
+}
+
+
+def held_by(engine: Any) -> dict[str, nn.Module | Callable[[], list[Tensor]]]:
+    """What an engine keeps, by kind: record_memory(**held_by(engine)). Names that a version lacks hold nothing."""
+    def tensors(names: tuple[str, ...]) -> list[Tensor]:
+        leaves = tree_leaves([getattr(engine.optimizer, name, None) for name in names])
+        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+    return {"model": engine.module, **{kind: partial(tensors, names) for kind, names in ATTRIBUTES.items()}}
 
 
 @contextmanager

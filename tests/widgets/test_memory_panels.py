@@ -29,6 +29,13 @@ def test_the_panels_are_one_png_and_one_stable_sentence(log):
     assert two_rows > one_row
 
 
+def test_a_headline_that_the_recordings_contradict_says_so(log):
+    panels = [MemoryPanels("all of it", {"whole": log}, holds=holds) for holds in (log.peak > 0, log.peak < 0)]
+    assert [panel.finding() for panel in panels] == ["MemoryPanels: all of it (whole)",
+                                                     "MemoryPanels: not seen here: all of it (whole)"]
+    assert panels[0].png() != panels[1].png()
+
+
 def test_of_several_ranks_the_fullest_is_drawn(log):
     small, large = replace(log.tracks[0], rank=0, changes=log.tracks[0].changes[:1]), replace(log.tracks[0], rank=1)
     assert fullest(MemoryLog((0, 1), (small, large))) == 1

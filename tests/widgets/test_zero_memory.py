@@ -6,9 +6,11 @@ import pytest
 
 from course_lib import facts
 from course_lib.pictures.figures import to_png
+from course_lib.pictures.roles import ROLES
+from course_lib.pictures.scene import width_of
 from course_lib.widgets import ZeroMemory
 from course_lib.widgets.base import BadParameter
-from course_lib.widgets.zero_memory import LEFT, MODELS, RECIPES, RIGHT, USABLE, memory, need, scene_of
+from course_lib.widgets.zero_memory import COUNTS, LEFT, MODELS, RECIPES, RIGHT, USABLE, memory, need, scene_of
 from course_lib.zero import PAPER_TABLE_1, device_memory
 from tests.widgets.pictures import size_and_colours
 
@@ -54,6 +56,18 @@ def test_offload_moves_the_state_to_the_host_and_without_zero_every_host_holds_a
     hosts = [[mark.text for mark in scene_of(each).marks if mark.key == "host in all"]
              for each in (shown, need("Llama 2 7B", 8, 2, MIXED))]
     assert hosts == [["11.8 GB"], []]
+
+
+def test_the_line_of_what_is_held_runs_through_no_verdict():
+    crossed, cut = [], 0
+    for num_devices in COUNTS:
+        marks = scene_of(need("Llama 3 70B", num_devices, 2, MIXED)).marks
+        lines = [mark.at for mark in marks if mark.role == "limit" and mark.kind == "line"]
+        cut += len(lines) > 1
+        for x, top, _, bottom in lines:
+            crossed += [mark.text for mark in marks if mark.key.endswith(" verdict") and top < mark.at[1] < bottom
+                        and mark.at[0] < x < mark.at[0] + width_of(mark.text, ROLES[mark.role].size)]
+    assert not crossed and cut
 
 
 def test_the_headline_is_the_finding():
