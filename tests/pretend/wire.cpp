@@ -90,12 +90,11 @@ class Communicator {
         std::vector<WorkPtr> works;
         for (auto& issue : task.batch) works.push_back(issue());
         for (auto& work : works) work->wait();
-        task.kept.clear();
         task.mark->finish();
       } catch (...) {
-        task.kept.clear();
         task.mark->finish(std::current_exception());
       }
+      task.kept.clear();  // last: it may need Python's lock, which somebody may hold who waits for the mark
     }
   }
   std::shared_ptr<Inside> inside_;

@@ -56,5 +56,6 @@ def _formatter() -> Any:
 
     formatter = DisplayFormatter()
     formatter.formatters["image/png"].for_type_by_name(
-        "matplotlib.figure", "Figure", lambda figure: print_figure(figure, "png"))
+        "matplotlib.figure", "Figure",
+        lambda figure: print_figure(figure, "png", metadata={"Software": None}))  # the same bytes under any matplotlib
     return formatter
