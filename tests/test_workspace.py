@@ -98,6 +98,7 @@ def test_links_between_the_copies_lead_somewhere():
     for path in paths:
         cells = nbformat.read(path, as_version=4).cells
         text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+        text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)  # In[2](9) in an example is no link
         for link in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text):
             target = (path.parent / link).resolve()
             assert target.is_relative_to(ROOT) and target.relative_to(ROOT) in copied, f"{path.name}: {link}"
