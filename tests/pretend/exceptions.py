@@ -9,7 +9,7 @@ DEEPSPEED = "DeepSpeed knows its own list of devices, in which the pretended one
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
     **{("03[29]", mode): AUTOCAST for mode in ("nccl", "gloo-cuda", "any")},
-    ("06[22]", "nccl"): STEPS,
+    **{("06[22]", mode): STEPS for mode in ("nccl", "gloo-cuda")},
     **{("06[37]", mode): NAMED for mode in ("nccl", "any")},
     **{("06[47]", mode): DEEPSPEED for mode in ("nccl", "gloo-cuda", "any")},
 }
