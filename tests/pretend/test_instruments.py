@@ -12,7 +12,6 @@ import torch.distributed as dist
 from course_lib.runtime import (
     RankFailed,
     device,
-    launch,
     record_communication,
     record_memory,
     record_timeline,
@@ -20,26 +19,14 @@ from course_lib.runtime import (
     span,
 )
 from course_lib.runtime.instruments import pending
-from tests.pretend import build
-from tests.pretend.hook import pretended
-from tests.pretend.modes import MODES
-
-MISSING = build.why_not()
-if MISSING:
-    pytest.skip(f"NO PRETENDED GPU HERE: {MISSING}", allow_module_level=True)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def built():
-    build.build()
-
+from tests.pretend import needed
+from tests.pretend.needed import built  # noqa: F401  a fixture
 
 GO = "rank 0 has done its part"
 
 
-def on(function, *arguments, mode="nccl", world_size=2, **options):
-    with pretended(MODES[mode]):
-        return launch(function, *arguments, world_size=world_size, **options)
+def on(function, *arguments, mode="nccl", **options):
+    return needed.on(mode, function, *arguments, **options)
 
 
 def store():

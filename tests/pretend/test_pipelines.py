@@ -7,24 +7,13 @@ from torch import nn
 
 from course_lib.pipeline_parallel import PipelineParallel, measured, one_f_one_b, partition, zb_v
 from course_lib.pipeline_parallel.dependencies import leaves, needs
-from course_lib.runtime import launch, record_timeline, sleep, span
-from tests.pretend import build
-from tests.pretend.hook import pretended
-from tests.pretend.modes import MODES
-
-MISSING = build.why_not()
-if MISSING:
-    pytest.skip(f"NO PRETENDED GPU HERE: {MISSING}", allow_module_level=True)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def built():
-    build.build()
+from course_lib.runtime import record_timeline, sleep, span
+from tests.pretend import needed
+from tests.pretend.needed import built  # noqa: F401  a fixture
 
 
 def on_gpus(function, *arguments, world_size=4):
-    with pretended(MODES["nccl"]):
-        return launch(function, *arguments, world_size=world_size)
+    return needed.on("nccl", function, *arguments, world_size=world_size)
 
 
 def off(schedule, group):

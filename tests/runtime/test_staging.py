@@ -22,32 +22,20 @@ from course_lib.runtime import (
     RankDied,
     RankFailed,
     device,
-    launch,
     record_communication,
     record_timeline,
     staging,
 )
 from course_lib.runtime.ranks.pools import pool
-from tests.pretend import build
-from tests.pretend.hook import pretended
-from tests.pretend.modes import MODES
-
-MISSING = build.why_not()
-if MISSING:
-    pytest.skip(f"NO PRETENDED GPU HERE: {MISSING}", allow_module_level=True)
+from tests.pretend import needed
+from tests.pretend.needed import built  # noqa: F401  a fixture
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def built():
-    build.build()
-
-
-def shared(function, *arguments, world_size=2, **options):
+def shared(function, *arguments, **options):
     """`function` on ranks that share a GPU: their default device is that GPU."""
-    with pretended(MODES["gloo-cuda"]):
-        return launch(function, *arguments, world_size=world_size, **options)
+    return needed.on("gloo-cuda", function, *arguments, **options)
 
 
 def around():
