@@ -8,6 +8,7 @@
     chart.py                Chart: measured points beside predicted lines
     prediction.py, .js      predict: a question whose answer the reader locks before it is measured
     memory_panels.py        MemoryPanels: recordings of memory on one scale, each beside its formula
+    rank_panels.py          RankPanels: figures of every rank, step by step, one panel a figure
     holdings_picture.py     who holds which chunk with whose contributions, as real ranks hold it
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
     fits_or_not.py          FitsOrNot: a model's training memory against the devices', days and dollars
@@ -35,6 +36,7 @@ _HOME = {
     "MemoryPanels": "memory_panels",
     "PipelineSchedule": "pipeline_schedule",
     "Prediction": "prediction",
+    "RankPanels": "rank_panels",
     "RingAllReduce": "ring",
     "Stragglers": "stragglers",
     "ZeroMemory": "zero_memory",
@@ -54,6 +56,7 @@ __all__ = [
     "MemoryPanels",
     "PipelineSchedule",
     "Prediction",
+    "RankPanels",
     "RingAllReduce",
     "Stragglers",
     "ZeroMemory",
