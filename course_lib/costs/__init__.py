@@ -10,6 +10,7 @@ goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in 
     memory.py       parameters, gradients, optimiser state: by precision, ZeRO stage and offload; LoRA
     activations.py  what the forward pass keeps
     sharding.py     what this course's ZeRO holds and sends, to the byte; peak.py, the most that a step takes
+    caching_allocator.py  what an allocator takes from a GPU beside what a run holds
     links.py        T = alpha + beta M, added up for every collective; a link fitted to measured times
     buckets.py      gradients cut into messages
     overlap.py      how much of the all-reduce is hidden behind backward

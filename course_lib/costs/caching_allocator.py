@@ -16,13 +16,14 @@ from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-MIB = 1 << 20
+from course_lib.costs.overlap import MIB
+
 SMALLEST_BLOCK, SMALL, OWN_SEGMENT = 512, MIB, 10 * MIB
 SEGMENTS = {True: 2 * MIB, False: 20 * MIB}  # small or not
 
 
 @dataclass(frozen=True, order=True)
-class Block:
+class Stretch:
     """`size` bytes at `start` of a segment, in the pool for small requests or in the other one. Ordered by size."""
 
     small: bool
@@ -38,10 +39,10 @@ class CachingAllocator:
     held: int = 0
     reserved: int = 0
     num_segments: int = 0
-    free: list[Block] = field(default_factory=list)  # in order
+    free: list[Stretch] = field(default_factory=list)  # in order
     in_pieces: tuple[int, int] = (0, 0)  # the largest request that free memory would have been enough for, and that
 
-    def allocate(self, num_bytes: int) -> Block:
+    def allocate(self, num_bytes: int) -> Stretch:
         """A block of at least `num_bytes`. ValueError for none."""
         if num_bytes < 1:
             raise ValueError(f"num_bytes={num_bytes}: expected at least one")
@@ -56,12 +57,12 @@ class CachingAllocator:
             self.free.remove(block)
         rest = block.size - size
         if rest >= SMALLEST_BLOCK if small else rest > SMALL:
-            insort(self.free, Block(small, rest, block.segment, block.start + size))
-            block = Block(small, size, block.segment, block.start)
+            insort(self.free, Stretch(small, rest, block.segment, block.start + size))
+            block = Stretch(small, size, block.segment, block.start)
         self.held += block.size
         return block
 
-    def release(self, block: Block) -> None:
+    def release(self, block: Stretch) -> None:
         """Put `block` among the free ones, joined with its free neighbours."""
         self.held -= block.size
         start, end = block.start, block.start + block.size
@@ -69,13 +70,13 @@ class CachingAllocator:
             if other.start + other.size == start or other.start == end:
                 self.free.remove(other)
                 start, end = min(start, other.start), max(end, other.start + other.size)
-        insort(self.free, Block(block.small, end - start, block.segment, start))
+        insort(self.free, Stretch(block.small, end - start, block.segment, start))
 
-    def _new_segment(self, small: bool, size: int) -> Block:
+    def _new_segment(self, small: bool, size: int) -> Stretch:
         num_bytes = SEGMENTS[small] if size < OWN_SEGMENT else rounded(size, SEGMENTS[True])
         self.num_segments += 1
         self.reserved += num_bytes
-        return Block(small, num_bytes, self.num_segments, 0)
+        return Stretch(small, num_bytes, self.num_segments, 0)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib.costs.caching_allocator import MIB, CachingAllocator, reserve, rounded
+from course_lib.costs.caching_allocator import CachingAllocator, reserve, rounded
+from course_lib.costs.overlap import MIB
 
 
 def test_small_requests_share_segments_of_two_mebibytes_and_larger_ones_of_twenty():
