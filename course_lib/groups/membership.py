@@ -25,6 +25,9 @@ class Member:
     n: int
     r: int
 
+    def __deepcopy__(self, memo: dict) -> "Member":
+        return self  # a copied module is in the same group, and no process group can be copied
+
     def wire(self, device: torch.device) -> torch.device:
         """Where a message about something on `device` has to lie: there, or in the host's memory (gloo)."""
         return backends.wire(self.group, device)
