@@ -60,10 +60,14 @@ def heads_per_rank(num_heads: int, num_kv_heads: int, me: Member) -> tuple[int, 
 
     Query head i reads key head i // (heads / kv_heads), so with both dealt in order each rank has all it needs.
     """
-    for count, name in ((num_heads, "heads"), (num_kv_heads, "key and value heads")):
-        if count % me.n:
-            raise ValueError(f"{count} {name} over {me.n} ranks: expected a number that {me.n} divides, since a head "
-                             "stays on one rank")
+    require_whole_heads(num_heads, "heads", me)
+    require_whole_heads(num_kv_heads, "key and value heads", me)
     if num_heads % num_kv_heads:
         raise ValueError(f"{num_heads} heads share {num_kv_heads} key and value heads: expected a multiple")
     return num_heads // me.n, num_kv_heads // me.n
+
+
+def require_whole_heads(count: int, what: str, me: Member) -> None:
+    if count % me.n:
+        raise ValueError(f"{count} {what} over {me.n} ranks: expected a number that {me.n} divides, since a head stays "
+                         "on one rank")

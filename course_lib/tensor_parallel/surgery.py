@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from course_lib.groups.membership import Member
-from course_lib.tensor_parallel.cut import heads_per_rank, qkv_sections
+from course_lib.tensor_parallel.cut import heads_per_rank, qkv_sections, require_whole_heads
 from course_lib.tensor_parallel.embedding import VocabParallelEmbedding
 from course_lib.tensor_parallel.linear import ColumnParallelLinear, CutModule, RowParallelLinear
 from course_lib.tensor_parallel.plan import Column, Row
@@ -41,7 +41,7 @@ def cut_by_heads(linear: nn.Linear, heads: str, attention: nn.Module, me: Member
     head_dim = head_dim_of(linear, heads, attention)
     rows = linear.out_features // head_dim
     if heads != "qkv":
-        heads_per_rank(rows if heads == "q" else me.n, rows if heads == "kv" else me.n, me)
+        require_whole_heads(rows, "heads" if heads == "q" else "key and value heads", me)
         return {"unit": head_dim}
     num_kv_heads = next((getattr(attention, name) for name in KV_HEADS if hasattr(attention, name)), rows // 3)
     num_heads = rows - 2 * num_kv_heads
