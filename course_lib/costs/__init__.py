@@ -16,6 +16,7 @@ goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in 
     stragglers.py   what one slow rank costs
     scaling.py      Amdahl, Gustafson, T1/n + alpha + beta M, strong and weak efficiency
     bubbles.py      idle time and micro-batches in flight of pipeline schedules
+    splitting.py    layers cut over devices: what they send, and how many devices are too many
 
 Importing any of it imports no torch; numpy where a line is fitted.
 """
