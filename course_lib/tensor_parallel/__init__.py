@@ -11,6 +11,7 @@
     parallelize.py    a whole model; surgery.py, what it does to the modules
     norms.py          clipping: slices add up, what all ranks have counts once
     full_state.py     the state as if nothing were cut
+    dtensor.py        the same GPT cut by torch itself, to compare with
 
 `group=None` is the world, and every process group of torch.distributed will do.
 """

@@ -56,7 +56,8 @@ def parallelize(model: nn.Module, group: Group = None, sequence_parallel: bool =
 
     plan: see plan.py; by default that of reference.GPT, or the names of Hugging Face's Llama. sequence_parallel: from
     the first block to the read-out each rank computes on T/t tokens of every row where it holds no part of a matrix.
-    gather_again: see ColumnParallelLinear. An optimiser is made afterwards: parameters are new.
+    gather_again: see ColumnParallelLinear; columns in a Region gather together, once, and keep it. An optimiser is made
+    afterwards: parameters are new.
 
     ValueError for what t does not divide, and for parameters of which the plan does not say what they see.
     """

@@ -75,6 +75,12 @@ def test_a_mistake_is_answered_with_what_was_given_and_what_was_expected():
             model = parallelize(GPT(GPTConfig(1, 12, 6, 48, 8)))
             load_full_state_dict(model, change(full_state_dict(model)))
 
+        def built_before():
+            model = GPT(GPTConfig(1, 12, 6, 48, 8))
+            optimizer = torch.optim.AdamW(model.parameters())
+            parallelize(model)
+            optimizer.step()
+
         no_size = LlamaAttention(24, 6, 6)
         del no_size.head_dim, no_size.num_heads
         return {
@@ -107,6 +113,7 @@ def test_a_mistake_is_answered_with_what_was_given_and_what_was_expected():
             "no parts to gather": said(lambda: full_state_dict(nn.Linear(2, 2))),
             "another state": said(lambda: load(lambda state: state | {"more": torch.ones(1)})),
             "another shape": said(lambda: load(lambda state: state | {"head.weight": torch.ones(24, 12)})),
+            "built before": said(built_before),
             "wrong kind in plan": said(lambda: parallelize(Llama(), plan={"self_attn": Vocabulary()})),
         }
 
@@ -140,6 +147,7 @@ def test_a_mistake_is_answered_with_what_was_given_and_what_was_expected():
         "no parts to gather": "this Linear has no tensor-parallel layer",
         "another state": r"the state has \['more'\] too many and lacks \[\]",
         "another shape": r"head.weight has shape \[24, 12\]: expected \[48, 12\]",
+        "built before": "this AdamW was made before parallelize cut the parameters it steps on",
         "wrong kind in plan": "is a LlamaAttention: expected an nn.Embedding",
     }
     for answers in launch(body, world_size=2):
