@@ -15,7 +15,7 @@ from course_lib.runtime import launch
 from course_lib.tensor_parallel import parallelize
 from course_lib.tensor_parallel.dtensor import dtensor_gpt
 
-WORLD_SIZE, ROUNDS, ROWS = 4, 5, 8
+WORLD_SIZE, ROUNDS, ROWS = 4, 3, 8
 CONFIG = GPTConfig(num_layers=5, hidden_size=408, num_heads=4, vocab_size=256, sequence_length=64)
 CUTTERS = (parallelize, dtensor_gpt)
 

@@ -63,7 +63,7 @@ GPT_PLAN: Plan = {  # reference.GPT
     "attention.output": Row(),
     "mlp.input": Column(),
     "mlp.output": Row(),
-    "*norm": Tokenwise(),
+    "*norm*": Tokenwise(),
     "head": Column(gather_output=True, last=True),
 }
 
@@ -81,7 +81,7 @@ LLAMA_PLAN: Plan = {  # the names of Hugging Face's Llama, and of many others
     "up_proj": Column(),
     "gate_up_proj": Column(num_sections=2),
     "down_proj": Row(),
-    "*norm": Tokenwise(),
+    "*norm*": Tokenwise(),
     "lm_head": Column(gather_output=True, last=True),
 }
 
