@@ -11,7 +11,7 @@ Sources: Shoeybi et al. 2019; Korthikanti et al. 2022 (the halves of an all-redu
 """
 
 from course_lib.costs.checks import above_zero, at_least
-from course_lib.costs.flops import attention_matrices, expert_matrices
+from course_lib.costs.flops import attention_matrices, count_parameters, expert_matrices
 from course_lib.facts import Shape
 
 
@@ -45,3 +45,14 @@ def largest_t(shape: Shape, flops_per_s: float, bytes_per_s: float, bytes_per_nu
     P = attention_matrices(shape) + expert_matrices(shape)
     ratio = above_zero(bytes_per_s, "bytes_per_s") / (bytes_per_number * above_zero(flops_per_s, "flops_per_s"))
     return 1 + 3 / 4 * P / shape.hidden_size * ratio
+
+
+def split_parameters(shape: Shape, t: int) -> int:
+    """Numbers that each device holds: a t-th of matrices, of the columns' biases and of the vocabulary, all the rest.
+
+    Of a dense model. Whole are norms, the rows' biases and learned positions.
+    """
+    columns = shape.d * (shape.num_heads + 2 * shape.num_kv_heads) + (2 if shape.gated else 1) * shape.ffn_size
+    cut = shape.num_layers * (attention_matrices(shape) + expert_matrices(shape) + (columns if shape.biases else 0))
+    cut += (1 if shape.tied else 2) * shape.vocab_size * shape.hidden_size
+    return cut // at_least(t, 1, "t") + count_parameters(shape) - cut

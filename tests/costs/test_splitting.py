@@ -2,7 +2,8 @@
 
 import pytest
 
-from course_lib.costs.splitting import largest_t, split_layer_bytes, split_layer_seconds
+from course_lib.costs.flops import count_parameters
+from course_lib.costs.splitting import largest_t, split_layer_bytes, split_layer_seconds, split_parameters
 from course_lib.facts import Shape
 
 GPT_3 = Shape(num_layers=96, hidden_size=12288, num_heads=96, num_kv_heads=96, ffn_size=4 * 12288,
@@ -30,3 +31,9 @@ def test_at_the_largest_t_sending_takes_as_long_as_computing_whatever_the_batch(
 def test_between_nodes_the_bound_falls_with_the_bandwidth():
     inside, between = (largest_t(GPT_3, 989e12, W) for W in (450e9, 50e9))
     assert (inside - 1) / (between - 1) == pytest.approx(9)
+
+
+def test_one_device_holds_every_parameter_and_many_hold_a_share_of_all_but_vectors():
+    assert split_parameters(GPT_3, 1) == count_parameters(GPT_3)
+    whole = 96 * 2 * 12288 + 12288  # the norms of a shape without biases
+    assert split_parameters(GPT_3, 8) == (count_parameters(GPT_3) - whole) / 8 + whole

@@ -1,12 +1,17 @@
 """What a cut model sends is what the formulas say, to the byte; and what it keeps for backward."""
 
+import gc
+
+import pytest
 import torch
 import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from course_lib.costs.splitting import split_parameters
+from course_lib.facts import Shape
 from course_lib.reference import GPT, Block, GPTConfig
-from course_lib.runtime import launch, record_communication
+from course_lib.runtime import launch, record_communication, record_memory
 from course_lib.tensor_parallel import ColumnParallelLinear, RowParallelLinear, parallelize
 from tests.tensor_parallel.cases import WAYS, B, D, T, V, batch
 
@@ -104,6 +109,29 @@ def test_gathering_again_keeps_a_tth_of_the_inputs_of_columns():
         assert kept["TP"] > kept["TP+SP"] > kept["TP+SP again"]
         # The inputs of qkv and of the MLP; what is kept instead, the norms' outputs, is kept by nobody else
         assert kept["TP+SP"] - kept["TP+SP again"] == 2 * btd - 2 * btd // t
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_parameters_gradients_and_adamws_state_are_the_formula_to_the_byte(world_size):
+    shape = Shape(num_layers=2, hidden_size=D, num_heads=12, num_kv_heads=12, ffn_size=4 * D, vocab_size=V,
+                  sequence_length=T, tied=True, learned_positions=True, biases=True)
+
+    def body():
+        held = {}
+        for way, how in WAYS.items():
+            model = parallelize(GPT(GPTConfig(2, D, 12, V, T)), **how)
+            optimizer = torch.optim.AdamW(model.parameters())
+            with record_memory(model=model, optimizer=optimizer) as log:
+                model(*batch())[1].backward()
+                optimizer.step()
+                gc.collect()
+                held[way] = dict(log.by_kind)
+        return held
+
+    numbers, tensors = split_parameters(shape, world_size), len(list(GPT(GPTConfig(2, D, 12, V, T)).parameters()))
+    for held in launch(body, world_size=world_size):
+        assert held == {way: {"parameters": 4 * numbers, "gradients": 4 * numbers, "activations": 0, "other": 0,
+                              "optimizer_state": 8 * numbers + 4 * tensors} for way in WAYS}
 
 
 class Order(TorchDispatchMode):
