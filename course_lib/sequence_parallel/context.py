@@ -45,15 +45,15 @@ def context_parallel(model: GPT, attention: Attention, positions: Tensor) -> GPT
 
 
 def context_parallel_loss(logits: Tensor, targets: Tensor, group: Group = None, ignore_index: int = -100) -> Tensor:
-    """The mean cross-entropy of all ranks' counted tokens, the same number on every rank; logits (..., V), targets (...).
+    """The mean cross-entropy of all ranks' counted tokens: one number on every rank. logits (..., V), targets (...).
 
     A mean over the own n_r tokens, and then over the ranks, weighs each token of rank r by 1/(R n_r): too much where
     few of a rank's tokens count, since the others are padding or a prompt. Here each weighs 1/N. Gradients are this
     rank's, times R: averaged over the ranks, as DistributedDataParallel does, they are those of the whole row.
     """
     me = member(group)
-    own = cross_entropy(logits.flatten(0, -2).float() if logits.dtype.itemsize < 4 else logits.flatten(0, -2),
-                        targets.flatten(), ignore_index=ignore_index, reduction="sum")
+    own = cross_entropy(logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32)), targets.flatten(),
+                        ignore_index=ignore_index, reduction="sum")
     own_count = (targets != ignore_index).sum()
     sums = torch.stack([own.detach().double(), own_count.double()]).to(me.wire(own.device))
     dist.all_reduce(sums, group=me.group)
