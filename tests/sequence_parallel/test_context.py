@@ -8,8 +8,9 @@ import torch.distributed as dist
 
 from course_lib.data_parallel import DistributedDataParallel
 from course_lib.reference import GPT, GPTConfig
-from course_lib.runtime import launch
+from course_lib.runtime import launch, record_memory
 from course_lib.sequence_parallel import (
+    activation_bytes_per_layer,
     context_parallel,
     context_parallel_loss,
     gather_tokens,
@@ -18,6 +19,7 @@ from course_lib.sequence_parallel import (
     ring_attention,
     ulysses_attention,
 )
+from course_lib.why_distribute import shape_of
 
 CONFIG = GPTConfig(num_layers=2, hidden_size=24, num_heads=12, vocab_size=29, sequence_length=48)
 
@@ -133,3 +135,21 @@ def test_a_gpt_that_cannot_be_context_parallel_is_refused():
     model = context_parallel(GPT(GPTConfig()), ring_attention, torch.arange(8))
     with pytest.raises(ValueError, match="4 tokens in a row: expected 8, one for each position"):
         model(torch.zeros(1, 4, dtype=torch.int64))
+
+
+def test_a_rank_keeps_what_the_formula_says_of_its_part_of_the_tokens_and_no_scores():
+    def body():
+        positions = local_positions(48)
+        model = context_parallel(start(torch.float32), ring_attention, positions)
+        tokens = batch(0)[0][:, positions]
+        with record_memory(model=model) as log:
+            logits, _ = model(tokens)
+            return log.by_kind["activations"], logits.sum().item()
+
+    for n in (1, 2, 4):
+        layers = CONFIG.num_layers * activation_bytes_per_layer(shape_of(CONFIG), 2, 48 // n, recompute="selective",
+                                                                bytes_per_number=4)
+        sums = CONFIG.num_layers * 4 * CONFIG.num_heads * 2 * 48 // n  # of exp(score), for each head of each token
+        ends = 2 * 4 * CONFIG.hidden_size * 2 * 48 // n
+        for kept, _ in launch(body, world_size=n):
+            assert layers + sums + ends < kept < 1.02 * (layers + sums + ends), (n, kept, layers, sums, ends)
