@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from course_lib.costs.context_parallel import ring_attention_bytes, ulysses_attention_bytes
+from course_lib.costs.context_parallel import ring_attention_bytes, ulysses_attention_bytes, ulysses_key_heads
 from course_lib.runtime import device, record_communication
 from course_lib.sequence_parallel import local_positions, ring_attention, ulysses_attention, ulysses_ring_attention
 
@@ -63,12 +63,16 @@ def groups_of_two_levels() -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
 
 
 def prepared(case: Case, levels: tuple) -> tuple:
-    """(function of q, k, v; this rank's positions; bytes that it should send or None)"""
+    """(function of q, k, v; this rank's positions; bytes that it should send, forward and backward)"""
     n, w, K = dist.get_world_size(), case.dtype.itemsize, case.num_kv_heads
     if case.way == "both":
         ulysses, ring = levels
+        U, R = ulysses.size(), ring.size()
+        heads_of_rank = ulysses_key_heads(H, K, U) // U
+        each_way = zip(ulysses_attention_bytes(B, H, K, T // R, d, U, w),
+                       ring_attention_bytes(B, heads_of_rank, T, d, R, w))
         return (partial(ulysses_ring_attention, ulysses_group=ulysses, ring_group=ring, causal=case.causal),
-                local_positions(T, ring, "zigzag", ulysses), None)
+                local_positions(T, ring, "zigzag", ulysses), tuple(sum(both) for both in each_way))
     if case.way == "ulysses":
         return (partial(ulysses_attention, causal=case.causal), local_positions(T, None, "contiguous"),
                 ulysses_attention_bytes(B, H, K, T, d, n, w))
@@ -86,7 +90,7 @@ def problems_of(case: Case, levels: tuple) -> Iterator[str]:
     with record_communication() as backward:
         out.backward(gradient)
     sent = forward.sent_bytes, backward.sent_bytes
-    if expected_bytes not in (None, sent):
+    if sent != expected_bytes:
         yield f"{case}: sent {sent} bytes, expected {expected_bytes}"
     for name, given, wanted in zip(("out", "dq", "dk", "dv"), (out.detach(), q.grad, k.grad, v.grad),
                                    in_one_process(case, tensors)):
