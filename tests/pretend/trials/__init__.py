@@ -8,6 +8,7 @@ from tests.pretend.trials import (
     data_parallel,
     pipeline_parallel,
     reference_and_runtime,
+    sequence_parallel,
     tensor_parallel,
     torchs_own,
     zero,
@@ -15,4 +16,4 @@ from tests.pretend.trials import (
 from tests.pretend.trials.register import TRIALS, run, run_all
 
 __all__ = ["TRIALS", "run", "run_all", "collectives", "data_parallel", "pipeline_parallel", "reference_and_runtime",
-           "tensor_parallel", "torchs_own", "zero"]
+           "sequence_parallel", "tensor_parallel", "torchs_own", "zero"]
