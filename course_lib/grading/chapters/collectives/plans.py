@@ -33,7 +33,7 @@ class TreeReduce(TensorExercise):
         "same film backwards, and add where it copies.",
         "The last step of the film comes first: of 1, 2, 4, ... below n the largest, then half of it, down to 1. In "
         "the step `know` those with know <= v < 2 know send to the one that is `know` before them, which adds.",
-        "for step in reversed(range((n - 1).bit_length())):\n"
+        "for step in reversed(range(n.bit_length())):\n"
         "    know = 1 << step\n"
         "    if v < know and v + know < n:\n"
         "        ...   # receive from (r + know) % n, and add\n"
