@@ -25,7 +25,7 @@ def my_ring_reduce_scatter(tensor):  # whole tensors go around
         travelling = received
         total += travelling
     return total.chunk(n)[r].clone()
-""", "sent at most 48 bytes a rank, 16 bytes allowed"),
+""", "sent at most 96 bytes to one neighbour a rank, 16 bytes allowed"),
     "3.1": ("""
 def my_average_gradients(model):  # everything twice
     for _ in range(2):
@@ -108,8 +108,8 @@ def test_for_marks_only_what_the_system_or_the_grader_counted_is_shown():
     assert "idle 27.3 %, par 11.1 %" in reports["4.6"].measured  # judged here, from the lists themselves
     assert "calls" not in reports["3.1"].measured and "holds" not in reports["6.3"].measured
     if sandbox.tool("ss"):
-        assert "sent at most 3 MiB a rank, 768 KiB allowed (the operating system's count, with headers)" in (
-            reports["2.1"].measured)
+        assert ("sent at most 6 MiB to one neighbour a rank, 768 KiB allowed (the operating system's count, with "
+                "headers)") in reports["2.1"].measured
         for number in ("3.1", "6.3"):
             assert "the operating system's count, with headers and gloo's own algorithm" in reports[number].measured
 
@@ -138,7 +138,7 @@ def test_headers_are_said_to_be_in_the_systems_count_and_small_ones_are_not_show
     for trial, shown in ((small, False), (large, True)):
         n, bound = trial.world_size, asked.bound(trial)
         answers = [{"returned": chunk} for chunk in asked.expected(trial.inputs)]
-        sent = [[bound + 100 if to == (rank + 1) % n else 0 for to in range(n)] for rank in range(n)]
+        sent = [[bound + 100 if to in ((rank + 1) % n, (rank - 1) % n) else 0 for to in range(n)] for rank in range(n)]
         figures = asked.judge(trial, answers, Traffic(sent, exact=False)).figures(believed=False)
         assert ("with headers" in figures) == shown
         assert asked.judge(trial, answers, Traffic(sent, exact=True)).figures(believed=False) == ""  # the ranks' own
