@@ -65,8 +65,8 @@ class Storage:
 
 EXOS = ("Seagate, Exos X18 data sheet: 7,200 turns a minute", "2020")
 PM9A3 = ("Samsung, announcement of the PM9A3", "2020-05")
-DEAN = ("Dean and Norvig, Latency Numbers Every Programmer Should Know: 4 KB at random", "2012")
-ESHELMAN = ("Eshelman, HPC-oriented Latency Numbers Every Programmer Should Know", "2025-08")
+DEAN = ("Dean and Norvig, Latency Numbers Every Programmer Should Know: 4 KB at random, a drive of 1 GB/s", "2012")
+ESHELMAN = ("Eshelman, HPC-oriented Latency Numbers Every Programmer Should Know: Xeon E5-2690v4", "2025-08")
 TECTONIC = ("Llama team, The Llama 3 Herd of Models, section 3.3.1", "2024")
 S3 = ("Amazon, S3 user guide: best practices design patterns", "2024")
 
@@ -74,9 +74,9 @@ STORAGE: tuple[Storage, ...] = (
     Storage("hard disk", Fact(0.27, "GB/s", *EXOS), Fact(4.16e-3, "s", *EXOS),
             "one disk, in sequence; half a turn to wait"),
     Storage("NVMe SSD", Fact(6.5, "GB/s", *PM9A3), Fact(150e-6, "s", *DEAN),
-            "one drive, PCIe 4.0 x4, in sequence; latency of an SSD of 2012"),
+            "one drive, PCIe 4.0 x4, in sequence"),
     Storage("host memory", Fact(204.8, "GB/s", "AMD, EPYC 7002 data sheet: 8 channels of DDR4-3200", "2019"),
-            Fact(75e-9, "s", *ESHELMAN), "one socket; latency of a Xeon E5-2690v4"),
+            Fact(75e-9, "s", *ESHELMAN), "one socket"),
     Storage("cluster file system", Fact(2_000, "GB/s", *TECTONIC), None, "all of it together, 240 PB on 7,500 servers"),
     Storage("object store", Fact(0.0875, "GB/s", *S3, unverified=True), Fact(0.15, "s", *S3),
             "one request; hundreds at a time make it fast"),
