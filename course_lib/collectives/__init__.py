@@ -6,6 +6,7 @@ A collective is a plan of messages: who sends what to whom, in which step. Each 
     root.py              through one rank: simple, and that rank is the bottleneck
     tree.py              who knows doubles with each step: few steps, whole messages
     halving_doubling.py  few steps and short messages, on a power of two of ranks
+    recursive_doubling.py  half as many steps, each with the whole message: the one for short messages
     hierarchical.py      fast links inside a node, slow ones between nodes
     all_to_all.py        a different piece for everyone
     steps.py, plan.py    the messages of every algorithm as data, and what everybody holds in between
@@ -36,6 +37,7 @@ from course_lib.collectives.differentiable import (
 )
 from course_lib.collectives.halving_doubling import halving_doubling_all_reduce
 from course_lib.collectives.hierarchical import hierarchical_all_reduce
+from course_lib.collectives.recursive_doubling import recursive_doubling_all_reduce
 from course_lib.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from course_lib.collectives.root import gather, naive_all_reduce, scatter
 from course_lib.collectives.tree import tree_all_reduce, tree_broadcast, tree_reduce
@@ -55,6 +57,7 @@ __all__ = [
     "hierarchical_all_reduce",
     "naive_all_reduce",
     "pairwise_all_to_all",
+    "recursive_doubling_all_reduce",
     "reduce_from_group",
     "reduce_scatter_along",
     "ring_all_gather",
