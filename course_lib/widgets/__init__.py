@@ -9,6 +9,7 @@
     prediction.py, .js      predict: a question whose answer the reader locks before it is measured
     memory_panels.py        MemoryPanels: recordings of memory on one scale, each beside its formula
     holdings_picture.py     who holds which chunk with whose contributions, as real ranks hold it
+    network_picture.py      TreeAndTorus: how many wires lie between two chips of a fat tree, and of a torus
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
     fits_or_not.py          FitsOrNot: a model's training memory against the devices', days and dollars
     collective_explorer.py, .js  CollectiveExplorer: every collective as a grid of ranks and chunks
@@ -37,6 +38,7 @@ _HOME = {
     "Prediction": "prediction",
     "RingAllReduce": "ring",
     "Stragglers": "stragglers",
+    "TreeAndTorus": "network_picture",
     "ZeroMemory": "zero_memory",
     "labelled": ".collectives.holdings",
     "predict": "prediction",
@@ -56,6 +58,7 @@ __all__ = [
     "Prediction",
     "RingAllReduce",
     "Stragglers",
+    "TreeAndTorus",
     "ZeroMemory",
     "labelled",
     "predict",
