@@ -17,6 +17,9 @@ from course_lib.runtime.instruments.timeline import Timeline
 from tests.claims.cell import Headline, headlines, launches, names_of, targets
 from tests.claims.others import is_data, others
 
+NOT_SEEN = "not seen here: "  # as course_lib.pictures.drawn.claim says
+NO_CONDITION = "no holds=: what its data would have to say is not written down"
+DOES_NOT_HOLD = "does not hold here"
 TRIES_FOR_S = 10.0
 SLOW_S = 0.5  # an assignment that takes longer is not made again
 
@@ -41,7 +44,7 @@ def verdicts(source: str, namespace: dict[str, Any]) -> str:
 def verdict(headline: Headline, namespace: dict[str, Any]) -> Verdict:
     found = Verdict(ast.unparse(headline.call)[:90])
     if headline.holds is None:
-        found.fault = "no holds=: what its data would have to say is not written down"
+        found.fault = NO_CONDITION
     elif isinstance(headline.holds, ast.Constant):
         found.fault = f"holds={headline.holds.value}, whatever the data say"
     elif not headline.in_the_open:
@@ -56,7 +59,7 @@ def verdict(headline: Headline, namespace: dict[str, Any]) -> Verdict:
     if not isinstance(holds, (bool, np.bool_)) and not (isinstance(holds, torch.Tensor) and holds.dtype == torch.bool):
         found.fault = f"holds={holds!r}: expected True or False"
     elif not holds:
-        found.fault = "does not hold here"
+        found.fault = DOES_NOT_HOLD
     elif not any(is_data(namespace[name]) for name in names_of(headline.holds, headline.before, namespace)
                  & names_of(headline.drawn, headline.before, namespace)):
         found.fault = "holds= asks nothing of what is drawn"
@@ -132,7 +135,7 @@ def evaluate(expression: ast.expr, namespace: dict[str, Any]) -> Any:
 
 
 def not_seen(picture: Any) -> bool:
-    return "not seen here: " in repr(picture)
+    return NOT_SEEN in repr(picture)
 
 
 def drawn(picture: Any) -> str:

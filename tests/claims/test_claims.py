@@ -1,6 +1,7 @@
 """The contradiction of headlines itself: true ones pass, and each way in which one is no assertion is found."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,13 +68,16 @@ def test_each_way_in_which_a_headline_asserts_nothing_is_found(changed, fault):
 
 def test_nbval_runs_it_after_each_cell_with_a_headline_and_names_pictures_without_one(tmp_path):
     said = "Chart: Losses fall (loss over year: loss)"
+    untrue = CHART.replace("losses[-1] < losses[0]", "losses[-1] > losses[0]")
     timeline = "Timeline of rank 0: 1 spans (1 work); 0 communication calls"
     cells = [("from course_lib.runtime.instruments.timeline import Timeline\n"
               "from course_lib.runtime.instruments.timeline_event import TimelineEvent\n"
               "from course_lib.widgets import Chart", None),
              (DATA + CHART, said),
              (CHART.replace("losses[-1] < losses[0]", "len(losses) < 4"), said),
-             ('Timeline((0,), [TimelineEvent(0, "compute", "work", 0.0, 1.0)])', timeline)]
+             ('Timeline((0,), [TimelineEvent(0, "compute", "work", 0.0, 1.0)])', timeline),
+             (untrue, said),  # the cell's own test fails
+             (untrue, said.replace("Chart: ", "Chart: not seen here: "))]
     notebook = new_notebook(cells=[new_code_cell(source, execution_count=number, outputs=[
         new_output("execute_result", {"text/plain": text}, execution_count=number)] if text else [])
         for number, (source, text) in enumerate(cells, 1)])
@@ -82,6 +86,8 @@ def test_nbval_runs_it_after_each_cell_with_a_headline_and_names_pictures_withou
     command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-p", "no:cacheprovider", "--color=no", "-p",
                "tests.claims.plugin", str(path)]
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert "2 failed, 5 passed" in finished.stdout, finished.stdout
-    assert "says the same over" in finished.stdout
-    assert "no headline of the cell's own: .shows(..., holds=...)" in finished.stdout
+    assert "4 failed, 7 passed" in finished.stdout, finished.stdout
+    failed = re.findall(r"Cell (\d+)(, contradicted)? -", finished.stdout)
+    assert failed == [("2", ", contradicted"), ("3", ", contradicted"), ("4", ""), ("5", ", contradicted")]
+    for words in ("says the same over", "no headline of the cell's own: .shows(..., holds=...)", "does not hold here"):
+        assert words in finished.stdout
