@@ -11,6 +11,7 @@ goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in 
     activations.py  what the forward pass keeps
     context_parallel.py  attention over tokens that are dealt out: who does how much, what is sent
     sharding.py     what this course's ZeRO holds and sends, to the byte; peak.py, the most that a step takes
+    caching_allocator.py  what an allocator takes from a GPU beside what a run holds
     links.py        T = alpha + beta M, added up for every collective; a link fitted to measured times
     buckets.py      gradients cut into messages
     overlap.py      how much of the all-reduce is hidden behind backward
