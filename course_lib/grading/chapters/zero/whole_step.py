@@ -25,7 +25,7 @@ from course_lib.grading.chapters.models import (
 from course_lib.grading.chapters.zero.optimizer import SCALARS, SETTINGS, AdamW, ShardedAdamW
 from course_lib.grading.chapters.zero.parameters import explained
 from course_lib.grading.chapters.zero.shards import ShardExercise, pieces_by_rank, settled
-from course_lib.grading.compare import plain
+from course_lib.grading.compare import describe, plain
 from course_lib.grading.exercise import Trial
 from course_lib.grading.spent import Spent, most
 
@@ -110,7 +110,7 @@ class WholeStep(ShardExercise):
         if any(isinstance(each, list) and "a DTensor" in map(str, each) for each in given):
             return OF_TORCH
         if isinstance(given[0], str | None):
-            return f"it returned {given[0]}: return the optimiser, whose parameters are the pieces"
+            return f"it returned {describe(given[0])}: return the optimiser, whose parameters are the pieces"
         return super().cause(given, inputs)
 
     def difference(self, given: list[Any], expected: list[Any]) -> str:
