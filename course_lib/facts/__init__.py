@@ -6,6 +6,7 @@
     corpora.py     texts and their sizes; storage and the levels of a device's memory
     links.py       what connects devices: NVLink, PCIe, InfiniBand, Ethernet, the links between TPUs
     all_reduce.py  how fast all-reduce was measured on real clusters
+    throughput.py  how fast published runs of data parallelism were as they took more devices
     pipeline_bubbles.py  how long pipelines were reported to wait
     zero_memory.py  what ZeRO saves, as its paper prints it
     claims.py      what is often said and wrong, beside what is right
@@ -48,6 +49,7 @@ from course_lib.facts.models import (
     model,
 )
 from course_lib.facts.pipeline_bubbles import BUBBLE_RATES, BubbleRates
+from course_lib.facts.throughput import MEASURED_THROUGHPUT, MeasuredThroughput
 from course_lib.facts.zero_memory import PAPER_DEVICES, PAPER_MODELS, PAPER_TABLE_1
 
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "LINKS",
     "MEASURED_ALL_REDUCE",
     "MEASURED_MATMUL",
+    "MEASURED_THROUGHPUT",
     "MODELS",
     "NCCL_STEP_LATENCY",
     "PAPER_DEVICES",
@@ -88,6 +91,7 @@ __all__ = [
     "Fact",
     "Interconnect",
     "MeasuredAllReduce",
+    "MeasuredThroughput",
     "MemoryLevel",
     "Model",
     "Price",

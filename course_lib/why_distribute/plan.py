@@ -51,7 +51,7 @@ def plan_run(model: Model, device: Accelerator, num_devices: int = 1, precision:
                          f"{model.name} trained")
     how = precision_named(precision)
     peak = device.peak_flops_per_s(device.half_precision if how.peak == "half" else how.peak)
-    kept = 0 if model.shape is None else activation_bytes(model.shape, micro_batch, recompute="attention",
+    kept = 0 if model.shape is None else activation_bytes(model.shape, micro_batch, recompute="selective",
                                                           bytes_per_number=how.activation_bytes)
     needed = training_memory(model.parameters.value, precision, zero_stage, num_devices, kept)
     flops = training_flops(model.active_parameters, tokens)

@@ -8,7 +8,9 @@
     chart.py                Chart: measured points beside predicted lines
     prediction.py, .js      predict: a question whose answer the reader locks before it is measured
     memory_panels.py        MemoryPanels: recordings of memory on one scale, each beside its formula
+    rank_panels.py          RankPanels: figures of every rank, step by step, one panel a figure
     holdings_picture.py     who holds which chunk with whose contributions, as real ranks hold it
+    network_picture.py      TreeAndTorus: how many wires lie between two chips of a fat tree, and of a torus
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
     fits_or_not.py          FitsOrNot: a model's training memory against the devices', days and dollars
     collective_explorer.py, .js  CollectiveExplorer: every collective as a grid of ranks and chunks
@@ -35,8 +37,10 @@ _HOME = {
     "MemoryPanels": "memory_panels",
     "PipelineSchedule": "pipeline_schedule",
     "Prediction": "prediction",
+    "RankPanels": "rank_panels",
     "RingAllReduce": "ring",
     "Stragglers": "stragglers",
+    "TreeAndTorus": "network_picture",
     "ZeroMemory": "zero_memory",
     "labelled": ".collectives.holdings",
     "predict": "prediction",
@@ -54,8 +58,10 @@ __all__ = [
     "MemoryPanels",
     "PipelineSchedule",
     "Prediction",
+    "RankPanels",
     "RingAllReduce",
     "Stragglers",
+    "TreeAndTorus",
     "ZeroMemory",
     "labelled",
     "predict",
