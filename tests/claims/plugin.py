@@ -19,7 +19,7 @@ from tests.claims.contradict import DOES_NOT_HOLD, NO_CONDITION, NOT_SEEN
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS = re.compile(r"Chart: |MemoryPanels: |Timeline of \d+ ranks|Timeline of rank \d+")
 WITHIN_S = 120.0
-NOT_YET = {"01_why_distribute.ipynb", "02_collectives.ipynb"}  # without `holds`, until they are rewritten
+NOT_YET = {"02_collectives.ipynb"}  # without `holds`, until they are rewritten
 
 
 class Unchallenged(Exception):
