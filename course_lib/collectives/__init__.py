@@ -20,6 +20,7 @@ do here: it is cut as torch.tensor_split cuts it, the first ranks getting one ro
 they are done, and autograd does not see them.
 
     differentiable.py    for models to compute with: torch's own collectives and their gradients
+    along.py             the same without gradients, begun now and finished later
 
 Sources: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH";
 Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".

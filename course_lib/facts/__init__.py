@@ -6,6 +6,7 @@
     corpora.py     texts and their sizes; storage and the levels of a device's memory
     links.py       what connects devices: NVLink, PCIe, InfiniBand, Ethernet, the links between TPUs
     all_reduce.py  how fast all-reduce was measured on real clusters
+    throughput.py  how fast published runs of data parallelism were as they took more devices
     pipeline_bubbles.py  how long pipelines were reported to wait
     zero_memory.py  what ZeRO saves, as its paper prints it
     claims.py      what is often said and wrong, beside what is right
@@ -13,7 +14,7 @@
 
 from course_lib.facts.all_reduce import MEASURED_ALL_REDUCE, MeasuredAllReduce
 from course_lib.facts.claims import CLAIMS, Claim, claim
-from course_lib.facts.corpora import A100_MEMORY, CORPORA, STORAGE, Corpus, MemoryLevel, Storage
+from course_lib.facts.corpora import A100_CLOCK, A100_MEMORY, CORPORA, STORAGE, Corpus, MemoryLevel, Storage
 from course_lib.facts.fact import Fact
 from course_lib.facts.hardware import (
     ACCELERATORS,
@@ -34,8 +35,11 @@ from course_lib.facts.links import LINKS, NCCL_STEP_LATENCY, Interconnect, inter
 from course_lib.facts.models import (
     DEEPSEEK_V3_GPU_HOURS,
     GPT3_CARBON,
+    GPT3_COSTS,
     GPT3_ENERGY,
     GPT3_ON_ONE_V100,
+    GPT3_POWER,
+    GPT3_PUE,
     MODELS,
     PUBLISHED_FLOPS,
     TRAINING_REPORTS,
@@ -45,9 +49,11 @@ from course_lib.facts.models import (
     model,
 )
 from course_lib.facts.pipeline_bubbles import BUBBLE_RATES, BubbleRates
+from course_lib.facts.throughput import MEASURED_THROUGHPUT, MeasuredThroughput
 from course_lib.facts.zero_memory import PAPER_DEVICES, PAPER_MODELS, PAPER_TABLE_1
 
 __all__ = [
+    "A100_CLOCK",
     "A100_MEMORY",
     "ACCELERATORS",
     "BUBBLE_RATES",
@@ -56,12 +62,16 @@ __all__ = [
     "DEEPSEEK_V3_GPU_HOURS",
     "ELECTRICITY",
     "GPT3_CARBON",
+    "GPT3_COSTS",
     "GPT3_ENERGY",
     "GPT3_ON_ONE_V100",
+    "GPT3_POWER",
+    "GPT3_PUE",
     "HOUSEHOLD",
     "LINKS",
     "MEASURED_ALL_REDUCE",
     "MEASURED_MATMUL",
+    "MEASURED_THROUGHPUT",
     "MODELS",
     "NCCL_STEP_LATENCY",
     "PAPER_DEVICES",
@@ -81,6 +91,7 @@ __all__ = [
     "Fact",
     "Interconnect",
     "MeasuredAllReduce",
+    "MeasuredThroughput",
     "MemoryLevel",
     "Model",
     "Price",

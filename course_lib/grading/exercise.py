@@ -65,7 +65,7 @@ class Exercise(ABC):
     number: ClassVar[str]  # "2.1", as in the notebook
     function: ClassVar[str]  # the name that the reader defines
     points: ClassVar[int]
-    hints: ClassVar[tuple[str, str]]  # a nudge, then nearly the line
+    hints: ClassVar[tuple[str, ...]]  # a nudge, then the idea, then nearly the code
     budget: ClassVar[str]  # in words and a formula, for the reader
     operations: ClassVar[frozenset[str] | None] = None  # of torch.distributed that may be called; None: any
     tolerance: ClassVar[Tolerance] = EXACT

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from course_lib.grading.privileges import LINUX
+from course_lib.grading.student_code import OFFERED
 from course_lib.runtime import backends
 
 COURSE = Path(__file__).resolve().parents[2]
@@ -24,7 +25,7 @@ SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/etc/ld.so.cache
           "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/hosts",
           "/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 # Not the chapters: what they show is what exercises ask for.
-SHOWN_OF_COURSE = ("__init__.py", "grading", "runtime", "reference", "pictures", "facts")
+SHOWN_OF_COURSE = ("__init__.py", *OFFERED)
 FOLDER = "/run/grader"  # inside: what one run shares
 NAMESPACES = ("--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child=KILL")
 TOOLS = ("unshare", "mount", "umount", "pivot_root", "ip", "ss")

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from course_lib.grading.exercise import Exercise, Traffic, Trial
 from course_lib.grading.registry import exercise, functions
 from course_lib.grading.report import Report, Verdict
+from course_lib.grading.student_code import ASKED, own_answers
 from course_lib.runtime import Deadlock, LaunchError, LaunchTimeout, launch, record_communication
 from course_lib.runtime.instruments.communication import CommunicationLog
 
@@ -26,7 +27,7 @@ TIMEOUT_S = 20.0  # correct answers need a tenth of a second; an endless loop sh
 def check(number: str, function: Callable, hint: int = 0) -> Report:
     """Run the reader's `function` for the exercise `number` on ranks: is it correct, or what is wrong, and why?
 
-    hint: 1 or 2 adds the first or second hint to the report; 0, no hint.
+    hint: 1, 2 or 3 adds that hint to the report, the third one nearly being the code; 0, no hint.
 
     ValueError for an unknown number, a function of another name, or another hint; TypeError for what is no function.
     """
@@ -36,17 +37,19 @@ def check(number: str, function: Callable, hint: int = 0) -> Report:
                         f"given a {type(function).__name__}")
     if function.__name__ != asked.function:
         raise ValueError(f"check({number!r}, ...) expects the function {asked.function}: given {function.__name__}")
-    if type(hint) is not int or hint not in (0, 1, 2):
-        raise ValueError(f"hint={hint!r}: expected 0, 1 or 2")
+    if type(hint) is not int or not 0 <= hint <= len(asked.hints):
+        raise ValueError(f"hint={hint!r}: expected 0 to {len(asked.hints)}")
     return check_exercise(asked, function, asked.hints[hint - 1] if hint else "")
 
 
 def check_exercise(asked: Exercise, function: Callable, hint: str = "") -> Report:
     """Run `function` through the trials of the exercise `asked`, up to the first that fails."""
     verdict, cause, measured = Verdict.CORRECT, "", []
-    taken_over = sorted(borrowed(function, set())) if asked.operations is not None else []
+    taken_over = sorted(borrowed(function, set()))
     if taken_over:
-        cause = f"it uses course_lib.collectives ({', '.join(taken_over)}): that is what you are asked to write"
+        modules = ", ".join(dict.fromkeys(module for module, _ in taken_over))
+        names = ", ".join(name for _, name in taken_over)
+        cause = f"it uses {modules} ({names}): {ASKED}"
         return Report(asked.number, asked.function, Verdict.WRONG, asked.points, asked.budget, cause=cause, hint=hint)
     for trial in asked.trials(SEED):
         try:
@@ -61,8 +64,8 @@ def check_exercise(asked: Exercise, function: Callable, hint: str = "") -> Repor
                   "\n".join(filter(None, measured)), cause, hint)
 
 
-def borrowed(function: Callable, seen: set[Callable]) -> set[str]:
-    """What `function`, and the reader's functions that it calls by name, use of the chapter's own collectives.
+def borrowed(function: Callable, seen: set[Callable]) -> set[tuple[str, str]]:
+    """What `function`, and the reader's functions that it calls by name, use of the course's own: (package, name).
 
     Good enough for a reader who only forgot what was asked: it looks at names, and names can be hidden.
     """
@@ -71,18 +74,23 @@ def borrowed(function: Callable, seen: set[Callable]) -> set[str]:
     for name in names_loaded(function.__code__):
         value = function.__globals__.get(name)
         module = name if value is None else value.__name__ if inspect.ismodule(value) else value_module(value)
-        if f"{module}.".startswith("course_lib.collectives."):
-            found.add(name)
+        if package := own_answers(module):
+            found.add((package, name))
         elif inspect.isfunction(value) and value not in seen and not module.startswith(("torch", "course_lib")):
             found |= borrowed(value, seen)
     return found
 
 
 def names_loaded(code: CodeType) -> Iterator[str]:
-    """The globals that `code` reads and the modules that it imports; attributes are neither."""
+    """The globals that `code` reads, the modules that it imports and what it takes from them; attributes are none."""
+    imported = ""
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "IMPORT_NAME"):
             yield instruction.argval
+        if instruction.opname == "IMPORT_NAME":
+            imported = instruction.argval
+        if instruction.opname == "IMPORT_FROM" and imported == "course_lib":
+            yield f"{imported}.{instruction.argval}"
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from names_loaded(constant)

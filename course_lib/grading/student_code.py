@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
+ASKED = "that is what you are asked to write"
 MAX_SOURCE = 1 << 20  # characters of all cells together
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 PLAIN = (ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.UnaryOp, ast.BinOp, ast.Name, ast.Attribute,
@@ -32,7 +33,8 @@ FUNCTIONS_OF: dict[str, tuple[str, ...]] = {
     "scatter": ("scatter", "scatter_object_list"),
     "barrier": ("barrier", "monitored_barrier"),
 }
-OURS = "course_lib.collectives"  # what the chapter shows is what the exercise asks for
+OURS = "course_lib.collectives"  # refused also where the name is hidden, as the library's collectives are
+OFFERED = ("grading", "runtime", "reference", "pictures", "facts")  # of course_lib; the rest is what exercises ask for
 
 
 @dataclass
@@ -54,7 +56,7 @@ def prepare(cells: list[dict[str, Any]], operations: frozenset[str] | None) -> C
     for cell in cells:
         try:
             tree = parse(cell["source"])
-            if cell["own"] and operations is not None:
+            if cell["own"]:
                 code.refusal = code.refusal or library_call(tree, operations)
             for node in tree.body:
                 if not (cell["own"] or defines(node)) or uses_ipython(node):
@@ -105,9 +107,13 @@ def uses_ipython(node: ast.stmt) -> bool:
         isinstance(part, ast.Name) and part.id == "get_ipython" for part in ast.walk(node))
 
 
-def library_call(tree: ast.Module, operations: frozenset[str]) -> str | None:
-    """The first use of a library's collective by name, as a refusal; None without one."""
-    refused = {name: op for op, names in FUNCTIONS_OF.items() if op not in operations for name in names}
+def library_call(tree: ast.Module, operations: frozenset[str] | None) -> str | None:
+    """The first use by name of a library's collective or of the course's own answers, as a refusal; None without one.
+
+    operations: of torch.distributed that may be called, None for all.
+    """
+    refused = {name for op, names in FUNCTIONS_OF.items() if operations is not None and op not in operations
+               for name in names}
     aliases: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -122,13 +128,21 @@ def library_call(tree: ast.Module, operations: frozenset[str]) -> str | None:
         module, _, function = name.rpartition(".")
         if module in ("torch.distributed", "torch.distributed.distributed_c10d") and function in refused:
             return refusal(f"dist.{function}", operations)
-        if name == OURS or name.startswith(OURS + "."):
-            return refusal(OURS, operations)
+        if package := own_answers(name):
+            return refusal(package, operations)
     return None
 
 
-def refusal(name: str, operations: frozenset[str]) -> str:
-    return f"it uses {name}: write it with {' and '.join(sorted(operations, reverse=True))}"
+def own_answers(name: str) -> str:
+    """`course_lib.collectives` of any name in it, where the package is not among those OFFERED; empty otherwise."""
+    parts = name.split(".")
+    return ".".join(parts[:2]) if parts[0] == "course_lib" and len(parts) > 1 and parts[1] not in OFFERED else ""
+
+
+def refusal(name: str, operations: frozenset[str] | None) -> str:
+    """Why an answer that uses `name` is no answer."""
+    rest = f"write it with {' and '.join(sorted(operations, reverse=True))}" if operations else ASKED
+    return f"it uses {name}: {rest}"
 
 
 def dotted(node: ast.expr, aliases: dict[str, str]) -> str:

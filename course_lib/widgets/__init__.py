@@ -8,6 +8,7 @@
     chart.py                Chart: measured points beside predicted lines
     prediction.py, .js      predict: a question whose answer the reader locks before it is measured
     memory_panels.py        MemoryPanels: recordings of memory on one scale, each beside its formula
+    rank_panels.py          RankPanels: figures of every rank, step by step, one panel a figure
     holdings_picture.py     who holds which chunk with whose contributions, as real ranks hold it
     network_picture.py      TreeAndTorus: how many wires lie between two chips of a fat tree, and of a torus
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
@@ -36,6 +37,7 @@ _HOME = {
     "MemoryPanels": "memory_panels",
     "PipelineSchedule": "pipeline_schedule",
     "Prediction": "prediction",
+    "RankPanels": "rank_panels",
     "RingAllReduce": "ring",
     "Stragglers": "stragglers",
     "TreeAndTorus": "network_picture",
@@ -56,6 +58,7 @@ __all__ = [
     "MemoryPanels",
     "PipelineSchedule",
     "Prediction",
+    "RankPanels",
     "RingAllReduce",
     "Stragglers",
     "TreeAndTorus",

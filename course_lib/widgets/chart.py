@@ -87,6 +87,9 @@ class Chart(Drawn):
             axes.annotate(what, (where, 1), (4, -2), xycoords=("data", "axes fraction"), textcoords="offset points",
                           fontsize=8, color=INK, va="top")
         self._scales(axes)
+        if self.marks:  # their texts stand above the curves
+            low, high = axes.get_ylim()
+            axes.set_ylim(low, high * (high / low) ** 0.08 if "y" in self.log else high + 0.08 * (high - low))
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.1 if self.labels else 1.0, 0.5))
         return figure
 

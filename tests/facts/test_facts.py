@@ -5,13 +5,20 @@ import dataclasses
 import pytest
 
 from course_lib import facts
-from course_lib.facts import LINKS, MEASURED_ALL_REDUCE, Fact, interconnect
+from course_lib.facts import LINKS, MEASURED_ALL_REDUCE, MEASURED_THROUGHPUT, Fact, interconnect
 
 
 def test_a_number_without_source_unit_or_date_is_refused():
     for missing in ({"source": ""}, {"unit": ""}, {"date": "recently"}, {"value": float("nan")}):
         with pytest.raises(ValueError, match=next(iter(missing))):
             Fact(**({"value": 1.0, "unit": "GB/s", "source": "a paper", "date": "2020"} | missing))
+
+
+def test_what_nobody_here_has_read_says_so():
+    fact = Fact(330, "W", "a paper", "2021", unverified=True)
+    assert str(fact) == "330 W (a paper, 2021, unverified)" and fact.doubt == "?"
+    assert "unverified" not in str(facts.PUE_AVERAGE) and facts.PUE_AVERAGE.doubt == ""
+    assert facts.GPT3_POWER.unverified and facts.STORAGE[-1].bandwidth.unverified
 
 
 def test_every_link_has_a_name_of_its_own_a_note_and_a_kind():
@@ -119,3 +126,11 @@ def test_a_claim_says_what_is_right_and_how_it_went_wrong():
     assert "31.9 years" in facts.claim("a million seconds").right
     with pytest.raises(ValueError, match="how"):
         dataclasses.replace(facts.CLAIMS[0], how="")
+
+
+def test_a_device_among_more_is_never_faster_and_a_fixed_batch_is_dealt_out():
+    for run in MEASURED_THROUGHPUT:
+        assert list(run.relative().values()) == sorted(run.relative().values(), reverse=True)
+        assert run.tokens.keys() == run.per_device.keys()
+        whole = {n * tokens for n, tokens in run.tokens.items()}
+        assert len(whole if run.fixed == "batch" else set(run.tokens.values())) == 1

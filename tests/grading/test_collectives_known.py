@@ -2,6 +2,7 @@
 
 from types import FunctionType
 
+import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
@@ -56,3 +57,14 @@ def test_an_exercise_that_asks_for_reduce_scatter_gets_it_under_all_its_names_an
 
 def test_isolated_ranks_see_no_gpu_with_and_without_namespaces():
     assert {sandbox.environment(separate)["CUDA_VISIBLE_DEVICES"] for separate in (True, False)} == {""}
+
+
+@pytest.mark.parametrize("source, package", [
+    ("from course_lib.why_distribute import training_memory", "course_lib.why_distribute"),
+    ("from course_lib import data_parallel", "course_lib.data_parallel"),
+    ("import course_lib\ncourse_lib.pipeline_parallel.one_f_one_b(2, 4)", "course_lib.pipeline_parallel"),
+    ("from course_lib.runtime import device", None),
+])
+def test_what_the_course_has_of_a_chapter_is_refused_where_torch_is_free_to_use(source, package):
+    refusal = student_code.prepare([{"source": source, "name": "the cell", "own": True}], None).refusal
+    assert refusal == (package and f"it uses {package}: that is what you are asked to write")

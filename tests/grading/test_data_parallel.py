@@ -3,10 +3,13 @@
 import pytest
 import torch
 
+from course_lib.costs.links import Link, collective_time
 from course_lib.grading.calls import sent_by
 from course_lib.grading.chapters.data_parallel import EXERCISES, compression
 from course_lib.grading.chapters.data_parallel.averages import GradientExercise
 from course_lib.grading.chapters.data_parallel.buckets import Buckets, filled
+from course_lib.grading.chapters.data_parallel.limits import MostDevices, SmallestBatch
+from course_lib.grading.chapters.data_parallel.overlap import OverlappedStep, calls_apart, hidden_bytes
 from course_lib.grading.chapters.data_parallel.sampling import not_a_partition, not_shuffled
 from course_lib.grading.chapters.models import ROUNDING, batch_loss, gradients_of, model_of
 from course_lib.grading.compare import alike
@@ -82,3 +85,47 @@ def test_shards_are_refused_for_what_is_wrong_with_them():
     assert "nothing is shuffled" in not_shuffled([straight, straight], 8)
     assert "same order" in not_shuffled([other, other], 8)
     assert not_shuffled([straight, other], 8) is None
+
+
+GRADIENT, WAIT, BEGIN = ["gradient", "w"], ["wait", 0], ["begin", 100]
+
+
+@pytest.mark.parametrize("order, hidden", [
+    ([GRADIENT, BEGIN, GRADIENT, BEGIN, WAIT, WAIT], 100),  # the second one begins when nothing is left to compute
+    ([GRADIENT, BEGIN, WAIT, GRADIENT, BEGIN, WAIT], 0),
+    ([GRADIENT, GRADIENT, BEGIN, BEGIN, WAIT, WAIT], 0),
+    ([GRADIENT, BEGIN, BEGIN, GRADIENT, WAIT, WAIT], 200),
+    ([GRADIENT, BEGIN, GRADIENT, WAIT, BEGIN, GRADIENT], 200),  # one message at a time, each under way meanwhile
+    ([], 0),
+])
+def test_a_message_is_hidden_if_a_gradient_comes_before_anybody_waits(order, hidden):
+    assert hidden_bytes(order) == hidden
+
+
+def test_making_a_call_is_not_waiting_for_it():
+    assert calls_apart([GRADIENT, BEGIN, WAIT, GRADIENT, BEGIN, WAIT, WAIT]) == [GRADIENT, BEGIN, GRADIENT, BEGIN, WAIT]
+
+
+def test_par_is_what_one_bucket_cannot_hide():
+    asked = OverlappedStep()
+    for trial in asked.trials(seed=3):
+        sizes = [filled([each.nbytes for name, each in rank["weights"].items() if name not in rank["frozen"]],
+                        rank["cap"]) for rank in trial.inputs]
+        assert len(sizes[0]) > 1 and 0 < asked.par(trial) < 0.5
+
+
+def test_the_smallest_batch_takes_as_long_as_the_buckets_of_a_ring():
+    asked = SmallestBatch()
+    for trial in asked.trials(seed=4):
+        N, B, n, flops_per_s, alpha_s, beta, length = trial.inputs[0]
+        messages_s = B * collective_time("all_reduce", "ring", 4 * N / B, n, Link(alpha_s, beta))
+        backward_s = [4 * N * sequences * length / flops_per_s for sequences in (asked.expected(*trial.inputs[0]) - k
+                                                                                 for k in (0, 1))]
+        assert backward_s[0] >= messages_s > backward_s[1]
+
+
+def test_at_the_most_devices_backward_and_the_all_reduce_take_equally_long():
+    asked, N = MostDevices(), 1.3e9
+    (flops_per_s, bytes_per_s), n = asked.rates(), asked.expected()
+    backward_s = 4 * N * asked.BATCH / n / flops_per_s
+    assert backward_s == pytest.approx(2 * (n - 1) / n * 4 * N / bytes_per_s)

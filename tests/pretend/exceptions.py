@@ -8,7 +8,7 @@ STEPS = "AdamW keeps its step counts, 208 bytes here, on the host, and the cell 
 DEEPSPEED = "DeepSpeed knows its own list of devices, in which the pretended one is not"
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    **{("03[29]", mode): AUTOCAST for mode in ("nccl", "gloo-cuda", "any")},
+    **{("03[32]", mode): AUTOCAST for mode in ("nccl", "gloo-cuda", "any")},
     **{("06[22]", mode): STEPS for mode in ("nccl", "gloo-cuda")},
     **{("06[37]", mode): NAMED for mode in ("nccl", "any")},
     **{("06[47]", mode): DEEPSPEED for mode in ("nccl", "gloo-cuda", "any")},

@@ -35,15 +35,18 @@ def network(widths: Sequence[int], frozen: Sequence[str] = ()) -> nn.Sequential:
 
 
 def trial_of(generator: torch.Generator, n: int, widths: Sequence[int], frozen: Sequence[str] = (),
-             num_batches: int = 1, num_rows: int = 3, **more: Any) -> Trial:
-    """The same weights on all ranks, and `num_batches` batches of `num_rows` rows for each rank."""
+             num_batches: int = 1, num_rows: int = 3, rows: Sequence[Sequence[int]] = (), **more: Any) -> Trial:
+    """The same weights on all ranks, and `num_batches` batches of `num_rows` rows for each rank.
+
+    rows: the rows of each batch of each rank, where they differ.
+    """
     shapes = {name: value.shape for name, value in network(widths).state_dict().items()}
     weights = {name: torch.randn(shape, generator=generator, dtype=torch.float64) / shape[-1] ** 0.5
                for name, shape in shapes.items()}
     ranks = []
-    for _ in range(n):
-        batches = [[torch.randn(num_rows, width, generator=generator, dtype=torch.float64)
-                    for width in (widths[0], widths[-1])] for _ in range(num_batches)]
+    for each in rows or [[num_rows] * num_batches] * n:
+        batches = [[torch.randn(B, width, generator=generator, dtype=torch.float64)
+                    for width in (widths[0], widths[-1])] for B in each]
         ranks.append({"widths": list(widths), "frozen": list(frozen), "weights": weights, "batches": batches, **more})
     return Trial(ranks, f"{ranks_of(n)}, {amount(gradient_bytes(ranks[0]))} of gradients")
 
@@ -73,9 +76,10 @@ def own_gradients(inputs: dict[str, Any], batches: Iterable[int] = (0,)) -> Grad
     return gradients_of(model)
 
 
-def combined(each: Sequence[Gradients], scale: float = 1.0) -> Gradients:
-    """The sum of several gradients, times `scale`."""
-    return {name: None if first is None else scale * sum(gradients[name] for gradients in each)
+def combined(each: Sequence[Gradients], scale: float = 1.0, weights: Sequence[float] = ()) -> Gradients:
+    """The sum of several gradients, each times its weight where there are some, and all times `scale`."""
+    weights = weights or [1.0] * len(each)
+    return {name: None if first is None else scale * sum(w * gradients[name] for w, gradients in zip(weights, each))
             for name, first in each[0].items()}
 
 

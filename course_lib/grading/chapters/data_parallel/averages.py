@@ -1,7 +1,8 @@
-"""Exercises 3.1 and 3.3: the mean of all ranks' gradients, parameter by parameter and in buckets."""
+"""Exercises 3.1 and 3.3: the mean of all ranks' gradients, weighed by rows, and in buckets."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,6 +32,9 @@ WITHOUT_DIVIDING = ("every gradient is n times too large: all-reduce makes the s
                     "by n")
 
 
+NUMBER = 64  # bytes: room for the rows, however they are sent
+
+
 class GradientExercise(CollectiveExercise):
     """Afterwards every rank's model has the mean gradients of all. A rank answers `gradients` and `calls`."""
 
@@ -42,8 +46,9 @@ class GradientExercise(CollectiveExercise):
     @staticmethod
     def run(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
         model = model_of(inputs)
-        batch_loss(model, inputs["batches"][0]).backward()
-        _, calls = record_calls(function, model, *([inputs["cap"]] if "cap" in inputs else []))
+        batch = inputs["batches"][0]
+        batch_loss(model, batch).backward()
+        _, calls = record_calls(function, model, inputs["cap"] if "cap" in inputs else len(batch[0]))
         return {"gradients": gradients_of(model), "calls": calls}
 
     @abstractmethod
@@ -70,36 +75,59 @@ class AverageGradients(GradientExercise):
     number = "3.1"
     function = "my_average_gradients"
     points = 2
-    budget = "one all-reduce for each gradient, 2(n-1)/n M bytes sent by each rank, M being all gradients"
+    tolerance = (1e-6, 1e-9)  # a share of the rows in float32 will do
+    budget = "one all-reduce for each gradient and one for a number, 2(n-1)/n M bytes sent by each rank"
     hints = (
         "Which parameters have a gradient? One that is frozen or was not used has .grad None, on every rank. "
-        "What dist.all_reduce leaves behind is a sum.",
-        "for parameter in model.parameters(): where parameter.grad is not None, dist.all_reduce(parameter.grad) and "
-        "then parameter.grad /= n.",
+        "What dist.all_reduce leaves behind is a sum; what has to stand there before, so that the sum is the answer?",
+        "Each rank's gradient is a mean over its own rows, so it counts with the share num_rows / B of all B rows. B "
+        "is a sum over the ranks, too: a tensor with one number. Weigh, then all-reduce; nothing is left to divide.",
+        "total = torch.tensor(float(num_rows)); dist.all_reduce(total). Then, for each parameter whose .grad is not "
+        "None: parameter.grad *= (this rank's share), and one more call.",
     )
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        return [trial_of(generator, n, widths, frozen=["0.bias"])
-                for n, widths in ((3, SMALL), (1, SMALL), (4, LARGE))]
+        trials = [trial_of(generator, len(rows), widths, frozen=["0.bias"], rows=[[B] for B in rows])
+                  for rows, widths in (([5, 2, 1], SMALL), ([3], SMALL), ([2, 2, 6, 3], LARGE))]
+        return [replace(trial, label=f"{trial.label}, {self.rows(trial.inputs)} rows") for trial in trials]
+
+    @staticmethod
+    def rows(inputs: Inputs) -> list[int]:
+        """Of each rank."""
+        return [len(rank["batches"][0][0]) for rank in inputs]
+
+    def expected(self, inputs: Inputs) -> list[Gradients]:
+        rows = self.rows(inputs)
+        return [combined([own_gradients(rank) for rank in inputs], 1 / sum(rows), rows)] * len(inputs)
 
     def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Gradients]]]:
-        n, own = len(inputs), [own_gradients(rank) for rank in inputs]
-        total = combined(own)
-        yield WITHOUT_DIVIDING, [total] * n
-        yield ("every gradient is n times too small: it is divided by n twice",
-               [combined([total], 1 / n**2)] * n)
+        n, own, rows = len(inputs), [own_gradients(rank) for rank in inputs], self.rows(inputs)
+        B, total = sum(rows), combined(own)
+        weighed = combined(own, 1 / B, rows)
+        yield ("all ranks count alike, so a row on a rank with few rows counts more than one elsewhere: weigh each "
+               "rank's gradient by its share of the rows", [combined([total], 1 / n)] * n)
+        yield ("the sum of all ranks' means: weigh each by its share of the rows, and the sum is one mean", [total] * n)
+        yield ("every gradient is B times too large: the weights are num_rows / B, so that they add up to one",
+               [combined([weighed], B)] * n)
+        yield ("every gradient is n times too small: the shares add up to one, nothing is left to divide",
+               [combined([weighed], 1 / n)] * n)
+        yield ("every rank weighs the sum by its own rows: weigh its gradient before the all-reduce",
+               [combined([total], b / B) for b in rows])
         yield ("every rank still has the gradients of its own batch: put the mean into parameter.grad itself; a copy "
                "of it, or parameter.data, does not reach the optimizer's step", own)
-        yield ("every rank divides its own gradients by n, and nobody adds them up",
-               [combined([each], 1 / n) for each in own])
+        yield ("every rank weighs its own gradients, and nobody adds them up",
+               [combined([each], b / B) for each, b in zip(own, rows)])
         yield "every rank has rank 0's gradients: all batches count, not one", [own[0]] * n
         yield ("rank 0 alone has the mean: the others would take another step, and the models drift apart",
-               [combined([total], 1 / n), *own[1:]])
+               [weighed, *own[1:]])
+
+    def bound(self, trial: Trial) -> int:
+        return super().bound(trial) + 2 * NUMBER
 
     def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
-        return [num_calls(answers, len(gradient_sizes(trial.inputs[0])),
-                          "one for each gradient, so is any averaged twice?")]
+        return [num_calls(answers, len(gradient_sizes(trial.inputs[0])) + 1,
+                          "one for each gradient and one for the rows, so is any averaged twice?")]
 
 
 class BucketedAverage(GradientExercise):
@@ -110,8 +138,10 @@ class BucketedAverage(GradientExercise):
     hints = (
         "A bucket is one tensor while it travels: torch.cat of its gradients, each flattened. Afterwards every "
         "gradient takes its own stretch back, in the same order.",
+        "For each list of indices: the gradients it names, flattened and put together; one all-reduce; divide once. "
+        "Then split by the gradients' numel, and write each piece into its gradient: torch.cat was a copy.",
         "flat = torch.cat([g.flatten() for g in bucket]); after the all-reduce, go through "
-        "zip(bucket, flat.split([g.numel() for g in bucket])) with g.copy_(piece.view_as(g)).",
+        "zip(bucket, flat.split([g.numel() for g in bucket])): each piece has to be put into its g, in g's shape.",
     )
 
     def trials(self, seed: int) -> list[Trial]:

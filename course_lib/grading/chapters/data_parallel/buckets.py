@@ -35,8 +35,10 @@ class Buckets(Exercise):
     hints = (
         "Keep the bucket that is open and the bytes in it. For each gradient there is one question: does it still fit? "
         "One that is larger than the cap never does, and travels alone.",
-        "for i in reversed(range(len(sizes))): if there is no bucket yet or held + sizes[i] > cap_bytes, append a new "
-        "[] and set held = 0; then buckets[-1].append(i) and held += sizes[i].",
+        "Go from the last index to the first. Two cases: there is no bucket yet, or this gradient would make the open "
+        "one larger than the cap; then open a new one. In both cases the gradient goes into the last bucket of all.",
+        "for i in reversed(range(len(sizes_bytes))): if ...: buckets.append([]) and held_bytes = 0. Behind the if, for "
+        "every i: buckets[-1].append(i) and held_bytes += sizes_bytes[i]. The condition is left to you.",
     )
 
     def trials(self, seed: int) -> list[Trial]:

@@ -137,8 +137,10 @@ class TopKAverage(CollectiveExercise):
     hints = (
         "What competes for the k places is not the gradient but the gradient plus what is still owed. What was sent is "
         "no longer owed. Two ranks may well choose the same place: their numbers add up.",
-        "total = gradient + residual; places = total.abs().topk(k).indices; residual is total with zeros at `places`. "
-        "dist.all_gather both places and total[places], then result.index_add_(0, places_q, values_q) for each rank q.",
+        "residual += gradient is the total, and stays in place. Its k largest amounts have places; take the numbers "
+        "there, signs and all, then set them to zero. Numbers and places of all ranks are two all-gathers of k each.",
+        "places = residual.abs().topk(k).indices; numbers = residual[places]; residual[places] = 0. dist.all_gather "
+        "needs a list of n empty tensors like yours. What adds numbers up at their places is Tensor.index_add_.",
     )
 
     def trials(self, seed: int) -> list[Trial]:

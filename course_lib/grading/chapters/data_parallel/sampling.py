@@ -24,8 +24,10 @@ class Shard(Exercise):
     hints = (
         "All ranks have to shuffle in the same way, without asking each other, and in another way in each epoch. What "
         "do they have in common, and what changes?",
-        "generator = torch.Generator().manual_seed(epoch); torch.randperm(num_samples, generator=generator) is the "
-        "same everywhere. Of that, rank r takes every world_size-th from r on.",
+        "The epoch is known to all: seed a torch.Generator of your own with it, and shuffle all samples with that. "
+        "Then deal: of one order that is the same everywhere, each rank takes its part.",
+        "generator = torch.Generator().manual_seed(epoch); order = torch.randperm(num_samples, generator=generator). "
+        "What is left is one slice of order.tolist(), with a start and a step.",
     )
 
     def trials(self, seed: int) -> list[Trial]:

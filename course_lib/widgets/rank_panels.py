@@ -1,0 +1,75 @@
+"""Several figures of every rank, step by step, one panel a figure and one line a rank: what to watch in a run.
+
+    RankPanels("Rank 2 reads other data", {"loss": losses, "own work (s)": seconds})      losses[step][rank]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from course_lib.pictures.drawn import Drawn, claim
+from course_lib.pictures.figures import new_figure, quiet, to_png
+from course_lib.pictures.palette import INK, RANK_COLOURS
+
+Rows = Sequence[Sequence[float]]  # [step][rank]
+UNITS = {" (s)": "s", " (bytes)": "B"}  # written with prefixes
+HEIGHT_IN = 2.9
+
+
+@dataclass(frozen=True, repr=False)
+class RankPanels(Drawn):
+    """`figures` by name: a row for each step, in it a number for each rank.
+
+    `holds`: whether these very figures say what the headline says; where not, picture and text say so. ValueError for
+    no figures, or figures of different steps or ranks.
+    """
+
+    headline: str
+    figures: Mapping[str, Rows]
+    detail: str = ""
+    holds: bool | None = None
+
+    def __post_init__(self) -> None:
+        shapes = {name: {(len(rows), len(row)) for row in rows} for name, rows in self.figures.items()}
+        if len(set().union(*shapes.values())) != 1:
+            raise ValueError(f"figures of (steps, ranks) {shapes}: expected the same of each, and at least one step")
+
+    def finding(self) -> str:
+        return f"RankPanels: {claim(self.headline, self.holds)} ({', '.join(map(short, self.figures))})"
+
+    def png(self) -> bytes:
+        figure = new_figure(HEIGHT_IN, claim(self.headline, self.holds), self.detail)
+        panels = figure.subplots(1, len(self.figures), squeeze=False)[0]
+        for axes, (name, rows) in zip(panels, self.figures.items()):
+            for rank, values in enumerate(zip(*rows)):
+                axes.plot(range(1, len(rows) + 1), values, color=colour(rank), lw=1.5, label=f"rank {rank}", alpha=0.9)
+            quiet(axes)
+            axes.grid(color="#E6E6E6", lw=0.6)
+            axes.set_ylim(bottom=0)
+            axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
+            axes.set_title(short(name), fontsize=9, color=INK, loc="left")
+            for ending, unit in UNITS.items():
+                if name.endswith(ending):
+                    axes.yaxis.set_major_formatter(EngFormatter(unit))
+        figure.supxlabel("step", fontsize=9, color=INK)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
+        return to_png(figure)
+
+    def standing_out(self, name: str) -> int:
+        """The rank whose `name` is highest in the middle one of the later half of the steps."""
+        rows = self.figures[name]
+        later: list[Any] = list(zip(*rows[len(rows) // 2:]))
+        return max(range(len(later)), key=lambda rank: sorted(later[rank])[len(later[rank]) // 2])
+
+
+def colour(rank: int) -> str:
+    return RANK_COLOURS[rank % len(RANK_COLOURS)]
+
+
+def short(name: str) -> str:
+    """Without the unit that the axis has."""
+    return next((name.removesuffix(ending) for ending in UNITS if name.endswith(ending)), name)
