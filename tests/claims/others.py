@@ -1,6 +1,7 @@
 """Other values in the place of what was measured or computed, of which some contradict what a picture says."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from fractions import Fraction
 from itertools import islice
@@ -43,11 +44,14 @@ def others(value: Any, depth: int = DEPTH) -> Iterator[tuple[str, Any]]:
         yield "always the first", like(value, [value[0]] * len(value))
     if isinstance(value, dict) and len(value) > 1:
         yield "dealt out backwards", dict(zip(value, reversed(value.values())))
-    yield from ((how, everywhere(value, change)) for how, change in NUMBERS.items())
+    for how, change in NUMBERS.items():
+        with suppress(ValueError, TypeError):  # a dataclass that refuses it
+            yield how, everywhere(value, change)
     if depth:
         for key, part in islice(parts_of(value), MOST_PARTS):
             for how, other in others(part, depth - 1):
-                yield f"{how} at {key!r}", with_part(value, key, other)
+                with suppress(ValueError, TypeError):
+                    yield f"{how} at {key!r}", with_part(value, key, other)
 
 
 def everywhere(value: Any, change: Callable[[Any], Any]) -> Any:
