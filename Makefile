@@ -18,13 +18,14 @@ FIRST := notebooks/00_start_here.ipynb
 COPIES := workspace
 LAB_FLAGS := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab check test pretend lint notebooks showing exercises text write-back bench lock clean
+.PHONY: help lab check test other-text pretend lint notebooks showing exercises text write-back bench lock clean
 
 help:
 	@echo "make lab                   open the course in JupyterLab, on your own copies in workspace/"
 	@echo "make lab FRESH=1           the same, with new copies (asks first)"
 	@echo "make check [NB=...]        while you work: lint, layers, models and pictures, one notebook"
 	@echo "make test                  every test: lint, tests, notebooks, browser"
+	@echo "make other-text [NB=...]   notebooks on another text than the one they are recorded on, outputs compared"
 	@echo "make pretend [MODE=nccl]   the whole course on pretended GPUs, in one mode or in all"
 	@echo "make bench [NAME=...]      ours against PyTorch's own, side by side"
 	@echo "make lint                  ruff only"
@@ -62,6 +63,12 @@ check: lint
 
 test: lint
 	$(PYTEST) --junitxml=build/tests.xml
+
+# No printed claim may depend on the text.
+OTHER_TEXT := build/other_text.txt
+other-text: $(READY)
+	$(BIN)/python -m tools.other_text $(OTHER_TEXT)
+	COURSE_TEXT="$(CURDIR)/$(OTHER_TEXT)" $(PYTEST) $(or $(NB),notebooks)
 
 # Needs a C++ compiler. Fails where something fails that tests/pretend/exceptions.py does not explain.
 pretend: $(READY)

@@ -9,3 +9,5 @@ os.environ["COURSE_LIB_STABLE_OUTPUT"] = "1"
 # A shell without job control lets its background jobs ignore interrupts, and whatever they start: some tests interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+pytest_plugins = ["tests.claims.plugin"]

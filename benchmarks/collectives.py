@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from benchmarks.harness import Both, benchmark
 from benchmarks.ranks import Times, now, seconds_together, slowest_rank
-from course_lib.collectives import halving_doubling_all_reduce, ring_all_reduce
+from course_lib.collectives import halving_doubling_all_reduce, recursive_doubling_all_reduce, ring_all_reduce
 from course_lib.runtime import launch
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -49,3 +49,5 @@ for world_size in (2, 4):
     for size in SIZES:
         register("ring", ring_all_reduce, size, world_size)
         register("halving_doubling", halving_doubling_all_reduce, size, world_size)
+        if SIZES[size] <= 32 * KIB:  # what it is for
+            register("recursive_doubling", recursive_doubling_all_reduce, size, world_size)

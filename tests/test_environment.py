@@ -15,7 +15,7 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tools import check_python, lock
+from tools import check_python, lock, newer_python
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -112,6 +112,10 @@ def test_environment_yml_asks_for_the_same_names_and_ranges_as_pyproject():
 def test_the_same_lowest_python_stands_everywhere():
     lowest = PROJECT["requires-python"].removeprefix(">=")
     assert lock.LOWEST_PYTHON == lowest == ".".join(map(str, check_python.LOWEST)) == PYTHONS[0]
+
+
+def test_the_newest_python_that_the_lock_is_tried_on_is_the_newest_that_is_looked_for():
+    assert ".".join(map(str, newer_python.NEWEST)) == PYTHONS[-1]
 
 
 def makefile_targets() -> set[str]:

@@ -24,7 +24,7 @@ HOSTILE = {
     "ring_reduce_scatter": "import os\ndef my_ring_reduce_scatter(tensor):\n    os._exit(0)\n",
     "ring_all_gather": "def my_ring_all_gather(tensor):\n    while True: pass\n",
     "ring_all_reduce": "def my_ring_all_reduce(tensor:\n",
-    "tree_broadcast": "import torch.distributed as d\nmy_tree_broadcast = getattr(d, 'broad' + 'cast')\n",
+    "tree_reduce": "import torch.distributed as d\nmy_tree_reduce = getattr(d, 're' + 'duce')\n",
     "all_to_all": ("import torch\ntorch.equal = torch.allclose = lambda *_: True\n"
                    "get_ipython().input_transformers_post.append(lambda lines: [])\n"
                    "def my_all_to_all(tensor):\n    return tensor\n"),
@@ -81,7 +81,7 @@ def half_done(stub: nbformat.NotebookNode, solved: nbformat.NotebookNode) -> nbf
 
 def hostile(stub: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """Nothing right, full marks in the outputs, and one check cell deleted."""
-    notebook = with_sources(stub, HOSTILE | {"check_tree_broadcast": "1 + 1"})
+    notebook = with_sources(stub, HOSTILE | {"check_tree_reduce": "1 + 1"})
     notebook.cells = [cell for cell in notebook.cells
                       if cell.metadata.get("nbgrader", {}).get("grade_id") != "check_all_to_all"]
     for cell in notebook.cells:

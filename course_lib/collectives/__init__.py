@@ -6,6 +6,7 @@ A collective is a plan of messages: who sends what to whom, in which step. Each 
     root.py              through one rank: simple, and that rank is the bottleneck
     tree.py              who knows doubles with each step: few steps, whole messages
     halving_doubling.py  few steps and short messages, on a power of two of ranks
+    recursive_doubling.py  half as many steps, each with the whole message: the one for short messages
     hierarchical.py      fast links inside a node, slow ones between nodes
     all_to_all.py        a different piece for everyone
     steps.py, plan.py    the messages of every algorithm as data, and what everybody holds in between
@@ -19,6 +20,7 @@ do here: it is cut as torch.tensor_split cuts it, the first ranks getting one ro
 they are done, and autograd does not see them.
 
     differentiable.py    for models to compute with: torch's own collectives and their gradients
+    along.py             the same without gradients, begun now and finished later
 
 Sources: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH";
 Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
@@ -36,6 +38,7 @@ from course_lib.collectives.differentiable import (
 )
 from course_lib.collectives.halving_doubling import halving_doubling_all_reduce
 from course_lib.collectives.hierarchical import hierarchical_all_reduce
+from course_lib.collectives.recursive_doubling import recursive_doubling_all_reduce
 from course_lib.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from course_lib.collectives.root import gather, naive_all_reduce, scatter
 from course_lib.collectives.tree import tree_all_reduce, tree_broadcast, tree_reduce
@@ -55,6 +58,7 @@ __all__ = [
     "hierarchical_all_reduce",
     "naive_all_reduce",
     "pairwise_all_to_all",
+    "recursive_doubling_all_reduce",
     "reduce_from_group",
     "reduce_scatter_along",
     "ring_all_gather",

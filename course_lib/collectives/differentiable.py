@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.groups.exchange import all_gather_single, reduce_scatter_single
+from course_lib.collectives.along import start_all_gather_along, start_all_reduce, start_reduce_scatter_along
 from course_lib.groups.membership import Group, Member, member
 from course_lib.groups.tensors import describe, sendable
 
@@ -111,23 +111,15 @@ def own_piece(x: Tensor, dim: int, me: Member) -> Tensor:
 
 
 def all_reduce(x: Tensor, me: Member) -> Tensor:
-    total = sendable(copied(x), me)
-    dist.all_reduce(total, group=me.group)
-    return total.to(x.device)
+    return start_all_reduce(copied(x), me)()
 
 
 def all_gather(x: Tensor, dim: int, me: Member) -> Tensor:
-    mine = sendable(x, me)  # (..., N, ...)
-    pieces = mine.new_empty(me.n, *mine.shape)  # (n, ..., N, ...)
-    all_gather_single(pieces.flatten(0, 1), mine, group=me.group)
-    return torch.cat(pieces.unbind(), dim).to(x.device)
+    return start_all_gather_along(x, dim, me)()
 
 
 def reduce_scatter(x: Tensor, dim: int, me: Member) -> Tensor:
-    pieces = sendable(torch.stack(x.chunk(me.n, dim)), me)  # (n, ..., N/n, ...)
-    total = torch.empty_like(pieces[0])
-    reduce_scatter_single(total, pieces.flatten(0, 1), group=me.group)
-    return total.to(x.device)
+    return start_reduce_scatter_along(x, dim, me)()
 
 
 def all_to_all(x: Tensor, split_dim: int, concat_dim: int, me: Member) -> Tensor:

@@ -93,7 +93,6 @@ def tree(n: int) -> list[Step]:
 def halving_doubling(n: int) -> list[Step]:
     p = largest_power_of_two(n)
     whole = tuple(range(p))
-    above = range(p, n)  # these hand their tensor in, wait, and get the result
     halving, doubling = [], []
     region = dict.fromkeys(range(p), whole)
     for distance in powers_of_two_below(p):
@@ -106,9 +105,22 @@ def halving_doubling(n: int) -> list[Step]:
             region[r] = mine
         halving.append(Step("halving", tuple(sends)))
         doubling.insert(0, Step("doubling", tuple(returns)))
+    return handed_in_and_back(halving + doubling, whole, range(p, n), p)
+
+
+def recursive_doubling(n: int) -> list[Step]:
+    p = largest_power_of_two(n)
+    whole = tuple(range(n))
+    doubling = [Step("doubling", tuple(add(r, r ^ distance, whole) for r in range(p)))
+                for distance in powers_of_two_below(p)]
+    return handed_in_and_back(doubling, whole, range(p, n), p)
+
+
+def handed_in_and_back(steps: list[Step], whole: Chunks, above: range, p: int) -> list[Step]:
+    """`steps` among the first p ranks; those `above` hand their tensor in before, wait, and get the result after."""
     into = [Step("hand in", tuple(add(r, r - p, whole) for r in above))] * bool(above)
     out = [Step("hand back", tuple(copy(r - p, r, whole) for r in above))] * bool(above)
-    return into + halving + doubling + out
+    return into + steps + out
 
 
 def hierarchical(n: int) -> list[Step]:
@@ -153,6 +165,7 @@ MESSAGES: dict[tuple[str, str], Callable[[int], list[Step]]] = {
     ("all_reduce", "naive"): naive,
     ("all_reduce", "tree"): tree,
     ("all_reduce", "halving_doubling"): halving_doubling,
+    ("all_reduce", "recursive_doubling"): recursive_doubling,
     ("all_reduce", "hierarchical"): hierarchical,
     ("reduce_scatter", "ring"): lambda n: ring_reduce_scatter(range(n), singles(n)),
     ("all_gather", "ring"): lambda n: ring_all_gather(range(n), singles(n)),

@@ -1,45 +1,117 @@
-"""What the forward pass keeps for the backward pass, counted from a shape.
+"""What the forward pass keeps for the backward pass, counted from a shape: term by term, and added up.
 
-    b  rows of a micro-batch     s  tokens in a row     h, a, d, f, V, l  as in flops.py
+    b  rows of a micro-batch   s  tokens in a row   t  ranks of tensor parallelism   h, a, d, f, V, l  as in flops.py
+
+    of one layer, in 16 bits with dropout (table 2 of the paper)
+    nothing split                       sbh (34 + 5 as/h)
+    tensor parallel                     sbh (10 + 24/t + 5 as/(ht))      10: what all t ranks hold alike
+    tensor and sequence parallel        sbh (34/t + 5 as/(ht))           Megatron's: those 10 are split along s
+    ... and selective recomputation     sbh 34/t                         the s x s matrices are made again
+    full recomputation                  sbh 2                            only the layer's input is kept
+
+Attention that never stores s x s matrices (FlashAttention, ring attention) keeps what selective recomputation keeps.
+Context parallelism splits s itself: give it s/R. Left out, as in the paper: what a normalisation keeps of each token (8
+bytes), token numbers.
 
 Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", equations 1, 2 and 4.
 """
 
+from dataclasses import dataclass
+
 from course_lib.costs.checks import at_least
 from course_lib.facts import Shape
 
-RECOMPUTE = ("none", "attention", "full")
+RECOMPUTE = ("none", "selective", "full")
 
 
-def activation_bytes_per_layer(shape: Shape, batch_size: int, sequence_length: int | None = None, *,
-                               recompute: str = "none",
-                               bytes_per_number: int = 2, dropout: bool = False) -> int:
-    """What one layer keeps for its backward pass. `recompute`: "none"; "attention", the s x s matrices are made again
-    or never stored (FlashAttention); "full", only the layer's input is kept.
+@dataclass(frozen=True)
+class ActivationTerm:
+    """Something that one layer keeps, `num_bytes` where nothing is split.
 
-    For a GPT with dropout in 16 bits this is sbh(34 + 5 as/h), sbh 34 and 2 sbh (Korthikanti et al. 2022).
+    `by_tensor`: tensor parallelism splits it (a part of the heads, or of the MLP's width). What it leaves whole,
+    sequence parallelism splits. `core`: one of attention's s x s matrices. `of_dropout`: only dropout makes it.
+    """
+
+    name: str
+    num_bytes: int
+    by_tensor: bool = False
+    core: bool = False
+    of_dropout: bool = False
+
+    def kept(self, recompute: str = "none", tensor_parallel: int = 1, sequence_parallel: bool = False) -> int:
+        """Bytes on each rank. Under full recomputation the layer's input is all, see `activation_terms`."""
+        if self.core and recompute == "selective":
+            return 0
+        return self.num_bytes // (tensor_parallel if self.by_tensor or sequence_parallel else 1)
+
+
+def activation_terms(shape: Shape, batch_size: int, sequence_length: int | None = None, *, recompute: str = "none",
+                     bytes_per_number: int = 2, dropout: bool = False, mask_bytes: int = 1) -> list[ActivationTerm]:
+    """What one layer keeps, in the order in which it is made. `mask_bytes`: of a number in a dropout mask; the CPU
+    keeps one as wide as the numbers themselves.
     """
     if recompute not in RECOMPUTE:
         raise ValueError(f"recompute={recompute!r}: expected one of {', '.join(RECOMPUTE)}")
     b, w = at_least(batch_size, 1, "batch_size"), at_least(bytes_per_number, 1, "bytes_per_number")
     s = shape.sequence_length if sequence_length is None else at_least(sequence_length, 1, "sequence_length")
-    h, a, d, kv = shape.hidden_size, shape.num_heads, shape.d, shape.num_kv_heads
+    h, a, d, kv, m = shape.hidden_size, shape.num_heads, shape.d, shape.num_kv_heads, mask_bytes
+    f, tokens = shape.ffn_size * shape.active_experts, s * b
     if recompute == "full":
-        return w * s * b * h
-    norms_and_their_outputs = 4 * h  # two inputs, and what the first matrices of attention and MLP read
-    attention = 2 * a * d + 2 * kv * d  # q and the mixed values; k and v
-    # gated: the gate, its SiLU, up, and their product; otherwise what is before the GELU and after it
-    mlp = (4 if shape.gated else 2) * shape.ffn_size * shape.active_experts
-    linear = s * b * (w * (norms_and_their_outputs + attention + mlp) + (2 * h if dropout else 0))  # a mask has 1 byte
-    quadratic = a * s * s * b * (2 * w + 1 if dropout else w)  # softmax; and its dropped-out copy and mask
-    return linear + (quadratic if recompute == "none" else 0)
+        return [ActivationTerm("input of the layer", w * h * tokens)]
+    mlp = ("gate", "SiLU of the gate", "up", "their product") if shape.gated else ("input of the GELU", "its output")
+    terms = [
+        ActivationTerm("input of attention's norm", w * h * tokens),
+        ActivationTerm("input of q, k, v", w * h * tokens),
+        ActivationTerm("q", w * a * d * tokens, by_tensor=True),
+        ActivationTerm("k", w * kv * d * tokens, by_tensor=True),
+        ActivationTerm("v", w * kv * d * tokens, by_tensor=True),
+        ActivationTerm("softmax", w * a * s * tokens, by_tensor=True, core=True),
+        ActivationTerm("mask of the softmax", m * a * s * tokens, by_tensor=True, core=True, of_dropout=True),
+        ActivationTerm("softmax after dropout", w * a * s * tokens, by_tensor=True, core=True, of_dropout=True),
+        ActivationTerm("input of the output projection", w * a * d * tokens, by_tensor=True),
+        ActivationTerm("mask of attention's dropout", m * h * tokens, of_dropout=True),
+        ActivationTerm("input of the MLP's norm", w * h * tokens),
+        ActivationTerm("input of the MLP", w * h * tokens),
+        *(ActivationTerm(name, w * f * tokens, by_tensor=True) for name in mlp),
+        ActivationTerm("mask of the MLP's dropout", m * h * tokens, of_dropout=True),
+    ]
+    return [term for term in terms if dropout or not term.of_dropout]
+
+
+def activation_bytes_per_layer(shape: Shape, batch_size: int, sequence_length: int | None = None, *,
+                               recompute: str = "none", bytes_per_number: int = 2, dropout: bool = False,
+                               mask_bytes: int = 1, tensor_parallel: int = 1, sequence_parallel: bool = False) -> int:
+    """What one layer keeps for its backward pass, on each rank. `recompute`: "none"; "selective", the s x s matrices
+    are made again or never stored (FlashAttention); "full", only the layer's input is kept.
+    """
+    t = split_by(shape, tensor_parallel, sequence_parallel)
+    terms = activation_terms(shape, batch_size, sequence_length, recompute=recompute, dropout=dropout,
+                             bytes_per_number=bytes_per_number, mask_bytes=mask_bytes)
+    return sum(term.kept(recompute, t, sequence_parallel) for term in terms)
 
 
 def activation_bytes(shape: Shape, batch_size: int, sequence_length: int | None = None, *, recompute: str = "none",
-                     bytes_per_number: int = 2, dropout: bool = False) -> int:
-    """All layers, plus the read-out: its input and the logits, which the loss keeps in 32 bits."""
+                     bytes_per_number: int = 2, dropout: bool = False, mask_bytes: int = 1, tensor_parallel: int = 1,
+                     sequence_parallel: bool = False) -> int:
+    """All layers, plus both ends: the mask of the embedding's dropout; the inputs of the last norm and of the read-out;
+    the logits, which the loss keeps in 32 bits, split by the vocabulary.
+    """
     s = shape.sequence_length if sequence_length is None else sequence_length
     layer = activation_bytes_per_layer(shape, batch_size, s, recompute=recompute, bytes_per_number=bytes_per_number,
-                                       dropout=dropout)
-    ends = s * batch_size * (2 * bytes_per_number * shape.hidden_size + 4 * shape.vocab_size)
-    return shape.num_layers * layer + ends
+                                       dropout=dropout, mask_bytes=mask_bytes, tensor_parallel=tensor_parallel,
+                                       sequence_parallel=sequence_parallel)
+    whole = (2 * bytes_per_number + (mask_bytes if dropout else 0)) * shape.hidden_size * s * batch_size
+    logits = 4 * shape.vocab_size * s * batch_size // tensor_parallel
+    return shape.num_layers * layer + whole // (tensor_parallel if sequence_parallel else 1) + logits
+
+
+def split_by(shape: Shape, tensor_parallel: int, sequence_parallel: bool) -> int:
+    """t. ValueError where it divides neither heads nor the MLP, or there is nothing to be sequence parallel with."""
+    t = at_least(tensor_parallel, 1, "tensor_parallel")
+    if shape.num_heads % t or shape.ffn_size % t:
+        raise ValueError(f"tensor_parallel={t}: expected a number that divides the {shape.num_heads} heads and the "
+                         f"MLP's width of {shape.ffn_size}")
+    if sequence_parallel and t == 1:
+        raise ValueError("sequence_parallel=True with tensor_parallel=1: expected at least 2, Megatron's sequence "
+                         "parallelism splits what tensor parallelism leaves whole")
+    return t

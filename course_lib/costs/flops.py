@@ -76,6 +76,24 @@ def step_flops(shape: Shape, batch_size: int, sequence_length: int | None = None
     return tokens * (3 * forward + again)
 
 
+def recomputed_flops(shape: Shape, batch_size: int, sequence_length: int | None = None, policy: str = "full",
+                     dropout: bool = False) -> int:
+    """FLOPs of matrix products that recomputation adds to a step, where it stops as soon as it has all that backward
+    wants. step_flops(recompute=True) counts, as papers do, every layer to its end.
+
+    policy "full": all of a layer but its last product, whose result nothing but a dropout mask comes after.
+    "selective": the scores q k^T alone, since their mixing with v keeps nothing new.
+    """
+    if policy not in ("full", "selective"):
+        raise ValueError(f"policy={policy!r}: expected full or selective")
+    s = shape.sequence_length if sequence_length is None else sequence_length
+    scores = 2 * s * shape.num_heads * shape.d
+    layers = forward_flops_per_token(shape, s) - 2 * shape.hidden_size * shape.vocab_size
+    last = 0 if dropout else 2 * shape.hidden_size * shape.ffn_size * shape.active_experts
+    of_layer = scores if policy == "selective" else layers // shape.num_layers - last
+    return at_least(batch_size, 1, "batch_size") * s * shape.num_layers * of_layer
+
+
 def sc21_step_flops(B: float, s: float, layers: float, h: float, V: float) -> float:
     """Equation 3 of the Megatron paper (SC'21): a step of a GPT with full recomputation. Ours gives the same."""
     return 96 * B * s * layers * h**2 * (1 + s / (6 * h) + V / (16 * layers * h))

@@ -43,6 +43,12 @@ def halving_doubling_path(n: int, M: float) -> tuple[float, float]:
     return 2 * math.log2(p) + in_and_out, 2 * (p - 1) / p * M + in_and_out * M
 
 
+def recursive_doubling_path(n: int, M: float) -> tuple[float, float]:
+    p = largest_power_of_two(n)
+    messages = math.log2(p) + (2 if n > p else 0)  # all of them as long as the whole
+    return messages, messages * M
+
+
 def tree_path(n: int, M: float) -> tuple[float, float]:
     steps = (n - 1).bit_length()  # ceil(log2 n)
     return steps, steps * M
@@ -62,6 +68,7 @@ COSTS: dict[tuple[str, str], Callable[[int, float], tuple[float, float]]] = {
     ("all_reduce", "naive"): lambda n, M: (2 * (n - 1), 2 * (n - 1) * M),
     ("all_reduce", "tree"): twice(tree_path),
     ("all_reduce", "halving_doubling"): halving_doubling_path,
+    ("all_reduce", "recursive_doubling"): recursive_doubling_path,
     ("reduce_scatter", "ring"): ring_path,
     ("all_gather", "ring"): ring_path,
     ("broadcast", "tree"): tree_path,

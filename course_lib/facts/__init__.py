@@ -14,7 +14,7 @@
 
 from course_lib.facts.all_reduce import MEASURED_ALL_REDUCE, MeasuredAllReduce
 from course_lib.facts.claims import CLAIMS, Claim, claim
-from course_lib.facts.corpora import A100_MEMORY, CORPORA, STORAGE, Corpus, MemoryLevel, Storage
+from course_lib.facts.corpora import A100_CLOCK, A100_MEMORY, CORPORA, STORAGE, Corpus, MemoryLevel, Storage
 from course_lib.facts.fact import Fact
 from course_lib.facts.hardware import (
     ACCELERATORS,
@@ -35,8 +35,11 @@ from course_lib.facts.links import LINKS, NCCL_STEP_LATENCY, Interconnect, inter
 from course_lib.facts.models import (
     DEEPSEEK_V3_GPU_HOURS,
     GPT3_CARBON,
+    GPT3_COSTS,
     GPT3_ENERGY,
     GPT3_ON_ONE_V100,
+    GPT3_POWER,
+    GPT3_PUE,
     MODELS,
     PUBLISHED_FLOPS,
     TRAINING_REPORTS,
@@ -50,6 +53,7 @@ from course_lib.facts.throughput import MEASURED_THROUGHPUT, MeasuredThroughput
 from course_lib.facts.zero_memory import PAPER_DEVICES, PAPER_MODELS, PAPER_TABLE_1
 
 __all__ = [
+    "A100_CLOCK",
     "A100_MEMORY",
     "ACCELERATORS",
     "BUBBLE_RATES",
@@ -58,8 +62,11 @@ __all__ = [
     "DEEPSEEK_V3_GPU_HOURS",
     "ELECTRICITY",
     "GPT3_CARBON",
+    "GPT3_COSTS",
     "GPT3_ENERGY",
     "GPT3_ON_ONE_V100",
+    "GPT3_POWER",
+    "GPT3_PUE",
     "HOUSEHOLD",
     "LINKS",
     "MEASURED_ALL_REDUCE",

@@ -71,6 +71,23 @@ CLAIMS: tuple[Claim, ...] = (
           "true to the order of magnitude, if the whole server and its cooling are counted, which 300-400 W a card "
           "do not",
           "EIA 2024; DGX A100 data sheet; Uptime Institute 2023", "2024"),
+    Claim("GPT-3 for millions", 1,
+          "training GPT-3 cost 4 to 12 million dollars",
+          "4.6 million are 355 years of one V100 at 1.48 dollars an hour; on 1024 A100 at 40 % of the peak and list "
+          "prices of 2026 it is 1.0 to 2.4 million",
+          "an estimate at one price of 2020 and a press figure without arithmetic became the two ends of a range",
+          "Li, Lambda 2020", "2020"),
+    Claim("inference MFU", 1,
+          "inference reaches an MFU of 60 to 80 %",
+          "one row of a product with 16-bit weights does one FLOP a byte: at most 0.3 % of an H100's peak; some 300 "
+          "rows at a time reach it",
+          "large batches, or the prompt, were taken for writing a text token by token",
+          "Williams, Waterman and Patterson 2009 (roofline)", "2009"),
+    Claim("strong and weak efficiency", 1,
+          "strong scaling has an efficiency of 70 to 90 %, weak scaling one of 85 to 95 %",
+          "it is what T1/n + alpha + beta M makes of the step, the message and the wire: from under 10 to over 99 % on "
+          "2 to 16 devices",
+          "numbers without a source, and without the number of devices", "arithmetic", "2026"),
     Claim("all-reduce is O(n log p)", 2,
           "an all-reduce of n bytes over p ranks takes O(n log p)",
           "a tree does; a ring takes 2(p-1) alpha + 2(p-1)/p n beta, whose bytes do not grow with p",

@@ -32,14 +32,15 @@ PILE = ("Gao et al., The Pile", "2020")
 C4 = ("Raffel et al., Exploring the Limits of Transfer Learning (T5)", "2019")
 C4_TOKENS = ("Dodge et al., Documenting Large Webtext Corpora", "2021")
 LAION = ("Schuhmann et al., LAION-5B, announcement", "2022-03")
-FINEWEB = ("Penedo et al., The FineWeb Datasets", "2024")
+FINEWEB = ("Penedo et al., FineWeb: decanting the web for the finest text data at scale", "2024")
 
 CORPORA: tuple[Corpus, ...] = (
     Corpus("WebText (GPT-2)", gigabytes(40, "Radford et al., GPT-2", "2019"), None, "pages that Reddit linked to"),
     Corpus("GPT-3's crawl, raw", gigabytes(45_000, *BROWN), None,
            "41 months of Common Crawl, compressed, before filtering"),
     Corpus("GPT-3's crawl, filtered", gigabytes(570, *BROWN), tokens(410e9, *BROWN), "1.3 % of the bytes survived"),
-    Corpus("C4", gigabytes(750, *C4), tokens(156e9, *C4_TOKENS), "one month of Common Crawl, cleaned"),
+    Corpus("C4", gigabytes(750, *C4), Fact(156e9, "tokens", *C4_TOKENS, unverified=True),
+           "one month of Common Crawl, cleaned"),
     Corpus("The Pile", gigabytes(886, *PILE), None, "825 GiB from 22 sources"),
     Corpus("LAION-5B", gigabytes(240_000, *LAION), None, "5.85 billion pairs of image and text, at 384 pixels"),
     Corpus("FineWeb", gigabytes(44_000, *FINEWEB), tokens(15e12, *FINEWEB),
@@ -62,19 +63,22 @@ class Storage:
         return self.bandwidth.value * 1e9
 
 
-EXOS = ("Seagate, Exos X18 data sheet", "2020")
+EXOS = ("Seagate, Exos X18 data sheet: 7,200 turns a minute", "2020")
+PM9A3 = ("Samsung, announcement of the PM9A3", "2020-05")
+DEAN = ("Dean and Norvig, Latency Numbers Every Programmer Should Know: 4 KB at random, a drive of 1 GB/s", "2012")
+ESHELMAN = ("Eshelman, HPC-oriented Latency Numbers Every Programmer Should Know: Xeon E5-2690v4", "2025-08")
 TECTONIC = ("Llama team, The Llama 3 Herd of Models, section 3.3.1", "2024")
 S3 = ("Amazon, S3 user guide: best practices design patterns", "2024")
 
 STORAGE: tuple[Storage, ...] = (
     Storage("hard disk", Fact(0.27, "GB/s", *EXOS), Fact(4.16e-3, "s", *EXOS),
             "one disk, in sequence; half a turn to wait"),
-    Storage("NVMe SSD", Fact(6.8, "GB/s", "Samsung, PM9A3 data sheet", "2021"), None,
+    Storage("NVMe SSD", Fact(6.5, "GB/s", *PM9A3), Fact(150e-6, "s", *DEAN),
             "one drive, PCIe 4.0 x4, in sequence"),
-    Storage("host memory", Fact(204.8, "GB/s", "AMD, EPYC 7002 data sheet: 8 channels of DDR4-3200", "2019"), None,
-            "one socket"),
+    Storage("host memory", Fact(204.8, "GB/s", "AMD, EPYC 7002 data sheet: 8 channels of DDR4-3200", "2019"),
+            Fact(75e-9, "s", *ESHELMAN), "one socket"),
     Storage("cluster file system", Fact(2_000, "GB/s", *TECTONIC), None, "all of it together, 240 PB on 7,500 servers"),
-    Storage("object store", Fact(0.0875, "GB/s", *S3), Fact(0.15, "s", *S3),
+    Storage("object store", Fact(0.0875, "GB/s", *S3, unverified=True), Fact(0.15, "s", *S3),
             "one request; hundreds at a time make it fast"),
 )
 
@@ -89,11 +93,13 @@ class MemoryLevel:
 
 
 A100_PAPER = ("NVIDIA, A100 Tensor Core GPU architecture whitepaper", "2020")
-SUMMARY = ("Ultrasonics Sonochemistry 99, 106546, table 3: latencies of Volta, Ampere and Hopper, rounded", "2023")
-# Of an A100 with its 108 multiprocessors (SM), outwards. Each step out is larger and slower.
+CHASED = ("Ernst, gpu-benches, gpu-latency/a100_80.txt: a chain of loads, each naming the next", "2023-07")
+A100_CLOCK = Fact(1410, "MHz", *CHASED)
+# Of an A100 with its 108 multiprocessors (SM), outwards. Each step out is larger and slower. The L2 has a near half
+# (211 cycles) and a far one (up to 420).
 A100_MEMORY: tuple[MemoryLevel, ...] = (
     MemoryLevel("registers", Fact(108 * 256 * 1024, "bytes", *A100_PAPER), None),
-    MemoryLevel("L1 and shared memory", Fact(108 * 192 * 1024, "bytes", *A100_PAPER), Fact(20, "cycles", *SUMMARY)),
-    MemoryLevel("L2", Fact(40 * 1024**2, "bytes", *A100_PAPER), Fact(200, "cycles", *SUMMARY)),
-    MemoryLevel("HBM", Fact(80e9, "bytes", "NVIDIA, A100 data sheet", "2021"), Fact(400, "cycles", *SUMMARY)),
+    MemoryLevel("L1 and shared memory", Fact(108 * 192 * 1024, "bytes", *A100_PAPER), Fact(36, "cycles", *CHASED)),
+    MemoryLevel("L2", Fact(40 * 1024**2, "bytes", *A100_PAPER), Fact(211, "cycles", *CHASED)),
+    MemoryLevel("HBM", Fact(80e9, "bytes", "NVIDIA, A100 data sheet", "2021"), Fact(570, "cycles", *CHASED)),
 )

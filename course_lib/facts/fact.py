@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fact:
-    """One number. `date` is the year, or year and month, of the source. ValueError where something is missing."""
+    """One number. `date` is the year, or year and month, of the source. ValueError where something is missing.
+
+    unverified: written down from memory, or from somebody who quotes the source: nobody here has the source open.
+    """
 
     value: float
     unit: str
     source: str
     date: str
+    unverified: bool = False
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.value):
@@ -23,4 +27,10 @@ class Fact:
             raise ValueError(f"date={self.date!r}: expected a year such as 2022, or 2022-05")
 
     def __str__(self) -> str:
-        return f"{self.value:g} {self.unit} ({self.source}, {self.date})"
+        doubt = ", unverified" if self.unverified else ""
+        return f"{self.value:g} {self.unit} ({self.source}, {self.date}{doubt})"
+
+    @property
+    def doubt(self) -> str:
+        """What a table prints behind the number: "?" where it is unverified."""
+        return "?" if self.unverified else ""

@@ -14,8 +14,8 @@ A100_SHEET = "NVIDIA, A100 data sheet (SXM4, 80 GB), without sparsity"
 A100_40_SHEET = "NVIDIA, A100 Tensor Core GPU architecture whitepaper (40 GB)"
 H100_SHEET = "NVIDIA, H100 data sheet (SXM5), halved where it says with sparsity"
 H200_SHEET = "NVIDIA, H200 data sheet (SXM5), halved where it says with sparsity"
-B200_SHEET = "NVIDIA, DGX B200 data sheet, an eighth of the system, halved where it says with sparsity"
-TPU_V4 = "Jouppi et al. 2023, TPU v4, table 4"
+B200_SHEET = "NVIDIA, Blackwell brief (HGX B200) and DGX B200 data sheet, halved where it says with sparsity"
+TPU_V4 = "Google Cloud, TPU v4 documentation; Jouppi et al. 2023, TPU v4"
 SCALING_BOOK = "Austin et al., How to Scale Your Model, chapter TPUs"
 DATA_RECEIPTS = "published price lists, gathered by the data set 109-gpu-pricing"
 
@@ -87,7 +87,7 @@ ACCELERATORS: tuple[Accelerator, ...] = (
     gpu("H200", 2023, H200_SHEET, "2024", 141, 4800, 700, ("NVLink 4 (H100)", "InfiniBand NDR"),
         fp64=34, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5, fp8=1979, int8=1979),
     gpu("B200", 2024, B200_SHEET, "2024", 180, 8000, 1000, ("NVLink 5 (B200)", "InfiniBand NDR"),
-        fp16=2250, bf16=2250, fp8=4500, fp4=9000),
+        fp64=40, fp32=80, tf32=1125, fp16=2250, bf16=2250, fp8=4500, fp4=9000, int8=4500),
     tpu("TPU v4", 2020, 275, 32, 1200, Fact(192, "W", TPU_V4 + ", the most measured", "2023"), int8=275),
     tpu("TPU v5e", 2023, 197, 16, 810, None, int8=394),
     tpu("TPU v5p", 2023, 459, 96, 2800, None, int8=918),
@@ -139,6 +139,8 @@ def hourly(device: str, **sellers: float) -> tuple[Price, ...]:
                  for seller, usd in sellers.items())
 
 
+CNBC = "CNBC, interview with Jensen Huang: what a Blackwell GPU is expected to cost"
+
 # The most volatile numbers of the course: a list price of one day. Look up your own before you decide anything.
 PRICES: tuple[Price, ...] = (
     *hourly("A100 40GB", Lambda=1.99, AWS_p4d=2.74),
@@ -147,7 +149,14 @@ PRICES: tuple[Price, ...] = (
             Azure=12.29),
     *hourly("B200", Lambda=6.69, CoreWeave=8.60),
     Price("A100", "NVIDIA", "DGX A100, 8 GPUs, to own",
-          Fact(199_000, "USD", "NVIDIA, announcement of the DGX A100", "2020-05")),
+          Fact(199_000, "USD", "NVIDIA, announcement of the DGX A100, quoted by the press as 200,000", "2020-05",
+               unverified=True)),
+    Price("A100", "a shop", "one card, to own",
+          Fact(9_900, "USD", "AssemblyAI, How to train large deep learning models as a startup", "2021")),
+    Price("H100", "the market", "one card, to own",
+          Fact(40_000, "USD", "The Motley Fool: what a unit cost at most in its first year", "2024-11")),
+    Price("B200", "NVIDIA, at least", "one card, to own", Fact(30_000, "USD", CNBC, "2024-10")),
+    Price("B200", "NVIDIA, at most", "one card, to own", Fact(40_000, "USD", CNBC, "2024-10")),
     Price("H800", "DeepSeek's own assumption", "an hour",
           Fact(2.0, "USD/h", "DeepSeek-AI, DeepSeek-V3 technical report, table 1", "2024-12")),
 )
@@ -157,8 +166,8 @@ ELECTRICITY = Fact(0.0806, "USD/kWh", "EIA, Electric Power Monthly: average for 
                    "2024-03")
 # PUE: all that a data centre draws, over what its computers draw
 PUE_AVERAGE = Fact(1.58, "ratio", "Uptime Institute, Global Data Center Survey", "2023")
-PUE_BEST = Fact(1.10, "ratio", "Google, Environmental Report: fleet average", "2024")
-HOUSEHOLD = Fact(10_791, "kWh/year", "EIA: average of a residential customer, United States, 2022", "2023")
+PUE_BEST = Fact(1.10, "ratio", "Google, data centre efficiency: fleet average, second quarter of 2021", "2022-04")
+HOUSEHOLD = Fact(10_715, "kWh/year", "EIA: average of a residential customer, United States, 2020", "2021-10")
 
 
 def accelerator(name: str) -> Accelerator:

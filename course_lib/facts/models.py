@@ -152,12 +152,15 @@ class TrainingReport:
     days: Fact | None = None
 
 
+PATTERSON = ("Patterson et al., Carbon Emissions and Large Neural Network Training, table 4", "2021")
 SC21 = ("Narayanan et al., Efficient Large-Scale Language Model Training (SC'21), section 5.1", "2021")
 TRAINING_REPORTS: tuple[TrainingReport, ...] = (
     TrainingReport("GPT-3", "A100", 1024, Fact(140, "TFLOP/s", *SC21), True, Fact(34, "days", *SC21)),
     TrainingReport("1T GPT", "A100", 3072, Fact(163, "TFLOP/s", *SC21), True, Fact(84, "days", *SC21)),
     TrainingReport("Llama 3 405B", "H100", 16_384,
                    Fact(400, "TFLOP/s", "Llama team, The Llama 3 Herd of Models, table 4", "2024"), False),
+    TrainingReport("GPT-3", "V100", 10_000, Fact(24.6, "TFLOP/s", *PATTERSON, unverified=True), False,
+                   Fact(14.8, "days", *PATTERSON, unverified=True)),
 )
 PUBLISHED_FLOPS: dict[str, Fact] = {
     "GPT-3": Fact(3.14e23, "FLOP", *BROWN),
@@ -165,8 +168,16 @@ PUBLISHED_FLOPS: dict[str, Fact] = {
     "Llama 3 405B": Fact(3.8e25, "FLOP", "Llama team, The Llama 3 Herd of Models, section 1", "2024"),
 }
 DEEPSEEK_V3_GPU_HOURS = Fact(2.788e6, "H800 hours", "DeepSeek-AI, DeepSeek-V3 technical report, table 1", "2024")
-GPT3_ENERGY = Fact(1_287_000, "kWh", "Patterson et al., Carbon Emissions and Large Neural Network Training", "2021")
-GPT3_CARBON = Fact(552, "t CO2e", "Patterson et al., Carbon Emissions and Large Neural Network Training", "2021")
+GPT3_ENERGY = Fact(1_287_000, "kWh", *PATTERSON)
+GPT3_CARBON = Fact(552, "t CO2e", *PATTERSON)
+# What that counts: watts of one V100 with its share of the server, measured on average, and the data centre's PUE.
+GPT3_POWER = Fact(330, "W", *PATTERSON, unverified=True)
+GPT3_PUE = Fact(1.10, "ratio", *PATTERSON, unverified=True)
+# Two estimates of the bill that are often quoted as a range.
+GPT3_COSTS: tuple[Fact, ...] = (
+    Fact(4.6e6, "USD", "Li, Lambda: 355 years of one V100 at the lowest price of a cloud", "2020"),
+    Fact(12e6, "USD", "press estimate of 2020, quoted without its arithmetic", "2020-07"),
+)
 GPT3_ON_ONE_V100 = Fact(355, "years", "Li, OpenAI's GPT-3 Language Model: A Technical Overview, Lambda, at 28 TFLOP/s",
                         "2020")
 

@@ -19,7 +19,7 @@ class Spent:
     what: str  # a verb: "sent", "holds"
     measured: float
     allowed: float
-    unit: str = "bytes"  # or "share", "exact bytes", or what is counted: "call"
+    unit: str = "bytes"  # or "share", "exact bytes" with every digit, or what is counted: "call"
     on: str = ""  # behind the measured figure: " to the other node"
     rank: int | None = None  # whose figure it is, None where it belongs to all together
     who: str = "it"  # begins the complaint where there is no rank
@@ -80,8 +80,8 @@ def quantity(value: float, unit: str, short: bool = False) -> str:
     """`value` for a reader: 768 KiB, 12.5 %, 3 calls; `short` leaves out what is counted."""
     if unit == "bytes":
         return amount(value)
-    if unit == "exact bytes":
-        return f"{value:,.10g}" if short else f"{value:,.10g} bytes"
+    if unit.startswith("exact "):
+        return f"{value:,.10g}" if short else f"{value:,.10g} {unit.removeprefix('exact ')}"
     if unit == "share":
         return f"{100 * value:.1f} %"
     plural = "" if value == 1 else "es" if unit.endswith("ch") else "s"

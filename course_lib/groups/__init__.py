@@ -6,6 +6,8 @@
     exchange.py     gathers and reduce-scatters begun now and finished later
     agreement.py    what only one rank can see is wrong, every rank says
     gradients.py    gradients on their way into a message, and one that nobody has
+    norms.py        the norm of a gradient in pieces
+    replaced.py     an optimiser of parameters that have been cut since
 
 A group is an argument everywhere: None is the world, and a process group of torch.distributed or a Member will do.
 """

@@ -25,6 +25,9 @@ class Member:
     n: int
     r: int
 
+    def __deepcopy__(self, memo: dict) -> "Member":
+        return self  # a copied module is in the same group, and no process group can be copied
+
     def wire(self, device: torch.device) -> torch.device:
         """Where a message about something on `device` has to lie: there, or in the host's memory (gloo)."""
         return backends.wire(self.group, device)
@@ -43,6 +46,20 @@ class Member:
         self._all_at_once([(dist.irecv, incoming, source), (dist.isend, outgoing, to)])
         return incoming
 
+    def start_exchange(self, outgoing: Tensor, to: int, incoming: Tensor, source: int) -> Callable[[], Tensor]:
+        """Begin to send and to receive. The function returned waits for both, and gives `incoming`.
+
+        Until then `outgoing` must not change.
+        """
+        works = self._begin([(dist.irecv, incoming, source), (dist.isend, outgoing, to)])
+
+        def finish() -> Tensor:
+            for work in works:
+                work.wait()
+            return incoming
+
+        return finish
+
     def start_send(self, tensor: Tensor, to: int) -> dist.Work:
         """Begin to send; `tensor` must not change before the returned work has been waited for."""
         return dist.isend(tensor, group=self.group, group_dst=to)
@@ -52,10 +69,13 @@ class Member:
         return dist.irecv(tensor, group=self.group, group_src=source)
 
     def _all_at_once(self, messages: list[tuple[Callable, Tensor, int]]) -> None:
+        for work in self._begin(messages):
+            work.wait()
+
+    def _begin(self, messages: list[tuple[Callable, Tensor, int]]) -> list[dist.Work]:
         operations = [dist.P2POp(kind, tensor, group=self.group, group_peer=place)
                       for kind, tensor, place in messages if tensor.numel()]
-        for work in dist.batch_isend_irecv(operations) if operations else []:
-            work.wait()
+        return dist.batch_isend_irecv(operations) if operations else []
 
     def another_group(self) -> dist.ProcessGroup:
         """A new process group of the same ranks, which all of them make, and nobody else needs to.

@@ -12,7 +12,8 @@ from course_lib.facts import PUE_AVERAGE, SYSTEMS, Accelerator, Model, hourly_pr
 
 @dataclass(frozen=True)
 class Run:
-    """`needed`: on each device. `usd` is None where facts has no price, `kwh` where it has no power."""
+    """`needed`: on each device. `usd` and `dearest_usd`: at the lowest and the highest rent of facts, None where it
+    has none. `kwh` is None where it has no power."""
 
     model: Model
     device: Accelerator
@@ -23,6 +24,7 @@ class Run:
     flops: float
     seconds: float
     usd: float | None
+    dearest_usd: float | None
     kwh: float | None
 
     @property
@@ -38,10 +40,10 @@ def plan_run(model: Model, device: Accelerator, num_devices: int = 1, precision:
              num_tokens: float | None = None, utilisation: float = UTILISATION, micro_batch: int = 1) -> Run:
     """What training `model` on `num_tokens` (its own where published) takes on these devices, with data parallelism.
 
-    Time is 6ND over the peak times `utilisation`; money the cheapest price of facts; energy that of whole servers where
-    facts has them (else the device alone), in an average data centre. Activations: one micro-batch of rows as long as
-    the model's, attention not stored; 0 where the shape was not published. ValueError for a precision that the device
-    has no units for, or no tokens.
+    Time is 6ND over the peak times `utilisation`; money the cheapest and the dearest rent of facts; energy that of
+    whole servers where facts has them (else the device alone), in an average data centre. Activations: one micro-batch
+    of rows as long as the model's, attention not stored; 0 where the shape was not published. ValueError for a
+    precision that the device has no units for, or no tokens.
     """
     tokens = num_tokens or (model.tokens.value if model.tokens else None)
     if tokens is None:
@@ -49,14 +51,15 @@ def plan_run(model: Model, device: Accelerator, num_devices: int = 1, precision:
                          f"{model.name} trained")
     how = precision_named(precision)
     peak = device.peak_flops_per_s(device.half_precision if how.peak == "half" else how.peak)
-    kept = 0 if model.shape is None else activation_bytes(model.shape, micro_batch, recompute="attention",
+    kept = 0 if model.shape is None else activation_bytes(model.shape, micro_batch, recompute="selective",
                                                           bytes_per_number=how.activation_bytes)
     needed = training_memory(model.parameters.value, precision, zero_stage, num_devices, kept)
     flops = training_flops(model.active_parameters, tokens)
     seconds = training_seconds(flops, num_devices, peak, utilisation)
-    prices, watts = hourly_prices(device.name), watts_in_server(device)
+    rents = [dollars(seconds, num_devices, each.price.value) for each in hourly_prices(device.name)]
+    watts = watts_in_server(device)
     return Run(model, device, num_devices, precision, zero_stage, needed, flops, seconds,
-               dollars(seconds, num_devices, prices[0].price.value) if prices else None,
+               rents[0] if rents else None, rents[-1] if rents else None,
                kilowatt_hours(seconds, num_devices, watts, PUE_AVERAGE.value) if watts else None)
 
 

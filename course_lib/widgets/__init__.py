@@ -10,6 +10,7 @@
     memory_panels.py        MemoryPanels: recordings of memory on one scale, each beside its formula
     rank_panels.py          RankPanels: figures of every rank, step by step, one panel a figure
     holdings_picture.py     who holds which chunk with whose contributions, as real ranks hold it
+    network_picture.py      TreeAndTorus: how many wires lie between two chips of a fat tree, and of a torus
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
     fits_or_not.py          FitsOrNot: a model's training memory against the devices', days and dollars
     collective_explorer.py, .js  CollectiveExplorer: every collective as a grid of ranks and chunks
@@ -39,6 +40,7 @@ _HOME = {
     "RankPanels": "rank_panels",
     "RingAllReduce": "ring",
     "Stragglers": "stragglers",
+    "TreeAndTorus": "network_picture",
     "ZeroMemory": "zero_memory",
     "labelled": ".collectives.holdings",
     "predict": "prediction",
@@ -59,6 +61,7 @@ __all__ = [
     "RankPanels",
     "RingAllReduce",
     "Stragglers",
+    "TreeAndTorus",
     "ZeroMemory",
     "labelled",
     "predict",

@@ -83,7 +83,9 @@ class Outlook:
 
     @property
     def question(self) -> str:
-        return f"{self.model} on {self.num_devices:,} x {self.device}, {self.precision}"
+        shape = facts.model(self.model).shape
+        rows = f"one row of {shape.sequence_length:,} tokens at a time" if shape else "activations unknown"
+        return f"{self.model} on {self.num_devices:,} x {self.device}, {self.precision}, {rows}"
 
     @property
     def finding(self) -> str:
@@ -98,10 +100,10 @@ class Outlook:
     def detail(self) -> str:
         if self.run is None:
             return "no time: facts has no peak of this device in this number format"
-        usd = "no price in facts" if self.run.usd is None else f"{amount(self.run.usd)} USD"
+        usd = "no price in facts" if self.run.usd is None else span_of(self.run.usd, self.run.dearest_usd)
         kwh = "no power in facts" if self.run.kwh is None else f"{amount(self.run.kwh)} kWh"
-        days = f"{self.run.days:,.1f}" if self.run.days < 1000 else amount(self.run.days)
-        return f"{days} days, {usd}, {kwh}, at {UTILISATION:.0%} of the peak"
+        days = f"{self.run.days:,.1f} days" if self.run.days < 1000 else f"{self.run.days / 365.25:,.1f} years"
+        return f"{days}, {usd}, {kwh}, at {UTILISATION:.0%} of the peak"
 
     @property
     def limit_text(self) -> str:
@@ -149,7 +151,8 @@ def scene_of(shown: Outlook) -> Scene:
     late = limit + width_of(shown.limit_text, 12, bold=True) > 890
     sheet.text("limit is", "finding", limit, TOP - 18, shown.limit_text, "end" if late else "start")
     for name, words, fits, x, middle in totals:
-        sheet.text(f"{name} in all", "verdict" if fits else "refusal", x + 8, middle, words)
+        crossed = x < limit < x + 12 + width_of(words, 12, bold=True)  # by the line of the limit
+        sheet.text(f"{name} in all", "verdict" if fits else "refusal", (limit if crossed else x) + 8, middle, words)
     axis(sheet, LEFT, RIGHT, bottom, shown.scale / 1e9,
          [(at, f"{at:,.4g}") for at in round_ticks(shown.scale / 1e9)], "GB on each device")
     legend(sheet, LEFT, bottom + 56, [(kind, kind) for kind in KINDS])
@@ -160,6 +163,15 @@ def scene_of(shown: Outlook) -> Scene:
         alternative=f"{shown.model} {shown.finding}. {shown.detail}. Wanted on each device: "
                     + "; ".join(f"{name} {words.strip('✓✗ »')}" for name, words, *_ in totals),
         height=bottom + 72, marks=tuple(sheet.marks))
+
+
+def span_of(low: float, high: float) -> str:
+    """`1.36 to 6.23 million USD`, `972 thousand to 2.4 million USD`: what the cheapest and the dearest seller ask."""
+    first, last = amount(low), amount(high)
+    if first == last:
+        return f"{last} USD"
+    same_unit = first.partition(" ")[2] == last.partition(" ")[2]
+    return f"{first.partition(' ')[0] if same_unit else first} to {last} USD"
 
 
 def amount(value: float) -> str:

@@ -7,7 +7,6 @@
     fsdp.py         FullyShardedDataParallel: stage 3, and units.py, what is gathered and freed together
     partition.py    which parameters make a unit; replicated.py, those in none
     scaler.py       loss scaling for fp16, over shards
-    norms.py        the norm of a gradient in pieces
     host.py         what lies in the host's memory
     consolidate.py  a sharded optimiser's state in torch's own form, and back; full_state.py, the same for stage 3
     watch.py        what a step needs in one process, from which costs.peak counts the peak of each stage

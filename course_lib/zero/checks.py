@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from course_lib.groups import gradients
 from course_lib.groups.agreement import require_same
@@ -130,22 +129,3 @@ def require_shardable(module: Any, should_shard: Any, compute_dtype: Any, prefet
         raise ValueError(f"compute_dtype={compute_dtype!r}: expected a dtype such as torch.bfloat16, or None")
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
         raise ValueError(f"prefetch={prefetch!r}: expected how many units to gather ahead, a whole number from 0")
-
-
-# Parameters that a FullyShardedDataParallel has replaced. An optimiser that was given them steps on what no module uses
-# any more: their .grad is None for ever, it changes nothing, and says nothing.
-REPLACED = "_replaced_by_shards"
-
-
-def remember_replaced(parameters: Iterable[nn.Parameter]) -> None:
-    for parameter in parameters:
-        setattr(parameter, REPLACED, True)
-
-
-def require_shards(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    if any(hasattr(p, REPLACED) for options in optimizer.param_groups for p in options["params"]):
-        raise ValueError(f"this {type(optimizer).__name__} was made before FullyShardedDataParallel cut the parameters "
-                         "it steps on: expected an optimiser made afterwards, of the sharded module's parameters()")
-
-
-register_optimizer_step_pre_hook(require_shards)

@@ -21,11 +21,11 @@ from torch.utils._pytree import tree_map
 
 from course_lib.groups.agreement import require_same
 from course_lib.groups.membership import member
+from course_lib.groups.norms import clip, total_norm
 from course_lib.groups.packing import broadcast
 from course_lib.groups.tensors import describe
 from course_lib.runtime.tensors import tensors_in
 from course_lib.zero import checks, full_state
-from course_lib.zero.norms import clip, total_norm
 from course_lib.zero.partition import cut_into_units
 from course_lib.zero.replicated import Replicated
 from course_lib.zero.units import ShardedParameter, Unit

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from course_lib.groups.exchange import start_all_gather
 from course_lib.groups.membership import member
+from course_lib.groups.norms import clip, total_norm
 from course_lib.groups.packing import broadcast
 from course_lib.zero import checks
 from course_lib.zero.consolidate import MASTER, gather_state, load_state, options_of
 from course_lib.zero.flat import Piece, make_buckets
-from course_lib.zero.norms import clip, total_norm
 from course_lib.zero.stage1 import Stage1
 from course_lib.zero.stage2 import Stage2
 

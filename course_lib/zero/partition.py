@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from course_lib.groups.membership import Member
-from course_lib.zero import checks
+from course_lib.groups.replaced import remember_replaced
 from course_lib.zero.units import Home, Shards, Unit
 
 
@@ -21,7 +21,7 @@ def cut_into_units(module: nn.Module, should_shard: Callable[[str, nn.Module], b
         if parameter.numel():
             members.setdefault(unit, {})[parameter] = [(module.get_submodule(name), key) for name, key in names]
     rest = list(members.pop(None, {}))
-    checks.remember_replaced([parameter for of_unit in members.values() for parameter in of_unit])
+    remember_replaced([parameter for of_unit in members.values() for parameter in of_unit], "FullyShardedDataParallel")
     units, tag = [], 0
     for name in [name for name, _ in module.named_modules() if name in members]:
         shards = []

@@ -1,8 +1,15 @@
-"""Wrong answers to the exercises of chapter 1, as learners write them; tests/test_exercises.py has each refused."""
+"""Wrong answers to the exercises of chapter 1, as learners write them; tests/test_exercises.py has each refused.
+
+Solutions are those of the notebook beside this file, in whose names it runs.
+"""
+# ruff: noqa: F821
+
+import math
 
 import torch
 import torch.distributed as dist
 
+from course_lib.facts import accelerator
 from course_lib.grading.wrong_answers import wrong
 
 
@@ -27,6 +34,13 @@ def bytes_without_master_weights(num_parameters, zero_stage, num_devices):
 def bytes_cut_one_group_a_stage(num_parameters, zero_stage, num_devices):
     group = {0: 1, 1: 12, 2: 2, 3: 2}[zero_stage]
     return num_parameters * (16 - group + group / num_devices)
+
+
+@wrong("1.1", "it uses course_lib.why_distribute")
+def bytes_by_the_chapter_itself(num_parameters, zero_stage, num_devices):
+    from course_lib.why_distribute import training_memory
+
+    return training_memory(num_parameters, "mixed", zero_stage, num_devices).total
 
 
 @wrong("1.2", "error of the million seconds")
@@ -105,3 +119,30 @@ def rows_without_the_answer(tokens, s):
 def rows_that_skip_a_token(tokens, s):
     rows = range(dist.get_rank(), len(tokens) // (s + 1), dist.get_world_size())
     return torch.stack([tokens[i * (s + 1): (i + 1) * (s + 1)] for i in rows])
+
+
+@wrong("1.5", "it is no whole row")
+def rows_with_a_short_one_at_the_end(tokens, s):
+    rows = range(dist.get_rank(), -(-len(tokens) // s), dist.get_world_size())
+    return torch.stack([tokens[i * s: i * s + s + 1] for i in rows])
+
+
+@wrong("1.6", "cannot hold the model")
+def nodes_that_are_in_time(num_parameters, num_tokens, days, utilisation):
+    H100 = accelerator("H100").peak_flops_per_s() * utilisation
+    return math.ceil(6 * num_parameters * num_tokens / (days * 86_400 * H100) / 8)
+
+
+@wrong("1.6", "and are not in time")
+def nodes_that_hold_the_state(num_parameters, num_tokens, days, utilisation):
+    return math.ceil(16 * num_parameters / (0.5 * accelerator("H100").memory_bytes) / 8)
+
+
+@wrong("1.6", "these are devices")
+def nodes_counted_as_devices(num_parameters, num_tokens, days, utilisation):
+    return 8 * my_nodes_to_order(num_parameters, num_tokens, days, utilisation)
+
+
+@wrong("1.6", "that share of their peak")
+def nodes_at_their_peak(num_parameters, num_tokens, days, utilisation):
+    return my_nodes_to_order(num_parameters, num_tokens, days, 1.0)

@@ -45,89 +45,113 @@ def bytes_with_the_weights_first(sizes, num_ranks, stage, *per_element):
     return held(sizes, stage, per_element, piece, lambda stage, first: stage >= 4 - first)
 
 
-def stepped(weights, mean_gradient, num_steps, optimizer, piece, after_step=lambda: None):
+def own_part(weights, num_decayed, cut=None):
+    """This rank's piece, and two parameters on its memory: what decays, and what does not."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    piece = weights.chunk(n)[r].clone()
+    cut = max(0, min(num_decayed - r * len(piece), len(piece))) if cut is None else min(cut, len(piece))
+    return piece, [nn.Parameter(piece[:cut]), nn.Parameter(piece[cut:])]
+
+
+def two_groups(parts, settings):
+    return torch.optim.AdamW([{"params": parts[:1]}, {"params": parts[1:], "weight_decay": 0.0}], **settings)
+
+
+def stepped(weights, mean_gradient, num_steps, optimizer, parts, after_step=lambda: None):
     n, r = dist.get_world_size(), dist.get_rank()
     for _ in range(num_steps):
-        piece.grad = mean_gradient(weights).chunk(n)[r]
+        gradients = mean_gradient(weights).chunk(n)[r].split([len(part) for part in parts])
+        for part, gradient in zip(parts, gradients):
+            part.grad = gradient
         optimizer.step()
         after_step()
     return optimizer
 
 
-def own_piece(weights):
-    return nn.Parameter(weights.chunk(dist.get_world_size())[dist.get_rank()].clone())
-
-
 def handed_round(weights, piece):
-    dist.all_gather(list(weights.chunk(dist.get_world_size())), piece.data)
+    dist.all_gather(list(weights.chunk(dist.get_world_size())), piece)
+
+
+def sharded(weights, mean_gradient, num_steps, settings, num_decayed, cut=None):
+    piece, parts = own_part(weights, num_decayed, cut)
+    return stepped(weights, mean_gradient, num_steps, two_groups(parts, settings), parts,
+                   lambda: handed_round(weights, piece))
+
+
+@wrong("6.2", "all weights decay")
+def adamw_with_one_group(weights, mean_gradient, num_steps, settings, num_decayed):
+    piece, _ = own_part(weights, num_decayed)
+    parts = [nn.Parameter(piece)]
+    return stepped(weights, mean_gradient, num_steps, torch.optim.AdamW(parts, **settings), parts,
+                   lambda: handed_round(weights, piece))
+
+
+@wrong("6.2", "the first num_decayed of every piece decay")
+def adamw_counts_from_its_own_piece(weights, mean_gradient, num_steps, settings, num_decayed):
+    return sharded(weights, mean_gradient, num_steps, settings, num_decayed, cut=num_decayed)
+
+
+@wrong("6.2", "an n-th of num_decayed decays on every rank")
+def adamw_deals_the_decay_out(weights, mean_gradient, num_steps, settings, num_decayed):
+    return sharded(weights, mean_gradient, num_steps, settings, num_decayed, cut=num_decayed // dist.get_world_size())
+
+
+@wrong("6.2", "the boundary may lie inside it")
+def adamw_decays_a_piece_or_not(weights, mean_gradient, num_steps, settings, num_decayed):
+    size = len(weights) // dist.get_world_size()
+    starts_before_it = dist.get_rank() * size < num_decayed
+    return sharded(weights, mean_gradient, num_steps, settings, num_decayed, cut=size if starts_before_it else 0)
 
 
 @wrong("6.2", "made from all weights, so it keeps two moments")
-def adamw_made_before_sharding(weights, mean_gradient, num_steps, settings):
-    whole = nn.Parameter(weights.clone())
-    optimizer = torch.optim.AdamW([whole], **settings)
+def adamw_made_before_sharding(weights, mean_gradient, num_steps, settings, num_decayed):
+    parts = [nn.Parameter(weights[:num_decayed].clone()), nn.Parameter(weights[num_decayed:].clone())]
+    optimizer = two_groups(parts, settings)
     for _ in range(num_steps):
-        whole.grad = mean_gradient(whole)
+        gradient = mean_gradient(torch.cat([part.data for part in parts]))
+        parts[0].grad, parts[1].grad = gradient[:num_decayed], gradient[num_decayed:]
         optimizer.step()
-    weights.copy_(whole.data)
+    weights.copy_(torch.cat([part.data for part in parts]))
     return optimizer
 
 
 @wrong("6.2", "all-gather after each step")
-def adamw_keeps_its_steps_to_itself(weights, mean_gradient, num_steps, settings):
-    n, r = dist.get_world_size(), dist.get_rank()
-    piece = nn.Parameter(weights.chunk(n)[r])  # a view: its own part of `weights` moves along
-    return stepped(weights, mean_gradient, num_steps, torch.optim.AdamW([piece], **settings), piece)
+def adamw_keeps_its_steps_to_itself(weights, mean_gradient, num_steps, settings, num_decayed):
+    piece, parts = own_part(weights, num_decayed)
+    own = weights.chunk(dist.get_world_size())[dist.get_rank()]
+    return stepped(weights, mean_gradient, num_steps, two_groups(parts, settings), parts, lambda: own.copy_(piece))
 
 
 @wrong("6.2", "gathered once, at the end")
-def adamw_gathers_at_the_end(weights, mean_gradient, num_steps, settings):
-    n, r = dist.get_world_size(), dist.get_rank()
-    piece = nn.Parameter(weights.chunk(n)[r])
-    optimizer = stepped(weights, mean_gradient, num_steps, torch.optim.AdamW([piece], **settings), piece)
-    dist.all_gather(list(weights.chunk(n)), piece.data.clone())
+def adamw_gathers_at_the_end(weights, mean_gradient, num_steps, settings, num_decayed):
+    optimizer = adamw_keeps_its_steps_to_itself.function(weights, mean_gradient, num_steps, settings, num_decayed)
+    dist.all_gather(list(weights.chunk(dist.get_world_size())),
+                    weights.chunk(dist.get_world_size())[dist.get_rank()].clone())
     return optimizer
 
 
 @wrong("6.2", "the moments are forgotten between steps")
-def adamw_made_in_every_step(weights, mean_gradient, num_steps, settings):
-    piece = own_piece(weights)
+def adamw_made_in_every_step(weights, mean_gradient, num_steps, settings, num_decayed):
+    piece, parts = own_part(weights, num_decayed)
     for _ in range(num_steps):
-        optimizer = torch.optim.AdamW([piece], **settings)
-        stepped(weights, mean_gradient, 1, optimizer, piece, lambda: handed_round(weights, piece))
-    return optimizer
-
-
-@wrong("6.2", "made from all weights, so it keeps two moments")
-def adamw_steps_everything_and_sends_a_piece(weights, mean_gradient, num_steps, settings):
-    whole = nn.Parameter(weights)
-    optimizer = torch.optim.AdamW([whole], **settings)
-    for _ in range(num_steps):
-        whole.grad = mean_gradient(weights)
-        optimizer.step()
-        handed_round(weights, own_piece(weights))
+        optimizer = two_groups(parts, settings)
+        stepped(weights, mean_gradient, 1, optimizer, parts, lambda: handed_round(weights, piece))
     return optimizer
 
 
 @wrong("6.2", "one all-gather a step, and the gradient is the mean already")
-def adamw_averages_again(weights, mean_gradient, num_steps, settings):
-    n, r = dist.get_world_size(), dist.get_rank()
-    piece = own_piece(weights)
-    optimizer = torch.optim.AdamW([piece], **settings)
-    for _ in range(num_steps):
-        gradient = mean_gradient(weights)
+def adamw_averages_again(weights, mean_gradient, num_steps, settings, num_decayed):
+    def averaged(at):
+        gradient = mean_gradient(at)
         dist.all_reduce(gradient)
-        piece.grad = (gradient / n).chunk(n)[r]
-        optimizer.step()
-        handed_round(weights, piece)
-    return optimizer
+        return gradient / dist.get_world_size()
+
+    return sharded(weights, averaged, num_steps, settings, num_decayed)
 
 
 @wrong("6.2", "return the optimiser")
-def adamw_returns_nothing(weights, mean_gradient, num_steps, settings):
-    piece = own_piece(weights)
-    stepped(weights, mean_gradient, num_steps, torch.optim.AdamW([piece], **settings), piece,
-            lambda: handed_round(weights, piece))
+def adamw_returns_nothing(weights, mean_gradient, num_steps, settings, num_decayed):
+    sharded(weights, mean_gradient, num_steps, settings, num_decayed)
 
 
 def hooked(model, piece_of, free=True):
@@ -425,3 +449,166 @@ def clip_a_copy(pieces, max_norm):
 @wrong("6.6", "it took 3 calls, where 1 will do")
 def clip_with_a_call_for_each_piece(pieces, max_norm):
     return clip(pieces, max_norm, sum(all_reduced(piece.square().sum()) for piece in pieces).sqrt().item())
+
+
+def clip_where(pieces, max_norm, is_clipped):
+    norm = all_reduced(own_square(pieces)).sqrt().item()
+    if is_clipped(norm, max_norm):
+        for piece in pieces:
+            piece *= max_norm / norm
+    return norm
+
+
+@wrong("6.6", "A norm of 0 is not above max_norm")
+def clip_also_at_the_limit(pieces, max_norm):
+    return clip_where(pieces, max_norm, lambda norm, limit: norm >= limit)
+
+
+@wrong("6.6", "A norm of 0 is not above max_norm")
+def clip_without_looking_at_zero(pieces, max_norm):
+    norm = all_reduced(own_square(pieces)).sqrt()
+    for piece in pieces:
+        piece *= (max_norm / norm).clamp(max=1.0)
+    return norm.item()
+
+
+def own_gathered_on_use(layer, free_after_forward=True):
+    """6.4 once more, for what is wrong there."""
+    pieces = pieces_of(layer)
+    emptied(pieces)
+    with_hooks(layer, lambda: refilled(pieces), lambda: emptied(pieces), free_after_forward=free_after_forward)
+    return pieces
+
+
+def trained_in_pieces(model, batches, settings, averaged=lambda piece: piece / dist.get_world_size(),
+                      shard=nn.Parameter, gather_on_use=own_gathered_on_use, scatter=scattered, free=True,
+                      made=lambda shards, settings: torch.optim.AdamW(shards.values(), **settings), every_step=False):
+    pieces = {}
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            pieces |= gather_on_use(layer)
+    shards = {parameter: shard(piece) for parameter, piece in pieces.items()}
+
+    def hook(parameter):
+        shards[parameter].grad = averaged(scatter(parameter.grad))
+        if free:
+            parameter.grad = None
+
+    for parameter in shards:
+        parameter.register_post_accumulate_grad_hook(hook)
+    optimizer = made(shards, settings)
+    for x, y in batches:
+        nn.functional.mse_loss(model(x), y).backward()
+        if not free:
+            model.zero_grad()
+        optimizer = made(shards, settings) if every_step else optimizer
+        optimizer.step()
+    return optimizer
+
+
+@wrong("6.7", "so divide by n")
+def zero_3_forgets_to_divide(model, batches, settings):
+    return trained_in_pieces(model, batches, settings, averaged=lambda piece: piece)
+
+
+@wrong("6.7", "nobody added the others'")
+def zero_3_with_its_own_gradient(model, batches, settings):
+    def own(gradient):
+        return padded(gradient).chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+    return trained_in_pieces(model, batches, settings, averaged=lambda piece: piece, scatter=own)
+
+
+@wrong("6.7", "what the optimiser steps is a copy of what is gathered")
+def zero_3_steps_a_copy(model, batches, settings):
+    return trained_in_pieces(model, batches, settings, shard=lambda piece: nn.Parameter(piece.clone()))
+
+
+@wrong("6.7", "the moments are forgotten between steps")
+def zero_3_makes_an_optimiser_in_every_step(model, batches, settings):
+    return trained_in_pieces(model, batches, settings, every_step=True)
+
+
+@wrong("6.7", "free each one in its own hook")
+def zero_3_keeps_whole_gradients(model, batches, settings):
+    return trained_in_pieces(model, batches, settings, free=False)
+
+
+@wrong("6.7", "whole weights are still there")
+def zero_3_keeps_weights_for_backward(model, batches, settings):
+    return trained_in_pieces(model, batches, settings,
+                             gather_on_use=lambda layer: own_gathered_on_use(layer, free_after_forward=False))
+
+
+@wrong("6.7", "something else keeps what was gathered")
+def zero_3_keeps_a_view_of_the_whole_gradient(model, batches, settings):
+    return trained_in_pieces(model, batches, settings, averaged=lambda piece: piece,
+                             scatter=lambda gradient: reduced(gradient).chunk(dist.get_world_size())[dist.get_rank()])
+
+
+@wrong("6.7", "each gradient is reduce-scattered once")
+def zero_3_by_all_reduce(model, batches, settings):
+    def piece_of_the_sum(gradient):
+        return reduced(gradient).chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+    return trained_in_pieces(model, batches, settings, averaged=lambda piece: piece, scatter=piece_of_the_sum)
+
+
+@wrong("6.7", "parameters, where the model has")
+def zero_3_with_one_parameter_for_all(model, batches, settings):
+    def together(shards, settings):
+        return torch.optim.AdamW([nn.Parameter(torch.cat([shard.data for shard in shards.values()]))], **settings)
+
+    return trained_in_pieces(model, batches, settings, made=together)
+
+
+@wrong("6.7", "return the optimiser, whose parameters are the pieces")
+def zero_3_returns_nothing(model, batches, settings):
+    trained_in_pieces(model, batches, settings)
+
+
+@wrong("6.7", "torch's fully_shard cuts the parameters by rows")
+def zero_3_by_torch(model, batches, settings):
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), **settings)
+    for x, y in batches:
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return optimizer
+
+
+@wrong("6.7", "it uses course_lib.zero")
+def zero_3_by_the_library(model, batches, settings):
+    from course_lib.zero import FullyShardedDataParallel
+
+    model = FullyShardedDataParallel(model)
+    return torch.optim.AdamW(model.parameters(), **settings)
+
+
+@wrong("6.8", "this is the limit of the step as a whole")
+def devices_of_the_whole_step(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
+    return 6 * batch_tokens * bytes_per_s / (flops_per_s * (2 * weight_bytes + gradient_bytes))
+
+
+@wrong("6.8", "this is the limit of forward")
+def devices_of_forward_alone(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
+    return 2 * batch_tokens * bytes_per_s / (flops_per_s * weight_bytes)
+
+
+@wrong("6.8", "this is the limit of backward")
+def devices_of_backward_alone(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
+    return 4 * batch_tokens * bytes_per_s / (flops_per_s * (weight_bytes + gradient_bytes))
+
+
+@wrong("6.8", "backward computes twice as much as forward")
+def devices_where_both_passes_compute_the_same(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
+    of_all = 2 * batch_tokens * bytes_per_s / flops_per_s
+    return min(of_all / weight_bytes, of_all / (weight_bytes + gradient_bytes))
+
+
+@wrong("6.8", "these are tokens for each device")
+def devices_as_tokens(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
+    return max(weight_bytes / 2, (weight_bytes + gradient_bytes) / 4) * flops_per_s / bytes_per_s

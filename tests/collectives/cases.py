@@ -12,7 +12,8 @@ from torch.distributed import ReduceOp
 from course_lib import collectives
 from course_lib.runtime import device, record_communication
 
-ALL_REDUCES = ("ring_all_reduce", "naive_all_reduce", "tree_all_reduce", "halving_doubling_all_reduce")
+ALL_REDUCES = ("ring_all_reduce", "naive_all_reduce", "tree_all_reduce", "halving_doubling_all_reduce",
+               "recursive_doubling_all_reduce")
 REDUCTIONS = (*ALL_REDUCES, "ring_reduce_scatter", "tree_reduce")
 OTHERS = ("ring_all_gather", "tree_broadcast", "pairwise_all_to_all", "gather", "scatter")
 
@@ -116,6 +117,7 @@ def sent_elements(algorithm, n, place, root, shape):
         "tree_all_reduce": lambda: sent_elements("tree_reduce", n, place, 0, shape)
         + sent_elements("tree_broadcast", n, place, 0, shape),
         "halving_doubling_all_reduce": lambda: halving_doubling_elements(n, place, N),
+        "recursive_doubling_all_reduce": lambda: recursive_doubling_messages(n, place) * N,
         "pairwise_all_to_all": lambda: N - row_chunks[place],
         "gather": lambda: N if v else 0,
         "scatter": lambda: 0 if v else (n - 1) * N,
@@ -132,6 +134,11 @@ def halving_doubling_elements(n, place, N):
         sent += N
         N = N // 2 if place >> step & 1 else (N + 1) // 2
     return sent
+
+
+def recursive_doubling_messages(n, place):
+    p = 1 << (n.bit_length() - 1)
+    return 1 if place >= p else p.bit_length() - 1 + (place + p < n)
 
 
 def run(cases):

@@ -64,7 +64,8 @@ def test_long_messages_go_in_segments_with_the_same_result_and_bytes_for_any_len
         launch(body, [4, 5, 27, 28, 29, 57, 100], world_size=world_size)
 
 
-def test_every_rank_gets_the_same_bits_although_floating_point_sums_depend_on_the_order():
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_every_rank_gets_the_same_bits_although_floating_point_sums_depend_on_the_order(world_size):
     def body():
         torch.manual_seed(dist.get_rank())
         made, results = torch.randn(1001), []
@@ -76,7 +77,23 @@ def test_every_rank_gets_the_same_bits_although_floating_point_sums_depend_on_th
             torch.testing.assert_close(result, made)
         return torch.stack(results)
 
-    first, *others = launch(body, world_size=3)
+    first, *others = launch(body, world_size=world_size)
+    assert all(torch.equal(other, first) for other in others)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_every_rank_gets_the_same_bits_where_equal_numbers_have_different_ones(world_size):
+    def body():
+        rank = dist.get_rank()
+        zeros = torch.full((9,), -0.0 if rank % 2 else 0.0)
+        nans = torch.full((9,), 0x7FC00000 + rank, dtype=torch.int32).view(torch.float32)
+        results = []
+        for name, op, made in product(ALL_REDUCES, (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.MIN), (zeros, nans)):
+            results.append(made.clone())
+            getattr(collectives, name)(results[-1], op)
+        return torch.stack(results).view(torch.int32)
+
+    first, *others = launch(body, world_size=world_size)
     assert all(torch.equal(other, first) for other in others)
 
 

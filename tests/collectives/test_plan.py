@@ -142,6 +142,7 @@ def test_bytes_and_steps_are_the_closed_forms(n):
     assert (plan("all_reduce", "tree", n).num_steps, sum(plan("all_reduce", "tree", n).sent())) == (2 * log2, 2 * n - 2)
     if n == p:
         check("all_reduce", "halving_doubling", 2 * log2, [2 * around] * n)
+        check("all_reduce", "recursive_doubling", log2, [log2] * n)
     if n % 2 == 0:
         g = n // 2
         check("all_reduce", "hierarchical", 2 * (g - 1) + 2, [2 * Fraction(g - 1, g) + Fraction(1, g)] * n)

@@ -33,6 +33,11 @@ def test_halving_doubling_pays_two_whole_messages_when_n_is_no_power_of_two(n, m
     assert counted("all_reduce", "halving_doubling", n) == (messages, volume * 840)
 
 
+@pytest.mark.parametrize("n, messages", [(1, 0), (2, 1), (4, 2), (8, 3), (3, 1 + 2), (6, 2 + 2)])
+def test_recursive_doubling_sends_the_whole_message_each_time_and_takes_half_the_steps(n, messages):
+    assert counted("all_reduce", "recursive_doubling", n) == (messages, messages * 840)
+
+
 def test_short_messages_favour_the_tree_and_long_ones_the_ring():
     link = Link(alpha_s=1e-5, beta_s_per_byte=1e-9)
 

@@ -17,7 +17,7 @@ from course_lib.costs.scaling import amdahl, fit_amdahl, total_time
     (lambda: training_memory(7e9, "bf16"), "expected one of fp32, mixed"),
     (lambda: training_memory(7e9, zero_stage=4), "expected 0, 1, 2 or 3"),
     (lambda: training_memory(7e9, num_devices=0), "num_devices=0"),
-    (lambda: activation_bytes_per_layer(facts.model("GPT-3").shape, 1, recompute="selective"), "none, attention, full"),
+    (lambda: activation_bytes_per_layer(facts.model("GPT-3").shape, 1, recompute="attention"), "none, selective, full"),
     (lambda: kilowatt_hours(1, 1, 400, pue=0.9), "1 or more"),
     (lambda: lora_parameters(facts.model("GPT-3").shape, 8, ("gate",)), "expected different ones of q, k"),
     (lambda: lora_parameters(facts.model("GPT-3").shape, 8, ("q", "q")), "expected different ones"),

@@ -57,6 +57,31 @@ def test_gpt_3s_published_energy_is_a_month_of_over_a_thousand_households():
     assert 1400 < households < 1450
 
 
+def test_gpt_3s_published_energy_is_that_of_its_v100_hours():
+    v100 = next(report for report in facts.TRAINING_REPORTS if report.device == "V100")
+    seconds = training_seconds(3.14e23, v100.num_devices, v100.achieved.value * 1e12, 1.0)
+    assert seconds / 86_400 == pytest.approx(v100.days.value, rel=0.005)
+    published = kilowatt_hours(seconds, v100.num_devices, facts.GPT3_POWER.value, facts.GPT3_PUE.value)
+    assert published == pytest.approx(facts.GPT3_ENERGY.value, rel=0.005)
+
+
+def test_the_4_million_dollars_of_gpt_3_are_one_price_of_2020_and_prices_of_2026_give_less():
+    hours = facts.GPT3_ON_ONE_V100.value * 365.25 * 24
+    assert f"{facts.GPT3_COSTS[0].value / hours:.2f}" == "1.48"
+    prices = [each.price.value for each in facts.hourly_prices("A100")]
+    run_s = training_seconds(3.14e23, 1024, 312e12, 0.4)
+    assert [f"{dollars(run_s, 1024, price) / 1e6:.1f}" for price in (prices[0], prices[-1])] == ["1.0", "2.4"]
+    assert all(text in facts.claim("GPT-3 for millions").right for text in ("1.48 dollars", "1.0 to 2.4 million"))
+
+
+def test_one_row_at_a_time_cannot_have_an_mfu_of_60_percent():
+    h100 = facts.accelerator("H100")
+    peak, bandwidth = h100.peak_flops_per_s(), h100.memory_bytes_per_s
+    assert f"{roofline(matmul_intensity(1, 4096, 4096), peak, bandwidth) / peak:.1%}" == "0.3%"
+    assert 250 < peak / bandwidth < 350
+    assert "0.3 %" in facts.claim("inference MFU").right
+
+
 def test_the_roof_bends_where_peak_meets_bandwidth():
     a100 = facts.accelerator("A100")
     peak, bandwidth = a100.peak_flops_per_s(), a100.memory_bytes_per_s
@@ -71,4 +96,4 @@ def test_a_gpu_eats_text_slower_than_any_disk_gives_it():
     eaten = loading_bytes_per_s(tokens_per_s(174.6e9, 1024, 312e12, 0.4))
     assert eaten == pytest.approx(4 * 1024 * 312e12 * 0.4 / (6 * 174.6e9))
     assert eaten < facts.STORAGE[0].bytes_per_s
-    assert reading_s(44e12, 6.8e9) / reading_s(44e12, 6.8e9, 16) == 16
+    assert reading_s(44e12, 6.5e9) / reading_s(44e12, 6.5e9, 16) == 16

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from course_lib.costs.links import Link
+from course_lib import facts
+from course_lib.costs.links import Link, hardware_link
 from course_lib.costs.scaling import (
     amdahl,
     data_parallel_step,
@@ -45,3 +46,11 @@ def test_efficiency_is_one_when_scaling_is_perfect():
     assert strong_efficiency(8, 2, 4) == weak_efficiency(8, 8) == 1
     assert strong_efficiency(8, 4, 4) == 0.5 and weak_efficiency(8, 10) == 0.8
     assert [ideal_on_cores(n, 2) for n in (1, 2, 4)] == [1, 2, 2]
+
+
+def test_efficiency_is_a_matter_of_the_wire_and_of_the_number_of_devices():
+    """The step of notebook 01: 30 ms on one device, 3.3 MB of gradients. No range holds for all."""
+    efficiencies = [strong_efficiency(0.03, data_parallel_step(0.03, n, 3.3e6, hardware_link(wire)), n)
+                    for n in (2, 4, 8, 16) for wire in ("NVLink 4 (H100)", "Ethernet 1G")]
+    assert min(efficiencies) < 0.1 and max(efficiencies) > 0.99
+    assert "from under 10 to over 99 %" in facts.claim("strong and weak efficiency").right

@@ -117,13 +117,19 @@ def batch(kind, step, dtype=torch.float64):
     """The rows of all ranks in one step. x[:, 0] is positive in the first third; every third step in none."""
     generator = torch.Generator().manual_seed(100 + step)
     if kind == "Gpt":
-        tokens = torch.randint(SMALL_GPT.vocab_size, (ROWS, SMALL_GPT.sequence_length + 1), generator=generator)
+        tokens = torch.randint(SMALL_GPT.vocab_size, (ROWS, SMALL_GPT.sequence_length + 1), generator=generator,
+                               device="cpu").to(torch.get_default_device())
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    x = torch.randn(ROWS, WIDTH, generator=generator, dtype=torch.float64)
+    x = normal((ROWS, WIDTH), generator, torch.float64)
     x[:, 0] = x[:, 0].abs().neg()
     if step % 3:
         x[: ROWS // 3, 0] *= -1
     return x.to(dtype), x.square().sum(1).to(dtype)
+
+
+def normal(shape, generator, dtype=torch.float32):
+    """The same numbers on every device: drawn on the CPU."""
+    return torch.randn(shape, generator=generator, dtype=dtype, device="cpu").to(torch.get_default_device())
 
 
 def mine(tensors):

@@ -20,7 +20,7 @@ from course_lib.data_parallel import (
 )
 from course_lib.reference import GPT, GPTConfig, train
 from course_lib.runtime import launch, record_communication
-from tests.data_parallel.cases import WIDTH, batch, compare, make
+from tests.data_parallel.cases import WIDTH, batch, compare, make, normal
 
 
 class Given(nn.Module):
@@ -43,7 +43,7 @@ def averaged(model, *gradients):
 
 def test_16_bit_hooks_send_half_the_bytes_and_round_to_their_precision():
     def body():
-        exact = torch.randn(1000, generator=torch.Generator().manual_seed(dist.get_rank()))
+        exact = normal(1000, torch.Generator().manual_seed(dist.get_rank()))
         average = exact.clone()
         dist.all_reduce(average)
         found = []
@@ -85,7 +85,7 @@ def test_what_a_hook_gave_and_kept_adds_up_to_the_exact_average_and_all_ranks_ge
         generator, total = torch.Generator().manual_seed(dist.get_rank()), torch.zeros(668)
         received = torch.zeros(668)
         for _ in range(3):
-            gradients = [torch.randn(weight.shape, generator=generator) for weight in model.module.weights]
+            gradients = [normal(weight.shape, generator) for weight in model.module.weights]
             total += torch.cat([gradient.flatten() for gradient in gradients]) / n
             received += torch.cat([gradient.flatten() for gradient in averaged(model, *gradients)])
         dist.all_reduce(total)
@@ -120,7 +120,7 @@ def test_warm_start_approaches_the_best_approximation_of_a_gradient_that_stays()
     def body(warm):
         hook = power_sgd_hook(rank=1)
         model = DistributedDataParallel(Given((12, 12)), hook=hook)
-        gradient = torch.randn(12, 12, generator=torch.Generator().manual_seed(0))
+        gradient = normal((12, 12), torch.Generator().manual_seed(0))
         for _ in range(60):
             hook.error.clear()  # only the warm start is looked at
             if not warm:

@@ -14,6 +14,13 @@ def test_a_number_without_source_unit_or_date_is_refused():
             Fact(**({"value": 1.0, "unit": "GB/s", "source": "a paper", "date": "2020"} | missing))
 
 
+def test_what_nobody_here_has_read_says_so():
+    fact = Fact(330, "W", "a paper", "2021", unverified=True)
+    assert str(fact) == "330 W (a paper, 2021, unverified)" and fact.doubt == "?"
+    assert "unverified" not in str(facts.PUE_AVERAGE) and facts.PUE_AVERAGE.doubt == ""
+    assert facts.GPT3_POWER.unverified and facts.STORAGE[-1].bandwidth.unverified
+
+
 def test_every_link_has_a_name_of_its_own_a_note_and_a_kind():
     assert len({link.name for link in LINKS}) == len(LINKS)
     assert {link.kind for link in LINKS} == {"inside a node", "between nodes", "torus"}

@@ -3,14 +3,17 @@
 import pytest
 import torch
 
-from course_lib.grading.chapters.models import ROUNDING
+from course_lib.grading.chapters.models import ROUNDING, batch_loss, model_of
+from course_lib.grading.chapters.zero import whole_step
 from course_lib.grading.chapters.zero.clipping import ClipOverShards
 from course_lib.grading.chapters.zero.gradients import ScatteredGradients
+from course_lib.grading.chapters.zero.limits import MostDevices
 from course_lib.grading.chapters.zero.master import MasterSteps
 from course_lib.grading.chapters.zero.memory import BytesPerRank
 from course_lib.grading.chapters.zero.optimizer import SETTINGS, STEPS, ShardedAdamW, from_all, gradient_of, trained
 from course_lib.grading.chapters.zero.parameters import most_held
 from course_lib.grading.chapters.zero.shards import padded, pieces, settled
+from course_lib.grading.chapters.zero.whole_step import WholeStep
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import Traffic
 from course_lib.zero import device_memory, held_bytes
@@ -35,15 +38,30 @@ def test_no_two_mistakes_of_the_first_case_look_the_same_and_none_looks_right():
 
 def test_expected_weights_are_those_of_torch_with_an_unsharded_optimiser():
     for trial in ShardedAdamW().trials(seed=1):
-        weights = torch.nn.Parameter(trial.inputs[0]["weights"].clone())
-        optimizer = torch.optim.AdamW([weights], **SETTINGS)
+        weights, cut = trial.inputs[0]["weights"].clone(), trial.inputs[0]["num_decayed"]
+        decayed, others = torch.nn.Parameter(weights[:cut]), torch.nn.Parameter(weights[cut:])
+        optimizer = torch.optim.AdamW([{"params": [decayed]}, {"params": [others], "weight_decay": 0.0}], **SETTINGS)
         for _ in range(STEPS):
-            weights.grad = gradient_of(trial.inputs[0], weights.detach())
+            gradient = gradient_of(trial.inputs[0], weights)
+            decayed.grad, others.grad = gradient[:cut], gradient[cut:]
             optimizer.step()
-        assert alike([weights.data] * trial.world_size, trained(trial.inputs, from_all), ROUNDING)
+        assert alike([weights] * trial.world_size, trained(trial.inputs, from_all), ROUNDING)
 
 
-@pytest.mark.parametrize("asked", [ShardedAdamW(), MasterSteps(), ScatteredGradients()],
+def test_expected_pieces_are_those_of_torch_on_one_process_with_all_rows():
+    asked = WholeStep()
+    for trial in asked.trials(seed=5):
+        model, n = model_of(trial.inputs[0]), trial.world_size
+        optimizer = torch.optim.AdamW(model.parameters(), **SETTINGS)
+        for step in range(whole_step.STEPS):
+            optimizer.zero_grad()
+            sum(batch_loss(model, rank["batches"][step]) / n for rank in trial.inputs).backward()
+            optimizer.step()
+        right = [[pieces(weight, n)[r] for weight in model.state_dict().values()] for r in range(n)]
+        assert alike(asked.expected(trial.inputs), right, ROUNDING)
+
+
+@pytest.mark.parametrize("asked", [ShardedAdamW(), MasterSteps(), ScatteredGradients(), WholeStep()],
                          ids=lambda each: each.number)
 def test_no_mistake_looks_right_and_no_two_look_the_same(asked):
     inputs = asked.trials(seed=2)[0].inputs
@@ -72,7 +90,36 @@ def test_clipped_pieces_have_the_norm_that_torch_clips_to():
         expected = asked.expected(trial.inputs)
         together = torch.cat([piece for rank in expected for piece in rank["pieces"]])
         assert alike(together, whole.grad, asked.tolerance)
-        assert all(abs(rank["norm"] - norm) < 1e-9 * norm for rank in expected)
+        assert all(abs(rank["norm"] - norm) <= 1e-9 * norm for rank in expected)
+
+
+def test_a_norm_of_zero_is_left_alone_whatever_divides_by_it():
+    asked = ClipOverShards()
+    trial = asked.trials(seed=4)[-1]
+    answers = [{**rank, "calls": [["all_reduce", 8, 8.0]]} for rank in asked.expected(trial.inputs)]
+    assert asked.judge(trial, answers, Traffic([[0] * 2] * 2, exact=True)).cause is None
+    divided = [{**answer, "pieces": [piece / 0.0 for piece in answer["pieces"]]} for answer in answers]
+    assert "A norm of 0 is not above max_norm" in asked.judge(trial, divided, Traffic([[0] * 2] * 2, exact=True)).cause
+
+
+def test_pieces_that_do_not_fit_the_model_are_told_by_their_number_and_kind():
+    asked = WholeStep()
+    trial = asked.trials(seed=4)[0]
+    right = asked.expected(trial.inputs)
+    for given, words in (([right[0][:1]] * 3, "has 1 parameters, where the model has 4"),
+                         ([["a DTensor"] * 4] * 3, "fully_shard cuts the parameters by rows"),
+                         (["nothing (None)"] * 3, "it returned nothing (None): return the optimiser")):
+        answers = [{"pieces": each, "calls": []} for each in given]
+        assert words in asked.judge(trial, answers, Traffic([[0] * 3] * 3, exact=True)).cause
+
+
+def test_at_the_most_devices_the_slower_pass_computes_as_long_as_it_sends():
+    asked = MostDevices()
+    for trial in asked.trials(seed=4):
+        tokens, F, W, w, g = trial.inputs[0]
+        T = tokens / asked.expected(*trial.inputs[0])
+        spare = [2 * T / F - w / W, 4 * T / F - (w + g) / W]  # seconds for each parameter, forward and backward
+        assert abs(min(spare)) < 1e-9 * T / F and max(spare) >= 0
 
 
 def test_a_rank_that_keeps_silent_about_its_calls_is_counted_by_the_operating_system():

@@ -46,6 +46,20 @@ def test_a_member_stands_for_its_group_and_none_for_the_world():
 
 # Packing
 
+def test_two_exchanges_between_the_same_neighbours_may_be_under_way_and_an_empty_one_is_not_sent():
+    def body():
+        me = member()
+        right, left = (me.r + 1) % me.n, (me.r - 1) % me.n
+        with record_communication() as log:
+            finish = [me.start_exchange(torch.full((size,), 10.0 * me.r + size), right, torch.empty(size), left)
+                      for size in (0, 1, 2)]
+            return [each().tolist() for each in finish], log.calls("send")
+
+    for r, (arrived, sends) in enumerate(launch(body, world_size=3)):
+        left = (r - 1) % 3
+        assert arrived == [[], [10.0 * left + 1], [10.0 * left + 2] * 2] and sends == 2
+
+
 def test_unpack_is_the_inverse_of_pack_and_leaves_padding_alone():
     given = tensors()
     flat, shapes = pack([tensor.mT if tensor.dim() == 2 else tensor for tensor in given])

@@ -28,6 +28,7 @@ from course_lib.pipeline_parallel import (
 from course_lib.pipeline_parallel.dependencies import leaves, needs
 from course_lib.reference import GPT, GPTConfig
 from course_lib.reference.gpt import next_token_loss
+from course_lib.runtime import device
 
 GENERATORS = {"naive": naive, "gpipe": gpipe, "1f1b": one_f_one_b, "zb_h1": zb_h1, "zb_h2": zb_h2, "zb_v": zb_v,
               "dualpipe_v": dualpipe_v, "interleaved": lambda p, m: interleaved_1f1b(p, m, 2)}
@@ -64,11 +65,12 @@ def gpt(num_layers=6):
 
 def case(kind, rows, seed=0):
     """(model, inputs, targets, loss_fn)"""
+    own = torch.get_default_device()  # the same numbers on each: drawn on the CPU
     generator = torch.Generator().manual_seed(seed)
     if kind == "gpt":
-        tokens = torch.randint(24, (rows, 9), generator=generator)
+        tokens = torch.randint(24, (rows, 9), generator=generator, device="cpu").to(own)
         return gpt(), tokens[:, :-1], tokens[:, 1:], next_token_loss
-    x = torch.randn(rows, WIDTH, generator=generator, dtype=torch.float64)
+    x = torch.randn(rows, WIDTH, generator=generator, dtype=torch.float64, device="cpu").to(own)
     return sequential(), x, x.flip(0), nn.functional.mse_loss
 
 
@@ -139,7 +141,7 @@ TORCH = {"ScheduleGPipe": "gpipe", "Schedule1F1B": "1f1b", "ScheduleInterleaved1
 
 def torch_pipeline(kind, modules, schedule, loss_fn):
     """torch's schedule of this name over the same modules; returns a function of (inputs, targets) -> losses."""
-    stages = [torch_pipelining.PipelineStage(module, stage, schedule.num_stages, torch.device("cpu"))
+    stages = [torch_pipelining.PipelineStage(module, stage, schedule.num_stages, device())
               for module, stage in zip(modules, schedule.stages[dist.get_rank()])]
     single = kind in ("ScheduleGPipe", "Schedule1F1B")
     theirs = getattr(torch_schedules, kind)(stages[0] if single else stages, schedule.num_microbatches, loss_fn)

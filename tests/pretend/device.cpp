@@ -150,20 +150,24 @@ struct HostMemory final : c10::Allocator {
   struct alignas(64) Header {  // before what is given out
     Statistics* of;
     int64_t num_bytes;
+    std::atomic<int> users;  // whoever allocated it, and communication under way
   };
   static inline std::array<Statistics, kMostDevices> statistics;
 
+  static Header* header_of(void* memory) { return static_cast<Header*>(memory) - 1; }
+  static void leave(void* memory) {
+    if (--header_of(memory)->users == 0) free(header_of(memory));
+  }
   static void release(void* memory) {
     if (!memory) return;
-    auto* header = static_cast<Header*>(memory) - 1;
-    header->of->allocated -= header->num_bytes;
-    free(header);
+    header_of(memory)->of->allocated -= header_of(memory)->num_bytes;
+    leave(memory);
   }
   c10::DataPtr allocate(size_t num_bytes) override {
     if (!num_bytes) return {nullptr, nullptr, &release, current_device()};
     auto rounded = int64_t(num_bytes + 511) / 512 * 512;  // as CUDA's allocator does
     auto* header = static_cast<Header*>(aligned_alloc(alignof(Header), sizeof(Header) + rounded));
-    *header = {&statistics[current], rounded};
+    new (header) Header{&statistics[current], rounded, 1};
     int64_t now = header->of->allocated += rounded, peak = header->of->peak;
     while (peak < now && !header->of->peak.compare_exchange_weak(peak, now)) {}
     return {header + 1, header + 1, &release, current_device()};
@@ -172,6 +176,9 @@ struct HostMemory final : c10::Allocator {
   void copy_data(void* to, const void* from, size_t num_bytes) const override { memcpy(to, from, num_bytes); }
 } memory;
 REGISTER_ALLOCATOR(kGpu, &memory);
+
+void use(void* memory) { ++HostMemory::header_of(memory)->users; }
+void leave(void* memory) { HostMemory::leave(memory); }
 
 // The CPU's algorithm under the device's name: a generator of the CPU is none of the device's, and the other way round.
 struct Generator final : c10::GeneratorImpl {

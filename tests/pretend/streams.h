@@ -69,6 +69,8 @@ c10::Stream exchange_stream(c10::Stream stream);
 Marks marks_of(c10::Stream stream);                           // those not yet done
 void follow(c10::Stream stream, const Marks& marks);          // the stream's next kernel waits for them
 void wait_for(const Marks& marks);                            // the calling thread waits
+void use(void* memory);                                       // stays although it is released, as what a stream is at
+void leave(void* memory);                                     // work on stays with CUDA's allocator, until it is left
 void before_kernel();                                         // the calling thread is the current stream: it waits
 
 }  // namespace pretend

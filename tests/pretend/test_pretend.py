@@ -241,6 +241,33 @@ def test_batched_messages_go_round_a_ring_that_unbatched_ones_block_where_the_gr
     assert on("nccl", unbatched_ring, world_size=3) == [False] * 3
 
 
+def let_go():
+    """What rank 0's GPU holds before a message, and after it was waited for and dropped; then rank 1 joins in."""
+    store = dist.distributed_c10d._get_default_store()
+
+    def held():
+        torch.gpu.reset_peak_memory_stats(gpu())
+        return torch.gpu.max_memory_allocated(gpu())
+
+    dist.all_reduce(torch.ones(1))  # the group is up
+    before = held()
+    if dist.get_rank() == 1:
+        store.wait(["rank 0 has let go"])
+    message = torch.ones(1 << 16)
+    work = dist.all_reduce(message, async_op=True)
+    work.wait()
+    if dist.get_rank() == 1:
+        return message.unique().tolist()
+    del message, work
+    after = held()
+    store.set("rank 0 has let go", "")
+    return after - before
+
+
+def test_who_has_waited_for_a_message_holds_its_memory_no_longer_though_it_is_still_under_way():
+    assert on("nccl", let_go) == [0, [2.0]]
+
+
 # What the ranks of launch find
 
 def found():

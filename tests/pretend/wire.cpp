@@ -32,8 +32,8 @@ using Lists = std::vector<Tensors>;
 using WorkPtr = c10::intrusive_ptr<Work>;
 using Issue = std::function<WorkPtr()>;  // hands a call to gloo
 
-// The memory of a GPU's tensor seen from the host, without keeping it: gloo's threads hold on to what they were given
-// for a moment after a call is over, and record_memory would count it.
+// The memory of a GPU's tensor seen from the host, without keeping the tensor: gloo's threads hold on to what they were
+// given for a moment after a call is over, and record_memory would count it.
 static at::Tensor borrowed(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.is_cpu()) return tensor;
   auto options = tensor.options().device(at::kCPU).requires_grad(false);
@@ -53,12 +53,17 @@ class Communicator {
     std::thread([inside = inside_] { work_through(*inside); }).detach();
   }
   // All of `batch` at once, after what was asked for before and after what the current stream waits for.
-  // `kept` lives until all of it is done.
-  std::shared_ptr<Mark> submit(std::vector<Issue> batch, Tensors kept) {
+  // The memory of `tensors` stays until all of it is done; the tensors themselves are for the caller to keep.
+  std::shared_ptr<Mark> submit(std::vector<Issue> batch, const Tensors& tensors) {
     auto mark = std::make_shared<Mark>();
+    std::vector<void*> memory;
+    for (auto& tensor : tensors)
+      if (tensor.defined() && tensor.device().type() == kGpu && tensor.storage().mutable_data())
+        memory.push_back(tensor.storage().mutable_data());
+    for (auto* one : memory) use(one);
     {
       std::lock_guard<std::mutex> held(inside_->mutex);
-      inside_->tasks.push_back({std::move(batch), std::move(kept), marks_of(current_stream(stream.device())), mark});
+      inside_->tasks.push_back({std::move(batch), std::move(memory), marks_of(current_stream(stream.device())), mark});
     }
     inside_->changed.notify_one();
     follow(stream, {mark});
@@ -69,7 +74,7 @@ class Communicator {
  private:
   struct Task {
     std::vector<Issue> batch;
-    Tensors kept;
+    std::vector<void*> memory;
     Marks after;
     std::shared_ptr<Mark> mark;
   };
@@ -94,16 +99,18 @@ class Communicator {
       } catch (...) {
         task.mark->finish(std::current_exception());
       }
-      task.kept.clear();  // last: it may need Python's lock, which somebody may hold who waits for the mark
+      for (auto* memory : task.memory) leave(memory);
     }
   }
   std::shared_ptr<Inside> inside_;
 };
 
-// A call under way on a communicator.
+// A call under way on a communicator. It lets go of what it was given when it is waited for, as ProcessGroupNCCL's does:
+// what the host frees from then on, the stream frees later.
 struct AsynchronousWork final : Work {
-  AsynchronousWork(Communicator& communicator, std::shared_ptr<Mark> under_way, Tensors outputs, bool holds_up_host)
-      : mark(std::move(under_way)), outputs_(std::move(outputs)), holds_up_host_(holds_up_host) {
+  AsynchronousWork(Communicator& communicator, std::shared_ptr<Mark> under_way, Tensors outputs, Tensors kept,
+                   bool holds_up_host)
+      : mark(std::move(under_way)), outputs_(std::move(outputs)), kept_(std::move(kept)), holds_up_host_(holds_up_host) {
     auto device = communicator.stream.device();
     future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), std::vector{device});
     // Complete for the host already, on the wire's stream: whoever looks at its value gets a stream that waits.
@@ -113,7 +120,10 @@ struct AsynchronousWork final : Work {
   }
   bool isCompleted() override { return mark->done(); }
   bool isSuccess() const override { return mark->done(); }
-  void synchronize() override { follow(current_stream(current_device()), {mark}); }
+  void synchronize() override {
+    follow(current_stream(current_device()), {mark});
+    kept_.clear();
+  }
   bool wait(std::chrono::milliseconds) override {
     synchronize();
     if (holds_up_host_) mark->wait();
@@ -125,6 +135,7 @@ struct AsynchronousWork final : Work {
 
  private:
   const Tensors outputs_;
+  Tensors kept_;
   const bool holds_up_host_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
@@ -297,8 +308,8 @@ class Wire final : public c10d::Backend {
     auto found = communicators_.find(communicator);
     if (found == communicators_.end())
       found = communicators_.emplace(communicator, std::make_unique<Communicator>(current_device())).first;
-    auto mark = found->second->submit(std::move(batch), std::move(kept));
-    return c10::make_intrusive<AsynchronousWork>(*found->second, mark, std::move(outputs), holds_up_host);
+    auto mark = found->second->submit(std::move(batch), kept);
+    return c10::make_intrusive<AsynchronousWork>(*found->second, mark, std::move(outputs), std::move(kept), holds_up_host);
   }
 
   const c10::intrusive_ptr<Backend> gloo_;

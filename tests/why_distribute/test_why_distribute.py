@@ -52,6 +52,7 @@ def test_llama_3_8b_does_not_fit_one_h100_and_fits_eight_sharded():
     assert run.fits and run.needed.optimizer_state == 12 * model.parameters.value / 8
     assert run.days == pytest.approx(6 * 8.03e9 * 15e12 / (8 * 989.5e12 * 0.4) / 86_400)
     assert run.usd == pytest.approx(run.days * 24 * 8 * 2.69)
+    assert run.dearest_usd == pytest.approx(run.days * 24 * 8 * 12.29)
 
 
 def test_experts_cost_memory_for_all_and_flops_for_the_active():

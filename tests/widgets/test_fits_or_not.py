@@ -3,6 +3,7 @@
 import pytest
 
 from course_lib import facts
+from course_lib.pictures.scene import width_of
 from course_lib.why_distribute import plan_run, training_memory
 from course_lib.widgets import FitsOrNot
 from course_lib.widgets.base import BadParameter
@@ -15,6 +16,7 @@ from course_lib.widgets.fits_or_not import (
     amount,
     outlook,
     scene_of,
+    span_of,
 )
 
 
@@ -72,6 +74,27 @@ def test_a_change_makes_new_frames_and_a_new_sentence():
     before, sentence = widget.frames, repr(widget)
     widget.num_devices = 64
     assert widget.frames["key"] == "Llama 3 8B H100 n=64 mixed" and widget.frames != before and repr(widget) != sentence
+
+
+def test_no_verdict_lies_on_the_line_of_the_limit():
+    for model in MODELS:
+        for n in (1, 8, 64):
+            scene = scene_of(outlook(model, "H100", n, "mixed"))
+            limit = next(mark.at[0] for mark in scene.marks if mark.key == "limit")
+            for mark in scene.marks:
+                if mark.key.endswith(" in all"):
+                    assert not mark.at[0] <= limit <= mark.at[0] + width_of(mark.text, 12, bold=True)
+
+
+def test_money_is_a_range_and_a_long_time_is_years():
+    assert outlook("Llama 3 8B", "H100", 8, "mixed").detail.startswith("7.2 years, 1.36 to 6.23 million USD, ")
+    assert span_of(972_332, 2.4e6) == "972 thousand to 2.4 million USD" and span_of(840, 840) == "840 USD"
+    assert "no price" in outlook("Llama 3 8B", "V100", 8, "mixed").detail
+
+
+def test_the_question_says_what_activations_are_counted():
+    assert outlook("GPT-3", "A100", 8, "mixed").question.endswith("one row of 2,048 tokens at a time")
+    assert outlook("DeepSeek-V3", "A100", 8, "mixed").question.endswith("activations unknown")
 
 
 def test_amounts_are_short_and_say_their_size():

@@ -60,7 +60,7 @@ def mark_phases(axes: Axes, track: Track) -> None:
         if phase.depth == 0 and phase.end > phase.start:
             for border in (phase.start, phase.end):
                 axes.axvline(border, color=INK, lw=0.5, ls=":", zorder=2)
-            if (phase.end - phase.start) / max(track.num_ops, 1) > 0.013 * len(phase.name):
+            if (phase.end - phase.start) / max(track.num_ops, 1) > 0.012 * len(phase.name):
                 axes.text((phase.start + phase.end) / 2, 0.99, phase.name, ha="center", va="top", fontsize=8,
                           transform=axes.get_xaxis_transform(), color=INK)
 

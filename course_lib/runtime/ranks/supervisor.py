@@ -15,8 +15,8 @@ from course_lib.runtime.errors import LaunchError, LaunchInterrupted, LaunchTime
 from course_lib.runtime.ranks import diagnosis
 from course_lib.runtime.ranks.conversation import Conversation, read_command
 from course_lib.runtime.ranks.listening import read_output, start
+from course_lib.runtime.ranks.lookout import Lookout
 from course_lib.runtime.ranks.messages import (
-    ASK,
     DISMISS,
     Asks,
     Continues,
@@ -25,7 +25,6 @@ from course_lib.runtime.ranks.messages import (
     Quit,
     Returned,
     Task,
-    Typed,
     Whereabouts,
 )
 from course_lib.runtime.ranks.output import RankOutput
@@ -36,13 +35,11 @@ from course_lib.runtime.results import Results
 
 _ASK_EVERY_S = 0.25
 _STILL_S = 3.0  # a rank that waits this long, on the same line, without using the CPU, counts as stuck
-_STILL_CPU = 0.2  # share of a core below which a waiting rank counts as not using the CPU
 _ECHO_S = 1.0  # how long "connection closed" may be the echo of another rank's end that we have not heard of yet
 _TOGETHER_S = 0.1  # failures this close in time are told as one
 _ANSWER_S = 0.5  # a rank that does not say within this time where it is holds the interpreter
 _LEAVE_S = 5.0  # time for a rank to close what it opened
 _PASSES_S = 1.0  # a rank that was told to go on at a breakpoint and waits this long passes its turn
-_NEVER = float("inf")
 _ENDS = (Returned, Failed, Exited, Quit)
 
 
@@ -60,10 +57,8 @@ class Supervisor:
         self.shown: queue.Queue = queue.Queue(maxsize=1000)  # (rank, stream, bytes); None: the launch has ended
         self.returned: dict[int, Returned] = {}
         self.reported: set[int] = set()  # ranks whose function has ended
-        self.seen: dict[int, Whereabouts] = {}
-        self.still_since: dict[int, float] = {}
-        self.conversation = Conversation(lambda rank, text: self.shown.put((rank, None, text)), self._answer)
-        self.unanswered = {task.rank for task in tasks}  # ranks not to be asked now; at first they have no task yet
+        self.lookout = Lookout([task.rank for task in tasks], self.processes, self.returned)
+        self.conversation = Conversation(lambda rank, text: self.shown.put((rank, None, text)), self.lookout.tell)
         self.error: BaseException | None = None
 
     # The caller's thread
@@ -154,7 +149,7 @@ class Supervisor:
         message: Any = None
         try:
             process.send(self.tasks[process.rank])
-            self.unanswered.discard(process.rank)
+            self.lookout.unanswered.discard(process.rank)
             while not isinstance(message, _ENDS):
                 message = process.receive()
                 if isinstance(message, _ENDS):
@@ -184,7 +179,7 @@ class Supervisor:
 
     def _heed(self, rank: int, message: Any) -> None:
         if isinstance(message, Whereabouts):
-            self._note(rank, message)
+            self.lookout.note(rank, message)
         elif isinstance(message, Returned):
             self.returned[rank] = message
             self.conversation.ended(rank)
@@ -193,8 +188,7 @@ class Supervisor:
         elif isinstance(message, Continues):
             self.conversation.ended(rank)
         elif isinstance(message, tuple):
-            now = time.monotonic()
-            self.still_since = {rank: since if since == _NEVER else now for rank, since in self.still_since.items()}
+            self.lookout.restart_clocks()
             self.conversation.typed(rank, message[1])
         elif isinstance(message, Quit):
             raise diagnosis.quit_by_reader(rank, message)
@@ -204,7 +198,7 @@ class Supervisor:
             raise diagnosis.rank_exited(rank, message)
         elif message == "interrupt":
             self._ask_and_wait()
-            raise LaunchInterrupted(diagnosis.interrupted(self._sightings()))
+            raise LaunchInterrupted(diagnosis.interrupted(self.lookout.sightings()))
         else:
             raise self._died(rank)
 
@@ -215,19 +209,19 @@ class Supervisor:
         while (code := self.pool.exit_code(self.processes[rank])) is None and time.monotonic() < deadline:
             time.sleep(0.005)  # its connection closes a moment before the process can be reaped
         last_words = frames_of_dump(self.tasks[rank].dump)  # written when a library aborts or memory is violated
-        return diagnosis.rank_died(rank, code, last_words, self.seen.get(rank))
+        return diagnosis.rank_died(rank, code, last_words, self.lookout.seen.get(rank))
 
     def _notice_deaths(self) -> None:
         """Of ranks whose connection is held open by a process that they started, so that its end tells nothing."""
-        for rank in self._unfinished():
+        for rank in self.lookout.unfinished():
             if self.pool.exit_code(self.processes[rank]) is not None and self.events.empty():
                 raise self._died(rank)
 
     def _failed(self, first: int, failure: Failed) -> LaunchError:
         """Which of the failures that arrive together is the story, and which are only its echo."""
         failures = {first: failure}
-        for rank in self._unfinished():
-            self._ask(rank)
+        for rank in self.lookout.unfinished():
+            self.lookout.ask(rank)
         until = time.monotonic() + (_ECHO_S if diagnosis.is_echo(failure) else _TOGETHER_S)
         while len(failures) + len(self.returned) < len(self.tasks) and time.monotonic() < until:
             try:
@@ -254,14 +248,14 @@ class Supervisor:
                 exception = cloudpickle.loads(true[rank].exception)
             except Exception:  # an exception class that cannot be rebuilt: its text is in the message anyway
                 exception = None
-        sightings = {r: seen for r, seen in self._sightings().items() if r not in failures}
+        sightings = {r: seen for r, seen in self.lookout.sightings().items() if r not in failures}
         return diagnosis.rank_failed(rank, true[rank], alike[1:], sightings, exception)
 
     def _timed_out(self) -> LaunchTimeout:
         silent = {}
         for rank in self._ask_and_wait():
             silent[rank] = self._frames_by_signal(rank)
-        return diagnosis.timed_out(self._sightings(), silent, self.timeout_s)
+        return diagnosis.timed_out(self.lookout.sightings(), silent, self.timeout_s)
 
     def _frames_by_signal(self, rank: int) -> tuple[Frame, ...]:
         """Where a rank is that holds the interpreter: faulthandler writes it down without the interpreter's help."""
@@ -279,55 +273,25 @@ class Supervisor:
 
     def _look_around(self) -> None:
         self._notice_deaths()
-        for rank in self._unfinished():
-            self._ask(rank)
-        waits_since = {rank: self.still_since.get(rank, _NEVER) for rank in self._unfinished()}
-        self.conversation.pass_on(lambda rank: time.monotonic() - waits_since.get(rank, _NEVER) > _PASSES_S)
+        for rank in self.lookout.unfinished():
+            self.lookout.ask(rank)
+        self.conversation.pass_on(lambda rank: self.lookout.still_for_s(rank) > _PASSES_S)
         if self.conversation.stands_still:
             return
-        stuck_since = [self.still_since.get(rank, _NEVER) for rank in self._unfinished()]
-        if stuck_since and time.monotonic() - max(stuck_since) >= _STILL_S:
-            raise diagnosis.deadlock(self._sightings(), _STILL_S)
-
-    def _note(self, rank: int, now: Whereabouts) -> None:
-        before = self.seen.get(rank)
-        self.seen[rank] = now
-        self.unanswered.discard(rank)
-        if now.waits_in is None or before is None or not now.is_still_since(before, _STILL_CPU):
-            self.still_since[rank] = time.monotonic() if now.waits_in is not None else _NEVER
-
-    def _ask(self, rank: int) -> None:
-        if rank in self.unanswered:
-            return
-        self.unanswered.add(rank)
-        try:
-            self.processes[rank].send(ASK)
-        except OSError:  # it has ended: the reader of its messages tells
-            pass
-
-    def _answer(self, rank: int, typed: Typed) -> None:
-        try:
-            self.processes[rank].send(typed)
-        except OSError:  # it has ended: the reader of its messages tells
-            pass
+        still_for_s = list(map(self.lookout.still_for_s, self.lookout.unfinished()))
+        if still_for_s and min(still_for_s) >= _STILL_S:
+            raise diagnosis.deadlock(self.lookout.sightings(), _STILL_S)
 
     def _ask_and_wait(self) -> list[int]:
         """Ask every unfinished rank; returns those that did not answer in time."""
-        for rank in self._unfinished():
-            self._ask(rank)
+        for rank in self.lookout.unfinished():
+            self.lookout.ask(rank)
         until = time.monotonic() + _ANSWER_S
-        while self.unanswered & set(self._unfinished()) and time.monotonic() < until:
+        while self.lookout.silent() and time.monotonic() < until:
             try:
                 rank, message = self.events.get(timeout=0.05)
             except queue.Empty:
                 continue
             if isinstance(message, (Whereabouts, Returned)):
                 self._heed(rank, message)
-        return sorted(self.unanswered & set(self._unfinished()))
-
-    def _unfinished(self) -> list[int]:
-        return [task.rank for task in self.tasks if task.rank not in self.returned]
-
-    def _sightings(self) -> dict[int, Whereabouts | Returned]:
-        """The last answer of each rank that has given one, and the returns."""
-        return {**self.seen, **self.returned}
+        return self.lookout.silent()

@@ -3,8 +3,17 @@
 Each trial is what a cell would do: models and rows lie on the rank's own device, which is the default one.
 """
 
-from tests.pretend.trials import collectives, data_parallel, pipeline_parallel, reference_and_runtime, torchs_own, zero
+from tests.pretend.trials import (
+    collectives,
+    data_parallel,
+    pipeline_parallel,
+    reference_and_runtime,
+    sequence_parallel,
+    tensor_parallel,
+    torchs_own,
+    zero,
+)
 from tests.pretend.trials.register import TRIALS, run, run_all
 
 __all__ = ["TRIALS", "run", "run_all", "collectives", "data_parallel", "pipeline_parallel", "reference_and_runtime",
-           "torchs_own", "zero"]
+           "sequence_parallel", "tensor_parallel", "torchs_own", "zero"]

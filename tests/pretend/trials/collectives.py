@@ -15,7 +15,7 @@ from tests.collectives import cases, differentiable_cases
 from tests.pretend.trials.register import trial
 
 
-@trial("collectives all-reduce", "ring", "naive", "tree", "halving_doubling")
+@trial("collectives all-reduce", "ring", "naive", "tree", "halving_doubling", "recursive_doubling")
 def all_reduce(algorithm: str) -> None:
     values = torch.arange(7.0) + dist.get_rank()
     getattr(collectives, f"{algorithm}_all_reduce")(values)
@@ -51,7 +51,7 @@ SHAPES = (((7,), "every second"), ((5, 3), "transposed"), ((12,), "contiguous"))
 
 @trial("collectives of any length, group and stride:", "reductions", "others")
 def equals_torch(kind: str) -> None:
-    """Halving-doubling is odd in the group of three."""
+    """Halving-doubling and recursive doubling are odd in the group of three."""
     algorithms, ops = {"reductions": (cases.REDUCTIONS, (ReduceOp.SUM, ReduceOp.AVG)),
                        "others": (cases.OTHERS, (ReduceOp.SUM,))}[kind]
     groups = ((0, 1, 2, 3), (0, 1, 3), (1, 2))

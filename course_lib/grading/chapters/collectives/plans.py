@@ -1,9 +1,10 @@
 """Exercises 2.4 to 2.6: a tree, everybody with everybody, and two nodes with a slow link between them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.grading.chapters.collectives.trials import (
@@ -15,74 +16,107 @@ from course_lib.grading.chapters.collectives.trials import (
     wrong_on_all,
     wrong_pieces,
 )
-from course_lib.grading.compare import alike
+from course_lib.grading.compare import alike, part
 from course_lib.grading.exercise import Traffic, Trial
 from course_lib.grading.spent import SMALLEST_SHOWN, Spent
-from course_lib.grading.tensors import TensorExercise
+from course_lib.grading.tensors import AS_IT_WAS, TensorExercise
 
 
-class TreeBroadcast(TensorExercise):
+class TreeReduce(TensorExercise):
     number = "2.4"
-    function = "my_tree_broadcast"
+    function = "my_tree_reduce"
     points = 3
     in_place = True
     budget = "ceil(log2 n) steps, in each of which a rank sends or receives one message; (n-1) M bytes in all"
     hints = (
-        "Number the ranks from src on: v = (r - src) % n. Those with v < 1, 2, 4, ... know; in each step each of them "
-        "tells the one that is `know` further on.",
-        "With `know` who know: if v < know and v + know < n, send to (r + know) % n; if know <= v < 2 * know, receive "
-        "from (r - know) % n. Then know *= 2.",
+        "Number the ranks from dst on: v = (r - dst) % n. A broadcast goes from v < 1 to v < 2, v < 4, ...; run the "
+        "same film backwards, and add where it copies.",
+        "The last step of the film comes first: of 1, 2, 4, ... below n the largest, then half of it, down to 1. In "
+        "the step `know` those with know <= v < 2 know send to the one that is `know` before them, which adds.",
+        "for step in reversed(range(n.bit_length())):\n"
+        "    know = 1 << step\n"
+        "    if v < know and v + know < n:\n"
+        "        ...   # receive from (r + know) % n, and add\n"
+        "    elif ...:\n"
+        "        dist.send(tensor, (r - know) % n)",
     )
+
+    @staticmethod
+    def run(function: Callable, inputs: list[Any]) -> dict[str, Any]:
+        """Only dst's tensor is an answer: what the others hold in the end is theirs."""
+        answer = TensorExercise.run(function, inputs)
+        return answer | {"tensor": answer["tensor"] if dist.get_rank() == inputs[1] else None, "held": answer["tensor"]}
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
         trials = []
-        for plain in trials_of(seed, lambda n, k: k):
+        for plain in trials_of(seed, lambda n, k: k, world_sizes=(3, 4, 6, 2, 1)):
             n = plain.world_size
-            src = random_number(generator, 1, n) if n > 1 else 0  # rank 0 would hide that src is ignored
-            trials.append(Trial([[tensor, src] for tensor, in plain.inputs], f"{plain.label}, src={src}"))
+            dst = random_number(generator, 1, n) if n > 1 else 0  # rank 0 would hide that dst is ignored
+            trials.append(Trial([[tensor, dst] for tensor, in plain.inputs], f"{plain.label}, dst={dst}"))
         return trials
 
-    def expected(self, inputs: Inputs) -> list[Tensor]:
-        src = inputs[0][1]
-        return [inputs[src][0]] * len(inputs)
+    def expected(self, inputs: Inputs) -> list[Tensor | None]:
+        return only(total(inputs), inputs)
+
+    def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
+        wrong, dst = super().wrong(trial, answers), trial.inputs[0][1]
+        held, right = [part(answer, "held") for answer in answers], total(trial.inputs)
+        elsewhere = [r for r, tensor in enumerate(held) if r != dst and alike(tensor, right)]
+        if wrong and elsewhere:
+            return f"the sum is on rank {elsewhere[0]}: the tree ends at dst, so count from there, v = (r - dst) % n"
+        return wrong
 
     def bound(self, trial: Trial) -> int:
-        return message_bytes(trial) * steps_of_tree(trial.world_size)  # what src sends: it is in every step
+        return message_bytes(trial) if trial.world_size > 1 else 0
 
     def least(self, trial: Trial) -> int:
         return (trial.world_size - 1) * message_bytes(trial)
 
-    def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Tensor]]]:
-        yield ("every rank ends with rank 0's tensor: the tree starts at src, so count from there, v = (r - src) % n",
-               [inputs[0][0]] * len(inputs))
-
-    def cause(self, given: list[Any], inputs: Inputs) -> str | None:
-        known = super().cause(given, inputs)
-        if known:
-            return known
-        src = inputs[0][1]
-        for r, tensor in enumerate(given):
-            origin = next((q for q in range(len(inputs)) if alike(tensor, inputs[q][0])), src)
-            if origin == r != src:
-                return f"nobody has told rank {r}: its tensor is as it was"
-            if origin != src:
-                return (f"rank {r} ends with rank {origin}'s own tensor: rank {origin} sent before it had received; "
-                        "only those that know may tell")
-        return None
+    def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Tensor | None]]]:
+        n, dst, x = len(inputs), inputs[0][1], [tensor for tensor, *_ in inputs]
+        backwards = [1 << step for step in reversed(range(steps_of_tree(n)))]
+        yield AS_IT_WAS.replace("every rank's", "dst's"), only(x[dst], inputs)
+        yield ("shares are lost: some ranks send before they have received all that comes through them. The broadcast "
+               "runs backwards: the largest distance first, 1 last",
+               only(along_tree(x, dst, backwards[::-1])[dst], inputs))
+        yield ("what arrives replaces what is there: receive it into another tensor, and add",
+               only(along_tree(x, dst, backwards, keep=0)[dst], inputs))
+        yield ("the first step is missing: of 1, 2, 4, ... below n the largest comes first",
+               only(along_tree(x, dst, backwards[1:])[dst], inputs))
+        yield ("the last step is missing: `know` goes down to 1", only(along_tree(x, dst, backwards[:-1])[dst], inputs))
+        yield ("the sum is divided by the number of ranks: the sum is asked, not the mean",
+               only(total(inputs) / n, inputs))
 
     def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        n, M, src, least = trial.world_size, message_bytes(trial), trial.inputs[0][1], self.least(trial)
+        n, M, dst, least = trial.world_size, message_bytes(trial), trial.inputs[0][1], self.least(trial)
         together = Spent("sent", sum(self.sent(trial, traffic)), least, on=" together", who="the ranks",
-                         why="some are told more than once", slack=traffic.slack(least), note=traffic.note(),
+                         why="somebody's share is sent more than once", slack=traffic.slack(least), note=traffic.note(),
                          claimed=traffic.exact)
         if not traffic.exact and M < SMALLEST_SHOWN:  # headers look like messages
             return [together, *super().spent(trial, answers, traffic)]
-        root_tells_all = all(traffic.sent_by(r) < M for r in range(n) if r != src)
-        why = ("src tells everybody itself: those that know should help" if root_tells_all
-               else "they tell one another in a row: in each step all that know tell one each")
-        steps = Spent("took", steps_taken(traffic, src), steps_of_tree(n), "step", why=why, claimed=traffic.exact)
+        backwards = Traffic([list(column) for column in zip(*traffic.sent)], traffic.exact)  # a broadcast's, then
+        all_to_dst = all(traffic.sent[r][dst] >= M for r in range(n) if r != dst)
+        why = ("dst adds everything up itself: let others add on the way" if all_to_dst
+               else "they add up in a row: in each step as many as can hand theirs to another one")
+        steps = Spent("took", steps_taken(backwards, dst), steps_of_tree(n), "step", why=why, claimed=traffic.exact)
         return [together, steps, *super().spent(trial, answers, traffic)]
+
+
+def only(answer: Tensor, inputs: Inputs) -> list[Tensor | None]:
+    """The answers where dst has this one, and of the others none is looked at."""
+    return [answer if r == inputs[0][1] else None for r in range(len(inputs))]
+
+
+def along_tree(x: Sequence[Tensor], root: int, distances: Sequence[int], keep: int = 1) -> list[Tensor]:
+    """What all ranks hold after steps of these distances towards root; keep=0 overwrites where others add."""
+    n, held = len(x), list(x)
+    for know in distances:
+        for v in range(know):
+            if v + know < n:
+                to, source = (v + root) % n, (v + know + root) % n
+                held[to] = keep * held[to] + held[source]
+    return held
 
 
 def steps_of_tree(n: int) -> int:
@@ -112,8 +146,15 @@ class AllToAll(TensorExercise):
     budget = "each rank sends (n-1)/n M bytes: every piece but the one that stays"
     hints = (
         "n-1 steps. In step s rank r sends to rank r+s; who sends to rank r then?",
-        "to, source = (r + s) % n, (r - s) % n: send chunks[to], receive into place `source`. Your own piece, "
-        "chunks[r], stays and is copied.",
+        "In step s send the piece of rank r+s to it, and receive from rank r-s into the place of rank r-s. Your own "
+        "piece, chunks[r], stays and is copied.",
+        "result = torch.empty_like(tensor)\n"
+        "places = result.chunk(n)\n"
+        "places[r].copy_(...)\n"
+        "for step in range(1, n):\n"
+        "    to, source = (r + step) % n, ...\n"
+        "    exchange(chunks[to], to, ..., source)\n"
+        "return result",
     )
 
     def trials(self, seed: int) -> list[Trial]:
@@ -171,8 +212,12 @@ class TwoNodeAllReduce(TensorExercise):
     hints = (
         "Share the work before you cross: let each rank of a node be responsible for one half of the tensor, for the "
         "sum inside its node. Then every rank has one half to take over the slow link.",
-        "mine, other = halves[r % 2], halves[1 - r % 2]. Swap halves with your neighbour r ^ 1 and add; swap `mine` "
-        "with your twin (r + 2) % 4 and add; swap complete halves with your neighbour.",
+        "Three exchanges. With the neighbour: give it `other`, add what comes to `mine`. With the twin: give it "
+        "`mine`, add what comes. With the neighbour again: give it `mine`, now complete, and take its half as `other`.",
+        "received = torch.empty_like(mine)\n"
+        "mine += exchange(other, neighbour, received, neighbour)\n"
+        "mine += ...   # the twin\n"
+        "exchange(mine, neighbour, ..., neighbour)   # nothing is added now: where does it arrive?",
     )
 
     def trials(self, seed: int) -> list[Trial]:

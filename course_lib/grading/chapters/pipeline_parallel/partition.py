@@ -22,8 +22,15 @@ class Partition(Exercise):
     hints = (
         "A cut is a choice of num_stages - 1 places out of the len(costs) - 1 gaps between layers. There are not many: "
         "look at all of them. What do you compare them by?",
-        "For cuts in itertools.combinations(range(1, len(costs)), num_stages - 1): bounds = [0, *cuts, len(costs)]; "
-        "take those whose max(sum(costs[a:b])) over neighbouring bounds is smallest, and return the differences b - a.",
+        "itertools.combinations(range(1, len(costs)), num_stages - 1) has all cuts. With 0 before it and len(costs) "
+        "behind it, a cut's neighbours bound its stages; take the cut whose most expensive stage is the cheapest.",
+        "best = None\n"
+        "for cuts in itertools.combinations(range(1, len(costs)), num_stages - 1):\n"
+        "    bounds = [0, *cuts, len(costs)]\n"
+        "    worst = ...  # over the pairs of neighbours in bounds\n"
+        "    if best is None or worst < best[0]:\n"
+        "        best = worst, bounds\n"
+        "return ...  # numbers of layers, not places",
     )
 
     def trials(self, seed: int) -> list[Trial]:

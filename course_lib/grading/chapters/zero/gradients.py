@@ -38,9 +38,18 @@ class ScatteredGradients(ShardExercise):
         "parameter.register_post_accumulate_grad_hook(function) calls function(parameter) as soon as its .grad is "
         "complete, in the middle of backward. What is left to hold once the piece is there? A frozen parameter takes "
         "no hook.",
-        "In the hook: flat = padded(parameter.grad); piece = flat.new_empty(len(flat) // n); "
-        "dist.reduce_scatter(piece, list(flat.chunk(n))); pieces[name] = piece / n; parameter.grad = None. The name "
-        "has to be bound when the hook is made: functools.partial, or a default argument.",
+        "The hook makes the gradient a row that n divides, reduce-scatters its n pieces into a new tensor, keeps that "
+        "tensor over n under the parameter's name, and lets go of .grad. The name has to be bound when the hook is "
+        "made: functools.partial, or a default argument.",
+        "def scatter(parameter, name):\n"
+        "    flat = padded(parameter.grad)\n"
+        "    piece = flat.new_empty(len(flat) // n)\n"
+        "    dist.reduce_scatter(piece, ...)\n"
+        "    pieces[name] = ...\n"
+        "    ...  # the whole gradient goes\n"
+        "for name, parameter in model.named_parameters():\n"
+        "    if parameter.requires_grad:\n"
+        "        parameter.register_post_accumulate_grad_hook(partial(scatter, name=name))",
     )
 
     def trials(self, seed: int) -> list[Trial]:

@@ -35,8 +35,14 @@ class MasterSteps(ShardExercise):
     hints = (
         "A weight in bf16 has 8 significant bits: 1 + 0.001 is 1. Something of 32 bits has to remember what one step "
         "adds, from step to step; bf16 is only what it looks like to the others.",
-        "master = weights.chunk(n)[r].float(), once; in each step master -= lr * "
-        "mean_gradient(weights).chunk(n)[r].float(), then dist.all_gather(list(weights.chunk(n)), master.bfloat16()).",
+        "Make the fp32 piece once, before the loop. In each step take this rank's part of the gradient, in fp32, and "
+        "step the fp32 piece; then all ranks gather the pieces' bf16 roundings into `weights`, where the next gradient "
+        "is taken.",
+        "master = weights.chunk(n)[r].float()\n"
+        "for _ in range(num_steps):\n"
+        "    master -= lr * ...\n"
+        "    dist.all_gather(list(weights.chunk(n)), ...)  # two bytes a weight\n"
+        "return master",
     )
 
     def trials(self, seed: int) -> list[Trial]:

@@ -20,8 +20,12 @@ class BytesPerRank(NumberExercise):
     hints = (
         "A piece of a parameter with N elements has ceil(N/n) of them, on every rank. Which of the three groups are "
         "cut at stage 1, at 2, at 3? Each stage cuts what the one before it cuts.",
-        "whole = sum(sizes); piece = sum(-(-size // num_ranks) for size in sizes); then weight_bytes times (piece if "
-        "stage >= 3 else whole), gradient_bytes likewise from stage 2 on, optimizer_bytes from stage 1 on.",
+        "Two numbers do for everything: the elements of all parameters, and the elements of this rank's pieces, each "
+        "rounded up on its own. Each of the three groups has as many bytes as one of the two numbers says, by stage.",
+        "whole = sum(sizes)\n"
+        "piece = ...  # -(-a // b) is a / b rounded up\n"
+        "weights = weight_bytes * (piece if stage >= 3 else whole)\n"
+        "return weights + ...  # two more such lines",
     )
     cases = (("[1000, 9, 7, 5] elements in bf16 with AdamW, stage 2 on 4 ranks", (*TINY, 2, 2, 2, 12)),
              ("the same at stage 1", (*TINY, 1, 2, 2, 12)), ("the same at stage 3", (*TINY, 3, 2, 2, 12)),

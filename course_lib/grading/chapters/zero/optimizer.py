@@ -1,4 +1,4 @@
-"""Exercise 6.2: AdamW on one's own piece, then everybody's pieces for everybody."""
+"""Exercise 6.2: AdamW on one's own piece, some of which decays, then everybody's pieces for everybody."""
 
 import importlib
 from collections.abc import Callable, Iterable
@@ -30,18 +30,25 @@ class AdamW:
     def __init__(self, size: int) -> None:
         self.m, self.v, self.t = *torch.zeros(2, size, dtype=torch.float64), 0
 
-    def stepped(self, weights: Tensor, gradient: Tensor) -> Tensor:
+    def stepped(self, weights: Tensor, gradient: Tensor, decays: Tensor | bool = True) -> Tensor:
+        """decays: 1 where weight decay applies, else 0."""
         lr, (b1, b2), eps = SETTINGS["lr"], SETTINGS["betas"], SETTINGS["eps"]
         self.t += 1
         self.m, self.v = b1 * self.m + (1 - b1) * gradient, b2 * self.v + (1 - b2) * gradient**2
         m, v = self.m / (1 - b1**self.t), self.v / (1 - b2**self.t)
-        return weights * (1 - lr * SETTINGS["weight_decay"]) - lr * m / (v.sqrt() + eps)
+        return weights * (1 - lr * SETTINGS["weight_decay"] * decays) - lr * m / (v.sqrt() + eps)
+
+
+def decaying(inputs: Inputs) -> list[Tensor]:
+    """For each rank's piece, 1 where an element is among the first num_decayed of all weights."""
+    return list((torch.arange(len(inputs[0]["weights"])) < inputs[0]["num_decayed"]).double().chunk(len(inputs)))
 
 
 def trained(inputs: Inputs, gather: Callable[[int, list[Tensor], list[Tensor]], list[Tensor]],
-            forget: bool = False) -> list[Tensor]:
+            forget: bool = False, decays: list[Tensor] | None = None) -> list[Tensor]:
     """Each rank's weights after all steps. gather(step, pieces, weights before) makes them of the pieces."""
     n = len(inputs)
+    decays = decaying(inputs) if decays is None else decays
     weights = [rank["weights"].clone() for rank in inputs]
     own = [each.chunk(n)[r] for r, each in enumerate(weights)]
     optimizers = [AdamW(len(piece)) for piece in own]
@@ -49,7 +56,7 @@ def trained(inputs: Inputs, gather: Callable[[int, list[Tensor], list[Tensor]], 
         if forget:
             optimizers = [AdamW(len(piece)) for piece in own]
         gradients = [gradient_of(rank, each).chunk(n)[r] for r, (rank, each) in enumerate(zip(inputs, weights))]
-        own = [each.stepped(piece, gradient) for each, piece, gradient in zip(optimizers, own, gradients)]
+        own = [each.stepped(*given) for each, *given in zip(optimizers, own, gradients, decays)]
         weights = gather(step, own, weights)
     return weights
 
@@ -74,7 +81,7 @@ def all_by_rank_0(step: int, own: list[Tensor], before: list[Tensor]) -> list[Te
 class ShardedAdamW(ShardExercise):
     number = "6.2"
     function = "my_sharded_adamw"
-    points = 3
+    points = 4
     compared = "weights"
     words = "has the weights"
     tolerance = ROUNDING
@@ -82,20 +89,31 @@ class ShardedAdamW(ShardExercise):
     budget = "state for N/n weights on each rank; (n-1)/n M bytes sent by each rank a step, M being all weights"
     hints = (
         "The optimiser must never hear of the other pieces: what it does not get, it keeps no moments for. So make the "
-        "piece first, and the optimiser from it.",
-        "piece = nn.Parameter(weights.chunk(n)[r].clone()); optimizer = torch.optim.AdamW([piece], **settings); in "
-        "each step piece.grad = mean_gradient(weights).chunk(n)[r], then optimizer.step(), then "
-        "dist.all_gather(list(weights.chunk(n)), piece.data).",
+        "piece first, and the optimiser from it. Which of its elements are among the first num_decayed of all weights?",
+        "Rank r's piece begins at r N/n, so its first num_decayed - r N/n elements decay: none where that is below 0, "
+        "all where it is above N/n. An optimiser takes groups, each with settings of its own: "
+        "[{\"params\": [...]}, {\"params\": [...], \"weight_decay\": 0.0}]. Two parameters that are views of one "
+        "piece are stepped in that piece.",
+        "piece = weights.chunk(n)[r].clone()\n"
+        "cut = ...  # between 0 and len(piece)\n"
+        "decayed, others = nn.Parameter(piece[:cut]), nn.Parameter(piece[cut:])\n"
+        "optimizer = torch.optim.AdamW([...], **settings)\n"
+        "for _ in range(num_steps):\n"
+        "    gradient = mean_gradient(weights).chunk(n)[r]\n"
+        "    ...  # .grad of both, step\n"
+        "    dist.all_gather(list(weights.chunk(n)), ...)\n"
+        "return optimizer",
     )
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
         made = []
-        for n, N in ((3, 12), (1, 4), (4, 16_384)):
+        for n, N, num_decayed in ((3, 24, 5), (1, 4, 3), (4, 16_384, 10_000)):
             weights, target, curvature = torch.randn(3, N, generator=generator, dtype=torch.float64)
             shared = {"weights": weights, "target": target, "curvature": curvature.abs() + 0.5}
-            made.append(Trial([{name: value.clone() for name, value in shared.items()} for _ in range(n)],
-                              f"{ranks_of(n)}, {N:,} weights, {STEPS} steps"))
+            made.append(Trial([{**{name: value.clone() for name, value in shared.items()}, "num_decayed": num_decayed}
+                               for _ in range(n)],
+                              f"{ranks_of(n)}, {N:,} weights of which {num_decayed:,} decay, {STEPS} steps"))
         return made
 
     @staticmethod
@@ -109,7 +127,7 @@ class ShardedAdamW(ShardExercise):
         def mean_gradient(at: Tensor) -> Tensor:
             return gradient_of(inputs, at.detach())
 
-        optimizer, calls = record_calls(function, weights, mean_gradient, STEPS, SETTINGS)
+        optimizer, calls = record_calls(function, weights, mean_gradient, STEPS, SETTINGS, inputs["num_decayed"])
         state = getattr(optimizer, "state", None)
         held = [] if state is None else [tensor for of_one in state.values() for tensor in of_one.values()
                                          if isinstance(tensor, Tensor)]
@@ -120,6 +138,25 @@ class ShardedAdamW(ShardExercise):
         return trained(inputs, from_all)
 
     def mistakes(self, inputs: Inputs) -> Iterable[tuple[str, list[Tensor]]]:
+        n, right = len(inputs), decaying(inputs)
+
+        def decayed(decays: Iterable[Tensor]) -> list[Tensor]:
+            return trained(inputs, from_all, decays=list(decays))
+
+        def first(count: int) -> list[Tensor]:
+            return [(torch.arange(len(piece)) < count).double() for piece in right]
+
+        yield ("all weights decay: only the first num_decayed do, so make two groups of the piece",
+               decayed(torch.ones_like(piece) for piece in right))
+        yield ("no weight decays: the first num_decayed do, so one of the two groups takes `settings` as they are",
+               decayed(torch.zeros_like(piece) for piece in right))
+        yield ("the first num_decayed of every piece decay: they are counted from the beginning of all weights, and "
+               "rank r's piece begins at r N/n", decayed(first(inputs[0]["num_decayed"])))
+        yield ("an n-th of num_decayed decays on every rank: they are the first of all weights, so the first ranks "
+               "have all of them", decayed(first(inputs[0]["num_decayed"] // n)))
+        yield ("a piece decays wholly or not at all: the boundary may lie inside it",
+               decayed(piece.max().expand(len(piece)) for piece in right))
+        yield "the groups are swapped: it is the first num_decayed that decay", decayed(1 - piece for piece in right)
         yield ("every rank has stepped its own piece only: the others' pieces of `weights` are as old as in the "
                "beginning, so all-gather after each step", trained(inputs, from_nobody))
         yield ("the pieces are gathered once, at the end: every gradient before was taken at weights of which n-1 "
@@ -139,7 +176,7 @@ class ShardedAdamW(ShardExercise):
         gradient = gradient_of(inputs[0], gathered)
         for _ in range(STEPS):
             gathered = torch.cat(own)
-            own = [each.stepped(piece, part) for each, piece, part in zip(optimizers, own, gradient.chunk(n))]
+            own = [each.stepped(*given) for each, *given in zip(optimizers, own, gradient.chunk(n), decaying(inputs))]
             gradient = gradient_of(inputs[0], gathered)
         return [gathered] * n
 

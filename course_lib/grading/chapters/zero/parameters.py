@@ -1,6 +1,7 @@
 """Exercise 6.4: a layer's weights are whole while the layer is at work, and at no other time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -40,10 +41,18 @@ class GatheredOnUse(ShardExercise):
     hints = (
         "Autograd has saved a view of the weight. It keeps the storage, so the storage itself has to be emptied after "
         "forward, and filled with the same numbers before backward. A layer has four hooks for that.",
-        "gather: dist.all_gather into a flat tensor; parameter.untyped_storage().resize_(parameter.nbytes); "
-        "parameter.data.copy_(...). free: parameter.untyped_storage().resize_(0). Then "
-        "layer.register_forward_pre_hook(gather), register_forward_hook(free), "
-        "register_full_backward_pre_hook(gather), register_full_backward_hook(free).",
+        "To gather: all pieces into a new flat tensor, the storage back to the weight's bytes, and the numbers, "
+        "without the zeros at the end, into .data. To free: the storage to 0 bytes. Gather before forward and before "
+        "backward, free after each, and once at the beginning.",
+        "def gather(*_):\n"
+        "    for parameter, piece in pieces.items():\n"
+        "        whole = piece.new_empty(n * len(piece))\n"
+        "        dist.all_gather(list(whole.chunk(n)), piece)\n"
+        "        ...  # storage, then parameter.data.copy_(...)\n"
+        "def free(*_): ...\n"
+        "free()\n"
+        "layer.register_forward_pre_hook(gather)\n"
+        "...  # three more: register_forward_hook, register_full_backward_pre_hook, register_full_backward_hook",
     )
 
     def trials(self, seed: int) -> list[Trial]:
@@ -56,15 +65,9 @@ class GatheredOnUse(ShardExercise):
         usual = watched(plain_model, inputs["batches"][0], lambda layer: None)
         M, n = sum(parameter.nbytes for parameter in plain_model.parameters()), inputs["num_ranks"]
         allowed = sum(8 * -(-parameter.numel() // n) for parameter in plain_model.parameters())
-        try:
+        with explained():
             mine, calls = record_calls(watched, model, inputs["batches"][0], function,
-                                  [held - M + allowed for held in usual["held"]])
-        except RuntimeError as error:
-            if "storage" in str(error):
-                error.add_note(EMPTY)
-            if "inplace operation" in str(error):
-                error.add_note(CHANGED)
-            raise
+                                       [held - M + allowed for held in usual["held"]])
         return {"output": mine["output"], "gradients": mine["gradients"], "calls": calls,
                 "owners": mine["owners"],  # bytes in the parameters' own storages, at each point
                 "held": [now - before + M for now, before in zip(mine["held"], usual["held"], strict=True)],
@@ -98,6 +101,19 @@ class GatheredOnUse(ShardExercise):
 
     def waste(self, answers: list[Any]) -> str:
         return "gather before forward and before backward, each weight once"
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """What autograd says of weights that are not as it left them, in our words as well."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "storage" in str(error):
+            error.add_note(EMPTY)
+        if "inplace operation" in str(error):
+            error.add_note(CHANGED)
+        raise
 
 
 def most_held(answers: list[Any], allowed: int) -> Spent:

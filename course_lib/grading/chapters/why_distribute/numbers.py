@@ -1,4 +1,4 @@
-"""Chapter 1: bytes, days, utilisation and the parallel share as numbers; a sharded reader on ranks.
+"""Exercises 1.1 to 1.4: bytes, days, utilisation and the parallel share as numbers.
 
 The chapter's own functions are imported where an answer is judged: this module is also loaded beside the student's
 code, where there is no course_lib.why_distribute to borrow from.
@@ -8,14 +8,8 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from course_lib.facts import accelerator, model
-from course_lib.grading.exercise import Traffic, Trial
 from course_lib.grading.numbers import NumberExercise
-from course_lib.grading.spent import Spent, most
-from course_lib.grading.tensors import TensorExercise
 
 GPT3_N, GPT3_D = model("GPT-3").parameters.value, model("GPT-3").tokens.value
 A100_TFLOPS = accelerator("A100").peak_flops_per_s() / 1e12
@@ -30,7 +24,12 @@ class TrainingBytes(NumberExercise):
     hints = (
         "Three groups: weights (2 bytes), gradients (2), and what the optimiser needs (4 + 4 + 4). Each stage cuts one "
         "group more than the stage before it.",
-        "N * (12 / (n if zero_stage >= 1 else 1) + 2 / (n if zero_stage >= 2 else 1) + 2 / (...)).",
+        "Write one line for each group: its bytes times N, divided by n from its stage on and by 1 before. 12 bytes "
+        "are cut from stage 1 on, 2 from stage 2 on, 2 at stage 3.",
+        "optimizer_state = 12 * N / (n if zero_stage >= ... else 1)\n"
+        "gradients = 2 * N / (...)\n"
+        "weights = ...\n"
+        "return the sum of the three",
     )
     cases = (("7B, ZeRO-2 on 16 devices", (7e9, 2, 16)), ("7B, ZeRO-1 on 64 devices", (7e9, 1, 64)),
              ("1T, ZeRO-3 on 1024 devices", (1e12, 3, 1024)), ("7B, no ZeRO, 8 devices", (7e9, 0, 8)),
@@ -69,7 +68,11 @@ class TrainingDays(NumberExercise):
     unit = "day"
     hints = (
         "FLOPs of the whole run over FLOPs a second of the whole cluster. How many FLOPs for each parameter and token?",
-        "6 N D / (num_devices * peak_tflops * 1e12 * utilisation) are seconds; a day has 86,400.",
+        "Six for each of the N D pairs. The cluster does num_devices times the peak of one a second, of which it uses "
+        "`utilisation`. The peak comes in TFLOP/s, and the answer in days.",
+        "flops = 6 * ...\n"
+        "flops_per_s = num_devices * peak_tflops * ... * utilisation   # how many FLOP are one TFLOP?\n"
+        "return flops / flops_per_s / ...   # seconds in a day",
     )
     cases = (("GPT-3 on 1024 A100 at 40 %", (GPT3_N, GPT3_D, 1024, A100_TFLOPS, 0.4)),
              ("GPT-3 on one A100 at its peak", (GPT3_N, GPT3_D, 1, A100_TFLOPS, 1.0)),
@@ -110,7 +113,11 @@ class MFU(NumberExercise):
     hints = (
         "MFU asks what the MODEL needs. Whether the hardware ran the forward pass twice changes its numerator not at "
         "all.",
-        "6 * num_parameters * tokens_per_step / (step_s * num_devices * peak_flops_per_s), recompute or not.",
+        "The FLOPs that the model needs for these tokens, over the FLOPs that all devices could have done in step_s. "
+        "`recompute` is there to tempt you.",
+        "needed = 6 * ...\n"
+        "possible = step_s * ...   # what all devices together could do in that time\n"
+        "return needed / possible",
     )
     cases = (("175B, 3.1M tokens a step with recomputation, 1024 A100",
               (GPT3_N, 1536 * 2048, 30.62, 1024, 312e12, True)),
@@ -148,7 +155,10 @@ class ParallelShare(NumberExercise):
     budget = "exactly the P that Amdahl's law has for these two times"
     hints = (
         "Solve S = 1 / ((1 - P) + P/n) for P. Begin with 1/S = 1 - P (1 - 1/n).",
-        "P = (1 - parallel_s / single_s) / (1 - 1 / num_devices).",
+        "1/S is parallel_s / single_s. What is P in 1/S = 1 - P (1 - 1/n)? It is one subtraction and one division.",
+        "left = 1 - parallel_s / single_s   # the share of the time that was saved\n"
+        "most = ...   # what would be saved if all of it were parallel, on num_devices\n"
+        "return left / most",
     )
     cases = (("10 s alone, 3 s on 8 devices", (8, 10.0, 3.0)), ("4 s alone, 2.5 s on 2", (2, 4.0, 2.5)),
              ("1 s alone, 1/64 s on 64", (64, 1.0, 1 / 64)), ("6 s alone, 6 s on 4", (4, 6.0, 6.0)))
@@ -171,74 +181,3 @@ class ParallelShare(NumberExercise):
         yield "that is the speed-up S: what share P explains it?", S
         yield "S is turned around: the speed-up is the time alone over the time together", (1 - S) / (1 - 1 / n)
         yield "that is Gustafson's share, S = (1 - P) + P n: here the work is fixed, not the time", (S - 1) / (n - 1)
-
-
-class ShardedRows(TensorExercise):
-    number = "1.5"
-    function = "my_rows"
-    points = 3
-    budget = "nothing is sent, each row read once"
-    operations = frozenset()
-    hints = (
-        "How many whole rows are there? A row of s needs s + 1 tokens, the last one being the answer to the one "
-        "before. "
-        "Which of them are yours?",
-        "[tokens[i * s : i * s + s + 1] for i in range(dist.get_rank(), (len(tokens) - 1) // s, "
-        "dist.get_world_size())]",
-    )
-
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = []
-        for n, length, s in ((2, 41, 4), (3, 100, 7), (1, 23, 5), (4, 4 * 6 + 1, 6)):
-            text = torch.randint(0, 256, (length,), generator=generator)
-            made.append(Trial([[text.clone(), s] for _ in range(n)], f"{n} ranks, {length} tokens, rows of {s}"))
-        return made
-
-    def expected(self, inputs: list[list[Any]]) -> list[Tensor]:
-        text, s = inputs[0]
-        return [rows_of(text, s, range(r, (len(text) - 1) // s, len(inputs))) for r in range(len(inputs))]
-
-    def mistakes(self, inputs: list[list[Any]]) -> Iterable[tuple[str, list[Tensor]]]:
-        (text, s), n = inputs[0], len(inputs)
-        num_rows = (len(text) - 1) // s
-        right = self.expected(inputs)
-        yield "every rank reads every row: n devices then learn the same from each", (
-            [rows_of(text, s, range(num_rows))] * n)
-        yield ("the rows lack the token that follows: without it the last one has no answer",
-               [rows[:, :s] for rows in right])
-        each = -(-num_rows // n)
-        yield ("each rank reads a block of its own: no row is read twice, but rank r should begin at row r and step "
-               "by n, "
-               "so that all ranks together read the text in order"), [
-            rows_of(text, s, range(r * each, min((r + 1) * each, num_rows))) for r in range(n)]
-        whole = num_rows // n
-        yield ("each rank reads a block of its own: no row is read twice, but rank r should begin at row r and step "
-               "by n, "
-               "so that all ranks together read the text in order"), [
-            rows_of(text, s, range(r * whole, (r + 1) * whole)) for r in range(n)]
-        yield "rank r starts at row r but reads all that follow: step by the number of ranks", [
-            rows_of(text, s, range(r, num_rows)) for r in range(n)]
-        yield "the last row of some rank is missing: (len(tokens) - 1) // s rows are whole", [
-            rows_of(text, s, range(r, num_rows - 1, n)) for r in range(n)]
-        last = (len(text) - (s + 1)) // (s + 1) + 1
-        yield "rows overlap in one token: row i starts at i s and not at i (s + 1)", [
-            torch.stack([text[i * (s + 1): (i + 1) * (s + 1)] for i in range(r, last, n)]) if r < last
-            else text.new_empty(0, s + 1) for r in range(n)]
-
-    def bound(self, trial: Trial) -> int:
-        return 0
-
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        (text, s), n = trial.inputs[0], trial.world_size
-        each = [len(rows) for rows in self.given(answers)]
-        read = Spent("read", max(each), -(-((len(text) - 1) // s) // n), "row", rank=most(each))
-        return [read, *super().spent(trial, answers, traffic)]
-
-
-def rows_of(text: Tensor, s: int, rows: range) -> Tensor:
-    """The rows (len(rows), s + 1)."""
-    return torch.stack([text[i * s: i * s + s + 1] for i in rows]) if len(rows) else text.new_empty(0, s + 1)
-
-
-EXERCISES = (TrainingBytes, TrainingDays, MFU, ParallelShare, ShardedRows)

@@ -1,0 +1,65 @@
+"""Chapter 7: what is left to split are the activations, along the tokens; or not to keep them at all.
+
+    layouts.py       which rank holds which tokens, where they stand in the row, and the way back
+    tiles.py         the online softmax: attention to keys that come block by block
+    ring.py          ring attention: keys and values go around
+    ulysses.py       tokens for heads and back, by all-to-all; and both together
+    positions.py     rotary positions of tokens that stand anywhere
+    context.py       a whole GPT on its part of the tokens, and its loss
+    recompute.py     full and selective recomputation
+    surroundings.py  random numbers, autocast and default device, as they were
+    checks.py        what cannot be attended to, said before it goes wrong
+
+What is kept, sent and computed is counted in course_lib.costs: activations.py and context_parallel.py, and flops.py
+for what recomputation costs. Megatron's sequence parallelism is a switch of chapter 5's layers.
+"""
+
+from course_lib.costs.activations import (
+    ActivationTerm,
+    activation_bytes,
+    activation_bytes_per_layer,
+    activation_terms,
+)
+from course_lib.costs.context_parallel import (
+    LAYOUTS,
+    imbalance,
+    ring_attention_bytes,
+    ring_work,
+    ulysses_attention_bytes,
+    visible_pairs,
+)
+from course_lib.costs.flops import recomputed_flops
+from course_lib.sequence_parallel.context import context_parallel, context_parallel_loss
+from course_lib.sequence_parallel.layouts import gather_tokens, layout_order, local_positions, restore_order
+from course_lib.sequence_parallel.positions import rotary
+from course_lib.sequence_parallel.recompute import recompute
+from course_lib.sequence_parallel.ring import ring_attention
+from course_lib.sequence_parallel.tiles import Block, OnlineSoftmax
+from course_lib.sequence_parallel.ulysses import ulysses_attention, ulysses_ring_attention
+
+__all__ = [
+    "LAYOUTS",
+    "ActivationTerm",
+    "Block",
+    "OnlineSoftmax",
+    "activation_bytes",
+    "activation_bytes_per_layer",
+    "activation_terms",
+    "context_parallel",
+    "context_parallel_loss",
+    "gather_tokens",
+    "imbalance",
+    "layout_order",
+    "local_positions",
+    "recompute",
+    "recomputed_flops",
+    "restore_order",
+    "ring_attention",
+    "ring_attention_bytes",
+    "ring_work",
+    "rotary",
+    "ulysses_attention",
+    "ulysses_attention_bytes",
+    "ulysses_ring_attention",
+    "visible_pairs",
+]

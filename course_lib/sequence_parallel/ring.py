@@ -1,0 +1,105 @@
+"""Ring attention: queries stay, keys and values go around, and no rank ever holds the whole row.
+
+    B rows      H query heads, K key heads      R ranks, r this one      T/R tokens on each      d head size
+
+R steps; in step i rank r computes with the block of rank r - i, while that of rank r - i - 1 is on its way to it. The
+online softmax adds the blocks up exactly. Backward they go around again, and behind each the sum of its gradients,
+from the rank that used it first to the one that used it last, and home.
+
+    sent by a rank, M = 2 B K T/R d numbers:   forward (R-1) M      backward 2 (R-1) M      memory of a rank O(T/R)
+
+Sources: Liu et al. 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context"; Brandon et al. 2023,
+"Striped Attention", for the layouts.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from course_lib.groups.membership import Group, Member, member
+from course_lib.groups.tensors import sendable
+from course_lib.sequence_parallel.checks import require_attention, without_autocast
+from course_lib.sequence_parallel.layouts import layout_order
+from course_lib.sequence_parallel.tiles import Block, OnlineSoftmax, add_gradients
+
+
+def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: Group = None, causal: bool = True,
+                   layout: str = "zigzag") -> Tensor:
+    """softmax(q k^T / sqrt(d)) v of this rank's queries and everybody's keys. Returns (B, H, T/R, d).
+
+    q (B, H, T/R, d), k and v (B, K, T/R, d): this rank's tokens, dealt out as `layout` says; query head i reads key
+    head i // (H/K). All ranks bring the same shapes. ValueError for shapes that do not fit together or the layout.
+    """
+    me = member(group)
+    require_attention(q, k, v)
+    positions = layout_order(me.n * q.shape[2], me.n, layout if causal else "contiguous").chunk(me.n)
+    with without_autocast(q, k, v) as (q, k, v):
+        return RingAttention.apply(q, k, v, positions, causal, me)
+
+
+class RingAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, ...], causal: bool,
+                me: Member) -> Tensor:
+        softmax = OnlineSoftmax(by_key_head(q, k, scaled=True))  # q (B, K, G, T/R, d)
+        for step, (k_block, v_block) in enumerate(around(k, v, me)):
+            source = (me.r - step) % me.n
+            softmax.add(Block(k_block, v_block, positions[me.r], positions[source], causal))
+        out, lse = softmax.result()
+        out = out.flatten(1, 2).to(q.dtype)  # (B, H, T/R, d)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.positions, ctx.causal, ctx.me = positions, causal, me
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        (q, k, v, out, lse), me = ctx.saved_tensors, ctx.me
+        scaled, d_out, out = by_key_head(q, k, scaled=True), by_key_head(d_out, k), by_key_head(out, k)
+        delta, dq = (d_out * out).sum(-1, keepdim=True), torch.zeros_like(scaled)
+        d_own, arriving = None, None
+        for step, (k_block, v_block) in enumerate(around(k, v, me)):
+            source = (me.r - step) % me.n
+            d_block = torch.zeros((2, *k.shape), dtype=dq.dtype, device=k.device)  # of k and of v
+            block = Block(k_block, v_block, ctx.positions[me.r], ctx.positions[source], ctx.causal)
+            add_gradients(block, scaled, lse, d_out, delta, dq, *d_block)
+            if d_own is None:
+                d_own = d_block  # stays here: what the others have to say of it comes home at the end
+                continue
+            if arriving:
+                d_block += arriving().to(k.device)  # from those who had this block before
+            arriving = start_shift(sendable(d_block, me), me)
+        if arriving:
+            d_own += arriving().to(k.device)
+        dk, dv = d_own.to(k.dtype)
+        return dq.flatten(1, 2).mul_(q.shape[-1] ** -0.5).to(q.dtype), dk, dv, None, None, None
+
+
+def around(k: Tensor, v: Tensor, me: Member) -> Iterator[Tensor]:
+    """The blocks (2, B, K, T/R, d) of all ranks, this one's first, then its left neighbour's, and so on.
+
+    While one is being used, the next is on its way.
+    """
+    block = sendable(torch.stack([k, v]), me)
+    for step in range(me.n):
+        arriving = start_shift(block, me) if step < me.n - 1 else None
+        yield block.to(k.device, accumulation(k.dtype))
+        block = arriving() if arriving else None
+
+
+def start_shift(block: Tensor, me: Member) -> Callable[[], Tensor]:
+    """Begin to send `block` to the right neighbour. The function returned waits for the left one's."""
+    return me.start_exchange(block, (me.r + 1) % me.n, torch.empty_like(block), (me.r - 1) % me.n)
+
+
+def by_key_head(x: Tensor, k: Tensor, scaled: bool = False) -> Tensor:
+    """(B, H, T/R, d) -> (B, K, H/K, T/R, d), to compute with: in 32 bits at least."""
+    x = x.to(accumulation(x.dtype)).unflatten(1, (k.shape[1], -1))
+    return x * x.shape[-1] ** -0.5 if scaled else x
+
+
+def accumulation(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)

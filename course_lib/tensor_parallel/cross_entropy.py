@@ -1,0 +1,85 @@
+"""Cross-entropy of logits that no rank has whole: three numbers a token are sent, not V.
+
+    V vocabulary, t ranks      z logits of one token, this rank's V/t of them      y the target
+
+    loss = log(sum_v exp(z_v - m)) - (z_y - m)        m = max_v z_v
+
+Each of m, the sum and z_y is one all-reduce of one number a token. Backward sends nothing: the gradient of this rank's
+part of z, softmax(z) - 1_y, needs what this rank has. With label smoothing e the target is (1-e) 1_y + e/V, and the
+mean of z travels with z_y.
+
+Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from course_lib.groups.membership import Group, Member, member
+from course_lib.groups.tensors import describe, sendable
+from course_lib.tensor_parallel.embedding import own_rows
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def vocab_parallel_cross_entropy(logits: Tensor, targets: Tensor, group: Group = None, ignore_index: int = -100,
+                                 label_smoothing: float = 0.0, reduction: str = "mean") -> Tensor:
+    """F.cross_entropy of the logits of which rank r has (..., V/t) and targets (...) int64, the same on all ranks.
+
+    Targets equal to `ignore_index` do not count. Returns the mean over the others, their sum, or (...) for "none".
+    """
+    require_fitting(logits, targets, label_smoothing, reduction)
+    is_ignored = targets == ignore_index
+    losses = TokenLosses.apply(logits, targets.masked_fill(is_ignored, 0), member(group), label_smoothing)
+    losses = losses.masked_fill(is_ignored, 0)  # (...)
+    if reduction == "none":
+        return losses
+    return losses.sum() / (~is_ignored).sum() if reduction == "mean" else losses.sum()
+
+
+class TokenLosses(torch.autograd.Function):
+    """logits (..., V/t), targets (...) -> (...)."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, me: Member, smoothing: float) -> Tensor:
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))  # 16 bits are too few for a sum over V
+        V = wide.shape[-1] * me.n
+        z = wide - all_reduced(wide.amax(-1), dist.ReduceOp.MAX, me).unsqueeze(-1)  # (..., V/t), at most 0
+        rows, is_elsewhere = own_rows(targets, V, me)
+        z_y = z.gather(-1, rows.unsqueeze(-1)).squeeze(-1).masked_fill(is_elsewhere, 0)  # (...)
+        with_mean = torch.stack([z_y, z.sum(-1) / V]) if smoothing else z_y.unsqueeze(0)
+        exponentials = z.exp_()
+        total = all_reduced(exponentials.sum(-1), dist.ReduceOp.SUM, me)  # (...)
+        z_y, *z_mean = all_reduced(with_mean, dist.ReduceOp.SUM, me)
+        ctx.save_for_backward(exponentials.div_(total.unsqueeze(-1)).to(logits.dtype), rows, is_elsewhere)
+        ctx.smoothing, ctx.V = smoothing, V
+        losses = total.log() - (1 - smoothing) * z_y - sum(smoothing * mean for mean in z_mean)
+        return losses.to(logits.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_losses: Tensor) -> tuple[Tensor, None, None, None]:
+        softmax, rows, is_elsewhere = ctx.saved_tensors
+        d_logits = softmax - ctx.smoothing / ctx.V if ctx.smoothing else softmax.clone()  # (..., V/t)
+        is_here = (~is_elsewhere).to(d_logits.dtype) * (1 - ctx.smoothing)
+        d_logits.scatter_add_(-1, rows.unsqueeze(-1), -is_here.unsqueeze(-1))
+        return d_logits.mul_(d_losses.unsqueeze(-1)), None, None, None
+
+
+def all_reduced(x: Tensor, operation: dist.ReduceOp, me: Member) -> Tensor:
+    total = sendable(x, me)
+    dist.all_reduce(total, operation, group=me.group)
+    return total.to(x.device)
+
+
+def require_fitting(logits: Tensor, targets: Tensor, label_smoothing: float, reduction: str) -> None:
+    if targets.shape != logits.shape[:-1] or targets.is_floating_point():
+        raise ValueError(f"logits {describe(logits)} and targets {describe(targets)}: expected (..., V/t) and (...), "
+                         "the targets being numbers of tokens")
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing={label_smoothing!r}: expected a number from 0 to 1")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(map(repr, REDUCTIONS))}")

@@ -1,0 +1,141 @@
+"""One matrix on t ranks: cut by columns or by rows. Columns, something element by element, rows: one all-reduce.
+
+    B batch, T tokens, D in, F out, t ranks      y = x W^T + b; W (F, D): its rows are columns of W^T
+
+    ColumnParallelLinear   W (F/t, D)   x whole (B, T, D)      -> y in parts (B, T, F/t)    backward: all-reduce of dx
+    RowParallelLinear      W (F, D/t)   x in parts (B, T, D/t) -> y whole (B, T, F)         forward: all-reduce of y
+
+Between the two, each rank computes on its own part and sends nothing. With sequence_parallel, what is whole outside is
+dealt out along T instead: (B, T/t, D). The column layer gathers it, the row layer reduce-scatters: the two halves of
+the all-reduce, so as many bytes, and everything between row and column is computed and kept once, not t times.
+
+Sources: Shoeybi et al. 2019, "Megatron-LM"; Korthikanti et al. 2022, "Reducing Activation Recomputation".
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from course_lib.collectives import gather_from_group, reduce_from_group, reduce_scatter_along, scatter_to_group
+from course_lib.groups.membership import Group, member
+from course_lib.groups.packing import broadcast
+from course_lib.tensor_parallel.cut import Cut, cut_evenly
+from course_lib.tensor_parallel.product import ColumnProduct
+
+
+class CutModule(nn.Module):
+    """A module with slices of an unsplit one's parameters: those in `cuts`. Others it has whole, like all ranks."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__()
+        self.member, self.cuts = member(group), dict[str, Cut]()
+
+    def adopt(self, unsplit: nn.Module | None, make: Callable[[], nn.Module]) -> None:
+        """Take the slices of `unsplit`, or of one that is made now, with place 0's numbers."""
+        if unsplit is None:
+            unsplit = make()
+            broadcast(unsplit.parameters(), self.member)
+        for name, value in unsplit._parameters.items():
+            if value is not None:
+                whole, trained = value.detach(), value.requires_grad
+                mine = self.cuts[name].take(whole, self.member) if name in self.cuts else whole.clone()
+                value = nn.Parameter(mine, trained)
+            self.register_parameter(name, value)
+        self.train(unsplit.training)
+
+
+class ColumnParallelLinear(CutModule):
+    """Rank r computes features r F/t to (r+1) F/t of nn.Linear(in_features, out_features): (B, T, D) -> (B, T, F/t).
+
+    gather_output: (B, T, F) on every rank, to be used by all alike. sequence_parallel: x is (B, T/t, D), this rank's
+    tokens. Further, for what is fused and shared:
+
+    sections     sizes of what lies after each other in out_features, q | k | v say; each is cut on its own
+    unit         features that stay together: head_dim
+    gather_again     under sequence_parallel: keep this rank's tokens only for backward, and gather again there
+    input_is_copied  somebody has copied (or gathered) x to the group for several layers at once
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, gather_output: bool = False,
+                 group: Group = None, sequence_parallel: bool = False, *, sections: Sequence[int] | None = None,
+                 unit: int = 1, gather_again: bool = False, input_is_copied: bool = False,
+                 unsplit: nn.Linear | None = None) -> None:
+        super().__init__(group)
+        self.in_features, self.out_features, self.gather_output = in_features, out_features, gather_output
+        self.sequence_parallel, self.gather_again = sequence_parallel, gather_again
+        self.input_is_copied = input_is_copied
+        cut = cut_evenly(out_features, 0, self.member, "out_features", sections, unit)
+        self.cuts = {"weight": cut, "bias": cut}
+        if gather_output and len(cut.sections) > 1:
+            raise ValueError(f"gather_output of {len(cut.sections)} sections, which would come in another order: "
+                             "expected one of the two")
+        self.adopt(unsplit, lambda: nn.Linear(in_features, out_features, bias))
+
+    @classmethod
+    def from_unsplit(cls, module: nn.Linear, group: Group = None, **options: Any) -> "ColumnParallelLinear":
+        """This rank's slice of `module`, which has the same numbers on all ranks. `options`: as of the class."""
+        require_kind(module, nn.Linear)
+        return cls(module.in_features, module.out_features, group=group, unsplit=module, **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D), or (B, T/t, D) under sequence_parallel -> (B, T, F/t), or (B, T, F) with gather_output."""
+        x, weight, bias = as_autocast(x, self.weight, self.bias)
+        if self.input_is_copied:
+            y = F.linear(x, weight, bias)
+        else:
+            y = ColumnProduct.apply(x, weight, bias, self.member, self.sequence_parallel, self.gather_again)
+        return gather_from_group(y, -1, self.member) if self.gather_output else y
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features} / {self.member.n}, bias={self.bias is not None}"
+
+
+class RowParallelLinear(CutModule):
+    """Rank r multiplies features r D/t to (r+1) D/t of x: a summand of the output, and the ranks add up.
+
+    The bias is whole on every rank, and added once, to the sum. input_is_parallel=False: x (B, T, D) is whole, and
+    each rank takes its part. sequence_parallel: the sum is dealt out along T, (B, T/t, F); the bias's gradient is then
+    this rank's tokens' part, until sum_partial_gradients adds it up.
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, input_is_parallel: bool = True,
+                 group: Group = None, sequence_parallel: bool = False, *, unsplit: nn.Linear | None = None) -> None:
+        super().__init__(group)
+        self.in_features, self.out_features = in_features, out_features
+        self.input_is_parallel, self.sequence_parallel = input_is_parallel, sequence_parallel
+        self.cuts = {"weight": cut_evenly(in_features, 1, self.member, "in_features")}
+        self.adopt(unsplit, lambda: nn.Linear(in_features, out_features, bias))
+
+    @classmethod
+    def from_unsplit(cls, module: nn.Linear, group: Group = None, **options: Any) -> "RowParallelLinear":
+        """This rank's slice of `module`, which has the same numbers on all ranks. `options`: as of the class."""
+        require_kind(module, nn.Linear)
+        return cls(module.in_features, module.out_features, group=group, unsplit=module, **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D/t), or (B, T, D) unless input_is_parallel -> (B, T, F), or (B, T/t, F) under sequence_parallel."""
+        if not self.input_is_parallel:
+            x = scatter_to_group(x, -1, self.member)
+        summand = F.linear(x, self.weight)  # (B, T, F)
+        y = reduce_scatter_along(summand, -2, self.member) if self.sequence_parallel else \
+            reduce_from_group(summand, self.member)
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features} / {self.member.n}, {self.out_features}, bias={self.bias is not None}"
+
+
+def as_autocast(*tensors: Tensor | None) -> list[Tensor | None]:
+    """What F.linear would make of its arguments under torch.autocast: an autograd.Function has to do so itself."""
+    kind = tensors[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return list(tensors)
+    return [tensor if tensor is None else tensor.to(torch.get_autocast_dtype(kind)) for tensor in tensors]
+
+
+def require_kind(module: Any, kind: type) -> None:
+    if not isinstance(module, kind):
+        raise ValueError(f"module={module!r} is a {type(module).__name__}: expected an nn.{kind.__name__}")

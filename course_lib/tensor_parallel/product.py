@@ -1,0 +1,50 @@
+"""The product of a column-parallel layer, whose backward pass sends one gradient while it computes the other.
+
+    t ranks      x (B, T, D)      W (F/t, D) this rank's rows, bias b (F/t,)      y = x W^T + b (B, T, F/t)
+
+Every rank reads the whole of x, so its gradient is a sum over the ranks: the paper's f. It is on its way while the
+gradient of W, which nobody else needs, is computed:
+
+    dx = dy W   start all-reduce        dW = dy^T x        wait
+
+With `dealt`, each rank holds T/t tokens of x: they are gathered before the product, and the gradient's sum is dealt out
+again (Korthikanti et al. 2022). The gathered x is kept for backward; `gather_again` keeps only the own tokens, and
+gathers the rest a second time, while dx is computed: less memory for a further all-gather.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from course_lib.collectives.along import start_all_gather_along, start_all_reduce, start_reduce_scatter_along
+from course_lib.groups.membership import Member
+
+
+class ColumnProduct(torch.autograd.Function):
+    """x (B, T, D), or (B, T/t, D) if `dealt`, times this rank's columns -> (B, T, F/t)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, me: Member, dealt: bool, gather_again: bool
+                ) -> Tensor:
+        whole = start_all_gather_along(x, -2, me)() if dealt else x  # (B, T, D)
+        ctx.me, ctx.dealt, ctx.again = me, dealt, dealt and gather_again
+        ctx.save_for_backward(x if ctx.again else whole, weight)
+        return F.linear(whole, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight), me = ctx.saved_tensors, ctx.me
+        need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
+        gathering = start_all_gather_along(x, -2, me) if ctx.again and need_weight else None
+        if need_x:
+            dx = dy @ weight  # this rank's summand (B, T, D)
+            adding_up = start_reduce_scatter_along(dx, -2, me) if ctx.dealt else start_all_reduce(dx, me)
+        if need_weight:
+            whole = gathering() if gathering else x  # (B, T, D)
+            d_weight = dy.flatten(0, -2).T @ whole.flatten(0, -2)  # (F/t, D)
+        d_bias = dy.flatten(0, -2).sum(0) if need_bias else None
+        return adding_up() if need_x else None, d_weight if need_weight else None, d_bias, None, None, None

@@ -1,0 +1,101 @@
+"""Activation memory: the rows of the paper's table, term by term, and what the small GPT keeps, measured."""
+
+import pytest
+import torch
+
+from course_lib import facts
+from course_lib.costs.activations import activation_bytes, activation_bytes_per_layer, activation_terms
+from course_lib.reference import GPT, GPTConfig
+from course_lib.runtime import launch, record_memory
+from course_lib.sequence_parallel import recompute
+from course_lib.tensor_parallel import parallelize
+from course_lib.why_distribute import shape_of
+
+GPT_3 = facts.model("GPT-3").shape
+
+
+def test_every_row_of_the_papers_table_is_the_sum_of_its_terms():
+    s, h, a, b, t = GPT_3.sequence_length, GPT_3.hidden_size, GPT_3.num_heads, 1, 8
+    sbh, scores = s * b * h, 5 * a * s * s * b
+    rows = {
+        (1, False, "none"): 34 * sbh + scores,
+        (t, False, "none"): 10 * sbh + (24 * sbh + scores) // t,
+        (t, True, "none"): (34 * sbh + scores) // t,
+        (t, False, "selective"): 10 * sbh + 24 * sbh // t,
+        (t, True, "selective"): 34 * sbh // t,
+        (t, False, "full"): 2 * sbh,
+    }
+    for (ranks, sequence, kind), by_the_paper in rows.items():
+        given = activation_bytes_per_layer(GPT_3, b, recompute=kind, dropout=True, tensor_parallel=ranks,
+                                           sequence_parallel=sequence)
+        assert given == by_the_paper, (ranks, sequence, kind)
+
+
+def test_the_terms_are_the_papers_11_sbh_of_attention_19_of_the_mlp_and_4_of_the_norms():
+    terms = {term.name: term for term in activation_terms(GPT_3, 1, dropout=True)}
+    sbh = GPT_3.sequence_length * GPT_3.hidden_size
+    of_norms = sum(term.num_bytes for name, term in terms.items() if name.endswith("norm"))
+    of_mlp = sum(terms[name].num_bytes for name in ("input of the MLP", "input of the GELU", "its output",
+                                                    "mask of the MLP's dropout"))
+    core = sum(term.num_bytes for term in terms.values() if term.core)
+    assert of_norms == 4 * sbh and of_mlp == 19 * sbh
+    assert core == 5 * GPT_3.num_heads * GPT_3.sequence_length**2
+    assert sum(term.num_bytes for term in terms.values()) == 34 * sbh + core
+    assert all(term.by_tensor for term in terms.values() if term.core)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("kind", ["none", "selective", "full"])
+@pytest.mark.parametrize("config, batch_size", [
+    (GPTConfig(num_layers=4, hidden_size=128, sequence_length=128), 4), (GPTConfig(), 2),
+    (GPTConfig(num_layers=2, hidden_size=96, num_heads=3, vocab_size=512, sequence_length=128), 3)])
+def test_what_the_small_gpt_keeps_is_within_2_percent_of_the_formula(config, batch_size, kind, dropout):
+    config = GPTConfig(**{**vars(config), "dropout": dropout})
+    model, tokens = GPT(config), torch.randint(0, config.vocab_size, (batch_size, config.sequence_length))
+    if kind != "none":
+        for block in model.blocks:
+            block.forward = recompute(block.forward, kind)
+    with record_memory(model=model) as log:
+        loss = model(tokens, tokens.clone())[1]
+        kept = log.by_kind["activations"]
+        loss.backward()
+    formula = activation_bytes(shape_of(config), batch_size, recompute=kind, bytes_per_number=4, dropout=dropout > 0,
+                               mask_bytes=4)
+    assert formula < kept < 1.02 * formula  # the means and deviations of the norms, token numbers, positions
+
+
+def kept_by_a_rank(config, sequence_parallel, kind):
+    """Bytes that a rank keeps of a GPT that is cut over all ranks."""
+    torch.manual_seed(0)
+    model = parallelize(GPT(config), None, sequence_parallel, gather_again=sequence_parallel)
+    if kind != "none":
+        for block in model.blocks:
+            block.forward = recompute(block.forward, kind)
+    tokens = torch.randint(0, config.vocab_size, (4, config.sequence_length))
+    with record_memory(model=model) as log:
+        loss = model(tokens, tokens.clone())[1]
+        kept = log.by_kind["activations"]
+        loss.backward()
+    return kept
+
+
+@pytest.mark.parametrize("t", [2, 4])
+def test_what_a_rank_of_tensor_and_sequence_parallelism_keeps_is_within_2_percent_of_the_formula(t):
+    config = GPTConfig(num_layers=4, hidden_size=128, sequence_length=128)
+    for sequence_parallel, kind in ((False, "none"), (True, "none"), (False, "selective"), (True, "selective"),
+                                    (False, "full")):
+        formula = activation_bytes(shape_of(config), 4, recompute=kind, bytes_per_number=4, tensor_parallel=t,
+                                   sequence_parallel=sequence_parallel)
+        for kept in launch(kept_by_a_rank, config, sequence_parallel, kind, world_size=t):
+            assert formula < kept < 1.02 * formula, (sequence_parallel, kind, kept, formula)
+
+
+@pytest.mark.parametrize("options, said", [
+    ({"tensor_parallel": 5}, "tensor_parallel=5: expected a number that divides the 96 heads"),
+    ({"tensor_parallel": 0}, "tensor_parallel=0"),
+    ({"sequence_parallel": True}, "sequence_parallel=True with tensor_parallel=1: expected at least 2"),
+    ({"recompute": "attention"}, "expected one of none, selective, full"),
+])
+def test_what_cannot_be_split_is_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        activation_bytes(GPT_3, 1, **options)

@@ -1,0 +1,39 @@
+"""What a layer sends when it is cut, and how far one can cut it."""
+
+import pytest
+
+from course_lib.costs.flops import count_parameters
+from course_lib.costs.splitting import largest_t, split_layer_bytes, split_layer_seconds, split_parameters
+from course_lib.facts import Shape
+
+GPT_3 = Shape(num_layers=96, hidden_size=12288, num_heads=96, num_kv_heads=96, ffn_size=4 * 12288,
+              vocab_size=50257, sequence_length=2048)
+
+
+def test_a_layer_sends_four_all_reduces_and_five_where_it_gathers_again():
+    assert split_layer_bytes(1024, 4096, 1) == 0
+    assert split_layer_bytes(1024, 4096, 4) == 4 * 2 * 3 / 4 * 2 * 1024 * 4096
+    assert split_layer_bytes(1024, 4096, 4, gather_again=True) == 5 / 4 * split_layer_bytes(1024, 4096, 4)
+    with pytest.raises(ValueError, match="t=0: expected a whole number of 1 or more"):
+        split_layer_bytes(1024, 4096, 0)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2048])
+def test_at_the_largest_t_sending_takes_as_long_as_computing_whatever_the_batch(num_tokens):
+    F, W = 312e12, 300e9
+    t = largest_t(GPT_3, F, W)
+    assert t == pytest.approx(1 + 9 * 12288 * W / (2 * F))
+    for below in (int(t), int(t) + 1):
+        computing, sending = split_layer_seconds(GPT_3, num_tokens, below, F, W)
+        assert (sending < computing) == (below < t)
+
+
+def test_between_nodes_the_bound_falls_with_the_bandwidth():
+    inside, between = (largest_t(GPT_3, 989e12, W) for W in (450e9, 50e9))
+    assert (inside - 1) / (between - 1) == pytest.approx(9)
+
+
+def test_one_device_holds_every_parameter_and_many_hold_a_share_of_all_but_vectors():
+    assert split_parameters(GPT_3, 1) == count_parameters(GPT_3)
+    whole = 96 * 2 * 12288 + 12288  # the norms of a shape without biases
+    assert split_parameters(GPT_3, 8) == (count_parameters(GPT_3) - whole) / 8 + whole

@@ -1,0 +1,120 @@
+"""Every layout deals every token once, ascending within a rank, and what is done with global positions does not depend
+on who holds a token."""
+
+from itertools import product
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.runtime import launch
+from course_lib.sequence_parallel import (
+    LAYOUTS,
+    gather_tokens,
+    layout_order,
+    local_positions,
+    restore_order,
+    ring_attention,
+    ring_work,
+    rotary,
+    visible_pairs,
+)
+
+
+def test_the_orders_are_those_of_the_papers():
+    assert layout_order(8, 2, "contiguous").tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert layout_order(8, 2, "striped").tolist() == [0, 2, 4, 6, 1, 3, 5, 7]
+    assert layout_order(8, 2, "zigzag").tolist() == [0, 1, 6, 7, 2, 3, 4, 5]
+    assert layout_order(6, 3, "zigzag").tolist() == [0, 5, 1, 4, 2, 3]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_every_token_is_dealt_once_and_a_ranks_tokens_ascend(layout, world_size):
+    order = layout_order(24, world_size, layout)
+    assert order.dtype == torch.int64 and sorted(order.tolist()) == list(range(24))
+    for share in order.chunk(world_size):
+        assert len(share) == 24 // world_size and share.tolist() == sorted(share.tolist())
+    assert restore_order(order, 0, world_size, layout).tolist() == list(range(24))
+
+
+@pytest.mark.parametrize("arguments, said", [
+    ((10, 4, "contiguous"), "num_tokens=10 in a contiguous layout on 4 ranks: expected a multiple of 4; pad .* to 12"),
+    ((12, 4, "zigzag"), "expected a multiple of 8; pad the rows to 16"),
+    ((8, 2, "Zigzag"), "layout='Zigzag': expected one of contiguous, striped, zigzag"),
+    ((0, 2, "zigzag"), "num_tokens=0"),
+])
+def test_what_cannot_be_dealt_evenly_is_refused(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        layout_order(*arguments)
+
+
+def test_pairs_under_the_mask_are_those_that_are_counted_one_by_one():
+    for layout, R, causal in product(LAYOUTS, (1, 2, 3, 4), (True, False)):
+        shares = layout_order(24, R, layout).chunk(R)
+        for q, k in product(range(R), range(R)):
+            pairs = (shares[q][:, None] >= shares[k]).sum().item() if causal else len(shares[q]) * len(shares[k])
+            assert visible_pairs(q, k, 24, R, layout, causal) == pairs, (layout, R, q, k)
+        assert sum(map(sum, ring_work(24, R, layout, causal))) == (24 * 25 // 2 if causal else 24 * 24)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gathered_tokens_are_in_the_order_of_the_row_and_gradients_go_to_their_owners(layout):
+    def body():
+        row = torch.arange(24.0).view(2, 12)
+        mine = row[:, local_positions(12, None, layout)].requires_grad_()
+        whole = gather_tokens(mine, -1, None, layout)
+        (whole * row).sum().backward()
+        return torch.equal(whole, row) and torch.equal(mine.grad, mine.detach())
+
+    assert launch(body, world_size=3) == [True] * 3
+
+
+def test_two_levels_deal_every_token_once():
+    def body():
+        rank = dist.get_rank()
+        ulysses = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+        ring = [dist.new_group([0, 2]), dist.new_group([1, 3])][rank % 2]
+        try:
+            local_positions(12, ring, "contiguous", ulysses)
+            local_positions(4 * 3, ring, "zigzag", ulysses)
+            refused = ""
+            local_positions(2 * 5, ring, "contiguous", ulysses)
+        except ValueError as error:
+            refused = str(error)
+        return local_positions(16, ring, "zigzag", ulysses).tolist(), refused
+
+    found = launch(body, world_size=4)
+    assert [positions for positions, _ in found] == [[0, 1, 2, 3], [12, 13, 14, 15], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert all("5 tokens of a rank of the ring: expected a number that the 2 ranks" in said for _, said in found)
+
+
+
+def test_rotary_scores_depend_on_the_distance_alone_and_position_0_turns_nothing():
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, 5, 8, dtype=torch.float64)
+    near, far = (rotary(x, torch.arange(5) + start) for start in (0, 7))
+    torch.testing.assert_close(near @ near.mT, far @ far.mT, rtol=1e-12, atol=1e-12)
+    assert torch.equal(near[:, :, 0], x[:, :, 0]) and not torch.allclose(near, far)
+    with pytest.raises(ValueError, match="expected an even head size and one position for each of the 5 tokens"):
+        rotary(x, torch.arange(4))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rotary_attention_under_every_layout_is_that_of_the_whole_row_and_local_positions_would_not_be(layout):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, 24, 8, generator=generator, dtype=torch.float64)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        rotary(q, torch.arange(24)), rotary(k, torch.arange(24)), v, is_causal=True)
+
+    def body():
+        places = local_positions(24, None, layout)
+        mine = [x[:, :, places] for x in (q, k, v)]
+        found = []
+        for positions in (places, torch.arange(len(places))):
+            out = ring_attention(rotary(mine[0], positions), rotary(mine[1], positions), mine[2], layout=layout)
+            found.append((gather_tokens(out, 2, None, layout) - expected).abs().max().item())
+        return found
+
+    for right, wrong in launch(body, world_size=2):
+        assert right < 1e-12 and wrong > 0.01

@@ -1,0 +1,296 @@
+"""Recomputed is stored: the same losses, gradients and random numbers, and the memory of torch.utils.checkpoint; for
+arguments of every kind, with dropout and autocast, nested, and run backward twice."""
+
+import copy
+import gc
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib.reference import GPT, GPTConfig
+from course_lib.runtime import launch, record_memory
+from course_lib.sequence_parallel import recompute, recomputed_flops
+from course_lib.sequence_parallel.recompute import Recomputed
+from course_lib.why_distribute import shape_of
+
+CONFIG = GPTConfig(num_layers=3, hidden_size=32, num_heads=4, vocab_size=64, sequence_length=32, dropout=0.2)
+torchs = partial(partial, checkpoint, use_reentrant=False)
+
+
+def gpt(kind, config=CONFIG):
+    torch.manual_seed(0)
+    model = GPT(config)
+    for block in model.blocks:
+        if kind in ("full", "selective"):
+            block.forward = recompute(block.forward, kind)
+        if kind == "torch full":
+            block.forward = torchs(block.forward)
+        if kind == "torch selective":
+            block.attention.attend = torchs(block.attention.attend)
+        if kind in ("nested", "torch nested"):
+            wrap = recompute if kind == "nested" else torchs
+            block.attention.forward = wrap(block.attention.forward)
+            block.forward = wrap(block.forward)
+    return model
+
+
+def step(model, autocast=False):
+    """(loss, gradients, the next random number) of a forward and backward pass that begins with the same seed."""
+    tokens = torch.randint(0, model.config.vocab_size, (2, model.config.sequence_length))
+    torch.manual_seed(1)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        loss = model(tokens, tokens)[1]
+    loss.backward()
+    return loss, [p.grad for p in model.parameters()], torch.rand(3)
+
+
+def equal(first, second):
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["full", "selective", "nested", "torch full"])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_recomputed_gpt_with_dropout_gives_the_numbers_of_a_stored_one_to_the_bit(kind, autocast):
+    torch.manual_seed(2)
+    expected = step(gpt("none"), autocast)
+    torch.manual_seed(2)
+    equal(step(gpt(kind), autocast), expected)
+
+
+@pytest.mark.parametrize("kind", ["full", "selective", "nested"])
+def test_memory_is_that_of_torchs_checkpoint_at_every_moment(kind):
+    def over_time(which):
+        model = gpt(which)
+        with record_memory(model=model) as log:
+            step(model)
+        return log.over_time("activations")
+
+    assert max(over_time(kind)) == max(over_time(f"torch {kind}")) < max(over_time("none"))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("policy", ["full", "selective"])
+def test_the_flops_paid_are_the_formulas_and_torchs(policy, dropout):
+    config = GPTConfig(num_layers=2, hidden_size=32, num_heads=2, vocab_size=64, sequence_length=16, dropout=dropout)
+    counted = {}
+    for kind in ("none", policy, f"torch {policy}"):
+        with FlopCounterMode(display=False) as counter:
+            step(gpt(kind, config))
+        counted[kind] = counter.get_total_flops()
+    paid = counted[policy] - counted["none"]
+    assert paid == counted[f"torch {policy}"] - counted["none"]
+    assert paid == recomputed_flops(shape_of(config), 2, policy=policy, dropout=dropout > 0)
+
+
+def tensors():
+    torch.manual_seed(3)
+    return torch.randn(4, 5, requires_grad=True), torch.randn(5, 5, requires_grad=True), torch.randn(5)
+
+
+def of_everything(x, pair, *, options, scale, names=()):
+    """Arguments in a tuple, in a dict, by keyword, that need no gradient, that are no tensors; several results."""
+    weight, bias = pair
+    hidden = F.dropout(torch.tanh(x @ weight + bias * options["bias"]), 0.3) * scale
+    return {"hidden": hidden, "sum": [hidden.sin().sum(), len(names)], "x": x}
+
+
+def test_arguments_and_results_of_every_kind_pass():
+    found = []
+    for wrap in (lambda f: f, recompute, torchs):
+        x, weight, bias = tensors()
+        torch.manual_seed(5)
+        out = wrap(of_everything)(x, (weight, bias), options={"bias": 2.0}, scale=torch.tensor(3.0), names=("a", "b"))
+        assert out["sum"][1] == 2 and out["x"] is x
+        (out["hidden"].cos().sum() + out["sum"][0]).backward()
+        found.append((out["hidden"], x.grad, weight.grad))
+    equal(found[1], found[0])
+    equal(found[2], found[0])
+
+
+def test_parameters_get_gradients_where_no_input_needs_one():
+    torch.manual_seed(0)
+    layer, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), torch.randn(3, 4)
+    recompute(layer)(x).square().sum().backward()
+    gradients = [p.grad.clone() for p in layer.parameters()]
+    layer.zero_grad()
+    layer(x).square().sum().backward()
+    equal(gradients, [p.grad for p in layer.parameters()])
+
+
+def test_without_gradients_the_function_is_only_called():
+    calls = []
+    wrapped = recompute(lambda x: (calls.append(1), x.exp())[1])
+    with torch.no_grad():
+        assert not wrapped(torch.ones(2, requires_grad=True)).requires_grad
+    assert wrapped(torch.ones(2)).requires_grad is False and len(calls) == 2
+
+
+def test_the_function_runs_once_more_for_each_backward_pass_and_not_before():
+    calls = []
+
+    def function(x, y):
+        calls.append(1)
+        return x.exp() * y.sin()
+
+    x, y = torch.rand(3, requires_grad=True), torch.rand(3, requires_grad=True)
+    out = recompute(function)(x, y).sum()
+    assert len(calls) == 1
+    first = torch.autograd.grad(out, (x, y), retain_graph=True)
+    second = torch.autograd.grad(out, (x, y), retain_graph=True)
+    only_x, = torch.autograd.grad(out, x)
+    equal((first, only_x), (second, first[0]))
+    assert len(calls) == 4
+
+
+def test_it_stops_as_soon_as_it_has_what_backward_wants():
+    reached = []
+
+    def function(x):
+        y = x.exp()
+        reached.append("saved")
+        z = y + 1
+        reached.append("end")
+        return z
+
+    recompute(function)(torch.ones(2, requires_grad=True)).sum().backward()
+    assert reached == ["saved", "end"]  # exp saves its own result, and nothing after it is run again
+
+
+def test_an_error_inside_is_the_readers_own_and_leaves_everything_as_it_was():
+    def fails(x):
+        x.exp()
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        recompute(fails)(torch.ones(2, requires_grad=True))
+    x = torch.ones(2, requires_grad=True)
+    assert x.exp().grad_fn._saved_result.tolist() == x.exp().tolist()  # nobody packs any more
+
+
+def test_nothing_is_held_once_the_graph_is_gone():
+    def tensors_alive():
+        gc.collect()
+        return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
+
+    model = gpt("nested")
+    before = tensors_alive()
+    step(model)
+    model.zero_grad()
+    assert tensors_alive() <= before
+
+
+def test_backward_inside_the_function_and_second_derivatives_inside_it_work():
+    def energy(x):
+        with torch.enable_grad():
+            return torch.autograd.grad((x ** 3).sum(), x, create_graph=True)[0] * x
+
+    found = []
+    for wrap in (lambda f: f, recompute):
+        x = torch.arange(1.0, 4.0, requires_grad=True)
+        wrap(energy)(x).sum().backward()
+        found.append(x.grad)
+    equal(found[1], found[0])
+
+
+def test_another_number_or_another_shape_the_second_time_is_said():
+    sizes = iter((2, 2, 3, 1, 4, 5))
+
+    def shrinks(x):
+        for _ in range(next(sizes)):
+            x = x.exp()
+        return x
+
+    def changes(x):
+        return x[:next(sizes)].exp()
+
+    x = torch.ones(6, requires_grad=True)
+    out = recompute(shrinks)(x)
+    assert out.sum().backward() is None
+    with pytest.raises(ValueError, match="shrinks saved 3 tensors for the backward pass, and 1 when it was run again"):
+        recompute(shrinks)(x).sum().backward()
+    with pytest.raises(ValueError, match=r"changes saved .*\[4\].* as tensor 0 .*\[5\].*: expected the same"):
+        recompute(changes)(x).sum().backward()
+
+
+def test_inputs_changed_in_place_afterwards_are_refused_by_autograd():
+    x = torch.ones(3, requires_grad=True) * 1
+    out = recompute(torch.sin)(x)
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("mistake, said", [
+    (lambda: recompute(torch.sin, "some"), "policy='some': expected one of full, selective"),
+    (lambda: recompute(3), "module_or_fn=3: expected a module or a function"),
+    (lambda: recompute(nn.Linear(2, 2), "selective"), "policy='selective' of Linear: expected a module, or a method"),
+    (lambda: recompute(torch.sin, "selective"), "for any other function use policy='full'"),
+])
+def test_a_mistake_is_answered_with_what_was_expected(mistake, said):
+    with pytest.raises(ValueError, match=said):
+        mistake()
+
+
+def test_selective_leaves_attention_as_it_was_whatever_happens():
+    block = gpt("none").blocks[0]
+    before = block.attention.attend
+    recompute(block, "selective")(torch.randn(1, 4, 32)).sum().backward()
+    with pytest.raises(RuntimeError):
+        recompute(block, "selective")(torch.randn(1, 4, 31))
+    assert block.attention.attend is before
+
+
+class WithModules(nn.Module):
+    """Attention whose core is a module, and one whose core is a method."""
+
+    class Core(nn.Module):
+        def forward(self, x):
+            return (x @ x.mT).softmax(-1) @ x
+
+    class ByMethod(nn.Module):
+        def attend(self, x):
+            return (x @ x.mT).softmax(-1) @ x
+
+        def forward(self, x):
+            return self.attend(x)
+
+    def __init__(self):
+        super().__init__()
+        self.attend, self.other = WithModules.Core(), WithModules.ByMethod()
+
+    def forward(self, x):
+        return self.attend(x) + self.other(x)
+
+
+def test_the_core_may_be_a_module_or_a_method():
+    model, x = WithModules(), torch.randn(2, 6, 3, requires_grad=True)
+    kept = []
+    for call in (model, recompute(model, "selective")):
+        with record_memory() as log:
+            out = call(x)
+            kept.append(log.by_kind["activations"])
+            gradient, = torch.autograd.grad(out.sum(), x)
+        kept.append(gradient)
+    equal(kept[3], kept[1])
+    assert kept[0] - kept[2] >= 2 * (2 * 6 * 6 * 4) and vars(model.other).get("attend") is None
+
+
+def test_a_copy_of_a_model_recomputes_its_own_blocks():
+    model = gpt("full")
+    twin = copy.deepcopy(model)
+    assert isinstance(twin.blocks[0].forward, Recomputed)
+    assert twin.blocks[0].forward.function.__self__ is twin.blocks[0]
+
+
+def test_ranks_recompute_with_their_own_random_numbers():
+    def body(kind):
+        torch.manual_seed(torch.distributed.get_rank())
+        return step(gpt(kind))
+
+    for stored, recomputed in zip(launch(body, "none", world_size=2), launch(body, "full", world_size=2)):
+        equal(recomputed, stored)
