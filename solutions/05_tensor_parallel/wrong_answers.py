@@ -75,7 +75,7 @@ def f_and_g_without_autograd():
     return lambda x: x.detach(), lambda x: total(x.detach())
 
 
-@wrong("5.1", "two functions are expected")
+@wrong("5.1", "it returned nothing (None): expected two functions")
 def f_and_g_not_returned():
     door(same, total), door(total, same)
 
@@ -179,10 +179,8 @@ def row_without_g(x, weight, bias, residual):
 
 
 @wrong("5.3", "(so does torch.distributed.nn's all_reduce)")
-def row_by_torch(x, weight, bias, residual):
-    import torch.distributed.nn
-
-    return residual + torch.distributed.nn.all_reduce(summand(x, weight)) + bias
+def row_as_torchs_all_reduce_has_it(x, weight, bias, residual):
+    return residual + door(total, total)(summand(x, weight)) + bias
 
 
 @wrong("5.3", "what is added up does not lead back to them")

@@ -2,8 +2,7 @@
 
     t  ranks    x (B, T, D), the same on all    H  heads of d = D/t/(H/t)    norms, output.bias, down.bias  on all ranks
 
-Whatever cuts it may be written with, f and g, or gathers and scatters along T, what counts are the bytes: par is four
-all-reduces of B T D numbers. Slices of the weights, and not whole ones, lie on the ranks, so that nobody can compute
+However it is written, what counts are the bytes: par is four all-reduces of B T D numbers. Slices of the weights, and not whole ones, lie on the ranks, so that nobody can compute
 everything alone.
 """
 

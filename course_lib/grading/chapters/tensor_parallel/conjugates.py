@@ -22,6 +22,7 @@ from course_lib.grading.chapters.tensor_parallel.split import (
     g,
     normal,
     nothing,
+    scaled_back,
 )
 from course_lib.grading.compare import alike, describe, part, plain
 from course_lib.grading.exercise import Trial, ranks_of
@@ -75,7 +76,7 @@ class FAndG(CollectiveExercise):
         def there_and_back() -> None:
             pair = function()
             if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(callable, pair)):
-                answer["f"] = f"nothing to call: my_f_and_g returned {said(pair)}, and two functions are expected"
+                answer["f"] = said(pair)
                 return
             copied = applied(pair[0], x, "f")
             answer["f"] = plain(copied)
@@ -108,10 +109,11 @@ class FAndG(CollectiveExercise):
                there(inputs, both_add, g))
         yield "f and g both add up in both directions: each of them does so in one", there(inputs, both_add, both_add)
         yield "g sends nothing in forward: what it returns is the sum over the ranks", there(inputs, f, nothing)
-        yield ("g makes the mean: the ranks' results are summands, so nothing is divided",
-               there(inputs, f, lambda hs: [s / t for s in g(hs)]))
+        for back in (1, t):
+            yield ("g makes the mean: the ranks' results are summands, so nothing is divided",
+                   there(inputs, f, lambda hs, back=back: [s / t for s in scaled_back(g(hs), back)]))
         yield ("f makes the mean of the gradients: they are summands, so nothing is divided",
-               there(inputs, mean_in_backward, g))
+               there(inputs, lambda xs: scaled_back(f(xs), 1 / t), g))
         total = right[0]["g"]
         own = [rank["c"] * total * rank["w"] for rank in inputs]
         yield WRITTEN_OVER, [{**answer, "h": total, "w": 2 * rank["c"] * total * rank["x"], "x": each + sum(own)}
@@ -124,6 +126,11 @@ class FAndG(CollectiveExercise):
 
     def given(self, answers: list[Any]) -> list[Any]:
         return [{name: part(answer, name) for name in NAMES} for answer in answers]
+
+    def cause(self, given: list[Any], inputs: list[dict[str, Any]]) -> str | None:
+        if not isinstance(given[0]["f"], Tensor):  # f was not called: what it returns was looked at
+            return f"it returned {describe(given[0]['f'])}: expected two functions, f and g"
+        return super().cause(given, inputs)
 
     def difference(self, given: list[Any], expected: Answers) -> str:
         for name, words in NAMES.items():
@@ -148,14 +155,6 @@ def there(inputs: list[dict[str, Any]], first: Callable, second: Callable) -> An
     sum((rank["c"] * s).sum() for rank, s in zip(inputs, sums)).backward()
     return [{"f": plain(a), "g": plain(s), "h": plain(h), "w": plain(w.grad), "x": plain(x.grad)}
             for a, s, h, w, x in zip(copied, sums, hs, ws, xs)]
-
-
-def mean_in_backward(xs: list[Tensor]) -> list[Tensor]:
-    """f, but with the mean of the gradients."""
-    copies = f(xs)
-    for copy in copies:
-        copy.register_hook(lambda gradient: gradient / len(xs))
-    return copies
 
 
 def applied(function: Callable, x: Tensor, name: str) -> Tensor:

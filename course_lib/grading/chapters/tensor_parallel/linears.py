@@ -23,6 +23,7 @@ from course_lib.grading.chapters.tensor_parallel.split import (
     normal,
     nothing,
     played,
+    scaled_back,
 )
 from course_lib.grading.exercise import Trial, ranks_of
 from course_lib.grading.spent import Spent, amount
@@ -115,14 +116,6 @@ def as_one(ranks: list[Leaves]) -> Tensors:
     t, xs = len(ranks), f([own["x"] for own in ranks])
     halves = [torch.cat([own["gate"], own["up"]]).chunk(t)[r].chunk(2) for r, own in enumerate(ranks)]
     return [F.silu(F.linear(x, gate)) * F.linear(x, up) for x, (gate, up) in zip(xs, halves)]
-
-
-def scaled_back(tensors: Tensors, scale: float) -> Tensors:
-    """The same tensors, with gradients times `scale`."""
-    for tensor in tensors:
-        if tensor.requires_grad:
-            tensor.register_hook(lambda gradient: gradient * scale)
-    return tensors
 
 
 class RowWithResidual(SplitExercise):

@@ -62,6 +62,14 @@ def nothing(xs: Tensors) -> Tensors:
     return list(xs)
 
 
+def scaled_back(tensors: Tensors, scale: float) -> Tensors:
+    """The same tensors, with gradients times `scale`."""
+    for tensor in tensors:
+        if tensor.requires_grad:
+            tensor.register_hook(lambda gradient: gradient * scale)
+    return tensors
+
+
 def leaves_of(inputs: dict[str, Any]) -> Leaves:
     return {name: tensor.clone().requires_grad_() for name, tensor in inputs["given"].items()}
 
