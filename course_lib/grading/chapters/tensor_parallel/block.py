@@ -1,9 +1,9 @@
 """Exercise 5.7, open-ended: a whole block, forward and backward, of which each rank has a t-th of every matrix.
 
-    t  ranks    x (B, T, D), the same on all    H  heads of d = D/t/(H/t)    norms, output.bias, down.bias  on all ranks
+    t  ranks    x (B, T, D), the same on all    d  numbers of a head    norms, output.bias, down.bias  on all ranks
 
-However it is written, what counts are the bytes: par is four all-reduces of B T D numbers. Slices of the weights, and not whole ones, lie on the ranks, so that nobody can compute
-everything alone.
+However it is written, what counts are the bytes: par is four all-reduces of B T D numbers. Slices of the weights, and
+not whole ones, lie on the ranks, so that nobody can compute everything alone.
 """
 
 from collections.abc import Callable, Iterable, Sequence
