@@ -42,7 +42,8 @@ def test_columns_then_rows_send_least():
 def test_the_steps_carried_out_on_numbers_give_the_product(first, second, t):
     random = np.random.default_rng(0)
     x, A, B = random.normal(size=(3, 8)), random.normal(size=(8, 8 * WIDER)), random.normal(size=(8 * WIDER, 8))
-    weights = {"A": np.split(A, t, 1 if first == "columns" else 0), "B": np.split(B, t, 1 if second == "columns" else 0)}
+    weights = {name: np.split(matrix, t, 1 if cut == "columns" else 0)
+               for name, matrix, cut in (("A", A, first), ("B", B, second))}
     here = {"x": [x] * t}
     before = plan(first, second, t)[0].held
     for step in plan(first, second, t)[1:]:
@@ -75,8 +76,8 @@ def test_gelu_never_meets_a_summand(first, second):
 
 def test_the_headline_is_the_finding():
     assert repr(MatrixCut(step=4)) == (
-        "MatrixCut, y = GeLU(x A) B on 4 ranks, A by columns, B by rows: columns, then rows: 1 collective forward, each "
-        "rank sends 1.5 times x; step 4 of 4: all-reduce y; sent so far: 1.5 times x")
+        "MatrixCut, y = GeLU(x A) B on 4 ranks, A by columns, B by rows: columns, then rows: 1 collective forward, "
+        "each rank sends 1.5 times x; step 4 of 4: all-reduce y; sent so far: 1.5 times x")
 
 
 @pytest.mark.parametrize("t", RANKS)
