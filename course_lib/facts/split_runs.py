@@ -36,7 +36,7 @@ def runs(*rows: tuple[int, int, float]) -> tuple[SplitRun, ...]:
 
 
 SPLIT_RUNS: tuple[SplitRuns, ...] = (
-    SplitRuns("1B", "H100", llama_shape(16, 2048, 32, 32, 8192, 131_072, 4096, *ULTRA), runs(
+    SplitRuns("1B", "H100", llama_shape(16, 2048, 32, 32, 8192, 131_072, 4096, *ULTRA, tied=True), runs(
         (1, 16, 37_610), (2, 16, 37_159), (4, 8, 33_597), (8, 8, 28_101), (16, 32, 9_881), (32, 32, 8_205))),
     SplitRuns("8B", "H100", llama_shape(32, 4096, 32, 32, 14_336, 131_072, 4096, *ULTRA), runs(
         (2, 64, 6_539), (4, 64, 6_008), (8, 16, 5_962), (16, 16, 4_456), (32, 512, 996))),
