@@ -80,8 +80,9 @@ class Chart(Drawn):
             axes.plot(xs, ys, "o", color=colour[family(name)], ms=5.5, mec="white", mew=0.8, label=name, clip_on=False,
                       zorder=3)
             for x, y, text in zip(xs, ys, self.labels.get(name, ()), strict=False):
-                axes.annotate(text, (x, y), (5, self._label_height(x, y)), textcoords="offset points", fontsize=7.5,
-                              color=INK)
+                on_a_line = family(name) in map(family, self.lines)  # which would run through a text beside the point
+                place, side = ((-3, 7), "center") if on_a_line else ((5, self._label_height(x, y)), "left")
+                axes.annotate(text, (x, y), place, textcoords="offset points", ha=side, fontsize=7.5, color=INK)
         for where, what in self.marks.items():
             axes.axvline(where, color=INK, lw=0.9, ls=":")
             axes.annotate(what, (where, 1), (4, -2), xycoords=("data", "axes fraction"), textcoords="offset points",

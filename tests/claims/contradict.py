@@ -18,7 +18,6 @@ from tests.claims.cell import Headline, headlines, launches, names_of, targets
 from tests.claims.others import is_data, others
 
 NOT_SEEN = "not seen here: "  # as course_lib.pictures.drawn.claim says
-NO_CONDITION = "no holds=: what its data would have to say is not written down"
 DOES_NOT_HOLD = "does not hold here"
 TRIES_FOR_S = 10.0
 SLOW_S = 0.5  # an assignment that takes longer is not made again
@@ -44,7 +43,7 @@ def verdicts(source: str, namespace: dict[str, Any]) -> str:
 def verdict(headline: Headline, namespace: dict[str, Any]) -> Verdict:
     found = Verdict(ast.unparse(headline.call)[:90])
     if headline.holds is None:
-        found.fault = NO_CONDITION
+        found.fault = "no holds=: what its data would have to say is not written down"
     elif isinstance(headline.holds, ast.Constant):
         found.fault = f"holds={headline.holds.value}, whatever the data say"
     elif not headline.in_the_open:
@@ -144,4 +143,5 @@ def drawn(picture: Any) -> str:
         return repr((picture.events, picture.waits))
     if hasattr(picture, "logs"):
         return repr([(name, log.over_time()) for name, log in picture.logs.items()])
-    return repr([(name, list(xs), list(ys)) for name, (xs, ys) in {**picture.points, **picture.lines}.items()])
+    series = [(name, list(xs), list(ys)) for name, (xs, ys) in {**picture.points, **picture.lines}.items()]
+    return repr((series, list(picture.marks.items())))

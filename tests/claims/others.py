@@ -1,7 +1,8 @@
 """Other values in the place of what was measured or computed, of which some contradict what a picture says."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import fields, is_dataclass, replace
 from fractions import Fraction
 from itertools import islice
 from types import FunctionType, ModuleType
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from course_lib.runtime.instruments.recordings import Recording
 from course_lib.runtime.instruments.timeline import Timeline
 from course_lib.runtime.results import Results
 
@@ -42,12 +44,14 @@ def others(value: Any, depth: int = DEPTH) -> Iterator[tuple[str, Any]]:
         yield "always the first", like(value, [value[0]] * len(value))
     if isinstance(value, dict) and len(value) > 1:
         yield "dealt out backwards", dict(zip(value, reversed(value.values())))
-    yield from ((how, everywhere(value, change)) for how, change in NUMBERS.items())
-    if depth and isinstance(value, (list, tuple, dict)):
-        parts = list(value.items() if isinstance(value, dict) else enumerate(value))
-        for key, part in islice(parts, MOST_PARTS):
+    for how, change in NUMBERS.items():
+        with suppress(ValueError, TypeError):  # a dataclass that refuses it
+            yield how, everywhere(value, change)
+    if depth:
+        for key, part in islice(parts_of(value), MOST_PARTS):
             for how, other in others(part, depth - 1):
-                yield f"{how} at {key!r}", with_part(value, key, other)
+                with suppress(ValueError, TypeError):
+                    yield f"{how} at {key!r}", with_part(value, key, other)
 
 
 def everywhere(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -60,7 +64,24 @@ def everywhere(value: Any, change: Callable[[Any], Any]) -> Any:
         return like(value, [everywhere(part, change) for part in value])
     if isinstance(value, dict):
         return {key: everywhere(part, change) for key, part in value.items()}
+    if is_facts(value):
+        return replace(value, **{name: everywhere(part, change) for name, part in parts_of(value)})
     return value
+
+
+def is_facts(value: Any) -> bool:
+    """A dataclass of numbers and the like; what was recorded has changes of its own."""
+    return is_dataclass(value) and not isinstance(value, (type, Recording))
+
+
+def parts_of(value: Any) -> list[tuple[Any, Any]]:
+    """(where, what) of the parts of a container; empty for anything else."""
+    if isinstance(value, dict):
+        return list(value.items())
+    if isinstance(value, (list, tuple)):
+        return list(enumerate(value))
+    names = [field.name for field in fields(value) if field.init] if is_facts(value) else []
+    return [(name, getattr(value, name)) for name in names]
 
 
 def len_of(value: Any) -> int:
@@ -86,6 +107,8 @@ def like(value: Any, parts: list[Any]) -> Any:
 def with_part(value: Any, key: Any, part: Any) -> Any:
     if isinstance(value, dict):
         return {**value, key: part}
+    if is_facts(value):
+        return replace(value, **{key: part})
     return like(value, [*value[:key], part, *value[key + 1:]])
 
 

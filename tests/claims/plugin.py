@@ -14,12 +14,11 @@ from nbformat import NotebookNode
 from nbval.plugin import IPyNbCell, coalesce_streams
 
 from tests.claims.cell import headlines
-from tests.claims.contradict import DOES_NOT_HOLD, NO_CONDITION, NOT_SEEN
+from tests.claims.contradict import DOES_NOT_HOLD, NOT_SEEN
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS = re.compile(r"Chart: |MemoryPanels: |Timeline of \d+ ranks|Timeline of rank \d+")
 WITHIN_S = 120.0
-NOT_YET = {"01_why_distribute.ipynb", "02_collectives.ipynb"}  # without `holds`, until they are rewritten
 
 
 class Unchallenged(Exception):
@@ -33,10 +32,8 @@ class Contradiction(pytest.Item):
 
     def runtest(self) -> None:
         found = self.ask()
-        faults = [f"{each['source']}\n    {each['fault']}" for each in found if each["fault"] and not (
-            self.path.name in NOT_YET and each["fault"] == NO_CONDITION or self.has_failed(each))]
-        if self.path.name not in NOT_YET:
-            faults += self.unseen(found)
+        faults = [f"{each['source']}\n    {each['fault']}" for each in found
+                  if each["fault"] and not self.has_failed(each)] + self.unseen(found)
         if faults:
             raise Unchallenged("\n".join(faults))
         self.user_properties += [("headline", each["said"]) for each in found if each["contradicted"]]

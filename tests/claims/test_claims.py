@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
@@ -48,6 +49,22 @@ def test_so_does_a_timelines_also_where_its_condition_is_computed_before():
     found = only_verdict(source, run=Results([None, None], [[log()], []]))
     assert found["fault"] == ""
     assert found["contradicted"].startswith("Timeline of 2 ranks: not seen here: Between the two nobody works")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    gb: float
+
+    def __post_init__(self):
+        if self.gb <= 0:
+            raise ValueError("expected more than 0")
+
+
+def test_numbers_inside_facts_are_changed_too_where_the_facts_allow_it():
+    source = ('Chart("None has 100 GB", "year", "GB", points={"GPU": (years, [gpu.gb for gpu in gpus])}, '
+              'holds=max(gpu.gb for gpu in gpus) < 100)')
+    found = only_verdict(source, years=[1, 2], gpus=[Gpu(40.0), Gpu(80.0)])
+    assert (found["fault"], found["by"]) == ("", "gpus: a thousand times as much")
 
 
 @pytest.mark.parametrize("changed, fault", [

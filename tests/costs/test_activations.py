@@ -6,8 +6,9 @@ import torch
 from course_lib import facts
 from course_lib.costs.activations import activation_bytes, activation_bytes_per_layer, activation_terms
 from course_lib.reference import GPT, GPTConfig
-from course_lib.runtime import record_memory
+from course_lib.runtime import launch, record_memory
 from course_lib.sequence_parallel import recompute
+from course_lib.tensor_parallel import parallelize
 from course_lib.why_distribute import shape_of
 
 GPT_3 = facts.model("GPT-3").shape
@@ -61,6 +62,32 @@ def test_what_the_small_gpt_keeps_is_within_2_percent_of_the_formula(config, bat
     formula = activation_bytes(shape_of(config), batch_size, recompute=kind, bytes_per_number=4, dropout=dropout > 0,
                                mask_bytes=4)
     assert formula < kept < 1.02 * formula  # the means and deviations of the norms, token numbers, positions
+
+
+def kept_by_a_rank(config, sequence_parallel, kind):
+    """Bytes that a rank keeps of a GPT that is cut over all ranks."""
+    torch.manual_seed(0)
+    model = parallelize(GPT(config), None, sequence_parallel, gather_again=sequence_parallel)
+    if kind != "none":
+        for block in model.blocks:
+            block.forward = recompute(block.forward, kind)
+    tokens = torch.randint(0, config.vocab_size, (4, config.sequence_length))
+    with record_memory(model=model) as log:
+        loss = model(tokens, tokens.clone())[1]
+        kept = log.by_kind["activations"]
+        loss.backward()
+    return kept
+
+
+@pytest.mark.parametrize("t", [2, 4])
+def test_what_a_rank_of_tensor_and_sequence_parallelism_keeps_is_within_2_percent_of_the_formula(t):
+    config = GPTConfig(num_layers=4, hidden_size=128, sequence_length=128)
+    for sequence_parallel, kind in ((False, "none"), (True, "none"), (False, "selective"), (True, "selective"),
+                                    (False, "full")):
+        formula = activation_bytes(shape_of(config), 4, recompute=kind, bytes_per_number=4, tensor_parallel=t,
+                                   sequence_parallel=sequence_parallel)
+        for kept in launch(kept_by_a_rank, config, sequence_parallel, kind, world_size=t):
+            assert formula < kept < 1.02 * formula, (sequence_parallel, kind, kept, formula)
 
 
 @pytest.mark.parametrize("options, said", [
