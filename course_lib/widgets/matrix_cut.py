@@ -23,10 +23,12 @@ Held = dict[str, str]  # of x, A, h, B, y: which of these, the same on all ranks
 
 @dataclass(frozen=True)
 class Step:
-    """`said`: what happens. `held`: what a rank has afterwards. `sent`: by each, in numbers of x; `op`: how."""
+    """`said`: what happens, to matrix `at`. `held`: what a rank has afterwards. `sent`: by each, in numbers of x; `op`:
+    how."""
 
     said: str
     held: Held
+    at: str = "x"
     sent: Fraction = Fraction(0)
     op: str = ""
 
@@ -40,7 +42,7 @@ def plan(first: str, second: str, t: int) -> tuple[Step, ...]:
     steps = [Step("all ranks hold x; each holds its part of A and of B", {"x": WHOLE, "A": PART, "B": PART})]
 
     def add(said: str, sent: Fraction = Fraction(0), op: str = "", **held: str) -> None:
-        steps.append(Step(said, steps[-1].held | held, sent, op))
+        steps.append(Step(said, steps[-1].held | held, next(iter(held), "h"), sent, op))  # GeLU makes h of h
 
     if first == "rows":
         add("each takes the features of x that its rows of A want", x=PART)
@@ -84,6 +86,7 @@ def scene_of(first: str, second: str, t: int, step: int) -> Scene:
     now = steps[step]
     for name, (x, wide, _) in PLACES.items():
         sheet.text(f"{name} is called", "label", x + wide / 2, TOP - 16, name, "middle")
+    sheet.line("at work", "bound", PLACES[now.at][0], TOP - 5, sum(PLACES[now.at][:2]), TOP - 5)
     for rank in range(t):
         add_rank(sheet, rank, t, (first, second), now, TOP + rank * ROW)
     bottom = TOP + t * ROW + 8
