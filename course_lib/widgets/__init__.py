@@ -18,6 +18,7 @@
     stragglers.py           Stragglers: one slow rank, and who waits for it
     pipeline_schedule.py, .js  PipelineSchedule: a pipeline schedule, chosen or placed by hand, with its idle time;
                             pipeline_scene.py draws it
+    matrix_cut.py           MatrixCut: two matrices cut over ranks, by columns or rows: who holds and sends what
     zero_memory.py          ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
 
 Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
@@ -34,6 +35,7 @@ _HOME = {
     "FitsOrNot": "fits_or_not",
     "Holdings": ".collectives.holdings",
     "HoldingsPicture": "holdings_picture",
+    "MatrixCut": "matrix_cut",
     "MemoryPanels": "memory_panels",
     "PipelineSchedule": "pipeline_schedule",
     "Prediction": "prediction",
@@ -55,6 +57,7 @@ __all__ = [
     "FitsOrNot",
     "Holdings",
     "HoldingsPicture",
+    "MatrixCut",
     "MemoryPanels",
     "PipelineSchedule",
     "Prediction",
