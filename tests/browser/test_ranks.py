@@ -47,7 +47,9 @@ def test_a_reader_steps_through_a_rank_prints_a_shape_and_goes_on(tmp_path, open
         field.fill(command)
         if command == "c":
             page.screenshot(path="build/screenshots/breakpoint.png")
+        asked = field.element_handle()
         field.press("Enter")
+        page.wait_for_function("field => field.readOnly || !field.isConnected", arg=asked)  # the next one is another
         page.locator(".jp-OutputArea-output", has_text=answer).last.wait_for()
     page.locator(".jp-RenderedImage img").nth(1).wait_for()
     printed = page.locator(".jp-OutputArea").all_inner_texts()
