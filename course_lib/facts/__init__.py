@@ -7,6 +7,7 @@
     links.py       what connects devices: NVLink, PCIe, InfiniBand, Ethernet, the links between TPUs
     all_reduce.py  how fast all-reduce was measured on real clusters
     throughput.py  how fast published runs of data parallelism were as they took more devices
+    split_runs.py  how fast published runs of tensor parallelism were, and how far they cut
     pipeline_bubbles.py  how long pipelines were reported to wait
     zero_memory.py  what ZeRO saves, as its paper prints it
     long_rows.py   what sequence and context parallelism gained, as papers report it
@@ -51,6 +52,7 @@ from course_lib.facts.models import (
     model,
 )
 from course_lib.facts.pipeline_bubbles import BUBBLE_RATES, BubbleRates
+from course_lib.facts.split_runs import PUBLISHED_T, SPLIT_RUNS, SplitRun, SplitRuns
 from course_lib.facts.throughput import MEASURED_THROUGHPUT, MeasuredThroughput
 from course_lib.facts.zero_memory import PAPER_DEVICES, PAPER_MODELS, PAPER_TABLE_1
 
@@ -82,8 +84,10 @@ __all__ = [
     "PAPER_TABLE_1",
     "PRICES",
     "PUBLISHED_FLOPS",
+    "PUBLISHED_T",
     "PUE_AVERAGE",
     "PUE_BEST",
+    "SPLIT_RUNS",
     "STORAGE",
     "SYSTEMS",
     "TRAINING_REPORTS",
@@ -99,6 +103,8 @@ __all__ = [
     "Model",
     "Price",
     "Shape",
+    "SplitRun",
+    "SplitRuns",
     "Storage",
     "System",
     "TrainingReport",

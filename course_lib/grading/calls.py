@@ -58,16 +58,21 @@ def num_calls(answers: Sequence[dict[str, Any]], allowed: int, why: str) -> Spen
 
 
 def record_calls(function: Callable, *arguments: Any) -> tuple[Any, Calls]:
+    """count_calls, of a function that may stumble over a parameter without a gradient."""
+    try:
+        return count_calls(function, *arguments)
+    except (AttributeError, TypeError) as error:
+        if "NoneType" in str(error):
+            error.add_note(NO_GRADIENT)
+        raise
+
+
+def count_calls(function: Callable, *arguments: Any) -> tuple[Any, Calls]:
     """On a rank: what `function` returns, and its calls of torch.distributed."""
     from course_lib.runtime import record_communication  # starts nothing; but a judge does without it
 
     with record_communication() as log:
-        try:
-            returned = function(*arguments)
-        except (AttributeError, TypeError) as error:
-            if "NoneType" in str(error):
-                error.add_note(NO_GRADIENT)
-            raise
+        returned = function(*arguments)
     return returned, [[event.op, event.message_bytes or 0, float(event.sent_bytes or 0)] for event in log.events
                       if event.op != "barrier"]
 

@@ -20,6 +20,7 @@
                             pipeline_scene.py draws it
     activation_memory.py    ActivationMemory: what one layer keeps for its backward pass, term by term, on each rank
     ring_attention_steps.py RingAttentionSteps: whose keys and values a rank has in each step, and what it computes
+    matrix_cut.py           MatrixCut: two matrices cut over ranks, by columns or rows: who holds and sends what
     zero_memory.py          ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
 
 Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
@@ -37,6 +38,7 @@ _HOME = {
     "FitsOrNot": "fits_or_not",
     "Holdings": ".collectives.holdings",
     "HoldingsPicture": "holdings_picture",
+    "MatrixCut": "matrix_cut",
     "MemoryPanels": "memory_panels",
     "PipelineSchedule": "pipeline_schedule",
     "Prediction": "prediction",
@@ -60,6 +62,7 @@ __all__ = [
     "FitsOrNot",
     "Holdings",
     "HoldingsPicture",
+    "MatrixCut",
     "MemoryPanels",
     "PipelineSchedule",
     "Prediction",

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from course_lib import facts
+from course_lib.costs.flops import count_parameters
 from course_lib.facts import LINKS, MEASURED_ALL_REDUCE, MEASURED_THROUGHPUT, Fact, interconnect
 
 
@@ -134,3 +135,11 @@ def test_a_device_among_more_is_never_faster_and_a_fixed_batch_is_dealt_out():
         assert run.tokens.keys() == run.per_device.keys()
         whole = {n * tokens for n, tokens in run.tokens.items()}
         assert len(whole if run.fixed == "batch" else set(run.tokens.values())) == 1
+
+
+def test_layers_were_cut_over_groups_that_fill_the_devices_and_divide_the_heads():
+    for each in facts.SPLIT_RUNS:
+        assert all(run.num_devices % run.t == 0 and each.shape.num_kv_heads % run.t == 0 for run in each.runs)
+        assert count_parameters(each.shape) / 1e9 == pytest.approx(float(each.model[:-1]), rel=0.35)
+    for name, t in facts.PUBLISHED_T.items():
+        assert facts.model(name).shape.num_kv_heads % t.value == 0

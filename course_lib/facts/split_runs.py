@@ -1,0 +1,50 @@
+"""How fast published runs were that cut every layer over t devices, and by how much they did so.
+
+The rows of SPLIT_RUNS are those without a pipeline. Micro-batches, ZeRO stages and numbers of devices differ between
+them, so each t has the fastest row that there is; they are compared for what happens at the edge of a node.
+"""
+
+from dataclasses import dataclass
+
+from course_lib.facts.fact import Fact
+from course_lib.facts.models import LLAMA3, SC21, SMITH, Shape, llama_shape
+
+ULTRA = ("Hugging Face, The Ultra-Scale Playbook, assets/data/benchmarks/benchmarks_interactive.html", "2025")
+
+
+@dataclass(frozen=True)
+class SplitRun:
+    """`per_device`: tokens/s of each of `num_devices`, of which every t work on one layer."""
+
+    t: int
+    num_devices: int
+    per_device: Fact
+
+
+@dataclass(frozen=True)
+class SplitRuns:
+    """Runs of one model on `device`, eight to a node. The batch is 256 sequences of 4,096 tokens."""
+
+    model: str
+    device: str
+    shape: Shape
+    runs: tuple[SplitRun, ...]
+
+
+def runs(*rows: tuple[int, int, float]) -> tuple[SplitRun, ...]:
+    return tuple(SplitRun(t, n, Fact(rate, "tokens/s", *ULTRA)) for t, n, rate in rows)
+
+
+SPLIT_RUNS: tuple[SplitRuns, ...] = (
+    SplitRuns("1B", "H100", llama_shape(16, 2048, 32, 32, 8192, 131_072, 4096, *ULTRA, tied=True), runs(
+        (1, 16, 37_610), (2, 16, 37_159), (4, 8, 33_597), (8, 8, 28_101), (16, 32, 9_881), (32, 32, 8_205))),
+    SplitRuns("8B", "H100", llama_shape(32, 4096, 32, 32, 14_336, 131_072, 4096, *ULTRA), runs(
+        (2, 64, 6_539), (4, 64, 6_008), (8, 16, 5_962), (16, 16, 4_456), (32, 512, 996))),
+)
+
+# By how much well-known runs cut their layers. What more devices there were worked on other layers, or other rows.
+PUBLISHED_T: dict[str, Fact] = {
+    "GPT-3": Fact(8, "ranks", SC21[0].replace("section 5.1", "table 2"), SC21[1]),
+    "Megatron-Turing NLG": Fact(8, "ranks", *SMITH, unverified=True),
+    "Llama 3 405B": Fact(8, "ranks", LLAMA3[0].replace("table 3", "table 4"), LLAMA3[1]),
+}

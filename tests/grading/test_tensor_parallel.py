@@ -1,0 +1,174 @@
+"""The exercises of chapter 5 compare with layers that nobody has cut, and tell mistakes apart."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from course_lib.costs.splitting import largest_t, split_layer_bytes
+from course_lib.facts import Shape
+from course_lib.grading.chapters.models import ROUNDING
+from course_lib.grading.chapters.tensor_parallel.block import ROW_BIASES, SplitBlock
+from course_lib.grading.chapters.tensor_parallel.conjugates import FAndG
+from course_lib.grading.chapters.tensor_parallel.heads import QKVRows
+from course_lib.grading.chapters.tensor_parallel.limits import SmallestHiddenSize
+from course_lib.grading.chapters.tensor_parallel.linears import GatedColumns, RowWithResidual
+from course_lib.grading.chapters.tensor_parallel.loss import VocabLoss
+from course_lib.grading.chapters.tensor_parallel.norms import GradientNorm
+from course_lib.grading.chapters.tensor_parallel.split import NO_WAY_BACK
+from course_lib.grading.compare import alike
+from course_lib.grading.exercise import Traffic
+from course_lib.reference.gpt import Block, GPTConfig
+
+
+@pytest.mark.parametrize("asked", [FAndG(), GatedColumns(), RowWithResidual(), QKVRows(), VocabLoss(), GradientNorm(),
+                                   SplitBlock()], ids=lambda each: each.number)
+def test_no_mistake_looks_right_and_no_two_look_the_same(asked):
+    inputs = asked.trials(seed=2)[0].inputs
+    answers = [("right", asked.expected(inputs)), *asked.mistakes(inputs)]
+    for number, (cause, given) in enumerate(answers):
+        assert not any(alike(given, other, asked.tolerance) for _, other in answers[:number]), cause
+
+
+def test_f_and_g_around_what_ranks_do_give_the_gradients_of_their_sum():
+    asked = FAndG()
+    for trial in asked.trials(seed=1):
+        x = trial.inputs[0]["x"].clone().requires_grad_()
+        beside = [x.detach().clone().requires_grad_() for _ in trial.inputs]
+        ws = [rank["w"].clone().requires_grad_() for rank in trial.inputs]
+        total = sum(torch.exp(w * (x + own)) for w, own in zip(ws, beside))
+        (trial.inputs[0]["c"] * total).sum().backward()
+        for answer, w, own in zip(asked.expected(trial.inputs), ws, beside):
+            right = {"g": total.detach(), "w": w.grad, "x": x.grad + own.grad}
+            assert alike({name: answer[name] for name in right}, right, ROUNDING)
+
+
+def test_features_and_gradients_of_a_gated_layer_are_those_of_one_process():
+    asked = GatedColumns()
+    for trial in asked.trials(seed=1):
+        x, gate, up = (tensor.clone().requires_grad_() for tensor in trial.inputs[0]["given"].values())
+        y = F.silu(x @ gate.T) * (x @ up.T)
+        y.backward(torch.cat([rank["dy"] for rank in trial.inputs], -1))
+        answers = asked.expected(trial.inputs)
+        assert alike(torch.cat([answer["y"] for answer in answers], -1), y.detach(), ROUNDING)
+        assert all(alike(answer["gradients"]["x"], x.grad, ROUNDING) for answer in answers)
+        assert alike(sum(answer["gradients"]["gate"] for answer in answers), gate.grad, ROUNDING)
+
+
+def test_a_row_layer_with_bias_and_residual_is_that_of_one_process():
+    asked = RowWithResidual()
+    for trial in asked.trials(seed=1):
+        x = torch.cat([rank["given"]["x"] for rank in trial.inputs], -1).requires_grad_()
+        _, weight, bias, residual = (tensor.clone().requires_grad_() for tensor in trial.inputs[0]["given"].values())
+        y = residual + F.linear(x, weight, bias)
+        y.backward(trial.inputs[0]["dy"])
+        answers = asked.expected(trial.inputs)
+        for answer in answers:
+            right = {"bias": bias.grad, "residual": residual.grad}
+            assert alike(answer["y"], y.detach(), ROUNDING)
+            assert alike({name: answer["gradients"][name] for name in right}, right, ROUNDING)
+        assert alike(torch.cat([answer["gradients"]["x"] for answer in answers], -1), x.grad, ROUNDING)
+
+
+def test_heads_of_all_ranks_attend_as_grouped_queries_do_in_torch():
+    asked = QKVRows()
+    for trial in asked.trials(seed=1):
+        (H, K), weight = trial.inputs[0]["heads"], trial.inputs[0]["weight"]
+        t, d = trial.world_size, len(weight) // (H + 2 * K)
+        x = torch.randn(1, 5, weight.shape[1], dtype=torch.float64)
+
+        def attend(rows, heads, kv_heads):
+            parts = (x @ rows.T).unflatten(-1, (heads + 2 * kv_heads, d)).transpose(1, 2)  # noqa: B023
+            q, k, v = parts.split([heads, kv_heads, kv_heads], dim=1)
+            return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+        parts = [attend(rows, H // t, (len(rows) // d - H // t) // 2) for rows in asked.expected(trial.inputs)]
+        assert alike(torch.cat(parts, dim=1), attend(weight, H, K), ROUNDING)
+
+
+def test_loss_and_gradient_are_those_of_torch_on_whole_logits():
+    asked = VocabLoss()
+    for trial in asked.trials(seed=1):
+        logits = torch.cat([rank["logits"] for rank in trial.inputs], -1).requires_grad_()
+        loss = F.cross_entropy(logits.flatten(0, 1), trial.inputs[0]["targets"].flatten())
+        loss = loss + trial.inputs[0]["c"] * logits.logsumexp(-1).square().mean()
+        loss.backward()
+        answers = asked.expected(trial.inputs)
+        assert all(math.isclose(answer["loss"], loss.item(), rel_tol=1e-9) for answer in answers)
+        assert alike(torch.cat([answer["gradient"] for answer in answers], -1), logits.grad, ROUNDING)
+
+
+def test_the_norm_is_that_of_all_gradients_side_by_side():
+    asked = GradientNorm()
+    for trial in asked.trials(seed=1):
+        parts = [sum(each) for each in zip(*(rank["partial"] for rank in trial.inputs))]
+        slices = [gradient for rank in trial.inputs for gradient in rank["sliced"]]
+        all_of_it = torch.cat([gradient.flatten() for gradient in [*slices, *trial.inputs[0]["whole"], *parts]])
+        for answer in asked.expected(trial.inputs):
+            assert math.isclose(answer["norm"], all_of_it.norm().item(), rel_tol=1e-9)
+            assert alike(answer["partial"], parts, ROUNDING)
+
+
+def test_a_split_block_is_the_courses_own_block_with_its_slices_side_by_side():
+    asked = SplitBlock()
+    for trial in asked.trials(seed=1):
+        t, given = trial.world_size, [rank["given"] for rank in trial.inputs]
+        D = given[0]["x"].shape[-1]
+        block = Block(GPTConfig(hidden_size=D, num_heads=D // trial.inputs[0]["head_dim"])).double()
+        block.mlp.activation = torch.nn.GELU()
+        names = {"attention_norm": "norm_1", "attention.qkv": "qkv", "attention.output": "output", "mlp_norm": "norm_2",
+                 "mlp.input": "up", "mlp.output": "down"}
+
+        def joined(name, tensors):
+            if name.startswith("norm") or name in ROW_BIASES:
+                return tensors[0]
+            if name in ("output.weight", "down.weight"):
+                return torch.cat(tensors, 1)
+            return torch.cat([part for section in zip(*(each.chunk(3 if name.startswith("qkv") else 1)
+                                                        for each in tensors)) for part in section])
+
+        for name, parameter in block.named_parameters():
+            module, _, kind = name.rpartition(".")
+            parameter.data.copy_(joined(f"{names[module]}.{kind}", [own[f"{names[module]}.{kind}"] for own in given]))
+        x = given[0]["x"].clone().requires_grad_()
+        y = block(x)
+        y.backward(trial.inputs[0]["dy"])
+        answers = asked.expected(trial.inputs)
+        for answer in answers:
+            assert alike([answer["y"], answer["gradients"]["x"]], [y.detach(), x.grad], ROUNDING)
+        for name, parameter in block.named_parameters():
+            module, _, kind = name.rpartition(".")
+            key = f"{names[module]}.{kind}"
+            assert alike(joined(key, [answer["gradients"][key] for answer in answers]), parameter.grad, ROUNDING), key
+        numbers = x.shape[0] * x.shape[1]
+        assert abs(asked.bound(trial) - split_layer_bytes(D, numbers, t, bytes_per_number=8)) <= 4
+
+
+def test_par_of_the_block_is_beaten_by_nobody_and_told_beside_what_was_sent():
+    asked = SplitBlock()
+    trial = asked.trials(seed=1)[-1]
+    right, par = asked.expected(trial.inputs), asked.bound(trial)
+    for sent, words in ((par, None), (2 * par, "it took 5 calls")):
+        answers = [{**answer, "calls": [["all_reduce", 0, sent / 5]] * 5} for answer in right]
+        judged = asked.judge(trial, answers, Traffic([[0] * 4] * 4, exact=True))
+        assert judged.cause is None if words is None else words in judged.cause
+        assert "par 96 KiB" in judged.figures()
+
+
+def test_a_result_without_a_way_back_is_told_so():
+    asked = RowWithResidual()
+    trial = asked.trials(seed=1)[0]
+    answers = [{"y": answer["y"], "gradients": dict.fromkeys(answer["gradients"]), "calls": []}
+               for answer in asked.expected(trial.inputs)]
+    assert NO_WAY_BACK in asked.judge(trial, answers, Traffic([[0] * 3] * 3, exact=True)).cause
+
+
+def test_at_the_smallest_hidden_size_the_chapters_own_bound_is_t():
+    asked = SmallestHiddenSize()
+    for t, F_, W in ((8, 600e12, 450e9), (16, 300e12, 300e9)):
+        h = 64 * round(asked.expected(t, F_, W, 1.0, 2) / 64)
+        shape = Shape(1, h, h // 64, h // 64, 4 * h, 1000, 2048)
+        exact = asked.expected(t, F_, W, 1.0, 2)
+        assert math.isclose(largest_t(shape, F_, W) - 1, (t - 1) * h / exact, rel_tol=1e-9)
+    assert round(asked.expected(8, 600e12, 450e9, 0.25, 2)) == 8296
