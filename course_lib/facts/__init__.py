@@ -10,6 +10,7 @@
     split_runs.py  how fast published runs of tensor parallelism were, and how far they cut
     pipeline_bubbles.py  how long pipelines were reported to wait
     zero_memory.py  what ZeRO saves, as its paper prints it
+    long_rows.py   what sequence and context parallelism gained, as papers report it
     claims.py      what is often said and wrong, beside what is right
 """
 
@@ -33,6 +34,7 @@ from course_lib.facts.hardware import (
     hourly_prices,
 )
 from course_lib.facts.links import LINKS, NCCL_STEP_LATENCY, Interconnect, interconnect
+from course_lib.facts.long_rows import LONG_ROWS
 from course_lib.facts.models import (
     DEEPSEEK_V3_GPU_HOURS,
     GPT3_CARBON,
@@ -71,6 +73,7 @@ __all__ = [
     "GPT3_PUE",
     "HOUSEHOLD",
     "LINKS",
+    "LONG_ROWS",
     "MEASURED_ALL_REDUCE",
     "MEASURED_MATMUL",
     "MEASURED_THROUGHPUT",

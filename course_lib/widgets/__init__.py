@@ -18,6 +18,8 @@
     stragglers.py           Stragglers: one slow rank, and who waits for it
     pipeline_schedule.py, .js  PipelineSchedule: a pipeline schedule, chosen or placed by hand, with its idle time;
                             pipeline_scene.py draws it
+    activation_memory.py    ActivationMemory: what one layer keeps for its backward pass, term by term, on each rank
+    ring_attention_steps.py RingAttentionSteps: whose keys and values a rank has in each step, and what it computes
     matrix_cut.py           MatrixCut: two matrices cut over ranks, by columns or rows: who holds and sends what
     zero_memory.py          ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
 
@@ -28,6 +30,7 @@ import importlib
 from typing import Any
 
 _HOME = {
+    "ActivationMemory": "activation_memory",
     "BucketOverlap": "bucket_overlap",
     "Chart": "chart",
     "CollectiveExplorer": "collective_explorer",
@@ -41,6 +44,7 @@ _HOME = {
     "Prediction": "prediction",
     "RankPanels": "rank_panels",
     "RingAllReduce": "ring",
+    "RingAttentionSteps": "ring_attention_steps",
     "Stragglers": "stragglers",
     "TreeAndTorus": "network_picture",
     "ZeroMemory": "zero_memory",
@@ -50,6 +54,7 @@ _HOME = {
 }
 
 __all__ = [
+    "ActivationMemory",
     "BucketOverlap",
     "Chart",
     "CollectiveExplorer",
@@ -63,6 +68,7 @@ __all__ = [
     "Prediction",
     "RankPanels",
     "RingAllReduce",
+    "RingAttentionSteps",
     "Stragglers",
     "TreeAndTorus",
     "ZeroMemory",

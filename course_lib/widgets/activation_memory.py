@@ -1,0 +1,185 @@
+"""ActivationMemory: what one layer keeps for its backward pass, term by term, on each rank, and what brings it down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import traitlets
+
+from course_lib import facts
+from course_lib.costs.activations import RECOMPUTE, ActivationTerm, activation_bytes_per_layer, activation_terms
+from course_lib.pictures.parts import axis, bars, legend, round_ticks
+from course_lib.pictures.scene import Scene, Sheet
+from course_lib.pictures.units import gigabytes, human_bytes
+from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.controls import Control, chooser, slider
+
+MODELS = ("GPT-3", "Megatron-Turing NLG", "Llama 2 7B", "Llama 3 8B", "Llama 3 70B", "Llama 3 405B")
+SPLITS: dict[str, tuple[int, bool]] = {  # -> ranks of tensor parallelism, sequence parallelism
+    "nothing split": (1, False),
+    "tensor parallel, t = 4": (4, False), "tensor and sequence parallel, t = 4": (4, True),
+    "tensor parallel, t = 8": (8, False), "tensor and sequence parallel, t = 8": (8, True),
+}
+KEPT = {"none": "everything kept", "selective": "attention's core made again", "full": "whole layers made again"}
+LENGTHS = [2**k for k in range(10, 18)]  # what the slider offers; Python takes any number
+LONGEST = 2**20
+CORE, SPLIT, WHOLE = "activations", "forward", "backward"  # roles: s x s matrices; split along heads or width; the rest
+
+
+@dataclass(frozen=True)
+class Held:
+    """A term of a layer: its bytes where nothing is split, what a rank keeps of it, and its role in the picture."""
+
+    name: str
+    num_bytes: int
+    kept: int
+    role: str
+
+
+@dataclass(frozen=True)
+class Layer:
+    """All that there is to see, of one row of `tokens` in 16 bits; `ways`: bytes of a layer in each way."""
+
+    model: str
+    tokens: int
+    split: str
+    recompute: str
+    terms: tuple[Held, ...]
+    ways: tuple[tuple[str, int, bool], ...]  # (name, bytes, whether it is what is shown)
+
+    @property
+    def total(self) -> int:
+        return sum(term.kept for term in self.terms)
+
+    @property
+    def core(self) -> int:
+        return sum(term.kept for term in self.terms if term.role == CORE)
+
+
+def with_dropout(model: str) -> bool:
+    """GPT-3's kind was trained with it, Llama's was not."""
+    return facts.model(model).shape.biases
+
+
+def bytes_of_layer(model: str, tokens: int, split: str, recompute: str) -> int:
+    t, sequence_parallel = SPLITS[split]
+    return activation_bytes_per_layer(facts.model(model).shape, 1, tokens, recompute=recompute,
+                                      dropout=with_dropout(model), tensor_parallel=t,
+                                      sequence_parallel=sequence_parallel)
+
+
+@cache
+def layer(model: str, tokens: int, split: str, recompute: str) -> Layer:
+    """What the widget shows for these parameters."""
+    t, sequence_parallel = SPLITS[split]
+    terms = activation_terms(facts.model(model).shape, 1, tokens, dropout=with_dropout(model))
+
+    def kept(number: int, term: ActivationTerm) -> int:
+        if recompute == "full" and number:  # of a layer that is made again only its input is kept, the first term
+            return 0
+        return term.kept(recompute, t, sequence_parallel)
+
+    held = tuple(Held(term.name, term.num_bytes, kept(number, term),
+                      CORE if term.core else SPLIT if term.by_tensor or sequence_parallel else WHOLE)
+                 for number, term in enumerate(terms))
+    return Layer(model, tokens, split, recompute, held, compared(model, tokens, split, recompute))
+
+
+def compared(model: str, tokens: int, split: str, recompute: str) -> tuple[tuple[str, int, bool], ...]:
+    """The rows of the paper's table 2: t is the chosen one, 8 where nothing is split."""
+    t = SPLITS[split][0] if SPLITS[split][0] > 1 else 8
+    tensor, both = f"tensor parallel, t = {t}", f"tensor and sequence parallel, t = {t}"
+    rows = (("nothing split", "nothing split", "none"), (tensor, tensor, "none"), ("... and sequence", both, "none"),
+            ("tensor, core made again", tensor, "selective"), ("... and sequence, core", both, "selective"),
+            ("layers made again", "nothing split", "full"))
+    return tuple((name, bytes_of_layer(model, tokens, which, again), (which, again) == (split, recompute))
+                 for name, which, again in rows)
+
+
+LEFT, RIGHT, TOP, ROW = 230, 770, 8, 19
+
+
+def scene_of(shown: Layer) -> Scene:
+    """A bar for each term, what nothing split would keep behind it; below, the ways beside one another."""
+    sheet, longest = Sheet(), max(term.num_bytes for term in shown.terms)
+    unit, bottom = (RIGHT - LEFT) / longest, TOP + len(shown.terms) * ROW
+    for number, term in enumerate(shown.terms):
+        add_term(sheet, term, TOP + number * ROW, unit)
+    end = longest / 1e9
+    axis(sheet, LEFT, RIGHT, bottom + 4, end, [(at, f"{at:,.4g}") for at in round_ticks(end)], "GB of one layer")
+    entries = [(SPLIT, "split over the ranks"), (WHOLE, "whole on every rank"), (CORE, "s × s matrices"),
+               ("room", "if nothing were split or made again")]
+    legend(sheet, 60, bottom + 54, entries)
+    sheet.text("compared", "label", 60, bottom + 82, "One layer, on each rank")
+    rows = [(name, num_bytes, human_bytes(num_bytes), present) for name, num_bytes, present in shown.ways]
+    bars(sheet, LEFT, RIGHT, bottom + 94, ROW, rows)
+    finding, detail = texts(shown)
+    asked = f"{shown.model}, {shown.tokens:,} tokens, {shown.split}, {KEPT[shown.recompute]}"
+    return Scene(
+        key=f"{shown.model} s={shown.tokens} {shown.split} {shown.recompute}", asked=asked, headline=finding,
+        detail=detail, sentence=f"ActivationMemory, {asked}: {finding}; {detail}",
+        alternative=f"{finding}. {detail}. Terms: " + "; ".join(
+            f"{term.name} {human_bytes(term.kept)}" for term in shown.terms),
+        height=bottom + 94 + ROW * len(rows) + 8, marks=tuple(sheet.marks))
+
+
+def add_term(sheet: Sheet, term: Held, y: float, unit: float) -> None:
+    tall = ROW - 5
+    sheet.text(f"{term.name} is", "small", LEFT - 9, y + tall / 2, term.name, "end")
+    sheet.rect(f"{term.name} in all", "room", LEFT, y, unit * term.num_bytes, tall)
+    sheet.rect(f"{term.name} kept", term.role, LEFT, y, unit * term.kept, tall, hint=f"{term.name}: {term.kept:,} B")
+    words = human_bytes(term.kept) if term.kept else "nothing"
+    sheet.text(f"{term.name} amounts to", "small", LEFT + unit * term.num_bytes + 8, y + tall / 2, words)
+
+
+def texts(shown: Layer) -> tuple[str, str]:
+    """Headline and detail."""
+    layers = facts.model(shown.model).shape.num_layers
+    unsplit = bytes_of_layer(shown.model, shown.tokens, "nothing split", "none")
+    finding = (f"{gigabytes(shown.total)} a layer on each rank, {shown.total / unsplit:.1%} of "
+               f"{gigabytes(unsplit)}")
+    core = (f"{shown.core / shown.total:.0%} of it are s × s matrices" if shown.core else "no s × s matrix is kept")
+    return finding, f"{core}; {gigabytes(shown.total * layers)} in {layers} layers, of one row in 16 bits"
+
+
+class ActivationMemory(SceneExplorable):
+    """What one layer of `model` keeps for one row of `tokens`: by `split`, a name of SPLITS, and `recompute`, "none",
+    "selective" (attention's s x s matrices are made again, or never stored) or "full"."""
+
+    model = traitlets.Any("GPT-3").tag(sync=True, echo_update=False)
+    tokens = WholeNumber(2048, 1, LONGEST).tag(sync=True, echo_update=False)
+    split = traitlets.Any("nothing split").tag(sync=True, echo_update=False)
+    recompute = traitlets.Any("none").tag(sync=True, echo_update=False)
+    controls = ("model", "tokens", "split", "recompute")
+
+    def __init__(self, model: str = "GPT-3", tokens: int = 2048, split: str = "nothing split",
+                 recompute: str = "none") -> None:
+        super().__init__(model=model, tokens=tokens, split=split, recompute=recompute)
+
+    @traitlets.validate("model", "split", "recompute")
+    def _there_is_such_a_layer(self, proposal: Any) -> Any:
+        return self._possible(proposal)
+
+    @classmethod
+    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
+        for name, known in choices().items():
+            require_one_of(name, asked[name], known)
+        return asked
+
+    @classmethod
+    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
+        return [chooser("model", "model", MODELS),
+                slider("tokens", "tokens", LENGTHS, asked["tokens"], "{:,}".format),
+                chooser("split", "split", SPLITS),
+                chooser("memory", "recompute", RECOMPUTE, KEPT.__getitem__)]
+
+    @classmethod
+    def draw(cls, asked: dict[str, Any]) -> Scene:
+        return scene_of(layer(**asked))
+
+
+def choices() -> dict[str, Sequence[str]]:
+    return {"model": MODELS, "split": tuple(SPLITS), "recompute": RECOMPUTE}

@@ -1,0 +1,175 @@
+"""RingAttentionSteps: which rank holds which tokens, whose keys it has in which step, and what it has to compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import traitlets
+
+from course_lib.costs.context_parallel import LAYOUTS, imbalance, ring_work
+from course_lib.pictures.parts import bars, legend
+from course_lib.pictures.scene import Scene, Sheet
+from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.controls import Control, chooser, slider
+
+RANKS = tuple(range(2, 9))
+TOKENS = 840 * 16  # 2R divides it for every R here: shares are those of a long row
+PIECES = 4  # that stand for a rank's tokens in the picture
+
+
+@dataclass(frozen=True)
+class Ring:
+    """All that there is to see. `work[step][rank]`: pairs of a query and a key that it reads."""
+
+    layout: str
+    num_ranks: int
+    step: int
+    work: tuple[tuple[int, ...], ...]
+
+    @property
+    def totals(self) -> list[int]:
+        return [sum(of_rank) for of_rank in zip(*self.work)]
+
+    @property
+    def lock_step(self) -> float:
+        """How many times as long as even work the ring takes: nobody's next block comes before the slowest is done."""
+        return sum(max(of_step) for of_step in self.work) * self.num_ranks / sum(self.totals)
+
+
+def ring(layout: str, num_ranks: int, step: int) -> Ring:
+    return Ring(layout, num_ranks, step, tuple(map(tuple, ring_work(TOKENS, num_ranks, layout))))
+
+
+def holder(layout: str, num_ranks: int, piece: int) -> int:
+    """The rank that holds this one of 4R pieces of the row; under striped a piece stands for a token."""
+    R = num_ranks
+    if layout == "contiguous":
+        return piece // PIECES
+    if layout == "striped":
+        return piece % R
+    half = piece // 2  # of 2R
+    return min(half, 2 * R - 1 - half)
+
+
+LEFT, RIGHT, TOP = 92, 620, 30
+CELL, BAR_LEFT, BAR_RIGHT = 30, 680, 800
+
+
+def scene_of(shown: Ring) -> Scene:
+    """The row with its holders; a row for each rank, a column for each step; each rank's work over all steps."""
+    sheet, R = Sheet(), shown.num_ranks
+    sheet.text("row is", "label", LEFT, 12, "The row of tokens, and the rank that holds each piece")
+    wide = (RIGHT - LEFT) / (PIECES * R)
+    for piece in range(PIECES * R):
+        rank = holder(shown.layout, R, piece)
+        sheet.rect(f"piece {piece}", "forward", LEFT + piece * wide, TOP - 6, wide, 22, tint=tint(rank, R),
+                   hint=f"held by rank {rank}")
+        sheet.inside(f"piece {piece} of", "on dark" if tint(rank, R) < 0.4 else "on light", LEFT + piece * wide,
+                     TOP - 6, wide, 22, f"{rank}")
+    top = TOP + 62
+    sheet.text("table is", "label", LEFT, top - 32, "Whose keys and values each rank has in each step")
+    sheet.text("all steps", "quiet", BAR_LEFT, top - 12, "all steps")
+    for step in range(R):
+        x = LEFT + (step + 0.5) * (RIGHT - LEFT) / R
+        sheet.text(f"step {step}", "strong" if step == shown.step else "quiet", x, top - 12, f"step {step}", "middle")
+    for rank in range(R):
+        add_rank(sheet, shown, rank, top + rank * CELL)
+    add_present(sheet, shown, top)
+    bottom = top + R * CELL
+    legend(sheet, LEFT, bottom + 18, [("work", "pairs to compute, darker: more"), ("idle", "nothing to compute")])
+    sheet.text("compared", "label", LEFT, bottom + 48, "The ring's time, over that of even work")
+    others = [(layout, ring(layout, R, 0).lock_step, f"{ring(layout, R, 0).lock_step:.2f}", layout == shown.layout)
+              for layout in LAYOUTS]
+    bars(sheet, 190, 560, bottom + 60, 20, others)
+    finding, detail = texts(shown)
+    asked = f"{shown.layout} on {R} ranks, step {shown.step}"
+    return Scene(
+        key=f"{shown.layout} R={R} step={shown.step}", asked=asked, headline=finding, detail=detail,
+        sentence=f"RingAttentionSteps, {asked}: {finding}; {detail}",
+        alternative=f"{finding}. {detail}. Work of the ranks over all steps, of the mean: "
+                    + ", ".join(f"rank {rank} {share:.0%}" for rank, share in enumerate(shares(shown))),
+        height=bottom + 126, marks=tuple(sheet.marks))
+
+
+def add_rank(sheet: Sheet, shown: Ring, rank: int, y: float) -> None:
+    R, wide = shown.num_ranks, (RIGHT - LEFT) / shown.num_ranks
+    whole = (TOKENS // R) ** 2  # pairs of a block under no mask
+    sheet.text(f"rank {rank}", "label", LEFT - 9, y + CELL / 2, f"rank {rank}", "end")
+    for step in range(R):
+        x, pairs, block = LEFT + step * wide, shown.work[step][rank], (rank - step) % R
+        share = pairs / whole
+        sheet.rect(f"rank {rank} in step {step}", "work" if pairs else "idle", x, y, wide, CELL - 3,
+                   tint=0.75 * (1 - share) if pairs else 0.0, hint=f"rank {rank}, step {step}: {share:.0%} of a block")
+        sheet.inside(f"rank {rank} in step {step} has", "on light" if pairs else "verdict", x, y, wide, CELL - 3,
+                     f"rank {block}'s: {share:.0%}", f"{block}'s: {share:.0%}", f"{block}")
+    part = shares(shown)[rank]
+    width = (BAR_RIGHT - BAR_LEFT) * part / 2
+    sheet.rect(f"rank {rank} in all", "work", BAR_LEFT, y + 4, width, CELL - 11)
+    sheet.text(f"rank {rank} does", "small", BAR_LEFT + width + 7, y + CELL / 2 - 1, f"{part:.0%} of the mean")
+
+
+def add_present(sheet: Sheet, shown: Ring, top: float) -> None:
+    """A frame around the present step."""
+    wide = (RIGHT - LEFT) / shown.num_ranks
+    left, right, bottom = LEFT + shown.step * wide, LEFT + (shown.step + 1) * wide, top + shown.num_ranks * CELL - 2
+    for key, line in {"top": (left, top - 2, right, top - 2), "bottom": (left, bottom, right, bottom),
+                      "left": (left, top - 2, left, bottom), "right": (right, top - 2, right, bottom)}.items():
+        sheet.line(f"present {key}", "limit", *line)
+
+
+def tint(rank: int, num_ranks: int) -> float:
+    return 0.85 * rank / (num_ranks - 1)
+
+
+def shares(shown: Ring) -> list[float]:
+    """Each rank's work over the mean."""
+    return [total * shown.num_ranks / sum(shown.totals) for total in shown.totals]
+
+
+def texts(shown: Ring) -> tuple[str, str]:
+    """Headline and detail."""
+    worst = imbalance([list(of_step) for of_step in shown.work])
+    finding = (f"the busiest rank does {worst:.0%} more than the mean: {shown.lock_step:.2f} times the time of even "
+               "work")
+    now, R = shown.work[shown.step], shown.num_ranks
+    idle = sum(pairs == 0 for pairs in now)
+    blocks = ", ".join(f"rank {rank} has rank {(rank - shown.step) % R}'s" for rank in range(min(R, 3)))
+    waits = f"; nothing to compute on {idle} of {R} ranks" if idle else "; every rank has something to compute"
+    return finding, f"step {shown.step}: {blocks}{', and so on' if R > 3 else ''}{waits}"
+
+
+class RingAttentionSteps(SceneExplorable):
+    """Causal ring attention on `num_ranks` ranks (2 to 8), tokens dealt out by `layout`, in one `step` of R."""
+
+    layout = traitlets.Any("contiguous").tag(sync=True, echo_update=False)
+    num_ranks = WholeNumber(4, RANKS[0], RANKS[-1]).tag(sync=True, echo_update=False)
+    step = WholeNumber(1, 0, RANKS[-1] - 1).tag(sync=True, echo_update=False)
+    controls = ("layout", "num_ranks", "step")
+
+    def __init__(self, layout: str = "contiguous", num_ranks: int = 4, step: int = 1) -> None:
+        super().__init__(layout=layout, num_ranks=num_ranks, step=step)
+
+    @traitlets.validate("layout", "num_ranks", "step")
+    def _there_is_such_a_step(self, proposal: Any) -> Any:
+        return self._possible(proposal)
+
+    @classmethod
+    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
+        require_one_of("layout", asked["layout"], LAYOUTS)
+        last = asked["num_ranks"] - 1
+        if asked["step"] > last:
+            raise BadParameter(f"step={asked['step']}: expected a whole number from 0 to {last}")
+        return asked
+
+    @classmethod
+    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
+        step = asked["step"]
+        return [chooser("layout", "layout", LAYOUTS),
+                slider("ranks", "num_ranks", RANKS, asked["num_ranks"],
+                       change=lambda R: {"num_ranks": R, "step": min(step, R - 1)}),
+                slider("step", "step", range(asked["num_ranks"]), step)]
+
+    @classmethod
+    def draw(cls, asked: dict[str, Any]) -> Scene:
+        return scene_of(ring(**asked))
