@@ -65,8 +65,8 @@ def scene_of(shown: Ring) -> Scene:
         rank = holder(shown.layout, R, piece)
         sheet.rect(f"piece {piece}", "forward", LEFT + piece * wide, TOP - 6, wide, 22, tint=tint(rank, R),
                    hint=f"held by rank {rank}")
-        sheet.inside(f"piece {piece} of", "on dark" if tint(rank, R) < 0.4 else "on light", LEFT + piece * wide,
-                     TOP - 6, wide, 22, f"{rank}")
+        sheet.inside(f"piece {piece} of", "on light" if tint(rank, R) else "on dark", LEFT + piece * wide, TOP - 6,
+                     wide, 22, f"{rank}")
     top = TOP + 62
     sheet.text("table is", "label", LEFT, top - 32, "Whose keys and values each rank has in each step")
     sheet.text("all steps", "quiet", BAR_LEFT, top - 12, "all steps")
