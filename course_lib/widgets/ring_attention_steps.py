@@ -140,23 +140,26 @@ def texts(shown: Ring) -> tuple[str, str]:
 
 
 class RingAttentionSteps(SceneExplorable):
-    """Causal ring attention on `num_ranks` ranks (2 to 8), tokens dealt out by `layout`, in one `step` of R."""
+    """Causal ring attention on `num_ranks` ranks (2 to 8), tokens dealt out by `token_layout`, in one `step` of R.
 
-    layout = traitlets.Any("contiguous").tag(sync=True, echo_update=False)
+    A widget's own `layout` is how wide it is on the page, so the tokens' has another name.
+    """
+
+    token_layout = traitlets.Any("contiguous").tag(sync=True, echo_update=False)
     num_ranks = WholeNumber(4, RANKS[0], RANKS[-1]).tag(sync=True, echo_update=False)
     step = WholeNumber(1, 0, RANKS[-1] - 1).tag(sync=True, echo_update=False)
-    controls = ("layout", "num_ranks", "step")
+    controls = ("token_layout", "num_ranks", "step")
 
-    def __init__(self, layout: str = "contiguous", num_ranks: int = 4, step: int = 1) -> None:
-        super().__init__(layout=layout, num_ranks=num_ranks, step=step)
+    def __init__(self, token_layout: str = "contiguous", num_ranks: int = 4, step: int = 1) -> None:
+        super().__init__(token_layout=token_layout, num_ranks=num_ranks, step=step)
 
-    @traitlets.validate("layout", "num_ranks", "step")
+    @traitlets.validate("token_layout", "num_ranks", "step")
     def _there_is_such_a_step(self, proposal: Any) -> Any:
         return self._possible(proposal)
 
     @classmethod
     def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("layout", asked["layout"], LAYOUTS)
+        require_one_of("token_layout", asked["token_layout"], LAYOUTS)
         last = asked["num_ranks"] - 1
         if asked["step"] > last:
             raise BadParameter(f"step={asked['step']}: expected a whole number from 0 to {last}")
@@ -165,11 +168,11 @@ class RingAttentionSteps(SceneExplorable):
     @classmethod
     def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
         step = asked["step"]
-        return [chooser("layout", "layout", LAYOUTS),
+        return [chooser("layout", "token_layout", LAYOUTS),
                 slider("ranks", "num_ranks", RANKS, asked["num_ranks"],
                        change=lambda R: {"num_ranks": R, "step": min(step, R - 1)}),
                 slider("step", "step", range(asked["num_ranks"]), step)]
 
     @classmethod
     def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(ring(**asked))
+        return scene_of(ring(asked["token_layout"], asked["num_ranks"], asked["step"]))

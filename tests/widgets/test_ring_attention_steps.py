@@ -59,7 +59,7 @@ def test_a_step_that_is_not_there_is_refused_and_fewer_ranks_bring_the_last_step
     with pytest.raises(BadParameter, match="expected a whole number from 0 to 3"):
         widget.step = 4
     with pytest.raises(BadParameter, match="expected one of"):
-        widget.layout = "random"
+        widget.token_layout = "random"
     ranks = next(control for control in widget.list_controls(widget.asked()) if control.label == "ranks")
     changes = [choice.change for choice in ranks.choices]
     assert changes[0] == {"num_ranks": 2, "step": 1} and widget.step == 3
