@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from course_lib.costs.splitting import largest_t, split_layer_bytes
 from course_lib.facts import Shape
 from course_lib.grading.chapters.models import ROUNDING
+from course_lib.grading.chapters.split import NO_WAY_BACK
 from course_lib.grading.chapters.tensor_parallel.block import ROW_BIASES, SplitBlock
 from course_lib.grading.chapters.tensor_parallel.conjugates import FAndG
 from course_lib.grading.chapters.tensor_parallel.heads import QKVRows
@@ -16,7 +17,6 @@ from course_lib.grading.chapters.tensor_parallel.limits import SmallestHiddenSiz
 from course_lib.grading.chapters.tensor_parallel.linears import GatedColumns, RowWithResidual
 from course_lib.grading.chapters.tensor_parallel.loss import VocabLoss
 from course_lib.grading.chapters.tensor_parallel.norms import GradientNorm
-from course_lib.grading.chapters.tensor_parallel.split import NO_WAY_BACK
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import Traffic
 from course_lib.reference.gpt import Block, GPTConfig

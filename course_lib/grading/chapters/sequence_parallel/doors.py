@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.grading.calls import CollectiveExercise, count_calls, num_calls
-from course_lib.grading.chapters.models import ROUNDING
-from course_lib.grading.chapters.tensor_parallel.split import Tensors, normal
-from course_lib.grading.compare import alike, describe, part, plain
+from course_lib.grading.calls import count_calls, num_calls
+from course_lib.grading.chapters.split import PartsExercise, Tensors, normal
+from course_lib.grading.compare import describe, plain
 from course_lib.grading.exercise import Trial, ranks_of
 from course_lib.grading.spent import Spent, amount
 
@@ -22,11 +21,11 @@ Answers = list[dict[str, Any]]
 NAMES = {"gathered": "gather(x)", "scattered": "scatter(h)", "w": "the gradient of w", "x": "the gradient of x"}
 
 
-class GatherAndScatter(CollectiveExercise):
+class GatherAndScatter(PartsExercise):
     number = "7.1"
     function = "my_gather_and_scatter"
     points = 3
-    tolerance = ROUNDING
+    parts = NAMES
     gloo_over_ring = 2.5  # its reduce-scatter is an all-reduce
     right = "gather and scatter are right"
     budget = "one collective each way, four in all; 4(t-1) M bytes sent by each rank, M those of its own tokens"
@@ -80,9 +79,6 @@ class GatherAndScatter(CollectiveExercise):
         _, calls = count_calls(there_and_back)
         return {**answer, "calls": calls}
 
-    def given(self, answers: list[Any]) -> list[Any]:
-        return [{name: part(answer, name) for name in NAMES} for answer in answers]
-
     def expected(self, inputs: Inputs) -> Answers:
         return there(inputs, gather, scatter)
 
@@ -108,13 +104,6 @@ class GatherAndScatter(CollectiveExercise):
                [{**dict.fromkeys(NAMES), "gathered": stacked} for _ in inputs])
         yield ("the results are right, but nothing leads back through them: return the .apply of an autograd.Function",
                [{**answer, "w": None, "x": None} for answer in right])
-
-    def difference(self, given: list[Any], expected: Answers) -> str:
-        for name, words in NAMES.items():
-            for rank, (own, right) in enumerate(zip(given, expected)):
-                if not alike(own[name], right[name], self.tolerance):
-                    return f"on rank {rank} {words} is {describe(own[name])}: expected {describe(right[name])}"
-        raise AssertionError("nothing differs")
 
     def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 4, "gather and scatter send once forward and once backward")]

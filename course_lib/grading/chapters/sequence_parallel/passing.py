@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_lib.grading.calls import CollectiveExercise, count_calls
 from course_lib.grading.chapters.models import ROUNDING
-from course_lib.grading.chapters.tensor_parallel.split import normal
+from course_lib.grading.chapters.split import normal
 from course_lib.grading.exercise import Trial, ranks_of
 from course_lib.grading.spent import Spent, amount, most
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.grading.chapters.models import ROUNDING
-from course_lib.grading.chapters.tensor_parallel.split import normal
+from course_lib.grading.chapters.split import normal
 from course_lib.grading.compare import alike, describe, part, plain
 from course_lib.grading.exercise import Exercise, Traffic, Trial
 from course_lib.grading.spent import Spent

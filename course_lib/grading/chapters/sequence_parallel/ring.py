@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.grading.chapters.tensor_parallel.split import (
+from course_lib.grading.chapters.split import (
     Leaves,
     SplitExercise,
     Tensors,

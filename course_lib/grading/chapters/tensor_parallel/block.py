@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from course_lib.grading.chapters.tensor_parallel.split import (
+from course_lib.grading.chapters.split import (
     Leaves,
     SplitExercise,
     Tensors,

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.grading.calls import CollectiveExercise, count_calls, num_calls
-from course_lib.grading.chapters.models import ROUNDING
-from course_lib.grading.chapters.tensor_parallel.split import (
+from course_lib.grading.calls import count_calls, num_calls
+from course_lib.grading.chapters.split import (
+    PartsExercise,
     all_reduce_bytes,
     both_add,
     f,
@@ -24,7 +24,7 @@ from course_lib.grading.chapters.tensor_parallel.split import (
     nothing,
     scaled_back,
 )
-from course_lib.grading.compare import alike, describe, part, plain
+from course_lib.grading.compare import describe, plain
 from course_lib.grading.exercise import Trial, ranks_of
 from course_lib.grading.spent import Spent, amount
 
@@ -34,11 +34,11 @@ WRITTEN_OVER = ("g adds into the tensor that came in, which somebody else still 
                 "up a copy")
 
 
-class FAndG(CollectiveExercise):
+class FAndG(PartsExercise):
     number = "5.1"
     function = "my_f_and_g"
     points = 3
-    tolerance = ROUNDING
+    parts = NAMES
     right = "f and g are right"
     budget = "one all-reduce each: f's in backward, g's in forward; 2(t-1)/t M bytes sent by each rank for each"
     hints = (
@@ -124,20 +124,10 @@ class FAndG(CollectiveExercise):
         yield ("the results are right, but nothing leads back through them: return the .apply of an autograd.Function",
                [{**answer, "w": None, "x": None} for answer in right])
 
-    def given(self, answers: list[Any]) -> list[Any]:
-        return [{name: part(answer, name) for name in NAMES} for answer in answers]
-
     def cause(self, given: list[Any], inputs: list[dict[str, Any]]) -> str | None:
         if not isinstance(given[0]["f"], Tensor):  # f was not called: what it returns was looked at
             return f"it returned {describe(given[0]['f'])}: expected two functions, f and g"
         return super().cause(given, inputs)
-
-    def difference(self, given: list[Any], expected: Answers) -> str:
-        for name, words in NAMES.items():
-            for rank, (own, right) in enumerate(zip(given, expected)):
-                if not alike(own[name], right[name], self.tolerance):
-                    return f"on rank {rank} {words} is {describe(own[name])}: expected {describe(right[name])}"
-        raise AssertionError("nothing differs")
 
     def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 2, "f sends in backward only, and g in forward only")]

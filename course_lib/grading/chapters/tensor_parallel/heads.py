@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.grading.chapters.tensor_parallel.split import normal
+from course_lib.grading.chapters.split import normal
 from course_lib.grading.compare import plain
 from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
 from course_lib.grading.spent import Spent, most

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from course_lib.grading.calls import CollectiveExercise, count_calls, num_calls
 from course_lib.grading.chapters.models import ROUNDING
-from course_lib.grading.chapters.tensor_parallel.split import all_reduce_bytes, normal
+from course_lib.grading.chapters.split import all_reduce_bytes, normal
 from course_lib.grading.compare import alike, describe, part, plain
 from course_lib.grading.exercise import Trial, ranks_of
 from course_lib.grading.spent import Spent

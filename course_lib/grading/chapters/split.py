@@ -1,4 +1,4 @@
-"""What the trials of this chapter share: t ranks played in one process, right ones and wrong ones.
+"""What the trials of chapters 5 and 7 share: t ranks played in one process, right ones and wrong ones.
 
     t  ranks, r this one      xs  a list with each rank's tensor      B T  tokens, of D numbers each
 
@@ -135,6 +135,23 @@ class SplitExercise(CollectiveExercise):
                 if not alike(gradients.get(name), gradient, self.tolerance):
                     return (f"the forward pass is right; on rank {rank} the gradient of {name} is "
                             f"{describe(gradients.get(name))}: expected {describe(gradient)}")
+        raise AssertionError("nothing differs")
+
+
+class PartsExercise(CollectiveExercise):
+    """Functions that go both ways: a rank answers the results and gradients of `parts`, each with what it is called."""
+
+    tolerance = ROUNDING
+    parts: dict[str, str]
+
+    def given(self, answers: list[Any]) -> list[Any]:
+        return [{name: part(answer, name) for name in self.parts} for answer in answers]
+
+    def difference(self, given: list[Any], expected: list[dict[str, Any]]) -> str:
+        for name, words in self.parts.items():
+            for rank, (own, right) in enumerate(zip(given, expected)):
+                if not alike(own[name], right[name], self.tolerance):
+                    return f"on rank {rank} {words} is {describe(own[name])}: expected {describe(right[name])}"
         raise AssertionError("nothing differs")
 
 
