@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import traitlets
@@ -36,6 +37,7 @@ class Traffic:
 
     axis: str
     size: int
+    with_cp: bool
     times: int
     sent: float
     between_nodes: bool
@@ -69,40 +71,38 @@ def sent_along(axis: str, layout: ParallelLayout, shape: Shape) -> tuple[int, fl
     return 1, sent
 
 
-def members(layout: ParallelLayout, axis: str, rank: int) -> list[int]:
-    """The ranks that `rank` shares a group of this axis with; gradients are averaged over dp and cp together."""
-    axes = ("dp", "cp") if axis == "dp" else (axis,)
-    return next(group for group in layout.groups(*axes) if rank in group)
+def averaged(axis: str) -> tuple[str, ...]:
+    """Gradients are averaged over dp and cp together: the ranks of both hold the same parameters."""
+    return ("dp", "cp") if axis == "dp" else (axis,)
 
 
 def between_nodes(layout: ParallelLayout, axis: str) -> bool:
     """Whether a message of this axis leaves its node; of a pipeline's, whether the next stage lies elsewhere."""
-    groups = layout.groups("dp", "cp") if axis == "dp" else layout.groups(axis)
-    return any(rank // PER_NODE != following // PER_NODE for group in groups for rank, following in zip(group, group[1:]))
+    pairs = (pair for group in layout.groups(*averaged(axis)) for pair in pairwise(group))
+    return any(rank // PER_NODE != following // PER_NODE for rank, following in pairs)
 
 
 @cache
 def traffic(layout: ParallelLayout) -> tuple[Traffic, ...]:
     """One entry for each axis that has more than one place, innermost first."""
     shape, found = model(trained(layout)).shape, []
-    for axis in [*layout.order.split(","), "ep"]:
-        size = getattr(layout, axis)
-        if size * (layout.cp if axis == "dp" else 1) == 1:
+    for axis in [*layout.axes, "ep"]:
+        size = layout.size(*averaged(axis))
+        if size == 1:
             continue
         times, sent = sent_along(axis, layout, shape)
         outside = between_nodes(layout, axis)
         link = BETWEEN if outside else INSIDE
-        found.append(Traffic(axis, size, times, sent, outside, sent / link.one_way_bytes_per_s))
+        found.append(Traffic(axis, size, layout.cp > 1, times, sent, outside, sent / link.one_way_bytes_per_s))
     return tuple(found)
 
 
 def ordered(layout: str, order: str) -> ParallelLayout:
-    made = ParallelLayout.from_string(layout)
-    return ParallelLayout(**{axis: getattr(made, axis) for axis in SAID}, order=order)
+    return ParallelLayout.from_string(layout, order)
 
 
 LEFT, TOP, CELL, ROW = 72, 34, 40, 30
-TABLE, BAR, END = 430, 742, 838
+TABLE, BAR, END = 430, 736, 820
 
 
 def scene_of(shown: ParallelLayout, axis: str, rank: int) -> Scene:
@@ -112,13 +112,14 @@ def scene_of(shown: ParallelLayout, axis: str, rank: int) -> Scene:
     add_table(sheet, along, axis)
     bottom = TOP + NODES * ROW + 14
     sheet.text("compared", "label", LEFT, bottom, "Sending in a step, nothing hidden, by the order of the axes")
-    times = {order: sum(each.seconds for each in traffic(ordered(layout_name(shown), order))) for order in ORDERS}
-    bars(sheet, 250, 760, bottom + 12, 20, [(f"{order.split(',')[0]} innermost, {order.split(',')[-1]} outermost", took,
-                                            human_seconds(took), order == shown.order) for order, took in times.items()])
+    times = {order: sum(each.seconds for each in traffic(ordered(str(shown), order))) for order in ORDERS}
+    bars(sheet, 250, 760, bottom + 12, 20, [
+        (f"{order.split(',')[0]} innermost, {order.split(',')[-1]} outermost", took, human_seconds(took),
+         order == shown.order) for order, took in times.items()])
     finding, detail = texts(shown, along, axis, rank, times)
-    asked = f"{layout_name(shown)}, order {shown.order}, rank {rank} along {axis}"
+    asked = f"{shown}, order {shown.order}, rank {rank} along {axis}"
     return Scene(
-        key=f"{layout_name(shown)} {shown.order} {axis} {rank}", asked=asked, headline=finding, detail=detail,
+        key=f"{shown} {shown.order} {axis} {rank}", asked=asked, headline=finding, detail=detail,
         sentence=f"MeshExplorer, {asked}: {finding}; {detail}",
         alternative=f"{finding}. {detail}. " + ". ".join(
             f"{each.axis}: {each.times} messages, {human_bytes(each.sent)}, {where(each)}" for each in along),
@@ -128,8 +129,8 @@ def scene_of(shown: ParallelLayout, axis: str, rank: int) -> Scene:
 def add_nodes(sheet: Sheet, shown: ParallelLayout, axis: str, rank: int) -> None:
     """Ranks in the order of the nodes; the groups of `rank` in colour, those of the other axes paler."""
     axes = [each.axis for each in traffic(shown) if each.axis != axis]
-    group_of = {other: each for each in axes for other in members(shown, each, rank)}
-    group_of |= dict.fromkeys(members(shown, axis, rank), axis)
+    group_of = {other: each for each in axes for other in shown.group_of(rank, *averaged(each))}
+    group_of |= dict.fromkeys(shown.group_of(rank, *averaged(axis)), axis)
     sheet.text("nodes are", "quiet", LEFT, TOP - 14, "64 GPUs, eight in a node, by rank")
     for other in range(WORLD):
         node, place = divmod(other, PER_NODE)
@@ -152,7 +153,7 @@ def add_nodes(sheet: Sheet, shown: ParallelLayout, axis: str, rank: int) -> None
 
 def add_table(sheet: Sheet, along: tuple[Traffic, ...], axis: str) -> None:
     """A row for each axis: how often a rank sends, how much, over which link, and how long that takes."""
-    heads = {"axis": TABLE, "messages": TABLE + 112, "bytes a step": TABLE + 180, "time": BAR}
+    heads = {"axis": TABLE, "messages": TABLE + 138, "bytes a step": TABLE + 212, "time": BAR}
     for words, x in heads.items():
         sheet.text(f"column {words}", "quiet", x, TOP - 14, words)
     longest = max(each.seconds for each in along)
@@ -161,23 +162,22 @@ def add_table(sheet: Sheet, along: tuple[Traffic, ...], axis: str) -> None:
         role = "strong" if each.axis == axis else "small"
         sheet.rect(f"{each.axis} colour", ROLES[each.axis], TABLE, y - 7, 14, 14,
                    tint=0.0 if each.axis == axis else 0.62)
-        sheet.text(f"{each.axis} is", role, TABLE + 20, y, f"{each.axis} {each.size}, {SAID[each.axis]}")
-        sheet.text(f"{each.axis} times", role, TABLE + 112, y, f"{each.times}")
-        sheet.text(f"{each.axis} sends", role, TABLE + 180, y, human_bytes(each.sent))
+        sheet.text(f"{each.axis} is", role, TABLE + 20, y, named(each))
+        sheet.text(f"{each.axis} times", role, TABLE + 138, y, f"{each.times}")
+        sheet.text(f"{each.axis} sends", role, TABLE + 212, y, human_bytes(each.sent))
         sheet.text(f"{each.axis} link", "alarm" if each.between_nodes else "quiet", TABLE + 20, y + 17, where(each))
         wide = (END - BAR) * each.seconds / longest
         sheet.rect(f"{each.axis} takes", "late" if each.between_nodes else "present", BAR, y - 9, wide, 18)
         sheet.text(f"{each.axis} took", "small", BAR + wide + 6, y, human_seconds(each.seconds))
 
 
+def named(each: Traffic) -> str:
+    return f"{'dp x cp' if each.axis == 'dp' and each.with_cp else each.axis} {each.size}, {SAID[each.axis]}"
+
+
 def where(each: Traffic) -> str:
     link = BETWEEN if each.between_nodes else INSIDE
     return f"{'between nodes' if each.between_nodes else 'inside a node'}, {link.one_way.value:g} GB/s"
-
-
-def layout_name(layout: ParallelLayout) -> str:
-    return next(name for name in LAYOUTS
-                if all(getattr(ParallelLayout.from_string(name), axis) == getattr(layout, axis) for axis in SAID))
 
 
 def texts(shown: ParallelLayout, along: tuple[Traffic, ...], axis: str, rank: int,
@@ -189,7 +189,7 @@ def texts(shown: ParallelLayout, along: tuple[Traffic, ...], axis: str, rank: in
                else f"{own / times[best]:.1f} times what it takes with {best.split(',')[0]} innermost")
     finding = f"a step of {trained(shown)} sends for {human_seconds(own)}, most of it along {most.axis}: {against}"
     place = ", ".join(f"{name} {value}" for name, value in shown.coordinates(rank).items())
-    group = members(shown, axis, rank)
+    group = shown.group_of(rank, *averaged(axis))
     listed = ", ".join(map(str, group)) if len(group) <= 8 else f"{group[0]}, {group[1]}, ... {group[-1]}"
     return finding, f"rank {rank} is {place}; along {axis} it talks to ranks {listed}"
 
@@ -199,11 +199,11 @@ class MeshExplorer(SceneExplorable):
 
     mesh = traitlets.Any("dp4,pp4,tp4").tag(sync=True, echo_update=False)
     order = traitlets.Any("tp,cp,dp,pp").tag(sync=True, echo_update=False)
-    axis = traitlets.Any("tp").tag(sync=True, echo_update=False)
+    axis = traitlets.Any("dp").tag(sync=True, echo_update=False)
     rank = WholeNumber(21, 0, WORLD - 1).tag(sync=True, echo_update=False)
     controls = ("mesh", "order", "axis", "rank")
 
-    def __init__(self, mesh: str = "dp4,pp4,tp4", order: str = "tp,cp,dp,pp", axis: str = "tp", rank: int = 21) -> None:
+    def __init__(self, mesh: str = "dp4,pp4,tp4", order: str = "tp,cp,dp,pp", axis: str = "dp", rank: int = 21) -> None:
         super().__init__(mesh=mesh, order=order, axis=axis, rank=rank)
 
     @traitlets.validate("mesh", "order", "axis", "rank")
