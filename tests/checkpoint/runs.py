@@ -1,5 +1,6 @@
-"""One small GPT, trained the same way in every layout that a chapter offers, so that any of them can go on where another
-one stopped. Apart from the tests, since ranks import it in every launch.
+"""One small GPT, trained the same way in every layout that a chapter offers: each can go on where another one stopped.
+
+Apart from the tests, since ranks import it in every launch.
 
     batch (12, 12): rows, tokens      12 heads, a vocabulary of 36: what 1, 2, 3 and 4 ranks divide
 """
