@@ -137,13 +137,17 @@ def listed(names: Sequence[str]) -> str:
 # Learning rates and the like
 
 def require_same_groups(optimizer: torch.optim.Optimizer, options: Sequence[dict] | None) -> None:
-    if options is not None and len(options) != len(optimizer.param_groups):
+    """ValueError where nobody can say which group has which options."""
+    if options and len(options) != len(optimizer.param_groups) and any(each != options[0] for each in options):
         raise ValueError(f"the optimiser has {len(optimizer.param_groups)} groups of parameters, and {len(options)} "
-                         "were saved: expected as many")
+                         "with different options were saved: expected as many")
 
 
 def set_options(optimizer: torch.optim.Optimizer, options: Sequence[dict[str, Any]] | None) -> None:
-    for group, saved in zip(optimizer.param_groups, options or ()):
+    groups = optimizer.param_groups
+    if options and len(options) != len(groups):
+        options = [options[0]] * len(groups)  # another layout has other groups, and all of them had the same
+    for group, saved in zip(groups, options or ()):
         for key, value in saved.items():
             if isinstance(group.get(key), Tensor):
                 group[key].fill_(value)

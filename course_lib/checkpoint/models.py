@@ -6,7 +6,7 @@
     ZeroOptimizer                   the state: flat blocks, which may begin and end in the middle of a parameter
     FullyShardedDataParallel        parameters and state: a flat n-th of each
 
-A model that is cut in other ways has a method `checkpoint_pieces(optimizer) -> State` of its own: a hybrid one does.
+A model that is cut in other ways registers its own function: `@pieces.register(HybridModel)` in hybrid_parallel.
 
 An optimiser's entry for a parameter NAME is saved as NAME.exp_avg and so on: no module can have a parameter `a` and
 something called `a.b`, so no name is taken twice.
@@ -14,6 +14,7 @@ something called `a.b`, so no name is taken twice.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import Any
 
 import torch
@@ -48,10 +49,9 @@ class Held:
         return self.place.pieces_of_range(like.detach()[:self.count], self.first)
 
 
+@singledispatch
 def pieces(model: Model, optimizer: torch.optim.Optimizer | None = None) -> State:
     """All that this rank holds of the plain model and of the optimiser's state."""
-    if hasattr(model, "checkpoint_pieces"):
-        return model.checkpoint_pieces(optimizer)
     held = held_tensors(model)
     state: dict[str, Sequence[Piece]] = {name: of_one.pieces(of_one.tensor) for name, of_one in held.items()}
     kept = {} if optimizer is None else optimizer.state
@@ -95,8 +95,6 @@ def held_tensors(model: Model) -> dict[str, Held]:
 
 def tied_names(model: Model) -> dict[str, str]:
     """Other names of tensors that are in a checkpoint once -> the name that they have there."""
-    if hasattr(model, "checkpoint_tied"):
-        return model.checkpoint_tied()
     first: dict[Tensor, str] = {}
     tied = {}
     for module in unwrapped(model):
@@ -141,39 +139,51 @@ def placement(local: Sequence[int], cut: Cut | None = None, me: Member | None = 
 
 
 def unwrapped(model: Model) -> list[nn.Module]:
-    """Without DistributedDataParallel, ours or torch's, around."""
-    modules = [model] if isinstance(model, nn.Module) else list(model)
+    """This rank's stages, or the one module; without DistributedDataParallel, ours or torch's, around."""
+    modules = list(getattr(model, "stages", [model])) if isinstance(model, nn.Module) else list(model)
     wrappers = (DistributedDataParallel, nn.parallel.DistributedDataParallel)
     return [module.module if isinstance(module, wrappers) else module for module in modules]
 
 
 # Before and after loading
 
+def parts_of(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """Itself, or the optimisers that it is made of: a hybrid one has one for each group that shards."""
+    return list(getattr(optimizer, "parts", [optimizer]))
+
+
 @torch.no_grad()
 def make_state(optimizer: torch.optim.Optimizer) -> None:
     """An optimiser has no state before its first step: take one that changes nothing, so that there is a place to load
     to. Gradients are kept.
     """
-    inner = optimizer.inner if isinstance(optimizer, ZeroOptimizer) else optimizer
-    if any(inner.state.values()):
-        return
-    trained = [p for group in inner.param_groups for p in group["params"] if p.requires_grad]
-    gradients, rates = [p.grad for p in trained], [group["lr"] for group in inner.param_groups]
+    for part in parts_of(optimizer):
+        inner = part.inner if isinstance(part, ZeroOptimizer) else part
+        if not any(inner.state.values()):
+            step_that_changes_nothing(inner)
+
+
+def step_that_changes_nothing(optimizer: torch.optim.Optimizer) -> None:
+    """Gradients of zeros, and a learning rate of 0, which also takes care of weight decay."""
+    groups = optimizer.param_groups
+    trained = [p for group in groups for p in group["params"] if p.requires_grad]
+    gradients, rates = [p.grad for p in trained], [group["lr"] for group in groups]
     for p in trained:
         p.grad = torch.zeros_like(p)
-    for group in inner.param_groups:
+    for group in groups:
         group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], Tensor) else 0.0
     try:
-        inner.step()
+        optimizer.step()
     finally:
         for p, gradient in zip(trained, gradients):
             p.grad = gradient
-        for group, rate in zip(inner.param_groups, rates):
+        for group, rate in zip(groups, rates):
             group["lr"] = rate
 
 
 def accept(optimizer: torch.optim.Optimizer) -> None:
     """The pieces have been filled: 32-bit copies of 16-bit parameters have been, too, and are not to be made anew."""
-    if isinstance(optimizer, ZeroOptimizer):
-        for bucket in optimizer.buckets:
-            bucket.remember_versions()
+    for part in parts_of(optimizer):
+        if isinstance(part, ZeroOptimizer):
+            for bucket in part.buckets:
+                bucket.remember_versions()
