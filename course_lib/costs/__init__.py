@@ -18,6 +18,7 @@ goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in 
     overlap.py      how much of the all-reduce is hidden behind backward
     stragglers.py   what one slow rank costs
     scaling.py      Amdahl, Gustafson, T1/n + alpha + beta M, strong and weak efficiency
+    failures.py     how often n devices fail, what that costs, and how often to save (Young, Daly)
     bubbles.py      idle time and micro-batches in flight of pipeline schedules
     splitting.py    layers cut over devices: what they send, and how many devices are too many
 
