@@ -26,7 +26,8 @@ def clip_grad_norm_(model: HybridModel, max_norm: float, norm_type: float = 2.0)
     After forward_backward, on all ranks; norm_type is 1, 2, math.inf or any other number above 0.
     """
     gradients = gradients_here(model)
-    counted = [gradient for name, gradient in gradients.items() if is_counted_here(model, name)]
+    counted = [gradient for name, gradient in gradients.items()
+               if is_counted_here(model, name, model.shards_gradient(name))]
     norm = total_norm(counted, [], norm_type, member(), device())
     clip(list(gradients.values()), max_norm, norm)
     return norm
@@ -39,8 +40,11 @@ def gradients_here(model: HybridModel) -> dict[str, Tensor]:
     return {name: parameter.grad for name, parameter in model.named() if parameter.grad is not None}
 
 
-def is_counted_here(model: HybridModel, name: str) -> bool:
-    """Whether this rank counts its piece of the parameter's gradient, and writes the parameter into a checkpoint."""
+def is_counted_here(model: HybridModel, name: str, sharded: bool) -> bool:
+    """Whether this rank counts its piece of what belongs to the parameter, and writes it into a checkpoint.
+
+    sharded: ZeRO has cut it over the ranks that average gradients.
+    """
     if model.tied.get(name, name) != name and "pp" in model.kinds[name].in_backward:
         return False
-    return counts_here(model.kinds[name], model.layout, dist.get_rank(), model.shards_gradient(name))
+    return counts_here(model.kinds[name], model.layout, dist.get_rank(), sharded)

@@ -70,6 +70,12 @@ class HybridOptimizer:
                 return None if piece is None else piece.owned
         return parameter
 
+    def range_of(self, parameter: nn.Parameter) -> tuple[int, int] | None:
+        """Which numbers of the parameter that piece is, of all in a row; None where it is not cut."""
+        piece = next((part.pieces[parameter] for part in self.parts
+                      if isinstance(part, ZeroOptimizer) and parameter in part.pieces), None)
+        return None if piece is None else (piece.first, piece.last)
+
     def tensors(self) -> list[Tensor]:
         """The state of all parts, for record_memory(optimizer_state=optimizer.tensors)."""
         return [value for part in self.parts for of_one in part.state.values() for value in of_one.values()

@@ -41,3 +41,15 @@ def alone(steps=STEPS):
         optimizer.step()
         optimizer.zero_grad()
     return losses, norms, first, {name: p.detach() for name, p in model.named_parameters()}
+
+
+def fill(wholes, found):
+    """Into `wholes`, by name: those pieces of this rank's that it writes; and how often each number was written."""
+    for name, some in found.items():
+        for piece in some:
+            whole, times = wholes.setdefault(name, (torch.zeros(piece.shape), torch.zeros(piece.shape)))
+            if piece.writes:
+                box = tuple(slice(a, a + n) for a, n in zip(piece.offsets, piece.tensor.shape))
+                whole[box] = piece.tensor.float()
+                times[box] += 1
+    return wholes
