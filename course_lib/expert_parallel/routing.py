@@ -31,6 +31,9 @@ class Routing:
     scores: Tensor  # (N, E)
     logits: Tensor  # (N, E)
 
+    def __reduce__(self) -> tuple:  # a layer keeps its last one, and no copy of a layer has its graph
+        return Routing, (self.experts, self.weights.detach(), self.scores.detach(), self.logits.detach())
+
 
 def route(logits: Tensor, k: int, scoring: str = "softmax", normalize: bool = True, bias: Tensor | None = None,
           num_groups: int | None = None, top_groups: int | None = None) -> Routing:
