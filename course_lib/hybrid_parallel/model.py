@@ -87,7 +87,7 @@ class HybridModel(nn.Module):
         if self.layout.zero_stage in (1, 2) and self.optimizer is None:
             raise ValueError(f"zero_stage={self.layout.zero_stage}, where the optimiser averages gradients: expected "
                              "a HybridOptimizer of this model before the first step")
-        loss = self.pipeline.step(self.local_tokens(inputs), self.local_tokens(targets)).float()
+        loss = self.pipeline.step(self.local_tokens(inputs), self.local_tokens(targets))
         self.reduce_gradients()
         if self.replicas.n > 1:
             loss = loss.to(self.replicas.wire(loss.device))

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from course_lib import sequence_parallel as tokens_dealt_out
 from course_lib import tensor_parallel
+from course_lib.groups.membership import Member
 from course_lib.groups.packing import broadcast
 from course_lib.hybrid_parallel.kinds import kinds_of
 from course_lib.hybrid_parallel.layout import ParallelLayout
@@ -38,6 +39,7 @@ from course_lib.pipeline_parallel import (
 )
 from course_lib.pipeline_parallel.partition import Stage, layer_costs
 from course_lib.reference import GPT
+from course_lib.runtime import device
 from course_lib.tensor_parallel.plan import GPT_PLAN
 
 SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
@@ -63,6 +65,7 @@ def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1
     require_fitting(model, layout, written, sequence_parallel)
     for axes in (("tp",), ("cp",), ("dp",), ("pp",), ("ep",), ("edp",), ("dp", "cp")):
         layout.member(*axes)  # made now, in one order on all ranks
+    model.to(device())
     broadcast([*model.parameters(), *model.buffers()])
     costs = layer_costs(model)
     if layout.tp > 1:
@@ -80,14 +83,14 @@ def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1
     for stage in mine:
         tied = names_elsewhere(stage, mine)
         kinds |= kinds_of(stage, GPT_PLAN, sequence_parallel and layout.tp > 1, tied)
-    loss_fn = partial(tensor_parallel.vocab_parallel_cross_entropy, group=layout.member("tp")) if layout.tp > 1 else \
-        mean_loss
-    return HybridModel(mine, layout, written, loss_fn, kinds, autocast)
+    return HybridModel(mine, layout, written, partial(mean_loss, tp=layout.member("tp")), kinds, autocast)
 
 
-def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """logits (B, T, V), targets (B, T) -> the mean over all tokens, in 32 bits at least."""
+def mean_loss(logits: Tensor, targets: Tensor, tp: Member) -> Tensor:
+    """logits (B, T, V/t), targets (B, T) -> the mean over all tokens, in 32 bits at least."""
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if tp.n > 1:
+        return tensor_parallel.vocab_parallel_cross_entropy(wide, targets, tp)
     return F.cross_entropy(wide.flatten(0, -2), targets.flatten())
 
 
