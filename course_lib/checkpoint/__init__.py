@@ -13,7 +13,7 @@
 """
 
 from course_lib.checkpoint.export import export_safetensors, import_safetensors, import_state_dict, read_state_dict
-from course_lib.checkpoint.folders import DamagedCheckpoint, completed, latest
+from course_lib.checkpoint.folders import DamagedCheckpoint, completed, find, latest, read_manifest
 from course_lib.checkpoint.loading import Loaded, load
 from course_lib.checkpoint.piece import Piece, Placement, State, whole
 from course_lib.checkpoint.saving import Saving, finish, save
@@ -27,11 +27,13 @@ __all__ = [
     "State",
     "completed",
     "export_safetensors",
+    "find",
     "finish",
     "import_safetensors",
     "import_state_dict",
     "latest",
     "load",
+    "read_manifest",
     "read_state_dict",
     "save",
     "whole",
