@@ -46,9 +46,9 @@ class Kept(Exercise):
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
         made = []
-        for N, k, E, R, factor, safe in ((12, 2, 6, 3, 0.75, 2), (8, 1, 4, 2, 0.5, 0), (10, 3, 4, 1, 0.5, 3),
+        for N, k, E, R, factor, safe in ((24, 2, 6, 3, 0.5, 2), (8, 1, 4, 2, 0.5, 0), (10, 3, 4, 1, 0.5, 3),
                                          (12, 2, 4, 2, 0.5, 8), (512, 4, 32, 4, 1.0, 50)):
-            likes = torch.rand(N, E, generator=generator) + torch.linspace(1.0, 0.0, E)
+            likes = torch.rand(N, E, generator=generator) + torch.linspace(0.4, 0.0, E)
             experts = likes.topk(k).indices
             protected = torch.zeros(N, dtype=torch.bool)
             protected[torch.randperm(N, generator=generator)[:safe]] = True

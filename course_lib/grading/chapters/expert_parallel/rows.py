@@ -106,8 +106,9 @@ class BlockRows(PartsExercise):
                "of `block`", [{**dict.fromkeys(NAMES), "rows": sorted_rows(rank)} for rank in inputs])
         yield ("only the end of all rows is filled up: each expert's rows are, so that no block has two experts",
                placed(inputs, padded_at_the_end=True))
-        yield ("an expert whose rows fill their blocks gets another one: round up, n_e of 8 are 2 blocks of 4",
-               placed(inputs, one_more=True))
+        for one_more in ("all", "chosen"):
+            yield ("an expert whose rows fill their blocks gets another one: round up, n_e of 8 are 2 blocks of 4",
+                   placed(inputs, one_more=one_more))
         yield ("each expert has as many rows as the busiest one: round up each expert's own number",
                placed(inputs, all_alike=True))
         yield ("slots are taken for tokens: the flattened slot s belongs to token s // k", placed(inputs, token="%"))
@@ -158,9 +159,9 @@ def padded_counts(inputs: dict[str, Any]) -> list[int]:
     return rounded_up(inputs["experts"].flatten().bincount(minlength=E), block).tolist()
 
 
-def used(rows: Tensor, inputs: dict[str, Any], counts: list[int] | None = None) -> Tensor:
+def used(rows: Tensor, inputs: dict[str, Any]) -> Tensor:
     """What the experts make of their rows, each of them something else, and of empty rows too."""
-    of_expert = torch.arange(inputs["numbers"][0]).repeat_interleave(torch.tensor(counts or padded_counts(inputs)))
+    of_expert = torch.arange(inputs["numbers"][0]).repeat_interleave(torch.tensor(padded_counts(inputs)))
     return torch.tanh(rows) * (of_expert.unsqueeze(1) + 1) + 1
 
 
@@ -169,7 +170,7 @@ def sorted_rows(inputs: dict[str, Any]) -> Tensor:
     return inputs["given"]["tokens"][order // inputs["experts"].shape[1]]
 
 
-def placed(inputs: Inputs, padded_at_the_end: bool = False, one_more: bool = False, all_alike: bool = False,
+def placed(inputs: Inputs, padded_at_the_end: bool = False, one_more: str = "", all_alike: bool = False,
            token: str = "//", backwards: bool = False, back: str = "", detached: str = "") -> Answers:
     """The parts of the answer; arguments but the first are mistakes."""
     rank, = inputs
@@ -182,7 +183,7 @@ def placed(inputs: Inputs, padded_at_the_end: bool = False, one_more: bool = Fal
         padded = counts.clone()
         padded[-1] += -len(experts.flatten()) % block
     elif one_more:
-        padded = (counts // block + 1) * block
+        padded = (counts // block + 1) * block * (counts > 0 if one_more == "chosen" else 1)
     elif all_alike:
         padded = padded.amax().expand(E)
     order = experts.flatten().argsort(stable=True)
@@ -194,17 +195,17 @@ def placed(inputs: Inputs, padded_at_the_end: bool = False, one_more: bool = Fal
     owner = order % N if token == "%" else order // k
     source = tokens.detach() if detached == "rows" else tokens
     rows = tokens.new_zeros(int(padded.sum()), tokens.shape[1]).index_copy(0, place, source[owner])
-    y = used(rows, rank, padded.tolist())[place]
+    if len(rows) != rows_in_all(rank):
+        return [{**dict.fromkeys(NAMES), "rows": plain(rows)}]
+    y = used(rows, rank)[place]
     w = (weights.detach() if detached == "weights" else weights).flatten()
     if back != "unweighed":
         y = y * (w if back == "weights unsorted" else w[order]).unsqueeze(1)
     to = torch.arange(N * k) // k if back == "unsorted" else owner
-    combined = torch.zeros_like(tokens)
-    if back == "last":
+    combined = torch.zeros_like(tokens).index_add(0, to, y) / (k if back == "mean" else 1)
+    if back == "last":  # autograd gives to all of them, as if they had been added up
         last = torch.stack([(to == token).nonzero().max() for token in range(N)])
-        combined = combined + y[last]
-    else:
-        combined = combined.index_add(0, to, y) / (k if back == "mean" else 1)
+        combined = y[last].detach() + combined - combined.detach()
     if combined.requires_grad:
         combined.backward(rank["dy"])
     return [{"rows": plain(rows), "combined": plain(combined), "tokens": plain(tokens.grad),
