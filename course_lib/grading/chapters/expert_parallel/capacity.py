@@ -48,7 +48,8 @@ class Kept(Exercise):
         made = []
         for N, k, E, R, factor, safe in ((24, 2, 6, 3, 0.5, 2), (8, 1, 4, 2, 0.5, 0), (10, 3, 4, 1, 0.5, 3),
                                          (12, 2, 4, 2, 0.5, 8), (512, 4, 32, 4, 1.0, 50)):
-            likes = torch.rand(N, E, generator=generator) + torch.linspace(0.4, 0.0, E)
+            hot = 0.3 * (torch.arange(E) % (E // R) == 0) + torch.linspace(0.3, 0.0, E)  # experts and ranks
+            likes = torch.rand(N, E, generator=generator) + hot
             experts = likes.topk(k).indices
             protected = torch.zeros(N, dtype=torch.bool)
             protected[torch.randperm(N, generator=generator)[:safe]] = True
