@@ -21,6 +21,7 @@
     activation_memory.py    ActivationMemory: what one layer keeps for its backward pass, term by term, on each rank
     ring_attention_steps.py RingAttentionSteps: whose keys and values a rank has in each step, and what it computes
     matrix_cut.py           MatrixCut: two matrices cut over ranks, by columns or rows: who holds and sends what
+    mesh_explorer.py        MeshExplorer: 64 ranks on eight nodes, who talks to whom along each axis, over which link
     zero_memory.py          ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
 
 Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
@@ -40,6 +41,7 @@ _HOME = {
     "HoldingsPicture": "holdings_picture",
     "MatrixCut": "matrix_cut",
     "MemoryPanels": "memory_panels",
+    "MeshExplorer": "mesh_explorer",
     "PipelineSchedule": "pipeline_schedule",
     "Prediction": "prediction",
     "RankPanels": "rank_panels",
@@ -64,6 +66,7 @@ __all__ = [
     "HoldingsPicture",
     "MatrixCut",
     "MemoryPanels",
+    "MeshExplorer",
     "PipelineSchedule",
     "Prediction",
     "RankPanels",
