@@ -48,7 +48,7 @@ class Placed(Exercise):
         source = random.Random(seed)
         return [Trial([{"loads": planted(source, E, R, S, B, hot), "slots": [R, S]}],
                       f"{E} experts on {R} ranks of {S} slots, {B} batches")
-                for E, R, S, B, hot in ((24, 4, 7, 8, 2), (6, 3, 2, 4, 0), (12, 3, 5, 6, 2), (20, 4, 6, 6, 2))]
+                for E, R, S, B, hot in ((24, 4, 7, 8, 2), (6, 3, 2, 4, 0), (32, 4, 9, 8, 2))]
 
     @staticmethod
     def run(function: Callable, inputs: dict[str, Any]) -> Any:
