@@ -119,7 +119,7 @@ def data_seconds(job: Job, rates: Rates, layer: Pass, head: Pass, stages: Stages
     software, stage = job.software, job.layout.zero_stage
     numbers = rank_parameters(job, stages)
     gradients, parameters = job.gradient_bytes * numbers, 2 * numbers
-    backward = (layer.backward.total * stages.most + head.backward.total) / job.v
+    backward = layer.backward.total * stages.most + head.backward.total
     messages = max(1.0, gradients / software.message_bytes)
     if stage == 0:
         reduction = group.all_reduce(gradients, messages)
