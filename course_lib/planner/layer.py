@@ -139,14 +139,14 @@ def kept_bytes(shape: Shape, micro_batch: int, s: int, t: int, sequence_parallel
 
 def tensor_seconds(rates: Rates, message_bytes: float, t: int, sequence_parallel: bool) -> tuple[float, float]:
     """(forward, backward): two all-reduces each way. Sequence parallelism halves each, and gathers twice more unless
-    messages are hidden behind products.
+    messages are hidden behind products, which Megatron-Core does inside a node.
     """
     if t == 1:
         return 0.0, 0.0
     group, copies = rates.wires.group(t), pass_seconds(message_bytes, rates.memory_bytes_per_s, rates.tensor_copies)
     half = group.gather(message_bytes) if sequence_parallel else group.all_reduce(message_bytes) / 2
-    again = 2 if sequence_parallel and not rates.tensor_hidden else 0
-    shown = 1 - rates.tensor_hidden
+    hidden = rates.tensor_hidden if group.nodes == 1 else 0.0
+    again, shown = 2 if sequence_parallel and not hidden else 0, 1 - hidden
     return shown * 4 * half + 4 * copies, shown * (4 + again) * half + 6 * copies
 
 

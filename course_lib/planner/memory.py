@@ -13,6 +13,7 @@ from course_lib.planner.job import Job
 from course_lib.planner.step import Stages, layer_parameters, shards_layers
 
 KINDS = ("parameters", "gradients", "optimizer_state", "activations", "logits", "other")
+MADE_AGAIN = ("SiLU of the gate",)  # in backward, by kernels that do gate, SiLU and product in one
 GATHERED_LAYERS = 2  # whole at a time under ZeRO-3: the one at work, the one that arrives
 
 
@@ -58,10 +59,12 @@ def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
 def layer_activations(job: Job) -> tuple[float, float]:
     """(what one layer keeps of a micro-batch; what it would keep without recomputation)."""
     s, t = job.sequence_length // job.layout.cp, job.layout.tp
-    terms = activation_terms(job.shape, job.micro_batch, s, dropout=not job.flash)
+    eager = job.software.activations_eager
+    terms = [term for term in activation_terms(job.shape, job.micro_batch, s, dropout=not job.flash)
+             if eager or term.name not in MADE_AGAIN]
     policy = "selective" if job.flash or job.recompute == "selective" else "none"
     whole = sum(term.kept(policy, t, job.sequence_parallel) for term in terms)
-    whole *= ACTIVATIONS_EAGER.value if job.software.activations_eager else 1.0
+    whole *= ACTIVATIONS_EAGER.value if eager else 1.0
     if job.recompute == "full":
         split = t if job.sequence_parallel else 1
         return 2 * job.tokens_per_rank * job.shape.hidden_size / split, whole
