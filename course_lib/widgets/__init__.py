@@ -21,6 +21,8 @@
     activation_memory.py    ActivationMemory: what one layer keeps for its backward pass, term by term, on each rank
     ring_attention_steps.py RingAttentionSteps: whose keys and values a rank has in each step, and what it computes
     matrix_cut.py           MatrixCut: two matrices cut over ranks, by columns or rows: who holds and sends what
+    token_dispatch.py       TokenDispatch: tokens in the queues of experts on four ranks: the slowest rank, and drops
+    expert_load.py          ExpertLoad: experts' shares of the tokens while a router trains, balanced or not
     zero_memory.py          ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
 
 Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
@@ -34,6 +36,7 @@ _HOME = {
     "BucketOverlap": "bucket_overlap",
     "Chart": "chart",
     "CollectiveExplorer": "collective_explorer",
+    "ExpertLoad": "expert_load",
     "Explorable": "base",
     "FitsOrNot": "fits_or_not",
     "Holdings": ".collectives.holdings",
@@ -46,6 +49,7 @@ _HOME = {
     "RingAllReduce": "ring",
     "RingAttentionSteps": "ring_attention_steps",
     "Stragglers": "stragglers",
+    "TokenDispatch": "token_dispatch",
     "TreeAndTorus": "network_picture",
     "ZeroMemory": "zero_memory",
     "labelled": ".collectives.holdings",
@@ -58,6 +62,7 @@ __all__ = [
     "BucketOverlap",
     "Chart",
     "CollectiveExplorer",
+    "ExpertLoad",
     "Explorable",
     "FitsOrNot",
     "Holdings",
@@ -70,6 +75,7 @@ __all__ = [
     "RingAllReduce",
     "RingAttentionSteps",
     "Stragglers",
+    "TokenDispatch",
     "TreeAndTorus",
     "ZeroMemory",
     "labelled",
