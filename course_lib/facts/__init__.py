@@ -11,12 +11,14 @@
     pipeline_bubbles.py  how long pipelines were reported to wait
     zero_memory.py  what ZeRO saves, as its paper prints it
     long_rows.py   what sequence and context parallelism gained, as papers report it
+    expert_models.py  layers with experts: their sizes, and what is reported of routing
     claims.py      what is often said and wrong, beside what is right
 """
 
 from course_lib.facts.all_reduce import MEASURED_ALL_REDUCE, MeasuredAllReduce
 from course_lib.facts.claims import CLAIMS, Claim, claim
 from course_lib.facts.corpora import A100_CLOCK, A100_MEMORY, CORPORA, STORAGE, Corpus, MemoryLevel, Storage
+from course_lib.facts.expert_models import EXPERT_LAYERS, EXPERT_REPORTS, H800_LINKS, ExpertLayer, expert_layer
 from course_lib.facts.fact import Fact
 from course_lib.facts.hardware import (
     ACCELERATORS,
@@ -65,12 +67,15 @@ __all__ = [
     "CORPORA",
     "DEEPSEEK_V3_GPU_HOURS",
     "ELECTRICITY",
+    "EXPERT_LAYERS",
+    "EXPERT_REPORTS",
     "GPT3_CARBON",
     "GPT3_COSTS",
     "GPT3_ENERGY",
     "GPT3_ON_ONE_V100",
     "GPT3_POWER",
     "GPT3_PUE",
+    "H800_LINKS",
     "HOUSEHOLD",
     "LINKS",
     "LONG_ROWS",
@@ -95,6 +100,7 @@ __all__ = [
     "BubbleRates",
     "Claim",
     "Corpus",
+    "ExpertLayer",
     "Fact",
     "Interconnect",
     "MeasuredAllReduce",
@@ -110,6 +116,7 @@ __all__ = [
     "TrainingReport",
     "accelerator",
     "claim",
+    "expert_layer",
     "hourly_prices",
     "interconnect",
     "model",

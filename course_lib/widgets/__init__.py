@@ -10,6 +10,7 @@
     memory_panels.py        MemoryPanels: recordings of memory on one scale, each beside its formula
     rank_panels.py          RankPanels: figures of every rank, step by step, one panel a figure
     holdings_picture.py     who holds which chunk with whose contributions, as real ranks hold it
+    rank_grid.py            RankGrid: the ranks of a layout, once for each axis, coloured by group
     network_picture.py      TreeAndTorus: how many wires lie between two chips of a fat tree, and of a torus
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
     fits_or_not.py          FitsOrNot: a model's training memory against the devices', days and dollars
@@ -45,6 +46,7 @@ _HOME = {
     "MemoryPanels": "memory_panels",
     "PipelineSchedule": "pipeline_schedule",
     "Prediction": "prediction",
+    "RankGrid": "rank_grid",
     "RankPanels": "rank_panels",
     "RingAllReduce": "ring",
     "RingAttentionSteps": "ring_attention_steps",
@@ -71,6 +73,7 @@ __all__ = [
     "MemoryPanels",
     "PipelineSchedule",
     "Prediction",
+    "RankGrid",
     "RankPanels",
     "RingAllReduce",
     "RingAttentionSteps",
