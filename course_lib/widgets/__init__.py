@@ -11,6 +11,7 @@
     rank_panels.py          RankPanels: figures of every rank, step by step, one panel a figure
     holdings_picture.py     who holds which chunk with whose contributions, as real ranks hold it
     rank_grid.py            RankGrid: the ranks of a layout, once for each axis, coloured by group
+    routed_text.py          RoutedText: a text in the colours of the experts that its characters went to
     network_picture.py      TreeAndTorus: how many wires lie between two chips of a fat tree, and of a torus
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
     fits_or_not.py          FitsOrNot: a model's training memory against the devices', days and dollars
@@ -50,6 +51,7 @@ _HOME = {
     "RankPanels": "rank_panels",
     "RingAllReduce": "ring",
     "RingAttentionSteps": "ring_attention_steps",
+    "RoutedText": "routed_text",
     "Stragglers": "stragglers",
     "TokenDispatch": "token_dispatch",
     "TreeAndTorus": "network_picture",
@@ -77,6 +79,7 @@ __all__ = [
     "RankPanels",
     "RingAllReduce",
     "RingAttentionSteps",
+    "RoutedText",
     "Stragglers",
     "TokenDispatch",
     "TreeAndTorus",
