@@ -9,6 +9,7 @@ goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in 
     loading.py      how fast training eats tokens, and how long reading takes
     memory.py       parameters, gradients, optimiser state: by precision, ZeRO stage and offload; LoRA
     activations.py  what the forward pass keeps
+    experts.py      experts dealt out over ranks: bytes, drops, and when it is too much to send
     context_parallel.py  attention over tokens that are dealt out: who does how much, what is sent
     sharding.py     what this course's ZeRO holds and sends, to the byte; peak.py, the most that a step takes
     caching_allocator.py  what an allocator takes from a GPU beside what a run holds
@@ -17,6 +18,7 @@ goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in 
     overlap.py      how much of the all-reduce is hidden behind backward
     stragglers.py   what one slow rank costs
     scaling.py      Amdahl, Gustafson, T1/n + alpha + beta M, strong and weak efficiency
+    failures.py     how often n devices fail, what that costs, and how often to save (Young, Daly)
     bubbles.py      idle time and micro-batches in flight of pipeline schedules
     splitting.py    layers cut over devices: what they send, and how many devices are too many
 

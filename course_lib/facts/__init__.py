@@ -12,6 +12,7 @@
     zero_memory.py  what ZeRO saves, as its paper prints it
     long_rows.py   what sequence and context parallelism gained, as papers report it
     expert_models.py  layers with experts: their sizes, and what is reported of routing
+    failures.py    how often a large run broke off, and why
     claims.py      what is often said and wrong, beside what is right
 """
 
@@ -20,6 +21,15 @@ from course_lib.facts.claims import CLAIMS, Claim, claim
 from course_lib.facts.corpora import A100_CLOCK, A100_MEMORY, CORPORA, STORAGE, Corpus, MemoryLevel, Storage
 from course_lib.facts.expert_models import EXPERT_LAYERS, EXPERT_REPORTS, H800_LINKS, ExpertLayer, expert_layer
 from course_lib.facts.fact import Fact
+from course_lib.facts.failures import (
+    LLAMA_3_BY_HAND,
+    LLAMA_3_CAUSES,
+    LLAMA_3_EFFECTIVE,
+    LLAMA_3_GPUS,
+    LLAMA_3_PLANNED,
+    LLAMA_3_SNAPSHOT,
+    LLAMA_3_UNEXPECTED,
+)
 from course_lib.facts.hardware import (
     ACCELERATORS,
     ELECTRICITY,
@@ -78,6 +88,13 @@ __all__ = [
     "H800_LINKS",
     "HOUSEHOLD",
     "LINKS",
+    "LLAMA_3_BY_HAND",
+    "LLAMA_3_CAUSES",
+    "LLAMA_3_EFFECTIVE",
+    "LLAMA_3_GPUS",
+    "LLAMA_3_PLANNED",
+    "LLAMA_3_SNAPSHOT",
+    "LLAMA_3_UNEXPECTED",
     "LONG_ROWS",
     "MEASURED_ALL_REDUCE",
     "MEASURED_MATMUL",

@@ -1,7 +1,7 @@
 """What every chapter does with a process group, once.
 
     membership.py   who am I in it, and messages to the other places
-    tensors.py      a tensor as a backend can send it, and as an error names it
+    tensors.py      a tensor as a backend can send it, as an error names it, and as autocast would have it
     packing.py      many tensors in one message: pack and unpack, buckets, broadcast, sums
     exchange.py     gathers and reduce-scatters begun now and finished later
     agreement.py    what only one rank can see is wrong, every rank says

@@ -15,13 +15,13 @@ Sources: Shoeybi et al. 2019, "Megatron-LM"; Korthikanti et al. 2022, "Reducing 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.collectives import gather_from_group, reduce_from_group, reduce_scatter_along, scatter_to_group
 from course_lib.groups.membership import Group, member
 from course_lib.groups.packing import broadcast
+from course_lib.groups.tensors import as_autocast
 from course_lib.tensor_parallel.cut import Cut, cut_evenly
 from course_lib.tensor_parallel.product import ColumnProduct
 
@@ -126,14 +126,6 @@ class RowParallelLinear(CutModule):
 
     def extra_repr(self) -> str:
         return f"{self.in_features} / {self.member.n}, {self.out_features}, bias={self.bias is not None}"
-
-
-def as_autocast(*tensors: Tensor | None) -> list[Tensor | None]:
-    """What F.linear would make of its arguments under torch.autocast: an autograd.Function has to do so itself."""
-    kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind):
-        return list(tensors)
-    return [tensor if tensor is None else tensor.to(torch.get_autocast_dtype(kind)) for tensor in tensors]
 
 
 def require_kind(module: Any, kind: type) -> None:

@@ -25,6 +25,7 @@
     matrix_cut.py           MatrixCut: two matrices cut over ranks, by columns or rows: who holds and sends what
     token_dispatch.py       TokenDispatch: tokens in the queues of experts on four ranks: the slowest rank, and drops
     expert_load.py          ExpertLoad: experts' shares of the tokens while a router trains, balanced or not
+    mesh_explorer.py        MeshExplorer: 64 ranks on eight nodes, who talks to whom along each axis, over which link
     zero_memory.py          ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
 
 Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
@@ -45,6 +46,7 @@ _HOME = {
     "HoldingsPicture": "holdings_picture",
     "MatrixCut": "matrix_cut",
     "MemoryPanels": "memory_panels",
+    "MeshExplorer": "mesh_explorer",
     "PipelineSchedule": "pipeline_schedule",
     "Prediction": "prediction",
     "RankGrid": "rank_grid",
@@ -73,6 +75,7 @@ __all__ = [
     "HoldingsPicture",
     "MatrixCut",
     "MemoryPanels",
+    "MeshExplorer",
     "PipelineSchedule",
     "Prediction",
     "RankGrid",

@@ -1,0 +1,19 @@
+"""Checkpoints: what a training run writes down so that it can go on after a crash, and on other ranks.
+
+    piece.py         what a rank holds of a tensor, and where it lies in the whole
+    models.py        the pieces of what the chapters make of a model, and of its optimiser
+    planners.py      pieces in torch.distributed.checkpoint's files
+    folders.py       how a checkpoint comes to be at once, which is the last good one, and whether it is intact
+    ranks.py         the ranks that write together
+    random_state.py  where the generators of random numbers stand
+    save.py          save, also while the step goes on
+    load.py          load, into any layout
+"""
+
+from course_lib.checkpoint.folders import DamagedCheckpoint, completed, latest
+from course_lib.checkpoint.load import Loaded, load
+from course_lib.checkpoint.piece import Piece, Placement, State, whole
+from course_lib.checkpoint.save import Saving, finish, save
+
+__all__ = ["DamagedCheckpoint", "Loaded", "Piece", "Placement", "Saving", "State", "completed", "finish", "latest",
+           "load", "save", "whole"]

@@ -1,0 +1,67 @@
+"""Chapter 8: expert parallelism. A token is computed by k of E experts, which lie on different ranks.
+
+    routing.py     which experts see a token
+    permute.py     tokens in the order of their experts, and back; what is kept where an expert has a capacity
+    dispatch.py    rows to the ranks that hold their experts, and back
+    experts.py     several experts on one rank, without padding
+    layer.py       MoELayer: all of it; single.py, a group of one
+    balance.py     the loss that keeps experts busy, and the bias that does so without one
+    gradients.py   averages: experts and all else, each over its own ranks
+    full_state.py  the state as if all experts were in one place
+
+What is sent, dropped and computed is counted in course_lib.costs.experts. `group=None` is the world.
+"""
+
+from course_lib.expert_parallel.balance import (
+    BiasBalancer,
+    auxiliary_loss,
+    load_balancing_loss,
+    router_z_loss,
+    sum_over_group,
+    update_bias,
+)
+from course_lib.expert_parallel.dispatch import dispatch_splits, exchange_rows
+from course_lib.expert_parallel.experts import Experts
+from course_lib.expert_parallel.full_state import full_state_dict, load_full_state_dict
+from course_lib.expert_parallel.gradients import (
+    average_expert_gradients,
+    average_gradients,
+    average_replicated_gradients,
+    expert_parameters,
+    make_groups,
+    replicated_parameters,
+)
+from course_lib.expert_parallel.layer import MoELayer, moe_layers
+from course_lib.expert_parallel.permute import capacity_mask, permute, tokens_per_expert, unpermute
+from course_lib.expert_parallel.routing import Routing, TopKRouter, route
+from course_lib.expert_parallel.single import SINGLE
+
+__all__ = [
+    "SINGLE",
+    "BiasBalancer",
+    "Experts",
+    "MoELayer",
+    "Routing",
+    "TopKRouter",
+    "auxiliary_loss",
+    "average_expert_gradients",
+    "average_gradients",
+    "average_replicated_gradients",
+    "capacity_mask",
+    "dispatch_splits",
+    "exchange_rows",
+    "expert_parameters",
+    "full_state_dict",
+    "load_balancing_loss",
+    "load_full_state_dict",
+    "make_groups",
+    "moe_layers",
+    "permute",
+    "replicated_parameters",
+    "route",
+    "router_z_loss",
+    "sum_over_group",
+    "tokens_per_expert",
+    "unpermute",
+    "update_bias",
+]

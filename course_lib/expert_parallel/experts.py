@@ -1,0 +1,103 @@
+"""Several experts on one rank, computed on rows that lie expert by expert: no padding, however uneven the rows are.
+
+    E_r experts here     D hidden size     F width     M rows, of which expert e has counts[e]
+
+    nn.Linear(D, F), GELU, nn.Linear(F, D)                for each expert
+    w1 (E_r, D, F), b1 (E_r, F), w2 (E_r, F, D), b2 (E_r, D)
+
+"swiglu": w1 (E_r, D, 2F) is gate | up, and (silu(gate) * up) w2. torch.nn.functional.grouped_mm does the same products
+in one call, in as much time on a CPU, but knows no float64 and refuses some gradients there.
+Source: Gale et al. 2022, "MegaBlocks"; Shazeer 2020, "GLU Variants Improve Transformer".
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from course_lib.groups.tensors import as_autocast
+
+ACTIVATIONS = ("gelu", "swiglu")
+
+
+class Experts(nn.Module):
+    """Experts number `first` to first + num_here - 1 of a layer. Forward: (M, D), counts -> (M, D).
+
+    seed: expert e draws its numbers from seed + e, as nn.Linear would, so that a layer is the same however it is dealt
+    out, and nobody ever holds it whole.
+    """
+
+    def __init__(self, hidden_size: int, ffn_hidden_size: int, num_here: int, activation: str = "gelu",
+                 bias: bool = True, first: int = 0, seed: int = 0) -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation={activation!r}: expected one of {', '.join(ACTIVATIONS)}")
+        self.activation, self.first = activation, first
+        D, H = hidden_size, ffn_hidden_size
+        wide = 2 * H if activation == "swiglu" else H
+        self.w1 = nn.Parameter(torch.empty(num_here, D, wide))
+        self.w2 = nn.Parameter(torch.empty(num_here, H, D))
+        self.b1 = nn.Parameter(torch.empty(num_here, wide)) if bias else None
+        self.b2 = nn.Parameter(torch.empty(num_here, D)) if bias else None
+        self.draw(seed, D**-0.5 / 3**0.5, H**-0.5 / 3**0.5)
+
+    @torch.no_grad()
+    def draw(self, seed: int, std1: float, std2: float, bias: bool = True) -> None:
+        """New numbers, spread evenly around 0 with these standard deviations; biases too, or zeros."""
+        for index, experts in enumerate(zip(self.w1, self.w2, *([self.b1, self.b2] if self.b1 is not None else []))):
+            generator = torch.Generator("cpu").manual_seed(seed + self.first + index)
+            for tensor, std in zip(experts, (std1, std2, std1 * bias, std2 * bias)):
+                drawn = torch.rand(tensor.shape, generator=generator, dtype=torch.float64, device="cpu") - 0.5
+                tensor.copy_(drawn * (12**0.5 * std))
+
+    def forward(self, rows: Tensor, counts: list[int]) -> Tensor:
+        """rows (M, D), by expert -> (M, D). An expert without rows gets gradients of zero."""
+        rows, w1, b1, w2, b2 = as_autocast(rows, self.w1, self.b1, self.w2, self.b2)
+        wide = GroupedLinear.apply(rows, w1, b1, counts)  # (M, F)
+        if self.activation == "swiglu":
+            gate, up = wide.chunk(2, -1)
+            return GroupedLinear.apply(F.silu(gate) * up, w2, b2, counts)
+        return GroupedLinear.apply(F.gelu(wide, approximate="tanh"), w2, b2, counts)
+
+    def extra_repr(self) -> str:
+        here, D, _ = self.w1.shape
+        return f"{D}, {self.w2.shape[1]}, experts {self.first} to {self.first + here - 1}, {self.activation}"
+
+
+class GroupedLinear(torch.autograd.Function):
+    """y = x w[e] + b[e], each expert on its own rows: one product for each expert that has any."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, counts: list[int]) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.counts, ctx.has_bias = counts, b is not None
+        y = x.new_empty(len(x), w.shape[2])  # (M, F)
+        for e, (x_e, y_e) in busy(counts, x, y):
+            torch.mm(x_e, w[e], out=y_e) if b is None else torch.addmm(b[e], x_e, w[e], out=y_e)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        needs_x, needs_w, needs_b, _ = ctx.needs_input_grad
+        dx = torch.empty_like(x) if needs_x else None
+        dw = torch.zeros_like(w) if needs_w else None
+        db = w.new_zeros(len(w), w.shape[2]) if needs_b else None
+        for e, (x_e, dy_e, *dx_e) in busy(ctx.counts, x, dy, *([dx] if needs_x else [])):
+            if needs_x:
+                torch.mm(dy_e, w[e].mT, out=dx_e[0])
+            if needs_w:
+                torch.mm(x_e.mT, dy_e, out=dw[e])
+            if needs_b:
+                torch.sum(dy_e, 0, out=db[e])
+        return dx, dw, db, None
+
+
+def busy(counts: list[int], *tensors: Tensor) -> Iterable[tuple[int, tuple[Tensor, ...]]]:
+    """(e, its rows of each of `tensors`) for the experts that have rows."""
+    split = (tensor.split(counts) for tensor in tensors) if counts else ()
+    return ((e, rows) for e, rows in enumerate(zip(*split)) if counts[e])

@@ -1,0 +1,104 @@
+"""Averaging gradients where experts are dealt out: two kinds of parameters, two groups, and one divisor.
+
+    W ranks that hold different tokens     R ranks that share the experts, W/R times      the loss: mean over all W
+
+    router, attention, ...   on every rank: its own tokens' gradient            summed over the world,   divided by W
+    experts                  on W/R ranks: the gradient of R ranks' tokens      summed over these W/R,   divided by W
+
+Backward's all-to-all has added up the tokens of R ranks already, so a mean over the W/R copies would leave experts with
+gradients R times too large. AdamW hides it: a step does not change when its gradient is multiplied by a number; with
+clipping, weight decay or SGD it does.
+
+Sources: Rajbhandari et al. 2022, "DeepSpeed-MoE"; Megatron-LM's expert data parallel group.
+"""
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_lib.expert_parallel.layer import moe_layers
+from course_lib.expert_parallel.single import SINGLE, member_or_single
+from course_lib.groups.gradients import is_missing, mark_missing
+from course_lib.groups.membership import Group
+from course_lib.groups.packing import add_up
+
+
+def make_groups(ranks_per_group: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+    """(the group that shares the experts, the group that holds the same ones) of this rank.
+
+    Neighbours share: ranks 0 to R-1, R to 2R-1, and so on. Collective over the world; ValueError where R does not
+    divide it.
+    """
+    W, R, rank = dist.get_world_size(), ranks_per_group, dist.get_rank()
+    if R < 1 or W % R:
+        raise ValueError(f"ranks_per_group={R} of {W} ranks: expected a number that divides them")
+    shared = [dist.new_group(range(first, first + R)) for first in range(0, W, R)]
+    same = [dist.new_group(range(first, W, R)) for first in range(R)]
+    return shared[rank // R], same[rank % R]
+
+
+def average_gradients(model: nn.Module, group: Group = None, same_experts: Group = None) -> None:
+    """After backward of each rank's mean loss: all gradients become those of the mean over the ranks of `group`.
+
+    group: the ranks that hold different tokens. same_experts: among them those that hold the same experts (expert data
+    parallel); None where the layers themselves say it, since the whole group shares the experts, or nobody shares them.
+    Two messages for each dtype. Once for each backward pass from zero, on all ranks.
+    """
+    world = member_or_single(group)
+    sharing = {layer.member.n for layer in moe_layers(model)}
+    if same_experts is None:
+        if not sharing <= {1, world.n}:
+            raise ValueError(f"experts are shared by {sorted(sharing)} of {world.n} ranks: expected same_experts, the "
+                             "ranks that hold the same ones; make_groups gives both")
+        same_experts = world if sharing == {1} else SINGLE
+    held = member_or_single(same_experts)
+    if sharing != {world.n // held.n}:
+        raise ValueError(f"experts are shared by {sorted(sharing)} ranks and held {held.n} times in a group of "
+                         f"{world.n}: expected numbers that multiply to it")
+    average_expert_gradients(expert_parameters(model), held, world.n)
+    average_replicated_gradients(replicated_parameters(model), world)
+
+
+def average_expert_gradients(parameters: Iterable[nn.Parameter], same_experts: Group, num_ranks: int) -> None:
+    """Sum over the ranks that hold the same experts, divided by all `num_ranks` whose tokens went into it."""
+    add_up_gradients(parameters, same_experts, num_ranks)
+
+
+def average_replicated_gradients(parameters: Iterable[nn.Parameter], group: Group = None) -> None:
+    """Mean over all ranks: of routers, shared experts, and whatever is no expert."""
+    add_up_gradients(parameters, group, member_or_single(group).n)
+
+
+def expert_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Those that are dealt out: not routers, nor shared experts."""
+    return list(dict.fromkeys(p for layer in moe_layers(model) for p in layer.experts.parameters()))
+
+
+def replicated_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """All others."""
+    experts = set(expert_parameters(model))
+    return [parameter for parameter in model.parameters() if parameter not in experts]
+
+
+@torch.no_grad()
+def add_up_gradients(parameters: Iterable[nn.Parameter], group: Group, divide_by: int) -> None:
+    """A rank that did not use a parameter adds nothing; where no rank did, .grad stays None."""
+    trained = [parameter for parameter in dict.fromkeys(parameters) if parameter.requires_grad]
+    me = member_or_single(group)
+    for parameter in trained:
+        if parameter.grad is not None:
+            parameter.grad.add_(0.0)  # minus zeros mean "none"
+        elif me.n > 1:
+            parameter.grad = torch.empty_like(parameter)
+            mark_missing(parameter.grad)
+    found = [parameter for parameter in trained if parameter.grad is not None]
+    if me.n > 1:
+        add_up([parameter.grad for parameter in found], me, divide_by)
+    else:
+        for parameter in found:
+            parameter.grad /= divide_by
+    for parameter in found:
+        if is_missing(parameter.grad):
+            parameter.grad = None

@@ -1,0 +1,28 @@
+"""Chapter 9: every axis at once. One model under any mix of dp, pp, cp, tp and ep, and any ZeRO stage.
+
+    layout.py       which rank stands where, and its groups
+    kinds.py        which gradients are added up where
+    parallelize.py  a plain GPT becomes this rank's part of it; model.py, what that is
+    sharding.py     ZeRO-3 of a stage
+    optimizer.py    any optimiser of torch's, sharded as the layout says
+    norms.py        the norm of a gradient in pieces of every kind
+"""
+
+from course_lib.hybrid_parallel.kinds import KINDS, Kind, reduce_gradients
+from course_lib.hybrid_parallel.layout import ParallelLayout
+from course_lib.hybrid_parallel.model import HybridModel
+from course_lib.hybrid_parallel.norms import clip_grad_norm_
+from course_lib.hybrid_parallel.optimizer import HybridOptimizer
+from course_lib.hybrid_parallel.parallelize import SCHEDULES, parallelize
+
+__all__ = [
+    "KINDS",
+    "SCHEDULES",
+    "HybridModel",
+    "HybridOptimizer",
+    "Kind",
+    "ParallelLayout",
+    "clip_grad_norm_",
+    "parallelize",
+    "reduce_gradients",
+]

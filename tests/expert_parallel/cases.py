@@ -1,0 +1,128 @@
+"""One MoE layer with its experts dealt out, and the same in one process: each rank's tokens, one shard after the other.
+
+Apart from the tests, since ranks import it in every launch: pytest would cost them time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.costs.experts import combine_bytes, count_bytes, dispatch_bytes, dropped_rows, expert_capacity
+from course_lib.expert_parallel import (
+    SINGLE,
+    MoELayer,
+    average_gradients,
+    full_state_dict,
+    make_groups,
+    tokens_per_expert,
+)
+from course_lib.expert_parallel.full_state import gather_experts
+from course_lib.runtime import device, record_communication
+
+LIMITS = {torch.float64: 1e-10, torch.float32: 1e-5}
+N, D, F = 14, 6, 10
+
+
+@dataclass(frozen=True)
+class Case:
+    num_experts: int = 8
+    k: int = 2
+    capacity_factor: float | None = None
+    num_shared: int = 0
+    skew: float = 0.0  # all tokens go to expert 0, and then 1: a whole layer's ranks but one get nothing
+    activation: str = "gelu"
+    dtype: torch.dtype = torch.float64
+    options: tuple = ()
+
+
+def cases(dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32)) -> Iterator[Case]:
+    for E, k, factor, shared, skew, dtype in product((4, 8), (1, 2), (None, 0.75), (0, 2), (0.0, 50.0), dtypes):
+        yield Case(E, k, factor, shared, skew, "swiglu" if shared else "gelu", dtype)
+    for how in ({"scoring": "sigmoid"}, {"normalize": False}, {"num_groups": 4, "top_groups": 2}, {"bias": False}):
+        yield Case(k=3, dtype=dtypes[0], options=tuple(how.items()))
+
+
+def layer_alone(case: Case) -> MoELayer:
+    """With all of its experts, the same on every rank."""
+    layer = MoELayer(D, F, case.num_experts, case.k, case.capacity_factor, SINGLE, case.activation,
+                     num_shared=case.num_shared, seed=0, **dict(case.options))
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randn(case.num_experts, D, generator=generator, dtype=torch.float64, device="cpu")
+    weight[:, 0] += torch.arange(case.num_experts, 0, -1, device="cpu") * case.skew
+    with torch.no_grad():
+        layer.router.weight.copy_(weight)
+    return layer.to(device(), case.dtype)
+
+
+def tokens_of(rank: int, case: Case) -> list[Tensor]:
+    """The tokens (N, D) of a rank and the gradient of what becomes of them. Feature 0 is above 0: skew works on it."""
+    generator = torch.Generator().manual_seed(100 + rank)
+    drawn = torch.randn(2, N, D, generator=generator, dtype=torch.float64, device="cpu")
+    drawn[0, :, 0] = drawn[0, :, 0].abs() + 1
+    return [each.to(device(), case.dtype) for each in drawn]
+
+
+def shards_in_one_process(case: Case, num_shards: int) -> tuple[list[Tensor], list[Tensor], dict[str, Tensor], list]:
+    """Outputs and token gradients of each shard, gradients of all parameters of the mean loss, counts [shard][expert]
+    of the rows kept."""
+    layer, outputs, inputs, counts = layer_alone(case), [], [], []
+    for rank in range(num_shards):
+        tokens, gradient = tokens_of(rank, case)
+        out = layer(tokens.requires_grad_())
+        (out * gradient).sum().div(num_shards).backward()
+        outputs.append(out.detach())
+        inputs.append(tokens.grad * num_shards)
+        counts.append(tokens_per_expert(layer.routing.experts, case.num_experts, layer.kept).tolist())
+    return outputs, inputs, {name: p.grad for name, p in layer.named_parameters()}, counts
+
+
+def off(given: Tensor | None, expected: Tensor) -> float:
+    if given is None or given.dtype != expected.dtype:
+        return float("inf")
+    return (given - expected).abs().max().item() / max(1.0, expected.abs().max().item())
+
+
+def gradients_with_all_experts(layer: MoELayer) -> dict[str, Tensor | None]:
+    return {name: gather_experts(p.grad, layer.num_experts, layer.member) if name.startswith("experts.") else p.grad
+            for name, p in layer.named_parameters()}
+
+
+def problems_of(case: Case, ranks_per_group: int, groups: tuple) -> Iterator[str]:
+    W, rank = dist.get_world_size(), dist.get_rank()
+    outputs, inputs, gradients, counts = shards_in_one_process(case, W)
+    layer = MoELayer.from_unsplit(layer_alone(case), groups[0])
+    tokens, gradient = tokens_of(rank, case)
+    with record_communication() as forward:
+        out = layer(tokens.requires_grad_())
+    with record_communication() as backward:
+        (out * gradient).sum().backward()
+    average_gradients(layer, None, groups[1])
+    found = {"out": out.detach(), "tokens": tokens.grad, **gradients_with_all_experts(layer)}
+    for name, expected in {"out": outputs[rank], "tokens": inputs[rank], **gradients}.items():
+        if not off(found[name], expected) <= LIMITS[case.dtype]:
+            yield f"{case} on {ranks_per_group} of {W}: {name} is off by {off(found[name], expected):.1e}"
+    first, place = rank // ranks_per_group * ranks_per_group, rank % ranks_per_group
+    of_group = counts[first:first + ranks_per_group]
+    there, back = (f(of_group, D, case.dtype.itemsize)[place] for f in (dispatch_bytes, combine_bytes))
+    expected_bytes = there + back + count_bytes(case.num_experts, ranks_per_group, place), there + back
+    if (forward.sent_bytes, backward.sent_bytes) != expected_bytes:
+        yield f"{case}: sent {forward.sent_bytes} and {backward.sent_bytes} bytes, expected {expected_bytes}"
+    factor = case.capacity_factor
+    drops = 0 if factor is None else dropped_rows(layer.tokens_per_expert().tolist(),
+                                                  expert_capacity(factor, case.k, N, case.num_experts))
+    if layer.num_dropped() != drops:
+        yield f"{case}: dropped {layer.num_dropped()}, expected {drops}"
+    state = full_state_dict(layer)
+    for name, value in layer_alone(case).state_dict().items():
+        if not torch.equal(state[name], value.cpu()):
+            yield f"{case}: {name} of the full state differs"
+
+
+def run(drawn: list[Case], ranks_per_group: int) -> list[str]:
+    """On each rank: what went wrong, in words."""
+    groups = make_groups(ranks_per_group)
+    return [problem for case in drawn for problem in problems_of(case, ranks_per_group, groups)]
