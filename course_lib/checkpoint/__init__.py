@@ -8,12 +8,31 @@
     random_state.py  where the generators of random numbers stand
     save.py          save, also while the step goes on
     load.py          load, into any layout
+    safetensors.py   a file of tensors, and nothing else
+    export.py        from and to a plain state dict, or such a file
 """
 
+from course_lib.checkpoint.export import export_safetensors, import_safetensors, import_state_dict, read_state_dict
 from course_lib.checkpoint.folders import DamagedCheckpoint, completed, latest
 from course_lib.checkpoint.load import Loaded, load
 from course_lib.checkpoint.piece import Piece, Placement, State, whole
 from course_lib.checkpoint.save import Saving, finish, save
 
-__all__ = ["DamagedCheckpoint", "Loaded", "Piece", "Placement", "Saving", "State", "completed", "finish", "latest",
-           "load", "save", "whole"]
+__all__ = [
+    "DamagedCheckpoint",
+    "Loaded",
+    "Piece",
+    "Placement",
+    "Saving",
+    "State",
+    "completed",
+    "export_safetensors",
+    "finish",
+    "import_safetensors",
+    "import_state_dict",
+    "latest",
+    "load",
+    "read_state_dict",
+    "save",
+    "whole",
+]

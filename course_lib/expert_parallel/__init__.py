@@ -4,10 +4,14 @@
     permute.py     tokens in the order of their experts, and back; what is kept where an expert has a capacity
     dispatch.py    rows to the ranks that hold their experts, and back
     experts.py     several experts on one rank, without padding
+    through.py     dispatch, experts and combine, in one piece or in chunks that overlap
+    two_level.py   the same over nodes: a row crosses the slow wire once
     layer.py       MoELayer: all of it; single.py, a group of one
     balance.py     the loss that keeps experts busy, and the bias that does so without one
     gradients.py   averages: experts and all else, each over its own ranks
     full_state.py  the state as if all experts were in one place
+    model.py       a GPT whose MLPs are experts
+    placement.py   which rank holds which experts, busy ones several times
 
 What is sent, dropped and computed is counted in course_lib.costs.experts. `group=None` is the world.
 """
@@ -27,12 +31,15 @@ from course_lib.expert_parallel.gradients import (
     average_expert_gradients,
     average_gradients,
     average_replicated_gradients,
+    clip_grad_norm_,
     expert_parameters,
     make_groups,
     replicated_parameters,
 )
 from course_lib.expert_parallel.layer import MoELayer, moe_layers
+from course_lib.expert_parallel.model import MoEGPT, moe_gpt
 from course_lib.expert_parallel.permute import capacity_mask, permute, tokens_per_expert, unpermute
+from course_lib.expert_parallel.placement import place_experts, rank_loads
 from course_lib.expert_parallel.routing import Routing, TopKRouter, route
 from course_lib.expert_parallel.single import SINGLE
 
@@ -40,6 +47,7 @@ __all__ = [
     "SINGLE",
     "BiasBalancer",
     "Experts",
+    "MoEGPT",
     "MoELayer",
     "Routing",
     "TopKRouter",
@@ -48,6 +56,7 @@ __all__ = [
     "average_gradients",
     "average_replicated_gradients",
     "capacity_mask",
+    "clip_grad_norm_",
     "dispatch_splits",
     "exchange_rows",
     "expert_parameters",
@@ -55,8 +64,11 @@ __all__ = [
     "load_balancing_loss",
     "load_full_state_dict",
     "make_groups",
+    "moe_gpt",
     "moe_layers",
     "permute",
+    "place_experts",
+    "rank_loads",
     "replicated_parameters",
     "route",
     "router_z_loss",

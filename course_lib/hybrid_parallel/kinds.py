@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from course_lib.expert_parallel import MoELayer
 from course_lib.groups.gradients import average_gradients
 from course_lib.groups.membership import Member
 from course_lib.hybrid_parallel.layout import ParallelLayout
@@ -49,17 +50,28 @@ def on_two_stages(kind: Kind) -> Kind:
 def kinds_of(stage: nn.Module, plan: Plan, sequence_parallel: bool, tied: Mapping[str, str]) -> dict[str, Kind]:
     """The kind of each parameter of `stage`, by name. `tied`: those that another rank's stage has, too."""
     found = {}
+    experts = expert_names(stage)
     for prefix, module in stage.named_modules(remove_duplicate=False):
         on_own_tokens = sequence_parallel and (isinstance(module, RowParallelLinear)
                                                or isinstance(matched(plan, prefix), Tokenwise))
         for name, parameter in module._parameters.items():
             if parameter is None:
                 continue
-            kind = SPLIT if isinstance(module, CutModule) and name in module.cuts else \
-                SEQUENCE if on_own_tokens else WHOLE
             full = f"{prefix}.{name}" if prefix else name
+            if full in experts:
+                kind = replace(EXPERTS, in_backward=("ep", "tp")) if on_own_tokens else EXPERTS
+            elif isinstance(module, CutModule) and name in module.cuts:
+                kind = SPLIT
+            else:
+                kind = SEQUENCE if on_own_tokens else WHOLE
             found[full] = on_two_stages(kind) if full in tied else kind
     return found
+
+
+def expert_names(stage: nn.Module) -> set[str]:
+    """The names of parameters of which each rank of ep has its own experts': not routers', nor shared experts'."""
+    return {f"{prefix}.experts.{name}" for prefix, module in stage.named_modules() if isinstance(module, MoELayer)
+            for name, _ in module.experts.named_parameters()}
 
 
 def reduce_gradients(kind_of: Mapping[nn.Parameter, Kind], member_of: Callable[..., Member]) -> None:

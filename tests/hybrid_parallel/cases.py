@@ -7,19 +7,23 @@ import functools
 
 import torch
 
-from course_lib.groups.gradients import average_gradients
+from course_lib.expert_parallel import SINGLE, moe_gpt
 from course_lib.hybrid_parallel import HybridOptimizer, ParallelLayout, clip_grad_norm_, parallelize
 from course_lib.reference import GPT, GPTConfig, batches
+from course_lib.reference.gpt import next_token_loss
 
 CONFIG = GPTConfig(num_layers=3, hidden_size=16, num_heads=4, vocab_size=256, sequence_length=16)
-BATCH, STEPS = 8, 20
+BATCH, STEPS = 12, 20
 ADAMW = {"lr": 3e-3, "betas": (0.9, 0.95)}
 MAX_NORM = 1.0
 
 
-def plain(dtype=torch.float32):
+def plain(experts=0, balance=0.0):
+    """A GPT, or one with experts."""
     torch.manual_seed(0)
-    return GPT(CONFIG).to(dtype)
+    model = GPT(CONFIG)
+    return moe_gpt(model, experts, balance=balance, z=balance / 10, group=SINGLE, tokens_group=SINGLE) if experts else \
+        model
 
 
 def batch(step, place=0, n=1):
@@ -27,14 +31,16 @@ def batch(step, place=0, n=1):
 
 
 @functools.cache
-def alone(steps=STEPS):
-    """Of one process: losses, norms, the first step's gradients, and the parameters in the end."""
-    model = plain()
+def alone(steps=STEPS, experts=0, balance=0.0):
+    """Of one process: losses (without auxiliary ones), norms, the first gradients, and the parameters in the end."""
+    model = plain(experts, balance)
     optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
     losses, norms, first = [], [], {}
     for step in range(steps):
-        loss = model(*batch(step))[1]
+        inputs, targets = batch(step)
+        logits, loss = model(inputs, targets)
         loss.backward()
+        loss = next_token_loss(logits, targets)
         first = first or {name: p.grad.clone() for name, p in model.named_parameters()}
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM).item())
         losses.append(loss.item())
