@@ -155,7 +155,7 @@ def moe_layer_4_ranks_against_deepspeed() -> Both:
 
 @benchmark(runs=5)
 def moe_layer_4_ranks_in_chunks() -> Both:
-    """Four chunks, which travel while experts are busy with another one, against one. Experts pause, as long as it takes
+    """Four chunks, each travelling while experts are busy with another, against one. Experts pause as long as it takes
     to send: ranks that share cores could hide nothing behind products, for sending takes cores, too."""
     return side_by_side(partial(pausing, 4), partial(pausing, 1))
 
