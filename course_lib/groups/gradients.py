@@ -7,12 +7,14 @@ sum over the ranks the two look alike. So a rank without a gradient sends minus 
 and only minus zeros add up to minus zeros. Everybody can see it in the sum, without a further message.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.groups.packing import unpack
+from course_lib.groups.membership import Group, member
+from course_lib.groups.packing import LARGE_BYTES, cut_tensors, unpack
 
 
 def write_gradient(gradient: Tensor, part: Tensor, factor: float = 1.0) -> None:
@@ -84,6 +86,26 @@ class GradientBucket:
         self.gradient: Tensor | None = None
         self.parts: dict[nn.Parameter, Tensor] = {}
         self.missing = set(self.parameters)
+
+
+@torch.no_grad()
+def average_gradients(parameters: Iterable[nn.Parameter], group: Group = None, cap_bytes: float = LARGE_BYTES) -> None:
+    """After backward: each .grad becomes the average over the ranks. One message for each dtype, and `cap_bytes` of it.
+
+    A rank without a gradient counts as one of zeros; where no rank has one, there is none.
+    """
+    me = member(group)
+    if me.n == 1:
+        return
+    for some in cut_tensors([p for p in parameters if p.requires_grad], cap_bytes):
+        bucket = GradientBucket(some)
+        for parameter in some:
+            if parameter.grad is not None:
+                bucket.take(parameter, 1 / me.n)
+        without = bucket.mark_missing()
+        dist.all_reduce(bucket.gradient, group=me.group)
+        for parameter, part in bucket.parts.items():
+            parameter.grad = None if parameter in without and is_missing(part) else part
 
 
 def require_dense(parameter: nn.Parameter, name: str) -> None:

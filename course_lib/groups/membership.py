@@ -6,7 +6,7 @@ Places, not global ranks: an algorithm is the same in the world and in a sub-gro
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -78,24 +78,12 @@ class Member:
         return dist.batch_isend_irecv(operations) if operations else []
 
     def another_group(self) -> dist.ProcessGroup:
-        """A new process group of the same ranks, which all of them make, and nobody else needs to.
-
-        torch makes an NCCL communicator by splitting the world's, in which all ranks of the world have to take part. So
-        where only some are here, the world looks as if it had no device, and the group gets a communicator of its own:
-        now, because one that is made by the first message holds up the sender until somebody receives. And torch would
-        name the group by how many groups the rank is in, which others of its ranks need not be.
-        """
-        ranks, world = dist.get_process_group_ranks(self.group), dist.group.WORLD
+        """A new process group of the same ranks, which all of them make, and nobody else needs to."""
+        ranks = dist.get_process_group_ranks(self.group)
         if len(ranks) == dist.get_world_size():
             return dist.new_group(ranks)
         _numbers[self.group] = number = _numbers.get(self.group, 0) + 1
-        name = f"{self.group.group_name} another {number}"
-        bound, world.bound_device_id = world.bound_device_id, None
-        by_torch, c10d._hash_ranks_to_str = c10d._hash_ranks_to_str, lambda ranks: name
-        try:
-            return dist.new_group(ranks, use_local_synchronization=True, device_id=bound)
-        finally:
-            world.bound_device_id, c10d._hash_ranks_to_str = bound, by_torch
+        return make_group(ranks, f"{self.group.group_name} another {number}")
 
     def place_of(self, rank: int, name: str) -> int:
         """The place of the global `rank`, the argument called `name`. ValueError when it is not in the group."""
@@ -106,7 +94,37 @@ class Member:
 
 
 _numbers: "weakref.WeakKeyDictionary[dist.ProcessGroup, int]" = weakref.WeakKeyDictionary()  # of the groups beside it
+_made: "weakref.WeakKeyDictionary[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGroup]]" = \
+    weakref.WeakKeyDictionary()  # the groups of ranks in a world
 Group = Member | dist.ProcessGroup | None  # how a group is given; None is the world
+
+
+def make_group(ranks: Sequence[int], name: str) -> dist.ProcessGroup:
+    """A new process group of these global ranks, which all of them make, and nobody else needs to. `name` is new.
+
+    torch makes an NCCL communicator by splitting the world's, in which all ranks of the world have to take part. So
+    where only some are here, the world looks as if it had no device, and the group gets a communicator of its own: now,
+    because one that is made by the first message holds up the sender until somebody receives. And torch would name the
+    group by how many groups the rank is in, which others of its ranks need not be.
+    """
+    world = dist.group.WORLD
+    bound, world.bound_device_id = world.bound_device_id, None
+    by_torch, c10d._hash_ranks_to_str = c10d._hash_ranks_to_str, lambda ranks: name
+    try:
+        return dist.new_group(list(ranks), use_local_synchronization=True, device_id=bound)
+    finally:
+        world.bound_device_id, c10d._hash_ranks_to_str = bound, by_torch
+
+
+def group_of_ranks(ranks: Sequence[int]) -> dist.ProcessGroup:
+    """The process group of these global ranks, this one among them: made together the first time, and kept."""
+    if len(ranks) == dist.get_world_size():
+        return dist.group.WORLD
+    made = _made.setdefault(dist.group.WORLD, {})
+    key = tuple(sorted(ranks))
+    if key not in made:
+        made[key] = make_group(key, f"ranks {key}")
+    return made[key]
 
 
 def member(group: Group = None) -> Member:

@@ -3,12 +3,10 @@
 import math
 from collections.abc import Sequence
 
-import torch.distributed as dist
 from torch import nn
 
-from course_lib.groups.gradients import GradientBucket, is_missing
+from course_lib.groups.gradients import average_gradients
 from course_lib.groups.membership import Member
-from course_lib.groups.packing import cut_tensors
 
 
 class Replicated:
@@ -18,12 +16,4 @@ class Replicated:
         self.parameters, self.me = list(parameters), me
 
     def average_gradients(self) -> None:
-        for some in cut_tensors([p for p in self.parameters if p.requires_grad], math.inf):
-            bucket = GradientBucket(some)
-            for parameter in some:
-                if parameter.grad is not None:
-                    bucket.take(parameter, 1 / self.me.n)
-            bucket.mark_missing()
-            dist.all_reduce(bucket.gradient, group=self.me.group)
-            for parameter, part in bucket.parts.items():
-                parameter.grad = None if is_missing(part) else part
+        average_gradients(self.parameters, self.me, cap_bytes=math.inf)

@@ -1,0 +1,212 @@
+"""A layout: how many ranks each axis has, and which rank stands where on the mesh that they span.
+
+    axis   what its ranks split           what they have in common       how often they talk
+    tp     every matrix                   the tokens                     several times a layer
+    cp     the tokens of each row         the parameters                 once a layer
+    ep     the experts                    the parameters but experts     twice an expert layer
+    dp     the rows of a batch            the parameters                 once a step
+    pp     the layers                     the rows                       once a micro-batch, with one neighbour
+
+Ranks count through the mesh as digits of a number do: the first axis of `order` is the fastest, so its ranks are
+neighbours, on one node where they fit. Who talks most comes first (Narayanan et al. 2021; Llama 3: tp, cp, pp, dp).
+
+ep has no ranks of its own: dp and cp give it those of their plane. Their ranks hold the same parameters but for the
+experts, of which the first ep ranks of the plane hold one part each, the next ep ranks the same parts again, and so on.
+`edp` are those that hold the same ones.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from course_lib.groups.membership import Member
+
+AXES = ("dp", "pp", "cp", "tp")  # whose sizes multiply to the world's
+PLANE = ("dp", "cp")  # what ep and edp divide among themselves
+EVERY_AXIS = (*AXES, "ep", "edp")
+
+
+@dataclass(frozen=True)
+class ParallelLayout:
+    """dp * pp * cp * tp ranks. `order` names the axes, innermost first. ValueError for what is no layout.
+
+    zero_stage: what ranks of dp and cp shard: 0 nothing, 1 the optimiser's state, 2 and gradients, 3 and parameters.
+    """
+
+    dp: int = 1
+    pp: int = 1
+    cp: int = 1
+    tp: int = 1
+    ep: int = 1
+    zero_stage: int = 0
+    order: str = "tp,cp,dp,pp"
+
+    def __post_init__(self) -> None:
+        for axis in (*AXES, "ep"):
+            size = getattr(self, axis)
+            if type(size) is not int or size < 1:
+                raise ValueError(f"{axis}={size!r}: expected a whole number of at least 1")
+        if type(self.zero_stage) is not int or not 0 <= self.zero_stage <= 3:
+            raise ValueError(f"zero_stage={self.zero_stage!r}: expected 0, 1, 2 or 3")
+        if not isinstance(self.order, str) or sorted(self.axes) != sorted(AXES):
+            raise ValueError(f"order={self.order!r}: expected {', '.join(AXES)} in the order that you want, innermost "
+                             "first, such as 'tp,cp,dp,pp'; ep lies inside dp and cp, and has no place of its own")
+        if self.dp * self.cp % self.ep:
+            raise ValueError(f"ep={self.ep} with dp={self.dp} and cp={self.cp}: expected a number that divides "
+                             f"dp*cp={self.dp * self.cp}, since experts are dealt out to the ranks of dp and cp")
+
+    @classmethod
+    def from_string(cls, text: str, order: str = order) -> "ParallelLayout":
+        """The layout that "dp2,pp2,tp2" names, or "dp4,ep2,zero1". What is not named is 1, and the ZeRO stage 0."""
+        sizes: dict[str, int] = {}
+        for word in text.replace(",", " ").split():
+            found = re.fullmatch(r"(dp|pp|cp|tp|ep|zero)=?(\d+)", word)
+            if not found:
+                raise ValueError(f"{word!r} in the layout {text!r}: expected dp, pp, cp, tp, ep or zero and a number, "
+                                 "such as 'dp2,pp2,tp2'")
+            name = "zero_stage" if found[1] == "zero" else found[1]
+            if name in sizes:
+                raise ValueError(f"{found[1]} twice in the layout {text!r}: expected it once")
+            sizes[name] = int(found[2])
+        return cls(**sizes, order=order)
+
+    def __str__(self) -> str:
+        """What from_string reads; axes of 1 are left out."""
+        named = [f"{axis}{getattr(self, axis)}" for axis in (*AXES, "ep") if getattr(self, axis) > 1]
+        return ",".join([*named, *([f"zero{self.zero_stage}"] if self.zero_stage else [])]) or "dp1"
+
+    # Sizes
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """`order` as a tuple, innermost first."""
+        return tuple(axis.strip() for axis in self.order.split(","))
+
+    @property
+    def world_size(self) -> int:
+        return self.size(*AXES)
+
+    @property
+    def edp(self) -> int:
+        """How many ranks hold the same experts, dp*cp/ep; those that tp has in common are not counted."""
+        return self.dp * self.cp // self.ep
+
+    def size(self, *axes: str) -> int:
+        """How many ranks a group of these axes has."""
+        return prod(getattr(self, axis) for axis in self._known(axes))
+
+    # Who is where
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """{"dp": ..., "pp": ..., "cp": ..., "tp": ..., "ep": ...} of a global rank, each from 0."""
+        where = self._everywhere(rank)
+        return {axis: where[axis] for axis in (*AXES, "ep")}
+
+    def rank(self, **coordinates: int) -> int:
+        """The rank at these coordinates, 0 where one is not named: coordinates() the other way around."""
+        if unknown := coordinates.keys() - set(AXES):
+            raise ValueError(f"{sorted(unknown)}: expected coordinates along {', '.join(AXES)}")
+        rank, stride = 0, 1
+        for axis in self.axes:
+            place, size = coordinates.get(axis, 0), getattr(self, axis)
+            if not 0 <= place < size:
+                raise ValueError(f"{axis}={place!r} in a layout with {axis}={size}: expected 0 to {size - 1}")
+            rank, stride = rank + place * stride, stride * size
+        return rank
+
+    def groups(self, *axes: str) -> list[list[int]]:
+        """The ranks that differ along `axes` only, group by group: of "tp", or of several together, "dp", "cp".
+
+        Ranks ascend within and between groups, in whatever order the axes are named. "ep" are ranks that hold all
+        experts together, "edp" those that hold the same ones.
+        """
+        named = set(self._known(axes))
+        others = [axis for axis in self._basis(named) if axis not in named]
+        found: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(self.world_size):
+            where = self._everywhere(rank)
+            found.setdefault(tuple(where[axis] for axis in others), []).append(rank)
+        return sorted(found.values())
+
+    def group_of(self, rank: int, *axes: str) -> list[int]:
+        """The ranks of the group of `axes` that `rank` is in, ascending."""
+        named, where = set(self._known(axes)), self._everywhere(rank)
+        choices = [range(getattr(self, axis)) if axis in named else [where[axis]] for axis in self._basis(named)]
+        points = (dict(zip(self._basis(named), point)) for point in product(*choices))
+        return sorted(self.rank(**self._off_the_plane(point)) for point in points)
+
+    # On ranks
+
+    def member(self, *axes: str) -> "Member":
+        """The calling rank's place in its group of `axes`. The first time its ranks make the process group together.
+
+        ValueError on a world of another size.
+        """
+        from course_lib.groups.membership import group_of_ranks, member  # the planner lays out ranks without torch
+
+        world = member()
+        if world.n != self.world_size:
+            raise ValueError(f"the layout {self} is one of {self.world_size} ranks, and the world has {world.n}: "
+                             "expected as many")
+        return member(group_of_ranks(self.group_of(world.r, *axes)))
+
+    def mesh(self) -> "DeviceMesh":
+        """The same ranks as torch's DeviceMesh, outermost axis first, on the same process groups. On all ranks."""
+        import torch
+        from torch.distributed.device_mesh import DeviceMesh
+
+        from course_lib.runtime import device
+
+        names = self.axes[::-1]
+        groups = [self.member(axis).group for axis in names]
+        ranks = torch.arange(self.world_size, device="cpu").view([self.size(axis) for axis in names])
+        return DeviceMesh.from_group(groups, device().type, ranks, mesh_dim_names=names)
+
+    # Inside
+
+    def _known(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = [axis for axis in axes if axis not in EVERY_AXIS]
+        if unknown or not axes:
+            raise ValueError(f"axes {list(axes)}: expected one or more of {', '.join(EVERY_AXIS)}")
+        if set(axes) & {"ep", "edp"} and set(axes) & set(PLANE):
+            raise ValueError(f"axes {list(axes)}: ep and edp are the ranks of dp and cp cut in another way; expected "
+                             "the ones or the others")
+        return tuple(dict.fromkeys(axes))
+
+    def _basis(self, named: set[str]) -> tuple[str, ...]:
+        """Axes that tell all ranks apart, those in `named` among them."""
+        return ("pp", "tp", "ep", "edp") if named & {"ep", "edp"} else AXES
+
+    @cached_property
+    def _plane(self) -> tuple[str, str]:
+        """dp and cp, the inner one first."""
+        first, second = (axis for axis in self.axes if axis in PLANE)
+        return first, second
+
+    def _everywhere(self, rank: int) -> dict[str, int]:
+        """Coordinates along every axis, ep and edp too."""
+        if type(rank) is not int or not 0 <= rank < self.world_size:
+            raise ValueError(f"rank={rank!r} in a layout of {self.world_size} ranks: expected 0 to "
+                             f"{self.world_size - 1}")
+        where, left = {}, rank
+        for axis in self.axes:
+            left, where[axis] = divmod(left, getattr(self, axis))
+        inner, outer = self._plane
+        where["edp"], where["ep"] = divmod(where[outer] * getattr(self, inner) + where[inner], self.ep)
+        return where
+
+    def _off_the_plane(self, point: dict[str, int]) -> dict[str, int]:
+        """Coordinates along dp, pp, cp and tp of a point that may be named by ep and edp."""
+        if "ep" not in point:
+            return point
+        inner, outer = self._plane
+        second, first = divmod(point["edp"] * self.ep + point["ep"], getattr(self, inner))
+        return {"pp": point["pp"], "tp": point["tp"], inner: first, outer: second}
+
+

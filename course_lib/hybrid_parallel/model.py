@@ -1,0 +1,123 @@
+"""HybridModel: what a rank has of the model, and one pass forward and backward of all ranks together."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.expert_parallel import MoELayer
+from course_lib.hybrid_parallel import kinds
+from course_lib.hybrid_parallel.kinds import Kind
+from course_lib.hybrid_parallel.layout import ParallelLayout
+from course_lib.hybrid_parallel.sharding import shard_stage
+from course_lib.pipeline_parallel import PipelineParallel, Schedule
+from course_lib.pipeline_parallel.partition import Stage
+from course_lib.sequence_parallel import local_positions
+from course_lib.tensor_parallel.cut import Cut
+from course_lib.zero import FullyShardedDataParallel
+from course_lib.zero.units import ShardedParameter
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class HybridModel(nn.Module):
+    """This rank's stages, cut and sharded. Made by parallelize.
+
+        model = parallelize(GPT(config), layout, num_microbatches=4)
+        optimizer = HybridOptimizer(model, torch.optim.AdamW, lr=1e-3)
+        loss = model.forward_backward(*batches(step, model.dp.r, model.dp.n))
+        norm = clip_grad_norm_(model, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    `named()` gives the parameters the names that they have in the plain model; `kinds` says by these names what kind
+    each is, `cuts` which slice of the plain one it is.
+    """
+
+    def __init__(self, stages: Sequence[Stage], layout: ParallelLayout, schedule: Schedule, loss_fn: Loss,
+                 kind_of: dict[str, Kind], autocast: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.layout, self.schedule, self.kinds, self.optimizer = layout, schedule, kind_of, None
+        self.dp, self.cp, self.pp, self.replicas = (layout.member(*axes) for axes in
+                                                    (("dp",), ("cp",), ("pp",), ("dp", "cp")))
+        self.tied = {name: common for stage in stages for name, common in stage.shared.items()}
+        self.cuts: dict[str, tuple[Cut, int, int]] = {}  # name -> how, this rank's place, of how many
+        for stage in stages:
+            for prefix, module in stage.named_modules(remove_duplicate=False):
+                for name, cut in getattr(module, "cuts", {}).items():
+                    self.cuts[f"{prefix}.{name}"] = cut, module.member.r, module.member.n
+                if isinstance(module, MoELayer):
+                    for name, _ in module.experts.named_parameters():
+                        self.cuts[f"{prefix}.experts.{name}"] = (Cut(0, (module.num_experts,)), module.member.r,
+                                                                 module.member.n)
+        self.shapes = {name: parameter.shape for stage in stages
+                       for name, parameter in stage.named_parameters(remove_duplicate=False)}  # of this rank's part
+        sharded = [shard_stage(stage, self.replicas) for stage in stages] if layout.zero_stage == 3 else stages
+        self.stages = nn.ModuleList(sharded)
+        self.sharded = dict(pair for stage in sharded if layout.zero_stage == 3 for pair in named_shards(stage))
+        if autocast is not None:
+            loss_fn = in_autocast(loss_fn, autocast)
+            for stage in self.stages:
+                stage.forward = in_autocast(stage.forward, autocast)
+        self.pipeline = PipelineParallel(list(self.stages), schedule, self.pp.group, loss_fn)
+
+    def named(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """(name in the plain model, this rank's part of it), each parameter once."""
+        seen = set()
+        for stage in self.stages:
+            for name, parameter in stage.named_parameters():
+                name = name.removeprefix("module.") if self.layout.zero_stage == 3 else name
+                if parameter not in seen:
+                    seen.add(parameter)
+                    yield name, parameter
+
+    def shards_gradient(self, name: str) -> bool:
+        """Whether ZeRO cuts the gradient of this parameter over the ranks that average it."""
+        return self.layout.zero_stage in (1, 2) or name in self.sharded
+
+    def local_tokens(self, rows: Tensor) -> Tensor:
+        """The columns of rows (B, T) that this rank of cp computes on, (B, T/c), in the order of a zigzag."""
+        if self.cp.n == 1:
+            return rows
+        return rows[:, local_positions(rows.shape[1], self.cp).to(rows.device)]
+
+    def forward_backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """One step's forward and backward passes. Returns the mean loss of the whole batch, on every rank.
+
+        inputs, targets (B/dp, T): this rank of dp's rows, all their tokens, the same on all ranks of tp, cp and pp.
+        Gradients are those of the mean over the whole batch when it returns: in .grad, or under ZeRO 1 and 2 with the
+        optimiser. Call the optimiser's zero_grad() before the next one.
+        """
+        if self.layout.zero_stage in (1, 2) and self.optimizer is None:
+            raise ValueError(f"zero_stage={self.layout.zero_stage}, where the optimiser averages gradients: expected "
+                             "a HybridOptimizer of this model before the first step")
+        loss = self.pipeline.step(self.local_tokens(inputs), self.local_tokens(targets))
+        self.reduce_gradients()
+        if self.replicas.n > 1:
+            loss = loss.to(self.replicas.wire(loss.device))
+            dist.all_reduce(loss, group=self.replicas.group)
+        return loss / self.replicas.n
+
+    def reduce_gradients(self) -> None:
+        """What forward_backward ends with: see kinds.reduce_gradients, and chapter 6 for what ZeRO does instead."""
+        if self.layout.zero_stage == 0:
+            kinds.reduce_gradients({p: self.kinds[name] for name, p in self.named()}, self.layout.member)
+        elif self.optimizer is not None:
+            self.optimizer.average_gradients()
+
+
+def named_shards(stage: FullyShardedDataParallel) -> Iterator[tuple[str, ShardedParameter]]:
+    """Parameters that ZeRO-3 has cut, by their names in the plain model, and what they are parts of."""
+    shards = stage._shards()
+    for name, parameter in stage.module.named_parameters(remove_duplicate=False):
+        if parameter in shards:
+            yield name, shards[parameter]
+
+
+def in_autocast(function: Callable, dtype: torch.dtype) -> Callable:
+    def cast(*arguments: Tensor) -> Tensor:
+        with torch.autocast(arguments[0].device.type, dtype):
+            return function(*arguments)
+
+    return cast

@@ -1,0 +1,143 @@
+"""parallelize: a plain GPT becomes this rank's part of it, under any layout.
+
+    B rows a step      T tokens in a row      m micro-batches      t, c, p ranks along tp, cp, pp
+
+    experts   dealt out over ep                                       chapter 8
+    matrices  cut over tp                                             chapter 5
+    tokens    dealt out over cp, attention by a ring                  chapter 7
+    layers    cut into stages over pp, run by a schedule              chapter 4
+    the rest  of one stage sharded over dp and cp, if zero_stage is 3 chapter 6
+
+In this order: each step finds modules that compute on what the later ones leave of rows, tokens and layers. What is
+averaged where follows from the kinds of parameters (kinds.py), what optimisers shard from the layout (optimizer.py).
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from course_lib import sequence_parallel as tokens_dealt_out
+from course_lib import tensor_parallel
+from course_lib.expert_parallel import MoELayer
+from course_lib.groups.membership import Member
+from course_lib.groups.packing import broadcast
+from course_lib.hybrid_parallel.experts import auxiliary_of, carry_auxiliary_loss, deal_out_experts
+from course_lib.hybrid_parallel.kinds import kinds_of
+from course_lib.hybrid_parallel.layout import ParallelLayout
+from course_lib.hybrid_parallel.model import HybridModel
+from course_lib.pipeline_parallel import (
+    Schedule,
+    dualpipe_v,
+    gpipe,
+    interleaved_1f1b,
+    one_f_one_b,
+    partition,
+    zb_h1,
+    zb_h2,
+    zb_v,
+)
+from course_lib.pipeline_parallel.partition import Stage, layer_costs
+from course_lib.reference import GPT
+from course_lib.runtime import device
+from course_lib.tensor_parallel.plan import GPT_PLAN, Tokenwise
+
+SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
+    "gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": partial(interleaved_1f1b, v=2), "zb-h1": zb_h1, "zb-h2": zb_h2,
+    "zb-v": zb_v, "dualpipe-v": dualpipe_v,
+}
+SPLIT_BACKWARD = "IW"
+PLAN = {**GPT_PLAN, "mlp.router": Tokenwise(), "mlp.experts": Tokenwise(), "mlp.shared": Tokenwise()}
+
+
+def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1,
+                schedule: str | Callable[[int, int], Schedule] = "1f1b", sequence_parallel: bool = False,
+                autocast: torch.dtype | None = None, attention: tokens_dealt_out.ulysses.Attention | None = None
+                ) -> HybridModel:
+    """This rank's part of `model`, a GPT or one with experts, cut in place. Collective; rank 0's parameters are used.
+
+    schedule: one of SCHEDULES, or a function of (p, m) that returns a Schedule. sequence_parallel: between the
+    matrices each rank of tp computes on its own T/t tokens. autocast: the dtype of matrix products, torch.bfloat16 say;
+    parameters, and what is averaged, stay as they are. attention(q, k, v): instead of the reference's, where cp is 1.
+
+    The optimiser is made afterwards: hybrid_parallel.HybridOptimizer. ValueError for what does not divide.
+    """
+    written = chosen_schedule(schedule, layout.pp, num_microbatches)
+    require_fitting(model, layout, written, sequence_parallel)
+    for axes in (("tp",), ("cp",), ("dp",), ("pp",), ("ep",), ("edp",), ("dp", "cp")):
+        layout.member(*axes)  # made now, in one order on all ranks
+    model.to(device())
+    broadcast([*model.parameters(), *model.buffers()])
+    costs, sequence_parallel = layer_costs(model), sequence_parallel and layout.tp > 1
+    others_tokens = ("dp", "cp", "tp") if sequence_parallel else ("dp", "cp")
+    auxiliary = auxiliary_of(model, layout.member(*others_tokens),
+                             1 / num_microbatches / (layout.tp if sequence_parallel else 1))
+    model.__class__ = GPT
+    deal_out_experts(model, layout.member("ep"))
+    if layout.tp > 1:
+        tensor_parallel.parallelize(model, layout.member("tp"), sequence_parallel, plan=PLAN)
+    if layout.cp > 1:
+        cp, T = layout.member("cp"), model.config.sequence_length
+        around = partial(tokens_dealt_out.ring_attention, group=cp, layout="zigzag")
+        tokens_dealt_out.context_parallel(model, around, tokens_dealt_out.local_positions(T, cp))
+    elif attention is not None:
+        for block in model.blocks:
+            block.attention.attend = lambda q, k, v, dropout_p: attention(q, k, v)
+    whole = partition(model, written.num_stages, costs)
+    mine = [whole[number] for number in written.stages[layout.member("pp").r]]
+    kinds = {}
+    for stage in mine:
+        kinds |= kinds_of(stage, PLAN, sequence_parallel, names_elsewhere(stage, mine))
+        carry_auxiliary_loss(stage, auxiliary)
+    return HybridModel(mine, layout, written, partial(mean_loss, tp=layout.member("tp")), kinds, autocast)
+
+
+def mean_loss(logits: Tensor, targets: Tensor, tp: Member) -> Tensor:
+    """logits (B, T, V/t), targets (B, T) -> the mean over all tokens, in 32 bits at least."""
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if tp.n > 1:
+        return tensor_parallel.vocab_parallel_cross_entropy(wide, targets, tp)
+    return F.cross_entropy(wide.flatten(0, -2), targets.flatten())
+
+
+def chosen_schedule(schedule: str | Callable[[int, int], Schedule], p: int, m: int) -> Schedule:
+    if isinstance(schedule, str):
+        if schedule not in SCHEDULES:
+            raise ValueError(f"schedule={schedule!r}: expected one of {', '.join(SCHEDULES)}, or a function of (p, m)")
+        schedule = SCHEDULES[schedule]
+    return schedule(p, m)
+
+
+def names_elsewhere(stage: Stage, mine: Sequence[Stage]) -> dict[str, str]:
+    """Of the parameters of `stage` that other stages have as well: those that no other stage of `mine` has."""
+    own = [common for other in mine for common in other.shared.values()]
+    return {name: common for name, common in stage.shared.items() if own.count(common) == 1}
+
+
+def require_fitting(model: GPT, layout: ParallelLayout, schedule: Schedule, sequence_parallel: bool) -> None:
+    """ValueError, with what was expected, for a model that the layout cannot cut, or a mix that nobody has built."""
+    if not isinstance(model, GPT):
+        raise ValueError(f"model is a {type(model).__name__}: expected a reference.GPT, which every chapter can cut")
+    T, tp, cp = model.config.sequence_length, layout.tp, layout.cp
+    if cp > 1 and T % (2 * cp):
+        raise ValueError(f"{T} tokens in a row over cp={cp}: expected a multiple of {2 * cp}, for a zigzag")
+    if sequence_parallel and T // cp % tp:
+        raise ValueError(f"{T // cp} tokens of a row on each rank, over tp={tp} with sequence_parallel: expected a "
+                         f"multiple of {tp}")
+    experts = {module.num_experts for module in model.modules() if isinstance(module, MoELayer)}
+    if layout.ep > 1 and (not experts or any(count % layout.ep for count in experts)):
+        raise ValueError(f"ep={layout.ep} for a model with {sorted(experts) or 'no'} experts: expected moe_gpt(model, E, "
+                         "group=SINGLE, tokens_group=SINGLE) with a number E of experts that ep divides")
+    if any(isinstance(module, MoELayer) and module.member.n > 1 for module in model.modules()):
+        raise ValueError("the model's experts are dealt out already: expected moe_gpt(model, E, group=SINGLE, "
+                         "tokens_group=SINGLE), which parallelize deals out over ep")
+    if layout.zero_stage == 3 and any(action.kind in SPLIT_BACKWARD for actions in schedule.actions
+                                      for action in actions):
+        raise ValueError(f"zero_stage=3 with the schedule {schedule.name!r}, which cuts backward in two: parameters "
+                         "would be gathered for I and again for W. Expected a schedule with whole backward passes, "
+                         "1f1b say, or a lower stage")
+    if layout.zero_stage == 3 and layout.ep > 1:
+        raise ValueError(f"zero_stage=3 with ep={layout.ep}: experts would be sharded over other ranks than the rest. "
+                         "Expected zero_stage 0 to 2")

@@ -1,0 +1,93 @@
+"""What this rank has of the plain model and of its optimiser, piece by piece, for a checkpoint.
+
+    NAME                        a parameter, by its name in the plain model
+    NAME.exp_avg, .exp_avg_sq   what the optimiser keeps of it: cut as the parameter is, and by ZeRO besides
+    NAME.step                   a number
+
+A tied parameter is there by its first name, on all ranks that have it. One rank writes each number.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.checkpoint.piece import Piece, Placement, whole
+from course_lib.hybrid_parallel.model import HybridModel
+from course_lib.hybrid_parallel.norms import is_counted_here
+from course_lib.hybrid_parallel.optimizer import HybridOptimizer
+
+
+def pieces(model: HybridModel, optimizer: HybridOptimizer | None = None) -> dict[str, list[Piece]]:
+    """{name: this rank's pieces}: views of the memory that the model and the optimiser use, to be read or filled.
+
+    Optimiser state is there from the first step on, or after `prepare_state(optimizer)`.
+    """
+    found: dict[str, list[Piece]] = {}
+    for name, parameter in model.named():
+        plain, placement = model.tied.get(name, name), placement_of(model, name)
+        cut = shard_range(model, name)
+        found[plain] = laid_out(placement, parameter.detach(), cut, is_counted_here(model, name, cut is not None))
+        if optimizer is None:
+            continue
+        cut, writes = optimizer.range_of(parameter) or cut, is_counted_here(model, name, model.shards_gradient(name))
+        for key, value in state_of(optimizer, parameter):
+            found[f"{plain}.{key}"] = laid_out(placement, value, cut, writes) if value.dim() else whole(value)
+    return found
+
+
+def placement_of(model: HybridModel, name: str) -> Placement:
+    """Where this rank's part of the parameter, before ZeRO cuts it, lies in the plain model's."""
+    local = model.shapes[name]
+    if name not in model.cuts:
+        return Placement.whole(local)
+    cut, r, n = model.cuts[name]
+    shape = list(local)
+    shape[cut.dim] = sum(cut.sections)
+    return Placement.cut(shape, cut.dim, r, n, cut.sections)
+
+
+def laid_out(placement: Placement, tensor: Tensor, cut: tuple[int, int] | None, writes: bool) -> list[Piece]:
+    """cut: which numbers of the local tensor `tensor` begins with, if it is flat and not all of them."""
+    if cut is None:
+        return placement.pieces(tensor, writes)
+    first, last = cut
+    return placement.pieces_of_range(tensor.flatten()[:last - first], first, writes)
+
+
+def shard_range(model: HybridModel, name: str) -> tuple[int, int] | None:
+    """The numbers of the parameter that ZeRO-3 has left here, padding not counted; None where it has all."""
+    if name not in model.sharded:
+        return None
+    shard, size = model.sharded[name], model.shapes[name].numel()
+    first = min(model.replicas.r * shard.S, size)
+    return first, min(first + shard.S, size)
+
+
+def state_of(optimizer: HybridOptimizer, parameter: nn.Parameter) -> Iterator[tuple[str, Tensor]]:
+    """(key, tensor) of what the optimiser keeps here for the parameter."""
+    for part in optimizer.parts:
+        for key, value in part.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                yield key, value
+
+
+@torch.no_grad()
+def prepare_state(optimizer: HybridOptimizer) -> None:
+    """Zeros for all that the optimiser will keep, as memory to load into: by a step of length 0."""
+    for part in optimizer.parts:
+        inner = getattr(part, "inner", part)
+        rates = [group["lr"] for group in inner.param_groups]
+        gradients = {p: p.grad for group in inner.param_groups for p in group["params"]}
+        new = {p for p in gradients if not inner.state.get(p)}
+        for p in gradients:
+            p.grad = torch.zeros_like(p) if p in new else None
+        for group in inner.param_groups:
+            group["lr"] = 0.0
+        inner.step()
+        for group, rate in zip(inner.param_groups, rates):
+            group["lr"] = rate
+        for p, gradient in gradients.items():
+            p.grad = gradient
+        for value in (value for p in new for value in inner.state[p].values() if isinstance(value, Tensor)):
+            value.zero_()
