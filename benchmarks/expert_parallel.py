@@ -141,21 +141,21 @@ def moe_layer_4_ranks_against_one_process() -> tuple[Callable[[], float], Callab
     return partial(seconds_of, ours, WORLD_SIZE), partial(seconds_of, one_process, 1)
 
 
-@benchmark(runs=5)
+@benchmark(runs=3)
 def moe_layer_4_ranks_against_padded() -> Both:
     """Uneven all-to-alls and products against equal ones, padded to the busiest expert."""
     return side_by_side(ours, padded_step)
 
 
-@benchmark(runs=5)
+@benchmark(runs=3)
 def moe_layer_4_ranks_against_deepspeed() -> Both:
     """Against DeepSpeed's MoE, dropless."""
     return side_by_side(ours, deepspeed_step)
 
 
-@benchmark(runs=5)
+@benchmark(runs=3)
 def moe_layer_4_ranks_in_chunks() -> Both:
-    """Four chunks, which travel while experts are busy with another one, against one. Experts pause, as long as it takes
+    """Four chunks, each travelling while experts are busy with another, against one. Experts pause as long as it takes
     to send: ranks that share cores could hide nothing behind products, for sending takes cores, too."""
     return side_by_side(partial(pausing, 4), partial(pausing, 1))
 
