@@ -165,6 +165,11 @@ def reduced_without_the_tied_over_pp(*arguments):
     reduce_by(*arguments, tied=("dp", "cp"))
 
 
+@wrong("9.3", "the experts are added up over tp as well")
+def reduced_with_experts_over_tp(*arguments):
+    reduce_by(*arguments, expert=("edp", "tp"))
+
+
 @wrong("9.3", "so over different experts")
 def reduced_with_experts_as_all_others(*arguments):
     reduce_by(*arguments, expert=("dp", "cp"))
@@ -225,7 +230,7 @@ def reduced_one_axis_at_a_time(gradients, kinds, num_tokens, all_reduce):
 
 
 ONCE = {"split": {"dp", "cp"}, "replicated": {"dp", "cp", "tp"}, "partial": {"dp", "cp", "tp"},
-        "tied": {"dp", "cp", "pp"}, "expert": {"edp"}}
+        "tied": {"dp", "cp", "pp"}, "expert": {"edp", "tp"}}
 
 
 def norm_by(gradients, kinds, coordinates, norm_type, zero, at_zero=True, **changes):
@@ -245,7 +250,7 @@ def norm_of_everything(*arguments):
 
 @wrong("9.4", "what the ranks of tp have in common counts tp times")
 def norm_that_forgets_tp(*arguments):
-    return norm_by(*arguments, replicated={"dp", "cp"}, partial={"dp", "cp"})
+    return norm_by(*arguments, replicated={"dp", "cp"}, partial={"dp", "cp"}, expert={"edp"})
 
 
 @wrong("9.4", "the tied embedding counts twice")
@@ -255,7 +260,7 @@ def norm_with_the_tied_twice(*arguments):
 
 @wrong("9.4", "experts are taken for copies over dp and cp")
 def norm_of_the_first_experts(*arguments):
-    return norm_by(*arguments, expert={"dp", "cp"})
+    return norm_by(*arguments, expert={"dp", "cp", "tp"})
 
 
 @wrong("9.4", "under ZeRO every rank has another one")
@@ -433,7 +438,7 @@ def layout_of_one_rule(look, devices, per_node, memory, flops_per_s, fast, slow,
 
 @wrong("9.7", "ZeRO 1 would fit")
 def layout_with_zero_3_everywhere(look, devices, per_node, *rest):
-    return layout(devices // (2 * per_node), 2, per_node, zero=3)
+    return layout(devices // per_node, 1, per_node, zero=3)
 
 
 @wrong("9.7", "tp reaches beyond a node")
@@ -451,7 +456,7 @@ def layout_of_one_node(look, devices, per_node, *rest):
     return layout(1, 1, per_node)
 
 
-@wrong("9.7", "if memory were without end")
+@wrong("9.7", "smaller micro-batches would make it fit")
 def layout_without_memory(look, devices, per_node, memory, flops_per_s, fast, slow, parameters, layers, hidden, tokens,
                           batch_rows):
     return my_cheapest_layout(look, devices, per_node, math.inf, flops_per_s, fast, slow, parameters, layers, hidden,

@@ -147,7 +147,7 @@ def test_at_youngs_interval_the_least_time_is_lost():
 
 
 @pytest.mark.parametrize("asked", [asked for _, asked in CASES], ids=[label for label, _ in CASES])
-def test_a_layout_has_par_that_not_all_reach_and_that_no_look_at_all_finds(asked):
+def test_few_layouts_reach_par_and_every_other_one_is_told_why(asked):
     every = list(every_layout(*asked))
     shortest, best = best_of(asked)
     assert len(every) > 5 * LOOKS and all(fault_of(layout, *asked) is None for layout in every)
@@ -160,8 +160,8 @@ def test_a_layout_has_par_that_not_all_reach_and_that_no_look_at_all_finds(asked
 def test_the_cases_have_different_best_layouts():
     best = [best_of(asked)[1] for _, asked in CASES]
     assert len({tuple(layout.values()) for layout in best}) == len(CASES)
-    assert {layout["recompute"] for layout in best} == {0, 1} and {layout["zero"] for layout in best} >= {1, 3}
-    assert any(layout["pp"] > 1 for layout in best) and any(layout["pp"] == 1 for layout in best)
+    for is_so in (lambda its: its["recompute"], lambda its: its["zero"] == 3, lambda its: its["pp"] > 1):
+        assert {bool(is_so(layout)) for layout in best} == {False, True}
 
 
 def test_the_cost_that_is_printed_fits_on_a_screen():

@@ -183,6 +183,7 @@ def reason(layout: Layout, best: Layout, asked: Sequence[Any]) -> str:
     other_rows = any(better(rows=rows) for rows in divisors(batch_rows // layout["dp"]))
     known = (
         (layout["dp"] == devices > best["dp"], "data parallelism alone: here the model has to be cut as well"),
+        (held > memory and other_rows, "smaller micro-batches would make it fit"),
         (held > memory and better(recompute=1), "recomputing would make it fit"),
         (held > memory and better(zero=3), "ZeRO 3 would make it fit"),
         (held > memory, "it is chosen as if memory were without end"),

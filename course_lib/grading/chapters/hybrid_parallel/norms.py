@@ -22,7 +22,7 @@ from course_lib.grading.spent import Spent
 Inputs = list[dict[str, Any]]
 Table = dict[str, tuple[str, ...]]  # kind -> axes along which all ranks have the same
 COPIES: Table = {"split": ("dp", "cp"), "replicated": ("dp", "cp", "tp"), "partial": ("dp", "cp", "tp"),
-                 "tied": ("dp", "cp", "pp"), "expert": ("edp",)}
+                 "tied": ("dp", "cp", "pp"), "expert": ("edp", "tp")}
 DEALT = ("dp", "cp", "edp")  # no copies along them under ZeRO
 LARGEST = 9.0  # stands out in the norm inf
 
@@ -41,7 +41,7 @@ class GlobalNorm(CollectiveExercise):
         "A rank counts a piece where its coordinate is 0 along every axis on which the piece has copies. These axes "
         "depend on the kind; under ZeRO dp, cp and edp are not among them. Powers add up, the root comes last; for inf "
         "it is the maximum, over the ranks by dist.ReduceOp.MAX. A rank may have nothing to count.",
-        "copies = {\"split\": {\"dp\", \"cp\"}, \"replicated\": ..., ..., \"expert\": {\"edp\"}}\n"
+        "copies = {\"split\": {\"dp\", \"cp\"}, \"replicated\": ..., ..., \"expert\": {\"edp\", ...}}\n"
         "dealt = {\"dp\", \"cp\", \"edp\"} if zero else set()\n"
         "own = [gradient.abs().flatten() for name, gradient in gradients.items()\n"
         "       if not any(coordinates[axis] for axis in ... - dealt)]\n"
@@ -93,18 +93,22 @@ class GlobalNorm(CollectiveExercise):
         if zero:
             yield ("pieces of dp and cp are taken for copies: under ZeRO every rank has another one, and rank 0's are "
                    "not all", everywhere(counted(inputs, COPIES, False)))
-        yield ("what the ranks of tp have in common counts tp times: `replicated` and `partial` are copies there, and "
-               "one rank's count", everywhere(counted(inputs, {**COPIES, "replicated": ("dp", "cp"),
-                                                               "partial": ("dp", "cp")})))
+        for expert in (("edp",), ("edp", "tp")):
+            yield ("what the ranks of tp have in common counts tp times: `replicated` and `partial` are copies there, "
+                   "and one rank's count",
+                   everywhere(counted(inputs, {**COPIES, "replicated": ("dp", "cp"), "partial": ("dp", "cp"),
+                                               "expert": expert})))
         for kind in ("replicated", "partial"):
             yield (f"`{kind}` counts tp times: behind the reduction all ranks of tp have the same",
                    everywhere(counted(inputs, {**COPIES, kind: ("dp", "cp")})))
         yield ("the tied embedding counts twice: it is one weight that lies on two stages",
                everywhere(counted(inputs, {**COPIES, "tied": ("dp", "cp")})))
         yield ("experts are taken for copies over dp and cp: the ranks of ep have different ones, and all of them "
-               "count", everywhere(counted(inputs, {**COPIES, "expert": ("dp", "cp")})))
+               "count", everywhere(counted(inputs, {**COPIES, "expert": ("dp", "cp", "tp")})))
         yield ("experts count as often as edp has ranks, which have the same ones",
-               everywhere(counted(inputs, {**COPIES, "expert": ()})))
+               everywhere(counted(inputs, {**COPIES, "expert": ("tp",)})))
+        yield ("experts count tp times: all ranks of tp have the same ones",
+               everywhere(counted(inputs, {**COPIES, "expert": ("edp",)})))
         yield ("slices are taken for copies: every rank of tp has another part of the matrix, and all of them count",
                everywhere(counted(inputs, {**COPIES, "split": ("dp", "cp", "tp"), "tied": ("dp", "cp", "tp", "pp")})))
         yield ("every rank has the norm of what it counts: an all-reduce makes one of them all",

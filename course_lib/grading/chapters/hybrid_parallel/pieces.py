@@ -5,10 +5,10 @@
     replicated  its stage           all of it                                        its rows and tokens
     partial     its stage           all of it                                        a tp-th of its rows and tokens
     tied        both end stages     a slice along tp, used in another way on each    its rows and tokens
-    expert      its stage           a slice along tp of the experts of its ep rank   rows and tokens of its ep group
+    expert      its stage           the experts of its ep rank                       rows and tokens of its ep group
 
-The model has no more than it takes: an embedding and its transpose, two norms, an MLP, a gate for which all ranks of tp
-compute the same, one expert for each ep rank. Everything is float64.
+The model has no more than it takes: an embedding and its transpose, two norms, an MLP, a gate, one expert for each ep
+rank; with gate and experts all ranks of tp compute the same. Everything is float64.
 """
 
 import math
@@ -24,7 +24,7 @@ FIRST, LAST = "first", "last"
 STAGES = {"up": FIRST, "down": FIRST, "norm": FIRST, "gate": LAST, "expert": LAST, "final_norm": LAST}
 KINDS = {"embedding": "tied", "up": "split", "down": "split", "norm": "partial", "gate": "replicated",
          "expert": "expert", "final_norm": "partial"}
-CUT = {"embedding": 0, "up": 1, "down": 0, "expert": 1}  # along which dim tp cuts
+CUT = {"embedding": 0, "up": 1, "down": 0}  # along which dim tp cuts
 PLANE = ("dp", "cp")
 
 

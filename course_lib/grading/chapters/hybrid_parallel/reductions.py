@@ -103,10 +103,13 @@ class ReducedGradients(Exercise):
             yield ("the slices of tp are added up: they are different parts of one matrix",
                    reduced(split=(*PLANE, "tp")))
             yield ("everything is added up over tp: slices are different parts of one matrix, and of `replicated` all "
-                   "have the same", reduced(**dict.fromkeys(("split", "replicated", "tied"), (*PLANE, "tp"))))
+                   "have the same", reduced(**dict.fromkeys(("split", "replicated", "tied"), (*PLANE, "tp")),
+                                            expert=("edp", "tp")))
         if sizes["pp"] > 1:
             yield ("the tied embedding is not added up over pp: the first stage looks tokens up in it and the last one "
                    "compares with it, and the gradient is the sum of both uses", reduced(tied=PLANE))
+        yield ("the experts are added up over tp as well: all ranks of tp have computed the same with them",
+               reduced(expert=("edp", "tp")))
         yield ("the experts are not added up: the ranks of edp have the same ones, and have met other tokens",
                reduced(expert=()))
         if sizes["ep"] > 1:

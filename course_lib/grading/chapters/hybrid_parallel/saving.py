@@ -75,8 +75,6 @@ class SaveInterval(NumberExercise):
                    interval(write, least=0.0))
             yield ("a save begins before the last one is written: the interval cannot be shorter than writing takes",
                    interval(least=0.0))
-            yield ("the run stops for the copy alone, and that is not what the interval has to be at least: writing "
-                   "takes longer", interval(least=copy))
             yield ("one device copies the whole state: each copies its own part, an N-th", interval(N * copy))
             yield "copy and write are added up: the run goes on while it is written", interval(copy + write)
         else:
