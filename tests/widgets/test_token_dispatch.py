@@ -3,7 +3,10 @@
 from itertools import product
 
 import pytest
+import torch
 
+from course_lib.costs.experts import dropped_rows, expert_capacity
+from course_lib.expert_parallel import capacity_mask
 from course_lib.pictures.figures import to_png
 from course_lib.widgets import TokenDispatch
 from course_lib.widgets.base import BadParameter
@@ -45,8 +48,19 @@ def test_drops_are_what_exceeds_the_capacity_of_each_rank_and_expert_and_second_
 
 
 def test_capacity_is_the_factor_times_even_rows_rounded_up():
-    assert [capacity(1, factor) for factor in CAPACITIES] == [None, 4, 3, 2]
-    assert [capacity(2, factor) for factor in CAPACITIES] == [None, 8, 6, 4]
+    for k in (1, 2):
+        expected = [None if factor is None else expert_capacity(factor, k, TOKENS, EXPERTS) for factor in CAPACITIES]
+        assert [capacity(k, factor) for factor in CAPACITIES] == expected
+
+
+def test_the_library_keeps_and_drops_the_same_rows():
+    for skew, k, factor, steps in ALL:
+        shown, limit = dispatched(skew, k, factor, steps), capacity(k, factor)
+        for of_rank, kept in zip(shown.choices, shown.kept, strict=True) if limit is not None else ():
+            experts = torch.tensor(of_rank)
+            assert capacity_mask(experts, EXPERTS, limit).tolist() == [list(of_token) for of_token in kept]
+            counts = experts.flatten().bincount(minlength=EXPERTS).tolist()
+            assert sum(not each for of_token in kept for each in of_token) == dropped_rows(counts, limit)
 
 
 def test_rows_that_stay_on_their_rank_are_not_sent():
