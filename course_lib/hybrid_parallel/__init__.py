@@ -20,6 +20,7 @@ from course_lib.hybrid_parallel.norms import clip_grad_norm_
 from course_lib.hybrid_parallel.optimizer import HybridOptimizer
 from course_lib.hybrid_parallel.parallelize import SCHEDULES, parallelize
 from course_lib.hybrid_parallel.report import TrainingReport
+from course_lib.hybrid_parallel.state import gather_whole, gradient_pieces, pieces, prepare_state
 from course_lib.hybrid_parallel.trainer import HybridTrainer
 
 __all__ = [
@@ -35,6 +36,10 @@ __all__ = [
     "TrainingReport",
     "bytes_by_axis",
     "clip_grad_norm_",
+    "gather_whole",
+    "gradient_pieces",
     "parallelize",
+    "pieces",
+    "prepare_state",
     "reduce_gradients",
 ]
