@@ -22,6 +22,7 @@ from course_lib.hybrid_parallel.norms import clip_grad_norm_
 from course_lib.hybrid_parallel.optimizer import HybridOptimizer
 from course_lib.hybrid_parallel.parallelize import SCHEDULES, parallelize
 from course_lib.hybrid_parallel.report import TrainingReport
+from course_lib.hybrid_parallel.state import gather_whole, gradient_pieces, pieces, prepare_state
 from course_lib.hybrid_parallel.trainer import HybridTrainer
 
 __all__ = [
@@ -37,7 +38,11 @@ __all__ = [
     "TrainingReport",
     "bytes_by_axis",
     "clip_grad_norm_",
+    "gather_whole",
+    "gradient_pieces",
     "parallelize",
+    "pieces",
+    "prepare_state",
     "reduce_gradients",
     "resume_run",
     "save_run",
