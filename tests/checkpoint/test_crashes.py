@@ -47,6 +47,16 @@ def test_a_run_whose_ranks_are_killed_ends_as_the_unbroken_one_on_ever_fewer_ran
     assert [path.name for path in checkpoint.completed(tmp_path)] == ["step_00000006", "step_00000008"]
 
 
+def test_torchrun_starts_a_run_again_that_goes_on_from_its_checkpoint(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+               "--max-restarts", "2", "-m", "tests.checkpoint.elastic", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=200)
+    assert done.returncode == 0, done.stderr[-2000:]
+    ended = json.loads((tmp_path / "ended.json").read_text())
+    assert ended["starts"] == 2 and ended["first"] == 4
+    assert ended["losses"] == pytest.approx(runs.Run("plain").train(0, 6)[4:], rel=1e-9)
+
+
 def test_an_error_that_is_no_death_is_not_survived(tmp_path):
     with pytest.raises(RankFailed, match="a mistake of the reader's"):
         survive(runs.make_a_mistake, kills=[Kill(0, 1)], world_sizes=(1,))

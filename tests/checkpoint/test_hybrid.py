@@ -3,8 +3,10 @@
 
 import pytest
 
+from course_lib import checkpoint
 from course_lib.hybrid_parallel import ParallelLayout
-from course_lib.runtime import launch
+from course_lib.runtime import RankFailed, launch
+from course_lib.train import main
 from tests.checkpoint import hybrid
 
 SAVED = {8: ("dp2,pp2,tp2", "dp2,cp2,tp2,zero1"), 4: ("dp2,pp2,zero2", "pp2,tp2/zb-v", "dp4,zero3"), 1: ("dp1",)}
@@ -44,3 +46,35 @@ def test_a_run_goes_on_under_the_same_layout_bit_by_bit(saved, n):
     for found in launch(hybrid.load_in, pairs, saved[0], world_size=n, timeout=240):
         for (layout, _), (losses, same) in zip(pairs, found):
             assert losses == saved[1][layout] and same, layout
+
+
+# The command line
+
+SMALL = ["--layers", "2", "--hidden-size", "16", "--heads", "2", "--sequence-length", "16", "--batch-size", "8"]
+
+
+@pytest.fixture
+def command(monkeypatch):
+    monkeypatch.setenv("COURSE_LIB_STABLE_OUTPUT", "1")
+    return lambda *words: main([*SMALL, *words])
+
+
+def test_the_command_line_saves_prunes_and_goes_on_under_another_layout(command, tmp_path, capfd):
+    folder = tmp_path / "run"
+    unbroken = command("--steps", "5", "--layout", "dp2", "--save", str(folder), "--save-every", "2", "--keep", "2",
+                       "--resume", str(folder))
+    assert "from the beginning" in capfd.readouterr().out
+    found = checkpoint.completed(folder)
+    assert [path.name for path in found] == ["step_00000004", "step_00000005"]
+    gone_on = command("--steps", "5", "--layout", "tp2", "--resume", str(found[0]))
+    assert "saved under dp2 after 4 steps" in capfd.readouterr().out
+    assert gone_on.losses == pytest.approx(unbroken.losses[4:], rel=1e-4)
+
+
+def test_a_run_on_other_rows_is_not_gone_on_with(command, tmp_path):
+    command("--steps", "1", "--save", str(tmp_path))
+    assert [path.name for path in checkpoint.completed(tmp_path)] == ["step_00000001"]
+    with pytest.raises(RankFailed, match=r"on other rows: batch_size, seed differ \(batch_size=8, and here 4"):
+        command("--steps", "2", "--resume", str(tmp_path), "--batch-size", "4", "--seed", "1")
+    with pytest.raises(RankFailed, match="has taken 1 steps already"):
+        command("--steps", "1", "--resume", str(tmp_path))
