@@ -19,8 +19,8 @@ from course_lib.planner.rates import Rates, rates_of
 from course_lib.planner.software import MEGATRON_CORE, Software
 from course_lib.planner.step import stages_of, step_seconds
 
-UNEXPLAINED = 0.06  # relative: what rows that constants were fitted on are missed by (root of the mean square, nine
-# tenths of them); a test holds it to the rows
+# Relative: what the rows that constants were fitted on are missed by, the root of the mean square of nine tenths of them
+UNEXPLAINED = 0.04
 CHANGE = 1e-3
 
 

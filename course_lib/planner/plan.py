@@ -31,7 +31,7 @@ class Choices:
     """What plan tries besides the axes."""
 
     recompute: tuple[str, ...] = ("none", "full")
-    zero_stages: tuple[int, ...] = (0, 1, 3)
+    zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     micro_batches: tuple[int, ...] = MICRO_BATCHES
     chunks: tuple[int, ...] = (1, 2, 4, MOST_CHUNKS)
     tensor: tuple[int, ...] = ()  # none: all that divide the model, up to two nodes
@@ -43,7 +43,7 @@ ALL = Choices()
 def layouts(shape: Shape, cluster: Cluster, sequence_length: int, choices: Choices = ALL) -> Iterator[ParallelLayout]:
     """All that use every device and divide the model evenly; pipelines also where the two ends count as a layer each.
 
-    Under pipelines ZeRO goes to stage 1: sharding more would gather and scatter with every micro-batch.
+    Under pipelines ZeRO goes to stage 2, as in Llama 3: sharded parameters would be gathered with every micro-batch.
     """
     world, L = cluster.num_devices, shape.num_layers
     tensor = choices.tensor or [t for t in divisors(2 * cluster.devices_per_node)
@@ -56,7 +56,7 @@ def layouts(shape: Shape, cluster: Cluster, sequence_length: int, choices: Choic
                        and sequence_length % (2 * c) == 0):
                 for ep in (e for e in divisors(rest) if e == 1 or shape.num_experts % e == 0 and shape.num_experts > 1):
                     for zero in choices.zero_stages:
-                        if zero <= 1 or pp == 1:
+                        if zero < 3 or pp == 1:
                             yield ParallelLayout(dp=rest // cp, pp=pp, cp=cp, tp=tp, ep=ep, zero_stage=zero)
 
 
