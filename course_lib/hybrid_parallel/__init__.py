@@ -9,8 +9,10 @@
     norms.py        the norm of a gradient in pieces of every kind
     trainer.py      HybridTrainer; learning_rate.py, metrics.py and report.py, what it uses and reports
     state.py        what a rank has of the plain model and its optimiser, for a checkpoint
+    checkpoints.py  a trainer's checkpoints, under one layout and gone on with under another
 """
 
+from course_lib.hybrid_parallel.checkpoints import resume_run, save_run, saver
 from course_lib.hybrid_parallel.kinds import KINDS, Kind, reduce_gradients
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.hybrid_parallel.learning_rate import LearningRate
@@ -37,4 +39,7 @@ __all__ = [
     "clip_grad_norm_",
     "parallelize",
     "reduce_gradients",
+    "resume_run",
+    "save_run",
+    "saver",
 ]
