@@ -44,8 +44,9 @@ class Resharded(Exercise):
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
         # old and new: into how many pieces each dim is cut
-        cases = (((6, 4), (2, 1), (3, 1)), ((4, 6), (3, 1), (1, 2)), ((7,), (3,), (2,)), ((4, 4), (2, 2), (1, 1)),
-                 ((5, 7), (2, 2), (1, 3)), ((4, 3, 5), (2, 1, 2), (1, 3, 1)), ((96, 256), (3, 1), (2, 2)))
+        cases = (((6, 4), (2, 1), (3, 1)), ((4, 6), (3, 1), (1, 2)), ((7,), (3,), (2,)), ((8, 2), (4, 1), (2, 1)),
+                 ((5, 7), (2, 2), (1, 3)), ((4, 3, 5), (2, 1, 2), (1, 3, 1)), ((4, 4), (2, 2), (1, 1)),
+                 ((96, 256), (3, 1), (2, 2)))
         made = []
         for shape, old, new in cases:
             whole = normal(generator, *shape)
