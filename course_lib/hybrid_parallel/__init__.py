@@ -3,6 +3,7 @@
     layout.py       which rank stands where, and its groups
     kinds.py        which gradients are added up where
     parallelize.py  a plain GPT becomes this rank's part of it; model.py, what that is
+    experts.py      experts dealt out over ep, and what balances them
     sharding.py     ZeRO-3 of a stage
     optimizer.py    any optimiser of torch's, sharded as the layout says
     norms.py        the norm of a gradient in pieces of every kind
@@ -21,6 +22,7 @@ from course_lib.hybrid_parallel.norms import clip_grad_norm_
 from course_lib.hybrid_parallel.optimizer import HybridOptimizer
 from course_lib.hybrid_parallel.parallelize import SCHEDULES, parallelize
 from course_lib.hybrid_parallel.report import TrainingReport
+from course_lib.hybrid_parallel.state import gather_whole, gradient_pieces, pieces, prepare_state
 from course_lib.hybrid_parallel.trainer import HybridTrainer
 
 __all__ = [
@@ -36,7 +38,11 @@ __all__ = [
     "TrainingReport",
     "bytes_by_axis",
     "clip_grad_norm_",
+    "gather_whole",
+    "gradient_pieces",
     "parallelize",
+    "pieces",
+    "prepare_state",
     "reduce_gradients",
     "resume_run",
     "save_run",

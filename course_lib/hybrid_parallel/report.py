@@ -52,7 +52,7 @@ class TrainingReport(Drawn):
         from course_lib.pictures.figures import new_figure, to_png  # matplotlib only when drawn
 
         fell = f"from {self.losses[0]:.2f} to {self.losses[-1]:.2f}"
-        figure = new_figure(3.4, f"{self.layout}: the loss went {fell} in {len(self.steps)} steps",
+        figure = new_figure(3.4, f"The loss went {fell} in {len(self.steps)} steps, under {self.layout}",
                             f"{self.steps[0].tokens:,} tokens a step on {self.world_size} ranks")
         loss, sent, held = figure.subplots(1, 3, width_ratios=(2, 1, 1))
         loss.plot([step.step for step in self.steps], self.losses, color=BLUE)
