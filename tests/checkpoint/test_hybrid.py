@@ -9,8 +9,11 @@ from course_lib.runtime import RankFailed, launch
 from course_lib.train import main
 from tests.checkpoint import hybrid
 
-SAVED = {8: ("dp2,pp2,tp2", "dp2,cp2,tp2,zero1"), 4: ("dp2,pp2,zero2", "pp2,tp2/zb-v", "dp4,zero3", "dp4,ep2,zero1/experts"),
-         1: ("dp1", "dp1/experts")}
+SAVED = {
+    1: ("dp1", "dp1/experts"),
+    4: ("dp2,pp2,zero2", "pp2,tp2/zb-v", "dp4,zero3", "dp4,ep2,zero1/experts"),
+    8: ("dp2,pp2,tp2", "dp2,cp2,tp2,zero1"),
+}
 INTO = {
     1: (("dp2,pp2,tp2", "dp1"), ("dp4,zero3", "dp1")),
     2: (("dp2,cp2,tp2,zero1", "pp2"), ("dp2,pp2,zero2", "tp2"), ("pp2,tp2/zb-v", "dp2,zero3"), ("dp1", "cp2"),
