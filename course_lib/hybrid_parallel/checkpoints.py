@@ -3,6 +3,7 @@
     trainer = HybridTrainer(config, layout, ...)
     resume_run(trainer, "runs/a")                                       from the last checkpoint, if there is one
     trainer.train(20, after_step=saver("runs/a", every=5, keep=2))      in the background, every fifth step
+    checkpoint.finish()                                                 what is under way, before the rank returns
 """
 
 from collections.abc import Callable
