@@ -3,6 +3,7 @@
     trainer = HybridTrainer(config, layout, ...)
     resume_run(trainer, "runs/a")                                       from the last checkpoint, if there is one
     trainer.train(20, after_step=saver("runs/a", every=5, keep=2))      in the background, every fifth step
+    checkpoint.finish()                                                 what is under way, before the rank returns
 """
 
 from collections.abc import Callable
@@ -16,11 +17,18 @@ from course_lib import checkpoint
 from course_lib.checkpoint import models
 from course_lib.groups.agreement import fingerprint
 from course_lib.hybrid_parallel.model import HybridModel
+from course_lib.hybrid_parallel.optimizer import HybridOptimizer
 from course_lib.hybrid_parallel.state import pieces
 from course_lib.hybrid_parallel.trainer import HybridTrainer
 from course_lib.reference.text import load_text
 
-models.pieces.register(HybridModel)(pieces)
+
+@models.pieces.register(HybridModel)
+def all_pieces(model: HybridModel, optimizer: HybridOptimizer | None = None) -> checkpoint.State:
+    """What state.pieces has, and buffers, which all ranks hold whole: the bias of a router, say."""
+    buffers = {name: checkpoint.whole(buffer) for stage in models.unwrapped(model)
+               for name, buffer in getattr(stage, "module", stage).named_buffers()}
+    return {**pieces(model, optimizer), **buffers}
 
 
 def data_of(trainer: HybridTrainer) -> dict[str, Any]:

@@ -126,3 +126,20 @@ def train_on(kill: Kill, folder: Path, steps: int) -> tuple[int, list[float]]:
 
 def make_a_mistake(kill: Kill) -> None:
     raise ValueError("a mistake of the reader's")
+
+
+def of_16_bits(folder: Path) -> tuple[bool, bool]:
+    """On ranks: whether parameters of 16 bits, whose 32-bit copies are dealt out, go on bit by bit; and whether a run
+    in 32 bits begins with those copies.
+    """
+    run = Run("zero1", dtype=torch.bfloat16)
+    run.train(0, BEFORE)
+    run.save(folder, BEFORE)
+    copies = [of_one["master_weight"] for of_one in run.optimizer.state_dict()["state"].values()]
+    losses = run.train(BEFORE, BEFORE + AFTER)
+    again, wide = Run("zero1", seed=1, dtype=torch.bfloat16), Run("fsdp", seed=1, dtype=torch.float32)
+    again.load(folder)
+    wide.load(folder)
+    found = list(wide.model.full_state_dict().values())
+    return again.train(BEFORE, BEFORE + AFTER) == losses, all(any(torch.equal(copy, one) for one in found)
+                                                              for copy in copies)

@@ -9,12 +9,18 @@ from course_lib.runtime import RankFailed, launch
 from course_lib.train import main
 from tests.checkpoint import hybrid
 
-SAVED = {8: ("dp2,pp2,tp2", "dp2,cp2,tp2,zero1"), 4: ("dp2,pp2,zero2", "pp2,tp2/zb-v", "dp4,zero3"), 1: ("dp1",)}
+SAVED = {
+    1: ("dp1", "dp1/experts"),
+    4: ("dp2,pp2,zero2", "pp2,tp2/zb-v", "dp4,zero3", "dp4,ep2,zero1/experts"),
+    8: ("dp2,pp2,tp2", "dp2,cp2,tp2,zero1"),
+}
 INTO = {
     1: (("dp2,pp2,tp2", "dp1"), ("dp4,zero3", "dp1")),
-    2: (("dp2,cp2,tp2,zero1", "pp2"), ("dp2,pp2,zero2", "tp2"), ("pp2,tp2/zb-v", "dp2,zero3"), ("dp1", "cp2")),
+    2: (("dp2,cp2,tp2,zero1", "pp2"), ("dp2,pp2,zero2", "tp2"), ("pp2,tp2/zb-v", "dp2,zero3"), ("dp1", "cp2"),
+        ("dp4,ep2,zero1/experts", "dp2,ep2/experts"), ("dp1/experts", "tp2/experts")),
     4: (("dp2,pp2,tp2", "dp4,zero3"), ("dp2,pp2,tp2", "cp2,tp2"), ("dp2,cp2,tp2,zero1", "dp2,pp2,zero2"),
-        ("dp4,zero3", "pp2,tp2/zb-v"), ("pp2,tp2/zb-v", "dp4,zero1"), ("dp1", "dp2,tp2,zero2")),
+        ("dp4,zero3", "pp2,tp2/zb-v"), ("pp2,tp2/zb-v", "dp4,zero1"), ("dp1", "dp2,tp2,zero2"),
+        ("dp1/experts", "dp2,pp2,ep2/experts")),
     8: (("dp4,zero3", "dp2,pp2,tp2"), ("pp2,tp2/zb-v", "dp2,cp2,tp2,zero1"), ("dp1", "pp4,tp2")),
 }
 
@@ -29,15 +35,16 @@ def saved(tmp_path_factory):
     return folder, losses
 
 
-def test_there_are_fifteen_pairs():
-    assert sum(map(len, INTO.values())) == 15
+def test_there_are_eighteen_pairs():
+    assert sum(map(len, INTO.values())) == 18
 
 
 @pytest.mark.parametrize("n", INTO)
 def test_a_run_goes_on_under_another_layout_with_the_losses_of_the_unbroken_one(saved, n):
     for found in launch(hybrid.load_in, INTO[n], saved[0], world_size=n, timeout=240):
         for pair, (losses, same) in zip(INTO[n], found):
-            assert losses == pytest.approx(saved[1]["dp1"], rel=1e-4) and not same, pair
+            plain = "dp1/experts" if "experts" in pair[1] else "dp1"
+            assert losses == pytest.approx(saved[1][plain], rel=1e-4) and not same, pair
 
 
 @pytest.mark.parametrize("n", SAVED)

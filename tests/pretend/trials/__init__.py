@@ -4,6 +4,7 @@ Each trial is what a cell would do: models and rows lie on the rank's own device
 """
 
 from tests.pretend.trials import (
+    checkpoint,
     collectives,
     data_parallel,
     expert_parallel,
@@ -18,6 +19,7 @@ from tests.pretend.trials.register import TRIALS, run, run_all
 
 __all__ = [
     "TRIALS",
+    "checkpoint",
     "collectives",
     "data_parallel",
     "expert_parallel",
