@@ -32,6 +32,8 @@ class Rates:
     drag: float = 0.0
     p2p_s: float = 0.0
     step_s: float = 0.0
+    number_bytes: int = 2  # of an activation and a weight where they are computed with
+    launch_adds: bool = False  # the processor that launches is the one that computes
 
 
 @lru_cache(maxsize=256)

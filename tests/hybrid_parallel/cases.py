@@ -8,7 +8,6 @@ import functools
 import torch
 
 from course_lib.expert_parallel import SINGLE, moe_gpt
-from course_lib.hybrid_parallel import HybridOptimizer, ParallelLayout, clip_grad_norm_, parallelize
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.reference.gpt import next_token_loss
 
