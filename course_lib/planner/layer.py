@@ -70,7 +70,7 @@ def layer_pass(job: Job, rates: Rates) -> Pass:
 def head_pass(job: Job, rates: Rates) -> Pass:
     """The read-out and the loss, whose logits have 32 bits."""
     n, columns = job.tokens_per_rank, job.shape.vocab_size / job.layout.tp
-    product = matmul_seconds(n, job.shape.hidden_size, columns, rates.head_flops_per_s, rates.memory_bytes_per_s,
+    product = matmul_seconds(n, job.shape.hidden_size, columns, rates.head_flops_per_s, rates.operand_bytes_per_s,
                              rates.number_bytes)
     passes = pass_seconds(4 * n * columns, rates.memory_bytes_per_s, rates.passes)
     return Pass(Seconds(product, passes), Seconds(2 * product, 2 * passes), product)
@@ -108,7 +108,7 @@ def timed_layer(shape: Shape, rates: Rates, t: int, cp: int, ep: int, micro_batc
 def linear_seconds(shape: Shape, rates: Rates, n: float, t: int, ep: int) -> tuple[float, float]:
     """(all products with weights, forward; the last of them). A rank's experts share k tokens for each of its own."""
     h, a, d, f = shape.hidden_size, shape.num_heads, shape.d, shape.ffn_size
-    P, W, w = rates.flops_per_s, rates.memory_bytes_per_s, rates.number_bytes
+    P, W, w = rates.flops_per_s, rates.operand_bytes_per_s, rates.number_bytes
     kv_heads = max(shape.num_kv_heads / t, 1)
     attention = matmul_seconds(n, h, (a / t + 2 * kv_heads) * d, P, W, w) + matmul_seconds(n, a * d / t, h, P, W, w)
     experts = shape.num_experts / ep
@@ -123,7 +123,7 @@ def attention_seconds(shape: Shape, rates: Rates, micro_batch: int, s: int, t: i
     """(forward, backward) of scores and mixing. Stored scores are computed in full, the others under the mask."""
     heads, d = shape.num_heads / t, shape.d
     if not flash:
-        W, P, w = rates.memory_bytes_per_s, rates.head_flops_per_s, rates.number_bytes
+        W, P, w = rates.operand_bytes_per_s, rates.head_flops_per_s, rates.number_bytes
         both = matmul_seconds(s / cp, d, s, P, W, w, micro_batch * heads) + matmul_seconds(
             s / cp, s, d, P, W, w, micro_batch * heads)
         return both, 2 * both

@@ -73,7 +73,7 @@ class Machine:
         wires = Wires(self.link, 1 / self.link.beta_s_per_byte, self.link.alpha_s, 1 / self.link.beta_s_per_byte,
                       self.num_ranks)
         return Rates(measured.flops_per_s, measured.flops_per_s, measured.flops_per_s, measured.bytes_per_s,
-                     measured.pass_s_per_byte * measured.bytes_per_s, wires, measured.launch_s, step_s=measured.step_s,
+                     1 / measured.pass_s_per_byte, 1.0, wires, measured.launch_s, step_s=measured.step_s,
                      number_bytes=BYTES, launch_adds=True)
 
     def estimate(self, config: GPTConfig, layout: ParallelLayout, batch_size: int, num_microbatches: int = 1, *,
