@@ -117,25 +117,24 @@ class LoadPieces(DefaultLoadPlanner):
         return self.tensors[index]
 
 
-def write_pieces(folder: Path, state: State, group: dist.ProcessGroup | None = None) -> None:
-    """Write the ranks' `state` into `folder`, and wait until it is on the disk. Collective where there is a group.
+def write_pieces(folder: Path, state: State, group: dist.ProcessGroup | None) -> None:
+    """Write the ranks' `state` into `folder`, and wait until it is on the disk. Collective; None is one process alone.
 
     RuntimeError, on every rank, for what one rank could not write.
     """
     writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
     with torchs_troubles("written"):
-        save(state, storage_writer=writer, planner=SavePieces(), process_group=group, no_dist=not dist.is_initialized())
+        save(state, storage_writer=writer, planner=SavePieces(), process_group=group, no_dist=group is None)
 
 
-def read_pieces(folder: Path, state: State, sources: Mapping[str, str] = {}, group: dist.ProcessGroup | None = None
-                ) -> None:
-    """Fill the pieces of `state` from the files in `folder`. Collective where there is a group.
+def read_pieces(folder: Path, state: State, sources: Mapping[str, str], group: dist.ProcessGroup | None) -> None:
+    """Fill the pieces of `state` from the files in `folder`. Collective; None is one process alone.
 
-    sources: names that are read from another name. Names and shapes have been looked at: see load.py.
+    sources: names that are read from another name. Names and shapes have been looked at: see loading.py.
     """
     with torchs_troubles("read"):
         load(dict(state), storage_reader=FileSystemReader(folder), planner=LoadPieces(sources), process_group=group,
-             no_dist=not dist.is_initialized())
+             no_dist=group is None)
 
 
 @contextmanager

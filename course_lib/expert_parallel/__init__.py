@@ -4,14 +4,36 @@
     permute.py     tokens in the order of their experts, and back; what is kept where an expert has a capacity
     dispatch.py    rows to the ranks that hold their experts, and back
     experts.py     several experts on one rank, without padding
+    through.py     dispatch, experts and combine, in one piece or in chunks that overlap
+    two_level.py   the same over nodes: a row crosses the slow wire once
     layer.py       MoELayer: all of it; single.py, a group of one
     balance.py     the loss that keeps experts busy, and the bias that does so without one
     gradients.py   averages: experts and all else, each over its own ranks
     full_state.py  the state as if all experts were in one place
+    model.py       a GPT whose MLPs are experts
+    placement.py   which rank holds which experts, busy ones several times
 
-What is sent, dropped and computed is counted in course_lib.costs.experts. `group=None` is the world.
+What is sent, dropped and computed is counted in course_lib/costs/experts.py. `group=None` is the world.
 """
 
+from course_lib.costs.experts import (
+    balanced_expert_bytes,
+    combine_bytes,
+    count_bytes,
+    dispatch_bytes,
+    dropped_rows,
+    expert_capacity,
+    expert_flops,
+    expert_layer_parameters,
+    experts_per_rank,
+    first_expert,
+    nodes_of_a_token,
+    rows_sent,
+    slow_rows,
+    smallest_ffn_size,
+    split_expert_bytes,
+    two_level_bytes,
+)
 from course_lib.expert_parallel.balance import (
     BiasBalancer,
     auxiliary_loss,
@@ -27,12 +49,15 @@ from course_lib.expert_parallel.gradients import (
     average_expert_gradients,
     average_gradients,
     average_replicated_gradients,
+    clip_grad_norm_,
     expert_parameters,
     make_groups,
     replicated_parameters,
 )
 from course_lib.expert_parallel.layer import MoELayer, moe_layers
+from course_lib.expert_parallel.model import MoEGPT, moe_gpt
 from course_lib.expert_parallel.permute import capacity_mask, permute, tokens_per_expert, unpermute
+from course_lib.expert_parallel.placement import place_experts, rank_loads
 from course_lib.expert_parallel.routing import Routing, TopKRouter, route
 from course_lib.expert_parallel.single import SINGLE
 
@@ -40,6 +65,7 @@ __all__ = [
     "SINGLE",
     "BiasBalancer",
     "Experts",
+    "MoEGPT",
     "MoELayer",
     "Routing",
     "TopKRouter",
@@ -47,21 +73,41 @@ __all__ = [
     "average_expert_gradients",
     "average_gradients",
     "average_replicated_gradients",
+    "balanced_expert_bytes",
     "capacity_mask",
+    "clip_grad_norm_",
+    "combine_bytes",
+    "count_bytes",
+    "dispatch_bytes",
     "dispatch_splits",
+    "dropped_rows",
     "exchange_rows",
+    "expert_capacity",
+    "expert_flops",
+    "expert_layer_parameters",
     "expert_parameters",
+    "experts_per_rank",
+    "first_expert",
     "full_state_dict",
     "load_balancing_loss",
     "load_full_state_dict",
     "make_groups",
+    "moe_gpt",
     "moe_layers",
+    "nodes_of_a_token",
     "permute",
+    "place_experts",
+    "rank_loads",
     "replicated_parameters",
     "route",
     "router_z_loss",
+    "rows_sent",
+    "slow_rows",
+    "smallest_ffn_size",
+    "split_expert_bytes",
     "sum_over_group",
     "tokens_per_expert",
+    "two_level_bytes",
     "unpermute",
     "update_bias",
 ]

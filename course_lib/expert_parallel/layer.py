@@ -3,7 +3,7 @@
     N tokens of this rank     D hidden size     E experts     R ranks     k experts of a token
 
     router      (N, D) -> which experts, how much each counts       every rank, the same numbers
-    permute     k rows for each token, by expert
+    permute     k rows for each token, by expert                       through.py has all from here on
     dispatch    all-to-all: rows to the ranks that hold their experts
     experts     each on the rows that came
     combine     all-to-all back
@@ -22,15 +22,15 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.costs.experts import expert_capacity, experts_per_rank, first_expert
-from course_lib.expert_parallel.dispatch import by_expert, by_rank, exchange_counts, exchange_rows, sent_rows
 from course_lib.expert_parallel.experts import Experts
-from course_lib.expert_parallel.permute import capacity_mask, permute, tokens_per_expert, unpermute
+from course_lib.expert_parallel.permute import capacity_mask, tokens_per_expert
 from course_lib.expert_parallel.routing import Routing, TopKRouter
 from course_lib.expert_parallel.single import member_or_single
+from course_lib.expert_parallel.through import through_experts, through_experts_in_chunks
+from course_lib.expert_parallel.two_level import Nodes, require_nodes, through_nodes
 from course_lib.groups.membership import Group, Member
 from course_lib.groups.packing import broadcast
 from course_lib.groups.tensors import describe
-from course_lib.runtime import span
 
 
 class MoELayer(nn.Module):
@@ -38,8 +38,10 @@ class MoELayer(nn.Module):
 
     capacity_factor: an expert takes ceil(factor k N / E) of this rank's N tokens, and what is more is dropped, which
     leaves zeros; None is dropless. activation: "gelu" or "swiglu". num_shared: experts that see every token, whole on
-    every rank, as one of num_shared times the width. seed: what experts draw their numbers from; by default place 0
-    draws it from torch's own generator. router: options of TopKRouter.
+    every rank, as one of num_shared times the width. num_chunks: pieces in which tokens travel, so that some
+    do while others are computed. nodes: (the ranks of my node, the ranks in my place on every node), for an all-to-all
+    in two levels. dropout: of the output. seed: what experts draw their numbers from; by default place 0 draws it from
+    torch's own generator. router: options of TopKRouter.
 
     `group` are the ranks that share the experts; outside of launch, or with SINGLE, all of them are here. On all ranks
     of the group, each time.
@@ -47,12 +49,14 @@ class MoELayer(nn.Module):
 
     def __init__(self, hidden_size: int, ffn_hidden_size: int, num_experts: int, k: int = 2,
                  capacity_factor: float | None = None, group: Group = None, activation: str = "gelu", *,
-                 num_shared: int = 0, bias: bool = True, seed: int | None = None, **router: Any) -> None:
+                 num_shared: int = 0, bias: bool = True, num_chunks: int = 1, nodes: Nodes | None = None,
+                 dropout: float = 0.0, seed: int | None = None, **router: Any) -> None:
         super().__init__()
         self.member = me = member_or_single(group)
         self.num_experts, self.capacity_factor = num_experts, capacity_factor
         if capacity_factor is not None:
             expert_capacity(capacity_factor, k, 1, num_experts)  # ValueError for what is no factor
+        self.num_chunks, self.nodes = num_chunks, require_nodes(nodes, num_experts, num_chunks, me)
         self.router = TopKRouter(hidden_size, num_experts, k, **router)
         if seed is None:
             seed = common_seed(me)
@@ -60,9 +64,10 @@ class MoELayer(nn.Module):
                                bias, first_expert(num_experts, me.n, me.r), seed)
         self.shared = Experts(hidden_size, num_shared * ffn_hidden_size, 1, activation, bias,
                               num_experts, seed) if num_shared else None
+        self.dropout = nn.Dropout(dropout)
         broadcast(self.router.parameters(), me)
         self.options = {"k": k, "capacity_factor": capacity_factor, "activation": activation,
-                        "num_shared": num_shared, "bias": bias, **router}
+                        "num_shared": num_shared, "bias": bias, "dropout": dropout, **router}
         self.routing: Routing | None = None  # of the last forward pass, and which of its choices were kept
         self.kept: Tensor | None = None
 
@@ -89,10 +94,16 @@ class MoELayer(nn.Module):
         tokens = x.reshape(-1, x.shape[-1])  # (N, D)
         self.routing = routing = self.router(tokens)
         self.kept = kept = self.choices_kept(routing)
-        y = through_experts(tokens, routing.experts, routing.weights, kept, self.num_experts, self.experts, self.member)
+        what = (tokens, routing.experts, routing.weights, kept, self.num_experts, self.experts)
+        if self.nodes is not None:
+            y = through_nodes(*what, *self.nodes)
+        elif self.num_chunks > 1 and self.member.n > 1:
+            y = through_experts_in_chunks(*what, self.member, self.num_chunks)
+        else:
+            y = through_experts(*what, self.member)
         if self.shared is not None:
             y = y + self.shared(tokens, [len(tokens)])
-        return y.view(x.shape)
+        return self.dropout(y.view(x.shape))
 
     def choices_kept(self, routing: Routing) -> Tensor | None:
         """(N, k) bool, or None where there is no capacity."""
@@ -117,22 +128,6 @@ class MoELayer(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_experts} experts / {self.member.n} ranks, capacity_factor={self.capacity_factor}"
-
-
-def through_experts(tokens: Tensor, experts: Tensor, weights: Tensor, kept: Tensor | None, num_experts: int,
-                    compute: Experts, me: Member) -> Tensor:
-    """Each token's experts' results, weighted and added up: (N, D) -> (N, D). experts, weights, kept: (N, k)."""
-    rows, order = permute(tokens, experts, kept)  # (M, D), by expert, and so by rank
-    here = tokens_per_expert(experts, num_experts, kept).cpu()  # (E,)
-    counts = exchange_counts(here, me)  # [rank][expert of mine]
-    sent, received = sent_rows(here, me), [sum(of_rank) for of_rank in counts]
-    with span("dispatch"):
-        rows = exchange_rows(rows, sent, received, me)
-    with span("experts"):
-        rows = compute(by_expert(rows, counts), [sum(of_expert) for of_expert in zip(*counts)])
-    with span("combine"):
-        rows = exchange_rows(by_rank(rows, counts), received, sent, me)
-    return unpermute(rows, order, weights)
 
 
 def common_seed(me: Member) -> int:

@@ -11,11 +11,13 @@ averaged: it has "pp" in the third column besides. Everything that goes wrong wi
 word in this table; and the last column says what the norm of all gradients, and a checkpoint, count once.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from torch import nn
 
+from course_lib.expert_parallel import MoELayer
 from course_lib.groups.gradients import average_gradients
 from course_lib.groups.membership import Member
 from course_lib.hybrid_parallel.layout import ParallelLayout
@@ -49,17 +51,28 @@ def on_two_stages(kind: Kind) -> Kind:
 def kinds_of(stage: nn.Module, plan: Plan, sequence_parallel: bool, tied: Mapping[str, str]) -> dict[str, Kind]:
     """The kind of each parameter of `stage`, by name. `tied`: those that another rank's stage has, too."""
     found = {}
+    experts = expert_names(stage)
     for prefix, module in stage.named_modules(remove_duplicate=False):
         on_own_tokens = sequence_parallel and (isinstance(module, RowParallelLinear)
                                                or isinstance(matched(plan, prefix), Tokenwise))
         for name, parameter in module._parameters.items():
             if parameter is None:
                 continue
-            kind = SPLIT if isinstance(module, CutModule) and name in module.cuts else \
-                SEQUENCE if on_own_tokens else WHOLE
             full = f"{prefix}.{name}" if prefix else name
+            if full in experts:
+                kind = replace(EXPERTS, in_backward=("ep", "tp")) if on_own_tokens else EXPERTS
+            elif isinstance(module, CutModule) and name in module.cuts:
+                kind = SPLIT
+            else:
+                kind = SEQUENCE if on_own_tokens else WHOLE
             found[full] = on_two_stages(kind) if full in tied else kind
     return found
+
+
+def expert_names(stage: nn.Module) -> set[str]:
+    """The names of parameters of which each rank of ep has its own experts': not routers', nor shared experts'."""
+    return {f"{prefix}.experts.{name}" for prefix, module in stage.named_modules() if isinstance(module, MoELayer)
+            for name, _ in module.experts.named_parameters()}
 
 
 def reduce_gradients(kind_of: Mapping[nn.Parameter, Kind], member_of: Callable[..., Member]) -> None:
@@ -72,6 +85,7 @@ def reduce_gradients(kind_of: Mapping[nn.Parameter, Kind], member_of: Callable[.
                           member_of(*axes))
 
 
+@functools.cache
 def counts_here(kind: Kind, layout: ParallelLayout, rank: int, sharded: bool = False) -> bool:
     """Whether `rank` is the one, among those with the same numbers, that counts them and writes them down.
 

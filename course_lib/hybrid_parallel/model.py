@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from course_lib.expert_parallel import MoELayer
 from course_lib.hybrid_parallel import kinds
 from course_lib.hybrid_parallel.kinds import Kind
 from course_lib.hybrid_parallel.layout import ParallelLayout
@@ -46,6 +47,10 @@ class HybridModel(nn.Module):
             for prefix, module in stage.named_modules(remove_duplicate=False):
                 for name, cut in getattr(module, "cuts", {}).items():
                     self.cuts[f"{prefix}.{name}"] = cut, module.member.r, module.member.n
+                if isinstance(module, MoELayer):
+                    for name, _ in module.experts.named_parameters():
+                        self.cuts[f"{prefix}.experts.{name}"] = (Cut(0, (module.num_experts,)), module.member.r,
+                                                                 module.member.n)
         self.shapes = {name: parameter.shape for stage in stages
                        for name, parameter in stage.named_parameters(remove_duplicate=False)}  # of this rank's part
         sharded = [shard_stage(stage, self.replicas) for stage in stages] if layout.zero_stage == 3 else stages
@@ -87,7 +92,7 @@ class HybridModel(nn.Module):
         if self.layout.zero_stage in (1, 2) and self.optimizer is None:
             raise ValueError(f"zero_stage={self.layout.zero_stage}, where the optimiser averages gradients: expected "
                              "a HybridOptimizer of this model before the first step")
-        loss = self.pipeline.step(self.local_tokens(inputs), self.local_tokens(targets)).float()
+        loss = self.pipeline.step(self.local_tokens(inputs), self.local_tokens(targets))
         self.reduce_gradients()
         if self.replicas.n > 1:
             loss = loss.to(self.replicas.wire(loss.device))

@@ -21,7 +21,10 @@ from torch import Tensor
 
 from course_lib import sequence_parallel as tokens_dealt_out
 from course_lib import tensor_parallel
+from course_lib.expert_parallel import MoELayer
+from course_lib.groups.membership import Member
 from course_lib.groups.packing import broadcast
+from course_lib.hybrid_parallel.experts import auxiliary_of, carry_auxiliary_loss, deal_out_experts
 from course_lib.hybrid_parallel.kinds import kinds_of
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.hybrid_parallel.model import HybridModel
@@ -38,20 +41,22 @@ from course_lib.pipeline_parallel import (
 )
 from course_lib.pipeline_parallel.partition import Stage, layer_costs
 from course_lib.reference import GPT
-from course_lib.tensor_parallel.plan import GPT_PLAN
+from course_lib.runtime import device
+from course_lib.tensor_parallel.plan import GPT_PLAN, Tokenwise
 
 SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
     "gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": partial(interleaved_1f1b, v=2), "zb-h1": zb_h1, "zb-h2": zb_h2,
     "zb-v": zb_v, "dualpipe-v": dualpipe_v,
 }
 SPLIT_BACKWARD = "IW"
+PLAN = {**GPT_PLAN, "mlp.router": Tokenwise(), "mlp.experts": Tokenwise(), "mlp.shared": Tokenwise()}
 
 
 def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1,
                 schedule: str | Callable[[int, int], Schedule] = "1f1b", sequence_parallel: bool = False,
                 autocast: torch.dtype | None = None, attention: tokens_dealt_out.ulysses.Attention | None = None
                 ) -> HybridModel:
-    """This rank's part of `model`, which is cut in place. Collective; rank 0's parameters are used.
+    """This rank's part of `model`, a GPT or one with experts, cut in place. Collective; rank 0's parameters are used.
 
     schedule: one of SCHEDULES, or a function of (p, m) that returns a Schedule. sequence_parallel: between the
     matrices each rank of tp computes on its own T/t tokens. autocast: the dtype of matrix products, torch.bfloat16 say;
@@ -63,10 +68,16 @@ def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1
     require_fitting(model, layout, written, sequence_parallel)
     for axes in (("tp",), ("cp",), ("dp",), ("pp",), ("ep",), ("edp",), ("dp", "cp")):
         layout.member(*axes)  # made now, in one order on all ranks
+    model.to(device())
     broadcast([*model.parameters(), *model.buffers()])
-    costs = layer_costs(model)
+    costs, sequence_parallel = layer_costs(model), sequence_parallel and layout.tp > 1
+    others_tokens = ("dp", "cp", "tp") if sequence_parallel else ("dp", "cp")
+    auxiliary = auxiliary_of(model, layout.member(*others_tokens),
+                             1 / num_microbatches / (layout.tp if sequence_parallel else 1))
+    model.__class__ = GPT
+    deal_out_experts(model, layout.member("ep"))
     if layout.tp > 1:
-        tensor_parallel.parallelize(model, layout.member("tp"), sequence_parallel, plan=GPT_PLAN)
+        tensor_parallel.parallelize(model, layout.member("tp"), sequence_parallel, plan=PLAN)
     if layout.cp > 1:
         cp, T = layout.member("cp"), model.config.sequence_length
         around = partial(tokens_dealt_out.ring_attention, group=cp, layout="zigzag")
@@ -78,16 +89,16 @@ def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1
     mine = [whole[number] for number in written.stages[layout.member("pp").r]]
     kinds = {}
     for stage in mine:
-        tied = names_elsewhere(stage, mine)
-        kinds |= kinds_of(stage, GPT_PLAN, sequence_parallel and layout.tp > 1, tied)
-    loss_fn = partial(tensor_parallel.vocab_parallel_cross_entropy, group=layout.member("tp")) if layout.tp > 1 else \
-        mean_loss
-    return HybridModel(mine, layout, written, loss_fn, kinds, autocast)
+        kinds |= kinds_of(stage, PLAN, sequence_parallel, names_elsewhere(stage, mine))
+        carry_auxiliary_loss(stage, auxiliary)
+    return HybridModel(mine, layout, written, partial(mean_loss, tp=layout.member("tp")), kinds, autocast)
 
 
-def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """logits (B, T, V), targets (B, T) -> the mean over all tokens, in 32 bits at least."""
+def mean_loss(logits: Tensor, targets: Tensor, tp: Member) -> Tensor:
+    """logits (B, T, V/t), targets (B, T) -> the mean over all tokens, in 32 bits at least."""
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if tp.n > 1:
+        return tensor_parallel.vocab_parallel_cross_entropy(wide, targets, tp)
     return F.cross_entropy(wide.flatten(0, -2), targets.flatten())
 
 
@@ -115,6 +126,13 @@ def require_fitting(model: GPT, layout: ParallelLayout, schedule: Schedule, sequ
     if sequence_parallel and T // cp % tp:
         raise ValueError(f"{T // cp} tokens of a row on each rank, over tp={tp} with sequence_parallel: expected a "
                          f"multiple of {tp}")
+    experts = {module.num_experts for module in model.modules() if isinstance(module, MoELayer)}
+    if layout.ep > 1 and (not experts or any(count % layout.ep for count in experts)):
+        raise ValueError(f"ep={layout.ep} for a model with {sorted(experts) or 'no'} experts: expected moe_gpt(model, "
+                         "E, group=SINGLE, tokens_group=SINGLE) with a number E of experts that ep divides")
+    if any(isinstance(module, MoELayer) and module.member.n > 1 for module in model.modules()):
+        raise ValueError("the model's experts are dealt out already: expected moe_gpt(model, E, group=SINGLE, "
+                         "tokens_group=SINGLE), which parallelize deals out over ep")
     if layout.zero_stage == 3 and any(action.kind in SPLIT_BACKWARD for actions in schedule.actions
                                       for action in actions):
         raise ValueError(f"zero_stage=3 with the schedule {schedule.name!r}, which cuts backward in two: parameters "

@@ -102,7 +102,7 @@ def shaped(bytes_per_s: float | None) -> str:
         return ""
     if bytes_per_s <= 0:
         raise ValueError(f"bytes_per_s={bytes_per_s}: expected a positive number")
-    burst = int(max(65536, bytes_per_s / 100))  # what may pass at once: a hundredth of a second's
+    burst = int(max(16384, bytes_per_s / 2000))  # what may pass at once: half a millisecond of it
     return SHAPE.format(bits=int(8 * bytes_per_s), burst=burst)
 
 

@@ -6,12 +6,21 @@ Apart from the tests, since ranks import it in every launch: pytest would cost t
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.costs.experts import combine_bytes, count_bytes, dispatch_bytes, dropped_rows, expert_capacity
+from course_lib.costs.experts import (
+    combine_bytes,
+    count_bytes,
+    dispatch_bytes,
+    dropped_rows,
+    expert_capacity,
+    slow_rows,
+    two_level_bytes,
+)
 from course_lib.expert_parallel import (
     SINGLE,
     MoELayer,
@@ -42,8 +51,18 @@ class Case:
 def cases(dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32)) -> Iterator[Case]:
     for E, k, factor, shared, skew, dtype in product((4, 8), (1, 2), (None, 0.75), (0, 2), (0.0, 50.0), dtypes):
         yield Case(E, k, factor, shared, skew, "swiglu" if shared else "gelu", dtype)
+    yield from options(dtypes[0])
+
+
+def few() -> Iterator[Case]:
+    """Of each kind one."""
+    yield from (Case(k=k, capacity_factor=factor, skew=skew, num_shared=k - 1)
+                for k, factor, skew in product((1, 2), (None, 0.75), (0.0, 50.0)))
+
+
+def options(dtype: torch.dtype) -> Iterator[Case]:
     for how in ({"scoring": "sigmoid"}, {"normalize": False}, {"num_groups": 4, "top_groups": 2}, {"bias": False}):
-        yield Case(k=3, dtype=dtypes[0], options=tuple(how.items()))
+        yield Case(k=3, dtype=dtype, options=tuple(how.items()))
 
 
 def layer_alone(case: Case) -> MoELayer:
@@ -91,10 +110,11 @@ def gradients_with_all_experts(layer: MoELayer) -> dict[str, Tensor | None]:
             for name, p in layer.named_parameters()}
 
 
-def problems_of(case: Case, ranks_per_group: int, groups: tuple) -> Iterator[str]:
-    W, rank = dist.get_world_size(), dist.get_rank()
+def problems_of(case: Case, groups: tuple, **how: Any) -> Iterator[str]:
+    """In words. groups: (of those that share the experts, of those that hold the same). how: options of MoELayer."""
+    W, rank, R = dist.get_world_size(), dist.get_rank(), groups[0].size()
     outputs, inputs, gradients, counts = shards_in_one_process(case, W)
-    layer = MoELayer.from_unsplit(layer_alone(case), groups[0])
+    layer = MoELayer.from_unsplit(layer_alone(case), groups[0], **how)
     tokens, gradient = tokens_of(rank, case)
     with record_communication() as forward:
         out = layer(tokens.requires_grad_())
@@ -104,13 +124,19 @@ def problems_of(case: Case, ranks_per_group: int, groups: tuple) -> Iterator[str
     found = {"out": out.detach(), "tokens": tokens.grad, **gradients_with_all_experts(layer)}
     for name, expected in {"out": outputs[rank], "tokens": inputs[rank], **gradients}.items():
         if not off(found[name], expected) <= LIMITS[case.dtype]:
-            yield f"{case} on {ranks_per_group} of {W}: {name} is off by {off(found[name], expected):.1e}"
-    first, place = rank // ranks_per_group * ranks_per_group, rank % ranks_per_group
-    of_group = counts[first:first + ranks_per_group]
-    there, back = (f(of_group, D, case.dtype.itemsize)[place] for f in (dispatch_bytes, combine_bytes))
-    expected_bytes = there + back + count_bytes(case.num_experts, ranks_per_group, place), there + back
-    if (forward.sent_bytes, backward.sent_bytes) != expected_bytes:
-        yield f"{case}: sent {forward.sent_bytes} and {backward.sent_bytes} bytes, expected {expected_bytes}"
+            yield f"{case} {how} on {R} of {W}: {name} is off by {off(found[name], expected):.1e}"
+    place = groups[0].rank()
+    of_group, w = counts[rank - place:rank - place + R], case.dtype.itemsize
+    if "nodes" in how:
+        expected_bytes = two_level_expected(layer, how["nodes"])
+        sent = tuple(sum(event.sent_bytes for event in log.events if len(event.group) == how["nodes"][1].size() and
+                         (rank + how["nodes"][0].size()) % W in event.group) for log in (forward, backward))
+    else:
+        there_and_back = sum(f(of_group, D, w)[place] for f in (dispatch_bytes, combine_bytes))
+        said = how.get("num_chunks", 1) * count_bytes(case.num_experts, R, place) if R > 1 else 0
+        expected_bytes, sent = (there_and_back + said, there_and_back), (forward.sent_bytes, backward.sent_bytes)
+    if sent != expected_bytes:
+        yield f"{case} {how}: sent {sent} bytes, expected {expected_bytes}"
     factor = case.capacity_factor
     drops = 0 if factor is None else dropped_rows(layer.tokens_per_expert().tolist(),
                                                   expert_capacity(factor, case.k, N, case.num_experts))
@@ -122,7 +148,26 @@ def problems_of(case: Case, ranks_per_group: int, groups: tuple) -> Iterator[str
             yield f"{case}: {name} of the full state differs"
 
 
-def run(drawn: list[Case], ranks_per_group: int) -> list[str]:
+def two_level_expected(layer: MoELayer, nodes: tuple) -> tuple[int, int]:
+    """(forward, backward): bytes that this rank sends over the slow wire, by the formula."""
+    intra, inter = nodes
+    E_n = layer.num_experts // inter.size()
+    kept = torch.ones_like(layer.routing.experts, dtype=torch.bool) if layer.kept is None else layer.kept
+    needed = [{int(e) // E_n for e, k in zip(*of_token) if k} for of_token in zip(layer.routing.experts, kept)]
+    everyones: list = [None] * inter.size()
+    dist.all_gather_object(everyones, needed, group=inter)
+    rows = slow_rows(needed, inter.rank())[1]  # what I send, and
+    back = sum(inter.rank() in of_token for place, tokens in enumerate(everyones) if place != inter.rank()
+               for of_token in tokens)  # what I send back
+    w, k = layer.router.weight.dtype.itemsize, layer.router.k
+    there, _ = two_level_bytes(rows, k, D, w, w)
+    _, home = two_level_bytes(back, k, D, w, w)
+    return there + home + 8 * (inter.size() - 1), rows * D * w + back * (D + k) * w
+
+
+def run(drawn: list[Case], ranks_per_group: int, ranks_per_node: int = 0, **how: Any) -> list[str]:
     """On each rank: what went wrong, in words."""
     groups = make_groups(ranks_per_group)
-    return [problem for case in drawn for problem in problems_of(case, ranks_per_group, groups)]
+    if ranks_per_node:
+        how["nodes"] = make_groups(ranks_per_node)
+    return [problem for case in drawn for problem in problems_of(case, groups, **how)]

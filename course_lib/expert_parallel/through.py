@@ -1,0 +1,128 @@
+"""Tokens through experts on other ranks and back, in one piece or in several, so that rows travel while others compute.
+
+    N tokens of this rank     k experts of a token     D hidden size     E experts     R ranks     C chunks
+
+    one piece       |  dispatch  |    experts    |  combine  |
+    three chunks    | dispatch 0 | dispatch 1 | combine 0, dispatch 2 | combine 1 | combine 2 |
+                                 | experts 0  |       experts 1       | experts 2 |
+
+Backward is the same pipeline: what came back goes there again, as gradients. A chunk costs its messages' latency and
+smaller products, so chunks pay where sending takes about as long as computing.
+Source: He et al. 2022, "FasterMoE"; DeepSeek-AI 2024, "DeepSeek-V3", section 3.2.1 (DualPipe hides both all-to-alls).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from course_lib.expert_parallel.dispatch import (
+    by_expert,
+    by_rank,
+    exchange_counts,
+    exchange_rows,
+    sent_rows,
+    start_all_to_all_rows,
+)
+from course_lib.expert_parallel.experts import Experts
+from course_lib.expert_parallel.permute import permute, tokens_per_expert, unpermute
+from course_lib.groups.membership import Member
+from course_lib.runtime import span
+
+
+@dataclass(frozen=True)
+class Trip:
+    """Where the rows of one chunk go, and what comes from where: [rank][expert of mine]."""
+
+    sent: list[int]
+    counts: list[list[int]]
+
+    @property
+    def received(self) -> list[int]:
+        return [sum(of_rank) for of_rank in self.counts]
+
+    def compute(self, experts: Experts, rows: Tensor) -> Tensor:
+        """What the experts here make of `rows`, which came by rank and go by rank."""
+        rows_of_expert = [sum(of_expert) for of_expert in zip(*self.counts)]
+        return by_rank(experts(by_expert(rows, self.counts), rows_of_expert), self.counts)
+
+
+def through_experts(tokens: Tensor, experts: Tensor, weights: Tensor, kept: Tensor | None, num_experts: int,
+                    compute: Experts, me: Member) -> Tensor:
+    """Each token's experts' results, weighted and added up: (N, D) -> (N, D). experts, weights, kept: (N, k)."""
+    rows, order = permute(tokens, experts, kept)  # (M, D), by expert, and so by rank
+    here = tokens_per_expert(experts, num_experts, kept).cpu()  # (E,)
+    trip = Trip(sent_rows(here, me), exchange_counts(here, me))
+    with span("dispatch"):
+        rows = exchange_rows(rows, trip.sent, trip.received, me)
+    with span("experts"):
+        rows = trip.compute(compute, rows)
+    with span("combine"):
+        rows = exchange_rows(rows, trip.received, trip.sent, me)
+    return unpermute(rows, order, weights)
+
+
+def through_experts_in_chunks(tokens: Tensor, experts: Tensor, weights: Tensor, kept: Tensor | None, num_experts: int,
+                              compute: Experts, me: Member, num_chunks: int) -> Tensor:
+    """The same as through_experts, the tokens in `num_chunks` pieces, on all ranks in as many."""
+    masks = [None] * num_chunks if kept is None else kept.tensor_split(num_chunks)
+    choices = experts.tensor_split(num_chunks)
+    permuted = [permute(*piece) for piece in zip(tokens.tensor_split(num_chunks), choices, masks)]
+    here = torch.stack([tokens_per_expert(chosen, num_experts, mask) for chosen, mask in zip(choices, masks)], 1).cpu()
+    counts = torch.tensor(exchange_counts(here, me), dtype=torch.int64, device="cpu")  # (R, E_r, C), in one message
+    trips = [Trip(sent_rows(sent, me), there.tolist()) for sent, there in zip(here.unbind(1), counts.unbind(-1))]
+    rows = Overlapped.apply(compute, trips, me, *(rows for rows, _ in permuted), *compute.parameters())
+    return torch.cat([unpermute(back, order, weight) for back, (_, order), weight
+                      in zip(rows, permuted, weights.tensor_split(num_chunks))])
+
+
+class Overlapped(torch.autograd.Function):
+    """Rows of all chunks (M_c, D) -> what the experts make of them (M_c, D). Then come the experts' parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, experts: Experts, trips: list[Trip], me: Member, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.trips, ctx.me, ctx.graphs = trips, me, []
+        ctx.parameters = tensors[len(trips):]
+        is_trained = any(ctx.needs_input_grad)
+
+        def compute(chunk: int, rows: Tensor) -> Tensor:
+            with torch.set_grad_enabled(is_trained):  # a small graph for each chunk, which backward takes up
+                result = trips[chunk].compute(experts, rows.requires_grad_(is_trained))
+            ctx.graphs.append((rows, result))
+            return result.detach()
+
+        return tuple(travel(tensors[:len(trips)], trips, compute, me))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        trained = [parameter for parameter in ctx.parameters if parameter.requires_grad]
+        totals = {parameter: torch.zeros_like(parameter) for parameter in trained}
+
+        def compute(chunk: int, gradient: Tensor) -> Tensor:
+            rows, result = ctx.graphs[chunk]
+            of_rows, *found = torch.autograd.grad(result, [rows, *trained], gradient)
+            ctx.graphs[chunk] = None  # what the chunk kept is free
+            for parameter, part in zip(trained, found):
+                totals[parameter] += part
+            return of_rows
+
+        return None, None, None, *travel(gradients, ctx.trips, compute, ctx.me), *map(totals.get, ctx.parameters)
+
+
+def travel(rows: Sequence[Tensor], trips: Sequence[Trip], compute: Callable[[int, Tensor], Tensor], me: Member
+           ) -> list[Tensor]:
+    """Send each chunk's rows, compute on what has come, send that back: chunk i+1 travels while chunk i computes."""
+    arrive = start_all_to_all_rows(rows[0], trips[0].sent, trips[0].received, me)
+    returning = []
+    for chunk, trip in enumerate(trips):
+        incoming = arrive()
+        if chunk + 1 < len(trips):
+            arrive = start_all_to_all_rows(rows[chunk + 1], trips[chunk + 1].sent, trips[chunk + 1].received, me)
+        with span("experts", chunk=chunk):
+            outgoing = compute(chunk, incoming)
+        returning.append(start_all_to_all_rows(outgoing, trip.received, trip.sent, me))
+    return [finish() for finish in returning]

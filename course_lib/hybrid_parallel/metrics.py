@@ -1,0 +1,135 @@
+"""What a step is worth knowing of: loss, speed, and what was sent along each axis and held, as a line of JSON.
+
+What is sent and held is counted in one step, since counting slows it down; every further step has the same.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from course_lib.costs.flops import step_flops, utilisation
+from course_lib.facts import ACCELERATORS, Shape
+from course_lib.hybrid_parallel.layout import ParallelLayout
+from course_lib.reference import GPTConfig
+from course_lib.runtime import device, seconds
+from course_lib.runtime.instruments.communication import CommunicationLog
+from course_lib.runtime.instruments.communication_rules import CommunicationEvent, whole
+
+SINGLE_AXES = ("tp", "cp", "pp", "dp")
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """One step. `tokens` are those of the whole batch; mfu is None where the device's peak is not known.
+
+    bytes_by_axis: what all ranks sent, and memory_by_kind: the most that any rank held of each kind; None but in the
+    one step where they are counted.
+    """
+
+    step: int
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+    step_s: float
+    tokens: int
+    mfu: float | None
+    bytes_by_axis: dict[str, int] | None = None
+    memory_by_kind: dict[str, int] | None = None
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.step_s
+
+    def to_json(self) -> str:
+        return json.dumps({**asdict(self), "tokens_per_s": self.tokens_per_s})
+
+
+def write_line(path: Path | str, metrics: StepMetrics) -> None:
+    with open(path, "a", encoding="utf-8") as lines:
+        lines.write(metrics.to_json() + "\n")
+
+
+def read_lines(path: Path | str) -> list[StepMetrics]:
+    """What write_line has written, step by step."""
+    found = []
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        values = json.loads(line)
+        values.pop("tokens_per_s")
+        found.append(StepMetrics(**values))
+    return found
+
+
+# Bytes
+
+def bytes_by_axis(log: CommunicationLog, layout: ParallelLayout) -> dict[str, int | Fraction]:
+    """What the ranks of `log` sent, by the axis of their group: "tp", "dp+cp" for both, "world" and so on."""
+    found: dict[str, int | Fraction] = {}
+    for event in log.events:
+        if event.sent_bytes:
+            axis = axis_of(event, layout)
+            found[axis] = whole(found.get(axis, Fraction(0)) + Fraction(event.sent_bytes))
+    return found
+
+
+def axis_of(event: CommunicationEvent, layout: ParallelLayout) -> str:
+    """Groups of several axes may be the same ranks: then the first of SINGLE_AXES, and ep for an all-to-all."""
+    by_experts = () if layout.ep == 1 else ("ep",) if event.op == "all_to_all" else ("edp",)
+    names = (*by_experts, *SINGLE_AXES) if event.op == "all_to_all" else (*SINGLE_AXES, *by_experts)
+    ranks = list(event.group)
+    for axis in names:
+        if layout.group_of(event.rank, axis) == ranks:
+            return axis
+    return "dp+cp" if layout.group_of(event.rank, "dp", "cp") == ranks else "world"
+
+
+def added(of_ranks: list[Mapping[str, int | Fraction]]) -> dict[str, int]:
+    """The sum over the ranks, axis by axis."""
+    totals: dict[str, Fraction] = {}
+    for of_rank in of_ranks:
+        for axis, sent in of_rank.items():
+            totals[axis] = totals.get(axis, Fraction(0)) + Fraction(sent)
+    return {axis: round(totals[axis]) for axis in sorted(totals)}
+
+
+# Speed
+
+def shape_of(config: GPTConfig) -> Shape:
+    """The GPT of these sizes, for the formulas of costs."""
+    return Shape(config.num_layers, config.hidden_size, config.num_heads, config.num_heads, 4 * config.hidden_size,
+                 config.vocab_size, config.sequence_length, tied=True, learned_positions=True, biases=True,
+                 source="course_lib.reference", date="2026")
+
+
+def model_flops(config: GPTConfig, batch_size: int) -> int:
+    """FLOPs that one step needs: 3 times those of a forward pass."""
+    return step_flops(shape_of(config), batch_size)
+
+
+def mfu(flops: int, step_s: float, world_size: int, peak_flops_per_s: float | None) -> float | None:
+    return None if peak_flops_per_s is None else utilisation(flops, step_s, world_size, peak_flops_per_s)
+
+
+def peak_of_device(dtype: torch.dtype) -> float | None:
+    """FLOP/s of this rank's device in `dtype`: on a data sheet, or on a CPU what a large product reaches here and now.
+
+    On a CPU all ranks measure at the same time, as they will compute; so it is the share that each gets. None for a GPU
+    that facts does not know.
+    """
+    here = device()
+    if here.type == "cpu":
+        return measured_peak(dtype)
+    name = torch.get_device_module(here).get_device_name(here)
+    known = [accelerator for accelerator in ACCELERATORS if accelerator.name.split()[0] in name]
+    number_format = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")
+    return known[-1].peak_flops_per_s(number_format) if known else None
+
+
+def measured_peak(dtype: torch.dtype, size: int = 512, times: int = 3) -> float:
+    """2 n^3 / seconds of the fastest of some square products, on this rank's CPU."""
+    a: Tensor = torch.ones(size, size, dtype=dtype, device="cpu")
+    return 2 * size**3 / min(seconds(torch.mm, a, a) for _ in range(times + 1))
