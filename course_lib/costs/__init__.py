@@ -10,10 +10,13 @@ goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in 
     memory.py       parameters, gradients, optimiser state: by precision, ZeRO stage and offload; LoRA
     activations.py  what the forward pass keeps
     experts.py      experts dealt out over ranks: bytes, drops, and when it is too much to send
+    hybrid.py       what each rank sends in a step under any layout, axis by axis
     context_parallel.py  attention over tokens that are dealt out: who does how much, what is sent
     sharding.py     what this course's ZeRO holds and sends, to the byte; peak.py, the most that a step takes
     caching_allocator.py  what an allocator takes from a GPU beside what a run holds
+    kernels.py      how long a matrix product takes by its sizes, and a pass over memory
     links.py        T = alpha + beta M, added up for every collective; a link fitted to measured times
+    nodes.py        groups that pass through nodes: which share of the network each has
     buckets.py      gradients cut into messages
     overlap.py      how much of the all-reduce is hidden behind backward
     stragglers.py   what one slow rank costs

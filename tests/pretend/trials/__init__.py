@@ -16,5 +16,17 @@ from tests.pretend.trials import (
 )
 from tests.pretend.trials.register import TRIALS, run, run_all
 
-__all__ = ["TRIALS", "run", "run_all", "collectives", "data_parallel", "expert_parallel", "pipeline_parallel",
-           "reference_and_runtime", "sequence_parallel", "tensor_parallel", "torchs_own", "zero"]
+__all__ = [
+    "TRIALS",
+    "collectives",
+    "data_parallel",
+    "expert_parallel",
+    "pipeline_parallel",
+    "reference_and_runtime",
+    "run",
+    "run_all",
+    "sequence_parallel",
+    "tensor_parallel",
+    "torchs_own",
+    "zero",
+]
