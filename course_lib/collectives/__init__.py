@@ -5,6 +5,7 @@ A collective is a plan of messages: who sends what to whom, in which step. Each 
     ring.py              around a circle: each rank talks to its two neighbours only
     root.py              through one rank: simple, and that rank is the bottleneck
     tree.py              who knows doubles with each step: few steps, whole messages
+    folding.py           any number of ranks, for what takes a power of two of them
     halving_doubling.py  few steps and short messages, on a power of two of ranks
     recursive_doubling.py  half as many steps, each with the whole message: the one for short messages
     hierarchical.py      fast links inside a node, slow ones between nodes

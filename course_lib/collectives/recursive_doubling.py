@@ -7,8 +7,7 @@ get shorter instead: what a step costs before the first byte counts here.
 
     steps log2 n (halving-doubling: 2 log2 n)      bytes log2 n M (halving-doubling: 2 (n-1)/n M)
 
-n that is no power of two: the ranks above the largest power p hand their tensor to a partner first, wait, and get the
-result in the end: one message of M more on the way in and one on the way out.
+n that is no power of two: see folding.py.
 Source: Thakur, Rabenseifner and Gropp 2005.
 """
 
@@ -16,35 +15,22 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
-from course_lib.collectives.halving_doubling import powers_of_two
-from course_lib.collectives.messages import in_place
-from course_lib.collectives.reduction import COMBINE, check, combine, finish
-from course_lib.costs.links import largest_power_of_two
-from course_lib.groups.membership import Member, member
+from course_lib.collectives.folding import all_reduce_folded
+from course_lib.collectives.reduction import COMBINE, finish
+from course_lib.costs.links import powers_of_two_below
+from course_lib.groups.membership import Member
 
 
 def recursive_doubling_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM,
                                   group: ProcessGroup | None = None) -> None:
     """All-reduce `tensor` in place. Any n; with a power of two of ranks each sends log2 n M bytes."""
-    check(op, tensor)
-    me = member(group)
-    p = largest_power_of_two(me.n)
-    with in_place(tensor, me) as flat:  # (N,)
-        if me.r >= p:
-            me.send(flat, to=me.r - p)
-            me.receive(flat, source=me.r - p)
-            return
-        received = torch.empty_like(flat)
-        if me.r + p < me.n:
-            combine(op, flat, me.receive(received, source=me.r + p))
-        exchange_all(flat, received, op, me, p)
-        if me.r + p < me.n:
-            me.send(flat, to=me.r + p)
+    all_reduce_folded(tensor, op, group, exchange_all)
 
 
-def exchange_all(flat: Tensor, received: Tensor, op: ReduceOp.RedOpType, me: Member, p: int) -> None:
-    """All-reduce `flat` (N,) among the first p places, p a power of two; `received` (N,) is overwritten."""
-    for distance in powers_of_two(p):
+def exchange_all(flat: Tensor, op: ReduceOp.RedOpType, me: Member, p: int) -> None:
+    """All-reduce `flat` (N,) among the first p places, p a power of two."""
+    received = torch.empty_like(flat)
+    for distance in powers_of_two_below(p):
         partner = me.r ^ distance
         me.exchange(flat, partner, received, partner)
         # Everybody reduces everything, and all have to get the same bits. a + b is b + a, but of 0 and -0 the maximum

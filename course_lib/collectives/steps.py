@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from course_lib.costs.links import largest_power_of_two
+from course_lib.costs.links import largest_power_of_two, powers_of_two_below
 
 NUM_NODES = 2  # of the hierarchical all-reduce
 Chunks = tuple[int, ...]
@@ -153,10 +153,6 @@ def pairwise(n: int) -> list[Step]:
     """Places 0 to n-1 are the input, n to 2n-1 the output: piece j goes from place j to place n+r."""
     return [Step("all-to-all", tuple(copy(r, (r + step) % n, ((r + step) % n,), (n + r,)) for r in range(n)))
             for step in range(1, n)]
-
-
-def powers_of_two_below(n: int) -> list[int]:
-    return [1 << step for step in range((n - 1).bit_length())]
 
 
 # (op, algorithm) -> messages for n ranks; the names are those of costs.links

@@ -13,6 +13,7 @@ from torch.distributed import ProcessGroup, ReduceOp, get_global_rank
 
 from course_lib.collectives.messages import in_place
 from course_lib.collectives.reduction import check, combine, finish
+from course_lib.costs.links import powers_of_two_below
 from course_lib.groups.membership import member
 
 
@@ -59,8 +60,3 @@ def tree_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM, group
     root = get_global_rank(me.group, 0)
     tree_reduce(tensor, root, op, group)
     tree_broadcast(tensor, root, group)
-
-
-def powers_of_two_below(n: int) -> list[int]:
-    """1, 2, 4, ... below n: ceil(log2 n) of them."""
-    return [1 << step for step in range((n - 1).bit_length())]

@@ -14,11 +14,14 @@ goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in 
     context_parallel.py  attention over tokens that are dealt out: who does how much, what is sent
     sharding.py     what this course's ZeRO holds and sends, to the byte; peak.py, the most that a step takes
     caching_allocator.py  what an allocator takes from a GPU beside what a run holds
+    kernels.py      how long a matrix product takes by its sizes, and a pass over memory
     links.py        T = alpha + beta M, added up for every collective; a link fitted to measured times
+    nodes.py        groups that pass through nodes: which share of the network each has
     buckets.py      gradients cut into messages
     overlap.py      how much of the all-reduce is hidden behind backward
     stragglers.py   what one slow rank costs
     scaling.py      Amdahl, Gustafson, T1/n + alpha + beta M, strong and weak efficiency
+    failures.py     how often n devices fail, what that costs, and how often to save (Young, Daly)
     bubbles.py      idle time and micro-batches in flight of pipeline schedules
     splitting.py    layers cut over devices: what they send, and how many devices are too many
 

@@ -44,3 +44,25 @@ def peak_interleaved(p: int, m: int, v: int, r: int) -> int:
     Korthikanti et al. 2022, section 4.2.3.
     """
     return min(2 * (p - 1 - r) + (v - 1) * p + 1, v * m)
+
+
+def balanced_layers(num_layers: int, p: int, head_in_layers: float) -> tuple[float, float]:
+    """Layers on each ordinary stage, and on the last one, which has the read-out too, when all take equally long.
+
+    Not rounded: who trains takes a layer off the ends where the read-out is heavy (Llama 3: 126 layers on 16 stages of
+    8, "one off each end"; zero bubble: 22 for 24). Where the read-out is more than a stage, it alone is the last one.
+    """
+    if p == 1:
+        return float(num_layers), float(num_layers)
+    even = (num_layers + head_in_layers) / p
+    if head_in_layers > even:
+        return num_layers / (p - 1), 0.0
+    return even, even - head_in_layers
+
+
+def whole_layers(num_layers: int, p: int, head_in_layers: float) -> tuple[int, int]:
+    """The same in whole layers: the split whose slowest stage is fastest."""
+    if p == 1:
+        return num_layers, num_layers
+    splits = ((-(-(num_layers - k) // (p - 1)), k) for k in range(num_layers // p + 1))
+    return min(splits, key=lambda split: (max(split[0], split[1] + head_in_layers), -split[1]))

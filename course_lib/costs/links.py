@@ -37,6 +37,11 @@ def largest_power_of_two(n: int) -> int:
     return 1 << (n.bit_length() - 1)
 
 
+def powers_of_two_below(n: int) -> list[int]:
+    """1, 2, 4, ... below n: ceil(log2 n) of them."""
+    return [1 << step for step in range((n - 1).bit_length())]
+
+
 def halving_doubling_path(n: int, M: float) -> tuple[float, float]:
     p = largest_power_of_two(n)
     in_and_out = 2 if n > p else 0  # what the ranks above p hand in, and get back

@@ -16,12 +16,13 @@ from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from course_lib.expert_parallel.layer import moe_layers
 from course_lib.expert_parallel.single import SINGLE, member_or_single
 from course_lib.groups.gradients import is_missing, mark_missing
 from course_lib.groups.membership import Group
+from course_lib.groups.norms import clip, total_norm
 from course_lib.groups.packing import add_up
 
 
@@ -80,6 +81,20 @@ def replicated_parameters(model: nn.Module) -> list[nn.Parameter]:
     """All others."""
     experts = set(expert_parameters(model))
     return [parameter for parameter in model.parameters() if parameter not in experts]
+
+
+@torch.no_grad()
+def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -> Tensor:
+    """Scale all gradients so that the norm of the whole model's is at most `max_norm`; returns what it was.
+
+    After average_gradients. Experts add up over the ranks that share them, all else counts once. Collective: one
+    number, among the ranks that share the experts of the first layer.
+    """
+    experts = [p.grad for p in expert_parameters(model) if p.grad is not None]
+    others = [p.grad for p in replicated_parameters(model) if p.grad is not None]
+    norm = total_norm(experts, others, norm_type, moe_layers(model)[0].member, next(model.parameters()).device)
+    clip([*experts, *others], max_norm, norm)
+    return norm
 
 
 @torch.no_grad()

@@ -85,7 +85,13 @@ class TopKRouter(nn.Module):
         self.num_groups, self.top_groups = num_groups, top_groups
         self.weight = nn.Parameter(torch.empty(num_experts, hidden_size))
         self.register_buffer("bias", torch.zeros(num_experts))
-        nn.init.normal_(self.weight, std=hidden_size**-0.5)
+        self.draw(hidden_size**-0.5)
+
+    @torch.no_grad()
+    def draw(self, std: float, seed: int | None = None) -> None:
+        """New numbers, from `seed` or torch's own generator: of the CPU, so that they are the same on every device."""
+        generator = None if seed is None else torch.Generator("cpu").manual_seed(seed)
+        self.weight.copy_(torch.randn(self.weight.shape, generator=generator, device="cpu") * std)
 
     def forward(self, tokens: Tensor) -> Routing:
         """(N, D) -> Routing."""

@@ -5,21 +5,41 @@
     models.py      models that were trained: parameters, tokens, shapes; training runs that were reported
     corpora.py     texts and their sizes; storage and the levels of a device's memory
     links.py       what connects devices: NVLink, PCIe, InfiniBand, Ethernet, the links between TPUs
-    all_reduce.py  how fast all-reduce was measured on real clusters
+    all_reduce.py  how fast all-reduce and all-gather were measured on real clusters
     throughput.py  how fast published runs of data parallelism were as they took more devices
     split_runs.py  how fast published runs of tensor parallelism were, and how far they cut
     pipeline_bubbles.py  how long pipelines were reported to wait
     zero_memory.py  what ZeRO saves, as its paper prints it
+    published.py   published training runs with all that a step's time depends on; published.json holds them
     long_rows.py   what sequence and context parallelism gained, as papers report it
+    expert_models.py  layers with experts: their sizes, and what is reported of routing
+    failures.py    how often a large run broke off, and why
     claims.py      what is often said and wrong, beside what is right
 """
 
-from course_lib.facts.all_reduce import MEASURED_ALL_REDUCE, MeasuredAllReduce
+from course_lib.facts.all_reduce import (
+    MEASURED_ALL_GATHER,
+    MEASURED_ALL_REDUCE,
+    RING_ON_NVLINK4,
+    MeasuredAllGather,
+    MeasuredAllReduce,
+)
 from course_lib.facts.claims import CLAIMS, Claim, claim
 from course_lib.facts.corpora import A100_CLOCK, A100_MEMORY, CORPORA, STORAGE, Corpus, MemoryLevel, Storage
+from course_lib.facts.expert_models import EXPERT_LAYERS, EXPERT_REPORTS, H800_LINKS, ExpertLayer, expert_layer
 from course_lib.facts.fact import Fact
+from course_lib.facts.failures import (
+    LLAMA_3_BY_HAND,
+    LLAMA_3_CAUSES,
+    LLAMA_3_EFFECTIVE,
+    LLAMA_3_GPUS,
+    LLAMA_3_PLANNED,
+    LLAMA_3_SNAPSHOT,
+    LLAMA_3_UNEXPECTED,
+)
 from course_lib.facts.hardware import (
     ACCELERATORS,
+    DEVICE_VARIANTS,
     ELECTRICITY,
     HOUSEHOLD,
     MEASURED_MATMUL,
@@ -28,6 +48,7 @@ from course_lib.facts.hardware import (
     PUE_BEST,
     SYSTEMS,
     Accelerator,
+    DeviceVariant,
     Price,
     System,
     accelerator,
@@ -52,6 +73,7 @@ from course_lib.facts.models import (
     model,
 )
 from course_lib.facts.pipeline_bubbles import BUBBLE_RATES, BubbleRates
+from course_lib.facts.published import published_rows, published_table
 from course_lib.facts.split_runs import PUBLISHED_T, SPLIT_RUNS, SplitRun, SplitRuns
 from course_lib.facts.throughput import MEASURED_THROUGHPUT, MeasuredThroughput
 from course_lib.facts.zero_memory import PAPER_DEVICES, PAPER_MODELS, PAPER_TABLE_1
@@ -64,16 +86,28 @@ __all__ = [
     "CLAIMS",
     "CORPORA",
     "DEEPSEEK_V3_GPU_HOURS",
+    "DEVICE_VARIANTS",
     "ELECTRICITY",
+    "EXPERT_LAYERS",
+    "EXPERT_REPORTS",
     "GPT3_CARBON",
     "GPT3_COSTS",
     "GPT3_ENERGY",
     "GPT3_ON_ONE_V100",
     "GPT3_POWER",
     "GPT3_PUE",
+    "H800_LINKS",
     "HOUSEHOLD",
     "LINKS",
+    "LLAMA_3_BY_HAND",
+    "LLAMA_3_CAUSES",
+    "LLAMA_3_EFFECTIVE",
+    "LLAMA_3_GPUS",
+    "LLAMA_3_PLANNED",
+    "LLAMA_3_SNAPSHOT",
+    "LLAMA_3_UNEXPECTED",
     "LONG_ROWS",
+    "MEASURED_ALL_GATHER",
     "MEASURED_ALL_REDUCE",
     "MEASURED_MATMUL",
     "MEASURED_THROUGHPUT",
@@ -87,6 +121,7 @@ __all__ = [
     "PUBLISHED_T",
     "PUE_AVERAGE",
     "PUE_BEST",
+    "RING_ON_NVLINK4",
     "SPLIT_RUNS",
     "STORAGE",
     "SYSTEMS",
@@ -95,8 +130,11 @@ __all__ = [
     "BubbleRates",
     "Claim",
     "Corpus",
+    "DeviceVariant",
+    "ExpertLayer",
     "Fact",
     "Interconnect",
+    "MeasuredAllGather",
     "MeasuredAllReduce",
     "MeasuredThroughput",
     "MemoryLevel",
@@ -110,7 +148,10 @@ __all__ = [
     "TrainingReport",
     "accelerator",
     "claim",
+    "expert_layer",
     "hourly_prices",
     "interconnect",
     "model",
+    "published_rows",
+    "published_table",
 ]

@@ -5,7 +5,7 @@ are zero in a fixed pattern: training has none. A peak is what the arithmetic un
 are 1e9 bytes, as the makers print them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from course_lib.facts.fact import Fact
 
@@ -182,3 +182,21 @@ def hourly_prices(device: str) -> tuple[Price, ...]:
     """What an hour of `device` costs, cheapest first; empty where we know no price."""
     found = (price for price in PRICES if price.device == device and price.what == "an hour")
     return tuple(sorted(found, key=lambda price: price.price.value))
+
+
+@dataclass(frozen=True)
+class DeviceVariant:
+    """A device that was built or run otherwise than its data sheet says: other memory, less power."""
+
+    name: str
+    device: Accelerator
+    power_share: float
+
+
+TORCHTITAN_H100 = "pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, section Hardware"
+DEVICE_VARIANTS: tuple[DeviceVariant, ...] = (
+    DeviceVariant("H100 96GB 500W", replace(
+        accelerator("H100"), memory=Fact(96, "GB", TORCHTITAN_H100, "2024"),
+        memory_bandwidth=Fact(2400, "GB/s", TORCHTITAN_H100, "2024"),
+        power=Fact(500, "W", TORCHTITAN_H100, "2024")), 500 / 700),
+)

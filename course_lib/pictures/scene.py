@@ -104,7 +104,7 @@ class Sheet:
     def inside(self, key: str, role: str, x: float, y: float, width: float, height: float, *texts: str) -> None:
         """The first of `texts` that fits into the rectangle, in its middle; none where none does."""
         for words in texts:
-            if width_of(words, ROLES[role].size) + 3 <= width:
+            if width_of(words, ROLES[role].size, ROLES[role].bold) + 3 <= width:
                 return self.text(key, role, x + width / 2, y + height / 2, words, "middle")
 
     def _add(self, kind: str, key: str, role: str, at: tuple[float, ...], **rest: Any) -> None:

@@ -13,6 +13,7 @@ inside it; `doctor` says what this machine can do. Files in reading order:
     errors.py       how it can end
     results.py      what comes back
     torchrun.py     the same call where torchrun has started the ranks
+    hosts.py        two hosts on one machine, joined by a cable that may be slow
     sleep.py        a pause of the rank's device
     instruments/    bytes, memory and time, measured inside a rank
     tensors.py      the tensors in anything
@@ -32,6 +33,7 @@ if sys.platform == "linux" and context.in_jupyter_kernel():
 from course_lib.runtime.context import device
 from course_lib.runtime.doctor import doctor
 from course_lib.runtime.errors import Deadlock, LaunchError, LaunchTimeout, RankDied, RankFailed
+from course_lib.runtime.hosts import HostsUnavailable, on_hosts
 from course_lib.runtime.instruments.communication import CommunicationLog, record_communication
 from course_lib.runtime.instruments.memory import MemoryLog, record_memory
 from course_lib.runtime.instruments.seconds import seconds
@@ -44,6 +46,7 @@ from course_lib.runtime.sleep import sleep
 __all__ = [
     "CommunicationLog",
     "Deadlock",
+    "HostsUnavailable",
     "LaunchError",
     "LaunchTimeout",
     "MemoryLog",
@@ -54,6 +57,7 @@ __all__ = [
     "device",
     "doctor",
     "launch",
+    "on_hosts",
     "record_communication",
     "record_memory",
     "record_timeline",

@@ -73,7 +73,7 @@ def overlap(model: str, machine: str, num_ranks: int, bucket_cap_mb: int) -> Ove
     return simulate_overlap(MODELS[model].pieces(on.flops_per_s), bucket_cap_mb * MIB, num_ranks, on.link)
 
 
-LEFT, RIGHT, LANE = 95, 884, 38
+LEFT, RIGHT, LANE = 95, 876, 38
 BACKWARD, STREAM, AXIS = 34, 80, 130
 CHART, FOOT = 200, 318
 

@@ -141,7 +141,7 @@ def happened(shown: Plan, step: int) -> str:
     done = shown.steps[step - 1]
     num = len(done.messages)
     example = done.messages[0]
-    many = f"{num} messages at the same time, such as" if num > 1 else "one message, everybody else waits:"
+    many = f"{num} messages at once, such as" if num > 1 else "one message, everybody else waits:"
     return f"{done.phase}, {many} {said(shown, example)}"
 
 

@@ -127,7 +127,7 @@ def outlook(model: str, device: str, num_devices: int, precision: str) -> Outloo
                    runs[0] if known else None)
 
 
-LEFT, RIGHT, TOP, ROW, BAR = 205, 785, 42, 40, 26
+LEFT, RIGHT, TOP, ROW, BAR = 220, 785, 42, 40, 26
 
 
 def scene_of(shown: Outlook) -> Scene:
@@ -148,7 +148,7 @@ def scene_of(shown: Outlook) -> Scene:
         totals.append((name, f"{'✓' if fits else '✗'} {gigabytes(held)}{' »' if held > shown.scale else ''}", fits,
                        LEFT + unit * min(held, shown.scale), y + BAR / 2))
     sheet.line("limit", "limit", limit, TOP - 8, limit, bottom)
-    late = limit + width_of(shown.limit_text, 12, bold=True) > 890
+    late = limit + width_of(shown.limit_text, 12, bold=True) > 820
     sheet.text("limit is", "finding", limit, TOP - 18, shown.limit_text, "end" if late else "start")
     for name, words, fits, x, middle in totals:
         crossed = x < limit < x + 12 + width_of(words, 12, bold=True)  # by the line of the limit

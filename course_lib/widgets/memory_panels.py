@@ -56,11 +56,10 @@ class MemoryPanels(Drawn):
             panel(axes, track, BYTES_IN[unit], name)
             axes.set_ylim(0, 1.3 * highest / BYTES_IN[unit])
             if name in self.predicted:
-                height = self.predicted[name] / BYTES_IN[unit]
-                axes.axhline(height, color=INK, lw=1.3, ls="--", zorder=3)
-                axes.annotate(f"formula {human_bytes(self.predicted[name])}", (1, height), (-3, 3), ha="right",
-                              xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=7.5, color=INK,
-                              bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8})
+                axes.axhline(self.predicted[name] / BYTES_IN[unit], color=INK, lw=1.3, ls="--", zorder=3)
+                # Above the panel: beside the line, words would lie on bars or on those of the peak.
+                said = f"dashed: formula {human_bytes(self.predicted[name])}"
+                axes.set_title(said, fontsize=8, loc="right", color=INK)
         for axes in panels[len(tracks):]:
             axes.set_visible(False)
         figure.supylabel(f"held ({unit})", fontsize=9, color=INK)

@@ -1,6 +1,7 @@
 """Several figures of every rank, step by step, one panel a figure and one line a rank: what to watch in a run.
 
     RankPanels("Rank 2 reads other data", {"loss": losses, "own work (s)": seconds})      losses[step][rank]
+    RankPanels.so_far(figures)      while they train, before there is anything to say
 """
 
 from __future__ import annotations
@@ -38,11 +39,20 @@ class RankPanels(Drawn):
         if len(set().union(*shapes.values())) != 1:
             raise ValueError(f"figures of (steps, ranks) {shapes}: expected the same of each, and at least one step")
 
+    @classmethod
+    def so_far(cls, figures: Mapping[str, Rows]) -> RankPanels:
+        """Figures of a run that goes on: no finding, only how many steps they are of."""
+        return cls("", figures)
+
     def finding(self) -> str:
-        return f"RankPanels: {claim(self.headline, self.holds)} ({', '.join(map(short, self.figures))})"
+        return f"RankPanels{': ' if self.headline else ' '}{self._said()} ({', '.join(map(short, self.figures))})"
+
+    def _said(self) -> str:
+        steps = len(next(iter(self.figures.values())))
+        return claim(self.headline, self.holds) if self.headline else f"after {steps} steps"
 
     def png(self) -> bytes:
-        figure = new_figure(HEIGHT_IN, claim(self.headline, self.holds), self.detail)
+        figure = new_figure(HEIGHT_IN, self._said(), self.detail)
         panels = figure.subplots(1, len(self.figures), squeeze=False)[0]
         for axes, (name, rows) in zip(panels, self.figures.items()):
             for rank, values in enumerate(zip(*rows)):

@@ -69,7 +69,7 @@ def scene_of(shown: Ring) -> Scene:
                      wide, 22, f"{rank}")
     top = TOP + 62
     sheet.text("table is", "label", LEFT, top - 32, "Whose keys and values each rank has in each step")
-    sheet.text("all steps", "quiet", BAR_LEFT, top - 12, "all steps")
+    sheet.text("all steps", "quiet", BAR_LEFT, top - 12, "all steps, of the mean")
     for step in range(R):
         x = LEFT + (step + 0.5) * (RIGHT - LEFT) / R
         sheet.text(f"step {step}", "strong" if step == shown.step else "quiet", x, top - 12, f"step {step}", "middle")
@@ -106,7 +106,7 @@ def add_rank(sheet: Sheet, shown: Ring, rank: int, y: float) -> None:
     part = shares(shown)[rank]
     width = (BAR_RIGHT - BAR_LEFT) * part / 2
     sheet.rect(f"rank {rank} in all", "work", BAR_LEFT, y + 4, width, CELL - 11)
-    sheet.text(f"rank {rank} does", "small", BAR_LEFT + width + 7, y + CELL / 2 - 1, f"{part:.0%} of the mean")
+    sheet.text(f"rank {rank} does", "small", BAR_LEFT + width + 7, y + CELL / 2 - 1, f"{part:.0%}")
 
 
 def add_present(sheet: Sheet, shown: Ring, top: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.pretend.needs import loaded
 
-PICTURES = ("Chart", "MemoryPanels")  # what takes a headline and `holds`; a timeline takes them by .shows(...)
+PICTURES = ("Chart", "MemoryPanels", "RankPanels")  # take a headline and `holds`; a timeline by .shows(...)
 SCOPES = (ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 

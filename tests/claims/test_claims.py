@@ -14,7 +14,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from course_lib.runtime.instruments.timeline import Timeline
 from course_lib.runtime.instruments.timeline_event import TimelineEvent
 from course_lib.runtime.results import Results
-from course_lib.widgets import Chart
+from course_lib.widgets import Chart, RankPanels
 from tests.claims.contradict import verdicts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +49,14 @@ def test_so_does_a_timelines_also_where_its_condition_is_computed_before():
     found = only_verdict(source, run=Results([None, None], [[log()], []]))
     assert found["fault"] == ""
     assert found["contradicted"].startswith("Timeline of 2 ranks: not seen here: Between the two nobody works")
+
+
+def test_so_do_panels_of_ranks_and_those_of_a_run_that_goes_on_have_none():
+    source = ("ill = RankPanels.so_far(figures).standing_out('loss')\n"
+              "RankPanels('Rank 1 reads noise', figures, holds=ill == 1)")
+    found = only_verdict(source, RankPanels=RankPanels, figures={"loss": [[1.0, 2.0], [1.0, 2.0]]})
+    assert found["fault"] == ""
+    assert found["contradicted"] == "RankPanels: not seen here: Rank 1 reads noise (loss)"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from course_lib.expert_parallel import (
     average_expert_gradients,
     average_gradients,
     average_replicated_gradients,
+    clip_grad_norm_,
     expert_parameters,
     load_balancing_loss,
     make_groups,
@@ -165,6 +166,23 @@ def test_an_auxiliary_loss_that_is_summed_or_counted_alone_or_detached_would_be_
         assert torch.allclose(found["summed"], world * expected, atol=1e-14)
         assert not torch.allclose(found["own counts"], expected, rtol=1e-3)
         assert found["without gradient"] is None
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
+def test_a_clipped_norm_is_that_of_the_whole_layer(norm_type):
+    def clipped(layer, groups):
+        average_gradients(layer, None, groups[1])
+        norms.append(clip_grad_norm_(layer, 0.01, norm_type).item())
+
+    norms = []
+    layer = made()
+    loss_of(layer, batch()).backward()
+    expected = torch.nn.utils.clip_grad_norm_(layer.parameters(), 0.01, norm_type).item()
+    for layout in ((1, 1), (4, 2)):
+        for found, norm in launch(lambda layout: (on_a_rank(layout, clipped), norms), layout, world_size=layout[0]):
+            assert norm == [pytest.approx(expected, rel=1e-9)]
+            for name, parameter in layer.named_parameters():
+                assert torch.allclose(found[name], parameter.grad, rtol=1e-8, atol=1e-14), name
 
 
 def test_a_parameter_that_no_rank_used_keeps_no_gradient():

@@ -1,21 +1,20 @@
 """One script, started by plain python and by torchrun on two nodes: the same losses.
 
-The two nodes are network namespaces joined by a cable (veth) where this machine lets us make them, else two agents of
-torchrun on the loopback interface.
+The two nodes are those of `on_hosts`: network namespaces joined by a cable where this machine lets us make them, else
+two agents of torchrun on the loopback interface.
 """
 
+import contextlib
 import json
 import os
-import secrets
-import shutil
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from course_lib.runtime import HostsUnavailable, on_hosts
+from course_lib.runtime.hosts import LEAVE_OUT, inside, shaped, why_not
 
 _WITHIN_S = 240.0  # a watchdog: eight interpreters import torch
 
@@ -56,91 +55,79 @@ if os.environ.get("RANK", "0") == "0":
 '''
 
 
-@dataclass(frozen=True)
-class Node:
-    """One of two machines: how to run a command on it, and its own address and network interface."""
-
-    command: tuple[str, ...]
-    address: str
-    interface: str
-
-
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
-
-
-@pytest.fixture
-def nodes() -> Iterator[list[Node]]:
-    mark = secrets.token_hex(3)
-    names = [f"node{end}_{mark}" for end in "ab"]
-    try:
-        if not (shutil.which("ip") and hasattr(os, "geteuid") and os.geteuid() == 0):
-            raise FileNotFoundError("no root, or no ip")
-        for name in names:
-            _ip("netns", "add", name)
-        _ip("link", "add", "cable_a", "netns", names[0], "type", "veth", "peer", "name", "cable_b", "netns", names[1])
-        found = [Node(("ip", "netns", "exec", name), f"10.77.0.{number}", f"cable_{end}")
-                 for number, (name, end) in enumerate(zip(names, "ab", strict=True), start=1)]
-        for node, name in zip(found, names, strict=True):
-            _ip("-n", name, "addr", "add", f"{node.address}/24", "dev", node.interface)
-            for interface in (node.interface, "lo"):
-                _ip("-n", name, "link", "set", interface, "up")
-    except (OSError, subprocess.CalledProcessError):
-        loopback = "lo" if sys.platform == "linux" else "lo0"
-        found = [Node((), "127.0.0.1", loopback)] * 2
-    yield found
-    for name in names:
-        if Path("/run/netns", name).exists():
-            _ip("netns", "del", name)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "MASTER_ADDR")}
-    return {**kept, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-
-
 def losses_in(output: str) -> list[list[float]]:
     lines = [line for line in output.splitlines() if line.startswith("losses ")]
     assert len(lines) == 1, output
     return json.loads(lines[0].removeprefix("losses "))
 
 
-def by_torchrun(nodes: list[Node], script: Path, world_size: int) -> tuple[str, str]:
-    """Run the script as 2 nodes of 2 ranks; returns stdout and stderr of both nodes together."""
-    port, agents = free_port(), []
-    for number, node in enumerate(nodes):
-        agents.append(subprocess.Popen(
-            [*node.command, sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2",
-             "--rdzv-backend=c10d", f"--rdzv-endpoint={nodes[0].address}:{port}", "--rdzv-id=course",
-             f"--rdzv-conf=is_host={int(number == 0)}", f"--local-addr={node.address}", str(script), str(world_size)],
-            env={**environment(), "GLOO_SOCKET_IFNAME": node.interface},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        ))
-    try:
-        outputs = [agent.communicate(timeout=_WITHIN_S) for agent in agents]
-    finally:
-        for agent in agents:
-            agent.kill()
-    out, err = ("".join(texts) for texts in zip(*outputs, strict=True))
-    assert [agent.returncode for agent in agents] == [0, 0], err
-    return out, err
+def by_python(script: Path, *arguments: str) -> str:
+    kept = {name: value for name, value in os.environ.items() if name not in LEAVE_OUT}
+    environment = {**kept, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, script, *arguments], env=environment, capture_output=True, text=True,
+                          timeout=_WITHIN_S, check=True).stdout
 
 
-def test_two_nodes_under_torchrun_give_the_same_losses_as_launch(nodes, tmp_path):
+def test_two_nodes_under_torchrun_give_the_same_losses_as_launch(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    alone = subprocess.run([sys.executable, script, "4"], env=environment(), capture_output=True, text=True,
-                           timeout=_WITHIN_S, check=True)
     # torchrun's own number of ranks counts, and whoever asked for another is told so.
-    out, err = by_torchrun(nodes, script, world_size=3)
-    assert losses_in(out) == losses_in(alone.stdout)
-    assert len(losses_in(out)) == 4 and len({tuple(of_rank) for of_rank in losses_in(out)}) == 4
+    both = on_hosts(SCRIPT, "3", timeout=_WITHIN_S)
+    assert losses_in(both.stdout) == losses_in(by_python(script, "4"))
+    assert len(losses_in(both.stdout)) == 4 and len({tuple(of_rank) for of_rank in losses_in(both.stdout)}) == 4
     # One that is still there could ask for Python's lock when Python has ended, which aborts the process.
-    assert out.count("threads of gloo at the end: 0") == 4, out
-    assert err.count("world_size=3 was asked for, but torchrun started 4 ranks: using 4") == 1
+    assert both.stdout.count("threads of gloo at the end: 0") == 4, both.stdout
+    assert both.stderr.count("world_size=3 was asked for, but torchrun started 4 ranks: using 4") == 1
+
+
+CROSSING = """
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+from course_lib.runtime import launch
+
+def both():
+    message, host = torch.ones(1 << 20), dist.get_rank() // 2
+    times = []
+    for group in (dist.new_group([2 * host, 2 * host + 1], use_local_synchronization=True), None):
+        dist.all_reduce(message, group=group)
+        dist.barrier()
+        begin = time.perf_counter()
+        dist.all_reduce(message, group=group)
+        times.append(time.perf_counter() - begin)
+    return times
+
+times = launch(both)
+if os.environ["RANK"] == "0":
+    print("inside and across", *times[0])
+"""
+
+
+@pytest.mark.skipif(why_not() is not None, reason=f"no hosts with a slow cable here: {why_not()}")
+def test_a_slow_cable_is_slow_and_what_stays_on_a_host_is_not():
+    rate = 10e6
+    words = on_hosts(CROSSING, bytes_per_s=rate, timeout=_WITHIN_S).stdout
+    inside_s, across_s = map(float, words.split("across", 1)[1].split())
+    assert across_s > 0.9 * 4 * 2**20 / rate > 3 * inside_s  # 1.5 M of 4 MiB at least has to cross
+
+
+def test_what_ends_badly_on_a_host_is_said_and_leaves_nothing_behind():
+    with pytest.raises(RuntimeError, match="the reader's own mistake"):
+        on_hosts("raise ValueError('the reader' + chr(39) + 's own mistake')", ranks_per_host=1)
+    with pytest.raises(TimeoutError, match="not done after 3 s"):
+        on_hosts("import time; time.sleep(1000)", "the-mark-of-this-test", ranks_per_host=1, timeout=3)
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            assert b"the-mark-of-this-test" not in (process / "cmdline").read_bytes()
+
+
+def test_a_cable_that_cannot_be_is_refused_by_name(monkeypatch):
+    with pytest.raises(ValueError, match="bytes_per_s=0: expected a positive number"):
+        shaped(0)
+    monkeypatch.setattr("course_lib.runtime.hosts.why_not", lambda slow: "no kernel of ours")
+    with pytest.raises(HostsUnavailable, match="no kernel of ours"):
+        on_hosts("", bytes_per_s=1e6)
+    assert inside("true")[0] == "unshare"

@@ -20,6 +20,12 @@ def test_a_headline_that_the_figures_contradict_says_so():
     assert said == ["RankPanels: it falls (loss)", "RankPanels: not seen here: it falls (loss)"]
 
 
+def test_of_a_run_that_goes_on_they_say_how_many_steps_they_are_of():
+    bundle = RankPanels.so_far({"loss": LOSSES})._repr_mimebundle_()
+    assert bundle["text/plain"] == "RankPanels after 5 steps (loss)"
+    assert bundle["image/png"] != RankPanels("it falls", {"loss": LOSSES})._repr_mimebundle_()["image/png"]
+
+
 def test_the_rank_that_stands_out_does_so_in_most_of_the_later_steps():
     assert RankPanels("", {"loss": LOSSES}).standing_out("loss") == 2
 

@@ -15,6 +15,7 @@ from course_lib.widgets.base import BadParameter, SceneExplorable
 
 SCENES = [kind for name in widgets.__all__ if isinstance(kind := getattr(widgets, name), type)
           and issubclass(kind, SceneExplorable)]
+LARGER = 1.1
 every_scene = pytest.mark.parametrize("kind", SCENES, ids=lambda kind: kind.__name__)
 
 
@@ -85,7 +86,11 @@ def test_a_scene_of_what_cannot_be_is_refused_with_the_reason(kind, wrong, words
 
 
 def crowded(figure):
-    """Words that reach beyond the picture, and pairs of words that cover one another."""
+    """Words that reach beyond the picture, and pairs of words that cover one another, in larger letters: how wide
+    words are depends on the machine.
+    """
+    for text in figure.findobj(Text):
+        text.set_fontsize(LARGER * text.get_fontsize())
     renderer = FigureCanvasAgg(figure).get_renderer()
     width, height = figure.bbox.max
     boxes = [(text.get_text(), text.get_window_extent(renderer))

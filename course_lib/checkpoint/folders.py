@@ -1,0 +1,162 @@
+"""Checkpoints as folders: how one comes to be all at once, which is the last good one, and whether it is still intact.
+
+    runs/step_00000040/            one checkpoint: complete, because it has this name
+        __0_0.distcp ...           what rank 0 wrote, and so on: torch.distributed.checkpoint's
+        .metadata                  where in them each box lies: torch's, too
+        manifest.json              the step, and the size and checksum of each file
+    runs/.saving-step_00000060/    one that is being written, or that a crash left: never read, swept away later
+
+A folder gets its name by one rename, which a file system does wholly or not at all, and only after all it holds is on
+the disk. So at every moment the last complete checkpoint is there: whoever dies, and whenever.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+SAVING, DELETING = ".saving-", ".deleting-"
+NAME = re.compile(r"step_(\d{8,})(?:-(\d+))?")
+
+
+class DamagedCheckpoint(ValueError):
+    """A file of a checkpoint is missing, cut short or altered. The message names it."""
+
+
+# Which there are
+
+def completed(folder: str | Path) -> list[Path]:
+    """The complete checkpoints in `folder`, oldest first; none where there is no such folder."""
+    found = {}
+    for path in Path(folder).glob("step_*"):
+        match = NAME.fullmatch(path.name)
+        if match and (path / MANIFEST).is_file():
+            found[int(match[1]), int(match[2] or 1)] = path
+    return [found[key] for key in sorted(found)]
+
+
+def latest(folder: str | Path, intact: bool = False) -> Path | None:
+    """The last complete checkpoint in `folder`, or None. `intact`: the last whose files are all as they were written,
+    which reads them.
+    """
+    for path in reversed(completed(folder)):
+        if not intact or not problems_of(path):
+            return path
+    return None
+
+
+def find(path: str | Path, missing_ok: bool = False) -> Path | None:
+    """`path` itself where it is a checkpoint, else the last one in it. Where there is none: ValueError, or None."""
+    path = Path(path)
+    if (path / MANIFEST).is_file():
+        return path
+    found = latest(path)
+    if found is None and not missing_ok:
+        there = "no such folder" if not path.is_dir() else f"it holds {sorted(p.name for p in path.iterdir())[:6]}"
+        raise ValueError(f"no complete checkpoint in {str(path)!r}: {there}. Expected a folder that save() wrote to")
+    return found
+
+
+# How one comes to be
+
+def begin(folder: str | Path, step: int) -> tuple[Path, Path]:
+    """(where to write, the name that it gets when it is complete). One rank calls this, before the others write.
+
+    What crashes have left is swept away. A step that is there already, damaged perhaps, keeps its folder: the new one
+    is a second of that step.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in (*folder.glob(f"{SAVING}*"), *folder.glob(f"{DELETING}*")):
+        shutil.rmtree(left)
+    attempts = [int(match[2] or 1) for path in folder.glob(f"step_{step:08d}*")
+                if (match := NAME.fullmatch(path.name))]
+    name = f"step_{step:08d}" + (f"-{max(attempts) + 1}" if attempts else "")
+    temporary = folder / f"{SAVING}{name}"
+    temporary.mkdir()
+    return temporary, folder / name
+
+
+def commit(temporary: Path, final: Path, manifest: Mapping[str, Any]) -> None:
+    """All files are written and on the disk: the manifest, and then the name, which makes it a checkpoint."""
+    with open(temporary / MANIFEST, "w", encoding="utf-8") as file:
+        json.dump({**manifest, "sha256": checksum(manifest)}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(temporary)
+    os.rename(temporary, final)
+    sync_folder(final.parent)
+
+
+def prune(folder: str | Path, keep: int | None) -> list[Path]:
+    """Delete all complete checkpoints but the last `keep` (None: all are kept); returns which. Hidden first, and then
+    emptied, so that a half-deleted one is never taken for one.
+    """
+    if keep is None:
+        return []
+    deleted = completed(folder)[:-keep]
+    for path in deleted:
+        hidden = path.with_name(DELETING + path.name)
+        os.rename(path, hidden)
+        shutil.rmtree(hidden)
+    return deleted
+
+
+def sync_folder(path: Path) -> None:
+    """A new name is on the disk when its folder is. Windows cannot, and needs not."""
+    if os.name != "nt":
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+# Whether it is intact
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """What commit was given. DamagedCheckpoint where that cannot be read any more."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        said = manifest.pop("sha256")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpoint(f"{path / MANIFEST} cannot be read: {type(error).__name__}: {error}") from error
+    if said != checksum(manifest):
+        raise DamagedCheckpoint(f"{path / MANIFEST} is not what was written: its checksum is another one")
+    return manifest
+
+
+def checksum(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """What the manifest says of a file."""
+    with open(path, "rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def problem_of(path: Path, expected: Mapping[str, Any]) -> str | None:
+    """What is wrong with one file, or None."""
+    if not path.is_file():
+        return f"{path} is missing"
+    if (size := path.stat().st_size) != expected["bytes"]:
+        return f"{path} has {size:,} bytes: expected {expected['bytes']:,}, as when it was written"
+    if describe_file(path)["sha256"] != expected["sha256"]:
+        return f"{path} is not what was written: its checksum is another one"
+    return None
+
+
+def problems_of(path: Path, names: Iterable[str] | None = None) -> list[str]:
+    """What is wrong with the checkpoint at `path`, or with the files of it that are in `names`."""
+    try:
+        files = read_manifest(path)["files"]
+    except DamagedCheckpoint as error:
+        return [str(error)]
+    looked_at = files if names is None else {name: files[name] for name in names}
+    return [problem for name, expected in looked_at.items() if (problem := problem_of(path / name, expected))]

@@ -1,0 +1,155 @@
+"""load: every rank reads what it holds in the layout that it has now, whatever the layout was.
+
+    find      the last complete checkpoint, the same for all ranks
+    verify    each rank reads its share of the files, and compares size and checksum with the manifest
+    compare   names and shapes of the model with those of the checkpoint: all that differs is named
+    read      into the model and the optimiser, in place                                planners.py
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint import TensorStorageMetadata
+
+from course_lib.checkpoint.folders import DamagedCheckpoint, find, problems_of, read_manifest
+from course_lib.checkpoint.models import Model, accept, make_state, pieces
+from course_lib.checkpoint.piece import State
+from course_lib.checkpoint.planners import read_pieces, saved_tensors
+from course_lib.checkpoint.random_state import PREFIX, pieces_to_load, restore
+from course_lib.checkpoint.ranks import Ranks, all_ranks
+from course_lib.checkpoint.saving import finish, layout_of
+from course_lib.zero.consolidate import MASTER
+
+Saved = Mapping[str, TensorStorageMetadata]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What was loaded: the run goes on with step number `step` (as many have been taken) and what `extra` says."""
+
+    path: Path
+    step: int
+    extra: Mapping[str, Any]
+    same_layout: bool
+
+
+@torch.no_grad()
+def load(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | None = None) -> Loaded:
+    """Fill `model` and `optimizer`, in place, from the checkpoint `folder`, or from the last one in it. Collective.
+
+    The layout may be another one than at save: number of ranks, slices, stages, ZeRO's stage. Random numbers go on
+    where they stood, in the same layout (see random_state.py); learning rates and the like are those that were saved.
+
+    DamagedCheckpoint, which names the file, where one is not as it was written. ValueError where there is no complete
+    checkpoint, and where it is one of another model: with the names that differ. Nothing has been changed then.
+    """
+    finish()
+    ranks = all_ranks()
+    path = ranks.first(lambda: find(folder))
+    verify(path, ranks)
+    manifest, saved = read_manifest(path), saved_tensors(path)
+    if optimizer is not None and optimizer_names(saved):
+        require_same_groups(optimizer, manifest["options"])
+        make_state(optimizer)
+    held = pieces(model, optimizer)
+    sources = find_sources(held, saved)
+    require_same_model(held, sources, saved, optimizer is not None, ranks)
+    same = manifest["layout"] == ranks.everyones(layout_of(held))
+    generators = pieces_to_load({name: of_one.size for name, of_one in saved.items()}, ranks.r if same else 0)
+    read_pieces(path, {**{name: held[name] for name in sources}, **generators}, sources, ranks.group)
+    for name in held.keys() - sources.keys():  # a parameter that no step had touched, so that nothing was kept of it
+        for piece in held[name]:
+            piece.tensor.zero_()
+    if optimizer is not None:
+        set_options(optimizer, manifest["options"])
+        accept(optimizer)
+    restore(generators)
+    return Loaded(path, manifest["step"], manifest["extra"], same)
+
+
+def verify(path: Path, ranks: Ranks) -> None:
+    """DamagedCheckpoint, on all ranks, if one file is not as it was written. Each rank reads its share."""
+    names = ranks.first(lambda: sorted(read_manifest(path)["files"]))
+    found = ranks.each(lambda: problems_of(path, names[ranks.r::ranks.n]))
+    problems = [problem for of_rank in found for problem in of_rank]
+    if problems:
+        raise DamagedCheckpoint("; ".join(problems) + ". Expected an intact checkpoint: "
+                                "latest(folder, intact=True) finds the last one")
+
+
+# The same model
+
+def optimizer_names(names: Sequence[str] | Mapping[str, Any]) -> set[str]:
+    """Those of the form NAME.key where NAME is a tensor's, too."""
+    return {name for name in names if name.rpartition(".")[0] in names}
+
+
+def find_sources(held: State, saved: Saved) -> dict[str, str]:
+    """For each name that is held, the one to read it from: its own, where that was saved.
+
+    A 32-bit copy of a 16-bit parameter is read from the parameter where none was saved, and a parameter from the copy
+    where one was saved and none is held. What an optimiser keeps of a parameter it has not touched is read nowhere.
+    """
+    sources = {}
+    for name in held:
+        parameter, _, key = name.rpartition(".")
+        if parameter in held and key == MASTER and name not in saved:
+            sources[name] = parameter
+        elif f"{name}.{MASTER}" in saved and f"{name}.{MASTER}" not in held:
+            sources[name] = f"{name}.{MASTER}"
+        elif name in saved or parameter not in held or any(each.startswith(f"{parameter}.") for each in saved):
+            sources[name] = name
+    return sources
+
+
+def require_same_model(held: State, sources: Mapping[str, str], saved: Saved, with_optimizer: bool, ranks: Ranks
+                       ) -> None:
+    """ValueError, the same on all ranks, with names and shapes that differ."""
+    missing = {source for source in sources.values() if source not in saved}
+    different = {f"{name} has shape {list(saved[source].size)} and the model's {list(held[name][0].shape)}"
+                 for name, source in sources.items()
+                 if source in saved and held[name] and tuple(saved[source].size) != held[name][0].shape}
+    everyones = ranks.everyones((missing, different, {*held, *sources.values()}))
+    missing, different, known = (sorted(set().union(*found)) for found in zip(*everyones))
+    optimizers = optimizer_names(saved)
+    too_many = [name for name in saved if name not in known and not name.startswith(PREFIX)
+                and not name.endswith(f".{MASTER}") and (with_optimizer or name not in optimizers)]
+    problems = []
+    if missing:
+        problems.append(f"it lacks {listed(missing)}")
+    if too_many:
+        problems.append(f"it has {listed(too_many)}, which the model has not")
+    if different:
+        problems.append("; ".join(different[:4]))
+    if problems:
+        raise ValueError("the checkpoint is one of another model: " + "; ".join(problems)
+                         + ". Expected the same names and shapes")
+
+
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+# Learning rates and the like
+
+def require_same_groups(optimizer: torch.optim.Optimizer, options: Sequence[dict] | None) -> None:
+    """ValueError where nobody can say which group has which options."""
+    if options and len(options) != len(optimizer.param_groups) and any(each != options[0] for each in options):
+        raise ValueError(f"the optimiser has {len(optimizer.param_groups)} groups of parameters, and {len(options)} "
+                         "with different options were saved: expected as many")
+
+
+def set_options(optimizer: torch.optim.Optimizer, options: Sequence[dict[str, Any]] | None) -> None:
+    groups = optimizer.param_groups
+    if options and len(options) != len(groups):
+        options = [options[0]] * len(groups)  # another layout has other groups, and all of them had the same
+    for group, saved in zip(groups, options or ()):
+        for key, value in saved.items():
+            if isinstance(group.get(key), Tensor):
+                group[key].fill_(value)
+            else:
+                group[key] = tuple(value) if isinstance(value, list) else value

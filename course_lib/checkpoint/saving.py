@@ -1,0 +1,125 @@
+"""save: all ranks write what they hold, and then, at once, there is one more checkpoint.
+
+    copy      background only: the numbers as they are now, on the host; the step goes on while the copy is written
+    write     every rank a file of its own, into a hidden folder                        planners.py
+    sum up    every rank the size and checksum of its file; place 0 makes the manifest
+    name      place 0 renames the folder, and deletes the oldest                        folders.py
+
+Source of the copy that lets the step go on: Mohan et al. 2021, "CheckFreq"; torch's async_save does the same.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_lib.checkpoint.folders import begin, commit, describe_file, prune
+from course_lib.checkpoint.models import Model, pieces, tied_names
+from course_lib.checkpoint.piece import State
+from course_lib.checkpoint.planners import write_pieces
+from course_lib.checkpoint.random_state import PREFIX, random_pieces
+from course_lib.checkpoint.ranks import Ranks, all_ranks, beside
+from course_lib.groups.agreement import fingerprint
+
+
+class Saving:
+    """A checkpoint that is being written while the step goes on. `wait()` before the rank returns, on all ranks."""
+
+    def __init__(self, ranks: Ranks, folder: Path, state: State, manifest: dict, keep: int | None) -> None:
+        self._path: Path | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(ranks, folder, state, manifest, keep),
+                                        name="checkpoint")
+        self._thread.start()
+
+    def _run(self, *arguments: Any) -> None:
+        try:
+            self._path = write(*arguments)
+        except BaseException as error:  # the step goes on, and wait() says it
+            self._error = error
+
+    @property
+    def done(self) -> bool:
+        """Whether this rank has nothing more to do for it."""
+        return not self._thread.is_alive()
+
+    def wait(self) -> Path:
+        """Until it is complete: its path. Raises what went wrong."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._path
+
+
+_under_way: list[Saving] = []
+
+
+def save(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | None = None, step: int = 0, *,
+         extra: Mapping[str, Any] | None = None, keep: int | None = None, background: bool = False) -> Path | Saving:
+    """Write a checkpoint of `model` and `optimizer` after `step` steps into `folder`, which all ranks see. Collective.
+
+    Returns its path; with background=True at once, after a copy, a Saving to wait for. Saving again waits for it too.
+
+    model: a module, or a list of this rank's stages; see models.py. extra: what the run itself has to remember, plain
+    JSON, from place 0: where it is in the data, the seed, the learning rate's schedule. keep: how many complete
+    checkpoints stay (None: all). torch's generators of random numbers are saved as well.
+
+    OSError or RuntimeError, on all ranks, for what cannot be written: then nothing has changed in `folder`, or nearly.
+    """
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise ValueError(f"step={step!r}: expected a whole number of at least 0")
+    if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
+        raise ValueError(f"keep={keep!r}: expected at least 1, or None for all")
+    ranks = all_ranks()
+    finish()
+    held = pieces(model, optimizer)
+    state = on_host({**held, **random_pieces(ranks.r, ranks.n)}, copy=background)
+    tied = {name: first for of_rank in ranks.everyones(tied_names(model)) for name, first in of_rank.items()}
+    manifest = {"step": step, "extra": dict(extra or {}), "options": options_of(optimizer), "tied": tied,
+                "layout": ranks.everyones(layout_of(held))}
+    if background:
+        _under_way.append(Saving(beside(), Path(folder), state, manifest, keep))
+        return _under_way[-1]
+    return write(ranks, Path(folder), state, manifest, keep)
+
+
+def finish() -> None:
+    """Wait for the save that is under way, if there is one. Raises what went wrong with it."""
+    while _under_way:
+        _under_way.pop().wait()
+
+
+def write(ranks: Ranks, folder: Path, state: State, manifest: dict[str, Any], keep: int | None) -> Path:
+    """The files, the manifest, the name. Collective over `ranks`."""
+    temporary, final = ranks.first(lambda: begin(folder, manifest["step"]))
+    write_pieces(temporary, state, ranks.group)
+    mine = [*temporary.glob(f"__{ranks.r}_*"), *([temporary / ".metadata"] if ranks.r == 0 else [])]
+    described = ranks.each(lambda: {path.name: describe_file(path) for path in mine})
+    files = {name: facts for of_rank in described for name, facts in of_rank.items()}
+    ranks.first(lambda: (commit(temporary, final, {**manifest, "files": files}), prune(folder, keep)))
+    return final
+
+
+def on_host(state: State, copy: bool) -> State:
+    """The pieces' numbers in the host's memory; `copy`: in memory that nobody else writes to."""
+    own = {name: copy and not name.startswith(PREFIX) for name in state}
+    return {name: [replace(piece, tensor=piece.tensor.detach().to("cpu", copy=own[name])) for piece in some]
+            for name, some in state.items()}
+
+
+def options_of(optimizer: torch.optim.Optimizer | None) -> list[dict[str, Any]] | None:
+    """Learning rate and the like, of each group of parameters."""
+    if optimizer is None:
+        return None
+    return [{key: value.item() if isinstance(value, Tensor) else value for key, value in group.items()
+             if key not in ("params", "param_names")} for group in optimizer.param_groups]
+
+
+def layout_of(state: State) -> int:
+    """A number that is the same where the same boxes of the same names are held."""
+    return fingerprint("\n".join(f"{name} {p.offsets} {list(p.tensor.shape)}" for name in sorted(state)
+                                 for p in state[name]))

@@ -1,0 +1,167 @@
+"""The estimate: memory by kind, seconds by cause, and what follows from them, each with a range."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import exp, hypot, log
+
+from course_lib.costs.flops import forward_flops_per_token, step_flops, utilisation
+from course_lib.costs.money import dollars, kilowatt_hours
+from course_lib.facts import PUE_AVERAGE, Model, Shape
+from course_lib.hybrid_parallel.layout import ParallelLayout
+from course_lib.planner.cluster import Cluster
+from course_lib.planner.constants import ACTIVATIONS_EAGER, CONSTANTS, FITTED, Constants
+from course_lib.planner.job import Job, shape_of
+from course_lib.planner.layer import head_pass, layer_pass
+from course_lib.planner.memory import memory_bytes
+from course_lib.planner.rates import Rates, rates_of
+from course_lib.planner.software import MEGATRON_CORE, Software
+from course_lib.planner.step import stages_of, step_seconds
+
+# Relative: what the rows that constants were fitted on are missed by, the root of the mean square of nine tenths of them
+UNEXPLAINED = 0.04
+CHANGE = 1e-3
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """`memory`: bytes by kind on the fullest device. `seconds`: of a step, by cause; they add up to `step_s`.
+
+    Dollars and kilowatt-hours are None where facts has no price, or no power.
+    """
+
+    job: Job
+    rates: Rates
+    constants: Constants | None
+    memory: dict[str, float]
+    seconds: dict[str, float]
+
+    @property
+    def layout(self) -> ParallelLayout:
+        return self.job.layout
+
+    @cached_property
+    def step_s(self) -> float:
+        return sum(self.seconds.values())
+
+    @cached_property
+    def memory_bytes(self) -> float:
+        return sum(self.memory.values())
+
+    @property
+    def fits(self) -> bool:
+        return self.memory_bytes <= self.job.cluster.usable_bytes
+
+    @property
+    def bubble(self) -> float:
+        """Share of the step in which a device waits for others of its pipeline."""
+        return self.seconds["bubble"] / self.step_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.job.tokens / self.step_s
+
+    @property
+    def num_devices(self) -> int:
+        return self.job.layout.world_size
+
+    @property
+    def mfu(self) -> float:
+        """Of the 16-bit peak, attention counted in full, s x s."""
+        return utilisation(self._flops, self.step_s, self.num_devices, self.job.cluster.peak_flops_per_s())
+
+    @property
+    def hfu(self) -> float:
+        """With what recomputation adds: a forward pass of every layer, or attention's scores and mixing."""
+        return utilisation(self._flops + self._recomputed, self.step_s, self.num_devices,
+                           self.job.cluster.peak_flops_per_s())
+
+    @property
+    def _flops(self) -> float:
+        return step_flops(self.job.shape, self.job.global_batch, self.job.sequence_length)
+
+    @property
+    def _recomputed(self) -> float:
+        shape, s = self.job.shape, self.job.sequence_length
+        if self.job.recompute == "full":
+            return self.job.tokens * (forward_flops_per_token(shape, s) - 2 * shape.hidden_size * shape.vocab_size)
+        if self.job.recompute == "selective":
+            return self.job.tokens * 4 * s * shape.num_heads * shape.d * shape.num_layers
+        return 0.0
+
+    def training_s(self, num_tokens: float) -> float:
+        return num_tokens / self.tokens_per_s
+
+    def dollars(self, num_tokens: float) -> float | None:
+        """At the cheapest rent that facts knows, without failures and checkpoints."""
+        price = self.job.cluster.dollars_per_device_hour
+        return None if price is None else dollars(self.training_s(num_tokens), self.num_devices, price)
+
+    def kwh(self, num_tokens: float) -> float | None:
+        """With the share of the server and of an average data centre."""
+        watts = self.job.cluster.watts_per_device
+        return None if watts is None else kilowatt_hours(self.training_s(num_tokens), self.num_devices, watts,
+                                                         PUE_AVERAGE.value)
+
+    # How sure
+
+    @cached_property
+    def uncertainty(self) -> float:
+        """Relative, one standard deviation: each constant moved by its own, and what no constant explains.
+
+        That alone for rates that were measured."""
+        if self.constants is None:
+            return UNEXPLAINED
+        moved = [log(self._step_with(c.name) / self.step_s) / CHANGE * c.uncertainty for c in CONSTANTS]
+        return hypot(UNEXPLAINED, *moved)
+
+    def _step_with(self, name: str) -> float:
+        constants = replace(self.constants, **{name: getattr(self.constants, name) * (1 + CHANGE)})
+        job = self.job
+        return sum(step_seconds(job, rates_of(job.cluster, job.software, job.precision, constants)).values())
+
+    def range_of(self, value: float) -> tuple[float, float]:
+        """Two thirds of true values lie in it: for a number that is proportional to time or to its inverse."""
+        return value * exp(-self.uncertainty), value * exp(self.uncertainty)
+
+    @property
+    def step_range_s(self) -> tuple[float, float]:
+        return self.range_of(self.step_s)
+
+    @property
+    def memory_range_bytes(self) -> tuple[float, float]:
+        doubt = ACTIVATIONS_EAGER.uncertainty * (self.memory["activations"] + self.memory["logits"])
+        return self.memory_bytes - doubt, self.memory_bytes + doubt
+
+    def __str__(self) -> str:
+        low, high = self.step_range_s
+        parts = sorted(((s, cause) for cause, s in self.seconds.items() if s > 0.005 * self.step_s), reverse=True)
+        causes = ", ".join(f"{cause} {s / self.step_s:.0%}" for s, cause in parts)
+        limit = self.job.cluster.usable_bytes
+        return (f"{self.layout}, micro-batch {self.job.micro_batch}, recompute {self.job.recompute}: "
+                f"{self.step_s:.3g} s a step ({low:.3g} to {high:.3g}), MFU {self.mfu:.1%}, {causes}; "
+                f"{self.memory_bytes / 2**30:.1f} of {limit / 2**30:.1f} GiB"
+                f"{'' if self.fits else ', does not fit'}")
+
+
+def estimate(model: Model | Shape, cluster: Cluster, layout: ParallelLayout, global_batch: int, micro_batch: int = 1, *,
+             sequence_length: int = 0, v: int = 1, schedule: str = "1f1b", recompute: str = "none",
+             sequence_parallel: bool | None = None, precision: str = "bf16", gradient_bytes: int = 2,
+             master: bool = True, flash: bool = True, software: Software = MEGATRON_CORE,
+             constants: Constants = FITTED, rates: Rates | None = None) -> Estimate:
+    """What a step takes and holds. Arguments as in Job; sequence_parallel=None: wherever there is tensor parallelism.
+
+    `rates`: of a machine that was measured, in place of what facts and constants say of `cluster`.
+    ValueError for a model without a shape, and for a layout that cannot be.
+    """
+    together = layout.tp > 1 if sequence_parallel is None else sequence_parallel
+    job = Job(shape_of(model), cluster, layout, global_batch, micro_batch, sequence_length, v, schedule, recompute,
+              together, precision, gradient_bytes, master, flash, software)
+    return estimate_job(job, constants, rates)
+
+
+def estimate_job(job: Job, constants: Constants = FITTED, rates: Rates | None = None) -> Estimate:
+    used = rates or rates_of(job.cluster, job.software, job.precision, constants)
+    stages = stages_of(job, layer_pass(job, used), head_pass(job, used))
+    return Estimate(job, used, None if rates else constants, memory_bytes(job, stages), step_seconds(job, used))

@@ -1,0 +1,86 @@
+"""A published row as a job, and a step's seconds in the row's own metric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from course_lib.costs.flops import sc21_step_flops, step_flops
+from course_lib.facts import Shape
+from course_lib.hybrid_parallel.layout import ParallelLayout
+from course_lib.planner.cluster import Cluster, cluster
+from course_lib.planner.job import PRECISION_NAMES, Job
+from course_lib.planner.software import software_of
+
+Row = dict[str, Any]
+# A row's word for hardware -> a name in facts, or in facts.DEVICE_VARIANTS. What stands behind it is software.
+HARDWARE = {
+    "V100": "V100", "A100": "A100", "A100-80G": "A100", "A100-40G": "A100 40GB", "H100": "H100", "H200": "H200",
+    "H100-96G-500W": "H100 96GB 500W", "B200": "B200", "TPUv4": "TPU v4", "TPUv5e": "TPU v5e", "TPUv5p": "TPU v5p"}
+NEEDED = ("hw", "layers", "hidden", "heads", "kv_heads", "ffn", "glu", "vocab", "seq", "gpus", "tp", "cp", "pp", "dp",
+          "v", "mbs", "gbs", "recompute", "sp", "zero", "schedule", "flash_assumed", "metric")
+FITS = "fits in device memory (1 yes, 0 out of memory)"
+
+
+def per_device(flops: Callable[[Row, Shape], float], unit: float = 1e12) -> Callable[[Row, Job, float], float]:
+    return lambda row, job, seconds: flops(row, job.shape) / seconds / row["gpus"] / unit
+
+
+def causal_flops(row: Row, shape: Shape) -> float:
+    """Attention counted half: what the mask hides is not computed."""
+    attention = 3 * 4 * row["seq"] * shape.num_heads * shape.d * shape.num_layers * row["gbs"] * row["seq"]
+    return step_flops(shape, row["gbs"], row["seq"]) - attention / 2
+
+
+METRICS: dict[str, Callable[[Row, Job, float], float]] = {
+    "step time s": lambda row, job, seconds: seconds,
+    "tokens/s per GPU": lambda row, job, seconds: row["gbs"] * row["seq"] / seconds / row["gpus"],
+    "achieved TFLOP/s per GPU incl. recompute FLOPs (SC21 eq 3)": per_device(
+        lambda row, shape: sc21_step_flops(row["gbs"], row["seq"], row["layers"], row["hidden"], row["vocab"])),
+    "MFU % (full s^2 attention FLOPs)": lambda row, job, seconds: 100 * step_flops(
+        job.shape, row["gbs"], row["seq"]) / seconds / row["gpus"] / job.cluster.peak_flops_per_s(),
+    "model TFLOP/s per GPU (no recompute, full s^2)": per_device(
+        lambda row, shape: step_flops(shape, row["gbs"], row["seq"])),
+    "model TFLOP/s per GPU (causal attention counted half; convention assumed)": per_device(causal_flops),
+}
+
+
+def checked(row: Row) -> None:
+    """ValueError that names what is missing or unknown."""
+    missing = [name for name in NEEDED if row.get(name) is None]
+    if missing:
+        raise ValueError(f"the row {row.get('id', '')!r} lacks {', '.join(missing)}: expected all of "
+                         f"{', '.join(NEEDED)}")
+    if row["hw"].split(" ")[0] not in HARDWARE:
+        raise ValueError(f"hw={row['hw']!r}: expected one of {', '.join(HARDWARE)}, with the software behind a blank")
+    if row["metric"] not in (*METRICS, FITS):
+        raise ValueError(f"metric={row['metric']!r}: expected one of {'; '.join((*METRICS, FITS))}")
+    if row.get("precision", "bf16") not in PRECISION_NAMES:
+        raise ValueError(f"precision={row['precision']!r}: expected one of {', '.join(PRECISION_NAMES)}")
+
+
+def shape_of_row(row: Row) -> Shape:
+    return Shape(row["layers"], row["hidden"], row["heads"], row["kv_heads"], row["ffn"], row["vocab"], row["seq"],
+                 head_dim=row.get("head_dim") or 0, gated=row["glu"], tied=row.get("tied", False),
+                 num_experts=row.get("experts") or 1, active_experts=row.get("top_k") or 1)
+
+
+def cluster_of_row(row: Row) -> Cluster:
+    return cluster(HARDWARE[row["hw"].split(" ")[0]], row["gpus"], row.get("gpus_per_node") or 8,
+                   row.get("node_gbps") or 0.0)
+
+
+def job_of_row(row: Row) -> Job:
+    """ValueError that names an unknown field's value, or says why the layout cannot be."""
+    checked(row)
+    layout = ParallelLayout(dp=row["dp"], pp=row["pp"], cp=row["cp"], tp=row["tp"], ep=row.get("ep") or 1,
+                            zero_stage=row["zero"])
+    text = f"{row.get('software') or ''} {row['hw']}"
+    return Job(shape_of_row(row), cluster_of_row(row), layout, row["gbs"], row["mbs"], row["seq"], row["v"],
+               row["schedule"], row["recompute"], row["sp"], row.get("precision", "bf16"), row.get("grad_bytes", 2),
+               row.get("master", True), row["flash_assumed"],
+               software_of(text, row["flash_assumed"], row["zero"]))
+
+
+def in_metric(row: Row, job: Job, seconds: float) -> float:
+    return METRICS[row["metric"]](row, job, seconds)

@@ -1,0 +1,80 @@
+"""What ran: generations of training software, told apart by what they do, not by how fast they turned out.
+
+A row says in free text what ran. Where it says nothing, the year tells: attention that stores its scores is Megatron-LM
+of 2021, sharded parameters are PyTorch's FSDP, and everything else is Megatron-Core.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Software:
+    """`passes`, `launch`, `attention`, `experts`, `ring_step`: names of planner.constants."""
+
+    name: str
+    passes: str = "passes_eager"
+    launch: str = "launch_s"
+    attention: str = "flash2"  # flash1, flash2 or flash3: what the device then reaches is a constant
+    overlaps_gradients: bool = True  # their reduction runs beside backward
+    overlaps_parameters: bool = False  # ZeRO-1 gathers them beside the next forward pass
+    overlaps_tensor: bool = False  # messages of tensor parallelism run beside products
+    overlaps_stages: bool = True  # a stage computes while its messages travel
+    message_bytes: float = 25e6  # of gradients that are reduced together
+    matrix_by_matrix: bool = False  # or each matrix has a message of its own
+    shards_layers: bool = False  # FSDP: ZeRO-2 and 3 gather layer by layer, ahead of time
+    early_stop: bool = False  # recomputation stops when backward has what it wants
+    whole_layers: bool = False  # on each stage; False: the ends were chosen so that stages are even
+    ring_layout: str = "zigzag"  # how tokens are dealt to ranks of context parallelism
+    copies: str = ""  # constant: passes over each message of tensor parallelism
+    experts: str = ""  # constant: share of a dense product's speed
+    ring_step: str = "ring_step_s"
+    one_card: bool = False  # rings use one network card of a node, not all
+    activations_eager: bool = False
+
+
+ONE_MESSAGE = 1e15
+MEGATRON_2021 = Software("Megatron-LM 2021", passes="passes_fused", overlaps_gradients=False, overlaps_stages=False,
+                         message_bytes=ONE_MESSAGE)
+DEEPSPEED_2021 = Software("DeepSpeed 2021", matrix_by_matrix=True, one_card=True)
+MEGATRON_DEEPSPEED = Software("Megatron-DeepSpeed 2022", passes="passes_fused", launch="launch_deepspeed_s",
+                              overlaps_gradients=False, overlaps_stages=False, message_bytes=5e8)
+MEGATRON_CORE = Software("Megatron-Core", passes="passes_fused", attention="flash3", overlaps_parameters=True,
+                         overlaps_tensor=True, message_bytes=2e8)
+NEMO = Software("NeMo 2024", passes="passes_fused", overlaps_parameters=True, overlaps_tensor=True, message_bytes=2e8)
+COMPOSER = Software("Composer FSDP 2023", attention="flash1", shards_layers=True, early_stop=True)
+FSDP = Software("FSDP", shards_layers=True, early_stop=True, activations_eager=True)
+TORCHTITAN = Software("torchtitan 2024", passes="passes_fused", shards_layers=True, early_stop=True,
+                      ring_layout="contiguous")
+FSDP2_EAGER = Software("FSDP2, not compiled", attention="flash3", shards_layers=True, early_stop=True,
+                       copies="tp_copies", experts="experts_eager", activations_eager=True)
+FSDP2 = Software("FSDP2, compiled", passes="passes_fused", attention="flash3", shards_layers=True, early_stop=True,
+                 copies="tp_copies")
+NANOTRON = Software("nanotron 2025", launch="launch_nanotron_s", matrix_by_matrix=True, whole_layers=True,
+                    ring_step="ring_step_cloud_s", activations_eager=True)
+SOFTWARE: tuple[Software, ...] = (
+    MEGATRON_CORE, MEGATRON_2021, MEGATRON_DEEPSPEED, DEEPSPEED_2021, NEMO, COMPOSER, FSDP, FSDP2, FSDP2_EAGER,
+    TORCHTITAN, NANOTRON)
+# Words of a row's free text, the first that is found counts.
+WORDS: tuple[tuple[str, Software], ...] = (
+    ("nanotron", NANOTRON), ("deepspeed-2021", DEEPSPEED_2021), ("megatron-deepspeed", MEGATRON_DEEPSPEED),
+    ("composer", COMPOSER), ("torchtitan", TORCHTITAN), ("not compiled", FSDP2_EAGER), ("compile", FSDP2),
+    ("nemo", NEMO), ("megatron", MEGATRON_CORE), ("automodel", MEGATRON_CORE), ("bridge", MEGATRON_CORE),
+    ("fsdp2", FSDP2_EAGER), ("fsdp", FSDP))
+
+
+def software_named(name: str) -> Software:
+    """The one of this name. ValueError, with all names, where there is none."""
+    for known in SOFTWARE:
+        if known.name == name:
+            return known
+    raise ValueError(f"no software is called {name!r}: expected one of {', '.join(s.name for s in SOFTWARE)}")
+
+
+def software_of(text: str, stores_no_scores: bool, zero_stage: int) -> Software:
+    """From a row's free text, or from its features where that says nothing known."""
+    for word, known in WORDS:
+        if word in text.lower():
+            return known
+    if not stores_no_scores:
+        return MEGATRON_2021
+    return FSDP if zero_stage == 3 else MEGATRON_CORE

@@ -1,0 +1,179 @@
+"""What holds for every estimate, whatever the constants are."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from course_lib.costs.bubbles import balanced_layers, bubble_of_ideal, whole_layers, zb_h1_bubble
+from course_lib.costs.flops import step_flops
+from course_lib.costs.kernels import matmul_seconds
+from course_lib.facts import Shape, accelerator, model
+from course_lib.facts.fact import Fact
+from course_lib.hybrid_parallel.layout import ParallelLayout
+from course_lib.pipeline_parallel import interleaved_1f1b, one_f_one_b, simulate, zb_h1
+from course_lib.planner.cluster import Cluster, cluster
+from course_lib.planner.estimate import Estimate, estimate
+from course_lib.planner.software import MEGATRON_2021, SOFTWARE
+from course_lib.planner.step import CAUSES
+
+SHAPE = Shape(32, 4096, 32, 8, 14_336, 128_256, 8192, gated=True)
+EXPERTS = replace(SHAPE, ffn_size=2048, num_experts=16, active_experts=2)
+
+
+@st.composite
+def estimates(draw) -> Estimate:
+    tp, pp, cp = (draw(st.sampled_from(sizes)) for sizes in ((1, 2, 4, 8, 16), (1, 2, 4, 8), (1, 2, 4)))
+    dp, m = draw(st.sampled_from((1, 2, 8))), draw(st.sampled_from((8, 16, 32)))
+    shape = draw(st.sampled_from((SHAPE, EXPERTS)))
+    ep = draw(st.sampled_from([e for e in (1, 2, 4) if dp * cp % e == 0])) if shape is EXPERTS else 1
+    micro_batch = draw(st.sampled_from((1, 2)))
+    layout = ParallelLayout(dp=dp, pp=pp, cp=cp, tp=tp, ep=ep, zero_stage=draw(st.sampled_from((0, 1, 2, 3))))
+    return estimate(
+        shape, cluster(draw(st.sampled_from(("A100", "H100", "H200", "B200", "H100 96GB 500W"))), layout.world_size),
+        layout, dp * m * micro_batch, micro_batch, v=draw(st.sampled_from((1, 2))) if pp > 1 else 1,
+        schedule=draw(st.sampled_from(("1f1b", "gpipe", "zb1p", "zb2p"))),
+        recompute=draw(st.sampled_from(("none", "selective", "full"))), sequence_parallel=tp > 1 and draw(st.booleans()),
+        gradient_bytes=draw(st.sampled_from((2, 4))), flash=draw(st.booleans()), software=draw(st.sampled_from(SOFTWARE)))
+
+
+def again(found: Estimate, **changes) -> Estimate:
+    """The same job, but for `changes` of it or of its layout or cluster."""
+    job = found.job
+    arguments = {"micro_batch": job.micro_batch, "v": job.v, "schedule": job.schedule, "recompute": job.recompute,
+                 "sequence_parallel": job.sequence_parallel, "gradient_bytes": job.gradient_bytes, "flash": job.flash,
+                 "software": job.software, "cluster": job.cluster, "layout": job.layout} | changes
+    return estimate(job.shape, arguments.pop("cluster"), arguments.pop("layout"), job.global_batch, **arguments)
+
+
+@settings(max_examples=150, deadline=None)
+@given(estimates())
+def test_causes_and_kinds_add_up_and_are_not_negative(found):
+    assert tuple(found.seconds) == CAUSES and min(found.seconds.values()) >= 0 and min(found.memory.values()) >= 0
+    assert sum(found.seconds.values()) == found.step_s and sum(found.memory.values()) == found.memory_bytes
+    low, high = found.step_range_s
+    assert 0 < low < found.step_s < high and found.uncertainty < 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(estimates())
+def test_no_step_is_faster_than_the_roofline(found):
+    """Products alone, at the peak of the data sheet; a causal mask spares half of attention."""
+    job = found.job
+    attention = 12 * job.sequence_length * job.shape.num_heads * job.shape.d * job.shape.num_layers * job.tokens
+    needed = step_flops(job.shape, job.global_batch, job.sequence_length) - attention / 2
+    assert found.step_s >= needed / found.num_devices / job.cluster.peak_flops_per_s()
+    assert 0 < found.mfu and found.hfu >= found.mfu
+
+
+@settings(max_examples=100, deadline=None)
+@given(estimates())
+def test_one_rank_of_an_axis_has_none_of_its_time(found):
+    layout = found.layout
+    assert (found.seconds["tp"] == 0) == (layout.tp == 1)
+    assert (found.seconds["cp"] == 0) >= (layout.cp == 1) and (found.seconds["ep"] == 0) == (layout.ep == 1)
+    if layout.pp == 1:
+        assert found.seconds["pp"] == found.seconds["bubble"] == 0
+    if layout.dp * layout.cp == 1:
+        assert found.seconds["dp"] == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(estimates(), st.floats(1.1, 10))
+def test_more_bandwidth_is_never_slower(found, times):
+    old = found.job.cluster
+    wider = again(found, cluster=replace(old, node_bytes_per_s=old.network_bytes_per_s * times))
+    assert wider.step_s <= found.step_s * (1 + 1e-12)
+    memory = Fact(old.device.memory_bandwidth.value * times, "GB/s", "a test", "2026")
+    quicker = again(found, cluster=replace(old, device=replace(old.device, memory_bandwidth=memory)))
+    assert quicker.step_s <= found.step_s * (1 + 1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(estimates())
+def test_memory_falls_with_the_zero_stage(found):
+    """But for the layers that ZeRO-3 has whole while they work, which count only beside many layers."""
+    assume(found.job.shape is SHAPE and found.layout.pp <= 2)
+    held = [again(found, layout=replace(found.layout, zero_stage=stage)) for stage in range(4)]
+    states = [sum(each.memory[kind] for kind in ("parameters", "gradients", "optimizer_state")) for each in held]
+    assert all(less <= more for more, less in zip(states, states[1:]))
+    assert (states[1] < states[0]) == (found.layout.dp * found.layout.cp > 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(estimates())
+def test_recomputation_trades_time_for_memory(found):
+    assume(found.job.software is not MEGATRON_2021)
+    none, full = (again(found, recompute=policy) for policy in ("none", "full"))
+    assert full.step_s > none.step_s
+    if found.job.num_microbatches * found.job.shape.num_layers > 4 * found.layout.pp:
+        assert full.memory["activations"] < none.memory["activations"]
+
+
+# The closed forms that are added up
+
+@pytest.mark.parametrize("p, m", [(2, 8), (4, 8), (8, 24)])
+def test_bubbles_are_those_that_chapter_4_simulates(p, m):
+    """A pipeline of equal stages: fill and drain over work."""
+    assert simulate(one_f_one_b(p, m)).bubble_of_ideal == pytest.approx(bubble_of_ideal(p, m))
+    assert simulate(interleaved_1f1b(p, m, 2)).bubble_of_ideal == pytest.approx(bubble_of_ideal(p, m, 2))
+    F, I, W = 3, 4, 2  # as here: attention and passes have no part in W
+    idle = simulate(zb_h1(p, m), F, I, W).bubble_of_ideal
+    assert idle == pytest.approx((p - 1) * (F + I - W) / (m * (F + I + W)))
+    assert zb_h1_bubble(p, m, F, I, W) == pytest.approx(idle / (1 + idle))
+    found = estimate(replace(SHAPE, vocab_size=8), cluster("A100", p), ParallelLayout(pp=p), m)
+    work = found.step_s - found.seconds["bubble"] - found.seconds["pp"] - found.seconds["optimiser"]
+    assert found.seconds["bubble"] / work == pytest.approx(bubble_of_ideal(p, m), rel=1e-3)
+
+
+@pytest.mark.parametrize("layers, p, head", [(32, 4, 2.5), (32, 32, 2.5), (16, 2, 4.0), (126, 16, 0.7), (24, 8, 1.9)])
+def test_stages_hold_all_layers_and_are_as_even_as_they_can_be(layers, p, head):
+    ordinary, last = balanced_layers(layers, p, head)
+    assert ordinary * (p - 1) + last == pytest.approx(layers)
+    if last:
+        assert ordinary == pytest.approx(last + head)
+    whole, end = whole_layers(layers, p, head)
+    assert whole * (p - 1) + end >= layers
+    assert max(whole, end + head) >= max(ordinary, last + head) - 1e-9
+
+
+def test_a_product_with_a_narrow_side_is_slower_for_each_flop():
+    wide, narrow = (matmul_seconds(4096, 4096, n, 3e14, 2e12) / n for n in (4096, 128))
+    assert narrow > 1.5 * wide
+    assert matmul_seconds(4096, 4096, 4096, 3e14, 2e12) > 2 * 4096**3 / 3e14
+
+
+# What a reader is told
+
+@pytest.mark.parametrize("change, told", [
+    ({"layout": ParallelLayout(tp=3)}, "tp=3"), ({"layout": ParallelLayout(pp=64)}, "pp=64"),
+    ({"layout": ParallelLayout(dp=4)}, "4 ranks"), ({"global_batch": 3, "layout": ParallelLayout(dp=2)}, "multiple of"),
+    ({"recompute": "half"}, "recompute='half'"), ({"precision": "fp4"}, "precision='fp4'")])
+def test_a_layout_that_cannot_be_is_refused_with_what_was_expected(change, told):
+    arguments = {"layout": ParallelLayout(), "global_batch": 8} | change
+    devices = 64 if "ranks" not in told else 2
+    with pytest.raises(ValueError, match=told):
+        estimate(SHAPE, cluster("H100", devices), **arguments)
+
+
+def test_an_unknown_device_and_a_model_without_a_shape_are_named():
+    with pytest.raises(ValueError, match="'H900'.*H100 96GB 500W"):
+        cluster("H900", 8)
+    with pytest.raises(ValueError, match="Chinchilla has no published shape"):
+        estimate(model("Chinchilla"), cluster("H100", 8), ParallelLayout(dp=8), 8)
+
+
+def test_a_torus_has_no_nodes():
+    tpus = Cluster(accelerator("TPU v4"), 64)
+    found = estimate(SHAPE, tpus, ParallelLayout(dp=4, tp=16), 64)
+    inside = estimate(SHAPE, tpus, ParallelLayout(dp=16, tp=4), 64)
+    assert found.seconds["tp"] < 8 * inside.seconds["tp"]
+    assert found.dollars(1e12) is None and found.kwh(1e12) > 0
+
+
+def test_money_and_electricity_are_proportional_to_time():
+    found = estimate(SHAPE, cluster("H100", 64), ParallelLayout(dp=64, zero_stage=3), 128, recompute="full")
+    hours = 1e12 / found.tokens_per_s / 3600
+    assert found.dollars(1e12) == pytest.approx(64 * hours * found.job.cluster.dollars_per_device_hour)
+    assert found.kwh(2e12) == pytest.approx(2 * found.kwh(1e12))

@@ -1,0 +1,155 @@
+"""Published against predicted: how far off, on which rows constants were fitted, and what a wrong row is told."""
+
+import json
+import subprocess
+import sys
+import warnings
+from dataclasses import fields
+
+import pytest
+
+from course_lib.facts import published_rows, published_table
+from course_lib.planner.constants import ACTIVATIONS_EAGER, CONSTANTS, FITTED
+from course_lib.planner.estimate import UNEXPLAINED
+from course_lib.planner.fit import calibration, fit, fit_activations
+from course_lib.planner.memory import stage_bytes
+from course_lib.planner.rows import FITS, job_of_row
+from course_lib.planner.validate import balanced_accuracy, compare, group_errors, outside_of_calibration, predict
+
+ROWS = published_rows()
+# (median, largest) relative error by group: a little above what is reached.
+REACHED = {
+    "sc21": (0.03, 0.05), "sc21t2": (0.02, 0.03), "zero3": (0.12, 0.22), "misc": (0.14, 0.21), "korth": (0.07, 0.08),
+    "m2020": (0.06, 0.08), "v100": (0.13, 0.23), "zb": (0.07, 0.10), "llama3": (0.06, 0.09), "mcore": (0.06, 0.25),
+    "tt": (0.07, 0.10), "mptA": (0.03, 0.05), "mptH": (0.03, 0.07), "vtrain": (0.07, 0.35), "ultra": (0.07, 1.30),
+    "kempner": (0.03, 0.68), "foundry": (0.03, 0.15), "cp": (0.07, 0.20), "moe": (0.12, 0.22), "ttA": (0.10, 0.10)}
+
+
+@pytest.fixture(scope="module")
+def compared():
+    return compare(ROWS)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return fit(ROWS)
+
+
+def test_every_group_is_predicted_as_well_as_the_course_says(compared):
+    errors = group_errors(compared)
+    assert errors.keys() == REACHED.keys()
+    for group, (ours, _) in errors.items():
+        median, largest = REACHED[group]
+        assert ours.median <= median and ours.largest <= largest, (group, ours)
+
+
+def test_who_guesses_one_mfu_for_every_run_is_further_off(compared):
+    errors = group_errors(compared).values()
+    better = sum(ours.median < guess.median for ours, guess in errors)
+    assert better >= 0.75 * len(errors)
+    assert sum(ours.p90 for ours, _ in errors) < 0.5 * sum(guess.p90 for _, guess in errors)
+
+
+def test_what_fits_is_told_from_what_does_not(compared):
+    assert balanced_accuracy([each for each in compared if each.row["metric"] == FITS]) >= 0.95
+
+
+def test_a_layout_is_chosen_that_is_within_a_tenth_of_the_fastest_measured_one(compared):
+    pairs: dict[tuple, list] = {}
+    for each in compared:
+        if each.row["group"] == "ultra":
+            pairs.setdefault((each.row["layers"], each.row["gpus"]), []).append(each)
+    good = [max(rows, key=lambda each: each.predicted).row["value"] >= max(each.row["value"] for each in rows) / 1.1
+            for rows in pairs.values()]
+    assert sum(good) >= 0.8 * len(good) and len(good) >= 10
+
+
+def test_zero_bubble_speed_ups_over_1f1b_are_within_a_twentieth(compared):
+    by_run: dict[tuple, dict] = {}
+    for each in compared:
+        if each.row["group"] == "zb":
+            name = each.row["schedule"] if each.row["v"] == 1 else "interleaved"
+            by_run.setdefault((each.row["layers"], each.row["microbatches"]), {})[name] = each
+    for runs in by_run.values():
+        plain = runs.pop("1f1b")
+        for each in runs.values():
+            published, ours = plain.row["value"] / each.row["value"], plain.predicted / each.predicted
+            assert ours / published == pytest.approx(1, abs=0.05), each.row["id"]
+
+
+@pytest.mark.parametrize("model, layers, id", [("1.5B", 22, "ZB-1.5B-m24-1F1B"), ("6.2B", 30, "ZB-6.2B-m24-1F1B")])
+def test_1f1b_peak_memory_of_the_zero_bubble_paper_is_within_four_percent(model, layers, id):
+    """Whose first and last stage have a layer less than the others: so the second one is the fullest."""
+    job = job_of_row(next(row for row in ROWS if row["id"] == id))
+    ordinary = (layers + 2) / 8
+    fullest = max(sum(stage_bytes(job, ordinary - (stage in (0, 7)), stage).values()) for stage in range(8))
+    assert fullest / 1e9 == pytest.approx(published_table("zero_bubble_peak_memory_GB")["f1b1"][model], rel=0.04)
+
+
+# What constants were fitted on
+
+def test_refitting_gives_the_committed_constants(fitted):
+    for constant in CONSTANTS:
+        assert getattr(fitted.constants, constant.name) == pytest.approx(constant.value, rel=2e-3), constant.name
+        assert fitted.uncertainty[constant.name] == pytest.approx(constant.uncertainty, abs=0.006), constant.name
+    assert fit_activations(ROWS) == pytest.approx((ACTIVATIONS_EAGER.value, ACTIVATIONS_EAGER.uncertainty), abs=0.006)
+
+
+def test_only_calibration_rows_move_the_constants(fitted):
+    others = [row | {"value": 2 * row["value"]} if row["split"] != "calibration" else row for row in ROWS]
+    assert fit(others).constants == fitted.constants
+    assert {row["split"] for row in calibration(ROWS)} == {"calibration"}
+
+
+def test_no_prediction_depends_on_what_a_row_is_called():
+    for row in ROWS[::9]:
+        anonymous = row | {"id": "?", "group": "?", "source": "?", "verified": "?"}
+        assert compare([anonymous])[0].predicted == compare([row])[0].predicted
+
+
+def test_what_no_constant_explains_is_what_the_fitted_rows_are_missed_by(fitted):
+    errors = sorted(error**2 for error in fitted.errors.values())
+    errors = errors[: 9 * len(errors) // 10]
+    assert (sum(errors) / len(errors)) ** 0.5 == pytest.approx(UNEXPLAINED, abs=0.01)
+
+
+def test_every_constant_says_what_it_means_and_where_it_comes_from():
+    assert len(CONSTANTS) == len(fields(FITTED)) <= 25
+    for constant in CONSTANTS:
+        assert constant.meaning and constant.unit and constant.source
+        assert abs(constant.value / constant.prior - 1) <= 3 * max(constant.prior_uncertainty, 0.2)
+
+
+# A reader's rows
+
+def test_predict_answers_in_the_rows_own_metric():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for metric in {row["metric"] for row in ROWS}:
+            row = next(row for row in ROWS if row["metric"] == metric)
+            value = predict(row)
+            assert value in (0.0, 1.0) if metric == FITS else value == pytest.approx(row["value"], rel=0.5)
+
+
+@pytest.mark.parametrize("change, told", [
+    ({"hw": "Cray-1"}, "hw='Cray-1'"), ({"metric": "smiles"}, "metric='smiles'"), ({"tp": None}, "lacks tp"),
+    ({"schedule": "guess"}, "schedule='guess'"), ({"recompute": "some"}, "recompute='some'"),
+    ({"precision": "int2"}, "precision='int2'"), ({"gbs": 511}, "global_batch=511")])
+def test_a_row_with_something_unknown_is_refused_by_name(change, told):
+    with pytest.raises(ValueError, match=told):
+        predict(ROWS[0] | change)
+
+
+def test_a_row_outside_the_calibrated_range_is_predicted_with_a_warning():
+    row = next(row for row in ROWS if row["hw"] == "V100")
+    assert "hw=V100" in outside_of_calibration(row)
+    with pytest.warns(UserWarning, match="hw=V100"):
+        assert predict(row) > 0
+
+
+def test_the_command_prints_a_table_for_a_file_and_names_what_it_cannot_read(tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps({"rows": [ROWS[0], ROWS[0] | {"id": "odd", "hw": "abacus"}]}))
+    done = subprocess.run([sys.executable, "-m", "course_lib.planner.validate", str(file)], capture_output=True,
+                          text=True, check=True)
+    assert "odd: hw='abacus'" in done.stdout and "sc21" in done.stdout and ROWS[0]["id"] in done.stdout
