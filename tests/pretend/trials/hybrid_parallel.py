@@ -1,7 +1,6 @@
 """Chapter 9: two steps of a GPT under layouts of several axes equal those of one process."""
 
 import torch
-import torch.distributed as dist
 
 from course_lib.hybrid_parallel import (
     HybridOptimizer,
@@ -27,9 +26,9 @@ def rows(step: int, place: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
     return batches(step, place, n, batch_size=4, sequence_length=16)
 
 
-@trial("hybrid_parallel", "dp{n}", "tp{n}", "cp{n}", "pp{n}", "dp{n},zero1", "dp{n},zero3")
+@trial("hybrid_parallel", "dp2,tp2", "cp2,tp2", "pp2,tp2", "dp2,cp2,zero2", "dp2,pp2,zero1", "dp2,tp2,zero3")
 def hybrid_steps(text: str) -> None:
-    layout = ParallelLayout.from_string(text.format(n=dist.get_world_size()))
+    layout = ParallelLayout.from_string(text)
     schedule = {"num_microbatches": 2} if layout.pp > 1 else {}
     model = parallelize(gpt(), layout, sequence_parallel=True, **schedule)
     optimizer = HybridOptimizer(model, torch.optim.AdamW, lr=1e-3)
