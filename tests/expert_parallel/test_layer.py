@@ -72,15 +72,15 @@ def test_the_next_chunk_is_on_its_way_while_this_one_is_computed():
         ["start", "wait", *one, "wait", *one, "wait", "compute", "start", *["wait"] * 3]] * 2
 
 
-def test_a_timeline_shows_experts_computing_while_rows_travel():
+def test_a_timeline_names_the_chunks_on_the_way_there_and_back():
     def body():
-        layer, tokens = MoELayer(64, 512, 8, num_chunks=4), torch.randn(1024, 64)
+        layer, tokens = MoELayer(8, 16, 4, num_chunks=3), torch.randn(12, 8, requires_grad=True)
         with record_timeline() as timeline:
             layer(tokens).sum().backward()
-        return timeline.hidden_s(dist.get_rank()), timeline.total_s("experts")
+        spans = [event.labels["chunk"] for event in timeline.events if event.name == "experts"]
+        return spans, sum(event.lane == "communication" for event in timeline.events)
 
-    for hidden, computing in launch(body, world_size=2):
-        assert 0 < hidden <= computing
+    assert launch(body, world_size=2) == [([0, 1, 2] * 2, 1 + 2 * 6)] * 2  # counts; three there and three back
 
 
 def test_ranks_without_tokens_take_part():
