@@ -11,7 +11,17 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from course_lib.hybrid_parallel import SCHEDULES, HybridTrainer, LearningRate, ParallelLayout, TrainingReport
+from course_lib import checkpoint
+from course_lib.hybrid_parallel import (
+    SCHEDULES,
+    HybridTrainer,
+    LearningRate,
+    ParallelLayout,
+    TrainingReport,
+    resume_run,
+    save_run,
+    saver,
+)
 from course_lib.hybrid_parallel.trainer import PRECISIONS
 from course_lib.reference import GPTConfig
 from course_lib.reference.text import load_text
@@ -23,9 +33,13 @@ EXAMPLES = """examples
   your text, in bf16:             python -m course_lib.train --layout dp4,zero3 --text book.txt --precision bf16
   no bubble:                      python -m course_lib.train --layout pp4 --schedule zb-v --micro-batches 8
   measured, and drawn:            python -m course_lib.train --layout cp2,tp2 --metrics run.jsonl --plot run.png
+  saved, and gone on with:        python -m course_lib.train --layout dp4 --save runs/a --save-every 20 --steps 100
+                                  python -m course_lib.train --layout tp2 --save runs/a --resume runs/a --steps 200
   two hosts, 8 devices each, on each of them (the first one's name is HOST, and RANK 0 there, 1 on the other):
       torchrun --nnodes 2 --node-rank RANK --nproc-per-node 8 --master-addr HOST --master-port 29500 \\
           -m course_lib.train --layout dp4,pp2,tp2 --micro-batches 4 --steps 50
+  started again when a rank dies: torchrun --max-restarts 10 --nproc-per-node 8 -m course_lib.train \\
+                                      --layout dp8 --save runs/a --resume runs/a --steps 1000
 """
 
 
@@ -41,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     layout.add_argument("--sequence-parallel", action="store_true", help="ranks of tp deal out tokens between matrices")
     layout.add_argument("--device", default="auto", choices=("auto", "cpu"))
     run = arguments.add_argument_group("training")
-    run.add_argument("--steps", type=int, default=50, metavar="N")
+    run.add_argument("--steps", type=int, default=50, metavar="N", help="in all, those before --resume too")
     run.add_argument("--batch-size", type=int, default=16, metavar="B", help="rows of all ranks together (default: 16)")
     run.add_argument("--text", type=Path, metavar="FILE", help="what to learn; default: Python's own help texts")
     run.add_argument("--learning-rate", type=float, default=1e-3)
@@ -53,6 +67,12 @@ def parser() -> argparse.ArgumentParser:
     model = arguments.add_argument_group("model")
     for option, default in (("layers", 4), ("hidden-size", 64), ("heads", 4), ("sequence-length", 64)):
         model.add_argument(f"--{option}", type=int, default=default, help=f"(default: {default})")
+    keeping = arguments.add_argument_group("checkpoints")
+    keeping.add_argument("--save", type=Path, metavar="DIR", help="where to, at the end too; a folder all hosts see")
+    keeping.add_argument("--save-every", type=int, default=50, metavar="N", help="steps (default: 50)")
+    keeping.add_argument("--keep", type=int, default=3, metavar="K", help="how many stay (default: 3)")
+    keeping.add_argument("--resume", type=Path, metavar="DIR", help="go on from the last checkpoint in it, under any "
+                         "layout; from the beginning where there is none yet")
     out = arguments.add_argument_group("results")
     out.add_argument("--metrics", type=Path, metavar="FILE", help="a line of JSON for each step")
     out.add_argument("--plot", type=Path, metavar="FILE", help="a PNG of loss, bytes and memory")
@@ -70,12 +90,30 @@ def train(arguments: argparse.Namespace) -> TrainingReport:
         sequence_parallel=arguments.sequence_parallel, precision=arguments.precision, max_norm=arguments.max_norm,
         tokens=tokens, seed=arguments.seed, learning_rate=LearningRate(
             arguments.learning_rate, arguments.warmup, max(arguments.steps, arguments.warmup + 1)))
-    report = trainer.train(arguments.steps, metrics_file=arguments.metrics)
+    if arguments.resume:
+        said = describe_resumed(resume_run(trainer, arguments.resume), arguments.resume)
+        if dist.get_rank() == 0:
+            print(said, flush=True)
+    if trainer.step_number >= arguments.steps:
+        raise ValueError(f"the run has taken {trainer.step_number} steps already: expected more of them in "
+                         f"--steps {arguments.steps}, which counts from the beginning")
+    report = trainer.train(arguments.steps - trainer.step_number, metrics_file=arguments.metrics,
+                           after_step=saver(arguments.save, arguments.save_every, arguments.keep) if arguments.save
+                           else None)
+    if arguments.save and trainer.step_number % arguments.save_every:
+        save_run(trainer, arguments.save, arguments.keep)
+    checkpoint.finish()
     if dist.get_rank() == 0:
         if arguments.plot:
             report.save(arguments.plot)
         print(summary(report), flush=True)
     return report
+
+
+def describe_resumed(loaded: checkpoint.Loaded | None, folder: Path) -> str:
+    if loaded is None:
+        return f"no checkpoint in {folder} yet: from the beginning"
+    return f"on from {loaded.path}, saved under {loaded.extra['layout']} after {loaded.step} steps"
 
 
 def summary(report: TrainingReport) -> str:

@@ -6,17 +6,19 @@
     folders.py       how a checkpoint comes to be at once, which is the last good one, and whether it is intact
     ranks.py         the ranks that write together
     random_state.py  where the generators of random numbers stand
-    save.py          save, also while the step goes on
-    load.py          load, into any layout
+    saving.py        save, also while the step goes on
+    loading.py       load, into any layout
     safetensors.py   a file of tensors, and nothing else
     export.py        from and to a plain state dict, or such a file
+    chaos.py         ranks are killed, and the run goes on
+    replicas.py      a flipped bit, and a slow rank: accidents that nobody reports
 """
 
 from course_lib.checkpoint.export import export_safetensors, import_safetensors, import_state_dict, read_state_dict
-from course_lib.checkpoint.folders import DamagedCheckpoint, completed, latest
-from course_lib.checkpoint.load import Loaded, load
+from course_lib.checkpoint.folders import DamagedCheckpoint, completed, find, latest, read_manifest
+from course_lib.checkpoint.loading import Loaded, load
 from course_lib.checkpoint.piece import Piece, Placement, State, whole
-from course_lib.checkpoint.save import Saving, finish, save
+from course_lib.checkpoint.saving import Saving, finish, save
 
 __all__ = [
     "DamagedCheckpoint",
@@ -27,11 +29,13 @@ __all__ = [
     "State",
     "completed",
     "export_safetensors",
+    "find",
     "finish",
     "import_safetensors",
     "import_state_dict",
     "latest",
     "load",
+    "read_manifest",
     "read_state_dict",
     "save",
     "whole",

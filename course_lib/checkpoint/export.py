@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from course_lib.checkpoint.folders import DamagedCheckpoint, find, problems_of, read_manifest
-from course_lib.checkpoint.load import optimizer_names
+from course_lib.checkpoint.loading import optimizer_names
 from course_lib.checkpoint.piece import State, whole
 from course_lib.checkpoint.planners import read_pieces, saved_tensors
 from course_lib.checkpoint.random_state import PREFIX
 from course_lib.checkpoint.ranks import Ranks
 from course_lib.checkpoint.safetensors import read_file, write_file
-from course_lib.checkpoint.save import write
+from course_lib.checkpoint.saving import write
 
 ALONE = Ranks(None, 1, 0)
 

@@ -50,13 +50,13 @@ def latest(folder: str | Path, intact: bool = False) -> Path | None:
     return None
 
 
-def find(path: str | Path) -> Path:
-    """`path` itself where it is a checkpoint, else the last one in it. ValueError where there is none."""
+def find(path: str | Path, missing_ok: bool = False) -> Path | None:
+    """`path` itself where it is a checkpoint, else the last one in it. Where there is none: ValueError, or None."""
     path = Path(path)
     if (path / MANIFEST).is_file():
         return path
     found = latest(path)
-    if found is None:
+    if found is None and not missing_ok:
         there = "no such folder" if not path.is_dir() else f"it holds {sorted(p.name for p in path.iterdir())[:6]}"
         raise ValueError(f"no complete checkpoint in {str(path)!r}: {there}. Expected a folder that save() wrote to")
     return found

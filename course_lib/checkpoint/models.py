@@ -116,13 +116,14 @@ def named_tensors(model: Model) -> Iterator[tuple[str, Held]]:
         for name, tensor in inner.state_dict(keep_vars=True).items():
             if not isinstance(tensor, Tensor):
                 raise ValueError(f"{name} of the model is a {type(tensor).__name__}: expected only tensors")
-            shard, name = shards.get(tensor), shared.get(name, name)
+            shard = shards.get(tensor)
             place = placement(tensor.shape if shard is None else shard.shape, *cuts.get(name, ()))
             if shard is None:
-                yield name, Held(tensor, place)
+                yield shared.get(name, name), Held(tensor, place)
             else:
                 first = min(module.member.r * shard.S, shard.shape.numel())
-                yield name, Held(tensor, place, first, min(shard.S, shard.shape.numel() - first))
+                count = min(shard.S, shard.shape.numel() - first)
+                yield shared.get(name, name), Held(tensor, place, first, count)
 
 
 def cuts_of(module: nn.Module) -> dict[str, tuple[Cut, Member]]:

@@ -130,7 +130,7 @@ def write_pieces(folder: Path, state: State, group: dist.ProcessGroup | None) ->
 def read_pieces(folder: Path, state: State, sources: Mapping[str, str], group: dist.ProcessGroup | None) -> None:
     """Fill the pieces of `state` from the files in `folder`. Collective; None is one process alone.
 
-    sources: names that are read from another name. Names and shapes have been looked at: see load.py.
+    sources: names that are read from another name. Names and shapes have been looked at: see loading.py.
     """
     with torchs_troubles("read"):
         load(dict(state), storage_reader=FileSystemReader(folder), planner=LoadPieces(sources), process_group=group,

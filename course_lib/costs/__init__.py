@@ -10,6 +10,7 @@ goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in 
     memory.py       parameters, gradients, optimiser state: by precision, ZeRO stage and offload; LoRA
     activations.py  what the forward pass keeps
     experts.py      experts dealt out over ranks: bytes, drops, and when it is too much to send
+    hybrid.py       what each rank sends in a step under any layout, axis by axis
     context_parallel.py  attention over tokens that are dealt out: who does how much, what is sent
     sharding.py     what this course's ZeRO holds and sends, to the byte; peak.py, the most that a step takes
     caching_allocator.py  what an allocator takes from a GPU beside what a run holds

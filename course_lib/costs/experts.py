@@ -30,6 +30,19 @@ def experts_per_rank(num_experts: int, world_size: int) -> list[int]:
     return [end - start for start, end in zip(bounds, bounds[1:])]
 
 
+def expert_layer_parameters(hidden_size: int, ffn_size: int, num_experts: int, world_size: int = 1, rank: int = 0,
+                            gated: bool = False, biases: bool = True, num_shared: int = 0) -> int:
+    """Numbers that a rank holds: the router D E, its experts, and shared ones, which are one of num_shared F."""
+    D = hidden_size
+
+    def of_expert(F: int) -> int:
+        wide = 2 * F if gated else F
+        return D * wide + F * D + (wide + D if biases else 0)
+
+    shared = of_expert(num_shared * ffn_size) if num_shared else 0
+    return D * num_experts + experts_per_rank(num_experts, world_size)[rank] * of_expert(ffn_size) + shared
+
+
 def expert_capacity(capacity_factor: float, k: int, num_tokens: int, num_experts: int) -> int:
     """ceil(factor k N / E): rows that one rank's N tokens may send to one expert. Factor 1 is the even share."""
     return math.ceil(above_zero(capacity_factor, "capacity_factor") * k * num_tokens / num_experts)

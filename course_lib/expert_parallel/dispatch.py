@@ -23,10 +23,14 @@ from course_lib.groups.membership import Group, Member
 from course_lib.groups.tensors import sendable
 
 
-def dispatch_splits(experts: Tensor, num_experts: int, group: Group = None) -> tuple[list[int], list[int]]:
-    """(sent, received): rows that go to each rank and that come from each, of choices `experts` (N, k). Collective."""
+def dispatch_splits(experts: Tensor, num_experts: int, group: Group = None, kept: Tensor | None = None
+                    ) -> tuple[list[int], list[int]]:
+    """(sent, received): rows that go to each rank and that come from each, of choices `experts` (N, k) where `kept`.
+
+    Collective: counts travel, no rows.
+    """
     me = member_or_single(group)
-    counts = tokens_per_expert(experts, num_experts).cpu()
+    counts = tokens_per_expert(experts, num_experts, kept).cpu()
     return sent_rows(counts, me), [sum(of_rank) for of_rank in exchange_counts(counts, me)]
 
 

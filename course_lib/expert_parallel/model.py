@@ -41,8 +41,8 @@ def moe_gpt(model: GPT, num_experts: int, k: int = 2, *, blocks: Iterable[int] |
 
     blocks: which; all by default. ffn_hidden_size: F, by default 4 D / k, which computes as much as the MLP did.
     balance, z: coefficients of the two auxiliary losses. group: the ranks that share the experts; tokens_group: those
-    that hold different tokens; both the world by default. layer: options of MoELayer. Place 0's parameters are used,
-    and experts start as a GPT's MLPs do. An optimiser is made afterwards.
+    that hold different tokens; both the world by default. layer: options of MoELayer. Place 0's parameters are used.
+    Experts start as a GPT's MLPs do, routers so that logits differ by about 1. An optimiser is made afterwards.
     """
     if type(model) is not GPT:
         raise ValueError(f"model is a {type(model).__name__}: expected a GPT")
@@ -57,7 +57,7 @@ def moe_gpt(model: GPT, num_experts: int, k: int = 2, *, blocks: Iterable[int] |
         remember_replaced(block.mlp.parameters(), "moe_gpt")
         made = MoELayer(config.hidden_size, F, num_experts, k, group=group, dropout=config.dropout, seed=of_block,
                         **layer)
-        made.router.draw(0.02, of_block + num_experts + 1)
+        made.router.draw(config.hidden_size**-0.5, of_block + num_experts + 1)
         for experts in filter(None, (made.experts, made.shared)):
             experts.draw(of_block, 0.02, 0.02 / math.sqrt(2 * config.num_layers), bias=False)
         block.mlp = made.to(like.device, like.dtype).train(block.training)

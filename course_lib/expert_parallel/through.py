@@ -3,8 +3,8 @@
     N tokens of this rank     k experts of a token     D hidden size     E experts     R ranks     C chunks
 
     one piece       |  dispatch  |    experts    |  combine  |
-    three chunks    | dispatch 0 | dispatch 1 | dispatch 2 | combine 1 ...
-                                 | experts 0  | experts 1  | experts 2 | ...
+    three chunks    | dispatch 0 | dispatch 1 | combine 0, dispatch 2 | combine 1 | combine 2 |
+                                 | experts 0  |       experts 1       | experts 2 |
 
 Backward is the same pipeline: what came back goes there again, as gradients. A chunk costs its messages' latency and
 smaller products, so chunks pay where sending takes about as long as computing.

@@ -12,6 +12,7 @@
     zero_memory.py  what ZeRO saves, as its paper prints it
     published.py   published training runs with all that a step's time depends on; published.json holds them
     long_rows.py   what sequence and context parallelism gained, as papers report it
+    expert_models.py  layers with experts: their sizes, and what is reported of routing
     failures.py    how often a large run broke off, and why
     claims.py      what is often said and wrong, beside what is right
 """
@@ -25,6 +26,7 @@ from course_lib.facts.all_reduce import (
 )
 from course_lib.facts.claims import CLAIMS, Claim, claim
 from course_lib.facts.corpora import A100_CLOCK, A100_MEMORY, CORPORA, STORAGE, Corpus, MemoryLevel, Storage
+from course_lib.facts.expert_models import EXPERT_LAYERS, EXPERT_REPORTS, H800_LINKS, ExpertLayer, expert_layer
 from course_lib.facts.fact import Fact
 from course_lib.facts.failures import (
     LLAMA_3_BY_HAND,
@@ -87,12 +89,15 @@ __all__ = [
     "DEEPSEEK_V3_GPU_HOURS",
     "DEVICE_VARIANTS",
     "ELECTRICITY",
+    "EXPERT_LAYERS",
+    "EXPERT_REPORTS",
     "GPT3_CARBON",
     "GPT3_COSTS",
     "GPT3_ENERGY",
     "GPT3_ON_ONE_V100",
     "GPT3_POWER",
     "GPT3_PUE",
+    "H800_LINKS",
     "HOUSEHOLD",
     "LINKS",
     "LLAMA3_INTERRUPTIONS",
@@ -128,6 +133,7 @@ __all__ = [
     "Claim",
     "Corpus",
     "DeviceVariant",
+    "ExpertLayer",
     "Fact",
     "Interconnect",
     "MeasuredAllGather",
@@ -144,6 +150,7 @@ __all__ = [
     "TrainingReport",
     "accelerator",
     "claim",
+    "expert_layer",
     "hourly_prices",
     "interconnect",
     "model",

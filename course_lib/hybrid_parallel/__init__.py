@@ -9,8 +9,10 @@
     norms.py        the norm of a gradient in pieces of every kind
     trainer.py      HybridTrainer; learning_rate.py, metrics.py and report.py, what it uses and reports
     state.py        what a rank has of the plain model and its optimiser, for a checkpoint
+    checkpoints.py  a trainer's checkpoints, under one layout and gone on with under another
 """
 
+from course_lib.hybrid_parallel.checkpoints import resume_run, save_run, saver
 from course_lib.hybrid_parallel.kinds import KINDS, Kind, reduce_gradients
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.hybrid_parallel.learning_rate import LearningRate
@@ -20,6 +22,7 @@ from course_lib.hybrid_parallel.norms import clip_grad_norm_
 from course_lib.hybrid_parallel.optimizer import HybridOptimizer
 from course_lib.hybrid_parallel.parallelize import SCHEDULES, parallelize
 from course_lib.hybrid_parallel.report import TrainingReport
+from course_lib.hybrid_parallel.state import gather_whole, gradient_pieces, pieces, prepare_state
 from course_lib.hybrid_parallel.trainer import HybridTrainer
 
 __all__ = [
@@ -35,6 +38,13 @@ __all__ = [
     "TrainingReport",
     "bytes_by_axis",
     "clip_grad_norm_",
+    "gather_whole",
+    "gradient_pieces",
     "parallelize",
+    "pieces",
+    "prepare_state",
     "reduce_gradients",
+    "resume_run",
+    "save_run",
+    "saver",
 ]

@@ -11,6 +11,7 @@ averaged: it has "pp" in the third column besides. Everything that goes wrong wi
 word in this table; and the last column says what the norm of all gradients, and a checkpoint, count once.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -84,6 +85,7 @@ def reduce_gradients(kind_of: Mapping[nn.Parameter, Kind], member_of: Callable[.
                           member_of(*axes))
 
 
+@functools.cache
 def counts_here(kind: Kind, layout: ParallelLayout, rank: int, sharded: bool = False) -> bool:
     """Whether `rank` is the one, among those with the same numbers, that counts them and writes them down.
 

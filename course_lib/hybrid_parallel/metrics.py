@@ -20,7 +20,7 @@ from course_lib.runtime import device, seconds
 from course_lib.runtime.instruments.communication import CommunicationLog
 from course_lib.runtime.instruments.communication_rules import CommunicationEvent, whole
 
-SINGLE_AXES = ("tp", "cp", "pp", "dp", "edp", "ep")
+SINGLE_AXES = ("tp", "cp", "pp", "dp")
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def read_lines(path: Path | str) -> list[StepMetrics]:
 # Bytes
 
 def bytes_by_axis(log: CommunicationLog, layout: ParallelLayout) -> dict[str, int | Fraction]:
-    """What the ranks of `log` sent, by the axis whose ranks they sent it to: "tp", "dp+cp" for both, or "world"."""
+    """What the ranks of `log` sent, by the axis of their group: "tp", "dp+cp" for both, "world" and so on."""
     found: dict[str, int | Fraction] = {}
     for event in log.events:
         if event.sent_bytes:
@@ -78,7 +78,8 @@ def bytes_by_axis(log: CommunicationLog, layout: ParallelLayout) -> dict[str, in
 
 def axis_of(event: CommunicationEvent, layout: ParallelLayout) -> str:
     """Groups of several axes may be the same ranks: then the first of SINGLE_AXES, and ep for an all-to-all."""
-    names = ("ep", *SINGLE_AXES) if event.op == "all_to_all" else SINGLE_AXES
+    by_experts = () if layout.ep == 1 else ("ep",) if event.op == "all_to_all" else ("edp",)
+    names = (*by_experts, *SINGLE_AXES) if event.op == "all_to_all" else (*SINGLE_AXES, *by_experts)
     ranks = list(event.group)
     for axis in names:
         if layout.group_of(event.rank, axis) == ranks:

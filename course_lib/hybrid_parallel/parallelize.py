@@ -128,8 +128,8 @@ def require_fitting(model: GPT, layout: ParallelLayout, schedule: Schedule, sequ
                          f"multiple of {tp}")
     experts = {module.num_experts for module in model.modules() if isinstance(module, MoELayer)}
     if layout.ep > 1 and (not experts or any(count % layout.ep for count in experts)):
-        raise ValueError(f"ep={layout.ep} for a model with {sorted(experts) or 'no'} experts: expected moe_gpt(model, E, "
-                         "group=SINGLE, tokens_group=SINGLE) with a number E of experts that ep divides")
+        raise ValueError(f"ep={layout.ep} for a model with {sorted(experts) or 'no'} experts: expected moe_gpt(model, "
+                         "E, group=SINGLE, tokens_group=SINGLE) with a number E of experts that ep divides")
     if any(isinstance(module, MoELayer) and module.member.n > 1 for module in model.modules()):
         raise ValueError("the model's experts are dealt out already: expected moe_gpt(model, E, group=SINGLE, "
                          "tokens_group=SINGLE), which parallelize deals out over ep")

@@ -7,14 +7,15 @@
 A tied parameter is there by its first name, on all ranks that have it. One rank writes each number.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.checkpoint.piece import Piece, Placement, whole
 from course_lib.hybrid_parallel.model import HybridModel
-from course_lib.hybrid_parallel.norms import is_counted_here
+from course_lib.hybrid_parallel.norms import gradients_here, is_counted_here
 from course_lib.hybrid_parallel.optimizer import HybridOptimizer
 
 
@@ -34,6 +35,33 @@ def pieces(model: HybridModel, optimizer: HybridOptimizer | None = None) -> dict
         for key, value in state_of(optimizer, parameter):
             found[f"{plain}.{key}"] = laid_out(placement, value, cut, writes) if value.dim() else whole(value)
     return found
+
+
+def gradient_pieces(model: HybridModel) -> dict[str, list[Piece]]:
+    """The same of the gradient, between forward_backward and the optimiser's step."""
+    parameters, found = dict(model.named()), {}
+    for name, gradient in gradients_here(model).items():
+        cut = shard_range(model, name)
+        if model.optimizer is not None:
+            cut = model.optimizer.range_of(parameters[name]) or cut
+        writes = is_counted_here(model, name, model.shards_gradient(name))
+        found[model.tied.get(name, name)] = laid_out(placement_of(model, name), gradient, cut, writes)
+    return found
+
+
+@torch.no_grad()
+def gather_whole(found: Mapping[str, Sequence[Piece]]) -> dict[str, Tensor]:
+    """The whole tensors of which all ranks' pieces are boxes, on the host, on every rank. Collective; for small ones.
+    """
+    mine = [(name, piece.shape, piece.offsets, piece.tensor.cpu()) for name, some in found.items() for piece in some
+            if piece.writes]
+    everyones: list = [None] * dist.get_world_size()
+    dist.all_gather_object(everyones, mine)
+    wholes: dict[str, Tensor] = {}
+    for name, shape, offsets, part in (one for of_rank in everyones for one in of_rank):
+        whole = wholes.setdefault(name, torch.empty(shape, dtype=part.dtype, device="cpu"))
+        whole[tuple(slice(a, a + size) for a, size in zip(offsets, part.shape))] = part
+    return dict(sorted(wholes.items()))
 
 
 def placement_of(model: HybridModel, name: str) -> Placement:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_lib.pictures.palette import BLUE, INK, MAGENTA, ORANGE, PAPER, RED, TEAL, YELLOW, mixed
+from course_lib.pictures.palette import BLUE, INK, MAGENTA, ORANGE, PAPER, RANK_COLOURS, RED, TEAL, YELLOW, mixed
 
 FROM_THEME = {"ink": (INK, "--jp-content-font-color1"), "paper": (PAPER, "--jp-layout-color0")}
 ON_LIGHT_AND_DARK = {"accent": (BLUE, "#2E9BE6"), "alarm": (RED, "#FF7A5C")}
@@ -54,6 +54,8 @@ ROLES = {
     # what a device holds, and has
     "parameters": box(BLUE), "gradients": box(ORANGE), "optimizer state": box(TEAL), "activations": box(MAGENTA),
     "on the host": Role("hollow", "other", 1.6, striped=True), "room": Role("room"), "spare": Role("hollow"),
+    # what belongs to a rank, or to an expert
+    **{f"rank {rank}": box(colour) for rank, colour in enumerate(RANK_COLOURS)},
     # bars beside one another
     "present": Role("accent"), "other": Role("other"),
     # lines

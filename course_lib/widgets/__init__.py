@@ -10,6 +10,8 @@
     memory_panels.py        MemoryPanels: recordings of memory on one scale, each beside its formula
     rank_panels.py          RankPanels: figures of every rank, step by step, one panel a figure
     holdings_picture.py     who holds which chunk with whose contributions, as real ranks hold it
+    rank_grid.py            RankGrid: the ranks of a layout, once for each axis, coloured by group
+    routed_text.py          RoutedText: a text in the colours of the experts that its characters went to
     network_picture.py      TreeAndTorus: how many wires lie between two chips of a fat tree, and of a torus
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
     fits_or_not.py          FitsOrNot: a model's training memory against the devices', days and dollars
@@ -21,6 +23,8 @@
     activation_memory.py    ActivationMemory: what one layer keeps for its backward pass, term by term, on each rank
     ring_attention_steps.py RingAttentionSteps: whose keys and values a rank has in each step, and what it computes
     matrix_cut.py           MatrixCut: two matrices cut over ranks, by columns or rows: who holds and sends what
+    token_dispatch.py       TokenDispatch: tokens in the queues of experts on four ranks: the slowest rank, and drops
+    expert_load.py          ExpertLoad: experts' shares of the tokens while a router trains, balanced or not
     mesh_explorer.py        MeshExplorer: 64 ranks on eight nodes, who talks to whom along each axis, over which link
     zero_memory.py          ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
 
@@ -35,6 +39,7 @@ _HOME = {
     "BucketOverlap": "bucket_overlap",
     "Chart": "chart",
     "CollectiveExplorer": "collective_explorer",
+    "ExpertLoad": "expert_load",
     "Explorable": "base",
     "FitsOrNot": "fits_or_not",
     "Holdings": ".collectives.holdings",
@@ -44,10 +49,13 @@ _HOME = {
     "MeshExplorer": "mesh_explorer",
     "PipelineSchedule": "pipeline_schedule",
     "Prediction": "prediction",
+    "RankGrid": "rank_grid",
     "RankPanels": "rank_panels",
     "RingAllReduce": "ring",
     "RingAttentionSteps": "ring_attention_steps",
+    "RoutedText": "routed_text",
     "Stragglers": "stragglers",
+    "TokenDispatch": "token_dispatch",
     "TreeAndTorus": "network_picture",
     "ZeroMemory": "zero_memory",
     "labelled": ".collectives.holdings",
@@ -60,6 +68,7 @@ __all__ = [
     "BucketOverlap",
     "Chart",
     "CollectiveExplorer",
+    "ExpertLoad",
     "Explorable",
     "FitsOrNot",
     "Holdings",
@@ -69,10 +78,13 @@ __all__ = [
     "MeshExplorer",
     "PipelineSchedule",
     "Prediction",
+    "RankGrid",
     "RankPanels",
     "RingAllReduce",
     "RingAttentionSteps",
+    "RoutedText",
     "Stragglers",
+    "TokenDispatch",
     "TreeAndTorus",
     "ZeroMemory",
     "labelled",

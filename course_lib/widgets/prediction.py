@@ -178,6 +178,8 @@ def draw_line(figure: Figure, marks: dict[str, float], unit: str) -> None:
         axes.set_xlim(min(values) / 2, max(values) * 8)
     else:
         axes.set_xlim(min(0, min(values) * 1.3), max(0, max(values)) * 1.45 or 1)
+        if not any(values):
+            axes.set_xticks([0])  # no unit is small enough for the others
     axes.set_ylim(0.6 - len(marks), 0.6)
     axes.set_yticks([])
     axes.xaxis.set_major_formatter(lambda value, _: shown(value, unit))

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import checkpoint
+from course_lib.checkpoint.chaos import Kill
 from course_lib.data_parallel import DistributedDataParallel
 from course_lib.pipeline_parallel import PipelineParallel, gpipe, partition
 from course_lib.reference import GPT, GPTConfig, next_token_loss
@@ -104,3 +105,41 @@ def load_in(pairs: tuple[tuple[str, str], ...], folder: Path) -> list[tuple[list
         assert loaded.step == BEFORE and loaded.extra == {"seed": 0}
         found.append((run.train(BEFORE, BEFORE + AFTER), loaded.same_layout))
     return found
+
+
+def train_on(kill: Kill, folder: Path, steps: int) -> tuple[int, list[float]]:
+    """On ranks: go on from the last checkpoint to `steps`, saving after every second step. From where, and the losses.
+    """
+    begun = checkpoint.latest(folder) is not None
+    run = Run("zero1", seed=int(begun))
+    first = run.load(folder).step if begun else 0
+    losses = []
+    for step in range(first, steps):
+        kill.before_step(step)
+        losses.append(run.step(step))
+        if step % 2:
+            with kill.around_save(step):
+                run.save(folder, step + 1, keep=2, background=True)
+    checkpoint.finish()
+    return first, losses
+
+
+def make_a_mistake(kill: Kill) -> None:
+    raise ValueError("a mistake of the reader's")
+
+
+def of_16_bits(folder: Path) -> tuple[bool, bool]:
+    """On ranks: whether parameters of 16 bits, whose 32-bit copies are dealt out, go on bit by bit; and whether a run
+    in 32 bits begins with those copies.
+    """
+    run = Run("zero1", dtype=torch.bfloat16)
+    run.train(0, BEFORE)
+    run.save(folder, BEFORE)
+    copies = [of_one["master_weight"] for of_one in run.optimizer.state_dict()["state"].values()]
+    losses = run.train(BEFORE, BEFORE + AFTER)
+    again, wide = Run("zero1", seed=1, dtype=torch.bfloat16), Run("fsdp", seed=1, dtype=torch.float32)
+    again.load(folder)
+    wide.load(folder)
+    found = list(wide.model.full_state_dict().values())
+    return again.train(BEFORE, BEFORE + AFTER) == losses, all(any(torch.equal(copy, one) for one in found)
+                                                              for copy in copies)

@@ -53,3 +53,7 @@ def test_a_run_goes_on_in_the_same_layout_bit_by_bit(saved, n):
     for found in launch(runs.load_in, pairs, saved[0], world_size=n):
         for (source, _), (losses, same) in zip(pairs, found):
             assert losses == saved[1][source] and same, source
+
+
+def test_32_bit_copies_of_16_bit_parameters_come_along_and_are_what_a_run_in_32_bits_begins_with(tmp_path):
+    assert launch(runs.of_16_bits, tmp_path, world_size=3) == [(True, True)] * 3

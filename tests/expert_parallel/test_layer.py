@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from course_lib.costs.experts import expert_layer_parameters
 from course_lib.expert_parallel import (
     SINGLE,
     Experts,
@@ -18,7 +19,7 @@ from course_lib.expert_parallel import (
     make_groups,
     through,
 )
-from course_lib.runtime import launch, record_timeline
+from course_lib.runtime import launch, record_memory, record_timeline
 from tests.expert_parallel.cases import Case, cases, few, layer_alone, run, tokens_of
 
 PROBLEM_LIMIT = 3
@@ -71,15 +72,15 @@ def test_the_next_chunk_is_on_its_way_while_this_one_is_computed():
         ["start", "wait", *one, "wait", *one, "wait", "compute", "start", *["wait"] * 3]] * 2
 
 
-def test_a_timeline_shows_experts_computing_while_rows_travel():
+def test_a_timeline_names_the_chunks_on_the_way_there_and_back():
     def body():
-        layer, tokens = MoELayer(64, 512, 8, num_chunks=4), torch.randn(1024, 64)
+        layer, tokens = MoELayer(8, 16, 4, num_chunks=3), torch.randn(12, 8, requires_grad=True)
         with record_timeline() as timeline:
             layer(tokens).sum().backward()
-        return timeline.hidden_s(dist.get_rank()), timeline.total_s("experts")
+        spans = [event.labels["chunk"] for event in timeline.events if event.name == "experts"]
+        return spans, sum(event.lane == "communication" for event in timeline.events)
 
-    for hidden, computing in launch(body, world_size=2):
-        assert 0 < hidden <= computing
+    assert launch(body, world_size=2) == [([0, 1, 2] * 2, 1 + 2 * 6)] * 2  # counts; three there and three back
 
 
 def test_ranks_without_tokens_take_part():
@@ -114,6 +115,23 @@ def test_the_whole_state_goes_into_any_number_of_ranks():
     for found, here, said in launch(body, world_size=3):
         assert here in (2, 3) and all(torch.equal(found[name], state[name]) for name in state)
         assert said == "experts.w1 has shape [2, 6, 10]: expected [8, 6, 10], as with all experts"
+
+
+def test_a_rank_holds_a_part_of_the_experts_in_parameters_gradients_and_optimizer():
+    def body():
+        n, rank = dist.get_world_size(), dist.get_rank()
+        layer = MoELayer(32, 64, 8, activation="swiglu", num_shared=1)
+        optimizer = torch.optim.AdamW(layer.parameters())
+        with record_memory(layer=layer, optimizer=optimizer) as log:
+            layer(torch.randn(16, 32)).sum().backward()
+            optimizer.step()
+        expected = 4 * expert_layer_parameters(32, 64, 8, n, rank, gated=True, num_shared=1)
+        return log.peak_by_kind, expected
+
+    for world_size in (2, 3):
+        for held, expected in launch(body, world_size=world_size):
+            assert held["parameters"] == held["gradients"] == expected
+            assert held["optimizer_state"] == pytest.approx(2 * expected, rel=0.02)
 
 
 def test_a_layer_is_the_same_whatever_it_is_dealt_out_over():

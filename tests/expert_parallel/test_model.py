@@ -67,7 +67,7 @@ def test_experts_compute_as_much_as_the_mlps_they_replace_and_are_counted_once_e
     mlp = 2 * 16 * 64
     for layer in moe_layers(model):
         assert 2 * sum(p[0].numel() for p in (layer.experts.w1, layer.experts.w2)) == mlp
-        assert layer.router.weight.std() < 0.04 and layer.experts.w2.std() < layer.experts.w1.std()
+        assert layer.experts.w2.std() < layer.experts.w1.std()
     assert isinstance(model, MoEGPT) and sum("router" in name for name, _ in model.named_parameters()) == 2
 
 

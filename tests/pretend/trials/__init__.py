@@ -4,9 +4,11 @@ Each trial is what a cell would do: models and rows lie on the rank's own device
 """
 
 from tests.pretend.trials import (
+    checkpoint,
     collectives,
     data_parallel,
     expert_parallel,
+    hybrid_parallel,
     pipeline_parallel,
     reference_and_runtime,
     sequence_parallel,
@@ -16,5 +18,19 @@ from tests.pretend.trials import (
 )
 from tests.pretend.trials.register import TRIALS, run, run_all
 
-__all__ = ["TRIALS", "run", "run_all", "collectives", "data_parallel", "expert_parallel", "pipeline_parallel",
-           "reference_and_runtime", "sequence_parallel", "tensor_parallel", "torchs_own", "zero"]
+__all__ = [
+    "TRIALS",
+    "checkpoint",
+    "collectives",
+    "data_parallel",
+    "expert_parallel",
+    "hybrid_parallel",
+    "pipeline_parallel",
+    "reference_and_runtime",
+    "run",
+    "run_all",
+    "sequence_parallel",
+    "tensor_parallel",
+    "torchs_own",
+    "zero",
+]

@@ -21,7 +21,7 @@ from course_lib.checkpoint.piece import State
 from course_lib.checkpoint.planners import read_pieces, saved_tensors
 from course_lib.checkpoint.random_state import PREFIX, pieces_to_load, restore
 from course_lib.checkpoint.ranks import Ranks, all_ranks
-from course_lib.checkpoint.save import finish, layout_of
+from course_lib.checkpoint.saving import finish, layout_of
 from course_lib.zero.consolidate import MASTER
 
 Saved = Mapping[str, TensorStorageMetadata]

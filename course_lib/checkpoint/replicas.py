@@ -1,0 +1,99 @@
+"""Accidents that nobody reports: a number that is wrong on one rank, and a rank that is slow.
+
+    find_corruption   ranks that hold the same box of the same tensor compare checksums of it: who is alone is wrong
+    find_stragglers   who computes longer than the others, in most steps
+
+Replicas of data parallelism take the same step from the same numbers, so that they stay equal to the bit; a flipped bit
+makes them differ from then on, and no loss curve shows it soon. Where ZeRO has cut everything there is nothing to
+compare, and a checksum of the whole has to be compared over time.
+
+Sources: Dixit et al. 2021, "Silent Data Corruptions at Scale"; Llama team 2024, section 3.3.4, 6 of 419 interruptions.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from course_lib.checkpoint.piece import State
+from course_lib.checkpoint.ranks import all_ranks
+
+WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """`name`: the tensor, of which the box at `offsets` differs. `ranks`: those that are in the minority; all that have
+    it, where there is no majority, as of two.
+    """
+
+    name: str
+    offsets: tuple[int, ...]
+    ranks: tuple[int, ...]
+    certain: bool
+
+    def __str__(self) -> str:
+        who = f"rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}"
+        return f"{self.name} is wrong on {who}" if self.certain else f"{self.name} differs between {who}"
+
+
+@torch.no_grad()
+def checksum(tensor: Tensor) -> int:
+    """64 bits of the numbers' bits, each weighted by an odd number of its own place, so that no single bit, and no two
+    numbers that change places, leave it as it was. Computed where the tensor is.
+    """
+    words = tensor.detach().contiguous().reshape(-1).view(WORDS[tensor.element_size()]).long()
+    places = torch.arange(len(words), device=words.device) * 2654435761 * 2 + 1  # an odd multiplier loses no bit
+    return int((words * places).sum())  # modulo 2^64
+
+
+def find_corruption(state: State) -> list[Corruption]:
+    """What the ranks that hold the same boxes do not agree on, the same list on all ranks. Collective: 8 bytes a box
+    and the names. `state`: checkpoint.models.pieces(model, optimizer), say.
+    """
+    mine = {(name, piece.offsets, tuple(piece.tensor.shape)): checksum(piece.tensor)
+            for name, pieces in state.items() for piece in pieces}
+    holders: dict[tuple, dict[int, list[int]]] = {}
+    for rank, sums in enumerate(all_ranks().everyones(mine)):
+        for box, of_one in sums.items():
+            holders.setdefault(box, {}).setdefault(of_one, []).append(rank)
+    found = []
+    for (name, offsets, _), by_sum in sorted(holders.items()):
+        if len(by_sum) > 1:
+            *minorities, most = sorted(by_sum.values(), key=len)
+            certain = len(most) > max(map(len, minorities))
+            wrong = sorted(sum(minorities if certain else by_sum.values(), []))
+            found.append(Corruption(name, offsets, tuple(wrong), certain))
+    return found
+
+
+@torch.no_grad()
+def flip_bit(tensor: Tensor, place: int, bit: int) -> None:
+    """What a cosmic ray does: one bit of number `place` (flattened) of `tensor`, in place."""
+    words = tensor.detach().view(-1).view(WORDS[tensor.element_size()])
+    size = 8 * tensor.element_size()
+    if not (0 <= place < len(words) and 0 <= bit < size):
+        raise ValueError(f"place={place}, bit={bit}: expected a place below {len(words)} and a bit below {size}")
+    signed = 1 << bit if bit < size - 1 or words.dtype == torch.uint8 else -(1 << bit)
+    words[place] ^= signed
+
+
+def find_stragglers(seconds: Sequence[Sequence[float]], factor: float = 1.25) -> list[int]:
+    """Ranks whose steps usually take more than `factor` times what the ranks' usually take.
+
+    seconds[rank][step]: of computing alone. In whole steps all ranks are equally slow, since all wait for the slowest.
+    Medians, so that one late step of a rank, and one slow rank of many, say nothing about the others.
+    """
+    if not seconds or not all(seconds) or not factor > 1:
+        raise ValueError(f"seconds of {len(seconds)} ranks, factor={factor!r}: expected steps of each, and a factor "
+                         "above 1")
+    usual = [statistics.median(of_rank) for of_rank in seconds]
+    middle = statistics.median_low(usual)  # of two ranks: the faster one
+    return [rank for rank, of_rank in enumerate(usual) if of_rank > factor * middle]
+
+
+def gather_seconds(mine: Sequence[float]) -> list[list[float]]:
+    """Each rank's times, by rank, for find_stragglers. Collective."""
+    return all_ranks().everyones(list(mine))

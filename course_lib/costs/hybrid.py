@@ -1,0 +1,145 @@
+"""What each rank sends in a training step of a GPT under any layout, axis by axis, to the byte.
+
+    t, c, p, n  ranks along tp, cp, pp, and along dp and cp together      m  micro-batches of b rows
+    T, D, V     tokens in a row, hidden size, vocabulary                  w  bytes of a number
+    M = b T/c D w     what one micro-batch's activations are on a rank    P  numbers that a rank holds
+
+    tp      4 all-reduces of M a block, 1 for the embedding, 1 for the read-out, 3 of a number a token for the loss
+    cp      keys and values around a ring, forward once, backward twice
+    pp      M to the next rank, and a gradient of M back; a tied matrix once to the other rank that has it
+    dp, cp  gradients: an all-reduce of P numbers; what ZeRO makes of it is in sharding.py
+    world   one number, for the norm
+
+Each is multiplied by m but the last two. All-reduces count 2 (t-1)/t of their message, gathers and scatters half of it.
+Sources: chapters 3 to 7; Narayanan et al. 2021, section 3.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from course_lib.costs.context_parallel import ring_attention_bytes
+from course_lib.costs.sharding import fill_buckets, shard_size
+from course_lib.facts import Shape
+
+Bytes = dict[str, int | Fraction]
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """One rank's part of a step. layers: "embedding", "blocks.0" and so on, "norm", "head", in the order of the model.
+
+    forward_dealt_out, backward_dealt_out: whether what is sent is T/t tokens. tied_elsewhere: the embedding
+    and the head are one matrix on two ranks. passes_loss_on: it is not the last in the ring in which the loss goes to
+    all ranks of pp.
+    """
+
+    layers: Sequence[str]
+    rows: int
+    num_microbatches: int
+    sends_forward: int = 0  # boundaries over which this rank sends activations
+    sends_backward: int = 0
+    forward_dealt_out: bool = True  # under sequence parallelism: as all is behind the input of blocks.0
+    backward_dealt_out: bool = True
+    tied_elsewhere: bool = False
+    passes_loss_on: bool = False
+
+
+def parameters_of(layer: str, shape: Shape, t: int) -> list[int]:
+    """Numbers in each parameter of a layer that a rank of tp holds, in the order of the model."""
+    D, F, V = shape.hidden_size, shape.ffn_size, shape.vocab_size
+    if layer == "embedding":
+        return [V // t * D, shape.sequence_length * D]
+    if layer == "head":
+        return [V // t * D]
+    if layer == "norm":
+        return [D, D]
+    return [D, D, 3 * D * D // t, 3 * D // t, D * D // t, D, D, D, F * D // t, F // t, F * D // t, D]
+
+
+def tensor_bytes(work: StageWork, shape: Shape, t: int, c: int, sequence_parallel: bool = False, w: int = 4
+                 ) -> Fraction:
+    """Along tp, of all micro-batches. The loss is computed in 4 bytes.
+
+    For schedules with whole backward passes: cut in I and W, a stage but the first sends its gradients along tp twice.
+    """
+    tokens, D = work.rows * shape.sequence_length // c, shape.hidden_size
+    M, numbers = tokens * D * w, Fraction(0)
+    for layer in work.layers:
+        if layer.startswith("blocks"):
+            numbers += 4 * M + (6 * D * w if sequence_parallel else 0)  # and the sums of norms and row biases
+            if sequence_parallel and layer == "blocks.0":
+                numbers += Fraction(M, 2)  # its input's gradient is gathered
+        elif layer == "norm":
+            numbers += 2 * D * w if sequence_parallel else 0
+        else:
+            numbers += M + (3 * tokens * 4 if layer == "head" else 0)
+    return work.num_microbatches * Fraction(2 * (t - 1), t) * numbers
+
+
+def context_bytes(work: StageWork, shape: Shape, t: int, c: int, w: int = 4) -> int:
+    """Along cp: the ring of each block."""
+    blocks = sum(layer.startswith("blocks") for layer in work.layers)
+    return work.num_microbatches * blocks * sum(ring_attention_bytes(
+        work.rows, shape.num_kv_heads // t, shape.sequence_length, shape.d, c, w))
+
+
+def pipeline_bytes(work: StageWork, shape: Shape, t: int, c: int, p: int, sequence_parallel: bool = False, w: int = 4
+                   ) -> int:
+    """Along pp: activations and gradients, a tied matrix, and what all ranks tell each other of batch and loss."""
+    if p == 1:
+        return 0
+    M = work.rows * shape.sequence_length // c * shape.hidden_size * w
+    forward = M // t if sequence_parallel and work.forward_dealt_out else M
+    backward = M // t if sequence_parallel and work.backward_dealt_out else M
+    tied = shape.vocab_size // t * shape.hidden_size * w if work.tied_elsewhere else 0
+    agreement, loss = (p - 1) * 4 * 8, 16 * work.passes_loss_on
+    return work.num_microbatches * (work.sends_forward * forward + work.sends_backward * backward) + tied + agreement \
+        + loss
+
+
+def replica_bytes(work: StageWork, shape: Shape, t: int, n: int, zero_stage: int = 0, w: int = 4) -> Fraction:
+    """Along dp and cp: gradients, ZeRO's parameters, and the mean loss.
+
+    A matrix that lies on two ranks of pp keeps to stage 1 under 2, and is not sharded under 3.
+    """
+    sizes = [size for layer in work.layers for size in parameters_of(layer, shape, t)]
+    tied = []
+    if "head" in work.layers and ("embedding" in work.layers or work.tied_elsewhere):
+        sizes.pop()  # once, where both are here
+        tied = [parameters_of("head", shape, t)[0]] if work.tied_elsewhere else []
+    elif work.tied_elsewhere:
+        tied = [sizes.pop(0)]
+    all_reduce, loss = Fraction(2 * (n - 1), n), Fraction(2 * (n - 1), n) * 4
+    if zero_stage == 0:
+        return all_reduce * w * sum(sizes + tied) + loss
+    m = work.num_microbatches
+    if zero_stage == 3:
+        return loss + m * (n - 1) * 3 * w * sum(shard_size(size, n) for size in sizes) + m * all_reduce * w * sum(tied)
+    blocks, tied_blocks = (sum(shard_size(sum(bucket), n) for bucket in fill_buckets(some, 25 << 20, w))
+                           for some in (sizes, tied))
+    return loss + (n - 1) * w * ((m if zero_stage == 2 else 1) * blocks + blocks + 2 * tied_blocks)
+
+
+def step_bytes(work: StageWork, shape: Shape, sizes: Mapping[str, int], zero_stage: int = 0,
+               sequence_parallel: bool = False, w: int = 4) -> Bytes:
+    """What one rank sends in a step after the first, by axis: "tp", "cp", "pp", "dp" and "world".
+
+    sizes: of dp, pp, cp and tp. Where groups of two axes are the same ranks, the bytes go to the first of them; "dp+cp"
+    is for both together.
+    """
+    dp, p, c, t = (sizes.get(axis, 1) for axis in ("dp", "pp", "cp", "tp"))
+    world = dp * p * c * t
+    sequence_parallel = sequence_parallel and t > 1
+    replicas = "dp" if c == 1 else "cp" if dp == 1 else "dp+cp"
+    alone = next((axis for axis, size in (("tp", t), ("cp", c), ("pp", p), ("dp", dp)) if size == world), "world")
+    all_ranks = "dp+cp" if alone == "world" and dp * c == world else alone
+    found = [("tp", tensor_bytes(work, shape, t, c, sequence_parallel, w)), ("cp", context_bytes(work, shape, t, c, w)),
+             ("pp", pipeline_bytes(work, shape, t, c, p, sequence_parallel, w)),
+             (replicas, replica_bytes(work, shape, t, dp * c, zero_stage, w)),
+             (all_ranks, Fraction(2 * (world - 1), world) * 8)]
+    totals: dict[str, Fraction] = {}
+    for axis, sent in found:
+        if sent:
+            totals[axis] = totals.get(axis, Fraction(0)) + sent
+    return {axis: int(sent) if sent == int(sent) else sent for axis, sent in totals.items()}

@@ -1,0 +1,75 @@
+"""What nobody reports is found: the rank and the tensor of a flipped bit, and who is slow."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from course_lib.checkpoint.models import pieces
+from course_lib.checkpoint.replicas import checksum, find_corruption, find_stragglers, flip_bit
+from course_lib.runtime import launch
+from tests.checkpoint import runs
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8)
+
+
+@given(dtype=st.sampled_from(DTYPES), size=st.integers(1, 50), data=st.data())
+def test_every_flipped_bit_changes_the_checksum_and_flips_back(dtype, size, data):
+    tensor = torch.arange(size).to(dtype)
+    before, copy = checksum(tensor), tensor.clone()
+    place, bit = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, 8 * dtype.itemsize - 1))
+    flip_bit(tensor, place, bit)
+    assert checksum(tensor) != before and (tensor.view(torch.uint8) != copy.view(torch.uint8)).sum() == 1
+    flip_bit(tensor, place, bit)
+    assert checksum(tensor) == before and tensor.view(torch.uint8).equal(copy.view(torch.uint8))
+
+
+def test_numbers_that_change_places_change_the_checksum():
+    assert checksum(torch.tensor([1.0, 2.0])) != checksum(torch.tensor([2.0, 1.0]))
+    assert checksum(torch.zeros(0)) == 0
+
+
+def test_a_bit_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="a place below 3 and a bit below 32"):
+        flip_bit(torch.zeros(3), 0, 32)
+
+
+def corrupt(layout, wrong, flips):
+    """What is found after `wrong` has flipped a bit, before that, and when it has been flipped back."""
+    run = runs.Run(layout)
+    run.train(0, 1)
+    found = [find_corruption(pieces(run.model, run.optimizer))]
+    weight = dict(run.model.named_parameters())[flips]
+    for _ in range(2):
+        if dist.get_rank() == wrong:
+            flip_bit(weight, 5, 1)
+        found.append(find_corruption(pieces(run.model, run.optimizer)))
+    return found
+
+
+@pytest.mark.parametrize(("n", "wrong", "said"), [(3, 2, "is wrong on rank 2"), (2, 0, "differs between ranks 0, 1")])
+def test_a_flipped_bit_is_found_on_the_rank_and_in_the_tensor_where_it_is(n, wrong, said):
+    name = "module.norm.weight"
+    for before, after, back in launch(corrupt, "ddp", wrong, name, world_size=n):
+        assert before == back == []
+        assert [str(one) for one in after] == [f"norm.weight {said}"]
+        assert after[0].certain == (n > 2)
+
+
+def test_slices_of_a_matrix_are_not_compared_and_what_is_whole_is():
+    slices = launch(corrupt, "tp", 1, "blocks.0.mlp.input.weight", world_size=3)[0]
+    assert slices == [[], [], []]
+    whole = launch(corrupt, "tp", 1, "norm.weight", world_size=3)[0]
+    assert [str(one) for one in whole[1]] == ["norm.weight is wrong on rank 1"] and whole[2] == []
+
+
+def test_a_straggler_is_who_is_slow_in_most_steps():
+    steady = [[1.0, 1.1, 0.9, 1.0]] * 3
+    assert find_stragglers([*steady, [1.6, 1.5, 1.0, 1.7]]) == [3]
+    assert find_stragglers([*steady, [1.0, 9.0, 1.0, 1.0]]) == []
+    assert find_stragglers([[1.0], [2.0]]) == [1]
+    assert find_stragglers([[2.0] * 4, *steady], factor=2.5) == []
+    for wrong in ([], [[1.0], []]):
+        with pytest.raises(ValueError, match="expected steps of each"):
+            find_stragglers(wrong)

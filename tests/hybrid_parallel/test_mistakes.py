@@ -1,0 +1,124 @@
+"""Mistakes that people make with several axes: each changes the gradient, or its norm, and so none goes unseen."""
+
+import importlib
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.groups.membership import member
+from course_lib.groups.norms import total_norm
+from course_lib.hybrid_parallel import clip_grad_norm_, gather_whole, gradient_pieces, kinds, reduce_gradients
+from course_lib.hybrid_parallel.norms import gradients_here
+from course_lib.runtime import launch
+from tests.hybrid_parallel.cases import alone, batch, laid_out, off_by_name
+
+SP = {"sequence_parallel": True}
+WRONG = 0.02  # of a tensor's largest number; right ones agree to 1e-5
+
+
+def gradient(text, options, rows=None, reduced=True):
+    """The first step's, whole. rows: another function of (dp's rank, dp's size) than the right one."""
+    model, _ = laid_out(text, options)
+    inputs, targets = (rows or (lambda r, n: batch(0, r, n)))(model.dp.r, model.dp.n)
+    if not reduced:
+        model.reduce_gradients = lambda: None
+    model.forward_backward(inputs, targets)
+    return model, gather_whole(gradient_pieces(model))
+
+
+def difference(text, options, **how):
+    return off_by_name(gradient(text, options, **how)[1], alone(1)[2])
+
+
+def swapped():
+    """Gradients averaged over the ranks of tp, in the place of dp's."""
+    model, _ = gradient("dp2,tp2", {}, reduced=False)
+    swap = {"dp": "tp", "tp": "dp"}
+    reduce_gradients({p: model.kinds[name] for name, p in model.named()},
+                     lambda *axes: model.layout.member(*(swap.get(axis, axis) for axis in axes if axis != "cp")))
+    return off_by_name(gather_whole(gradient_pieces(model)), alone(1)[2])
+
+
+def scaled_by_cp():
+    """A loss that is a sum over the ranks of cp, where gradients are averaged over them."""
+    module = importlib.import_module("course_lib.hybrid_parallel.parallelize")
+    right = module.mean_loss
+    module.mean_loss = lambda logits, targets, tp: right(logits, targets, tp) / 2
+    return difference("cp2", {})
+
+
+def norms_not_reduced():
+    module = importlib.import_module("course_lib.tensor_parallel.parallelize")
+    module.share_parameters = lambda *_: None  # what sums them over tp in backward
+    return difference("tp2", SP)
+
+
+def other_rows_within_tp():
+    return difference("tp2", {}, rows=lambda r, n: batch(dist.get_rank(), r, n))
+
+
+MISTAKES = [(swapped, 4), (scaled_by_cp, 2), (norms_not_reduced, 2), (other_rows_within_tp, 2)]
+
+
+@pytest.mark.parametrize("mistake, world_size", MISTAKES)
+def test_a_mistake_changes_the_gradient(mistake, world_size):
+    assert launch(mistake, world_size=world_size)[0] > WRONG
+
+
+def test_without_the_mistakes_the_same_gradients_are_right():
+    def two():
+        return difference("cp2", {}), difference("tp2", SP)
+
+    assert max(launch(two, world_size=2)[0]) < 1e-5
+    assert launch(difference, "dp2,tp2", {}, world_size=4)[0] < 1e-5
+
+
+def norms(text, options, norm_type):
+    """(ours, with everything counted on every rank, what this rank has alone)."""
+    model, _ = gradient(text, options)
+    everything = list(gradients_here(model).values())
+    return (clip_grad_norm_(model, 1e9, norm_type).item(),
+            total_norm(everything, [], norm_type, member(), torch.device("cpu")).item(),
+            torch.nn.utils.get_total_norm(everything, norm_type).item())
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, math.inf])
+def test_the_norm_counts_every_number_once_in_every_kind_of_norm(norm_type):
+    expected = torch.nn.utils.get_total_norm(alone(1)[2].values(), norm_type).item()
+
+    def all_of():
+        return [norms(text, options, norm_type) for text, options in
+                (("dp2,tp2", SP), ("pp2,tp2", {"num_microbatches": 2}), ("dp2,cp2,zero2", {}), ("dp2,pp2,zero3", {}))]
+
+    for of_rank in launch(all_of, world_size=4):
+        for ours, _, _ in of_rank:
+            assert abs(ours - expected) < 1e-5 * expected
+
+
+def test_a_norm_that_counts_what_ranks_have_in_common_several_times_is_another_one():
+    for ours, twice, here in launch(norms, "dp2,tp2", {}, 2.0, world_size=4):
+        assert twice > 1.4 * ours  # all of it twice, and what tp has whole four times
+        assert here < 0.998 * ours  # a part of the matrices
+
+
+def test_clipped_gradients_have_the_norm_that_was_asked_for():
+    def body():
+        model, _ = gradient("dp2,pp2,zero1", {"num_microbatches": 2})
+        before = clip_grad_norm_(model, 0.1).item()
+        return before, clip_grad_norm_(model, 1e9).item()
+
+    for before, after in launch(body, world_size=4):
+        assert before > 1 and abs(after - 0.1) < 1e-5
+
+
+def test_the_kinds_are_a_table_of_every_parameter():
+    def body():
+        model, _ = laid_out("pp2,tp2", SP)
+        return kinds.table(model.kinds), set(model.kinds) >= {name for name, _ in model.named()}
+
+    ranks = launch(body, world_size=4)
+    assert all(is_complete and "split, tied   pp " in text for text, is_complete in ranks)
+    assert "whole         -              dp, cp         dp, cp, tp     embedding.position.weight" in ranks[0][0]
+    assert "sequence      tp             dp, cp         dp, cp, tp     norm.weight, norm.bias" in ranks[2][0]

@@ -1,0 +1,177 @@
+"""HybridTrainer and the command line: losses, metrics, and going on where another run stopped."""
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from course_lib import train
+from course_lib.hybrid_parallel import (
+    HybridTrainer,
+    LearningRate,
+    ParallelLayout,
+    gather_whole,
+    gradient_pieces,
+    pieces,
+    prepare_state,
+)
+from course_lib.hybrid_parallel.metrics import read_lines
+from course_lib.hybrid_parallel.trainer import require_dividing
+from course_lib.reference import GPT
+from course_lib.runtime import launch
+from tests.hybrid_parallel.cases import CONFIG, alone, laid_out, off, off_by_name, plain
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def trained(text, steps, **options):
+    layout = ParallelLayout.from_string(text)
+    return launch(lambda: HybridTrainer(CONFIG, layout, batch_size=12, **options).train(steps, progress=False),
+                  world_size=layout.world_size)
+
+
+def test_every_rank_reports_the_same_losses_and_bytes_whatever_the_layout():
+    one = trained("dp1", 4, learning_rate=LearningRate(3e-3, 1, 4))[0]
+    for report in trained("dp2,tp2", 4, learning_rate=LearningRate(3e-3, 1, 4), sequence_parallel=True):
+        assert off(report.losses, one.losses) < 1e-4
+        assert set(report.bytes_by_axis) == {"dp", "tp", "world"}
+        assert report.memory_by_kind["parameters"] < 0.7 * one.memory_by_kind["parameters"]
+        assert report.steps[0].bytes_by_axis is None and report.steps[1].bytes_by_axis is not None
+    assert one.losses[-1] < one.losses[0] and one.bytes_by_axis == {}
+    assert all(0 < step.mfu < 2 for step in one.steps)
+    assert one.png().startswith(b"\x89PNG") and "4 steps" in one.finding()
+
+
+def test_bf16_stays_near_fp32_and_so_does_a_pipeline_of_it():
+    exact = trained("dp1", 6)[0].losses
+    for text in ("dp1", "pp2"):
+        rounded = trained(text, 6, precision="bf16", num_microbatches=2)[0].losses
+        assert rounded != exact and off(rounded, exact) < 5e-3
+
+
+def test_a_model_with_experts_trains_under_the_trainer_as_in_one_process():
+    def body(text):
+        layout = ParallelLayout.from_string(text)
+        return HybridTrainer(CONFIG, layout, batch_size=12, make_model=lambda: plain(4, 0.01)).train(3).losses
+
+    assert off(launch(body, "dp2,ep2", world_size=2)[0], launch(body, "dp1", world_size=1)[0]) < 1e-4
+
+
+def resumed(text, other, options):
+    """Two steps under one layout, then two more under another: from the pieces of the first, joined."""
+    first = HybridTrainer(CONFIG, ParallelLayout.from_string(text), batch_size=12, **options)
+    first.train(2)
+    state = gather_whole(pieces(first.model, first.optimizer))
+    second = HybridTrainer(CONFIG, ParallelLayout.from_string(other), batch_size=12, seed=0)
+    prepare_state(second.optimizer)
+    with torch.no_grad():
+        for name, some in pieces(second.model, second.optimizer).items():
+            for piece in some:
+                piece.tensor.copy_(state[name][tuple(slice(a, a + n) for a, n in
+                                                     zip(piece.offsets, piece.tensor.shape))])
+    second.step_number = first.step_number
+    return first.train(2).losses, second.train(2).losses, sorted(state)
+
+
+@pytest.mark.parametrize("text, other", [("dp2,tp2,zero2", "pp2,cp2"), ("pp4", "dp4,zero3"),
+                                         ("dp2,pp2,zero1", "tp2,dp2,zero1")])
+def test_pieces_of_one_layout_go_on_under_another(text, other):
+    for unbroken, further, names in launch(resumed, text, other, {}, world_size=4):
+        assert off(further, unbroken) < 1e-5
+        assert names == sorted(name + end for name, _ in GPT(CONFIG).named_parameters()
+                               for end in ("", ".exp_avg", ".exp_avg_sq", ".step"))
+
+
+def test_every_number_of_state_is_written_by_one_rank():
+    def body(text, options):
+        model, optimizer = laid_out(text, options)
+        prepare_state(optimizer)
+        return [(name, piece.shape, piece.offsets, tuple(piece.tensor.shape))
+                for name, some in pieces(model, optimizer).items() for piece in some if piece.writes and piece.shape]
+
+    for text, options in (("dp2,tp2,zero1", {"sequence_parallel": True}), ("pp2,dp2,zero3", {}), ("cp2,pp2", {})):
+        times = {}
+        for of_rank in launch(body, text, options, world_size=4):
+            for name, shape, offsets, sizes in of_rank:
+                counts = times.setdefault(name, torch.zeros(shape))
+                counts[tuple(slice(a, a + n) for a, n in zip(offsets, sizes))] += 1
+        assert all(bool((counts == 1).all()) for counts in times.values()), text
+
+
+@pytest.mark.parametrize("options, said", [
+    ({"layout": "dp2", "batch_size": 3}, "batch_size=3 with dp=2 and num_microbatches=1: expected a multiple of 2"),
+    ({"layout": "cp2", "config": replace(CONFIG, sequence_length=10)}, "10 tokens in a row over cp=2: expected a mult"),
+    ({"layout": "dp2,zero3", "schedule": "zb-h1"}, "zero_stage=3 with the schedule 'ZB-H1', which cuts backward"),
+    ({"layout": "dp2,ep2"}, "ep=2 for a model with no experts: expected moe_gpt"),
+    ({"layout": "dp2", "schedule": "2f2b"}, "schedule='2f2b': expected one of gpipe, 1f1b"),
+    ({"layout": "dp2", "precision": "int4"}, "precision='int4': expected one of fp32, bf16"),
+    ({"layout": "dp4"}, "is one of 4 ranks, and the world has 2"),
+])
+def test_what_cannot_be_trained_is_refused_with_what_was_expected(options, said):
+    def body(layout, config=CONFIG, batch_size=12, **more):
+        with pytest.raises(ValueError, match=said):
+            HybridTrainer(config, ParallelLayout.from_string(layout), batch_size=batch_size, **more)
+
+    launch(body, **options, world_size=2)
+
+
+def test_the_learning_rate_rises_in_a_line_and_falls_along_a_cosine():
+    rate = LearningRate(peak=1.0, warmup_steps=3, total_steps=11, final=0.1)
+    assert [round(rate(step), 6) for step in (0, 2, 3, 7, 11, 99)] == [0.25, 0.75, 1.0, 0.55, 0.1, 0.1]
+    assert LearningRate(0.5)(10**6) == 0.5
+    with pytest.raises(ValueError, match="total_steps=3 with warmup_steps=3: expected more"):
+        LearningRate(1.0, 3, 3)
+
+
+def test_the_command_line_trains_writes_metrics_and_a_picture(tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog. " * 400)
+    words = ["--layout", "pp2", "--micro-batches", "2", "--steps", "3", "--text", str(text), "--layers", "2",
+             "--sequence-length", "16", "--metrics", str(tmp_path / "m.jsonl"), "--plot", str(tmp_path / "p.png")]
+    report = train.main(words)
+    lines = (tmp_path / "m.jsonl").read_text().splitlines()
+    assert [json.loads(line)["loss"] for line in lines] == report.losses
+    assert read_lines(tmp_path / "m.jsonl") == list(report.steps)
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    assert "pp2 on 2 ranks: loss" in capsys.readouterr().out
+
+
+def test_the_command_line_explains_itself_and_what_it_refuses():
+    command = [sys.executable, "-m", "course_lib.train", "--help"]
+    asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert asked.returncode == 0 and "torchrun" in asked.stdout and "examples" in asked.stdout
+    with pytest.raises(SystemExit):
+        train.main(["--layout", "dp2,xx"])
+
+
+def test_64_ranks_train_as_one_process():
+    """dp4 pp4 tp4, on as many cores as there are."""
+    steps = 3
+
+    def body():
+        model, optimizer = laid_out("dp4,pp4,tp4", {"num_microbatches": 3})
+        from tests.hybrid_parallel.cases import batch
+
+        losses, first = [], {}
+        for step in range(steps):
+            losses.append(model.forward_backward(*batch(step, model.dp.r, model.dp.n)).item())
+            first = first or gather_whole(gradient_pieces(model))
+            optimizer.step()
+            optimizer.zero_grad()
+        return losses, (first if model.layout.coordinates(torch.distributed.get_rank())["dp"] == 0 else None)
+
+    ranks = launch(body, world_size=64, timeout=170)
+    assert all(losses == ranks[0][0] for losses, _ in ranks)
+    assert off_by_name(ranks[0][1], alone(1)[2]) < 1e-5
+    assert math.isfinite(ranks[0][0][-1]) and ranks[0][0][-1] < ranks[0][0][0]
+
+
+def test_a_batch_that_micro_batches_do_not_divide_is_refused():
+    require_dividing(12, 2, 3)
+    with pytest.raises(ValueError, match="batch_size=12 with dp=4 and num_microbatches=2: expected a multiple of 8"):
+        require_dividing(12, 4, 2)
