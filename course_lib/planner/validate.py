@@ -16,7 +16,7 @@ from functools import lru_cache
 from statistics import median
 
 from course_lib.costs.flops import step_flops
-from course_lib.facts import published_rows
+from course_lib.facts import published_rows, published_table
 from course_lib.planner.constants import FITTED, Constants
 from course_lib.planner.errors import MeasuredError, summary
 from course_lib.planner.estimate import estimate_job
@@ -203,8 +203,6 @@ def main() -> None:
             content = json.load(file)
         rows, fields = (content["rows"], content.get("fields", {})) if isinstance(content, dict) else (content, {})
     else:
-        from course_lib.facts import published_table
-
         rows, fields = published_rows(), published_table("fields")
     known = [row for row in rows if not unknown(row)]
     compared = compare(known)
