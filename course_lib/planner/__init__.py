@@ -20,3 +20,39 @@ It adds up what the chapters' closed forms say (course_lib.costs), with the numb
     rule.py       what the papers' rules of thumb choose
     machine.py    this machine, measured
 """
+
+from course_lib.planner.cluster import Cluster, cluster
+from course_lib.planner.constants import CONSTANTS, Constant, Constants
+from course_lib.planner.errors import MeasuredError, error_of, errors_by_kind
+from course_lib.planner.estimate import Estimate, estimate
+from course_lib.planner.job import Job
+from course_lib.planner.machine import Machine, measure
+from course_lib.planner.plan import Choices, pareto, plan, reasons_for
+from course_lib.planner.rule import rule_of_thumb
+from course_lib.planner.software import SOFTWARE, Software, software_named
+from course_lib.planner.step import CAUSES
+
+__all__ = [
+    "CAUSES",
+    "CONSTANTS",
+    "SOFTWARE",
+    "Choices",
+    "Cluster",
+    "Constant",
+    "Constants",
+    "Estimate",
+    "Job",
+    "Machine",
+    "MeasuredError",
+    "Software",
+    "cluster",
+    "error_of",
+    "errors_by_kind",
+    "estimate",
+    "measure",
+    "pareto",
+    "plan",
+    "reasons_for",
+    "rule_of_thumb",
+    "software_named",
+]

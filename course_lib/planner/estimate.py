@@ -19,7 +19,7 @@ from course_lib.planner.rates import Rates, rates_of
 from course_lib.planner.software import MEGATRON_CORE, Software
 from course_lib.planner.step import stages_of, step_seconds
 
-# Relative: what the rows that constants were fitted on are missed by, the root of the mean square of nine tenths of them
+# Relative: what rows that constants were fitted on are missed by, the root of the mean square of nine tenths of them
 UNEXPLAINED = 0.04
 CHANGE = 1e-3
 
@@ -148,7 +148,7 @@ class Estimate:
 def estimate(model: Model | Shape, cluster: Cluster, layout: ParallelLayout, global_batch: int, micro_batch: int = 1, *,
              sequence_length: int = 0, v: int = 1, schedule: str = "1f1b", recompute: str = "none",
              sequence_parallel: bool | None = None, precision: str = "bf16", gradient_bytes: int = 2,
-             master: bool = True, flash: bool = True, software: Software = MEGATRON_CORE,
+             master: bool = True, flash: bool = True, dropout: bool = False, software: Software = MEGATRON_CORE,
              constants: Constants = FITTED, rates: Rates | None = None) -> Estimate:
     """What a step takes and holds. Arguments as in Job; sequence_parallel=None: wherever there is tensor parallelism.
 
@@ -157,7 +157,7 @@ def estimate(model: Model | Shape, cluster: Cluster, layout: ParallelLayout, glo
     """
     together = layout.tp > 1 if sequence_parallel is None else sequence_parallel
     job = Job(shape_of(model), cluster, layout, global_batch, micro_batch, sequence_length, v, schedule, recompute,
-              together, precision, gradient_bytes, master, flash, software)
+              together, precision, gradient_bytes, master, flash, dropout, software)
     return estimate_job(job, constants, rates)
 
 

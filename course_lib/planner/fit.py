@@ -14,7 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +24,13 @@ from course_lib.facts import published_rows
 from course_lib.planner.constants import ACTIVATIONS_EAGER, CONSTANTS, Constants
 from course_lib.planner.estimate import estimate_job
 from course_lib.planner.job import Job
-from course_lib.planner.rates import rates_of
+from course_lib.planner.rates import Rates, rates_of
 from course_lib.planner.rows import FITS, Row, in_metric, job_of_row
 from course_lib.planner.step import step_seconds
 
 ROW_ERROR = 0.05  # what a good row is expected to miss by: publishing rounds, runs differ
+# What a planner might leave out: a cause of a step's seconds, or that small products are slower ("sizes").
+EFFECTS = ("tp", "memory", "sizes", "bubble", "launch", "dp", "pp", "optimiser")
 STEPS, DIFFERENCE = 25, 1e-3
 FARTHEST = 3.0  # prior uncertainties
 
@@ -44,25 +47,42 @@ def calibration(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["split"] == "calibration" and row["metric"] != FITS]
 
 
-def log_errors(rows: Sequence[Row], jobs: Sequence[Job], constants: Constants) -> np.ndarray:
-    return np.array([
-        np.log(in_metric(row, job, sum(step_seconds(
-            job, rates_of(job.cluster, job.software, job.precision, constants)).values())) / row["value"])
-        for row, job in zip(rows, jobs)])
+def seconds_without(job: Job, constants: Constants, effect: str = "") -> float:
+    """Of a step where one of EFFECTS is left out; "" for none."""
+    rates = rates_of(job.cluster, job.software, job.precision, constants)
+    if effect == "sizes":
+        rates = without_sizes(rates)
+    seconds = step_seconds(job, rates)
+    return sum(s for cause, s in seconds.items() if cause != effect)
+
+
+@lru_cache(maxsize=256)
+def without_sizes(rates: Rates) -> Rates:
+    """Products of every size as fast as large ones."""
+    return replace(rates, operand_bytes_per_s=1e30)
+
+
+def log_errors(rows: Sequence[Row], jobs: Sequence[Job], constants: Constants, without: str = "") -> np.ndarray:
+    return np.array([np.log(in_metric(row, job, seconds_without(job, constants, without)) / row["value"])
+                     for row, job in zip(rows, jobs)])
 
 
 def at(theta: np.ndarray) -> Constants:
     return Constants(**{c.name: c.prior * float(np.exp(t)) for c, t in zip(CONSTANTS, theta)})
 
 
-def fit(rows: Sequence[Row]) -> Fitted:
-    """The constants for `rows`, of which only those marked "calibration" are looked at."""
+def fit(rows: Sequence[Row], without: str = "") -> Fitted:
+    """The constants for `rows`, of which only those marked "calibration" are looked at. `without`: one of EFFECTS that
+    the model is to do without.
+    """
+    if without not in ("", *EFFECTS):
+        raise ValueError(f"without={without!r}: expected one of {', '.join(EFFECTS)}")
     rows = calibration(rows)
     jobs = [job_of_row(row) for row in rows]
     sigma = np.array([c.prior_uncertainty for c in CONSTANTS])
 
     def residuals(theta: np.ndarray) -> np.ndarray:
-        return log_errors(rows, jobs, at(theta)) / ROW_ERROR
+        return log_errors(rows, jobs, at(theta), without) / ROW_ERROR
 
     def objective(theta: np.ndarray) -> float:
         r = residuals(theta)
@@ -85,7 +105,7 @@ def fit(rows: Sequence[Row]) -> Fitted:
             break
     spread = np.sqrt(np.diag(np.linalg.inv(curvature)))
     return Fitted(at(theta), dict(zip((c.name for c in CONSTANTS), map(float, spread))),
-                  dict(zip((row["id"] for row in rows), map(float, log_errors(rows, jobs, at(theta))))))
+                  dict(zip((row["id"] for row in rows), map(float, log_errors(rows, jobs, at(theta), without)))))
 
 
 def fit_activations(rows: Sequence[Row]) -> tuple[float, float]:

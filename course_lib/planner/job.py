@@ -38,6 +38,7 @@ class Job:
     gradient_bytes: int = 2
     master: bool = True
     flash: bool = True
+    dropout: bool = False
     software: Software = field(default=MEGATRON_CORE)
 
     def __post_init__(self) -> None:

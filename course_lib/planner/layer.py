@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from course_lib.costs.activations import activation_terms
@@ -40,9 +40,11 @@ class Seconds:
     def __mul__(self, times: float) -> Seconds:
         return Seconds(*(getattr(self, each.name) * times for each in fields(self)))
 
-    def launched(self, seconds: float) -> Seconds:
-        """With the wait for kernels that the processor launches more slowly than the device runs them."""
-        return Seconds(self.matmul, self.memory, self.tp, self.cp, self.ep, max(0.0, seconds - self.total))
+    def launched(self, seconds: float, adds: bool = False) -> Seconds:
+        """With the wait for kernels that the processor launches more slowly than the device runs them; or, `adds`,
+        with the time of launching, where one processor does both.
+        """
+        return replace(self, launch=seconds if adds else max(0.0, seconds - self.total))
 
 
 @dataclass(frozen=True)
@@ -61,29 +63,33 @@ class Pass:
 def layer_pass(job: Job, rates: Rates) -> Pass:
     L = job.layout
     return timed_layer(job.shape, rates, L.tp, L.cp, L.ep, job.micro_batch, job.sequence_length, job.recompute,
-                       job.sequence_parallel, job.flash, job.software.early_stop, job.software.ring_layout)
+                       job.sequence_parallel, job.flash, job.dropout, job.software.early_stop,
+                       job.software.ring_layout)
 
 
 def head_pass(job: Job, rates: Rates) -> Pass:
     """The read-out and the loss, whose logits have 32 bits."""
     n, columns = job.tokens_per_rank, job.shape.vocab_size / job.layout.tp
-    product = matmul_seconds(n, job.shape.hidden_size, columns, rates.head_flops_per_s, rates.memory_bytes_per_s)
+    product = matmul_seconds(n, job.shape.hidden_size, columns, rates.head_flops_per_s, rates.operand_bytes_per_s,
+                             rates.number_bytes)
     passes = pass_seconds(4 * n * columns, rates.memory_bytes_per_s, rates.passes)
     return Pass(Seconds(product, passes), Seconds(2 * product, 2 * passes), product)
 
 
 @lru_cache(maxsize=65536)
 def timed_layer(shape: Shape, rates: Rates, t: int, cp: int, ep: int, micro_batch: int, sequence_length: int,
-                recompute: str, sequence_parallel: bool, flash: bool, early_stop: bool, ring_layout: str) -> Pass:
+                recompute: str, sequence_parallel: bool, flash: bool, dropout: bool, early_stop: bool, ring_layout: str
+                ) -> Pass:
     n = micro_batch * sequence_length / cp
     linear, last = linear_seconds(shape, rates, n, t, ep)
     forward_a, backward_a = attention_seconds(shape, rates, micro_batch, sequence_length, t, cp, flash, ring_layout)
-    all_kept, scores = kept_bytes(shape, micro_batch, sequence_length // cp, t, sequence_parallel, flash)
+    w = rates.number_bytes
+    all_kept, scores = kept_bytes(shape, micro_batch, sequence_length // cp, t, sequence_parallel, flash, dropout, w)
     memory = pass_seconds(all_kept, rates.memory_bytes_per_s, rates.passes)
-    tp_forward, tp_backward = tensor_seconds(rates, 2 * n * shape.hidden_size, t, sequence_parallel)
+    tp_forward, tp_backward = tensor_seconds(rates, w * n * shape.hidden_size, t, sequence_parallel)
     cp_forward, cp_backward = ring_seconds(shape, rates, micro_batch, sequence_length, t, cp, forward_a)
     group = rates.wires.group(ep, t)
-    dispatch = 2 * group.gather(2 * n * shape.active_experts * shape.hidden_size)  # there and back
+    dispatch = 2 * group.gather(w * n * shape.active_experts * shape.hidden_size)  # there and back
     forward = Seconds(linear + forward_a, memory, tp_forward, cp_forward, dispatch)
     backward = Seconds(2 * linear + backward_a, 2 * memory, tp_backward, cp_backward, dispatch)
     if recompute == "full":
@@ -95,20 +101,21 @@ def timed_layer(shape: Shape, rates: Rates, t: int, cp: int, ep: int, micro_batc
     elif recompute == "selective":
         backward += Seconds(forward_a, pass_seconds(scores, rates.memory_bytes_per_s, rates.passes))
     passes = 2 if recompute == "full" else 1
-    return Pass(forward.launched(rates.launch_s), backward.launched(passes * rates.launch_s), linear)
+    return Pass(forward.launched(rates.launch_s, rates.launch_adds),
+                backward.launched(passes * rates.launch_s, rates.launch_adds), linear)
 
 
 def linear_seconds(shape: Shape, rates: Rates, n: float, t: int, ep: int) -> tuple[float, float]:
     """(all products with weights, forward; the last of them). A rank's experts share k tokens for each of its own."""
     h, a, d, f = shape.hidden_size, shape.num_heads, shape.d, shape.ffn_size
-    P, W = rates.flops_per_s, rates.memory_bytes_per_s
+    P, W, w = rates.flops_per_s, rates.operand_bytes_per_s, rates.number_bytes
     kv_heads = max(shape.num_kv_heads / t, 1)
-    attention = matmul_seconds(n, h, (a / t + 2 * kv_heads) * d, P, W) + matmul_seconds(n, a * d / t, h, P, W)
+    attention = matmul_seconds(n, h, (a / t + 2 * kv_heads) * d, P, W, w) + matmul_seconds(n, a * d / t, h, P, W, w)
     experts = shape.num_experts / ep
     rows = n * shape.active_experts / experts
     P = P * rates.expert_share if shape.num_experts > 1 else P
-    last = matmul_seconds(rows, f / t, h, P, W, count=experts)
-    return attention + last + matmul_seconds(rows, h, (2 if shape.gated else 1) * f / t, P, W, count=experts), last
+    last = matmul_seconds(rows, f / t, h, P, W, w, experts)
+    return attention + last + matmul_seconds(rows, h, (2 if shape.gated else 1) * f / t, P, W, w, experts), last
 
 
 def attention_seconds(shape: Shape, rates: Rates, micro_batch: int, s: int, t: int, cp: int, flash: bool,
@@ -116,9 +123,9 @@ def attention_seconds(shape: Shape, rates: Rates, micro_batch: int, s: int, t: i
     """(forward, backward) of scores and mixing. Stored scores are computed in full, the others under the mask."""
     heads, d = shape.num_heads / t, shape.d
     if not flash:
-        W, P = rates.memory_bytes_per_s, rates.head_flops_per_s
-        both = matmul_seconds(s / cp, d, s, P, W, count=micro_batch * heads) + matmul_seconds(
-            s / cp, s, d, P, W, count=micro_batch * heads)
+        W, P, w = rates.operand_bytes_per_s, rates.head_flops_per_s, rates.number_bytes
+        both = matmul_seconds(s / cp, d, s, P, W, w, micro_batch * heads) + matmul_seconds(
+            s / cp, s, d, P, W, w, micro_batch * heads)
         return both, 2 * both
     once = 2 * micro_batch * (s / cp) * s * heads * d / rates.flash_flops_per_s
     if cp > 1 and ring_layout == "contiguous":  # the last rank reads nearly everything, and all wait for it
@@ -126,14 +133,14 @@ def attention_seconds(shape: Shape, rates: Rates, micro_batch: int, s: int, t: i
     return once, BACKWARD_OF_FLASH * once
 
 
-def kept_bytes(shape: Shape, micro_batch: int, s: int, t: int, sequence_parallel: bool, flash: bool
-               ) -> tuple[float, float]:
+def kept_bytes(shape: Shape, micro_batch: int, s: int, t: int, sequence_parallel: bool, flash: bool, dropout: bool,
+               number_bytes: int = 2) -> tuple[float, float]:
     """(what forward writes and backward reads of one layer; the scores' part of it)."""
-    terms = activation_terms(shape, micro_batch, s, dropout=not flash)
+    terms = activation_terms(shape, micro_batch, s, dropout=dropout, bytes_per_number=number_bytes)
     scores = 0.0 if flash else sum(term.kept("none", t, sequence_parallel) for term in terms if term.core)
     kept = sum(term.kept("selective", t, sequence_parallel) for term in terms)
     if shape.num_experts > 1:  # rows that are sorted to their experts and back
-        kept += 4 * micro_batch * s * shape.active_experts * shape.hidden_size
+        kept += 2 * number_bytes * micro_batch * s * shape.active_experts * shape.hidden_size
     return kept + scores, scores
 
 
@@ -157,7 +164,7 @@ def ring_seconds(shape: Shape, rates: Rates, micro_batch: int, s: int, t: int, c
         return 0.0, 0.0
     group = rates.wires.group(cp, t)
     heads = max(shape.num_kv_heads // t, 1)
-    sent = ring_attention_bytes(micro_batch, heads, s, shape.d, cp)
+    sent = ring_attention_bytes(micro_batch, heads, s, shape.d, cp, rates.number_bytes)
     hides = attention_s * (cp - 1) / cp
     return tuple(exposed((cp - 1) * group.step_s + num_bytes / group.bytes_per_s, hidden, rates.drag)
                  for num_bytes, hidden in zip(sent, (hides, BACKWARD_OF_FLASH * hides)))

@@ -60,7 +60,7 @@ def layer_activations(job: Job) -> tuple[float, float]:
     """(what one layer keeps of a micro-batch; what it would keep without recomputation)."""
     s, t = job.sequence_length // job.layout.cp, job.layout.tp
     eager = job.software.activations_eager
-    terms = [term for term in activation_terms(job.shape, job.micro_batch, s, dropout=not job.flash)
+    terms = [term for term in activation_terms(job.shape, job.micro_batch, s, dropout=job.dropout)
              if eager or term.name not in MADE_AGAIN]
     policy = "selective" if job.flash or job.recompute == "selective" else "none"
     whole = sum(term.kept(policy, t, job.sequence_parallel) for term in terms)

@@ -16,12 +16,14 @@ class Rates:
     """All that seconds are computed from; a measured machine makes its own (planner.machine).
 
     flops_per_s: of linear layers; head_flops_per_s: of the read-out and unfused attention, in 16 bits;
-    flash_flops_per_s: of attention that stores no scores. launch_s: for a pass of one layer.
+    flash_flops_per_s: of attention that stores no scores. operand_bytes_per_s: of the matrices of a product, once each;
+    memory_bytes_per_s: of passes over memory. launch_s: for a pass of one layer.
     """
 
     flops_per_s: float
     head_flops_per_s: float
     flash_flops_per_s: float
+    operand_bytes_per_s: float
     memory_bytes_per_s: float
     passes: float
     wires: Wires
@@ -32,6 +34,8 @@ class Rates:
     drag: float = 0.0
     p2p_s: float = 0.0
     step_s: float = 0.0
+    number_bytes: int = 2  # of an activation and a weight where they are computed with
+    launch_adds: bool = False  # the processor that launches is the one that computes
 
 
 @lru_cache(maxsize=256)
@@ -51,7 +55,7 @@ def rates_of(cluster: Cluster, software: Software, precision: str = "bf16", cons
     wires = Wires(cluster.inside, cluster.gather_bytes_per_s, getattr(c, software.ring_step), node, per_node)
     return Rates(
         linear, half, cluster.peak_flops_per_s() * flash * slowed, device.memory_bytes_per_s,
-        getattr(c, software.passes), wires, getattr(c, software.launch),
+        device.memory_bytes_per_s, getattr(c, software.passes), wires, getattr(c, software.launch),
         getattr(c, software.experts) if software.experts else 1.0, c.tp_hidden if software.overlaps_tensor else 0.0,
         getattr(c, software.copies) if software.copies else 0.0, c.drag, 0.0 if software.overlaps_stages else c.p2p_s,
         c.step_s)

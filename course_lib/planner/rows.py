@@ -78,7 +78,7 @@ def job_of_row(row: Row) -> Job:
     text = f"{row.get('software') or ''} {row['hw']}"
     return Job(shape_of_row(row), cluster_of_row(row), layout, row["gbs"], row["mbs"], row["seq"], row["v"],
                row["schedule"], row["recompute"], row["sp"], row.get("precision", "bf16"), row.get("grad_bytes", 2),
-               row.get("master", True), row["flash_assumed"],
+               row.get("master", True), row["flash_assumed"], not row["flash_assumed"],
                software_of(text, row["flash_assumed"], row["zero"]))
 
 

@@ -93,7 +93,7 @@ def stage_messages(job: Job, rates: Rates) -> float:
     if p == 1:
         return 0.0
     group = rates.wires.group(p, job.layout.tp * job.plane)
-    one = group.send(2 * job.tokens_per_rank * job.shape.hidden_size / job.layout.tp)
+    one = group.send(rates.number_bytes * job.tokens_per_rank * job.shape.hidden_size / job.layout.tp)
     waiting = 0.0 if job.software.overlaps_stages else 2 * job.v * job.num_microbatches * (one + rates.p2p_s)
     return 2 * (p - 1) * one + waiting
 
@@ -118,7 +118,7 @@ def data_seconds(job: Job, rates: Rates, layer: Pass, head: Pass, stages: Stages
         return sharded_seconds(job, rates, layer, stages)
     software, stage = job.software, job.layout.zero_stage
     numbers = rank_parameters(job, stages)
-    gradients, parameters = job.gradient_bytes * numbers, 2 * numbers
+    gradients, parameters = job.gradient_bytes * numbers, rates.number_bytes * numbers
     backward = layer.backward.total * stages.most + head.backward.total
     messages = max(1.0, gradients / software.message_bytes)
     if stage == 0:
@@ -139,12 +139,13 @@ def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> floa
     group, numbers = rates.wires.group(job.plane, job.layout.tp), layer_parameters(
         job.shape, job.layout.tp, job.layout.ep)
     messages = MATRICES if job.software.matrix_by_matrix else 1
-    gather, scatter = group.gather(2 * numbers, messages), group.gather(job.gradient_bytes * numbers, messages)
+    gather = group.gather(rates.number_bytes * numbers, messages)
+    scatter = group.gather(job.gradient_bytes * numbers, messages)
     once, alone = job.layout.zero_stage == 2, gather + scatter
     forward = gather / job.num_microbatches if once else gather
     shown = exposed(forward, layer.forward.total, rates.drag) + exposed(
         scatter + (0.0 if once else gather), layer.backward.total, rates.drag)
-    ends = group.gather(2 * job.shape.vocab_size * job.shape.hidden_size / job.layout.tp)
+    ends = group.gather(rates.number_bytes * job.shape.vocab_size * job.shape.hidden_size / job.layout.tp)
     ends *= 1 if job.shape.tied else 2
     return job.num_microbatches * (shown * stages.most + 0.75 * ends + alone)
 

@@ -20,7 +20,7 @@ from course_lib.facts import published_rows
 from course_lib.planner.constants import FITTED, Constants
 from course_lib.planner.errors import MeasuredError, summary
 from course_lib.planner.estimate import estimate_job
-from course_lib.planner.fit import fit
+from course_lib.planner.fit import EFFECTS, fit, seconds_without
 from course_lib.planner.job import Job
 from course_lib.planner.rows import FITS, Row, in_metric, job_of_row
 
@@ -153,6 +153,19 @@ def leave_one_source_out(rows: Sequence[Row]) -> list[Compared]:
         constants = fit([row for row in published_rows() if source_of(row) != source]).constants if any(
             row["split"] == "calibration" for row in own) else FITTED
         found += compare(own, constants)
+    return found
+
+
+def leave_one_effect_out(rows: Sequence[Row]) -> dict[str, dict[str, MeasuredError]]:
+    """The planner's errors by group where it does without an effect, its constants fitted so; "" for with all."""
+    timed = [row for row in rows if row["metric"] != FITS]
+    jobs = [job_of_row(row) for row in timed]
+    found = {}
+    for effect in ("", *EFFECTS):
+        constants = fit(published_rows(), effect).constants if effect else FITTED
+        compared = [Compared(row, in_metric(row, job, seconds_without(job, constants, effect)), row["value"])
+                    for row, job in zip(timed, jobs)]
+        found[effect] = {name: errors for name, (errors, _) in group_errors(compared).items()}
     return found
 
 

@@ -34,16 +34,18 @@ def estimates(draw) -> Estimate:
         shape, cluster(draw(st.sampled_from(("A100", "H100", "H200", "B200", "H100 96GB 500W"))), layout.world_size),
         layout, dp * m * micro_batch, micro_batch, v=draw(st.sampled_from((1, 2))) if pp > 1 else 1,
         schedule=draw(st.sampled_from(("1f1b", "gpipe", "zb1p", "zb2p"))),
-        recompute=draw(st.sampled_from(("none", "selective", "full"))), sequence_parallel=tp > 1 and draw(st.booleans()),
-        gradient_bytes=draw(st.sampled_from((2, 4))), flash=draw(st.booleans()), software=draw(st.sampled_from(SOFTWARE)))
+        recompute=draw(st.sampled_from(("none", "selective", "full"))), gradient_bytes=draw(st.sampled_from((2, 4))),
+        sequence_parallel=tp > 1 and draw(st.booleans()), flash=draw(st.booleans()), dropout=draw(st.booleans()),
+        software=draw(st.sampled_from(SOFTWARE)))
 
 
 def again(found: Estimate, **changes) -> Estimate:
     """The same job, but for `changes` of it or of its layout or cluster."""
     job = found.job
     arguments = {"micro_batch": job.micro_batch, "v": job.v, "schedule": job.schedule, "recompute": job.recompute,
-                 "sequence_parallel": job.sequence_parallel, "gradient_bytes": job.gradient_bytes, "flash": job.flash,
-                 "software": job.software, "cluster": job.cluster, "layout": job.layout} | changes
+                 "sequence_parallel": job.sequence_parallel, "gradient_bytes": job.gradient_bytes,
+                 "flash": job.flash, "dropout": job.dropout, "software": job.software, "cluster": job.cluster,
+                 "layout": job.layout} | changes
     return estimate(job.shape, arguments.pop("cluster"), arguments.pop("layout"), job.global_batch, **arguments)
 
 
