@@ -24,10 +24,13 @@ from course_lib.runtime import device
 from course_lib.tensor_parallel.cut import Cut
 
 
-def dtensor_gpt(model: GPT, group: Group = None, sequence_parallel: bool = False) -> GPT:
-    """`model` cut in place by parallelize_module. Its loss, and backward, run inside torch's loss_parallel()."""
-    me = member(group)
-    mesh = DeviceMesh.from_group(me.group, device().type)
+def dtensor_gpt(model: GPT, group: Group | DeviceMesh = None, sequence_parallel: bool = False) -> GPT:
+    """`model` cut in place by parallelize_module. Its loss, and backward, run inside torch's loss_parallel().
+
+    group: or one axis of a DeviceMesh, where others, FSDP2 say, work on another axis of it.
+    """
+    mesh = group if isinstance(group, DeviceMesh) else DeviceMesh.from_group(member(group).group, device().type)
+    me = member(mesh.get_group())
     tokens = Shard(1) if sequence_parallel else Replicate()  # of what lies between the matrices
     plan = {"embedding.token": RowwiseParallel(input_layouts=Replicate()),
             "head": ColwiseParallel(input_layouts=tokens, output_layouts=Shard(-1), use_local_output=False)}

@@ -157,7 +157,7 @@ def reduced_with_replicated_over_tp(*arguments):
 
 @wrong("9.3", "different parts of one matrix")
 def reduced_with_all_over_tp(*arguments):
-    reduce_by(*arguments, **dict.fromkeys(("split", "replicated", "tied"), ("dp", "cp", "tp")))
+    reduce_by(*arguments, **dict.fromkeys(("split", "replicated", "tied"), ("dp", "cp", "tp")), expert=("edp", "tp"))
 
 
 @wrong("9.3", "the tied embedding is not added up over pp")

@@ -8,10 +8,19 @@ import functools
 import torch
 
 from course_lib.expert_parallel import SINGLE, moe_gpt
+from course_lib.hybrid_parallel import (
+    HybridOptimizer,
+    ParallelLayout,
+    clip_grad_norm_,
+    gather_whole,
+    gradient_pieces,
+    parallelize,
+    pieces,
+)
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.reference.gpt import next_token_loss
 
-CONFIG = GPTConfig(num_layers=3, hidden_size=16, num_heads=4, vocab_size=256, sequence_length=16)
+CONFIG = GPTConfig(num_layers=2, hidden_size=16, num_heads=4, vocab_size=256, sequence_length=16)
 BATCH, STEPS = 12, 20
 ADAMW = {"lr": 3e-3, "betas": (0.9, 0.95)}
 MAX_NORM = 1.0
@@ -48,13 +57,32 @@ def alone(steps=STEPS, experts=0, balance=0.0):
     return losses, norms, first, {name: p.detach() for name, p in model.named_parameters()}
 
 
-def fill(wholes, found):
-    """Into `wholes`, by name: those pieces of this rank's that it writes; and how often each number was written."""
-    for name, some in found.items():
-        for piece in some:
-            whole, times = wholes.setdefault(name, (torch.zeros(piece.shape), torch.zeros(piece.shape)))
-            if piece.writes:
-                box = tuple(slice(a, a + n) for a, n in zip(piece.offsets, piece.tensor.shape))
-                whole[box] = piece.tensor.float()
-                times[box] += 1
-    return wholes
+
+def laid_out(layout, options, experts=0, balance=0.0):
+    model = parallelize(plain(experts, balance), ParallelLayout.from_string(layout), **options)
+    return model, HybridOptimizer(model, torch.optim.AdamW, **ADAMW)
+
+
+def together(layout, options, steps=STEPS, experts=0, balance=0.0):
+    """Of ranks under a layout: the same as `alone`, on rank 0."""
+    model, optimizer = laid_out(layout, options, experts, balance)
+    losses, norms, first = [], [], {}
+    for step in range(steps):
+        losses.append(model.forward_backward(*batch(step, model.dp.r, model.dp.n)).item())
+        first = first or gather_whole(gradient_pieces(model))
+        norms.append(clip_grad_norm_(model, MAX_NORM).item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, norms, first, gather_whole(pieces(model))
+
+
+def off(numbers, expected):
+    """The largest difference of two lists, relative to what was expected."""
+    return max(abs(a - b) / abs(b) for a, b in zip(numbers, expected, strict=True))
+
+
+def off_by_name(tensors, expected):
+    """The largest difference of two dicts of tensors, relative to the largest number of each tensor."""
+    assert tensors.keys() == expected.keys(), tensors.keys() ^ expected.keys()
+    return max(((tensors[name] - value).abs().max() / value.abs().max().clamp(min=1e-12)).item()
+               for name, value in expected.items())

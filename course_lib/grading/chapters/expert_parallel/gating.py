@@ -97,8 +97,7 @@ class Gate(PartsExercise):
     def kept(self, trial: Trial, answers: Answers) -> list[Spent]:
         k, G, _ = trial.inputs[0]["numbers"]
         rows = answers[0]["weights"].ne(0).unflatten(1, (G, -1)).sum((0, 2))  # of each group
-        return [Spent("gets", rows.max().item(), k * len(trial.inputs[0]["logits"]) // G, "row",
-                      who="the busiest group")]
+        return [Spent("gives a group", rows.max().item(), k * len(trial.inputs[0]["logits"]) // G, "row")]
 
     def bound(self, trial: Trial) -> int:
         return 0

@@ -1,0 +1,135 @@
+"""A training step of a GPT on 4 ranks with two axes: ours against torch's own parts, composed for the same layout."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.harness import Both, benchmark
+from benchmarks.ranks import Times, in_turns, now, seconds_together, slowest_rank
+from course_lib.hybrid_parallel import HybridOptimizer, ParallelLayout, parallelize
+from course_lib.pipeline_parallel import partition
+from course_lib.reference import GPT, GPTConfig, batches
+from course_lib.reference.gpt import next_token_loss
+from course_lib.runtime import device, launch
+from course_lib.tensor_parallel.dtensor import dtensor_gpt
+
+WORLD_SIZE, ROUNDS, ROWS, MICROBATCHES = 4, 5, 16, 4
+CONFIG = GPTConfig(num_layers=4, hidden_size=256, num_heads=4, vocab_size=256, sequence_length=64)
+Step = Callable[[int], object]
+
+
+def gpt(tied: bool = True) -> GPT:
+    torch.manual_seed(0)
+    model = GPT(CONFIG)
+    if not tied:  # torch's pipeline would not sum tied gradients
+        model.head.weight = nn.Parameter(model.head.weight.detach().clone())
+    return model
+
+
+def rows(number: int, place: int) -> tuple[Tensor, Tensor]:
+    return batches(number, place, 2, batch_size=ROWS)
+
+
+def ours(text: str, num_microbatches: int = 1, tied: bool = True) -> Step:
+    model = parallelize(gpt(tied), ParallelLayout.from_string(text), num_microbatches=num_microbatches)
+    optimizer = HybridOptimizer(model, torch.optim.AdamW, lr=1e-3)
+
+    def step(number: int) -> None:
+        model.forward_backward(*rows(number, model.dp.r))
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def fsdp2_and_dtensor() -> Step:
+    """Blocks sharded over dp, and the rest as one; matrices cut over tp."""
+    mesh = init_device_mesh(device().type, (2, 2), mesh_dim_names=("dp", "tp"))
+    model = dtensor_gpt(gpt(), mesh["tp"])
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step(number: int) -> None:
+        with loss_parallel():
+            model(*rows(number, mesh.get_local_rank("dp")))[1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def pipelining_and_ddp() -> Step:
+    """1F1B on two stages, each of which DistributedDataParallel averages."""
+    mesh = init_device_mesh(device().type, (2, 2), mesh_dim_names=("pp", "dp"))
+    place = mesh.get_local_rank("pp")
+    module = DistributedDataParallel(partition(gpt(tied=False), 2)[place], process_group=mesh.get_group("dp"))
+    stage = PipelineStage(module, place, 2, device(), group=mesh.get_group("pp"))
+    pipeline = schedules.Schedule1F1B(stage, MICROBATCHES, next_token_loss)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
+
+    def step(number: int) -> None:
+        inputs, targets = rows(number, mesh.get_local_rank("dp"))
+        if place == 0:
+            pipeline.step(inputs)
+        else:
+            pipeline.step(target=targets, losses=[], return_outputs=False)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+PAIRS: dict[str, tuple[Callable[[], Step], Callable[[], Step]]] = {
+    "dp2,tp2": (partial(ours, "dp2,tp2"), fsdp2_and_dtensor),
+    "dp2,tp2,zero3": (partial(ours, "dp2,tp2,zero3"), fsdp2_and_dtensor),
+    "dp2,pp2": (partial(ours, "dp2,pp2", MICROBATCHES, tied=False), pipelining_and_ddp),
+}
+
+
+def alternate(name: str) -> Times:
+    """On a rank: seconds of a step of each side, turn by turn. Two turns are not timed."""
+    sides = []
+    for side, make in enumerate(PAIRS[name]):
+        now(side)
+        sides.append(make())
+    times = []
+    for number in range(ROUNDS + 2):
+        took = [0.0, 0.0]
+        for side in in_turns(number):
+            now(side)
+            took[side] = seconds_together(partial(sides[side], number))
+        times.append(took)
+    dist.barrier()
+    return times[2:]
+
+
+def side_by_side(name: str) -> Both:
+    return lambda: slowest_rank(launch(alternate, name, world_size=WORLD_SIZE, timeout=300))
+
+
+@benchmark(runs=3)
+def hybrid_dp2_tp2() -> Both:
+    """dp2 tp2, gradients averaged, against FSDP2 over DTensors, which shards parameters besides."""
+    return side_by_side("dp2,tp2")
+
+
+@benchmark(runs=3)
+def hybrid_dp2_tp2_zero3() -> Both:
+    """The same with ZeRO-3: the same layout of parameters as FSDP2 over DTensors."""
+    return side_by_side("dp2,tp2,zero3")
+
+
+@benchmark(runs=3)
+def hybrid_pp2_dp2() -> Both:
+    """1F1B with 4 micro-batches on pp2 dp2, against torch.distributed.pipelining and DistributedDataParallel."""
+    return side_by_side("dp2,pp2")
