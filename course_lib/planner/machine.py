@@ -38,6 +38,7 @@ TRAINER = Software("this course", overlaps_gradients=False, overlaps_stages=Fals
 PRODUCTS = ((64, 128, 128), (256, 128, 512), (512, 512, 128), (512, 256, 256), (512, 512, 512))
 MESSAGES = (4 << 10, 64 << 10, 512 << 10, 2 << 20)
 REPEATS = 7
+FASTEST = 1e-12  # s a byte: noise may say that bytes cost nothing
 BYTES = 4  # fp32
 TINY = GPTConfig(num_layers=1, hidden_size=8, num_heads=2, vocab_size=16, sequence_length=8)
 ROWS = 4
@@ -70,7 +71,8 @@ class Machine:
     link: Link
 
     def rates(self, measured: Measured) -> Rates:
-        wires = Wires(self.link, 1 / self.link.beta_s_per_byte, self.link.alpha_s, 1 / self.link.beta_s_per_byte,
+        bytes_per_s = 1 / max(self.link.beta_s_per_byte, FASTEST)
+        wires = Wires(self.link, bytes_per_s, self.link.alpha_s, bytes_per_s,
                       self.num_ranks)
         return Rates(measured.flops_per_s, measured.flops_per_s, measured.flops_per_s, measured.bytes_per_s,
                      1 / measured.pass_s_per_byte, 1.0, wires, measured.launch_s, step_s=measured.step_s,
