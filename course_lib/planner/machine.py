@@ -70,7 +70,8 @@ class Machine:
     link: Link
 
     def rates(self, measured: Measured) -> Rates:
-        wires = Wires(self.link, 1 / self.link.beta_s_per_byte, self.link.alpha_s, 1 / self.link.beta_s_per_byte,
+        bytes_per_s = 1 / self.link.beta_s_per_byte
+        wires = Wires(self.link, bytes_per_s, self.link.alpha_s, bytes_per_s,
                       self.num_ranks)
         return Rates(measured.flops_per_s, measured.flops_per_s, measured.flops_per_s, measured.bytes_per_s,
                      1 / measured.pass_s_per_byte, 1.0, wires, measured.launch_s, step_s=measured.step_s,

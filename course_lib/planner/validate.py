@@ -22,7 +22,7 @@ from course_lib.planner.errors import MeasuredError, summary
 from course_lib.planner.estimate import estimate_job
 from course_lib.planner.fit import EFFECTS, fit, seconds_without
 from course_lib.planner.job import Job
-from course_lib.planner.rows import FITS, Row, in_metric, job_of_row
+from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, published_seconds
 
 # What has to lie within the rows that constants were fitted on, or a warning says so.
 RANGED = ("hidden", "seq", "mbs", "gpus", "tp", "cp", "pp", "dp")
@@ -81,9 +81,8 @@ class Compared:
 
 def mfu_of(row: Row, job: Job) -> float:
     """What a published value says of the step's time, as MFU (attention in full)."""
-    seconds = in_metric(row, job, 1.0) / row["value"]
-    seconds = 1 / seconds if row["metric"].startswith("step time") else seconds
-    return step_flops(job.shape, job.global_batch, job.sequence_length) / seconds / row["gpus"]
+    flops = step_flops(job.shape, job.global_batch, job.sequence_length)
+    return flops / published_seconds(row, job) / row["gpus"]
 
 
 @lru_cache(maxsize=1)
