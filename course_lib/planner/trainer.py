@@ -66,7 +66,7 @@ def held_bytes(config: GPTConfig, layout: ParallelLayout, batch_size: int, num_m
 
 def stage_bytes(work: StageWork, shape: Shape, layout: ParallelLayout, place: int) -> dict[str, int]:
     """Of a rank on stage `place`."""
-    n, zero, p = layout.dp * layout.cp, layout.zero_stage, layout.pp
+    n, zero = layout.dp * layout.cp, layout.zero_stage
     sizes = [size for layer in work.layers for size in parameters_of(layer, shape, layout.tp)]
     if "head" in work.layers and "embedding" in work.layers:
         sizes.pop()  # one matrix
