@@ -1,6 +1,6 @@
 """What chapter 9's trainer sends and holds under any layout, before it runs: the closed forms, stage by stage.
 
-Bytes are exact. Memory is what stays: parameters, gradients, the optimiser's state.
+Bytes are exact, memory within 1 %: what is there for a moment only is not counted.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from fractions import Fraction
 
 import torch
 
+from course_lib.costs.activations import activation_bytes_per_layer
+from course_lib.costs.bubbles import peak_1f1b
 from course_lib.costs.hybrid import StageWork, parameters_of, step_bytes
 from course_lib.costs.sharding import fill_buckets, shard_size
 from course_lib.facts import Shape
@@ -49,18 +51,38 @@ def sent_bytes(config: GPTConfig, layout: ParallelLayout, batch_size: int, num_m
     return {axis: int(sent) for axis, sent in totals.items()}
 
 
-def held_bytes(config: GPTConfig, layout: ParallelLayout) -> dict[str, int]:
-    """Parameters and the optimiser's state on the rank that holds most of each, between two steps."""
-    found = [stage_bytes(work, shape_of(config), layout) for work in stages(config, layout, layout.dp)]
+def held_bytes(config: GPTConfig, layout: ParallelLayout, batch_size: int, num_microbatches: int = 1
+               ) -> dict[str, int]:
+    """The most that any rank holds of each kind: TrainingReport.memory_by_kind without what is there for a moment.
+
+    Of 1F1B, and of ZeRO's stages 0 to 2: stage 3 gathers layers besides (costs.peak).
+    """
+    if layout.zero_stage == 3:
+        raise ValueError("zero_stage=3: expected 0 to 2, the most that stage 3 holds is in costs.peak")
+    found = [stage_bytes(work, shape_of(config), layout, place)
+             for place, work in enumerate(stages(config, layout, batch_size, num_microbatches))]
     return {kind: max(held[kind] for held in found) for kind in found[0]}
 
 
-def stage_bytes(work: StageWork, shape: Shape, layout: ParallelLayout) -> dict[str, int]:
+def stage_bytes(work: StageWork, shape: Shape, layout: ParallelLayout, place: int) -> dict[str, int]:
+    """Of a rank on stage `place`."""
+    n, zero = layout.dp * layout.cp, layout.zero_stage
     sizes = [size for layer in work.layers for size in parameters_of(layer, shape, layout.tp)]
     if "head" in work.layers and "embedding" in work.layers:
         sizes.pop()  # one matrix
-    n, zero = layout.dp * layout.cp, layout.zero_stage
-    parameters = sum(shard_size(size, n) for size in sizes) if zero == 3 else sum(sizes)
-    state = parameters if zero in (0, 3) else sum(
-        shard_size(sum(bucket), n) for bucket in fill_buckets(sizes, BUCKET_BYTES, W))
-    return {"parameters": W * parameters, "optimizer_state": 2 * W * state}
+    whole, tied = sum(sizes), parameters_of("head", shape, layout.tp)[0] if work.tied_elsewhere else 0
+    blocks = sum(shard_size(sum(bucket), n) for bucket in fill_buckets(sizes, BUCKET_BYTES, W))
+    gradients = whole + (whole - tied if n > 1 else tied)  # buckets, or room for the other rank's part of the tied one
+    return {"parameters": W * whole, "gradients": W * (gradients, whole, blocks)[zero],
+            "optimizer_state": 2 * W * (blocks if zero else whole),
+            "activations": activations(work, shape, layout, place)}
+
+
+def activations(work: StageWork, shape: Shape, layout: ParallelLayout, place: int) -> int:
+    """Of the micro-batches in flight. A ring of cp stores no scores."""
+    tokens, t = shape.sequence_length // layout.cp, layout.tp
+    layer = activation_bytes_per_layer(shape, work.rows, tokens, recompute="selective" if layout.cp > 1 else "none",
+                                       bytes_per_number=W, tensor_parallel=t)
+    ends = (2 * W * shape.hidden_size + 4 * shape.vocab_size // t) * tokens * work.rows if "head" in work.layers else 0
+    blocks = sum(name.startswith("blocks") for name in work.layers)
+    return peak_1f1b(layout.pp, work.num_microbatches, place) * (blocks * layer + ends)
