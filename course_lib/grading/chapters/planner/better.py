@@ -60,7 +60,7 @@ class BetterLayout(Exercise):
 
     def trials(self, seed: int) -> list[Trial]:
         source = random.Random(seed)
-        B, rank, replica = source.randint(10, 90), source.randint(5, 30) / 100, source.randint(5, 40) / 100
+        B, rank, replica = source.randint(10, 60), source.randint(5, 30) / 100, source.randint(5, 40) / 100
         drawn = ((4, 4, 2), 64, 8, 9.0, 48, 4 * B, 12 * B, 60, 80, 8.0, rank, replica)
         return [Trial([[list(asked[0]), *asked[1:]]], label) for label, asked in (
             *CASES, (f"{B}B on 32 devices, run as dp4 tp4 pp2", drawn))]

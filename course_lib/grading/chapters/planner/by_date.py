@@ -7,6 +7,7 @@ had is every point between two plans, and the least is on the lower edge of all 
 The rules are the course's, with what changes a choice little left out: overlap, latency, embedding and head.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -91,7 +92,9 @@ class CheapestRun(Exercise):
     def trials(self, seed: int) -> list[Trial]:
         source = random.Random(seed)
         layers, hidden = 4 * source.randint(8, 12), 512 * source.randint(8, 16)
-        parameters, days = 12.0 * layers * hidden**2, source.randint(8, 30)
+        parameters = 12.0 * layers * hidden**2
+        fastest = 120 * parameters**2 / (512 * 250e12) / 86_400  # about, on all nodes of H100
+        days = math.ceil(fastest * source.uniform(1.2, 6))
         drawn = (f"{parameters / 1e9:.3g}B, {20 * parameters / 1e9:.4g} billion tokens, {days} days",
                  (parameters, layers, hidden, 4096, 512, 20 * parameters, days))
         made = []
@@ -248,8 +251,8 @@ def reason(given: list[Any], dollars: float, asked: Sequence[Any]) -> str:
             if least(plan, *same) < 0.995 * now:
                 return f"{said(plan)}: {words}"
     if len(given) == 1 and dollars <= 1.005 * alone:
-        return ("no plan alone is cheaper, but a run may move: begin under a plan that is cheaper and too slow, and end "
-                "under one that is faster")
+        return ("no plan alone is cheaper, but a run may move: begin under a plan that is cheaper and too slow, and "
+                "end under one that is faster")
     return "other plans, or other shares of them, cost less: give the cheaper one as much as the date allows"
 
 

@@ -38,8 +38,8 @@ class LayoutMemory(Exercise):
     budget = "each kind to the byte"
     hints = (
         "First count the numbers of the weights that lie on this rank: layers of its stage, and an end of the model "
-        "where it has one. How many bytes each of them takes does not depend on the stage. Then: how many micro-batches "
-        "are under way on stage r, and what does a layer keep of each?",
+        "where it has one. How many bytes each of them takes does not depend on the stage. Then: how many "
+        "micro-batches are under way on stage r, and what does a layer keep of each?",
         "numbers = (layers/pp * 12 h^2 + V h for each end that this stage has) / tp. ZeRO cuts the optimiser's 12 "
         "bytes over dp from stage 1 on, the gradients' 4 from 2 on, the weights' 2 at 3. In flight are min(pp - r, m). "
         "With recomputation every layer keeps 2 s b h of each micro-batch, and one layer at a time 34 s b h besides.",
@@ -123,16 +123,16 @@ class LayoutMemory(Exercise):
         for counted in sorted({0, 1, 2} - {ends}):
             yield (f"{end} is left out, which this stage has" if counted < ends == 1 else
                    "without a pipeline embedding and read-out are both here" if counted < ends else
-                   "ends of the model are counted that this stage has not: the embedding is on stage 0, the read-out on "
-                   "pp - 1", state((l / pp * 12 * h**2 + counted * V * h) / tp))
+                   "ends of the model are counted that this stage has not: the embedding is on stage 0, the read-out "
+                   "on pp - 1", state((l / pp * 12 * h**2 + counted * V * h) / tp))
         yield "tp cuts the layers and not the ends: it cuts the vocabulary, too", state(
             l / pp * 12 * h**2 / tp + ends * V * h)
         yield "all layers are counted: a stage has layers / pp", state((l * 12 * h**2 + ends * V * h) / tp)
         yield "it is not cut by tp, which cuts every matrix", state(tp * numbers)
         yield "every kind is cut at every stage: ZeRO 1 cuts the optimiser's state alone", cut(lambda first: zero > 0)
         yield "each stage cuts its own kind only: stages add up", cut(lambda first: zero == first)
-        yield ("nothing is cut over dp: ZeRO cuts the optimiser's state from stage 1 on, gradients from 2, weights at 3",
-               cut(lambda first: False))
+        yield ("nothing is cut over dp: ZeRO cuts the optimiser's state from stage 1 on, gradients from 2, weights "
+               "at 3", cut(lambda first: False))
         for kind, size, why in (
                 ("gradients", 2, "2 bytes are taken for a gradient: here they are kept and added up in 32 bits"),
                 ("parameters", 4, "4 bytes are taken for a weight: the one in 32 bits belongs to the optimiser"),
@@ -140,11 +140,11 @@ class LayoutMemory(Exercise):
                 ("optimizer_state", 4, "one number is counted: weights in 32 bits and AdamW's two are 12 bytes")):
             yield why, right | {kind: right[kind] / STATE[kind][0] * size}
         flight = min(pp - r, m)
-        yield ("that is one micro-batch: pp - stage of them are under way on a stage of 1F1B, and never more than there "
-               "are", kept(1))
+        yield ("that is one micro-batch: pp - stage of them are under way on a stage of 1F1B, and never more than "
+               "there are", kept(1))
         yield "all micro-batches are held, as in GPipe: 1F1B has min(pp - stage, m) under way", kept(m)
-        yield ("min(pp, m) micro-batches are on stage 0 only: each stage has one less than the stage before, pp - stage",
-               kept(min(pp, m)))
+        yield ("min(pp, m) micro-batches are on stage 0 only: each stage has one less than the stage before, "
+               "pp - stage", kept(min(pp, m)))
         yield "there are only m micro-batches, fewer than pp - stage", kept(pp - r)
         yield "stages are counted from the wrong end: stage 0 has most micro-batches under way", kept(min(r + 1, m))
         yield "a micro-batch has several rows, which are left out", kept(flight, rows=1)

@@ -67,8 +67,8 @@ class MostDevices(NumberExercise):
                "stays", N * (1 + (mfu / wanted - 1) / x))
         yield "MFU is taken to fall as devices grow in number: only the bubble grows with them", N * mfu / wanted
         of_total = (p - 1) / (v * m + p - 1)
-        yield ("a share of the whole time does not grow in proportion to N: that of the ideal time does, (pp - 1)/(v m)",
-               N * (1 - wanted * (1 - of_total) / mfu) / of_total)
+        yield ("a share of the whole time does not grow in proportion to N: that of the ideal time does, "
+               "(pp - 1)/(v m)", N * (1 - wanted * (1 - of_total) / mfu) / of_total)
         yield ("a share of the whole time is taken for one of the ideal time: x = (pp - 1)/(v m)", most(of_total))
         yield "the chunks are left out: a bubble is v times shorter with v of them", most(v * x)
         yield "all rows are taken for one replica's: divide them by dp", most((p - 1) * rows / (v * batch_rows))
