@@ -86,7 +86,7 @@ def bubble_without_chunks(num_devices, tp, pp, v, *rest):
 
 
 @wrong("10.2", "the read-out is left out")
-def bubble_of_equal_stages(*asked):
+def bubble_without_the_read_out(*asked):
     return bubble_share(*asked[:-1], 0)
 
 
@@ -152,7 +152,7 @@ def layout_of_all_or_nothing(*asked):
 
 
 @wrong("10.3", "all m micro-batches in flight")
-def layout_for_gpipe(*asked):
+def layout_under_cap_for_gpipe(*asked):
     return best_under_cap(*asked, flight=lambda p, m: m)
 
 
