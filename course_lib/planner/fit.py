@@ -71,9 +71,9 @@ def at(theta: np.ndarray) -> Constants:
     return Constants(**{c.name: c.prior * float(np.exp(t)) for c, t in zip(CONSTANTS, theta)})
 
 
-def fit(rows: Sequence[Row], without: str = "") -> Fitted:
+def fit(rows: Sequence[Row], without: str = "", tolerance: float = 1e-9) -> Fitted:
     """The constants for `rows`, of which only those marked "calibration" are looked at. `without`: one of EFFECTS that
-    the model is to do without.
+    the model is to do without. It ends when a step gains less than `tolerance`.
     """
     if without not in ("", *EFFECTS):
         raise ValueError(f"without={without!r}: expected one of {', '.join(EFFECTS)}")
@@ -98,7 +98,7 @@ def fit(rows: Sequence[Row], without: str = "") -> Fitted:
         step = np.linalg.solve(curvature, slopes.T @ (weight * r) + theta / sigma**2)
         for shortened in (1, 1 / 2, 1 / 4, 1 / 8, 1 / 16):
             tried = np.clip(theta - shortened * step, -FARTHEST * sigma, FARTHEST * sigma)
-            if (now := objective(tried)) < best - 1e-9:
+            if (now := objective(tried)) < best - tolerance:
                 theta, best = tried, now
                 break
         else:

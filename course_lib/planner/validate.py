@@ -24,6 +24,7 @@ from course_lib.planner.fit import EFFECTS, fit, seconds_without
 from course_lib.planner.job import Job
 from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, published_seconds
 
+NEAR = 0.01  # fits of which only the errors are looked at end sooner
 # What has to lie within the rows that constants were fitted on, or a warning says so.
 RANGED = ("hidden", "seq", "mbs", "gpus", "tp", "cp", "pp", "dp")
 
@@ -149,19 +150,21 @@ def leave_one_source_out(rows: Sequence[Row]) -> list[Compared]:
     found = []
     for source in dict.fromkeys(source_of(row) for row in rows):
         own = [row for row in rows if source_of(row) == source]
-        constants = fit([row for row in published_rows() if source_of(row) != source]).constants if any(
+        others = [row for row in published_rows() if source_of(row) != source]
+        constants = fit(others, tolerance=NEAR).constants if any(
             row["split"] == "calibration" for row in own) else FITTED
         found += compare(own, constants)
     return found
 
 
-def leave_one_effect_out(rows: Sequence[Row]) -> dict[str, dict[str, MeasuredError]]:
+def leave_one_effect_out(rows: Sequence[Row], effects: Sequence[str] = ("", *EFFECTS)
+                         ) -> dict[str, dict[str, MeasuredError]]:
     """The planner's errors by group where it does without an effect, its constants fitted so; "" for with all."""
     timed = [row for row in rows if row["metric"] != FITS]
     jobs = [job_of_row(row) for row in timed]
     found = {}
-    for effect in ("", *EFFECTS):
-        constants = fit(published_rows(), effect).constants if effect else FITTED
+    for effect in effects:
+        constants = fit(published_rows(), effect, NEAR).constants if effect else FITTED
         compared = [Compared(row, in_metric(row, job, seconds_without(job, constants, effect)), row["value"])
                     for row, job in zip(timed, jobs)]
         found[effect] = {name: errors for name, (errors, _) in group_errors(compared).items()}
