@@ -22,7 +22,6 @@ goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in 
     stragglers.py   what one slow rank costs
     scaling.py      Amdahl, Gustafson, T1/n + alpha + beta M, strong and weak efficiency
     failures.py     how often n devices fail, what that costs, and how often to save (Young, Daly)
-    failures.py     what failures and checkpoints cost a long run
     bubbles.py      idle time and micro-batches in flight of pipeline schedules
     splitting.py    layers cut over devices: what they send, and how many devices are too many
 

@@ -1,32 +1,70 @@
-"""What failures cost a long run: steps that are lost, and the checkpoints that keep them few.
+"""How often a run of n devices fails, what that costs it, and how often it should save.
 
-    M  mean time between failures of the whole machine     n  devices     C  seconds that writing a checkpoint stops it
-    R  seconds from a failure until training goes on       tau  seconds of training between two checkpoints
+    M       mean seconds between two failures of the run: one of n devices is enough, so M = (of one device) / n
+    delta   seconds that the run stands still to save; with a copy in the background, only the copying
+    R       seconds from a failure until the run computes again: notice, start, load
+    tau     seconds of work between two saves
 
-Of the time, C/tau goes into checkpoints, and each failure costs R and on average half an interval:
+Saving often costs delta / tau of the time. Saving seldom costs what has to be done again, tau / 2 a failure on average.
+The best tau lies between; in its neighbourhood the loss is flat, so nobody has to hit it.
 
-    lost(tau) = C/tau + (R + tau/2)/M          least at tau = sqrt(2 C M)
+Failures come independently and equally often (exponentially distributed times between them).
 
-Sources: Young 1974; Daly 2006, "A higher order estimate of the optimum checkpoint interval".
+Sources: Young 1974, "A first order approximation to the optimum checkpoint interval"; Daly 2006, "A higher order
+estimate of the optimum checkpoint interval for restart dumps".
 """
 
-from math import sqrt
+import math
 
 from course_lib.costs.checks import above_zero, at_least
 
 
-def mean_time_between_failures(device_hours_per_failure: float, num_devices: int) -> float:
-    """M in seconds: any device that fails stops all n."""
-    return 3600 * above_zero(device_hours_per_failure, "device_hours_per_failure") / at_least(
-        num_devices, 1, "num_devices")
+def seconds_between_failures(num_failures: float, over_s: float, devices: int, num_devices: int) -> float:
+    """M of `num_devices`, where `devices` of them failed `num_failures` times in `over_s` seconds.
+
+    Llama 3: 419 times in 54 days on 16,384 GPUs, so every 3.1 hours; 100 GPUs would see one in 21 days.
+    """
+    above_zero(num_failures, "num_failures")
+    above_zero(over_s, "over_s")
+    return over_s / num_failures * at_least(devices, 1, "devices") / at_least(num_devices, 1, "num_devices")
 
 
-def best_interval(checkpoint_s: float, M: float) -> float:
-    """tau = sqrt(2 C M), in seconds."""
-    return sqrt(2 * above_zero(checkpoint_s, "checkpoint_s") * above_zero(M, "M"))
+def chance_of_no_failure(seconds: float, M: float) -> float:
+    """That a run of `seconds` gets through in one go: e^(-t/M)."""
+    return math.exp(-seconds / above_zero(M, "M"))
 
 
-def lost_share(checkpoint_s: float, restart_s: float, M: float, interval_s: float | None = None) -> float:
-    """Of the time, what checkpoints and failures take; `interval_s`: None for the best. May exceed 1: no progress."""
-    tau = best_interval(checkpoint_s, M) if interval_s is None else above_zero(interval_s, "interval_s")
-    return checkpoint_s / tau + (restart_s + tau / 2) / above_zero(M, "M")
+def young_interval(delta: float, M: float) -> float:
+    """tau = sqrt(2 delta M): where the derivative of delta / tau + tau / (2 M) is 0."""
+    return math.sqrt(2 * above_zero(delta, "delta") * above_zero(M, "M"))
+
+
+def daly_interval(delta: float, M: float) -> float:
+    """tau to higher order: good also where saving takes nearly as long as a run lasts.
+
+    For delta < 2 M: sqrt(2 delta M) (1 + sqrt(delta / 2M) / 3 + (delta / 2M) / 9) - delta; otherwise M.
+    """
+    xi = above_zero(delta, "delta") / (2 * above_zero(M, "M"))
+    if xi >= 1:
+        return M
+    return math.sqrt(2 * delta * M) * (1 + math.sqrt(xi) / 3 + xi / 9) - delta
+
+
+def first_order_loss(tau: float, delta: float, M: float, R: float = 0.0) -> float:
+    """The share of the time that is lost, as one adds it up by hand: delta / tau + (tau / 2 + R) / M."""
+    return delta / above_zero(tau, "tau") + (tau / 2 + R) / above_zero(M, "M")
+
+
+def expected_seconds(work_s: float, tau: float, delta: float, M: float, R: float = 0.0) -> float:
+    """How long `work_s` seconds of work take, with saves, failures, restarts, and failures while saving or restarting.
+
+    M e^(R/M) (e^((tau + delta)/M) - 1) work / tau (Daly).
+    """
+    above_zero(tau, "tau")
+    above_zero(M, "M")
+    return M * math.exp(R / M) * math.expm1((tau + delta) / M) * above_zero(work_s, "work_s") / tau
+
+
+def expected_loss(tau: float, delta: float, M: float, R: float = 0.0) -> float:
+    """The share of the time that is not work: 1 - work / expected_seconds. 0 is perfect, 1 means that it never ends."""
+    return 1 - 1 / expected_seconds(1.0, tau, delta, M, R)

@@ -12,6 +12,8 @@ LLAMA_3_UNEXPECTED = Fact(419, "interruptions", *SECTION)
 LLAMA_3_EFFECTIVE = Fact(90, "% of the time, more than", *SECTION)
 LLAMA_3_BY_HAND = Fact(3, "interruptions that took much work by hand", *SECTION)
 
+LLAMA_3_GPU_HOURS = Fact(30.84e6, "H100 hours", "Meta, Llama 3.1 model card, Training Energy Use", "2024-07")
+
 LLAMA_3_CAUSES: dict[str, Fact] = {cause: Fact(count, "interruptions", *TABLE) for cause, count in {
     "GPU: faulty, NVLink too": 148,
     "GPU: HBM3 memory": 72,

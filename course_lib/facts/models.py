@@ -168,8 +168,6 @@ PUBLISHED_FLOPS: dict[str, Fact] = {
     "Llama 3 405B": Fact(3.8e25, "FLOP", "Llama team, The Llama 3 Herd of Models, section 1", "2024"),
 }
 DEEPSEEK_V3_GPU_HOURS = Fact(2.788e6, "H800 hours", "DeepSeek-AI, DeepSeek-V3 technical report, table 1", "2024")
-LLAMA3_INTERRUPTIONS = Fact(419, "unexpected interruptions in 54 days on 16,384 H100",
-                            "Llama team, The Llama 3 Herd of Models, section 3.3.4 and table 5", "2024")
 GPT3_ENERGY = Fact(1_287_000, "kWh", *PATTERSON)
 GPT3_CARBON = Fact(552, "t CO2e", *PATTERSON)
 # What that counts: watts of one V100 with its share of the server, measured on average, and the data centre's PUE.

@@ -19,6 +19,7 @@ It adds up what the chapters' closed forms say (course_lib.costs), with the numb
     plan.py       all legal layouts, best first, with reasons
     rule.py       what the papers' rules of thumb choose
     machine.py    this machine, measured
+    trainer.py    what chapter 9's trainer sends and holds, before it runs
 """
 
 from course_lib.planner.cluster import Cluster, cluster

@@ -20,8 +20,8 @@ class Job:
     """One way of training `shape`: ValueError where the layout cannot be.
 
     global_batch, micro_batch: rows. v: chunks of layers on each stage (interleaved 1F1B). recompute: "none",
-    "selective" or "full". flash: attention stores no scores. gradient_bytes: of a gradient where it is kept and
-    reduced. master: there are 32-bit weights beside the 16-bit ones.
+    "selective" or "full". flash: attention stores no scores. dropout: its masks are kept, too. gradient_bytes: of a
+    gradient where it is kept and reduced. master: there are 32-bit weights beside the 16-bit ones.
     """
 
     shape: Shape

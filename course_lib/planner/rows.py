@@ -84,3 +84,10 @@ def job_of_row(row: Row) -> Job:
 
 def in_metric(row: Row, job: Job, seconds: float) -> float:
     return METRICS[row["metric"]](row, job, seconds)
+
+
+def published_seconds(row: Row, job: Job) -> float:
+    """What a published value says of the step's time. All metrics but the step time go with its inverse."""
+    if row["metric"].startswith("step time"):
+        return row["value"]
+    return in_metric(row, job, 1.0) / row["value"]

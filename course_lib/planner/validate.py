@@ -16,13 +16,13 @@ from functools import lru_cache
 from statistics import median
 
 from course_lib.costs.flops import step_flops
-from course_lib.facts import published_rows
+from course_lib.facts import published_rows, published_table
 from course_lib.planner.constants import FITTED, Constants
 from course_lib.planner.errors import MeasuredError, summary
 from course_lib.planner.estimate import estimate_job
 from course_lib.planner.fit import EFFECTS, fit, seconds_without
 from course_lib.planner.job import Job
-from course_lib.planner.rows import FITS, Row, in_metric, job_of_row
+from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, published_seconds
 
 # What has to lie within the rows that constants were fitted on, or a warning says so.
 RANGED = ("hidden", "seq", "mbs", "gpus", "tp", "cp", "pp", "dp")
@@ -81,9 +81,8 @@ class Compared:
 
 def mfu_of(row: Row, job: Job) -> float:
     """What a published value says of the step's time, as MFU (attention in full)."""
-    seconds = in_metric(row, job, 1.0) / row["value"]
-    seconds = 1 / seconds if row["metric"].startswith("step time") else seconds
-    return step_flops(job.shape, job.global_batch, job.sequence_length) / seconds / row["gpus"]
+    flops = step_flops(job.shape, job.global_batch, job.sequence_length)
+    return flops / published_seconds(row, job) / row["gpus"]
 
 
 @lru_cache(maxsize=1)
@@ -203,8 +202,6 @@ def main() -> None:
             content = json.load(file)
         rows, fields = (content["rows"], content.get("fields", {})) if isinstance(content, dict) else (content, {})
     else:
-        from course_lib.facts import published_table
-
         rows, fields = published_rows(), published_table("fields")
     known = [row for row in rows if not unknown(row)]
     compared = compare(known)

