@@ -167,7 +167,7 @@ def fault_of(plan: Any, offers: dict[str, Offer], parameters: float, layers: int
     """Why this is no plan."""
     if not isinstance(plan, dict) or set(plan) != set(KEYS):
         return f"expected {', '.join(KEYS)}, and nothing else"
-    if plan["offer"] not in offers:
+    if not isinstance(plan["offer"], str) or plan["offer"] not in offers:
         return f"expected one of the offers, {', '.join(offers)}"
     if any(type(plan[key]) is not int for key in KEYS[1:]) or min(plan[key] for key in KEYS[1:4]) < 1:
         return "expected whole numbers, nodes, tp and pp at least 1"
