@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -18,7 +19,7 @@ from course_lib.planner.estimate import estimate_job
 from course_lib.planner.job import why_not
 from course_lib.planner.rows import job_of_row, published_seconds
 from course_lib.planner.rule import divisors
-from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import SceneExplorable, WholeNumber, refuse_unknown, require_one_of
 from course_lib.widgets.controls import Control, chooser, slider
 from course_lib.widgets.fits_or_not import amount
 
@@ -137,6 +138,17 @@ def kept(run: str, devices: int, cut: str) -> str:
     return next(each for each in (cut, cut_of(base_of(run).layout), *known) if each in known)
 
 
+def completed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """With the published devices, layout and memory of the run in the place of what is missing or None."""
+    run = given["run"]
+    require_one_of("run", run, [*RUNS])
+    known = {name: value for name, value in given.items() if value is not None}
+    own = base_of(run).layout
+    devices = known.get("devices", own.world_size)
+    cut = kept(run, devices, cut_of(own)) if devices in list(counts_of(run)) else cut_of(own)
+    return {"run": run, "devices": devices, "cut": cut, "how": how_of(run), **known}
+
+
 @cache
 def planned(run: str, devices: int, cut: str, how: str) -> Planned:
     """What the widget shows for these parameters."""
@@ -219,11 +231,13 @@ class LayoutPlanner(SceneExplorable):
 
     def __init__(self, run: str = "Llama 3 405B, H100, Meta 2024", devices: int | None = None,
                  cut: str | None = None, how: str | None = None) -> None:
-        require_one_of("run", run, [*RUNS])
-        base = base_of(run)
-        devices = devices or base.layout.world_size
-        super().__init__(run=run, devices=devices, cut=cut or kept(run, devices, cut_of(base.layout)),
-                         how=how or how_of(run))
+        super().__init__(**completed({"run": run, "devices": devices, "cut": cut, "how": how}))
+
+    @classmethod
+    def scene(cls, parameters: Mapping[str, Any]) -> Scene:
+        """As of every widget; what is not given is as the run was published, as far as that can be."""
+        refuse_unknown(cls.__name__, parameters, cls.controls)
+        return super().scene(completed({"run": cls.run.default_value, **parameters}))
 
     @traitlets.validate("run", "devices", "cut", "how")
     def _fits(self, proposal: Any) -> Any:
