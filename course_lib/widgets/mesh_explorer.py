@@ -141,8 +141,7 @@ def add_nodes(sheet: Sheet, shown: ParallelLayout, axis: str, rank: int) -> None
         at = ", ".join(f"{name} {value}" for name, value in shown.coordinates(other).items())
         sheet.rect(f"rank {other}", ROLES[own] if own else "spare", x, y, CELL - 3, ROW - 4, tint=tint,
                    hint=f"rank {other}: {at}")
-        dark = own is not None and not tint and ROLES[own] in ("forward", "weights", "backward", "activations")
-        role = "on dark" if dark else "on light" if own else "quiet"
+        role = "quiet" if not own else "on dark" if ROLES[own] == "forward" and not tint else "on light"
         sheet.inside(f"rank {other} is", role, x, y, CELL - 3, ROW - 4, f"{other}")
     node, place = divmod(rank, PER_NODE)
     x, y = LEFT + place * CELL - 1.5, TOP + node * ROW - 1.5
