@@ -117,3 +117,20 @@ def test_the_server_itself_has_mapped_no_driver():
     mapped = {Path(library.path).name for library in server.memory_maps()}
     drivers = ("libcuda.so", "libnvidia", "libamdhip", "libhsa-runtime")
     assert [name for name in mapped if name.startswith(drivers)] == []
+
+
+ALL_THERE = """
+import json, sys
+from course_lib.runtime import launch
+from course_lib.runtime.ranks.fork_pool import MANY
+
+print(json.dumps(all(launch(lambda: "torch._dynamo" in sys.modules, world_size=MANY + 1, timeout=120))))
+"""
+
+
+@pytest.mark.skipif(not isinstance(launcher.pool(), ForkPool), reason="only a server that forks imports ahead")
+def test_many_ranks_find_all_that_is_imported_ahead_however_early_they_are_launched():
+    ran = subprocess.run([sys.executable, "-c", ALL_THERE], capture_output=True, text=True, timeout=240,
+                         env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout.splitlines()[-1]) is True

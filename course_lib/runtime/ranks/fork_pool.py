@@ -41,6 +41,7 @@ _ANSWERS_WITHIN_S = 120.0  # importing torch from a cold disk takes long; longer
 _HURRIED_S = 3.0  # for any answer, once the reader has interrupted
 _LOOKS_EVERY_S = 0.1
 _CLOSES_WITHIN_S = 10.0
+MANY = 16  # ranks: more of them wait for what each would import by itself, on a few cores, and the server imports once
 
 
 class ForkPool:
@@ -82,6 +83,8 @@ class ForkPool:
     def processes(self, world_size: int, env: dict[str, str]) -> Iterator[RankProcess]:
         """One after another, so that the first can start its work while the next is forked."""
         self._ranks, self._exit_codes = [], {}
+        if world_size > MANY:
+            self.wait_until_preloaded()
         self.start()
         ours = home.describe(env, mark=self.folder)
         for rank in range(world_size):
@@ -129,7 +132,7 @@ class ForkPool:
             process.connection.close()
 
     def wait_until_preloaded(self) -> None:
-        """Block until the server has imported all that ranks may need (a launch never waits for that)."""
+        """Block until the server has imported all that ranks may need; only a launch of MANY ranks waits for that."""
         self.start()
         while not self._ask("preloaded"):
             pass
