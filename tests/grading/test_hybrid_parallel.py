@@ -34,6 +34,7 @@ from course_lib.grading.chapters.hybrid_parallel.saving import SaveInterval
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import Traffic
 from course_lib.hybrid_parallel import ParallelLayout
+from tests.grading.telling_apart import told_and_apart
 
 SIZES = [{**named(dp=2, tp=2), "ep": 1}, {**named(cp=2, pp=2), "ep": 1}, {**named(dp=2, cp=2), "ep": 2},
          {**named(dp=2, cp=2, tp=2, pp=2), "ep": 4}, {**named(pp=3, tp=2), "ep": 1}]
@@ -42,17 +43,8 @@ SIZES = [{**named(dp=2, tp=2), "ep": 1}, {**named(cp=2, pp=2), "ep": 1}, {**name
 @pytest.mark.parametrize("asked", [MovedRank(), TwoLevels(), ReducedGradients(), GlobalNorm(), Resharded(),
                                    SaveInterval()], ids=lambda each: each.number)
 def test_every_mistake_differs_from_the_answer_and_from_all_others_in_some_trial(asked):
-    told, apart = set(), set()
-    for trial in asked.trials(seed=2):
-        arguments = asked.arguments(trial)
-        answers = [("right", asked.expected(*arguments)), *asked.mistakes(*arguments)]
-        told |= {cause for cause, _ in answers[1:]}
-        seen = []
-        for cause, given in answers:
-            if not any(alike(given, other, asked.tolerance) for _, other in seen):
-                apart.add(cause)
-            seen.append((cause, given))
-    assert told == apart - {"right"}
+    told, apart = told_and_apart(asked)
+    assert told == apart
 
 
 @pytest.mark.parametrize("order", ORDERS)

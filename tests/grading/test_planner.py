@@ -28,24 +28,15 @@ from course_lib.grading.chapters.planner.by_date import (
 from course_lib.grading.chapters.planner.cap import LayoutUnderCap
 from course_lib.grading.chapters.planner.memory import STATE, LayoutMemory, held_by, layout
 from course_lib.grading.chapters.planner.scaling import MostDevices
-from course_lib.grading.compare import alike
 from course_lib.grading.exercise import Traffic
 from course_lib.pipeline_parallel import interleaved_1f1b, one_f_one_b, simulate
+from tests.grading.telling_apart import told_and_apart
 
 
 @pytest.mark.parametrize("asked", [LayoutMemory(), BubbleShare(), MostDevices()], ids=lambda each: each.number)
 def test_every_mistake_differs_from_the_answer_and_from_all_others_in_some_trial(asked):
-    told, apart = set(), set()
-    for trial in asked.trials(seed=2):
-        arguments = asked.arguments(trial)
-        answers = [("right", asked.expected(*arguments)), *asked.mistakes(*arguments)]
-        told |= {cause for cause, _ in answers[1:]}
-        seen = []
-        for cause, given in answers:
-            if not any(alike(given, other, asked.tolerance) for _, other in seen):
-                apart.add(cause)
-            seen.append((cause, given))
-    assert told == apart - {"right"}
+    told, apart = told_and_apart(asked)
+    assert told == apart
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])

@@ -9,7 +9,7 @@ distributed optimiser, which keeps gradients in 32 bits: 6 + 12/dp bytes a param
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from course_lib.grading.compare import alike, describe, part
@@ -101,68 +101,9 @@ class LayoutMemory(Exercise):
         return held_by(*asked)
 
     def mistakes(self, *asked: Any) -> Iterable[tuple[str, Bytes]]:
-        l, h, V, s, B, L, r = asked
-        dp, tp, pp, b, zero, recompute = (L[key] for key in ("dp", "tp", "pp", "rows", "zero", "recompute"))
-        right, m, last = held_by(*asked), B // (dp * b), r == pp - 1
-        ends = (r == 0) + last
-        numbers = (l / pp * 12 * h**2 + ends * V * h) / tp
-
-        def state(numbers: float) -> Bytes:
-            return right | {kind: size * numbers / (dp if zero >= cut else 1) for kind, (size, cut) in STATE.items()}
-
-        def kept(in_flight: float, layers: float = l / pp, rows: int = b, split: int = tp, again: float = 1) -> Bytes:
-            one = s * rows * h / split
-            return right | {"activations": (2 if recompute else 34) * one * layers * in_flight
-                            + (34 * one * again if recompute else 0)}
-
-        def cut(stages: Callable[[int], bool]) -> Bytes:
-            return right | {kind: size * numbers / (dp if stages(first) else 1) for kind, (size, first) in
-                            STATE.items()}
-
-        end = "the embedding" if r == 0 else "the read-out"
-        for counted in sorted({0, 1, 2} - {ends}):
-            yield (f"{end} is left out, which this stage has" if counted < ends == 1 else
-                   "without a pipeline embedding and read-out are both here" if counted < ends else
-                   "ends of the model are counted that this stage has not: the embedding is on stage 0, the read-out "
-                   "on pp - 1", state((l / pp * 12 * h**2 + counted * V * h) / tp))
-        yield "tp cuts the layers and not the ends: it cuts the vocabulary, too", state(
-            l / pp * 12 * h**2 / tp + ends * V * h)
-        yield "all layers are counted: a stage has layers / pp", state((l * 12 * h**2 + ends * V * h) / tp)
-        yield "it is not cut by tp, which cuts every matrix", state(tp * numbers)
-        yield "every kind is cut at every stage: ZeRO 1 cuts the optimiser's state alone", cut(lambda first: zero > 0)
-        yield "each stage cuts its own kind only: stages add up", cut(lambda first: zero == first)
-        yield ("nothing is cut over dp: ZeRO cuts the optimiser's state from stage 1 on, gradients from 2, weights "
-               "at 3", cut(lambda first: False))
-        for kind, size, why in (
-                ("gradients", 2, "2 bytes are taken for a gradient: here they are kept and added up in 32 bits"),
-                ("parameters", 4, "4 bytes are taken for a weight: the one in 32 bits belongs to the optimiser"),
-                ("optimizer_state", 8, "the weights in 32 bits are left out: AdamW's two and they are 12 bytes"),
-                ("optimizer_state", 4, "one number is counted: weights in 32 bits and AdamW's two are 12 bytes")):
-            yield why, right | {kind: right[kind] / STATE[kind][0] * size}
-        flight = min(pp - r, m)
-        yield ("that is one micro-batch: pp - stage of them are under way on a stage of 1F1B, and never more than "
-               "there are", kept(1))
-        yield "all micro-batches are held, as in GPipe: 1F1B has min(pp - stage, m) under way", kept(m)
-        yield ("min(pp, m) micro-batches are on stage 0 only: each stage has one less than the stage before, "
-               "pp - stage", kept(min(pp, m)))
-        yield "there are only m micro-batches, fewer than pp - stage", kept(pp - r)
-        yield "stages are counted from the wrong end: stage 0 has most micro-batches under way", kept(min(r + 1, m))
-        yield "a micro-batch has several rows, which are left out", kept(flight, rows=1)
-        yield "all layers are counted: a stage has layers / pp", kept(flight, layers=l)
-        yield "it is not cut by tp: with sequence parallelism it cuts everything that a layer keeps", kept(
-            flight, split=1)
-        if recompute:
-            yield ("the layer that is made again is left out: while it goes backward it holds all 34 s b h of one "
-                   "micro-batch", kept(flight, again=0))
-            yield "one layer at a time is made again, for one micro-batch", kept(flight, again=l / pp)
-            yield "one layer at a time is made again, for one micro-batch", kept(flight, again=flight)
-            yield "recomputing is left out: a layer keeps 2 s b h of a micro-batch", right | {
-                "activations": 34 * s * b * h / tp * l / pp * flight}
-        yield "logits are on the last stage only, where the loss is", right | {"logits": 4 * s * b * V / tp}
-        yield "logits are left out: the last stage holds those of one micro-batch", right | {"logits": 0.0}
-        yield "logits are not cut: tp cuts the vocabulary", right | {"logits": tp * right["logits"]}
-        yield "2 bytes are taken for a logit: the loss is computed in 32 bits", right | {"logits": right["logits"] / 2}
-        yield "a micro-batch has several rows, which are left out", right | {"logits": right["logits"] / b}
+        right = held_by(*asked)
+        for kinds_off in (state_off, activations_off, logits_off):
+            yield from ((cause, right | off) for cause, off in kinds_off(*asked))
 
     def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
         given, right = answers[0], held_by(*trial.inputs[0])
@@ -179,6 +120,80 @@ def held_by(layers: int, hidden: int, vocab: int, tokens: int, batch_rows: int, 
     one, in_flight = tokens * rows * hidden / tp, min(pp - stage, batch_rows // (dp * rows))
     held["activations"] = (2 if recompute else 34) * one * layers / pp * in_flight + (34 * one if recompute else 0)
     return held | {"logits": 4 * tokens * rows * vocab / tp if last else 0.0}
+
+
+def state_off(l: int, h: int, V: int, s: int, B: int, L: Layout, r: int) -> Iterator[tuple[str, Bytes]]:
+    """Likely causes, and the bytes of parameters, gradients and the optimiser's state that each leads to."""
+    dp, tp, pp, zero = (L[key] for key in ("dp", "tp", "pp", "zero"))
+    ends = (r == 0) + (r == pp - 1)
+    numbers = (l / pp * 12 * h**2 + ends * V * h) / tp
+
+    def state(numbers: float, cut_over_dp: Callable[[int], bool] = lambda first: zero >= first) -> Bytes:
+        return {kind: size * numbers / (dp if cut_over_dp(first) else 1) for kind, (size, first) in STATE.items()}
+
+    end = "the embedding" if r == 0 else "the read-out"
+    for counted in sorted({0, 1, 2} - {ends}):
+        yield (f"{end} is left out, which this stage has" if counted < ends == 1 else
+               "without a pipeline embedding and read-out are both here" if counted < ends else
+               "ends of the model are counted that this stage has not: the embedding is on stage 0, the read-out "
+               "on pp - 1", state((l / pp * 12 * h**2 + counted * V * h) / tp))
+    yield "tp cuts the layers and not the ends: it cuts the vocabulary, too", state(
+        l / pp * 12 * h**2 / tp + ends * V * h)
+    yield "all layers are counted: a stage has layers / pp", state((l * 12 * h**2 + ends * V * h) / tp)
+    yield "it is not cut by tp, which cuts every matrix", state(tp * numbers)
+    yield "every kind is cut at every stage: ZeRO 1 cuts the optimiser's state alone", state(
+        numbers, lambda first: zero > 0)
+    yield "each stage cuts its own kind only: stages add up", state(numbers, lambda first: zero == first)
+    yield ("nothing is cut over dp: ZeRO cuts the optimiser's state from stage 1 on, gradients from 2, weights "
+           "at 3", state(numbers, lambda first: False))
+    right = state(numbers)
+    for kind, size, why in (
+            ("gradients", 2, "2 bytes are taken for a gradient: here they are kept and added up in 32 bits"),
+            ("parameters", 4, "4 bytes are taken for a weight: the one in 32 bits belongs to the optimiser"),
+            ("optimizer_state", 8, "the weights in 32 bits are left out: AdamW's two and they are 12 bytes"),
+            ("optimizer_state", 4, "one number is counted: weights in 32 bits and AdamW's two are 12 bytes")):
+        yield why, {kind: right[kind] / STATE[kind][0] * size}
+
+
+def activations_off(l: int, h: int, V: int, s: int, B: int, L: Layout, r: int) -> Iterator[tuple[str, Bytes]]:
+    """The same of activations."""
+    tp, pp, b, recompute = (L[key] for key in ("tp", "pp", "rows", "recompute"))
+    m = B // (L["dp"] * b)
+    flight = min(pp - r, m)
+
+    def kept(in_flight: float, layers: float = l / pp, rows: int = b, split: int = tp, again: float = 1) -> Bytes:
+        one = s * rows * h / split
+        return {"activations": (2 if recompute else 34) * one * layers * in_flight
+                + (34 * one * again if recompute else 0)}
+
+    yield ("that is one micro-batch: pp - stage of them are under way on a stage of 1F1B, and never more than "
+           "there are", kept(1))
+    yield "all micro-batches are held, as in GPipe: 1F1B has min(pp - stage, m) under way", kept(m)
+    yield ("min(pp, m) micro-batches are on stage 0 only: each stage has one less than the stage before, "
+           "pp - stage", kept(min(pp, m)))
+    yield "there are only m micro-batches, fewer than pp - stage", kept(pp - r)
+    yield "stages are counted from the wrong end: stage 0 has most micro-batches under way", kept(min(r + 1, m))
+    yield "a micro-batch has several rows, which are left out", kept(flight, rows=1)
+    yield "all layers are counted: a stage has layers / pp", kept(flight, layers=l)
+    yield "it is not cut by tp: with sequence parallelism it cuts everything that a layer keeps", kept(flight, split=1)
+    if recompute:
+        yield ("the layer that is made again is left out: while it goes backward it holds all 34 s b h of one "
+               "micro-batch", kept(flight, again=0))
+        yield "one layer at a time is made again, for one micro-batch", kept(flight, again=l / pp)
+        yield "one layer at a time is made again, for one micro-batch", kept(flight, again=flight)
+        yield "recomputing is left out: a layer keeps 2 s b h of a micro-batch", {
+            "activations": 34 * s * b * h / tp * l / pp * flight}
+
+
+def logits_off(l: int, h: int, V: int, s: int, B: int, L: Layout, r: int) -> Iterator[tuple[str, Bytes]]:
+    """The same of logits."""
+    b, tp = L["rows"], L["tp"]
+    right = held_by(l, h, V, s, B, L, r)["logits"]
+    yield "logits are on the last stage only, where the loss is", {"logits": 4 * s * b * V / tp}
+    yield "logits are left out: the last stage holds those of one micro-batch", {"logits": 0.0}
+    yield "logits are not cut: tp cuts the vocabulary", {"logits": tp * right}
+    yield "2 bytes are taken for a logit: the loss is computed in 32 bits", {"logits": right / 2}
+    yield "a micro-batch has several rows, which are left out", {"logits": right / b}
 
 
 def gigabytes(num_bytes: float) -> str:
