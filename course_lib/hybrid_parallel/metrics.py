@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from course_lib.costs.flops import step_flops, utilisation
-from course_lib.facts import ACCELERATORS, Shape
+from course_lib.facts import ACCELERATORS
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.reference import GPTConfig
 from course_lib.runtime import device, seconds
 from course_lib.runtime.instruments.communication import CommunicationLog
 from course_lib.runtime.instruments.communication_rules import CommunicationEvent, whole
+from course_lib.why_distribute import shape_of
 
 SINGLE_AXES = ("tp", "cp", "pp", "dp")
 
@@ -97,13 +98,6 @@ def added(of_ranks: list[Mapping[str, int | Fraction]]) -> dict[str, int]:
 
 
 # Speed
-
-def shape_of(config: GPTConfig) -> Shape:
-    """The GPT of these sizes, for the formulas of costs."""
-    return Shape(config.num_layers, config.hidden_size, config.num_heads, config.num_heads, 4 * config.hidden_size,
-                 config.vocab_size, config.sequence_length, tied=True, learned_positions=True, biases=True,
-                 source="course_lib.reference", date="2026")
-
 
 def model_flops(config: GPTConfig, batch_size: int) -> int:
     """FLOPs that one step needs: 3 times those of a forward pass."""

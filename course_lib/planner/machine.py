@@ -31,6 +31,7 @@ from course_lib.planner.rates import Rates
 from course_lib.planner.software import Software
 from course_lib.reference import GPT, GPTConfig
 from course_lib.runtime import device, launch, seconds
+from course_lib.why_distribute import shape_of
 
 TRAINER = Software("this course", overlaps_gradients=False, overlaps_stages=False, message_bytes=1e15,
                    shards_layers=True)
@@ -80,8 +81,7 @@ class Machine:
     def estimate(self, config: GPTConfig, layout: ParallelLayout, batch_size: int, num_microbatches: int = 1, *,
                  sequence_parallel: bool = False) -> Estimate:
         """A step of HybridTrainer(config, layout, batch_size=..., num_microbatches=...): 32-bit, nothing recomputed."""
-        shape = Shape(config.num_layers, config.hidden_size, config.num_heads, config.num_heads, 4 * config.hidden_size,
-                      config.vocab_size, config.sequence_length, tied=True, learned_positions=True, biases=True)
+        shape = shape_of(config)
         here = Cluster(accelerator("A100"), layout.world_size, layout.world_size)  # whose speed nobody asks for
         micro_batch = batch_size // (layout.dp * num_microbatches)
         free, crowded = (estimate(
@@ -186,6 +186,5 @@ def measure_messages() -> list[tuple[int, float]]:
 
 def state_bytes(config: GPTConfig) -> int:
     """Parameters, gradients and AdamW's moments of the whole model in 32 bits."""
-    shape = Shape(config.num_layers, config.hidden_size, config.num_heads, config.num_heads, 4 * config.hidden_size,
-                  config.vocab_size, config.sequence_length, tied=True, learned_positions=True, biases=True)
+    shape = shape_of(config)
     return 4 * BYTES * count_parameters(shape)

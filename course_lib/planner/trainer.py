@@ -15,9 +15,9 @@ from course_lib.costs.hybrid import StageWork, parameters_of, step_bytes
 from course_lib.costs.sharding import fill_buckets, shard_size
 from course_lib.facts import Shape
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.hybrid_parallel.metrics import shape_of
 from course_lib.pipeline_parallel.partition import balanced_cuts, layer_costs, layers_of
 from course_lib.reference import GPT, GPTConfig
+from course_lib.why_distribute import shape_of
 
 W = 4  # bytes of a number
 BUCKET_BYTES = 25 << 20

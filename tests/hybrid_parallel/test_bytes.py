@@ -5,8 +5,8 @@ import torch.distributed as dist
 
 from course_lib.costs.hybrid import StageWork, step_bytes
 from course_lib.hybrid_parallel import ParallelLayout, bytes_by_axis, clip_grad_norm_
-from course_lib.hybrid_parallel.metrics import shape_of
 from course_lib.runtime import launch, record_communication
+from course_lib.why_distribute import shape_of
 from tests.hybrid_parallel.cases import BATCH, CONFIG, MAX_NORM, batch, laid_out
 
 SP, M2, M3 = {"sequence_parallel": True}, {"num_microbatches": 2}, {"num_microbatches": 3}
