@@ -73,6 +73,7 @@ def device_module(extension: types.ModuleType) -> types.ModuleType:
         "_is_in_bad_fork": lambda: False,
         "device_count": extension.device_count,
         "current_device": extension.current_device,
+        "get_device_name": lambda device=None: "a pretended GPU",
         "device": current,
         "set_device": lambda device: extension.set_device(index_of(device)),
         "current_stream": lambda device=None: torch.accelerator.current_stream(device),

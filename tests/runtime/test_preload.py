@@ -3,6 +3,8 @@
 
 import json
 import os
+import pkgutil
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import course_lib
 from course_lib.runtime import launcher
 from course_lib.runtime.ranks.fork_pool import ForkPool
 from course_lib.runtime.ranks.preload import PRELOAD
@@ -89,7 +92,10 @@ def found_after(*modules, cwd=ROOT):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there ranks are forked")
 def test_importing_all_that_ranks_need_touches_no_driver_and_starts_no_thread():
-    assert found_after(*PRELOAD) == {"touched": [], "initialised": False, "triton": True, "threads": 1, "new_tasks": 0}
+    chapters = [f"course_lib.{each.name}" for each in pkgutil.iter_modules(course_lib.__path__)]
+    assert {"course_lib.runtime", "course_lib.hybrid_parallel"} < set(chapters)
+    assert found_after(*PRELOAD, *chapters) == {
+        "touched": [], "initialised": False, "triton": True, "threads": 1, "new_tasks": 0}
 
 
 FAULTS = """
@@ -134,3 +140,55 @@ def test_many_ranks_find_all_that_is_imported_ahead_however_early_they_are_launc
                          env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout.splitlines()[-1]) is True
+
+
+EDITED = """
+import json, sys
+from pathlib import Path
+import course_lib
+from course_lib.runtime import RankFailed, launch
+from course_lib.runtime.launcher import pool
+
+def ask():
+    ahead = [name for name in ("course_lib.number", "course_lib.twice") if name in sys.modules]
+    from course_lib import twice
+    return len(ahead), twice.answer
+
+def write(name, text):
+    pool().wait_until_preloaded()
+    Path(course_lib.__path__[0], f"{name}.py").write_text(text)
+
+def answers():
+    pool().wait_until_preloaded()
+    try:
+        return launch(ask, world_size=2, timeout=120)
+    except RankFailed as error:
+        return "refused"
+
+write("number", "number = 1")
+write("twice", "from course_lib.number import number; answer = 2 * number")
+said = [answers(), answers()]  # the first brings word of what ranks import
+write("number", "number = 100")
+said += [answers(), answers()]
+write("number", "number = ")
+said += [answers()]
+write("number", "number = 3")
+said += [answers(), answers()]
+Path(course_lib.__path__[0], "number.py").unlink()
+said += [answers()]
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.skipif(not isinstance(launcher.pool(), ForkPool), reason="only a server that forks imports ahead")
+def test_the_courses_modules_are_imported_once_for_all_launches_and_again_when_one_was_edited(tmp_path):
+    shutil.copytree(ROOT / "course_lib", tmp_path / "course_lib", ignore=shutil.ignore_patterns("__pycache__"))
+    ran = subprocess.run([sys.executable, "-P", "-c", EDITED], capture_output=True, text=True,
+                         timeout=240, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout.splitlines()[-1]) == [
+        [[0, 2]] * 2, [[2, 2]] * 2,
+        [[0, 200]] * 2, [[2, 200]] * 2,
+        "refused",
+        [[0, 6]] * 2, [[2, 6]] * 2,
+        "refused"]

@@ -3,8 +3,8 @@
 Run as a script, never imported: `python -P fork_server.py PROJECT CONTROL_FD FOLDER SERVES_AFTER MODULE ...`. The
 notebook's process holds the other end of the control connection and asks for one thing at a time.
 
-Three rules keep it trustworthy. It imports libraries and this package only, never the chapters' or the reader's
-modules, which would be stale after an edit: a forked rank imports those afresh. It runs no tensor code, so that it
+Three rules keep it trustworthy. It imports libraries and the course's modules, which it forgets once a file of theirs
+has been edited, and never the reader's modules, which a forked rank imports afresh. It runs no tensor code, so that it
 stays single-threaded and CUDA stays uninitialised, as fork demands. And nothing outlives it: it adopts every orphan of
 its ranks (PR_SET_CHILD_SUBREAPER), kills what is left after each launch, and ends when the notebook's process does.
 """
@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 
@@ -45,6 +46,10 @@ class Server:
         """Answer requests once the first `after` modules are imported."""
         for _ in range(after):
             importlib.import_module(self.waiting_imports.pop(0))
+        # Imported here and below: course_lib was not yet on the path when this script began.
+        from course_lib.runtime.ranks.preload import CourseModules
+
+        self.course = CourseModules(self.folder)
         requests = {"fork": self.fork, "reap": self.reap, "signal": self.signal, "finish": self.finish,
                     "preloaded": self.preloaded}
         try:
@@ -63,10 +68,16 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)  # not after an error of ours: the log is in there
 
     def preload_next(self) -> None:
-        try:
-            importlib.import_module(self.waiting_imports.pop(0))
-        except ImportError:  # a torch built without this part: a rank that needs it will say so
-            pass
+        """One library, or all of the course's modules that wait: a launch that comes now needs them, most likely."""
+        names, self.waiting_imports = self.waiting_imports[:1], self.waiting_imports[1:]
+        if names[0].startswith("course_lib."):
+            names, self.waiting_imports = [*names, *self.waiting_imports], []
+        for name in names:
+            try:
+                importlib.import_module(name)
+            except Exception:  # a torch built without this part, a file half edited: a rank that needs it will say so
+                pass
+        self.course.remember()
 
     def preloaded(self) -> bool:
         """Whether every import is done; does one more on the way, so that asking in a loop makes it true."""
@@ -77,11 +88,14 @@ class Server:
     def fork(self) -> int:
         """Fork one rank around three handles that follow the request: connection, stdout, stderr."""
         handles = [recv_handle(self.control) for _ in range(3)]
+        first = not self.ranks
+        if first:
+            self.waiting_imports += self.course.forget_edited()
         gc.freeze()  # a rank's garbage collector need not look at what was here before it, nor copy those pages
         pid = os.fork()
         if pid == 0:
             try:
-                become_rank(self.control, handles)
+                become_rank(self.control, handles, [self.course.tell] if first else [])
             except BaseException:  # become_rank itself broke, for example because the folder is gone
                 traceback.print_exc()
             finally:
@@ -113,22 +127,24 @@ class Server:
             os.kill(pid, signal.SIGKILL)
         while self.ranks:
             self.reap()
-        # As their subreaper, whatever the ranks started is now our child. (Imported here: course_lib was not yet on the
-        # path when this script began.)
+        # As their subreaper, whatever the ranks started is now our child.
         from course_lib.runtime.ranks.processes import kill_own_children
 
         kill_own_children()
+        self.waiting_imports += self.course.told()
         exit_codes, self.exit_codes = self.exit_codes, {}
         return exit_codes
 
 
-def become_rank(control: Connection, handles: list[int]) -> None:
+def become_rank(control: Connection, handles: list[int], at_its_end: list[Callable[[], None]]) -> None:
     """In the forked child: take the rank's own connection and streams, then run course_lib's code for ranks."""
     server = os.getppid()
     set_process_option(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:  # the server died before the line above took effect
         os._exit(70)
     atexit._clear()  # the exits of this server's libraries are not the rank's
+    for function in at_its_end:
+        atexit.register(function)
     connection_fd, stdout_fd, stderr_fd = handles
     control.close()
     signal.signal(signal.SIGINT, signal.default_int_handler)
