@@ -6,10 +6,12 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor.parallel import loss_parallel
+from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness import Both, benchmark
@@ -57,11 +59,34 @@ def fsdp2_and_dtensor() -> Step:
     for block in model.blocks:
         fully_shard(block, mesh=mesh["dp"])
     fully_shard(model, mesh=mesh["dp"])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return dtensor_step(model, torch.optim.AdamW(model.parameters(), lr=1e-3), mesh.get_local_rank("dp"))
 
+
+def ddp_and_dtensor() -> Step:
+    """DistributedDataParallel over dp of matrices cut over tp, which it gets as local tensors: it knows no DTensors."""
+    mesh = init_device_mesh(device().type, (2, 2), mesh_dim_names=("dp", "tp"))
+    cut = dtensor_gpt(gpt(), mesh["tp"])
+    cut.head.weight = nn.Parameter(cut.head.weight.detach().clone())  # the transform would leave one of two tied names
+    _pre_dp_module_transform(cut)
+    model = DistributedDataParallel(cut, process_group=mesh.get_group("dp"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return dtensor_step(model, optimizer, mesh.get_local_rank("dp"))
+
+
+def replicate_and_dtensor() -> Step:
+    """The DDP of FSDP2's making, which knows DTensors: each block's gradients averaged as one, and the rest's."""
+    mesh = init_device_mesh(device().type, (2, 2), mesh_dim_names=("dp", "tp"))
+    model = dtensor_gpt(gpt(), mesh["tp"])
+    for block in model.blocks:
+        replicate(block, mesh=mesh["dp"])
+    replicate(model, mesh=mesh["dp"])
+    return dtensor_step(model, torch.optim.AdamW(model.parameters(), lr=1e-3), mesh.get_local_rank("dp"))
+
+
+def dtensor_step(model: nn.Module, optimizer: torch.optim.Optimizer, place: int) -> Step:
     def step(number: int) -> None:
         with loss_parallel():
-            model(*rows(number, mesh.get_local_rank("dp")))[1].backward()
+            model(*rows(number, place))[1].backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -91,6 +116,8 @@ def pipelining_and_ddp() -> Step:
 
 PAIRS: dict[str, tuple[Callable[[], Step], Callable[[], Step]]] = {
     "dp2,tp2": (partial(ours, "dp2,tp2"), fsdp2_and_dtensor),
+    "dp2,tp2, not tied": (partial(ours, "dp2,tp2", tied=False), ddp_and_dtensor),
+    "dp2,tp2, replicate": (partial(ours, "dp2,tp2"), replicate_and_dtensor),
     "dp2,tp2,zero3": (partial(ours, "dp2,tp2,zero3"), fsdp2_and_dtensor),
     "dp2,pp2": (partial(ours, "dp2,pp2", MICROBATCHES, tied=False), pipelining_and_ddp),
 }
@@ -121,6 +148,18 @@ def side_by_side(name: str) -> Both:
 def hybrid_dp2_tp2() -> Both:
     """dp2 tp2, gradients averaged, against FSDP2 over DTensors, which shards parameters besides."""
     return side_by_side("dp2,tp2")
+
+
+@benchmark(runs=3)
+def hybrid_dp2_tp2_ddp() -> Both:
+    """dp2 tp2 of a GPT whose head is a matrix of its own, against DistributedDataParallel over DTensors."""
+    return side_by_side("dp2,tp2, not tied")
+
+
+@benchmark(runs=3)
+def hybrid_dp2_tp2_replicate() -> Both:
+    """dp2 tp2 against torch's composable replicate over DTensors, which averages gradients and shards nothing."""
+    return side_by_side("dp2,tp2, replicate")
 
 
 @benchmark(runs=3)

@@ -6,11 +6,14 @@
 
     tp      4 all-reduces of M a block, 1 for the embedding, 1 for the read-out, 3 of a number a token for the loss
     cp      keys and values around a ring, forward once, backward twice
+    ep      a row of D numbers to each of a token's k experts and back, its gradient too: 4 k M (e-1)/e on e ranks when
+            tokens are spread evenly; expert_bytes has it for the tokens that went where
     pp      M to the next rank, and a gradient of M back; a tied matrix once to the other rank that has it
     dp, cp  gradients: an all-reduce of P numbers; what ZeRO makes of it is in sharding.py
     world   one number, for the norm
 
-Each is multiplied by m but the last two. All-reduces count 2 (t-1)/t of their message, gathers and scatters half of it.
+Each is multiplied by m but the last two, ep by the expert layers too. All-reduces count 2 (t-1)/t of their message,
+gathers and scatters half of it.
 Sources: chapters 3 to 7; Narayanan et al. 2021, section 3.
 """
 
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from course_lib.costs.context_parallel import ring_attention_bytes
+from course_lib.costs.experts import Counts, combine_bytes, count_bytes, dispatch_bytes
 from course_lib.costs.sharding import fill_buckets, shard_size
 from course_lib.facts import Shape
 
@@ -59,10 +63,7 @@ def parameters_of(layer: str, shape: Shape, t: int) -> list[int]:
 
 def tensor_bytes(work: StageWork, shape: Shape, t: int, c: int, sequence_parallel: bool = False, w: int = 4
                  ) -> Fraction:
-    """Along tp, of all micro-batches. The loss is computed in 4 bytes.
-
-    For schedules with whole backward passes: cut in I and W, a stage but the first sends its gradients along tp twice.
-    """
+    """Along tp, of all micro-batches. The loss is computed in 4 bytes."""
     tokens, D = work.rows * shape.sequence_length // c, shape.hidden_size
     M, numbers = tokens * D * w, Fraction(0)
     for layer in work.layers:
@@ -82,6 +83,16 @@ def context_bytes(work: StageWork, shape: Shape, t: int, c: int, w: int = 4) -> 
     blocks = sum(layer.startswith("blocks") for layer in work.layers)
     return work.num_microbatches * blocks * sum(ring_attention_bytes(
         work.rows, shape.num_kv_heads // t, shape.sequence_length, shape.d, c, w))
+
+
+def expert_bytes(counts: Sequence[Counts], place: int, hidden_size: int, w: int = 4) -> int:
+    """Along ep, by the rank at `place` of its group: rows to the experts and back, then gradients on the same ways.
+
+    counts: one [place][expert] for each expert layer of its stage and each micro-batch, rows that go there; how many
+    will come is told in 8 bytes an expert.
+    """
+    return sum(2 * (dispatch_bytes(each, hidden_size, w)[place] + combine_bytes(each, hidden_size, w)[place])
+               + count_bytes(len(each[0]), len(each), place) for each in counts)
 
 
 def pipeline_bytes(work: StageWork, shape: Shape, t: int, c: int, p: int, sequence_parallel: bool = False, w: int = 4

@@ -123,7 +123,7 @@ def peak_of_device(dtype: torch.dtype) -> float | None:
     return known[-1].peak_flops_per_s(number_format) if known else None
 
 
-def measured_peak(dtype: torch.dtype, size: int = 512, times: int = 3) -> float:
+def measured_peak(dtype: torch.dtype, size: int = 256, times: int = 3) -> float:
     """2 n^3 / seconds of the fastest of some square products, on this rank's CPU."""
     a: Tensor = torch.ones(size, size, dtype=dtype, device="cpu")
     return 2 * size**3 / min(seconds(torch.mm, a, a) for _ in range(times + 1))

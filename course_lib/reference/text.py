@@ -54,15 +54,9 @@ def _chosen_text(path: str, sequence_length: int) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _help_topics() -> Tensor:
-    from pydoc_data.topics import topics  # half a megabyte of text: read when it is first needed
+    from course_lib.reference.help_topics import TEXT  # made when it is first needed
 
-    # Topics quote each other. A paragraph that stands in two of them could be learnt in the one and tested in
-    # the other, so each is kept once, whatever its indentation.
-    paragraphs: dict[str, str] = {}
-    for name in sorted(topics):
-        for paragraph in topics[name].split("\n\n"):
-            paragraphs.setdefault(" ".join(paragraph.split()), paragraph.strip("\n"))
-    return torch.frombuffer(bytearray("\n\n".join(paragraphs.values()).encode()), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(TEXT), dtype=torch.uint8)
 
 
 def split_text(tokens: Tensor) -> tuple[Tensor, Tensor]:

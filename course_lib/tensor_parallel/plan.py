@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+SPECIAL = set("*?[")  # what means something else than itself in a pattern
+
 
 @dataclass(frozen=True)
 class Column:
@@ -88,5 +90,10 @@ LLAMA_PLAN: Plan = {  # the names of Hugging Face's Llama, and of many others
 
 def matched(plan: Plan, name: str) -> object | None:
     """What `plan` says about the module called `name`; None where it says nothing."""
-    return next((style for pattern, style in plan.items()
-                 if fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")), None)
+    return next((style for pattern, style in plan.items() if fits(name, pattern)), None)
+
+
+def fits(name: str, pattern: str) -> bool:
+    if not SPECIAL & set(pattern):  # a shell's patterns are compiled, a millisecond each
+        return f".{name}".endswith(f".{pattern}")
+    return fnmatchcase(f".{name}", f"*.{pattern}")

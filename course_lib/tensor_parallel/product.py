@@ -10,6 +10,8 @@ gradient of W, which nobody else needs, is computed:
 With `dealt`, each rank holds T/t tokens of x: they are gathered before the product, and the gradient's sum is dealt out
 again (Korthikanti et al. 2022). The gathered x is kept for backward; `gather_again` keeps only the own tokens, and
 gathers the rest a second time, while dx is computed: less memory for a further all-gather.
+
+A zero-bubble schedule calls backward twice, for dx and later for dW: each call does, and sends, its own part only.
 """
 
 from typing import Any
@@ -38,7 +40,7 @@ class ColumnProduct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (x, weight), me = ctx.saved_tensors, ctx.me
-        need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
+        need_x, need_weight, need_bias = (is_wanted(ctx, place) for place in range(3))
         gathering = start_all_gather_along(x, -2, me) if ctx.again and need_weight else None
         if need_x:
             dx = dy @ weight  # this rank's summand (B, T, D)
@@ -48,3 +50,16 @@ class ColumnProduct(torch.autograd.Function):
             d_weight = dy.flatten(0, -2).T @ whole.flatten(0, -2)  # (F/t, D)
         d_bias = dy.flatten(0, -2).sum(0) if need_bias else None
         return adding_up() if need_x else None, d_weight if need_weight else None, d_bias, None, None, None
+
+
+def is_wanted(ctx: Any, place: int) -> bool:
+    """Whether the backward pass that runs now goes on to the tensor at `place` among the arguments of forward.
+
+    ctx.needs_input_grad says whether some backward pass may.
+    """
+    if not ctx.needs_input_grad[place]:
+        return False
+    try:
+        return torch._C._will_engine_execute_node(ctx.next_functions[place][0])
+    except RuntimeError:  # torch.autograd.grad for a leaf that was given here, which torch gives no answer for
+        return True

@@ -4,7 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.costs.hybrid import StageWork, parameters_of, pipeline_bytes, replica_bytes, step_bytes, tensor_bytes
+from course_lib.costs.experts import balanced_expert_bytes
+from course_lib.costs.hybrid import (
+    StageWork,
+    expert_bytes,
+    parameters_of,
+    pipeline_bytes,
+    replica_bytes,
+    step_bytes,
+    tensor_bytes,
+)
 from course_lib.costs.sharding import sent_bytes
 from course_lib.costs.splitting import split_layer_bytes, split_parameters
 from course_lib.facts import Shape
@@ -42,6 +51,14 @@ def test_a_boundary_costs_a_message_each_way_a_micro_batch_and_tp_ranks_that_dea
     assert pipeline_bytes(inner, GPT, 2, 1, 4, sequence_parallel=True) == 2 * M + 3 * 32
     assert pipeline_bytes(replace(inner, tied_elsewhere=True), GPT, 2, 1, 4) == 2 * 2 * M + 3 * 32 + 128 * 16 * 4
     assert pipeline_bytes(inner, GPT, 1, 1, 1) == 0
+
+
+@pytest.mark.parametrize("e", [1, 2, 4])
+def test_along_ep_an_even_spread_costs_chapter_8s_formula_both_ways_and_the_counts(e):
+    E, k, N = 4, 2, 24
+    counts = [[[k * N // E] * E] * e] * 3  # of 3 forward passes
+    each = 2 * balanced_expert_bytes(N, k, 16, e, 4) + 8 * E * (e - 1) // e
+    assert [expert_bytes(counts, place, 16) for place in range(e)] == [3 * each] * e
 
 
 def test_axes_of_one_rank_send_nothing_and_the_norm_goes_to_all_ranks():

@@ -207,6 +207,20 @@ def test_half_of_the_layers_of_an_mlp_may_be_frozen_and_an_input_without_gradien
     assert launch(body, world_size=2) == [(1, None, True, True)] * 2
 
 
+def test_a_backward_pass_for_x_alone_sends_its_gradient_and_one_for_the_weight_alone_nothing():
+    def body():
+        column = ColumnParallelLinear(4, 8)
+        x = torch.ones(1, 2, 4, requires_grad=True)
+        y, found = column(x).square().sum(), []
+        for wanted in ([x], [column.weight], [x, column.weight]):
+            with record_communication() as log:
+                found.append((log, torch.autograd.grad(y, wanted, retain_graph=True)))
+        (_, (dx,)), (_, (d_weight,)), (_, both) = found
+        return [log.calls() for log, _ in found], torch.equal(dx, both[0]) and torch.equal(d_weight, both[1])
+
+    assert launch(body, world_size=2) == [([1, 0, 1], True)] * 2
+
+
 def test_a_batch_may_be_empty():
     def body():
         column, row = ColumnParallelLinear(4, 8), RowParallelLinear(8, 4)
