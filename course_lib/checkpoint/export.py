@@ -16,7 +16,6 @@ from torch import Tensor
 from course_lib.checkpoint.folders import DamagedCheckpoint, find, problems_of, read_manifest
 from course_lib.checkpoint.loading import optimizer_names
 from course_lib.checkpoint.piece import State, whole
-from course_lib.checkpoint.planners import read_pieces, saved_tensors
 from course_lib.checkpoint.random_state import PREFIX
 from course_lib.checkpoint.ranks import Ranks
 from course_lib.checkpoint.safetensors import read_file, write_file
@@ -31,6 +30,8 @@ def read_state_dict(checkpoint: str | Path, with_optimizer: bool = False) -> dic
     checkpoint: one, or a folder of them, of which the last is read. with_optimizer: NAME.exp_avg and so on as well.
     DamagedCheckpoint where a file is not as it was written.
     """
+    from course_lib.checkpoint.planners import read_pieces, saved_tensors  # which takes torch a second to import
+
     path = find(checkpoint)
     if problems := problems_of(path):
         raise DamagedCheckpoint("; ".join(problems))

@@ -9,22 +9,23 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import TensorStorageMetadata
 
 from course_lib.checkpoint.folders import DamagedCheckpoint, find, problems_of, read_manifest
 from course_lib.checkpoint.models import Model, accept, make_state, pieces
 from course_lib.checkpoint.piece import State
-from course_lib.checkpoint.planners import read_pieces, saved_tensors
 from course_lib.checkpoint.random_state import PREFIX, pieces_to_load, restore
 from course_lib.checkpoint.ranks import Ranks, all_ranks
 from course_lib.checkpoint.saving import finish, layout_of
 from course_lib.zero.consolidate import MASTER
 
-Saved = Mapping[str, TensorStorageMetadata]
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint import TensorStorageMetadata
+
+Saved = Mapping[str, "TensorStorageMetadata"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ def load(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | No
     DamagedCheckpoint, which names the file, where one is not as it was written. ValueError where there is no complete
     checkpoint, and where it is one of another model: with the names that differ. Nothing has been changed then.
     """
+    from course_lib.checkpoint.planners import read_pieces, saved_tensors  # which takes torch a second to import
+
     finish()
     ranks = all_ranks()
     path = ranks.first(lambda: find(folder))

@@ -20,7 +20,6 @@ from torch import Tensor
 from course_lib.checkpoint.folders import begin, commit, describe_file, prune
 from course_lib.checkpoint.models import Model, pieces, tied_names
 from course_lib.checkpoint.piece import State
-from course_lib.checkpoint.planners import write_pieces
 from course_lib.checkpoint.random_state import PREFIX, random_pieces
 from course_lib.checkpoint.ranks import Ranks, all_ranks, beside
 from course_lib.groups.agreement import fingerprint
@@ -95,6 +94,8 @@ def finish() -> None:
 
 def write(ranks: Ranks, folder: Path, state: State, manifest: dict[str, Any], keep: int | None) -> Path:
     """The files, the manifest, the name. Collective over `ranks`."""
+    from course_lib.checkpoint.planners import write_pieces  # which takes torch a second to import
+
     temporary, final = ranks.first(lambda: begin(folder, manifest["step"]))
     write_pieces(temporary, state, ranks.group)
     mine = [*temporary.glob(f"__{ranks.r}_*"), *([temporary / ".metadata"] if ranks.r == 0 else [])]

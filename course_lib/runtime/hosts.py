@@ -77,10 +77,10 @@ def agent(host: int, namespaces: bool, file: Path, arguments: tuple[str, ...], r
     address = ADDRESSES[host] if namespaces else "127.0.0.1"
     there = ["ip", "netns", "exec", f"host{host}"] if namespaces else []
     cable = CABLES[host] if namespaces else "lo" if sys.platform == "linux" else "lo0"
-    store = f"{ADDRESSES[0]}:29500" if namespaces else f"127.0.0.1:{free_port()}"
+    master, port = (ADDRESSES[0], 29500) if namespaces else ("127.0.0.1", free_port())
     return [*there, "env", f"GLOO_SOCKET_IFNAME={cable}", sys.executable, "-m", "torch.distributed.run", "--nnodes=2",
-            f"--nproc-per-node={ranks}", "--rdzv-backend=c10d", f"--rdzv-endpoint={store}", "--rdzv-id=course",
-            f"--rdzv-conf=is_host={int(host == 0)}", f"--local-addr={address}", str(file), *arguments]
+            f"--nproc-per-node={ranks}", f"--node-rank={host}", f"--master-addr={master}", f"--master-port={port}",
+            f"--local-addr={address}", str(file), *arguments]
 
 
 @cache
