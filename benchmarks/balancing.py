@@ -80,6 +80,8 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float
 
 
 def main(seeds: int = 12, steps: int = 250) -> None:
+    if seeds < 2 or steps < LATE:
+        raise ValueError(f"{seeds} seeds, {steps} steps: expected 2 at least, for a standard error, and {LATE}")
     torch.set_num_threads(1)
     runs: dict[str, list[Run]] = {way: [] for way in WAYS}
     for seed in range(seeds):

@@ -32,6 +32,12 @@ def test_a_difference_of_pairs_has_the_standard_error_of_their_mean():
     assert balancing.paired([2.5, 9.5], [2, 9]) == (0.5, 0)  # however far apart the seeds are
 
 
+@pytest.mark.parametrize("seeds, steps", [(1, 250), (12, 49)])
+def test_one_seed_has_no_standard_error_and_few_steps_no_end(seeds, steps):
+    with pytest.raises(ValueError, match=f"{seeds} seeds, {steps} steps: expected 2 at least"):
+        balancing.main(seeds, steps)
+
+
 def test_the_bias_evens_out_sigmoid_scores_of_which_one_is_everybodys_favourite():
     logits = torch.randn(2000, 8, generator=torch.Generator().manual_seed(0))
     logits[:, 0] += 3
