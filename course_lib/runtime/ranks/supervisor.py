@@ -111,7 +111,7 @@ class Supervisor:
     def _run_ranks(self) -> None:
         readers: list[threading.Thread] = []
         try:
-            for process in self.pool.processes(len(self.tasks), self.env):
+            for process in self.pool.processes(len(self.tasks), self.env, self.tasks[0].call):
                 self.processes.append(process)
                 readers.append(start(self._read_messages, process))
                 readers += [start(read_output, process, name, self.shown) for name in process.streams]
