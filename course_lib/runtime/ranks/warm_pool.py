@@ -82,7 +82,7 @@ class WarmPool:
             for rank, connection in _accept(listener, started, self.hurried):
                 self._warm[rank] = _Warm(started[rank], connection, f"\0course_lib {token} {rank}\0".encode())
 
-    def processes(self, world_size: int, env: dict[str, str]) -> Iterator[RankProcess]:
+    def processes(self, world_size: int, env: dict[str, str], call: bytes) -> Iterator[RankProcess]:
         self._ranks = []
         self.start(world_size)
         ours = home.describe(env, mark=self.folder)
