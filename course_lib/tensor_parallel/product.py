@@ -61,5 +61,5 @@ def is_wanted(ctx: Any, place: int) -> bool:
         return False
     try:
         return torch._C._will_engine_execute_node(ctx.next_functions[place][0])
-    except RuntimeError:  # torch.autograd.grad for a leaf that was given here, which torch gives no answer for
+    except (AttributeError, RuntimeError):  # a torch without it; torch.autograd.grad for a leaf that was given here
         return True
