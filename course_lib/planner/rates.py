@@ -52,7 +52,7 @@ def rates_of(cluster: Cluster, software: Software, precision: str = "bf16", cons
              "flash3": c.flash3 if modern else c.flash2_a100}[software.attention]
     node = cluster.network_bytes_per_s * c.network / (cluster.devices_per_node if software.one_card else 1)
     per_node = cluster.num_devices if cluster.is_torus else cluster.devices_per_node
-    wires = Wires(cluster.inside, cluster.gather_bytes_per_s, getattr(c, software.ring_step), node, per_node)
+    wires = Wires(cluster.inside, cluster.gather_bytes_per_s, getattr(c, software.across), node, per_node)
     return Rates(
         linear, half, cluster.peak_flops_per_s() * flash * slowed, device.memory_bytes_per_s,
         device.memory_bytes_per_s, getattr(c, software.passes), wires, getattr(c, software.launch),

@@ -64,7 +64,7 @@ def step_seconds(job: Job, rates: Rates) -> dict[str, float]:
     last = both * stages.last + head.forward + head.backward
     slowest = last if job.layout.pp == 1 or last.total >= ordinary.total else ordinary
     work = slowest * m
-    others = ordinary.total * (job.layout.pp - 1) + last.total - slowest.total
+    others = both.total * job.shape.num_layers + head.total - slowest.total
     return {
         "matmul": work.matmul, "memory": work.memory, "tp": work.tp, "cp": work.cp, "ep": work.ep,
         "launch": work.launch, "pp": stage_messages(job, rates),
@@ -123,13 +123,13 @@ def data_seconds(job: Job, rates: Rates, layer: Pass, head: Pass, stages: Stages
     messages = max(1.0, gradients / software.message_bytes)
     if stage == 0:
         reduction = group.all_reduce(gradients, messages)
-        return exposed(reduction, backward) if software.overlaps_gradients else reduction
+        return exposed(reduction, backward, rates.drag) if software.overlaps_gradients else reduction
     if software.matrix_by_matrix:  # and in the optimiser, when backward has ended
         messages = MATRICES * stages.most
         return group.gather(gradients, messages) + group.gather(parameters, messages)
     scatter, gather = group.gather(gradients, messages), group.gather(parameters, messages)
-    return (exposed(scatter, backward) if software.overlaps_gradients else scatter) + (
-        exposed(gather, backward / 2) if software.overlaps_parameters else gather)
+    return (exposed(scatter, backward, rates.drag) if software.overlaps_gradients else scatter) + (
+        exposed(gather, backward / 2, rates.drag) if software.overlaps_parameters else gather)
 
 
 def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> float:
