@@ -30,6 +30,8 @@ CONSTANTS: tuple[Constant, ...] = (
              0.80, 0.20, "clocks under load, " + GUESS),
     Constant("matmul_h200", 0.8707, 0.07, "share", "the same, with newer libraries",
              0.85, 0.20, "clocks under load, " + GUESS),
+    Constant("spread", 0.01, 0.50, "share", "of devices' speeds, one standard deviation: all wait for the slowest",
+             0.01, 0.50, GUESS),
     Constant("power", 0.3433, 0.33, "exponent", "speed of a device whose power is capped: share of power to this",
              0.5, 0.40, "between constant voltage (1) and free voltage (1/3)"),
     Constant("fp8", 0.6003, 0.40, "share", "of the gain that fp8 promises in linear layers, after its conversions",

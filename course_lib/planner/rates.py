@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import log, sqrt
 
 from course_lib.costs.nodes import Wires
 from course_lib.planner.cluster import Cluster
@@ -43,7 +44,7 @@ def rates_of(cluster: Cluster, software: Software, precision: str = "bf16", cons
     c, device = constants, cluster.device
     kind = "h200" if device.name == "H200" else "h100" if device.year >= 2022 else "a100"
     modern = device.year >= 2022
-    slowed = cluster.power_share**c.power
+    slowed = cluster.power_share**c.power / (1 + c.spread * sqrt(2 * log(cluster.num_devices)))
     half = cluster.matmul_flops_per_s * getattr(c, f"matmul_{kind}") * slowed
     linear = half
     if precision == "fp8":
