@@ -143,11 +143,22 @@ def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> floa
     scatter = group.gather(job.gradient_bytes * numbers, messages)
     once, alone = job.layout.zero_stage == 2, gather + scatter
     forward = gather / job.num_microbatches if once else gather
-    shown = exposed(forward, layer.forward.total, rates.drag) + exposed(
-        scatter + (0.0 if once else gather), layer.backward.total, rates.drag)
+    shares = matrix_shares(job.shape) if job.software.matrix_by_matrix else (1.0,)
+    beside = shares[-1:] + shares[:-1]  # a message hides behind the matrix before it
+    shown = sum(exposed(share * forward, hides * layer.forward.total, rates.drag)
+                + exposed(share * (scatter + (0.0 if once else gather)), hides * layer.backward.total, rates.drag)
+                for share, hides in zip(shares, beside))
     ends = group.gather(rates.number_bytes * job.shape.vocab_size * job.shape.hidden_size / job.layout.tp)
     ends *= 1 if job.shape.tied else 2
     return job.num_microbatches * (shown * stages.most + 0.75 * ends + alone)
+
+
+def matrix_shares(shape: Shape) -> tuple[float, ...]:
+    """Of a layer's numbers: q, k and v together, output, up (and gate), down."""
+    h, output = shape.hidden_size, shape.num_heads * shape.d * shape.hidden_size
+    sizes = (attention_matrices(shape) - output, output, (2 if shape.gated else 1) * h * shape.ffn_size,
+             h * shape.ffn_size)
+    return tuple(size / sum(sizes) for size in sizes)
 
 
 def optimiser_seconds(job: Job, rates: Rates, stages: Stages) -> float:
