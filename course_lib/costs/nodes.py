@@ -4,11 +4,12 @@
 
 Ranks that stand `stride` apart make a group, so that G/g groups share a node's network cards. A ring enters and leaves
 each node once, and libraries make one ring for each card: a group's ring has g/G of N, or what the wires inside carry
-where that is less. A piece that goes around crosses the network once for each node, and takes the wires inside for the
-other steps: so 16 ranks on 2 nodes wait less than 16 ranks on 16. All-reduces over many nodes go down a tree instead.
+where that is less. A piece that goes around crosses the network once for each further node, and takes the wires inside
+for the other steps: 16 ranks on 2 nodes wait less than 16 ranks on 16. All-reduces over many nodes may go up and down a
+tree instead.
 
-Sources: measured curves (facts.all_reduce): all-gathers of 32 MB on 2 to 32 nodes take 75 us more for each node, of which
-seven steps inside are 21; all-reduces take about 120 us more for each doubling of the nodes: a crossing up, one down.
+Sources: NCCL's src/graph/tuning.cc counts latencies so; measured curves (facts.all_reduce): all-gathers of 32 MB on 2 to
+32 nodes take 75 us more for each node, of which seven steps inside are 21.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from functools import lru_cache
 from course_lib.costs.checks import at_least
 from course_lib.costs.links import Link
 
-TREE_INSIDE_S, TREE_ACROSS_S = 28e-6, 50e-6  # a step of a tree, in pieces of 256 kB: NCCL's src/graph/tuning.cc
+TREE_INSIDE_S, TREE_ACROSS_S = 28e-6, 50e-6  # a step of a tree, which passes on pieces of 256 kB: NCCL, 2020
+
 
 @dataclass(frozen=True)
 class GroupLink:
@@ -35,7 +37,7 @@ class GroupLink:
 
     @property
     def around_s(self) -> float:
-        """Until a piece that takes no time on any wire has gone around."""
+        """What a ring takes for a piece that has no bytes."""
         crossings = self.nodes - 1
         return crossings * self.across_s + (self.n - 1 - crossings) * self.inside_s
 
@@ -81,7 +83,9 @@ def group_link(wires: Wires, n: int, stride: int) -> GroupLink:
     n, stride, G = at_least(n, 1, "n"), at_least(stride, 1, "stride"), wires.devices_per_node
     inside = 1 / wires.inside.beta_s_per_byte
     if stride * n <= G:
-        return GroupLink(n, 1, wires.inside.alpha_s, wires.inside.alpha_s, inside, min(inside, wires.gather_bytes_per_s))
-    g = max(1, G // stride)
-    share = wires.node_bytes_per_s * g / G
-    return GroupLink(n, -(-n // g), wires.inside.alpha_s, wires.across_s, min(inside, share), min(wires.gather_bytes_per_s, share))
+        nodes, share = 1, inside
+    else:
+        g = max(1, G // stride)
+        nodes, share = -(-n // g), wires.node_bytes_per_s * g / G
+    return GroupLink(n, nodes, wires.inside.alpha_s, wires.across_s, min(inside, share),
+                     min(wires.gather_bytes_per_s, share, inside))

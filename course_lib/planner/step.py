@@ -54,17 +54,19 @@ def rank_parameters(job: Job, stages: Stages) -> float:
 def step_seconds(job: Job, rates: Rates) -> dict[str, float]:
     """By cause, in the order of CAUSES; they add up to the step.
 
-    The slowest stage works without a gap, m micro-batches; before and behind it the others fill the pipeline, which is
-    the bubble.
+    The slowest stage works without a gap, m micro-batches; before and behind it the others fill the pipeline with the
+    layers that they have, which is the bubble.
     """
     layer, head = layer_pass(job, rates), head_pass(job, rates)
     stages, m = stages_of(job, layer, head), job.num_microbatches
     both = layer.forward + layer.backward + Seconds(memory=accumulation_seconds(job, rates))
     ordinary = both * stages.ordinary
     last = both * stages.last + head.forward + head.backward
-    slowest = last if job.layout.pp == 1 or last.total >= ordinary.total else ordinary
+    ends = job.layout.pp == 1 or last.total >= ordinary.total  # the last stage is the slowest
+    slowest = last if ends else ordinary
     work = slowest * m
-    others = both.total * job.shape.num_layers + head.total - slowest.total
+    others = both.total * (job.shape.num_layers - (stages.last if ends else stages.ordinary)) + (
+        0.0 if ends else head.forward.total + head.backward.total)
     return {
         "matmul": work.matmul, "memory": work.memory, "tp": work.tp, "cp": work.cp, "ep": work.ep,
         "launch": work.launch, "pp": stage_messages(job, rates),
@@ -134,7 +136,8 @@ def data_seconds(job: Job, rates: Rates, layer: Pass, head: Pass, stages: Stages
 
 def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> float:
     """ZeRO-3 gathers each layer before forward and before backward and scatters its gradient, in each micro-batch;
-    ZeRO-2 of the same software gathers once a step. The first gather and the last scatter stand alone.
+    ZeRO-2 of the same software gathers once a step. The first gather and the last scatter stand alone. Where matrices
+    are sent one by one, each is fetched while the one before it works: a large one behind a small one does not hide.
     """
     group, numbers = rates.wires.group(job.plane, job.layout.tp), layer_parameters(
         job.shape, job.layout.tp, job.layout.ep)
