@@ -8,8 +8,8 @@ where that is less. A piece that goes around crosses the network once for each f
 for the other steps: 16 ranks on 2 nodes wait less than 16 ranks on 16. All-reduces over many nodes may go up and down a
 tree instead.
 
-Sources: NCCL's src/graph/tuning.cc counts latencies so; measured curves (facts.all_reduce): all-gathers of 32 MB on 2 to
-32 nodes take 75 us more for each node, of which seven steps inside are 21.
+Sources: NCCL's src/graph/tuning.cc counts latencies so; measured curves (facts.all_reduce): all-gathers of 32 MB on 2
+to 32 nodes take 75 us more for each node, of which seven steps inside are 21.
 """
 
 from dataclasses import dataclass
