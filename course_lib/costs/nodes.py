@@ -50,9 +50,11 @@ class GroupLink:
     def all_reduce(self, num_bytes: float, messages: float = 1) -> float:
         if self.n == 1:
             return 0.0
-        tree_s = (-(-self.n // self.nodes) - 1) * TREE_INSIDE_S + (self.nodes - 1).bit_length() * TREE_ACROSS_S
-        return messages * 2 * min(self.around_s, tree_s) + 2 * (
-            self.n - 1) / self.n * num_bytes / self.reduce_bytes_per_s
+        one_way_s = self.around_s
+        if self.nodes > 1:
+            one_way_s = min(one_way_s, (-(-self.n // self.nodes) - 1) * TREE_INSIDE_S + (
+                self.nodes - 1).bit_length() * TREE_ACROSS_S)
+        return messages * 2 * one_way_s + 2 * (self.n - 1) / self.n * num_bytes / self.reduce_bytes_per_s
 
     def send(self, num_bytes: float) -> float:
         """One message to the next member."""

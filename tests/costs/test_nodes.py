@@ -1,7 +1,10 @@
 """Groups that pass through nodes: what a ring waits for, and what it has of the wires."""
 
+from dataclasses import replace
+
 import pytest
 
+from course_lib.costs.links import Link
 from course_lib.costs.nodes import TREE_ACROSS_S, TREE_INSIDE_S
 from course_lib.facts import MEASURED_ALL_GATHER
 from course_lib.planner import SOFTWARE, cluster, software_named
@@ -36,6 +39,8 @@ def test_all_gathers_of_a_cloud_take_what_was_measured():
 def test_an_all_reduce_over_many_nodes_goes_down_a_tree():
     few, many = WIRES.group(16), WIRES.group(512)
     assert few.all_reduce(0) == pytest.approx(2 * few.around_s)
+    slow = replace(WIRES, inside=Link(1.0, 1e-12)).group(4)  # in a node there is none, however slow its wires are
+    assert slow.all_reduce(0) == pytest.approx(2 * 3 * 1.0)
     assert many.all_reduce(0) == pytest.approx(2 * (7 * TREE_INSIDE_S + 6 * TREE_ACROSS_S))
     assert many.all_reduce(0) < 2 * many.around_s
 
