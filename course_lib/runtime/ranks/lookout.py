@@ -1,13 +1,27 @@
-"""Where everybody is: ranks are asked, and what they answer says how long each has waited in one place."""
+"""Where everybody is: ranks are asked, and what they answer says how long each has waited in one place.
+
+Only what was seen counts. On a machine that has stood still, or had no core for a rank, time has passed that nobody
+looked into: it says nothing of ranks.
+"""
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from course_lib.runtime.ranks.messages import ASK, Returned, Whereabouts
 from course_lib.runtime.ranks.rank_process import RankProcess
 
 _STILL_CPU = 0.2  # share of a core below which a waiting rank counts as not using the CPU
-_NEVER = float("inf")
+_TIMES = 6  # that each rank was seen still, before all count as stuck, however long that took
+
+
+@dataclass(frozen=True)
+class Still:
+    """Since when a rank was seen to wait on one line without using the CPU, until when, and how often again."""
+
+    since: float  # time.monotonic(), which is one clock for all processes of a machine
+    until: float
+    times: int = 0
 
 
 class Lookout:
@@ -18,7 +32,7 @@ class Lookout:
         self.processes = processes
         self.returned = returned
         self.seen: dict[int, Whereabouts] = {}
-        self.still_since: dict[int, float] = {}
+        self.still: dict[int, Still] = {}  # those that wait
         self.unanswered = set(ranks)  # ranks not to be asked now; at first they have no task yet
 
     def ask(self, rank: int) -> None:
@@ -36,17 +50,28 @@ class Lookout:
         before = self.seen.get(rank)
         self.seen[rank] = now
         self.unanswered.discard(rank)
-        if now.waits_in is None or before is None or not now.is_still_since(before, _STILL_CPU):
-            self.still_since[rank] = time.monotonic() if now.waits_in is not None else _NEVER
+        still = self.still.pop(rank, None)
+        if now.waits_in is not None:
+            goes_on = still is not None and before is not None and now.is_still_since(before, _STILL_CPU)
+            self.still[rank] = (Still(still.since, now.clock_s, still.times + 1) if goes_on else
+                                Still(now.clock_s, now.clock_s))
 
     def still_for_s(self, rank: int) -> float:
-        """How long it has waited on the same line without using the CPU; below 0 where it does not."""
-        return time.monotonic() - self.still_since.get(rank, _NEVER)
+        """How long it was seen to wait on the same line without using the CPU; 0 where it does not."""
+        still = self.still.get(rank)
+        return 0.0 if still is None else still.until - still.since
+
+    def all_still_for_s(self) -> float:
+        """How long all that have not finished were seen to wait so at the same time; 0 or less where they did not."""
+        still = [self.still.get(rank) for rank in self.unfinished()]
+        if not still or any(each is None or each.times < _TIMES for each in still):
+            return 0.0
+        return min(each.until for each in still) - max(each.since for each in still)
 
     def restart_clocks(self) -> None:
         """Of those that wait: the time up to now was the reader's."""
         now = time.monotonic()
-        self.still_since = {rank: since if since == _NEVER else now for rank, since in self.still_since.items()}
+        self.still = {rank: Still(now, now) for rank in self.still}
 
     def unfinished(self) -> list[int]:
         return [rank for rank in self.ranks if rank not in self.returned]

@@ -278,8 +278,7 @@ class Supervisor:
         self.conversation.pass_on(lambda rank: self.lookout.still_for_s(rank) > _PASSES_S)
         if self.conversation.stands_still:
             return
-        still_for_s = list(map(self.lookout.still_for_s, self.lookout.unfinished()))
-        if still_for_s and min(still_for_s) >= _STILL_S:
+        if self.lookout.all_still_for_s() >= _STILL_S:
             raise diagnosis.deadlock(self.lookout.sightings(), _STILL_S)
 
     def _ask_and_wait(self) -> list[int]:
