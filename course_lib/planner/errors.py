@@ -17,7 +17,7 @@ KINDS: tuple[tuple[str, Callable[[Job], bool]], ...] = (
     ("mixture of experts", lambda job: job.shape.num_experts > 1),
     ("context parallelism", lambda job: job.layout.cp > 1),
     ("tensor parallelism across nodes on a cloud's Ethernet",
-     lambda job: job.layout.tp > job.cluster.devices_per_node and job.software.ring_step == "ring_step_cloud_s"),
+     lambda job: job.layout.tp > job.cluster.devices_per_node and job.software.across == "across_cloud_s"),
     ("tensor parallelism across nodes", lambda job: job.layout.tp > job.cluster.devices_per_node),
     ("pipelines on Hopper", lambda job: job.layout.pp > 1 and job.cluster.device.year >= 2022),
     ("pipelines on A100 and older", lambda job: job.layout.pp > 1),

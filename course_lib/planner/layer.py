@@ -166,7 +166,7 @@ def ring_seconds(shape: Shape, rates: Rates, micro_batch: int, s: int, t: int, c
     heads = max(shape.num_kv_heads // t, 1)
     sent = ring_attention_bytes(micro_batch, heads, s, shape.d, cp, rates.number_bytes)
     hides = attention_s * (cp - 1) / cp
-    return tuple(exposed((cp - 1) * group.step_s + num_bytes / group.bytes_per_s, hidden, rates.drag)
+    return tuple(exposed(group.around_s + num_bytes / group.bytes_per_s, hidden, rates.drag)
                  for num_bytes, hidden in zip(sent, (hides, BACKWARD_OF_FLASH * hides)))
 
 

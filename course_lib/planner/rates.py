@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import log, sqrt
 
 from course_lib.costs.nodes import Wires
 from course_lib.planner.cluster import Cluster
@@ -43,7 +44,7 @@ def rates_of(cluster: Cluster, software: Software, precision: str = "bf16", cons
     c, device = constants, cluster.device
     kind = "h200" if device.name == "H200" else "h100" if device.year >= 2022 else "a100"
     modern = device.year >= 2022
-    slowed = cluster.power_share**c.power
+    slowed = cluster.power_share**c.power / (1 + c.spread * sqrt(2 * log(cluster.num_devices)))
     half = cluster.matmul_flops_per_s * getattr(c, f"matmul_{kind}") * slowed
     linear = half
     if precision == "fp8":
@@ -52,7 +53,7 @@ def rates_of(cluster: Cluster, software: Software, precision: str = "bf16", cons
              "flash3": c.flash3 if modern else c.flash2_a100}[software.attention]
     node = cluster.network_bytes_per_s * c.network / (cluster.devices_per_node if software.one_card else 1)
     per_node = cluster.num_devices if cluster.is_torus else cluster.devices_per_node
-    wires = Wires(cluster.inside, cluster.gather_bytes_per_s, getattr(c, software.ring_step), node, per_node)
+    wires = Wires(cluster.inside, cluster.gather_bytes_per_s, getattr(c, software.across), node, per_node)
     return Rates(
         linear, half, cluster.peak_flops_per_s() * flash * slowed, device.memory_bytes_per_s,
         device.memory_bytes_per_s, getattr(c, software.passes), wires, getattr(c, software.launch),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Software:
-    """`passes`, `launch`, `attention`, `experts`, `ring_step`: names of planner.constants."""
+    """`passes`, `launch`, `attention`, `experts`, `across`: names of planner.constants."""
 
     name: str
     passes: str = "passes_eager"
@@ -27,7 +27,7 @@ class Software:
     ring_layout: str = "zigzag"  # how tokens are dealt to ranks of context parallelism
     copies: str = ""  # constant: passes over each message of tensor parallelism
     experts: str = ""  # constant: share of a dense product's speed
-    ring_step: str = "ring_step_s"
+    across: str = "across_s"
     one_card: bool = False  # rings use one network card of a node, not all
     activations_eager: bool = False
 
@@ -50,7 +50,7 @@ FSDP2_EAGER = Software("FSDP2, not compiled", attention="flash3", shards_layers=
 FSDP2 = Software("FSDP2, compiled", passes="passes_fused", attention="flash3", shards_layers=True, early_stop=True,
                  copies="tp_copies")
 NANOTRON = Software("nanotron 2025", launch="launch_nanotron_s", matrix_by_matrix=True, whole_layers=True,
-                    ring_step="ring_step_cloud_s", activations_eager=True)
+                    across="across_cloud_s", activations_eager=True)
 SOFTWARE: tuple[Software, ...] = (
     MEGATRON_CORE, MEGATRON_2021, MEGATRON_DEEPSPEED, DEEPSPEED_2021, NEMO, COMPOSER, FSDP, FSDP2, FSDP2_EAGER,
     TORCHTITAN, NANOTRON)

@@ -54,17 +54,19 @@ def rank_parameters(job: Job, stages: Stages) -> float:
 def step_seconds(job: Job, rates: Rates) -> dict[str, float]:
     """By cause, in the order of CAUSES; they add up to the step.
 
-    The slowest stage works without a gap, m micro-batches; before and behind it the others fill the pipeline, which is
-    the bubble.
+    The slowest stage works without a gap, m micro-batches; before and behind it the others fill the pipeline with the
+    layers that they have, which is the bubble.
     """
     layer, head = layer_pass(job, rates), head_pass(job, rates)
     stages, m = stages_of(job, layer, head), job.num_microbatches
     both = layer.forward + layer.backward + Seconds(memory=accumulation_seconds(job, rates))
     ordinary = both * stages.ordinary
     last = both * stages.last + head.forward + head.backward
-    slowest = last if job.layout.pp == 1 or last.total >= ordinary.total else ordinary
+    ends = job.layout.pp == 1 or last.total >= ordinary.total  # the last stage is the slowest
+    slowest = last if ends else ordinary
     work = slowest * m
-    others = ordinary.total * (job.layout.pp - 1) + last.total - slowest.total
+    others = both.total * (job.shape.num_layers - (stages.last if ends else stages.ordinary)) + (
+        0.0 if ends else head.forward.total + head.backward.total)
     return {
         "matmul": work.matmul, "memory": work.memory, "tp": work.tp, "cp": work.cp, "ep": work.ep,
         "launch": work.launch, "pp": stage_messages(job, rates),
@@ -123,18 +125,19 @@ def data_seconds(job: Job, rates: Rates, layer: Pass, head: Pass, stages: Stages
     messages = max(1.0, gradients / software.message_bytes)
     if stage == 0:
         reduction = group.all_reduce(gradients, messages)
-        return exposed(reduction, backward) if software.overlaps_gradients else reduction
+        return exposed(reduction, backward, rates.drag) if software.overlaps_gradients else reduction
     if software.matrix_by_matrix:  # and in the optimiser, when backward has ended
         messages = MATRICES * stages.most
         return group.gather(gradients, messages) + group.gather(parameters, messages)
     scatter, gather = group.gather(gradients, messages), group.gather(parameters, messages)
-    return (exposed(scatter, backward) if software.overlaps_gradients else scatter) + (
-        exposed(gather, backward / 2) if software.overlaps_parameters else gather)
+    return (exposed(scatter, backward, rates.drag) if software.overlaps_gradients else scatter) + (
+        exposed(gather, backward / 2, rates.drag) if software.overlaps_parameters else gather)
 
 
 def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> float:
     """ZeRO-3 gathers each layer before forward and before backward and scatters its gradient, in each micro-batch;
-    ZeRO-2 of the same software gathers once a step. The first gather and the last scatter stand alone.
+    ZeRO-2 of the same software gathers once a step. The first gather and the last scatter stand alone. Where matrices
+    are sent one by one, each is fetched while the one before it works: a large one behind a small one does not hide.
     """
     group, numbers = rates.wires.group(job.plane, job.layout.tp), layer_parameters(
         job.shape, job.layout.tp, job.layout.ep)
@@ -143,11 +146,22 @@ def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> floa
     scatter = group.gather(job.gradient_bytes * numbers, messages)
     once, alone = job.layout.zero_stage == 2, gather + scatter
     forward = gather / job.num_microbatches if once else gather
-    shown = exposed(forward, layer.forward.total, rates.drag) + exposed(
-        scatter + (0.0 if once else gather), layer.backward.total, rates.drag)
+    shares = matrix_shares(job.shape) if job.software.matrix_by_matrix else (1.0,)
+    beside = shares[-1:] + shares[:-1]  # a message hides behind the matrix before it
+    shown = sum(exposed(share * forward, hides * layer.forward.total, rates.drag)
+                + exposed(share * (scatter + (0.0 if once else gather)), hides * layer.backward.total, rates.drag)
+                for share, hides in zip(shares, beside))
     ends = group.gather(rates.number_bytes * job.shape.vocab_size * job.shape.hidden_size / job.layout.tp)
     ends *= 1 if job.shape.tied else 2
     return job.num_microbatches * (shown * stages.most + 0.75 * ends + alone)
+
+
+def matrix_shares(shape: Shape) -> tuple[float, ...]:
+    """Of a layer's numbers: q, k and v together, output, up (and gate), down."""
+    h, output = shape.hidden_size, shape.num_heads * shape.d * shape.hidden_size
+    sizes = (attention_matrices(shape) - output, output, (2 if shape.gated else 1) * h * shape.ffn_size,
+             h * shape.ffn_size)
+    return tuple(size / sum(sizes) for size in sizes)
 
 
 def optimiser_seconds(job: Job, rates: Rates, stages: Stages) -> float:

@@ -15,8 +15,9 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.pipeline_parallel import interleaved_1f1b, one_f_one_b, simulate, zb_h1
 from course_lib.planner.cluster import Cluster, cluster
 from course_lib.planner.estimate import Estimate, estimate
-from course_lib.planner.software import MEGATRON_2021, SOFTWARE
-from course_lib.planner.step import CAUSES
+from course_lib.planner.layer import head_pass, layer_pass
+from course_lib.planner.software import DEEPSPEED_2021, MEGATRON_2021, SOFTWARE, software_named
+from course_lib.planner.step import CAUSES, MATRICES, accumulation_seconds, matrix_shares, stages_of
 
 SHAPE = Shape(32, 4096, 32, 8, 14_336, 128_256, 8192, gated=True)
 EXPERTS = replace(SHAPE, ffn_size=2048, num_experts=16, active_experts=2)
@@ -138,6 +139,33 @@ def test_stages_hold_all_layers_and_are_as_even_as_they_can_be(layers, p, head):
     whole, end = whole_layers(layers, p, head)
     assert whole * (p - 1) + end >= layers
     assert max(whole, end + head) >= max(ordinary, last + head) - 1e-9
+
+
+def test_stages_of_unequal_size_fill_the_pipeline_with_the_layers_that_they_have():
+    """32 layers on 16 stages with a large read-out: the largest stage has 3, the others do not."""
+    found = estimate(SHAPE, cluster("H100", 16), ParallelLayout(pp=16), 32, software=software_named("nanotron 2025"))
+    layer, head = layer_pass(found.job, found.rates), head_pass(found.job, found.rates)
+    sizes = stages_of(found.job, layer, head)
+    assert 15 * sizes.ordinary + sizes.last > 32
+    work = sum(found.seconds[cause] for cause in ("matmul", "memory", "tp", "launch"))
+    accumulated = found.job.shape.num_layers * accumulation_seconds(found.job, found.rates)
+    whole_model = 32 * layer.total + head.total + accumulated
+    assert found.seconds["bubble"] == pytest.approx(whole_model - work / found.job.num_microbatches)
+
+
+def test_all_wait_for_the_slowest_of_more_devices():
+    """Weak scaling without messages that matter: a step of more devices is longer, by less than a tenth."""
+    steps = [estimate(SHAPE, cluster("H100", n), ParallelLayout(dp=n), n).seconds["matmul"] for n in (1, 8, 512)]
+    assert steps[0] < steps[1] < steps[2] < 1.1 * steps[0]
+
+
+def test_a_message_hides_behind_one_matrix_where_matrices_are_fetched_one_by_one():
+    """The same work and bytes: a whole layer hides them better than the matrix before."""
+    shares = matrix_shares(SHAPE)
+    assert sum(shares) == pytest.approx(1) and len(shares) == MATRICES
+    one, whole = (estimate(SHAPE, cluster("A100", 64), ParallelLayout(dp=64, zero_stage=3), 64, software=software)
+                  for software in (DEEPSPEED_2021, replace(DEEPSPEED_2021, matrix_by_matrix=False)))
+    assert one.seconds["dp"] > whole.seconds["dp"]
 
 
 def test_a_product_with_a_narrow_side_is_slower_for_each_flop():
