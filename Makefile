@@ -62,7 +62,7 @@ check: lint
 	$(PYTEST) $(CHECKED) $(or $(NB),$(FIRST))
 
 test: lint
-	$(PYTEST) --junitxml=build/tests.xml
+	$(PYTEST) --junitxml=build/tests.xml --durations=30
 
 # No printed claim may depend on the text.
 OTHER_TEXT := build/other_text.txt

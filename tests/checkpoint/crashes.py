@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import checkpoint
+from course_lib.checkpoint import planners  # noqa: F401  which every save and load needs: imported before the forks
 from course_lib.checkpoint.chaos import dying_at
 from course_lib.checkpoint.folders import problems_of, read_manifest
 from course_lib.checkpoint.models import pieces
