@@ -151,16 +151,7 @@ struct SynchronousWork final : Work {
   Tensors result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     auto outputs = outputs_;
-    c10::intrusive_ptr<c10::ivalue::Future> inner;
-    try {
-      inner = inner_->getFuture();
-    } catch (const c10::Error&) {  // not all of gloo's have one
-      inner_->wait();
-      auto done = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
-                                                           std::vector{outputs.at(0).device()});
-      done->markCompleted(at::IValue(outputs));
-      return done;
-    }
+    auto inner = inner_->getFuture();  // throws for send and recv, which have none
     return inner->then([outputs](c10::ivalue::Future& done) {
       done.value();  // throws what the call threw
       return at::IValue(outputs);
