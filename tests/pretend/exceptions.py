@@ -11,7 +11,7 @@ DEEPSPEED = "DeepSpeed knows its own list of devices, in which the pretended one
 EXCEPTIONS: dict[tuple[str, str], str] = {
     **{("03[32]", mode): AUTOCAST for mode in ("nccl", "gloo-cuda", "any")},
     ("05[42]", "any"): EIGHT,
-    **{("06[22]", mode): STEPS for mode in ("nccl", "gloo-cuda")},
+    **{("06[22]", mode): STEPS for mode in ("nccl", "gloo-cuda", "any")},
     **{("06[37]", mode): NAMED for mode in ("nccl", "any")},
     **{("06[47]", mode): DEEPSPEED for mode in ("nccl", "gloo-cuda", "any")},
 }
