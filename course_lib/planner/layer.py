@@ -15,6 +15,7 @@ from course_lib.facts import Shape
 from course_lib.planner.job import Job
 from course_lib.planner.rates import Rates
 
+LAUNCHED_BY_ATTENTION = 1 / 3  # of a layer's operations
 BACKWARD_OF_FLASH = 2.5  # products of backward over those of forward: five for two, the scores are made again
 
 
@@ -73,7 +74,19 @@ def head_pass(job: Job, rates: Rates) -> Pass:
     product = matmul_seconds(n, job.shape.hidden_size, columns, rates.head_flops_per_s, rates.operand_bytes_per_s,
                              rates.number_bytes)
     passes = pass_seconds(4 * n * columns, rates.memory_bytes_per_s, rates.passes)
-    return Pass(Seconds(product, passes), Seconds(2 * product, 2 * passes), product)
+    summed = end_messages(job, rates)
+    return Pass(Seconds(product, passes, summed), Seconds(2 * product, 2 * passes, summed), product)
+
+
+def end_messages(job: Job, rates: Rates) -> float:
+    """One way, of the embedding and the read-out, both cut by the vocabulary: forward what the embedding looked up is
+    added up, backward the gradient of the read-out's input; the loss's three messages, of a number a token, are halved.
+    """
+    if job.layout.tp == 1:
+        return 0.0
+    group, n = rates.wires.group(job.layout.tp), job.tokens_per_rank
+    whole = group.all_reduce(rates.number_bytes * n * job.shape.hidden_size) + rates.gathering_s(group.n)
+    return whole + 1.5 * (group.all_reduce(4 * n) + rates.gathering_s(group.n))
 
 
 @lru_cache(maxsize=65536)
@@ -100,9 +113,10 @@ def timed_layer(shape: Shape, rates: Rates, t: int, cp: int, ep: int, micro_batc
         backward += Seconds(linear / 2, memory, tp_forward / 2)
     elif recompute == "selective":
         backward += Seconds(forward_a, pass_seconds(scores, rates.memory_bytes_per_s, rates.passes))
+    launch_s = rates.launch_s * (1 + LAUNCHED_BY_ATTENTION * (cp - 1))  # for each block that comes around
     passes = 2 if recompute == "full" else 1
-    return Pass(forward.launched(rates.launch_s, rates.launch_adds),
-                backward.launched(passes * rates.launch_s, rates.launch_adds), linear)
+    return Pass(forward.launched(launch_s, rates.launch_adds),
+                backward.launched(passes * launch_s, rates.launch_adds), linear)
 
 
 def linear_seconds(shape: Shape, rates: Rates, n: float, t: int, ep: int) -> tuple[float, float]:
@@ -154,20 +168,24 @@ def tensor_seconds(rates: Rates, message_bytes: float, t: int, sequence_parallel
     half = group.gather(message_bytes) if sequence_parallel else group.all_reduce(message_bytes) / 2
     hidden = rates.tensor_hidden if group.nodes == 1 else 0.0
     again, shown = 2 if sequence_parallel and not hidden else 0, 1 - hidden
-    return shown * 4 * half + 4 * copies, shown * (4 + again) * half + 6 * copies
+    calls = (4 if sequence_parallel else 2) * rates.gathering_s(t)
+    return shown * 4 * half + 4 * copies + calls, shown * (4 + again) * half + 6 * copies + calls
 
 
 def ring_seconds(shape: Shape, rates: Rates, micro_batch: int, s: int, t: int, cp: int, attention_s: float
                  ) -> tuple[float, float]:
-    """(forward, backward) of keys and values that go around, as far as attention does not hide them."""
+    """(forward, backward) of keys and values that go around, backward with their gradients in a message behind them,
+    as far as attention does not hide them.
+    """
     if cp == 1:
         return 0.0, 0.0
     group = rates.wires.group(cp, t)
     heads = max(shape.num_kv_heads // t, 1)
     sent = ring_attention_bytes(micro_batch, heads, s, shape.d, cp, rates.number_bytes)
     hides = attention_s * (cp - 1) / cp
-    return tuple(exposed(group.around_s + num_bytes / group.bytes_per_s, hidden, rates.drag)
-                 for num_bytes, hidden in zip(sent, (hides, BACKWARD_OF_FLASH * hides)))
+    return tuple(messages * (cp - 1) * rates.gathering_s(cp)
+                 + exposed(messages * group.around_s + num_bytes / group.bytes_per_s, hidden, rates.drag)
+                 for messages, num_bytes, hidden in zip((1, 2), sent, (hides, BACKWARD_OF_FLASH * hides)))
 
 
 def exposed(message_s: float, computing_s: float, drag: float = 0.0) -> float:

@@ -35,8 +35,14 @@ class Rates:
     drag: float = 0.0
     p2p_s: float = 0.0
     step_s: float = 0.0
+    call_s: float = 0.0  # until all of `num_ranks` are at a message, where they share processors
+    num_ranks: int = 1
     number_bytes: int = 2  # of an activation and a weight where they are computed with
     launch_adds: bool = False  # the processor that launches is the one that computes
+
+    def gathering_s(self, n: int) -> float:
+        """Until `n` ranks are at a message: the fewer there must be, the sooner."""
+        return 0.0 if n == 1 else self.call_s * n / self.num_ranks
 
 
 @lru_cache(maxsize=256)

@@ -167,4 +167,6 @@ def matrix_shares(shape: Shape) -> tuple[float, ...]:
 def optimiser_seconds(job: Job, rates: Rates, stages: Stages) -> float:
     """Reads and writes 32-bit weights and both moments, reads gradients, writes weights: 30 bytes a number."""
     numbers = rank_parameters(job, stages) / (job.plane if job.layout.zero_stage else 1)
-    return pass_seconds(numbers * (30 if job.master else 16), rates.memory_bytes_per_s, STATE_PASSES) + rates.step_s
+    calls = 2 * rates.gathering_s(job.layout.world_size)  # the norm and the loss are agreed upon
+    return pass_seconds(numbers * (30 if job.master else 16), rates.memory_bytes_per_s, STATE_PASSES) + (
+        rates.step_s + calls)

@@ -10,9 +10,10 @@ from course_lib.planner.machine import Machine, Measured, measure
 from course_lib.reference import GPTConfig
 
 CONFIG = GPTConfig(num_layers=4, hidden_size=128, num_heads=4, sequence_length=64)
-ALONE = Measured(2, 4e10, 1e10, 3e-10, 3e-4, 2e-3)
-CROWDED = replace(ALONE, num_busy=4, flops_per_s=2e10, bytes_per_s=5e9, pass_s_per_byte=6e-10, launch_s=6e-4)
-MACHINE = Machine(4, 2, ALONE, CROWDED, Link(1e-4, 1e-9))
+ALONE = Measured(2, 4e10, 1e10, 3e-10, 3e-4, 2e-3, Link(1e-4, 1e-9), 1e-3)
+CROWDED = replace(ALONE, num_busy=4, flops_per_s=2e10, bytes_per_s=5e9, pass_s_per_byte=6e-10, launch_s=6e-4,
+                  call_s=3e-3)
+MACHINE = Machine(4, 2, ALONE, CROWDED)
 
 
 @pytest.mark.parametrize("text", ["dp4", "dp2,tp2", "tp4", "pp4", "dp2,pp2", "cp4", "dp4,zero1", "dp4,zero3", "pp2"])
@@ -30,10 +31,22 @@ def test_where_ranks_share_cores_the_bubble_is_filled_by_others():
 
 def test_a_machine_twice_as_fast_takes_half_as_long():
     twice = Measured(2, 2 * ALONE.flops_per_s, 2 * ALONE.bytes_per_s, ALONE.pass_s_per_byte / 2, ALONE.launch_s / 2,
-                     ALONE.step_s / 2)
+                     ALONE.step_s / 2, ALONE.link, ALONE.call_s)
     slow, fast = (replace(MACHINE, free=each).estimate(CONFIG, ParallelLayout(), 16) for each in (ALONE, twice))
     assert fast.seconds["matmul"] == pytest.approx(slow.seconds["matmul"] / 2)
     assert fast.seconds["launch"] == pytest.approx(slow.seconds["launch"] / 2)
+
+
+def test_each_message_waits_for_its_ranks_and_for_fewer_of_them_less_long():
+    layouts = {text: ParallelLayout.from_string(text) for text in ("tp4", "dp2,tp2", "cp4", "dp4", "pp4")}
+    at_once = replace(MACHINE, free=replace(ALONE, call_s=0.0), crowded=replace(CROWDED, call_s=0.0))
+    waits = {text: MACHINE.estimate(CONFIG, layout, 16).step_s - at_once.estimate(CONFIG, layout, 16).step_s
+             for text, layout in layouts.items()}
+    ends, agreed = 1 + 1.5, 2
+    assert waits["tp4"] == pytest.approx((4 * 4 + 2 * ends + agreed) * 3e-3)  # four in each of four layers
+    assert waits["dp2,tp2"] == pytest.approx((4 * 4 + 2 * ends) * 1.5e-3 + agreed * 3e-3)
+    assert waits["cp4"] == pytest.approx((4 * 3 * 3 + agreed) * 3e-3)  # three hops, and backward two messages each
+    assert waits["dp4"] == pytest.approx(agreed * 3e-3)
 
 
 def test_measuring_this_machine_gives_speeds_above_zero():
@@ -41,5 +54,5 @@ def test_measuring_this_machine_gives_speeds_above_zero():
     for measured in (found.free, found.crowded):
         assert min(measured.flops_per_s, measured.bytes_per_s, measured.pass_s_per_byte, measured.launch_s) > 0
         assert measured.step_s >= 0
-    assert found.link.beta_s_per_byte >= 0 and found.link.alpha_s >= 0
+        assert min(measured.link.beta_s_per_byte, measured.link.alpha_s, measured.call_s) >= 0
     assert found.estimate(CONFIG, ParallelLayout(dp=2), 8).step_s > 0
