@@ -16,7 +16,8 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import median
+from statistics import mean, median
+from time import perf_counter
 
 import numpy as np
 import torch
@@ -41,9 +42,9 @@ TRAINER = Software("this course", overlaps_gradients=False, overlaps_stages=Fals
 PRODUCTS = ((64, 128, 128), (256, 128, 512), (512, 512, 128), (512, 256, 256), (512, 512, 512))
 MESSAGES = (4 << 10, 512 << 10, 4 << 20)
 FASTEST = 1e11  # bytes/s between ranks: where noise hides what bytes cost
-WINDOW_S = 0.04  # many turns of the scheduler, a few ms each
-ROUNDS = 5
-CALLS = 8
+WINDOW_S = 0.03  # many turns of the scheduler, a few ms each
+ROUNDS = 4
+CALLS = 6
 BYTES = 4  # fp32
 TINY = GPTConfig(num_layers=1, hidden_size=8, num_heads=2, vocab_size=16, sequence_length=8)
 BLOCK = GPTConfig(num_layers=1, hidden_size=128, num_heads=4, vocab_size=16, sequence_length=64)
@@ -137,10 +138,10 @@ def steady(functions: Sequence[Callable[[], object]]) -> list[float]:
 
 
 def window(function: Callable[[], object]) -> float:
-    calls, taken = 0, 0.0
-    while taken < WINDOW_S:
-        calls, taken = calls + 1, taken + seconds(function)
-    return taken / calls
+    taken, end = [seconds(function)], perf_counter() + WINDOW_S
+    while perf_counter() < end:
+        taken.append(seconds(function))
+    return mean(taken)
 
 
 def product(m: int, k: int, n: int) -> Callable[[], torch.Tensor]:

@@ -33,7 +33,8 @@ class Outcome:
 
 
 def lessons(modes: Sequence[str], path: Path) -> dict[str, list[Outcome]]:
-    """Mode -> every cell of the notebook that calls launch. One that fails on purpose passes when it fails likewise.
+    """Mode -> every cell of the notebook that starts ranks that may have a GPU. One that fails on purpose passes when it
+    fails likewise.
 
     Only those cells run, and what they need of the others; all modes one after another in one kernel.
     """
@@ -41,7 +42,7 @@ def lessons(modes: Sequence[str], path: Path) -> dict[str, list[Outcome]]:
     code = [number for number, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
     needed = needs.kept([notebook.cells[number].source for number in code])
     recorded = {number: cell.outputs for number, cell in enumerate(notebook.cells)
-                if cell.cell_type == "code" and "launch(" in cell.source}
+                if cell.cell_type == "code" and needs.launches(cell.source)}
     sources = [notebook.cells[number].source if keep else "pass" for number, keep in zip(code, needed)]
     place_of = {number: place for place, number in enumerate(code)}
     return {mode: [lesson(f"{path.name[:2]}[{number}]", outputs[place_of[number]], before)
@@ -99,6 +100,8 @@ def execute(mode: str, notebook: NotebookNode, folder: Path, **hooks: Callable) 
 BEGINNING = """
 _pretended = pretended(MODES[{mode!r}])
 _pretended.__enter__()
+import course_lib.runtime.hosts
+course_lib.runtime.hosts.why_not = lambda slow=True: "no mode reaches the ranks of torchrun"  # and they take long
 get_ipython().display_formatter.active_types = ["text/plain"]  # pictures take long, and nobody looks at them
 get_ipython().execution_count = 0  # errors name cells by their numbers
 """

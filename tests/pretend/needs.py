@@ -4,6 +4,16 @@ import ast
 import symtable
 
 
+def launches(source: str) -> bool:
+    """Whether a cell starts ranks that may have a GPU: with device="cpu" they have none, on any machine."""
+    try:
+        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    except SyntaxError:
+        return "launch(" in source
+    return any(isinstance(call.func, ast.Name) and call.func.id == "launch" and not any(
+        word.arg == "device" and ast.unparse(word.value) == "'cpu'" for word in call.keywords) for call in calls)
+
+
 def kept(sources: list[str]) -> list[bool]:
     """For each cell, given as code in the order of the notebook: whether it launches, or something that does needs it.
 
@@ -19,7 +29,7 @@ def kept(sources: list[str]) -> list[bool]:
             keeps.append(True)
             continue
         given, asked, changed = names_of(statements)
-        keep = "launch(" in source or bool((given | changed) & wanted)
+        keep = launches(source) or bool((given | changed) & wanted)
         if keep:
             wanted = (wanted - given) | asked
         keeps.append(keep)
