@@ -52,9 +52,9 @@ lab: $(READY)
 	@$(BIN)/python -m tools.workspace $(if $(FRESH),--fresh)
 	$(WITH_PATH) $(BIN)/python -m jupyterlab $(LAB_FLAGS) --LabApp.default_url=/lab/tree/$(COPIES)/$(FIRST)
 
-# pytest reads its paths and its strict nbval flags from pyproject.toml, and has the last word. Two files at a time, in
+# pytest reads its paths and its strict nbval flags from pyproject.toml, and has the last word. Three files at a time, in
 # their order: a test starts up to 8 ranks of its own, and a notebook's cells belong to one kernel.
-PYTEST := $(WITH_PATH) $(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+PYTEST := $(WITH_PATH) $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 # What a small change breaks first, and no ranks to wait for but a notebook's.
 CHECKED := tests/test_layers.py tests/test_environment.py tests/facts tests/pictures tests/costs tests/widgets
 

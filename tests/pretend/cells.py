@@ -33,8 +33,8 @@ class Outcome:
 
 
 def lessons(modes: Sequence[str], path: Path) -> dict[str, list[Outcome]]:
-    """Mode -> every cell of the notebook that starts ranks that may have a GPU. One that fails on purpose passes when it
-    fails likewise.
+    """Mode -> every cell of the notebook whose ranks may have a GPU. One that fails on purpose passes when it fails
+    likewise.
 
     Only those cells run, and what they need of the others; all modes one after another in one kernel.
     """
