@@ -1,5 +1,7 @@
 """A reader looks into a rank in a real JupyterLab: steps through it at the cell's input line, and sees its picture."""
 
+import sys
+
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
@@ -40,7 +42,8 @@ def test_a_reader_steps_through_a_rank_prints_a_shape_and_goes_on(tmp_path, open
     notebook = open_notebook(path)
     page = notebook.page
     page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
-    for command, answer in (("n", "dist.all_reduce(x)"), ("x.shape", "torch.Size([3, 2])"), ("c", "[3.0, 3.0]")):
+    stop = [("n", "x = x / 2")] if sys.version_info >= (3, 13) else []  # there breakpoint() stops at its own line
+    for command, answer in (*stop, ("n", "dist.all_reduce(x)"), ("x.shape", "torch.Size([3, 2])"), ("c", "[3.0, 3.0]")):
         field = page.locator(".jp-Stdin-input:not([readonly])").last
         field.wait_for()
         assert "[rank 1] (Pdb)" in page.locator(".jp-Stdin-prompt").last.inner_text()
