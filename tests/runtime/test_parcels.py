@@ -45,6 +45,11 @@ def test_tied_parameters_stay_tied_and_a_parameter_stays_one():
     assert back.last.weight is back.first.weight and back.first.weight.requires_grad
 
 
+def test_a_function_may_use_modules_that_are_of_a_class_of_their_own():
+    assert type(torch.backends) is not type(torch)
+    assert launch(lambda: torch.backends.mkldnn.is_available(), world_size=1) == [torch.backends.mkldnn.is_available()]
+
+
 def test_a_generator_arrives_in_its_state_and_returns_in_its_state():
     generator = torch.Generator().manual_seed(5)
     torch.rand(3, generator=generator)

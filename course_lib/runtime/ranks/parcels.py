@@ -3,10 +3,13 @@
 In a rank tensors lie on the rank's device, wherever they come from; in the notebook on the CPU, wherever they were.
 """
 
+import importlib
 import inspect
 import io
 import pickle
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -38,7 +41,12 @@ def _pickled(pickler: type[cloudpickle.Pickler], value: Any) -> bytes:
 
 class _CallPickler(cloudpickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        """A generator's state is a tensor to torch's own pickle. It belongs to the generator, and stays on the CPU."""
+        """A generator's state is a tensor to torch's own pickle. It belongs to the generator, and stays on the CPU.
+
+        A module of a class of its own, such as torch.backends.mkldnn, goes by its name, as all others do.
+        """
+        if isinstance(value, ModuleType) and type(value) is not ModuleType and sys.modules.get(value.__name__) is value:
+            return importlib.import_module, (value.__name__,)
         if isinstance(value, torch.Generator) and value.device.type == "cpu":
             return _generator, (value.get_state().numpy().tobytes(),)
         return super().reducer_override(value)

@@ -8,6 +8,7 @@ import psutil
 
 from course_lib.runtime import context
 
+_BEGINS_WITHIN_S = 1.0  # a machine may be busy
 _DIES_WITHIN_S = 5.0  # a killed process that is inside the operating system finishes that first
 
 
@@ -44,9 +45,16 @@ def kill_marked(mark: str, spare: Collection[int]) -> None:
 
 def _carries(process: psutil.Process, mark: str) -> bool:
     try:
-        return process.environ().get(context.RANK_MARK) == mark
+        deadline = time.monotonic() + _BEGINS_WITHIN_S
+        while not (environment := process.environ()) and _is_young(process) and time.monotonic() < deadline:
+            time.sleep(0.001)  # its program is being loaded, and has no environment yet
+        return environment.get(context.RANK_MARK) == mark
     except (psutil.Error, OSError):  # ended meanwhile, or somebody else's
         return False
+
+
+def _is_young(process: psutil.Process) -> bool:
+    return time.time() - process.create_time() < 10 * _BEGINS_WITHIN_S
 
 
 def _kill(processes: Collection[psutil.Process]) -> None:
