@@ -100,8 +100,6 @@ def execute(mode: str, notebook: NotebookNode, folder: Path, **hooks: Callable) 
 BEGINNING = """
 _pretended = pretended(MODES[{mode!r}])
 _pretended.__enter__()
-import course_lib.runtime.hosts
-course_lib.runtime.hosts.why_not = lambda slow=True: "no mode reaches the ranks of torchrun"  # and they take long
 get_ipython().display_formatter.active_types = ["text/plain"]  # pictures take long, and nobody looks at them
 get_ipython().execution_count = 0  # errors name cells by their numbers
 """
