@@ -50,6 +50,7 @@ TINY = GPTConfig(num_layers=1, hidden_size=8, num_heads=2, vocab_size=16, sequen
 BLOCK = GPTConfig(num_layers=1, hidden_size=128, num_heads=4, vocab_size=16, sequence_length=64)
 GPTS = (TINY, replace(TINY, num_layers=5), BLOCK, replace(BLOCK, num_layers=3))
 ROWS = 4
+Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def middle(of_ranks: Sequence[Measured]) -> Measured:
 
 def measure_rank() -> Measured:
     """In a rank, while all others do the same."""
-    taken = steady([*(product(*size) for size in PRODUCTS), *(gpt_step(config) for config in GPTS)])
+    taken = steady([*(product(*size) for size in PRODUCTS), *(gpt_step(config) for config in GPTS)], window)
     P, W = product_rates(np.array(taken[:len(PRODUCTS)]))
     one, five, block, blocks = taken[len(PRODUCTS):]
     of_layer = max(five - one, 0.0) / 4  # three passes, backward being two
@@ -126,25 +127,26 @@ def measure_rank() -> Measured:
                     step_s, *measure_messages())
 
 
-def steady(functions: Sequence[Callable[[], object]]) -> list[float]:
-    """Seconds of a call of each, while all ranks make calls: the mean over a window, and the middle one of some rounds
-    through all functions, since what else runs on the machine now and then slows down a window or two.
+def steady(functions: Sequence[Call], mean_s: Callable[[Call], float]) -> list[float]:
+    """Seconds of a call of each, while all ranks make calls: the middle one of some rounds through all functions, since
+    what else runs on the machine now and then slows down a mean or two.
     """
     rounds = []
     for _ in range(1 + ROUNDS):
         dist.barrier()
-        rounds.append([window(function) for function in functions])
+        rounds.append([mean_s(function) for function in functions])
     return [median(means) for means in zip(*rounds[1:])]
 
 
-def window(function: Callable[[], object]) -> float:
+def window(function: Call) -> float:
+    """The mean over a while: for calls that need no other rank."""
     taken, end = [seconds(function)], perf_counter() + WINDOW_S
     while perf_counter() < end:
         taken.append(seconds(function))
     return mean(taken)
 
 
-def product(m: int, k: int, n: int) -> Callable[[], torch.Tensor]:
+def product(m: int, k: int, n: int) -> Call:
     a, b = torch.ones(m, k, device=device()), torch.ones(k, n, device=device())
     return lambda: torch.mm(a, b)
 
@@ -170,7 +172,7 @@ def pass_seconds_per_byte(layer_s: float, P: float, W: float, launch_s: float) -
     return max(layer_s - 2 * launch_s - flops / P - operands / W, 0.1 * layer_s) / (3 * kept)
 
 
-def gpt_step(config: GPTConfig) -> Callable[[], None]:
+def gpt_step(config: GPTConfig) -> Call:
     """Plain training: forward, backward, clipping, AdamW."""
     torch.manual_seed(0)
     model = GPT(config).to(device())
@@ -201,25 +203,21 @@ def measure_messages() -> tuple[Link, float]:
         compute()
         dist.all_reduce(tensor)
 
-    taken = together([compute, *(partial(dist.all_reduce, tensor) for tensor in tensors),
-                      *(partial(behind, tensor) for tensor in tensors)])
+    taken = steady([compute, *(partial(dist.all_reduce, tensor) for tensor in tensors),
+                    *(partial(behind, tensor) for tensor in tensors)], together)
     computing, alone, both = taken[0], taken[1:1 + len(tensors)], taken[1 + len(tensors):]
     link = fit_link([2 * (n - 1) / n * num_bytes for num_bytes in MESSAGES], alone)
     later = median(each - computing - message for each, message in zip(both, alone))
     return Link(link.alpha_s / (2 * (n - 1)), max(link.beta_s_per_byte, 1 / FASTEST)), max(0.0, later)
 
 
-def together(functions: Sequence[Callable[[], object]]) -> list[float]:
-    """Seconds of a call that all ranks make as often: what one waits for another is part of it. As `steady`."""
-    def calls(function: Callable[[], object]) -> None:
+def together(function: Call) -> float:
+    """The mean of calls that all ranks make as often: what one waits for another is part of it."""
+    def calls() -> None:
         for _ in range(CALLS):
             function()
 
-    rounds = []
-    for _ in range(1 + ROUNDS):
-        dist.barrier()
-        rounds.append([seconds(calls, function) / CALLS for function in functions])
-    return [median(means) for means in zip(*rounds[1:])]
+    return seconds(calls) / CALLS
 
 
 def state_bytes(config: GPTConfig) -> int:
