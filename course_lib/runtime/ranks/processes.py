@@ -38,6 +38,7 @@ def kill_own_children() -> None:
 
 def kill_marked(mark: str, spare: Collection[int]) -> None:
     """End what carries the mark in its environment: also daemons, which are in no tree of processes any more."""
+    psutil.process_iter.cache_clear()  # a number may be another process's by now, which kill() would refuse to end
     doomed = [process for process in psutil.process_iter() if process.pid not in spare and _carries(process, mark)]
     _kill(doomed)
     _wait_until_gone(doomed)
