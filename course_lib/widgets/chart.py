@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Annotation
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.transforms import Bbox
 
 from course_lib.pictures.drawn import Drawn, claim
 from course_lib.pictures.figures import new_figure, quiet, to_png
@@ -19,6 +22,10 @@ from course_lib.pictures.palette import INK, RANK_COLOURS
 
 Series = tuple[Sequence[float], Sequence[float]]
 HEIGHT_IN = 3.9
+# Which end of a label is at its point, and how far from it, in points.
+LABEL_PLACES = (("left", 5, -3), ("left", 5, 4), ("left", 5, -9), ("center", 0, 7), ("center", 0, -13),
+                ("right", -5, -3), ("right", -5, 4), ("right", -5, -9))
+POINT_PX = 3
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,14 +82,13 @@ class Chart(Drawn):
         colour = self._colours()
         for name, (xs, ys) in self.lines.items():
             axes.plot(xs, ys, color=colour[family(name)], lw=1.8, label=name, alpha=0.85)
+        named: list[Annotation] = []
         for name, (xs, ys) in self.points.items():
             # Unclipped: half of a point on the axis would be missing.
             axes.plot(xs, ys, "o", color=colour[family(name)], ms=5.5, mec="white", mew=0.8, label=name, clip_on=False,
                       zorder=3)
-            for x, y, text in zip(xs, ys, self.labels.get(name, ()), strict=False):
-                on_a_line = family(name) in map(family, self.lines)  # which would run through a text beside the point
-                place, side = ((-3, 7), "center") if on_a_line else ((5, self._label_height(x, y)), "left")
-                axes.annotate(text, (x, y), place, textcoords="offset points", ha=side, fontsize=7.5, color=INK)
+            named += [axes.annotate(text, at, (0, 0), textcoords="offset points", fontsize=7.5, color=INK)
+                      for *at, text in zip(xs, ys, self.labels.get(name, ()), strict=False)]
         for where, what in self.marks.items():
             axes.axvline(where, color=INK, lw=0.9, ls=":")
             axes.annotate(what, (where, 1), (4, -2), xycoords=("data", "axes fraction"), textcoords="offset points",
@@ -92,14 +98,10 @@ class Chart(Drawn):
             low, high = axes.get_ylim()
             axes.set_ylim(low, high * (high / low) ** 0.08 if "y" in self.log else high + 0.08 * (high - low))
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.1 if self.labels else 1.0, 0.5))
+        if named:
+            figure.draw_without_rendering()  # only now every point has its place
+            keep_apart(named, axes.lines)
         return figure
-
-    def _label_height(self, x: float, y: float) -> float:
-        """In points, above (x, y): away from the nearest labelled point above or below it."""
-        others = [other for name in self.labels for at, other in zip(*self.points[name]) if at == x and other != y]
-        if not others:
-            return -3
-        return 4 if min(others, key=lambda other: abs(other - y)) < y else -9
 
     def _counts(self) -> bool:
         """x counts something, such as ranks or steps: there are no halves."""
@@ -143,3 +145,22 @@ class Chart(Drawn):
 def family(name: str) -> str:
     """`ring` for `ring, measured`: what points and lines of one colour have in common."""
     return name.split(",")[0]
+
+
+def keep_apart(texts: Sequence[Annotation], drawn: Sequence[Line2D]) -> None:
+    """Each text beside its point, or above, below or left of it: on no other text, on few points and lines."""
+    paths = {line: line.get_transform().transform_path(line.get_path()) for line in drawn}  # in pixels
+    points = [Bbox.from_extents(x - POINT_PX, y - POINT_PX, x + POINT_PX, y + POINT_PX)
+              for line, path in paths.items() if line.get_marker() == "o" for x, y in path.vertices]
+    curves = [path for line, path in paths.items() if line.get_linestyle() != "None"]
+    placed: list[Bbox] = []
+
+    def crowded(place: tuple[str, int, int]) -> tuple[int, int]:
+        text.set(ha=place[0], position=place[1:])
+        box = text.get_window_extent()
+        crossed = sum(curve.intersects_bbox(box, filled=False) for curve in curves)
+        return box.count_overlaps(placed), box.count_overlaps(points) + crossed
+
+    for text in texts:
+        crowded(min(LABEL_PLACES, key=crowded))  # the first of the best, and there it stays
+        placed.append(text.get_window_extent())

@@ -169,7 +169,7 @@ def draw_line(figure: Figure, marks: dict[str, float], unit: str) -> None:
     axes = figure.subplots()
     colours = {"you": ORANGE, "measured": BLUE, "formula": TEAL}
     for row, (name, value) in enumerate(marks.items()):
-        axes.plot([value], [-row], "o", ms=8, color=colours[name])
+        axes.plot([value], [-row], "o", ms=8, color=colours[name], clip_on=False)  # also at the axis's beginning
         axes.annotate(f"{name}: {shown(value, unit)}", (value, -row), (9, 0), textcoords="offset points", fontsize=8.5,
                       va="center", color=INK)
     values = list(marks.values())

@@ -57,6 +57,19 @@ def test_labels_name_points_and_must_be_as_many():
         chart(points=series, lines={}, labels={"model": ["BERT", "Llama 3"]})
 
 
+def test_labels_of_near_points_lie_beside_one_another_and_off_the_line():
+    near, line = ([1.00, 1.01, 1.02], [1.00, 1.01, 1.00]), ([0.9, 1.2], [0.9, 1.2])
+    names = {"runs": ["dp4", "pp4", "tp4"]}
+    figure = chart(x="time (s)", points={"runs": near}, lines={"even": line}, labels=names).figure()
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) == 3 and all(box.count_overlaps(boxes) == 1 for box in boxes)  # each with itself
+    (even,) = [drawn for drawn in axes.lines if drawn.get_label() == "even"]
+    path = even.get_transform().transform_path(even.get_path())
+    assert not any(path.intersects_bbox(box, filled=False) for box in boxes)
+
+
 def test_what_is_counted_has_no_halves_on_its_axis():
     def ticks(xs):
         counted = chart(x="rank", log="", points={"held": (xs, [1, 2, 3])}, lines={})
