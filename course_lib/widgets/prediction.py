@@ -73,11 +73,16 @@ class Prediction(anywidget.AnyWidget):
         """Lock an answer from Python. ValueError for what is no answer, or where there is one already."""
         self.locked = str(answer)
 
-    def against(self, measured: Answer, formula: Answer | None = None) -> Comparison:
-        """The prediction beside what came out, and beside what a formula says. Without a prediction it says so."""
+    def against(self, measured: Answer, formula: Answer | None = None, source: str = "measured") -> Comparison:
+        """The prediction beside what came out, and beside what a formula says. Without a prediction it says so.
+
+        source: how the first figure came about, where nothing was measured: "computed", "simulated", "published".
+        """
         if self.options and measured not in self.options:
             raise ValueError(f"measured={measured!r}: expected one of the options {list(self.options)}")
-        return Comparison(self.question, self.unit, self.answer, measured, formula)
+        if source in ("you", "formula"):
+            raise ValueError(f"source={source!r} has a mark of its own: expected another word, such as 'computed'")
+        return Comparison(self.question, self.unit, self.answer, measured, formula, source)
 
     def sentence(self) -> str:
         said = f"you said {shown(self.answer, self.unit)}" if self.locked else "nothing is locked yet"
@@ -112,13 +117,17 @@ def answer_of(text: str, options: Sequence[str], unit: str) -> Answer:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Drawn):
-    """What was predicted, what was measured, what the formula says. `answer` is None where nothing was predicted."""
+    """What was predicted, what was measured, what the formula says. `answer` is None where nothing was predicted.
+
+    `source` stands beside `measured` in the picture.
+    """
 
     question: str
     unit: str
     answer: Answer | None
     measured: Answer
     formula: Answer | None = None
+    source: str = "measured"
 
     def finding(self) -> str:
         """Numbers that were measured differ from run to run: without a prediction there are none in the text."""
@@ -157,7 +166,7 @@ class Comparison(Drawn):
         return figure
 
     def marks(self) -> dict[str, Answer]:
-        named = {"you": self.answer, "measured": self.measured, "formula": self.formula}
+        named = {"you": self.answer, self.source: self.measured, "formula": self.formula}
         return {name: value for name, value in named.items() if value is not None}
 
     def on_a_line(self) -> bool:
@@ -167,9 +176,10 @@ class Comparison(Drawn):
 def draw_line(figure: Figure, marks: dict[str, float], unit: str) -> None:
     """The numbers on one axis that begins at 0, or a logarithmic one where they are far apart."""
     axes = figure.subplots()
-    colours = {"you": ORANGE, "measured": BLUE, "formula": TEAL}
+    colours = {"you": ORANGE, "formula": TEAL}
     for row, (name, value) in enumerate(marks.items()):
-        axes.plot([value], [-row], "o", ms=8, color=colours[name], clip_on=False)  # also at the axis's beginning
+        # Unclipped: half of a dot at 0 would be missing.
+        axes.plot([value], [-row], "o", ms=8, color=colours.get(name, BLUE), clip_on=False)
         axes.annotate(f"{name}: {shown(value, unit)}", (value, -row), (9, 0), textcoords="offset points", fontsize=8.5,
                       va="center", color=INK)
     values = list(marks.values())

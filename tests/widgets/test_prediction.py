@@ -75,6 +75,13 @@ def test_any_numbers_have_a_picture(said, measured, formula):
     assert locked(said).against(measured, formula).png().startswith(b"\x89PNG")
 
 
+def test_what_was_not_measured_is_not_called_so():
+    compared = predict("how long?", unit="s").against(4.0, formula=3.0, source="simulated")
+    assert compared.marks() == {"simulated": 4.0, "formula": 3.0}
+    with pytest.raises(ValueError, match="source='formula' has a mark of its own"):
+        predict("how long?").against(4.0, source="formula")
+
+
 def test_of_options_it_says_whether_it_was_right():
     options = {"options": ["ring", "tree"]}
     assert str(locked("ring", **options).against("tree")).endswith("you said ring, and it is tree: not so")
