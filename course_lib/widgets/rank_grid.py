@@ -16,6 +16,7 @@ from course_lib.pictures.scene import WIDTH, Scene, Sheet
 
 Groups = Sequence[Sequence[int]]
 LARGEST, GAP, TOP = 34.0, 22.0, 36.0  # a rank; between panels; where ranks begin
+TINTS = (0.0, 0.55), (0.0, 0.35, 0.6, 0.8)  # of each colour in turn: for up to 16 groups, and for more
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,6 +49,12 @@ class RankGrid(Drawn):
         """What each axis comes to, in words."""
         return [f"{axis.split(':')[0]} {sized(groups)}" for axis, groups in self.groups.items()]
 
+    def asked(self) -> str:
+        told_apart = len(TINTS[1]) * len(RANK_COLOURS)
+        again = max(map(len, self.groups.values())) > told_apart
+        return "one colour is one group, whose ranks talk to one another" + (
+            f"; from the {told_apart + 1}rd group on colours come again" if again else "")
+
     def finding(self) -> str:
         return f"RankGrid: {self.num_ranks} ranks: {', '.join(self.sizes())}"
 
@@ -60,21 +67,22 @@ class RankGrid(Drawn):
         for number, (axis, groups) in enumerate(self.groups.items()):
             left = GAP / 2 + number * wide
             sheet.text(f"{axis} is", "label", left, 12, axis)
-            for colour, group in enumerate(groups):
+            tints = TINTS[len(groups) > len(TINTS[0]) * len(RANK_COLOURS)]
+            for place, group in enumerate(groups):
+                turn, colour = divmod(place, len(RANK_COLOURS))
+                tint = tints[turn % len(tints)]
+                dark = ink_on(RANK_COLOURS[colour]) == "white" and not tint
                 for rank in group:
                     row, column = divmod(rank, self.columns)
                     at = left + column * side, TOP + row * side
-                    role = f"rank {colour % len(RANK_COLOURS)}"
-                    sheet.rect(f"{axis} {rank}", role, *at, side, side,
-                               tint=0.55 * (colour // len(RANK_COLOURS) % 2), hint=f"rank {rank}: group {list(group)}")
-                    dark = ink_on(RANK_COLOURS[colour % len(RANK_COLOURS)]) == "white" and colour < len(RANK_COLOURS)
+                    sheet.rect(f"{axis} {rank}", f"rank {colour}", *at, side, side, tint=tint,
+                               hint=f"rank {rank}: group {list(group)}")
                     sheet.inside(f"{axis} {rank} is", "on dark" if dark else "on light", *at, side, side, f"{rank}")
             bottom = TOP + self.num_ranks // self.columns * side
             sheet.text(f"{axis} has", "quiet", left, bottom + 14, sized(groups))
         headline = f"{self.num_ranks} ranks: {', '.join(self.sizes())}"
-        return Scene(key="ranks", asked="one colour is one group, whose ranks talk to one another", headline=headline,
-                     detail="", sentence=self.finding(), alternative=headline, height=bottom + 28,
-                     marks=tuple(sheet.marks))
+        return Scene(key="ranks", asked=self.asked(), headline=headline, detail="", sentence=self.finding(),
+                     alternative=headline, height=bottom + 28, marks=tuple(sheet.marks))
 
 
 def sized(groups: Groups) -> str:

@@ -17,6 +17,13 @@ def test_every_rank_is_drawn_once_for_each_axis_and_ranks_of_a_group_have_one_co
         assert all(len(of_group) == 1 for of_group in roles) and len(set.union(*roles)) == len(groups)
 
 
+@pytest.mark.parametrize("num_groups, apart", [(8, 8), (16, 16), (32, 32), (40, 32)])
+def test_groups_have_different_colours_or_it_says_from_which_on_they_come_again(num_groups, apart):
+    scene = RankGrid({"dp": [[rank] for rank in range(num_groups)]}).scene()
+    assert len({(mark.role, mark.tint) for mark in scene.marks if mark.kind == "rect"}) == apart
+    assert ("from the 33rd group on" in scene.asked) == (apart < num_groups)
+
+
 def test_ranks_stand_in_rows_from_left_to_right():
     marks = {mark.key: mark for mark in RankGrid(AXES, columns=2).scene().marks if mark.kind == "rect"}
     x, y, side, _ = marks["tp: matrices 0"].at
