@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from matplotlib.transforms import Bbox
@@ -100,7 +99,7 @@ class Chart(Drawn):
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.1 if self.labels else 1.0, 0.5))
         if named:
             figure.draw_without_rendering()  # only now every point has its place
-            keep_apart(named, axes.lines)
+            keep_apart(named, axes)
         return figure
 
     def _counts(self) -> bool:
@@ -147,9 +146,11 @@ def family(name: str) -> str:
     return name.split(",")[0]
 
 
-def keep_apart(texts: Sequence[Annotation], drawn: Sequence[Line2D]) -> None:
-    """Each text beside its point, or above, below or left of it: on no other text, on few points and lines."""
-    paths = {line: line.get_transform().transform_path(line.get_path()) for line in drawn}  # in pixels
+def keep_apart(texts: Sequence[Annotation], axes: Axes) -> None:
+    """Each text beside its point, or above, below or left of it: on no other text nor on the axis, and on few points and
+    lines.
+    """
+    paths = {line: line.get_transform().transform_path(line.get_path()) for line in axes.lines}  # in pixels
     points = [Bbox.from_extents(x - POINT_PX, y - POINT_PX, x + POINT_PX, y + POINT_PX)
               for line, path in paths.items() if line.get_marker() == "o" for x, y in path.vertices]
     curves = [path for line, path in paths.items() if line.get_linestyle() != "None"]
@@ -159,7 +160,7 @@ def keep_apart(texts: Sequence[Annotation], drawn: Sequence[Line2D]) -> None:
         text.set(ha=place[0], position=place[1:])
         box = text.get_window_extent()
         crossed = sum(curve.intersects_bbox(box, filled=False) for curve in curves)
-        return box.count_overlaps(placed), box.count_overlaps(points) + crossed
+        return box.count_overlaps(placed) + (box.x0 < axes.bbox.x0), box.count_overlaps(points) + crossed
 
     for text in texts:
         crowded(min(LABEL_PLACES, key=crowded))  # the first of the best, and there it stays
