@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from course_lib.hybrid_parallel.metrics import StepMetrics
 from course_lib.pictures.drawn import Drawn
-from course_lib.pictures.palette import BLUE, ORANGE, TEAL
+from course_lib.pictures.palette import BLUE, INK, ORANGE, TEAL
 from course_lib.pictures.units import human_bytes
 
 if TYPE_CHECKING:
@@ -49,14 +49,20 @@ class TrainingReport(Drawn):
             f"; bytes sent in a step: {sent}" if sent else "")
 
     def png(self) -> bytes:
-        from course_lib.pictures.figures import new_figure, to_png  # matplotlib only when drawn
+        from matplotlib.ticker import MaxNLocator  # matplotlib only when drawn
+
+        from course_lib.pictures.figures import new_figure, quiet, to_png
 
         fell = f"from {self.losses[0]:.2f} to {self.losses[-1]:.2f}"
         figure = new_figure(3.4, f"The loss went {fell} in {len(self.steps)} steps, under {self.layout}",
                             f"{self.steps[0].tokens:,} tokens a step on {self.world_size} ranks")
         loss, sent, held = figure.subplots(1, 3, width_ratios=(2, 1, 1))
-        loss.plot([step.step for step in self.steps], self.losses, color=BLUE)
-        loss.set(xlabel="step", ylabel="loss (nats per token)")
+        few = len(self.steps) <= 20  # then each step is seen
+        loss.plot([step.step for step in self.steps], self.losses, color=BLUE, marker="o" if few else None, ms=4)
+        loss.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
+        loss.set_xlabel("step", fontsize=9, color=INK)
+        loss.set_ylabel("loss (nats per token)", fontsize=9, color=INK)
+        quiet(loss)
         bars(sent, self.bytes_by_axis, ORANGE, "sent in a step, all ranks")
         bars(held, {kind.replace("_", " "): size for kind, size in self.memory_by_kind.items()}, TEAL,
              "held at most by a rank")

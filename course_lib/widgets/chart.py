@@ -147,8 +147,8 @@ def family(name: str) -> str:
 
 
 def keep_apart(texts: Sequence[Annotation], axes: Axes) -> None:
-    """Each text beside its point, or above, below or left of it: on no other text nor on the axis, and on few points and
-    lines.
+    """Each text beside its point, or above, below or left of it: not on another text nor on the axis, and rarely on a
+    point or a line.
     """
     paths = {line: line.get_transform().transform_path(line.get_path()) for line in axes.lines}  # in pixels
     points = [Bbox.from_extents(x - POINT_PX, y - POINT_PX, x + POINT_PX, y + POINT_PX)
