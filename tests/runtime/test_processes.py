@@ -11,6 +11,17 @@ from course_lib.runtime import context
 from course_lib.runtime.ranks.processes import kill_marked
 
 
+def marked(mark):
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"],
+                            env={**os.environ, context.RANK_MARK: mark})
+
+
+def end(*started):
+    for process in started:
+        process.kill()
+        process.wait()
+
+
 def test_a_process_whose_program_is_still_being_loaded_does_not_escape(monkeypatch):
     looked, environ = Counter(), psutil.Process.environ
 
@@ -18,8 +29,7 @@ def test_a_process_whose_program_is_still_being_loaded_does_not_escape(monkeypat
         looked[process.pid] += 1
         return environ(process) if looked[process.pid] > 3 or process.pid != started.pid else {}
 
-    started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"],
-                               env={**os.environ, context.RANK_MARK: "a launch"})
+    started = marked("a launch")
     try:
         monkeypatch.setattr(psutil.Process, "environ", empty_at_first)
         kill_marked("another launch", spare=())
@@ -28,5 +38,35 @@ def test_a_process_whose_program_is_still_being_loaded_does_not_escape(monkeypat
         kill_marked("a launch", spare=())
         assert started.wait(timeout=10) < 0
     finally:
-        started.kill()
-        started.wait()
+        end(started)
+
+
+def test_what_is_missed_at_the_first_look_is_ended_at_the_next(monkeypatch):
+    looked, environ, found, missed = Counter(), psutil.Process.environ, marked("a launch"), marked("a launch")
+
+    def without_mark_at_first(process):
+        looked[process.pid] += 1
+        return {"PATH": ""} if process.pid == missed.pid and looked[process.pid] == 1 else environ(process)
+
+    try:
+        monkeypatch.setattr(psutil.Process, "environ", without_mark_at_first)
+        kill_marked("a launch", spare=())
+        assert found.wait(timeout=10) < 0 and missed.wait(timeout=10) < 0
+    finally:
+        end(found, missed)
+
+
+def test_a_thread_of_the_kernel_which_never_has_an_environment_is_not_waited_for(monkeypatch):
+    looked, started = Counter(), marked("a launch")
+
+    def empty(process):
+        looked[process.pid] += 1
+        return {}
+
+    try:
+        monkeypatch.setattr(psutil.Process, "environ", empty)
+        monkeypatch.setattr(psutil.Process, "exe", lambda process: "")
+        kill_marked("a launch", spare=())
+        assert looked[started.pid] == 1 and started.poll() is None
+    finally:
+        end(started)

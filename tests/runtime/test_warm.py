@@ -103,7 +103,10 @@ claim("an unpicklable result", says("a _thread.lock, which cannot be sent back",
 claim("sys.exit", says("called sys.exit (exit code 3)", RankDied, leave))
 launch(talk, world_size=2)
 if os.name != "nt":
-    claim("what ranks started has ended", not any(map(alive, sum(launch(start_things, world_size=2), []))))
+    left = list(filter(alive, sum(launch(start_things, world_size=2), [])))
+    claim("what ranks started has ended", not left)
+    for pid in left:
+        print(pid, psutil.Process(pid).as_dict(["pid", "ppid", "status", "cmdline", "create_time", "environ"]))
 sys.path.insert(0, os.getcwd())
 module = Path("beside_the_notebook.py")
 answers = []

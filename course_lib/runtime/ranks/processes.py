@@ -9,6 +9,7 @@ import psutil
 from course_lib.runtime import context
 
 _BEGINS_WITHIN_S = 1.0  # a machine may be busy
+_LOOKS = 10  # a program that starts itself again for ever would be found for ever
 _DIES_WITHIN_S = 5.0  # a killed process that is inside the operating system finishes that first
 
 
@@ -37,25 +38,32 @@ def kill_own_children() -> None:
 
 
 def kill_marked(mark: str, spare: Collection[int]) -> None:
-    """End what carries the mark in its environment: also daemons, which are in no tree of processes any more."""
-    psutil.process_iter.cache_clear()  # a number may be another process's by now, which kill() would refuse to end
-    doomed = [process for process in psutil.process_iter() if process.pid not in spare and _carries(process, mark)]
-    _kill(doomed)
-    _wait_until_gone(doomed)
+    """End what carries the mark in its environment: also daemons, which are in no tree of processes any more.
+
+    Looks again until nothing is found: what was found may have started something since the list was made.
+    """
+    for _ in range(_LOOKS):
+        psutil.process_iter.cache_clear()  # a number may be another process's by now, which kill() would refuse to end
+        doomed = [process for process in psutil.process_iter() if process.pid not in spare and _carries(process, mark)]
+        if not doomed:
+            return
+        _kill(doomed)
+        _wait_until_gone(doomed)
 
 
 def _carries(process: psutil.Process, mark: str) -> bool:
     try:
         deadline = time.monotonic() + _BEGINS_WITHIN_S
-        while not (environment := process.environ()) and _is_young(process) and time.monotonic() < deadline:
-            time.sleep(0.001)  # its program is being loaded, and has no environment yet
+        while not (environment := process.environ()) and _is_beginning(process) and time.monotonic() < deadline:
+            time.sleep(0.001)
         return environment.get(context.RANK_MARK) == mark
     except (psutil.Error, OSError):  # ended meanwhile, or somebody else's
         return False
 
 
-def _is_young(process: psutil.Process) -> bool:
-    return time.time() - process.create_time() < 10 * _BEGINS_WITHIN_S
+def _is_beginning(process: psutil.Process) -> bool:
+    """Its program may still be being loaded, and has no environment yet. Threads of the kernel have no program."""
+    return time.time() - process.create_time() < 10 * _BEGINS_WITHIN_S and bool(process.exe())
 
 
 def _kill(processes: Collection[psutil.Process]) -> None:
