@@ -53,7 +53,7 @@ class RankGrid(Drawn):
         told_apart = len(TINTS[1]) * len(RANK_COLOURS)
         again = max(map(len, self.groups.values())) > told_apart
         return "one colour is one group, whose ranks talk to one another" + (
-            f"; from the {told_apart + 1}rd group on colours come again" if again else "")
+            f"; after {told_apart} groups colours come again" if again else "")
 
     def finding(self) -> str:
         return f"RankGrid: {self.num_ranks} ranks: {', '.join(self.sizes())}"
