@@ -112,11 +112,11 @@ del os.environ["PYTEST_CURRENT_TEST"]
     assert kernel.run(code).printed() == expected
 
 
-def test_interrupting_an_endless_loop_tells_where_each_rank_was(kernel):
-    code = """def spin():
+@pytest.mark.parametrize("forever", ["while True: pass", "sum(range(10**12))"])  # the second keeps the interpreter
+def test_interrupting_what_does_not_end_tells_where_each_rank_was(kernel, forever):
+    code = f"""def spin():
     print("spinning")
-    while True:
-        pass
+    {forever}
 
 launch(spin, world_size=2)"""
     reply, interrupted = Reply(), False

@@ -62,7 +62,7 @@ def _members(group: Failed, indent: str = "    ") -> list[str]:
 
 def _elsewhere(sightings: Sightings, without: int) -> list[str]:
     """Where the others were when a communication call failed: usually in a call that does not match."""
-    others = [f"  rank {rank} was in {seen.waits_in}{_at(seen)}"
+    others = [f"  rank {rank} was in {seen.waits_in}{_at(seen.frames)}"
               for rank, seen in _waiting(sightings).items() if rank != without and seen.waits_in]
     return ["", "Meanwhile:", *others] if others else []
 
@@ -120,7 +120,8 @@ def deadlock(sightings: Sightings, still_s: float) -> Deadlock:
             lines.append(f"  rank {rank}  has returned normally")
             continue
         place = readers_frame(seen.frames)
-        lines.append(f"  rank {rank}  waits{_at(seen)}" + (f":  {place.code()}" if place and place.code() else ""))
+        code = f":  {place.code()}" if place and place.code() else ""
+        lines.append(f"  rank {rank}  waits{_at(seen.frames)}{code}")
         lines.append(f"          -> {seen.waits_in}")
     lines.append(textwrap.fill(f"Hint: {_hint(sightings)}", 100, initial_indent="  ", subsequent_indent="  "))
     waits = {rank: (seen.call.op, seen.call.peer) for rank, seen in _waiting(sightings).items()
@@ -202,21 +203,24 @@ def timed_out(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], timeo
         else:
             place = readers_frame(seen.frames)
             code = f":  {place.code()}" if place and place.code() else ""
-            lines.append(f"  rank {rank}  {'waits' if seen.waits_in else 'is'}{_at(seen)}{code}")
+            lines.append(f"  rank {rank}  {'waits' if seen.waits_in else 'is'}{_at(seen.frames)}{code}")
             if seen.waits_in:
                 lines.append(f"          -> {seen.waits_in}")
     lines.append("  Hint: if the work simply needs longer, pass launch(..., timeout=seconds).")
     return LaunchTimeout("\n".join(lines), tuple(unfinished))
 
 
-def interrupted(sightings: Sightings) -> str:
+def interrupted(sightings: Sightings, silent: Mapping[int, Sequence[Frame]]) -> str:
+    """The reader has had enough. `silent` ranks did not answer, as in `timed_out`."""
+    frames = {rank: seen.frames for rank, seen in _waiting(sightings).items()} | silent
     lines = ["interrupted; all ranks are stopped"]
-    lines += [f"  rank {rank}  was{_at(seen)}" for rank, seen in sorted(_waiting(sightings).items())]
+    lines += [f"  rank {rank}  {f'was{_at(seen)}' if seen else 'did not say where it was'}"
+              for rank, seen in sorted(frames.items())]
     return "\n".join(lines)
 
 
-def _at(seen: Whereabouts) -> str:
-    place = readers_frame(seen.frames)
+def _at(frames: Sequence[Frame]) -> str:
+    place = readers_frame(tuple(frames))
     return f" at {place.where()}" if place else ""
 
 

@@ -76,10 +76,6 @@ class Lookout:
     def unfinished(self) -> list[int]:
         return [rank for rank in self.ranks if rank not in self.returned]
 
-    def silent(self) -> list[int]:
-        """Unfinished ranks that have not answered yet."""
-        return sorted(self.unanswered & set(self.unfinished()))
-
     def sightings(self) -> dict[int, Whereabouts | Returned]:
         """The last answer of each rank that has given one, and the returns."""
         return {**self.seen, **self.returned}

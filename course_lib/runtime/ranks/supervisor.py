@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import cloudpickle
@@ -38,6 +39,7 @@ _STILL_S = 3.0  # a rank that waits this long, on the same line, without using t
 _ECHO_S = 1.0  # how long "connection closed" may be the echo of another rank's end that we have not heard of yet
 _TOGETHER_S = 0.1  # failures this close in time are told as one
 _ANSWER_S = 0.5  # a rank that does not say within this time where it is holds the interpreter
+_DUMP_S = 2.0  # by then a signal has made it write that down, also where it waits for a core
 _LEAVE_S = 5.0  # time for a rank to close what it opened
 _PASSES_S = 1.0  # a rank that was told to go on at a breakpoint and waits this long passes its turn
 _ENDS = (Returned, Failed, Exited, Quit)
@@ -197,8 +199,8 @@ class Supervisor:
         elif isinstance(message, Exited):
             raise diagnosis.rank_exited(rank, message)
         elif message == "interrupt":
-            self._ask_and_wait()
-            raise LaunchInterrupted(diagnosis.interrupted(self.lookout.sightings()))
+            silent = self._frames_by_signal(self._ask_and_wait())
+            raise LaunchInterrupted(diagnosis.interrupted(self.lookout.sightings(), silent))
         else:
             raise self._died(rank)
 
@@ -252,22 +254,24 @@ class Supervisor:
         return diagnosis.rank_failed(rank, true[rank], alike[1:], sightings, exception)
 
     def _timed_out(self) -> LaunchTimeout:
-        silent = {}
-        for rank in self._ask_and_wait():
-            silent[rank] = self._frames_by_signal(rank)
+        silent = self._frames_by_signal(self._ask_and_wait())
         return diagnosis.timed_out(self.lookout.sightings(), silent, self.timeout_s)
 
-    def _frames_by_signal(self, rank: int) -> tuple[Frame, ...]:
-        """Where a rank is that holds the interpreter: faulthandler writes it down without the interpreter's help."""
+    def _frames_by_signal(self, ranks: list[int]) -> dict[int, tuple[Frame, ...]]:
+        """Where ranks are that hold the interpreter: faulthandler writes it down without the interpreter's help."""
+        frames: dict[int, tuple[Frame, ...]] = dict.fromkeys(ranks, ())
         if not hasattr(signal, "SIGUSR1"):
-            return ()
-        self.pool.signal(self.processes[rank], signal.SIGUSR1)
-        deadline = time.monotonic() + 1.0
-        frames: tuple[Frame, ...] = ()
-        while not frames and time.monotonic() < deadline:
+            return frames
+        for rank in ranks:
+            self.pool.signal(self.processes[rank], signal.SIGUSR1)
+        deadline = time.monotonic() + _DUMP_S
+        while self._alive(rank for rank in ranks if not frames[rank]) and time.monotonic() < deadline:
             time.sleep(0.02)
-            frames = frames_of_dump(self.tasks[rank].dump)
+            frames = {rank: seen or frames_of_dump(self.tasks[rank].dump) for rank, seen in frames.items()}
         return frames
+
+    def _alive(self, ranks: Iterable[int]) -> bool:
+        return any(self.pool.exit_code(self.processes[rank]) is None for rank in ranks)
 
     # Where everybody is
 
@@ -283,14 +287,15 @@ class Supervisor:
 
     def _ask_and_wait(self) -> list[int]:
         """Ask every unfinished rank; returns those that did not answer in time."""
-        for rank in self.lookout.unfinished():
-            self.lookout.ask(rank)
-        until = time.monotonic() + _ANSWER_S
-        while self.lookout.silent() and time.monotonic() < until:
+        silent, until = set(self.lookout.unfinished()), time.monotonic() + _ANSWER_S
+        while silent and time.monotonic() < until:
+            for rank in silent:  # again and again, for one that takes its task in this moment could not be asked yet
+                self.lookout.ask(rank)
             try:
                 rank, message = self.events.get(timeout=0.05)
             except queue.Empty:
                 continue
             if isinstance(message, (Whereabouts, Returned)):
                 self._heed(rank, message)
-        return self.lookout.silent()
+                silent.discard(rank)
+        return sorted(silent)
