@@ -41,7 +41,7 @@ def test_copies_hold_the_cells_and_no_outputs(course):
 
 def test_a_second_call_changes_and_says_nothing(course):
     before = {path: path.stat().st_mtime_ns for path in course.rglob("workspace/**/*.ipynb")}
-    assert Workspace(course).fill() == [] and said_of([], "workspace") == ""
+    assert Workspace(course).fill() == [] and said_of([], "workspace", first=False) == ""
     assert before == {path: path.stat().st_mtime_ns for path in course.rglob("workspace/**/*.ipynb")}
 
 
@@ -49,7 +49,7 @@ def test_a_copy_that_a_reader_has_changed_stays_and_a_new_original_arrives_besid
     write(course / "workspace/notebooks/01_a.ipynb", "mine")
     write(course / "notebooks/01_a.ipynb", "2 + 2")
     written = Workspace(course).fill()
-    assert written == [Path("notebooks/01_a.new.ipynb")] and "01_a.new.ipynb" in said_of(written, "workspace")
+    assert written == [Path("notebooks/01_a.new.ipynb")] and "01_a.new.ipynb" in said_of(written, "workspace", False)
     assert sources(course / "workspace/notebooks") == {"01_a.ipynb": "mine", "01_a.new.ipynb": "2 + 2"}
     assert Workspace(course).fill() == [], "said once"
     write(course / "notebooks/01_a.ipynb", "3 + 3")
@@ -66,6 +66,16 @@ def test_a_copy_that_nobody_touched_follows_its_original_and_a_missing_one_comes
     (course / "workspace/exercises/01_a/01_a.ipynb").unlink()
     assert sorted(map(str, Workspace(course).fill())) == ["exercises/01_a/01_a.ipynb", "notebooks/01_a.ipynb"]
     assert sources(course / "workspace/notebooks") == {"01_a.ipynb": "2 + 2"}
+
+
+def test_the_line_tells_what_came_first_what_is_new_and_what_lies_beside():
+    new, beside = Path("notebooks/05_b.ipynb"), Path("notebooks/01_a.new.ipynb")
+    assert said_of([new], "workspace", first=True) == (
+        "workspace/: your copies are there, notebooks/05_b.ipynb; run and edit them as you like")
+    assert said_of([new] * 4, "workspace", first=True).startswith("workspace/: your copies are there, 4 notebooks;")
+    assert said_of([new, beside], "workspace", first=False) == (
+        "workspace/: new from the course, nothing of yours was in their place: notebooks/05_b.ipynb; yours stay as "
+        "they are; the course has changed, and the new ones lie beside them: notebooks/01_a.new.ipynb")
 
 
 def test_without_its_memory_the_workspace_still_overwrites_nothing(course):

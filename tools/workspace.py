@@ -104,16 +104,23 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def said_of(written: list[Path], name: str) -> str:
-    """One line about what was given; empty where that is nothing."""
-    if not written:
-        return ""
+def said_of(written: list[Path], name: str, first: bool) -> str:
+    """One line about what was given, for the `first` time or not; empty where that is nothing."""
     beside = [path for path in written if ".new" in path.name]
-    if not beside:
-        named = f"{len(written)} notebooks" if len(written) > 3 else ", ".join(map(str, written))
-        return f"{name}/: your copies are there, {named}; run and edit them as you like"
-    return (f"{name}/: yours stay as they are; the course has changed, and the new ones lie beside them: "
-            f"{', '.join(map(str, beside))}")
+    replaced = [path for path in written if path not in beside]
+    said = []
+    if replaced and first:
+        said.append(f"your copies are there, {listed(replaced)}; run and edit them as you like")
+    elif replaced:
+        said.append(f"new from the course, nothing of yours was in their place: {listed(replaced)}")
+    if beside:
+        said.append("yours stay as they are; the course has changed, and the new ones lie beside them: "
+                    f"{', '.join(map(str, beside))}")
+    return f"{name}/: {'; '.join(said)}" if said else ""
+
+
+def listed(paths: list[Path]) -> str:
+    return f"{len(paths)} notebooks" if len(paths) > 3 else ", ".join(map(str, paths))
 
 
 def start_over(workspace: Workspace) -> None:
@@ -137,7 +144,8 @@ def main(arguments: list[str]) -> None:
     workspace = Workspace()
     if parser.parse_args(arguments).fresh:
         start_over(workspace)
-    line = said_of(workspace.fill(), workspace.name)
+    first = not workspace.folder.exists()
+    line = said_of(workspace.fill(), workspace.name, first)
     if line:
         print(line)
 
