@@ -72,8 +72,11 @@ def borrowed(function: Callable, seen: set[Callable]) -> set[tuple[str, str]]:
     seen.add(function)
     found = set()
     for name in names_loaded(function.__code__):
-        value = function.__globals__.get(name)
-        module = name if value is None else value.__name__ if inspect.ismodule(value) else value_module(value)
+        first, *attributes = name.split(".")
+        value = function.__globals__.get(first)
+        module = name if value is None else value_module(value)
+        if inspect.ismodule(value):
+            module = ".".join([value.__name__, *attributes])
         if package := own_answers(module):
             found.add((package, name))
         elif inspect.isfunction(value) and value not in seen and not module.startswith(("torch", "course_lib")):
@@ -82,13 +85,19 @@ def borrowed(function: Callable, seen: set[Callable]) -> set[tuple[str, str]]:
 
 
 def names_loaded(code: CodeType) -> Iterator[str]:
-    """The globals that `code` reads, the modules that it imports and what it takes from them; attributes are none."""
-    imported = ""
+    """The globals that `code` reads, with the attributes that follow (dist.get_rank), and what it imports."""
+    imported = chain = ""
     for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "IMPORT_NAME"):
-            yield instruction.argval
+        if chain and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            chain += f".{instruction.argval}"
+            continue
+        if chain:
+            yield chain
+        is_ours = instruction.opname.startswith("LOAD_FAST") and instruction.argval == "course_lib"  # imported inside
+        chain = instruction.argval if instruction.opname == "LOAD_GLOBAL" or is_ours else ""
         if instruction.opname == "IMPORT_NAME":
             imported = instruction.argval
+            yield imported
         if instruction.opname == "IMPORT_FROM" and imported == "course_lib":
             yield f"{imported}.{instruction.argval}"
     for constant in code.co_consts:

@@ -6,6 +6,7 @@ import sys
 import torch
 import torch.distributed as dist
 
+import course_lib.collectives
 from course_lib import collectives
 from course_lib.collectives import gather, ring_all_gather  # noqa: F401 (a name beside Tensor.gather)
 from course_lib.grading.exercise import Trial
@@ -149,6 +150,16 @@ def helped(tensor):
 
 def by_the_course_as_a_module(tensor):
     return collectives.ring_all_gather(tensor)
+
+
+def by_the_course_with_its_dots(tensor):
+    return course_lib.collectives.ring_all_gather(tensor)
+
+
+def by_the_course_with_its_dots_imported_inside(tensor):
+    import course_lib
+
+    return course_lib.collectives.ring_all_gather(tensor)
 
 
 def by_the_course_imported_inside(tensor):
