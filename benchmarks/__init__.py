@@ -16,5 +16,6 @@ or one that times both in the same launch and returns both times. Beside them:
     child.py     a process that runs benchmarks and says how far it is
     runner.py    starts it, ends it when it hangs, makes results of what it says
     machine.py   what stands below the table
+    compression.py  no times: what compressed gradients cost a model, on two texts and several seeds
     balancing.py  no times: how well a model learns, for each way to keep experts busy, on several seeds
 """
