@@ -135,7 +135,8 @@ class Price:
 
 
 def hourly(device: str, **sellers: float) -> tuple[Price, ...]:
-    return tuple(Price(device, seller.replace("_", " "), "an hour", Fact(usd, "USD/h", DATA_RECEIPTS, "2026-11"))
+    return tuple(Price(device, seller.replace("_", " "), "an hour",
+                       Fact(usd, "USD/h", DATA_RECEIPTS, "2026-11", unverified=True))
                  for seller, usd in sellers.items())
 
 
