@@ -154,6 +154,8 @@ def describe_cells(rank: int, cells: Iterable[Cell]) -> str:
         return f"{num}, different ones mixed up"
     if sizes == [1] and sources == [rank]:
         text = f"{num} of its own"
+    elif sizes == [1] and len(sources) > 1 and {share.chunk for cell in full for share in cell} == {rank}:
+        text = f"the chunk of its own number from each of {len(sources)} ranks"
     elif sizes == [1]:
         text = f"{num} from {f'rank {sources[0]}' if len(sources) == 1 else f'{len(sources)} ranks'}"
     elif len(sizes) == 1:

@@ -22,7 +22,8 @@ from course_lib.pictures.palette import INK, RANK_COLOURS
 Series = tuple[Sequence[float], Sequence[float]]
 HEIGHT_IN = 3.9
 # Which end of a label is at its point, and how far from it, in points.
-LABEL_PLACES = (("left", 5, -3), ("left", 5, 4), ("left", 5, -9), ("center", 0, 7), ("center", 0, -13),
+LABEL_PLACES = (("left", 5, -3), ("left", 5, 4), ("left", 5, -9),
+                ("center", 0, 7), ("center", 0, 11), ("center", 0, -13),
                 ("right", -5, -3), ("right", -5, 4), ("right", -5, -9))
 POINT_PX = 3
 

@@ -23,7 +23,7 @@ HEIGHT_IN = 2.9
 
 @dataclass(frozen=True, repr=False)
 class RankPanels(Drawn):
-    """`figures` by name: a row for each step, in it a number for each rank.
+    """`figures` by name: a row for each step, in it a number for each rank, or for each of `names`; `x` counts rows.
 
     `holds`: whether these very figures say what the headline says; where not, picture and text say so. ValueError for
     no figures, or figures of different steps or ranks.
@@ -33,11 +33,15 @@ class RankPanels(Drawn):
     figures: Mapping[str, Rows]
     detail: str = ""
     holds: bool | None = None
+    names: Sequence[str] = ()
+    x: str = "step"
 
     def __post_init__(self) -> None:
         shapes = {name: {(len(rows), len(row)) for row in rows} for name, rows in self.figures.items()}
         if len(set().union(*shapes.values())) != 1:
             raise ValueError(f"figures of (steps, ranks) {shapes}: expected the same of each, and at least one step")
+        if self.names and {len(self.names)} != {of for _, of in set().union(*shapes.values())}:
+            raise ValueError(f"names {', '.join(self.names)}: expected one for each rank of figures of {shapes}")
 
     @classmethod
     def so_far(cls, figures: Mapping[str, Rows]) -> RankPanels:
@@ -56,7 +60,8 @@ class RankPanels(Drawn):
         panels = figure.subplots(1, len(self.figures), squeeze=False)[0]
         for axes, (name, rows) in zip(panels, self.figures.items()):
             for rank, values in enumerate(zip(*rows)):
-                axes.plot(range(1, len(rows) + 1), values, color=colour(rank), lw=1.5, label=f"rank {rank}", alpha=0.9)
+                name_of = self.names[rank] if self.names else f"rank {rank}"
+                axes.plot(range(1, len(rows) + 1), values, color=colour(rank), lw=1.5, label=name_of, alpha=0.9)
             quiet(axes)
             axes.grid(color="#E6E6E6", lw=0.6)
             axes.set_ylim(bottom=0)
@@ -65,7 +70,7 @@ class RankPanels(Drawn):
             for ending, unit in UNITS.items():
                 if name.endswith(ending):
                     axes.yaxis.set_major_formatter(EngFormatter(unit))
-        figure.supxlabel("step", fontsize=9, color=INK)
+        figure.supxlabel(self.x, fontsize=9, color=INK)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
         return to_png(figure)
 

@@ -111,7 +111,7 @@ def scene_of(scheme: str, who: str, slowdown: int, slack: int | None) -> Scene:
     bars(sheet, BAR_LEFT, BAR_RIGHT, bottom + 62, BAR_ROW, compared)
     foot = bottom + 62 + BAR_ROW * len(compared)
     sheet.text("note", "quiet", 8, foot + 18, "a step: 100 ms of computing, 25 ms of communication; "
-               "stale: how many steps of the others a gradient misses")
+               "stale: by how many steps the furthest rank is ahead of a gradient")
     name = scheme_told(scheme, None if scheme == "synchronous" else slack)
     waits = ", ".join(f"rank {rank} {shown.waiting(rank):.0%}" for rank in range(NUM_RANKS))
     return Scene(

@@ -35,7 +35,8 @@ def test_collectives_on_real_ranks_draw_themselves_before_and_after():
     before = "before, ranks 0 to 2 each: 3 chunks of its own; after, ranks 0 to 2 each: "
     assert repr(who_holds_what(mine, summed, "Sum")) == f"Sum: {before}3 chunks, each the sum of 3 ranks"
     assert repr(who_holds_what(mine, scattered, "Sum")) == f"Sum: {before}1 chunk, the sum of 3 ranks"
-    assert repr(who_holds_what(mine, transposed, "Swap")) == f"Swap: {before}3 chunks from 3 ranks"
+    assert repr(who_holds_what(mine, transposed, "Swap")) == (
+        f"Swap: {before}the chunk of its own number from each of 3 ranks")
     swapped = who_holds_what(mine, transposed).after
     assert swapped.cells[2] == ((Share(0, 2),), (Share(1, 2),), (Share(2, 2),))
 
