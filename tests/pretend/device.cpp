@@ -3,7 +3,8 @@
 //
 // Every operator falls back to the CPU's, so numbers are the CPU's up to rounding (torch puts some operators together
 // from others here). Random numbers are not: the device has a generator of its own. Limits: no reserve of freed
-// memory, no pinned memory of its own, no kernels that are still running when a call returns.
+// memory, no pinned memory of its own, no kernels that are still running when a call returns, no conjugates of complex
+// tensors.
 #include "streams.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -22,6 +23,7 @@
 #include <array>
 #include <atomic>
 #include <map>
+#include <unordered_map>
 
 void bind_wire(pybind11::module& m);
 
@@ -238,7 +240,13 @@ static Hooks* hooks = new Hooks;  // torch keeps it for ever
 at::Tensor on_host(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.is_cpu()) return tensor;
   auto options = tensor.options().device(at::kCPU).requires_grad(false);
-  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), [tensor](void*) {}, options);
+  return at::for_blob(tensor.data_ptr(), tensor.sizes())
+      .strides(tensor.strides())
+      .deleter([tensor](void*) {})
+      .options(options)
+      .allocator(c10::GetAllocator(c10::kCPU))  // an operator with out= may ask for more
+      .resizeable_storage()
+      .make_tensor();
 }
 
 // What has to be more than the CPU's operator: making, copying, reading and reshaping
@@ -317,20 +325,51 @@ static at::Tensor mse_loss(const at::Tensor& inputs, const at::Tensor& targets, 
 
 // Everything else: the CPU's operator, once the arguments are what a GPU's would take
 
-static void refuse_what_cuda_refuses(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  const auto& name = op.schema().name();
-  // A GPU takes indices from the CPU, and optimisers keep their step counts there.
-  bool takes_both = name.rfind("aten::index", 0) == 0 && name.rfind("aten::index_", 0) != 0;
-  takes_both |= name.rfind("aten::_index_put", 0) == 0 || name.rfind("aten::index_put", 0) == 0;
-  takes_both |= name.find("foreach") != std::string::npos || name.find("_fused") != std::string::npos;
+// What has to be known of an operator at each of its calls, found out at the first.
+struct Known {
+  explicit Known(const c10::FunctionSchema& schema) {
+    const auto& name = schema.name();
+    // A GPU takes indices from the CPU, and optimisers keep their step counts there.
+    takes_both = name.rfind("aten::index", 0) == 0 && name.rfind("aten::index_", 0) != 0;
+    takes_both |= name.rfind("aten::_index_put", 0) == 0 || name.rfind("aten::index_put", 0) == 0;
+    takes_both |= name.find("foreach") != std::string::npos || name.find("_fused") != std::string::npos;
+    const auto& arguments = schema.arguments();
+    for (size_t n = 0; n < arguments.size(); ++n) {
+      if (arguments[n].type()->str().find("Generator") != std::string::npos) generators.push_back(n);
+      if (!arguments[n].is_out()) continue;
+      outs.push_back(n);
+      copies |= arguments[n].type()->kind() != c10::TypeKind::TensorType;  // out= is a list
+    }
+    for (const auto& returned : schema.returns()) {
+      const auto* alias = returned.alias_info();
+      auto same = std::find_if(arguments.begin(), arguments.end(), [&](const auto& argument) {
+        return alias && argument.alias_info() && *argument.alias_info() == *alias;
+      });
+      written.push_back(alias && alias->isWrite() && same != arguments.end() ? same - arguments.begin() : -1);
+      copies |= alias && written.back() < 0;  // it may return a view
+    }
+  }
+  bool takes_both = false, copies = false;  // copies: what torch's own fallback does is safer here
+  std::vector<size_t> generators, outs;  // arguments
+  std::vector<int> written;  // by what is returned: the argument that it is, or -1
+};
+
+static const Known& known(const c10::OperatorHandle& op) {
+  static thread_local std::unordered_map<const c10::FunctionSchema*, Known> all;
+  return all.try_emplace(&op.schema(), op.schema()).first->second;
+}
+
+using Arguments = c10::ArrayRef<c10::IValue>;
+
+static void refuse_what_cuda_refuses(const c10::OperatorHandle& op, const Known& of, Arguments arguments) {
   std::optional<c10::Device> first;
   auto look = [&](const at::Tensor& tensor) {
-    if (!tensor.defined() || (tensor.is_cpu() && (tensor.dim() == 0 || takes_both))) return;
+    if (!tensor.defined() || (tensor.is_cpu() && (tensor.dim() == 0 || of.takes_both))) return;
     if (!first) first = tensor.device();
     TORCH_CHECK(*first == tensor.device(), "Expected all tensors to be on the same device, but found at least two devices, ",
-                *first, " and ", tensor.device(), "! (", name, ")");
+                *first, " and ", tensor.device(), "! (", op.schema().name(), ")");
   };
-  for (const auto& value : torch::jit::last(stack, op.schema().arguments().size())) {
+  for (const auto& value : arguments) {
     if (value.isTensor()) {
       look(value.toTensor());
     } else if (value.isTensorList()) {
@@ -342,15 +381,14 @@ static void refuse_what_cuda_refuses(const c10::OperatorHandle& op, const torch:
 }
 
 // Generators in the arguments become the CPU's that they stand for; one left out is the device's own.
-static void draw_from_the_device(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-  const auto& arguments = op.schema().arguments();
-  auto values = torch::jit::last(stack, arguments.size());
+static void draw_from_the_device(const c10::OperatorHandle& op, const Known& of, torch::jit::Stack& stack) {
+  if (of.generators.empty()) return;
+  auto values = torch::jit::last(stack, op.schema().arguments().size());
   bool all_on_cpu = std::all_of(values.begin(), values.end(), [](const auto& value) {
     return !value.isTensor() || !value.toTensor().defined() || value.toTensor().is_cpu();
   });
-  for (size_t n = 0; n < arguments.size(); ++n) {
-    if (arguments[n].type()->str().find("Generator") == std::string::npos) continue;
-    auto& value = stack[stack.size() - arguments.size() + n];
+  for (size_t n : of.generators) {
+    auto& value = stack[stack.size() - op.schema().arguments().size() + n];
     auto given = value.isNone() ? hooks->getDefaultGenerator(-1) : value.toGenerator();
     const char* expected = all_on_cpu ? "cpu" : "gpu";
     TORCH_CHECK(given.device().type() == kGpu && !all_on_cpu, "Expected a '", expected, "' device type for generator but found '",
@@ -359,11 +397,69 @@ static void draw_from_the_device(const c10::OperatorHandle& op, torch::jit::Stac
   }
 }
 
+static at::Tensor on_device(const at::Tensor& tensor, c10::Device device) {
+  if (!tensor.defined()) return tensor;
+  if (!tensor.is_non_overlapping_and_dense() || tensor.is_conj() || tensor.is_neg()) return tensor.to(device);
+  auto made = empty_strided(tensor.sizes(), tensor.strides(), tensor.scalar_type(), {}, device, {});
+  if (tensor.numel()) memcpy(made.data_ptr(), tensor.data_ptr(), tensor.nbytes());
+  return made;
+}
+
+// at::native::cpu_fallback for most operators, in half the time: the CPU's operator reads and writes the same memory.
+static void call_on_host(const c10::OperatorHandle& op, const Known& of, torch::jit::Stack* stack) {
+  size_t num_arguments = op.schema().arguments().size(), begin = stack->size() - num_arguments;
+  std::vector<c10::IValue> given(stack->begin() + begin, stack->end());
+  auto device = current_device();
+  auto host = [&](const at::Tensor& tensor) {
+    if (tensor.defined() && !tensor.is_cpu()) device = tensor.device();
+    return on_host(tensor);
+  };
+  for (size_t n = 0; n < num_arguments; ++n) {
+    auto& value = (*stack)[begin + n];
+    if (value.isTensor()) {
+      value = host(value.toTensor());
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> tensors;
+      for (const at::Tensor& tensor : given[n].toTensorList()) tensors.push_back(host(tensor));
+      value = std::move(tensors);
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> tensors;
+      for (const std::optional<at::Tensor>& tensor : given[n].toOptionalTensorList())
+        tensors.push_back(tensor ? std::optional<at::Tensor>(host(*tensor)) : std::nullopt);
+      value = std::move(tensors);
+    } else if (value.isDevice()) {
+      device = with_index(value.toDevice());
+      value = c10::Device(c10::kCPU);
+    }
+  }
+  std::vector<c10::IValue> outs;
+  for (size_t n : of.outs) outs.push_back((*stack)[begin + n]);
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  for (size_t n = 0; n < outs.size(); ++n) {
+    const auto &found = outs[n].toTensor(), &asked = given[of.outs[n]].toTensor();
+    if (!found.sizes().equals(asked.sizes())) copy_from_and_resize(found, asked);
+  }
+  for (size_t n = 0; n < of.written.size(); ++n) {
+    auto& value = (*stack)[stack->size() - of.written.size() + n];
+    if (of.written[n] >= 0) {
+      value = given[of.written[n]];
+    } else if (value.isTensor()) {
+      value = on_device(value.toTensor(), device);
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> tensors;
+      for (const at::Tensor& tensor : value.toTensorList()) tensors.push_back(on_device(tensor, device));
+      value = std::move(tensors);
+    }
+  }
+}
+
 static void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  refuse_what_cuda_refuses(op, *stack);
-  draw_from_the_device(op, *stack);
+  const auto& of = known(op);
+  refuse_what_cuda_refuses(op, of, torch::jit::last(*stack, op.schema().arguments().size()));
+  draw_from_the_device(op, of, *stack);
   before_kernel();
-  at::native::cpu_fallback(op, stack);
+  if (of.copies) return at::native::cpu_fallback(op, stack);
+  call_on_host(op, of, stack);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

@@ -64,6 +64,51 @@ def test_tensors_of_two_devices_do_not_mix_but_for_host_scalars_indices_and_copi
     assert {words for words in said.values() if words} == {"Expected all tensors to be on the same device"}
 
 
+OPERATORS = {
+    "out= that grows": lambda x, y: torch.add(x, y, out=x.new_empty(0)),
+    "out= as it is": lambda x, y: torch.mul(x, y, out=torch.zeros_like(x)),
+    "out= across strides": lambda x, y: torch.add(x, y, out=torch.zeros_like(x).t()),
+    "two out=": lambda x, y: torch.max(x, 1, out=(x.new_empty(0), x.new_empty(0, dtype=torch.int64))),
+    "several results": lambda x, y: torch.topk(x, 2),
+    "in place on a view": lambda x, y: (x[1:, ::2].mul_(y[1:, ::2]), x),
+    "a list in place": lambda x, y: (torch._foreach_add_([x, x[0]], [y, y[0]]), x),
+    "a list of results": lambda x, y: torch._foreach_mul([x, y], 2.0),
+    "expanded": lambda x, y: x[:1].expand(3, 4) @ y,
+    "put by index": lambda x, y: x.index_put_((torch.tensor([0, 2]), ), y[0], accumulate=True),
+    "take by mask": lambda x, y: x[x > 5],
+    "of another kind": lambda x, y: (x.to(torch.bfloat16) @ y.to(torch.bfloat16)).float().sum(0, dtype=torch.float64),
+    "a choice": lambda x, y: torch.where(x > y, x, 0.0).cumsum(0).sort(descending=True).values,
+    "complex": lambda x, y: torch.fft.fft(x).abs() * y,
+    "nothing": lambda x, y: torch.cat([x[:0], y[:0]]).sum(),
+    "made there": lambda x, y: torch.arange(3, 9, 2, device=x.device) + torch.ones(3, dtype=x.dtype, device=x.device),
+}
+
+
+def test_operators_give_the_same_numbers_shapes_and_strides_as_on_the_host():
+    def results(device):
+        found = {}
+        for name, operator in OPERATORS.items():
+            x = torch.arange(16.0, device=device).reshape(4, 4)
+            y = (torch.arange(16.0, device=device) % 5).reshape(4, 4)
+            given = operator(x, y[:3].t() if name == "expanded" else y)
+            found[name] = [(each.tolist(), each.stride()) for each in
+                           torch.utils._pytree.tree_leaves(given) if each is not None]
+        return found
+
+    there, here = on("nccl", lambda: (results(gpu()), results("cpu")))[0]
+    assert there == here and len(here) == len(OPERATORS)
+
+
+def test_an_operator_whose_result_grows_leaves_the_larger_result_on_the_gpu():
+    def grown():
+        before = torch.arange(6.0, device=gpu())
+        kept = before.new_empty(0)
+        torch.add(before, 1, out=kept)
+        return kept.device == gpu(), kept.untyped_storage().nbytes(), kept.tolist()
+
+    assert on("nccl", grown)[0] == (True, 24, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+
+
 def drawn():
     host, own = torch.Generator(), torch.Generator(device=gpu())
     said = refusals({
