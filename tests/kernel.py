@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from jupyter_client.manager import KernelManager
+
+from tools.kernels import KernelManagerByFiles
 
 _ROOT = Path(__file__).resolve().parents[1]
 _HOLDS_OUTPUT_BACK = {"PYTEST_CURRENT_TEST", "COURSE_LIB_STABLE_OUTPUT"}  # set by tests, never by a reader
@@ -36,7 +37,7 @@ class Kernel:
 
     def __init__(self, **environment: str) -> None:
         path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._manager = KernelManager(kernel_name="python3")
+        self._manager = KernelManagerByFiles(kernel_name="python3")
         inherited = {name: value for name, value in os.environ.items() if name not in _HOLDS_OUTPUT_BACK}
         self._manager.start_kernel(env={**inherited, "PYTHONPATH": path, **environment})
         self._client = self._manager.client()

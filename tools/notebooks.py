@@ -24,6 +24,8 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 from nbval.plugin import get_sanitize_patterns
 
+from tools.kernels import AsyncKernelManagerByFiles
+
 ROOT = Path(__file__).resolve().parent.parent
 SANITIZE = ROOT / "tests" / "nbval_sanitize.cfg"
 TEXT_FOLDER = ROOT / "build" / "text"
@@ -62,6 +64,7 @@ def execute(notebook: NotebookNode, folder: Path) -> None:
         notebook,
         timeout=CELL_TIMEOUT_S,
         kernel_name="python3",
+        kernel_manager_class=AsyncKernelManagerByFiles,
         record_timing=False,
         store_widget_state=False,
         extra_arguments=PICTURES,

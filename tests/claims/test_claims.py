@@ -109,7 +109,7 @@ def test_nbval_runs_it_after_each_cell_with_a_headline_and_names_pictures_withou
     path = tmp_path / "made_up.ipynb"
     nbformat.write(notebook, path)
     command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-p", "no:cacheprovider", "--color=no", "-p",
-               "tests.claims.plugin", str(path)]
+               "tests.nbval_kernels", "-p", "tests.claims.plugin", str(path)]
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert "4 failed, 7 passed" in finished.stdout, finished.stdout
     failed = re.findall(r"Cell (\d+)(, contradicted)? -", finished.stdout)

@@ -14,6 +14,7 @@ from nbval.plugin import get_sanitize_patterns
 
 from tests.pretend import needs
 from tools import notebooks
+from tools.kernels import AsyncKernelManagerByFiles
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -91,7 +92,8 @@ def execute(mode: str, notebook: NotebookNode, folder: Path, **hooks: Callable) 
                  f"_pretended = pretended(MODES[{mode!r}]); _pretended.__enter__()")
     client = NotebookClient(
         notebook, timeout=CELL_TIMEOUT_S, interrupt_on_timeout=True, allow_errors=True, kernel_name="python3",
-        record_timing=False, store_widget_state=False, resources={"metadata": {"path": str(folder)}},
+        kernel_manager_class=AsyncKernelManagerByFiles, record_timing=False, store_widget_state=False,
+        resources={"metadata": {"path": str(folder)}},
         extra_arguments=[f"--IPKernelApp.exec_lines={beginning}"], **hooks,
     )
     client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
