@@ -20,6 +20,7 @@ from tools import notebooks
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 LONGEST_CELL = 25  # lines of code that a reader can hold in view
+MOST_WORDS = 70  # to a code cell: who reads on wants to see it run
 
 
 def faults(notebook: nbformat.NotebookNode) -> list[str]:
@@ -30,6 +31,9 @@ def faults(notebook: nbformat.NotebookNode) -> list[str]:
         found.append("metadata.widgets: GitHub refuses the notebook; run make notebooks")
     if not code or not only_imports(code[0].source):
         found.append("the first code cell holds more than imports")
+    words = sum(len(cell.source.split()) for cell in notebook.cells if cell.cell_type == "markdown")
+    if words > MOST_WORDS * len(code):
+        found.append(f"{words} words beside {len(code)} code cells, more than {MOST_WORDS} each: shorten")
     if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
         found.append("not run from top to bottom (nbval skips such cells); run make notebooks")
     for cell in code:
@@ -100,6 +104,8 @@ def spoil(part: str) -> nbformat.NotebookNode:
         second.source += ";"
     elif part == "opts out":
         second.metadata.tags = ["nbval-ignore-output"]
+    elif part == "many words":
+        notebook.cells.append(new_markdown_cell("word " * (2 * MOST_WORDS + 1)))
     return notebook
 
 
@@ -108,7 +114,7 @@ def test_a_clean_notebook_has_no_fault():
 
 
 @pytest.mark.parametrize("part", ["widget state", "widget output", "signed picture", "error", "work in first cell",
-                                  "magic in first cell", "not run", "long cell", "semicolon", "opts out"])
+                                  "magic in first cell", "not run", "long cell", "semicolon", "opts out", "many words"])
 def test_each_fault_of_a_notebook_is_found(part):
     assert len(faults(spoil(part))) == 1
 
@@ -182,7 +188,8 @@ def test_strict_nbval_refuses_one_changed_number_and_passes_the_other_cells(stor
     wrong = tmp_path / "wrong.ipynb"
     changed = stored.read_text(encoding="utf-8").replace('"6 ranks\\n"', '"7 ranks\\n"')
     wrong.write_text(changed, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-p", "no:cacheprovider", "--color=no"]
+    command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-p", "no:cacheprovider", "--color=no",
+               "-p", "tests.nbval_kernels"]
     finished = subprocess.run([*command, str(wrong)], cwd=ROOT, capture_output=True, text=True)
     assert "1 failed, 7 passed" in finished.stdout, finished.stdout
     assert "'7 ranks\\n' == '6 ranks\\n'" in finished.stdout
