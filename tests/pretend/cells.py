@@ -20,6 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SOLUTIONS = sorted((ROOT / "solutions").glob("*/*.ipynb"))
 SAID_OF_STAGING = re.compile(r"gloo promises no .*: this call, and all like it, go through the host's memory")  # once
+NOT_SEEN = "not seen here: "  # as course_lib.pictures.drawn.claim says
+# Headlines about times. Those of a pretended GPU mean nothing, and those of a busy machine little: nbval asks, alone.
+ABOUT_TIMES = frozenset({"01[67]", "02[25]", "02[51]", "03[49]", "04[15]", "06[39]", "07[51]", "08[41]", "09[16]"})
 CELL_TIMEOUT_S = 120  # a cell that hangs is interrupted, and the next one runs
 
 
@@ -55,7 +58,10 @@ def lesson(what: str, outputs: list[NotebookNode], recorded: list[NotebookNode])
     expected, error = error_of(recorded), error_of(outputs)
     if (expected and expected.ename) != (error and error.ename):
         return Outcome(what, False, first_line(error) if error else f"no {expected.ename}")
-    return Outcome(what, True, other_output=first_difference(text_of(recorded), text_of(outputs)))
+    now = text_of(outputs)
+    if what in ABOUT_TIMES:
+        now = [line.replace(NOT_SEEN, "") for line in now]
+    return Outcome(what, True, other_output=first_difference(text_of(recorded), now))
 
 
 def checks(modes: Sequence[str], path: Path) -> dict[str, list[Outcome]]:

@@ -4,8 +4,10 @@ What may differ there stands in exceptions.py, with its reason. This is what `ma
 pretend` asks for all modes, and compares every word of a report with the CPU's.
 """
 
+import nbformat
 import pytest
 
+from tests.claims.cell import headlines
 from tests.pretend import cells, trials
 from tests.pretend.exceptions import EXCEPTIONS, complaints
 from tests.pretend.hook import pretended
@@ -32,6 +34,24 @@ def test_every_chapters_library_gives_the_same_numbers_on_gpus(mode, name):
 
 def test_every_exception_names_a_mode_and_something_that_there_is():
     there = {f"{path.name[:2]}[{number}]" for path in cells.NOTEBOOKS
-             for number, cell in enumerate(cells.nbformat.read(path, 4).cells)} | set(trials.TRIALS)
+             for number, cell in enumerate(nbformat.read(path, as_version=4).cells)} | set(trials.TRIALS)
     assert {mode for _, mode in EXCEPTIONS} <= set(MODES)
     assert [what for what, _ in EXCEPTIONS if what not in there and "." not in what] == []
+
+
+def test_a_headline_about_times_may_give_way_on_a_pretended_gpu_and_no_other_one():
+    def said(what, now):
+        text = [nbformat.v4.new_output("execute_result", {"text/plain": each}) for each in (now, "Chart: it is fast")]
+        return cells.lesson(what, text[:1], text[1:]).other_output
+
+    timed = sorted(cells.ABOUT_TIMES)[0]
+    assert said(timed, "Chart: not seen here: it is fast") == "" != said(timed, "Chart: not seen here: it is slow")
+    assert said("06[18]", "Chart: not seen here: it is fast") != ""
+    assert [what for what in cells.ABOUT_TIMES if not headlines(source_of(what))] == []
+
+
+def source_of(what):
+    """Of a notebook's cell: "00[17]"."""
+    chapter, number = what[:-1].split("[")
+    (path,) = [path for path in cells.NOTEBOOKS if path.name.startswith(chapter)]
+    return nbformat.read(path, as_version=4).cells[int(number)].source
