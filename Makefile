@@ -52,17 +52,24 @@ lab: $(READY)
 	@$(BIN)/python -m tools.workspace $(if $(FRESH),--fresh)
 	$(WITH_PATH) $(BIN)/python -m jupyterlab $(LAB_FLAGS) --LabApp.default_url=/lab/tree/$(COPIES)/$(FIRST)
 
-# pytest reads its paths and its strict nbval flags from pyproject.toml, and has the last word. Three files at a time, in
-# their order: a test starts up to 8 ranks of its own, and a notebook's cells belong to one kernel.
-PYTEST := $(WITH_PATH) $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+# pytest reads its strict nbval flags from pyproject.toml, and has the last word. Tests, which may compare no times, run
+# three files at a time, in their order: one starts up to 8 ranks of its own. Notebooks claim what their readers will
+# measure, so they run alone, one after the other, as a reader's does.
+PYTEST := $(WITH_PATH) $(BIN)/python -m pytest
+TESTS := $(PYTEST) --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 # What a small change breaks first, and no ranks to wait for but a notebook's.
 CHECKED := tests/test_layers.py tests/test_environment.py tests/facts tests/pictures tests/costs tests/widgets
 
 check: lint
-	$(PYTEST) $(CHECKED) $(or $(NB),$(FIRST))
+	$(TESTS) $(CHECKED)
+	$(PYTEST) $(or $(NB),$(FIRST))
 
+# Both, whatever the first one says.
 test: lint
-	$(PYTEST) --junitxml=build/tests.xml --durations=30
+	@status=0; \
+	$(TESTS) --junitxml=build/tests.xml --durations=30 tests || status=$$?; \
+	$(PYTEST) --junitxml=build/notebooks.xml --durations=15 notebooks || status=$$?; \
+	exit $$status
 
 # No printed claim may depend on the text.
 OTHER_TEXT := build/other_text.txt

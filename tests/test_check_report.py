@@ -15,6 +15,12 @@ def test_a_run_with_all_three_kinds_is_accepted():
     assert complaint(report(*map(PASSED.format, FULL))) is None
 
 
+def test_a_run_of_several_reports_is_taken_together():
+    tests, notebooks = report(*map(PASSED.format, FULL[::2])), report(PASSED.format(FULL[1]))
+    assert complaint(tests, notebooks) is None
+    assert complaint(tests) == "not one of these passed in this run: notebook cells"
+
+
 def test_skipped_browser_tests_are_refused():
     cases = [PASSED.format(FULL[0]), PASSED.format(FULL[1]), SKIPPED.format(FULL[2])]
     assert complaint(report(*cases)) == "not one of these passed in this run: browser tests"

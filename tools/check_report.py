@@ -1,11 +1,12 @@
-"""python -m tools.check_report FILE: fail unless tests, notebook cells and browser tests passed in this run.
+"""python -m tools.check_report FILE ...: fail unless tests, notebook cells and browser tests passed in this run.
 
-FILE is pytest's JUnit report. pytest is content when everything was skipped; continuous integration is not, nor when a
-single browser test was.
+Each FILE is a JUnit report of pytest's. pytest is content when everything was skipped; continuous integration is not,
+nor when a single browser test was.
 """
 
 import sys
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,10 +22,10 @@ def kind_of(case: ElementTree.Element) -> str:
     return "notebook cells" if place.startswith("notebooks.") else "tests"
 
 
-def complaint(report: str) -> str | None:
-    """Which of KINDS did not pass once, and how many browser tests did not run, in words; None when all is well."""
+def complaint(*reports: str) -> str | None:
+    """Which of KINDS did not pass once, or how many browser tests did not run, in words; None when all is well."""
     passed, skipped = Counter(), Counter()
-    for case in ElementTree.fromstring(report).iter("testcase"):
+    for case in chain.from_iterable(ElementTree.fromstring(report).iter("testcase") for report in reports):
         results = {child.tag for child in case}
         passed[kind_of(case)] += NOT_PASSED.isdisjoint(results)
         skipped[kind_of(case)] += "skipped" in results
@@ -35,4 +36,4 @@ def complaint(report: str) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(complaint(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    sys.exit(complaint(*(Path(name).read_text(encoding="utf-8") for name in sys.argv[1:])))
