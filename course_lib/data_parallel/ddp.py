@@ -20,7 +20,7 @@ from torch.autograd import Variable
 from course_lib.data_parallel import checks
 from course_lib.data_parallel.buckets import ask_for_unused, find_unused, make_buckets
 from course_lib.data_parallel.hooks import Hook, all_reduce_hook
-from course_lib.groups.gradients import require_dense, require_first
+from course_lib.groups.gradients import require_dense, require_first, when_complete
 from course_lib.groups.membership import member
 from course_lib.groups.packing import broadcast
 from course_lib.runtime.tensors import tensors_in
@@ -48,8 +48,7 @@ class DistributedDataParallel(nn.Module):
         self.underway: list[Callable[[], Tensor]] = []  # what the hook returned for each bucket sent so far
         checks.require_same_everywhere(module, self.buckets, self.member)
         broadcast([*module.parameters(), *module.buffers()], self.member)
-        for parameter in self.bucket_of:
-            parameter.register_post_accumulate_grad_hook(self._gradient_is_there)
+        when_complete(self.bucket_of, self._gradient_is_there)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         checks.require_still_trainable(self.names, self.bucket_of)

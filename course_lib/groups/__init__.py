@@ -5,7 +5,7 @@
     packing.py      many tensors in one message: pack and unpack, buckets, broadcast, sums
     exchange.py     gathers and reduce-scatters begun now and finished later
     agreement.py    what only one rank can see is wrong, every rank says
-    gradients.py    gradients on their way into a message, and one that nobody has
+    gradients.py    gradients when they are complete, on their way into a message, and one that nobody has
     norms.py        the norm of a gradient in pieces
     replaced.py     an optimiser of parameters that have been cut since
 

@@ -7,7 +7,8 @@ sum over the ranks the two look alike. So a rank without a gradient sends minus 
 and only minus zeros add up to minus zeros. Everybody can see it in the sum, without a further message.
 """
 
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,23 @@ from torch import Tensor, nn
 
 from course_lib.groups.membership import Group, member
 from course_lib.groups.packing import LARGE_BYTES, cut_tensors, unpack
+
+
+def when_complete(parameters: Iterable[nn.Parameter], method: Callable[[nn.Parameter], None]) -> None:
+    """Autograd calls the bound `method` with each of `parameters` whose .grad is complete, while the method's object
+    lives.
+
+    Python's garbage collection does not look into the hooks of parameters: had they the method itself, the object, its
+    parameters and its process group would hold each other for ever, and gloo's threads would outlive the interpreter.
+    """
+    weakly = weakref.WeakMethod(method)
+
+    def hook(parameter: nn.Parameter) -> None:
+        if (found := weakly()) is not None:
+            found(parameter)
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(hook)
 
 
 def write_gradient(gradient: Tensor, part: Tensor, factor: float = 1.0) -> None:

@@ -1,6 +1,7 @@
 """The same `launch` under torchrun: the processes exist already, so join their group and run."""
 
 import atexit
+import gc
 import os
 import pickle
 import sys
@@ -48,7 +49,12 @@ def _join(backend: str, device: str, timeout_s: float) -> None:
     # freeing a tensor asks a Python that is no more: "terminate called without an active exception".
     rank = context.RankContext(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), backend)
     process_group.join(rank, timeout_s, **_rendezvous(timeout_s))
-    atexit.register(dist.destroy_process_group)
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    gc.collect()  # what holds the group and waits to be collected would keep gloo's threads, too
+    dist.destroy_process_group()
 
 
 def _rendezvous(timeout_s: float) -> dict[str, Any]:

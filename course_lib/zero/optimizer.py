@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.groups.exchange import start_all_gather
+from course_lib.groups.gradients import when_complete
 from course_lib.groups.membership import member
 from course_lib.groups.norms import clip, total_norm
 from course_lib.groups.packing import broadcast
@@ -58,8 +59,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self.pieces: dict[nn.Parameter, Piece] = {p.parameter: p for b in self.buckets for p in b.pieces}
         self.inner = self._make_inner(optimizer_class, defaults)
         self.gradients = (Stage1 if stage == 1 else Stage2)(self.buckets, self.member)
-        for parameter in trained:
-            parameter.register_post_accumulate_grad_hook(self._take)
+        when_complete(trained, self._take)
 
     def _make_inner(self, optimizer_class: type, defaults: dict) -> torch.optim.Optimizer:
         """It knows this rank's pieces only, in the groups in which the reader gave their parameters."""

@@ -1,6 +1,8 @@
 """What chapters do with a process group: the same answer on every rank, in as few messages as it takes."""
 
+import gc
 import math
+import weakref
 
 import pytest
 import torch
@@ -9,10 +11,11 @@ from torch import nn
 
 from course_lib.groups.agreement import agree, require_same, start_agreement
 from course_lib.groups.exchange import start_all_gather, start_gather, start_reduce_scatter
-from course_lib.groups.gradients import GradientBucket, is_missing, mark_missing, write_gradient
+from course_lib.groups.gradients import GradientBucket, is_missing, mark_missing, when_complete, write_gradient
 from course_lib.groups.membership import member
 from course_lib.groups.packing import add_up, broadcast, cut_tensors, pack, unpack, unpack_into
 from course_lib.runtime import launch, record_communication
+from tests.checkpoint import runs
 
 WORLD_SIZES = (1, 2, 3, 4)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -182,6 +185,44 @@ def test_several_gathers_are_under_way_at_once_and_each_gives_everyones():
 
 
 # Gradients
+
+class Summing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.sums = nn.Linear(2, 2, bias=False), []
+        when_complete(self.parameters(), self.add_up)
+
+    def add_up(self, parameter):
+        self.sums.append(parameter.grad.sum().item())
+
+
+def test_a_method_is_called_when_gradients_are_complete_and_does_not_keep_its_object_alive():
+    model = Summing()
+    inner, sums = model.layer, model.sums
+    for _ in range(2):
+        inner(torch.ones(1, 2)).sum().backward()
+    assert sums == [4.0, 8.0]
+    whole = weakref.ref(model)
+    del model
+    gc.collect()
+    inner(torch.ones(1, 2)).sum().backward()
+    assert whole() is None and sums == [4.0, 8.0]
+
+
+@pytest.mark.parametrize("layout", runs.LAYOUTS)
+def test_what_has_trained_is_freed_with_its_optimiser_and_lets_its_group_go(layout):
+    def body():
+        run = runs.Run(layout)
+        run.step(0)
+        parts = [weakref.ref(part) for part in (run.optimizer, *(run.model if layout == "pp" else [run.model]))]
+        del run
+        gc.collect()
+        group = weakref.ref(dist.group.WORLD)
+        dist.destroy_process_group()
+        return [part() is None for part in parts], group() is None
+
+    assert list(launch(body, world_size=2)) == [([True, True], True)] * 2
+
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_gradient_is_written_as_a_product_to_the_bit_and_without_a_minus_zero(dtype):
