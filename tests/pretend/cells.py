@@ -12,6 +12,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbval.plugin import get_sanitize_patterns
 
+from tests.claims.contradict import NOT_SEEN
 from tests.pretend import needs
 from tools import notebooks
 from tools.kernels import AsyncKernelManagerByFiles
@@ -20,7 +21,6 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SOLUTIONS = sorted((ROOT / "solutions").glob("*/*.ipynb"))
 SAID_OF_STAGING = re.compile(r"gloo promises no .*: this call, and all like it, go through the host's memory")  # once
-NOT_SEEN = "not seen here: "  # as course_lib.pictures.drawn.claim says
 # Headlines about times. Those of a pretended GPU mean nothing, and those of a busy machine little: nbval asks, alone.
 ABOUT_TIMES = frozenset({"01[67]", "02[25]", "02[51]", "03[49]", "04[15]", "06[39]", "07[51]", "08[41]", "09[16]"})
 CELL_TIMEOUT_S = 120  # a cell that hangs is interrupted, and the next one runs
