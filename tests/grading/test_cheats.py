@@ -7,13 +7,16 @@ import sys
 import zipfile
 from pathlib import Path
 
+import nbformat
 import psutil
 import pytest
 import torch
+from nbgrader import utils
 
 from course_lib.grading import frames, replies, trusted
 from course_lib.grading.isolated import IsolatedWorker
 from course_lib.runtime import context
+from tests.grading import seekers
 from tests.grading.class_exercise import (
     CALLS_HONEST,
     EXERCISE,
@@ -29,6 +32,8 @@ from tests.grading.class_exercise import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
+RELEASED = sorted((ROOT / "exercises").glob("*/*.ipynb"))
+SHAPES = list(seekers.SHAPES)
 in_namespaces = pytest.mark.skipif(not NAMESPACES, reason="this machine allows no namespaces")
 
 
@@ -66,6 +71,23 @@ CHEATS = {
 def test_no_change_to_the_notebooks_machinery_gives_points(grade, cheat):
     body = "return tensor.as_subclass(Yes)" if "Yes" in CHEATS[cheat] else "return tensor"
     assert points(grade(f"{CHEATS[cheat]}\ndef pass_on(tensor):\n    {body}\n", CHEATS[cheat])) == 0
+
+
+@in_namespaces
+@pytest.mark.xfail(reason="the sandbox shows course_lib.grading whole: 18 exercises and more", strict=False)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("path", RELEASED, ids=lambda path: path.stem)
+def test_whoever_looks_for_an_answer_finds_none(path, shape):
+    submission = nbformat.read(path, as_version=4)
+    for index, cell in enumerate(submission.cells):
+        if trusted.is_check(cell):
+            exercise = trusted.exercise_of(cell.source)
+            own = max(above for above in range(index) if utils.is_solution(submission.cells[above]))
+            submission.cells[own].source = seekers.cell(shape, exercise.number, exercise.function)
+    graded, _ = trusted.TrustedGrade(isolation="required", seed=3).preprocess(submission, {})
+    marks = {trusted.exercise_of(cell.source).number: utils.determine_grade(cell)[0]
+             for cell in graded.cells if trusted.is_check(cell)}
+    assert {number: mark for number, mark in marks.items() if mark} == {}
 
 
 LIBRARY = {

@@ -1,0 +1,126 @@
+"""Solution cells that look for the answer instead of computing it, in four shapes, for any exercise.
+
+Each source defines `seek(number, arguments)`, which returns a found answer or raises; `cell` wraps it into the function
+that the exercise asks for. A seeker may know names of the grader's own modules: students can read them.
+"""
+
+# By a chapter's helpers, where these were once enough: `helper(name, name beside it)` finds a function, a are the arguments.
+RECIPES = {
+    "4.2": "helper('in_rounds')(a[2], a[3])",
+    "4.4": "helper('one_f_one_b_orders')(a[1], a[2], lambda r: a[1] - 1 - r)[a[0]]",
+    "4.6": "helper('split')(helper('one_f_one_b_orders')(a[1], a[2], lambda r: a[1] - 1 - r)[a[0]], a[0])",
+    "10.5": "between(helper('edge', 'fitting')(helper('fitting', 'edge')(a[1:])), a[-1])",
+}
+
+ASK = '''
+def asked(candidate, arguments):
+    """What an exercise's object says is right, of the arguments or of all ranks' inputs."""
+    import torch.distributed as dist
+    kind = candidate if isinstance(candidate, type) else type(candidate)
+    answer = (kind() if isinstance(candidate, type) else candidate)
+    try:
+        return answer.expected(*arguments)
+    except Exception:
+        inputs = [None] * dist.get_world_size()
+        dist.all_gather_object(inputs, list(arguments))
+        return answer.expected(inputs)[dist.get_rank()]
+'''
+
+BY_REGISTRY = ASK + '''
+def seek(number, arguments):
+    import importlib
+    for name in ("registry", "judges.registry", "judges"):
+        try:
+            return asked(importlib.import_module("course_lib.grading." + name).exercise(number), arguments)
+        except ImportError:
+            pass
+    raise LookupError(number)
+'''
+
+BY_CLASS = ASK + '''
+def seek(number, arguments):
+    import importlib, pkgutil, sys
+    folders = getattr(importlib.import_module("course_lib"), "__path__")
+    for module in pkgutil.walk_packages(folders, "course_lib.", onerror=lambda name: None):
+        if module.name.startswith("course_lib.grading"):
+            try:
+                importlib.import_module(module.name)
+            except Exception:
+                pass
+    for module in list(sys.modules.values()):
+        for value in list(vars(module).values()) if module else ():
+            if isinstance(value, type) and getattr(value, "number", None) == number:
+                return asked(value, arguments)
+    raise LookupError(number)
+'''
+
+BY_HELPER = '''
+def helper(name, beside=None):
+    import importlib, pkgutil
+    folders = getattr(importlib.import_module("course_lib"), "__path__")
+    for module in pkgutil.walk_packages(folders, "course_lib.", onerror=lambda name: None):
+        if module.name.startswith("course_lib.grading"):
+            try:
+                found = importlib.import_module(module.name)
+                if beside is None or hasattr(found, beside):
+                    return getattr(found, name)
+            except (ImportError, AttributeError):
+                pass
+    raise LookupError(name)
+
+def between(hull, deadline):
+    if hull[-1][0] <= deadline:
+        return [(hull[-1][2], 1.0)]
+    early, late = next((a, b) for a, b in zip(hull, hull[1:]) if a[0] <= deadline < b[0])
+    x = (deadline - early[0]) / (late[0] - early[0])
+    return [(late[2], x), (early[2], 1 - x)]
+
+def seek(number, a):
+    if number not in RECIPES:
+        raise LookupError(number)
+    return eval(RECIPES[number], {**globals(), "a": a})
+'''
+
+BY_MEMORY = ASK + '''
+def seek(number, arguments):
+    import gc, importlib.util, os
+    for each in gc.get_objects():
+        try:
+            if getattr(each, "number", None) == number and hasattr(each, "expected"):
+                return asked(each, arguments)
+        except Exception:
+            pass
+    for folder, folders, files in os.walk("/"):
+        folders[:] = [each for each in folders if each not in ("proc", "sys", "dev", "torch", "lib-dynload")]
+        for file in files:
+            if file.endswith(".py") and ("grading" in folder or "solutions" in folder or "tests" in folder):
+                path = os.path.join(folder, file)
+                text = open(path, errors="replace").read()
+                if f'number = "{number}"' in text or f'@wrong("{number}"' in text:
+                    spec = importlib.util.spec_from_file_location("found", path)
+                    module = importlib.util.module_from_spec(spec)
+                    spec.loader.exec_module(module)
+                    for value in list(vars(module).values()):
+                        if isinstance(value, type) and getattr(value, "number", None) == number:
+                            return asked(value, arguments)
+    for pid in os.listdir("/proc"):
+        if pid.isdigit() and int(pid) != os.getpid():
+            with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb") as memory:
+                for line in maps:
+                    span, rights = line.split()[:2]
+                    if rights.startswith("rw"):
+                        start, end = (int(each, 16) for each in span.split("-"))
+                        memory.seek(start)
+                        if f'check("{number}"'.encode() in memory.read(min(end - start, 1 << 24)):
+                            raise MemoryError("read another process")
+    raise LookupError(number)
+'''
+
+SHAPES = {"the registry": BY_REGISTRY, "a class with the number": BY_CLASS, "a helper of the chapter": BY_HELPER,
+          "gc, files and the parent's memory": BY_MEMORY}
+
+
+def cell(shape: str, number: str, function: str) -> str:
+    """The source of a solution cell."""
+    return (f"{SHAPES[shape]}\nRECIPES = {RECIPES!r}\n"
+            f"def {function}(*arguments):\n    return seek({number!r}, arguments)\n")
