@@ -5,50 +5,24 @@ The solutions' cells run here as they stand, but for the check cells; a wrong an
 
 import ast
 import importlib
-import runpy
-from functools import cache
-from pathlib import Path
+import json
 
 import nbformat
 import pytest
 
-from course_lib.grading import check
+from course_lib.grading import check, recorded
 from course_lib.grading.registry import exercise, exercises_of
 from course_lib.grading.report import Verdict
-from course_lib.grading.wrong_answers import recorded
-from tools import exercises, notebooks
+from tools import exercises, mistakes, notebooks
+from tools.solutions import ROOT, SOLUTIONS, code_cells, hints, names_of, wrong_answers
 
-ROOT = Path(__file__).resolve().parent.parent
-SOLUTIONS = {int(path.name[:2]): path for path in sorted((ROOT / "solutions").glob("*/*.ipynb"))}
 EXERCISES = [each for chapter in SOLUTIONS for each in exercises_of(chapter)]
+WRONG_ANSWERS = [each for path in SOLUTIONS.values() for each in wrong_answers(path)]
 
 
 def released(path):
     """The exercise notebook of a solution's."""
     return ROOT / "exercises" / path.relative_to(ROOT / "solutions")
-
-
-def code_cells(path):
-    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-
-
-@cache
-def names_of(path):
-    """What the cells of a notebook define, check cells left out."""
-    names = {"__name__": path.stem}
-    for cell in code_cells(path):
-        if not cell.metadata.nbgrader.grade:
-            exec(compile(cell.source, f"{path.stem}-{cell.id}", "exec"), names)
-    return names
-
-
-def wrong_answers():
-    for path in SOLUTIONS.values():
-        given = {name: value for name, value in names_of(path).items() if not name.startswith("__")}
-        yield from recorded(runpy.run_path(str(path.with_name("wrong_answers.py")), init_globals=given))
-
-
-WRONG_ANSWERS = list(wrong_answers())
 
 
 def test_exercises_are_what_the_solutions_generate_byte_for_byte(tmp_path):
@@ -126,11 +100,24 @@ def test_at_least_three_wrong_answers_are_recorded_for_each_exercise(asked):
     assert sum(answer.number == asked.number for _, answer in WRONG_ANSWERS) >= 3
 
 
-@pytest.mark.parametrize("answer", [answer for _, answer in WRONG_ANSWERS], ids=[name for name, _ in WRONG_ANSWERS])
-def test_a_wrong_answer_is_refused_by_its_likely_cause(answer):
+@pytest.mark.parametrize("answer", [answer for _, answer in WRONG_ANSWERS],
+                         ids=[f"{answer.number}-{name}" for name, answer in WRONG_ANSWERS])
+def test_a_wrong_answer_is_refused_and_told_its_whole_sentence(answer):
     report = check(answer.number, answer.function)
-    assert report.verdict is Verdict.WRONG and report.points == 0
-    assert answer.words in report.cause
+    assert report.verdict in (Verdict.WRONG, Verdict.COSTLY) and report.points < report.out_of
+    assert answer.says in report.cause
+
+
+@pytest.mark.parametrize("path", SOLUTIONS.values(), ids=lambda path: path.stem)
+def test_what_is_recorded_of_a_chapter_is_what_stands_beside_its_solutions(path):
+    file = recorded.FOLDER / f"{path.name[:2]}.json"
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert found["hints"] == hints(path) and list(hints(path)) == [
+        each.number for each in exercises_of(int(path.name[:2]))], "run make mistakes"
+    written = {(answer.number, name, answer.says) for name, answer in wrong_answers(path)}
+    told = {(number, each["name"], each["says"]) for number, lines in found["mistakes"].items() for each in lines}
+    assert told <= written, "run make mistakes"
+    assert file.read_text(encoding="utf-8") == mistakes.text_of(found)
 
 
 @pytest.mark.parametrize("path", SOLUTIONS.values(), ids=lambda path: path.stem)

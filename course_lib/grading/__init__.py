@@ -1,22 +1,21 @@
 """Checks for the exercises: `check` for somebody alone in a notebook, `TrustedGrade` for a class under nbgrader.
 
+An exercise has two sides, and a wall between them: on_rank/ has what runs beside the learner's function, and is all of
+the grader that the class grader's sandbox shows; judges/ has trials, right answers and budgets.
+
 In reading order. What an exercise is:
-    exercise.py     a trial, the traffic of one, and Exercise: trials, reference, likely mistakes, what was spent
+    exercise.py     a trial, the traffic of one, and Exercise: trials, reference, what was spent
     spent.py        one budget and what the run used of it; the judgement on a trial
     compare.py      the one comparison of answers, and words for what was given
-    numbers.py      exercises whose answer is a number
-    tensors.py      exercises whose answer is a tensor, made by messages
-    calls.py        exercises that may call collectives
-    chapters/       the exercises, a module or package a chapter; models.py is the small model that they share
-    registry.py     all of them by number; wrong_answers.py: how a chapter records wrong ones
+    sketch.py       a few numbers by which an answer is known again
+    recorded.py     hints and mistakes, as authors wrote them; wrong_answers.py: how they write mistakes
+    on_rank/        runs, a module for each chapter
+    judges/         the exercises, a package for each chapter; registry.py: all of them by number
 Alone in a notebook:
-    selfstudy.py    check(...)
+    selfstudy.py    check(...); borrowed.py: whether it uses the course's own answers; explain.py: errors in its lines
     report.py       its answer, which draws itself
 For marks:
-    trusted.py      TrustedGrade, in nbgrader's process
-    isolated.py     starts a worker, asks it for answers and traffic; counters.py, replies.py, failures.py, frames.py
-    isolated_worker.py, isolated_rank.py, student_code.py    what runs over there
-    sandbox.py, privileges.py                                what it is kept from
+    trusted/        TrustedGrade, the sandbox, the ranks in it
 """
 
 from typing import Any
@@ -25,7 +24,7 @@ __all__ = ["check"]
 
 
 def __getattr__(name: str) -> Any:
-    # Not imported above: it brings course_lib.runtime, and graders need only the exercises.
+    # Not imported above: it brings the judges, and this file is shown where they are not.
     if name == "check":
         from course_lib.grading.selfstudy import check
 

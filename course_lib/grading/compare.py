@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-READABLE = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool}
+READABLE = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8,
+            torch.bool}
 Tolerance = tuple[float, float]  # relative, absolute; zero for both: bit by bit
 EXACT: Tolerance = (0.0, 0.0)
+LARGEST = 2**1000  # of whole numbers: a larger one has no float
 
 
 def alike(given: Any, expected: Any, tolerance: Tolerance = EXACT) -> bool:
@@ -31,6 +33,8 @@ def alike(given: Any, expected: Any, tolerance: Tolerance = EXACT) -> bool:
             alike(a, b, tolerance) for a, b in zip(given, expected))
     if type(expected) in (int, float):
         relative, absolute = tolerance
+        if type(given) is int and abs(given) >= LARGEST:
+            return given == expected
         return type(given) in (int, float) and math.isclose(given, expected, rel_tol=relative, abs_tol=absolute)
     return type(given) is type(expected) and given == expected
 
@@ -55,14 +59,6 @@ def readable(value: Any) -> bool:
     return isinstance(value, Tensor) and value.layout is torch.strided and value.device.type == "cpu"
 
 
-def plain(value: Any) -> Any:
-    """`value` as data, on the rank: a copy of a tensor, None, or words that say what else it is."""
-    if type(value) is Tensor or type(value) is torch.nn.Parameter:
-        dense = value.detach()
-        return dense.to("cpu", copy=True).contiguous() if dense.layout is torch.strided else f"a {dense.layout} tensor"
-    return None if value is None else f"a {type(value).__name__}"
-
-
 def part(answer: Any, name: str) -> Any:
     """The part `name` of a rank's answer, all of it where it has no parts; words for a tensor that cannot be read."""
     found = answer.get(name) if type(answer) is dict else answer
@@ -73,6 +69,8 @@ def describe(value: Any) -> str:
     """`float32[3] = [1, 2, 3]`, of a long tensor the first elements."""
     if value is None or type(value) is str:
         return (value or "nothing (None)")[:80]
+    if type(value) is int and abs(value) >= LARGEST:
+        return "a huge number"
     if type(value) in (int, float):
         return f"{value:g}"
     if not isinstance(value, Tensor):

@@ -1,22 +1,28 @@
 """What an exercise is to a grader: a function that the reader writes, the trials it goes through, what a failure means.
 
+An exercise has two sides, and a wall between them. `run` stands in on_rank/: it calls the reader's function on a rank,
+and what it imports is all of the grader that a rank can see. Everything else here is the judge's: trials, right
+answers, budgets. It never sees the reader's function, only tensors and numbers, and is where the decision falls.
+
 Two graders use the same Exercise. `check` runs the trials on ranks that `launch` starts from the reader's kernel:
 feedback. `TrustedGrade` runs them in isolated processes that it starts itself, and judges in its own process: marks.
-So `run` is what happens on a rank, with the reader's function in the same process; all other methods never see that
-function, only tensors and numbers, and are where the decision falls.
 
-An exercise is its trials, its reference (`expected`), its likely mistakes, and what it measures (`spent`). A likely
-mistake is written down as what it makes of the inputs: an answer that equals it was made by it, or by one that does the
-same, so the reader hears a cause, and not only that numbers differ.
+The likely mistakes of an exercise stand elsewhere, as code, in solutions/. What each gives was recorded (recorded.py),
+so that whoever gives the same is told the cause, and not only that numbers differ.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from course_lib.grading import recorded
 from course_lib.grading.compare import EXACT, Tolerance, alike, describe, differences, part
+from course_lib.grading.sketch import sketch
 from course_lib.grading.spent import Judgement, Spent
+
+SEED = 0  # of the trials in self-study: the same for everybody, and those that mistakes were recorded on
+TIME_LIMIT_S = 20.0  # for a trial, at home and in class: right answers need a tenth of a second
 
 
 @dataclass(frozen=True)
@@ -62,58 +68,61 @@ class Traffic:
 class Exercise(ABC):
     """One exercise. A chapter's exercises are subclasses, registered by number."""
 
-    number: ClassVar[str]  # "2.1", as in the notebook
-    function: ClassVar[str]  # the name that the reader defines
-    points: ClassVar[int]
-    hints: ClassVar[tuple[str, ...]]  # a nudge, then the idea, then nearly the code
+    number: ClassVar[str]  # "2.1", as in the notebook, which has the function's name and the points
     budget: ClassVar[str]  # in words and a formula, for the reader
+    run: ClassVar[Callable[[Callable, Any], Any]]  # of on_rank/: (the reader's function, inputs of a rank) -> answer
+    imports: ClassVar[tuple[str, ...]] = ()  # modules that each rank would otherwise take seconds to import for itself
     operations: ClassVar[frozenset[str] | None] = None  # of torch.distributed that may be called; None: any
     tolerance: ClassVar[Tolerance] = EXACT
     compared: ClassVar[str] = ""  # the part of a rank's answer that is compared with `expected`, "" for all of it
     words: ClassVar[str] = "returned"  # between "rank 0" and its answer, where that is wrong
     right: ClassVar[str] = "the result is right"  # begins the sentence about what is right and has another fault
+    is_plan: ClassVar[bool] = False  # of many plans that cost the same, a mistake is known by the whole plan
+    errors: ClassVar[tuple[tuple[str, str], ...]] = ()  # (part of an error's words, what it means in this exercise)
+
+    @property
+    def function(self) -> str:
+        """The name that the reader defines."""
+        return recorded.of_exercise(self.number, "exercises")[0]
+
+    @property
+    def points(self) -> int:
+        return recorded.of_exercise(self.number, "exercises")[1]
 
     @abstractmethod
     def trials(self, seed: int) -> list[Trial]:
         """The runs, from random inputs of this seed. The most telling first: a reader hears of the first that fails."""
 
-    @staticmethod
-    @abstractmethod
-    def run(function: Callable, inputs: Any) -> Any:
-        """On a rank: call the reader's `function`; returns what `judge` needs to see of it."""
-
     def expected(self, *arguments: Any) -> Any:
         """The right answers, as `given` makes them of the ranks'; with `arguments` of a trial."""
         raise NotImplementedError(f"{type(self).__name__} has no reference to compare with")
 
-    def mistakes(self, *arguments: Any) -> Iterable[tuple[str, Any]]:
-        """Likely mistakes: the cause, and the answers it gives. The most particular first."""
-        return ()
-
-    @staticmethod
-    def prepare() -> None:
-        """Import what each rank would otherwise import for itself: called in the process that ranks are forked from."""
-        return None
-
     def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> Judgement:
-        """Whether the answers (one a rank) are right and within budget, else the likely cause; and what the run spent.
+        """Whether the answers (one a rank) are right and within budget, else what is wrong; and what the run spent.
 
         The answers come from the reader's process: anything at all, of the types a Trial may hold.
         """
         wrong = self.wrong(trial, answers)
         if wrong:
-            return Judgement(trial.label, f"{trial.label}: {wrong}")
-        spent = self.spent(trial, answers, traffic)
-        fault = self.flaw(trial, answers, traffic) or next(filter(None, (each.complaint for each in spent)), None)
-        return Judgement(trial.label, fault and f"{trial.label}: {self.right}, but {fault}", spent)
+            return Judgement(trial.label, wrong, said=self.said(trial, answers), sketch=sketch(self.given(answers)))
+        flaw, spent = self.flaw(trial, answers, traffic), self.spent(trial, answers, traffic)
+        but = f"{self.right}, but "
+        if flaw:
+            return Judgement(trial.label, but + flaw, spent, but, sketch=sketch(flaw))
+        over = next((each for each in spent if each.complaint), None)
+        if over is None:
+            return Judgement(trial.label, spent=spent)
+        seen = self.given(answers) if self.is_plan else [over.what, over.measured]
+        return Judgement(trial.label, but + over.complaint, spent, but + over.excess, over, sketch(seen))
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
-        """What is wrong with the results and why, None where they are right."""
-        given, arguments = self.given(answers), self.arguments(trial)
-        expected = self.expected(*arguments)
-        if alike(given, expected, self.tolerance):
-            return None
-        return self.cause(given, *arguments) or self.difference(given, expected)
+        """How the results differ from what is right, None where they do not."""
+        given, expected = self.given(answers), self.expected(*self.arguments(trial))
+        return None if alike(given, expected, self.tolerance) else self.difference(given, expected)
+
+    def said(self, trial: Trial, answers: list[Any]) -> str:
+        """What stands before the cause of a wrong result, where one is known."""
+        return ""
 
     def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
         """What is wrong with a right answer, other than that it spent too much."""
@@ -124,16 +133,12 @@ class Exercise(ABC):
         return ()
 
     def arguments(self, trial: Trial) -> Sequence[Any]:
-        """What `expected`, `mistakes` and `cause` get to know of a trial."""
+        """What `expected` gets to know of a trial."""
         return (trial.inputs,)
 
     def given(self, answers: list[Any]) -> Any:
         """What is compared of the ranks' answers."""
         return [part(answer, self.compared) for answer in answers] if self.compared else answers
-
-    def cause(self, given: Any, *arguments: Any) -> str | None:
-        """The likely cause of a wrong answer, None where no mistake gives it."""
-        return next((cause for cause, would in self.mistakes(*arguments) if alike(given, would, self.tolerance)), None)
 
     def difference(self, given: list[Any], expected: list[Any]) -> str:
         """The first difference: where, what is there and what should be."""

@@ -4,11 +4,14 @@ from dataclasses import dataclass
 from enum import Enum
 from html import escape
 
+OVER_BUDGET = 0.5  # of the points: a right answer that spends too much has the idea, and half of what was asked
+
 
 class Verdict(Enum):
     """Words, a sign and a colour: the theme's own where there is one."""
 
     CORRECT = ("correct", "✓", "var(--jp-success-color1, #2e7d32)")
+    COSTLY = ("right, but over budget", "◐", "var(--jp-warn-color0, #b26a00)")
     NOT_WRITTEN = ("not written yet", "○", "var(--jp-info-color1, #0277bd)")
     WRONG = ("not right yet", "✗", "var(--jp-error-color1, #c62828)")
 
@@ -25,21 +28,24 @@ class Report:
     measured: str = ""
     cause: str = ""
     hint: str = ""
+    warned: str = ""  # what Python or torch warned of
+    over_budget: float = OVER_BUDGET  # share of the points for what is right and over budget
 
     @property
     def passed(self) -> bool:
         return self.verdict is Verdict.CORRECT
 
     @property
-    def points(self) -> int:
-        return self.out_of if self.passed else 0
+    def points(self) -> float:
+        return self.out_of * {Verdict.CORRECT: 1.0, Verdict.COSTLY: self.over_budget}.get(self.verdict, 0.0)
 
     def _headline(self) -> str:
         words = self.verdict.value[0]
-        return f"{self.number} {self.function}: {words}, {self.points} of {self.out_of} points"
+        return f"{self.number} {self.function}: {words}, {self.points:g} of {self.out_of} points"
 
     def _details(self) -> dict[str, str]:
-        details = {"why": self.cause, "budget": self.budget, "measured": self.measured, "hint": self.hint}
+        details = {"why": self.cause, "budget": self.budget, "measured": self.measured, "hint": self.hint,
+                   "warning": self.warned}
         return {name: text for name, text in details.items() if text}
 
     def __repr__(self) -> str:

@@ -3,31 +3,45 @@
 It is feedback, not marks: the function runs in processes of the reader's own, and could tell them anything.
 """
 
-import dis
 import inspect
 import io
-from collections.abc import Callable, Iterator
-from types import CodeType
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext, redirect_stderr
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from course_lib.grading.exercise import Exercise, Traffic, Trial
-from course_lib.grading.registry import exercise, functions
+from course_lib.grading import recorded
+from course_lib.grading.borrowed import borrowed
+from course_lib.grading.exercise import SEED, TIME_LIMIT_S, Exercise, Traffic, Trial
+from course_lib.grading.explain import explain
+from course_lib.grading.registry import exercise
 from course_lib.grading.report import Report, Verdict
-from course_lib.grading.student_code import ASKED, own_answers
-from course_lib.runtime import Deadlock, LaunchError, LaunchTimeout, launch, record_communication
+from course_lib.grading.spent import Judgement
+from course_lib.grading.trusted.inside.student_code import ASKED
+from course_lib.runtime import LaunchError, launch, record_communication
 from course_lib.runtime.instruments.communication import CommunicationLog
 
-SEED = 0  # the same for everybody, so that two readers can compare what they are told
-TIMEOUT_S = 20.0  # correct answers need a tenth of a second; an endless loop should not take a reader's patience
+
+class NotPassed(AssertionError):
+    """An exercise is not right where nbgrader executes its check cell: nbgrader reads points from errors."""
+
+    def _render_traceback_(self) -> list[str]:
+        return str(self).splitlines()
 
 
 def check(number: str, function: Callable, hint: int = 0) -> Report:
     """Run the reader's `function` for the exercise `number` on ranks: is it correct, or what is wrong, and why?
 
     hint: 1, 2 or 3 adds that hint to the report, the third one nearly being the code; 0, no hint.
+
+    Where nbgrader itself executes the notebook (its Validate button, or autograde without TrustedGrade) what does not
+    pass must fail the cell: NotPassed is raised there.
 
     ValueError for an unknown number, a function of another name, or another hint; TypeError for what is no function.
     """
@@ -37,115 +51,116 @@ def check(number: str, function: Callable, hint: int = 0) -> Report:
                         f"given a {type(function).__name__}")
     if function.__name__ != asked.function:
         raise ValueError(f"check({number!r}, ...) expects the function {asked.function}: given {function.__name__}")
-    if type(hint) is not int or not 0 <= hint <= len(asked.hints):
-        raise ValueError(f"hint={hint!r}: expected 0 to {len(asked.hints)}")
-    return check_exercise(asked, function, asked.hints[hint - 1] if hint else "")
+    hints = recorded.hints(number)
+    if type(hint) is not int or not 0 <= hint <= len(hints):
+        raise ValueError(f"hint={hint!r}: expected 0 to {len(hints)}")
+    executed = "NBGRADER_EXECUTION" in os.environ  # where a word on stderr costs all points
+    with redirect_stderr(sys.stdout) if executed else nullcontext():
+        report = check_exercise(asked, function, hints[hint - 1] if hint else "")
+    return report if report.passed else under_nbgrader(report)
+
+
+def under_nbgrader(report: Report) -> Any:
+    """A report that does not pass, in the form from which nbgrader reads the points where it executes the cell."""
+    executes = os.environ.get("NBGRADER_EXECUTION")
+    if executes == "autograde" and report.points:
+        print(report)
+        return report.points  # a number as the cell's value is a part of its points
+    if executes:
+        raise NotPassed(repr(report))
+    return report
 
 
 def check_exercise(asked: Exercise, function: Callable, hint: str = "") -> Report:
-    """Run `function` through the trials of the exercise `asked`, up to the first that fails."""
-    verdict, cause, measured = Verdict.CORRECT, "", []
+    """Run `function` through the trials of the exercise `asked`, up to the first that fails; say why it fails."""
+    found = examine(asked, function)
+    cause, judged = found.cause, found.judged
+    if judged and judged.fault:
+        cause = judged.explained(recorded.cause(asked.number, asked.tolerance, found.trial, judged)).cause
+    return Report(asked.number, asked.function, found.verdict, asked.points, asked.budget, found.measured, cause or "",
+                  hint, found.warned)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What became of an answer: of the trial that failed where one did, else of all of them."""
+
+    verdict: Verdict
+    cause: str = ""
+    trial: int = 0  # the last that was run
+    judged: Judgement | None = None  # None where there was nothing to judge
+    measured: str = ""
+    warned: str = ""
+
+
+def examine(asked: Exercise, function: Callable) -> Examined:
+    """Run `function` through the trials of SEED, up to the first that fails, without looking for known mistakes."""
     taken_over = sorted(borrowed(function, set()))
     if taken_over:
         modules = ", ".join(dict.fromkeys(module for module, _ in taken_over))
         names = ", ".join(name for _, name in taken_over)
-        cause = f"it uses {modules} ({names}): {ASKED}"
-        return Report(asked.number, asked.function, Verdict.WRONG, asked.points, asked.budget, cause=cause, hint=hint)
-    for trial in asked.trials(SEED):
+        return Examined(Verdict.WRONG, f"it uses {modules} ({names}): {ASKED}")
+    measured, warned = [], ""
+    for place, trial in enumerate(asked.trials(SEED)):
         try:
-            verdict, cause, figures = outcome(asked, function, trial)
+            found = replace(outcome(asked, function, trial), trial=place)
         except LaunchError as error:
-            verdict, cause, figures = Verdict.WRONG, f"{trial.label}: {explain(error)}", ""
-        measured.append(figures)
-        if verdict is not Verdict.CORRECT:
-            measured = [figures]  # of the trial that failed
-            break
-    return Report(asked.number, asked.function, verdict, asked.points, asked.budget,
-                  "\n".join(filter(None, measured)), cause, hint)
+            return Examined(Verdict.WRONG, f"{trial.label}: {explain(error, asked)}", place)
+        warned = warned or found.warned
+        if found.verdict is not Verdict.CORRECT:
+            return replace(found, warned=warned)
+        measured.append(found.measured)
+    return replace(found, measured="\n".join(filter(None, measured)), warned=warned)
 
 
-def borrowed(function: Callable, seen: set[Callable]) -> set[tuple[str, str]]:
-    """What `function`, and the reader's functions that it calls by name, use of the course's own: (package, name).
-
-    Good enough for a reader who only forgot what was asked: it looks at names, and names can be hidden.
-    """
-    seen.add(function)
-    found = set()
-    for name in names_loaded(function.__code__):
-        first, *attributes = name.split(".")
-        value = function.__globals__.get(first)
-        module = name if value is None else value_module(value)
-        if inspect.ismodule(value):
-            module = ".".join([value.__name__, *attributes])
-        if package := own_answers(module):
-            found.add((package, name))
-        elif inspect.isfunction(value) and value not in seen and not module.startswith(("torch", "course_lib")):
-            found |= borrowed(value, seen)
-    return found
-
-
-def names_loaded(code: CodeType) -> Iterator[str]:
-    """The globals that `code` reads, with the attributes that follow (dist.get_rank), and what it imports."""
-    imported = chain = ""
-    for instruction in dis.get_instructions(code):
-        if chain and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            chain += f".{instruction.argval}"
-            continue
-        if chain:
-            yield chain
-        is_ours = instruction.opname.startswith("LOAD_FAST") and instruction.argval == "course_lib"  # imported inside
-        chain = instruction.argval if instruction.opname == "LOAD_GLOBAL" or is_ours else ""
-        if instruction.opname == "IMPORT_NAME":
-            imported = instruction.argval
-            yield imported
-        if instruction.opname == "IMPORT_FROM" and imported == "course_lib":
-            yield f"{imported}.{instruction.argval}"
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from names_loaded(constant)
-
-
-def value_module(value: Any) -> str:
-    """Where `value` was defined, empty for what does not say."""
-    return str(getattr(value, "__module__", ""))
-
-
-def outcome(asked: Exercise, function: Callable, trial: Trial) -> tuple[Verdict, str, str]:
+def outcome(asked: Exercise, function: Callable, trial: Trial) -> Examined:
     """The verdict on one trial, what is wrong, and what was measured."""
     # On the CPU everywhere: the same inputs, bits and bytes, and so the same verdict, on every machine.
-    results = launch(attempt, type(asked), function, trial.inputs, world_size=trial.world_size, timeout=TIMEOUT_S,
+    results = launch(attempt, asked.run, function, trial.inputs, world_size=trial.world_size, timeout=TIME_LIMIT_S,
                      device="cpu")
-    unwritten = next((result for result in results if isinstance(result, str)), None)
-    if unwritten == asked.function:
-        return Verdict.NOT_WRITTEN, "", ""
+    unwritten = next((name for name, _, _ in results if name), None)
     if unwritten:
-        return Verdict.NOT_WRITTEN, f"it calls {unwritten}, which is not written yet", ""
-    log = results.communication
+        own = unwritten == asked.function
+        return Examined(Verdict.NOT_WRITTEN, "" if own else f"it calls {unwritten}, which is not written yet")
+    log, warned = results.communication, warnings_of([lines for _, _, lines in results])
     forbidden = sorted({event.op for event in log.events} - (asked.operations or {event.op for event in log.events}))
     if forbidden:
         allowed = " and ".join(sorted(asked.operations or (), reverse=True))
-        return Verdict.WRONG, f"it calls torch.distributed's own {', '.join(forbidden)}: write it with {allowed}", ""
-    answers = [torch.load(io.BytesIO(data), weights_only=True) for data in results]
+        cause = f"it calls torch.distributed's own {', '.join(forbidden)}: write it with {allowed}"
+        return Examined(Verdict.WRONG, cause, warned=warned)
+    answers = [torch.load(io.BytesIO(data), weights_only=True) for _, data, _ in results]
     judged = asked.judge(trial, answers, traffic_of(log, trial.world_size))
-    return Verdict.WRONG if judged.cause else Verdict.CORRECT, judged.cause or "", judged.figures()
+    verdict = Verdict.CORRECT if not judged.fault else Verdict.COSTLY if judged.right else Verdict.WRONG
+    return Examined(verdict, judged.cause or "", judged=judged, measured=judged.figures(), warned=warned)
 
 
-def attempt(kind: type[Exercise], function: Callable, inputs: list[Any]) -> bytes | str:
-    """On a rank: the answer as torch.save writes it, or the name of the function that is not written yet.
+def attempt(run: Callable, function: Callable, inputs: list[Any]) -> tuple[str, bytes, list[str]]:
+    """On a rank: the function that is not written yet, the answer as torch.save writes it, and what was warned of.
 
     Written out here, so that an object with methods of the reader's own never reaches the process that compares.
     """
-    with record_communication():
+    with record_communication(), warnings.catch_warnings(record=True) as caught:
         try:
-            answer = kind.run(function, inputs[dist.get_rank()])
+            answer, unwritten = run(function, inputs[dist.get_rank()]), ""
         except NotImplementedError as error:
-            name = raised_in(error)
-            if name not in functions() and name != kind.function:
+            if error.args:  # a library's says what it lacks, a stub's says nothing
                 raise
-            return name
+            answer, unwritten = None, raised_in(error)
     data = io.BytesIO()
     torch.save(answer, data)
-    return data.getvalue()
+    return unwritten, data.getvalue(), list(dict.fromkeys(f"{each.category.__name__}: {each.message}"
+                                                          for each in caught))
+
+
+def warnings_of(ranks: list[list[str]]) -> str:
+    """Each warning once, with the ranks that it came from."""
+    lines = []
+    for text in dict.fromkeys(line for rank in ranks for line in rank):
+        who = [str(rank) for rank, own in enumerate(ranks) if text in own]
+        all_of_them = f"all {len(ranks)} ranks" if len(who) == len(ranks) > 1 else (
+            f"rank{'s' * (len(who) > 1)} {', '.join(who)}")
+        lines.append(f"{all_of_them}: {text}")
+    return "\n".join(lines)
 
 
 def raised_in(error: BaseException) -> str:
@@ -163,43 +178,3 @@ def traffic_of(log: CommunicationLog, world_size: int) -> Traffic:
         if event.op == "send":
             sent[event.rank][event.peer] += event.message_bytes
     return Traffic(sent, exact=True)
-
-
-def explain(error: LaunchError) -> str:
-    """What `launch` says when ranks do not return, for somebody whose function is to blame."""
-    said, _, hint = str(error).partition("  Hint: ")
-    lines = [line for line in said.splitlines() if line.strip() and not line.strip().startswith("(raised inside")]
-    hint = " ".join(hint.split())  # it is wrapped there
-    if isinstance(error, Deadlock):
-        circle = circle_of(error.waits)
-        lines[0] = explain_circle(circle, error.waits) if circle else f"it hangs: {hint}"
-        hint = ""
-    if isinstance(error, LaunchTimeout):
-        hint = "Does a loop never end?"
-    return "\n".join([*lines, *([hint[:1].upper() + hint[1:]] if hint else [])])
-
-
-def circle_of(waits: dict[int, tuple[str, int]]) -> list[int]:
-    """Ranks each of which waits for the next, and the last for the first; empty where there are none."""
-    for start in sorted(waits):
-        path = [start]
-        while path[-1] in waits and waits[path[-1]][1] not in path:
-            path.append(waits[path[-1]][1])
-        if path[-1] in waits:
-            return path[path.index(waits[path[-1]][1]):]
-    return []
-
-
-def explain_circle(circle: list[int], waits: dict[int, tuple[str, int]]) -> str:
-    """The circle in a sentence, and the way out."""
-    kinds = {waits[rank][0] for rank in circle}
-    verb = {"send": "sends to", "recv": "waits for a message from"}
-    around = ", which ".join(f"{verb[waits[rank][0]]} rank {waits[rank][1]}" for rank in circle)
-    if kinds == {"send"}:
-        return (f"it hangs in a circle of sends that nobody receives: rank {circle[0]} {around}. A send waits for its "
-                "receiver. Start the send and the receive together, as exchange does.")
-    if kinds == {"recv"}:
-        return (f"it hangs in a circle of receives: rank {circle[0]} {around}. No such message is on "
-                "its way: what rank a sends to rank b, rank b receives from source a. Are the two mixed up?")
-    return (f"it hangs in a circle: rank {circle[0]} {around}. Compare the order of the calls: what one rank sends, "
-            "the other has to receive in the same step.")

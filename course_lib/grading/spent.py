@@ -2,12 +2,15 @@
 
     Spent("sent", 786432, 786432, on=" to the other node", rank=2)
 
-is drawn as "sent at most 768 KiB to the other node a rank, 768 KiB allowed". `measured` always comes from the run that
-is judged, never from the budget.
+is drawn as "sent at most 786.4 kB to the other node a rank, 786.4 kB allowed". `measured` always comes from the run
+that is judged, never from the budget.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+
+from course_lib.grading.sketch import Sketch
+from course_lib.pictures.units import human_bytes
 
 SMALLEST_SHOWN = 16 * 1024  # bytes; where less is allowed, the budget is held, but shown only of answers that fail
 
@@ -23,21 +26,28 @@ class Spent:
     on: str = ""  # behind the measured figure: " to the other node"
     rank: int | None = None  # whose figure it is, None where it belongs to all together
     who: str = "it"  # begins the complaint where there is no rank
-    why: str = ""  # what probably took more than is allowed
+    why: str = ""  # what probably took more than is allowed, where it can be read off this run
     limit: str = "{} allowed"  # or "par {}"
     slack: float = 0.0  # how far the count may be off; infinite: something else decides, this is shown only
     note: str = ""  # what is in the count besides
     claimed: bool = False  # counted in the reader's own processes, which could say anything
+    decides: bool = False  # beyond it the answer is no answer: no points, in place of those for a right one
+
+    @property
+    def excess(self) -> str:
+        """What was used where less is allowed."""
+        who = self.who if self.rank is None else f"rank {self.rank}"
+        has, will_do = quantity(self.measured, self.unit), quantity(self.allowed, self.unit, short=True)
+        if has == will_do and self.unit == "bytes":  # which differ by a few
+            has, will_do = f"{self.measured:,.0f} B", f"{self.allowed:,.0f} B"
+        return f"over budget: {who} {self.what} {has}{self.on}, where {will_do} will do"
 
     @property
     def complaint(self) -> str | None:
         """What is wrong where more was used than is allowed, None where not."""
         if self.measured <= self.allowed + self.slack:
             return None
-        who = self.who if self.rank is None else f"rank {self.rank}"
-        said = (f"over budget: {who} {self.what} {quantity(self.measured, self.unit)}{self.on}, where "
-                f"{quantity(self.allowed, self.unit, short=True)} will do")
-        return f"{said}: {self.why}" if self.why else said
+        return f"{self.excess}: {self.why}" if self.why else self.excess
 
     @property
     def shown(self) -> bool:
@@ -55,8 +65,26 @@ class Judgement:
     """On the answers of one trial: why they are wrong or cost too much, and what the run spent."""
 
     label: str
-    cause: str | None = None  # None: right and within budget
+    fault: str = ""  # "": right and within budget
     spent: Sequence[Spent] = ()
+    said: str = ""  # stands before the fault's cause where one is known
+    over: Spent | None = None  # the budget that is exceeded, where the results are right
+    sketch: Sketch = field(default_factory=lambda: Sketch("", ()))  # of what is at fault
+
+    @property
+    def right(self) -> bool:
+        """Whether the results are right, whatever they cost."""
+        return not self.fault or (self.over is not None and not self.over.decides)
+
+    @property
+    def cause(self) -> str | None:
+        """What is at fault, with the trial's label; None where nothing is."""
+        return f"{self.label}: {self.fault}" if self.fault else None
+
+    def explained(self, cause: str) -> "Judgement":
+        """The same with a known cause, "" where none is known."""
+        joint = ": " if self.over else ""
+        return replace(self, fault=f"{self.said}{joint}{cause}") if cause else self
 
     def figures(self, believed: bool = True) -> str:
         """What was measured beside what is allowed, empty where nothing is worth showing.
@@ -64,7 +92,7 @@ class Judgement:
         believed: whether figures that the reader's own processes claim are shown.
         """
         said = "; ".join(str(each) for each in self.spent
-                         if (each.shown or self.cause and each.measured) and (believed or not each.claimed))
+                         if (each.shown or self.fault and each.measured) and (believed or not each.claimed))
         return f"{self.label}: {said}" if said else ""
 
 
@@ -77,20 +105,12 @@ def most(each: Sequence[float], allowed: Sequence[float] | None = None) -> int:
 
 
 def quantity(value: float, unit: str, short: bool = False) -> str:
-    """`value` for a reader: 768 KiB, 12.5 %, 3 calls; `short` leaves out what is counted."""
+    """`value` for a reader: 786.4 kB, 12.5 %, 3 calls; `short` leaves out what is counted."""
     if unit == "bytes":
-        return amount(value)
+        return human_bytes(value)
     if unit.startswith("exact "):
         return f"{value:,.10g}" if short else f"{value:,.10g} {unit.removeprefix('exact ')}"
     if unit == "share":
         return f"{100 * value:.1f} %"
     plural = "" if value == 1 else "es" if unit.endswith("ch") else "s"
     return f"{value:.6g}" if short or not unit else f"{value:.6g} {unit}{plural}"
-
-
-def amount(num_bytes: float) -> str:
-    """Bytes for a reader: 24 bytes, 768 KiB, 1.5 MiB."""
-    for size, unit in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.4g} {unit}"
-    return f"{num_bytes:g} bytes"

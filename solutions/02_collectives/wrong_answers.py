@@ -10,66 +10,81 @@ import torch
 import torch.distributed as dist
 
 from course_lib.facts import interconnect
-from course_lib.grading.wrong_answers import wrong
+from tools.wrong_answers import wrong
 
 
-@wrong("2.1", "neither with chunk r")
+def mean_of(all_reduce):
+    """The sum in place, divided."""
+    def divided(tensor, *dst):
+        all_reduce(tensor, *dst)
+        tensor /= dist.get_world_size()
+
+    return divided
+
+
+MEAN = "the sum is divided by the number of ranks: the sum is asked, not the mean"
+MEANS = [wrong("2.1", MEAN)(lambda tensor: my_ring_reduce_scatter(tensor) / dist.get_world_size()),
+         wrong("2.3", MEAN)(mean_of(my_ring_all_reduce)), wrong("2.4", MEAN)(mean_of(my_tree_reduce)),
+         wrong("2.6", MEAN)(mean_of(my_two_node_all_reduce))]
+
+
+def both_ways(tensor, start=1, steps=-1, leftwards=-1, add_first=True):
+    """The reduce-scatter with halves that start `start` chunks further on and take n + steps steps.
+
+    leftwards: the sign of the indices of what travels left; add_first: before a half is passed on.
+    """
+    n, r = dist.get_world_size(), dist.get_rank()
+    halves, results = tensor.view(n, 2, -1), []
+    for half, to, sign in ((0, 1, 1), (1, -1, leftwards)):
+        moving = result = halves[(r - sign * start) % n, half]
+        for step in range(n + steps):
+            arrived = exchange(moving, (r + to) % n, torch.empty_like(moving), (r - to) % n)
+            result = arrived + halves[(r - sign * (start + 1 + step)) % n, half]
+            moving = result if add_first else arrived
+        results.append(result)
+    return torch.cat(results)
+
+
+@wrong("2.1", "every half ends one rank before its home: what travels right starts with chunk r-1, what travels left "
+       "with chunk r+1, neither with chunk r")
 def reduce_scatter_starts_with_its_own_chunk(tensor):
-    n, r = dist.get_world_size(), dist.get_rank()
-    right, left = (r + 1) % n, (r - 1) % n
-    halves = tensor.view(n, 2, -1)
-    rightwards, leftwards = halves[r]
-    for step in range(n - 1):
-        rightwards = exchange(rightwards, right, torch.empty_like(rightwards), left) + halves[(r - 1 - step) % n, 0]
-        leftwards = exchange(leftwards, left, torch.empty_like(leftwards), right) + halves[(r + 1 + step) % n, 1]
-    return torch.cat([rightwards, leftwards])
+    return both_ways(tensor, start=0)
 
 
-@wrong("2.1", "its indices are the other's in a mirror")
+@wrong("2.1", "the half that travels left is wrong, the other one right: it starts with chunk r+1, and its indices are "
+       "the other's in a mirror")
 def reduce_scatter_has_the_same_indices_both_ways(tensor):
-    n, r = dist.get_world_size(), dist.get_rank()
-    right, left = (r + 1) % n, (r - 1) % n
-    halves = tensor.view(n, 2, -1)
-    rightwards, leftwards = halves[r - 1]
-    for step in range(n - 1):
-        rightwards = exchange(rightwards, right, torch.empty_like(rightwards), left) + halves[(r - 2 - step) % n, 0]
-        leftwards = exchange(leftwards, left, torch.empty_like(leftwards), right) + halves[(r - 2 - step) % n, 1]
-    return torch.cat([rightwards, leftwards])
+    return both_ways(tensor, leftwards=1)
 
 
-@wrong("2.1", "before this rank's own share is added")
+@wrong("2.1", "only the last two shares are in the sum: what is passed on is what has just been received, before this "
+       "rank's own share is added")
 def reduce_scatter_passes_on_before_adding(tensor):
-    n, r = dist.get_world_size(), dist.get_rank()
-    right, left = (r + 1) % n, (r - 1) % n
-    halves = tensor.view(n, 2, -1)
-    from_left, from_right = halves[r - 1, 0], halves[right, 1]
-    for step in range(n - 1):
-        from_left = exchange(from_left, right, torch.empty_like(from_left), left)
-        from_right = exchange(from_right, left, torch.empty_like(from_right), right)
-        rightwards = from_left + halves[(r - 2 - step) % n, 0]
-        leftwards = from_right + halves[(r + 2 + step) % n, 1]
-    return torch.cat([rightwards, leftwards])
+    return both_ways(tensor, add_first=False)
 
 
-@wrong("2.1", "n-1 steps, and one is missing")
+@wrong("2.1", "every half lacks its last share: there are n-1 steps, and one is missing")
 def reduce_scatter_forgets_the_last_step(tensor):
-    n, r = dist.get_world_size(), dist.get_rank()
-    right, left = (r + 1) % n, (r - 1) % n
-    halves = tensor.view(n, 2, -1)
-    rightwards, leftwards = halves[r - 1, 0], halves[right, 1]
-    for step in range(n - 2):
-        rightwards = exchange(rightwards, right, torch.empty_like(rightwards), left) + halves[(r - 2 - step) % n, 0]
-        leftwards = exchange(leftwards, left, torch.empty_like(leftwards), right) + halves[(r + 2 + step) % n, 1]
-    return torch.cat([rightwards, leftwards])
+    return both_ways(tensor, steps=-2)
 
 
-@wrong("2.1", "have changed places")
+SCATTERED = [
+    wrong("2.1", "every chunk went one step too far and got a share twice: there are n-1 steps")(
+        lambda tensor: both_ways(tensor, steps=0)),
+    wrong("2.1", "every rank returns its own chunk r, with nobody else's share in it")(
+        lambda tensor: tensor.chunk(dist.get_world_size())[dist.get_rank()]),
+    wrong("2.1", "every rank returns the whole sum: only chunk r is asked")(
+        lambda tensor: my_ring_all_gather(my_ring_reduce_scatter(tensor))),
+]
+
+
+@wrong("2.1", "the two halves of every chunk have changed places: the first one travels right, the second one left")
 def reduce_scatter_joins_the_halves_the_wrong_way_round(tensor):
     first, second = my_ring_reduce_scatter(tensor).chunk(2)
     return torch.cat([second, first])
 
 
-@wrong("2.1", "all goes one way around")
+@wrong("2.1", "all goes one way around: let one half of every chunk go the other way, at the same time")
 def reduce_scatter_to_the_right_only(tensor):
     n, r = dist.get_world_size(), dist.get_rank()
     chunks = tensor.chunk(n)
@@ -81,7 +96,7 @@ def reduce_scatter_to_the_right_only(tensor):
     return partial
 
 
-@wrong("2.1", "not the whole tensor")
+@wrong("2.1", "half a chunk each way a step is enough, not the whole tensor")
 def reduce_scatter_sends_whole_tensors(tensor):
     n, r = dist.get_world_size(), dist.get_rank()
     right, left = (r + 1) % n, (r - 1) % n
@@ -106,42 +121,64 @@ def reduce_scatter_sends_first_and_receives_then(tensor):
     return rightwards
 
 
-@wrong("2.2", "in the order of arrival, the own one first")
-def all_gather_appends_what_arrives(tensor):
+def from_the_left(piece):
+    """The piece of the left neighbour, who sends one as this rank does."""
     n, r = dist.get_world_size(), dist.get_rank()
-    right, left = (r + 1) % n, (r - 1) % n
+    length = exchange(torch.tensor([len(piece)]), (r + 1) % n, torch.empty(1, dtype=torch.int64), (r - 1) % n)
+    return exchange(piece, (r + 1) % n, piece.new_empty(int(length)), (r - 1) % n)
+
+
+def arrivals(tensor):
+    """The pieces in the order of their arrival, the own one first: those of ranks r, r-1, r-2, ..."""
     pieces = [tensor]
-    for _ in range(n - 1):
-        length = exchange(torch.tensor([len(pieces[-1])]), right, torch.empty(1, dtype=torch.int64), left)
-        pieces.append(exchange(pieces[-1], right, tensor.new_empty(int(length)), left))
-    return torch.cat(pieces)
+    for _ in range(dist.get_world_size() - 1):
+        pieces.append(from_the_left(pieces[-1]))
+    return pieces
 
 
-@wrong("2.2", "pass on the newest piece")
+def by_place(tensor, further=0):
+    """The pieces of ranks 0, 1, 2, ..., or of those that are `further` on."""
+    n, r, arrived = dist.get_world_size(), dist.get_rank(), arrivals(tensor)
+    return [arrived[(r - place - further) % n] for place in range(n)]
+
+
+@wrong("2.2", "the pieces lie in the order of arrival, the own one first: the piece of rank q belongs at place q")
+def all_gather_appends_what_arrives(tensor):
+    return torch.cat(arrivals(tensor))
+
+
+@wrong("2.2", "every piece that arrives is the left neighbour's own: pass on the newest piece, not your own again")
 def all_gather_sends_its_own_piece_again_and_again(tensor):
     n, r = dist.get_world_size(), dist.get_rank()
-    right, left = (r + 1) % n, (r - 1) % n
     pieces = [tensor] * n
     for step in range(n - 1):
-        length = exchange(torch.tensor([len(tensor)]), right, torch.empty(1, dtype=torch.int64), left)
-        pieces[(r - step - 1) % n] = exchange(tensor, right, tensor.new_empty(int(length)), left)
+        pieces[(r - step - 1) % n] = from_the_left(tensor)
     return torch.cat(pieces)
 
 
-@wrong("2.2", "lacks the piece of rank r+1, the last to arrive")
+@wrong("2.2", "rank r lacks the piece of rank r+1, the last to arrive: there are n-1 steps, and one is missing")
 def all_gather_forgets_the_last_step(tensor):
     n, r = dist.get_world_size(), dist.get_rank()
-    right, left = (r + 1) % n, (r - 1) % n
     pieces = [tensor.new_empty(0)] * n
     pieces[r] = tensor
     for step in range(n - 2):
-        newest = pieces[(r - step) % n]
-        length = exchange(torch.tensor([len(newest)]), right, torch.empty(1, dtype=torch.int64), left)
-        pieces[(r - step - 1) % n] = exchange(newest, right, tensor.new_empty(int(length)), left)
+        pieces[(r - step - 1) % n] = from_the_left(pieces[(r - step) % n])
     return torch.cat(pieces)
 
 
-@wrong("2.2", "as long as it is: not filled up")
+GATHERED = [
+    wrong("2.2", "the pieces lie in the order of arrival, the own one last: the piece of rank q belongs at place q")(
+        lambda tensor: torch.cat(arrivals(tensor)[::-1])),
+    wrong("2.2", "every piece lies one place too far to the left: in step s the piece of rank r-s-1 arrives")(
+        lambda tensor: torch.cat(by_place(tensor, further=1))),
+    wrong("2.2", "every rank lacks its own piece: nobody sends it, put it into its place before the first step")(
+        lambda tensor: torch.cat([each for q, each in enumerate(by_place(tensor)) if q != dist.get_rank()])),
+    wrong("2.2", "the pieces are filled up with zeros to the length of the longest: each is as long as it was")(
+        lambda tensor: torch.nn.utils.rnn.pad_sequence(by_place(tensor), batch_first=True).flatten()),
+]
+
+
+@wrong("2.2", "send one piece a step, as long as it is: not filled up, and not the whole result")
 def all_gather_fills_up_to_the_longest(tensor):
     n, r = dist.get_world_size(), dist.get_rank()
     right, left = (r + 1) % n, (r - 1) % n
@@ -173,7 +210,8 @@ def all_gather_takes_all_pieces_for_as_long_as_its_own(tensor):
     return torch.cat(pieces)
 
 
-@wrong("2.3", "everything goes through rank 0")
+@wrong("2.3", "everything goes through rank 0, in and out again, while the others wait: let chunks go around the ring, "
+       "so that all send the same")
 def all_reduce_through_a_root(tensor):
     n, r = dist.get_world_size(), dist.get_rank()
     if r == 0:
@@ -188,7 +226,46 @@ def all_reduce_through_a_root(tensor):
         dist.recv(tensor, 0)
 
 
-@wrong("2.3", "fill up with zeros to a multiple of 2n")
+def filled(tensor):
+    """With zeros up to a multiple of 2n."""
+    return torch.cat([tensor, tensor.new_zeros(-len(tensor) % (2 * dist.get_world_size()))])
+
+
+def all_reduce_turned_by(places):
+    """The all-reduce after a reduce-scatter that leaves chunk r + places on rank r."""
+    def all_reduce(tensor):
+        x = filled(tensor)
+        my_ring_all_reduce(x)
+        tensor.copy_(x.roll(-places * len(x) // dist.get_world_size())[:len(tensor)])
+
+    return all_reduce
+
+
+TURNED = [
+    wrong("2.3", "the chunks are right, but lie in the wrong order: the all-gather takes rank r's piece for chunk r, "
+          "so the reduce-scatter has to leave chunk r there")(all_reduce_turned_by(places)) for places in (1, -1)]
+
+
+@wrong("2.3", "a share is added a second time: the all-gather moves complete sums, and overwrites what lies there")
+def all_reduce_adds_the_sum(tensor):
+    tensor += my_ring_all_gather(my_ring_reduce_scatter(filled(tensor)))[:len(tensor)]
+
+
+@wrong("2.3", "only rank 0 has the sum: it has to travel back to the others")
+def all_reduce_to_rank_0_alone(tensor):
+    my_tree_reduce(tensor if dist.get_rank() == 0 else tensor.clone(), 0)
+
+
+@wrong("2.3", "send chunks, not the whole tensor: a reduce-scatter, then an all-gather")
+def all_reduce_of_whole_tensors(tensor):
+    n, r, passed = dist.get_world_size(), dist.get_rank(), tensor.clone()
+    for _ in range(n - 1):
+        passed = exchange(passed, (r + 1) % n, torch.empty_like(tensor), (r - 1) % n)
+        tensor += passed
+
+
+@wrong("2.3", "only what n equal chunks hold is right, and the rest is left out: fill up with zeros to a multiple of "
+       "2n")
 def all_reduce_leaves_out_what_is_beyond_equal_chunks(tensor):
     n = dist.get_world_size()
     even = len(tensor) // (2 * n) * 2 * n
@@ -197,16 +274,12 @@ def all_reduce_leaves_out_what_is_beyond_equal_chunks(tensor):
 
 @wrong("2.3", "only moves the name")
 def all_reduce_assigns_to_the_name(tensor):
-    n, N = dist.get_world_size(), len(tensor)
-    filled = torch.cat([tensor, tensor.new_zeros(-N % (2 * n))])
-    tensor = my_ring_all_gather(my_ring_reduce_scatter(filled))[:N]
+    tensor = my_ring_all_gather(my_ring_reduce_scatter(filled(tensor)))[:len(tensor)]
 
 
 @wrong("2.3", "the result is returned, but the tensor is as it was")
 def all_reduce_returns_the_sum(tensor):
-    n, N = dist.get_world_size(), len(tensor)
-    filled = torch.cat([tensor, tensor.new_zeros(-N % (2 * n))])
-    return my_ring_all_gather(my_ring_reduce_scatter(filled))[:N]
+    return my_ring_all_gather(my_ring_reduce_scatter(filled(tensor)))[:len(tensor)]
 
 
 @wrong("2.3", "torch.distributed's own all_reduce")
@@ -214,36 +287,52 @@ def all_reduce_of_the_library(tensor):
     dist.all_reduce(tensor)
 
 
-@wrong("2.4", "the tree ends at dst")
+def along_tree(tensor, dst, distances, add=True):
+    """The tree to dst that takes these steps; add=False overwrites where others add."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    v, received = (r - dst) % n, torch.empty_like(tensor)
+    for know in distances:
+        if v < know and v + know < n:
+            dist.recv(received, (r + know) % n)
+            tensor.copy_(received + tensor if add else received)
+        elif know <= v < 2 * know:
+            dist.send(tensor, (r - know) % n)
+
+
+def backwards():
+    """Of 1, 2, 4, ... below n the largest first."""
+    return [1 << step for step in reversed(range((dist.get_world_size() - 1).bit_length()))]
+
+
+@wrong("2.4", "the sum is on rank 0: the tree ends at dst, so count from there, v = (r - dst) % n")
 def reduce_to_rank_0_whatever_dst_is(tensor, dst):
     my_tree_reduce(tensor, 0)
 
 
-@wrong("2.4", "the largest distance first")
+@wrong("2.4", "shares are lost: some ranks send before they have received all that comes through them. The broadcast "
+       "runs backwards: the largest distance first, 1 last")
 def reduce_with_the_shortest_way_first(tensor, dst):
-    n, r = dist.get_world_size(), dist.get_rank()
-    v, know, received = (r - dst) % n, 1, torch.empty_like(tensor)
-    while know < n:
-        if v < know and v + know < n:
-            dist.recv(received, (r + know) % n)
-            tensor += received
-        elif know <= v < 2 * know:
-            dist.send(tensor, (r - know) % n)
-        know *= 2
+    along_tree(tensor, dst, backwards()[::-1])
 
 
-@wrong("2.4", "what arrives replaces what is there")
+@wrong("2.4", "what arrives replaces what is there: receive it into another tensor, and add")
 def reduce_receives_into_the_tensor_itself(tensor, dst):
-    n, r = dist.get_world_size(), dist.get_rank()
-    v = (r - dst) % n
-    for know in (4, 2, 1):
-        if v < know and v + know < n:
-            dist.recv(tensor, (r + know) % n)
-        elif know <= v < 2 * know:
-            dist.send(tensor, (r - know) % n)
+    along_tree(tensor, dst, backwards(), add=False)
 
 
-@wrong("2.4", "dst adds everything up itself")
+REDUCED = [
+    wrong("2.4", "dst's tensor is as it was: an assignment `tensor = ...` only moves the name, write into the tensor "
+          "itself, as tensor.copy_ and tensor += do")(lambda tensor, dst: my_tree_reduce(tensor.clone(), dst)),
+    wrong("2.4", "the first step is missing: of 1, 2, 4, ... below n the largest comes first")(
+        lambda tensor, dst: along_tree(tensor, dst, backwards()[1:])),
+    wrong("2.4", "the last step is missing: `know` goes down to 1")(
+        lambda tensor, dst: along_tree(tensor, dst, backwards()[:-1])),
+    wrong("2.4", "somebody's share is sent more than once: each rank but dst sends one message")(
+        lambda tensor, dst: my_ring_all_reduce(tensor)),
+]
+
+
+@wrong("2.4", "dst adds everything up itself: let others add on the way")
 def reduce_by_dst_alone(tensor, dst):
     received = torch.empty_like(tensor)
     if dist.get_rank() != dst:
@@ -255,7 +344,7 @@ def reduce_by_dst_alone(tensor, dst):
             tensor += received
 
 
-@wrong("2.4", "in a row")
+@wrong("2.4", "they add up in a row: in each step as many as can hand theirs to another one")
 def reduce_down_the_line(tensor, dst):
     n, r = dist.get_world_size(), dist.get_rank()
     received = torch.empty_like(tensor)
@@ -279,29 +368,41 @@ def reduce_for_powers_of_two_only(tensor, dst):
             dist.send(tensor, (r - know) % n)
 
 
-@wrong("2.5", "the pieces lie in the order of their arrival")
-def all_to_all_appends_what_arrives(tensor):
+def pairwise(tensor, piece=lambda to, source: to, place=lambda to, source: source):
+    """The all-to-all that sends chunks[piece(to, source)] in each step, and keeps what arrives at place(to, source)."""
     n, r = dist.get_world_size(), dist.get_rank()
-    chunks = tensor.chunk(n)
-    arrived = [chunks[r]]
+    chunks, result = tensor.chunk(n), tensor.clone()
     for step in range(1, n):
         to, source = (r + step) % n, (r - step) % n
-        arrived.append(exchange(chunks[to], to, torch.empty_like(chunks[r]), source))
-    return torch.cat(arrived)
-
-
-@wrong("2.5", "copy chunks[r] to place r")
-def all_to_all_forgets_the_piece_that_stays(tensor):
-    n, r = dist.get_world_size(), dist.get_rank()
-    chunks, result = tensor.chunk(n), torch.zeros_like(tensor)
-    places = result.chunk(n)
-    for step in range(1, n):
-        to, source = (r + step) % n, (r - step) % n
-        exchange(chunks[to], to, places[source], source)
+        exchange(chunks[piece(to, source)], to, result.chunk(n)[place(to, source)], source)
     return result
 
 
-@wrong("2.5", "do not send it the whole tensor")
+@wrong("2.5", "the pieces lie in the order of their arrival: the piece of rank q belongs at place q")
+def all_to_all_appends_what_arrives(tensor):
+    n, r = dist.get_world_size(), dist.get_rank()
+    return torch.cat([my_all_to_all(tensor).chunk(n)[(r - step) % n] for step in range(n)])
+
+
+EXCHANGED = [
+    wrong("2.5", "every rank returns its own input: nothing has been exchanged")(lambda tensor: tensor),
+    wrong("2.5", "the piece that arrives in step s lies at the place of the rank that was sent to: it came from rank "
+          "r-s, so it belongs at place r-s")(lambda tensor: pairwise(tensor, place=lambda to, source: to)),
+    wrong("2.5", "every rank sends each time the piece of its own number: rank `to` needs chunks[to]")(
+        lambda tensor: pairwise(tensor, piece=lambda to, source: dist.get_rank())),
+    wrong("2.5", "every rank sends chunks[source]: rank `to` needs chunks[to]")(
+        lambda tensor: pairwise(tensor, piece=lambda to, source: source)),
+]
+
+
+@wrong("2.5", "every rank lacks the piece that stays: nobody sends it, copy chunks[r] to place r")
+def all_to_all_forgets_the_piece_that_stays(tensor):
+    result = my_all_to_all(tensor)
+    result.chunk(dist.get_world_size())[dist.get_rank()].zero_()
+    return result
+
+
+@wrong("2.5", "rank j needs one piece of you, chunks[j]: do not send it the whole tensor")
 def all_to_all_sends_everything_to_everybody(tensor):
     n, r = dist.get_world_size(), dist.get_rank()
     rows = [tensor] * n
@@ -323,13 +424,33 @@ def all_to_all_receives_from_where_it_sends(tensor):
     return result
 
 
-@wrong("2.6", "the nodes have not exchanged anything")
+@wrong("2.6", "every rank has the sum of its own node: the nodes have not exchanged anything")
 def two_nodes_each_for_itself(tensor):
     neighbour = dist.get_rank() ^ 1
     tensor += exchange(tensor, neighbour, torch.empty_like(tensor), neighbour)
 
 
-@wrong("2.6", "in the last step they give each other theirs")
+@wrong("2.6", "every rank has the sum of itself and its twin on the other node: its neighbour's share is missing")
+def two_nodes_without_the_neighbour(tensor):
+    twin = dist.get_rank() ^ 2
+    tensor += exchange(tensor, twin, torch.empty_like(tensor), twin)
+
+
+@wrong("2.6", "the shares of the own node are in the sum twice: what was already added is sent back and added again")
+def two_nodes_with_the_own_one_twice(tensor):
+    neighbour, twin = dist.get_rank() ^ 1, dist.get_rank() ^ 2
+    tensor += exchange(tensor, neighbour, torch.empty_like(tensor), neighbour)
+    tensor += exchange(tensor, twin, torch.empty_like(tensor), twin) + tensor
+
+
+@wrong("2.6", "every share is in the sum twice: the last step moves complete halves, do not add them")
+def two_nodes_with_everything_twice(tensor):
+    my_two_node_all_reduce(tensor)
+    tensor *= 2
+
+
+@wrong("2.6", "every rank has one half complete and the other not: the neighbour has that one, and in the last step "
+       "they give each other theirs")
 def two_nodes_without_the_last_step(tensor):
     r = dist.get_rank()
     neighbour, twin = r ^ 1, (r + 2) % 4
@@ -339,19 +460,21 @@ def two_nodes_without_the_last_step(tensor):
     mine += exchange(mine, twin, received, twin)
 
 
-@wrong("2.6", "send only one half of that sum across")
+@wrong("2.6", "add up inside the node first, and send only one half of that sum across")
 def two_nodes_with_whole_tensors_to_the_twin(tensor):
     r = dist.get_rank()
     for partner in (r ^ 1, (r + 2) % 4):
         tensor += exchange(tensor, partner, torch.empty_like(tensor), partner)
 
 
-@wrong("2.6", "a ring over all four ranks")
+@wrong("2.6", "a ring over all four ranks leaves each node over one link, and sends nearly everything there, again and "
+       "again: add up inside the node first")
 def two_nodes_as_one_ring(tensor):
     my_ring_all_reduce(tensor)
 
 
-@wrong("2.6", "goes through one rank")
+@wrong("2.6", "all that leaves the node goes through one rank: halve it, so that both ranks use their links at the "
+       "same time")
 def two_nodes_through_their_first_ranks(tensor):
     r = dist.get_rank()
     neighbour, received = r ^ 1, torch.empty_like(tensor)
@@ -365,27 +488,39 @@ def two_nodes_through_their_first_ranks(tensor):
     dist.send(tensor, neighbour)
 
 
-@wrong("2.7", "the ring has two loops")
+@wrong("2.7", "the ring has two loops of n-1 steps, the reduce-scatter and the all-gather: one is missing. Or doubling "
+       "has twice its steps, as a tree there and back: all exchange at once, log2 n steps are all")
 def crossover_with_half_a_ring(alpha_s, beta_s_per_byte, n):
     L = math.log2(n)
     return alpha_s * (n - 1 - L) / (beta_s_per_byte * (L - (n - 1) / n))
 
 
-@wrong("2.7", "it moves one chunk, M/n")
+@wrong("2.7", "every step of the ring is taken to move the whole message: it moves one chunk, M/n, so that its bytes "
+       "are 2(n-1)/n M")
 def crossover_with_whole_messages_around_the_ring(alpha_s, beta_s_per_byte, n):
     L = math.log2(n)
     return alpha_s * (2 * (n - 1) - L) / (beta_s_per_byte * (L - 2 * (n - 1)))
 
 
-@wrong("2.7", "log2 n steps are all")
+@wrong("2.7", "the ring has two loops of n-1 steps, the reduce-scatter and the all-gather: one is missing. Or doubling "
+       "has twice its steps, as a tree there and back: all exchange at once, log2 n steps are all")
 def crossover_with_a_tree(alpha_s, beta_s_per_byte, n):
     L = 2 * math.log2(n)
     return alpha_s * (2 * (n - 1) - L) / (beta_s_per_byte * (L - 2 * (n - 1) / n))
 
 
-@wrong("2.7", "whatever n is")
+@wrong("2.7", "that is alpha over beta: where one message's latency costs as much as its bytes, whatever n is")
 def crossover_of_one_message(alpha_s, beta_s_per_byte, n):
     return alpha_s / beta_s_per_byte
+
+
+CROSSOVERS = [
+    wrong("2.7", "these are elements of 4 bytes: bytes are asked")(lambda *case: my_crossover_bytes(*case) / 4),
+    wrong("2.7", "these are bytes of one chunk: M is the whole message")(
+        lambda alpha_s, beta_s_per_byte, n: my_crossover_bytes(alpha_s, beta_s_per_byte, n) / n),
+    wrong("2.7", "the ring's alphas alone are weighed: doubling pays log2 n of them too")(
+        lambda alpha_s, beta_s_per_byte, n: 2 * alpha_s * (n - 1) / beta_s_per_byte / (math.log2(n) - 2 * (n - 1) / n)),
+]
 
 
 @wrong("2.7", "no beta to pay, so the ring never wins")
@@ -399,23 +534,32 @@ def crossover_of_the_notebooks_laptop(alpha_s, beta_s_per_byte, n):
     return 64 * 1024
 
 
-@wrong("2.8", "seven of eight cards have nothing to do")
+@wrong("2.8", "one ring over all devices, which leaves each node over one card: seven of eight cards have nothing to "
+       "do")
 def largest_model_around_one_ring(num_nodes, seconds):
     n, card = 8 * num_nodes, interconnect("InfiniBand NDR").one_way_bytes_per_s
     return seconds * card / (2 * (n - 1) / n) / 2
 
 
-@wrong("2.8", "the whole M crosses between the nodes")
-def largest_model_with_everything_across(num_nodes, seconds):
-    nvlink, card = (interconnect(name).one_way_bytes_per_s for name in ("NVLink 4 (H100)", "InfiniBand NDR"))
-    return seconds / (2 * 7 / 8 / nvlink + 2 * (num_nodes - 1) / num_nodes / card) / 2
+def on_two_levels(nvlink=450e9, card=50e9):
+    """The solution with other bytes per second."""
+    return lambda k, seconds: seconds / (2 * 7 / 8 / nvlink + 2 * (k - 1) / k / 8 / card) / 2
 
 
-@wrong("2.8", "one way it has 450")
-def largest_model_by_the_data_sheet(num_nodes, seconds):
-    return seconds / (2 * 7 / 8 / 900e9 + 2 * (num_nodes - 1) / num_nodes / 8 / 50e9) / 2
+OTHER_WIRES = [
+    wrong("2.8", "the whole M crosses between the nodes: after the reduce-scatter each rank has an eighth of it to "
+          "take across")(on_two_levels(card=50e9 / 8)),
+    wrong("2.8", "NVLink is counted in both directions, 900 GB/s as on the data sheet: one way it has 450")(
+        on_two_levels(nvlink=900e9)),
+    wrong("2.8", "gigabits are taken for gigabytes: the card's 400 Gbit/s are 50 GB/s")(on_two_levels(card=400e9)),
+    wrong("2.8", "only the network is counted: before and after it M moves inside the node")(
+        on_two_levels(nvlink=math.inf)),
+    wrong("2.8", "only NVLink is counted: an eighth of M goes over each card")(on_two_levels(card=math.inf)),
+    wrong("2.8", "a gradient in bf16 has 2 bytes, not 4")(lambda *asked: my_largest_model(*asked) / 2),
+]
 
 
-@wrong("2.8", "twice too large")
+@wrong("2.8", "twice too large. Is it M in bytes, where a gradient in bf16 has 2? Or is everything counted once, where "
+       "inside there are a reduce-scatter and an all-gather, and across an all-reduce, which is both?")
 def largest_model_in_bytes(num_nodes, seconds):
     return 2 * my_largest_model(num_nodes, seconds)

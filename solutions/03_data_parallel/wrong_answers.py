@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.grading.wrong_answers import wrong
+from tools.wrong_answers import wrong
 
 
 def weighed(parameter, share):
@@ -26,32 +26,33 @@ def rows_of_all(num_rows):
     return total
 
 
-@wrong("3.1", "all ranks count alike, so a row on a rank with few rows counts more")
+@wrong("3.1", "all ranks count alike, so a row on a rank with few rows counts more than one elsewhere: weigh each "
+       "rank's gradient by its share of the rows")
 def average_of_the_means(model, num_rows):
     for parameter in model.parameters():
         weighed(parameter, 1 / dist.get_world_size())
 
 
-@wrong("3.1", "the sum of all ranks' means")
+@wrong("3.1", "the sum of all ranks' means: weigh each by its share of the rows, and the sum is one mean")
 def average_forgets_the_rows(model, num_rows):
     for parameter in model.parameters():
         weighed(parameter, 1)
 
 
-@wrong("3.1", "every gradient is B times too large")
+@wrong("3.1", "every gradient is B times too large: the weights are num_rows / B, so that they add up to one")
 def average_forgets_to_divide(model, num_rows):
     for parameter in model.parameters():
         weighed(parameter, num_rows)
 
 
-@wrong("3.1", "nothing is left to divide")
+@wrong("3.1", "every gradient is n times too small: the shares add up to one, nothing is left to divide")
 def average_divides_by_the_ranks_too(model, num_rows):
     share = num_rows / rows_of_all(num_rows) / dist.get_world_size()
     for parameter in model.parameters():
         weighed(parameter, share)
 
 
-@wrong("3.1", "weigh its gradient before the all-reduce")
+@wrong("3.1", "every rank weighs the sum by its own rows: weigh its gradient before the all-reduce")
 def average_weighs_afterwards(model, num_rows):
     total = rows_of_all(num_rows)
     for parameter in model.parameters():
@@ -60,7 +61,7 @@ def average_weighs_afterwards(model, num_rows):
             parameter.grad *= num_rows / total
 
 
-@wrong("3.1", "has .grad None: leave it out")
+@wrong("3.1", "a parameter without a gradient, here the frozen one, has .grad None: leave it out")
 def average_takes_gradients_that_are_not_there(model, num_rows):
     share = num_rows / rows_of_all(num_rows)
     for parameter in model.parameters():
@@ -68,7 +69,7 @@ def average_takes_gradients_that_are_not_there(model, num_rows):
         dist.all_reduce(parameter.grad)
 
 
-@wrong("3.1", "is frozen and had no gradient; on rank 0 it has got one")
+@wrong("3.1", "parameter 0.bias is frozen and had no gradient, now it has got one: leave its .grad None")
 def average_makes_gradients_that_were_not_there(model, num_rows):
     share = num_rows / rows_of_all(num_rows)
     for parameter in model.parameters():
@@ -77,14 +78,16 @@ def average_makes_gradients_that_were_not_there(model, num_rows):
         weighed(parameter, share)
 
 
-@wrong("3.1", "every rank still has the gradients of its own batch")
+@wrong("3.1", "every rank still has the gradients of its own batch: put the mean into parameter.grad itself; a copy of "
+       "it, or parameter.data, does not reach the optimizer's step")
 def average_of_the_weights(model, num_rows):
     for parameter in model.parameters():
         dist.all_reduce(parameter.data)
         parameter.data /= dist.get_world_size()
 
 
-@wrong("3.1", "every rank still has the gradients of its own batch")
+@wrong("3.1", "every rank still has the gradients of its own batch: put the mean into parameter.grad itself; a copy of "
+       "it, or parameter.data, does not reach the optimizer's step")
 def average_of_a_copy(model, num_rows):
     share = num_rows / rows_of_all(num_rows)
     for parameter in model.parameters():
@@ -93,14 +96,31 @@ def average_of_a_copy(model, num_rows):
             dist.all_reduce(mean)
 
 
-@wrong("3.1", "every rank has rank 0's gradients")
+@wrong("3.1", "every rank has rank 0's gradients: all batches count, not one")
 def average_by_broadcast(model, num_rows):
     for parameter in model.parameters():
         if parameter.grad is not None:
             dist.broadcast(parameter.grad, 0)
 
 
-@wrong("3.1", "it took 9 calls, where 6 will do")
+@wrong("3.1", "every rank weighs its own gradients, and nobody adds them up")
+def average_without_a_message(model, num_rows):
+    share = num_rows / rows_of_all(num_rows)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad *= share
+
+
+@wrong("3.1", "rank 0 alone has the mean: the others would take another step, and the models drift apart")
+def average_on_rank_0_alone(model, num_rows):
+    share = num_rows / rows_of_all(num_rows)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad *= share
+            dist.reduce(parameter.grad, 0)
+
+
+@wrong("3.1", "one for each gradient and one for the rows, so is any averaged twice?")
 def average_of_weights_too(model, num_rows):
     share = num_rows / rows_of_all(num_rows)
     for parameter in model.parameters():
@@ -120,43 +140,25 @@ def average_by_the_course(model, num_rows):
     average_each(model.parameters())
 
 
-@wrong("3.2", "the buckets begin with the first parameter")
-def buckets_from_the_first(sizes_bytes, cap_bytes):
-    buckets, held_bytes = [], 0
-    for index in range(len(sizes_bytes)):
-        if not buckets or held_bytes + sizes_bytes[index] > cap_bytes:
-            buckets.append([])
-            held_bytes = 0
-        buckets[-1].append(index)
-        held_bytes += sizes_bytes[index]
-    return buckets
+BUCKETS = [
+    wrong("3.2", "the buckets begin with the first parameter, where backward ends: the last parameter's gradient is "
+          "ready first")(
+        lambda sizes, cap: [[len(sizes) - 1 - index for index in bucket] for bucket in my_buckets(sizes[::-1], cap)]),
+    wrong("3.2", "the last bucket is missing: after the loop one is still open")(
+        lambda sizes, cap: my_buckets(sizes, cap)[:-1]),
+    wrong("3.2", "a gradient that fills a bucket exactly still fits: at most cap_bytes")(
+        lambda sizes, cap: my_buckets(sizes, cap - 1)),
+    wrong("3.2", "every gradient has a bucket of its own")(
+        lambda sizes, cap: [[index] for index in reversed(range(len(sizes)))]),
+    wrong("3.2", "all gradients are in one bucket, which has to wait for the very last")(
+        lambda sizes, cap: [[*reversed(range(len(sizes)))]]),
+    wrong("3.2", "the buckets are right, but in the opposite order: the first one sent has the last parameter")(
+        lambda sizes, cap: my_buckets(sizes, cap)[::-1]),
+]
 
 
-@wrong("3.2", "the last bucket is missing")
-def buckets_loses_the_open_one(sizes_bytes, cap_bytes):
-    buckets, bucket, held_bytes = [], [], 0
-    for index in reversed(range(len(sizes_bytes))):
-        if bucket and held_bytes + sizes_bytes[index] > cap_bytes:
-            buckets.append(bucket)
-            bucket, held_bytes = [], 0
-        bucket.append(index)
-        held_bytes += sizes_bytes[index]
-    return buckets
-
-
-@wrong("3.2", "still fits: at most cap_bytes")
-def buckets_that_are_never_full(sizes_bytes, cap_bytes):
-    buckets, held_bytes = [], 0
-    for index in reversed(range(len(sizes_bytes))):
-        if not buckets or held_bytes + sizes_bytes[index] >= cap_bytes:
-            buckets.append([])
-            held_bytes = 0
-        buckets[-1].append(index)
-        held_bytes += sizes_bytes[index]
-    return buckets
-
-
-@wrong("3.2", "ask whether the gradient still fits before it goes in")
+@wrong("3.2", "a bucket of several gradients is larger than the cap: ask whether the gradient still fits before it "
+       "goes in")
 def buckets_that_run_over(sizes_bytes, cap_bytes):
     buckets, held_bytes = [[]], 0
     for index in reversed(range(len(sizes_bytes))):
@@ -168,7 +170,7 @@ def buckets_that_run_over(sizes_bytes, cap_bytes):
     return buckets
 
 
-@wrong("3.2", "bucket 0 is empty")
+@wrong("3.2", "the first bucket is empty: close the open one only when there is something in it")
 def buckets_begin_with_an_empty_one(sizes_bytes, cap_bytes):
     buckets, held_bytes = [[]], 0
     for index in reversed(range(len(sizes_bytes))):
@@ -180,7 +182,8 @@ def buckets_begin_with_an_empty_one(sizes_bytes, cap_bytes):
     return buckets
 
 
-@wrong("3.2", "is on its way: what comes later cannot join it")
+@wrong("3.2", "the gradients are not in the order in which they are ready. A bucket that was closed is on its way: "
+       "what comes later cannot join it, even where there is room")
 def buckets_filled_up_later(sizes_bytes, cap_bytes):
     buckets, held_bytes = [], []
     for index in reversed(range(len(sizes_bytes))):
@@ -213,20 +216,28 @@ def in_order(bucket, flat):
         gradient.copy_(piece.view_as(gradient))
 
 
-@wrong("3.3", "so divide by n")
+@wrong("3.3", "every gradient is n times too large: all-reduce makes the sum, and the mean is asked, so divide by n")
 def bucketed_forgets_to_divide(model, cap_bytes):
     travel(model, gradient_buckets(model, cap_bytes), in_order, divide_by=1)
 
 
-@wrong("3.3", "torch.cat makes a copy")
+@wrong("3.3", "every rank still has its own gradients: torch.cat makes a copy, so what has come back must be written "
+       "into the gradients again")
 def bucketed_forgets_the_way_back(model, cap_bytes):
     travel(model, gradient_buckets(model, cap_bytes), lambda bucket, flat: None, dist.get_world_size())
 
 
-@wrong("3.3", "taken apart in another order than it was put together")
+@wrong("3.3", "the mean comes back into the wrong gradients: a bucket is taken apart in another order than it was put "
+       "together")
 def bucketed_takes_apart_in_the_models_order(model, cap_bytes):
     travel(model, gradient_buckets(model, cap_bytes), lambda bucket, flat: in_order(bucket[::-1], flat),
            dist.get_world_size())
+
+
+@wrong("3.3", "the buckets are right, but only the last one is written back: each has to be taken apart")
+def bucketed_writes_the_last_bucket_back(model, cap_bytes):
+    buckets = gradient_buckets(model, cap_bytes)
+    travel(model, buckets, lambda bucket, flat: bucket is buckets[-1] and in_order(bucket, flat), dist.get_world_size())
 
 
 @wrong("3.3", "one message for a whole bucket, not one for each gradient")
@@ -237,17 +248,19 @@ def bucketed_sends_every_gradient(model, cap_bytes):
             gradient /= dist.get_world_size()
 
 
-@wrong("3.3", "what waits for the last gradient cannot leave while backward still runs")
+@wrong("3.3", "one message has several buckets: what waits for the last gradient cannot leave while backward still "
+       "runs")
 def bucketed_in_one_message(model, cap_bytes):
     travel(model, [sum(gradient_buckets(model, cap_bytes), [])], in_order, dist.get_world_size())
 
 
-@wrong("3.3", "the one with the last parameters first")
+@wrong("3.3", "the messages are sent in another order than that of my_buckets: the one with the last parameters first")
 def bucketed_sends_the_last_bucket_first(model, cap_bytes):
     travel(model, gradient_buckets(model, cap_bytes)[::-1], in_order, dist.get_world_size())
 
 
-@wrong("3.3", "all ranks need the same order")
+@wrong("3.3", "each rank sends its buckets in an order of its own, so different gradients are added to each other: all "
+       "ranks need the same order")
 def bucketed_in_an_order_of_its_own_on_each_rank(model, cap_bytes):
     buckets, r = gradient_buckets(model, cap_bytes), dist.get_rank()
     travel(model, buckets[r:] + buckets[:r], in_order, dist.get_world_size())
@@ -261,12 +274,12 @@ def accumulate(model, micro_batches, factor, every_time=False):
             (nn.functional.mse_loss(model(x), y) * factor(len(x), B)).backward()
 
 
-@wrong("3.4", "communicated the gradients 2 times, where 1 will do")
+@wrong("3.4", "no_sync belongs around forward and backward of all but the last micro-batch")
 def accumulated_communicates_every_time(model, micro_batches):
     accumulate(model, micro_batches, lambda b, B: b / B, every_time=True)
 
 
-@wrong("3.4", "no_sync belongs around forward and backward")
+@wrong("3.4", "no_sync belongs around forward and backward of all but the last micro-batch")
 def accumulated_with_the_forward_outside(model, micro_batches):
     B = sum(len(x) for x, _ in micro_batches)
     for number, (x, y) in enumerate(micro_batches, start=1):
@@ -275,33 +288,36 @@ def accumulated_with_the_forward_outside(model, micro_batches):
             loss.backward()
 
 
-@wrong("3.4", "the micro-batches count alike, so a row of a small one counts more")
+@wrong("3.4", "the micro-batches count alike, so a row of a small one counts more: multiply each loss by its share of "
+       "the rows")
 def accumulated_divides_by_k(model, micro_batches):
     accumulate(model, micro_batches, lambda b, B: 1 / len(micro_batches))
 
 
-@wrong("3.4", "the means of all micro-batches are added up")
+@wrong("3.4", "the means of all micro-batches are added up: multiply each loss by its share of the rows, and one mean "
+       "is the sum")
 def accumulated_forgets_to_divide(model, micro_batches):
     accumulate(model, micro_batches, lambda b, B: 1)
 
 
-@wrong("3.4", "DDP has divided by n already")
+@wrong("3.4", "every gradient is n times too small: DDP has divided by n already")
 def accumulated_divides_by_the_ranks_too(model, micro_batches):
     accumulate(model, micro_batches, lambda b, B: b / B / dist.get_world_size())
 
 
-@wrong("3.4", "the shares of the rows add up to one")
+@wrong("3.4", "every gradient is k times too small: the shares of the rows add up to one, nothing is left to divide")
 def accumulated_divides_by_k_too(model, micro_batches):
     accumulate(model, micro_batches, lambda b, B: b / B / len(micro_batches))
 
 
-@wrong("3.4", "the last micro-batch, too, was inside no_sync")
+@wrong("3.4", "every rank has its own gradients: nothing was communicated, because the last micro-batch, too, was "
+       "inside no_sync")
 def accumulated_never_communicates(model, micro_batches):
     with model.no_sync():
         accumulate(model, micro_batches, lambda b, B: b / B)
 
 
-@wrong("3.4", "do not set them to zero in between")
+@wrong("3.4", "only the last micro-batch is in the gradients: do not set them to zero in between")
 def accumulated_clears_in_between(model, micro_batches):
     for number, (x, y) in enumerate(micro_batches, start=1):
         model.zero_grad()
@@ -309,72 +325,93 @@ def accumulated_clears_in_between(model, micro_batches):
             (nn.functional.mse_loss(model(x), y) / len(micro_batches)).backward()
 
 
-def exchanged(places, numbers, size):
-    """The mean of all ranks' numbers at their places, (size,)."""
-    n = dist.get_world_size()
+def exchange_largest(total, k, likes=None, add=True):
+    """The mean of what all ranks send, the k numbers of `total` where `likes`, else their amount, is largest; the rest.
+    """
+    places, n = (total.abs() if likes is None else likes).topk(k).indices, dist.get_world_size()
+    numbers, rest = total[places], total.clone()
+    rest[places] = 0
     all_places, all_numbers = ([torch.empty_like(mine) for _ in range(n)] for mine in (places, numbers))
     dist.all_gather(all_places, places)
     dist.all_gather(all_numbers, numbers)
-    return numbers.new_zeros(size).index_add_(0, torch.cat(all_places), torch.cat(all_numbers)) / n
+    result = torch.zeros_like(total)
+    for where, what in zip(all_places, all_numbers):
+        result[where] = result[where] + what if add else what
+    return result / n, rest
 
 
-@wrong("3.5", "all that was not sent is lost")
+@wrong("3.5", "the residual stays zero, so all that was not sent is lost: keep it, in place, as residual.copy_ does")
 def top_k_without_residual(gradient, residual, k):
-    places = gradient.abs().topk(k).indices
-    return exchanged(places, gradient[places], len(gradient))
+    return exchange_largest(gradient, k)[0]
 
 
-@wrong("3.5", "all that was not sent is lost")
+@wrong("3.5", "the residual stays zero, so all that was not sent is lost: keep it, in place, as residual.copy_ does")
 def top_k_with_a_residual_that_is_only_a_name(gradient, residual, k):
     residual = residual + gradient
-    places = residual.abs().topk(k).indices
-    numbers = residual[places]
-    residual[places] = 0
-    return exchanged(places, numbers, len(gradient))
+    mean, residual = exchange_largest(residual, k)
+    return mean
 
 
-@wrong("3.5", "the residual is written, but never used")
+@wrong("3.5", "the residual is written, but never used: add it to the gradient before you choose")
 def top_k_never_pays_its_debts(gradient, residual, k):
-    places = gradient.abs().topk(k).indices
-    numbers = gradient[places]
-    residual.copy_(gradient)
-    residual[places] = 0
-    return exchanged(places, numbers, len(gradient))
+    mean, rest = exchange_largest(gradient, k)
+    residual.copy_(rest)
+    return mean
 
 
-@wrong("3.5", "what has been sent stays in the residual")
+@wrong("3.5", "the residual is written, but never used: add it to the gradient before you choose")
+def top_k_piles_up_its_debts(gradient, residual, k):
+    mean, rest = exchange_largest(gradient, k)
+    residual += rest
+    return mean
+
+
+@wrong("3.5", "what has been sent stays in the residual and is sent again: it has to be zero at those places")
 def top_k_pays_twice(gradient, residual, k):
     residual += gradient
-    places = residual.abs().topk(k).indices
-    return exchanged(places, residual[places], len(gradient))
+    return exchange_largest(residual, k)[0]
 
 
-@wrong("3.5", "choose by total.abs()")
+@wrong("3.5", "the residual holds what was sent: it should hold the rest")
+def top_k_keeps_what_was_sent(gradient, residual, k):
+    residual += gradient
+    mean, rest = exchange_largest(residual, k)
+    residual -= rest
+    return mean
+
+
+@wrong("3.5", "the residual forgets what was owed before: the rest of gradient + residual stays, not that of the "
+       "gradient")
+def top_k_forgets_old_debts(gradient, residual, k):
+    mean, rest = exchange_largest(gradient + residual, k)
+    residual.copy_(gradient * (rest != 0))
+    return mean
+
+
+@wrong("3.5", "the k largest are chosen with their sign, and large negative ones stay behind: choose by total.abs()")
 def top_k_leaves_negative_numbers_behind(gradient, residual, k):
     residual += gradient
-    places = residual.topk(k).indices
-    numbers = residual[places]
-    residual[places] = 0
-    return exchanged(places, numbers, len(gradient))
+    mean, rest = exchange_largest(residual, k, likes=residual)
+    residual.copy_(rest)
+    return mean
 
 
-@wrong("3.5", "one number overwrites the other")
+@wrong("3.5", "the places are chosen by the gradient alone: a small gradient that adds up over many steps would never "
+       "be sent, so choose by gradient + residual")
+def top_k_of_the_gradient(gradient, residual, k):
+    mean, rest = exchange_largest(gradient + residual, k, likes=gradient.abs())
+    residual.copy_(rest)
+    return mean
+
+
+@wrong("3.5", "where two ranks send the same place, one number overwrites the other: add them, as index_add_ does")
 def top_k_overwrites(gradient, residual, k):
-    n = dist.get_world_size()
-    residual += gradient
-    places = residual.abs().topk(k).indices
-    numbers = residual[places]
-    residual[places] = 0
-    all_places, all_numbers = ([torch.empty_like(mine) for _ in range(n)] for mine in (places, numbers))
-    dist.all_gather(all_places, places)
-    dist.all_gather(all_numbers, numbers)
-    result = torch.zeros_like(gradient)
-    for q in range(n):
-        result[all_places[q]] = all_numbers[q]
-    return result / n
+    mean, rest = exchange_largest(gradient + residual, k, add=False)
+    residual.copy_(rest)
+    return mean
 
 
-@wrong("3.5", "costs as much as the gradient")
+@wrong("3.5", "a tensor with N - k zeros in it costs as much as the gradient; send places and numbers")
 def top_k_sends_zeros(gradient, residual, k):
     residual += gradient
     places = residual.abs().topk(k).indices
@@ -385,33 +422,29 @@ def top_k_sends_zeros(gradient, residual, k):
     return sent / dist.get_world_size()
 
 
-@wrong("3.5", "the sum is returned")
+@wrong("3.5", "the sum is returned: the mean is asked, so divide by n")
 def top_k_forgets_to_divide(gradient, residual, k):
-    residual += gradient
-    places = residual.abs().topk(k).indices
-    numbers = residual[places]
-    residual[places] = 0
-    return exchanged(places, numbers, len(gradient)) * dist.get_world_size()
+    return my_top_k_average(gradient, residual, k) * dist.get_world_size()
 
 
 def shuffled(num_samples, seed):
     return torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-@wrong("3.6", "2 samples are on no rank, the 2 beyond 3 equal parts")
+@wrong("3.6", "some ranks take one more than others")
 def shard_drops_the_tail(num_samples, epoch, rank, world_size):
     each = num_samples // world_size
     return shuffled(num_samples, epoch)[rank * each:(rank + 1) * each]
 
 
-@wrong("3.6", "filled up to the same length")
+@wrong("3.6", "the parts are filled up to the same length; let some ranks have one less")
 def shard_fills_up_by_repeating(num_samples, epoch, rank, world_size):
     order = shuffled(num_samples, epoch)
     order += order[:-num_samples % world_size]
     return order[rank::world_size]
 
 
-@wrong("3.6", "every epoch has the same order")
+@wrong("3.6", "every epoch has the same order: the seed has to change with the epoch, as set_epoch makes it do")
 def shard_forgets_the_epoch(num_samples, epoch, rank, world_size):
     return shuffled(num_samples, 0)[rank::world_size]
 
@@ -421,29 +454,31 @@ def shard_in_the_order_of_the_file(num_samples, epoch, rank, world_size):
     return list(range(rank, num_samples, world_size))
 
 
-@wrong("3.6", "the seed must not depend on the rank")
+@wrong("3.6", "the ranks divide different orders, so the seed must not depend on the rank")
 def shard_shuffles_differently_on_each_rank(num_samples, epoch, rank, world_size):
     return shuffled(num_samples, 1000 * epoch + rank)[rank::world_size]
 
 
-@wrong("3.6", "shuffle all of them first, then divide")
+@wrong("3.6", "each rank has the same samples in every epoch, only in another order: shuffle all of them first, then "
+       "divide")
 def shard_divides_first(num_samples, epoch, rank, world_size):
     own = list(range(rank, num_samples, world_size))
     return [own[index] for index in shuffled(len(own), epoch)]
 
 
-@wrong("3.6", "the same call gives other indices the second time")
+@wrong("3.6", "rank and epoch alone may decide, so seed a torch.Generator with the epoch")
 def shard_with_the_global_generator(num_samples, epoch, rank, world_size):
     return torch.randperm(num_samples).tolist()[rank::world_size]
 
 
-@wrong("3.6", "torch's global generator has moved")
+@wrong("3.6", "torch's global generator has moved, and with it everybody's dropout and initial weights: use a "
+       "torch.Generator of your own")
 def shard_seeds_the_global_generator(num_samples, epoch, rank, world_size):
     torch.manual_seed(epoch)
     return torch.randperm(num_samples).tolist()[rank::world_size]
 
 
-@wrong("3.6", "all ranks have the same samples")
+@wrong("3.6", "all ranks have the same samples: each takes its own part of the order, every n-th from its rank on")
 def shard_gives_everything_to_everybody(num_samples, epoch, rank, world_size):
     return shuffled(num_samples, epoch)
 
@@ -501,7 +536,7 @@ def step_of_hooks(model, micro_batches, cap_bytes, remove=True, divisor=None, **
     finish(under_way)
 
 
-@wrong("3.7", "no message begins before the last gradient is there")
+@wrong("3.7", "no message begins before the last gradient is there: start each from a hook")
 def overlapped_after_backward(model, micro_batches, cap_bytes):
     backward(model, micro_batches, len(micro_batches))
     under_way = []
@@ -510,27 +545,30 @@ def overlapped_after_backward(model, micro_batches, cap_bytes):
     finish(under_way)
 
 
-@wrong("3.7", "a rank that waits for a message computes nothing")
+@wrong("3.7", "a rank that waits for a message computes nothing: dist.all_reduce(..., async_op=True), and wait() when "
+       "backward is over")
 def overlapped_with_messages_that_are_waited_for(model, micro_batches, cap_bytes):
     step_of_hooks(model, micro_batches, cap_bytes, wait=True)
 
 
-@wrong("3.7", "its hooks are still there")
+@wrong("3.7", "its hooks are still there. Keep what register_post_accumulate_grad_hook returns, and remove() it when "
+       "backward is over")
 def overlapped_leaves_its_hooks_behind(model, micro_batches, cap_bytes):
     step_of_hooks(model, micro_batches, cap_bytes, remove=False)
 
 
-@wrong("3.7", "Tensor.register_hook comes before it is added to .grad")
+@wrong("3.7", "the gradient that completes a bucket lacks the last micro-batch: Tensor.register_hook comes before it "
+       "is added to .grad, register_post_accumulate_grad_hook after it")
 def overlapped_sends_what_is_not_complete(model, micro_batches, cap_bytes):
     step_of_hooks(model, micro_batches, cap_bytes, register="register_hook")
 
 
-@wrong("3.7", "every gradient is k times too large")
+@wrong("3.7", "every gradient is k times too large: backward adds up k means, so divide each loss by k")
 def overlapped_forgets_to_divide(model, micro_batches, cap_bytes):
     step_of_hooks(model, micro_batches, cap_bytes, divisor=1)
 
 
-@wrong("3.7", "none before the last micro-batch")
+@wrong("3.7", "one for each bucket and step, when its last gradient is complete, and none before the last micro-batch")
 def overlapped_sends_in_every_micro_batch(model, micro_batches, cap_bytes):
     for x, y in micro_batches:
         under_way = []
@@ -541,12 +579,22 @@ def overlapped_sends_in_every_micro_batch(model, micro_batches, cap_bytes):
     finish(under_way)
 
 
-@wrong("3.7", "one for each bucket and step")
+@wrong("3.7", "one for each bucket and step, when its last gradient is complete, and none before the last micro-batch")
 def overlapped_sends_every_gradient_alone(model, micro_batches, cap_bytes):
     step_of_hooks(model, micro_batches, cap_bytes=1)
 
 
-@wrong("3.7", "every rank has its own gradients")
+@wrong("3.7", "the last micro-batch is not in the mean: send when its gradients are there, too")
+def overlapped_without_the_last_micro_batch(model, micro_batches, cap_bytes):
+    step_of_hooks(model, micro_batches[:-1], cap_bytes, divisor=len(micro_batches))
+
+
+@wrong("3.7", "only the last micro-batch is in the mean: let gradients add up")
+def overlapped_of_the_last_micro_batch(model, micro_batches, cap_bytes):
+    step_of_hooks(model, micro_batches[-1:], cap_bytes, divisor=len(micro_batches))
+
+
+@wrong("3.7", "every rank has its own gradients: no message was started, or none is in under_way")
 def overlapped_sends_nothing(model, micro_batches, cap_bytes):
     backward(model, micro_batches, len(micro_batches))
 
@@ -573,72 +621,55 @@ def overlapped_sends_a_bucket_when_the_next_one_is_complete(model, micro_batches
     finish(under_way)
 
 
-def ring_s(num_bytes, n, alpha_s, beta_s_per_byte):
-    return 2 * (n - 1) * alpha_s + 2 * (n - 1) / n * num_bytes * beta_s_per_byte
+def tokens_to_hide(N, B, n, F, alpha, beta):
+    return (2 * (n - 1) * B * alpha + 2 * (n - 1) / n * 4 * N * beta) * F / (4 * N)
 
 
-def whole(tokens, sequence_length):
-    return -int(-tokens // sequence_length)
+SMALLEST_BATCH = [wrong("3.8", says)(function) for says, function in {
+    "that is a whole number of tokens: whole sequences are asked":
+        lambda *asked: my_smallest_batch(*asked[:-1], 1),
+    "these are tokens: whole sequences are asked":
+        lambda *asked: tokens_to_hide(*asked[:-1]),
+    "a part of a sequence is no batch: round up":
+        lambda *asked: tokens_to_hide(*asked[:-1]) / asked[-1],
+    "rounded down, the last sequence is missing and a little stays exposed: round up":
+        lambda *asked: int(tokens_to_hide(*asked[:-1]) / asked[-1]),
+    "forward counts here, 6 N b: the messages begin in backward, and only its 4 N b FLOPs can hide them":
+        lambda N, B, n, F, alpha, beta, s: my_smallest_batch(N, B, n, F * 4 / 6, alpha, beta, s),
+    "2 N b is a forward pass: backward takes twice as long":
+        lambda N, B, n, F, alpha, beta, s: my_smallest_batch(N, B, n, F * 2, alpha, beta, s),
+    "alpha is left out: each bucket pays 2(n-1) of them":
+        lambda N, B, n, F, alpha, beta, s: my_smallest_batch(N, B, n, F, 0, beta, s),
+    "alpha is paid for one message: each bucket pays 2(n-1) of them":
+        lambda N, B, n, F, alpha, beta, s: my_smallest_batch(N, 1, n, F, alpha, beta, s),
+    "alpha is paid once a bucket: a ring takes 2(n-1) steps, and each pays it":
+        lambda N, B, n, F, alpha, beta, s: my_smallest_batch(N, B, n, F, alpha / (2 * (n - 1)), beta, s),
+    "the bytes travel once: a ring sends them nearly twice, 2(n-1)/n times":
+        lambda N, B, n, F, alpha, beta, s: my_smallest_batch(N, B, n, F, alpha, beta * n / (2 * (n - 1)), s),
+    "every bucket is as large as all gradients: together they have 4 N bytes":
+        lambda N, B, n, F, alpha, beta, s: my_smallest_batch(N, B, n, F, alpha, beta * B, s),
+    "these gradients have 2 bytes a number: float32 has 4":
+        lambda N, B, n, F, alpha, beta, s: my_smallest_batch(N, B, n, F, alpha, beta / 2, s),
+}.items()]
 
 
-@wrong("3.8", "these are tokens")
-def smallest_batch_in_tokens(num_parameters, num_buckets, n, flops_per_s, alpha_s, beta_s_per_byte, sequence_length):
-    time_s = ring_s(4 * num_parameters, n, num_buckets * alpha_s, beta_s_per_byte)
-    return time_s * flops_per_s / (4 * num_parameters)
+def devices(flops_per_s=0.4 * 312e12, bytes_per_s=25e9, gradient_bytes=4):
+    return 1 + 2 * 3.2e6 * bytes_per_s / (gradient_bytes * flops_per_s)
 
 
-@wrong("3.8", "round up")
-def smallest_batch_rounded_down(num_parameters, num_buckets, n, flops_per_s, alpha_s, beta_s_per_byte, sequence_length):
-    time_s = ring_s(4 * num_parameters, n, num_buckets * alpha_s, beta_s_per_byte)
-    return int(time_s * flops_per_s / (4 * num_parameters) / sequence_length)
-
-
-@wrong("3.8", "forward counts here")
-def smallest_batch_with_forward(num_parameters, num_buckets, n, flops_per_s, alpha_s, beta_s_per_byte, sequence_length):
-    time_s = ring_s(4 * num_parameters, n, num_buckets * alpha_s, beta_s_per_byte)
-    return whole(time_s * flops_per_s / (6 * num_parameters), sequence_length)
-
-
-@wrong("3.8", "alpha is paid for one message")
-def smallest_batch_of_one_message(num_parameters, num_buckets, n, flops_per_s, alpha_s, beta_s_per_byte,
-                                  sequence_length):
-    time_s = ring_s(4 * num_parameters, n, alpha_s, beta_s_per_byte)
-    return whole(time_s * flops_per_s / (4 * num_parameters), sequence_length)
-
-
-@wrong("3.8", "float32 has 4")
-def smallest_batch_in_16_bits(num_parameters, num_buckets, n, flops_per_s, alpha_s, beta_s_per_byte, sequence_length):
-    time_s = ring_s(2 * num_parameters, n, num_buckets * alpha_s, beta_s_per_byte)
-    return whole(time_s * flops_per_s / (4 * num_parameters), sequence_length)
-
-
-@wrong("3.8", "every bucket is as large as all gradients")
-def smallest_batch_of_buckets_that_hold_everything(num_parameters, num_buckets, n, flops_per_s, alpha_s,
-                                                   beta_s_per_byte, sequence_length):
-    time_s = num_buckets * ring_s(4 * num_parameters, n, alpha_s, beta_s_per_byte)
-    return whole(time_s * flops_per_s / (4 * num_parameters), sequence_length)
-
-
-@wrong("3.9", "a device is taken at its peak")
-def most_devices_at_the_peak():
-    return 1 + 2 * 3.2e6 * 25e9 / (4 * 312e12)
-
-
-@wrong("3.9", "the wires are NVLink's")
-def most_devices_inside_a_node():
-    return 1 + 2 * 3.2e6 * 300e9 / (4 * 0.4 * 312e12)
-
-
-@wrong("3.9", "200 Gbit/s are 25 GB/s")
-def most_devices_with_bits_for_bytes():
-    return 1 + 2 * 3.2e6 * 200e9 / (4 * 0.4 * 312e12)
-
-
-@wrong("3.9", "float32 has 4 bytes")
-def most_devices_in_16_bits():
-    return 1 + 2 * 3.2e6 * 25e9 / (2 * 0.4 * 312e12)
-
-
-@wrong("3.9", "how many such shares has the batch?")
-def most_devices_answers_tokens():
-    return 4 * 0.4 * 312e12 / (2 * 25e9)
+MOST_DEVICES = [wrong("3.9", says)(function) for says, function in {
+    "a device is taken at its peak: it gets 40 % of that":
+        lambda: devices(flops_per_s=312e12),
+    "the wires are NVLink's: a ring over many nodes is as fast as the card between them":
+        lambda: devices(bytes_per_s=300e9),
+    "eight times too many: 200 Gbit/s are 25 GB/s, and each of a node's eight devices has one such card":
+        lambda: devices(bytes_per_s=200e9),
+    "twice too many: float32 has 4 bytes a gradient, and a ring sends each of them nearly twice":
+        lambda: devices(gradient_bytes=2),
+    "all 6 N b FLOPs of a step hide the messages: they begin in backward, whose FLOPs are 4 N b":
+        lambda: devices(flops_per_s=0.4 * 312e12 * 4 / 6),
+    "a forward pass, 2 N b, hides the messages: it is backward, with 4 N b":
+        lambda: devices(flops_per_s=0.4 * 312e12 * 2),
+    "these are the tokens that a device needs: how many such shares has the batch?":
+        lambda: 4 * 0.4 * 312e12 / (2 * 25e9),
+}.items()]

@@ -11,15 +11,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.grading.wrong_answers import wrong
+from tools.wrong_answers import wrong
 
 
-@wrong("4.1", "layers do not cost the same")
+@wrong("4.1", "all stages have as many layers, and layers do not cost the same: count costs")
 def partition_by_number(costs, num_stages):
     return [len(costs) // num_stages + (stage < len(costs) % num_stages) for stage in range(num_stages)]
 
 
-@wrong("4.1", "the last one takes what is left")
+@wrong("4.1", "each stage is filled up to the average and the last one takes what is left: what is best for the first "
+       "stages need not be best for all, so compare whole cuts")
 def partition_fills_up_to_the_average(costs, num_stages):
     average, counts, held = sum(costs) / num_stages, [0], 0
     for index, cost in enumerate(costs):
@@ -32,55 +33,56 @@ def partition_fills_up_to_the_average(costs, num_stages):
     return counts
 
 
-@wrong("4.1", "the smallest is asked")
+@wrong("4.1", "this is the cut with the most expensive dearest stage: the smallest is asked")
 def partition_takes_the_worst(costs, num_stages):
-    def worst(cuts):
-        bounds = [0, *cuts, len(costs)]
+    def worst(bounds):
         return max(sum(costs[a:b]) for a, b in zip(bounds, bounds[1:]))
 
-    cuts = max(itertools.combinations(range(1, len(costs)), num_stages - 1), key=worst)
-    bounds = [0, *cuts, len(costs)]
+    every = itertools.combinations(range(1, len(costs)), num_stages - 1)
+    bounds = max(([0, *cuts, len(costs)] for cuts in every), key=worst)
     return [b - a for a, b in zip(bounds, bounds[1:])]
 
 
 @wrong("4.1", "the last one ends with the last layer")
 def partition_returns_the_cuts(costs, num_stages):
-    def worst(cuts):
-        bounds = [0, *cuts, len(costs)]
-        return max(sum(costs[a:b]) for a, b in zip(bounds, bounds[1:]))
-
-    return list(min(itertools.combinations(range(1, len(costs)), num_stages - 1), key=worst))
+    return list(itertools.accumulate(my_partition(costs, num_stages)))[:-1]
 
 
 def rounds_of(numbers_of_rounds):
     return [f"{kind}{i}" for numbers in numbers_of_rounds for kind in "FB" for i in numbers]
 
 
-@wrong("4.2", "this is one round of all micro-batches")
+@wrong("4.2", "this is one round of all micro-batches: the next round starts when the g before have come back")
 def rounds_is_gpipe(rank, num_ranks, num_microbatches, num_in_flight):
     return rounds_of([range(num_microbatches)])
 
 
-@wrong("4.2", "this is the naive pipeline")
+@wrong("4.2", "this is the naive pipeline: each micro-batch comes back before the next one starts, and one rank works "
+       "at a time")
 def rounds_one_at_a_time(rank, num_ranks, num_microbatches, num_in_flight):
     return rounds_of([i] for i in range(num_microbatches))
 
 
-@wrong("4.2", "the last round is missing")
+@wrong("4.2", "the last round is missing: it is not full, and has to be done as well")
 def rounds_without_the_rest(rank, num_ranks, num_microbatches, num_in_flight):
     g = num_in_flight
     return rounds_of(range(k * g, (k + 1) * g) for k in range(num_microbatches // g))
 
 
-@wrong("4.2", "the last round goes on beyond the last micro-batch")
+@wrong("4.2", "the last round goes on beyond the last micro-batch: it may have less than num_in_flight")
 def rounds_that_are_always_full(rank, num_ranks, num_microbatches, num_in_flight):
     return rounds_of(range(start, start + num_in_flight) for start in range(0, num_microbatches, num_in_flight))
 
 
-@wrong("4.2", "not how many rounds there are")
+@wrong("4.2", "num_in_flight is how many micro-batches a round has, not how many rounds there are")
 def rounds_by_their_number(rank, num_ranks, num_microbatches, num_in_flight):
     size = num_microbatches // num_in_flight
     return rounds_of(range(start, min(start + size, num_microbatches)) for start in range(0, num_microbatches, size))
+
+
+@wrong("4.2", "a round has as many micro-batches as there are ranks: num_in_flight is asked")
+def rounds_of_as_many_as_ranks(rank, num_ranks, num_microbatches, num_in_flight):
+    return my_rounds(rank, num_ranks, num_microbatches, num_ranks)
 
 
 @wrong("4.2", "rank 0: B0 stands before F0")
@@ -88,7 +90,7 @@ def rounds_backwards_first(rank, num_ranks, num_microbatches, num_in_flight):
     return [f"{kind}{i}" for kind in "BF" for i in range(num_microbatches)]
 
 
-@wrong("4.2", "they are not dealt out to the ranks")
+@wrong("4.2", "every micro-batch passes every rank: they are not dealt out to the ranks")
 def rounds_deal_out(rank, num_ranks, num_microbatches, num_in_flight):
     return rounds_of([range(rank, num_microbatches, num_ranks)])
 
@@ -105,17 +107,18 @@ def rounds_by_the_library(rank, num_ranks, num_microbatches, num_in_flight):
     return [str(action) for action in gpipe(num_ranks, num_microbatches).actions[rank]]
 
 
-@wrong("4.3", "this is the share of the ideal time: here the total is asked")
+@wrong("4.3", "this is the share of the ideal time: here the total is asked, with the idle time in the denominator")
 def bubble_always_of_the_ideal(stage_costs, num_microbatches, of):
     return my_bubble(stage_costs, num_microbatches, "ideal")
 
 
-@wrong("4.3", "this is the share of the total: here the ideal time is asked")
+@wrong("4.3", "this is the share of the total: here the ideal time is asked, without the idle time in the denominator")
 def bubble_always_of_the_total(stage_costs, num_microbatches, of):
     return my_bubble(stage_costs, num_microbatches, "total")
 
 
-@wrong("4.3", "this takes all stages for equally long")
+@wrong("4.3", "this takes all stages for equally long, as in (p - 1)/(m + p - 1): all others keep the pace of the "
+       "slowest")
 def bubble_of_equal_stages(stage_costs, num_microbatches, of):
     idle = len(stage_costs) - 1
     return idle / (num_microbatches + (idle if of == "total" else 0))
@@ -127,21 +130,33 @@ def bubble_of_step(step, stage_costs, num_microbatches, of):
     return idle / (work + idle if of == "total" else work)
 
 
-@wrong("4.3", "filling and draining the line takes each stage's own time")
+@wrong("4.3", "filling and draining the line takes each stage's own time, not p - 1 times the slowest's")
 def bubble_where_the_slowest_is_everywhere(stage_costs, num_microbatches, of):
     step = (num_microbatches + len(stage_costs) - 1) * max(stage_costs)
     return bubble_of_step(step, stage_costs, num_microbatches, of)
 
 
-@wrong("4.3", "m - 1 others follow")
+@wrong("4.3", "the slowest stage is counted m times beside the first passage, which it is a part of: m - 1 others "
+       "follow")
 def bubble_with_the_slowest_once_more(stage_costs, num_microbatches, of):
     step = sum(stage_costs) + num_microbatches * max(stage_costs)
     return bubble_of_step(step, stage_costs, num_microbatches, of)
 
 
-@wrong("4.3", "this is the share of useful work")
+@wrong("4.3", "this is the share of useful work: 1 minus it is asked")
 def bubble_is_what_is_used(stage_costs, num_microbatches, of):
     return 1 - my_bubble(stage_costs, num_microbatches, "total")
+
+
+@wrong("4.3", "the work is that of one micro-batch: there are m")
+def bubble_with_the_work_of_one(stage_costs, num_microbatches, of):
+    step, work = sum(stage_costs) + (num_microbatches - 1) * max(stage_costs), sum(stage_costs)
+    return (len(stage_costs) * step - work) / (len(stage_costs) * step if of == "total" else work)
+
+
+@wrong("4.3", "these are per cent: a share is asked")
+def bubble_in_per_cent(stage_costs, num_microbatches, of):
+    return 100 * my_bubble(stage_costs, num_microbatches, of)
 
 
 def in_turns(warmup, num_microbatches):
@@ -152,28 +167,40 @@ def in_turns(warmup, num_microbatches):
     return order + [f"B{i}" for i in range(num_microbatches - warmup, num_microbatches)]
 
 
-@wrong("4.4", "one forward too many comes before the first backward")
+@wrong("4.4", "one forward too many comes before the first backward: the turns begin with a forward, so p - 1 - r come "
+       "before them")
 def one_f_one_b_one_too_many(rank, num_ranks, num_microbatches):
     return in_turns(num_ranks - rank, num_microbatches)
 
 
-@wrong("4.4", "all ranks get the head start of the first")
+@wrong("4.4", "all ranks get the head start of the first: the later a rank is, the sooner its first gradient comes")
 def one_f_one_b_the_same_everywhere(rank, num_ranks, num_microbatches):
     return in_turns(num_ranks - 1, num_microbatches)
 
 
-@wrong("4.4", "the head start is turned around")
+@wrong("4.4", "the head start is turned around: the first rank waits longest for a gradient, so it is the one that "
+       "sends most forwards ahead")
 def one_f_one_b_turned_around(rank, num_ranks, num_microbatches):
     return in_turns(rank, num_microbatches)
 
 
-@wrong("4.4", "when the forwards are used up, backwards are left")
+@wrong("4.4", "one forward too few comes before the turns: rank r sends p - 1 - r ahead")
+def one_f_one_b_one_too_few(rank, num_ranks, num_microbatches):
+    return in_turns(max(0, num_ranks - 2 - rank), num_microbatches)
+
+
+@wrong("4.4", "no rank has a head start: this is the naive pipeline")
+def one_f_one_b_is_naive(rank, num_ranks, num_microbatches):
+    return in_turns(0, num_microbatches)
+
+
+@wrong("4.4", "when the forwards are used up, backwards are left: as many as there were forwards before the turns")
 def one_f_one_b_without_an_end(rank, num_ranks, num_microbatches):
-    return in_turns(num_ranks - 1 - rank, num_microbatches)[:2 * num_microbatches - min(num_ranks - 1 - rank,
-                                                                                         num_microbatches)]
+    order = my_one_f_one_b(rank, num_ranks, num_microbatches)
+    return order[:2 * num_microbatches - min(num_ranks - 1 - rank, num_microbatches)]
 
 
-@wrong("4.4", "this is GPipe, which keeps every micro-batch")
+@wrong("4.4", "this is GPipe, which keeps every micro-batch until the last one has come down")
 def one_f_one_b_is_gpipe(rank, num_ranks, num_microbatches):
     return rounds_of([range(num_microbatches)])
 
@@ -207,17 +234,18 @@ def backward_of(saved, targets, scale, after=lambda gradient: gradient, sent=lam
             dist.send(sent(x, gradient), r - 1)
 
 
-def others_part(tied, first_adds_before_it_sends=False):
-    """The other rank's part of the tied gradient, which stays as it is but for the first rank's, if that adds."""
-    other, last = torch.empty_like(tied), dist.get_world_size() - 1
-    if dist.get_rank() == 0:
-        dist.recv(other, last)
-        if first_adds_before_it_sends:
+def others_part(tied, receives_first=0, adds_before_it_sends=False):
+    """The other rank's part of the tied gradient, which stays as it is unless who receives first adds."""
+    other, rank = torch.empty_like(tied), dist.get_rank()
+    peer = dist.get_world_size() - 1 - rank
+    if rank == receives_first:
+        dist.recv(other, peer)
+        if adds_before_it_sends:
             tied.grad += other
-        dist.send(tied.grad, last)
+        dist.send(tied.grad, peer)
     else:
-        dist.send(tied.grad, 0)
-        dist.recv(other, 0)
+        dist.send(tied.grad, peer)
+        dist.recv(other, peer)
     return other
 
 
@@ -226,32 +254,67 @@ def add_tied(tied):
         tied.grad += others_part(tied)
 
 
-@wrong("4.5", "the first and the last rank each have the other part")
+def add_tied_and_send_it_back(tied, first):
+    """`first` adds, and sends the sum to the other one, who adds it to its own part."""
+    if tied is not None:
+        other = others_part(tied, receives_first=first, adds_before_it_sends=True)
+        if dist.get_rank() != first:
+            tied.grad += other
+
+
+def add_tied_on(tied, rank):
+    """Only `rank` gets the other part."""
+    if tied is not None and dist.get_rank() == rank:
+        other = torch.empty_like(tied)
+        dist.recv(other, dist.get_world_size() - 1 - rank)
+        tied.grad += other
+    elif tied is not None:
+        dist.send(tied.grad, rank)
+
+
+@wrong("4.5", "the tied weight has one rank's part of its gradient: the first and the last rank each have the other "
+       "part, and both need the sum")
 def backward_forgets_the_tied_weight(saved, targets, tied):
     backward_of(saved, targets, len(saved))
 
 
-@wrong("4.5", "the first rank sends the sum back")
+@wrong("4.5", "the first rank sends the sum back, and the last one adds it to its own part, which is in it already: "
+       "send what belongs to this rank alone")
 def backward_sends_the_sum_back(saved, targets, tied):
     backward_of(saved, targets, len(saved))
+    add_tied_and_send_it_back(tied, 0)
+
+
+@wrong("4.5", "the last rank sends the sum back, and the first one adds it to its own part, which is in it already: "
+       "send what belongs to this rank alone")
+def backward_sends_the_sum_to_the_first(saved, targets, tied):
+    backward_of(saved, targets, len(saved))
+    add_tied_and_send_it_back(tied, dist.get_world_size() - 1)
+
+
+@wrong("4.5", "the tied weight has the other rank's part of its gradient: both need the sum of the two")
+def backward_takes_the_others_part(saved, targets, tied):
+    backward_of(saved, targets, len(saved))
     if tied is not None:
-        other = others_part(tied, first_adds_before_it_sends=True)
-        if dist.get_rank() > 0:
-            tied.grad += other
+        tied.grad.copy_(others_part(tied))
 
 
-@wrong("4.5", "only the first rank has the sum")
+@wrong("4.5", "only the first rank has the sum for the tied weight: the last one steps its copy as well, and the two "
+       "would part")
 def backward_sums_on_the_first_rank_alone(saved, targets, tied):
     backward_of(saved, targets, len(saved))
-    if tied is not None and dist.get_rank() > 0:
-        dist.send(tied.grad, 0)
-    elif tied is not None:
-        other = torch.empty_like(tied)
-        dist.recv(other, dist.get_world_size() - 1)
-        tied.grad += other
+    add_tied_on(tied, 0)
 
 
-@wrong("4.5", "they add up")
+@wrong("4.5", "only the last rank has the sum for the tied weight: the first one steps its copy as well, and the two "
+       "would part")
+def backward_sums_on_the_last_rank_alone(saved, targets, tied):
+    backward_of(saved, targets, len(saved))
+    add_tied_on(tied, dist.get_world_size() - 1)
+
+
+@wrong("4.5", "the two parts of the tied gradient are averaged: they belong to one weight at two places of one loss, "
+       "so they add up")
 def backward_averages_the_tied_weight(saved, targets, tied):
     backward_of(saved, targets, len(saved))
     add_tied(tied)
@@ -259,7 +322,8 @@ def backward_averages_the_tied_weight(saved, targets, tied):
         tied.grad /= 2
 
 
-@wrong("4.5", "once, when it is complete")
+@wrong("4.5", "only the gradient of x travels, to the rank before, and that of the tied weight, once, when it is "
+       "complete")
 def backward_exchanges_after_each_microbatch(saved, targets, tied):
     total = torch.zeros_like(tied) if tied is not None else None
     for i, pair in enumerate(saved):
@@ -281,25 +345,51 @@ def backward_where_both_send_first(saved, targets, tied):
         tied.grad += other
 
 
-@wrong("4.5", "so divide each loss by m")
+@wrong("4.5", "every gradient is m times too large: backward adds up m means, and one mean is asked, so divide each "
+       "loss by m")
 def backward_forgets_to_divide(saved, targets, tied):
     backward_of(saved, targets, 1)
     add_tied(tied)
 
 
-@wrong("4.5", "what comes from the next rank is divided already")
+@wrong("4.5", "gradients are divided by m twice: the loss alone has to be")
+def backward_divides_twice(saved, targets, tied):
+    backward_of(saved, targets, len(saved) ** 2)
+    add_tied(tied)
+
+
+@wrong("4.5", "only the last micro-batch is in the gradients: all of `saved` has to go backward")
+def backward_of_the_last_microbatch(saved, targets, tied):
+    backward_of(saved[-1:], targets and targets[-1:], len(saved))
+    add_tied(tied)
+
+
+@wrong("4.5", "only the first micro-batch is in the gradients: all of `saved` has to go backward")
+def backward_of_the_first_microbatch(saved, targets, tied):
+    backward_of(saved[:1], targets, len(saved))
+    add_tied(tied)
+
+
+@wrong("4.5", "the micro-batches and their targets are taken in opposite orders")
+def backward_in_opposite_orders(saved, targets, tied):
+    backward_of(saved, targets and targets[::-1], len(saved))
+    add_tied(tied)
+
+
+@wrong("4.5", "every rank divides by m, and what comes from the next rank is divided already: only the loss is, once")
 def backward_divides_everywhere(saved, targets, tied):
     backward_of(saved, targets, len(saved), after=lambda gradient: gradient / len(saved))
     add_tied(tied)
 
 
-@wrong("4.5", "the gradient that was received is not used")
+@wrong("4.5", "the gradient that was received is not used: y.backward(gradient) takes it")
 def backward_of_a_sum(saved, targets, tied):
     backward_of(saved, targets, len(saved), after=torch.ones_like)
     add_tied(tied)
 
 
-@wrong("4.5", "is passed on as it is")
+@wrong("4.5", "the gradient that was received is passed on as it is: the rank before needs that of x, which backward "
+       "has left in x.grad")
 def backward_passes_on(saved, targets, tied):
     last = dist.get_rank() == dist.get_world_size() - 1
     backward_of(saved, targets, len(saved), sent=lambda x, gradient: x.grad if last else gradient)
@@ -317,7 +407,7 @@ def backward_waits_for_the_wrong_side(saved, targets, tied):
             dist.send(x.grad, r + 1)
 
 
-@wrong("4.5", "the others receive theirs from the next rank")
+@wrong("4.5", "only the last rank has gradients: the others receive theirs from the next rank")
 def backward_on_the_last_rank_alone(saved, targets, tied):
     if targets is not None:
         for (_, y), target in zip(saved, targets):
@@ -337,27 +427,28 @@ def split(order, lag):
     return written + waiting
 
 
-@wrong("4.6", "this is 1F1B, whose backward is whole")
+@wrong("4.6", "this is 1F1B, whose backward is whole: split it, so that the stage before waits for its half alone")
 def schedule_is_1f1b(rank, num_ranks, num_microbatches):
     return my_one_f_one_b(rank, num_ranks, num_microbatches)
 
 
-@wrong("4.6", "each W comes right behind its I")
+@wrong("4.6", "each W comes right behind its I, where others wait for this rank: let it wait, r turns on rank r")
 def schedule_with_w_at_once(rank, num_ranks, num_microbatches):
     return split(my_one_f_one_b(rank, num_ranks, num_microbatches), 0)
 
 
-@wrong("4.6", "all W come at the end")
+@wrong("4.6", "all W come at the end, and the activations wait with them: on rank r, r of them may wait")
 def schedule_with_w_at_the_end(rank, num_ranks, num_microbatches):
     return split(my_one_f_one_b(rank, num_ranks, num_microbatches), num_microbatches)
 
 
-@wrong("4.6", "every rank lets as many W wait")
+@wrong("4.6", "every rank lets as many W wait: the first rank has no memory left for that, the last one most")
 def schedule_with_the_same_wait(rank, num_ranks, num_microbatches):
     return split(my_one_f_one_b(rank, num_ranks, num_microbatches), num_ranks - 1)
 
 
-@wrong("4.6", "the ranks are turned around")
+@wrong("4.6", "the ranks are turned around: the first has sent most forwards ahead and has no memory left for a W that "
+       "waits, so rank r lets r of them wait")
 def schedule_turned_around(rank, num_ranks, num_microbatches):
     return split(my_one_f_one_b(rank, num_ranks, num_microbatches), num_ranks - 1 - rank)
 
@@ -395,40 +486,58 @@ def interleaved(ahead, num_ranks, num_microbatches, num_chunks, size=None, last_
     return forwards[:ahead] + turns + backwards[len(forwards) - ahead:]
 
 
-@wrong("4.7", "the head start is that of one chunk")
+@wrong("4.7", "the head start is that of one chunk: a micro-batch has to pass all v")
 def interleaved_as_1f1b(rank, num_ranks, num_microbatches, num_chunks):
     return interleaved(num_ranks - 1 - rank, num_ranks, num_microbatches, num_chunks)
 
 
-@wrong("4.7", "this is the papers' head start of two forwards a rank")
+@wrong("4.7", "this is the papers' head start of two forwards a rank, which gives messages time to travel: here they "
+       "take none, and one a rank is enough")
 def interleaved_as_in_megatron(rank, num_ranks, num_microbatches, num_chunks):
     ahead = 2 * (num_ranks - 1 - rank) + (num_chunks - 1) * num_ranks
     return interleaved(ahead, num_ranks, num_microbatches, num_chunks)
 
 
-@wrong("4.7", "one forward too many comes before the first backward")
+@wrong("4.7", "one forward too many comes before the first backward: the turns begin with a forward")
 def interleaved_one_too_many(rank, num_ranks, num_microbatches, num_chunks):
     return interleaved(num_chunks * num_ranks - rank, num_ranks, num_microbatches, num_chunks)
 
 
-@wrong("4.7", "all micro-batches pass a chunk before the next chunk begins")
+@wrong("4.7", "one group too many comes before the first backward: the last chunk's turn is among the turns")
+def interleaved_one_group_too_many(rank, num_ranks, num_microbatches, num_chunks):
+    return interleaved((num_chunks + 1) * num_ranks - 1 - rank, num_ranks, num_microbatches, num_chunks)
+
+
+@wrong("4.7", "all ranks get the head start of the first: the later a rank is, the sooner its first gradient comes")
+def interleaved_the_same_everywhere(rank, num_ranks, num_microbatches, num_chunks):
+    return interleaved(num_chunks * num_ranks - 1, num_ranks, num_microbatches, num_chunks)
+
+
+@wrong("4.7", "one micro-batch after the other passes all chunks, and between two of its chunks the rank waits for the "
+       "others: let p of them follow each other")
+def interleaved_one_after_the_other(rank, num_ranks, num_microbatches, num_chunks):
+    return interleaved(num_chunks * num_ranks - 1 - rank, num_ranks, num_microbatches, num_chunks, size=1)
+
+
+@wrong("4.7", "all micro-batches pass a chunk before the next chunk begins: they go in groups of p, which pass all "
+       "chunks before the next group begins")
 def interleaved_chunk_after_chunk(rank, num_ranks, num_microbatches, num_chunks):
     ahead = (num_chunks - 1) * num_microbatches + num_ranks - 1 - rank
     return interleaved(ahead, num_ranks, num_microbatches, num_chunks, size=num_microbatches)
 
 
-@wrong("4.7", "backward begins with the first chunk")
+@wrong("4.7", "backward begins with the first chunk: gradients come from the end of the model, so with the last one")
 def interleaved_back_in_the_order_of_forward(rank, num_ranks, num_microbatches, num_chunks):
     ahead = (num_chunks - 1) * num_ranks + num_ranks - 1 - rank
     return interleaved(ahead, num_ranks, num_microbatches, num_chunks, last_first=False)
 
 
-@wrong("4.7", "this is GPipe")
+@wrong("4.7", "this is GPipe: everything goes forward before the first gradient comes back")
 def interleaved_is_gpipe(rank, num_ranks, num_microbatches, num_chunks):
     return interleaved(num_chunks * num_microbatches, num_ranks, num_microbatches, num_chunks)
 
 
-@wrong("4.7", """'F0.2' among its actions: expected "F0" or "B0" and so on, chunk 1 as "F0.1\"""")
+@wrong("4.7", "'F0.2' among its actions: expected \"F0\" or \"B0\" and so on, chunk 1 as \"F0.1\"")
 def interleaved_counts_chunks_from_one(rank, num_ranks, num_microbatches, num_chunks):
     return [f"{kind}{i}.{c}" for kind in "FB" for i in range(num_microbatches) for c in range(1, num_chunks + 1)]
 
@@ -443,42 +552,56 @@ def step_of(num_devices, num_sequences, overhead):
     return lambda p, m: (m + p - 1) * (num_sequences * p / num_devices / m + overhead) / p
 
 
-@wrong("4.8", "activations are left out")
+def fits_in(num_devices, num_sequences, state_gb, activations_gb, device_gb):
+    own = num_sequences / num_devices
+    return lambda p, m: state_gb / p + min(p, m) * own / m * activations_gb <= device_gb
+
+
+@wrong("4.8", "this would be the shortest step if memory were without end")
+def layout_without_memory(num_devices, num_sequences, state_gb, activations_gb, device_gb, overhead):
+    return best_layout(num_devices, num_sequences, lambda p, m: True, step_of(num_devices, num_sequences, overhead))
+
+
+@wrong("4.8", "this is the longest step of all that fit")
+def layout_of_the_longest_step(num_devices, num_sequences, state_gb, activations_gb, device_gb, overhead):
+    step = step_of(num_devices, num_sequences, overhead)
+    fits = fits_in(num_devices, num_sequences, state_gb, activations_gb, device_gb)
+    return best_layout(num_devices, num_sequences, fits, lambda p, m: -step(p, m))
+
+
+@wrong("4.8", "the state alone fits, and activations are left out")
 def layout_without_activations(num_devices, num_sequences, state_gb, activations_gb, device_gb, overhead):
     return best_layout(num_devices, num_sequences, lambda p, m: state_gb / p <= device_gb,
                        step_of(num_devices, num_sequences, overhead))
 
 
-@wrong("4.8", "it holds what GPipe would")
+@wrong("4.8", "it holds what GPipe would: under 1F1B the first rank has at most p micro-batches in flight, not m")
 def layout_for_gpipe(num_devices, num_sequences, state_gb, activations_gb, device_gb, overhead):
     own = num_sequences / num_devices  # of a rank: its p-th of p times as many
     return best_layout(num_devices, num_sequences, lambda p, m: state_gb / p + own * activations_gb <= device_gb,
                        step_of(num_devices, num_sequences, overhead))
 
 
-@wrong("4.8", "it counts one micro-batch in flight")
+@wrong("4.8", "it counts one micro-batch in flight: the first rank has min(p, m) of them")
 def layout_with_one_in_flight(num_devices, num_sequences, state_gb, activations_gb, device_gb, overhead):
     own = num_sequences / num_devices
     return best_layout(num_devices, num_sequences, lambda p, m: state_gb / p + own / m * activations_gb <= device_gb,
                        step_of(num_devices, num_sequences, overhead))
 
 
-@wrong("4.8", "small micro-batches cost more time than they save")
+@wrong("4.8", "this has the least idle time of all that fit: but small micro-batches cost more time than they save, so "
+       "compare steps")
 def layout_of_the_least_idle_time(num_devices, num_sequences, state_gb, activations_gb, device_gb, overhead):
-    def held(p, m):
-        return (state_gb + min(p, m) * num_sequences * p / num_devices / m * activations_gb) / p
-
-    return best_layout(num_devices, num_sequences, lambda p, m: held(p, m) <= device_gb, lambda p, m: (p - 1) / m)
+    fits = fits_in(num_devices, num_sequences, state_gb, activations_gb, device_gb)
+    return best_layout(num_devices, num_sequences, fits, lambda p, m: (p - 1) / m)
 
 
-@wrong("4.8", "these are the fewest stages that fit")
+@wrong("4.8", "these are the fewest stages that fit: with more of them there is room for larger micro-batches, so "
+       "compare all")
 def layout_of_the_fewest_stages(num_devices, num_sequences, state_gb, activations_gb, device_gb, overhead):
-    def held(p, m):
-        return (state_gb + min(p, m) * num_sequences * p / num_devices / m * activations_gb) / p
-
     step = step_of(num_devices, num_sequences, overhead)
-    return best_layout(num_devices, num_sequences, lambda p, m: held(p, m) <= device_gb,
-                       lambda p, m: (p, step(p, m)))
+    fits = fits_in(num_devices, num_sequences, state_gb, activations_gb, device_gb)
+    return best_layout(num_devices, num_sequences, fits, lambda p, m: (p, step(p, m)))
 
 
 @wrong("4.8", "m is counted for a replica, and there are 16 of them")
@@ -495,30 +618,40 @@ def least_microbatches(p, v, idle):
     return math.ceil((p - 1) * (1 - idle) / (v * idle) - 1e-9)
 
 
-@wrong("4.9", "that is for one replica")
+@wrong("4.9", "that is for one replica: all of them need as many")
 def batch_of_one_replica(num_devices, tensor_parallel, num_stages, num_chunks, sequence_length, idle):
     return least_microbatches(num_stages, num_chunks, idle) * sequence_length
 
 
-@wrong("4.9", "every stage is taken for a replica")
+@wrong("4.9", "every stage is taken for a replica: num_stages ranks work on one sequence, so divide by them")
 def batch_where_stages_are_replicas(num_devices, tensor_parallel, num_stages, num_chunks, sequence_length, idle):
     m = least_microbatches(num_stages, num_chunks, idle)
     return num_devices / tensor_parallel * m * sequence_length
 
 
-@wrong("4.9", "tensor parallel ranks are taken for replicas")
+@wrong("4.9", "tensor parallel ranks are taken for replicas: they work on the same sequence, so divide by them")
 def batch_without_tensor_parallelism(num_devices, tensor_parallel, num_stages, num_chunks, sequence_length, idle):
     m = least_microbatches(num_stages, num_chunks, idle)
     return num_devices / num_stages * m * sequence_length
 
 
-@wrong("4.9", "a share of the ideal time was taken for one of the total")
+@wrong("4.9", "a share of the ideal time was taken for one of the total: idle = (p - 1)/(v m + p - 1)")
 def batch_for_the_ideal_time(num_devices, tensor_parallel, num_stages, num_chunks, sequence_length, idle):
     m = math.ceil((num_stages - 1) / (num_chunks * idle))
     return num_devices / (tensor_parallel * num_stages) * m * sequence_length
 
 
-@wrong("4.9", "the chunks are left out")
+@wrong("4.9", "the chunks are left out: with v of them a bubble is v times shorter")
 def batch_without_chunks(num_devices, tensor_parallel, num_stages, num_chunks, sequence_length, idle):
     m = least_microbatches(num_stages, 1, idle)
     return num_devices / (tensor_parallel * num_stages) * m * sequence_length
+
+
+@wrong("4.9", "these are sequences: tokens are asked")
+def batch_in_sequences(num_devices, tensor_parallel, num_stages, num_chunks, sequence_length, idle):
+    return my_least_batch(num_devices, tensor_parallel, num_stages, num_chunks, 1, idle)
+
+
+@wrong("4.9", "this is the batch in which that share of the time is work, and the rest idle")
+def batch_that_is_mostly_idle(num_devices, tensor_parallel, num_stages, num_chunks, sequence_length, idle):
+    return my_least_batch(num_devices, tensor_parallel, num_stages, num_chunks, sequence_length, 1 - idle)

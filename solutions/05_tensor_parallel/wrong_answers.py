@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from course_lib.grading.wrong_answers import wrong
+from tools.wrong_answers import wrong
 
 
 def total(tensor):
@@ -35,17 +35,23 @@ def same(x):
     return x.view_as(x)
 
 
+def mean(x):
+    return total(x) / dist.get_world_size()
+
+
 def all_reduced_in_place(x):
     dist.all_reduce(x)
     return x.view_as(x)
 
 
-@wrong("5.1", "f sends nothing in backward")
+@wrong("5.1", "f sends nothing in backward, so each rank has its own part of the gradient of x, though forward is "
+       "right: every rank uses x, so its gradient is the sum over the ranks")
 def f_that_forgets_backward():
     return door(same, same), door(total, same)
 
 
-@wrong("5.1", "g adds up in backward as well")
+@wrong("5.1", "g adds up in backward as well: each of its summands goes into every rank's sum once, and the gradient "
+       "is the same on all ranks already, so pass it on as it is")
 def g_that_adds_in_backward():
     return door(same, total), door(total, total)
 
@@ -55,22 +61,24 @@ def f_and_g_swapped():
     return door(total, same), door(same, total)
 
 
-@wrong("5.1", "g makes the mean")
+@wrong("5.1", "g makes the mean: the ranks' results are summands, so nothing is divided")
 def g_that_averages():
-    return door(same, total), door(lambda x: total(x) / dist.get_world_size(), same)
+    return door(same, total), door(mean, same)
 
 
-@wrong("5.1", "g adds into the tensor that came in")
+@wrong("5.1", "g adds into the tensor that came in, which somebody else still needs, here exp for its gradient: add up "
+       "a copy")
 def g_in_place():
     return door(same, total), door(all_reduced_in_place, same)
 
 
-@wrong("5.1", "f adds into the gradient that came in")
+@wrong("5.1", "f adds into the gradient that came in, which belongs to others too, here to the second term of a sum: "
+       "add up a copy")
 def f_in_place():
     return door(same, all_reduced_in_place), door(total, same)
 
 
-@wrong("5.1", "but nothing leads back through them")
+@wrong("5.1", "the results are right, but nothing leads back through them: return the .apply of an autograd.Function")
 def f_and_g_without_autograd():
     return lambda x: x.detach(), lambda x: total(x.detach())
 
@@ -87,6 +95,30 @@ def f_and_g_of_the_library():
     return copy_to_group, reduce_from_group
 
 
+@wrong("5.1", "f is the class CopyToRanks, and calling a class makes an object of it: return CopyToRanks.apply")
+def f_and_g_as_classes():
+    class CopyToRanks(torch.autograd.Function):
+        pass
+
+    return CopyToRanks, CopyToRanks
+
+
+F_AND_G = [wrong("5.1", says)(function) for says, function in (
+    ("f adds up in forward as well: what comes in is whole already, so pass it on as it is",
+     lambda: (door(total, total), door(total, same))),
+    ("f and g both add up in both directions: each of them does so in one",
+     lambda: (door(total, total), door(total, total))),
+    ("g adds into the tensor that came in, which somebody else still needs, here exp for its gradient: add up a copy",
+     lambda: (door(same, total), door(lambda x: x.copy_(total(x)), same))),
+    ("g sends nothing in forward: what it returns is the sum over the ranks",
+     lambda: (door(same, total), door(same, same))),
+    ("g makes the mean: the ranks' results are summands, so nothing is divided",
+     lambda: (door(same, total), door(mean, lambda dy: dy / dist.get_world_size()))),
+    ("f makes the mean of the gradients: they are summands, so nothing is divided",
+     lambda: (door(same, mean), door(total, same))),
+)]
+
+
 def gated(x, gate, up):
     return F.silu(F.linear(x, gate)) * F.linear(x, up)
 
@@ -95,24 +127,26 @@ def own(weight, dim=0):
     return weight.chunk(dist.get_world_size(), dim)[dist.get_rank()]
 
 
-@wrong("5.2", "the gradient of x is this rank's part")
+@wrong("5.2", "forward is right, but the gradient of x is this rank's part: every rank reads all of x, so its gradient "
+       "is a sum over the ranks, which f makes")
 def columns_without_f(x, gate, up):
     return gated(x, own(gate), own(up))
 
 
-@wrong("5.2", "apply f once")
+@wrong("5.2", "apply f once, and let both matrices read what it gives: autograd adds their gradients up before f sends "
+       "them")
 def columns_with_f_twice(x, gate, up):
     f, _ = my_f_and_g()
     return F.silu(F.linear(f(x), own(gate))) * F.linear(f(x), own(up))
 
 
-@wrong("5.2", "x goes through g")
+@wrong("5.2", "x goes through g, and is t times too large: what comes in is whole already, so f")
 def columns_behind_g(x, gate, up):
     _, g = my_f_and_g()
     return gated(g(x), own(gate), own(up))
 
 
-@wrong("5.2", "every rank computes all features")
+@wrong("5.2", "every rank computes all features: rank r has the r-th piece of rows of each weight")
 def columns_not_cut(x, gate, up):
     f, _ = my_f_and_g()
     return gated(f(x), gate, up)
@@ -124,14 +158,14 @@ def columns_cut_along_the_other_dimension(x, gate, up):
     return gated(f(x), own(gate, 1), own(up, 1))
 
 
-@wrong("5.2", "rank r has the rows r, r + t")
+@wrong("5.2", "rank r has the rows r, r + t, r + 2t: its features lie next to each other, as weight.chunk(t)[r]")
 def columns_dealt_one_by_one(x, gate, up):
     f, _ = my_f_and_g()
     t, r = dist.get_world_size(), dist.get_rank()
     return gated(f(x), gate[r::t], up[r::t])
 
 
-@wrong("5.2", "gate and up are cut as one")
+@wrong("5.2", "gate and up are cut as one: each rank has the r-th piece of gate and the r-th piece of up")
 def columns_of_both_as_one(x, gate, up):
     f, _ = my_f_and_g()
     return gated(f(x), *own(torch.cat([gate, up])).chunk(2))
@@ -144,46 +178,69 @@ def columns_by_the_library(x, gate, up):
     return ColumnParallelLinear(x.shape[-1], len(gate))(x)
 
 
+COLUMNS = [wrong("5.2", says)(function) for says, function in (
+    ("every rank computes rank 0's features: take the r-th piece",
+     lambda x, gate, up: my_gated_columns(x, *(weight[:len(own(weight))].repeat(dist.get_world_size(), 1)
+                                               for weight in (gate, up)))),
+    ("the gates and the others have changed places: silu belongs to `gate`",
+     lambda x, gate, up: my_gated_columns(x, up, gate)),
+    ("the gradient of x is a mean over the ranks: its parts are summands, so nothing is divided",
+     lambda x, gate, up: gated(door(same, mean)(x), own(gate), own(up))),
+)]
+
+
 def summand(x, weight):
     return F.linear(x, own(weight, 1))
 
 
-@wrong("5.3", "the bias is added t times")
+def row(x, weight, inside, outside):
+    """With something inside the sum, on each rank, and something added to it."""
+    _, g = my_f_and_g()
+    return g(summand(x, weight) + inside) + outside
+
+
+def share(tensor):
+    return tensor / dist.get_world_size()
+
+
+def of_rank_0(tensor):
+    return tensor if dist.get_rank() == 0 else 0
+
+
+@wrong("5.3", "the bias is added t times, once on every rank before the sum: add to the sum")
 def row_with_the_bias_inside(x, weight, bias, residual):
-    _, g = my_f_and_g()
-    return residual + g(F.linear(x, own(weight, 1), bias))
+    return row(x, weight, bias, residual)
 
 
-@wrong("5.3", "the residual is added t times")
+@wrong("5.3", "the residual is added t times, once on every rank before the sum: add to the sum")
 def row_with_the_residual_inside(x, weight, bias, residual):
-    _, g = my_f_and_g()
-    return g(residual + summand(x, weight)) + bias
+    return row(x, weight, residual, bias)
 
 
-@wrong("5.3", "the bias is divided by t before the sum; but each gradient is divided as well")
+@wrong("5.3", "forward is right, because the bias is divided by t before the sum; but each gradient is divided as "
+       "well: add to the sum, undivided")
 def row_with_a_share_of_the_bias(x, weight, bias, residual):
-    _, g = my_f_and_g()
-    return residual + g(F.linear(x, own(weight, 1), bias / dist.get_world_size()))
+    return row(x, weight, share(bias), residual)
 
 
-@wrong("5.3", "bias and residual are added by one rank alone")
+@wrong("5.3", "forward is right, but bias and residual are added by one rank alone, so that only there is a gradient, "
+       "and the copies of the ranks part with the first step: add to the sum, on all ranks")
 def row_where_rank_0_adds(x, weight, bias, residual):
-    _, g = my_f_and_g()
-    y = summand(x, weight)
-    return g(y + bias + residual if dist.get_rank() == 0 else y)
+    return row(x, weight, of_rank_0(bias + residual), 0)
 
 
-@wrong("5.3", "nobody adds up")
+@wrong("5.3", "nobody adds up: what a rank computes is a summand of the result")
 def row_without_g(x, weight, bias, residual):
     return residual + summand(x, weight) + bias
 
 
-@wrong("5.3", "(so does torch.distributed.nn's all_reduce)")
+@wrong("5.3", "the gradients are added up as well, though every rank has the whole gradient of the sum already (so "
+       "does torch.distributed.nn's all_reduce): backward of g is a copy")
 def row_as_torchs_all_reduce_has_it(x, weight, bias, residual):
     return residual + door(total, total)(summand(x, weight)) + bias
 
 
-@wrong("5.3", "what is added up does not lead back to them")
+@wrong("5.3", "the gradients of x and weight are missing: what is added up does not lead back to them, so let g do it")
 def row_that_cuts_the_way_back(x, weight, bias, residual):
     return residual + total(summand(x, weight).detach()) + bias
 
@@ -194,49 +251,108 @@ def row_cut_along_the_other_dimension(x, weight, bias, residual):
     return residual + g(F.linear(x, own(weight))) + bias
 
 
-def qkv(weight, H, K):
-    """d, and q, k, v."""
-    d = len(weight) // (H + 2 * K)
-    return d, *weight.split([H * d, K * d, K * d])
+BY_ONE_ALONE = ("added by one rank alone, so that only there is a gradient, and the copies of the ranks part with the "
+                "first step: add to the sum, on all ranks")
+DIVIDED = "divided by t before the sum; but each gradient is divided as well: add to the sum, undivided"
+AVERAGED = "the summands are averaged: they are parts of one product, so nothing is divided"
+ROWS = [wrong("5.3", says)(function) for says, function in (
+    (f"forward is right, but the bias is {BY_ONE_ALONE}",
+     lambda x, weight, bias, residual: row(x, weight, of_rank_0(bias), residual)),
+    ("the bias is missing", lambda x, weight, bias, residual: row(x, weight, 0, residual)),
+    (f"forward is right, because the residual is {DIVIDED}",
+     lambda x, weight, bias, residual: row(x, weight, share(residual), bias)),
+    (f"forward is right, but the residual is {BY_ONE_ALONE}",
+     lambda x, weight, bias, residual: row(x, weight, of_rank_0(residual), bias)),
+    ("the residual is missing", lambda x, weight, bias, residual: row(x, weight, 0, bias)),
+    ("bias and residual are added t times, once on every rank before the sum: add to the sum",
+     lambda x, weight, bias, residual: row(x, weight, bias + residual, 0)),
+    (f"forward is right, because bias and residual are {DIVIDED}",
+     lambda x, weight, bias, residual: row(x, weight, share(bias + residual), 0)),
+    ("bias and residual are missing", lambda x, weight, bias, residual: row(x, weight, 0, 0)),
+    (AVERAGED, lambda x, weight, bias, residual: share(row(x, weight, 0, 0)) + bias + residual),
+    (AVERAGED, lambda x, weight, bias, residual: door(mean, same)(summand(x, weight)) + bias + residual),
+    ("every rank takes rank 0's columns: take the r-th piece along dim 1", lambda x, weight, bias, residual:
+     my_row_linear(x, weight[:, :x.shape[-1]].repeat(1, dist.get_world_size()), bias, residual)),
+)]
 
 
-@wrong("5.4", "the fused matrix is cut as one")
+def rows_of(weight, H, K, q, kv):
+    """Those of these heads of q, and of k and v."""
+    heads = weight.unflatten(0, (H + 2 * K, -1))
+    return heads[[*q, *(H + head for head in kv), *(H + K + head for head in kv)]].flatten(0, 1)
+
+
+def own_heads(H):
+    return own(torch.arange(H)).tolist()
+
+
+def read_by(heads, H, K):
+    return sorted({head * K // H for head in heads})
+
+
+@wrong("5.4", "the fused matrix is cut as one, so that rank 0 has heads of q and hardly a key: cut q, k and v each on "
+       "its own")
 def qkv_rows_of_the_whole_matrix(weight, num_heads, num_kv_heads):
     return own(weight)
 
 
-@wrong("5.4", "every rank holds all heads of k and v")
+@wrong("5.4", "every rank holds all heads of k and v: it needs those that its heads of q read, and no others")
 def qkv_rows_with_all_keys(weight, num_heads, num_kv_heads):
-    _, q, k, v = qkv(weight, num_heads, num_kv_heads)
-    return torch.cat([own(q), k, v])
+    return rows_of(weight, num_heads, num_kv_heads, own_heads(num_heads), range(num_kv_heads))
 
 
-@wrong("5.4", "the heads of k and v are cut through")
+@wrong("5.4", "t is larger than K, and the heads of k and v are cut through: a rank needs the whole head, which others "
+       "hold as well")
 def qkv_rows_with_half_a_head(weight, num_heads, num_kv_heads):
-    return torch.cat([own(part) for part in qkv(weight, num_heads, num_kv_heads)[1:]])
+    d = len(weight) // (num_heads + 2 * num_kv_heads)
+    return torch.cat([own(part) for part in weight.split([num_heads * d, num_kv_heads * d, num_kv_heads * d])])
 
 
-@wrong("5.4", "the heads of k and v are dealt one by one")
+@wrong("5.4", "the heads of k and v are dealt one by one, r, r + t and so on: heads of q that follow one another share "
+       "one")
 def qkv_rows_with_keys_dealt_out(weight, num_heads, num_kv_heads):
-    d, q, k, v = qkv(weight, num_heads, num_kv_heads)
     t, r, K = dist.get_world_size(), dist.get_rank(), num_kv_heads
-    heads = [r % K] if t > K else list(range(r, K, t))
-    return torch.cat([own(q), *(part.unflatten(0, (K, d))[heads].flatten(0, 1) for part in (k, v))])
+    return rows_of(weight, num_heads, K, own_heads(num_heads), [r % K] if t > K else range(r, K, t))
 
 
-@wrong("5.4", "it reads h // (H/K)")
+@wrong("5.4", "head h of q is taken to read head h % K of k and v: it reads h // (H/K)")
 def qkv_rows_with_keys_by_the_remainder(weight, num_heads, num_kv_heads):
-    d, q, k, v = qkv(weight, num_heads, num_kv_heads)
-    t, r, H, K = dist.get_world_size(), dist.get_rank(), num_heads, num_kv_heads
-    heads = sorted({head % K for head in range(r * H // t, (r + 1) * H // t)})
-    return torch.cat([own(q), *(part.unflatten(0, (K, d))[heads].flatten(0, 1) for part in (k, v))])
+    heads = own_heads(num_heads)
+    return rows_of(weight, num_heads, num_kv_heads, heads, sorted({head % num_kv_heads for head in heads}))
 
 
-@wrong("5.4", "a view, which keeps the whole matrix alive")
+@wrong("5.4", "what is returned is a view, which keeps the whole matrix alive: make a tensor of its own")
 def qkv_rows_as_a_view(weight, num_heads, num_kv_heads):
     rows = my_qkv_rows(weight, num_heads, num_kv_heads)
     weight[:len(rows)] = rows
     return weight[:len(rows)]
+
+
+@wrong("5.4", "every rank has the whole matrix, so nobody has to ask")
+def qkv_rows_that_rank_0_sends(weight, num_heads, num_kv_heads):
+    if dist.get_rank() == 0:
+        for other in range(1, dist.get_world_size()):
+            dist.send(weight, other)
+    else:
+        dist.recv(weight, 0)
+    return my_qkv_rows(weight, num_heads, num_kv_heads)
+
+
+@wrong("5.4", "the heads of q are dealt one by one, r, r + t and so on: the ones that share a key follow one another, "
+       "so take them in a row")
+def qkv_rows_with_queries_dealt_out(weight, num_heads, num_kv_heads):
+    heads = range(dist.get_rank(), num_heads, dist.get_world_size())
+    return rows_of(weight, num_heads, num_kv_heads, heads, read_by(heads, num_heads, num_kv_heads))
+
+
+QKV = [wrong("5.4", says)(function) for says, function in (
+    ("each head of q has its own copy of a head of k and v: those that share one need it once",
+     lambda weight, H, K: rows_of(weight, H, K, own_heads(H), [head * K // H for head in own_heads(H)])),
+    ("k and v are missing: the rows of all three are asked, q, then k, then v",
+     lambda weight, H, K: rows_of(weight, H, K, own_heads(H), [])),
+    ("every rank has rank 0's rows: take those of rank r", lambda weight, H, K: rows_of(
+        weight, H, K, range(H // dist.get_world_size()), read_by(range(H // dist.get_world_size()), H, K))),
+)]
 
 
 def maximum(logits):
@@ -245,28 +361,27 @@ def maximum(logits):
     return highest
 
 
-def vocab_loss(logits, targets, c, highest, add=total, everywhere=False, z_gradient=1.0, count=None):
+def vocab_loss(logits, targets, c, highest, add=total, everywhere=False, z_gradient=1.0, at_target=1.0, again=True):
     size, r = logits.shape[-1], dist.get_rank()
     is_target = (torch.arange(size) == targets[..., None] % size) if everywhere else (
         torch.arange(r * size, (r + 1) * size) == targets[..., None])
     e = (logits - highest[..., None]).exp()
     sums = add(torch.stack([e.sum(-1), (logits * is_target).sum(-1)]))
-    log_Z = highest + sums[0].log()
+    log_Z = highest * again + sums[0].log()
     factor = (1 + z_gradient * 2 * c * log_Z)[..., None]
-    gradient = (factor * e / sums[0][..., None] - is_target.double()) / (count or targets.numel())
+    gradient = (factor * e / sums[0][..., None] - at_target * is_target) / targets.numel()
     return (log_Z - sums[1] + c * log_Z**2).mean(), gradient
 
 
-@wrong("5.5", "the loss of its own part of the vocabulary")
+@wrong("5.5", "each rank has the loss of its own part of the vocabulary: the sum of the exponentials and the target's "
+       "logit are sums over the ranks")
 def vocab_loss_of_its_own(logits, targets, c):
     return vocab_loss(logits, targets, c, logits.amax(-1), add=lambda sums: sums)
 
 
-@wrong("5.5", "each rank subtracts its own maximum")
+@wrong("5.5", "each rank subtracts its own maximum, so the sums do not fit together: take the maximum over the ranks")
 def vocab_loss_with_its_own_maximum(logits, targets, c):
-    highest = logits.amax(-1)
-    loss, gradient = vocab_loss(logits, targets, c, highest)
-    return loss, gradient
+    return vocab_loss(logits, targets, c, logits.amax(-1))
 
 
 @wrong("5.5", "exp of a large logit overflows")
@@ -274,22 +389,24 @@ def vocab_loss_without_a_maximum(logits, targets, c):
     return vocab_loss(logits, targets, c, torch.zeros_like(logits[..., 0]))
 
 
-@wrong("5.5", "every rank takes targets % (V/t) for its own")
+@wrong("5.5", "every rank takes targets % (V/t) for its own, so that t logits and not one are subtracted: the target "
+       "is on one rank, whose ids begin at r V/t")
 def vocab_loss_with_targets_everywhere(logits, targets, c):
     return vocab_loss(logits, targets, c, maximum(logits), everywhere=True)
 
 
-@wrong("5.5", "the z-loss is missing in the gradient")
+@wrong("5.5", "the z-loss is missing in the gradient: the derivative of c (log Z)^2 is 2 c log Z softmax(z)")
 def vocab_loss_without_the_z_gradient(logits, targets, c):
     return vocab_loss(logits, targets, c, maximum(logits), z_gradient=0.0)
 
 
-@wrong("5.5", "the gradient is that of a sum over the tokens")
+@wrong("5.5", "the gradient is that of a sum over the tokens: the loss is their mean, so divide by B T")
 def vocab_loss_with_the_gradient_of_a_sum(logits, targets, c):
-    return vocab_loss(logits, targets, c, maximum(logits), count=1)
+    loss, gradient = my_vocab_loss(logits, targets, c)
+    return loss, gradient * targets.numel()
 
 
-@wrong("5.5", "the logits stay where they are")
+@wrong("5.5", "the logits stay where they are: three numbers of each token are enough")
 def vocab_loss_of_gathered_logits(logits, targets, c):
     parts = [torch.empty_like(logits) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, logits)
@@ -298,6 +415,23 @@ def vocab_loss_of_gathered_logits(logits, targets, c):
     loss = (log_Z - z.gather(-1, targets[..., None])[..., 0] + c * log_Z**2).mean()
     loss.backward()
     return loss.detach(), own(z.grad, -1).contiguous()
+
+
+LOSSES = [wrong("5.5", says)(function) for says, function in (
+    ("the maximum was not added to the logarithm again: log Z is larger by it",
+     lambda logits, targets, c: vocab_loss(logits, targets, c, maximum(logits), again=False)),
+    ("the z-loss is missing, in loss and gradient",
+     lambda logits, targets, c: my_vocab_loss(logits, targets, 0.0)),
+    ("the z-loss is missing in the loss, and there in the gradient",
+     lambda logits, targets, c: (my_vocab_loss(logits, targets, 0.0)[0], my_vocab_loss(logits, targets, c)[1])),
+    ("the gradient of c (log Z)^2 is halved: its derivative has a factor of 2",
+     lambda logits, targets, c: vocab_loss(logits, targets, c, maximum(logits), z_gradient=0.5)),
+    ("the loss is a sum over the tokens: their mean is asked",
+     lambda logits, targets, c: (my_vocab_loss(logits, targets, c)[0] * targets.numel(),
+                                 my_vocab_loss(logits, targets, c)[1])),
+    ("nothing is subtracted at the target: the gradient is softmax(z) - 1_y",
+     lambda logits, targets, c: vocab_loss(logits, targets, c, maximum(logits), at_target=0.0)),
+)]
 
 
 @wrong("5.5", "it uses course_lib.tensor_parallel")
@@ -320,46 +454,55 @@ def add_up(partial, scale=1.0):
         gradient.copy_(one.view_as(gradient))
 
 
-@wrong("5.6", "what is whole counts t times")
+def norm_of(over_ranks, once):
+    """Squares that are added up over the ranks, and such as are not."""
+    return (total(square(over_ranks)) + square(once)).sqrt().item()
+
+
+@wrong("5.6", "what is whole counts t times: all ranks have the same copy of it, so its squares are not added up over "
+       "the ranks")
 def norm_with_copies_t_times(sliced, whole, partial):
     add_up(partial)
-    return (total(square([*sliced, *whole])) + square(partial)).sqrt().item()
+    return norm_of([*sliced, *whole], partial)
 
 
-@wrong("5.6", "what all ranks have counts t times")
+@wrong("5.6", "what all ranks have counts t times, `whole` and, once it is added up, `partial`: only the squares of "
+       "slices are added up over the ranks")
 def norm_of_all_added_up(sliced, whole, partial):
     add_up(partial)
     return total(square([*sliced, *whole, *partial])).sqrt().item()
 
 
-@wrong("5.6", "the squares of the parts are added up: the gradient is the sum of the parts")
+@wrong("5.6", "the squares of the parts are added up: the gradient is the sum of the parts, so first the sum, and then "
+       "its square")
 def norm_of_parts_by_their_squares(sliced, whole, partial):
-    return (total(square([*sliced, *partial])) + square(whole)).sqrt().item()
+    return norm_of([*sliced, *partial], whole)
 
 
-@wrong("5.6", "each rank has the norm of its own slices")
+@wrong("5.6", "each rank has the norm of its own slices: the squares of the others' have to be added")
 def norm_of_its_own_slices(sliced, whole, partial):
     add_up(partial)
     return square([*sliced, *whole, *partial]).sqrt().item()
 
 
-@wrong("5.6", "`partial` is as it was")
+@wrong("5.6", "the norm is right, but `partial` is as it was: every rank steps with its part of these gradients, and "
+       "the copies part. Write the sums into them")
 def norm_that_leaves_the_parts(sliced, whole, partial):
     copies = [gradient.clone() for gradient in partial]
     return my_gradient_norm(sliced, whole, copies)
 
 
-@wrong("5.6", "`partial` was averaged")
+@wrong("5.6", "`partial` was averaged: every rank has seen other tokens of the same batch, so the parts add up")
 def norm_of_averaged_parts(sliced, whole, partial):
     add_up(partial, 1 / dist.get_world_size())
-    return (total(square(sliced)) + square([*whole, *partial])).sqrt().item()
+    return norm_of(sliced, [*whole, *partial])
 
 
-@wrong("5.6", "all parts travel as one tensor")
+@wrong("5.6", "all parts travel as one tensor, and all squares as one number")
 def norm_with_a_call_for_each_part(sliced, whole, partial):
     for gradient in partial:
         dist.all_reduce(gradient)
-    return (total(square(sliced)) + square([*whole, *partial])).sqrt().item()
+    return norm_of(sliced, [*whole, *partial])
 
 
 @wrong("5.6", "the root is not taken")
@@ -367,75 +510,130 @@ def norm_without_a_root(sliced, whole, partial):
     return my_gradient_norm(sliced, whole, partial) ** 2
 
 
-def split_block(x, weights, head_dim, f=None, g=None, f_first=False, bias_inside=False, copies=1, residual_inside=False,
-                attend=None):
+@wrong("5.6", "the parts count t times: once they are added up all ranks have the same, so their squares are not added "
+       "up over the ranks")
+def norm_with_parts_t_times(sliced, whole, partial):
+    add_up(partial)
+    return norm_of([*sliced, *partial], whole)
+
+
+@wrong("5.6", "`whole` was added up over the ranks, though all have the whole gradient already: it is t times too "
+       "large now")
+def norm_with_the_copies_added_up(sliced, whole, partial):
+    add_up(whole)
+    return my_gradient_norm(sliced, whole, partial)
+
+
+@wrong("5.6", "the norms of the slices are added up: squares add up, norms do not")
+def norm_of_norms(sliced, whole, partial):
+    add_up(partial)
+    return (total(square(sliced).sqrt()) ** 2 + square([*whole, *partial])).sqrt().item()
+
+
+@wrong("5.6", "of slices and copies only the sum of the squares has to travel, if anything")
+def norm_of_gathered_slices(sliced, whole, partial):
+    add_up(partial)
+    own = torch.cat([gradient.flatten() for gradient in sliced])
+    slices = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(slices, own)
+    return square([*slices, *whole, *partial]).sqrt().item()
+
+
+@wrong("5.6", "the squares of the parts are added up: the gradient is the sum of the parts, so first the sum, and then "
+       "its square")
+def norm_before_the_parts_are_added_up(sliced, whole, partial):
+    norm = norm_of([*sliced, *partial], whole)
+    add_up(partial)
+    return norm
+
+
+NORMS = [wrong("5.6", says)(function) for says, function in (
+    ("the squares of the parts are added up, and what is whole counts t times: first the sum of the parts, then its "
+     "square; and copies count once",
+     lambda sliced, whole, partial: total(square([*sliced, *whole, *partial])).sqrt().item()),
+    ("each rank has the norm of what lies on it, and nobody sends anything: slices and parts of the others are missing",
+     lambda sliced, whole, partial: square([*sliced, *whole, *partial]).sqrt().item()),
+)]
+
+
+def split_block(x, weights, head_dim, where=("output", "down"), f=None, g=None, f_first=False, bias_inside=None,
+                residual_inside=False, norms=True, num_copies=1, attend=attention):
+    """With changes in the branches of the row matrices `where`; bias_inside: how often before the sum; num_copies: that
+    q, k and v read."""
     right_f, right_g = my_f_and_g()
-    f, g, attend = f or right_f, g or right_g, attend or attention
 
-    def columns(x, norm, name):
-        scale, shift = weights[f"{norm}.weight"], weights[f"{norm}.bias"]
-        x = F.layer_norm(f(x), x.shape[-1:], scale, shift) if f_first else f(
-            F.layer_norm(x, x.shape[-1:], scale, shift))
-        return F.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+    def normed(x, norm):
+        return F.layer_norm(x, x.shape[-1:], weights[f"{norm}.weight"], weights[f"{norm}.bias"]) if norms else x
 
-    def rows(hidden, x, name):
+    for norm, column, name in (("norm_1", "qkv", "output"), ("norm_2", "up", "down")):
+        here = name in where
+        copy, add = here and f or right_f, here and g or right_g
+        parts = (weights[f"{column}.{kind}"].chunk(num_copies if column == "qkv" else 1) for kind in ("weight", "bias"))
+        hidden = torch.cat([F.linear(normed(copy(x), norm) if here and f_first else copy(normed(x, norm)), *part)
+                            for part in zip(*parts)], -1)
+        hidden = attend(*hidden.chunk(3, dim=-1), head_dim) if column == "qkv" else F.gelu(hidden)
         y, bias = F.linear(hidden, weights[f"{name}.weight"]), weights[f"{name}.bias"]
-        if residual_inside:
-            return g(x + y) + bias
-        return x + (g(y + bias) if bias_inside else g(y) + bias)
-
-    if copies == 3:  # each of q, k and v reads a copy of its own
-        normed = F.layer_norm(x, x.shape[-1:], weights["norm_1.weight"], weights["norm_1.bias"])
-        q, k, v = (F.linear(f(normed), weight, bias) for weight, bias in zip(
-            weights["qkv.weight"].chunk(3), weights["qkv.bias"].chunk(3)))
-    else:
-        q, k, v = columns(x, "norm_1", "qkv").chunk(3, dim=-1)
-    x = rows(attend(q, k, v, head_dim), x, "output")
-    return rows(F.gelu(columns(x, "norm_2", "up")), x, "down")
+        if here and residual_inside:
+            x = add(x + y) + bias
+        elif here and bias_inside is not None:
+            x = x + add(y + bias_inside * bias if bias_inside else y)
+        else:
+            x = x + add(y) + bias
+    return x
 
 
-@wrong("5.7", "in both branches nobody adds up the gradient of what the column matrix reads")
-def block_without_f(x, weights, head_dim):
-    return split_block(x, weights, head_dim, f=lambda x: x)
+def of_both(x):
+    return door(total, total)(x)
 
 
-@wrong("5.7", "f stands before the norm")
-def block_with_f_before_the_norm(x, weights, head_dim):
-    return split_block(x, weights, head_dim, f_first=True)
+def block(**changes):
+    return lambda x, weights, head_dim: split_block(x, weights, head_dim, **changes)
 
 
-@wrong("5.7", "the bias of the row matrix is added t times")
-def block_with_biases_inside(x, weights, head_dim):
-    return split_block(x, weights, head_dim, bias_inside=True)
+def block_with_shares_of_biases(where):
+    return lambda x, weights, head_dim: split_block(x, weights, head_dim, where, bias_inside=1 / dist.get_world_size())
 
 
-@wrong("5.7", "the residual is inside the sum")
-def block_with_residuals_inside(x, weights, head_dim):
-    return split_block(x, weights, head_dim, residual_inside=True)
+BLOCKS = [wrong("5.7", says)(function) for words, where in (
+    ("both branches", ("output", "down")), ("attention", ("output",)), ("the MLP", ("down",))) for says, function in (
+    (f"forward is right, but in {words} nobody adds up the gradient of what the column matrix reads, so x and norms "
+     "have a part of theirs: f behind the norm", block(where=where, f=same)),
+    (f"forward is right, and so is the gradient of x, but in {words} f stands before the norm, whose own gradients are "
+     "then each rank's part: f behind the norm", block(where=where, f_first=True)),
+    (f"in {words} the bias of the row matrix is added t times: add it to the sum, behind g",
+     block(where=where, bias_inside=1)),
+    (f"forward is right, but in {words} the row's bias is divided by t before the sum, and so is its gradient: add it "
+     "to the sum, behind g", block_with_shares_of_biases(where)),
+    (f"in {words} the residual is inside the sum, so it counts t times: add it behind g",
+     block(where=where, residual_inside=True)),
+    (f"in {words} the gradients are added up behind the row matrix as well: every rank has the whole gradient of the "
+     "sum already, so backward of g is a copy", block(where=where, g=of_both)),
+    (f"in {words} nobody adds up in forward: what a rank computes there is a summand", block(where=where, g=same)),
+    (f"in {words} the bias of the row matrix is missing", block(where=where, bias_inside=0)),
+)]
 
 
-@wrong("5.7", "the gradients are added up behind the row matrix as well")
-def block_with_torchs_all_reduce(x, weights, head_dim):
-    return split_block(x, weights, head_dim, g=door(total, total))
-
-
-@wrong("5.7", "One f for q, k and v together")
+@wrong("5.7", "one f for q, k and v together, and one g behind each row matrix: a branch has one all-reduce in each "
+       "direction")
 def block_with_three_copies(x, weights, head_dim):
-    return split_block(x, weights, head_dim, copies=3)
+    return split_block(x, weights, head_dim, num_copies=3)
 
 
-@wrong("5.7", "attention is causal")
-def block_that_sees_the_future(x, weights, head_dim):
-    def attend(q, k, v, head_dim):
-        q, k, v = (part.unflatten(-1, (-1, head_dim)).transpose(1, 2) for part in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-
-    return split_block(x, weights, head_dim, attend=attend)
+def attend(q, k, v, head_dim, **options):
+    q, k, v = (part.unflatten(-1, (-1, head_dim)).transpose(1, 2) for part in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, **options).transpose(1, 2).flatten(2)
 
 
-@wrong("5.7", "taken for one")
-def block_with_one_head(x, weights, head_dim):
-    return split_block(x, weights, head_dim, attend=lambda q, k, v, d: attention(q, k, v, q.shape[-1]))
+ATTENDED = [wrong("5.7", says)(function) for says, function in (
+    ("tokens see what comes after them: attention is causal", block(attend=attend)),
+    ("all of this rank's heads are taken for one: a head has head_dim numbers, and its own softmax",
+     block(attend=lambda q, k, v, d: attention(q, k, v, q.shape[-1]))),
+    ("q, k and v are in another order: the rows of qkv.weight are q, then k, then v",
+     block(attend=lambda q, k, v, d: attention(k, q, v, d))),
+    ("attention divides by the root of this rank's width: a head has head_dim numbers",
+     block(attend=lambda q, k, v, d: attend(q, k, v, d, is_causal=True, scale=q.shape[-1] ** -0.5))),
+    ("the norms are missing", block(norms=False)),
+)]
 
 
 @wrong("5.7", "it uses course_lib.tensor_parallel")
@@ -445,31 +643,23 @@ def block_by_the_library(x, weights, head_dim):
     return parallelize(x)
 
 
-@wrong("5.8", "four times too small")
-def hidden_size_for_one_all_reduce(t, flops_per_s, bytes_per_s, share, number_bytes):
-    return 2 * (t - 1) * number_bytes * flops_per_s / (72 * share * bytes_per_s)
-
-
-@wrong("5.8", "half of it")
-def hidden_size_for_forward_and_all_of_the_computing(t, flops_per_s, bytes_per_s, share, number_bytes):
-    return 4 * (t - 1) * number_bytes * flops_per_s / (72 * share * bytes_per_s)
-
-
-@wrong("5.8", "2 forward and 4 backward")
-def hidden_size_beside_forwards_computing(t, flops_per_s, bytes_per_s, share, number_bytes):
-    return 8 * (t - 1) * number_bytes * flops_per_s / (24 * share * bytes_per_s)
-
-
-@wrong("5.8", "computing is not divided by t")
-def hidden_size_where_everybody_computes_everything(t, flops_per_s, bytes_per_s, share, number_bytes):
-    return 8 * (t - 1) / t * number_bytes * flops_per_s / (72 * share * bytes_per_s)
-
-
-@wrong("5.8", "8 h^2 in the MLP")
-def hidden_size_of_the_mlp_alone(t, flops_per_s, bytes_per_s, share, number_bytes):
-    return 8 * (t - 1) * number_bytes * flops_per_s / (48 * share * bytes_per_s)
-
-
-@wrong("5.8", "share is left out")
-def hidden_size_without_share(t, flops_per_s, bytes_per_s, share, number_bytes):
-    return 8 * (t - 1) * number_bytes * flops_per_s / (72 * bytes_per_s)
+WIDTHS = [wrong("5.8", says)(lambda *asked, times=times: my_smallest_hidden_size(*asked) * times(*asked))
+          for says, times in (
+    ("four times too small: a layer has four all-reduces, behind attention and behind the MLP, forward and backward",
+     lambda t, F, W, share, w: 1 / 4),
+    ("half of it: either two of the four all-reduces are missing, or a ring's second half: each of the numbers is sent "
+     "2(t-1)/t times", lambda t, F, W, share, w: 1 / 2),
+    ("computing takes 6 FLOPs a token for each number: 2 forward and 4 backward", lambda t, F, W, share, w: 3),
+    ("computing is not divided by t: each device has a t-th of every matrix", lambda t, F, W, share, w: 1 / t),
+    ("a token takes 6 FLOPs for each of 12 h^2 numbers: backward takes twice what forward does, and a block has 4 h^2 "
+     "numbers in attention and 8 h^2 in the MLP", lambda t, F, W, share, w: 1.5),
+    ("share is left out: sending may take only this part of the time of computing", lambda t, F, W, share, w: share),
+    ("the bytes of a number on its way are left out", lambda t, F, W, share, w: 1 / w),
+    ("a ring sends 2(t-1)/t of the message, not twice of it", lambda t, F, W, share, w: t / (t - 1)),
+    ("share stands on the wrong side: the less sending may take, the wider the model",
+     lambda t, F, W, share, w: share**2),
+    ("share is taken of computing and sending together: it is sending over computing",
+     lambda t, F, W, share, w: 1 - share),
+    ("bytes were taken for bits: that is a factor of 8", lambda t, F, W, share, w: 8),
+    ("bits were taken for bytes: that is a factor of 8", lambda t, F, W, share, w: 1 / 8),
+)]

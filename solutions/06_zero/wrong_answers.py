@@ -11,43 +11,58 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.grading.wrong_answers import wrong
+from tools.wrong_answers import wrong
 
 
 def held(sizes, stage, per_element, piece, cut=lambda stage, first: stage >= first):
     return sum(size * (piece if cut(stage, first) else sum(sizes)) for size, first in zip(per_element, (3, 2, 1)))
 
 
-@wrong("6.1", "ceil(size/n) for every parameter, not size/n")
+@wrong("6.1", "a piece that is not full is filled up with zeros, which are held as well: ceil(size/n) for every "
+       "parameter, not size/n")
 def bytes_without_filling_up(sizes, num_ranks, stage, *per_element):
     return held(sizes, stage, per_element, sum(sizes) / num_ranks)
 
 
-@wrong("6.1", "the sum of ceil(size/n), not ceil of the sum")
+@wrong("6.1", "every parameter is cut on its own, so every one is filled up: the sum of ceil(size/n), not ceil of the "
+       "sum")
 def bytes_of_one_flat_parameter(sizes, num_ranks, stage, *per_element):
     return held(sizes, stage, per_element, ceil(sum(sizes) / num_ranks))
 
 
-@wrong("6.1", "the last elements are on no rank")
+@wrong("6.1", "the pieces are rounded down, so the last elements are on no rank: ceil(size/n)")
 def bytes_rounded_down(sizes, num_ranks, stage, *per_element):
     return held(sizes, stage, per_element, sum(size // num_ranks for size in sizes))
 
 
-@wrong("6.1", "stage 2 cuts what stage 1 cuts too")
+@wrong("6.1", "each stage cuts its own group and nothing else: stages add up, stage 2 cuts what stage 1 cuts too")
 def bytes_where_stages_do_not_add_up(sizes, num_ranks, stage, *per_element):
     piece = sum(ceil(size / num_ranks) for size in sizes)
     return held(sizes, stage, per_element, piece, lambda stage, first: stage == first)
 
 
-@wrong("6.1", "the stages come in another order")
+@wrong("6.1", "the stages come in another order: first the optimiser's state, then gradients, then weights")
 def bytes_with_the_weights_first(sizes, num_ranks, stage, *per_element):
     piece = sum(ceil(size / num_ranks) for size in sizes)
     return held(sizes, stage, per_element, piece, lambda stage, first: stage >= 4 - first)
 
 
-def own_part(weights, num_decayed, cut=None):
-    """This rank's piece, and two parameters on its memory: what decays, and what does not."""
-    n, r = dist.get_world_size(), dist.get_rank()
+BYTES = [
+    wrong("6.1", "every group is cut at every stage: stage 1 cuts the optimiser's state alone")(
+        lambda sizes, num_ranks, stage, *per_element: my_bytes_per_rank(sizes, num_ranks, 3, *per_element)),
+    wrong("6.1", "the optimiser's state is missing")(lambda *asked: my_bytes_per_rank(*asked[:-1], 0)),
+    wrong("6.1", "that is what all ranks hold together: one of them is asked")(
+        lambda *asked: asked[1] * my_bytes_per_rank(*asked)),
+]
+
+
+def share(tensor):
+    return tensor.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def own_part(weights, num_decayed, cut=None, rank=None):
+    """The piece of a rank, of this one by default, and two parameters on its memory: what decays, and what does not."""
+    n, r = dist.get_world_size(), dist.get_rank() if rank is None else rank
     piece = weights.chunk(n)[r].clone()
     cut = max(0, min(num_decayed - r * len(piece), len(piece))) if cut is None else min(cut, len(piece))
     return piece, [nn.Parameter(piece[:cut]), nn.Parameter(piece[cut:])]
@@ -57,10 +72,9 @@ def two_groups(parts, settings):
     return torch.optim.AdamW([{"params": parts[:1]}, {"params": parts[1:], "weight_decay": 0.0}], **settings)
 
 
-def stepped(weights, mean_gradient, num_steps, optimizer, parts, after_step=lambda: None):
-    n, r = dist.get_world_size(), dist.get_rank()
+def stepped(weights, mean_gradient, num_steps, optimizer, parts, after_step=lambda: None, own=share):
     for _ in range(num_steps):
-        gradients = mean_gradient(weights).chunk(n)[r].split([len(part) for part in parts])
+        gradients = own(mean_gradient(weights)).split([len(part) for part in parts])
         for part, gradient in zip(parts, gradients):
             part.grad = gradient
         optimizer.step()
@@ -78,7 +92,7 @@ def sharded(weights, mean_gradient, num_steps, settings, num_decayed, cut=None):
                    lambda: handed_round(weights, piece))
 
 
-@wrong("6.2", "all weights decay")
+@wrong("6.2", "all weights decay: only the first num_decayed do, so make two groups of the piece")
 def adamw_with_one_group(weights, mean_gradient, num_steps, settings, num_decayed):
     piece, _ = own_part(weights, num_decayed)
     parts = [nn.Parameter(piece)]
@@ -86,24 +100,60 @@ def adamw_with_one_group(weights, mean_gradient, num_steps, settings, num_decaye
                    lambda: handed_round(weights, piece))
 
 
-@wrong("6.2", "the first num_decayed of every piece decay")
+@wrong("6.2", "the first num_decayed of every piece decay: they are counted from the beginning of all weights, and "
+       "rank r's piece begins at r N/n")
 def adamw_counts_from_its_own_piece(weights, mean_gradient, num_steps, settings, num_decayed):
     return sharded(weights, mean_gradient, num_steps, settings, num_decayed, cut=num_decayed)
 
 
-@wrong("6.2", "an n-th of num_decayed decays on every rank")
+@wrong("6.2", "an n-th of num_decayed decays on every rank: they are the first of all weights, so the first ranks have "
+       "all of them")
 def adamw_deals_the_decay_out(weights, mean_gradient, num_steps, settings, num_decayed):
     return sharded(weights, mean_gradient, num_steps, settings, num_decayed, cut=num_decayed // dist.get_world_size())
 
 
-@wrong("6.2", "the boundary may lie inside it")
+@wrong("6.2", "a piece decays wholly or not at all: the boundary may lie inside it")
 def adamw_decays_a_piece_or_not(weights, mean_gradient, num_steps, settings, num_decayed):
     size = len(weights) // dist.get_world_size()
     starts_before_it = dist.get_rank() * size < num_decayed
     return sharded(weights, mean_gradient, num_steps, settings, num_decayed, cut=size if starts_before_it else 0)
 
 
-@wrong("6.2", "made from all weights, so it keeps two moments")
+@wrong("6.2", "no weight decays: the first num_decayed do, so one of the two groups takes `settings` as they are")
+def adamw_without_decay(weights, mean_gradient, num_steps, settings, num_decayed):
+    return sharded(weights, mean_gradient, num_steps, settings, num_decayed, cut=0)
+
+
+@wrong("6.2", "the groups are swapped: it is the first num_decayed that decay")
+def adamw_swaps_the_groups(weights, mean_gradient, num_steps, settings, num_decayed):
+    piece, parts = own_part(weights, num_decayed)
+    return stepped(weights, mean_gradient, num_steps, two_groups(parts[::-1], settings), parts,
+                   lambda: handed_round(weights, piece))
+
+
+@wrong("6.2", "every piece is rank 0's: rank r steps the piece with index r")
+def adamw_steps_the_first_piece(weights, mean_gradient, num_steps, settings, num_decayed):
+    piece, parts = own_part(weights, num_decayed, rank=0)
+    return stepped(weights, mean_gradient, num_steps, two_groups(parts, settings), parts,
+                   lambda: handed_round(weights, piece), lambda gradient: gradient[:len(piece)])
+
+
+@wrong("6.2", "the weights are one step behind: gather after the step, not before it")
+def adamw_gathers_before_the_step(weights, mean_gradient, num_steps, settings, num_decayed):
+    piece, parts = own_part(weights, num_decayed)
+    return stepped(weights, lambda at: handed_round(weights, piece) or mean_gradient(at), num_steps,
+                   two_groups(parts, settings), parts)
+
+
+@wrong("6.2", "the weights are as they were: what the optimiser steps is a copy of the piece, so gather it into "
+       "`weights`")
+def adamw_steps_a_copy(weights, mean_gradient, num_steps, settings, num_decayed):
+    _, parts = own_part(weights, num_decayed)
+    return stepped(weights, mean_gradient, num_steps, two_groups(parts, settings), parts)
+
+
+@wrong("6.2", "the optimiser was made from all weights, so it keeps two moments for each of them; make it from the "
+       "piece")
 def adamw_made_before_sharding(weights, mean_gradient, num_steps, settings, num_decayed):
     parts = [nn.Parameter(weights[:num_decayed].clone()), nn.Parameter(weights[num_decayed:].clone())]
     optimizer = two_groups(parts, settings)
@@ -115,22 +165,27 @@ def adamw_made_before_sharding(weights, mean_gradient, num_steps, settings, num_
     return optimizer
 
 
-@wrong("6.2", "all-gather after each step")
-def adamw_keeps_its_steps_to_itself(weights, mean_gradient, num_steps, settings, num_decayed):
+def sharded_without_gathering(weights, mean_gradient, num_steps, settings, num_decayed):
     piece, parts = own_part(weights, num_decayed)
-    own = weights.chunk(dist.get_world_size())[dist.get_rank()]
-    return stepped(weights, mean_gradient, num_steps, two_groups(parts, settings), parts, lambda: own.copy_(piece))
+    return stepped(weights, mean_gradient, num_steps, two_groups(parts, settings), parts,
+                   lambda: share(weights).copy_(piece))
 
 
-@wrong("6.2", "gathered once, at the end")
+@wrong("6.2", "every rank has stepped its own piece only: the others' pieces of `weights` are as old as in the "
+       "beginning, so all-gather after each step")
+def adamw_keeps_its_steps_to_itself(weights, mean_gradient, num_steps, settings, num_decayed):
+    return sharded_without_gathering(weights, mean_gradient, num_steps, settings, num_decayed)
+
+
+@wrong("6.2", "the pieces are gathered once, at the end: every gradient before was taken at weights of which n-1 "
+       "pieces were old")
 def adamw_gathers_at_the_end(weights, mean_gradient, num_steps, settings, num_decayed):
-    optimizer = adamw_keeps_its_steps_to_itself.function(weights, mean_gradient, num_steps, settings, num_decayed)
-    dist.all_gather(list(weights.chunk(dist.get_world_size())),
-                    weights.chunk(dist.get_world_size())[dist.get_rank()].clone())
+    optimizer = sharded_without_gathering(weights, mean_gradient, num_steps, settings, num_decayed)
+    handed_round(weights, share(weights).clone())
     return optimizer
 
 
-@wrong("6.2", "the moments are forgotten between steps")
+@wrong("6.2", "the moments are forgotten between steps: make the optimiser once, before the loop")
 def adamw_made_in_every_step(weights, mean_gradient, num_steps, settings, num_decayed):
     piece, parts = own_part(weights, num_decayed)
     for _ in range(num_steps):
@@ -149,7 +204,7 @@ def adamw_averages_again(weights, mean_gradient, num_steps, settings, num_decaye
     return sharded(weights, averaged, num_steps, settings, num_decayed)
 
 
-@wrong("6.2", "return the optimiser")
+@wrong("6.2", "return the optimiser that took the steps")
 def adamw_returns_nothing(weights, mean_gradient, num_steps, settings, num_decayed):
     sharded(weights, mean_gradient, num_steps, settings, num_decayed)
 
@@ -184,27 +239,42 @@ def reduced(gradient):
     return flat / dist.get_world_size()
 
 
-@wrong("6.3", "so divide by n")
+def piece_of_the_mean(gradient):
+    return share(reduced(gradient)).clone()
+
+
+def own_piece(gradient):
+    return share(padded(gradient)).clone()
+
+
+@wrong("6.3", "every piece is n times too large: reduce-scatter makes the sum, so divide by n")
 def scattered_forgets_to_divide(model):
     return hooked(model, scattered)
 
 
-@wrong("6.3", "set parameter.grad to None")
+@wrong("6.3", "set parameter.grad to None when its piece is there")
 def scattered_keeps_the_whole_gradient(model):
     return hooked(model, lambda gradient: scattered(gradient) / dist.get_world_size(), free=False)
 
 
-@wrong("6.3", "a view holds all that it is a part of")
+@wrong("6.3", "a piece is a view, and a view holds all that it is a part of; make a tensor of its own")
 def scattered_keeps_a_view(model):
-    return hooked(model, lambda gradient: reduced(gradient).chunk(dist.get_world_size())[dist.get_rank()])
+    return hooked(model, lambda gradient: share(reduced(gradient)))
 
 
-@wrong("6.3", "nobody asks for the second half")
+@wrong("6.3", "something keeps whole gradients alive when their pieces are there")
+def scattered_keeps_gradients_in_a_list(model):
+    kept = []
+    return hooked(model, lambda gradient: kept.append(gradient) or scattered(gradient) / dist.get_world_size())
+
+
+@wrong("6.3", "an all-reduce is a reduce-scatter and an all-gather, and nobody asks for the second half")
 def scattered_by_all_reduce(model):
-    return hooked(model, lambda gradient: reduced(gradient).chunk(dist.get_world_size())[dist.get_rank()].clone())
+    return hooked(model, piece_of_the_mean)
 
 
-@wrong("6.3", "bind the name when the hook is made")
+@wrong("6.3", "all pieces are stored under one name: a hook that reads the loop's variable reads it when it is called, "
+       "and the loop is at its end by then; bind the name when the hook is made")
 def scattered_under_one_name(model):
     pieces = {}
 
@@ -218,12 +288,27 @@ def scattered_under_one_name(model):
     return pieces
 
 
-@wrong("6.3", "nobody added the others'")
+@wrong("6.3", "every rank has its piece of its own gradient: nobody added the others', so reduce-scatter")
 def scattered_without_anybody_else(model):
-    return hooked(model, lambda gradient: padded(gradient).chunk(dist.get_world_size())[dist.get_rank()].clone())
+    return hooked(model, own_piece)
 
 
-@wrong("6.3", "free each one in its own hook")
+PIECES = [
+    wrong("6.3", "every piece is n times too small: it is divided by n twice")(
+        lambda model: hooked(model, lambda gradient: scattered(gradient) / dist.get_world_size()**2)),
+    wrong("6.3", "every rank has its piece of its own gradient, over n: nobody added the others', so reduce-scatter")(
+        lambda model: hooked(model, lambda gradient: own_piece(gradient) / dist.get_world_size())),
+    wrong("6.3", "every rank has rank 0's piece: rank r keeps the piece with index r")(
+        lambda model: hooked(model, lambda gradient: reduced(gradient).chunk(dist.get_world_size())[0].clone())),
+    wrong("6.3", "every rank holds all n pieces: keep the own one, the other ranks have the others")(
+        lambda model: hooked(model, reduced)),
+    wrong("6.3", "every rank holds whole gradients: keep the own piece, the other ranks have the others")(
+        lambda model: hooked(model, lambda gradient: reduced(gradient)[:gradient.numel()].view_as(gradient))),
+    wrong("6.3", "no hook has run: the dictionary is empty after backward")(lambda model: {}),
+]
+
+
+@wrong("6.3", "free each gradient in its own hook")
 def scattered_frees_when_all_is_over(model):
     n, pieces = dist.get_world_size(), {}
 
@@ -279,7 +364,8 @@ def with_hooks(layer, gather, free, free_after_forward=True, free_after_backward
         layer.register_full_backward_hook(lambda *_: free())
 
 
-@wrong("6.4", "a view keeps a storage alive, whatever parameter.data is")
+@wrong("6.4", "no parameter points to them any more, but what autograd saved does: a view keeps a storage alive, "
+       "whatever parameter.data is; empty the storage itself, parameter.untyped_storage().resize_(0)")
 def gathered_into_data(layer):
     pieces = pieces_of(layer)
     like = {parameter: torch.empty_like(parameter, device="meta") for parameter in pieces}
@@ -296,7 +382,7 @@ def gathered_into_data(layer):
     with_hooks(layer, gather, free)
 
 
-@wrong("6.4", "gathered for forward outlives its use")
+@wrong("6.4", "what was gathered for forward outlives its use; free it in the layer's forward hook")
 def gathered_and_kept_after_forward(layer):
     pieces = pieces_of(layer)
     emptied(pieces)
@@ -304,27 +390,28 @@ def gathered_and_kept_after_forward(layer):
                gather_for_backward=False)
 
 
-@wrong("6.4", "gathered for backward outlives its use")
+@wrong("6.4", "what was gathered for backward outlives its use; free it in the layer's backward hook")
 def gathered_and_kept_after_backward(layer):
     pieces = pieces_of(layer)
     emptied(pieces)
     with_hooks(layer, lambda: refilled(pieces), lambda: emptied(pieces), free_after_backward=False)
 
 
-@wrong("6.4", "the whole weights are still there")
+@wrong("6.4", "the whole weights are still there; only the pieces should be")
 def gathered_but_never_emptied_at_first(layer):
     pieces = pieces_of(layer)
     with_hooks(layer, lambda: refilled(pieces), lambda: emptied(pieces))
 
 
-@wrong("6.4", "used while its storage was empty")
+@wrong("6.4", "A weight was used while its storage was empty: gather it before the layer's forward, and again before "
+       "its backward")
 def gathered_for_forward_only(layer):
     pieces = pieces_of(layer)
     emptied(pieces)
     with_hooks(layer, lambda: refilled(pieces), lambda: emptied(pieces), gather_for_backward=False)
 
 
-@wrong("6.4", "copy into parameter.data")
+@wrong("6.4", "copy into parameter.data, whose changes are not counted")
 def gathered_where_autograd_counts(layer):
     pieces = pieces_of(layer)
 
@@ -338,7 +425,7 @@ def gathered_where_autograd_counts(layer):
     with_hooks(layer, gather, lambda: emptied(pieces))
 
 
-@wrong("6.4", "in the order of the ranks")
+@wrong("6.4", "every piece of a weight is this rank's own: gather all ranks' pieces, in the order of the ranks")
 def gathered_without_the_others(layer):
     n, pieces = dist.get_world_size(), pieces_of(layer)
 
@@ -351,39 +438,47 @@ def gathered_without_the_others(layer):
     with_hooks(layer, gather, lambda: emptied(pieces))
 
 
-def share(tensor):
-    return tensor.chunk(dist.get_world_size())[dist.get_rank()]
+@wrong("6.4", "gather before forward and before backward, each weight once")
+def gathered_twice(layer):
+    pieces = pieces_of(layer)
+    emptied(pieces)
+    with_hooks(layer, lambda: refilled(pieces) or refilled(pieces), lambda: emptied(pieces))
 
 
-@wrong("6.5", "smaller than half the distance to the next number")
+FORGOTTEN = ("the weights are where they were: each update is smaller than half the distance to the next number that "
+             "bf16 has. Something of 32 bits must remember it from one step to the next: make the master weights once, "
+             "before the loop, and never anew from the weights")
+
+
+@wrong("6.5", FORGOTTEN)
 def master_that_is_bf16_itself(weights, mean_gradient, num_steps, lr):
     master = share(weights).clone()
     for _ in range(num_steps):
         master -= lr * share(mean_gradient(weights))
-        dist.all_gather(list(weights.chunk(dist.get_world_size())), master)
+        handed_round(weights, master)
     return master
 
 
-@wrong("6.5", "never anew from the weights")
+@wrong("6.5", FORGOTTEN)
 def master_made_in_every_step(weights, mean_gradient, num_steps, lr):
     for _ in range(num_steps):
         master = share(weights).float()
         master -= lr * share(mean_gradient(weights)).float()
-        dist.all_gather(list(weights.chunk(dist.get_world_size())), master.bfloat16())
+        handed_round(weights, master.bfloat16())
     return master
 
 
-@wrong("6.5", "make the piece bf16 before it is sent")
+@wrong("6.5", "make the piece bf16 before it is sent, not afterwards; and send it once a step")
 def master_sent_in_fp32(weights, mean_gradient, num_steps, lr):
     master, whole = share(weights).float(), weights.float()
     for _ in range(num_steps):
         master -= lr * share(mean_gradient(weights)).float()
-        dist.all_gather(list(whole.chunk(dist.get_world_size())), master)
+        handed_round(whole, master)
         weights.copy_(whole)
     return master
 
 
-@wrong("6.5", "keep those of the own piece")
+@wrong("6.5", "keep those of the own piece, the others keep theirs")
 def master_of_everything(weights, mean_gradient, num_steps, lr):
     master = weights.float()
     for _ in range(num_steps):
@@ -392,20 +487,33 @@ def master_of_everything(weights, mean_gradient, num_steps, lr):
     return master
 
 
-@wrong("6.5", "the master weights have moved, and the weights are where they were")
+@wrong("6.5", "every rank has stepped its own piece only: the others' pieces are as old as in the beginning, so "
+       "all-gather after each step")
+def master_of_the_own_piece_of_weights(weights, mean_gradient, num_steps, lr):
+    master = share(weights).float()
+    for _ in range(num_steps):
+        master -= lr * share(mean_gradient(weights)).float()
+        share(weights).copy_(master)
+    return master
+
+
+@wrong("6.5", "every piece is rank 0's: rank r steps the piece with index r")
+def master_of_the_first_piece(weights, mean_gradient, num_steps, lr):
+    n = dist.get_world_size()
+    master = weights.chunk(n)[0].float()
+    for _ in range(num_steps):
+        master -= lr * mean_gradient(weights).chunk(n)[0].float()
+        handed_round(weights, master.bfloat16())
+    return master
+
+
+@wrong("6.5", "the master weights have moved, and the weights are where they were: after each step they have to become "
+       "what the master weights are, rounded, for the gradient to be taken there")
 def master_that_nobody_sees(weights, mean_gradient, num_steps, lr):
     master = share(weights).float()
     for _ in range(num_steps):
         master -= lr * share(mean_gradient(weights)).float()
     return master
-
-
-@wrong("6.6", "each rank clips by the norm of its own pieces")
-def clip_by_the_local_norm(pieces, max_norm):
-    norm = sum(piece.square().sum() for piece in pieces).sqrt().item()
-    for piece in pieces:
-        piece *= min(1.0, max_norm / norm)
-    return norm
 
 
 def clip(pieces, max_norm, norm, limit=1.0):
@@ -423,22 +531,40 @@ def own_square(pieces):
     return sum(piece.square().sum() for piece in pieces)
 
 
-@wrong("6.6", "squares add up, norms do not")
+@wrong("6.6", "each rank clips by the norm of its own pieces, so every piece is scaled by another number and the "
+       "gradient points elsewhere: add up the squares of all ranks")
+def clip_by_the_local_norm(pieces, max_norm):
+    return clip(pieces, max_norm, own_square(pieces).sqrt().item())
+
+
+@wrong("6.6", "the ranks' norms are added up: squares add up, norms do not, so take the root after the all-reduce")
 def clip_by_the_sum_of_norms(pieces, max_norm):
     return clip(pieces, max_norm, all_reduced(own_square(pieces).sqrt()).item())
 
 
-@wrong("6.6", "the root is not taken")
+@wrong("6.6", "the squares are added up, but the root is not taken")
 def clip_by_the_square(pieces, max_norm):
     return clip(pieces, max_norm, all_reduced(own_square(pieces)).item())
 
 
-@wrong("6.6", "clipping only makes gradients shorter")
+@wrong("6.6", "the squares are averaged over the ranks: the pieces are parts of one gradient, so they add up")
+def clip_by_the_mean_square(pieces, max_norm):
+    return clip(pieces, max_norm, (all_reduced(own_square(pieces)) / dist.get_world_size()).sqrt().item())
+
+
+@wrong("6.6", "send the sum of the squares, not the pieces")
+def clip_by_gathering_everything(pieces, max_norm):
+    whole = torch.cat(pieces).repeat(dist.get_world_size())
+    handed_round(whole, torch.cat(pieces))
+    return clip_where(pieces, max_norm, lambda norm, limit: norm > limit, whole.norm().item())
+
+
+@wrong("6.6", "a norm below max_norm is scaled up to it: clipping only makes gradients shorter")
 def clip_that_also_lengthens(pieces, max_norm):
     return clip(pieces, max_norm, all_reduced(own_square(pieces)).sqrt().item(), limit=float("inf"))
 
 
-@wrong("6.6", "the pieces are as they were")
+@wrong("6.6", "the norm is right, but the pieces are as they were: write into them, as piece *= does")
 def clip_a_copy(pieces, max_norm):
     norm = all_reduced(own_square(pieces)).sqrt().item()
     for piece in pieces:
@@ -446,25 +572,25 @@ def clip_a_copy(pieces, max_norm):
     return norm
 
 
-@wrong("6.6", "it took 3 calls, where 1 will do")
+@wrong("6.6", "add up the squares of all own pieces first")
 def clip_with_a_call_for_each_piece(pieces, max_norm):
     return clip(pieces, max_norm, sum(all_reduced(piece.square().sum()) for piece in pieces).sqrt().item())
 
 
-def clip_where(pieces, max_norm, is_clipped):
-    norm = all_reduced(own_square(pieces)).sqrt().item()
+def clip_where(pieces, max_norm, is_clipped, norm=None):
+    norm = all_reduced(own_square(pieces)).sqrt().item() if norm is None else norm
     if is_clipped(norm, max_norm):
         for piece in pieces:
             piece *= max_norm / norm
     return norm
 
 
-@wrong("6.6", "A norm of 0 is not above max_norm")
+@wrong("6.6", "A norm of 0 is not above max_norm: divide only where it is, and all else stays as it is")
 def clip_also_at_the_limit(pieces, max_norm):
     return clip_where(pieces, max_norm, lambda norm, limit: norm >= limit)
 
 
-@wrong("6.6", "A norm of 0 is not above max_norm")
+@wrong("6.6", "A norm of 0 is not above max_norm: divide only where it is, and all else stays as it is")
 def clip_without_looking_at_zero(pieces, max_norm):
     norm = all_reduced(own_square(pieces)).sqrt()
     for piece in pieces:
@@ -482,7 +608,8 @@ def own_gathered_on_use(layer, free_after_forward=True):
 
 def trained_in_pieces(model, batches, settings, averaged=lambda piece: piece / dist.get_world_size(),
                       shard=nn.Parameter, gather_on_use=own_gathered_on_use, scatter=scattered, free=True,
-                      made=lambda shards, settings: torch.optim.AdamW(shards.values(), **settings), every_step=False):
+                      made=lambda shards, settings: torch.optim.AdamW(shards.values(), **settings), every_step=False,
+                      adds=False):
     pieces = {}
     for layer in model:
         if isinstance(layer, nn.Linear):
@@ -490,7 +617,9 @@ def trained_in_pieces(model, batches, settings, averaged=lambda piece: piece / d
     shards = {parameter: shard(piece) for parameter, piece in pieces.items()}
 
     def hook(parameter):
-        shards[parameter].grad = averaged(scatter(parameter.grad))
+        before = shards[parameter].grad
+        piece = averaged(scatter(parameter.grad))
+        shards[parameter].grad = piece + before if adds and before is not None else piece
         if free:
             parameter.grad = None
 
@@ -506,55 +635,60 @@ def trained_in_pieces(model, batches, settings, averaged=lambda piece: piece / d
     return optimizer
 
 
-@wrong("6.7", "so divide by n")
+@wrong("6.7", "the gradients are n times too large: reduce-scatter makes the sum, so divide by n")
 def zero_3_forgets_to_divide(model, batches, settings):
     return trained_in_pieces(model, batches, settings, averaged=lambda piece: piece)
 
 
-@wrong("6.7", "nobody added the others'")
+@wrong("6.7", "every rank steps with its own gradient: nobody added the others', so reduce-scatter")
 def zero_3_with_its_own_gradient(model, batches, settings):
-    def own(gradient):
-        return padded(gradient).chunk(dist.get_world_size())[dist.get_rank()].clone()
-
-    return trained_in_pieces(model, batches, settings, averaged=lambda piece: piece, scatter=own)
+    return trained_in_pieces(model, batches, settings, averaged=lambda piece: piece, scatter=own_piece)
 
 
-@wrong("6.7", "what the optimiser steps is a copy of what is gathered")
+@wrong("6.7", "every gradient was taken at the weights of the beginning: what the optimiser steps is a copy of what is "
+       "gathered. nn.Parameter(piece) is on the memory of the piece itself")
 def zero_3_steps_a_copy(model, batches, settings):
     return trained_in_pieces(model, batches, settings, shard=lambda piece: nn.Parameter(piece.clone()))
 
 
-@wrong("6.7", "the moments are forgotten between steps")
+@wrong("6.7", "the moments are forgotten between steps: make the optimiser once, before the loop")
 def zero_3_makes_an_optimiser_in_every_step(model, batches, settings):
     return trained_in_pieces(model, batches, settings, every_step=True)
 
 
-@wrong("6.7", "free each one in its own hook")
+WHOLE_STEPS = [
+    wrong("6.7", "the gradients of earlier steps are still in .grad: a step sets it, and does not add to it")(
+        lambda model, batches, settings: trained_in_pieces(model, batches, settings, adds=True)),
+    wrong("6.7", "the pieces are as they were: the optimiser has no gradients, or takes no step")(
+        lambda model, batches, settings: trained_in_pieces(model, [], settings)),
+    wrong("6.7", "one step was taken, after the last batch: each batch has its own")(
+        lambda model, batches, settings: trained_in_pieces(model, batches[-1:], settings)),
+]
+
+
+@wrong("6.7", "free each gradient in its own hook, as soon as its piece is there")
 def zero_3_keeps_whole_gradients(model, batches, settings):
     return trained_in_pieces(model, batches, settings, free=False)
 
 
-@wrong("6.7", "whole weights are still there")
+@wrong("6.7", "whole weights are still there, so free them in the layer's hooks")
 def zero_3_keeps_weights_for_backward(model, batches, settings):
     return trained_in_pieces(model, batches, settings,
                              gather_on_use=lambda layer: own_gathered_on_use(layer, free_after_forward=False))
 
 
-@wrong("6.7", "something else keeps what was gathered")
+@wrong("6.7", "the parameters' own storages are empty, so something else keeps what was gathered, or whole gradients")
 def zero_3_keeps_a_view_of_the_whole_gradient(model, batches, settings):
     return trained_in_pieces(model, batches, settings, averaged=lambda piece: piece,
-                             scatter=lambda gradient: reduced(gradient).chunk(dist.get_world_size())[dist.get_rank()])
+                             scatter=lambda gradient: share(reduced(gradient)))
 
 
-@wrong("6.7", "each gradient is reduce-scattered once")
+@wrong("6.7", "each weight is gathered for forward and for backward, and each gradient is reduce-scattered once")
 def zero_3_by_all_reduce(model, batches, settings):
-    def piece_of_the_sum(gradient):
-        return reduced(gradient).chunk(dist.get_world_size())[dist.get_rank()].clone()
-
-    return trained_in_pieces(model, batches, settings, averaged=lambda piece: piece, scatter=piece_of_the_sum)
+    return trained_in_pieces(model, batches, settings, averaged=lambda piece: piece, scatter=piece_of_the_mean)
 
 
-@wrong("6.7", "parameters, where the model has")
+@wrong("6.7", "it steps this rank's piece of each, in the order of model.parameters()")
 def zero_3_with_one_parameter_for_all(model, batches, settings):
     def together(shards, settings):
         return torch.optim.AdamW([nn.Parameter(torch.cat([shard.data for shard in shards.values()]))], **settings)
@@ -567,7 +701,8 @@ def zero_3_returns_nothing(model, batches, settings):
     trained_in_pieces(model, batches, settings)
 
 
-@wrong("6.7", "torch's fully_shard cuts the parameters by rows")
+@wrong("6.7", "torch's fully_shard cuts the parameters by rows and replaces them: write it with your own gathers and "
+       "scatters")
 def zero_3_by_torch(model, batches, settings):
     from torch.distributed.fsdp import fully_shard
 
@@ -588,27 +723,39 @@ def zero_3_by_the_library(model, batches, settings):
     return torch.optim.AdamW(model.parameters(), **settings)
 
 
-@wrong("6.8", "this is the limit of the step as a whole")
+@wrong("6.8", "this is the limit of the step as a whole: what backward has to send cannot travel during forward, so "
+       "each pass has a limit of its own, and the lower one counts")
 def devices_of_the_whole_step(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
     return 6 * batch_tokens * bytes_per_s / (flops_per_s * (2 * weight_bytes + gradient_bytes))
 
 
-@wrong("6.8", "this is the limit of forward")
+@wrong("6.8", "this is the limit of forward: in backward the weights are gathered once more and the gradients leave as "
+       "well, beside twice the arithmetic")
 def devices_of_forward_alone(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
     return 2 * batch_tokens * bytes_per_s / (flops_per_s * weight_bytes)
 
 
-@wrong("6.8", "this is the limit of backward")
+@wrong("6.8", "this is the limit of backward: forward has to hide its gathers behind its own arithmetic")
 def devices_of_backward_alone(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
     return 4 * batch_tokens * bytes_per_s / (flops_per_s * (weight_bytes + gradient_bytes))
 
 
-@wrong("6.8", "backward computes twice as much as forward")
+@wrong("6.8", "backward computes twice as much as forward, 4 N T")
 def devices_where_both_passes_compute_the_same(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
     of_all = 2 * batch_tokens * bytes_per_s / flops_per_s
     return min(of_all / weight_bytes, of_all / (weight_bytes + gradient_bytes))
 
 
-@wrong("6.8", "these are tokens for each device")
+@wrong("6.8", "these are tokens for each device: devices are asked, so divide the batch by them")
 def devices_as_tokens(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
     return max(weight_bytes / 2, (weight_bytes + gradient_bytes) / 4) * flops_per_s / bytes_per_s
+
+
+DEVICES = [
+    wrong("6.8", "bytes were taken for bits, or bits for bytes: that is a factor of 8")(
+        lambda *asked: 8 * my_most_devices(*asked)),
+    wrong("6.8", "bits were taken for bytes, or bytes for bits: that is a factor of 8")(
+        lambda *asked: my_most_devices(*asked) / 8),
+    wrong("6.8", "all gathers and the reduction are counted beside forward alone: backward has two thirds of the "
+          "arithmetic")(lambda B, F, W, w, g: 2 * B * W / (F * (2 * w + g))),
+]

@@ -7,7 +7,7 @@ The imports and the solutions are those of the notebook beside this file, in who
 import torch
 import torch.distributed as dist
 
-from course_lib.grading.wrong_answers import wrong
+from tools.wrong_answers import wrong
 
 
 def door(forward, backward):
@@ -41,40 +41,61 @@ def summed(x):
     return own(total).contiguous()
 
 
-def padded(dy):
+def mean(x):
+    return summed(x) / dist.get_world_size()
+
+
+def padded(dy, dim=1):
     """This rank's gradient among zeros."""
     t, r = dist.get_world_size(), dist.get_rank()
-    return torch.cat([dy if i == r else torch.zeros_like(dy) for i in range(t)], 1)
+    return torch.cat([dy if i == r else torch.zeros_like(dy) for i in range(t)], dim)
 
 
-@wrong("7.1", "backward of gather takes this rank's piece of this rank's gradient alone")
+@wrong("7.1", "forward is right, but backward of gather takes this rank's piece of this rank's gradient alone: all "
+       "ranks have used these tokens, so the gradients are added up, a reduce-scatter")
 def gather_that_forgets_the_sum():
     return door(gathered, own), door(summed, gathered)
 
 
-@wrong("7.1", "backward of scatter fills the other ranks' tokens with zeros")
+@wrong("7.1", "forward is right, but backward of scatter fills the other ranks' tokens with zeros: h went into all "
+       "pieces of the sum, so their gradients are gathered")
 def scatter_that_fills_with_zeros():
     return door(gathered, summed), door(summed, padded)
 
 
-@wrong("7.1", "adds nothing up")
+@wrong("7.1", "scatter cuts out this rank's piece and adds nothing up: what comes in is a summand on every rank")
 def scatter_that_cuts_only():
     return door(gathered, summed), door(own, gathered)
 
 
-@wrong("7.1", "scatter makes the mean")
+@wrong("7.1", "scatter makes the mean: the ranks' results are summands, so nothing is divided")
 def scatter_that_averages():
-    return door(gathered, summed), door(lambda h: summed(h) / dist.get_world_size(), gathered)
+    return door(gathered, summed), door(mean, gathered)
 
 
-@wrong("7.1", "joined along dim 0")
+@wrong("7.1", "the pieces are joined along dim 0, as further rows of the batch: tokens lie along dim 1")
 def gather_along_the_batch():
     return door(lambda x: gathered(x, 0), summed), door(summed, gathered)
 
 
-@wrong("7.1", "reduce_scatter sends half of what all_reduce does")
+@wrong("7.1", "a rank wants a piece of the sum only: reduce_scatter sends half of what all_reduce does")
 def doors_with_all_reduces():
     return door(gathered, summed), door(summed, gathered)
+
+
+DOORS = [
+    wrong("7.1", "scatter cuts out this rank's piece and adds nothing up: what comes in is a summand on every rank")(
+        lambda: (door(gathered, summed), own)),
+    wrong("7.1", "scatter makes the mean: the ranks' results are summands, so nothing is divided")(
+        lambda: (door(gathered, summed), door(mean, lambda dy: gathered(dy) / dist.get_world_size()))),
+    wrong("7.1", "backward of gather makes the mean of the gradients: they are summands, so nothing is divided")(
+        lambda: (door(gathered, mean), door(summed, gathered))),
+    wrong("7.1", "every rank has rank 0's piece of the sum: rank r's tokens are the r-th piece")(
+        lambda: (door(gathered, summed), door(lambda h: gathered(summed(h)).chunk(dist.get_world_size(), 1)[0],
+                                              gathered))),
+    wrong("7.1", "the results are right, but nothing leads back through them: return the .apply of an "
+          "autograd.Function")(lambda: (gathered, lambda h: summed(h.detach()))),
+]
 
 
 @wrong("7.1", "it uses course_lib.collectives")
@@ -102,12 +123,12 @@ def merge(out, lse, highest):
     return sums[..., :-1], sums[..., -1]
 
 
-@wrong("7.2", "the plain mean of the ranks' results")
+@wrong("7.2", "the lse is right, but `out` is the plain mean of the ranks' results: a rank weighs exp(lse)")
 def merge_by_the_mean(out, lse):
     return total(out) / dist.get_world_size(), my_merged_attention(out, lse)[1]
 
 
-@wrong("7.2", "not divided by the sum of the weights")
+@wrong("7.2", "the weighted sum is not divided by the sum of the weights")
 def merge_without_dividing(out, lse):
     highest = maximum(lse)
     values, weights = merge(out, lse, highest)
@@ -120,18 +141,26 @@ def merge_without_a_maximum(out, lse):
     return values / weights[..., None], weights.log()
 
 
-@wrong("7.2", "was not added to the logarithm again")
+@wrong("7.2", "the largest lse was not added to the logarithm again: lse is smaller by it")
 def merge_that_forgets_the_maximum(out, lse):
     values, weights = merge(out, lse, maximum(lse))
     return values / weights[..., None], weights.log()
 
 
-@wrong("7.2", "lse is the largest of the ranks' lse")
+@wrong("7.2", "`out` is right, but lse is the largest of the ranks' lse: it is the logarithm of the sum of their "
+       "exponentials")
 def merge_with_the_largest_lse(out, lse):
     return my_merged_attention(out, lse)[0], maximum(lse)
 
 
-@wrong("7.2", "add up on the way")
+@wrong("7.2", "one call for the maximum, and one for both sums together")
+def merge_in_three_calls(out, lse):
+    highest = maximum(lse)
+    weight = (lse - highest).exp()
+    return total(weight[..., None] * out) / total(weight)[..., None], highest + total(weight).log()
+
+
+@wrong("7.2", "add up on the way, instead of gathering what all ranks have")
 def merge_of_gathered_parts(out, lse):
     both = torch.cat([out, lse[..., None]], -1)
     parts = [torch.empty_like(both) for _ in range(dist.get_world_size())]
@@ -141,34 +170,62 @@ def merge_of_gathered_parts(out, lse):
     return sum(weight * part[..., :-1] for weight, part in zip(weights, parts)), lses.logsumexp(0)
 
 
+def weigh_lse(lse, out):
+    """The mean of the ranks' results, with lse itself for their weights."""
+    share = torch.where(lse.isinf(), 0.0, lse)[..., None]
+    return total(share * out) / total(share)
+
+
+MERGES = [
+    wrong("7.2", "the ranks' results are added up without weights: each is a mean over its own keys, and weighs "
+          "exp(lse - lse of all)")(lambda out, lse: (total(out), my_merged_attention(out, lse)[1])),
+    wrong("7.2", "`out` is right, but lse is the sum of the ranks': exponentials add up, logarithms do not")(
+        lambda out, lse: (my_merged_attention(out, lse)[0], total(lse))),
+    wrong("7.2", "each rank returns what it had: the other ranks' keys are missing")(lambda out, lse: (out, lse)),
+    wrong("7.2", "each rank's own lse is returned beside the right `out`")(
+        lambda out, lse: (my_merged_attention(out, lse)[0], lse)),
+    wrong("7.2", "a rank weighs its lse: that is a logarithm, its weight is exp(lse)")(
+        lambda out, lse: (weigh_lse(lse, out), my_merged_attention(out, lse)[1])),
+]
+
+
 def pieces(length, start=0):
     return torch.arange(start, start + length).chunk(2 * dist.get_world_size())
 
 
-@wrong("7.3", "zigzag of the whole row")
+@wrong("7.3", "this is zigzag of the whole row, as if it were one document: a document begins with short work again, "
+       "so deal each of them by itself")
 def positions_in_one_zigzag(lengths):
     R, r = dist.get_world_size(), dist.get_rank()
     each = pieces(sum(lengths))
     return torch.cat([each[r], each[2 * R - 1 - r]])
 
 
-@wrong("7.3", "every R-th token of the row")
+@wrong("7.3", "every R-th token of the row, and so of each document: near, but rank R-1's tokens read more than rank "
+       "0's")
 def positions_striped(lengths):
     return torch.arange(sum(lengths))[dist.get_rank()::dist.get_world_size()]
 
 
-@wrong("7.3", "contiguous pieces of the row")
+@wrong("7.3", "contiguous pieces of the row: documents end within them, and late tokens read more")
 def positions_contiguous(lengths):
     return torch.arange(sum(lengths)).chunk(dist.get_world_size())[dist.get_rank()]
 
 
-@wrong("7.3", "Take 2R-1-r")
+@wrong("7.3", "rank r has the pieces r and r + R: the second one is R pieces later for all, so that nothing evens out. "
+       "Take 2R-1-r")
 def positions_not_turned(lengths):
     R, r, start, own = dist.get_world_size(), dist.get_rank(), 0, []
     for length in lengths:
         own += [pieces(length, start)[r], pieces(length, start)[r + R]]
         start += length
     return torch.cat(own)
+
+
+@wrong("7.3", "each document is cut into R pieces, of which the last costs most: give a rank an early and a late one")
+def positions_in_one_piece_of_each(lengths):
+    documents = torch.arange(sum(lengths)).split(lengths)
+    return torch.cat([document.chunk(dist.get_world_size())[dist.get_rank()] for document in documents])
 
 
 @wrong("7.3", "Positions are counted in the row")
@@ -204,27 +261,30 @@ def go_around(block, use, source, steps=0, shift=None):
             block = shift(block) if shift else to_the_right(block)()
 
 
-@wrong("7.4", "the blocks come from the right: send to rank r + 1, so that")
+@wrong("7.4", "the blocks come from the right: send to rank r + 1, so that in step i rank r has the block of rank r - "
+       "i")
 def ring_the_other_way_round(block, use):
     go_around(block, use, lambda r, i: r + i, shift=to_the_left)
 
 
-@wrong("7.4", "but their owners are not")
+@wrong("7.4", "the blocks are right, but their owners are not: what arrives from the left is that of rank r - i, not r "
+       "+ i")
 def ring_with_the_wrong_owners(block, use):
     go_around(block, use, lambda r, i: r + i)
 
 
-@wrong("7.4", "source is the left neighbour")
+@wrong("7.4", "the blocks are right, but source is the left neighbour: it is the rank that the block came from at "
+       "first, r - i")
 def ring_where_all_comes_from_the_neighbour(block, use):
     go_around(block, use, lambda r, i: r - min(i, 1))
 
 
-@wrong("7.4", "the last block is not used")
+@wrong("7.4", "the last block is not used: R steps, in the last of which nothing is sent")
 def ring_one_step_short(block, use):
     go_around(block, use, lambda r, i: r - i, steps=-1)
 
 
-@wrong("7.4", "its own block R times")
+@wrong("7.4", "each rank uses its own block R times: what has arrived is the next one to use, and to send")
 def ring_that_keeps_its_block(block, use):
     for step in range(dist.get_world_size()):
         if dist.get_world_size() > 1:
@@ -232,7 +292,7 @@ def ring_that_keeps_its_block(block, use):
         use(block, (dist.get_rank() - step) % dist.get_world_size())
 
 
-@wrong("7.4", "need not go home")
+@wrong("7.4", "a block that everybody has used need not go home: R - 1 messages, nothing in the last step")
 def ring_that_takes_the_block_home(block, use):
     R, r = dist.get_world_size(), dist.get_rank()
     for step in range(R):
@@ -241,13 +301,31 @@ def ring_that_takes_the_block_home(block, use):
             block = to_the_right(block)()
 
 
-@wrong("7.4", "do not gather")
+@wrong("7.4", "a ring needs the block in use and the one that arrives; do not gather, and let go of what was used")
 def ring_of_gathered_blocks(block, use):
     R, r = dist.get_world_size(), dist.get_rank()
     blocks = [torch.empty_like(block) for _ in range(R)]
     dist.all_gather(blocks, block)
     for step in range(R):
         use(blocks[(r - step) % R], (r - step) % R)
+
+
+@wrong("7.4", "the blocks are used in the order of the ranks: as they arrive, this rank's own first")
+def ring_in_the_order_of_the_ranks(block, use):
+    blocks = {}
+    my_pass_around(block, lambda block, source: blocks.update({source: block}))
+    for source in sorted(blocks):
+        use(blocks[source], source)
+
+
+RINGS = [
+    wrong("7.4", "the owners are right, but the blocks come from the right: send to rank r + 1")(
+        lambda block, use: go_around(block, use, lambda r, i: r - i, shift=to_the_left)),
+    wrong("7.4", "every block is said to be this rank's own: source is the rank that it came from at first, r - i")(
+        lambda block, use: go_around(block, use, lambda r, i: r)),
+    wrong("7.4", "this rank's own block is not used: it comes first, in step 0")(
+        lambda block, use: my_pass_around(block, lambda *given: given[1] == dist.get_rank() or use(*given))),
+]
 
 
 def recomputed(function, x, old_state=True, put_back=True, weights=True, use_dy=True):
@@ -275,27 +353,36 @@ def recomputed(function, x, old_state=True, put_back=True, weights=True, use_dy=
     return Recompute.apply(x)
 
 
-@wrong("7.5", "dropout has another mask in backward")
+@wrong("7.5", "dropout has another mask in backward than it had in forward, so the gradients belong to a function that "
+       "nobody computed: set the generator's state of forward before running it again")
 def recompute_with_other_masks(function, x):
     return recomputed(function, x, old_state=False)
 
 
-@wrong("7.5", "the generator was left where the second run put it")
+@wrong("7.5", "all gradients are right, but the generator was left where the second run put it, so that what is drawn "
+       "next repeats: set its state back")
 def recompute_that_leaves_the_old_state(function, x):
     return recomputed(function, x, put_back=False)
 
 
-@wrong("7.5", "the gradients of the weights are missing")
+@wrong("7.5", "the gradients of the weights are missing: torch.autograd.grad fills those that it is asked for only; "
+       "torch.autograd.backward(y, dy) goes everywhere")
 def recompute_of_the_input_alone(function, x):
     return recomputed(function, x, weights=False)
 
 
-@wrong("7.5", "the gradient that came in is ignored")
+@wrong("7.5", "the gradient that came in is ignored: go backward from dy, not from the sum of y")
 def recompute_without_dy(function, x):
     return recomputed(function, x, use_dy=False)
 
 
-@wrong("7.5", "is kept for backward")
+@wrong("7.5", "the result is right, but nothing has a gradient: return the .apply of an autograd.Function")
+@torch.no_grad()
+def recompute_without_a_graph(function, x):
+    return function(x)
+
+
+@wrong("7.5", "what is computed inside is kept for backward: run `function` where no graph is made")
 def recompute_nothing(function, x):
     return function(x)
 
@@ -307,44 +394,59 @@ def recompute_by_torch(function, x):
     return checkpoint(function, x, use_reentrant=False)
 
 
-def layer_bytes(n, h, f, H, K, t, cut_outside, cut_inside=True, kv=None, mlp=4):
-    inside = 2 * (2 * h + 2 * h * (kv or K) / H + mlp * f) + 4 * H
+def layer_bytes(n, h, f, H, K, t, cut_outside, cut_inside=True, mlp=4, keys=2, own=2, lse=4):
+    inside = 2 * (own * h + keys * h * K / H + mlp * f) + lse * H
     return n * (8 * h / (t if cut_outside else 1) + inside / (t if cut_inside else 1))
 
 
-@wrong("7.6", "everything is divided by t")
+@wrong("7.6", "everything is divided by t: without sequence parallelism what lies outside of the branches, norms and "
+       "their results, is whole on every rank")
 def layer_bytes_all_divided(n, h, f, H, K, t, sequence_parallel):
     return layer_bytes(n, h, f, H, K, t, True)
 
 
-@wrong("7.6", "with sequence parallelism each has a t-th")
+@wrong("7.6", "what lies outside of the branches is whole on every rank here: with sequence parallelism each has a "
+       "t-th of the tokens")
 def layer_bytes_without_sequence_parallelism(n, h, f, H, K, t, sequence_parallel):
     return layer_bytes(n, h, f, H, K, t, False)
 
 
-@wrong("7.6", "k and v are taken to be as wide as q")
-def layer_bytes_with_all_heads_of_k(n, h, f, H, K, t, sequence_parallel):
-    return layer_bytes(n, h, f, H, K, t, sequence_parallel, kv=H)
+@wrong("7.6", "norms' inputs or their results are divided by t: both lie outside of the cut, and without sequence "
+       "parallelism every rank has them whole")
+def layer_bytes_with_half_of_the_outside_divided(*asked):
+    return my_layer_bytes(*asked) if asked[-1] else (layer_bytes(*asked) + my_layer_bytes(*asked[:-1], True)) / 2
 
 
-@wrong("7.6", "nothing is divided by t")
-def layer_bytes_undivided(n, h, f, H, K, t, sequence_parallel):
-    return layer_bytes(n, h, f, H, K, t, False, False)
+@wrong("7.6", "the inputs of the column matrices are counted whole, as if what is gathered were kept: the table's rows "
+       "say that shards are, and are gathered again")
+def layer_bytes_with_what_is_gathered(*asked):
+    return (my_layer_bytes(*asked) + my_layer_bytes(*asked[:-1], False)) / 2
 
 
-@wrong("7.6", "the MLP has 3 rows of f here")
-def layer_bytes_without_silu(n, h, f, H, K, t, sequence_parallel):
-    return layer_bytes(n, h, f, H, K, t, sequence_parallel, mlp=3)
+LAYERS = [
+    wrong("7.6", "k and v are taken to be as wide as q: they have K heads of the H")(
+        lambda *asked: layer_bytes(*asked, keys=2 * asked[3] / asked[4])),
+    wrong("7.6", "nothing is divided by t: what lies between a column and a row matrix is cut over the ranks")(
+        lambda *asked: layer_bytes(*asked[:-1], False, cut_inside=False)),
+    wrong("7.6", "the MLP has 3 rows of f here: gate, silu(gate), up and their product are kept")(
+        lambda *asked: layer_bytes(*asked, mlp=3)),
+    wrong("7.6", "these are numbers: each has 2 bytes, and an lse 4")(lambda *asked: layer_bytes(*asked, lse=2) / 2),
+    wrong("7.6", "an lse has 2 bytes here: it is kept in 32 bits")(lambda *asked: layer_bytes(*asked, lse=2)),
+    wrong("7.6", "the lse of attention is missing: 4 bytes for each head and token")(
+        lambda *asked: layer_bytes(*asked, lse=0)),
+    wrong("7.6", "the MLP has 2 rows of f here: gate, silu(gate), up and their product are kept")(
+        lambda *asked: layer_bytes(*asked, mlp=2)),
+    wrong("7.6", "k or v is missing: both are kept")(lambda *asked: layer_bytes(*asked, keys=1)),
+    wrong("7.6", "attention's result, which the output matrix reads, is missing")(
+        lambda *asked: layer_bytes(*asked, own=1)),
+]
 
 
-def all_keys(k, v, positions):
-    """Everybody's k and v (B, H, T, d), in the order of the ranks, and their positions."""
-    return gathered(k, 2), gathered(v, 2), torch.cat(positions)
-
-
-def attend(q, k, v, own, keys, visible=torch.ge, scale=None):
-    scores = q @ k.mT * (scale or q.shape[-1] ** -0.5)
-    return scores.masked_fill(~visible(own[:, None], keys), float("-inf")).softmax(-1).nan_to_num() @ v
+def attend(q, k, v, own, keys, visible=torch.ge, scale=None, softmax=lambda scores: scores.softmax(-1), local=None):
+    """local: the keys from which q has its gradient, where they are not all."""
+    scores = (q @ k.mT if local is None else q.detach() @ k.mT + (q - q.detach()) @ local.mT)
+    scores = scores * (scale or q.shape[-1] ** -0.5)
+    return softmax(scores.masked_fill(~visible(own[:, None], keys), float("-inf"))).nan_to_num() @ v
 
 
 def back_to_owners(dx):
@@ -358,48 +460,98 @@ def whole_ring(q, k, v, positions, back=back_to_owners, **changes):
     return attend(q, gather(k), gather(v), positions[dist.get_rank()], torch.cat(positions), **changes)
 
 
-@wrong("7.7", "its own keys only")
+@wrong("7.7", "each rank attends to its own keys only: those of all ranks have to come by")
 def ring_attention_alone(q, k, v, positions):
     mine = positions[dist.get_rank()]
     return attend(q, k, v, mine, mine)
 
 
-@wrong("7.7", "nothing is masked")
+@wrong("7.7", "nothing is masked: a token reads those at its own position and before")
 def ring_attention_without_a_mask(q, k, v, positions):
     return whole_ring(q, k, v, positions, visible=lambda own, keys: torch.ones_like(own >= keys))
 
 
-@wrong("7.7", "a token does not read itself")
+@wrong("7.7", "a token does not read itself: hide positions that are larger, not those that are equal")
 def ring_attention_of_earlier_tokens(q, k, v, positions):
     return whole_ring(q, k, v, positions, visible=torch.gt)
 
 
-@wrong("7.7", "for contiguous pieces of the row")
+@wrong("7.7", "the mask takes the ranks' tokens for contiguous pieces of the row: compare `positions`, of the rank "
+       "that the block came from")
 def ring_attention_masked_as_contiguous(q, k, v, positions):
     c = q.shape[2]
     return whole_ring(q, k, v, list(torch.arange(len(positions) * c).split(c)))
 
 
-@wrong("7.7", "are not divided by the root of d")
+@wrong("7.7", "scores are not divided by the root of d")
 def ring_attention_unscaled(q, k, v, positions):
     return whole_ring(q, k, v, positions, scale=1.0)
 
 
-@wrong("7.7", "the gradients of k and v are this rank's part")
+@wrong("7.7", "forward is right, but the gradients of k and v are this rank's part: those of the other ranks, which "
+       "used this block too, have to come home")
 def ring_attention_that_keeps_gradients(q, k, v, positions):
     t, r = dist.get_world_size(), dist.get_rank()
     return whole_ring(q, k, v, positions, back=lambda dx: dx.chunk(t, 2)[r].contiguous())
 
 
-@wrong("7.7", "the gradients of k and v are another rank's")
+def on_the_left(dx):
+    return to_the_left(back_to_owners(dx))
+
+
+def on_the_right(dx):
+    return to_the_right(back_to_owners(dx))()
+
+
+@wrong("7.7", "forward is right, but the gradients of k and v are another rank's: what goes behind a block has to "
+       "arrive where the block came from")
 def ring_attention_with_gradients_of_the_neighbour(q, k, v, positions):
-    def one_too_far(dx):
-        return to_the_left(back_to_owners(dx)) if dist.get_world_size() > 1 else back_to_owners(dx)
-
-    return whole_ring(q, k, v, positions, back=one_too_far)
+    return whole_ring(q, k, v, positions, back=on_the_left if len(positions) > 1 else back_to_owners)
 
 
-@wrong("7.7", "fits")
+@wrong("7.7", "forward is right, but the gradients of k and v are another rank's: one message too many, or the wrong "
+       "way round")
+def ring_attention_with_gradients_one_too_far(q, k, v, positions):
+    return whole_ring(q, k, v, positions, back=on_the_right if len(positions) > 1 else back_to_owners)
+
+
+@wrong("7.7", "forward is right, but the gradient of q knows this rank's own keys only")
+def ring_attention_with_a_local_gradient(q, k, v, positions):
+    return whole_ring(q, k, v, positions, local=padded(k.detach(), 2))
+
+
+@wrong("7.7", "forward is right, but in backward nothing is subtracted from dy v^T: the gradient of softmax is weights "
+       "* (dy v^T - delta), delta the sum of dy * out over d")
+def ring_attention_without_delta(q, k, v, positions):
+    def softmax(scores):
+        weights, scores = scores.detach().softmax(-1), torch.where(scores.isinf(), 0.0, scores)
+        return weights * (1 + scores - scores.detach())
+
+    return whole_ring(q, k, v, positions, softmax=softmax)
+
+
+@wrong("7.7", "every block is masked like this rank's own: compare with `positions` of the rank that it came from")
+def ring_attention_masked_as_its_own(q, k, v, positions):
+    return whole_ring(q, k, v, [positions[dist.get_rank()]] * len(positions))
+
+
+@wrong("7.7", "the blocks' results are added up as they are: each is a mean over its own keys, and weighs exp(lse of "
+       "the block - lse of all)")
+def ring_attention_added_up(q, k, v, positions):
+    return whole_ring(q, k, v, positions, softmax=lambda scores: torch.cat(
+        [block.softmax(-1).nan_to_num() for block in scores.chunk(len(positions), -1)], -1))
+
+
+@wrong("7.7", "keys and values go around once in each direction of time, R - 1 messages, and the gradient of a block "
+       "from the first other rank that uses it home, R - 1 more")
+def ring_attention_that_takes_its_blocks_home(q, k, v, positions):
+    if len(positions) > 1:
+        to_the_right(torch.stack([k, v]))()
+    return my_whole_ring(q, k, v, positions)
+
+
+@wrong("7.7", "the scores of one block at a time, and in backward compute them again from lse: neither all keys nor "
+       "what autograd keeps of each block fits")
 def ring_attention_with_all_keys(q, k, v, positions):
     def reduce_scattered(dx):
         pieces = [piece.contiguous() for piece in dx.chunk(dist.get_world_size(), 2)]
@@ -417,33 +569,53 @@ def ring_attention_of_the_library(q, k, v, positions):
     return ring_attention(q, k, v)
 
 
-def attention_seconds(T, u, R, H, K, d, flops_per_s, fast, slow, pairs=0.5, heads=None, together=max, steps=-1):
-    switching = (u - 1) / u * 2 * (2 * H + 2 * K) * d * T / (u * R) / fast
+def attention_seconds(T, u, R, H, K, d, flops_per_s, fast, slow, pairs=0.5, heads=None, together=max, steps=-1,
+                      switch=1.0, block=1.0):
+    switching = switch * (u - 1) / u * 2 * (2 * H + 2 * K) * d * T / (u * R) / fast
     computing = 4 * d * (T / R) ** 2 * pairs * H / u / flops_per_s
-    sending = 2 * 2 * d * (heads or K / u) * T / R / slow
+    sending = block * 2 * 2 * d * (heads or K / u) * T / R / slow
     return switching + (R + steps) * together(computing, sending) + (computing if steps else 0)
 
 
-@wrong("7.8", "computing and sending are added up")
+@wrong("7.8", "computing and sending are added up: the next block travels while this one is used, so a step takes the "
+       "longer of the two")
 def attention_seconds_one_after_the_other(*case):
     return attention_seconds(*case, together=lambda computing, sending: computing + sending)
 
 
-@wrong("7.8", "sending is left out")
+@wrong("7.8", "sending is left out: where a block takes longer to send than to use, a step waits for it")
 def attention_seconds_without_the_ring(*case):
     return attention_seconds(*case, together=lambda computing, sending: computing)
 
 
-@wrong("7.8", "half of them are hidden")
+@wrong("7.8", "twice the pairs: under a causal mask half of them are hidden, and zigzag shares out the other half "
+       "evenly")
 def attention_seconds_of_all_pairs(*case):
     return attention_seconds(*case, pairs=1.0)
 
 
-@wrong("7.8", "nothing travels in the last step")
+@wrong("7.8", "nothing travels in the last step, so R - 1 steps can wait for a message")
 def attention_seconds_of_r_messages(*case):
     return attention_seconds(*case, steps=0)
 
 
-@wrong("7.8", "a block has K heads of k and v")
+@wrong("7.8", "the keys' heads are taken to be as many as the queries': a block has K heads of k and v")
 def attention_seconds_with_all_heads_in_the_ring(T, u, R, H, K, *case):
     return attention_seconds(T, u, R, H, K, *case, heads=H / u)
+
+
+SECONDS = [
+    wrong("7.8", "half of the computing: a pair takes 4 d FLOPs, 2 d for its score and 2 d for its value")(
+        lambda *case: attention_seconds(*case, pairs=0.25)),
+    wrong("7.8", "half of a block: k and v both go around")(lambda *case: attention_seconds(*case, block=0.5)),
+    wrong("7.8", "the ring sends all K heads: behind the all-to-all each rank has K/u of them")(
+        lambda T, u, *case: attention_seconds(T, u, *case, block=u)),
+    wrong("7.8", "each rank computes all H heads: behind the all-to-all it has H/u of them")(
+        lambda T, u, *case: attention_seconds(T, u, *case, pairs=u / 2)),
+    wrong("7.8", "the all-to-alls are left out: nobody computes while they run")(
+        lambda *case: attention_seconds(*case, switch=0.0)),
+    wrong("7.8", "q and the result go through an all-to-all as k and v do: 2 H + 2 K heads")(
+        lambda T, u, R, H, K, *case: attention_seconds(T, u, R, H, K, *case, switch=(H + 2 * K) / (2 * H + 2 * K))),
+    wrong("7.8", "the all-to-alls stay in the node, on the fast wire")(
+        lambda *case: attention_seconds(*case, switch=case[-2] / case[-1])),
+]

@@ -9,7 +9,7 @@ import math
 import torch
 import torch.distributed as dist
 
-from course_lib.grading.wrong_answers import wrong
+from tools.wrong_answers import wrong
 
 
 def digits(rank, sizes, axes):
@@ -26,34 +26,50 @@ def together(where, sizes, axes):
     return rank
 
 
-@wrong("9.1", "other ranks do its work")
-def moved_nowhere(rank, sizes, order, new_order):
-    return rank
+def moved(rank, sizes, order, new_order, taken=1, put=1):
+    """-1: the axes are taken off, or put together, in the order the wrong way round."""
+    return together(digits(rank, sizes, order.split(",")[::taken]), sizes, new_order.split(",")[::put])
 
 
-@wrong("9.1", "both orders are read outermost first")
-def moved_from_the_outside(rank, sizes, order, new_order):
-    return together(digits(rank, sizes, order.split(",")[::-1]), sizes, new_order.split(",")[::-1])
+MOVED = [
+    wrong("9.1", "the rank is as it was: in another order other ranks do its work")(lambda rank, *rest: rank),
+    wrong("9.1", "both orders are read outermost first: the first axis named is the innermost, along which ranks count "
+          "first")(lambda *asked: moved(*asked, taken=-1, put=-1)),
+    wrong("9.1", "the digits are taken off outermost first: the remainder of a division by the size of the first axis "
+          "named is its coordinate")(lambda *asked: moved(*asked, taken=-1)),
+    wrong("9.1", "the coordinates are put together the wrong way round: the first axis named counts ones")(
+        lambda *asked: moved(*asked, put=-1)),
+    wrong("9.1", "the old order and the new one are mistaken for each other")(
+        lambda rank, sizes, order, new_order: moved(rank, sizes, new_order, order))]
 
 
-@wrong("9.1", "put together the wrong way round")
-def moved_and_turned(rank, sizes, order, new_order):
-    return together(digits(rank, sizes, order.split(",")), sizes, new_order.split(",")[::-1])
-
-
-@wrong("9.1", "mistaken for each other")
-def moved_back(rank, sizes, order, new_order):
-    return together(digits(rank, sizes, new_order.split(",")), sizes, order.split(","))
-
-
-@wrong("9.1", "the remainder of the rank itself")
+@wrong("9.1", "every coordinate is the remainder of the rank itself: what is left after the axes inside of it has to "
+       "be divided, rank // size comes first")
 def moved_by_remainders(rank, sizes, order, new_order):
     return together({axis: rank % size for axis, size in sizes.items()}, sizes, new_order.split(","))
 
 
-@wrong("9.1", "multiplied by its own axis' size")
+@wrong("9.1", "the rank is divided by an axis' own size as well before the remainder is taken: its stride is the "
+       "product of the sizes inside of it")
+def moved_one_too_far(rank, sizes, order, new_order):
+    where, stride = {}, 1
+    for axis in order.split(","):
+        stride *= sizes[axis]
+        where[axis] = rank // stride % sizes[axis]
+    return together(where, sizes, new_order.split(","))
+
+
+@wrong("9.1", "each coordinate is multiplied by its own axis' size: its stride is the product of the sizes of all axes "
+       "inside of it")
 def moved_by_own_sizes(rank, sizes, order, new_order):
     return sum(place * sizes[axis] for axis, place in digits(rank, sizes, order.split(",")).items())
+
+
+@wrong("9.1", "each coordinate is multiplied by the size of one axis, the one inside of it: it is the product of all "
+       "that are inside")
+def moved_by_the_next_sizes(rank, sizes, order, new_order):
+    where, axes = digits(rank, sizes, order.split(",")), new_order.split(",")
+    return where[axes[0]] + sum(where[axis] * sizes[inner] for inner, axis in zip(axes, axes[1:]))
 
 
 @wrong("9.1", "it uses course_lib.hybrid_parallel")
@@ -78,47 +94,61 @@ def levels_of(groups, node):
     return [part for parts in nodes for part in parts], [list(ranks) for parts in nodes for ranks in zip(*parts)]
 
 
-@wrong("9.2", "the answers are mistaken for each other")
-def levels_swapped(axes, sizes, order, ranks_per_node):
-    return levels_of(whole_groups(axes, sizes, order), ranks_per_node)[::-1]
-
-
-@wrong("9.2", "the first answer has the whole groups")
-def levels_without_nodes(axes, sizes, order, ranks_per_node):
+def levels(axes, sizes, order, ranks_per_node):
     groups = whole_groups(axes, sizes, order)
-    return groups, levels_of(groups, ranks_per_node)[1]
+    return groups, *levels_of(groups, ranks_per_node)
 
 
-@wrong("9.2", "every rank of a node would send the whole message")
-def levels_that_send_all(axes, sizes, order, ranks_per_node):
-    groups = whole_groups(axes, sizes, order)
-    return levels_of(groups, ranks_per_node)[0], groups
+@wrong("9.2", "the answers are mistaken for each other: first the groups inside nodes, then those across")
+def levels_swapped(*asked):
+    whole, inside, across = levels(*asked)
+    return across, inside
 
 
-@wrong("9.2", "the first rank of every node only")
+@wrong("9.2", "the nodes are left out: the first answer has the whole groups. Cut each at the nodes")
+def levels_without_nodes(*asked):
+    whole, inside, across = levels(*asked)
+    return whole, across
+
+
+@wrong("9.2", "the nodes are left out: both answers have the whole groups. Cut each at the nodes")
+def levels_without_any_node(*asked):
+    whole, inside, across = levels(*asked)
+    return whole, whole
+
+
+@wrong("9.2", "the second answer has the whole groups: every rank of a node would send the whole message over the slow "
+       "wire. One of each node belongs together")
+def levels_that_send_all(*asked):
+    whole, inside, across = levels(*asked)
+    return inside, whole
+
+
+@wrong("9.2", "the second answer has the first rank of every node only: after the reduce-scatter inside a node each of "
+       "its ranks has another piece, and needs a group of its own")
 def levels_of_leaders(axes, sizes, order, ranks_per_node):
-    groups = whole_groups(axes, sizes, order)
-    return (levels_of(groups, ranks_per_node)[0],
-            [levels_of([group], ranks_per_node)[1][0] for group in groups])
+    whole, inside, across = levels(axes, sizes, order, ranks_per_node)
+    return inside, [levels_of([group], ranks_per_node)[1][0] for group in whole]
 
 
-@wrong("9.2", "the groups of all the other axes")
-def levels_of_the_others(axes, sizes, order, ranks_per_node):
-    return levels_of(whole_groups([axis for axis in sizes if axis not in axes], sizes, order), ranks_per_node)
+@wrong("9.2", "these are the groups of all the other axes: in a group ranks differ along the axes named, and agree "
+       "along the others")
+def levels_of_the_others(axes, sizes, *rest):
+    return my_two_levels([axis for axis in sizes if axis not in axes], sizes, *rest)
 
 
-@wrong("9.2", "groups along dp alone")
-def levels_of_the_first_axis(axes, sizes, order, ranks_per_node):
-    return levels_of(whole_groups(axes[:1], sizes, order), ranks_per_node)
+LEVELS = [
+    wrong("9.2", "these are groups along dp alone: the ranks of one may differ along both axes at once")(
+        lambda axes, *rest: my_two_levels(axes[:1], *rest)),
+    wrong("9.2", "these are groups along tp alone: the ranks of one may differ along both axes at once")(
+        lambda axes, *rest: my_two_levels(axes[-1:], *rest)),
+    wrong("9.2", "the order is read outermost first: the first axis named is the innermost, along which ranks count "
+          "first")(lambda axes, sizes, order, node: my_two_levels(axes, sizes, ",".join(order.split(",")[::-1]), node)),
+    wrong("9.2", "`order` is not looked at: which ranks are neighbours depends on it")(
+        lambda axes, sizes, order, node: my_two_levels(axes, sizes, ",".join(sizes), node))]
 
 
-@wrong("9.2", "the order is read outermost first")
-def levels_from_the_outside(axes, sizes, order, ranks_per_node):
-    turned = ",".join(reversed(order.split(",")))
-    return levels_of(whole_groups(axes, sizes, turned), ranks_per_node)
-
-
-@wrong("9.2", "ranks in a row")
+@wrong("9.2", "a group is taken to be ranks in a row: that is so for the innermost axis alone")
 def levels_of_neighbours(axes, sizes, order, ranks_per_node):
     n = math.prod(sizes[axis] for axis in axes)
     ranks = list(range(math.prod(sizes.values())))
@@ -136,83 +166,89 @@ RIGHT = {"split": ("dp", "cp"), "replicated": ("dp", "cp"), "partial": ("dp", "c
          "expert": ("edp",)}
 
 
-def reduce_by(gradients, kinds, num_tokens, all_reduce, counted=("dp", "cp"), **changes):
+def reduce_by(gradients, kinds, num_tokens, all_reduce, counted=("dp", "cp"), divide=True, **changes):
     if counted:
         all_reduce(num_tokens, *counted)
     for name, gradient in gradients.items():
         if axes := (RIGHT | changes)[kinds[name]]:
             all_reduce(gradient, *axes)
-        gradient /= num_tokens
+        if divide:
+            gradient /= num_tokens
 
 
-@wrong("9.3", "the norms would step apart")
-def reduced_without_the_norms_over_tp(*arguments):
-    reduce_by(*arguments, partial=("dp", "cp"))
+def reducing(says, **how):
+    return wrong("9.3", says)(lambda *arguments: reduce_by(*arguments, **how))
 
 
-@wrong("9.3", "tp times too large")
-def reduced_with_replicated_over_tp(*arguments):
-    reduce_by(*arguments, replicated=("dp", "cp", "tp"))
+NOTHING = "nothing is added up: every rank has seen its own tokens alone"
+REDUCED = [
+    reducing(NOTHING, counted=(), **dict.fromkeys(RIGHT, ())),
+    reducing(NOTHING, **dict.fromkeys(RIGHT, ())),
+    reducing("`partial` is not added up over tp: each rank of tp has seen a tp-th of the tokens, so that the copies of "
+             "the norms would step apart", partial=("dp", "cp")),
+    reducing("`replicated` is added up over tp as well: all ranks of tp have computed the same with all tokens, and "
+             "the gradient is tp times too large", replicated=("dp", "cp", "tp")),
+    reducing("the slices of tp are added up: they are different parts of one matrix", split=("dp", "cp", "tp")),
+    reducing("everything is added up over tp: slices are different parts of one matrix, and of `replicated` all have "
+             "the same", **dict.fromkeys(("split", "replicated", "tied"), ("dp", "cp", "tp")), expert=("edp", "tp")),
+    reducing("the tied embedding is not added up over pp: the first stage looks tokens up in it and the last one "
+             "compares with it, and the gradient is the sum of both uses", tied=("dp", "cp")),
+    reducing("the experts are added up over tp as well: all ranks of tp have computed the same with them",
+             expert=("edp", "tp")),
+    reducing("the experts are added up over dp and cp, so over different experts: the same ones are on the ranks of "
+             "edp", expert=("dp", "cp")),
+    reducing("the experts are not added up: the ranks of edp have the same ones, and have met other tokens", expert=()),
+    reducing("the experts are added up over ep: these are ranks with different experts; the same ones are on the ranks "
+             "of edp", expert=("ep",)),
+    reducing("cp is left out: its ranks have the same parameters and other tokens of the same rows, as dp's have other "
+             "rows", counted=("dp",), split=("dp",), replicated=("dp",), partial=("dp", "tp"), tied=("dp", "pp")),
+    reducing("nothing is divided: the mean over all tokens is asked, and these are sums", divide=False),
+    reducing("gradients are divided by the number of this rank's tokens: the others' are in the sum as well, so add "
+             "num_tokens up first", counted=()),
+    reducing("gradients are too small by a whole factor: tokens are counted over tp or pp as well, where ranks have "
+             "the same ones, or the number of ranks divides besides. The number of all tokens alone makes the mean",
+             counted=("dp", "cp", "tp", "pp")),
+    reducing("Over pp only what both stages hold", split=("dp", "cp", "pp"), replicated=("dp", "cp", "pp")),
+    reducing("expected names of axes", partial=("dp", "cp", "sp"))]
 
 
-@wrong("9.3", "different parts of one matrix")
-def reduced_with_all_over_tp(*arguments):
-    reduce_by(*arguments, **dict.fromkeys(("split", "replicated", "tied"), ("dp", "cp", "tp")), expert=("edp", "tp"))
-
-
-@wrong("9.3", "the tied embedding is not added up over pp")
-def reduced_without_the_tied_over_pp(*arguments):
-    reduce_by(*arguments, tied=("dp", "cp"))
-
-
-@wrong("9.3", "the experts are added up over tp as well")
-def reduced_with_experts_over_tp(*arguments):
-    reduce_by(*arguments, expert=("edp", "tp"))
-
-
-@wrong("9.3", "so over different experts")
-def reduced_with_experts_as_all_others(*arguments):
-    reduce_by(*arguments, expert=("dp", "cp"))
-
-
-@wrong("9.3", "the experts are not added up")
-def reduced_without_experts(*arguments):
-    reduce_by(*arguments, expert=())
-
-
-@wrong("9.3", "cp is left out")
-def reduced_without_cp(*arguments):
-    reduce_by(*arguments, counted=("dp",), split=("dp",), replicated=("dp",), partial=("dp", "tp"), tied=("dp", "pp"))
-
-
-@wrong("9.3", "the number of this rank's tokens")
-def reduced_by_own_tokens(*arguments):
-    reduce_by(*arguments, counted=())
-
-
-@wrong("9.3", "ranks with few tokens count as much")
-def reduced_by_the_mean_of_means(gradients, kinds, num_tokens, all_reduce):
+def size_of(all_reduce, *axes):
     ranks = torch.ones((), dtype=torch.float64)
-    all_reduce(ranks, "dp", "cp")
+    all_reduce(ranks, *axes)
+    return ranks
+
+
+@wrong("9.3", "gradients are divided by the number of ranks of dp and cp: backward began at sums, and the mean over "
+       "all tokens is asked")
+def reduced_by_ranks(gradients, kinds, num_tokens, all_reduce):
+    reduce_by(gradients, kinds, size_of(all_reduce, "dp", "cp"), all_reduce, counted=())
+
+
+def divide_experts(gradients, kinds, divisor):
     for name, gradient in gradients.items():
+        if kinds[name] == "expert":
+            gradient /= divisor
+
+
+@wrong("9.3", "an expert's gradient is a mean over edp besides: the sum, divided by the number of all tokens, is asked")
+def reduced_with_means_of_experts(gradients, kinds, num_tokens, all_reduce):
+    my_reduced_gradients(gradients, kinds, num_tokens, all_reduce)
+    divide_experts(gradients, kinds, size_of(all_reduce, "edp"))
+
+
+@wrong("9.3", "an expert's gradient is divided by a part of the tokens: those of its whole ep group are in it, so the "
+       "divisor is the same as everywhere")
+def reduced_with_fewer_tokens_of_experts(gradients, kinds, num_tokens, all_reduce):
+    my_reduced_gradients(gradients, kinds, num_tokens, all_reduce)
+    divide_experts(gradients, kinds, 1 / size_of(all_reduce, "ep"))
+
+
+@wrong("9.3", "every gradient is the mean of the ranks' means: ranks with few tokens count as much as those with many. "
+       "Add up sums, and divide once")
+def reduced_by_the_mean_of_means(gradients, kinds, num_tokens, all_reduce):
+    for gradient in gradients.values():
         gradient /= num_tokens
-        all_reduce(gradient, *RIGHT[kinds[name]])
-        gradient /= ranks
-
-
-@wrong("9.3", "tokens are counted over tp or pp as well")
-def reduced_with_tokens_of_the_world(*arguments):
-    reduce_by(*arguments, counted=("dp", "cp", "tp", "pp"))
-
-
-@wrong("9.3", "Over pp only what both stages hold")
-def reduced_over_everything(*arguments):
-    reduce_by(*arguments, split=("dp", "cp", "pp"), replicated=("dp", "cp", "pp"))
-
-
-@wrong("9.3", "expected names of axes")
-def reduced_over_an_axis_that_is_none(*arguments):
-    reduce_by(*arguments, partial=("dp", "cp", "sp"))
+    reduce_by(gradients, kinds, size_of(all_reduce, "dp", "cp"), all_reduce, counted=())
 
 
 @wrong("9.3", "it calls torch.distributed's own all_reduce")
@@ -220,7 +256,7 @@ def reduced_over_the_world(gradients, kinds, num_tokens, all_reduce):
     reduce_by(gradients, kinds, num_tokens, lambda tensor, *axes: dist.all_reduce(tensor))
 
 
-@wrong("9.3", "added up once, over one group")
+@wrong("9.3", "every gradient is added up once, over one group, and num_tokens once over dp and cp")
 def reduced_one_axis_at_a_time(gradients, kinds, num_tokens, all_reduce):
     def one_by_one(tensor, *axes):
         for axis in axes:
@@ -233,56 +269,79 @@ ONCE = {"split": {"dp", "cp"}, "replicated": {"dp", "cp", "tp"}, "partial": {"dp
         "tied": {"dp", "cp", "pp"}, "expert": {"edp", "tp"}}
 
 
-def norm_by(gradients, kinds, coordinates, norm_type, zero, at_zero=True, **changes):
+def counted_here(gradients, kinds, coordinates, zero, at_zero=True, **changes):
     dealt = {"dp", "cp", "edp"} if zero and at_zero else set()
-    own = torch.cat([torch.zeros(1, dtype=torch.float64), *(
-        gradient.abs().flatten() for name, gradient in gradients.items()
+    return torch.cat([torch.zeros(1, dtype=torch.float64), *(
+        gradient.flatten() for name, gradient in gradients.items()
         if not any(coordinates[axis] for axis in (ONCE | changes)[kinds[name]] - dealt))])
+
+
+def norm_by(gradients, kinds, coordinates, norm_type, zero, size=torch.abs, **how):
+    own = size(counted_here(gradients, kinds, coordinates, zero, **how))
     total = own.max() if norm_type == math.inf else (own**norm_type).sum()
     dist.all_reduce(total, dist.ReduceOp.MAX if norm_type == math.inf else dist.ReduceOp.SUM)
     return total.item() if norm_type == math.inf else total.item() ** (1 / norm_type)
 
 
-@wrong("9.4", "copies count as often as there are")
-def norm_of_everything(*arguments):
-    return norm_by(*arguments, **{kind: set() for kind in ONCE})
+def norming(says, **how):
+    return wrong("9.4", says)(lambda *arguments: norm_by(*arguments, **how))
 
 
-@wrong("9.4", "what the ranks of tp have in common counts tp times")
-def norm_that_forgets_tp(*arguments):
-    return norm_by(*arguments, replicated={"dp", "cp"}, partial={"dp", "cp"}, expert={"edp"})
+NORMS = [
+    norming("everything counts on every rank: copies count as often as there are", **{kind: set() for kind in ONCE}),
+    norming("what the ranks of tp have in common counts tp times: `replicated` and `partial` are copies there, and one "
+            "rank's count", replicated={"dp", "cp"}, partial={"dp", "cp"}, expert={"edp"}),
+    norming("`replicated` counts tp times: behind the reduction all ranks of tp have the same",
+            replicated={"dp", "cp"}),
+    norming("`partial` counts tp times: behind the reduction all ranks of tp have the same", partial={"dp", "cp"}),
+    norming("the tied embedding counts twice: it is one weight that lies on two stages", tied={"dp", "cp"}),
+    norming("experts are taken for copies over dp and cp: the ranks of ep have different ones, and all of them count",
+            expert={"dp", "cp", "tp"}),
+    norming("experts count as often as edp has ranks, which have the same ones", expert={"tp"}),
+    norming("experts count tp times: all ranks of tp have the same ones", expert={"edp"}),
+    norming("slices are taken for copies: every rank of tp has another part of the matrix, and all of them count",
+            split={"dp", "cp", "tp"}, tied={"dp", "cp", "tp", "pp"}),
+    norming("pieces of dp and cp are taken for copies: under ZeRO every rank has another one, and rank 0's are not all",
+            at_zero=False),
+    norming("the largest number is taken with its sign: the largest |x| is asked", size=lambda x: x),
+    wrong("9.4", "the root is not taken")(
+        lambda *arguments: my_global_norm(*arguments) ** (1 if arguments[3] == math.inf else arguments[3])),
+    wrong("9.4", "the powers are averaged over the ranks: they are parts of one sum")(
+        lambda *arguments: my_global_norm(*arguments) / dist.get_world_size() ** (1 / arguments[3])),
+    wrong("9.4", "norm_type is not looked at: this is the norm 2")(
+        lambda *arguments: my_global_norm(*arguments[:3], 2.0, arguments[4]))]
 
 
-@wrong("9.4", "the tied embedding counts twice")
-def norm_with_the_tied_twice(*arguments):
-    return norm_by(*arguments, tied={"dp", "cp"})
+@wrong("9.4", "x is taken with its sign: |x| to the power is asked")
+def norm_of_signed_powers(*arguments):
+    return norm_by(*arguments, size=torch.abs if arguments[3] == math.inf else torch.clone)
 
 
-@wrong("9.4", "experts are taken for copies over dp and cp")
-def norm_of_the_first_experts(*arguments):
-    return norm_by(*arguments, expert={"dp", "cp", "tp"})
-
-
-@wrong("9.4", "under ZeRO every rank has another one")
-def norm_of_the_first_pieces(*arguments):
-    return norm_by(*arguments, at_zero=False)
-
-
-@wrong("9.4", "an all-reduce makes one of them all")
+@wrong("9.4", "every rank has the norm of what lies on it: an all-reduce makes one of them all")
 def norm_of_this_rank(gradients, kinds, coordinates, norm_type, zero):
     own = torch.cat([gradient.flatten() for gradient in gradients.values()])
     return torch.linalg.vector_norm(own, norm_type).item()
 
 
-@wrong("9.4", "for inf the all-reduce is dist.ReduceOp.MAX")
-def norm_that_adds_maxima(gradients, kinds, coordinates, norm_type, zero):
-    if norm_type != math.inf:
-        return my_global_norm(gradients, kinds, coordinates, norm_type, zero)
-    own = [gradient.abs().max() for name, gradient in gradients.items()
-           if not any(coordinates[axis] for axis in ONCE[kinds[name]])]
-    total = max(own, default=torch.zeros((), dtype=torch.float64)).clone()
+@wrong("9.4", "every rank has the norm of what it counts: an all-reduce makes one of them all")
+def norm_of_what_counts_here(gradients, kinds, coordinates, norm_type, zero):
+    return torch.linalg.vector_norm(counted_here(gradients, kinds, coordinates, zero), norm_type).item()
+
+
+def sum_of_norms(gradients, kinds, coordinates, norm_type, zero):
+    total = torch.linalg.vector_norm(counted_here(gradients, kinds, coordinates, zero), norm_type)
     dist.all_reduce(total)
     return total.item()
+
+
+@wrong("9.4", "the ranks' norms are added up: powers add up, norms do not, so take the root after the all-reduce")
+def norm_that_adds_norms(*arguments):
+    return sum_of_norms(*arguments)
+
+
+@wrong("9.4", "the ranks' largest numbers are added up: for inf the all-reduce is dist.ReduceOp.MAX")
+def norm_that_adds_maxima(*arguments):
+    return (sum_of_norms if arguments[3] == math.inf else my_global_norm)(*arguments)
 
 
 @wrong("9.4", "add up all own pieces first")
@@ -309,38 +368,38 @@ def slices(start, stop):
     return tuple(slice(a, b) for a, b in zip(start, stop))
 
 
+def parts_of(offsets, shape, saved, read):
+    """Of each file that overlaps: start and stop in the tensor, and what it has there."""
+    for file, box in saved.items():
+        start, stop, there = overlap(offsets, shape, *box)
+        if there:
+            yield start, stop, read(file, minus(start, box[0]), minus(stop, box[0]))
+
+
 @wrong("9.5", "start and stop count from the file's own corner")
 def resharded_by_places_in_the_tensor(offsets, shape, saved, read):
-    piece = torch.zeros(shape, dtype=torch.float64)
-    for file, box in saved.items():
-        start, stop, there = overlap(offsets, shape, *box)
-        if there:
-            piece[slices(minus(start, offsets), minus(stop, offsets))] = read(file, start, stop)
-    return piece
+    return my_resharded(offsets, shape, saved, lambda file, start, stop: read(file, *(
+        [a + o for a, o in zip(place, saved[file][0])] for place in (start, stop))))
 
 
-@wrong("9.5", "only the first file")
+@wrong("9.5", "only the first file that overlaps was read: a piece may lie in several")
 def resharded_from_one_file(offsets, shape, saved, read):
     piece = torch.zeros(shape, dtype=torch.float64)
-    for file, box in saved.items():
-        start, stop, there = overlap(offsets, shape, *box)
-        if there:
-            piece[slices(minus(start, offsets), minus(stop, offsets))] = read(file, minus(start, box[0]),
-                                                                              minus(stop, box[0]))
-            return piece
+    for start, stop, found in parts_of(offsets, shape, saved, read):
+        piece[slices(minus(start, offsets), minus(stop, offsets))] = found
+        return piece
 
 
-@wrong("9.5", "at the corner of the new piece")
+@wrong("9.5", "every part is written at the corner of the new piece, over the one before: its place there is where it "
+       "stands in the tensor, minus the new offsets")
 def resharded_into_the_corner(offsets, shape, saved, read):
     piece = torch.zeros(shape, dtype=torch.float64)
-    for file, box in saved.items():
-        start, stop, there = overlap(offsets, shape, *box)
-        if there:
-            piece[slices([0] * len(start), minus(stop, start))] = read(file, minus(start, box[0]), minus(stop, box[0]))
+    for *_, found in parts_of(offsets, shape, saved, read):
+        piece[slices([0] * len(shape), found.shape)] = found
     return piece
 
 
-@wrong("9.5", "the slices that overlap with the piece, each once")
+@wrong("9.5", "read the slices that overlap with the piece, each once")
 def resharded_from_the_whole(offsets, shape, saved, read):
     size = [max(offset[dim] + extent[dim] for offset, extent in saved.values()) for dim in range(len(shape))]
     whole = torch.zeros(size, dtype=torch.float64)
@@ -349,10 +408,15 @@ def resharded_from_the_whole(offsets, shape, saved, read):
     return whole[slices(offsets, [a + n for a, n in zip(offsets, shape)])].clone()
 
 
-@wrong("9.5", "in the order of their names")
+@wrong("9.5", "the files are put together in the order of their names: what a file has is said by its offsets")
 def resharded_by_names(offsets, shape, saved, read):
     whole = torch.cat([read(file, [0] * len(box[1]), box[1]) for file, box in sorted(saved.items())])
     return whole[slices(offsets, [a + n for a, n in zip(offsets, shape)])].clone()
+
+
+@wrong("9.5", "every rank has rank 0's piece: `offsets` says which one is wanted")
+def resharded_for_rank_0(offsets, *rest):
+    return my_resharded([0] * len(offsets), *rest)
 
 
 @wrong("9.5", "it uses course_lib.checkpoint")
@@ -362,39 +426,52 @@ def resharded_by_the_library(offsets, shape, saved, read):
     return load(saved)
 
 
-def interval(N, hours, parameters, copy_per_s, storage_per_s, asynchronous, pause=None, size=12, between=None):
-    state, between = size * parameters, between or 3600 * hours / N
-    write, copy = state / storage_per_s, state / N / copy_per_s
-    if pause == "write":
-        return math.sqrt(2 * write * between)
-    return max(write, math.sqrt(2 * copy * between)) if asynchronous else math.sqrt(2 * write * between)
+def interval(N, hours, parameters, copy_per_s, storage_per_s, asynchronous, size=12, seconds=3600,
+             waits=lambda write, copy, N: write, copies=lambda write, copy, N: copy):
+    """waits, copies: for how long a save stops a run that waits, and one that goes on."""
+    write, copy = size * parameters / storage_per_s, size * parameters / N / copy_per_s
+    pause = (copies if asynchronous else waits)(write, copy, N)
+    return max(write if asynchronous else 0.0, math.sqrt(2 * pause * seconds * hours / N))
 
 
-@wrong("9.6", "it stops for the copy alone")
-def interval_that_waits(*case):
-    return interval(*case, pause="write")
+def intervals(says, **how):
+    return wrong("9.6", says)(lambda *asked: interval(*asked, **how))
 
 
-@wrong("9.6", "divide its hours by the number of devices")
-def interval_of_one_device(N, hours, *rest):
-    return interval(N, hours, *rest, between=3600 * hours)
+def holds(size, what):
+    return intervals(f"a checkpoint is taken for {size} bytes a parameter, {what}: it has the weights and AdamW's two "
+                     "in fp32, 12", size=size)
 
 
-@wrong("9.6", "before the last one is written")
+INTERVALS = [
+    holds(2, "weights in bf16"), holds(4, "weights"), holds(8, "AdamW's two"), holds(14, "weights twice"),
+    holds(16, "weights, gradients and AdamW's two"),
+    intervals("the run waits until all is written, which the storage decides, not the copy into the host's memory",
+              waits=lambda write, copy, N: copy),
+    intervals("storage is shared by all devices, which write one state together: write takes state / storage, not an "
+              "N-th of it", waits=lambda write, copy, N: write / N),
+    intervals("one device copies the whole state: each copies its own part, an N-th",
+              copies=lambda write, copy, N: N * copy),
+    intervals("copy and write are added up: the run goes on while it is written",
+              copies=lambda write, copy, N: copy + write),
+    intervals("hours are not seconds: 3,600 of them", seconds=1),
+    intervals("that many minutes are no seconds: an hour has 3,600", seconds=60),
+    intervals("the 2 under the root is missing: half an interval is lost on average, not a whole one", seconds=1800),
+    wrong("9.6", "that is for a run that waits until all is written: asynchronously it stops for the copy alone")(
+        lambda *asked: my_save_interval(*asked[:-1], False)),
+    wrong("9.6", "something fails N times as often as one device does: divide its hours by the number of devices")(
+        lambda N, hours, *rest: my_save_interval(N, N * hours, *rest)),
+    wrong("9.6", "the root is not taken")(lambda *asked: my_save_interval(*asked) ** 2),
+    wrong("9.6", "that is one failure after the other: the time to the next save is asked")(
+        lambda N, hours, *rest: 3600 * hours / N),
+    wrong("9.6", "these are hours: seconds are asked")(lambda *asked: my_save_interval(*asked) / 3600),
+    wrong("9.6", "these are minutes: seconds are asked")(lambda *asked: my_save_interval(*asked) / 60)]
+
+
+@wrong("9.6", "a save begins before the last one is written: the interval cannot be shorter than writing takes")
 def interval_that_overtakes_itself(N, hours, parameters, copy_per_s, storage_per_s, asynchronous):
-    if not asynchronous:
-        return my_save_interval(N, hours, parameters, copy_per_s, storage_per_s, asynchronous)
-    return math.sqrt(2 * 12 * parameters / N / copy_per_s * 3600 * hours / N)
-
-
-@wrong("9.6", "the 2 under the root is missing")
-def interval_without_the_half(N, hours, *rest):
-    return interval(N, hours, *rest, between=1800 * hours / N)
-
-
-@wrong("9.6", "16 bytes a parameter")
-def interval_with_gradients(*case):
-    return interval(*case, size=16)
+    at_once = math.inf if asynchronous else storage_per_s  # no time is written
+    return interval(N, hours, parameters, copy_per_s, at_once, asynchronous)
 
 
 @wrong("9.6", "it uses course_lib.costs")
@@ -404,7 +481,7 @@ def interval_of_the_library(N, hours, parameters, copy_per_s, storage_per_s, asy
     return young(12 * parameters / storage_per_s, 3600 * hours / N)
 
 
-@wrong("9.7", "rule out what cannot be best")
+@wrong("9.7", "every look is a run on the whole cluster: rule out what cannot be best before you look")
 def layout_after_looking_at_all(look, devices, per_node, memory, flops_per_s, fast, slow, parameters, layers, hidden,
                                 tokens, batch_rows):
     found, powers = [], [2**i for i in range(devices.bit_length())]
@@ -424,24 +501,24 @@ def layout(dp, pp, tp, rows=1, zero=1, recompute=0):
     return {"dp": dp, "pp": pp, "tp": tp, "rows": rows, "zero": zero, "recompute": recompute}
 
 
-@wrong("9.7", "data parallelism alone")
+@wrong("9.7", "data parallelism alone: here the model has to be cut as well")
 def layout_of_replicas(look, devices, *rest):
     return layout(devices, 1, 1, zero=3)
 
 
-@wrong("9.7", "so many stages leave the pipeline idle")
+@wrong("9.7", "so many stages leave the pipeline idle: others fit with fewer")
 def layout_of_one_rule(look, devices, per_node, memory, flops_per_s, fast, slow, parameters, layers, *rest):
     """tp over the node, then stages as far as there are layers, then dp."""
     pp = min(devices // per_node, 1 << (layers.bit_length() - 1))
     return layout(devices // (per_node * pp), pp, per_node)
 
 
-@wrong("9.7", "ZeRO 1 would fit")
+@wrong("9.7", "ZeRO 3 gathers the weights again for every micro-batch, and ZeRO 1 would fit")
 def layout_with_zero_3_everywhere(look, devices, per_node, *rest):
     return layout(devices // per_node, 1, per_node, zero=3)
 
 
-@wrong("9.7", "tp reaches beyond a node")
+@wrong("9.7", "tp reaches beyond a node, and sends over the slow wire in every layer")
 def layout_of_tp_first(look, devices, *rest):
     return layout(devices // 16, 1, 16)
 

@@ -6,7 +6,7 @@ The imports and the solutions are those of the notebook beside this file, in who
 
 import math
 
-from course_lib.grading.wrong_answers import wrong
+from tools.wrong_answers import wrong
 
 
 def memory(layers, hidden, vocab, tokens, batch_rows, layout, stage, under_way=None, ends=None, gradient_bytes=4,
@@ -26,22 +26,24 @@ def memory(layers, hidden, vocab, tokens, batch_rows, layout, stage, under_way=N
     }
 
 
-@wrong("10.1", "all micro-batches are held, as in GPipe")
+@wrong("10.1", "all micro-batches are held, as in GPipe: 1F1B has min(pp - stage, m) under way")
 def memory_of_gpipe(*asked):
     return memory(*asked, under_way=lambda pp, m: m)
 
 
-@wrong("10.1", "each stage has one less than the stage before")
+@wrong("10.1", "min(pp, m) micro-batches are on stage 0 only: each stage has one less than the stage before, pp - "
+       "stage")
 def memory_of_stage_0_everywhere(*asked):
     return memory(*asked, under_way=min)
 
 
-@wrong("10.1", "that is one micro-batch")
+@wrong("10.1", "that is one micro-batch: pp - stage of them are under way on a stage of 1F1B, and never more than "
+       "there are")
 def memory_of_one_micro_batch(*asked):
     return memory(*asked, under_way=lambda pp, m: 1)
 
 
-@wrong("10.1", "2 bytes are taken for a gradient")
+@wrong("10.1", "2 bytes are taken for a gradient: here they are kept and added up in 32 bits")
 def memory_of_short_gradients(*asked):
     return memory(*asked, gradient_bytes=2)
 
@@ -51,19 +53,82 @@ def memory_of_layers_alone(*asked):
     return memory(*asked, ends=0)
 
 
-@wrong("10.1", "ZeRO 1 cuts the optimiser's state alone")
+@wrong("10.1", "every kind is cut at every stage: ZeRO 1 cuts the optimiser's state alone")
 def memory_cut_at_every_stage(*asked):
     return memory(*asked, cut=lambda zero, first: zero > 0)
 
 
-@wrong("10.1", "stages add up")
+@wrong("10.1", "each stage cuts its own kind only: stages add up")
 def memory_cut_one_kind_a_stage(*asked):
     return memory(*asked, cut=lambda zero, first: zero == first)
 
 
-@wrong("10.1", "the layer that is made again is left out")
+@wrong("10.1", "the layer that is made again is left out: while it goes backward it holds all 34 s b h of one "
+       "micro-batch")
 def memory_of_inputs_alone(*asked):
     return memory(*asked, made_again=0)
+
+
+def ends_of(layout, stage):
+    return (stage == 0) + (stage == layout["pp"] - 1)
+
+
+ENDS = [wrong("10.1", says)(lambda *asked, ends=ends: memory(*asked, ends=ends(*asked[-2:]))) for ends, says in (
+    (lambda layout, stage: 2,
+     "ends of the model are counted that this stage has not: the embedding is on stage 0, the read-out on pp - 1"),
+    (lambda layout, stage: ends_of(layout, stage) * layout["tp"],
+     "tp cuts the layers and not the ends: it cuts the vocabulary, too"),
+    (lambda layout, stage: stage == 0, "the read-out is left out, which this stage has"),
+    (lambda layout, stage: min(ends_of(layout, stage), 1), "without a pipeline embedding and read-out are both here"))]
+
+
+def kinds_of_other(kinds, change):
+    """my_memory, but `kinds` of what `change` makes of the arguments."""
+    def answer(*asked):
+        return my_memory(*asked) | {kind: my_memory(*change(*asked))[kind] for kind in kinds}
+
+    return answer
+
+
+def another_layout(**cut):
+    return lambda *asked: (*asked[:5], asked[5] | cut, asked[6])
+
+
+def all_layers(layers, *rest):
+    return layers * rest[4]["pp"], *rest
+
+
+STATE = ("parameters", "gradients", "optimizer_state")
+OTHERS = [wrong("10.1", says)(kinds_of_other(kinds, change)) for kinds, change, says in (
+    (STATE, all_layers, "all layers are counted: a stage has layers / pp"),
+    (["activations"], all_layers, "all layers are counted: a stage has layers / pp"),
+    (STATE, another_layout(tp=1), "it is not cut by tp, which cuts every matrix"),
+    (["activations"], another_layout(tp=1),
+     "it is not cut by tp: with sequence parallelism it cuts everything that a layer keeps"),
+    (["logits"], another_layout(tp=1), "logits are not cut: tp cuts the vocabulary"),
+    (STATE, another_layout(zero=0),
+     "nothing is cut over dp: ZeRO cuts the optimiser's state from stage 1 on, gradients from 2, weights at 3"),
+    (["activations", "logits"], another_layout(rows=1), "a micro-batch has several rows, which are left out"),
+    (["logits"], another_layout(rows=1), "a micro-batch has several rows, which are left out"),
+    (["activations"], another_layout(recompute=0), "recomputing is left out: a layer keeps 2 s b h of a micro-batch"),
+    (["activations"], lambda *asked: (*asked[:4], 10**9, *asked[5:]),
+     "there are only m micro-batches, fewer than pp - stage"),
+    (["activations"], lambda *asked: (*asked[:6], asked[5]["pp"] - 1 - asked[6]),
+     "stages are counted from the wrong end: stage 0 has most micro-batches under way"),
+    (["logits"], lambda *asked: (*asked[:6], asked[5]["pp"] - 1),
+     "logits are on the last stage only, where the loss is"))]
+TIMES = [wrong("10.1", says)(lambda *asked, times=times, kind=kind: my_memory(*asked) | {
+    kind: times * my_memory(*asked)[kind]}) for kind, times, says in (
+        ("parameters", 2, "4 bytes are taken for a weight: the one in 32 bits belongs to the optimiser"),
+        ("optimizer_state", 2 / 3, "the weights in 32 bits are left out: AdamW's two and they are 12 bytes"),
+        ("optimizer_state", 1 / 3, "one number is counted: weights in 32 bits and AdamW's two are 12 bytes"),
+        ("logits", 0, "logits are left out: the last stage holds those of one micro-batch"),
+        ("logits", 1 / 2, "2 bytes are taken for a logit: the loss is computed in 32 bits"))]
+
+
+@wrong("10.1", "one layer at a time is made again, for one micro-batch")
+def memory_of_all_layers_made_again(*asked):
+    return memory(*asked, made_again=asked[0] / asked[5]["pp"])
 
 
 @wrong("10.1", "it uses course_lib.costs")
@@ -80,40 +145,55 @@ def bubble_share(num_devices, tp, pp, v, batch_rows, rows, num_layers, head, rep
     return 1 - m * work / (pp * step)
 
 
-@wrong("10.2", "the chunks are left out")
+@wrong("10.2", "the chunks are left out: with v of them the way past the other stages is v times shorter")
 def bubble_without_chunks(num_devices, tp, pp, v, *rest):
     return bubble_share(num_devices, tp, pp, 1, *rest)
 
 
-@wrong("10.2", "the read-out is left out")
+@wrong("10.2", "the read-out is left out, or dealt out over all stages: it makes the last one slower, and all others "
+       "wait for it")
 def bubble_without_the_read_out(*asked):
     return bubble_share(*asked[:-1], 0)
 
 
-@wrong("10.2", "or dealt out over all stages")
+@wrong("10.2", "the read-out is left out, or dealt out over all stages: it makes the last one slower, and all others "
+       "wait for it")
 def bubble_of_the_mean_stage(*asked):
     return bubble_share(*asked, slowest=(asked[6] + asked[7]) / asked[2])
 
 
-@wrong("10.2", "it takes each one's own time")
+@wrong("10.2", "the way past the other stages is not pp - 1 times the slowest: it takes each one's own time")
 def bubble_at_the_slowest_pace(*asked):
     return bubble_share(*asked, way=(asked[2] - 1) * (asked[6] / asked[2] + asked[7]))
 
 
-@wrong("10.2", "rows are taken for micro-batches")
+@wrong("10.2", "rows are taken for micro-batches: each has several of them")
 def bubble_of_rows(N, tp, pp, v, batch_rows, rows, *rest):
     return bubble_share(N, tp, pp, v, batch_rows, 1, *rest)
 
 
-@wrong("10.2", "tensor parallel ranks are taken for replicas")
+@wrong("10.2", "tensor parallel ranks are taken for replicas: dp = devices / (tp pp)")
 def bubble_of_tensor_ranks(N, tp, pp, *rest):
     return bubble_share(N, tp, pp, *rest, replicas=N / pp)
 
 
-@wrong("10.2", "the share of the ideal time")
+@wrong("10.2", "this is the share of the ideal time: here that of the whole step is asked")
 def bubble_of_the_ideal(*asked):
     share = bubble_share(*asked)
     return share / (1 - share)
+
+
+BUBBLES = [wrong("10.2", says)(answer) for answer, says in (
+    (lambda N, tp, pp, v, *rest: bubble_share(N, tp, pp, 1 / v, *rest),
+     "v chunks are taken for v times as many stages: they make the bubble shorter"),
+    (lambda *asked: bubble_share(*asked, way=asked[6] + asked[7]),
+     "the slowest stage is counted m times and once more on the way"),
+    (lambda *asked: bubble_share(*asked, replicas=1), "the whole batch is taken for one replica's: divide it by dp"),
+    (lambda N, tp, *rest: bubble_share(N, tp, *rest, replicas=N / tp),
+     "stages are taken for replicas: dp = devices / (tp pp)"),
+    (lambda N, *rest: bubble_share(N, *rest, replicas=N), "all devices are taken for replicas: dp = devices / (tp pp)"),
+    (lambda *asked: 1 - bubble_share(*asked), "this is the share of useful work: 1 minus it is asked"),
+    (lambda *asked: 100 * bubble_share(*asked), "these are per cent: a share is asked"))]
 
 
 @wrong("10.2", "it uses course_lib.costs")
@@ -125,9 +205,9 @@ def bubble_of_the_library(num_devices, tp, pp, v, batch_rows, rows, *rest):
 
 def best_under_cap(num_devices, per_node, num_layers, batch_rows, G, A, I, cap, c,  # noqa: E741
                    flight=min, again=1, recomputed=lambda L: range(L + 1), optimizer=lambda dp: 12 / dp, backward=True,
-                   filling=True):
+                   filling=True, least_tp=1, choose=min):
     found = []
-    for t in (t for t in range(1, per_node + 1) if per_node % t == 0):
+    for t in (t for t in range(least_tp, per_node + 1) if per_node % t == 0):
         for p in (p for p in range(1, num_layers + 1) if num_layers % p == 0):
             if num_devices % (t * p) or batch_rows % (num_devices // (t * p)):
                 continue
@@ -138,52 +218,64 @@ def best_under_cap(num_devices, per_node, num_layers, batch_rows, G, A, I, cap, 
                 if (G * (4 + optimizer(dp)) * L + kept) / t <= cap:
                     step = (m + filling * (p - 1)) * (3 * L + k * backward) * (1 + c * (t - 1)) / t
                     found.append((step, t, p, k))
-    return min(found)[1:]
+    return choose(found)[1:]
 
 
-@wrong("10.3", "it recomputes nothing")
+@wrong("10.3", "it recomputes nothing, or whole stages: a few layers of each may do, and take a shorter step")
 def layout_that_keeps_everything(*asked):
     return best_under_cap(*asked, recomputed=lambda L: [0])
 
 
-@wrong("10.3", "or whole stages")
+@wrong("10.3", "it recomputes nothing, or whole stages: a few layers of each may do, and take a shorter step")
 def layout_of_all_or_nothing(*asked):
     return best_under_cap(*asked, recomputed=lambda L: [0, L])
 
 
-@wrong("10.3", "all m micro-batches in flight")
+@wrong("10.3", "it counts all m micro-batches in flight, as in GPipe: 1F1B has min(p, m)")
 def layout_under_cap_for_gpipe(*asked):
     return best_under_cap(*asked, flight=lambda p, m: m)
 
 
-@wrong("10.3", "it counts one micro-batch in flight")
+@wrong("10.3", "it counts one micro-batch in flight: stage 0 has min(p, m) of them")
 def layout_of_one_micro_batch(*asked):
     return best_under_cap(*asked, flight=lambda p, m: 1)
 
 
-@wrong("10.3", "the layer that is made again is left out")
+@wrong("10.3", "the layer that is made again is left out: while it goes backward, one layer holds all of A")
 def layout_without_room_to_recompute(*asked):
     return best_under_cap(*asked, again=0)
 
 
-@wrong("10.3", "the optimiser's 12 are dealt out over dp")
+@wrong("10.3", "16 bytes a parameter are counted: the optimiser's 12 are dealt out over dp")
 def layout_without_zero(*asked):
     return best_under_cap(*asked, optimizer=lambda dp: 12)
 
 
-@wrong("10.3", "if memory were without end")
+@wrong("10.3", "this would be the shortest step if memory were without end")
 def layout_without_a_cap(*asked):
     return best_under_cap(*asked[:7], math.inf, *asked[8:])
 
 
-@wrong("10.3", "a pipeline is not for nothing")
+@wrong("10.3", "a pipeline is not for nothing: it fills and drains in p - 1 micro-batches' time")
 def layout_of_a_free_pipeline(*asked):
     return best_under_cap(*asked, filling=False)
 
 
-@wrong("10.3", "it takes recomputing for nothing")
+@wrong("10.3", "it takes recomputing for nothing: each of the k layers goes forward once more")
 def layout_of_free_recomputing(*asked):
     return best_under_cap(*asked, backward=False)
+
+
+UNDER_CAP = [wrong("10.3", says)(answer) for answer, says in (
+    (lambda *asked: best_under_cap(*asked, recomputed=lambda L: [L]),
+     "every layer is recomputed, where some could be kept"),
+    (lambda *asked: best_under_cap(*asked[:6], 0, *asked[7:]),
+     "inputs of recomputed layers are left out: they are kept for each micro-batch in flight"),
+    (lambda *asked: best_under_cap(*asked[:5], 0, 0, *asked[7:]), "activations are left out"),
+    (lambda *asked: best_under_cap(*asked[:8], 0), "tp is taken for nothing: each rank more of it costs c"),
+    (lambda *asked: best_under_cap(*asked, least_tp=asked[1]),
+     "tp as far as the node goes is not always best: where less of it fits, it costs less"),
+    (lambda *asked: best_under_cap(*asked, choose=max), "this is the longest step of all that fit"))]
 
 
 @wrong("10.3", "expected a divisor of the 8 devices of a node")
@@ -209,32 +301,34 @@ def predicted_best(layout, seconds, batch_rows, per_node, slower, fits, tensor=l
     return min(found)[-1]
 
 
-@wrong("10.4", "more replicas leave each fewer micro-batches")
+@wrong("10.4", "the bubble is taken to depend on pp alone: more replicas leave each fewer micro-batches, m = B/dp")
 def better_with_the_same_micro_batches(layout, *rest):
     return predicted_best(layout, *rest, pipeline=lambda pp, dp, rows: (pp - 1) * layout["dp"] / rows)
 
 
-@wrong("10.4", "the bubble is left out")
+@wrong("10.4", "the bubble is left out: whoever has more stages waits longer for the first micro-batch")
 def better_without_a_bubble(*asked):
     return predicted_best(*asked, pipeline=lambda pp, dp, rows: 0)
 
 
-@wrong("10.4", "tp beyond a node goes over the slow wire")
+@wrong("10.4", "tp beyond a node goes over the slow wire, `slower` times as long")
 def better_over_a_fast_network(layout, seconds, batch_rows, per_node, slower, fits):
     return predicted_best(layout, seconds, batch_rows, per_node, 1, fits)
 
 
-@wrong("10.4", "so it is tp - 1")
+@wrong("10.4", "tp's time is taken to depend on (tp - 1)/tp only: with larger tp a rank also has more layers and rows "
+       "to pass, so it is tp - 1")
 def better_with_messages_of_one_layer(*asked):
     return predicted_best(*asked, tensor=lambda tp: (tp - 1) / tp)
 
 
-@wrong("10.4", "so it is dp - 1")
+@wrong("10.4", "dp's time is taken to depend on (dp - 1)/dp only: with more replicas a rank also has more of the "
+       "gradients, 1/(tp pp) = dp/N, so it is dp - 1")
 def better_with_equal_gradients(*asked):
     return predicted_best(*asked, data=lambda dp: (dp - 1) / dp)
 
 
-@wrong("10.4", "if memory were without end")
+@wrong("10.4", "this would be the shortest step if memory were without end: ask `fits`")
 def better_without_memory(layout, seconds, batch_rows, per_node, slower, fits):
     def layouts(its):
         return batch_rows % its["dp"] == 0 and its["pp"] <= 32
@@ -242,7 +336,24 @@ def better_without_memory(layout, seconds, batch_rows, per_node, slower, fits):
     return predicted_best(layout, seconds, batch_rows, per_node, slower, layouts)
 
 
-@wrong("10.4", "another one that fits takes less")
+def better_by_some_causes(*causes):
+    def answer(layout, seconds, *rest):
+        some = {cause: took if cause in causes or cause == "matmul" else 0 for cause, took in seconds.items()}
+        pipeline = {} if "bubble" in causes else {"pipeline": lambda pp, dp, rows: 0}
+        return predicted_best(layout, some, *rest, **pipeline)
+
+    return answer
+
+
+CAUSES = [wrong("10.4", says)(answer) for answer, says in (
+    (better_by_some_causes("bubble", "dp"), "tp's messages are left out"),
+    (better_by_some_causes("bubble", "tp"), "dp's messages are left out"),
+    (lambda layout, seconds, *rest: better_by_some_causes(max(("tp", "bubble", "dp"), key=seconds.get))(
+        layout, seconds, *rest),
+     "the seconds of the run are those of every layout: only one cause is looked at, the largest"))]
+
+
+@wrong("10.4", "this is the layout of the run: another one that fits takes less")
 def no_better_one(layout, *rest):
     return layout
 
@@ -270,19 +381,20 @@ def every_plan(look, offers, layers, batch_rows):
                         yield days, dollars, held <= offer["memory"], plan
 
 
-@wrong("10.5", "but a run may move")
+@wrong("10.5", "no plan alone is cheaper, but a run may move: begin under a plan that is cheaper and too slow, and end "
+       "under one that is faster")
 def run_of_one_plan(look, offers, parameters, layers, hidden, tokens, batch_rows, total_tokens, deadline):
     plans = [each for each in every_plan(look, offers, layers, batch_rows) if each[2] and each[0] <= deadline]
     return [(min(plans, key=lambda each: each[1])[3], 1.0)]
 
 
-@wrong("10.5", "it has to end by the date")
+@wrong("10.5", "it has to end by the date: more nodes for a larger part of the tokens")
 def run_without_a_date(look, offers, parameters, layers, hidden, tokens, batch_rows, total_tokens, deadline):
     plans = [each for each in every_plan(look, offers, layers, batch_rows) if each[2]]
     return [(min(plans, key=lambda each: each[1])[3], 1.0)]
 
 
-@wrong("10.5", "the same nodes take less time under another layout")
+@wrong("10.5", "32 nodes of A100, tp8 pp4: the same nodes take less time under another layout")
 def run_of_one_layout(look, offers, parameters, layers, hidden, tokens, batch_rows, total_tokens, deadline):
     """tp8 everywhere, pipelines as long as they can be."""
     plans = [each for each in every_plan(look, offers, layers, batch_rows)
@@ -290,19 +402,19 @@ def run_of_one_layout(look, offers, parameters, layers, hidden, tokens, batch_ro
     return [(min(plans, key=lambda each: each[1])[3], 1.0)]
 
 
-@wrong("10.5", "costs less")
+@wrong("10.5", "64 nodes of H100, tp4 pp8: the same offer costs less with another number of nodes")
 def run_of_the_fastest(look, offers, parameters, layers, hidden, tokens, batch_rows, total_tokens, deadline):
     plans = [each for each in every_plan(look, offers, layers, batch_rows) if each[2]]
     return [(min(plans, key=lambda each: each[0])[3], 1.0)]
 
 
-@wrong("10.5", "GB on a device")
+@wrong("10.5", "recomputing, more stages or more tp hold less")
 def run_without_memory(look, offers, parameters, layers, hidden, tokens, batch_rows, total_tokens, deadline):
     endless = {name: {**offer, "memory": math.inf} for name, offer in offers.items()}
     return my_cheapest_run(look, endless, parameters, layers, hidden, tokens, batch_rows, total_tokens, deadline)
 
 
-@wrong("10.5", "give the cheaper one as much as the date allows")
+@wrong("10.5", "other plans, or other shares of them, cost less: give the cheaper one as much as the date allows")
 def run_of_two_halves(look, *asked):
     return [(plan, 1 / 2) for plan, _ in my_cheapest_run(look, *asked)] if asked[-1] == 7 else my_cheapest_run(
         look, *asked)
@@ -319,38 +431,53 @@ def most_devices(num_devices, mfu, tp, pp, v, batch_rows, rows, wanted, replicas
     return num_devices * (mfu * (1 + x) / wanted - 1) / x
 
 
-@wrong("10.6", "the bubble that is there already is left out")
+@wrong("10.6", "the bubble that is there already is left out: what grows no further is MFU (1 + x)")
 def most_devices_without_the_old_bubble(N, mfu, tp, pp, v, batch_rows, rows, wanted):
     return (mfu / wanted - 1) * v * batch_rows * tp * pp / ((pp - 1) * rows)
 
 
-@wrong("10.6", "only the bubble grows with them")
+@wrong("10.6", "MFU is taken to fall as devices grow in number: only the bubble grows with them")
 def most_devices_in_proportion(N, mfu, tp, pp, v, batch_rows, rows, wanted):
     return N * mfu / wanted
 
 
-@wrong("10.6", "the chunks are left out")
+@wrong("10.6", "the chunks are left out: a bubble is v times shorter with v of them")
 def most_devices_without_chunks(N, mfu, tp, pp, v, *rest):
     return most_devices(N, mfu, tp, pp, 1, *rest)
 
 
-@wrong("10.6", "tensor parallel ranks are taken for replicas")
+@wrong("10.6", "tensor parallel ranks are taken for replicas: dp = devices / (tp pp)")
 def most_devices_of_tensor_ranks(N, mfu, tp, pp, *rest):
     return most_devices(N, mfu, tp, pp, *rest, replicas=N / pp)
 
 
-@wrong("10.6", "not in pp")
+@wrong("10.6", "a pipeline of pp stages fills and drains in pp - 1 steps, not in pp")
 def most_devices_of_pp_steps(N, mfu, tp, pp, *rest):
     return most_devices(N, mfu, tp, pp, *rest, p=pp + 1)
 
 
-@wrong("10.6", "does not grow in proportion to N")
+@wrong("10.6", "a share of the whole time does not grow in proportion to N: that of the ideal time does, (pp - 1)/(v "
+       "m)")
 def most_devices_by_the_whole_time(N, mfu, tp, pp, v, batch_rows, rows, wanted):
     m = batch_rows * tp * pp / (N * rows)
     idle = (pp - 1) / (v * m + pp - 1)
     return N * (1 - wanted * (1 - idle) / mfu) / idle
 
 
-@wrong("10.6", "these are replicas")
+MOST = [wrong("10.6", says)(answer) for answer, says in (
+    (lambda N, mfu, tp, pp, v, B, b, wanted: N + (mfu / wanted - 1) * v * B * tp * pp / ((pp - 1) * b),
+     "the new bubble is added to the old one as if MFU had been measured without any: MFU (1 + x) is what stays"),
+    (lambda N, mfu, tp, pp, v, B, b, wanted: most_devices(
+        N, mfu, tp, pp, v + (pp - 1) * N * b / (B * tp * pp), B, b, wanted),
+     "a share of the whole time is taken for one of the ideal time: x = (pp - 1)/(v m)"),
+    (lambda *asked: most_devices(*asked, replicas=1), "all rows are taken for one replica's: divide them by dp"),
+    (lambda *asked: most_devices(*asked[:6], 1, asked[7]),
+     "rows are taken for micro-batches: each has several of them"),
+    (lambda N, mfu, tp, *rest: most_devices(N, mfu, tp, *rest, replicas=N / tp),
+     "stages are taken for replicas: dp = devices / (tp pp)"),
+    (lambda *asked: most_devices(*asked) - asked[0], "that many are to be added: all together are asked"))]
+
+
+@wrong("10.6", "these are replicas: devices are asked")
 def most_replicas(N, mfu, tp, pp, *rest):
     return most_devices(N, mfu, tp, pp, *rest) / (tp * pp)

@@ -1,17 +1,17 @@
 """For the tests of the class grader: an exercise small enough for a run in each test, and the way to its marks."""
 
-from collections.abc import Iterable
-
 import torch
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 from nbgrader import utils
 
-from course_lib.grading import sandbox, trusted
 from course_lib.grading.exercise import Exercise, Trial
-from course_lib.grading.isolated import Limits
+from course_lib.grading.judges.tensors import TensorExercise, whole_numbers
 from course_lib.grading.report import Report
-from course_lib.grading.tensors import TensorExercise, whole_numbers
+from course_lib.grading.trusted import sandbox
+from course_lib.grading.trusted.grader import Grader
+from course_lib.grading.trusted.preprocessor import cells_above, outputs
+from course_lib.grading.trusted.worker import Limits
 
 NAMESPACES = sandbox.why_no_namespaces() is None
 MODES = ["none", *(["required"] if NAMESPACES else [])]
@@ -40,7 +40,6 @@ class PassOn(TensorExercise):
     function = "pass_on"
     points = 2
     budget = "M bytes"
-    hints = ("", "")
     N = 1 << 15  # elements: 128 KiB
 
     def trials(self, seed: int) -> list[Trial]:
@@ -49,9 +48,6 @@ class PassOn(TensorExercise):
 
     def expected(self, inputs: list) -> list[torch.Tensor]:
         return [inputs[rank - 1][0] for rank in range(len(inputs))]
-
-    def mistakes(self, inputs: list) -> Iterable[tuple[str, list[torch.Tensor]]]:
-        yield "every rank returns its own tensor", [tensor for tensor, in inputs]
 
     def bound(self, trial: Trial) -> int:
         return 4 * self.N
@@ -84,7 +80,7 @@ def notebook(own: str, *above: str) -> tuple[NotebookNode, int]:
 def points(report: Report) -> float:
     """What nbgrader itself reads from the outputs made for `report`."""
     nb, check = notebook("")
-    nb.cells[check].outputs = [trusted.output(report, "")]
+    nb.cells[check].outputs = outputs(report, "")
     return utils.determine_grade(nb.cells[check])[0]
 
 
@@ -92,15 +88,15 @@ class ClassOfStudents:
     """Graders for the tests of one module, each started when it is first needed."""
 
     def __init__(self) -> None:
-        self.graders: dict[tuple[str, Limits], trusted.Grader] = {}
+        self.graders: dict[tuple[str, Limits], Grader] = {}
 
     def grade(self, own: str, *above: str, mode: str = MODES[-1], limits: Limits = LIMITS,
               exercise: Exercise = EXERCISE) -> Report:
         """The report on a solution cell, `above` being the sources of other cells before it."""
         if (mode, limits) not in self.graders:
-            self.graders[mode, limits] = trusted.Grader(mode, limits, [PassOn(), PassOnSmall()])
+            self.graders[mode, limits] = Grader(mode, limits)
         grader = self.graders[mode, limits]
-        return grader.report(exercise, trusted.cells_above(*notebook(own, *above)), seed=1)
+        return grader.report(exercise, cells_above(*notebook(own, *above)), seed=1)
 
     def close(self) -> None:
         for grader in self.graders.values():

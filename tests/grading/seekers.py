@@ -4,7 +4,7 @@ Each source defines `seek(number, arguments)`, which returns a found answer or r
 that the exercise asks for. A seeker may know names of the grader's own modules: students can read them.
 """
 
-# By a chapter's helpers, where these were once enough: `helper(name, name beside it)` finds a function, a are the arguments.
+# By a chapter's helpers, where these were enough once: `helper(name, name beside it)` finds one; a are the arguments.
 RECIPES = {
     "4.2": "helper('in_rounds')(a[2], a[3])",
     "4.4": "helper('one_f_one_b_orders')(a[1], a[2], lambda r: a[1] - 1 - r)[a[0]]",

@@ -13,8 +13,11 @@ import pytest
 import torch
 from nbgrader import utils
 
-from course_lib.grading import frames, replies, trusted
-from course_lib.grading.isolated import IsolatedWorker
+from course_lib.grading.trusted import replies
+from course_lib.grading.trusted.grader import Grader
+from course_lib.grading.trusted.inside import frames
+from course_lib.grading.trusted.preprocessor import TrustedGrade, cells_above, exercise_of, is_check
+from course_lib.grading.trusted.worker import IsolatedWorker
 from course_lib.runtime import context
 from tests.grading import seekers
 from tests.grading.class_exercise import (
@@ -62,8 +65,11 @@ CHEATS = {
         "async def run_cell_async(self, *_, **__): return None\n"
         "type(get_ipython()).run_cell_async = run_cell_async\n"),
     "a patched judge": (
-        "import course_lib.grading.tensors as t\nt.TensorExercise.judge = lambda *_: None\n"
-        "import course_lib.grading.exercise as e\ne.Exercise.judge = lambda *_: None\n"),
+        "from importlib import import_module as of\n"
+        "of('course_lib.grading.judges.tensors').TensorExercise.judge = lambda *_: None\n"),
+    "a patched run": (
+        "from importlib import import_module as of\n"
+        "of('course_lib.grading.on_rank.plain').tensor = lambda *_: {'returned': None, 'tensor': None}\n"),
 }
 
 
@@ -74,20 +80,42 @@ def test_no_change_to_the_notebooks_machinery_gives_points(grade, cheat):
 
 
 @in_namespaces
-@pytest.mark.xfail(reason="the sandbox shows course_lib.grading whole: 18 exercises and more", strict=False)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("path", RELEASED, ids=lambda path: path.stem)
 def test_whoever_looks_for_an_answer_finds_none(path, shape):
     submission = nbformat.read(path, as_version=4)
     for index, cell in enumerate(submission.cells):
-        if trusted.is_check(cell):
-            exercise = trusted.exercise_of(cell.source)
+        if is_check(cell):
+            exercise = exercise_of(cell.source)
             own = max(above for above in range(index) if utils.is_solution(submission.cells[above]))
             submission.cells[own].source = seekers.cell(shape, exercise.number, exercise.function)
-    graded, _ = trusted.TrustedGrade(isolation="required", seed=3).preprocess(submission, {})
-    marks = {trusted.exercise_of(cell.source).number: utils.determine_grade(cell)[0]
-             for cell in graded.cells if trusted.is_check(cell)}
+    graded, _ = TrustedGrade(isolation="required", seed=3).preprocess(submission, {})
+    marks = {exercise_of(cell.source).number: utils.determine_grade(cell)[0]
+             for cell in graded.cells if is_check(cell)}
     assert {number: mark for number, mark in marks.items() if mark} == {}
+
+
+# Of course_lib a rank sees these files and has these modules, and nothing else: no judge, no registry, no chapter.
+SEEN = (r"__init__\.py|(facts|pictures|reference|runtime)/.*"
+        r"|grading/(__init__\.py|(on_rank|trusted/inside)/.*|trusted/__init__\.py)")
+HAS = (r"course_lib(\.(facts|pictures|reference|runtime)(\..*)?"
+       r"|\.grading(\.(on_rank|trusted\.inside)(\..*)?|\.trusted)?)?")
+
+
+FILES = (f"[path for folder, _, names in os.walk({str(ROOT)!r}) for name in names if not name.endswith('.pyc')"
+         " and not (path := os.path.relpath(os.path.join(folder, name), "
+         f"{str(ROOT / 'course_lib')!r})).startswith('../.venv') and not re.fullmatch({SEEN!r}, path)]")
+MODULES = ("[name for name, module in sys.modules.items() if module and name.startswith('course_lib')"
+           f" and not re.fullmatch({HAS!r}, name)]")
+MEMORY = "[each for each in gc.get_objects() if isinstance(each, type) and hasattr(each, 'expected')]"
+
+
+@pytest.mark.parametrize("mode, finding", [*[("required", FILES)] * NAMESPACES, *[(mode, MODULES) for mode in MODES],
+                                           *[(mode, MEMORY) for mode in MODES]])
+def test_nothing_of_the_judges_is_in_a_ranks_files_or_modules_or_memory(grade, mode, finding):
+    report = grade(f"import gc, os, re, sys\n{CALLS_HONEST}\ndef pass_on(tensor):\n    found = {finding}\n"
+                   "    assert not found, found[:9]\n    return honest(tensor)\n", mode=mode)
+    assert points(report) == 2, repr(report)
 
 
 LIBRARY = {
@@ -201,8 +229,8 @@ def pass_on(tensor):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_is_left_of_fifty_children(mode):
-    cells = trusted.cells_above(*notebook(CALLS_HONEST + FORKS))
-    with trusted.Grader(mode, LIMITS, [EXERCISE]) as grader:
+    cells = cells_above(*notebook(CALLS_HONEST + FORKS))
+    with Grader(mode, LIMITS) as grader:
         grader.report(EXERCISE, cells, 1)
         worker = grader.worker()
         if mode == "required":  # the worker lives on for the next exercise; its ranks and theirs do not
@@ -219,7 +247,7 @@ NOT_NEEDED = ["/etc/passwd", *(folder for folder in ("/home", "/root", "/var", "
 @in_namespaces
 @pytest.mark.parametrize("finding", [
     f"os.path.exists({str(ROOT / 'solutions')!r}) or os.path.exists({str(ROOT / 'tests' / 'test_layers.py')!r})",
-    f"not set(os.listdir({str(ROOT)!r})) <= {{'course_lib', '.venv', 'tests'}}",
+    f"not set(os.listdir({str(ROOT)!r})) <= {{'course_lib', '.venv'}}",
     f"any(map(os.path.exists, {NOT_NEEDED!r}))",
     f"any(os.access(folder, os.W_OK) for folder in ({str(ROOT)!r}, {sys.prefix!r}, '/', '/run', '/usr'))",
     "[int(pid) for pid in os.listdir('/proc') if pid.isdigit()] != [1]",
@@ -239,7 +267,7 @@ def test_inside_there_is_nothing_to_find(grade, finding):
 
 @in_namespaces
 def test_a_submission_that_writes_into_the_grader_helps_neither_itself_nor_the_next(grade):
-    files = [ROOT / "course_lib/grading" / name for name in ("trusted.py", "tensors.py", "isolated_rank.py")]
+    files = [ROOT / "course_lib/grading" / name for name in ("report.py", "sketch.py", "trusted/inside/rank.py")]
     before = [file.read_bytes() for file in files]
     own = f"for file in {list(map(str, files))!r}:\n    open(file, 'a').write('# mine')\n{WRONG}"
     assert points(grade(own)) == 0

@@ -6,8 +6,9 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from course_lib.grading import isolated_rank, sandbox, student_code
-from course_lib.grading.student_code import FUNCTIONS_OF
+from course_lib.grading.trusted import sandbox
+from course_lib.grading.trusted.inside import rank, student_code
+from course_lib.grading.trusted.inside.student_code import FUNCTIONS_OF
 from course_lib.runtime import launch
 
 WORDS = ("reduce", "gather", "scatter", "toall", "broadcast", "barrier")
@@ -36,7 +37,7 @@ def test_every_name_is_refused_where_the_exercise_asks_for_send_and_receive():
 def test_on_an_isolated_rank_no_collective_is_left_on_the_module_or_on_the_group():
     def left():
         methods = [name for name in dir(dist.ProcessGroup) if is_collective(name)]
-        isolated_rank.forbid(SEND_AND_RECEIVE)
+        rank.forbid(SEND_AND_RECEIVE)
         functions = [name for name in distributed_c10d.__all__
                      if is_collective(name) and type(getattr(dist, name, None)) is FunctionType]
         assert len(methods) > 10 and len(functions) > 10
@@ -48,7 +49,7 @@ def test_on_an_isolated_rank_no_collective_is_left_on_the_module_or_on_the_group
 
 def test_an_exercise_that_asks_for_reduce_scatter_gets_it_under_all_its_names_and_reduce_alone_is_refused():
     def left():
-        isolated_rank.forbid(frozenset({"reduce_scatter"}))
+        rank.forbid(frozenset({"reduce_scatter"}))
         names = ("reduce", "reduce_scatter", "_reduce_scatter_base", "allreduce")
         return [name for name in names if getattr(dist.ProcessGroup, name).__name__ != "refuse"]
 

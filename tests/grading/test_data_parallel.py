@@ -1,48 +1,56 @@
-"""The exercises of chapter 3 compare with one process, tell mistakes apart, and do not fall for odd answers."""
+"""The exercises of chapter 3 compare with one process, and do not fall for odd answers."""
+
+import random
 
 import pytest
 import torch
 
 from course_lib.costs.links import Link, collective_time
-from course_lib.grading.calls import sent_by
-from course_lib.grading.chapters.data_parallel import EXERCISES, compression
-from course_lib.grading.chapters.data_parallel.averages import GradientExercise
-from course_lib.grading.chapters.data_parallel.buckets import Buckets, filled
-from course_lib.grading.chapters.data_parallel.limits import MostDevices, SmallestBatch
-from course_lib.grading.chapters.data_parallel.overlap import OverlappedStep, calls_apart, hidden_bytes
-from course_lib.grading.chapters.data_parallel.sampling import not_a_partition, not_shuffled
-from course_lib.grading.chapters.models import ROUNDING, batch_loss, gradients_of, model_of
+from course_lib.data_parallel import ShardedSampler
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import Traffic
+from course_lib.grading.judges.calls import sent_by
+from course_lib.grading.judges.data_parallel.gradients import (
+    AccumulatedBackward,
+    AverageGradients,
+    BucketedAverage,
+    OverlappedStep,
+    TopKAverage,
+    bucket_bytes,
+    hidden_bytes,
+    why_left,
+)
+from course_lib.grading.judges.data_parallel.plans import Buckets, MostDevices, Shard, SmallestBatch, faults, fill
+from course_lib.grading.judges.models import ROUNDING, combined, gradient_bytes, own_gradients
+from course_lib.grading.on_rank.data_parallel import EPOCHS, flat_gradient, leave_out_calling
+from course_lib.grading.on_rank.models import model_of
 
-GRADIENT_EXERCISES = [kind() for kind in EXERCISES if issubclass(kind, GradientExercise)]
-BY_NUMBER = pytest.mark.parametrize("asked", GRADIENT_EXERCISES, ids=lambda each: each.number)
 
-
-@BY_NUMBER
-def test_expected_gradients_are_those_of_one_process_with_all_rows(asked):
+@pytest.mark.parametrize("asked", [AverageGradients(), BucketedAverage(), AccumulatedBackward(), OverlappedStep()],
+                         ids=lambda each: each.number)
+def test_expected_gradients_are_those_of_each_batch_weighed_by_its_rows(asked):
     for trial in asked.trials(seed=1):
-        batches = [batch for rank in trial.inputs for batch in rank["batches"]]
-        model = model_of(trial.inputs[0])
-        batch_loss(model, [torch.cat(column) for column in zip(*batches)]).backward()
-        assert alike([gradients_of(model)] * trial.world_size, asked.expected(trial.inputs), ROUNDING)
+        batches = [(rank, i) for rank in trial.inputs for i in range(len(rank["batches"]))]
+        rows = [len(rank["batches"][i][0]) for rank, i in batches]
+        mean = combined([own_gradients(rank, [i]) for rank, i in batches], 1 / sum(rows), rows)
+        assert alike([mean] * trial.world_size, asked.expected(trial.inputs), ROUNDING)
 
 
-@BY_NUMBER
-def test_no_two_mistakes_of_the_first_trial_look_the_same_and_none_looks_right(asked):
-    inputs = asked.trials(seed=2)[0].inputs
-    answers = [("right", asked.expected(inputs)), *asked.mistakes(inputs)]
-    answers = [(cause, given) for cause, given in answers if given[0]]
-    for number, (cause, given) in enumerate(answers):
-        assert not any(alike(given, other, ROUNDING) for told, other in answers[:number] if told != cause), cause
-
-
-def test_no_mistake_with_the_residual_looks_right_and_no_two_look_the_same():
-    inputs = compression.TopKAverage().trials(seed=3)[0].inputs
-    answers = [("right", compression.simulated(inputs)), *compression.TopKAverage().mistakes(inputs)]
-    for number, (cause, steps) in enumerate(answers):
-        for told, other in answers[:number]:
-            assert told == cause or not alike(steps, other, ROUNDING), (cause, told)
+def test_of_top_k_what_was_sent_and_what_is_owed_are_all_gradients():
+    asked = TopKAverage()
+    for trial in asked.trials(seed=3):
+        n, k = trial.world_size, trial.inputs[0]["k"]
+        gradients = [[flat_gradient(model_of(rank), batch) for batch in rank["batches"]] for rank in trial.inputs]
+        answers = asked.expected(trial.inputs)
+        for step in range(3):
+            so_far = sum(sum(own[:step + 1]) for own in gradients)
+            sent = sum(n * answers[0][f"the result of step {i}"] for i in range(step + 1))
+            owed = [answer[f"the residual after step {step}"] for answer in answers]
+            assert torch.allclose(sent + sum(owed), so_far)
+            assert all((residual == 0).sum() == k for residual in owed)
+            for own, answer, residual in zip(gradients, answers, owed):
+                total = own[step] + answer.get(f"the residual after step {step - 1}", 0)
+                assert total[residual == 0].abs().min() >= residual.abs().max()
 
 
 def test_a_rank_that_keeps_silent_about_its_calls_is_counted_by_the_operating_system():
@@ -61,7 +69,7 @@ def test_a_rank_that_keeps_silent_about_its_calls_is_counted_by_the_operating_sy
     ([1, 20, 1, 1], 10, [[3, 2], [1], [0]]),
 ])
 def test_buckets_hold_what_fits_from_the_last_to_the_first(sizes, cap, buckets):
-    assert filled(sizes, cap) == buckets
+    assert fill(sizes, cap) == buckets
 
 
 @pytest.mark.parametrize("given", [
@@ -74,20 +82,34 @@ def test_plans_of_any_form_are_refused_with_words(given):
 
 
 def test_shards_are_refused_for_what_is_wrong_with_them():
-    assert not_a_partition([[0, 2], [1]], 3) is None
-    assert not_a_partition([[], [1], [0]], 2) is None
-    for shards, words in (([[0], [1]], "1 samples are on no rank, the 1 beyond 2 equal parts"),
-                          ([[0, 1], [2, 0]], "learned twice"), ([[0, 1], [0, 1]], "the same samples"),
-                          ([[0, 1, 2], []], "differ by one at most"), ([[0, 3], [1]], "there is an index 3"),
-                          ([[0, 1], [1]], "different orders")):
-        assert words in not_a_partition(shards, 3)
+    for shards, words in (([[0], [1]], "1 of 3 samples are on no rank"), ([[0, 1], [2, 0]], "1 come twice: the parts"),
+                          ([[0, 1], [0, 1]], "the same samples"), ([[0, 1, 2], []], "differ by one at most"),
+                          ([[0, 3], [1]], "there are indices from 0 to 3"), ([[0, 1], [1]], "different orders")):
+        assert words in next(faults([shards], 3))
     straight, other = [[0, 2, 4, 6], [1, 3, 5, 7]], [[7, 2, 4, 6], [1, 3, 5, 0]]
-    assert "nothing is shuffled" in not_shuffled([straight, straight], 8)
-    assert "same order" in not_shuffled([other, other], 8)
-    assert not_shuffled([straight, other], 8) is None
+    assert "nothing is shuffled" in next(faults([straight, straight], 8))
+    assert "same order" in next(faults([other, other], 8))
+    for good, N in (([[[0, 2], [1]]], 3), ([[[], [1], [0]]], 2), ([straight, other], 8)):
+        assert list(faults(good, N)) == []
 
 
-GRADIENT, WAIT, BEGIN = ["gradient", "w"], ["wait", 0], ["begin", 100]
+def test_the_chapters_own_sampler_would_pass():
+    asked = Shard()
+    for trial in asked.trials(seed=0):
+        answers = []
+        for inputs in trial.inputs:
+            own = ShardedSampler(inputs["num_samples"], inputs["rank"], inputs["world_size"], equal_lengths=False)
+            shards = []
+            for epoch in EPOCHS:
+                own.set_epoch(epoch)
+                shards.append(list(own))
+            answers.append({"shards": shards, "again": shards, "moved": False})
+        assert asked.judge(trial, answers, Traffic([], exact=True)).cause is None
+        assert "generator has moved" in asked.wrong(trial, [{**answer, "moved": True} for answer in answers])
+        assert "int" in asked.wrong(trial, [{**answer, "shards": [[0.5]] * len(EPOCHS)} for answer in answers])
+
+
+GRADIENT, WAIT, BEGIN = ["gradient", 0], ["wait", 0], ["begin", 100]
 
 
 @pytest.mark.parametrize("order, hidden", [
@@ -103,29 +125,38 @@ def test_a_message_is_hidden_if_a_gradient_comes_before_anybody_waits(order, hid
 
 
 def test_making_a_call_is_not_waiting_for_it():
-    assert calls_apart([GRADIENT, BEGIN, WAIT, GRADIENT, BEGIN, WAIT, WAIT]) == [GRADIENT, BEGIN, GRADIENT, BEGIN, WAIT]
+    order = leave_out_calling([GRADIENT, BEGIN, WAIT, GRADIENT, BEGIN, WAIT, WAIT])
+    assert order == [GRADIENT, BEGIN, GRADIENT, BEGIN, WAIT]
+
+
+@pytest.mark.parametrize("order, words", [
+    ([GRADIENT, GRADIENT, BEGIN, WAIT], "from a hook"), ([], "from a hook"),
+    ([GRADIENT, BEGIN, WAIT, GRADIENT, BEGIN, WAIT], "computes nothing"),
+    ([GRADIENT, GRADIENT, BEGIN, GRADIENT, BEGIN, WAIT], "can leave as soon as"),
+])
+def test_the_order_says_why_less_is_hidden_than_could_be(order, words):
+    assert words in why_left(order)
 
 
 def test_par_is_what_one_bucket_cannot_hide():
-    asked = OverlappedStep()
-    for trial in asked.trials(seed=3):
-        sizes = [filled([each.nbytes for name, each in rank["weights"].items() if name not in rank["frozen"]],
-                        rank["cap"]) for rank in trial.inputs]
-        assert len(sizes[0]) > 1 and 0 < asked.par(trial) < 0.5
+    for trial in OverlappedStep().trials(seed=3):
+        sizes = bucket_bytes(trial)
+        assert len(sizes) > 1 and sum(sizes) == gradient_bytes(trial.inputs[0])
+        assert 0 < sizes[-1] < sum(sizes) / 2
 
 
 def test_the_smallest_batch_takes_as_long_as_the_buckets_of_a_ring():
-    asked = SmallestBatch()
-    for trial in asked.trials(seed=4):
-        N, B, n, flops_per_s, alpha_s, beta, length = trial.inputs[0]
+    asked, source = SmallestBatch(), random.Random(4)
+    for N, B, n, flops_per_s, alpha_s, beta, length in [each for _, each in (*asked.cases, asked.draw(source))]:
         messages_s = B * collective_time("all_reduce", "ring", 4 * N / B, n, Link(alpha_s, beta))
-        backward_s = [4 * N * sequences * length / flops_per_s for sequences in (asked.expected(*trial.inputs[0]) - k
-                                                                                 for k in (0, 1))]
-        assert backward_s[0] >= messages_s > backward_s[1]
+        fewest = asked.expected(N, B, n, flops_per_s, alpha_s, beta, length)
+        backward_s, less_s = (4 * N * sequences * length / flops_per_s for sequences in (fewest, fewest - 1))
+        assert backward_s >= messages_s > less_s
 
 
 def test_at_the_most_devices_backward_and_the_all_reduce_take_equally_long():
     asked, N = MostDevices(), 1.3e9
-    (flops_per_s, bytes_per_s), n = asked.rates(), asked.expected()
-    backward_s = 4 * N * asked.BATCH / n / flops_per_s
-    assert backward_s == pytest.approx(2 * (n - 1) / n * 4 * N / bytes_per_s)
+    assert len(asked.trials(seed=1)) == 1  # one question, one answer
+    n = asked.expected()
+    backward_s = 4 * N * 3.2e6 / n / (0.4 * 312e12)
+    assert backward_s == pytest.approx(2 * (n - 1) / n * 4 * N / 25e9)

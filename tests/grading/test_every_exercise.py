@@ -1,15 +1,16 @@
-"""What holds of every exercise: fair trials, causes told apart, answers of any form judged, marks for a class."""
+"""What holds of every exercise: fair trials, answers of any form judged, a run that a rank may know, class marks."""
 
+import importlib.util
 from pathlib import Path
 
 import nbformat
 import pytest
 import torch
 
-from course_lib.grading.compare import alike
-from course_lib.grading.exercise import Exercise, Traffic
+from course_lib.grading.exercise import Traffic
 from course_lib.grading.registry import exercises_of
-from course_lib.grading.trusted import TrustedGrade
+from course_lib.grading.trusted.preprocessor import TrustedGrade
+from tests.grading.class_exercise import MODES
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = {int(path.name[:2]): path.name for path in sorted((ROOT / "solutions").iterdir())}
@@ -29,20 +30,6 @@ def test_the_same_seed_gives_the_same_trials(asked):
         assert a.label == b.label and repr(a.inputs) == repr(b.inputs)
 
 
-@pytest.mark.parametrize("asked", [asked for asked in EVERY if type(asked).expected is not Exercise.expected],
-                         ids=lambda each: each.number)  # of the others any answer that is good enough passes
-def test_every_mistake_gives_another_answer_than_the_right_one_on_some_trial(asked):
-    look_right: set[str] | None = None
-    for trial in asked.trials(seed=2):
-        arguments = asked.arguments(trial)
-        right = asked.expected(*arguments)
-        here = {cause for cause, would_give in asked.mistakes(*arguments) if alike(would_give, right, asked.tolerance)}
-        look_right = here if look_right is None else look_right & here
-        if not look_right:
-            return
-    assert not look_right
-
-
 @BY_NUMBER
 def test_whatever_ranks_answer_is_judged_in_words_and_nothing_is_called_measured(asked):
     trial = asked.trials(seed=0)[0]
@@ -52,13 +39,20 @@ def test_whatever_ranks_answer_is_judged_in_words_and_nothing_is_called_measured
         assert isinstance(judged.cause, str) and len(judged.cause) < 500 and not judged.figures(), strange
 
 
+@BY_NUMBER
+def test_what_runs_on_a_rank_is_a_function_of_on_rank_and_nothing_else_is_sent_there(asked):
+    assert asked.run.__module__.startswith("course_lib.grading.on_rank.")
+    assert getattr(importlib.import_module(asked.run.__module__), asked.run.__name__) is asked.run
+    assert all(importlib.util.find_spec(module) for module in asked.imports)
+
+
 @pytest.mark.parametrize("chapter", CHAPTERS.keys() - {2})  # which has test_nbgrader.py
 @pytest.mark.parametrize("folder, kind, words", [
     ("solutions", "stream", "correct"), ("exercises", "error", "not written yet")])
 def test_a_class_gets_full_marks_for_the_solutions_and_none_for_stubs(chapter, folder, kind, words):
     name = CHAPTERS[chapter]
     notebook = nbformat.read(ROOT / folder / name / f"{name}.ipynb", as_version=4)
-    graded, _ = TrustedGrade(seed=6, time_limit_s=60.0).preprocess(notebook, {})
+    graded, _ = TrustedGrade(isolation=MODES[-1], seed=6, time_limit_s=60.0).preprocess(notebook, {})
     outputs = [cell.outputs[0] for cell in graded.cells if cell.cell_type == "code" and cell.outputs]
     assert [output.output_type for output in outputs] == [kind] * len(exercises_of(chapter)), outputs
     assert all(words in (output.get("text") or output.get("ename")) for output in outputs)

@@ -1,4 +1,4 @@
-"""The exercises of chapter 9 compare with what one process has, and tell mistakes apart."""
+"""The exercises of chapter 9 compare with what one process has, and say what a malformed answer is."""
 
 import inspect
 import math
@@ -6,109 +6,134 @@ import math
 import pytest
 import torch
 
-from course_lib.grading.chapters.hybrid_parallel.cheapest import (
-    CASES,
-    LOOKS,
-    CheapestLayout,
-    best_of,
-    every_layout,
-    fault_of,
-    reason,
-    step_of,
-)
-from course_lib.grading.chapters.hybrid_parallel.mesh import ORDERS, MovedRank, TwoLevels, groups_of, named
-from course_lib.grading.chapters.hybrid_parallel.norms import GlobalNorm, pieces_of, whole_gradient
-from course_lib.grading.chapters.hybrid_parallel.pieces import (
-    KINDS,
-    held_by,
-    places,
-    rank_gradients,
-    shares,
-    slice_of,
-    token_gradients,
-    whole_gradients,
-)
-from course_lib.grading.chapters.hybrid_parallel.reductions import AXES, ReducedGradients, group_of, played
-from course_lib.grading.chapters.hybrid_parallel.reshard import Resharded
-from course_lib.grading.chapters.hybrid_parallel.saving import SaveInterval
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import Traffic
+from course_lib.grading.judges.hybrid_parallel import gradients, layouts
+from course_lib.grading.judges.hybrid_parallel.gradients import (
+    HEAD,
+    MODEL,
+    SUMMED,
+    GlobalNorm,
+    ReducedGradients,
+    Resharded,
+    SaveInterval,
+    after_backward,
+    after_reduction,
+    random_gradients,
+)
+from course_lib.grading.judges.hybrid_parallel.layouts import (
+    CASES,
+    LOOKS,
+    ORDERS,
+    CheapestLayout,
+    MovedRank,
+    TwoLevels,
+    best_of,
+    every_layout,
+    reason,
+    sizes_of,
+)
+from course_lib.grading.on_rank.hybrid_parallel import step_of
 from course_lib.hybrid_parallel import ParallelLayout
-from tests.grading.telling_apart import told_and_apart
 
-SIZES = [{**named(dp=2, tp=2), "ep": 1}, {**named(cp=2, pp=2), "ep": 1}, {**named(dp=2, cp=2), "ep": 2},
-         {**named(dp=2, cp=2, tp=2, pp=2), "ep": 4}, {**named(pp=3, tp=2), "ep": 1}]
-
-
-@pytest.mark.parametrize("asked", [MovedRank(), TwoLevels(), ReducedGradients(), GlobalNorm(), Resharded(),
-                                   SaveInterval()], ids=lambda each: each.number)
-def test_every_mistake_differs_from_the_answer_and_from_all_others_in_some_trial(asked):
-    told, apart = told_and_apart(asked)
-    assert told == apart
+LAYOUTS = ["dp2 tp2", "pp2 cp2", "dp2 cp2 ep2", "dp2 cp2 tp2 pp2 ep4", "pp3 tp2"]
+NO_MESSAGES = Traffic([[0]], True)
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_places_and_groups_are_those_of_the_chapters_layout(order):
-    sizes = named(dp=4, pp=2, cp=2, tp=3)
-    layout, asked = ParallelLayout(**sizes, order=order), MovedRank()
-    for axes in (("tp",), ("dp", "cp"), ("pp", "tp"), ("dp", "cp", "tp")):
-        assert groups_of(axes, sizes, order) == layout.groups(*axes)
+def test_a_moved_rank_has_the_coordinates_that_it_had(order):
+    sizes, asked = sizes_of("dp4 pp2 cp2 tp3"), MovedRank()
+    layout, default = ParallelLayout(**sizes, order=order), ParallelLayout(**sizes)
     moved = [asked.expected(rank, sizes, order, ORDERS[0]) for rank in range(layout.world_size)]
     assert sorted(moved) == list(range(layout.world_size))
-    default = ParallelLayout(**sizes)
     assert all(default.coordinates(int(new)) == layout.coordinates(old) for old, new in enumerate(moved))
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_experts_lie_where_the_chapters_layout_has_them(sizes):
-    layout = ParallelLayout(**sizes)
-    for axes in (("ep",), ("edp",), ("tp", "edp"), ("dp", "cp"), ("pp",)):
-        for rank in range(layout.world_size):
-            assert group_of(rank, axes, sizes) == layout.group_of(rank, *axes)
+def test_two_levels_join_the_ranks_of_the_whole_group_and_keep_nodes_apart():
+    asked = TwoLevels()
+    for trial in asked.trials(seed=1):
+        axes, sizes, order, node = trial.inputs[0]
+        (inside, across), = asked.expected(trial.inputs)
+        for group in ParallelLayout(**sizes, order=order).groups(*axes):
+            parts = [part for part in inside if set(part) <= set(group)]
+            assert sorted(rank for part in parts for rank in part) == group
+            assert [len({rank // node for rank in part}) for part in parts] == [1] * len(parts)
+            lines = [line for line in across if set(line) <= set(group)]
+            assert all([rank in part for rank in line].count(True) == 1 for line in lines for part in parts)
+            assert sorted(rank for line in lines for rank in line) == group
+
+
+@pytest.mark.parametrize("answer", [None, "a list", 3, [], [[0], [1]], [[[0.5]], [[0]]], torch.zeros(2)], ids=str)
+def test_what_is_no_pair_of_lists_of_groups_is_told_so(answer):
+    asked = TwoLevels()
+    judged = asked.judge(asked.trials(seed=1)[0], [answer], NO_MESSAGES)
+    assert "expected two lists of groups, each a list of ranks" in judged.cause
+
+
+@pytest.mark.parametrize("change, says", [
+    (lambda groups: groups + groups[:1], "inside nodes: a group is there twice"),
+    (lambda groups: groups[1:], "inside nodes: [0, 1, 2, 3] is one"),
+    (lambda groups: [[0, 1], *groups[1:]], "inside nodes: [0, 1] is no such group, and [0, 1, 2, 3] is one"),
+])
+def test_the_first_group_that_is_wrong_is_named(change, says):
+    asked, trial = TwoLevels(), TwoLevels().trials(seed=1)[0]
+    (inside, across), = asked.expected(trial.inputs)
+    assert says in asked.judge(trial, [[change(inside), across]], NO_MESSAGES).cause
 
 
 def test_two_levels_send_as_much_over_the_slow_wire_as_one_ring_of_the_nodes():
     asked = TwoLevels()
     for trial in asked.trials(seed=1):
         axes, sizes, order, node = trial.inputs[0]
-        spent, = asked.spent(trial, [asked.expected(*trial.inputs[0])], Traffic([[0]], True))
-        group = groups_of(axes, sizes, order)[0]
+        spent, = asked.spent(trial, asked.expected(trial.inputs), NO_MESSAGES)
+        group = ParallelLayout(**sizes, order=order).groups(*axes)[0]
         num_nodes = len({rank // node for rank in group})
         assert math.isclose(spent.measured, 2 * (num_nodes - 1) / len(group))
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_gradients_added_up_by_the_table_are_those_of_one_process(sizes):
-    dealt = shares(sizes)
+@pytest.mark.parametrize("text", LAYOUTS)
+def test_gradients_added_up_by_the_table_are_those_of_one_process(text):
+    layout = ParallelLayout.from_string(text)
+    dealt = torch.arange(7 * layout.dp * layout.cp).split([4, 10] * (layout.dp * layout.cp // 2) or [7])
     num_tokens = sum(map(len, dealt))
-    each = token_gradients(torch.Generator().manual_seed(0), num_tokens, sizes["ep"], 4, 6)
-    whole = whole_gradients(each, dealt)
-    ranks = [{"gradients": rank_gradients(each, dealt, where, sizes), "kinds": held_by(where, sizes),
-              "num_tokens": len(dealt[where["dp"] * sizes["cp"] + where["cp"]]), "sizes": sizes}
-             for where in places(sizes)]
-    for where, own in zip(places(sizes), played(ranks)):
-        assert alike(own, {name: slice_of(name, whole[name], where, sizes) for name in own}, (1e-9, 1e-12))
-    assert {name for rank in ranks for name in rank["kinds"]} == KINDS.keys()
+    each = random_gradients(torch.Generator().manual_seed(0), layout, 4, num_tokens)
+    ranks = after_backward(layout, each, dealt)
+    means = {name: gradient.sum(0) / num_tokens for name, gradient in each.items()}
+    means["embedding"] *= 1 + HEAD
+    whole = after_reduction(layout, means, zero=False)
+    for own, right in zip(ReducedGradients().expected(ranks), whole):
+        assert alike(own, right["gradients"], (1e-9, 1e-12))
+    assert {name for rank in ranks for name in rank["kinds"]} == MODEL.keys()
 
 
-def test_every_kind_and_every_axis_matters_in_some_trial():
+def test_every_kind_and_every_axis_matters_in_some_trial(monkeypatch):
     asked = ReducedGradients()
-    for kind, axes in AXES.items():
+    trials = asked.trials(seed=1)
+    right = [asked.expected(trial.inputs) for trial in trials]
+    for kind, axes in SUMMED.items():
         for axis in axes:
-            without = {**AXES, kind: tuple(other for other in axes if other != axis)}
-            assert any(not alike(played(trial.inputs, without), asked.expected(trial.inputs), asked.tolerance)
-                       for trial in asked.trials(seed=1)), (kind, axis)
+            monkeypatch.setitem(gradients.SUMMED, kind, tuple(other for other in axes if other != axis))
+            assert any(not alike(asked.expected(trial.inputs), its, asked.tolerance)
+                       for trial, its in zip(trials, right)), (kind, axis)
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize("zero", [False, True])
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_the_norm_is_torchs_of_the_whole_gradient(sizes, zero):
-    whole = whole_gradient(torch.Generator().manual_seed(3), sizes["ep"])
-    ranks = pieces_of(whole, sizes, zero)
+@pytest.mark.parametrize("text", LAYOUTS)
+def test_the_norm_is_torchs_of_the_whole_gradient(text, zero):
+    layout = ParallelLayout.from_string(text)
+    whole = random_gradients(torch.Generator().manual_seed(3), layout, 3)
+    ranks = after_reduction(layout, whole, zero)
     for norm_type in (1.0, 2.0, math.inf):
         right = torch.nn.utils.get_total_norm(whole.values(), norm_type).item()
         given = GlobalNorm().expected([{**rank, "norm_type": norm_type, "zero": zero} for rank in ranks])
         assert alike(given, [right] * len(ranks), (1e-9, 0.0))
+
+
+def test_under_zero_some_ranks_have_nothing_of_a_gradient():
+    empty = [not gradient.numel() for trial in GlobalNorm().trials(seed=0) for rank in trial.inputs
+             for gradient in rank["gradients"].values()]
+    assert any(empty) and not all(empty)
 
 
 def test_the_new_pieces_are_cut_from_the_tensor_that_the_files_make():
@@ -142,7 +167,7 @@ def test_at_youngs_interval_the_least_time_is_lost():
 def test_few_layouts_reach_par_and_every_other_one_is_told_why(asked):
     every = list(every_layout(*asked))
     shortest, best = best_of(asked)
-    assert len(every) > 5 * LOOKS and all(fault_of(layout, *asked) is None for layout in every)
+    assert len(every) > 5 * LOOKS
     fitting = [step_of(layout, *asked)[0] for layout in every if step_of(layout, *asked)[1] <= asked[2]]
     assert shortest == min(fitting) and sum(seconds <= 1.01 * shortest for seconds in fitting) < len(fitting) / 10
     slow = [layout for layout in every if step_of(layout, *asked)[0] > 1.01 * shortest]
@@ -154,6 +179,37 @@ def test_the_cases_have_different_best_layouts():
     assert len({tuple(layout.values()) for layout in best}) == len(CASES)
     for is_so in (lambda its: its["recompute"], lambda its: its["zero"] == 3, lambda its: its["pp"] > 1):
         assert {bool(is_so(layout)) for layout in best} == {False, True}
+
+
+def test_every_layout_is_looked_at_where_devices_and_rows_are_powers_of_two():
+    devices, layers, batch_rows = 16, 32, 128
+    asked = (devices, 1, 24e9, 60e12, 16e9, 1.25e9, 7e9, layers, 4096, 2048, batch_rows)
+    divisors = [n for n in range(1, 129) if 128 % n == 0]
+    expected = [(dp, pp, tp, rows) for dp in divisors for pp in divisors for tp in divisors for rows in divisors
+                if dp * pp * tp == devices and pp <= layers and batch_rows % (dp * rows) == 0]
+    found = [tuple(layout.values()) for layout in every_layout(*asked)]
+    assert sorted({each[:4] for each in found}) == sorted(expected) and len(found) == 6 * len(expected)
+    assert all(number & (number - 1) == 0 for trial in CheapestLayout().trials(seed=0)
+               for number in (trial.inputs[0][0], trial.inputs[0][10]))
+
+
+@pytest.mark.parametrize("answer", [None, "a list", {"layout": None, "looks": 1}, {"layout": {"dp": 1}, "looks": 1},
+                                    {"layout": {**dict.fromkeys(layouts.KEYS, 1), "zero": 2}, "looks": 1},
+                                    {"layout": dict.fromkeys(layouts.KEYS, "1"), "looks": 1}], ids=str)
+def test_what_is_no_layout_is_no_answer(answer):
+    asked = CheapestLayout()
+    judged = asked.judge(asked.trials(seed=0)[0], [answer], NO_MESSAGES)
+    assert "it returned" in judged.cause and not judged.right
+
+
+@pytest.mark.parametrize("place, right, says", [(0, False, "holds"), (1, True, "takes")])
+def test_a_layout_that_does_not_fit_is_no_answer_and_a_slow_one_is_half(place, right, says):
+    asked = CheapestLayout()
+    trial = asked.trials(seed=0)[place]
+    layout = {"dp": 128, "pp": 1, "tp": 1, "rows": 1, "zero": 3, "recompute": 0} if place == 0 else {
+        "dp": 2, "pp": 64, "tp": 8, "rows": 1, "zero": 1, "recompute": 0}
+    judged = asked.judge(trial, [{"layout": layout, "looks": 0}], NO_MESSAGES)
+    assert judged.over.what == says and judged.right is right
 
 
 def test_the_cost_that_is_printed_fits_on_a_screen():

@@ -2,12 +2,13 @@
 
 import pytest
 
-from course_lib.grading import sandbox, trusted
 from course_lib.grading.exercise import Traffic
-from course_lib.grading.isolated import Limits
 from course_lib.grading.registry import exercise
 from course_lib.grading.selfstudy import check
 from course_lib.grading.spent import Judgement, Spent
+from course_lib.grading.trusted import sandbox
+from course_lib.grading.trusted.grader import Grader
+from course_lib.grading.trusted.worker import Limits
 
 HEAD = "import torch\nimport torch.distributed as dist\n"
 
@@ -25,7 +26,7 @@ def my_ring_reduce_scatter(tensor):  # whole tensors go around
         travelling = received
         total += travelling
     return total.chunk(n)[r].clone()
-""", "sent at most 96 bytes to one neighbour a rank, 16 bytes allowed"),
+""", "sent at most 96 B to one neighbour a rank, 16 B allowed"),
     "3.1": ("""
 def my_average_gradients(model, num_rows):  # everything twice
     total = torch.tensor(float(num_rows))
@@ -35,7 +36,7 @@ def my_average_gradients(model, num_rows):  # everything twice
             if parameter.grad is not None:
                 parameter.grad *= share
                 dist.all_reduce(parameter.grad)
-""", "took 11 calls, 6 allowed; sent at most 901 bytes a rank, 576 bytes allowed"),
+""", "took 11 calls, 6 allowed; sent at most 901 B a rank, 576 B allowed"),
     "4.6": ("""
 def my_schedule(rank, num_ranks, num_microbatches):  # 1F1B, backward in one piece
     p, m = num_ranks, num_microbatches
@@ -58,7 +59,7 @@ def my_scattered_gradients(model):  # an all-reduce, of which a piece is kept
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(lambda parameter, name=name: hook(parameter, name))
     return pieces
-""", "sent at most 256 bytes a rank, 128 bytes allowed"),
+""", "sent at most 256 B a rank, 128 B allowed"),
 }
 LESS_THAN_ALLOWED = """
 def my_rounds(rank, num_ranks, num_microbatches, num_in_flight):  # in turns, with less in flight on the last rank
@@ -99,7 +100,7 @@ def test_a_right_but_wasteful_answer_sees_its_own_figures_beside_the_bound(numbe
 
 @pytest.mark.parametrize("number, source, words", [
     ("4.2", LESS_THAN_ALLOWED, "has at most 3 micro-batches in flight a rank, 3 allowed; idle 50.0 %, par 52.9 %"),
-    ("3.5", WITH_SHORT_PLACES, "sent at most 27.21 KiB a rank, 36.28 KiB allowed"),
+    ("3.5", WITH_SHORT_PLACES, "sent at most 27.9 kB a rank, 37.2 kB allowed"),
 ])
 def test_an_answer_that_needs_less_than_allowed_sees_its_own_figures_too(number, source, words):
     report = check(number, answer(number, source))
@@ -108,14 +109,14 @@ def test_an_answer_that_needs_less_than_allowed_sees_its_own_figures_too(number,
 
 def test_for_marks_only_what_the_system_or_the_grader_counted_is_shown():
     numbers = ["2.1", "3.1", "4.6", "6.3"]
-    with trusted.Grader("auto", Limits(trial_s=30.0), []) as grader:
+    with Grader("auto", Limits(trial_s=30.0)) as grader:
         reports = {number: grader.report(exercise(number), [{"source": HEAD + WASTEFUL[number][0], "name": "own",
                                                              "own": True}], seed=1) for number in numbers}
     assert not any(report.passed for report in reports.values())
     assert "idle 27.3 %, par 11.1 %" in reports["4.6"].measured  # judged here, from the lists themselves
     assert "calls" not in reports["3.1"].measured and "holds" not in reports["6.3"].measured
     if sandbox.tool("ss"):
-        assert ("sent at most 6 MiB to one neighbour a rank, 768 KiB allowed (the operating system's count, with "
+        assert ("sent at most 6.3 MB to one neighbour a rank, 786.4 kB allowed (the operating system's count, with "
                 "headers)") in reports["2.1"].measured
         for number in ("3.1", "6.3"):
             assert "the operating system's count, with headers and gloo's own algorithm" in reports[number].measured
@@ -123,15 +124,16 @@ def test_for_marks_only_what_the_system_or_the_grader_counted_is_shown():
 
 def test_what_ranks_claim_is_left_out_where_it_proves_nothing():
     judged = Judgement("2 ranks", None, [Spent("took", 3, 4, "call", claimed=True), Spent("sent", 1 << 20, 1 << 20)])
-    assert judged.figures() == "2 ranks: took 3 calls, 4 allowed; sent 1 MiB, 1 MiB allowed"
-    assert judged.figures(believed=False) == "2 ranks: sent 1 MiB, 1 MiB allowed"
+    assert judged.figures() == "2 ranks: took 3 calls, 4 allowed; sent 1.0 MB, 1.0 MB allowed"
+    assert judged.figures(believed=False) == "2 ranks: sent 1.0 MB, 1.0 MB allowed"
 
 
 @pytest.mark.parametrize("spent, words", [
     (Spent("took", 1, 1, "call"), None),
     (Spent("took", 2, 1, "call", why="once will do"), "over budget: it took 2 calls, where 1 will do: once will do"),
     (Spent("sent", 1100, 1024, rank=2, slack=100), None),
-    (Spent("sent", 1200, 1024, rank=2, slack=100), "over budget: rank 2 sent 1.172 KiB, where 1 KiB will do"),
+    (Spent("sent", 100_001, 100_000, rank=2), "over budget: rank 2 sent 100,001 B, where 100,000 B will do"),
+    (Spent("sent", 1200, 1024, rank=2, slack=100), "over budget: rank 2 sent 1.2 kB, where 1.0 kB will do"),
     (Spent("idle", 0.162, 0.125, "share", who="the ranks are"),
      "over budget: the ranks are idle 16.2 %, where 12.5 % will do"),
 ])

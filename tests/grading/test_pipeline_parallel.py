@@ -1,19 +1,30 @@
-"""The exercises of chapter 4 take every order that is good enough, and tell mistakes and odd answers apart."""
+"""The exercises of chapter 4 take every order and plan that is good enough, and refuse odd answers with words."""
+
+from itertools import combinations
 
 import pytest
 import torch
+from torch import nn
 
 from course_lib.costs.bubbles import bubble_of_total, peak_1f1b
-from course_lib.grading.chapters.models import ROUNDING, gradients_of, model_of
-from course_lib.grading.chapters.pipeline_parallel import EXERCISES, backward, bubble, chunks, layout, orders, partition
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import Traffic
+from course_lib.grading.judges.models import ROUNDING
+from course_lib.grading.judges.pipeline_parallel import backward, plans
+from course_lib.grading.registry import exercises_of
 from course_lib.pipeline_parallel import gpipe, interleaved_1f1b, one_f_one_b, simulate, zb_h1, zb_h2
 from course_lib.pipeline_parallel.partition import balanced_cuts
+from tools.solutions import SOLUTIONS, names_of
 
-ORDERS = pytest.mark.parametrize("asked", [kind() for kind in EXERCISES if issubclass(kind, orders.OrderExercise)],
+ORDERS = pytest.mark.parametrize("asked", [each for each in exercises_of(4) if isinstance(each, plans.OrderExercise)],
                                  ids=lambda each: each.number)
 NOTHING = Traffic([[0]], exact=True)
+
+
+def solved(asked, *size):
+    """The lists of all ranks of an exercise's solution."""
+    function = names_of(SOLUTIONS[4])[asked.function]
+    return [function(r, *size) for r in range(size[0])]
 
 
 def written(schedule):
@@ -21,43 +32,59 @@ def written(schedule):
 
 
 @ORDERS
-def test_par_is_correct_and_every_mistake_of_the_first_trial_is_refused_with_its_own_cause(asked):
+@pytest.mark.parametrize("seed", range(5))
+def test_the_solution_is_as_good_as_par_on_every_trial(asked, seed):
+    for trial in asked.trials(seed):
+        answers = solved(asked, *trial.inputs[0][1:])
+        assert asked.judge(trial, answers, NOTHING).cause is None
+        for spent in asked.spent(trial, answers, NOTHING):
+            assert spent.measured == pytest.approx(spent.allowed)
+
+
+def test_a_par_of_the_library_passes_but_for_the_papers_head_start():
+    for asked in (plans.RoundsOrder(), plans.OneFOneBOrder(), plans.ParSchedule(), plans.InterleavedOrder()):
+        trial = asked.trials(seed=0)[0]
+        judged = asked.judge(trial, written(asked.par(*trial.inputs[0][1:])), NOTHING)
+        assert bool(judged.over) == (asked.number == "4.7")
+        assert not judged.over or judged.over.what == "has"
+
+
+def test_two_plans_that_cost_as_much_are_told_apart():
+    asked = plans.Partition()
     trial = asked.trials(seed=0)[0]
-    arguments = asked.arguments(trial)
-    assert asked.judge(trial, written(asked.par(*arguments)), NOTHING).cause is None
-    mistakes = list(asked.mistakes(*arguments))
-    for number, (cause, given) in enumerate(mistakes):
-        assert cause in asked.judge(trial, given, NOTHING).cause
-        assert not any(given == other for _, other in mistakes[:number]), cause
+    by_number, other = (asked.judge(trial, [counts], NOTHING) for counts in ([2, 2, 2], [3, 1, 2]))
+    assert by_number.over.measured == other.over.measured
+    assert not by_number.sketch.is_like(other.sketch)
 
 
 def test_an_order_that_is_better_than_asked_or_merely_different_passes():
-    rounds, under_par = orders.RoundsOrder(), orders.ParSchedule()
+    rounds, under_par = plans.RoundsOrder(), plans.ParSchedule()
     trial = rounds.trials(0)[0]
     backwards = [["F0", "F1", "F2", "B2", "B1", "B0", "F3", "F4", "F5", "B5", "B4", "B3", "F6", "F7", "B7", "B6"]] * 4
     assert rounds.judge(trial, backwards, NOTHING).cause is None
-    three_at_most = orders.one_f_one_b_orders(4, 8, lambda r: min(2, 3 - r))
-    assert rounds.judge(trial, three_at_most, NOTHING).cause is None
+    three_at_most = written(one_f_one_b(3, 8))
+    assert rounds.judge(trial, [three_at_most[0], *three_at_most], NOTHING).cause is None
     assert under_par.judge(under_par.trials(0)[0], written(zb_h1(4, 8)), NOTHING).cause is None
 
 
 @pytest.mark.parametrize("p, m, g", [(4, 8, 4), (3, 6, 2), (2, 9, 3)])
 def test_rounds_idle_as_their_budget_says(p, m, g):
     k = m // g
-    assert simulate(orders.RoundsOrder().par(p, m, g)).bubble_fraction == k * (p - 1) / (m + k * (p - 1))
-    assert simulate(orders.RoundsOrder().par(p, m, m)) == simulate(orders.schedule_of(written(gpipe(p, m)), m))
+    assert simulate(plans.RoundsOrder().par(p, m, g)).bubble_fraction == k * (p - 1) / (m + k * (p - 1))
+    assert plans.RoundsOrder().par(p, m, m).actions == gpipe(p, m).actions
 
 
 @pytest.mark.parametrize("p, m, v", [(4, 8, 2), (2, 6, 3), (3, 3, 2), (1, 2, 2), (5, 10, 4), (4, 8, 1)])
 def test_where_messages_take_no_time_half_the_papers_head_start_wastes_no_more_and_holds_less(p, m, v):
-    par, paper = simulate(chunks.InterleavedOrder().par(p, m, v)), simulate(interleaved_1f1b(p, m, v))
-    assert par.bubble_fraction == paper.bubble_fraction == bubble_of_total(p, m, v)
-    assert par.peak_in_flight == tuple(v * p - r for r in range(p))
-    assert sum(par.peak_in_flight) <= sum(paper.peak_in_flight)
+    asked, paper = plans.InterleavedOrder(), interleaved_1f1b(p, m, v)
+    half = simulate(plans.schedule_of(solved(asked, p, m, v), paper))
+    assert half.bubble_fraction == simulate(paper).bubble_fraction == bubble_of_total(p, m, v)
+    assert list(half.peak_in_flight) == asked.allowed_in_flight(paper) == [v * p - r for r in range(p)]
+    assert sum(half.peak_in_flight) <= sum(simulate(paper).peak_in_flight)
 
 
 def test_less_idle_time_for_more_memory_than_allowed_is_refused():
-    asked = orders.ParSchedule()
+    asked = plans.ParSchedule()
     trial = asked.trials(0)[1]
     assert simulate(zb_h2(4, 12)).span < simulate(zb_h1(4, 12)).span
     assert "has 7 micro-batches in flight, where 4 will do" in asked.judge(trial, written(zb_h2(4, 12)), NOTHING).cause
@@ -70,43 +97,50 @@ def test_less_idle_time_for_more_memory_than_allowed_is_refused():
 def test_orders_of_any_form_are_refused_with_words(asked, odd):
     trial = asked.trials(0)[0]
     assert asked.judge(trial, [odd] * trial.world_size, NOTHING).cause
-    assert asked.judge(trial, [*written(asked.par(*asked.arguments(trial)))[:3], odd], NOTHING).cause
+    assert asked.judge(trial, [*written(asked.par(*trial.inputs[0][1:]))[:3], odd], NOTHING).cause
 
 
-@pytest.mark.parametrize("costs, stages", partition.CASES)
-def test_the_best_cut_is_as_good_as_the_librarys(costs, stages):
-    starts = [*balanced_cuts(costs, stages), len(costs)]
-    library = [end - start for start, end in zip(starts, starts[1:])]
-    assert partition.worst_of(costs, partition.best_counts(costs, stages)) == partition.worst_of(costs, library)
+@pytest.mark.parametrize("costs, stages", plans.Partition.cases)
+def test_no_cut_is_better_than_the_librarys_which_is_par(costs, stages):
+    every = [[0, *cuts] for cuts in combinations(range(1, len(costs)), stages - 1)]
+    assert plans.slowest(costs, balanced_cuts(costs, stages)) == min(plans.slowest(costs, starts) for starts in every)
 
 
 @pytest.mark.parametrize("odd", ["nothing (None)", None, 3, [], [0, 3, 3], [6], [2, 2], [-1, 4, 3], [2, 2, 1],
                                  [True, 2, 3], ["2", "2", "2"], [2.0, 2.0, 2.0], [7, -3, 2]])
 def test_cuts_of_any_form_are_refused_with_words(odd):
-    asked = partition.Partition()
+    asked = plans.Partition()
     assert asked.judge(asked.trials(0)[0], [odd], NOTHING).cause
 
 
-def test_expected_gradients_are_those_of_one_process_with_one_tied_weight_and_no_two_mistakes_look_the_same():
+def test_expected_gradients_are_those_of_a_model_with_one_tied_weight_and_the_mean_of_the_losses():
     asked = backward.PipelineBackward()
-    inputs = asked.trials(seed=1)[0].inputs
-    model = model_of(inputs[0])
-    model[-1].weight = model[0].weight
-    x, y = (torch.cat(column) for column in zip(*inputs[0]["batches"]))
-    torch.nn.functional.mse_loss(model(x), y).backward()
-    right = asked.expected(inputs)
-    assert alike([gradients_of(backward.stage_of(model, r)) for r in range(len(inputs))], right, ROUNDING)
-    answers = [("right", right), *asked.mistakes(inputs)]
-    for number, (cause, given) in enumerate(answers):
-        for told, other in answers[:number]:
-            assert not alike(given, other, ROUNDING), (cause, told)
+    for trial in asked.trials(seed=1):
+        first, last, m = trial.inputs[0], trial.inputs[-1], len(trial.inputs[0]["xs"])
+        layers = []
+        for rank in trial.inputs:
+            layers.append(nn.Linear(*rank["weight"].shape, dtype=torch.float64))
+            layers[-1].load_state_dict({name: rank[name] for name in ("weight", "bias")})
+        layers[-1].weight = layers[0].weight
+        model = nn.Sequential(*[module for layer in layers for module in (layer, nn.Tanh())][:-1])
+        for x, y in zip(first["xs"], last["targets"]):
+            (nn.functional.mse_loss(model(x), y) / m).backward()
+        right = [{"weight": layer.weight.grad, "bias": layer.bias.grad} for layer in layers]
+        assert alike(asked.expected(trial.inputs), right, ROUNDING)
+
+
+def test_what_comes_into_a_stage_is_what_the_stage_before_gives():
+    for trial in backward.PipelineBackward().trials(seed=1):
+        for before, after in zip(trial.inputs, trial.inputs[1:]):
+            for x, y in zip(before["xs"], after["xs"]):
+                assert alike(torch.tanh(x @ before["weight"].T + before["bias"]), y, ROUNDING)
 
 
 def test_gradients_that_nobody_sent_are_not_believed():
     asked = backward.PipelineBackward()
     trial = asked.trials(seed=1)[0]
     right = asked.expected(trial.inputs)
-    tied, needed, both = asked.allowed(trial)
+    tied, needed, both = backward.bytes_needed(trial)
     assert both == tied + needed
     sent = [[0, 0, tied], [needed, 0, 0], [tied, needed, 0]]
     assert asked.judge(trial, right, Traffic(sent, exact=True)).cause is None
@@ -114,51 +148,52 @@ def test_gradients_that_nobody_sent_are_not_believed():
     silent = [sent[0], [0, 0, 0], sent[2]]
     assert "send x.grad to the rank before" in asked.judge(trial, right, Traffic(silent, exact=True)).cause
     sent[0][1] = 8
-    assert "rank 0 sent 80 bytes, where 72 bytes will do" in asked.judge(trial, right, Traffic(sent, exact=True)).cause
+    assert "rank 0 sent 80 B, where 72 B will do" in asked.judge(trial, right, Traffic(sent, exact=True)).cause
 
 
-@pytest.mark.parametrize("odd", [None, {}, "words", {"0.weight": "a str", "0.bias": None}, [1, 2], torch.ones(1)])
+@pytest.mark.parametrize("odd", [None, {}, "words", {"weight": "a str", "bias": None}, [1, 2], torch.ones(1)])
 def test_gradients_of_any_form_are_refused_with_words(odd):
     asked = backward.PipelineBackward()
     trial = asked.trials(seed=1)[0]
     assert asked.judge(trial, [odd] * trial.world_size, Traffic([[0] * 3] * 3, exact=True)).cause
 
 
-def test_every_mistake_about_a_layout_is_refused_with_its_own_cause_on_the_first_trial():
-    asked = layout.Layout()
+def test_a_layout_that_does_not_fit_has_no_points_and_a_slow_one_some():
+    asked = plans.Layout()
     trial = asked.trials(seed=0)[0]
-    mistakes = list(asked.mistakes(*trial.inputs[0]))
-    for number, (cause, given) in enumerate(mistakes):
-        assert cause in asked.judge(trial, [given], NOTHING).cause
-        assert given not in [other for _, other in mistakes[:number]], cause
+    too_large, slow = (asked.judge(trial, [layout], NOTHING) for layout in ([1, 8], [64, 512]))
+    assert "the first rank holds 120 GB, where 80 will do" in too_large.cause
+    assert not too_large.right
+    assert "a step takes" in slow.cause
+    assert slow.right
 
 
 @pytest.mark.parametrize("p, m", [(1, 4), (4, 8), (8, 4)])
 def test_a_layout_is_judged_by_what_1f1b_holds_and_takes(p, m):
     N, S, M, A, C, k = asked = 8, 64, 100, 3, 80, 2
     b = S * p / N / m  # sequences of a micro-batch
-    assert layout.held(p, m, *asked) == (M + peak_1f1b(p, m, 0) * b * A) / p
+    assert plans.held_gb(p, m, *asked) == (M + peak_1f1b(p, m, 0) * b * A) / p
     played = simulate(one_f_one_b(p, m))
-    assert layout.step(p, m, *asked) == played.makespan / 3 * (b + k) / p
+    assert plans.step(p, m, *asked) == played.makespan / 3 * (b + k) / p
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_some_layout_fits_every_trial_and_the_best_of_them_passes(seed):
-    asked = layout.Layout()
+    asked = plans.Layout()
     for trial in asked.trials(seed):
-        _, p, m = min(layout.fitting(*trial.inputs[0]))
+        _, p, m = min(plans.fitting(*trial.inputs[0]))
         assert asked.judge(trial, [[p, m]], NOTHING).cause is None
 
 
 @pytest.mark.parametrize("odd", ["nothing (None)", None, 3, [], [4], [4, 8, 1], [0, 1], [-4, 8], [3, 8], [4, 0], [4, 7],
                                  [4.0, 8.0], [True, 1], ["4", "8"], torch.ones(2)])
 def test_layouts_of_any_form_are_refused_with_words(odd):
-    asked = layout.Layout()
+    asked = plans.Layout()
     assert asked.judge(asked.trials(0)[0], [odd], NOTHING).cause
 
 
 def test_the_least_batch_is_the_first_with_which_no_more_is_idle():
-    asked = bubble.LeastBatch()
+    asked = backward.LeastBatch()
     for trial in asked.trials(seed=3):
         num_devices, tp, p, v, tokens, idle = trial.inputs[0]
         m = round(asked.expected(*trial.inputs[0]) / (num_devices / (tp * p) * tokens))

@@ -6,12 +6,13 @@ import sys
 import pytest
 import torch
 
-from course_lib.grading import check, selfstudy
-from course_lib.grading.chapters.collectives.plans import steps_of_tree, steps_taken
+from course_lib.grading import check, recorded, selfstudy
 from course_lib.grading.exercise import Traffic
-from course_lib.grading.registry import exercise, exercises_of
+from course_lib.grading.explain import circle_of
+from course_lib.grading.judges.collectives.plans import steps_of_tree, steps_taken
+from course_lib.grading.registry import exercises_of
 from course_lib.grading.report import Report, Verdict
-from course_lib.grading.selfstudy import check_exercise, circle_of
+from course_lib.grading.selfstudy import check_exercise
 from tests.grading import toy_exercises as toys
 from tests.grading.toy_exercises import Swap, SwapInPlace
 
@@ -22,13 +23,13 @@ def test_a_correct_answer_passes_with_its_points_and_the_measured_bytes_beside_t
     report = check_exercise(Swap(), toys.swapped)
     assert report.passed and report.points == 5
     assert repr(report) == ("✓ 0.1 swap: correct, 5 of 5 points\n  budget: M bytes\n"
-                            "  measured: 2 ranks: sent at most 256 KiB a rank, 256 KiB allowed")
+                            "  measured: 2 ranks: sent at most 262.1 kB a rank, 262.1 kB allowed")
 
 
 @pytest.mark.parametrize("function, words", [
-    (toys.swapped_twice_over, "over budget: rank 0 sent 512 KiB, where 256 KiB will do"),
-    (toys.swapped_in_half_precision, "256 KiB together, where 512 KiB is the least that can carry it"),
-    (toys.not_swapped, "nothing was swapped"),
+    (toys.swapped_twice_over, "over budget: rank 0 sent 524.3 kB, where 262.1 kB will do"),
+    (toys.swapped_in_half_precision, "262.1 kB together, where 524.3 kB is the least that can carry it"),
+    (toys.not_swapped, "2 of 2 ranks are wrong; rank 0 returned float32[65536]"),
     (toys.of_another_shape, "returned float32[3] = "),
     (toys.liar, "rank 0 returned a Liar: expected float32[65536]"),
     (toys.nothing, "rank 0 returned nothing (None)"),
@@ -51,8 +52,28 @@ def test_a_correct_answer_passes_with_its_points_and_the_measured_bytes_beside_t
 ])
 def test_a_wrong_answer_is_refused_with_its_cause(function, words):
     report = check_exercise(Swap(), function)
-    assert report.verdict is Verdict.WRONG and report.points == 0
+    costly = "over budget" in words
+    assert report.verdict is (Verdict.COSTLY if costly else Verdict.WRONG) and report.points == 2.5 * costly
     assert words in report.cause
+
+
+@pytest.mark.parametrize("function, words", [
+    (toys.warns, "all 2 ranks: FutureWarning: the old way"),
+    (toys.warns_on_rank_1, "rank 1: UserWarning: the odd rank"),
+])
+def test_a_warning_is_shown_once_with_the_ranks_that_it_came_from_and_not_on_stderr(capfd, function, words):
+    report = check_exercise(Swap(), function)
+    assert report.passed and report.warned == words and f"\n  warning: {words}" in repr(report)
+    assert "Warning" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("function, words", [
+    (toys.wants_two, "rank 0 failed calling swap (so did rank 1)\n  TypeError: wants_two() missing 1 required"),
+    (toys.calls_a_library_wrongly, "in calls_a_library_wrongly:  return torch.nn.functional.linear("),
+])
+def test_a_traceback_shows_the_learners_lines_and_none_of_the_graders_or_a_librarys(function, words):
+    cause = check_exercise(Swap(), function).cause
+    assert words in cause and "course_lib" not in cause and "site-packages" not in cause
 
 
 def test_a_method_called_like_a_collective_is_none():
@@ -70,7 +91,7 @@ def test_an_answer_in_place_is_read_from_the_tensor_itself(function, words):
 
 
 def test_a_loop_without_end_is_stopped(monkeypatch):
-    monkeypatch.setattr(selfstudy, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(selfstudy, "TIME_LIMIT_S", 1.0)
     report = check_exercise(Swap(), toys.never_ends)
     assert "did not finish within 1 s" in report.cause and "Does a loop never end?" in report.cause
     assert "launch(" not in report.cause
@@ -87,7 +108,7 @@ def test_an_answer_that_calls_another_exercise_s_stub_is_told_which():
 
 
 def test_hints_are_given_on_request_only():
-    hints = [hint.replace("\n", "\n    ") for hint in exercise("2.2").hints]  # as a report indents them
+    hints = [hint.replace("\n", "\n    ") for hint in recorded.hints("2.2")]  # as a report indents them
     for asked in range(len(hints) + 1):
         text = repr(check("2.2", toys.my_ring_all_gather, hint=asked))
         assert [hint in text for hint in hints] == [number == asked for number in range(1, len(hints) + 1)]

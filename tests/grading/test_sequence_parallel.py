@@ -1,4 +1,4 @@
-"""The exercises of chapter 7 compare with rows that nobody has shared out, and tell mistakes apart."""
+"""The exercises of chapter 7 compare with rows that nobody has shared out."""
 
 import math
 
@@ -7,41 +7,33 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from course_lib.costs.context_parallel import imbalance, ring_attention_bytes, ring_work, ulysses_attention_bytes
-from course_lib.grading.chapters.models import ROUNDING
-from course_lib.grading.chapters.sequence_parallel.doors import GatherAndScatter
-from course_lib.grading.chapters.sequence_parallel.merge import MergedAttention
-from course_lib.grading.chapters.sequence_parallel.numbers import (
+from course_lib.costs.context_parallel import (
+    LAYOUTS,
+    imbalance,
+    ring_attention_bytes,
+    ring_work,
+    ulysses_attention_bytes,
+)
+from course_lib.grading.compare import alike
+from course_lib.grading.exercise import Traffic, Trial
+from course_lib.grading.judges.models import ROUNDING
+from course_lib.grading.judges.sequence_parallel.attention import (
+    GatherAndScatter,
+    MergedAttention,
+    Recomputed,
+    WholeRing,
+)
+from course_lib.grading.judges.sequence_parallel.numbers import (
     H100,
     LLAMA_70B,
     NDR,
     NVLINK,
     AttentionSeconds,
+    DocumentPositions,
     LayerBytes,
 )
-from course_lib.grading.chapters.sequence_parallel.passing import PassAround
-from course_lib.grading.chapters.sequence_parallel.positions import (
-    DocumentPositions,
-    contiguous,
-    joined,
-    layouts,
-    striped,
-    zigzag,
-)
-from course_lib.grading.chapters.sequence_parallel.recompute import Recomputed, measured
-from course_lib.grading.chapters.sequence_parallel.ring import WholeRing
-from course_lib.grading.compare import alike
-from course_lib.grading.exercise import Traffic
+from course_lib.grading.on_rank import sequence_parallel as on_rank
 from course_lib.sequence_parallel import layout_order
-
-
-@pytest.mark.parametrize("asked", [GatherAndScatter(), MergedAttention(), PassAround(), Recomputed(), WholeRing()],
-                         ids=lambda each: each.number)
-def test_no_mistake_looks_right_and_no_two_look_the_same(asked):
-    inputs = asked.trials(seed=2)[0].inputs
-    answers = [("right", asked.expected(inputs)), *asked.mistakes(inputs)]
-    for number, (cause, given) in enumerate(answers):
-        assert not any(alike(given, other, asked.tolerance) for _, other in answers[:number]), cause
 
 
 def test_gather_and_scatter_around_what_ranks_do_give_the_gradients_of_their_sum():
@@ -67,36 +59,56 @@ def test_merged_parts_are_attention_over_all_keys():
         assert alike(answer["lse"], scores.logsumexp(-1), ROUNDING)
 
 
-@pytest.mark.parametrize("name, layout", [("contiguous", contiguous), ("striped", striped), ("zigzag", zigzag)])
-def test_layouts_are_the_chapters_own_for_one_document(name, layout):
+def judged(trial, dealt):
+    R = trial.world_size
+    return DocumentPositions().judge(trial, [{"returned": own} for own in dealt], Traffic([[0] * R] * R, True))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_uneven_about_one_document_is_the_chapters_imbalance(layout):
     for R in (1, 2, 3, 4):
-        dealt = layout(list(range(24 * R)), R)
-        assert dealt == [own.tolist() for own in layout_order(24 * R, R, name).chunk(R)]
-        asked = DocumentPositions()
-        trial = type(asked.trials(0)[0])([[24 * R]] * R, "one document")
-        spent, = asked.spent(trial, [{"returned": torch.tensor(own)} for own in dealt], Traffic([[0] * R] * R, True))
-        assert math.isclose(spent.measured, imbalance(ring_work(24 * R, R, name)), abs_tol=1e-12)
+        T = 24 * R
+        seen = judged(Trial([[[T]]] * R, "one document"), layout_order(T, R, layout).chunk(R))
+        spent, = seen.spent
+        assert math.isclose(spent.measured, imbalance(ring_work(T, R, layout)), abs_tol=1e-12)
+        assert bool(seen.fault) == (spent.measured > 1e-9)
 
 
-def test_zigzag_of_each_document_reaches_par_and_every_likely_layout_is_told_what_is_uneven():
-    asked = DocumentPositions()
-    for trial in asked.trials(seed=1):
-        lengths, R = trial.inputs[0], trial.world_size
-        ends = [sum(lengths[:i + 1]) for i in range(len(lengths))]
-        documents = [list(range(end - length, end)) for end, length in zip(ends, lengths)]
+def test_zigzag_of_each_document_reaches_par_and_no_layout_of_the_row_does():
+    for trial in DocumentPositions().trials(seed=1):
+        lengths, R = trial.inputs[0][0], trial.world_size
+        starts = [sum(lengths[:i]) for i in range(len(lengths))]
+        documents = [start + layout_order(length, R, "zigzag") for start, length in zip(starts, lengths)]
+        dealt = [torch.cat(parts) for parts in zip(*(document.chunk(R) for document in documents))]
+        assert judged(trial, dealt).cause is None
+        assert R == 1 or all(judged(trial, layout_order(sum(lengths), R, layout).chunk(R)).over for layout in LAYOUTS)
 
-        def judged(dealt, trial=trial, R=R):
-            return asked.judge(trial, [{"returned": torch.tensor(own)} for own in dealt], Traffic([[0] * R] * R, True))
 
-        assert judged(joined(documents, R, zigzag)).cause is None
-        for why, dealt in layouts(lengths, R):
-            assert R == 1 or why in judged(dealt).cause
+def test_positions_that_are_not_the_rows_are_refused_in_words():
+    trial = DocumentPositions().trials(seed=1)[0]
+    R, T = trial.world_size, sum(trial.inputs[0][0])
+    own = torch.arange(T).chunk(R)
+    assert "token 0 is on 2 ranks" in judged(trial, [own[0]] * R).cause
+    assert "token 0 is on 0 ranks" in judged(trial, [own[0] - T, *own[1:]]).cause
+    for strange in (None, "a list", own[0].float(), own[0][1:], own[0].to("meta")):
+        assert f"expected the positions of T/R tokens, int64[{T // R}]" in judged(trial, [strange, *own[1:]]).cause
+
+
+def test_an_answer_with_nan_is_told_so_and_a_strange_one_is_described():
+    asked = MergedAttention()
+    trial = asked.trials(seed=1)[0]
+    right = asked.expected(trial.inputs)
+    nan = [{**answer, "lse": answer["lse"] * float("nan")} for answer in right]
+    assert "the answer is not a number" in asked.wrong(trial, nan)
+    for strange in (None, "not two tensors", torch.arange(3), torch.zeros(2, device="meta"), [1.0]):
+        assert "`out` of all keys" in asked.wrong(trial, [{"out": strange, "lse": None}] * trial.world_size)
+    assert asked.wrong(trial, [None] * trial.world_size)
 
 
 def test_torchs_checkpoint_gives_what_is_expected_and_is_recognised():
     asked = Recomputed()
     for trial in asked.trials(seed=1):
-        answer = measured(trial.inputs[0], lambda function, x: checkpoint(function, x, use_reentrant=False))
+        answer = on_rank.recomputed(lambda function, x: checkpoint(function, x, use_reentrant=False), trial.inputs[0])
         assert answer["by_torch"] and answer["runs"] == 2
         assert alike(asked.given([answer]), asked.expected(trial.inputs), asked.tolerance)
 
@@ -134,13 +146,19 @@ def test_a_whole_ring_is_torchs_attention_over_the_row_in_its_order():
         assert asked.bound(trial) == sum(ring_attention_bytes(B, H, R * c, d, R, 8))
 
 
-def test_seconds_of_attention_are_the_chapters_bytes_over_the_wires():
-    asked = AttentionSeconds()
+def test_seconds_of_attention_are_the_chapters_bytes_over_the_wires_where_computing_takes_none():
     T, H, K, d = 1 << 17, 64, 8, 128
     for u, R in ((1, 64), (8, 8), (8, 1)):
-        switching, _, sending = asked.parts(T, u, R, H, K, d, H100, NVLINK, NDR)
-        assert math.isclose((R - 1) * sending * NDR, ring_attention_bytes(1, K // u, T, d, R, 2)[0], rel_tol=1e-9)
-        assert math.isclose(switching * NVLINK, ulysses_attention_bytes(1, H, K, T // R, d, u, 2)[0], rel_tol=1e-9)
+        took = AttentionSeconds().expected(T, u, R, H, K, d, math.inf, NVLINK, NDR)
+        around = ring_attention_bytes(1, K // u, T, d, R, 2)[0] / NDR
+        switching = ulysses_attention_bytes(1, H, K, T // R, d, u, 2)[0] / NVLINK
+        assert math.isclose(took, around + switching, rel_tol=1e-9)
+
+
+def test_a_ring_on_wires_without_end_takes_the_time_of_half_the_pairs():
+    T, H, K, d = 1 << 17, 64, 8, 128
+    took = AttentionSeconds().expected(T, 1, 64, H, K, d, H100, math.inf, math.inf)
+    assert math.isclose(took, 4 * d * H * T * T / 2 / 64 / H100, rel_tol=1e-9)
 
 
 def test_at_a_million_tokens_ring_and_both_take_as_long_and_at_an_eighth_of_it_both_are_faster():

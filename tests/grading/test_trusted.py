@@ -10,9 +10,11 @@ import pytest
 from nbformat.v4 import new_code_cell, new_output
 from nbgrader import utils
 
-from course_lib.grading import registry, sandbox, trusted
-from course_lib.grading.isolated import IsolatedWorker
+from course_lib.grading import registry
 from course_lib.grading.report import Verdict
+from course_lib.grading.trusted import preprocessor, sandbox
+from course_lib.grading.trusted.grader import Grader
+from course_lib.grading.trusted.worker import IsolatedWorker
 from tests.grading.class_exercise import (
     EXERCISE,
     HONEST,
@@ -32,7 +34,7 @@ def test_a_right_answer_gets_all_points_and_a_wrong_one_none(grade, mode):
     assert points(grade(HONEST, mode=mode)) == 2
     wrong = grade(WRONG, mode=mode)
     assert points(wrong) == 0
-    assert "every rank returns its own tensor" in repr(wrong)
+    assert "2 of 2 ranks are wrong; rank 0 returned float32[32768]" in repr(wrong)
 
 
 @pytest.mark.parametrize("above", [
@@ -69,8 +71,8 @@ def test_helpers_of_the_students_own_are_there_and_assignments_of_plain_values_t
 def test_a_definition_below_the_stub_counts_as_it_does_in_the_notebook(grade):
     nb, check = notebook("def pass_on(tensor):\n    raise NotImplementedError\n")
     nb.cells.insert(check, new_code_cell(HONEST))
-    cells = trusted.cells_above(nb, check + 1)
-    with trusted.Grader(MODES[-1], LIMITS, [EXERCISE]) as grader:
+    cells = preprocessor.cells_above(nb, check + 1)
+    with Grader(MODES[-1], LIMITS) as grader:
         assert grader.report(EXERCISE, cells, 1).passed
 
 
@@ -127,8 +129,8 @@ def test_a_helper_that_is_not_written_yet_is_named(grade):
 
 def test_a_judge_that_raises_gives_no_points_and_the_teacher_hears_of_it(monkeypatch):
     monkeypatch.setattr(PassOn, "judge", lambda *_: 1 / 0)
-    with trusted.Grader(MODES[-1], LIMITS, [EXERCISE]) as grader:
-        report = grader.report(EXERCISE, trusted.cells_above(*notebook(HONEST)), 1)
+    with Grader(MODES[-1], LIMITS) as grader:
+        report = grader.report(EXERCISE, preprocessor.cells_above(*notebook(HONEST)), 1)
         assert not report.passed
         assert "ZeroDivisionError" in grader.broken
 
@@ -153,7 +155,7 @@ def test_outputs_that_came_with_the_submission_are_removed_and_never_scored(monk
     nb, check = notebook(WRONG)
     for cell in nb.cells:
         cell.outputs = [new_output("execute_result", {"text/plain": "2"}, execution_count=1)]
-    graded, _ = trusted.TrustedGrade(isolation=MODES[-1], seed=1).preprocess(nb, {})
+    graded, _ = preprocessor.TrustedGrade(isolation=MODES[-1], seed=1).preprocess(nb, {})
     assert graded.cells[0].outputs == []
     assert [output.output_type for output in graded.cells[check].outputs] == ["error"]
     assert utils.determine_grade(graded.cells[check])[0] == 0
@@ -162,7 +164,7 @@ def test_outputs_that_came_with_the_submission_are_removed_and_never_scored(monk
 @pytest.mark.parametrize("source", ["", "pass", 'check("9.9", f)', 'check("2.1", other)', "check('2.1')"])
 def test_a_check_cell_without_its_check_is_an_error_and_not_full_marks(source):
     with pytest.raises(ValueError, match="expected"):
-        trusted.exercise_of(source)
+        preprocessor.exercise_of(source)
 
 
 # ---- the protection that was asked for, or a word about what is missing
@@ -181,14 +183,14 @@ def test_required_isolation_is_never_replaced_by_less(monkeypatch):
     monkeypatch.setattr(sandbox, "why_no_namespaces", lambda: "no such thing")
     with pytest.raises(RuntimeError, match="no such thing"):
         sandbox.choose("required")
-    assert "no such thing" in trusted.footnotes(1, sandbox.choose("auto"))
+    assert "no such thing" in preprocessor.footnotes(1, sandbox.choose("auto"))
     with pytest.raises(ValueError, match="expected"):
         sandbox.choose("some")
 
 
 def test_the_feedback_holds_the_seed_and_what_protection_was_missing():
-    assert "seed 7" in trusted.footnotes(7, sandbox.Isolation(True))
-    assert "less protection" in trusted.footnotes(7, sandbox.choose("none"))
+    assert "seed 7" in preprocessor.footnotes(7, sandbox.Isolation(True))
+    assert "less protection" in preprocessor.footnotes(7, sandbox.choose("none"))
 
 
 def test_where_nobody_outside_can_count_the_ranks_do_and_it_is_said(monkeypatch):
@@ -196,8 +198,8 @@ def test_where_nobody_outside_can_count_the_ranks_do_and_it_is_said(monkeypatch)
     monkeypatch.setattr(sandbox, "tool", lambda name: None if name == "ss" else tool(name))
     isolation = sandbox.choose("none")
     assert any("forged" in line for line in isolation.missing)
-    with IsolatedWorker(isolation, LIMITS, [EXERCISE]) as worker:
-        worker.prepare(EXERCISE, trusted.cells_above(*notebook(HONEST)))
+    with IsolatedWorker(isolation, LIMITS) as worker:
+        worker.prepare(EXERCISE, preprocessor.cells_above(*notebook(HONEST)))
         _, traffic = worker.trial(EXERCISE.trials(1)[0])
     assert traffic.exact and traffic.sent == [[0, 4 * EXERCISE.N], [4 * EXERCISE.N, 0]]
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,7 @@ import course_lib.collectives
 from course_lib import collectives
 from course_lib.collectives import gather, ring_all_gather  # noqa: F401 (a name beside Tensor.gather)
 from course_lib.grading.exercise import Trial
-from course_lib.grading.tensors import TensorExercise
+from course_lib.grading.judges.tensors import TensorExercise
 
 
 class Swap(TensorExercise):
@@ -20,7 +21,6 @@ class Swap(TensorExercise):
     function = "swap"
     points = 5
     budget = "M bytes"
-    hints = ("a nudge", "nearly the line")
 
     def trials(self, seed):
         generator = torch.Generator().manual_seed(seed)
@@ -29,9 +29,6 @@ class Swap(TensorExercise):
 
     def expected(self, inputs):
         return [inputs[1][0], inputs[0][0]]
-
-    def mistakes(self, inputs):
-        yield "nothing was swapped", [inputs[0][0], inputs[1][0]]
 
     def bound(self, trial):
         return 4 * trial.inputs[0][0].numel()
@@ -88,6 +85,26 @@ def put_into_the_input(tensor):
 
 def not_swapped(tensor):
     return tensor
+
+
+def warns(tensor):
+    for _ in range(3):
+        warnings.warn("the old way", FutureWarning, stacklevel=1)
+    return swapped(tensor)
+
+
+def warns_on_rank_1(tensor):
+    if dist.get_rank() == 1:
+        warnings.warn("the odd rank", stacklevel=1)
+    return swapped(tensor)
+
+
+def wants_two(tensor, other):
+    return tensor
+
+
+def calls_a_library_wrongly(tensor):
+    return torch.nn.functional.linear(tensor, torch.ones(3, 3))
 
 
 def of_another_shape(tensor):

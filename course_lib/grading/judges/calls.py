@@ -1,0 +1,63 @@
+"""Exercises that may call torch.distributed's collectives: what is counted are these calls, on each rank.
+
+A rank counts its own calls, by the ring convention for bytes. Where the operating system counts too, a rank that keeps
+silent about its calls gains nothing, and what is shown is what the system counted.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.spent import Spent, most
+
+HEADERS = 32 * 1024  # bytes: gloo's own, of all the calls of a trial together
+
+
+class CollectiveExercise(Exercise):
+    """A rank answers a dict in which `calls` is what on_rank/plain.py counted."""
+
+    imports = ("torch.fx.experimental.symbolic_shapes",)  # backward from a given gradient does
+    gloo_over_ring: ClassVar[float] = 1.0  # the most that gloo really sends for a byte of the ring's count
+    besides: ClassVar[str] = "headers and gloo's own algorithm"  # in the operating system's count
+    errors = (("NoneType", "a parameter without a gradient, here the frozen one, has .grad None: leave it out"),)
+
+    @abstractmethod
+    def bound(self, trial: Trial) -> int:
+        """The most bytes that a rank may send, by the ring convention."""
+
+    def beforehand(self, trial: Trial) -> int:
+        """Bytes that a rank sends before the reader's function is called."""
+        return 0
+
+    def kept(self, trial: Trial, answers: list[Any]) -> Sequence[Spent]:
+        """Calls made and bytes held, where there are budgets for them."""
+        return ()
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        each = [sent_by(rank, answers, traffic, self.gloo_over_ring, self.beforehand(trial))
+                for rank in range(trial.world_size)]
+        rank, bound = most(each), self.bound(trial)
+        spent = [*self.kept(trial, answers), Spent("sent", each[rank], bound, rank=rank, claimed=True)]
+        if not traffic.exact:
+            outside = [traffic.sent_by(rank) for rank in range(trial.world_size)]
+            spent.append(Spent("sent", max(outside), bound, rank=most(outside), slack=math.inf,
+                               note=traffic.note(self.besides)))
+        return spent
+
+
+def num_calls(answers: Sequence[dict[str, Any]], allowed: int) -> Spent:
+    """The calls of the rank that made most, beside how many are allowed."""
+    return Spent("took", max(len(answer["calls"]) for answer in answers), allowed, "call", claimed=True)
+
+
+def sent_by(rank: int, answers: Sequence[dict[str, Any]], traffic: Traffic, gloo_over_ring: float = 1.0,
+            beforehand: int = 0) -> int:
+    """Bytes that `rank` sent, collectives by the ring convention: as it says, unless the system's count denies it.
+
+    All above HEADERS and `beforehand`, what the trial itself sent, is taken for what the function sent.
+    """
+    own = round(sum(sent for _, _, sent in answers[rank]["calls"]))
+    outside = 0 if traffic.exact else traffic.sent_by(rank) - beforehand
+    return outside if outside > gloo_over_ring * own + HEADERS + traffic.slack(own) else own

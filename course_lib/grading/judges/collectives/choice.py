@@ -1,0 +1,96 @@
+"""Exercises 2.7 and 2.8: what alpha and beta say about the algorithm, and about the largest model.
+
+    n  ranks    g  ranks in a node, k  nodes    M  bytes of the message    T = alpha + beta M for one message
+"""
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from course_lib.costs.links import Link, collective_time, hardware_link
+from course_lib.facts import LINKS, NCCL_STEP_LATENCY, interconnect
+from course_lib.grading.compare import describe
+from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.judges.numbers import NumberExercise
+from course_lib.grading.on_rank import collectives as on_rank
+from course_lib.grading.spent import Spent
+from course_lib.pictures.units import human_bytes
+
+LEAST, MOST = 1.0, float(1 << 40)  # bytes: where a choice is looked at
+
+
+class Crossover(Exercise):
+    """Right is what chooses well: the time lost to the better choice, at the worst size of each link."""
+
+    number = "2.7"
+    budget = "on no link, and for no message, more than 1 % slower than the better of the two"
+    tolerance = (1e-6, 0.0)
+    run = staticmethod(on_rank.numbers)
+    errors = (("ZeroDivisionError",
+               "two ranks move the same bytes either way: no beta to pay, so the ring never wins, math.inf"),)
+    ALLOWED = 0.01
+
+    def trials(self, seed: int) -> list[Trial]:
+        source = random.Random(seed)
+        links = [hardware_link(wire.name) for wire in LINKS if wire.kind in NCCL_STEP_LATENCY]
+        known, pairs = ([[link.alpha_s, link.beta_s_per_byte, n] for link in links for n in world_sizes]
+                        for world_sizes in ((4, 8, 64, 1024), (2,)))
+        drawn = [[10 ** source.uniform(-6, -3), 10 ** source.uniform(-12, -8), 2 ** source.randint(2, 14)]
+                 for _ in range(200)]
+        return [Trial([known], f"{len(known)} links and worlds of course_lib.facts"),
+                Trial([drawn], "200 random ones"), Trial([pairs], f"two ranks, {len(pairs)} links")]
+
+    def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
+        (given,), (cases,) = answers, trial.inputs
+        values = given if type(given) is list and len(given) == len(cases) else [given]
+        bad = [value for value in values if type(value) is not float or math.isnan(value)]
+        if bad:
+            return f"it returned {describe(bad[0])}: expected a number of bytes"
+        loss, (alpha, beta, n), value = max((lost(case, value), case, value) for case, value in zip(cases, given))
+        if loss <= self.ALLOWED:
+            return None
+        at = human_bytes(value) if math.isfinite(value) else "no size"
+        return (f"alpha {1e6 * alpha:.3g} us, 1/beta {1 / beta / 1e9:.3g} GB/s, {n} ranks: who changes at {at} takes "
+                f"up to {100 * loss:.3g} % longer than the better choice. Which of the two times is too short?")
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        worst = max(lost(case, value) for case, value in zip(trial.inputs[0], answers[0]))
+        return [Spent("takes", worst, self.ALLOWED, "share", on=" longer than the better choice, at worst")]
+
+
+def lost(case: Sequence[Any], crossover: float) -> float:
+    """The share of time lost, at the worst size, by whoever takes doubling below `crossover` bytes and the ring above.
+
+    case: alpha_s, beta_s_per_byte, n. Between the right crossover and the chosen one the wrong algorithm runs, worst
+    right beside the chosen one.
+    """
+    alpha_s, beta_s_per_byte, n = case
+    M = min(max(crossover, LEAST), MOST)
+    doubling, ring = (collective_time("all_reduce", algorithm, M, n, Link(alpha_s, beta_s_per_byte))
+                      for algorithm in ("recursive_doubling", "ring"))
+    taken = [doubling] * (crossover > LEAST) + [ring] * (crossover < MOST)  # just below M, and just above
+    return max(taken) / min(doubling, ring) - 1
+
+
+class LargestModel(NumberExercise):
+    """A reduce-scatter and an all-gather of M inside, an all-reduce of M/g across: two levels, Thakur et al. 2005."""
+
+    number = "2.8"
+    unit = "parameter"
+    tolerance = (0.02, 0.0)
+    budget = "a number of parameters, to 2 %"
+    cases = (("512 H100 in 64 nodes, one second", (64, 1.0)), ("4 nodes, half a second", (4, 0.5)),
+             ("200 nodes, two seconds", (200, 2.0)))
+
+    def expected(self, num_nodes: int, seconds: float) -> float:
+        g, gradient_bytes = 8, 2
+        nvlink, card = (Link(0.0, 1 / interconnect(name).one_way_bytes_per_s)  # latencies hardly count
+                        for name in ("NVLink 4 (H100)", "InfiniBand NDR"))
+        inside = sum(collective_time(op, "ring", 1.0, g, nvlink) for op in ("reduce_scatter", "all_gather"))
+        across = collective_time("all_reduce", "ring", 1 / g, num_nodes, card)
+        return seconds / (inside + across) / gradient_bytes  # both are seconds for each byte of M
+
+    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
+        k, seconds = source.randint(9, 200), source.randint(20, 60) / 10
+        return f"{k} nodes, {seconds:g} s", (k, seconds)

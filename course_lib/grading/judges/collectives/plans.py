@@ -1,0 +1,235 @@
+"""Exercises 2.1 to 2.6: rings, a tree, everybody with everybody, and two nodes with a slow link between them.
+
+    n  ranks, r this one      N  elements, M bytes of the whole message      chunk c: the c-th of n equal pieces
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from course_lib.grading.compare import alike
+from course_lib.grading.exercise import Traffic, Trial, ranks_of
+from course_lib.grading.judges.tensors import TensorExercise, whole_numbers
+from course_lib.grading.spent import SMALLEST_SHOWN, Spent
+from course_lib.pictures.units import human_bytes
+
+Inputs = list[list[Any]]
+LARGE = 1 << 16  # elements a chunk, 262.1 kB: headers and padding do not show
+
+
+def total(inputs: Inputs) -> Tensor:
+    """The sum over all ranks, (N,)."""
+    return torch.stack([tensor for tensor, *_ in inputs]).sum(dim=0)
+
+
+def message_bytes(trial: Trial) -> int:
+    """Bytes of what one rank brings."""
+    return trial.inputs[0][0].nbytes
+
+
+class Messages(TensorExercise):
+    """A rank brings length(n, k) whole numbers, exact in any order of a sum; k at random, in the last trial LARGE."""
+
+    length: ClassVar[Callable[[int, int], int]] = staticmethod(lambda n, k: n * k)
+    world_sizes: ClassVar[tuple[int, ...]] = (3, 4, 2, 1)  # with 3 left and right differ, and it is no power of two
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        ks = torch.randint(2, 6, (len(self.world_sizes),), generator=generator).tolist()
+        trials = []
+        for n, k in [*zip(self.world_sizes, ks), (4, LARGE)]:
+            N = self.length(n, k)
+            inputs = [[whole_numbers(generator, N)] for _ in range(n)]
+            trials.append(Trial(inputs, f"{ranks_of(n)}, {N:,} element{'s' * (N > 1)} each"))
+        return trials
+
+    def expected(self, inputs: Inputs) -> list[Tensor]:
+        return [total(inputs)] * len(inputs)
+
+    def least(self, trial: Trial) -> int:
+        return trial.world_size * self.bound(trial)
+
+
+class Ring(Messages):
+    """Messages go to the neighbours `around` and to nobody else."""
+
+    around: ClassVar[tuple[int, ...]] = (1,)  # 1: the right one, -1: the left one
+
+    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+        for r, sent in enumerate(traffic.sent):
+            neighbours = [(r + on) % trial.world_size for on in self.around]
+            for to, num_bytes in enumerate(sent):
+                if to not in neighbours and num_bytes > traffic.slack(self.bound(trial)):
+                    only = " and ".join(f"rank {each}" for each in neighbours)
+                    return f"this is no ring: rank {r} sent {human_bytes(num_bytes)} to rank {to}, not only to {only}"
+        return super().flaw(trial, answers, traffic)
+
+
+class RingReduceScatter(Ring):
+    number = "2.1"
+    budget = "each rank sends (n-1)/(2n) M bytes to each neighbour: n-1 half chunks to the right, n-1 to the left"
+    spent_on = " to one neighbour"
+    around = (1, -1)
+    length = staticmethod(lambda n, k: 2 * n * k)
+
+    def expected(self, inputs: Inputs) -> list[Tensor]:
+        return list(total(inputs).chunk(len(inputs)))
+
+    def bound(self, trial: Trial) -> int:
+        n = trial.world_size
+        return message_bytes(trial) * (n - 1) // n // (1 if n == 2 else 2)  # of two ranks each is both neighbours
+
+    def sent(self, trial: Trial, traffic: Traffic) -> list[int]:
+        """To the neighbour that gets more."""
+        return [max(row) for row in traffic.sent]
+
+
+class RingAllGather(Ring):
+    number = "2.2"
+    budget = "each rank sends n-1 pieces as long as they are, and 8 bytes with each for its length"
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for n, unit in ((3, 1), (4, 1), (2, 1), (1, 1), (4, LARGE // 4)):
+            extra = torch.randint(0, 2, (n,), generator=generator).tolist()
+            lengths = [unit * share + more for share, more in zip((4, 12, 7, 9), extra)]
+            inputs = [[whole_numbers(generator, length)] for length in lengths]
+            made.append(Trial(inputs, f"{ranks_of(n)}, {', '.join(f'{length:,}' for length in lengths)} elements"))
+        return made
+
+    def expected(self, inputs: Inputs) -> list[Tensor]:
+        return [torch.cat([tensor for tensor, *_ in inputs])] * len(inputs)
+
+    def bound(self, trial: Trial) -> int:
+        """Of the rank whose right neighbour has the shortest piece, the only one that it does not pass on."""
+        pieces = [tensor.nbytes for tensor, *_ in trial.inputs]
+        return sum(pieces) - min(pieces) + 8 * (trial.world_size - 1) if trial.world_size > 1 else 0
+
+    def least(self, trial: Trial) -> int:
+        return (trial.world_size - 1) * sum(tensor.nbytes for tensor, *_ in trial.inputs)
+
+
+class RingAllReduce(Messages):
+    number = "2.3"
+    in_place = True
+    budget = ("each rank sends 2(n-1)/n M bytes, M being the tensor filled up to a multiple of 2n elements, and the "
+              "gather's 8 (n-1) for lengths")
+    length = staticmethod(lambda n, k: n * k + (n > 1))
+
+    def bound(self, trial: Trial) -> int:
+        n, element = trial.world_size, trial.inputs[0][0].element_size()
+        filled = -(-message_bytes(trial) // (2 * n * element)) * 2 * n * element
+        return 2 * (n - 1) * filled // n + 8 * (n - 1)
+
+    def least(self, trial: Trial) -> int:
+        return 2 * (trial.world_size - 1) * message_bytes(trial)
+
+
+class TreeReduce(Messages):
+    number = "2.4"
+    in_place = True
+    budget = "ceil(log2 n) steps, in each of which a rank sends or receives one message; (n-1) M bytes in all"
+    length = staticmethod(lambda n, k: k)
+    world_sizes = (3, 4, 6, 2, 1)
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        trials = []
+        for plain in super().trials(seed):
+            n = plain.world_size
+            dst = int(torch.randint(1, n, (), generator=generator)) if n > 1 else 0  # 0 would hide an ignored dst
+            trials.append(Trial([[tensor, dst] for tensor, in plain.inputs], f"{plain.label}, dst={dst}"))
+        return trials
+
+    def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
+        """Only dst's tensor is an answer: what the others hold in the end is theirs."""
+        dst, right = trial.inputs[0][1], total(trial.inputs)
+        theirs = {"tensor": right, "returned": right}
+        return super().wrong(trial, [answer if r == dst else theirs for r, answer in enumerate(answers)])
+
+    def bound(self, trial: Trial) -> int:
+        return message_bytes(trial) if trial.world_size > 1 else 0
+
+    def least(self, trial: Trial) -> int:
+        return (trial.world_size - 1) * message_bytes(trial)
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        n, M, dst, least = trial.world_size, message_bytes(trial), trial.inputs[0][1], self.least(trial)
+        spent = [Spent("sent", sum(self.sent(trial, traffic)), least, on=" together", who="the ranks",
+                       slack=traffic.slack(least), note=traffic.note(), claimed=traffic.exact),
+                 *super().spent(trial, answers, traffic)]
+        if traffic.exact or M >= SMALLEST_SHOWN:  # in less, headers look like messages
+            backwards = Traffic([list(column) for column in zip(*traffic.sent)], traffic.exact)  # a broadcast's, then
+            # Both take n-1 steps, so that no record could tell them apart: who sent to whom does.
+            why = ("dst adds everything up itself: let others add on the way"
+                   if all(traffic.sent[r][dst] >= M for r in range(n) if r != dst)
+                   else "they add up in a row: in each step as many as can hand theirs to another one")
+            spent.insert(1, Spent("took", steps_taken(backwards, dst), steps_of_tree(n), "step", why=why,
+                                  claimed=traffic.exact))
+        return spent
+
+
+def steps_of_tree(n: int) -> int:
+    """ceil(log2 n)."""
+    return (n - 1).bit_length()
+
+
+def steps_taken(traffic: Traffic, src: int) -> int:
+    """The fewest steps in which messages can have gone from src to all as they did, each rank telling one at a time.
+
+    A rank learns it from whoever sent it most, and tells first those below whom most is still to be done.
+    """
+    n = len(traffic.sent)
+    teller = {r: max(range(n), key=lambda q: traffic.sent[q][r]) for r in range(n) if r != src}
+
+    def below(rank: int) -> int:
+        longest_first = sorted((below(r) for r, by in teller.items() if by == rank), reverse=True)
+        return max((step + further for step, further in enumerate(longest_first, start=1)), default=0)
+
+    return below(src)
+
+
+class AllToAll(Messages):
+    number = "2.5"
+    budget = "each rank sends (n-1)/n M bytes: every piece but the one that stays"
+
+    def expected(self, inputs: Inputs) -> list[Tensor]:
+        sent = [tensor.chunk(len(inputs)) for tensor, *_ in inputs]  # sent[q][r]: from rank q to rank r
+        return [torch.cat(arrived) for arrived in zip(*sent)]
+
+    def difference(self, given: list[Any], expected: list[Tensor]) -> str:
+        n = len(expected)  # what a place holds that nobody wrote to is random: no record could know it
+        if all(isinstance(a, Tensor) and a.shape == b.shape
+               and [alike(*pair) for pair in zip(a.chunk(n), b.chunk(n))] == [q != r for q in range(n)]
+               for r, (a, b) in enumerate(zip(given, expected))):
+            return "every rank lacks the piece that stays: nobody sends it, copy chunks[r] to place r"
+        return super().difference(given, expected)
+
+    def bound(self, trial: Trial) -> int:
+        return message_bytes(trial) * (trial.world_size - 1) // trial.world_size
+
+
+class TwoNodeAllReduce(Messages):
+    number = "2.6"
+    in_place = True
+    budget = "each rank sends M/2 bytes to the other node"
+    spent_on = " to the other node"
+    world_sizes = (4, 4)
+
+    def bound(self, trial: Trial) -> int:
+        return message_bytes(trial) // 2
+
+    def least(self, trial: Trial) -> int:
+        return 2 * message_bytes(trial)  # each node needs all that the other one knows
+
+    def sent(self, trial: Trial, traffic: Traffic) -> list[int]:
+        return [sum(traffic.sent[r][to] for to in range(4) if to // 2 != r // 2) for r in range(4)]
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        spent = super().spent(trial, answers, traffic)
+        through_one = min(self.sent(trial, traffic)) == 0  # another mistake than the same bytes of every rank
+        return [replace(each, what="alone sent") for each in spent] if through_one else spent

@@ -1,0 +1,179 @@
+"""Exercises 3.1, 3.3, 3.4, 3.5 and 3.7: the mean of all ranks' gradients, and what it took to get it.
+
+    n  ranks      N  numbers in all gradients, M  their bytes      k  micro-batches of a step; in 3.5 numbers to send
+
+Of 3.7 the order of events on each rank counts, never how long they took, so that a busy machine fails nobody:
+
+    gradient ... begin ... gradient     a message that had begun when another gradient was still computed is hidden
+    gradient ... begin ... wait         one that the rank waits for first is not, nor one that begins after the last
+
+Sources: Li et al. 2020 for buckets and no_sync; Lin et al. 2018, "Deep Gradient Compression", and Stich et al. 2018,
+"Sparsified SGD with Memory", for 3.5.
+"""
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+
+from course_lib.grading.exercise import Traffic, Trial
+from course_lib.grading.judges.calls import CollectiveExercise, num_calls
+from course_lib.grading.judges.data_parallel.plans import fill
+from course_lib.grading.judges.models import EQUAL, LARGE, ROUNDING, SMALL, Inputs, gradient_sizes, trial_of
+from course_lib.grading.on_rank import data_parallel as on_rank
+from course_lib.grading.on_rank.models import batch_loss, gradients_of, model_of
+from course_lib.grading.spent import Spent, most
+
+START = 64 * 1024  # bytes: what DDP agrees on beside its broadcast
+
+
+class GradientExercise(CollectiveExercise):
+    """Afterwards every rank's model has the mean gradients of all. A rank answers `gradients` and `calls`."""
+
+    cases: ClassVar[tuple[tuple[str, dict[str, Any]], ...]]  # more words for a label; how a trial is made
+    compared = "gradients"
+    words = "has the gradient"
+    tolerance = ROUNDING
+    run = staticmethod(on_rank.average)
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = [(words, trial_of(generator, **case)) for words, case in self.cases]
+        return [replace(trial, label=f"{trial.label}, {words}") for words, trial in made]
+
+    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+        """The gradients of the mean loss over everybody's rows, in one process."""
+        model, batches = model_of(inputs[0]), [batch for rank in inputs for batch in rank["batches"]]
+        batch_loss(model, [torch.cat(column) for column in zip(*batches)]).backward()
+        return [gradients_of(model)] * len(inputs)
+
+    def bound(self, trial: Trial) -> int:
+        return 2 * (trial.world_size - 1) * sum(gradient_sizes(trial.inputs[0])) // trial.world_size
+
+
+class AverageGradients(GradientExercise):
+    number = "3.1"
+    tolerance = (1e-6, 1e-7)  # a share of the rows in float32 will do, also where gradients of 0.1 cancel
+    budget = "one all-reduce for each gradient and one for a number, 2(n-1)/n M bytes sent by each rank"
+    cases = tuple((f"{b} rows", {"n": len(b), "widths": widths, "frozen": ["0.bias"], "rows": [[rows] for rows in b]})
+                  for b, widths in (([5, 2, 1], SMALL), ([3], SMALL), ([2, 2, 6, 3], LARGE)))
+
+    def bound(self, trial: Trial) -> int:
+        return super().bound(trial) + 128  # room for the rows, however they are sent
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        return [num_calls(answers, len(gradient_sizes(trial.inputs[0])) + 1)]
+
+
+class BucketedAverage(GradientExercise):
+    number = "3.3"
+    budget = "one all-reduce for each bucket of my_buckets, 2(n-1)/n M bytes sent by each rank"
+    # The first one's buckets are equally large: gloo would end ranks that exchange buckets of different sizes.
+    cases = (("buckets of 160 B", {"n": 3, "widths": EQUAL, "cap": 160}),
+             ("buckets of 64 B", {"n": 2, "widths": SMALL, "frozen": ["2.bias"], "cap": 64}),
+             ("buckets of 100 kB", {"n": 4, "widths": LARGE, "frozen": ["2.bias"], "cap": 100_000}))
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        return [num_calls(answers, len(bucket_bytes(trial)))]
+
+    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+        right = bucket_bytes(trial)
+        sent = ([message for _, message, _ in answer["calls"]] for answer in answers)
+        return next((f"the messages have {own} bytes, the buckets {right}" for own in sent
+                     if own != right and len(own) <= len(right)), None)  # more calls are over budget, and said there
+
+
+class AccumulatedBackward(GradientExercise):
+    number = "3.4"
+    budget = "2(n-1)/n M bytes sent by each rank for all k micro-batches together, not k times that"
+    cases = tuple((f"micro-batches of {b} rows", {"n": n, "widths": widths, "frozen": ["0.bias"], "rows": [b] * n})
+                  for n, widths, b in ((3, SMALL, [4, 1]), (2, SMALL, [3]), (4, LARGE, [3, 3, 2, 1])))
+    imports = ("torch._dynamo",)  # DDP's constructor does: seconds in which nothing is trained
+    besides = "headers, gloo's own algorithm and what DDP sends when it is made"
+    run = staticmethod(on_rank.accumulate)
+
+    def beforehand(self, trial: Trial) -> int:
+        return 2 * sum(tensor.nbytes for tensor in trial.inputs[0]["weights"].values()) + START  # DDP's broadcast
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        sent = max(sum(message for _, message, _ in answer["calls"]) for answer in answers)
+        times = sent / sum(gradient_sizes(trial.inputs[0]))
+        return [Spent("communicated the gradients", times, 1, "time", claimed=True)]
+
+
+class TopKAverage(GradientExercise):
+    number = "3.5"
+    compared = "steps"
+    words = "is"
+    budget = "each rank sends k numbers of 8 bytes and their k places of 8 bytes to all: (n-1) 16k bytes a step"
+    cases = tuple((f"3 steps, k = {k}", {"n": n, "widths": widths, "num_batches": 3, "k": k})
+                  for n, widths, k in ((3, SMALL, 9), (1, SMALL, 5), (4, LARGE, 258)))
+    run = staticmethod(on_rank.top_k)
+
+    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+        model, steps = model_of(inputs[0]), [{} for _ in inputs]
+        owed = torch.zeros(len(inputs), sum(gradient_sizes(inputs[0])) // 8, dtype=torch.float64)  # (n, N)
+        for number in range(len(inputs[0]["batches"])):
+            total = owed + torch.stack([on_rank.flat_gradient(model, rank["batches"][number]) for rank in inputs])
+            owed = total.scatter(1, total.abs().topk(inputs[0]["k"]).indices, 0)
+            for of_rank, residual in zip(steps, owed):
+                of_rank |= on_rank.name_step(number, (total - owed).mean(0), residual)
+        return steps
+
+    def bound(self, trial: Trial) -> int:
+        return (trial.world_size - 1) * 16 * trial.inputs[0]["k"] * len(trial.inputs[0]["batches"])
+
+
+class OverlappedStep(GradientExercise):
+    number = "3.7"
+    budget = ("the buckets of my_buckets, each sent once a step; only the last bucket's bytes are left for after "
+              "backward")
+    cases = tuple((f"k = {k}", {"n": n, "widths": widths, "frozen": frozen, "num_batches": k, "cap": cap})
+                  for n, widths, frozen, cap, k in ((3, EQUAL, [], 160, 2), (2, SMALL, ["2.bias"], 64, 1),
+                                                    (4, LARGE, ["2.bias"], 70_000, 3)))
+    run = staticmethod(on_rank.overlap)
+
+    def bound(self, trial: Trial) -> int:
+        return on_rank.STEPS * super().bound(trial)
+
+    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+        first, second = (max(len(answer["steps"][step]["calls"]) for answer in answers) for step in (0, 1))
+        return None if second <= first else (
+            f"the second step made {second} calls, the first one {first}: its hooks are still there. Keep what "
+            "register_post_accumulate_grad_hook returns, and remove() it when backward is over")
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        M = sum(gradient_sizes(trial.inputs[0]))
+        left = [max(1 - hidden_bytes(step["order"]) / M for step in answer["steps"]) for answer in answers]
+        par = bucket_bytes(trial)[-1] / M  # which nobody can hide: the last bucket waits for the last gradient
+        return [num_calls(answers, on_rank.STEPS * len(bucket_bytes(trial))),
+                Spent("left", max(left), par, "share", on=" of the bytes for after backward", limit="par {}",
+                      slack=1e-9, claimed=True, why=why_left(answers[most(left)]["steps"][0]["order"]))]
+
+
+def bucket_bytes(trial: Trial) -> list[int]:
+    """Of each of my_buckets."""
+    sizes = gradient_sizes(trial.inputs[0])
+    return [sum(sizes[index] for index in bucket) for bucket in fill(sizes, trial.inputs[0]["cap"])]
+
+
+def hidden_bytes(order: on_rank.Order) -> int:
+    """Bytes of the messages that had begun when another gradient was computed, and nobody had waited for them yet."""
+    hidden, waiting = 0, 0
+    for what, num_bytes in order:
+        if what == "gradient":
+            hidden += waiting
+        waiting = waiting + num_bytes if what == "begin" else 0
+    return hidden
+
+
+def why_left(order: on_rank.Order) -> str:
+    """Why less is hidden than could be: the order tells where the bytes are the same."""
+    last = max((place for place, (what, _) in enumerate(order) if what == "gradient"), default=0)
+    before = {what for what, _ in order[:last]}
+    if "begin" not in before:
+        return "no message begins before the last gradient is there: start each from a hook"
+    if "wait" in before:
+        return ("a rank that waits for a message computes nothing: dist.all_reduce(..., async_op=True), and wait() "
+                "when backward is over")
+    return "a bucket can leave as soon as the last of its gradients is complete"

@@ -1,0 +1,176 @@
+"""Exercises 3.2 and 3.6: which gradients travel together, and who learns from what (of 3.6 many answers are right).
+
+Exercises 3.8 and 3.9: when data parallelism is bound by its wires, as a formula and as a decision.
+
+    N  parameters    n  ranks    F  FLOP/s that a device really gets    b  its tokens a step    g  bytes of a gradient
+    backward: 4 N b / F      the all-reduces of B buckets: 2(n-1) alpha B + 2(n-1)/n g N beta
+
+Source: Austin et al. 2025, How to Scale Your Model, chapter Training; Li et al. 2020 for buckets.
+"""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+
+from course_lib.costs.buckets import cut_buckets
+from course_lib.facts import NCCL_STEP_LATENCY, accelerator, interconnect
+from course_lib.grading.compare import describe, part
+from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
+from course_lib.grading.judges.numbers import NumberExercise
+from course_lib.grading.on_rank import data_parallel as on_rank
+from course_lib.grading.on_rank.data_parallel import EPOCHS
+from course_lib.grading.spent import Spent, most
+
+MANY = 1000  # samples: so many do not fall into the same order, or on the same ranks, by chance
+MOVED = ("the indices are right, but torch's global generator has moved, and with it everybody's dropout and initial "
+         "weights: use a torch.Generator of your own")
+Plan = list[list[int]]
+Shards = Sequence[list[int]]  # for each rank
+
+
+def fill(sizes: Sequence[int], cap: int) -> Plan:
+    """Indices into `sizes`, the last first, in buckets of at most `cap` bytes; what is larger goes alone."""
+    last = len(sizes) - 1
+    return [[last - index for index in bucket] for bucket in cut_buckets(sizes[::-1], cap)]
+
+
+class Buckets(Exercise):
+    number = "3.2"
+    budget = "as few buckets as one pass from the last gradient to the first gives, each at most cap_bytes"
+    run = staticmethod(on_rank.buckets)
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        # exact fits, one larger than the cap in the middle, one at the end, and small ones that would fit further ahead
+        fixed = [[10, 60, 40, 300, 30, 70], [40, 10, 100, 90, 20, 80, 250], [100], [20, 20, 20]]
+        drawn = torch.randint(1, 60, (200,), generator=generator).tolist()
+        return [Trial([[[1000 * size for size in sizes], 100_000]],
+                      f"{len(sizes)} gradient{'s' * (len(sizes) > 1)}, at most 100 kB") for sizes in (*fixed, drawn)]
+
+    def expected(self, inputs: list[Any]) -> list[Plan]:
+        return [fill(*inputs[0])]
+
+    def difference(self, given: list[Any], expected: list[Plan]) -> str:
+        return f"it returned {str(given[0])[:150]}: expected {str(expected[0])[:150]}"
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        return [Spent("made", len(answers[0]), len(fill(*trial.inputs[0])), "bucket")]
+
+
+class Shard(Exercise):
+    number = "3.6"
+    budget = "N samples an epoch for all ranks together, at most ceil(N/n) for one"
+    run = staticmethod(on_rank.shard)
+
+    def trials(self, seed: int) -> list[Trial]:
+        return [Trial([{"num_samples": N, "world_size": n, "rank": r} for r in range(n)],
+                      f"{N:,} samples on {ranks_of(n)}") for N, n in ((11, 3), (8, 4), (2, 3), (2001, 2))]
+
+    def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
+        both = ([shards_of(part(answer, name)) for answer in answers] for name in ("shards", "again"))
+        epochs, again = (list(zip(*ranks)) for ranks in both)
+        strange = [shard for shards in epochs + again for shard in shards if type(shard) is str]
+        if strange:
+            return f"my_shard returned {strange[0]}: expected a list of indices, each an int"
+        if epochs != again:
+            return ("the same call gives other indices the second time: rank and epoch alone may decide, so seed a "
+                    "torch.Generator with the epoch")
+        moved = any(part(answer, "moved") is not False for answer in answers)
+        return next(faults(epochs, trial.inputs[0]["num_samples"]), None) or (MOVED if moved else None)
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        each = [max(map(len, answer["shards"])) for answer in answers]
+        return [Spent("has", max(each), -(-trial.inputs[0]["num_samples"] // trial.world_size), "sample",
+                      on=" an epoch", rank=most(each))]
+
+
+def shards_of(answer: Any) -> list[Any]:
+    """A rank's indices in each epoch, words for anything else."""
+    if type(answer) is not list or len(answer) != len(EPOCHS):
+        return [describe(answer)] * len(EPOCHS)
+    return [shard if type(shard) is list and all(type(index) is int for index in shard) else describe(shard)
+            for shard in answer]
+
+
+def faults(epochs: Sequence[Shards], N: int) -> Iterator[str]:
+    """What is wrong with the shards of several epochs. The N samples are shared out, each once, and shuffled."""
+    for epoch, shards in zip(EPOCHS, epochs):
+        times, lengths = Counter(chain(*shards)), [len(shard) for shard in shards]
+        missing, repeated = N - len(times), sum(lengths) - len(times)
+        if times and not 0 <= min(times) <= max(times) < N:
+            yield f"epoch {epoch}: there are indices from {min(times)} to {max(times)}: expected 0 to {N - 1}"
+        if len(shards) > 1 and all(shard == shards[0] for shard in shards):
+            yield (f"epoch {epoch}: all ranks have the same samples: each takes its own part of the order, every n-th "
+                   "from its rank on")
+        if missing or repeated:
+            why = ("some ranks take one more than others" if not repeated else "the ranks divide different orders, so "
+                   "the seed must not depend on the rank" if missing else "the parts are filled up to the same length; "
+                   "let some ranks have one less")
+            yield f"epoch {epoch}: {missing} of {N} samples are on no rank, {repeated} come twice: {why}"
+        if max(lengths) - min(lengths) > 1:
+            yield f"epoch {epoch}: the ranks have {lengths} samples: they should differ by one at most"
+    first = epochs[0]
+    if N >= 8 and all(shards == first for shards in epochs):
+        yield ("nothing is shuffled" if all(shard == sorted(shard) for shard in first) else
+               "every epoch has the same order: the seed has to change with the epoch, as set_epoch makes it do")
+    if N >= MANY and len(first) > 1 and all(set(a) == set(b) for shards in epochs for a, b in zip(shards, first)):
+        yield ("each rank has the same samples in every epoch, only in another order: shuffle all of them first, then "
+               "divide")
+    if N >= MANY and len(first) > 1 and any(shard == sorted(shard) for shards in epochs for shard in shards):
+        yield "the samples of a rank are in increasing order: the order has to be shuffled, too"
+
+
+GRADIENT_BYTES = 4  # float32
+UTILISATION = 0.4  # of the peak
+CASES = (  # device, link, N, B, n, tokens of a sequence
+    ("V100", "InfiniBand EDR", 3.8e6, 4, 8, 64), ("A100", "InfiniBand HDR", 1.3e9, 50, 64, 2048),
+    ("A100", "NVLink 3 (A100)", 124e6, 20, 8, 1024), ("A100", "Ethernet 10G", 124e6, 20, 16, 1024),
+    ("A100", "Ethernet 100G", 1.6e9, 240, 32, 1024), ("H100", "InfiniBand NDR", 8.03e9, 200, 256, 8192),
+    ("H100", "NVLink 4 (H100)", 350e6, 50, 8, 2048))
+
+
+def case(device: str, link: str, N: float, B: int, n: int, s: int) -> tuple[str, tuple[Any, ...]]:
+    """What is asked about, and my_smallest_batch's arguments."""
+    wire, dtype = interconnect(link), "fp16" if device == "V100" else "bf16"
+    flops_per_s = UTILISATION * accelerator(device).peak_flops_per_s(dtype)
+    alpha_s = 1e-6 * NCCL_STEP_LATENCY[wire.kind].value
+    size = f"{N / 1e9:.3g}B" if N >= 1e9 else f"{N / 1e6:.3g}M"
+    return (f"{size} in {B} buckets on {n} {device}, {link}",
+            (N, B, n, flops_per_s, alpha_s, 1 / wire.one_way_bytes_per_s, s))
+
+
+class SmallestBatch(NumberExercise):
+    number = "3.8"
+    unit = "sequence"
+    tolerance = (0.0, 0.0)
+    budget = "the fewest whole sequences with which backward takes at least as long as all all-reduces together"
+    cases = tuple(case(*each) for each in CASES)
+
+    def expected(self, N: float, B: int, n: int, flops_per_s: float, alpha_s: float, beta: float, s: int) -> float:
+        communication_s = B * 2 * (n - 1) * alpha_s + 2 * (n - 1) / n * GRADIENT_BYTES * N * beta
+        return float(math.ceil(communication_s * flops_per_s / (4 * N) / s))
+
+    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
+        device, link, *_ = source.choice(CASES)
+        return case(device, link, source.randint(2, 90) * 1e8, source.randint(10, 400), source.randint(3, 500), 1024)
+
+
+class MostDevices(NumberExercise):
+    number = "3.9"
+    unit = "device"
+    tolerance = (0.05, 0.0)
+    budget = "a number of devices, to 5 %"
+    cases = ()  # one question, one answer
+
+    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
+        return "3.2M tokens a step, A100s with an HDR card each", ()
+
+    def expected(self) -> float:
+        flops_per_s = UTILISATION * accelerator("A100").peak_flops_per_s("bf16")
+        bytes_per_s = interconnect("InfiniBand HDR").one_way_bytes_per_s  # that leave a device for other nodes
+        return 1 + 2 * 3.2e6 * bytes_per_s / (GRADIENT_BYTES * flops_per_s)

@@ -1,0 +1,235 @@
+"""Exercises 8.6, open-ended, and 8.7: which experts live on which rank, which of them twice, and their gradients.
+
+    E  experts on R ranks of S slots    l (B, E)  rows for each expert in each of B batches    c_e  copies of e
+    a rank has sum of l_e / c_e to do in a batch, of the experts it holds; everybody waits for the busiest
+    score: mean over the batches of the busiest rank's rows, over the mean rank's; 1 is the least
+
+    rank s has N_s tokens, and L_s is the sum of their losses      what is trained: L = sum L_s / sum N_s
+    ep  ranks among which the E experts are dealt; the ranks r, r + ep, r + 2 ep ... hold the same ones: `same`
+    backward brings a rank the gradients of all tokens that came to its experts: sum of dL_s/dW over its ep ranks s
+
+Sources: DeepSeek-AI 2024, DeepSeek-V3, section 3.4 (redundant experts); DeepSeek-AI 2025, EPLB, which looks at the sums
+over all batches only; Rajbhandari et al. 2022, DeepSpeed-MoE (gradients).
+
+Exercises 8.3 and 8.8: tokens to the ranks of their experts and home again, and how wide an expert has to be for it.
+
+    R  ranks, r this one    E  experts, rank r has those from r E/R on    N  tokens of a rank, of D numbers
+    n_out tokens for other ranks, n_in from them, once for each rank and not for each expert
+    bytes that a rank sends: how many it will send, 8 (R-1); tokens, 8 D n_out; for which of the experts there,
+    E/R n_out; and others' results home, 8 D n_in
+
+    k  experts of a token, s shared ones    m  nodes that it goes to, of G    F  width of an expert
+    C  FLOP/s that a device does    W  bytes/s it sends between nodes    w  bytes of a number on its way, out and home
+    computing of N tokens  N (k + s) 6 D F / C        sending  N m (G-1)/G D (w_out + w_home) / W        forward
+
+Sources: DeepSeek-AI 2024, DeepSeek-V3, sections 2.1.2 (at most 4 nodes), 3.2.1 (computing to sending about 1 : 1),
+3.2.2 (once to each node that has experts for it) and 3.3.2 (fp8 out, bf16 home); Jiang et al. 2024, Mixtral of Experts.
+"""
+
+import random
+from typing import Any
+
+import torch
+
+from course_lib.costs.experts import combine_bytes, dispatch_bytes
+from course_lib.expert_parallel.placement import Ranks, rank_loads
+from course_lib.grading.compare import describe
+from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
+from course_lib.grading.judges.calls import num_calls, sent_by
+from course_lib.grading.judges.numbers import NumberExercise
+from course_lib.grading.judges.split import PartsExercise, normal
+from course_lib.grading.on_rank import expert_parallel as on_rank
+from course_lib.grading.spent import Spent, most
+from course_lib.pictures.units import human_bytes
+
+Loads = list[list[float]]  # of each batch, by expert
+PAR = 1.15
+
+
+class Placement(Exercise):
+    number = "8.6"
+    right = "every expert has a place"
+    budget = "par: over the batches, the busiest rank has on average 1.15 times the rows of the mean rank"
+    run = staticmethod(on_rank.placement)
+
+    def trials(self, seed: int) -> list[Trial]:
+        source, made = random.Random(seed), []
+        for R, S, B, hot in ((4, 7, 6, 1), (3, 2, 4, 0), (4, 9, 8, 1)):
+            loads = planted(source, R, S, B, hot)
+            label = f"{len(loads[0])} experts on {R} ranks of {S} slots, {B} batches"
+            made.append(Trial([{"loads": loads, "slots": [R, S]}], label))
+        return made
+
+    def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
+        (R, S), E, (given,) = trial.inputs[0]["slots"], len(trial.inputs[0]["loads"][0]), answers
+        if type(given) is not list or not all(type(own) is list for own in given) or len(given) != R:
+            has = f"{len(given)} parts" if type(given) is list else describe(given)
+            return f"it returned {has}: expected for each of the {R} ranks a list of its experts"
+        for rank, own in enumerate(given):
+            if len(own) > S:
+                return f"rank {rank} has {len(own)} experts, and {S} slots"
+            stranger = next((e for e in own if type(e) is not int or not 0 <= e < E), None)
+            if stranger is not None:
+                return f"rank {rank} holds expert {describe(stranger)}: they are called 0 to {E - 1}"
+            if len(set(own)) < len(own):
+                return f"rank {rank} holds an expert twice: a second copy helps on another rank only"
+        homeless = set(range(E)).difference(*map(set, given))
+        return f"expert {min(homeless)} is on no rank: each needs a place at least once" if homeless else None
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        loads, given = trial.inputs[0]["loads"], answers[0]
+        return [Spent("busiest rank has, of the mean rank's rows,", score(loads, given), PAR, "share", who="the",
+                      limit="par {}", slack=1e-9, why=reason(loads, given, trial.inputs[0]["slots"]))]
+
+
+def score(loads: Loads, placement: Ranks) -> float:
+    """Mean over the batches of the busiest rank's rows, over the mean rank's."""
+    busiest = [max(rank_loads(placement, load)) for load in loads]
+    return sum(busiest) * len(placement) / sum(map(sum, loads))
+
+
+def reason(loads: Loads, placement: Ranks, slots: list[int]) -> str:
+    """What probably makes the busiest rank so busy."""
+    (R, S), held = slots, sum(placement, [])
+    if R * S > len(loads[0]) == len(held):
+        return "a slot is free and the hottest expert has no copy: its rows would be shared out between both"
+    together = [sum(each) for each in zip(*loads)]
+    if score([together], placement) < PAR - 0.05:
+        return ("over all batches together the ranks have equally much, but experts that are hot in the same batch "
+                "live on one rank. Everybody waits in every batch, so look at each")
+    rows = rank_loads(placement, together)
+    rank = rows.index(max(rows))
+    hottest = max(placement[rank], key=lambda e: together[e] / held.count(e))
+    return (f"over all batches rank {rank} has {rows[rank] * R / sum(rows):.3g} times the mean, most of it for expert "
+            f"{hottest}: place those with most rows first, always where least is to do")
+
+
+def planted(source: random.Random, R: int, S: int, B: int, hot: int) -> Loads:
+    """Loads for which one placement has score 1: the `hot` experts are on every rank, each other one has its slot."""
+    E = R * S - hot * (R - 1)
+    names, loads = source.sample(range(E), E), []
+    for _ in range(B):
+        everywhere = [source.uniform(0.15, 0.35) for _ in range(hot)]  # of each rank's rows
+        rows = [R * share for share in everywhere]
+        for _ in range(R):
+            shares = [source.expovariate(1.0) for _ in range(S - hot)]
+            rows += [(1 - sum(everywhere)) * share / sum(shares) for share in shares]
+        loads.append([1000 * rows[name] for name in names])
+    return loads
+
+
+class ExpertGradients(PartsExercise):
+    number = "8.7"
+    parts = {"experts": "the gradients of the experts", "router": "the gradient of the router"}
+    words = "holds"
+    budget = "(len(same) - 1) times the bytes of its experts' gradients, and R - 1 times the router's and a number"
+    run = staticmethod(on_rank.expert_gradients)
+    difference = Exercise.difference  # of which expert
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for R, ep, each, D, N in ((6, 2, 2, 2, 2), (4, 4, 1, 2, 3), (2, 1, 3, 2, 3), (1, 1, 2, 2, 3),
+                                  (4, 2, 2, 64, 16)):
+            E, ranks = ep * each, []
+            for r in range(R):
+                # No token comes to the last expert, nor to rank 0's first, but that not in the first trial: whoever
+                # leaves out experts without tokens has an answer there, and hangs only later on.
+                idle = [E - 1] + [0] * (r == 0 and bool(made))
+                own = range(r % ep * each, (r % ep + 1) * each)
+                gradients = [normal(generator, D, D) * (e not in idle) for e in own]
+                ranks.append({"gradients": gradients, "router": normal(generator, E, D), "num_tokens": N + r,
+                              "same": list(range(r % ep, R, ep))})
+            made.append(Trial(ranks, f"{ranks_of(R)}, {E} experts over {ep}, {human_bytes(8 * each * D * D)} of their "
+                                     "gradients"))
+        return made
+
+    def expected(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        num_tokens = sum(rank["num_tokens"] for rank in inputs)
+        router = sum(rank["router"] for rank in inputs) / num_tokens
+        same = [zip(*(inputs[s]["gradients"] for s in rank["same"])) for rank in inputs]  # each expert's, of its ranks
+        return [{"experts": [sum(each) / num_tokens for each in own], "router": router} for own in same]
+
+    def bound(self, trial: Trial) -> int:
+        rank, R = trial.inputs[0], trial.world_size
+        own = sum(gradient.nbytes for gradient in rank["gradients"])
+        return (len(rank["same"]) - 1) * own + (R - 1) * (rank["router"].nbytes + 8)
+
+
+H100, NVLINK, NDR = 600e12, 450e9, 50e9  # 0.6 of its peak in bf16; facts has all three
+
+
+class Dispatch(PartsExercise):
+    number = "8.3"
+    parts = {"received": "received", "theirs": "theirs", "home": "back(y)"}
+    right = "tokens arrive and results come home"
+    budget = ("four collectives: how many, tokens, choices, and results home; to the byte what others have to have, "
+              "8 (R-1), 8 D + E/R for each token sent, 8 D for each result")
+    run = staticmethod(on_rank.dispatch)
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for R, each, D, N, k, hot in ((3, 2, 2, 4, 2, None), (2, 3, 1, 5, 3, None), (3, 2, 2, 3, 2, 1),
+                                      (1, 3, 2, 4, 2, None), (4, 4, 64, 48, 4, None)):
+            ranks, E = [], R * each
+            for r in range(R):
+                likes = torch.rand(N + r, E, generator=generator)
+                if hot is not None:  # everything is for this rank's experts: the others receive nothing
+                    likes[:, hot * each:(hot + 1) * each] += 1.0
+                choices = torch.zeros(N + r, E, dtype=torch.uint8).scatter_(1, likes.topk(k).indices, 1)
+                ranks.append({"tokens": normal(generator, N + r, D), "choices": choices})
+            made.append(Trial(ranks, f"{ranks_of(R)}, {E} experts, k = {k}, tokens of {human_bytes(8 * D)}"
+                                     + f", all for rank {hot}" * (hot is not None)))
+        return made
+
+    def expected(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        choices = [rank["choices"].chunk(len(inputs), 1) for rank in inputs]  # of each rank, on each: (N, E/R)
+        answers = []
+        for r, own in enumerate(inputs):
+            goes = [chosen[r].bool().any(1) for chosen in choices]
+            answers.append({
+                "received": torch.cat([rank["tokens"][here] for rank, here in zip(inputs, goes)]),
+                "theirs": torch.cat([chosen[r][here] for chosen, here in zip(choices, goes)]),
+                "home": sum(on_rank.results_of_experts(own["tokens"], chosen) for chosen in choices[r])})
+        return answers
+
+    def sent(self, trial: Trial) -> list[int]:
+        """The bytes of each rank, to the byte."""
+        R, (num_tokens, E) = trial.world_size, trial.inputs[0]["choices"].shape
+        goes = [rank["choices"].unflatten(1, (R, -1)).any(-1).sum(0).tolist() for rank in trial.inputs]  # [from][to]
+        token = trial.inputs[0]["tokens"].nbytes // num_tokens
+        return [8 * (R - 1) + out + home
+                for out, home in zip(dispatch_bytes(goes, token + E // R, 1), combine_bytes(goes, token, 1))]
+
+    def bound(self, trial: Trial) -> int:
+        return max(self.sent(trial))
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        return [num_calls(answers, 4)]
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        calls, _, *outside = super().spent(trial, answers, traffic)
+        each, allowed = [sent_by(rank, answers, traffic) for rank in range(trial.world_size)], self.sent(trial)
+        rank = most(each, allowed)
+        return [calls, Spent("sent", each[rank], allowed[rank], rank=rank, claimed=True), *outside]
+
+
+class SmallestExpert(NumberExercise):
+    number = "8.8"
+    tolerance = (0.01, 0.0)
+    budget = "within 1 %"
+    cases = (("DeepSeek-V3 over 8 nodes of H100, fp8 out, bf16 home", (8, 1, 4, 8, 1, 2, H100, NDR)),
+             ("the same, each row sent by itself", (8, 1, 8, 8, 1, 2, H100, NDR)),
+             ("Mixtral over 8 nodes, bf16", (2, 0, 2, 8, 2, 2, H100, NDR)),
+             ("DeepSeek-V3 over the 8 GPUs of one node", (8, 1, 8, 8, 1, 2, H100, NVLINK)))
+
+    def expected(self, k: int, shared: int, m: int, G: int, out_bytes: int, home_bytes: int, flops_per_s: float,
+                 bytes_per_s: float) -> float:
+        return m * (G - 1) / G * (out_bytes + home_bytes) * flops_per_s / (6 * (k + shared) * bytes_per_s)
+
+    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
+        m, shared, G, F, W = (source.randint(*bounds) for bounds in ((2, 4), (1, 3), (5, 16), (100, 900), (20, 400)))
+        k, out = m + source.randint(1, 4), source.choice((1, 2))
+        return (f"k = {k}, {shared} shared, m = {m} of {G}, {out} and 4 bytes, {F} TFLOP/s, {W} GB/s",
+                (k, shared, m, G, out, 4, F * 1e12, W * 1e9))

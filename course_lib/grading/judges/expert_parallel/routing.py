@@ -1,0 +1,194 @@
+"""Exercises 8.1 and 8.2: a gate that takes equally many experts from each rank, and rows in whole blocks for each.
+
+    N  tokens of D numbers    E  experts in G groups, a rank's each    k  experts of a token    z (N, E)  logits
+    s = sigmoid(z)        the k/G experts of each group with the largest s + bias are chosen
+    weights: scale * s / (sum of the k chosen s)
+    rows: sorted by expert, n_e for expert e, filled up to blocks of b rows, (sum of b ceil(n_e / b), D)
+    y: what the experts made of rows        combined (N, D) = sum of weight * y
+
+Sources: Tang et al. 2025, Pangu Pro MoE: Mixture of Grouped Experts for Efficient Sparsity (groups); DeepSeek-AI 2024,
+DeepSeek-V3, section 2.1.2 (sigmoid, a bias that only chooses, scale 2.5); Gale et al. 2022, MegaBlocks: Efficient
+Sparse Training with Mixture-of-Experts (blocks of 128 rows).
+
+Exercises 8.4 and 8.5: ranks with equally much to do, by a loss that evens out, or by dropping what is too much.
+
+    R  ranks with N tokens and E/R of the experts each    k  experts of a token    p (N, E)  softmax of the logits
+    f_d  share of the k N R choices that fall on rank d's experts, of all ranks: a count, without a gradient
+    P_d  mean over this rank's tokens of the sum of p over rank d's experts
+    loss of a rank = R sum_d f_d P_d        the mean over the ranks, which data parallelism takes, is that of all tokens
+    C  rows that a rank takes of us; of more it keeps rows of protected tokens, then those of the largest weights
+
+Sources: DeepSeek-AI 2024, DeepSeek-V2, sections 2.2.3 (device-level balance loss) and 2.2.4 (capacity is a device's,
+the lowest affinities are dropped, and tokens of about a tenth of the sequences never are); Fedus et al. 2021, Switch
+Transformers, equations 4 to 6; Qiu et al. 2025, Demons in the Detail: On Implementing Load Balancing Loss.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from course_lib.expert_parallel import capacity_mask, load_balancing_loss, permute, tokens_per_expert, unpermute
+from course_lib.grading.compare import describe, readable
+from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
+from course_lib.grading.judges.calls import num_calls
+from course_lib.grading.judges.split import PartsExercise, SplitExercise, all_reduce_bytes, normal, played
+from course_lib.grading.on_rank import expert_parallel as on_rank
+from course_lib.grading.on_rank import plain
+from course_lib.grading.on_rank.split import Leaves, gradients_of, leaves_of
+from course_lib.grading.spent import Spent, most
+
+Inputs = list[dict[str, Any]]
+Answers = list[dict[str, Any]]
+HELD = 4  # times the bytes of rows: rows, what back gathers and weighs, and indices
+
+
+class Gate(SplitExercise):
+    number = "8.1"
+    budget = "the busiest group gets k N/G rows, as many as the mean; nothing sent"
+    run = staticmethod(on_rank.gate)
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for N, E, k, G, scale in ((8, 12, 4, 2, 2.5), (16, 6, 3, 3, 1.5), (6, 5, 2, 1, 2.0), (64, 64, 8, 8, 2.5)):
+            inputs = {"given": {"logits": normal(generator, N, E)}, "bias": normal(generator, E, scale=0.4),
+                      "numbers": [k, G, scale], "dy": normal(generator, N, E)}
+            made.append(Trial([inputs], f"{N} tokens, {E} experts in {G} group{'s' * (G > 1)}, k = {k}"))
+        return made
+
+    def expected(self, inputs: Inputs) -> Answers:
+        bias, (k, G, scale) = inputs[0]["bias"], inputs[0]["numbers"]
+
+        def weights_of(leaves: list[Leaves]) -> list[Tensor]:
+            scores = leaves[0]["logits"].sigmoid()  # (N, E)
+            by = (scores + bias).unflatten(1, (G, -1))
+            chosen = scores * torch.zeros_like(by).scatter(2, by.topk(k // G).indices, 1.0).flatten(1)
+            return [scale * chosen / chosen.sum(1, keepdim=True)]
+
+        return played(inputs, weights_of)
+
+    def difference(self, given: list[Any], expected: Answers) -> str:
+        return super().difference(given, expected).replace("rank 0 returned", "all experts' weights, chosen or 0, are")
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        k, G, _ = trial.inputs[0]["numbers"]
+        rows = answers[0]["y"].ne(0).unflatten(1, (G, -1)).sum((0, 2))  # of each group
+        return [Spent("gives a group", rows.max().item(), k * len(answers[0]["y"]) // G, "row")]
+
+    def bound(self, trial: Trial) -> int:
+        return 0
+
+
+class BlockRows(PartsExercise):
+    number = "8.2"
+    parts = {"rows": "rows", "y": "back(y)", "tokens": "the gradient of the tokens",
+             "weights": "the gradient of the weights"}
+    budget = "at most 4 times the bytes of rows held on the way there or back: places, no matrix of tokens by rows"
+    run = staticmethod(on_rank.block_rows)
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for N, D, E, k, block, chosen in ((7, 2, 4, 2, 4, 3), (6, 3, 4, 1, 2, 2), (3, 2, 2, 2, 1, 2),
+                                          (1, 1, 4, 3, 8, 4), (256, 64, 16, 2, 16, 13)):
+            likes = torch.rand(N, chosen, generator=generator) + torch.linspace(0, 0.4, chosen)
+            if N == 7:  # 4, 6 and 4 rows, and none: full blocks, and one that is not
+                likes[torch.randperm(N, generator=generator), torch.tensor([0, 0, 0, 1, 2, 2, 2])] = -1.0
+            inputs = {"given": {"tokens": normal(generator, N, D), "weights": normal(generator, N, k).sigmoid()},
+                      "experts": likes.topk(k).indices, "numbers": [E, block], "dy": normal(generator, N, D)}
+            made.append(Trial([inputs], f"{N} token{'s' * (N > 1)} of {D}, k = {k}, {E} experts, blocks of {block}"))
+        return made
+
+    def expected(self, inputs: Inputs) -> Answers:
+        rank, = inputs
+        leaves, (E, block) = leaves_of(rank), rank["numbers"]
+        own_rows, order = permute(leaves["tokens"], rank["experts"])
+        of_expert = own_rows.split(tokens_per_expert(rank["experts"], E).tolist())
+        rows = torch.cat([pad(own, (0, 0, 0, -len(own) % block)) for own in of_expert])
+        filled = torch.cat([pad(torch.ones(len(own)), (0, -len(own) % block)) for own in of_expert]).bool()
+        combined = unpermute(on_rank.results_of(rows)[filled], order, leaves["weights"])
+        combined.backward(rank["dy"])
+        return [{"rows": rows.detach(), "y": combined.detach(), **gradients_of(leaves)}]
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        held, rows = answers[0]["held"], answers[0]["rows"]
+        return [Spent("holds", held, HELD * rows.nbytes, on=" on its way", slack=4096, claimed=True)]
+
+    def bound(self, trial: Trial) -> int:
+        return 0
+
+
+class BalanceLoss(SplitExercise):
+    number = "8.4"
+    budget = "one all-reduce of R numbers: 2(R-1)/R * 8 R bytes sent by each rank, forward and backward together"
+    run = staticmethod(on_rank.balance_loss)
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for R, N, E, k in ((3, 5, 12, 2), (2, 4, 6, 1), (1, 6, 3, 2), (4, 32, 64, 4)):
+            ranks = [{"given": {"logits": normal(generator, N, E, scale=1.5) + normal(generator, E)}, "k": k,
+                      "dy": torch.tensor(1.5, dtype=torch.float64)} for _ in range(R)]
+            made.append(Trial(ranks, f"{ranks_of(R)} with {N} tokens each, {E} experts, k = {k}"))
+        return made
+
+    def expected(self, inputs: list[Any]) -> list[dict[str, Any]]:
+        R, k = len(inputs), inputs[0]["k"]
+
+        def losses(leaves: list[Leaves]) -> list[Tensor]:
+            zs = [each["logits"] for each in leaves]  # (N, E)
+            ranks = [z.topk(k).indices // (z.shape[1] // R) for z in zs]
+            counts = sum(tokens_per_expert(own, R) for own in ranks)  # of ranks, as if each were one expert
+            return [load_balancing_loss(z.softmax(-1).unflatten(1, (R, -1)).sum(-1), own, counts)
+                    for z, own in zip(zs, ranks)]
+
+        return played(inputs, losses)
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        return [num_calls(answers, 1)]
+
+    def bound(self, trial: Trial) -> int:
+        return all_reduce_bytes(trial, trial.world_size)
+
+
+class Kept(Exercise):
+    number = "8.5"
+    compared = "returned"
+    budget = "no rank gets more than C rows, or its protected ones where these are more; nothing that fits is dropped"
+    run = staticmethod(plain.tensor)
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for N, k, E, R, factor, safe in ((24, 2, 6, 3, 0.5, 2), (8, 1, 4, 2, 0.5, 0), (10, 3, 4, 1, 0.5, 3),
+                                         (12, 2, 4, 2, 0.5, 8), (512, 4, 32, 4, 1.0, 50)):
+            hot = 0.3 * (torch.arange(E) % (E // R) == 0) + torch.linspace(0.3, 0.0, E)  # experts and ranks
+            experts = (torch.rand(N, E, generator=generator) + hot).topk(k).indices
+            protected = torch.randperm(N, generator=generator) < safe
+            C, weights = int(factor * k * N / R), normal(generator, N, k).sigmoid()
+            made.append(Trial([[experts, weights, protected, E, R, C]],
+                              f"{N} tokens, {safe} protected, k = {k}, {E} experts on {ranks_of(R)}, C = {C}"))
+        return made
+
+    def expected(self, inputs: list[Any]) -> list[Tensor]:
+        experts, weights, protected, E, R, C = inputs[0]
+        urgency = weights + 2.0 * protected.unsqueeze(1)  # a weight is at most 1
+        return [capacity_mask(experts // (E // R), R, C, urgency) | protected.unsqueeze(1)]
+
+    def difference(self, given: list[Any], expected: list[Tensor]) -> str:
+        kept, right = given[0], expected[0]
+        if not readable(kept) or kept.dtype != torch.bool or kept.shape != right.shape:
+            return f"it returned {describe(kept)}: expected bool{list(right.shape)}, True for rows that are kept"
+        token, slot = (kept != right).nonzero()[0].tolist()
+        return (f"{int((kept != right).sum())} of {kept.numel()} rows are wrong; the first one, token {token}'s slot "
+                f"{slot}, should be {'kept' if right[token, slot] else 'dropped'}")
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        experts, _, protected, E, R, C = trial.inputs[0]
+        owner, kept = experts // (E // R), answers[0]["returned"]
+        each = tokens_per_expert(owner, R, kept).tolist()
+        allowed = [max(C, safe) for safe in tokens_per_expert(owner[protected], R).tolist()]
+        rank = most(each, allowed)
+        return [Spent("gives a rank", each[rank], allowed[rank], "row")]

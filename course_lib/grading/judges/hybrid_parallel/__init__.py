@@ -1,0 +1,1 @@
+"""Chapter 9. layouts.py: places, groups, the best layout; gradients.py: added up where, one norm, checkpoints."""

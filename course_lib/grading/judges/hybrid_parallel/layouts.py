@@ -1,0 +1,192 @@
+"""Exercises 9.1, 9.2 and 9.7: a rank's place when axes change their order; groups cut at the nodes; the best layout.
+
+    sizes  {"dp": 2, "pp": 2, "cp": 1, "tp": 2}      order  "tp,cp,dp,pp", innermost first: ranks count along tp first
+    rank = tp + size(tp) (cp + size(cp) (dp + size(dp) pp))      node n has the ranks [n G, (n + 1) G)
+
+9.7 is open-ended. `step_of` of on_rank/ is the cluster: what a look at a layout gives. The rules of thumb that it obeys
+are the chapter's. What hardly changes the choice is left out (overlap of the last all-reduce, latency, the embedding).
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from itertools import groupby, product
+from math import prod
+from typing import Any
+
+from course_lib.grading.compare import describe, part
+from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.judges.numbers import NumberExercise
+from course_lib.grading.on_rank.hybrid_parallel import KEYS, Layout, cheapest_layout, fault_of, step_of, two_levels
+from course_lib.grading.spent import Spent
+from course_lib.hybrid_parallel.layout import AXES, ParallelLayout
+
+Sizes = dict[str, int]
+Groups = list[list[int]]
+ORDER = "tp,cp,dp,pp"
+ORDERS = (ORDER, "tp,dp,cp,pp", "pp,tp,dp,cp", "dp,tp,pp,cp", "tp,pp,dp,cp")
+LOOKS = 64  # trial runs
+POWERS = [2**i for i in range(11)]
+PAR = 1.01  # of the shortest step of all
+H100 = 400e12, 450e9, 50e9  # FLOP/s, bytes/s inside a node and out of it
+CASES = (
+    ("70B on 128 H100, 128 rows of 4,096 tokens", (128, 8, 80e9, *H100, 70e9, 80, 8192, 4096, 128)),
+    ("405B on 1,024 H100, 512 rows of 8,192 tokens", (1024, 8, 80e9, *H100, 405e9, 126, 16384, 8192, 512)),
+    ("70B on 128 H100, 32 rows of 32,768 tokens", (128, 8, 80e9, *H100, 70e9, 80, 8192, 32768, 32)),
+    ("7B on 16 devices of 24 GB, one a node, 10 Gbit/s between them",
+     (16, 1, 24e9, 60e12, 16e9, 1.25e9, 7e9, 32, 4096, 2048, 128)),
+    ("13B on 32 devices of 40 GB, 4 a node, 5 GB/s between nodes",
+     (32, 4, 40e9, 150e12, 300e9, 5e9, 13e9, 40, 5120, 2048, 256)),
+    ("30B on 16 devices of 80 GB, all on one switch", (16, 16, 80e9, 400e12, 450e9, 450e9, 30e9, 60, 6656, 4096, 128)))
+
+
+def sizes_of(text: str) -> Sizes:
+    """Of "dp4 tp2"."""
+    layout = ParallelLayout.from_string(text)
+    return {axis: layout.size(axis) for axis in AXES}
+
+
+class MovedRank(NumberExercise):
+    number = "9.1"
+    tolerance = (0.0, 0.0)
+    budget = "the one rank of all that does the same"
+    cases = tuple((f"rank {rank:,} of {text}", (rank, sizes_of(text), order, new_order))
+                  for rank, text, order, new_order in (
+                      (13, "dp2 pp3 cp2 tp2", ORDER, "cp,dp,tp,pp"), (5, "dp2 pp2 tp2", ORDER, "pp,tp,dp,cp"),
+                      (21, "dp4 pp2 cp3 tp2", ORDER, "dp,tp,pp,cp"), (7, "dp3 tp4", ORDER, "dp,tp,pp,cp"),
+                      (9, "dp4 pp4 tp4", ORDER, ORDER), (0, "dp1", ORDER, "pp,tp,dp,cp"),
+                      (12_345, "dp8 pp16 cp16 tp8", "tp,cp,pp,dp", ORDER)))  # Llama 3's
+
+    def expected(self, rank: int, sizes: Sizes, order: str, new_order: str) -> float:
+        where = ParallelLayout(**sizes, order=order).coordinates(rank)
+        return float(ParallelLayout(**sizes, order=new_order).rank(**{axis: where[axis] for axis in AXES}))
+
+    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
+        sizes = {axis: source.randint(2, 5) for axis in AXES}
+        rank = source.randrange(prod(sizes.values()))
+        text = " ".join(f"{axis}{size}" for axis, size in sizes.items())
+        return f"rank {rank} of {text}", (rank, sizes, ORDER, source.choice(ORDERS[1:]))
+
+
+class TwoLevels(Exercise):
+    number = "9.2"
+    budget = "par: 2(k-1)/k of an i-th of the message from each rank over the slow wire, i ranks a node, k nodes"
+    run = staticmethod(two_levels)
+
+    def trials(self, seed: int) -> list[Trial]:
+        source, tp = random.Random(seed), 2 ** random.Random(seed).randint(1, 3)
+        drawn = "dp,cp", f"dp4 pp{source.randint(2, 3)} cp2 tp{tp}", source.choice(ORDERS[:2]), 2 * tp
+        return [Trial([[axes.split(","), sizes_of(text), order, node]],
+                      f"{axes.replace(',', ' and ')} of {text}, {order}, {node} rank{'s' * (node > 1)} a node")
+                for axes, text, order, node in (
+                    ("dp,tp", "dp2 pp2 cp2 tp4", ORDER, 8), ("dp,cp", "dp4 cp2 tp2", ORDER, 8),
+                    ("dp", "dp2 pp2 tp2", ORDER, 4), ("dp,tp", "dp4 pp2 tp2", "tp,cp,pp,dp", 8),
+                    ("tp", "dp2 tp4", "dp,tp,cp,pp", 4), ("pp,cp", "dp2 pp2 cp2 tp2", "cp,tp,pp,dp", 4),
+                    ("tp", "dp2 pp2 tp2", ORDER, 4), ("dp,cp", "dp8 pp4 cp4 tp4", ORDER, 32), ("dp", "dp1", ORDER, 1),
+                    drawn)]
+
+    def expected(self, inputs: list[Any]) -> list[list[Groups]]:
+        (axes, sizes, order, node), = inputs
+        inside, across = [], []
+        for group in ParallelLayout(**sizes, order=order).groups(*axes):
+            parts = [list(ranks) for _, ranks in groupby(group, lambda rank: rank // node)]
+            inside += parts
+            across += zip(*parts)  # the first of each part, the second of each, and so on
+        return [[sorted(inside), sorted(map(list, across))]]
+
+    def difference(self, each_given: list[Any], each_expected: list[list[Groups]]) -> str:
+        (given, *_), (expected,) = each_given, each_expected
+        if not are_lists(given):
+            return f"it returned {describe(given)}: expected two lists of groups, each a list of ranks"
+        level = 0 if given[0] != expected[0] else 1
+        strange = [f"{group[:16]} is no such group" for group in given[level] if group not in expected[level]][:1]
+        missing = [f"{group[:16]} is one" for group in expected[level] if group not in given[level]][:1]
+        return f"{('inside', 'across')[level]} nodes: {', and '.join(strange + missing) or 'a group is there twice'}"
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        share, par = slow_share(answers[0]), slow_share(*self.expected(trial.inputs))
+        return [Spent("sends", share, par, "share", on=" of a message over the slow wire", limit="par {}", slack=1e-9)]
+
+
+def are_lists(answer: Any) -> bool:
+    """Whether this is a pair of lists of lists of whole numbers."""
+    return type(answer) is list and len(answer) == 2 and all(
+        type(groups) is list and all(type(group) is list and all(type(rank) is int for rank in group)
+                                     for group in groups) for groups in answer)
+
+
+def slow_share(levels: list[Groups]) -> float:
+    """Of its message, what a rank sends to other nodes: a ring over each group across, of the pieces of one inside."""
+    inside, across = ({rank: len(group) for group in groups for rank in group} for groups in levels)
+    return max(2 * (k - 1) / k / inside[rank] for rank, k in across.items())
+
+
+class CheapestLayout(Exercise):
+    number = "9.7"
+    right = "the layout is possible"
+    budget = f"par: 1 % above the shortest step of all layouts that fit, after at most {LOOKS} looks"
+    run = staticmethod(cheapest_layout)
+
+    def trials(self, seed: int) -> list[Trial]:
+        source = random.Random(seed)
+        devices, B = 2 ** source.randint(5, 8), source.randint(8, 60)
+        hidden = 512 * round((B * 1e9 / 12 / 45) ** 0.5 / 512)
+        drawn = (f"{B}B on {devices} H100, 4,096 tokens",
+                 (devices, 8, 80e9, *H100, B * 1e9, round(B * 1e9 / 12 / hidden**2), hidden, 4096, 512))
+        return [Trial([list(asked)], label) for label, asked in (*CASES, drawn)]
+
+    def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
+        layout, looks = (part(answers[0], name) for name in ("layout", "looks"))
+        fault = fault_of(layout, *trial.inputs[0]) if type(looks) is int else "it did not say how often it looked"
+        return f"it returned {layout if type(layout) is dict else describe(layout)}: {fault}" if fault else None
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        asked, layout = trial.inputs[0], answers[0]["layout"]
+        (seconds, held), (shortest, best) = step_of(layout, *asked), best_of(asked)
+        who = (f"with dp{layout['dp']} pp{layout['pp']} tp{layout['tp']}, {layout['rows']} row"
+               f"{'s' * (layout['rows'] > 1)}, ZeRO {layout['zero']}{', recomputing' * layout['recompute']} it")
+        why = reason(layout, best, asked)
+        return [Spent("holds", held / 1e9, asked[2] / 1e9, "", " GB on a device", who=who, why=why, decides=True),
+                Spent("takes", seconds, shortest * PAR, "", " s for a step", who=who, why=why, limit="par {}",
+                      slack=1e-9), Spent("took", answers[0]["looks"], LOOKS, "look", claimed=True)]
+
+
+def every_layout(*asked: Any) -> Iterable[Layout]:
+    """All of them: devices and rows are powers of 2."""
+    for pp, tp, rows, zero, recompute in product(POWERS, POWERS, POWERS, (0, 1, 3), (0, 1)):
+        layout = dict(zip(KEYS, (asked[0] // (pp * tp), pp, tp, rows, zero, recompute)))
+        if fault_of(layout, *asked) is None:
+            yield layout
+
+
+def best_of(asked: Sequence[Any]) -> tuple[float, Layout]:
+    """(seconds, layout) of the shortest step of all that fit."""
+    found = ((*step_of(layout, *asked), layout) for layout in every_layout(*asked))
+    return min(((seconds, layout) for seconds, held, layout in found if held <= asked[2]), key=lambda each: each[0])
+
+
+def reason(layout: Layout, best: Layout, asked: Sequence[Any]) -> str:
+    """Why this layout is not the best one: the first thing that one would change."""
+    (devices, per_node, memory), (seconds, held) = asked[:3], step_of(layout, *asked)
+
+    def better(**changes: int) -> bool:
+        then, needed = step_of(layout | changes, *asked)
+        return not fault_of(layout | changes, *asked) and needed <= memory and (then < seconds or held > memory)
+
+    other_rows = any(better(rows=rows) for rows in POWERS)
+    more = {key: layout[key] - best[key] for key in layout}
+    known = (
+        (layout["dp"] == devices > best["dp"], "data parallelism alone: here the model has to be cut as well"),
+        (held > memory and other_rows, "smaller micro-batches would make it fit"),
+        (held > memory and better(recompute=1), "recomputing would make it fit"),
+        (held > memory and better(zero=3), "ZeRO 3 would make it fit"),
+        (held > memory, "it is chosen as if memory were without end"),
+        (layout["tp"] > per_node, "tp reaches beyond a node, and sends over the slow wire in every layer"),
+        (better(recompute=0), "it recomputes, which is a third more arithmetic, and would fit without"),
+        (better(zero=1), "ZeRO 3 gathers the weights again for every micro-batch, and ZeRO 1 would fit"),
+        (other_rows, "other micro-batches take less: small ones keep a pipeline busy, large ones hide gathers"),
+        (more["recompute"] > 0, "it recomputes, a third more arithmetic, where other layouts fit without"),
+        (more["pp"] > 0, "so many stages leave the pipeline idle: others fit with fewer"),
+        (more["tp"] > 0, "so much tp sends too much in every layer: others fit with less"),
+        (more["tp"] < 0, "more tp would be nearly free inside the node, and save stages or gathers"),
+        (more["pp"] < 0, "more stages send less than dp does with gradients and gathers"))
+    return next((words for holds, words in known if holds), "")

@@ -1,0 +1,54 @@
+"""Exercises whose answer is one number. A trial is one call on one rank."""
+
+import math
+import random
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from course_lib.grading.compare import alike, describe, part
+from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.on_rank import plain
+from course_lib.grading.spent import Spent, quantity
+
+
+class NumberExercise(Exercise):
+    """The function gets the arguments of the trial and returns a number, as `expected` does."""
+
+    unit: ClassVar[str] = ""
+    cases: ClassVar[tuple[tuple[str, tuple[Any, ...]], ...]]  # what is asked about, arguments; the most telling first
+    tolerance = (1e-6, 1e-12)  # the order of the operations does not matter, a factor does
+    run = staticmethod(plain.number)
+
+    @abstractmethod
+    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
+        """One more case, at random: published answers could be looked up."""
+
+    def trials(self, seed: int) -> list[Trial]:
+        cases = (*self.cases, self.draw(random.Random(seed)))
+        return [Trial([list(arguments)], label) for label, arguments in cases]
+
+    def arguments(self, trial: Trial) -> Sequence[Any]:
+        return trial.inputs[0]
+
+    def given(self, answers: list[Any]) -> Any:
+        return part(answers[0], "value") if len(answers) == 1 else None
+
+    def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
+        given, right = self.given(answers), self.expected(*self.arguments(trial))
+        if alike(given, right, self.tolerance):
+            return None
+        if type(given) is not float:
+            return f"it returned {describe(given)}: expected a number, {quantity(right, self.unit)}"
+        times = f", {given / right:.6g} times as much" if right and math.isfinite(given) else ""
+        return self.said(trial, answers).removesuffix(": ") + times
+
+    def said(self, trial: Trial, answers: list[Any]) -> str:
+        given, right = self.given(answers), self.expected(*self.arguments(trial))
+        if type(given) is not float:
+            return ""
+        return f"it returned {quantity(given, self.unit)}, expected {quantity(right, self.unit)}: "
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        return [Spent("returned", self.given(answers), self.expected(*self.arguments(trial)), self.unit,
+                      limit="expected {}", slack=math.inf)]

@@ -1,0 +1,1 @@
+"""Chapter 4. plans.py: stages, layouts, orders of actions; backward.py: gradients between ranks, idle time."""

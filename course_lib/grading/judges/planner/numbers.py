@@ -1,0 +1,111 @@
+"""Exercises 10.1, 10.2 and 10.6: bytes of a rank by kind, the share of a step that idles, devices that a batch feeds.
+
+    N  devices, dp = N/(tp pp) replicas of them     B  rows of a batch, m = B/(dp b) micro-batches of b rows a replica
+    l  layers of hidden size h, 12 h^2 numbers each    V  numbers of the vocabulary; embedding and read-out are V h each
+    a layer keeps 34 s b h bytes of a micro-batch (attention without s x s matrices), or its input alone, 2 s b h
+    v  chunks of layers on each stage     H  what the read-out takes, in layers; it is on the last stage
+    step = m slowest + (all stages' time - slowest)/v            in the time of a layer
+    x = (pp - 1)/(v m)  bubble over the ideal time, in proportion to N; without a bubble, MFU would be MFU (1 + x)
+
+Sources: Korthikanti et al. 2022, equations 2 and 4; Narayanan et al. 2021, section 2.2; Megatron-Core's distributed
+optimiser, 6 + 12/dp bytes a parameter under ZeRO 1; Llama team 2024, table 4 (43 % on 8,192 H100, 41 % on 16,384).
+"""
+
+import random
+from typing import Any
+
+from course_lib.costs.bubbles import peak_1f1b
+from course_lib.costs.memory import training_memory
+from course_lib.grading.compare import alike, describe
+from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.judges.numbers import NumberExercise
+from course_lib.grading.on_rank import planner as on_rank
+from course_lib.grading.spent import Spent
+
+CUTS = ("dp", "tp", "pp", "rows", "zero", "recompute")
+GPT3 = 96, 12288, 51200, 2048, 1536  # l, h, V, s, B
+LLAMA_7B = 32, 4096, 32000, 4096, 256  # with a GPT's layers
+HELD = "layers {}, hidden {}, dp {}, tp {}, pp {}, rows {}, ZeRO {}, recompute {}, stage {}"
+IDLE = "{:,} devices, tp {}, pp {}, chunks {}, batch rows {:,}, rows {}, layers {}, head layers {}"
+FED = "{:,} devices at {:.0%}, tp {}, pp {}, chunks {}, batch rows {:,}, rows {}: down to {:.0%}"
+
+
+class LayoutMemory(Exercise):
+    number = "10.1"
+    tolerance = (1e-9, 1e-6)
+    budget = "each kind to the byte"
+    run = staticmethod(on_rank.data)
+    cases = ((GPT3, (8, 8, 16, 1, 1, 0), 0), (GPT3, (8, 8, 16, 1, 1, 0), 15), (GPT3, (8, 8, 16, 2, 1, 1), 3),
+             (LLAMA_7B, (64, 1, 1, 2, 3, 0), 0), ((*LLAMA_7B[:4], 12), (4, 2, 8, 1, 2, 0), 1),  # 3 micro-batches
+             (LLAMA_7B, (2, 4, 4, 4, 0, 0), 3))
+
+    def trials(self, seed: int) -> list[Trial]:
+        source = random.Random(seed)
+        dp, tp, pp = (2 ** power for power in map(source.randint, (1, 1, 2), (4, 3, 4)))
+        drawn = dp, tp, pp, *map(source.randint, (1, 1, 0), (2, 3, 1))
+        stage, l, h = source.randint(1, pp - 2), pp * source.randint(2, 6), 128 * source.randint(8, 64)
+        return [Trial([[*sizes, dict(zip(CUTS, cut)), stage]], HELD.format(*sizes[:2], *cut, stage))
+                for sizes, cut, stage in (*self.cases, ((l, h, 32000, 1024, 64 * dp), drawn, stage))]
+
+    def expected(self, inputs: list[Any]) -> list[dict[str, float]]:
+        l, h, V, s, B, cut, stage = inputs[0]
+        dp, tp, pp, b, zero, recompute = (cut[name] for name in CUTS)
+        numbers = (l / pp * 12 * h**2 + ((stage == 0) + (stage == pp - 1)) * V * h) / tp
+        state = training_memory(numbers, "mixed, fp32 gradients", zero, dp).by_kind()
+        one, in_flight = s * b * h / tp, peak_1f1b(pp, B // (dp * b), stage)
+        kept = (2 if recompute else 34) * one * l / pp * in_flight + (34 * one if recompute else 0)
+        return [state | {"activations": kept, "logits": 4 * s * b * V / tp if stage == pp - 1 else 0.0}]
+
+    def difference(self, given: list[Any], expected: list[dict[str, float]]) -> str:
+        (has,), (right,) = given, expected
+        if type(has) is not dict or has.keys() != right.keys():
+            form = f"a dict with {', '.join(map(str, has)) or 'nothing'}" if type(has) is dict else describe(has)
+            return f"it returned {form[:150]}: expected a dict with {', '.join(right)}"
+        kind = next(kind for kind in right if not alike(has[kind], right[kind], self.tolerance))
+        size = f"{has[kind] / 1e9:.6g} GB" if type(has[kind]) in (int, float) else describe(has[kind])
+        return f"{kind} is {size}, expected {right[kind] / 1e9:.6g} GB"
+
+    def said(self, trial: Trial, answers: list[Any]) -> str:
+        return f"{self.wrong(trial, answers)}: "
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        given, right = (sum(held.values()) / 1e9 for (held,) in (answers, self.expected(trial.inputs)))
+        return [Spent("counted", given, right, "", " GB in all", limit="{} expected", slack=1e-6)]
+
+
+class BubbleShare(NumberExercise):
+    number = "10.2"
+    budget = "15/143 of the time for 16,384 devices, tp8 pp16, 8 chunks, 2,048 rows and equal stages"
+    cases = tuple((IDLE.format(*asked), asked) for asked in (
+        (1024, 4, 8, 3, 512, 2, 96, 3), (1024, 4, 8, 1, 512, 2, 96, 3), (16384, 8, 16, 8, 2048, 1, 128, 0),
+        (16384, 8, 16, 8, 2048, 1, 128, 1), (64, 4, 1, 1, 256, 2, 32, 2)))
+
+    def expected(self, N: int, tp: int, pp: int, v: int, B: int, b: int, l: int, H: float) -> float:
+        m = B // (N // (tp * pp) * b)
+        work, slowest = l + H, l / pp + H
+        return 1 - m * work / (pp * (m * slowest + (work - slowest) / v))
+
+    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
+        pp, v, b, dp, l, H = map(source.randint, (3, 2, 2, 2, 2, 1), (12, 4, 4, 12, 5, 4))
+        asked = dp * 4 * pp, 4, pp, v, dp * b * pp * source.randint(1, 4), b, pp * v * l, H
+        return IDLE.format(*asked), asked
+
+
+class MostDevices(NumberExercise):
+    number = "10.6"
+    tolerance = (0.01, 0.0)
+    unit = "exact devices"
+    budget = "within 1 %"
+    cases = tuple((FED.format(*asked), asked) for asked in (
+        (256, 0.5, 4, 8, 2, 512, 4, 0.42), (8192, 0.43, 8, 16, 8, 2048, 1, 0.41),
+        (8192, 0.43, 8, 16, 8, 2048, 1, 0.40), (8192, 0.43, 8, 16, 1, 2048, 1, 0.40),
+        (16384, 0.41, 8, 16, 8, 32768, 1, 0.38)))
+
+    def expected(self, N: int, mfu: float, tp: int, pp: int, v: int, B: int, b: int, wanted: float) -> float:
+        x = (pp - 1) / (v * B * tp * pp / (N * b))
+        return N * (mfu * (1 + x) / wanted - 1) / x
+
+    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
+        pp, v, b, dp, mfu, fall = map(source.randint, (3, 2, 2, 4, 42, 3), (9, 4, 4, 20, 55, 8))
+        asked = 4 * pp * dp, mfu / 100, 4, pp, v, dp * b * pp * source.randint(1, 4), b, (mfu - fall) / 100
+        return FED.format(*asked), asked

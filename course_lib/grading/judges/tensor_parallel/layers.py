@@ -1,0 +1,212 @@
+"""Exercises 5.1 to 5.4 and 5.7: f and g, a gated layer by columns, a layer by rows, heads, and a whole block.
+
+    t  ranks, r this one      x (B, T, D)      dy  the gradient that comes back      W (F, D), as in torch
+    5.1: h = exp(w (f(x) + x))    s = g(h)    loss = sum(c s)      x, c the same on all ranks, w each rank's own
+    5.2, 5.3: W is whole on all ranks; its r-th piece of rows, or of columns, belongs to rank r
+    5.4: H heads of q, K of k and of v, d rows each; head h of q reads head h // (H/K) of k and v
+    5.7, open-ended: rank r has slices of the weights, so that nobody can compute everything alone, d numbers a head;
+         norms, output.bias and down.bias are the same on all. However it is written, the bytes count: par is four
+         all-reduces of B T D numbers
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from course_lib.grading.compare import describe
+from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
+from course_lib.grading.judges.calls import num_calls
+from course_lib.grading.judges.models import Inputs
+from course_lib.grading.judges.split import Leaves, PartsExercise, SplitExercise, all_reduce_bytes, f, g, normal, played
+from course_lib.grading.on_rank import tensor_parallel as on_rank
+from course_lib.grading.on_rank.plain import plain
+from course_lib.grading.spent import Spent, most
+from course_lib.pictures.units import human_bytes
+
+Answers = list[dict[str, Any]]
+SIZES = ((3, (1, 2, 3, 2)), (2, (2, 2, 4, 1)), (1, (1, 2, 2, 3)), (4, (2, 32, 64, 8)))  # t, and B, T, D, F/t
+ROW_BIASES = ("output.bias", "down.bias")
+
+
+class FAndG(PartsExercise):
+    number = "5.1"
+    parts = {"f": "f(x)", "g": "g(h)", "w": "the gradient of w", "x": "the gradient of x", "h": "after g(h), h"}
+    budget = "one all-reduce each: f's in backward, g's in forward; 2(t-1)/t M bytes sent by each rank for each"
+    errors = (("inplace operation", "g adds into the tensor that came in, which somebody else still needs, here exp "
+                                    "for its gradient: add up a copy"), *PartsExercise.errors)
+    run = staticmethod(on_rank.f_and_g)
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for t, size in ((3, 4), (2, 3), (1, 3), (4, 1 << 13)):
+            x, c = normal(generator, size, scale=0.5), normal(generator, size)
+            made.append(Trial([{"x": x, "w": normal(generator, size, scale=0.5), "c": c} for _ in range(t)],
+                              f"{ranks_of(t)}, {human_bytes(8 * size)} of x"))
+        return made
+
+    def expected(self, inputs: Inputs) -> Answers:
+        xs, ws = ([rank[name].clone().requires_grad_() for rank in inputs] for name in ("x", "w"))
+        copies = f(xs)
+        hs = [torch.exp(w * (copy + x)) for w, copy, x in zip(ws, copies, xs)]
+        sums = g(hs)
+        torch.autograd.backward(sums, [rank["c"] for rank in inputs])
+        return [{"f": plain(copy), "g": plain(s), "h": plain(h), "w": plain(w.grad), "x": plain(x.grad)}
+                for copy, s, h, w, x in zip(copies, sums, hs, ws, xs)]
+
+    def difference(self, given: list[Any], expected: Answers) -> str:
+        if not isinstance(given[0]["f"], Tensor):  # f was not called: what the reader's function returned is here
+            return f"it returned {describe(given[0]['f'])}: expected two functions, f and g"
+        return super().difference(given, expected)
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        return [num_calls(answers, 2)]
+
+    def bound(self, trial: Trial) -> int:
+        return 2 * all_reduce_bytes(trial, trial.inputs[0]["x"].numel())
+
+
+class GatedColumns(SplitExercise):
+    number = "5.2"
+    budget = "nothing sent in forward; one all-reduce of B T D numbers in backward, for both matrices together"
+    run = staticmethod(on_rank.layer)
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for t, (B, T, D, part) in SIZES:
+            given = {"x": normal(generator, B, T, D),
+                     **{name: normal(generator, t * part, D, scale=D**-0.5) for name in ("gate", "up")}}
+            ranks = [{"given": given, "dy": normal(generator, B, T, part)} for _ in range(t)]
+            made.append(Trial(ranks, f"{ranks_of(t)}, {human_bytes(8 * B * T * D)} of x"))
+        return made
+
+    def expected(self, inputs: Inputs) -> Answers:
+        def features(ranks: list[Leaves]) -> list[Tensor]:  # silu(x G^T) * (x U^T)
+            own = [[rank[name].chunk(len(ranks))[r] for name in ("gate", "up")] for r, rank in enumerate(ranks)]
+            return [F.silu(x @ gate.T) * (x @ up.T) for x, (gate, up) in zip(f([rank["x"] for rank in ranks]), own)]
+
+        return played(inputs, features)
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        return [num_calls(answers, 1)]
+
+    def bound(self, trial: Trial) -> int:
+        return all_reduce_bytes(trial, trial.inputs[0]["given"]["x"].numel())
+
+
+class RowWithResidual(SplitExercise):
+    number = "5.3"
+    budget = "one all-reduce of B T F numbers in forward, nothing in backward"
+    run = staticmethod(on_rank.layer)
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for t, (B, T, out, part) in SIZES:
+            shared = {"weight": normal(generator, out, t * part, scale=part**-0.5), "bias": normal(generator, out),
+                      "residual": normal(generator, B, T, out)}
+            dy = normal(generator, B, T, out)
+            ranks = [{"given": {"x": normal(generator, B, T, part), **shared}, "dy": dy} for _ in range(t)]
+            made.append(Trial(ranks, f"{ranks_of(t)}, {human_bytes(dy.nbytes)} of results"))
+        return made
+
+    def expected(self, inputs: Inputs) -> Answers:
+        def results(ranks: list[Leaves]) -> list[Tensor]:
+            sums = g([rank["x"] @ rank["weight"].chunk(len(ranks), 1)[r].T for r, rank in enumerate(ranks)])
+            return [rank["residual"] + product + rank["bias"] for product, rank in zip(sums, ranks)]
+
+        return played(inputs, results)
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        return [num_calls(answers, 1)]
+
+    def bound(self, trial: Trial) -> int:
+        return all_reduce_bytes(trial, trial.inputs[0]["dy"].numel())
+
+
+class QKVRows(Exercise):
+    number = "5.4"
+    compared = "returned"
+    budget = "H/t heads of q and as many of k and v as these read, on each rank; nothing sent"
+    run = staticmethod(on_rank.qkv_rows)
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for t, H, K, d, D in ((3, 12, 6, 2, 3), (4, 8, 2, 2, 2), (2, 4, 2, 1, 2), (3, 6, 1, 2, 2), (1, 2, 1, 2, 2),
+                              (2, 4, 4, 2, 2), (4, 16, 2, 16, 64)):
+            weight = normal(generator, (H + 2 * K) * d, D)
+            made.append(Trial([{"weight": weight, "heads": [H, K]}] * t,
+                              f"{ranks_of(t)}, {H} heads of q, {K} of k and v"))
+        return made
+
+    def expected(self, inputs: Inputs) -> list[Tensor]:
+        t, (H, K) = len(inputs), inputs[0]["heads"]
+        heads = inputs[0]["weight"].unflatten(0, (H + 2 * K, -1))  # (H + 2 K, d, D)
+        pieces = []
+        for r in range(t):
+            q = range(r * H // t, (r + 1) * H // t)
+            kv = sorted({h // (H // K) for h in q})
+            pieces.append(heads[[*q, *(start + head for start in (H, H + K) for head in kv)]].flatten(0, 1))
+        return pieces
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        held, needed = [answer["held"] for answer in answers], self.expected(trial.inputs)[0].nbytes
+        sent = [traffic.sent_by(rank) for rank in range(trial.world_size)]
+        return [Spent("holds", max(held), needed, on=" of rows", rank=most(held), claimed=True),
+                Spent("sent", max(sent), 0, rank=most(sent), slack=traffic.slack(0), claimed=True)]
+
+
+class SplitBlock(SplitExercise):
+    number = "5.7"
+    budget = "par: what four all-reduces of B T D numbers send, 4 * 2(t-1)/t * 8 B T D bytes by each rank"
+    run = staticmethod(on_rank.block)
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for t, (B, T, heads, d) in ((3, (1, 3, 2, 2)), (2, (2, 4, 1, 3)), (1, (1, 3, 2, 2)), (4, (1, 32, 2, 8))):
+            D = t * heads * d
+            x, dy = normal(generator, B, T, D), normal(generator, B, T, D)
+            shared = {f"norm_{i}.{name}": normal(generator, D, scale=0.2) + (name == "weight")
+                      for i in (1, 2) for name in ("weight", "bias")}
+            shared |= {name: normal(generator, D) for name in ROW_BIASES}
+            slices = {"qkv.weight": (3 * D // t, D), "qkv.bias": (3 * D // t,), "output.weight": (D, D // t),
+                      "up.weight": (4 * D // t, D), "up.bias": (4 * D // t,), "down.weight": (D, 4 * D // t)}
+            ranks = [{"given": {"x": x, **shared, **{name: normal(generator, *shape, scale=shape[-1] ** -0.5)
+                                                     for name, shape in slices.items()}}, "dy": dy, "head_dim": d}
+                     for _ in range(t)]
+            made.append(Trial(ranks, f"{ranks_of(t)}, {t * heads} heads, x of {human_bytes(x.nbytes)}"))
+        return made
+
+    def expected(self, inputs: Inputs) -> Answers:
+        d = inputs[0]["head_dim"]
+
+        def results(ranks: list[Leaves]) -> list[Tensor]:
+            xs = [own["x"] for own in ranks]
+            for norm, column, row in (("norm_1", "qkv", "output"), ("norm_2", "up", "down")):
+                copies = f([F.layer_norm(x, x.shape[-1:], own[f"{norm}.weight"], own[f"{norm}.bias"])
+                            for x, own in zip(xs, ranks)])
+                hidden = [F.linear(x, own[f"{column}.weight"], own[f"{column}.bias"]) for x, own in zip(copies, ranks)]
+                hidden = [attention(h, d) if column == "qkv" else F.gelu(h) for h in hidden]
+                sums = g([F.linear(h, own[f"{row}.weight"]) for h, own in zip(hidden, ranks)])
+                xs = [x + y + own[f"{row}.bias"] for x, y, own in zip(xs, sums, ranks)]
+            return xs
+
+        return played(inputs, results)
+
+    def bound(self, trial: Trial) -> int:
+        return 4 * all_reduce_bytes(trial, trial.inputs[0]["dy"].numel())
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        return [replace(each, limit="par {}") for each in super().spent(trial, answers, traffic)]
+
+
+def attention(qkv: Tensor, d: int) -> Tensor:
+    """Of this rank's heads: (B, T, 3 D/t) -> (B, T, D/t)."""
+    q, k, v = (part.unflatten(-1, (-1, d)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))  # (B, H/t, T, d)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)

@@ -1,0 +1,123 @@
+"""Exercises 5.5 and 5.6: the loss of logits that nobody has whole, and a norm in which copies count once.
+
+    t  ranks, r this one    B T  tokens    V  vocabulary    z  logits of one token, V/t on each rank    y  its target
+    5.5, cross-entropy with z-loss: mean over the tokens of  log Z - z_y + c (log Z)^2,  Z = sum_v exp(z_v);
+         gradient of z: ((1 + 2 c log Z) softmax(z) - 1_y) / (B T)
+    5.6, of gradients: `sliced`, of what each rank has a slice; `whole`, the same on all ranks; `partial`, of what all
+         ranks have, but each has seen its own tokens only: the gradient is the sum of these
+
+Sources: Shoeybi et al. 2019, section 3; Chowdhery et al. 2022, PaLM, section 5 (c = 1e-4).
+
+Exercise 5.8: how wide a model has to be so that a cut over t devices pays.
+
+    t  devices    h  hidden size    B T  tokens    F  FLOP/s that a device does    W  bytes/s it sends
+    w  bytes of a number on its way
+    computing of a layer  6 * 12 h^2 B T / (t F)      sending  4 * 2 (t-1)/t w B T h / W
+
+Sources: Shoeybi et al. 2019; Austin et al. 2025, How to Scale Your Model, chapter Training.
+"""
+
+import math
+import random
+from typing import Any
+
+import torch
+
+from course_lib.grading.exercise import Exercise, Trial, ranks_of
+from course_lib.grading.judges.calls import num_calls
+from course_lib.grading.judges.models import Inputs
+from course_lib.grading.judges.numbers import NumberExercise
+from course_lib.grading.judges.split import PartsExercise, all_reduce_bytes, normal
+from course_lib.grading.on_rank import tensor_parallel as on_rank
+from course_lib.grading.spent import Spent
+from course_lib.pictures.units import human_bytes
+
+TOO_LARGE = ("the answer is not a number: exp of a large logit overflows. Subtract the maximum over all ranks before "
+             "exp, and add it to the logarithm again")
+
+
+class VocabLoss(PartsExercise):
+    number = "5.5"
+    parts = {"loss": "the loss", "gradient": "the gradient"}
+    budget = "three numbers a token: at most 3 all-reduces and 3 * 2(t-1)/t * 8 B T bytes sent by each rank"
+    run = staticmethod(on_rank.vocab_loss)
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for t, (B, T, own), shift, c in ((3, (2, 3, 4), 0, 0.05), (2, (1, 4, 3), 900, 0.001), (1, (1, 3, 5), 0, 0.01),
+                                         (4, (4, 256, 96), 2, 0.0001)):
+            targets = torch.randint(t * own, (B, T), generator=generator)
+            parts = [normal(generator, B, T, own, scale=2.0) + shift for _ in range(t)]
+            label = f"{ranks_of(t)}, {B * T:,} tokens, V = {t * own}, logits about {shift}"
+            made.append(Trial([{"logits": logits, "targets": targets, "c": c} for logits in parts], label))
+        return made
+
+    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+        z = torch.cat([rank["logits"] for rank in inputs], -1).requires_grad_()  # (B, T, V)
+        log_Z, z_y = z.logsumexp(-1), z.gather(-1, inputs[0]["targets"][..., None])[..., 0]
+        loss = (log_Z - z_y + inputs[0]["c"] * log_Z**2).mean()
+        loss.backward()
+        return [{"loss": loss.item(), "gradient": part} for part in z.grad.chunk(len(inputs), -1)]
+
+    def difference(self, given: list[Any], expected: list[dict[str, Any]]) -> str:
+        loss = given[0]["loss"]
+        return TOO_LARGE if type(loss) is float and not math.isfinite(loss) else super().difference(given, expected)
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        return [num_calls(answers, 3)]
+
+    def bound(self, trial: Trial) -> int:
+        return 3 * all_reduce_bytes(trial, trial.inputs[0]["targets"].numel())
+
+
+class GradientNorm(PartsExercise):
+    number = "5.6"
+    parts = {name: name for name in ("norm", "sliced", "whole", "partial")}
+    words = "has"
+    budget = "two all-reduces: one of all `partial` gradients together, one of a single number"
+    run = staticmethod(on_rank.gradient_norm)
+    difference = Exercise.difference  # which names the place of a tensor in its list
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for t, size in ((3, 2), (2, 3), (1, 2), (4, 1 << 10)):
+            whole = [normal(generator, 4), normal(generator, 2, 2)]
+            ranks = [{"sliced": [normal(generator, 4, 3), normal(generator, 5)], "whole": whole,
+                      "partial": [normal(generator, 2 * size), normal(generator, size, 3)]} for _ in range(t)]
+            made.append(Trial(ranks, f"{ranks_of(t)}, {human_bytes(8 * 5 * size)} of parts"))
+        return made
+
+    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+        parts = [sum(each) for each in zip(*(rank["partial"] for rank in inputs))]
+        slices = [gradient for rank in inputs for gradient in rank["sliced"]]
+        square = sum(gradient.square().sum().item() for gradient in (*slices, *inputs[0]["whole"], *parts))
+        return [{"norm": square**0.5, **rank, "partial": parts} for rank in inputs]
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        return [num_calls(answers, 2)]
+
+    def bound(self, trial: Trial) -> int:
+        return all_reduce_bytes(trial, 1 + sum(part.numel() for part in trial.inputs[0]["partial"]))
+
+
+H100, NVLINK, NDR = 600e12, 450e9, 50e9  # 0.6 of its peak in bf16; facts has all three
+
+
+class SmallestHiddenSize(NumberExercise):
+    number = "5.8"
+    tolerance = (0.01, 0.0)
+    budget = "within 1 %"
+    cases = (("16 H100 over NVLink 4, fp8 on the wire, 30 %", (16, H100, NVLINK, 0.3, 1)),
+             ("8 H100 over NVLink 4, a quarter", (8, H100, NVLINK, 0.25, 2)),
+             ("8 H100, each in another node, a quarter", (8, H100, NDR, 0.25, 2)),
+             ("2 H100 over InfiniBand NDR, as long as computing", (2, H100, NDR, 1.0, 2)))
+
+    def expected(self, t: int, flops_per_s: float, bytes_per_s: float, share: float, number_bytes: int) -> float:
+        return 8 * (t - 1) * number_bytes * flops_per_s / (72 * share * bytes_per_s)
+
+    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
+        t, F, W, share, w = (source.randint(*bounds) for bounds in ((2, 16), (100, 900), (20, 900), (5, 90), (1, 4)))
+        return (f"{t} devices, {F} TFLOP/s, {W} GB/s, {share} %, {w} bytes a number",
+                (t, F * 1e12, W * 1e9, share / 100, w))

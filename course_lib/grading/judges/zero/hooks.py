@@ -1,0 +1,140 @@
+"""Exercises 6.3, 6.4 and 6.7: in backward every gradient shrinks to one's own piece of the mean; a layer's weights are
+whole while the layer is at work, and at no other time; and three whole steps of ZeRO stage 3, weighed.
+
+    n  ranks, r this one      N  elements of a tensor      S  elements of a piece, ceil(N/n)
+    M  bytes of all weights, and of all gradients          M/n  those of one's pieces
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.grading.compare import describe
+from course_lib.grading.exercise import Traffic, Trial
+from course_lib.grading.judges import models
+from course_lib.grading.judges.calls import num_calls
+from course_lib.grading.judges.zero.shards import SCALARS, ShardExercise, pieces_bytes
+from course_lib.grading.on_rank import zero as on_rank
+from course_lib.grading.on_rank.zero import ADAMW_STEPS, SETTINGS
+from course_lib.grading.spent import Spent, most
+
+UNFIT = (("storage", "A weight was used while its storage was empty: gather it before the layer's forward, and again "
+          "before its backward."),
+         ("inplace operation", "Autograd counts changes of a parameter, and takes the refill for one: copy into "
+          "parameter.data, whose changes are not counted. What comes back is the same, after all."))
+
+
+def pieces(tensor: Tensor, n: int) -> list[Tensor]:
+    """The n equal pieces, (S,) each, zeros at the end; rank r has the one with index r."""
+    flat = tensor.detach().flatten()
+    return [piece.clone() for piece in nn.functional.pad(flat, (0, -len(flat) % n)).chunk(n)]
+
+
+def trials_of(seed: int, held: Callable[[Trial], int], **more: Any) -> list[Trial]:
+    """Models whose parameters n does not divide, and a large one. held(trial): bytes that are worth waiting for."""
+    generator = torch.Generator().manual_seed(seed)
+    cases = (3, models.UNEVEN), (1, models.UNEVEN), (4, models.LARGE)
+    trials = [models.trial_of(generator, n, widths, **more) for n, widths in cases]
+    return [Trial([{**inputs, "awaited": held(trial)} for inputs in trial.inputs], trial.label) for trial in trials]
+
+
+def most_held(answers: list[Any], allowed: int, what: str, slack: int = 0) -> Spent:
+    """The bytes at the first point where more than `allowed` is held beside activations, else where most is."""
+    looks = [(held, rank, point) for rank, answer in enumerate(answers) for point, held in answer["held"]]
+    held, rank, point = next((look for look in looks if look[0] > allowed + slack), max(looks))
+    where = point if held > allowed + slack else "between the layers"
+    return Spent("holds", held, allowed, on=f" of {what} {where}", rank=rank, slack=slack, claimed=True)
+
+
+class ScatteredGradients(ShardExercise):
+    number = "6.3"
+    compared = "pieces"
+    words = "has the piece"
+    budget = "M/n bytes held after backward, at most one whole gradient in it; (n-1)/n M bytes sent by each rank"
+    run = staticmethod(on_rank.scattered_gradients)
+
+    def trials(self, seed: int) -> list[Trial]:
+        return trials_of(seed, pieces_bytes, frozen=["0.bias"])
+
+    def expected(self, inputs: models.Inputs) -> list[models.Gradients]:
+        mean = models.combined([models.own_gradients(rank) for rank in inputs], 1 / len(inputs))
+        cut = {name: pieces(gradient, len(inputs)) for name, gradient in mean.items() if gradient is not None}
+        return [{name: each[r] for name, each in cut.items()} for r in range(len(inputs))]
+
+    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+        left = next(((answer["left"][0], rank) for rank, answer in enumerate(answers) if answer["left"]), None)
+        return left and (f"the whole gradient of {left[0]} is still there on rank {left[1]}: set parameter.grad to "
+                         "None when its piece is there")
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        sums, held = [[answer[name] for answer in answers] for name in ("at_once", "held")]
+        return [num_calls(answers, len(answers[0]["pieces"])),
+                Spent("piled up", max(sums), 0, on=" of whole gradients in backward", rank=most(sums), claimed=True),
+                Spent("holds", max(held), pieces_bytes(trial), on=" after backward", rank=most(held), claimed=True)]
+
+
+class GatheredOnUse(ShardExercise):
+    number = "6.4"
+    parts = ("output", "gradients")
+    words = "is"
+    budget = ("M/n bytes of weights held between the layers; each weight gathered twice, 2(n-1)/n M bytes sent by each "
+              "rank")
+    times = 2
+    errors = UNFIT
+    run = staticmethod(on_rank.gathered_on_use)
+
+    def trials(self, seed: int) -> list[Trial]:
+        return trials_of(seed, pieces_bytes)
+
+    def expected(self, inputs: models.Inputs) -> list[Any]:
+        outputs = [models.model_of(rank)(rank["batches"][0][0]).detach() for rank in inputs]
+        return [{"output": y, "gradients": models.own_gradients(rank)} for y, rank in zip(outputs, inputs)]
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        return [most_held(answers, pieces_bytes(trial), "weights")]
+
+
+class WholeStep(ShardExercise):
+    number = "6.7"
+    compared = "pieces"
+    words = "has the pieces"
+    budget = ("4 M/n bytes held between the layers, M/n each of weights and gradients and 2 M/n of state; one whole "
+              "gradient at a time; 3(n-1)/n M bytes sent by each rank a step")
+    times = 3 * ADAMW_STEPS  # gathered for forward and for backward, and gradients scattered
+    imports = ("torch._dynamo",)  # an optimiser's constructor does
+    errors = UNFIT
+    run = staticmethod(on_rank.zero_3_training)
+
+    def trials(self, seed: int) -> list[Trial]:
+        return trials_of(seed, lambda trial: 4 * pieces_bytes(trial) + SCALARS, num_batches=ADAMW_STEPS)
+
+    def expected(self, inputs: models.Inputs) -> list[list[Tensor]]:
+        """Each rank's pieces, in the order of the parameters, of one process with all ranks' batches."""
+        model, n = models.model_of(inputs[0]), len(inputs)
+        optimizer = torch.optim.AdamW(model.parameters(), **SETTINGS)
+        for step in range(ADAMW_STEPS):
+            optimizer.zero_grad()
+            for rank in inputs:
+                (models.batch_loss(model, rank["batches"][step]) / n).backward()
+            optimizer.step()
+        return [list(each) for each in zip(*(pieces(weight, n) for weight in model.parameters()))]
+
+    def difference(self, given: list[Any], expected: list[Any]) -> str:
+        for rank, (each, right) in enumerate(zip(given, expected)):
+            if not isinstance(each, list):
+                return f"it returned {describe(each)}: return the optimiser, whose parameters are the pieces"
+            if len(each) != len(right):
+                return (f"rank {rank}'s optimiser has {len(each)} parameters, where the model has {len(right)}: it "
+                        "steps this rank's piece of each, in the order of model.parameters()")
+        return super().difference(given, expected)
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        largest = max(weight.nbytes for weight in trial.inputs[0]["weights"].values())
+        at_once, state = [[answer[name] for answer in answers] for name in ("at_once", "state")]
+        own = pieces_bytes(trial)
+        return [Spent("holds", max(state), 2 * own, on=" of state", rank=most(state), slack=SCALARS, claimed=True),
+                Spent("piled up", max(at_once), largest, on=" of whole gradients in backward", rank=most(at_once),
+                      claimed=True),
+                most_held(answers, 4 * own, "weights, gradients and state", SCALARS)]

@@ -1,0 +1,219 @@
+"""Exercises 6.1, 6.2, 6.5, 6.6 and 6.8: bytes by stage; AdamW on one's own piece, some of which decays; 16-bit weights
+that do not forget small updates, for a piece of 32 bits lies beneath; one norm over all pieces; how far it goes.
+
+    n  ranks or devices, r this one      N  weights, of which rank r steps the r-th N/n      M  bytes of all weights
+    6.1  every parameter is cut on its own, N elements into n pieces of ceil(N/n)
+    6.5  gradient = weights, that of half the sum of squares; master -= lr gradient; weights = bf16(master)
+    6.6  norm = sqrt(sum of all ranks' squares); above max_norm every element is multiplied by max_norm / norm
+    6.8  B  tokens of a batch    F  FLOP/s that a device does    W  bytes/s it sends
+         w, g  bytes of a weight and of a gradient while they travel; (n - 1)/n is taken for 1
+"""
+
+import random
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.costs.flops import UTILISATION
+from course_lib.facts import accelerator, interconnect
+from course_lib.grading.compare import alike, describe, part
+from course_lib.grading.exercise import Traffic, Trial, ranks_of
+from course_lib.grading.judges.calls import CollectiveExercise, num_calls
+from course_lib.grading.judges.models import ROUNDING, Inputs
+from course_lib.grading.judges.numbers import NumberExercise
+from course_lib.grading.on_rank import zero as on_rank
+from course_lib.grading.on_rank.zero import ADAMW_STEPS, LR, MASTER_STEPS, SETTINGS
+from course_lib.grading.spent import Spent, most
+from course_lib.pictures.units import human_bytes
+
+SCALARS = 64  # bytes: AdamW's count of steps
+MASTER_NEAR, WEIGHT_NEAR = (1e-3, 0.0), (1e-2, 0.0)  # gradients may be rounded the other way, weights by one step
+TINY = ([1000, 9, 7, 5], 4)  # elements of each parameter, ranks: none of them a multiple
+GPT2_BLOCK = [768 * 2304, 2304, 768 * 768, 768, 768 * 3072, 3072, 3072 * 768, 768, 768, 768, 768, 768]
+H100 = UTILISATION * accelerator("H100").peaks["bf16"].value * 1e12
+NDR, NVLINK = (1e9 * interconnect(name).one_way.value for name in ("InfiniBand NDR", "NVLink 4 (H100)"))
+
+
+class ShardExercise(CollectiveExercise):
+    """Everybody holds a part."""
+
+    tolerance = ROUNDING
+    gloo_over_ring = 2.5  # its reduce-scatter is an all-reduce, with headers above that
+    times = 1  # that a rank sends its pieces, or as much of gradients, to each other rank
+    parts: tuple[str, ...] = ()  # of a rank's answer, where several are looked at
+
+    def given(self, answers: list[Any]) -> list[Any]:
+        parts = [{name: part(answer, name) for name in self.parts} for answer in answers]
+        return parts if self.parts else super().given(answers)
+
+    def bound(self, trial: Trial) -> int:
+        return self.times * (trial.world_size - 1) * pieces_bytes(trial)
+
+
+def pieces_bytes(trial: Trial) -> int:
+    """M/n: bytes of one rank's pieces of all weights that learn, each ceil(N/n) numbers."""
+    inputs, n = trial.inputs[0], trial.world_size
+    weights = inputs["weights"] if isinstance(inputs["weights"], dict) else {"all": inputs["weights"]}
+    return sum(weight.itemsize * ceil(weight.numel() / n) for name, weight in weights.items()
+               if name not in inputs.get("frozen", ()))
+
+
+class BytesPerRank(NumberExercise):
+    number = "6.1"
+    budget = "to the byte, the zeros that fill up the last piece included"
+    unit = "exact bytes"
+    cases = (("[1000, 9, 7, 5] elements in bf16 with AdamW, stage 2 on 4 ranks", (*TINY, 2, 2, 2, 12)),
+             ("the same at stage 1", (*TINY, 1, 2, 2, 12)), ("the same at stage 3", (*TINY, 3, 2, 2, 12)),
+             ("the same at stage 0", (*TINY, 0, 2, 2, 12)),
+             ("[1000, 9, 7, 5] in fp32 with SGD and momentum, stage 1 on 4 ranks", (*TINY, 1, 4, 4, 4)),
+             ("a block of GPT-2 in fp32 with AdamW, stage 3 on 64 ranks", (GPT2_BLOCK, 64, 3, 4, 4, 8)))
+
+    def expected(self, sizes: list[int], n: int, stage: int, weight: int, gradient: int, optimizer: int) -> float:
+        whole, piece = sum(sizes), sum(ceil(size / n) for size in sizes)
+        first_cut_at = ((weight, 3), (gradient, 2), (optimizer, 1))
+        return float(sum(size * (piece if stage >= first else whole) for size, first in first_cut_at))
+
+    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
+        sizes, n = [source.randint(1, 999) for _ in range(5)], source.randint(3, 40)
+        return f"{sizes} elements in bf16 with AdamW, stage 2 on {n} ranks", (sizes, n, 2, 2, 2, 12)
+
+
+class ShardedAdamW(ShardExercise):
+    number = "6.2"
+    compared = "weights"
+    words = "has the weights"
+    budget = "state for N/n weights on each rank; (n-1)/n M bytes sent by each rank a step, M being all weights"
+    times = ADAMW_STEPS
+    imports = ("torch._dynamo",)  # an optimiser's constructor does
+    run = staticmethod(on_rank.sharded_adamw)
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for n, N, cut in ((3, 24, 5), (1, 4, 3), (4, 16_384, 10_000)):
+            weights, target, curvature = torch.randn(3, N, generator=generator, dtype=torch.float64)
+            inputs = {"weights": weights, "target": target, "curvature": curvature.abs() + 0.5, "num_decayed": cut}
+            label = f"{ranks_of(n)}, {N:,} weights of which {cut:,} decay, {ADAMW_STEPS} steps"
+            made.append(Trial([inputs] * n, label))
+        return made
+
+    def expected(self, inputs: Inputs) -> list[Tensor]:
+        """Of torch's AdamW on all weights, in two groups."""
+        weights, cut = inputs[0]["weights"].clone(), inputs[0]["num_decayed"]
+        decayed, others = nn.Parameter(weights[:cut]), nn.Parameter(weights[cut:])  # on the memory of `weights`
+        optimizer = torch.optim.AdamW([{"params": [decayed]}, {"params": [others], "weight_decay": 0.0}], **SETTINGS)
+        for _ in range(ADAMW_STEPS):
+            gradient = on_rank.coupled_gradient(inputs[0], weights)
+            decayed.grad, others.grad = gradient[:cut], gradient[cut:]
+            optimizer.step()
+        return [weights] * len(inputs)
+
+    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+        least, needed = min(answers, key=lambda answer: answer["state"]), 2 * pieces_bytes(trial)
+        return None if least["state"] >= needed else (
+            f"it returned a {least['kind']} that holds {human_bytes(least['state'])} of state, where two moments "
+            f"of a piece are {human_bytes(needed)}: return the optimiser that took the steps")
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        held, allowed = [answer["state"] for answer in answers], 2 * pieces_bytes(trial)
+        return [Spent("holds", max(held), allowed, on=" of state", rank=most(held), slack=SCALARS, claimed=True,
+                      limit=f"{{}} allowed, {human_bytes(trial.world_size * allowed)} without sharding")]
+
+
+class MasterSteps(ShardExercise):
+    number = "6.5"
+    parts = ("weights", "master")  # the master weights tell why the others are where they were
+    words = "has the weights"
+    tolerance = WEIGHT_NEAR
+    times = MASTER_STEPS
+    budget = "4 N/n bytes of master weights on each rank; (n-1)/n 2N bytes sent by each rank a step: two for a weight"
+    run = staticmethod(on_rank.master_steps)
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for n, N in ((2, 8), (1, 4), (4, 16_384)):
+            inputs = {"weights": (1 + torch.rand(N, generator=generator)).bfloat16()}
+            made.append(Trial([inputs] * n, f"{ranks_of(n)}, {N:,} weights in bf16, {MASTER_STEPS} steps"))
+        return made
+
+    @staticmethod
+    def masters(inputs: Inputs) -> Tensor:
+        """The master weights of all ranks together, (N,) fp32."""
+        master = inputs[0]["weights"].float()
+        for _ in range(MASTER_STEPS):
+            master -= LR * master.bfloat16().float()
+        return master
+
+    def expected(self, inputs: Inputs) -> list[Tensor]:
+        return [self.masters(inputs).bfloat16()] * len(inputs)
+
+    def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
+        weights, expected = [own["weights"] for own in self.given(answers)], self.expected(trial.inputs)
+        return None if alike(weights, expected, self.tolerance) else self.difference(weights, expected)
+
+    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+        every = self.masters(trial.inputs)
+        for rank, (own, right) in enumerate(zip(self.given(answers), every.chunk(trial.world_size))):
+            if not any(alike(own["master"], fine, MASTER_NEAR) for fine in (right, every)):
+                return f"rank {rank} returned {describe(own['master'])}: expected its master weights {describe(right)}"
+        return None
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        held = [getattr(answer["master"], "nbytes", 0) for answer in answers]
+        return [Spent("holds", max(held), 2 * pieces_bytes(trial), on=" of master weights", rank=most(held))]
+
+
+class ClipOverShards(ShardExercise):
+    number = "6.6"
+    parts = ("norm", "pieces")
+    words = "is"
+    tolerance = (1e-5, 0.0)  # torch adds 1e-6 to the norm before it divides: either is right
+    budget = "one all-reduce of one number"
+    errors = (("ZeroDivisionError", "A norm of 0 is not above max_norm: divide only where it is, and all else stays as "
+               "it is."),)
+    run = staticmethod(on_rank.clip_over_shards)
+
+    def trials(self, seed: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for n, max_norm, norm in ((3, 1.0, "larger than 1"), (2, 100.0, "smaller than 100"), (1, 1.0, "larger than 1"),
+                                  (4, 2.0, "larger than 2"), (2, 0.0, "of 0, which is not above 0")):
+            ranks = [{"pieces": [torch.randn(size, generator=generator, dtype=torch.float64) * (r + 1) * (max_norm > 0)
+                                 for size in (5, 2, 7)], "max_norm": max_norm} for r in range(n)]
+            made.append(Trial(ranks, f"{ranks_of(n)}, a norm {norm}"))
+        return made
+
+    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+        """The norm that each rank returns, and its pieces afterwards."""
+        norm = sum(piece.square().sum().item() for rank in inputs for piece in rank["pieces"]) ** 0.5
+        limit = inputs[0]["max_norm"]
+        factor = limit / norm if norm > limit else 1.0
+        return [{"norm": norm, "pieces": [piece * factor for piece in rank["pieces"]]} for rank in inputs]
+
+    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        return [num_calls(answers, 1)]
+
+    def bound(self, trial: Trial) -> int:
+        return 16
+
+
+class MostDevices(NumberExercise):
+    number = "6.8"
+    tolerance = (0.01, 0.0)
+    unit = "device"
+    budget = "within 1 %"
+    cases = (("3 million tokens, H100, InfiniBand NDR, bf16 weights, fp32 gradients", (3e6, H100, NDR, 2, 4)),
+             ("the same with bf16 gradients", (3e6, H100, NDR, 2, 2)),
+             ("the same with fp32 weights and bf16 gradients", (3e6, H100, NDR, 4, 2)),
+             ("16 million tokens, H100, NVLink 4, bf16", (16e6, H100, NVLINK, 2, 2)))
+
+    def expected(self, B: float, F: float, W: float, w: int, g: int) -> float:
+        return min(2 * B * W / (F * w), 4 * B * W / (F * (w + g)))
+
+    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
+        B, F, W, w, g = (source.randint(*bounds) for bounds in ((1, 20), (100, 900), (20, 400), (1, 4), (1, 4)))
+        return (f"{B} million tokens, {F} TFLOP/s, {W} GB/s, {w} bytes a weight, {g} a gradient",
+                (B * 1e6, F * 1e12, W * 1e9, w, g))

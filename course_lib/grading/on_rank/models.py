@@ -1,0 +1,42 @@
+"""A small model in float64 whose gradients are looked at, on a rank.
+
+    D  widths of the layers      B  rows of one rank's batch
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.grading.on_rank.plain import plain
+
+Gradients = dict[str, Any]  # by the parameter's name; None where there is none
+
+
+def network(widths: Sequence[int], frozen: Sequence[str] = ()) -> nn.Sequential:
+    """Linear layers with tanh between them, in float64; the parameters named in `frozen` do not learn."""
+    layers: list[nn.Module] = []
+    for before, after in zip(widths, widths[1:]):
+        layers += [nn.Linear(before, after, dtype=torch.float64), nn.Tanh()]
+    model = nn.Sequential(*layers[:-1])
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    return model
+
+
+def model_of(inputs: dict[str, Any]) -> nn.Sequential:
+    """The model as it is before the step."""
+    model = network(inputs["widths"], inputs["frozen"])
+    model.load_state_dict(inputs["weights"])
+    return model
+
+
+def batch_loss(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
+    """The mean over the batch, x (B, D_0) and y (B, D_last)."""
+    x, y = batch
+    return nn.functional.mse_loss(model(x), y)
+
+
+def gradients_of(model: nn.Module) -> Gradients:
+    return {name: plain(parameter.grad) for name, parameter in model.named_parameters()}

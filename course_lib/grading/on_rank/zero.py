@@ -1,0 +1,156 @@
+"""Chapter 6 on a rank: steps on a piece, hooks that scatter gradients and gather weights, and the bytes that are held.
+
+    n  ranks, r this one      N  weights      M  bytes of all weights, and of all gradients
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.grading.on_rank.models import batch_loss, gradients_of, model_of
+from course_lib.grading.on_rank.plain import count_calls, plain
+from course_lib.runtime import record_memory
+
+ADAMW_STEPS, MASTER_STEPS = 3, 60
+SETTINGS = {"lr": 0.1, "betas": (0.9, 0.999), "eps": 0.1, "weight_decay": 0.01}
+LR = 1e-3  # an update is at most a thousandth of its weight: lost in bf16, where 1.0 is followed by 1.0078
+PATIENCE_S = 1.0
+
+
+def sharded_adamw(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
+    """6.2: the weights, and what is returned: its kind, and the bytes of its state."""
+    weights = inputs["weights"].clone()
+    returned, calls = count_calls(function, weights, lambda at: coupled_gradient(inputs, at.detach()), ADAMW_STEPS,
+                                  SETTINGS, inputs["num_decayed"])
+    return {"weights": plain(weights), "calls": calls, "kind": type(returned).__name__, "state": state_bytes(returned)}
+
+
+def coupled_gradient(inputs: dict[str, Any], weights: Tensor) -> Tensor:
+    """The gradient of a loss that couples all weights, the same on every rank, (N,)."""
+    return inputs["curvature"] * (weights - inputs["target"]) + weights.roll(1) / 4
+
+
+def state_bytes(optimizer: Any) -> int:
+    return sum(tensor.nbytes for of_one in getattr(optimizer, "state", {}).values() for tensor in of_one.values()
+               if isinstance(tensor, Tensor))
+
+
+def scattered_gradients(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
+    """6.3: the pieces after backward, each .grad that is left, the most bytes of .grad at once, and all in the end."""
+    model = model_of(inputs)
+
+    def backward() -> tuple[Any, int, int]:
+        with record_memory() as log:
+            returned, sums = function(model), sum_gradients(model)
+            batch_loss(model, [each.clone() for each in inputs["batches"][0]]).backward()
+            return returned, max(sums, default=0), settled(lambda: log.current, inputs["awaited"])
+
+    (returned, whole, held), calls = count_calls(backward)
+    pieces = {str(name): plain(piece) for name, piece in returned.items()} if isinstance(returned, dict) else {}
+    left = [name for name, parameter in model.named_parameters() if parameter.grad is not None]
+    return {"pieces": pieces, "left": left, "at_once": whole, "held": held, "calls": calls}
+
+
+def sum_gradients(model: nn.Module) -> list[int]:
+    """A list that gets the bytes of all .grad together, whenever one is complete and hooks made before have run."""
+    parameters, sums = [each for each in model.parameters() if each.requires_grad], []
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(
+            lambda _: sums.append(sum(each.grad.nbytes for each in parameters if each.grad is not None)))
+    return sums
+
+
+def gathered_on_use(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
+    """6.4: output and gradients of one step, after `function` has seen each linear layer, and the bytes of weights."""
+    def step(model: nn.Module, see: Callable, look: Callable) -> dict[str, Any]:
+        for layer in model:
+            if isinstance(layer, nn.Linear):
+                see(layer)
+        look("before the first forward pass")
+        x, y = (each.clone() for each in inputs["batches"][0])
+        output = model(x.requires_grad_())  # as in the middle of a model
+        look("after the forward pass")
+        nn.functional.mse_loss(output, y).backward()
+        return {"output": plain(output), "gradients": gradients_of(model)}
+
+    answer, weighed = weigh(inputs, step, function, lambda layer: None)
+    return {**answer, **weighed}
+
+
+def zero_3_training(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
+    """6.7: the pieces that the optimiser steps, the bytes of its state, of whole gradients, and of all that is held."""
+    def train(model: nn.Module, steps: Callable, look: Callable) -> Any:
+        return steps(model, [(x.clone().requires_grad_(), y.clone()) for x, y in inputs["batches"]], SETTINGS)
+
+    optimizer, weighed = weigh(inputs, train, function, backward_only)
+    groups = getattr(optimizer, "param_groups", None)
+    own = [plain(piece) for group in groups for piece in group["params"]] if groups else plain(optimizer)
+    return {"pieces": own, "state": state_bytes(optimizer), **weighed}
+
+
+def backward_only(model: nn.Module, batches: list[Any], settings: dict[str, Any]) -> None:
+    """As much of training as makes the same activations: what else is held is the weights."""
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
+    for batch in batches:
+        batch_loss(model, batch).backward()
+
+
+def weigh(inputs: dict[str, Any], work: Callable, function: Callable, usual: Callable) -> tuple[Any, dict[str, Any]]:
+    """What work(model, function, look) returns; its calls, and the bytes held where it looks, between layers and last.
+
+    Not counted are activations: what is held with `usual` in place of `function`, beside M bytes of whole weights.
+    at_once: the most bytes of .grad at the moments at which one is complete.
+    """
+    def run(function: Callable, activations: Iterator[int], awaited: float) -> tuple[Any, list[Any], int]:
+        model, looks = model_of(inputs), []
+        sums = sum_gradients(model)
+        with record_memory(parameters=list(model.parameters())) as log:
+
+            def look(point: str, *_: Any) -> None:
+                beside = next(activations, None)
+                if beside is not None:
+                    waits = all(held <= awaited for _, held in looks)  # up to the first point at which too much is held
+                    looks.append([point, settled(lambda: log.current - beside, awaited if waits else math.inf)])
+
+            for index, layer in enumerate(model):
+                if not isinstance(layer, nn.Linear):
+                    layer.register_forward_hook(partial(look, f"in forward, after layer {index - 1}"))
+                    layer.register_full_backward_pre_hook(partial(look, f"in backward, after layer {index + 1}"))
+            returned = work(model, function, look)
+            look("in the end")
+        return returned, looks, max(sums, default=0)
+
+    M = sum(weight.nbytes for weight in inputs["weights"].values())
+    _, looks, _ = run(usual, repeat(0), math.inf)
+    (returned, held, whole), calls = count_calls(run, function, iter([now - M for _, now in looks]), inputs["awaited"])
+    return returned, {"calls": calls, "held": held, "at_once": whole}
+
+
+def settled(held: Callable[[], int], awaited: float) -> int:
+    """held(), as soon as it is at most `awaited`: gloo's thread lets go of a message a moment after it has arrived."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (now := held()) > awaited and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return now
+
+
+def master_steps(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
+    """6.5: the weights and the master weights. The gradient of half the sum of squares is the weights themselves."""
+    weights = inputs["weights"].clone()
+    master, calls = count_calls(function, weights, torch.clone, MASTER_STEPS, LR)
+    return {"weights": plain(weights), "master": plain(master), "calls": calls}
+
+
+def clip_over_shards(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
+    """6.6: the norm, and the pieces afterwards."""
+    returned, calls = count_calls(function, inputs["pieces"], inputs["max_norm"])
+    norm = returned.item() if isinstance(returned, Tensor) and returned.numel() == 1 else returned
+    return {"norm": float(norm) if isinstance(norm, int | float) else f"a {type(norm).__name__}",
+            "pieces": [plain(piece) for piece in inputs["pieces"]], "calls": calls}

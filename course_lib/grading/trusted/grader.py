@@ -1,0 +1,108 @@
+"""One notebook's exercises on isolated ranks: the marks, and what the student hears.
+
+An answer is marked on trials of a seed that nobody knew. Of a wrong one the trials of SEED are run too, on which known
+mistakes were recorded, and there the ranks' own count of bytes is believed: it names a cause, and moves no mark.
+"""
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from course_lib.grading import recorded
+from course_lib.grading.exercise import SEED, Exercise, Trial
+from course_lib.grading.report import OVER_BUDGET, Report, Verdict
+from course_lib.grading.spent import Judgement
+from course_lib.grading.trusted import sandbox
+from course_lib.grading.trusted.replies import Failed
+from course_lib.grading.trusted.worker import GraderBroken, IsolatedWorker, Limits
+
+Cells = list[dict[str, Any]]  # {"source", "name", "own": whether it is the exercise's own solution cell}
+
+
+class Grader:
+    """Reports on one notebook's exercises. `broken`: what went wrong on our side in the last one, else None."""
+
+    def __init__(self, isolation: str, limits: Limits, over_budget: float = OVER_BUDGET) -> None:
+        self.isolation = sandbox.choose(isolation)
+        self.limits = limits
+        self.over_budget = over_budget
+        self.broken: str | None = None
+        self._worker: IsolatedWorker | None = None
+
+    def __enter__(self) -> "Grader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._worker:
+            self._worker.close()
+            self._worker = None
+
+    def worker(self) -> IsolatedWorker:
+        """In namespaces one for the whole notebook: no rank can reach it. Otherwise a new one for each exercise."""
+        if self._worker and not self.isolation.separate:
+            self.close()
+        if not self._worker:
+            # nbgrader has changed to the course's folder, where gradebook and submissions lie.
+            self._worker = IsolatedWorker(self.isolation, self.limits, hidden=(os.getcwd(),)).__enter__()
+        return self._worker
+
+    def report(self, exercise: Exercise, cells: Cells, seed: int) -> Report:
+        """The marks of one exercise. cells: the code above its check cell."""
+        report = Report(exercise.number, exercise.function, Verdict.WRONG, exercise.points, exercise.budget,
+                        cause="the grader could not run this; your teacher sees why", over_budget=self.over_budget)
+        for _ in range(2):  # the second time in a new worker, in case that the first one was not well
+            self.broken = None
+            try:
+                verdict, cause, figures = self.outcome(exercise, cells, seed)
+                return replace(report, verdict=verdict, cause=cause, measured="\n".join(figures))
+            except GraderBroken as error:
+                self.broken = str(error)
+                self.close()
+        return report
+
+    def outcome(self, exercise: Exercise, cells: Cells, seed: int) -> tuple[Verdict, str, list[str]]:
+        """Verdict, cause and figures: all trials up to the first that fails, of which alone the figures are then."""
+        worker = self.worker()
+        figures: list[str] = []
+        label = ""
+        try:
+            worker.prepare(exercise, cells)
+            for trial in exercise.trials(seed):
+                label = f"{trial.label}: "
+                judged = self.judged(exercise, trial, *worker.trial(trial))
+                measured = list(filter(None, [judged.figures(believed=False)]))  # what the ranks claim proves nothing
+                if judged.fault:
+                    verdict = Verdict.COSTLY if judged.right else Verdict.WRONG
+                    return verdict, self.known_cause(exercise, cells) or judged.cause or "", measured
+                figures += measured
+        except Failed as failure:
+            if failure.kind == "not written":
+                return Verdict.NOT_WRITTEN, "" if str(failure).endswith(": not written yet") else str(failure), []
+            means = [words for part, words in exercise.errors if part in str(failure)]
+            return Verdict.WRONG, "\n".join([f"{label}{failure}", *means[:1]]), []
+        return Verdict.CORRECT, "", figures
+
+    def known_cause(self, exercise: Exercise, cells: Cells) -> str:
+        """The recorded mistake that gives what this answer gives on the trials of SEED, "" where none does."""
+        worker = self.worker()
+        try:
+            worker.prepare(exercise, cells, believed=True)
+            for place, trial in enumerate(exercise.trials(SEED)):
+                judged = self.judged(exercise, trial, *worker.trial(trial))
+                if judged.fault:
+                    cause = recorded.cause(exercise.number, exercise.tolerance, place, judged)
+                    return judged.explained(cause).cause or "" if cause else ""
+        except Failed:
+            pass
+        return ""
+
+    def judged(self, exercise: Exercise, trial: Trial, *answers_traffic: Any) -> Judgement:
+        """What the exercise says of the answers, which may be of a form that it did not think of."""
+        try:
+            return exercise.judge(trial, *answers_traffic)
+        except Exception as error:
+            self.broken = f"judge of exercise {exercise.number} raised {type(error).__name__}: {error}"
+            return Judgement(trial.label, "the answers are not of the form that was asked")

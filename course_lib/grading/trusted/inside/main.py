@@ -1,0 +1,177 @@
+"""The process that forks ranks for TrustedGrade: `python -I inside/main.py CONTROL_FD SETTINGS`.
+
+It reads the student's code but never executes it; it counts what the ranks send, by the operating system, and kills
+what they leave behind. In namespaces it is process 1 of its own: everything in there ends when it does. It asks for
+nothing and believes nothing that a rank says, and of an exercise it knows what runs beside the student's function:
+a rank is a copy of it, and may look at all that it holds. It serves one notebook, where ranks cannot reach it; else one
+exercise.
+"""
+
+import gc
+import importlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+CODE, START, CLOSE_STORE, COUNT, FINISH, FAILED = b"C", b"S", b"T", b"N", b"F", b"!"
+SOCKET_LINE = re.compile(r"\s\S+:(\d+)\s+\S+:(\d+)\s")
+# What notebooks and runs import: here once, or in every rank.
+GIVEN = ("course_lib.runtime", "course_lib.facts", "course_lib.reference", "torch.nn.functional")
+BYTES_SENT, BYTES_SENT_AGAIN = re.compile(r"\bbytes_sent:(\d+)"), re.compile(r"\bbytes_retrans:(\d+)")
+
+
+def main(control_fd: str, settings_text: str) -> None:
+    settings = json.loads(settings_text)
+    sys.path.insert(0, settings["course"])
+    global frames, rank, privileges, student_code
+    import course_lib.grading
+    from course_lib.grading.trusted.inside import frames, privileges, rank, student_code
+    course_lib.grading.check = lambda *_, **__: None  # notebooks import it; here others check
+    for name in GIVEN:
+        importlib.import_module(name)
+    control = socket.socket(fileno=int(control_fd))
+    worker = Worker(control, settings)
+    frames.send(control, b"R")
+    try:
+        worker.serve()
+    finally:  # the grader closed its end, or died, or we did
+        worker.finish()
+
+
+class Worker:
+    """Answers the grader's requests, one at a time."""
+
+    def __init__(self, control: socket.socket, settings: dict) -> None:
+        self.control = control
+        self.settings = settings
+        self.separate = settings["separate"]
+        self.asked: dict = {}  # of the exercise at hand: what a Task needs
+        self.store = ""
+        self.number = 0
+        if privileges.LINUX:
+            privileges.set_process_option(privileges.PR_SET_CHILD_SUBREAPER, 1)
+
+    def serve(self) -> None:
+        requests = {CODE: self.prepare, START: self.start, CLOSE_STORE: self.close_store, COUNT: self.count,
+                    FINISH: self.finish}
+        while True:
+            try:
+                kind, payload = frames.receive(self.control)
+            except (EOFError, ConnectionError):
+                return
+            try:
+                answer = requests[kind](*([json.loads(payload)] if payload else []))
+                frames.send(self.control, kind, json.dumps(answer).encode())
+            except (OSError, subprocess.SubprocessError) as error:
+                frames.send(self.control, FAILED, f"{type(error).__name__}: {error}".encode())
+
+    def prepare(self, request: dict) -> str | None:
+        """Read the student's code; why it is refused, or None."""
+        for module in request["imports"]:
+            importlib.import_module(module)
+        module, name = request["run"]
+        operations = None if request["operations"] is None else frozenset(request["operations"])
+        code = student_code.prepare(request["cells"], operations)
+        self.asked = {"run": getattr(importlib.import_module(module), name), "operations": operations, "code": code,
+                      "function": request["function"], "count_inside": request["count_inside"]}
+        return code.refusal
+
+    def start(self, world_size: int) -> None:
+        """Fork the ranks around the connections that follow the request."""
+        _, connections, _, _ = socket.recv_fds(self.control, 1, world_size)
+        self.number += 1
+        self.store = os.path.join(self.settings["folder"], f"store-{self.number}")
+        os.mkdir(self.store)
+        if self.separate:
+            privileges.mount("tmpfs", self.store, privileges.MS_NOSUID | privileges.MS_NODEV, "size=1m,mode=1777")
+        gc.freeze()
+        for number, connection in enumerate(connections):
+            scratch = os.path.join(self.settings["folder"], f"scratch-{self.number}-{number}")
+            os.makedirs(scratch, exist_ok=True)
+            task = rank.Task.named(
+                **self.settings, **self.asked,
+                store=os.path.join(self.store, "ranks"), scratch=scratch, world_size=world_size)
+            if os.fork() == 0:
+                become_rank(task, number, socket.socket(fileno=connection))
+        for connection in connections:
+            os.close(connection)
+
+    def close_store(self) -> None:
+        """Nobody can write to what the ranks met over any more: it would be a way around the counters."""
+        for name in os.listdir(self.store):
+            os.remove(os.path.join(self.store, name))
+        if self.separate:
+            flags = privileges.MS_REMOUNT | privileges.MS_RDONLY | privileges.MS_NOSUID | privileges.MS_NODEV
+            privileges.mount("tmpfs", self.store, flags)
+
+    def count(self) -> dict:
+        """(own port, other port, bytes sent, of these sent again) of every connection; in a network of our own also
+        all bytes that crossed it."""
+        if not self.settings["ss"]:
+            return {"connections": []}
+        listing = subprocess.run([self.settings["ss"], "-tinHO"], capture_output=True, text=True, timeout=10)
+        listing.check_returncode()
+        connections = [(int(ends[1]), int(ends[2]), *(int(found[1]) if (found := counter.search(line)) else 0
+                                                      for counter in (BYTES_SENT, BYTES_SENT_AGAIN)))
+                       for line in listing.stdout.splitlines() if (ends := SOCKET_LINE.search(line))]
+        return {"connections": connections, **(network_totals() if self.separate else {})}
+
+    def finish(self) -> None:
+        """Kill everything that the ranks are or left behind, and wait until it is gone."""
+        while True:
+            if self.separate:
+                try:
+                    os.kill(-1, signal.SIGKILL)  # all of this process namespace but process 1, which we are
+                except ProcessLookupError:
+                    pass
+            else:
+                from course_lib.runtime.ranks import processes
+                processes.kill_own_children()
+            try:
+                ended, _ = os.waitpid(-1, os.WNOHANG)
+                if not ended:
+                    time.sleep(0.001)
+            except ChildProcessError:
+                return
+
+
+def become_rank(task: object, number: int, connection: socket.socket) -> None:
+    """In the forked child; never returns."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if task.separate:
+            privileges.leave_namespaces()
+            child = os.fork()  # process 1 of its namespace: what it starts ends with it
+            if child:
+                os.closerange(3, 4096)  # or a rank that ends would seem alive to the grader
+                os.waitpid(child, 0)
+                os._exit(0)
+        rank.be_rank(task, number, connection)
+    except BaseException as error:
+        try:
+            frames.send(connection, rank.ERROR, rank.error_message(error, task))
+        except BaseException:
+            pass
+    finally:
+        os._exit(1)
+
+
+def network_totals() -> dict:
+    """Of this network: bytes over its one device, TCP segments, and open local (Unix) sockets."""
+    with open("/proc/net/dev") as devices:
+        lo = next(line for line in devices if line.strip().startswith("lo:"))
+    with open("/proc/net/snmp") as protocols:
+        names, values = [line.split() for line in protocols if line.startswith("Tcp:")]
+    with open("/proc/net/unix") as local:
+        num_local = len(local.readlines()) - 1
+    return {"lo_bytes": int(lo.split(":")[1].split()[0]), "segments": int(values[names.index("OutSegs")]),
+            "local_sockets": num_local}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,223 @@
+"""One rank of one trial under TrustedGrade, forked by main.py: joins the others, then meets student code.
+
+The order is the point. First it gives up what it may do; then it joins the process group and says by which ports, while
+the process is still all ours; only then come the student's statements, and last the inputs, which existed nowhere else.
+Whatever it says from there on is a claim: a tensor may be right or wrong, and the bytes are counted elsewhere.
+"""
+
+import io
+import json
+import linecache
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from course_lib.grading.trusted.inside import frames, privileges
+from course_lib.grading.trusted.inside.student_code import FUNCTIONS_OF, OURS, Code, refusal
+
+READY, GO, LOADED, INPUTS, ANSWER, ERROR, LATE = b"R", b"G", b"L", b"I", b"A", b"E", b"W"
+sending = threading.Lock()  # the answer and a word about being late must not mix
+MAX_MESSAGE = 2000  # characters of an error that are kept
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a rank has to do, all of it known before the fork."""
+
+    run: Callable[[Callable, Any], Any]  # of the exercise, from on_rank/
+    function: str
+    operations: frozenset[str] | None
+    code: Code
+    store: str
+    scratch: str
+    world_size: int
+    separate: bool  # in namespaces of its own
+    uid: int | None
+    count_inside: bool  # count what is sent here too: nobody outside does, or the cause of a mistake is looked for
+    limits: dict[str, float]
+
+    @classmethod
+    def named(cls, **values: Any) -> "Task":
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
+
+
+def be_rank(task: Task, rank: int, connection: socket.socket) -> None:
+    """The whole life of a rank's process, which ends when somebody kills it."""
+    confine(task, connection)
+    dist.init_process_group("gloo", store=dist.FileStore(task.store, task.world_size), rank=rank,
+                            world_size=task.world_size, timeout=timedelta(seconds=300))
+    dist.barrier()  # or a slow rank would still be connecting while a fast one already fails
+    frames.send(connection, READY, json.dumps(ports()).encode())
+    frames.receive(connection)  # GO: what we met over is closed to writing now
+    forbid(task.operations)
+    say_where_when_late(task, connection)
+    namespace, failures = execute(task.code)
+    with sending:
+        frames.send(connection, LOADED)
+    _, inputs = frames.receive(connection)
+    try:
+        payload = ANSWER, answer(task, namespace, failures, torch.load(io.BytesIO(inputs), weights_only=True))
+    except BaseException as error:  # also SystemExit and KeyboardInterrupt: here is where the student's code ends
+        payload = ERROR, error_message(error, task)
+    with sending:
+        frames.send(connection, *payload)
+    while True:  # stay, or the others would see a closed connection
+        frames.receive(connection)
+
+
+def confine(task: Task, connection: socket.socket) -> None:
+    limits = task.limits
+    if task.separate:
+        privileges.own_view_of_files(limits["file_bytes"])
+    os.chdir(os.environ["HOME"] if task.separate else task.scratch)
+    keep = connection.fileno()
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    os.closerange(3, keep)
+    os.closerange(keep + 1, 4096)
+    privileges.limit(limits["memory_bytes"], limits["file_bytes"], limits["processes"], limits["cpu_s"])
+    if task.separate:
+        privileges.give_up_privileges(task.uid)
+    elif privileges.LINUX:
+        privileges.set_process_option(privileges.PR_SET_NO_NEW_PRIVS, 1)
+    torch.default_generator.manual_seed(0)  # without the 10 ms of torch.manual_seed, which looks for GPUs
+
+
+def ports() -> list[tuple[int, int]]:
+    """(own port, other end's port) of every connection of this process."""
+    found = []
+    for name in os.listdir("/proc/self/fd" if privileges.LINUX else "/dev/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as one:
+                if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
+                    found.append((one.getsockname()[1], one.getpeername()[1]))
+        except OSError:  # no socket, or one that listens
+            pass
+    return found
+
+
+def forbid(operations: frozenset[str] | None) -> None:
+    """Make torch.distributed's other collectives, and the chapter's own, raise."""
+    if operations is None:
+        return
+    for op, names in FUNCTIONS_OF.items():
+        if op in operations:
+            continue
+        for name in names:
+            for module in (dist, distributed_c10d):
+                if hasattr(module, name):
+                    setattr(module, name, refused(f"dist.{name}", operations))
+        for method in dir(dist.ProcessGroup):
+            if method in names or is_form_of(op, method):
+                setattr(dist.ProcessGroup, method, refused(f"ProcessGroup.{method}", operations))
+    for name in list(sys.modules):
+        if name == OURS or name.startswith(f"{OURS}."):
+            sys.modules[name] = None
+    sys.modules[OURS] = None
+
+
+def is_form_of(op: str, method: str) -> bool:
+    """Whether a method of ProcessGroup is `op`, whatever it has behind: _allgather_base, allreduce_coalesced."""
+    if method.startswith("__"):
+        return False
+    said, asked = method.replace("_", ""), op.replace("_", "")
+    return said == asked or (op != "reduce" and said.startswith(asked))  # reduce_scatter is no form of reduce
+
+
+class NotWritten(Exception):
+    """There is no function to call."""
+
+
+class Refused(RuntimeError):
+    """A library's collective was called where the exercise asks for one."""
+
+
+def refused(name: str, operations: frozenset[str]) -> Callable:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise Refused(refusal(name, operations))
+    return refuse
+
+
+def execute(code: Code) -> tuple[dict[str, Any], list[BaseException]]:
+    """The student's namespace, and what the statements that failed raised."""
+    module = ModuleType("__main__")
+    sys.modules["__main__"] = module  # so that classes of the student know where they live
+    for file, source in code.sources.items():
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    failures: list[BaseException] = []
+    for statement in code.statements:
+        try:
+            exec(statement, module.__dict__)
+        except BaseException as error:
+            failures.append(error)
+    return module.__dict__, failures
+
+
+def say_where_when_late(task: Task, connection: socket.socket) -> None:
+    """Shortly before time is up, tell the grader at which line of the student's this rank is."""
+    ours = threading.current_thread().ident
+    def say() -> None:
+        frame = sys._current_frames().get(ours)
+        where, _, _ = place(traceback.extract_stack(frame), task.code)
+        with sending:
+            frames.send(connection, LATE, json.dumps({"where": where[:MAX_MESSAGE]}).encode())
+    timer = threading.Timer(0.8 * task.limits["trial_s"], say)
+    timer.daemon = True
+    timer.start()
+
+
+def place(stack: traceback.StackSummary, code: Code) -> tuple[str, str, str]:
+    """The last line in the student's cells, in words; the last function of all, and the last line."""
+    where, function, line = "", "", ""
+    for frame in stack:
+        function, line = frame.name, frame.line or ""
+        if frame.filename in code.sources:
+            where = f"{frame.filename.strip('<>')}, line {frame.lineno}: {line.strip()}"
+    return where, function, line
+
+
+def answer(task: Task, namespace: dict[str, Any], failures: list[BaseException], inputs: Any) -> bytes:
+    function = namespace.get(task.function)
+    if not callable(function):
+        raise failures[-1] if failures else NotWritten(f"not written yet: no function {task.function} in the cells "
+                                                       "above the check cell")
+    log = None
+    if task.count_inside:
+        from course_lib.runtime import record_communication
+        with record_communication() as log:
+            result = task.run(function, inputs)
+    else:
+        result = task.run(function, inputs)
+    sent = [(event.peer, event.message_bytes) for event in log.events if event.op == "send"] if log else []
+    buffer = io.BytesIO()
+    torch.save({"answer": result, "sent": sent}, buffer)
+    return buffer.getvalue()
+
+
+def error_message(error: BaseException, task: Task) -> bytes:
+    """Kind, words and the last line of the student's cells, for the feedback. All of it may be forged."""
+    where, raised_in, line = place(traceback.extract_tb(error.__traceback__), task.code)
+    try:
+        words = str(error)
+    except BaseException:
+        words = "(an error without words)"
+    kind = "refused" if isinstance(error, Refused) else ""
+    if isinstance(error, NotWritten):
+        kind = "not written"
+    elif isinstance(error, NotImplementedError) and line.startswith("raise NotImplementedError"):  # or it is torch's
+        kind = "not written"
+        words = "not written yet" if raised_in == task.function else f"it calls {raised_in}, which is not written yet"
+    return json.dumps({"kind": kind, "name": type(error).__name__[:200], "words": words[:MAX_MESSAGE],
+                       "where": where[:MAX_MESSAGE]}).encode()

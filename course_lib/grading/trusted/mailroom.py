@@ -1,0 +1,107 @@
+"""The grader's ends of the connections to the ranks: what they are told, and what they say until time is up."""
+
+import io
+import selectors
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from course_lib.grading.trusted.inside import frames
+from course_lib.grading.trusted.inside.rank import ERROR, LATE
+from course_lib.grading.trusted.replies import Failed, error_in, too_late, worst
+
+GRACE_S = 0.5  # after the first rank failed: another one may know more
+
+
+class Deadline:
+    """A point in time, which can come nearer."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._at = time.monotonic() + timeout_s
+
+    def at_most(self, timeout_s: float) -> None:
+        self._at = min(self._at, time.monotonic() + timeout_s)
+
+    def left_s(self) -> float:
+        return self._at - time.monotonic()
+
+
+class Ranks:
+    """The grader's ends of the connections to the ranks of one trial."""
+
+    def __init__(self, connections: list[socket.socket], trial_s: float, result_bytes: int) -> None:
+        self.connections = connections
+        self.trial_s = trial_s
+        self.inboxes = [frames.Inbox(result_bytes) for _ in connections]
+
+    def tell(self, kind: bytes, payloads: list[bytes]) -> None:
+        for rank, (connection, payload) in enumerate(zip(self.connections, payloads)):
+            connection.settimeout(self.trial_s)
+            try:
+                frames.send(connection, kind, payload)
+            except OSError:
+                raise Failed(f"rank {rank} ended before it was asked anything") from None
+
+    def wait(self, kind: bytes, timeout_s: float) -> list[bytes]:
+        """One message of this kind from every rank. Failed where a rank fails, ends, or is late."""
+        received: dict[int, bytes] = {}
+        failures: list[tuple[int, dict | None]] = []  # rank, and its error; None where its process ended
+        places: dict[int, str] = {}  # where a rank was when time was nearly up
+        deadline = Deadline(timeout_s)
+        for rank, got, payload in self._messages(deadline):
+            if got == kind and rank not in received:
+                received[rank] = payload
+                if len(received) == len(self.connections):
+                    return [received[rank] for rank in range(len(received))]
+            elif got == LATE:
+                places[rank] = error_in(payload).get("where", "")
+            elif rank not in received:
+                error = error_in(payload) if got == ERROR else None if got is None else {"words": "sent nonsense"}
+                failures.append((rank, error))
+                deadline.at_most(GRACE_S)
+                if len(failures) + len(received) == len(self.connections):
+                    break
+        if failures:
+            raise worst(failures)
+        waiting = [rank for rank in range(len(self.connections)) if rank not in received]
+        ranks = ", ".join(map(str, waiting))
+        at = "".join(f"\nrank {rank} was at {places[rank]}" for rank in waiting if places.get(rank))
+        raise Failed(too_late(kind, f"rank{'s' * (len(waiting) > 1)} {ranks}", timeout_s) + at)
+
+    def _messages(self, deadline: Deadline) -> Iterator[tuple[int, bytes | None, bytes]]:
+        """(rank, kind, payload) as they come, kind None for a rank that ended; until time is up."""
+        with selectors.DefaultSelector() as selector:
+            for rank, connection in enumerate(self.connections):
+                connection.setblocking(False)
+                selector.register(connection, selectors.EVENT_READ, rank)
+                try:
+                    while (message := self.inboxes[rank].take()) is not None:  # came along with the one before
+                        yield rank, *message
+                except frames.BadFrame:
+                    yield rank, b"?", b""
+            while selector.get_map() and (timeout := deadline.left_s()) > 0:
+                for key, _ in selector.select(timeout):
+                    rank = key.data
+                    try:
+                        piece = key.fileobj.recv(frames.PIECE)
+                        self.inboxes[rank].feed(piece)
+                        while (message := self.inboxes[rank].take()) is not None:
+                            yield rank, *message
+                    except BlockingIOError:
+                        continue
+                    except (OSError, frames.BadFrame):
+                        selector.unregister(key.fileobj)
+                        yield rank, b"?", b""
+                        continue
+                    if not piece:
+                        selector.unregister(key.fileobj)
+                        yield rank, None, b""
+
+
+def saved(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()

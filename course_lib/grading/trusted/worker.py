@@ -1,0 +1,177 @@
+"""Run a student's function on isolated ranks: what it answered, and what crossed between the ranks.
+
+    grader ── IsolatedWorker ── inside/main.py (ours, counts and kills) ── inside/rank.py (the student's code)
+
+Inputs go to the ranks at the last moment, after the counters were read; tensors come back as bytes that only
+torch.load(weights_only=True) reads, after their sizes were checked. What is sent there of an exercise is the name of
+its `run`, which is all that a rank has to know.
+"""
+
+import json
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from course_lib.grading.exercise import TIME_LIMIT_S, Exercise, Traffic, Trial
+from course_lib.grading.trusted import sandbox
+from course_lib.grading.trusted.counters import owners_of, traffic_claimed, traffic_counted
+from course_lib.grading.trusted.inside import frames, privileges
+from course_lib.grading.trusted.inside.main import CLOSE_STORE, CODE, COUNT, FAILED, FINISH, START
+from course_lib.grading.trusted.inside.rank import ANSWER, GO, INPUTS, LOADED, READY
+from course_lib.grading.trusted.mailroom import Ranks, saved
+from course_lib.grading.trusted.replies import Failed, read
+from course_lib.runtime.ranks import processes
+
+WORKER = Path(__file__).with_name("inside") / "main.py"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """For each rank, but `trial_s` and `start_s`, which are waited for all of them."""
+
+    trial_s: float = TIME_LIMIT_S
+    start_s: float = 60.0
+    memory_bytes: int = 512 << 20  # on top of what torch itself takes
+    result_bytes: int = 64 << 20
+    file_bytes: int = 64 << 20
+    processes: int = 128  # of all ranks together
+    cpu_s: int = 60
+
+
+class GraderBroken(RuntimeError):
+    """Our own side did not work: nothing can be said about the student's code."""
+
+
+class IsolatedWorker:
+    """`with IsolatedWorker(isolation) as worker`, then `prepare` and any number of `trial`s; in the end all is gone.
+
+    hidden: folders that no student code may see. GraderBroken where the worker fails, and from then on a new one is
+    needed.
+    """
+
+    def __init__(self, isolation: sandbox.Isolation, limits: Limits | None = None,
+                 hidden: tuple[str, ...] = ()) -> None:
+        self.isolation = isolation
+        self.limits = limits or Limits()
+        self.hidden = hidden
+
+    def __enter__(self) -> "IsolatedWorker":
+        self.root = tempfile.mkdtemp(prefix="grader-")
+        self.mark = secrets.token_hex(16)
+        self.counting_tool = sandbox.tool("ss") if privileges.LINUX else None
+        self.log = tempfile.TemporaryFile()
+        self.control, theirs = socket.socketpair()
+        with theirs:
+            self.worker = subprocess.Popen(
+                self._command(theirs.fileno()), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+                pass_fds=[theirs.fileno()], start_new_session=True,
+                env=sandbox.environment(self.isolation.separate) | {processes.context.RANK_MARK: self.mark})
+        try:
+            self._answer(self.limits.start_s)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _command(self, control_fd: int) -> list[str]:
+        separate = self.isolation.separate
+        settings = {
+            "course": str(sandbox.COURSE), "folder": sandbox.FOLDER if separate else self.root, "separate": separate,
+            "ss": self.counting_tool, "limits": asdict(self.limits),
+            "uid": privileges.nobodys_uid() if separate else None,
+        }
+        program = [sys.executable, "-I", str(WORKER), str(control_fd), json.dumps(settings)]
+        return sandbox.command(self.root, program, self.hidden) if separate else program
+
+    def prepare(self, exercise: Exercise, cells: list[dict[str, Any]], believed: bool = False) -> None:
+        """Have the worker read the student's code. cells: those above the check cell, {"source", "name", "own"}.
+
+        believed: in the trials that follow, bytes are those that the ranks say: exact, and no ground for marks.
+        Failed where the code is refused as it stands.
+        """
+        self.believed = believed or self.counting_tool is None
+        run, operations = exercise.run, exercise.operations
+        refusal = self._ask(CODE, {
+            "run": (run.__module__, run.__name__), "imports": exercise.imports, "function": exercise.function,
+            "operations": None if operations is None else sorted(operations), "count_inside": self.believed,
+            "cells": cells})
+        if refusal:
+            raise Failed(refusal, "refused")
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill the worker and all that it started."""
+        if self.isolation.separate:
+            self.worker.kill()  # `unshare` takes the namespace's first process with it, and that one takes all others
+        else:
+            with suppress(GraderBroken):
+                self._ask(FINISH)
+            processes.kill_tree(self.worker.pid)
+            processes.kill_marked(self.mark, spare=())
+        self.worker.wait()
+        self.control.close()
+        self.log.close()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def _ask(self, kind: bytes, argument: Any = None, connections: list[socket.socket] | None = None) -> Any:
+        """The worker's answer to one request."""
+        try:
+            frames.send(self.control, kind, b"" if argument is None else json.dumps(argument).encode())
+            if connections:
+                socket.send_fds(self.control, [b"."], [one.fileno() for one in connections])
+        except OSError as error:
+            raise GraderBroken(f"the worker is gone ({error}). {self._words()}") from None
+        return self._answer(self.limits.trial_s + 20)
+
+    def _answer(self, timeout_s: float) -> Any:
+        self.control.settimeout(timeout_s)
+        try:
+            kind, payload = frames.receive(self.control, limit=1 << 22)
+        except (OSError, EOFError, frames.BadFrame) as error:
+            why = str(error) or type(error).__name__
+            raise GraderBroken(f"the worker does not answer ({why}). {self._words()}") from None
+        if kind == FAILED:
+            raise GraderBroken(payload.decode(errors="replace"))
+        return json.loads(payload) if payload else None
+
+    def _words(self) -> str:
+        self.log.seek(0)
+        return self.log.read()[-2000:].decode(errors="replace").strip()
+
+    def trial(self, trial: Trial) -> tuple[list[Any], Traffic]:
+        """Answers and traffic of one trial. Failed where there are none, in words for the student."""
+        pairs = [socket.socketpair() for _ in trial.inputs]
+        ranks = Ranks([ours for ours, _ in pairs], self.limits.trial_s, self.limits.result_bytes)
+        try:
+            self._ask(START, trial.world_size, [theirs for _, theirs in pairs])
+            for _, theirs in pairs:
+                theirs.close()
+            try:
+                owners = owners_of(ranks.wait(READY, self.limits.start_s))
+            except Failed as error:  # no student's code is there yet
+                raise GraderBroken(f"the ranks did not start: {error}") from None
+            self._ask(CLOSE_STORE)
+            ranks.tell(GO, [b""] * trial.world_size)
+            ranks.wait(LOADED, self.limits.trial_s)
+            before = self._ask(COUNT)
+            ranks.tell(INPUTS, [saved(value) for value in trial.inputs])
+            payloads = ranks.wait(ANSWER, self.limits.trial_s)
+            after = self._ask(COUNT)
+        finally:
+            for ours, theirs in pairs:
+                ours.close()
+                theirs.close()
+            self._ask(FINISH)
+        replies = [read(payload, self.limits.result_bytes) for payload in payloads]
+        if self.believed:
+            return [reply["answer"] for reply in replies], traffic_claimed([reply.get("sent") for reply in replies])
+        return [reply["answer"] for reply in replies], traffic_counted(owners, before, after, trial.world_size)

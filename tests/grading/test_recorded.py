@@ -1,0 +1,81 @@
+"""A sketch tells answers apart and knows them again; a recorded mistake is named where the same answer comes."""
+
+import math
+
+import pytest
+import torch
+
+from course_lib.grading import recorded
+from course_lib.grading.recorded import Mistake
+from course_lib.grading.selfstudy import check_exercise
+from course_lib.grading.sketch import sketch
+from course_lib.grading.spent import Judgement, Spent
+from tests.grading import toy_exercises as toys
+from tests.grading.toy_exercises import Swap
+
+LONG = torch.arange(1000.0, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("answer", [
+    3.25, [1, 2, 3], {"a": torch.arange(4), "b": None}, LONG, [LONG, "F0"], torch.tensor([math.nan, 1.0, math.inf]),
+    [["F0", "B0"], ["F0"]], torch.ones(3, dtype=torch.complex64), torch.empty(3, device="meta"), object,
+    10**400, [10**400, 1],
+])
+def test_the_same_answer_has_the_same_sketch(answer):
+    assert sketch(answer).is_like(sketch(answer))
+
+
+@pytest.mark.parametrize("one, other", [
+    (3.25, 3.26), ([1, 2, 3], [1, 3, 2]), ([1, 2], [1, 2, 0]), ({"a": 1}, {"b": 1}), (None, "None"), (None, 0),
+    (LONG, LONG.flip(0)), (LONG, LONG * 1.0001), (LONG, LONG.float()), (LONG, LONG.view(10, 100)),
+    (LONG, torch.cat([LONG[1:2], LONG[:1], LONG[2:]])), (["F0", "B0"], ["B0", "F0"]),
+    (torch.tensor([math.nan, 1.0]), torch.tensor([1.0, math.nan])), (math.inf, -math.inf),
+])
+def test_another_answer_has_another_sketch(one, other):
+    assert not sketch(one).is_like(sketch(other))
+
+
+def test_sums_in_another_order_have_the_same_sketch_and_a_looser_exercise_takes_looser_ones():
+    assert sketch(LONG).is_like(sketch(LONG * (1 + 1e-13) + 1e-13))
+    assert not sketch(LONG).is_like(sketch(LONG * 1.001))
+    assert sketch(LONG).is_like(sketch(LONG * 1.001), tolerance=(1e-2, 0.0))
+
+
+SWAPPED = torch.tensor([1.0, 2.0])
+OVER = Spent("sent", 96, 16)
+
+
+def mistake(says, over="", seen=SWAPPED, trial=0):
+    return Mistake(says, trial, over, sketch(["sent", seen] if over else seen))
+
+
+@pytest.mark.parametrize("known, judged, trial, says", [
+    ([mistake("turned")], Judgement("a", "x", sketch=sketch(SWAPPED)), 0, "turned"),
+    ([mistake("turned")], Judgement("a", "x", sketch=sketch(SWAPPED)), 1, ""),
+    ([mistake("turned")], Judgement("a", "x", sketch=sketch(SWAPPED + 1)), 0, ""),
+    ([mistake("turned"), mistake("mirrored")], Judgement("a", "x", sketch=sketch(SWAPPED)), 0, "turned\nOr: mirrored"),
+    ([mistake("twice", "sent", 96)], Judgement("a", "x", over=OVER, sketch=sketch(["sent", 96])), 0, "twice"),
+    ([mistake("twice", "sent", 32)], Judgement("a", "x", over=OVER, sketch=sketch(["sent", 96])), 1, "twice"),
+    ([mistake("twice", "sent", 32), mistake("whole", "sent", 64)],
+     Judgement("a", "x", over=OVER, sketch=sketch(["sent", 96])), 0, ""),
+    ([mistake("twice", "holds", 96)], Judgement("a", "x", over=OVER, sketch=sketch(["sent", 96])), 0, ""),
+])
+def test_a_cause_is_named_where_the_same_was_seen(monkeypatch, known, judged, trial, says):
+    monkeypatch.setattr(recorded, "mistakes", lambda number: known)
+    assert recorded.cause("0.1", (0.0, 0.0), trial, judged) == says
+
+
+def test_a_mistake_that_was_recorded_is_told_in_its_words(monkeypatch):
+    inputs = Swap().trials(0)[0].inputs
+    own = sketch([tensor for tensor, in inputs])
+    monkeypatch.setattr(recorded, "mistakes", lambda number: [Mistake("nothing was swapped", 0, "", own)])
+    assert check_exercise(Swap(), toys.not_swapped).cause == "2 ranks: nothing was swapped"
+    assert "expected float32[65536]" in check_exercise(Swap(), toys.of_another_shape).cause
+
+
+def test_what_is_costly_is_told_how_much_and_why(monkeypatch):
+    seen = Mistake("once is enough", 0, "sent", sketch(["sent", 1 << 19]))
+    monkeypatch.setattr(recorded, "mistakes", lambda number: [seen])
+    cause = check_exercise(Swap(), toys.swapped_twice_over).cause
+    assert cause == ("2 ranks: the result is right, but over budget: rank 0 sent 524.3 kB, where 262.1 kB will do: "
+                     "once is enough")

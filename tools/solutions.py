@@ -1,0 +1,75 @@
+"""What stands in solutions/: the solutions' names, the wrong answers beside them, the hints."""
+
+import re
+import runpy
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from tools.wrong_answers import WrongAnswer, recorded
+
+ROOT = Path(__file__).resolve().parent.parent
+SOLUTIONS = {int(path.name[:2]): path for path in sorted((ROOT / "solutions").glob("*/*.ipynb"))}
+HINTS_OF = re.compile(r"^## (\d+\.\d+)\b.*\n", re.MULTILINE)
+
+
+def code_cells(path: Path) -> list[nbformat.NotebookNode]:
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+@cache
+def names_of(path: Path) -> dict[str, Any]:
+    """What the cells of a notebook define, check cells left out."""
+    names: dict[str, Any] = {"__name__": path.stem}
+    for cell in code_cells(path):
+        if not cell.metadata.nbgrader.grade:
+            exec(compile(cell.source, f"{path.stem}-{cell.id}", "exec"), names)
+    return names
+
+
+def wrong_answers(path: Path) -> Iterator[tuple[str, WrongAnswer]]:
+    """(name, wrong answer) beside the notebook at `path`, whose names they find beside their own."""
+    given = {name: value for name, value in names_of(path).items() if not name.startswith("__")}
+    yield from recorded(runpy.run_path(str(path.with_name("wrong_answers.py")), init_globals=given))
+
+
+def exercises(path: Path) -> dict[str, tuple[str, int]]:
+    """(function, points) by number, from the check cells of the notebook at `path`."""
+    found = {}
+    for cell in code_cells(path):
+        if cell.metadata.nbgrader.grade:
+            number, function = re.match(r'check\("([\d.]+)", (\w+)\)', cell.source).groups()
+            found[number] = (function, cell.metadata.nbgrader.points)
+    return found
+
+
+def hints(path: Path) -> dict[str, list[str]]:
+    """By exercise, from hints.md beside the notebook: `## 2.1 ...`, then three hints, numbered `1.` to `3.`.
+
+    A hint's lines are joined to paragraphs; of a block of code (between ```) they stay. ValueError for another form.
+    """
+    _, *parts = HINTS_OF.split(path.with_name("hints.md").read_text(encoding="utf-8"))
+    found = {}
+    for number, text in zip(parts[::2], parts[1::2]):
+        _, *three = re.split(r"^[123]\. ", text, flags=re.MULTILINE)
+        if len(three) != 3:
+            raise ValueError(f"{path.parent.name}/hints.md, {number}: {len(three)} hints, expected 3, `1.` to `3.`")
+        found[number] = [as_text(hint) for hint in three]
+    return found
+
+
+def as_text(hint: str) -> str:
+    """Lines joined, blocks of code as they are without their marks and their common indentation."""
+    pieces = re.split(r"^ *```.*\n", hint, flags=re.MULTILINE)
+    texts = []
+    for place, piece in enumerate(pieces):
+        lines = piece.rstrip().splitlines()
+        if place % 2:
+            indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+            texts.append("\n".join(line[indent:] for line in lines))
+        elif piece.strip():
+            texts.append(" ".join(line.strip() for line in lines if line.strip()))
+    return "\n".join(texts)
