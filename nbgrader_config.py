@@ -11,14 +11,21 @@ c = get_config()  # noqa: F821 (nbgrader puts it here)
 c.CourseDirectory.course_id = "distributed-training"
 c.CourseDirectory.source_directory = "solutions"
 c.CourseDirectory.release_directory = "exercises"
-c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback", "wrong_answers.py"]
+c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback", "wrong_answers.py", "hints.md"]
 
-# A cell that a student has deleted comes back, and scores nothing.
-c.OverwriteCells.add_missing_cells = True
+# First of all, cells that were duplicated, deleted or renamed are as they were given out.
+c.Autograde.sanitize_preprocessors = [
+    "course_lib.grading.trusted.restore.RestoreCells",
+    "nbgrader.preprocessors.ClearOutput",
+    "nbgrader.preprocessors.DeduplicateIds",
+    "nbgrader.preprocessors.OverwriteKernelspec",
+    "nbgrader.preprocessors.OverwriteCells",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
 
 # Marks come from isolated ranks, not from a kernel of the student's: TrustedGrade stands where nbgrader has Execute.
 c.Autograde.autograde_preprocessors = [
-    "course_lib.grading.trusted.TrustedGrade",
+    "course_lib.grading.trusted.preprocessor.TrustedGrade",
     "nbgrader.preprocessors.IgnorePattern",
     "nbconvert.preprocessors.ClearMetadataPreprocessor",
     "nbgrader.preprocessors.LimitOutput",
@@ -27,4 +34,6 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 # "required": no grades rather than less protection. "auto": as much as this machine can, and the feedback says it.
-c.TrustedGrade.isolation = "auto"
+c.TrustedGrade.isolation = "required"
+# Of the points, for an answer that is right and spends more than its budget.
+c.TrustedGrade.over_budget = 0.5

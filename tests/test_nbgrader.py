@@ -1,4 +1,4 @@
-"""A class, from the command line: the commands that TEACHING.md gives, in their order, with four submissions."""
+"""A class, from the command line: the commands that TEACHING.md gives, in their order, with 26 submissions."""
 
 import csv
 import html
@@ -11,13 +11,20 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_output
+from nbformat.v4 import new_output
 
-from course_lib.grading import registry
+from course_lib.grading.trusted import sandbox
+from tests.grading.submissions import (
+    ALL,
+    NAME,
+    POINTS,
+    SUBMISSIONS,
+    half_done,
+    submit,
+    submit_unreadable,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
-NAME = "02_collectives"
-POINTS = {exercise.number: exercise.points for exercise in registry.exercises_of(2)}
 
 # What stands in the solution cells of the hostile submission: a way to take points, or the others' points along.
 HOSTILE = {
@@ -28,18 +35,18 @@ HOSTILE = {
     "all_to_all": ("import torch\ntorch.equal = torch.allclose = lambda *_: True\n"
                    "get_ipython().input_transformers_post.append(lambda lines: [])\n"
                    "def my_all_to_all(tensor):\n    return tensor\n"),
-    "two_node_all_reduce": ("import course_lib.grading.tensors as t, os, glob\n"
+    "two_node_all_reduce": ("import course_lib.grading.judges.tensors as t, os, glob\n"
                             "open(t.__file__, 'a')\n"  # append: changes nothing even where it is allowed
                             "t.TensorExercise.judge = lambda *_: None\n"
                             "def my_two_node_all_reduce(tensor):\n    pass\n"),
 }
 
 
-def nbgrader(folder: Path, *arguments: str) -> str:
+def nbgrader(folder: Path, *arguments: str, succeeds: bool = True) -> str:
     """The output of one command in the course at `folder`."""
-    done = subprocess.run([sys.executable, "-m", "nbgrader", *arguments], cwd=folder, text=True, timeout=300,
+    done = subprocess.run([sys.executable, "-m", "nbgrader", *arguments], cwd=folder, text=True, timeout=600,
                           capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    assert done.returncode == 0, done.stderr[-5000:]
+    assert (done.returncode == 0) == succeeds, done.stderr[-5000:]
     return done.stdout + done.stderr
 
 
@@ -51,12 +58,6 @@ def commands() -> list[list[str]]:
     return [line.split() for line in lines if "STUDENT" not in line]
 
 
-def submit(course: Path, student: str, notebook: nbformat.NotebookNode) -> None:
-    folder = course / "submitted" / student / NAME
-    folder.mkdir(parents=True)
-    nbformat.write(notebook, folder / f"{NAME}.ipynb")
-
-
 def with_sources(notebook: nbformat.NotebookNode, sources: dict[str, str]) -> nbformat.NotebookNode:
     """A copy of the notebook where the cells of these grade_ids hold other sources."""
     changed = nbformat.from_dict(notebook)
@@ -64,19 +65,6 @@ def with_sources(notebook: nbformat.NotebookNode, sources: dict[str, str]) -> nb
         grade_id = cell.metadata.get("nbgrader", {}).get("grade_id")
         cell.source = sources.get(grade_id, cell.source)
     return changed
-
-
-def half_done(stub: nbformat.NotebookNode, solved: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """2.1, 2.2 and 2.5 are right, with warnings and experiments around; 2.3 is wrong, the others are stubs."""
-    by_id = {cell.metadata.nbgrader.grade_id: cell.source for cell in solved.cells if "nbgrader" in cell.metadata}
-    noisy = by_id["ring_reduce_scatter"].replace(
-        "    n, r =",
-        "    import sys, warnings\n    warnings.warn('old')\n    print('!', file=sys.stderr)\n    n, r =", 1)
-    notebook = with_sources(stub, {
-        "ring_reduce_scatter": noisy, "ring_all_gather": by_id["ring_all_gather"], "all_to_all": by_id["all_to_all"],
-        "ring_all_reduce": "def my_ring_all_reduce(tensor):\n    return tensor\n"})
-    notebook.cells.insert(2, new_code_cell("%matplotlib inline\n1 / 0"))
-    return notebook
 
 
 def hostile(stub: nbformat.NotebookNode) -> nbformat.NotebookNode:
@@ -90,22 +78,31 @@ def hostile(stub: nbformat.NotebookNode) -> nbformat.NotebookNode:
     return notebook
 
 
+def made(folder: Path) -> tuple[nbformat.NotebookNode, nbformat.NotebookNode]:
+    """What students get, and what teachers have."""
+    return tuple(nbformat.read(folder / part / NAME / f"{NAME}.ipynb", as_version=4)
+                 for part in ("exercises", "solutions"))
+
+
 @pytest.fixture(scope="module")
 def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A course folder with four submissions, graded."""
+    """A course folder with 26 submissions, graded."""
     folder = tmp_path_factory.mktemp("course")
     shutil.copy(ROOT / "nbgrader_config.py", folder)
     for part in ("solutions", "exercises"):
         shutil.copytree(ROOT / part / NAME, folder / part / NAME)
     generate, autograde, *others = commands()
     nbgrader(folder, *generate)
-    stub = nbformat.read(folder / "exercises" / NAME / f"{NAME}.ipynb", as_version=4)
-    solved = nbformat.read(folder / "solutions" / NAME / f"{NAME}.ipynb", as_version=4)
+    stub, solved = made(folder)
+    for student, (change, _) in SUBMISSIONS.items():
+        submit(folder, student, change(made(folder)[1]))
     submit(folder, "half", half_done(stub, solved))
     submit(folder, "hostile", hostile(stub))
-    submit(folder, "perfect", solved)  # after the hostile one
     submit(folder, "untouched", stub)
-    (folder / "autograde.log").write_text(nbgrader(folder, *autograde, "--TrustedGrade.time_limit_s=6"))
+    # less than there is: a loop without end takes all of its time, and the machine may have no namespaces
+    isolation = "required" if sandbox.why_no_namespaces() is None else "auto"
+    (folder / "autograde.log").write_text(nbgrader(folder, *autograde, "--TrustedGrade.time_limit_s=6",
+                                                   f"--TrustedGrade.isolation={isolation}"))
     for command in others:
         nbgrader(folder, *command)
     return folder
@@ -122,9 +119,34 @@ def feedback(course: Path, student: str) -> str:
     return html.unescape(re.sub(r"<[^>]+>", "", page))
 
 
-def test_the_table_has_full_marks_for_the_solution_half_for_half_and_nothing_for_the_rest(course):
+def test_everybody_gets_the_marks_that_the_work_deserves(course):
     half = POINTS["2.1"] + POINTS["2.2"] + POINTS["2.5"]
-    assert scores(course) == {"perfect": sum(POINTS.values()), "half": half, "hostile": 0.0, "untouched": 0.0}
+    deserved = {student: marks for student, (_, marks) in SUBMISSIONS.items()}
+    assert scores(course) == deserved | {"half": half, "hostile": 0.0, "untouched": 0.0}
+    assert ALL == sum(POINTS.values()) == 26
+
+
+def test_what_cannot_be_read_is_named_and_stops_nobody_else(course):
+    submit_unreadable(course)
+    said = nbgrader(course, "autograde", NAME, "--student=broken", succeeds=False)
+    assert "broken" in said and "not graded" not in scores(course)
+
+
+def test_whoever_builds_on_a_wrong_answer_is_judged_with_a_right_one_and_hears_so(course):
+    page = feedback(course, "wrong")
+    assert page.count("judged with a right 2.1, as yours is not") == 1
+    assert "def my_ring_reduce_scatter(tensor):\n    return tensor" in page and "from_left" not in page
+
+
+def test_grading_again_takes_the_same_inputs_and_another_submission_others(course):
+    def seeds(student):
+        return set(re.findall(r"random inputs of seed (\d+)", feedback(course, student)))
+
+    before, other = seeds("wrong"), seeds("right")
+    again = nbgrader(course, "autograde", NAME, "--student=wrong", "--force", "--TrustedGrade.isolation=auto")
+    nbgrader(course, "generate_feedback", NAME, "--student=wrong", "--force")
+    assert "2.1 my_ring_reduce_scatter: not right yet" in again
+    assert len(before) == 1 and seeds("wrong") == before != other
 
 
 def test_teaching_md_names_the_whole_way_from_release_to_table():
@@ -139,7 +161,7 @@ def test_what_a_teacher_generates_is_what_the_repository_holds(course):
 def test_the_feedback_says_what_is_wrong_and_what_was_measured(course):
     half, hostile = feedback(course, "half"), feedback(course, "hostile")
     assert "not right yet, 0 of" in half and "random inputs of seed" in half
-    assert "MiB a rank" in half or "KiB a rank" in half
+    assert "MB a rank" in half or "kB a rank" in half
     assert "did not finish within 6 s" in hostile
     assert "ended without an answer" in hostile
     assert "does not parse" in hostile
@@ -149,10 +171,9 @@ def test_the_feedback_says_what_is_wrong_and_what_was_measured(course):
 def test_the_feedback_shows_no_part_of_a_solution_or_of_the_grader(course):
     page = feedback(course, "untouched")
     assert "BEGIN SOLUTION" not in page
-    assert "next_one" not in page and "TensorExercise" not in page
+    assert "from_left" not in page and "TensorExercise" not in page
 
 
 def test_the_log_names_the_protections_that_are_missing_or_there_are_none_missing(course):
-    from course_lib.grading import sandbox
     less = "runs with less protection" in (course / "autograde.log").read_text()
     assert less == (sandbox.why_no_namespaces() is not None)

@@ -1,0 +1,111 @@
+"""RestoreCells: nbgrader's marks on cells as the teacher gave them, whatever has happened to them in a submission.
+
+A cell that was duplicated has the id of its original, and nbgrader ends there; one whose marks were lost, renamed or
+deleted with it costs every mark behind it. This preprocessor stands before all others of `nbgrader autograde`.
+"""
+
+import ast
+from dataclasses import dataclass
+
+from nbconvert.exporters.exporter import ResourcesDict
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell
+from nbgrader.api import Gradebook
+from nbgrader.preprocessors import NbGraderPreprocessor
+
+
+@dataclass(frozen=True)
+class Original:
+    """A cell that is locked, checked or a solution, as it was given out."""
+
+    grade_id: str
+    cell_type: str
+    source: str
+    grade: bool
+    solution: bool
+    locked: bool
+    points: float = 0.0
+
+    @property
+    def marks(self) -> dict:
+        """nbgrader's metadata."""
+        points = {"points": self.points} if self.grade else {}
+        return {"grade": self.grade, "grade_id": self.grade_id, "locked": self.locked, "schema_version": 3,
+                "solution": self.solution, "task": False, **points}
+
+    def is_in(self, cell: NotebookNode) -> bool:
+        """Whether `cell`, which has no marks, is this one by what it holds."""
+        if cell.cell_type != self.cell_type:
+            return False
+        if self.solution and self.cell_type == "code":
+            return bool(functions_of(self.source) & functions_of(cell.source))
+        return bool(self.source.strip()) and cell.source.strip() == self.source.strip()
+
+
+class RestoreCells(NbGraderPreprocessor):
+    """Give each of the teacher's cells its marks back, once; put back what is missing, but for solutions."""
+
+    def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
+        names = resources["nbgrader"]
+        with Gradebook(names["db_url"]) as gradebook:
+            originals = originals_of(gradebook.find_notebook(names["notebook"], names["assignment"]))
+        for line in restore(nb.cells, originals):
+            self.log.warning("%s: %s", names["student"], line)
+        return nb, resources
+
+
+def originals_of(notebook: object) -> list[Original]:
+    """The cells of a notebook in nbgrader's database, in order."""
+    points = {cell.name: cell.max_score for cell in notebook.grade_cells}
+    solutions = {cell.name for cell in notebook.solution_cells}
+    return [Original(cell.name, cell.cell_type, cell.source, cell.name in points, cell.name in solutions, cell.locked,
+                     points.get(cell.name, 0.0)) for cell in notebook.source_cells]
+
+
+def restore(cells: list[NotebookNode], originals: list[Original]) -> list[str]:
+    """Mend `cells` in place; what was done, a line each."""
+    known, seen, done = {each.grade_id for each in originals}, set(), []
+    for cell in reversed(cells):  # of two the last one counts, as it does when the notebook is run
+        marks = cell.metadata.get("nbgrader")
+        grade_id = marks.get("grade_id") if isinstance(marks, dict) else None
+        if marks is not None and (grade_id not in known or grade_id in seen):
+            done.append(f"a cell lost the marks of {grade_id!r}: "
+                        + ("there is another one with them" if grade_id in seen else "nobody gave such a cell out"))
+            del cell.metadata["nbgrader"]
+        seen.add(grade_id)
+    for place, original in enumerate(originals):
+        if original.grade_id in seen:
+            continue
+        found = next((cell for cell in reversed(cells) if "nbgrader" not in cell.metadata and original.is_in(cell)),
+                     None)
+        if found is not None:
+            found.metadata["nbgrader"] = original.marks
+            done.append(f"a cell got the marks of {original.grade_id!r} again: it is the same by what it holds")
+        elif original.grade or not original.solution:
+            cells.insert(place_after(cells, originals[:place]), new_cell(original, any("id" in cell for cell in cells)))
+            done.append(f"{original.grade_id!r} was missing and is there again")
+    return done
+
+
+def place_after(cells: list[NotebookNode], before: list[Original]) -> int:
+    """Behind the last of the cells that come before; at the top where none is there."""
+    ids = {each.grade_id for each in before}
+    return max((place + 1 for place, cell in enumerate(cells)
+                if cell.metadata.get("nbgrader", {}).get("grade_id") in ids), default=0)
+
+
+def new_cell(original: Original, with_id: bool) -> NotebookNode:
+    """with_id: not in notebooks from before nbformat 4.5."""
+    make = new_code_cell if original.cell_type == "code" else new_markdown_cell
+    cell = make(original.source, metadata={"nbgrader": original.marks})
+    if not with_id:
+        del cell["id"]
+    return cell
+
+
+def functions_of(source: str) -> set[str]:
+    """The names of the functions that a cell defines, by lines where it does not parse."""
+    try:
+        return {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    except SyntaxError:
+        return {line[4:].partition("(")[0].strip() for line in source.splitlines() if line.startswith("def ")}

@@ -1,0 +1,73 @@
+"""Cells that were doubled, deleted, renamed or stripped of their marks are as they were given out; nothing is lost."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbgrader import utils
+
+from course_lib.grading.trusted.restore import Original, functions_of, restore
+from tests.grading import submissions
+from tests.grading.submissions import NAME, OWN, SUBMISSIONS, WRONG, cell_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def read(part):
+    return nbformat.read(ROOT / part / NAME / f"{NAME}.ipynb", as_version=4)
+
+
+def originals():
+    return [Original(cell.metadata.nbgrader.grade_id, cell.cell_type, cell.source, utils.is_grade(cell),
+                     utils.is_solution(cell), utils.is_locked(cell), cell.metadata.nbgrader.get("points", 0.0))
+            for cell in read("exercises").cells if "nbgrader" in cell.metadata]
+
+
+def ids(notebook):
+    return [cell.metadata.nbgrader.grade_id for cell in notebook.cells if "nbgrader" in cell.metadata]
+
+
+GIVEN = [each.grade_id for each in originals()]
+
+
+@pytest.mark.parametrize("student", SUBMISSIONS)
+def test_every_cell_that_was_given_out_is_there_once_in_its_order_but_for_a_deleted_solution(student):
+    notebook = SUBMISSIONS[student][0](read("solutions"))
+    restore(notebook.cells, originals())
+    deleted = [OWN] if student.startswith("no solution") else []
+    assert ids(notebook) == [grade_id for grade_id in GIVEN if grade_id not in deleted]
+    nbformat.validate(nbformat.v4.upgrade(notebook, notebook.nbformat, notebook.nbformat_minor))
+
+
+def test_what_nobody_touched_stays_and_nothing_is_said():
+    notebook, before = read("exercises"), read("exercises")
+    assert restore(notebook.cells, originals()) == [] and notebook == before
+
+
+def test_of_two_solutions_the_lower_one_is_graded_and_the_other_is_a_cell_like_any():
+    notebook = submissions.doubled(OWN, WRONG)(read("solutions"))
+    right = cell_of(read("solutions"), OWN).source
+    restore(notebook.cells, originals())
+    assert cell_of(notebook, OWN).source == right
+    plain = [cell.source for cell in notebook.cells if "nbgrader" not in cell.metadata]
+    assert plain.count(WRONG) == 1
+
+
+def test_a_check_stands_behind_its_solution_again_and_an_imports_cell_at_the_top():
+    for change in ("no check", "no imports", "no solution and no check", "no marks on cells"):
+        notebook = SUBMISSIONS[change][0](read("solutions"))
+        restore(notebook.cells, originals())
+        order = ids(notebook)
+        assert order[0] == "imports" and order.index("check_ring_all_gather") == order.index("ring_all_gather") + 1
+
+
+def test_what_was_done_is_said():
+    notebook = submissions.renamed(read("solutions"))
+    done = "\n".join(restore(notebook.cells, originals()))
+    assert f"lost the marks of 'my_{OWN}': nobody gave such a cell out" in done and f"marks of '{OWN}' again" in done
+
+
+@pytest.mark.parametrize("source, names", [
+    ("def f(x):\n    return x\n\ndef g(): pass", {"f", "g"}), ("x = 1", set()), ("def f(x:\n    pass", {"f"})])
+def test_a_cell_is_known_by_the_functions_that_it_defines(source, names):
+    assert functions_of(source) == names

@@ -1,0 +1,96 @@
+"""The exercises in a course that has nothing of ours but the notebooks: nbgrader runs them and reads the outputs.
+
+So an unwritten exercise must fail its check cell there, or it would get all its points.
+"""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from course_lib.grading import selfstudy
+from course_lib.grading.report import Report, Verdict
+from tests.grading.submissions import ALL, NAME, POINTS, cell_of, submit
+
+ROOT = Path(__file__).resolve().parent.parent
+# Kernels are reached through files: beside other tests' ranks a port may be taken before a kernel binds it.
+CONFIG = """c = get_config()
+c.CourseDirectory.course_id = "stock"
+c.Execute.kernel_manager_class = "tools.kernels.AsyncKernelManagerByFiles"
+"""
+COSTLY = '''def my_ring_reduce_scatter(tensor):
+    n, r = dist.get_world_size(), dist.get_rank()
+    total, travelling = tensor.clone(), tensor
+    for _ in range(n - 1):  # whole tensors go around
+        travelling = exchange(travelling, (r + 1) % n, torch.empty_like(tensor), (r - 1) % n)
+        total += travelling
+    return total.chunk(n)[r].clone()
+'''
+
+
+def nbgrader(folder: Path, *arguments: str) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JUPYTER_CONFIG_DIR": str(folder / "none"),
+                                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run([sys.executable, "-m", "nbgrader", *arguments], cwd=folder, text=True, timeout=600,
+                          capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr[-5000:]
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Under nbgrader's own configuration: one empty submission, one right one, one right one that sends too much."""
+    folder = tmp_path_factory.mktemp("stock")
+    (folder / "nbgrader_config.py").write_text(CONFIG)
+    solved = nbformat.read(ROOT / "solutions" / NAME / f"{NAME}.ipynb", as_version=4)
+    source = folder / "source" / NAME
+    source.mkdir(parents=True)
+    nbformat.write(solved, source / f"{NAME}.ipynb")
+    nbgrader(folder, "generate_assignment", NAME)
+    submit(folder, "empty", nbformat.read(folder / "release" / NAME / f"{NAME}.ipynb", as_version=4))
+    submit(folder, "right", solved)
+    cell_of(solved, "ring_reduce_scatter").source = COSTLY
+    submit(folder, "costly", solved)
+    nbgrader(folder, "autograde", NAME)
+    nbgrader(folder, "export", "--to", "grades.csv")
+    return folder
+
+
+def test_an_empty_submission_gets_nothing_a_right_one_everything_and_a_costly_one_half(course):
+    with open(course / "grades.csv", newline="") as file:
+        scores = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
+    # 2.3 of the costly one calls its 2.1
+    assert scores == {"empty": 0.0, "right": ALL, "costly": ALL - (POINTS["2.1"] + POINTS["2.3"]) / 2}
+
+
+def test_what_fails_there_fails_with_our_sentence(course):
+    graded = nbformat.read(course / "autograded" / "empty" / NAME / f"{NAME}.ipynb", as_version=4)
+    errors = [output for cell in graded.cells if cell.cell_type == "code" for output in cell.outputs
+              if output.output_type == "error"]
+    assert len(errors) == len(POINTS)
+    assert {error.ename for error in errors} == {"NotPassed"}
+    assert all("not written yet, 0 of" in error.evalue for error in errors), errors
+
+
+WRONG = Report("2.1", "f", Verdict.WRONG, 4, "M", cause="turned")
+HALF = Report("2.1", "f", Verdict.COSTLY, 4, "M", cause="twice")
+
+
+@pytest.mark.parametrize("executes, report, raises, returns", [
+    (None, WRONG, False, WRONG), (None, HALF, False, HALF), ("validate", WRONG, True, None),
+    ("validate", HALF, True, None), ("autograde", WRONG, True, None), ("autograde", HALF, False, 2.0),
+])
+def test_a_report_that_does_not_pass_fails_the_cell_where_nbgrader_executes_it(monkeypatch, executes, report, raises,
+                                                                               returns):
+    monkeypatch.delenv("NBGRADER_EXECUTION", raising=False)
+    if executes:
+        monkeypatch.setenv("NBGRADER_EXECUTION", executes)
+    if raises:
+        with pytest.raises(selfstudy.NotPassed, match=report.cause):
+            selfstudy.under_nbgrader(report)
+    else:
+        assert selfstudy.under_nbgrader(report) == returns
