@@ -18,7 +18,7 @@ FIRST := notebooks/00_start_here.ipynb
 COPIES := workspace
 LAB_FLAGS := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab check test other-text pretend lint notebooks showing exercises text write-back bench lock clean
+.PHONY: help lab check test other-text pretend lint notebooks showing exercises mistakes text write-back bench lock clean
 
 help:
 	@echo "make lab                   open the course in JupyterLab, on your own copies in workspace/"
@@ -32,6 +32,7 @@ help:
 	@echo "make notebooks [NB=...]    run notebooks from a fresh kernel and store normalised outputs"
 	@echo "make showing [FILE=...]    which notebooks show a source file (default: those changed since the last commit)"
 	@echo "make exercises             exercises/ from solutions/, by nbgrader"
+	@echo "make mistakes [NAME=...]   record hints and what wrong answers give, of chapters such as 02_collectives"
 	@echo "make text NB=...           a notebook as a Python text under build/text/, to edit"
 	@echo "make write-back NB=...     the edited text into the notebook again"
 	@echo "make lock [FLAGS=...]      write requirements.lock again (needs uv)"
@@ -93,6 +94,9 @@ showing: $(READY)
 
 exercises: $(READY)
 	$(BIN)/python -m tools.exercises
+
+mistakes: $(READY)
+	$(BIN)/python -m tools.mistakes $(NAME)
 
 text: $(READY)
 	$(BIN)/python -m tools.notebooks text $(NB)
