@@ -35,7 +35,7 @@ COSTLY = '''def my_ring_reduce_scatter(tensor):
 def nbgrader(folder: Path, *arguments: str) -> str:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JUPYTER_CONFIG_DIR": str(folder / "none"),
                                 "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run([sys.executable, "-m", "nbgrader", *arguments], cwd=folder, text=True, timeout=600,
+    done = subprocess.run([sys.executable, "-m", "nbgrader", *arguments], cwd=folder, text=True, timeout=1800,
                           capture_output=True, env=environment)
     assert done.returncode == 0, done.stderr[-5000:]
     return done.stdout + done.stderr

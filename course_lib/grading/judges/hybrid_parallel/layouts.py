@@ -152,10 +152,10 @@ class CheapestLayout(Exercise):
 
 def every_layout(*asked: Any) -> Iterable[Layout]:
     """All of them: devices and rows are powers of 2."""
-    for pp, tp, rows, zero, recompute in product(POWERS, POWERS, POWERS, (0, 1, 3), (0, 1)):
-        layout = dict(zip(KEYS, (asked[0] // (pp * tp), pp, tp, rows, zero, recompute)))
-        if fault_of(layout, *asked) is None:
-            yield layout
+    for pp, tp, rows in product(POWERS, POWERS, POWERS):
+        sizes = asked[0] // (pp * tp), pp, tp, rows
+        if pp * tp <= asked[0] and fault_of(dict(zip(KEYS, (*sizes, 0, 0))), *asked) is None:
+            yield from (dict(zip(KEYS, (*sizes, *rest))) for rest in product((0, 1, 3), (0, 1)))
 
 
 def best_of(asked: Sequence[Any]) -> tuple[float, Layout]:

@@ -196,12 +196,12 @@ class CheapestRun(Exercise):
 
 def costs_of_plans(*asked: Any) -> dict[Plan, tuple[float, float, float]]:
     """(days, dollars, bytes on a device) of every plan."""
-    offers, _, layers, *_ = asked
+    offers, _, layers, _, _, batch_rows, *_ = asked
     stages = [pp for pp in range(1, layers + 1) if layers % pp == 0]
-    every = (dict(zip(KEYS, plan)) for name, offer in offers.items()
-             for plan in product([name], range(1, offer["nodes"] + 1), (1, 2, 4, 8), stages, (0, 1)))
-    return {tuple(plan.values()): run_of(plan, offers[plan["offer"]], *asked[1:-1])
-            for plan in every if not plan_fault(plan, *asked)}
+    every = (plan for name, offer in offers.items()
+             for plan in product([name], range(1, offer["nodes"] + 1), (1, 2, 4, 8), stages, (0, 1))
+             if not 8 * plan[1] % (plan[2] * plan[3]) and not batch_rows % (8 * plan[1] // (plan[2] * plan[3])))
+    return {plan: run_of(dict(zip(KEYS, plan)), offers[plan[0]], *asked[1:-1]) for plan in every}
 
 
 def cheapest(points: list[tuple[float, float, Plan]], deadline: float) -> float:
