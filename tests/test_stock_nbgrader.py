@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Kernels are reached through files: beside other tests' ranks a port may be taken before a kernel binds it.
 CONFIG = """c = get_config()
 c.CourseDirectory.course_id = "stock"
+c.Execute.timeout = 240
 c.Execute.kernel_manager_class = "tools.kernels.AsyncKernelManagerByFiles"
 """
 COSTLY = '''def my_ring_reduce_scatter(tensor):
