@@ -247,3 +247,19 @@ def test_peers_that_import_each_other_are_refused(tmp_path):
 def test_a_module_outside_the_table_is_refused_with_the_place_to_add_it(tmp_path):
     problem = one_problem(tmp_path, quantum_parallel="import torch")
     assert "course_lib/quantum_parallel" in problem and "LAYERS in tests/test_layers.py" in problem
+
+
+# Inside grading: who may know whom. What a rank sees knows no judge; the class grader knows exercises by the registry.
+WALL = {"on_rank": ("on_rank",), "trusted/inside": ("trusted.inside",),
+        "trusted": ("trusted", "exercise", "recorded", "registry", "report", "spent")}
+
+
+def test_no_import_goes_through_the_wall_of_the_grader():
+    for room, known in WALL.items():
+        for path in sorted((ROOT / "course_lib" / "grading" / room).glob("*.py")):
+            for line, name in imports(path, ROOT):
+                within = name.removeprefix("course_lib.grading").lstrip(".")
+                chapter = name.startswith("course_lib.") and name.split(".")[1] in dict(LAYERS)["chapters"]
+                assert not chapter, f"{path.name}:{line} knows the chapter {name}"
+                if name.startswith("course_lib.grading.") and within.split(".")[0] not in ("check", "Any"):
+                    assert within.startswith(known), f"{room}/{path.name}:{line} imports {name}"
