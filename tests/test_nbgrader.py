@@ -21,7 +21,7 @@ from tests.grading.submissions import (
     SUBMISSIONS,
     half_done,
     submit,
-    submit_unreadable,
+    submit_text,
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -126,10 +126,18 @@ def test_everybody_gets_the_marks_that_the_work_deserves(course):
     assert ALL == sum(POINTS.values()) == 26
 
 
-def test_what_cannot_be_read_is_named_and_stops_nobody_else(course):
-    submit_unreadable(course)
+def test_what_cannot_be_read_is_named_as_failed_and_changes_nobody_elses_marks(course):
+    before = scores(course)
+    submit_text(course, "broken", '{"cells": [')
     said = nbgrader(course, "autograde", NAME, "--student=broken", succeeds=False)
-    assert "broken" in said and "not graded" not in scores(course)
+    assert f"There was an error processing assignment '{NAME}' for student 'broken'" in said
+    nbgrader(course, "export", "--to", "grades.csv")
+    assert {student: marks for student, marks in scores(course).items() if student != "broken"} == before
+
+
+@pytest.mark.skipif(sandbox.why_no_namespaces() is not None, reason="this machine allows no namespaces")
+def test_who_reaches_outside_leaves_nothing_there(course):
+    assert (course / "gradebook.db").exists() and not Path("/tmp/was_here").exists()
 
 
 def test_whoever_builds_on_a_wrong_answer_is_judged_with_a_right_one_and_hears_so(course):

@@ -141,15 +141,11 @@ def half_done(stub: NotebookNode, solved: NotebookNode) -> NotebookNode:
     return with_experiments(notebook)
 
 
-def submit(course: Path, student: str, notebook: NotebookNode, name: str = NAME) -> None:
+def submit(course: Path, student: str, notebook: NotebookNode) -> None:
+    submit_text(course, student, json.dumps(notebook))
+
+
+def submit_text(course: Path, student: str, text: str) -> None:
     folder = course / "submitted" / student / NAME
     folder.mkdir(parents=True)
-    (folder / f"{name}.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
-
-
-def submit_unreadable(course: Path) -> None:
-    """What nobody can grade: half a file, a browser's second download, an empty folder."""
-    broken = course / "submitted" / "broken" / NAME
-    broken.mkdir(parents=True)
-    (broken / f"{NAME}.ipynb").write_text('{"cells": [', encoding="utf-8")
-    (course / "submitted" / "empty" / NAME).mkdir(parents=True)
+    (folder / f"{NAME}.ipynb").write_text(text, encoding="utf-8")
