@@ -123,7 +123,7 @@ def test_everybody_gets_the_marks_that_the_work_deserves(course):
     half = POINTS["2.1"] + POINTS["2.2"] + POINTS["2.5"]
     deserved = {student: marks for student, (_, marks) in SUBMISSIONS.items()}
     assert scores(course) == deserved | {"half": half, "hostile": 0.0, "untouched": 0.0}
-    assert ALL == sum(POINTS.values()) == 26
+    assert ALL == sum(POINTS.values()) == 27
 
 
 def test_what_cannot_be_read_is_named_as_failed_and_changes_nobody_elses_marks(course):

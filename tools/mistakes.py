@@ -15,11 +15,12 @@ from typing import Any
 from tqdm import tqdm
 
 from course_lib.grading import recorded
-from course_lib.grading.recorded import FOLDER
+from course_lib.grading.exercise import SEED
+from course_lib.grading.recorded import FOLDER, Seen
 from course_lib.grading.registry import exercise, exercises_of
-from course_lib.grading.selfstudy import examine
+from course_lib.grading.selfstudy import examine, judgement
+from tools.answers import WrongAnswer
 from tools.solutions import SOLUTIONS, exercises, hints, wrong_answers
-from tools.wrong_answers import WrongAnswer
 
 
 class Untold(Exception):
@@ -34,10 +35,14 @@ def record(name: str, answer: WrongAnswer) -> dict[str, Any] | None:
         return None
     if not found.judged or not found.judged.fault:
         raise Untold(f"{name}: {found.cause or found.verdict.value[0]}")
-    seen = found.judged.sketch
-    return {"name": name, "says": answer.says, "trial": found.trial,
-            "over": found.judged.over.what if found.judged.over else "",
-            "form": seen.form, "numbers": list(seen.numbers), "scale": seen.scale}
+    trials = asked.trials(SEED)
+    seen = [Seen.of(found.trial, found.judged)]
+    for place in range(found.trial + 1, len(trials)):
+        if len(seen) < recorded.MAX_SEEN and (judged := judgement(asked, answer.function, trials[place])):
+            seen.append(Seen.of(place, judged))
+    return {"name": name, "says": answer.says,
+            "seen": [[each.trial, each.over, each.sketch.form, list(each.sketch.numbers), each.sketch.scale]
+                     for each in seen]}
 
 
 def record_chapter(path: Path) -> list[str]:

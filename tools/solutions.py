@@ -1,4 +1,4 @@
-"""What stands in solutions/: the solutions' names, the wrong answers beside them, the hints."""
+"""What stands in solutions/: the solutions' names, the wrong and the unusual right answers beside them, the hints."""
 
 import re
 import runpy
@@ -9,7 +9,7 @@ from typing import Any
 
 import nbformat
 
-from tools.wrong_answers import WrongAnswer, recorded
+from tools.answers import Answer, recorded
 
 ROOT = Path(__file__).resolve().parent.parent
 SOLUTIONS = {int(path.name[:2]): path for path in sorted((ROOT / "solutions").glob("*/*.ipynb"))}
@@ -30,10 +30,20 @@ def names_of(path: Path) -> dict[str, Any]:
     return names
 
 
-def wrong_answers(path: Path) -> Iterator[tuple[str, WrongAnswer]]:
+def wrong_answers(path: Path) -> Iterator[tuple[str, Answer]]:
     """(name, wrong answer) beside the notebook at `path`, whose names they find beside their own."""
+    yield from answers(path.with_name("wrong_answers.py"), path)
+
+
+def right_answers(path: Path) -> Iterator[tuple[str, Answer]]:
+    """(name, right answer that is unusual) beside the notebook at `path`, in its names."""
+    yield from answers(path.with_name("right_answers.py"), path)
+
+
+def answers(file: Path, path: Path) -> Iterator[tuple[str, Answer]]:
+    """Those in `file`, which finds the names of the notebook at `path` beside its own."""
     given = {name: value for name, value in names_of(path).items() if not name.startswith("__")}
-    yield from recorded(runpy.run_path(str(path.with_name("wrong_answers.py")), init_globals=given))
+    yield from recorded(runpy.run_path(str(file), init_globals=given))
 
 
 def exercises(path: Path) -> dict[str, tuple[str, int]]:

@@ -54,6 +54,41 @@ def differences(given: Any, expected: Any, tolerance: Tolerance, *place: Any) ->
         yield place, given, expected
 
 
+def contrast(given: Any, expected: Any, tolerance: Tolerance = EXACT) -> str:
+    """`float32[1] = [3]: expected float32[1] = [4]`; where both would look the same, what shows that they are not."""
+    has, should = describe(given), describe(expected)
+    if has == should and not alike(given, expected, tolerance):
+        if isinstance(expected, Tensor):
+            return contrast_elements(given, expected, tolerance)
+        has, should = unlike(given, expected)
+    return f"{has}: expected {should}"
+
+
+def contrast_elements(given: Tensor, expected: Tensor, tolerance: Tolerance) -> str:
+    """The first element that differs of two tensors of one form, `float64[46] with 3 at [7]: expected 4; ...`."""
+    relative, absolute = tolerance
+    a, b = given.double(), expected.double()
+    differ = given != expected if tolerance == EXACT else ~torch.isclose(a, b, rtol=relative, atol=absolute)
+    first = tuple(differ.nonzero()[0].tolist())
+    has, should = unlike(*(each[first].item() if given.dtype is not torch.bool else int(each[first])
+                           for each in (given, expected)))
+    where = f"{describe(given).partition(' = ')[0]} with {has}" + f" at {list(first)}" * bool(first)
+    size, largest = "", (a - b).abs().max().item()
+    if math.isfinite(largest):
+        rounded = torch.equal(a, a.float().double()) and not torch.equal(b, b.float().double())
+        size = f"; the largest difference is {largest:.2g}{', as after a way through float32' * rounded}"
+    return f"{where}: expected {should}{size}"
+
+
+def unlike(given: Any, expected: Any) -> tuple[str, str]:
+    """Both in words, numbers with as many digits as it takes to see that they differ."""
+    pairs = [(describe(given), describe(expected))]
+    if all(type(each) in (int, float) and abs(each) < LARGEST for each in (given, expected)):
+        pairs += [(f"{given:.{digits}g}", f"{expected:.{digits}g}") for digits in range(6, 18)]
+        pairs.append((str(given), str(expected)))
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
+
+
 def readable(value: Any) -> bool:
     """Whether this is a tensor whose elements can be looked at."""
     return isinstance(value, Tensor) and value.layout is torch.strided and value.device.type == "cpu"

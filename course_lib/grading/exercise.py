@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from course_lib.grading import recorded
-from course_lib.grading.compare import EXACT, Tolerance, alike, describe, differences, part
+from course_lib.grading.compare import EXACT, Tolerance, alike, contrast, differences, part
 from course_lib.grading.sketch import sketch
 from course_lib.grading.spent import Judgement, Spent
 
@@ -31,6 +31,7 @@ class Trial:
 
     inputs: list[Any]
     label: str  # "3 ranks, 6 elements": for messages
+    hidden: Any = None  # what only the judge knows, and `reply` answers questions from
 
     @property
     def world_size(self) -> int:
@@ -72,6 +73,7 @@ class Exercise(ABC):
     budget: ClassVar[str]  # in words and a formula, for the reader
     run: ClassVar[Callable[[Callable, Any], Any]]  # of on_rank/: (the reader's function, inputs of a rank) -> answer
     imports: ClassVar[tuple[str, ...]] = ()  # modules that each rank would otherwise take seconds to import for itself
+    asks: ClassVar[bool] = False  # `run` gets a third argument, ask(question): what `reply` says to it
     operations: ClassVar[frozenset[str] | None] = None  # of torch.distributed that may be called; None: any
     tolerance: ClassVar[Tolerance] = EXACT
     compared: ClassVar[str] = ""  # the part of a rank's answer that is compared with `expected`, "" for all of it
@@ -92,6 +94,14 @@ class Exercise(ABC):
     @abstractmethod
     def trials(self, seed: int) -> list[Trial]:
         """The runs, from random inputs of this seed. The most telling first: a reader hears of the first that fails."""
+
+    def reply(self, trial: Trial, question: Any) -> Any:
+        """The answer to what a rank asks during a run, where `asks`. ValueError where it cannot be asked.
+
+        How often was asked stands in the rank's answer, a dict, as "asked": the judge's own count, where the class
+        grader judges.
+        """
+        raise NotImplementedError(f"{type(self).__name__} answers no questions")
 
     def expected(self, *arguments: Any) -> Any:
         """The right answers, as `given` makes them of the ranks'; with `arguments` of a trial."""
@@ -146,4 +156,4 @@ class Exercise(ABC):
         num_wrong = sum(not alike(a, b, self.tolerance) for a, b in zip(given, expected))
         whole = f"{num_wrong} of {len(expected)} ranks are wrong; " if len(expected) > 1 else ""
         where = ", ".join(map(str, place))
-        return f"{whole}rank {where} {self.words} {describe(has)}: expected {describe(should)}"
+        return f"{whole}rank {where} {self.words} {contrast(has, should, self.tolerance)}"

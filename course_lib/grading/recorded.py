@@ -1,11 +1,12 @@
 """What stands in solutions/ of each exercise: function, points, hints, and mistakes with what they were seen to give.
 
 The notebook, hints.md and wrong_answers.py there are where all of it is written. `make mistakes` runs each wrong answer
-on real ranks, on the trials of SEED, and writes judges/recorded/NN.json: for each its sentence, the first trial that it
-failed, and a sketch of what it gave there.
+on real ranks, on the trials of SEED, and writes judges/recorded/NN.json: for each its sentence, and a sketch of what it
+gave on the first trial that it failed and on those that follow.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,27 @@ from course_lib.grading.compare import Tolerance
 from course_lib.grading.sketch import Sketch, sketch
 from course_lib.grading.spent import Judgement
 
+MAX_SEEN = 3  # trials of a mistake that are recorded
 FOLDER = Path(__file__).with_name("judges") / "recorded"
+
+
+RIGHT = sketch("right")  # of a trial that a wrong answer passes
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What became of an answer on one trial."""
+
+    trial: int
+    over: str  # the verb of the budget that is exceeded, "" where none is
+    sketch: Sketch
+
+    @classmethod
+    def of(cls, trial: int, judged: Judgement) -> "Seen":
+        return cls(trial, judged.over.what if judged.over else "", judged.sketch if judged.fault else RIGHT)
+
+    def is_like(self, other: "Seen", tolerance: Tolerance) -> bool:
+        return (self.trial, self.over) == (other.trial, other.over) and self.sketch.is_like(other.sketch, tolerance)
 
 
 @dataclass(frozen=True)
@@ -23,9 +44,7 @@ class Mistake:
     """One wrong answer, as it was seen."""
 
     says: str  # its whole sentence
-    trial: int  # the first that it fails
-    over: str  # the verb of the budget that it exceeds, "" where its results are wrong
-    sketch: Sketch
+    seen: tuple[Seen, ...]  # the first trial that it fails, and following ones that it has results on
 
 
 @cache
@@ -47,22 +66,32 @@ def hints(number: str) -> tuple[str, ...]:
 
 
 def mistakes(number: str) -> list[Mistake]:
-    return [Mistake(each["says"], each["trial"], each["over"],
-                    Sketch(each["form"], tuple(each["numbers"]), each["scale"]))
+    return [Mistake(each["says"], tuple(Seen(trial, over, Sketch(form, tuple(numbers), scale))
+                                        for trial, over, form, numbers, scale in each["seen"]))
             for each in of_exercise(number, "mistakes")]
 
 
-def cause(number: str, tolerance: Tolerance, trial: int, judged: Judgement) -> str:
-    """The sentence of the recorded mistake that gave the same on this trial (of SEED); "" where none did.
+def cause(number: str, tolerance: Tolerance, trial: int, judged: Judgement,
+          look: Callable[[int], Judgement | None]) -> str:
+    """The sentence of the recorded mistake that explains this trial (of SEED) and the next one; "" where none does.
 
-    Two different ones that gave the same are both said. A budget that is exceeded by another amount than any recorded
-    answer's has their sentence if they all have the same (but a plan, which is known as a whole, has none).
+    look: the judgement on another trial, None where it has no results. It is asked for the next one, since two mistakes
+    may give the same on one; and for one more where they did on both. What gives the same on all is all said. A budget
+    that is exceeded by another amount than any recorded answer's has their sentence if they all have the same (but a
+    plan, which is known as a whole, has none).
     """
-    known = mistakes(number)
-    over = judged.over.what if judged.over else ""
-    found = [each.says for each in known
-             if each.trial == trial and each.over == over and each.sketch.is_like(judged.sketch, tolerance)]
-    if not found and over and judged.sketch.form == sketch([over, 0.0]).form:
-        found = list({each.says for each in known if each.over == over})
-        found = found if len(found) == 1 else []
-    return "\nOr: ".join(dict.fromkeys(found))
+    known, now = mistakes(number), Seen.of(trial, judged)
+    found = [each for each in known if each.seen[0].is_like(now, tolerance)]
+    for place in range(1, MAX_SEEN):
+        later = {each.seen[place].trial for each in found if len(each.seen) > place}
+        if not later or place > 1 and len({each.says for each in found}) == 1:
+            break
+        looked = {at: look(at) for at in later}
+        found = [each for each in found if len(each.seen) <= place or (
+            (then := looked[each.seen[place].trial]) and each.seen[place].is_like(
+                Seen.of(each.seen[place].trial, then), tolerance))]
+    says = list(dict.fromkeys(each.says for each in found))
+    if not says and now.over and now.sketch.form == sketch([now.over, 0.0]).form:
+        says = list({each.says for each in known if each.seen[0].over == now.over})
+        says = says if len(says) == 1 else []
+    return "\nOr: ".join(says)

@@ -5,6 +5,7 @@ It is feedback, not marks: the function runs in processes of the reader's own, a
 
 import inspect
 import io
+import math
 import os
 import sys
 import warnings
@@ -76,7 +77,9 @@ def check_exercise(asked: Exercise, function: Callable, hint: str = "") -> Repor
     found = examine(asked, function)
     cause, judged = found.cause, found.judged
     if judged and judged.fault:
-        cause = judged.explained(recorded.cause(asked.number, asked.tolerance, found.trial, judged)).cause
+        known = recorded.cause(asked.number, asked.tolerance, found.trial, judged,
+                               lambda place: judgement(asked, function, asked.trials(SEED)[place]))
+        cause = judged.explained(known).cause
     return Report(asked.number, asked.function, found.verdict, asked.points, asked.budget, found.measured, cause or "",
                   hint, found.warned)
 
@@ -93,15 +96,15 @@ class Examined:
     warned: str = ""
 
 
-def examine(asked: Exercise, function: Callable) -> Examined:
-    """Run `function` through the trials of SEED, up to the first that fails, without looking for known mistakes."""
+def examine(asked: Exercise, function: Callable, seed: int = SEED) -> Examined:
+    """Run `function` through the trials of `seed`, up to the first that fails, without looking for known mistakes."""
     taken_over = sorted(borrowed(function, set()))
     if taken_over:
         modules = ", ".join(dict.fromkeys(module for module, _ in taken_over))
         names = ", ".join(name for _, name in taken_over)
         return Examined(Verdict.WRONG, f"it uses {modules} ({names}): {ASKED}")
     measured, warned = [], ""
-    for place, trial in enumerate(asked.trials(SEED)):
+    for place, trial in enumerate(asked.trials(seed)):
         try:
             found = replace(outcome(asked, function, trial), trial=place)
         except LaunchError as error:
@@ -113,10 +116,18 @@ def examine(asked: Exercise, function: Callable) -> Examined:
     return replace(found, measured="\n".join(filter(None, measured)), warned=warned)
 
 
+def judgement(asked: Exercise, function: Callable, trial: Trial) -> Judgement | None:
+    """On one trial; None where there is nothing to judge."""
+    try:
+        return outcome(asked, function, trial).judged
+    except LaunchError:
+        return None
+
+
 def outcome(asked: Exercise, function: Callable, trial: Trial) -> Examined:
     """The verdict on one trial, what is wrong, and what was measured."""
     # On the CPU everywhere: the same inputs, bits and bytes, and so the same verdict, on every machine.
-    results = launch(attempt, asked.run, function, trial.inputs, world_size=trial.world_size, timeout=TIME_LIMIT_S,
+    results = launch(attempt, asked, function, trial, world_size=trial.world_size, timeout=TIME_LIMIT_S,
                      device="cpu")
     unwritten = next((name for name, _, _ in results if name), None)
     if unwritten:
@@ -134,18 +145,27 @@ def outcome(asked: Exercise, function: Callable, trial: Trial) -> Examined:
     return Examined(verdict, judged.cause or "", judged=judged, measured=judged.figures(), warned=warned)
 
 
-def attempt(run: Callable, function: Callable, inputs: list[Any]) -> tuple[str, bytes, list[str]]:
+def attempt(asked: Exercise, function: Callable, trial: Trial) -> tuple[str, bytes, list[str]]:
     """On a rank: the function that is not written yet, the answer as torch.save writes it, and what was warned of.
 
     Written out here, so that an object with methods of the reader's own never reaches the process that compares.
     """
+    questions = []
+
+    def ask(question: Any) -> Any:
+        questions.append(question)
+        return asked.reply(trial, question)
+
     with record_communication(), warnings.catch_warnings(record=True) as caught:
         try:
-            answer, unwritten = run(function, inputs[dist.get_rank()]), ""
+            answer = asked.run(function, trial.inputs[dist.get_rank()], *([ask] if asked.asks else []))
+            unwritten = ""
         except NotImplementedError as error:
             if error.args:  # a library's says what it lacks, a stub's says nothing
                 raise
             answer, unwritten = None, raised_in(error)
+    if asked.asks and type(answer) is dict:
+        answer["asked"] = len(questions)
     data = io.BytesIO()
     torch.save(answer, data)
     return unwritten, data.getvalue(), list(dict.fromkeys(f"{each.category.__name__}: {each.message}"
@@ -172,9 +192,10 @@ def raised_in(error: BaseException) -> str:
 
 
 def traffic_of(log: CommunicationLog, world_size: int) -> Traffic:
-    """The messages between ranks as a table. Only send and recv have two ends: collectives are not in it."""
+    """The messages between ranks as a table. What a collective sends is taken to go to the right neighbour."""
     sent = [[0] * world_size for _ in range(world_size)]
     for event in log.events:
-        if event.op == "send":
-            sent[event.rank][event.peer] += event.message_bytes
+        if event.op not in ("recv", "barrier"):
+            peer = event.peer if event.op == "send" else (event.rank + 1) % world_size
+            sent[event.rank][peer] += math.ceil(event.sent_bytes or 0)
     return Traffic(sent, exact=True)

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.facts import accelerator
-from tools.wrong_answers import wrong
+from tools.answers import wrong
 
 
 @wrong("1.1", "these are the weights alone: to train, gradients and the optimiser's state lie beside them")
@@ -229,3 +229,8 @@ def nodes_that_hold_the_weights(*asked):
 def nodes_for_both_needs_together(*asked):
     in_time, state = devices(*asked)
     return math.ceil((in_time + 2 * state) / 8)
+
+
+@wrong("1.4", "more devices that make it slower bring nothing: 0, not a share below it")
+def share_below_nothing(num_devices, single_s, parallel_s):
+    return (1 - parallel_s / single_s) / (1 - 1 / num_devices)

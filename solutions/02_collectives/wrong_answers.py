@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.facts import interconnect
-from tools.wrong_answers import wrong
+from tools.answers import wrong
 
 
 def mean_of(all_reduce):
@@ -553,7 +553,7 @@ OTHER_WIRES = [
         on_two_levels(nvlink=900e9)),
     wrong("2.8", "gigabits are taken for gigabytes: the card's 400 Gbit/s are 50 GB/s")(on_two_levels(card=400e9)),
     wrong("2.8", "only the network is counted: before and after it M moves inside the node")(
-        on_two_levels(nvlink=math.inf)),
+        on_two_levels(nvlink=1e30)),
     wrong("2.8", "only NVLink is counted: an eighth of M goes over each card")(on_two_levels(card=math.inf)),
     wrong("2.8", "a gradient in bf16 has 2 bytes, not 4")(lambda *asked: my_largest_model(*asked) / 2),
 ]
@@ -563,3 +563,54 @@ OTHER_WIRES = [
        "inside there are a reduce-scatter and an all-gather, and across an all-reduce, which is both?")
 def largest_model_in_bytes(num_nodes, seconds):
     return 2 * my_largest_model(num_nodes, seconds)
+
+
+@wrong("2.1", "over budget: rank 0 sent")
+def scatter_in_crumbs(tensor):
+    """Every piece in two messages."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    right, left = (r + 1) % n, (r - 1) % n
+    halves = tensor.view(n, 2, -1)
+    rightwards, leftwards = halves[r - 1, 0], halves[right, 1]
+    for step in range(n - 1):
+        moved = []
+        for piece, to, source in ((rightwards, right, left), (leftwards, left, right)):
+            crumbs = [
+                exchange(crumb.contiguous(), to, torch.empty_like(crumb), source) for crumb in piece.tensor_split(2)
+            ]
+            moved.append(torch.cat(crumbs))
+        rightwards = moved[0] + halves[(r - 2 - step) % n, 0]
+        leftwards = moved[1] + halves[(r + 2 + step) % n, 1]
+    return torch.cat([rightwards, leftwards])
+
+
+@wrong("2.3", "must match the size of tensor")
+def all_reduce_cuts_from_the_end(tensor):
+    pad = -len(tensor) % (2 * dist.get_world_size())
+    filled = torch.cat([tensor, tensor.new_zeros(pad)])
+    total = my_ring_all_gather(my_ring_reduce_scatter(filled))[:-pad]
+    tensor.copy_(total)
+
+
+@wrong("2.3", "more zeros than are needed: where 2n divides the length there is nothing to fill up")
+def all_reduce_fills_up_always(tensor):
+    n, N = dist.get_world_size(), len(tensor)
+    filled = tensor.new_zeros(N + 2 * n - N % (2 * n))
+    filled[:N] = tensor
+    tensor.copy_(my_ring_all_gather(my_ring_reduce_scatter(filled))[:N])
+
+
+@wrong("2.3", "a tensor that is shorter than the ring is a tensor too: fill it up")
+def all_reduce_breaks_below_n(tensor):
+    if len(tensor) < 2 * dist.get_world_size():
+        raise ValueError("a tensor that is shorter than the ring is a tensor too: fill it up")
+    my_ring_all_reduce(tensor)
+
+
+@wrong("2.6", "IndexError")
+def nodes_by_quarters(tensor):
+    r = dist.get_rank()
+    quarters, node = tensor.chunk(4), r // 2 * 2
+    own, others = quarters[2 * (r % 2)], quarters[2 * (r % 2) + 1]
+    del own, others, node
+    my_two_node_all_reduce(tensor)

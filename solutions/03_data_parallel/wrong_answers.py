@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tools.wrong_answers import wrong
+from tools.answers import wrong
 
 
 def weighed(parameter, share):
@@ -673,3 +673,148 @@ MOST_DEVICES = [wrong("3.9", says)(function) for says, function in {
     "these are the tokens that a device needs: how many such shares has the batch?":
         lambda: 4 * 0.4 * 312e12 / (2 * 25e9),
 }.items()]
+
+
+@wrong("3.1", "the rows are counted in a type that is too small for them: int8 ends at 127")
+def rows_in_int8(model, num_rows):
+    total = torch.tensor(num_rows, dtype=torch.int8)
+    dist.all_reduce(total)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad *= num_rows / total
+            dist.all_reduce(parameter.grad)
+
+
+@wrong("3.2", "a gradient larger than the cap closes the bucket before it: here that one stays open, and what comes "
+       "later joins it, so the order of sending changes")
+def buckets_around_the_giant(sizes_bytes, cap_bytes):
+    buckets, held, opened = [], 0, None
+    for index in reversed(range(len(sizes_bytes))):
+        size = sizes_bytes[index]
+        if size > cap_bytes:
+            buckets.append([index])
+        elif opened is None or held + size > cap_bytes:
+            opened, held = [index], size
+            buckets.append(opened)
+        else:
+            opened.append(index)
+            held += size
+    return buckets
+
+
+@wrong("3.4", "where 4 will do: one forward, then its backward, then the next micro-batch")
+def accumulated_as_one_batch(model, micro_batches):
+    x, y = (torch.cat(column) for column in zip(*micro_batches))
+    nn.functional.mse_loss(model(x), y).backward()
+
+
+@wrong("3.4", "where 4 will do: one forward, then its backward, then the next micro-batch")
+def accumulated_in_one_backward(model, micro_batches):
+    B = sum(len(x) for x, _ in micro_batches)
+    with model.no_sync():
+        losses = [nn.functional.mse_loss(model(x), y) * len(x) / B for x, y in micro_batches[:-1]]
+    x, y = micro_batches[-1]
+    (sum(losses) + nn.functional.mse_loss(model(x), y) * len(x) / B).backward()
+
+
+@wrong("3.5", "whose bytes cannot be counted, as those of a sparse tensor")
+def top_k_sparse_of_everything(gradient, residual, k):
+    residual += gradient
+    places = residual.abs().topk(k).indices
+    mine = torch.zeros_like(gradient)
+    mine[places] = residual[places]
+    residual[places] = 0
+    everything = torch.sparse_coo_tensor(torch.arange(len(mine))[None], mine, mine.shape)
+    dist.all_reduce(everything)
+    return everything.to_dense() / dist.get_world_size()
+
+
+@wrong("3.6", "they should differ by one at most")
+def shard_in_blocks_of_the_largest(num_samples, epoch, rank, world_size):
+    each = -(-num_samples // world_size)
+    return shuffled(num_samples, epoch)[rank * each:(rank + 1) * each]
+
+
+@wrong("3.6", "of the neighbours in a hand are equally far apart")
+def shard_rotates(num_samples, epoch, rank, world_size):
+    return [(index + 7 * epoch) % num_samples for index in range(num_samples)][rank::world_size]
+
+
+@wrong("3.6", "Python's hash() of a text is not")
+def shard_by_the_hash_of_a_text(num_samples, epoch, rank, world_size):
+    generator = torch.Generator().manual_seed(abs(hash(f"epoch {epoch}")))
+    return torch.randperm(num_samples, generator=generator).tolist()[rank::world_size]
+
+
+@wrong("3.6", "the global generator of Python has moved")
+def shard_by_pythons_generator(num_samples, epoch, rank, world_size):
+    import random
+    random.seed(epoch)
+    order = list(range(num_samples))
+    random.shuffle(order)
+    return order[rank::world_size]
+
+
+def overlapped_by(micro_batches, model, cap_bytes, hooked, begin):
+    """One step; hooked(bucket) are the parameters whose hooks count, begin(under_way, flat) starts a message."""
+    n, k = dist.get_world_size(), len(micro_batches)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    plan = my_buckets([parameter.nbytes for parameter in parameters], cap_bytes)
+    buckets, under_way, handles = [[parameters[index] for index in indices] for indices in plan], [], []
+    for x, y in micro_batches[:-1]:
+        (nn.functional.mse_loss(model(x), y) / k).backward()
+    for bucket in buckets:
+        missing = set(hooked(bucket))
+
+        def ready(parameter, bucket=bucket, missing=missing):
+            missing.discard(parameter)
+            if not missing:
+                flat = torch.cat([each.grad.flatten() for each in bucket])
+                under_way.append((bucket, flat, begin(under_way, flat)))
+        handles += [parameter.register_post_accumulate_grad_hook(ready) for parameter in hooked(bucket)]
+    x, y = micro_batches[-1]
+    (nn.functional.mse_loss(model(x), y) / k).backward()
+    for handle in handles:
+        handle.remove()
+    for bucket, flat, work in under_way:
+        work.wait()
+        for parameter, piece in zip(bucket, flat.split([each.numel() for each in bucket])):
+            parameter.grad.copy_(piece.view_as(parameter) / n)
+
+
+def waits_for_the_one_before(under_way, flat):
+    for *_, work in under_way:
+        work.wait()
+    return dist.all_reduce(flat, async_op=True)
+
+
+@wrong("3.7", "a rank that waits for a message computes nothing")
+def overlapped_waits_for_the_one_before(model, micro_batches, cap_bytes):
+    overlapped_by(micro_batches, model, cap_bytes, lambda bucket: bucket, waits_for_the_one_before)
+
+
+@wrong("3.7", "only the last of a bucket's indices has a hook: which gradient comes last is not known beforehand, so "
+       "each has one, and the bucket leaves when none is missing")
+def overlapped_hook_on_the_last(model, micro_batches, cap_bytes):
+    overlapped_by(micro_batches, model, cap_bytes, lambda bucket: bucket[-1:],
+                  lambda _, flat: dist.all_reduce(flat, async_op=True))
+
+
+@wrong("3.7", "one forward, then its backward, then the next micro-batch")
+def overlapped_as_one_batch(model, micro_batches, cap_bytes):
+    whole = [tuple(torch.cat(column) for column in zip(*micro_batches))]
+    overlapped_by(whole, model, cap_bytes, lambda bucket: bucket, lambda _, flat: dist.all_reduce(flat, async_op=True))
+
+
+@wrong("3.9", "that is a ring for each of the eight cards of a node: asked is one ring over all devices")
+def devices_with_eight_rings():
+    return 1 + 2 * 3.2e6 * 8 * 25e9 / (4 * 0.4 * 312e12)
+
+
+@wrong("3.9", "that is two levels, NVLink inside a node and eight cards between nodes: asked is one ring over all "
+       "devices")
+def devices_with_two_levels():
+    def hidden(nodes):
+        seconds_a_byte = 1.75 / 300e9 + 2 * (nodes - 1) / nodes / 8 / 25e9
+        return 3.2e6 / (8 * nodes) / (0.4 * 312e12) >= seconds_a_byte
+    return 8 * max(nodes for nodes in range(1, 1000) if hidden(nodes))

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tools.wrong_answers import wrong
+from tools.answers import wrong
 
 
 @wrong("4.1", "all stages have as many layers, and layers do not cost the same: count costs")
@@ -335,7 +335,7 @@ def backward_exchanges_after_each_microbatch(saved, targets, tied):
         tied.grad = total
 
 
-@wrong("4.5", "rank 0 sends to rank 2")
+@wrong("4.5", "rank 0 sends to rank 1")
 def backward_where_both_send_first(saved, targets, tied):
     backward_of(saved, targets, len(saved))
     if tied is not None:
@@ -655,3 +655,108 @@ def batch_in_sequences(num_devices, tensor_parallel, num_stages, num_chunks, seq
 @wrong("4.9", "this is the batch in which that share of the time is work, and the rest idle")
 def batch_that_is_mostly_idle(num_devices, tensor_parallel, num_stages, num_chunks, sequence_length, idle):
     return my_least_batch(num_devices, tensor_parallel, num_stages, num_chunks, sequence_length, 1 - idle)
+
+
+def cut_by(costs, num_stages, cost_of):
+    """The cut with the least sum of cost_of(stage's cost)."""
+    cuts = itertools.combinations(range(1, len(costs)), num_stages - 1)
+    ends = min(([0, *cut, len(costs)] for cut in cuts),
+               key=lambda ends: sum(cost_of(sum(costs[a:b])) for a, b in zip(ends, ends[1:])))
+    return [b - a for a, b in zip(ends, ends[1:])]
+
+
+@wrong("4.1", "the stages' squares are least together: one stage may still be more expensive than it has to be")
+def partition_of_least_squares(costs, num_stages):
+    return cut_by(costs, num_stages, lambda cost: cost**2)
+
+
+@wrong(
+    "4.1", "each cut is where the sum is nearest to its share: one stage may still be more expensive than it has to be"
+)
+def partition_nearest_to_the_shares(costs, num_stages):
+    sums, ends = list(itertools.accumulate(costs)), [0]
+    for stage in range(1, num_stages):
+        places = range(ends[-1] + 1, len(costs) - num_stages + stage + 1)
+        ends.append(min(places, key=lambda end: abs(sums[end - 1] - sums[-1] * stage / num_stages)))
+    ends.append(len(costs))
+    return [b - a for a, b in zip(ends, ends[1:])]
+
+
+def turned_around(saved, targets, tied, order):
+    """Backward in this order; all gradients are received first, and sent in the end, each in a message of its own."""
+    r, p, m = dist.get_rank(), dist.get_world_size(), len(saved)
+    received = [torch.empty_like(y) for _, y in saved]
+    for gradient in received if r < p - 1 else ():
+        dist.recv(gradient, r + 1)
+    for i in order:
+        x, y = saved[i]
+        if r == p - 1:
+            (nn.functional.mse_loss(y, targets[i]) / m).backward()
+        else:
+            y.backward(received[i])
+    for x, _ in saved if r else ():
+        dist.send(x.grad, r - 1)
+    add_tied(tied)
+
+
+@wrong("4.5", "or the rank before has nothing to do")
+def backward_all_then_send(saved, targets, tied):
+    turned_around(saved, targets, tied, range(len(saved)))
+
+
+@wrong("4.5", "first one first")
+def backward_last_one_first(saved, targets, tied):
+    turned_around(saved, targets, tied, range(len(saved))[::-1])
+
+
+@wrong("4.5", "with all of them in one it can begin only when this one is through")
+def backward_in_one_message(saved, targets, tied):
+    r, p, m = dist.get_rank(), dist.get_world_size(), len(saved)
+    if r == p - 1:
+        for (_, y), target in zip(saved, targets):
+            (nn.functional.mse_loss(y, target) / m).backward()
+    else:
+        gradients = torch.stack([y for _, y in saved]).detach().clone()
+        dist.recv(gradients, r + 1)
+        for (_, y), gradient in zip(saved, gradients):
+            y.backward(gradient)
+    if r:
+        dist.send(torch.stack([x.grad for x, _ in saved]), r - 1)
+    add_tied(tied)
+
+
+def chosen_layout(asked, in_flight=min, slots=lambda p, m: m + p - 1, gb=1.0, may=lambda p, m: True):
+    num_devices, num_sequences, state_gb, activations_gb, device_gb, overhead = asked
+    layouts = []
+    for p in (p for p in range(1, num_devices + 1) if num_devices % p == 0):
+        own = num_sequences * p // num_devices
+        for m in (m for m in range(1, own + 1) if own % m == 0 and may(p, m)):
+            if (state_gb + in_flight(p, m) * own / m * activations_gb) / p <= device_gb * gb:
+                layouts.append((slots(p, m) * (own / m + overhead) / p, p, m))
+    return min(layouts)[1:]
+
+
+@wrong("4.8", "p micro-batches are counted in flight where a replica has only m: min(p, m)")
+def layout_with_p_in_flight(*asked):
+    return chosen_layout(asked, in_flight=lambda p, m: p)
+
+
+@wrong("4.8", "layouts with fewer micro-batches than stages are left out: they may be the quickest that fit")
+def layout_with_at_least_p(*asked):
+    return chosen_layout(asked, may=lambda p, m: m >= p)
+
+
+@wrong("4.8", "a step of m micro-batches over p stages has m + p - 1 turns, not m + p")
+def layout_with_a_turn_too_many(*asked):
+    return chosen_layout(asked, slots=lambda p, m: m + p)
+
+
+@wrong("4.8", "device_gb are GB, as all that it has to hold: a GiB is 7 % more")
+def layout_in_gib(*asked):
+    return chosen_layout(asked, gb=2**30 / 1e9)
+
+
+@wrong("4.9", "half a micro-batch is no micro-batch: round m up, and then multiply")
+def batch_not_rounded(num_devices, tensor_parallel, num_stages, num_chunks, sequence_length, idle):
+    m = (num_stages - 1) * (1 - idle) / (num_chunks * idle)
+    return num_devices / (tensor_parallel * num_stages) * m * sequence_length

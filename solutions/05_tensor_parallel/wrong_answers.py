@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from tools.wrong_answers import wrong
+from tools.answers import wrong
 
 
 def total(tensor):

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tools.wrong_answers import wrong
+from tools.answers import wrong
 
 
 def held(sizes, stage, per_element, piece, cut=lambda stage, first: stage >= first):
@@ -318,7 +318,8 @@ def scattered_frees_when_all_is_over(model):
                 pieces[name] = scattered(parameter.grad) / n
                 parameter.grad = None
 
-    next(model.parameters()).register_post_accumulate_grad_hook(scatter_all)  # the last one that backward reaches
+    first = next(parameter for parameter in model.parameters() if parameter.requires_grad)
+    first.register_post_accumulate_grad_hook(scatter_all)  # the last one that backward reaches
     return pieces
 
 
@@ -380,6 +381,7 @@ def gathered_into_data(layer):
 
     free()
     with_hooks(layer, gather, free)
+    return pieces
 
 
 @wrong("6.4", "what was gathered for forward outlives its use; free it in the layer's forward hook")
@@ -388,6 +390,7 @@ def gathered_and_kept_after_forward(layer):
     emptied(pieces)
     with_hooks(layer, lambda: refilled(pieces), lambda: emptied(pieces), free_after_forward=False,
                gather_for_backward=False)
+    return pieces
 
 
 @wrong("6.4", "what was gathered for backward outlives its use; free it in the layer's backward hook")
@@ -395,12 +398,14 @@ def gathered_and_kept_after_backward(layer):
     pieces = pieces_of(layer)
     emptied(pieces)
     with_hooks(layer, lambda: refilled(pieces), lambda: emptied(pieces), free_after_backward=False)
+    return pieces
 
 
 @wrong("6.4", "the whole weights are still there; only the pieces should be")
 def gathered_but_never_emptied_at_first(layer):
     pieces = pieces_of(layer)
     with_hooks(layer, lambda: refilled(pieces), lambda: emptied(pieces))
+    return pieces
 
 
 @wrong("6.4", "A weight was used while its storage was empty: gather it before the layer's forward, and again before "
@@ -409,6 +414,7 @@ def gathered_for_forward_only(layer):
     pieces = pieces_of(layer)
     emptied(pieces)
     with_hooks(layer, lambda: refilled(pieces), lambda: emptied(pieces), gather_for_backward=False)
+    return pieces
 
 
 @wrong("6.4", "copy into parameter.data, whose changes are not counted")
@@ -423,6 +429,7 @@ def gathered_where_autograd_counts(layer):
 
     emptied(pieces)
     with_hooks(layer, gather, lambda: emptied(pieces))
+    return pieces
 
 
 @wrong("6.4", "every piece of a weight is this rank's own: gather all ranks' pieces, in the order of the ranks")
@@ -436,6 +443,7 @@ def gathered_without_the_others(layer):
 
     emptied(pieces)
     with_hooks(layer, gather, lambda: emptied(pieces))
+    return pieces
 
 
 @wrong("6.4", "gather before forward and before backward, each weight once")
@@ -443,6 +451,7 @@ def gathered_twice(layer):
     pieces = pieces_of(layer)
     emptied(pieces)
     with_hooks(layer, lambda: refilled(pieces) or refilled(pieces), lambda: emptied(pieces))
+    return pieces
 
 
 FORGOTTEN = ("the weights are where they were: each update is smaller than half the distance to the next number that "
@@ -759,3 +768,153 @@ DEVICES = [
     wrong("6.8", "all gathers and the reduction are counted beside forward alone: backward has two thirds of the "
           "arithmetic")(lambda B, F, W, w, g: 2 * B * W / (F * (2 * w + g))),
 ]
+
+
+@wrong(
+    "6.2",
+    "another optimiser steps all weights on every rank, and nothing is sent: the one that is returned has to be the "
+    "one that steps, its own piece alone",
+)
+def adamw_with_two_optimisers(weights, mean_gradient, num_steps, settings, num_decayed):
+    """One steps everything on every rank; the other one is returned."""
+    n = dist.get_world_size()
+    piece, parts = own_part(weights, num_decayed)
+    shown = two_groups(parts, settings)
+    whole = [nn.Parameter(weights[:num_decayed]), nn.Parameter(weights[num_decayed:])]
+    stepping = two_groups(whole, settings)
+    for _ in range(num_steps):
+        gradient = mean_gradient(weights)
+        for part, own in zip(parts, gradient.chunk(n)[dist.get_rank()].split([len(part) for part in parts])):
+            part.grad = own
+        for part, own in zip(whole, gradient.split([len(part) for part in whole])):
+            part.grad = own
+        shown.step()
+        stepping.step()
+    return shown
+
+
+@wrong("6.3", "of gradients after gradient")
+def scattered_all_at_the_end(model):
+    n, pieces, waiting = dist.get_world_size(), {}, []
+    parameters = {each: name for name, each in model.named_parameters() if each.requires_grad}
+
+    def hook(parameter):
+        waiting.append((parameters[parameter], padded(parameter.grad).clone()))
+        parameter.grad = None
+        if len(waiting) == len(parameters):
+            while waiting:
+                name, flat = waiting.pop()
+                piece = flat.new_empty(len(flat) // n)
+                dist.reduce_scatter(piece, list(flat.chunk(n)))
+                pieces[name] = piece / n
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(hook)
+    return pieces
+
+
+def gathering(layer):
+    n, r = dist.get_world_size(), dist.get_rank()
+    pieces = {parameter: padded(parameter).chunk(n)[r].clone() for parameter in layer.parameters()}
+
+    def gather(*_):
+        for parameter, piece in pieces.items():
+            whole = piece.new_empty(n * len(piece))
+            dist.all_gather(list(whole.chunk(n)), piece)
+            parameter.untyped_storage().resize_(parameter.nbytes)
+            parameter.data.copy_(whole[:parameter.numel()].view_as(parameter))
+
+    def free(*_):
+        for parameter in pieces:
+            parameter.untyped_storage().resize_(0)
+
+    free()
+    layer.register_forward_pre_hook(gather)
+    layer.register_forward_hook(free)
+    layer.register_full_backward_pre_hook(gather)
+    layer.register_full_backward_hook(free)
+    return pieces
+
+
+@wrong("6.4", "returned no pieces: expected a dict with this rank's piece of each parameter of the layer")
+def gathered_and_nothing_returned(layer):
+    gathering(layer)
+
+
+@wrong("6.4", "the pieces that are returned are not what the hooks gather")
+def gathered_and_copies_returned(layer):
+    return {parameter: piece.clone() for parameter, piece in gathering(layer).items()}
+
+
+@wrong("6.4", "returned other pieces")
+def gathered_and_other_pieces_returned(layer):
+    return {parameter: piece * 0 for parameter, piece in gathering(layer).items()}
+
+
+def stepped_masters(weights, mean_gradient, num_steps, lr, whole, cast=lambda master: master.bfloat16(),
+                    before=False, every_step=True):
+    """`whole`: the master weights of all pieces are stepped here."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    mine = (lambda tensor: tensor) if whole else (lambda tensor: tensor.chunk(n)[r])
+    master = mine(weights).float().clone()
+
+    def hand_round():
+        dist.all_gather(list(weights.chunk(n)), cat_own(cast(master), whole))
+    for _ in range(num_steps):
+        gradient = mine(mean_gradient(weights)).float()
+        if before:
+            hand_round()
+        master -= lr * gradient
+        if every_step and not before:
+            hand_round()
+    if not every_step:
+        hand_round()
+    return master
+
+
+def cat_own(master, whole):
+    return master.chunk(dist.get_world_size())[dist.get_rank()].contiguous() if whole else master
+
+
+@wrong(
+    "6.5",
+    "every rank steps the master weights of all pieces, and nothing is sent: each steps its own piece and hands it "
+    "round",
+)
+def masters_whole_on_every_rank(weights, mean_gradient, num_steps, lr):
+    master = weights.float()
+    for _ in range(num_steps):
+        master -= lr * mean_gradient(weights).float()
+        weights.copy_(master)
+    return master.chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+
+@wrong("6.5", "each rank keeps the master weights of its piece alone, 4 N/n bytes: here it holds those of all pieces")
+def masters_whole_and_gathered(weights, mean_gradient, num_steps, lr):
+    return cat_own(stepped_masters(weights, mean_gradient, num_steps, lr, whole=True), True).clone()
+
+
+@wrong(
+    "6.5",
+    "the weights are handed round once, in the end: in between every gradient is taken where the others' pieces "
+    "were at the beginning",
+)
+def masters_handed_round_at_the_end(weights, mean_gradient, num_steps, lr):
+    n, r = dist.get_world_size(), dist.get_rank()
+    master = weights.chunk(n)[r].float()
+    for _ in range(num_steps):
+        master -= lr * mean_gradient(weights).chunk(n)[r].float()
+        weights.chunk(n)[r].copy_(master)
+    dist.all_gather(list(weights.chunk(n)), master.bfloat16())
+    return master
+
+
+@wrong("6.5", "the weights are handed round before the step, and so are one step behind their master weights")
+def masters_handed_round_before_the_step(weights, mean_gradient, num_steps, lr):
+    return stepped_masters(weights, mean_gradient, num_steps, lr, whole=False, before=True)
+
+
+@wrong("6.5", "the bits that bf16 has no room for are cut off: what the others see is rounded, as .bfloat16() does")
+def masters_cut_off(weights, mean_gradient, num_steps, lr):
+    return stepped_masters(weights, mean_gradient, num_steps, lr, whole=False, cast=lambda master: (
+        master.view(torch.int32) & -65536).view(torch.float32).bfloat16())

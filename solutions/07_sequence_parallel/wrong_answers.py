@@ -7,7 +7,7 @@ The imports and the solutions are those of the notebook beside this file, in who
 import torch
 import torch.distributed as dist
 
-from tools.wrong_answers import wrong
+from tools.answers import wrong
 
 
 def door(forward, backward):
@@ -296,9 +296,9 @@ def ring_that_keeps_its_block(block, use):
 def ring_that_takes_the_block_home(block, use):
     R, r = dist.get_world_size(), dist.get_rank()
     for step in range(R):
+        arriving = to_the_right(block) if R > 1 else None
         use(block, (r - step) % R)
-        if R > 1:
-            block = to_the_right(block)()
+        block = arriving() if arriving else None
 
 
 @wrong("7.4", "a ring needs the block in use and the one that arrives; do not gather, and let go of what was used")
@@ -619,3 +619,84 @@ SECONDS = [
     wrong("7.8", "the all-to-alls stay in the node, on the fast wire")(
         lambda *case: attention_seconds(*case, switch=case[-2] / case[-1])),
 ]
+
+
+@wrong("7.4", "it waits for the next block before it uses this one: begin, use, and wait then")
+def ring_that_waits_and_then_uses(block, use):
+    R, r = dist.get_world_size(), dist.get_rank()
+    for step in range(R):
+        arrived = to_the_right(block)() if step < R - 1 else None
+        use(block, (r - step) % R)
+        block = arrived
+
+
+@wrong("7.4", "the next block is sent when this one has been used: begin, use, and wait then")
+def ring_that_uses_and_then_sends(block, use):
+    go_around(block, use, lambda r, i: r - i)
+
+
+@wrong("7.4", "the next block is asked for when this one has been used: begin to receive it before, with dist.irecv")
+def ring_that_receives_late(block, use):
+    R, r = dist.get_world_size(), dist.get_rank()
+    for step in range(R):
+        request = dist.isend(block, (r + 1) % R) if step < R - 1 else None
+        use(block, (r - step) % R)
+        if request:
+            arriving = torch.empty_like(block)
+            dist.recv(arriving, (r - 1) % R)
+            request.wait()
+            block = arriving
+
+
+@wrong("7.4", "the block is sent on when it has been used: begin to send it before, with dist.isend")
+def ring_that_sends_late(block, use):
+    R, r = dist.get_world_size(), dist.get_rank()
+    for step in range(R):
+        arriving = torch.empty_like(block)
+        request = dist.irecv(arriving, (r - 1) % R) if step < R - 1 else None
+        use(block, (r - step) % R)
+        if request:
+            dist.send(block, (r + 1) % R)
+            request.wait()
+            block = arriving
+
+
+def recomputed_from_a_seed(function, x, in_forward, in_backward):
+    class Recompute(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            in_forward()
+            ctx.save_for_backward(x)
+            return function(x)
+
+        @staticmethod
+        def backward(ctx, dy):
+            x, now = ctx.saved_tensors[0].detach().requires_grad_(), torch.get_rng_state()
+            in_backward()
+            with torch.enable_grad():
+                y = function(x)
+            torch.set_rng_state(now)
+            y.backward(dy)
+            return x.grad
+
+    return Recompute.apply(x)
+
+
+FIXED_SEEDS = [
+    wrong("7.5", "the random numbers of forward are others than without recomputation: save the state that is there, "
+          "and do not seed")(lambda function, x: recomputed_from_a_seed(
+              function, x, *[lambda: torch.manual_seed(0)] * 2)),
+    wrong("7.5", "the random numbers of forward begin again where the program began: save the state that is there, and "
+          "do not seed")(lambda function, x: recomputed_from_a_seed(
+              function, x, *[lambda: torch.manual_seed(torch.initial_seed())] * 2)),
+    wrong("7.5", "in backward the random numbers begin where the program began, and in forward they had gone on since: "
+          "save the state of forward")(lambda function, x: recomputed_from_a_seed(
+              function, x, lambda: None, lambda: torch.manual_seed(torch.initial_seed()))),
+]
+
+
+@wrong("7.5", "the state of the last forward is used for all backward passes: keep it with its own call, in ctx")
+def recompute_with_one_state_for_all(function, x):
+    recompute_with_one_state_for_all.state = torch.get_rng_state()
+    return recomputed_from_a_seed(function, x, lambda: None, lambda: torch.set_rng_state(
+        recompute_with_one_state_for_all.state))

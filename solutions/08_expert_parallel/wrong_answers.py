@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.grading.judges.split import NO_WAY_BACK
-from tools.wrong_answers import wrong
+from tools.answers import wrong
 
 
 def best_of_groups(by, k, num_groups):

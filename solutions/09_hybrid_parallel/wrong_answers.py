@@ -9,7 +9,7 @@ import math
 import torch
 import torch.distributed as dist
 
-from tools.wrong_answers import wrong
+from tools.answers import wrong
 
 
 def digits(rank, sizes, axes):
@@ -538,3 +538,15 @@ def layout_without_memory(look, devices, per_node, memory, flops_per_s, fast, sl
                           batch_rows):
     return my_cheapest_layout(look, devices, per_node, math.inf, flops_per_s, fast, slow, parameters, layers, hidden,
                               tokens, batch_rows)
+
+
+@wrong("9.6", "from start to start a save is among the seconds: asked are those of work between two saves")
+def interval_from_start_to_start(N, hours, parameters, copy_per_s, storage_per_s, asynchronous):
+    stopped = 12 * parameters / (N * copy_per_s if asynchronous else storage_per_s)
+    return my_save_interval(N, hours, parameters, copy_per_s, storage_per_s, asynchronous) + stopped
+
+
+@wrong("9.7", "it is chosen as if memory were without end")
+def layout_without_a_look(look, devices, per_node, memory, flops_per_s, fast, slow, parameters, layers, hidden, tokens,
+                          batch_rows):
+    return layout(devices // per_node, 1, per_node)

@@ -6,7 +6,7 @@ The imports and the solutions are those of the notebook beside this file, in who
 
 import math
 
-from tools.wrong_answers import wrong
+from tools.answers import wrong
 
 
 def memory(layers, hidden, vocab, tokens, batch_rows, layout, stage, under_way=None, ends=None, gradient_bytes=4,
@@ -481,3 +481,103 @@ MOST = [wrong("10.6", says)(answer) for answer, says in (
 @wrong("10.6", "these are replicas: devices are asked")
 def most_replicas(N, mfu, tp, pp, *rest):
     return most_devices(N, mfu, tp, pp, *rest) / (tp * pp)
+
+
+@wrong("10.1", "rows of a micro-batch are forgotten: a replica has batch_rows / (dp rows) micro-batches")
+def memory_with_rows_forgotten(layers, hidden, vocab, tokens, batch_rows, layout, stage):
+    held = my_memory(layers, hidden, vocab, tokens, batch_rows, layout, stage)
+    more = my_memory(layers, hidden, vocab, tokens, batch_rows * layout["rows"], layout, stage)
+    return held | {"activations": more["activations"]}
+
+
+def layout_of(asked, in_flight=min, again=lambda A, k: A if k else 0):
+    num_devices, per_node, num_layers, batch_rows, G, A, I, cap, c = asked
+    found = []
+    for t in (t for t in range(1, per_node + 1) if per_node % t == 0):
+        for p in (p for p in range(1, num_layers + 1) if num_layers % p == 0):
+            if num_devices % (t * p) or batch_rows % (num_devices // (t * p)):
+                continue
+            dp, L = num_devices // (t * p), num_layers // p
+            m = batch_rows // dp
+            for k in range(L + 1):
+                if (G * (4 + 12 / dp) * L + in_flight(p, m) * ((L - k) * A + k * I) + again(A, k)) / t <= cap:
+                    found.append(((m + p - 1) * (3 * L + k) * (1 + c * (t - 1)) / t, t, p, k))
+    return min(found)[1:]
+
+
+@wrong("10.3", "p micro-batches are counted in flight where a replica has only m: min(p, m)")
+def cap_with_p_in_flight(*asked):
+    return layout_of(asked, in_flight=lambda p, m: p)
+
+
+@wrong("10.3", "the layer that is computed again is counted where none is: + A only where k is not 0")
+def cap_with_a_layer_always(*asked):
+    return layout_of(asked, again=lambda A, k: A)
+
+
+def better_by(asked, bubble, tp_share, dp_share):
+    layout, seconds, batch_rows, per_node, slower, fits = asked
+    devices, found = math.prod(layout.values()), []
+
+    def reach(tp):
+        return tp_share(tp) * (slower if tp > per_node else 1)
+    sizes = [size for size in range(1, devices + 1) if devices % size == 0]
+    for tp, pp in ((tp, pp) for tp in sizes for pp in sizes if devices % (tp * pp) == 0):
+        its = {"dp": devices // (tp * pp), "tp": tp, "pp": pp}
+        tensor = seconds["tp"] / reach(layout["tp"]) * reach(tp)
+        idle = bubble(seconds["matmul"], tensor) * (pp - 1) * its["dp"] / batch_rows
+        found.append((seconds["matmul"] + tensor + idle + seconds["dp"] / dp_share(layout["dp"]) * dp_share(its["dp"]),
+                      tp, pp, its))
+    return next(its for *_, its in sorted(found, key=lambda each: each[:3]) if fits(its))
+
+
+@wrong("10.4", "s for a step, where")
+def better_with_a_bubble_of_matmul(*asked):
+    return better_by(asked, lambda matmul, tensor: matmul, lambda tp: tp - 1, lambda dp: dp - 1)
+
+
+@wrong("10.4", "s for a step, where")
+def better_in_proportion_to_tp_and_dp(*asked):
+    return better_by(asked, lambda matmul, tensor: matmul + tensor, lambda tp: tp, lambda dp: dp)
+
+
+def plans_of(look, offers, layers, batch_rows, nodes_of=lambda most: range(1, most + 1), recompute=(0, 1)):
+    for name, offer in offers.items():
+        for nodes in nodes_of(int(offer["nodes"])):
+            for tp, pp in ((tp, pp) for tp in (1, 2, 4, 8) for pp in range(1, layers + 1) if layers % pp == 0):
+                if 8 * nodes % (tp * pp) == 0 and batch_rows % (8 * nodes // (tp * pp)) == 0:
+                    for again in recompute:
+                        plan = {"offer": name, "nodes": nodes, "tp": tp, "pp": pp, "recompute": again}
+                        days, dollars, held = look(plan)
+                        if held <= offer["memory"]:
+                            yield days, dollars, plan
+
+
+def cheapest_of(plans, deadline):
+    found, front = sorted(plans, key=lambda each: each[:2]), []
+    for each in found:
+        front += [each] * (not front or each[1] < front[-1][1])
+    early = [each for each in front if each[0] <= deadline]
+    runs = [(early[-1][1], [(early[-1][2], 1.0)])]
+    for days, dollars, plan in early:
+        for more, fewer, late in front[len(early):]:
+            x = (deadline - days) / (more - days)
+            runs.append((x * fewer + (1 - x) * dollars, [(late, x), (plan, 1 - x)]))
+    return min(runs, key=lambda run: run[0])[1]
+
+
+@wrong("10.5", "over budget: it costs")
+def run_that_never_recomputes(look, offers, parameters, layers, hidden, tokens, batch_rows, total_tokens, deadline):
+    return cheapest_of(plans_of(look, offers, layers, batch_rows, recompute=(0,)), deadline)
+
+
+@wrong("10.5", "over budget: it costs")
+def run_on_powers_of_two(look, offers, parameters, layers, hidden, tokens, batch_rows, total_tokens, deadline):
+    return cheapest_of(
+        plans_of(look, offers, layers, batch_rows, lambda most: [2**i for i in range(most.bit_length())]), deadline
+    )
+
+
+@wrong("10.6", "times as much")
+def devices_in_whole_replicas(num_devices, mfu, tp, pp, *rest):
+    return my_most_devices(num_devices, mfu, tp, pp, *rest) // (tp * pp) * tp * pp

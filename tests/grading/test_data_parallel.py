@@ -20,10 +20,17 @@ from course_lib.grading.judges.data_parallel.gradients import (
     hidden_bytes,
     why_left,
 )
-from course_lib.grading.judges.data_parallel.plans import Buckets, MostDevices, Shard, SmallestBatch, faults, fill
+from course_lib.grading.judges.data_parallel.plans import (
+    Buckets,
+    MostDevices,
+    Shard,
+    SmallestBatch,
+    faults,
+    fill,
+    step_share,
+)
 from course_lib.grading.judges.models import ROUNDING, combined, gradient_bytes, own_gradients
-from course_lib.grading.on_rank.data_parallel import EPOCHS, flat_gradient, leave_out_calling
-from course_lib.grading.on_rank.models import model_of
+from course_lib.grading.on_rank.data_parallel import EPOCHS, flat_gradients, leave_out_calling
 
 
 @pytest.mark.parametrize("asked", [AverageGradients(), BucketedAverage(), AccumulatedBackward(), OverlappedStep()],
@@ -32,17 +39,19 @@ def test_expected_gradients_are_those_of_each_batch_weighed_by_its_rows(asked):
     for trial in asked.trials(seed=1):
         batches = [(rank, i) for rank in trial.inputs for i in range(len(rank["batches"]))]
         rows = [len(rank["batches"][i][0]) for rank, i in batches]
-        mean = combined([own_gradients(rank, [i]) for rank, i in batches], 1 / sum(rows), rows)
+        each = [{name: rank["given"].get(name) for name in rank["weights"]} if "given" in rank else
+                own_gradients(rank, [i]) for rank, i in batches]  # of the example only the gradients are given
+        mean = combined(each, 1 / sum(rows), rows)
         assert alike([mean] * trial.world_size, asked.expected(trial.inputs), ROUNDING)
 
 
 def test_of_top_k_what_was_sent_and_what_is_owed_are_all_gradients():
     asked = TopKAverage()
-    for trial in asked.trials(seed=3):
+    for trial in asked.trials(seed=3)[1:]:  # the example has a gradient of 0, which nobody owes
         n, k = trial.world_size, trial.inputs[0]["k"]
-        gradients = [[flat_gradient(model_of(rank), batch) for batch in rank["batches"]] for rank in trial.inputs]
+        gradients = [flat_gradients(rank) for rank in trial.inputs]
         answers = asked.expected(trial.inputs)
-        for step in range(3):
+        for step in range(len(gradients[0])):
             so_far = sum(sum(own[:step + 1]) for own in gradients)
             sent = sum(n * answers[0][f"the result of step {i}"] for i in range(step + 1))
             owed = [answer[f"the residual after step {step}"] for answer in answers]
@@ -93,6 +102,17 @@ def test_shards_are_refused_for_what_is_wrong_with_them():
         assert list(faults(good, N)) == []
 
 
+def test_an_order_that_is_counted_through_is_not_shuffled():
+    N = 2001
+    for step in (1, 7, 1000):
+        order = [step * index % N for index in range(1, N + 1)]
+        epochs = [[order[:1000], order[1000:]], [order[9:1009], order[1009:] + order[:9]]]
+        assert any("equally far apart" in fault for fault in faults(epochs, N))
+    for seed in range(200):
+        order = torch.randperm(N, generator=torch.Generator().manual_seed(seed)).tolist()
+        assert max(step_share(order[:1001], N), step_share(order[1::2], N)) < 0.01  # where 0.05 is allowed
+
+
 def test_the_chapters_own_sampler_would_pass():
     asked = Shard()
     for trial in asked.trials(seed=0):
@@ -103,9 +123,11 @@ def test_the_chapters_own_sampler_would_pass():
             for epoch in EPOCHS:
                 own.set_epoch(epoch)
                 shards.append(list(own))
-            answers.append({"shards": shards, "again": shards, "moved": False})
+            answers.append({"shards": shards, "again": shards, "moved": []})
         assert asked.judge(trial, answers, Traffic([], exact=True)).cause is None
-        assert "generator has moved" in asked.wrong(trial, [{**answer, "moved": True} for answer in answers])
+        for moved, whose in ((["Python", "torch"], "Python and torch"), (["numpy"], "numpy"), (True, "some")):
+            refused = asked.wrong(trial, [{**answer, "moved": moved} for answer in answers])
+            assert f"generator of {whose} has moved" in refused
         assert "int" in asked.wrong(trial, [{**answer, "shards": [[0.5]] * len(EPOCHS)} for answer in answers])
 
 
@@ -117,7 +139,7 @@ GRADIENT, WAIT, BEGIN = ["gradient", 0], ["wait", 0], ["begin", 100]
     ([GRADIENT, BEGIN, WAIT, GRADIENT, BEGIN, WAIT], 0),
     ([GRADIENT, GRADIENT, BEGIN, BEGIN, WAIT, WAIT], 0),
     ([GRADIENT, BEGIN, BEGIN, GRADIENT, WAIT, WAIT], 200),
-    ([GRADIENT, BEGIN, GRADIENT, WAIT, BEGIN, GRADIENT], 200),  # one message at a time, each under way meanwhile
+    ([GRADIENT, BEGIN, GRADIENT, WAIT, BEGIN, GRADIENT], 0),  # under way meanwhile, but then a hook waits for it
     ([], 0),
 ])
 def test_a_message_is_hidden_if_a_gradient_comes_before_anybody_waits(order, hidden):
@@ -139,7 +161,9 @@ def test_the_order_says_why_less_is_hidden_than_could_be(order, words):
 
 
 def test_par_is_what_one_bucket_cannot_hide():
-    for trial in OverlappedStep().trials(seed=3):
+    example, *trials = OverlappedStep().trials(seed=3)
+    assert len(bucket_bytes(example)) == 1  # one weight: nothing can be hidden
+    for trial in trials:
         sizes = bucket_bytes(trial)
         assert len(sizes) > 1 and sum(sizes) == gradient_bytes(trial.inputs[0])
         assert 0 < sizes[-1] < sum(sizes) / 2

@@ -1,6 +1,5 @@
 """The exercises of chapter 9 compare with what one process has, and say what a malformed answer is."""
 
-import inspect
 import math
 
 import pytest
@@ -32,12 +31,13 @@ from course_lib.grading.judges.hybrid_parallel.layouts import (
     every_layout,
     reason,
     sizes_of,
+    step_of,
 )
-from course_lib.grading.on_rank.hybrid_parallel import step_of
 from course_lib.hybrid_parallel import ParallelLayout
 
 LAYOUTS = ["dp2 tp2", "pp2 cp2", "dp2 cp2 ep2", "dp2 cp2 tp2 pp2 ep4", "pp3 tp2"]
 NO_MESSAGES = Traffic([[0]], True)
+CLUSTER = {"small": 0.05, "hidden": 0.4}  # what only looks show
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -76,7 +76,7 @@ def test_what_is_no_pair_of_lists_of_groups_is_told_so(answer):
     (lambda groups: [[0, 1], *groups[1:]], "inside nodes: [0, 1] is no such group, and [0, 1, 2, 3] is one"),
 ])
 def test_the_first_group_that_is_wrong_is_named(change, says):
-    asked, trial = TwoLevels(), TwoLevels().trials(seed=1)[0]
+    asked, trial = TwoLevels(), TwoLevels().trials(seed=1)[1]
     (inside, across), = asked.expected(trial.inputs)
     assert says in asked.judge(trial, [[change(inside), across]], NO_MESSAGES).cause
 
@@ -166,16 +166,18 @@ def test_at_youngs_interval_the_least_time_is_lost():
 @pytest.mark.parametrize("asked", [asked for _, asked in CASES], ids=[label for label, _ in CASES])
 def test_few_layouts_reach_par_and_every_other_one_is_told_why(asked):
     every = list(every_layout(*asked))
-    shortest, best = best_of(asked)
+    shortest, best = best_of(CLUSTER, asked)
     assert len(every) > 5 * LOOKS
-    fitting = [step_of(layout, *asked)[0] for layout in every if step_of(layout, *asked)[1] <= asked[2]]
+    fitting = [
+        step_of(layout, CLUSTER, *asked)[0] for layout in every if step_of(layout, CLUSTER, *asked)[1] <= asked[2]
+    ]
     assert shortest == min(fitting) and sum(seconds <= 1.01 * shortest for seconds in fitting) < len(fitting) / 10
-    slow = [layout for layout in every if step_of(layout, *asked)[0] > 1.01 * shortest]
-    assert all(reason(layout, best, asked) for layout in slow[::7])
+    slow = [layout for layout in every if step_of(layout, CLUSTER, *asked)[0] > 1.01 * shortest]
+    assert all(reason(layout, best, CLUSTER, asked) for layout in slow[::7])
 
 
 def test_the_cases_have_different_best_layouts():
-    best = [best_of(asked)[1] for _, asked in CASES]
+    best = [best_of(CLUSTER, asked)[1] for _, asked in CASES]
     assert len({tuple(layout.values()) for layout in best}) == len(CASES)
     for is_so in (lambda its: its["recompute"], lambda its: its["zero"] == 3, lambda its: its["pp"] > 1):
         assert {bool(is_so(layout)) for layout in best} == {False, True}
@@ -193,9 +195,9 @@ def test_every_layout_is_looked_at_where_devices_and_rows_are_powers_of_two():
                for number in (trial.inputs[0][0], trial.inputs[0][10]))
 
 
-@pytest.mark.parametrize("answer", [None, "a list", {"layout": None, "looks": 1}, {"layout": {"dp": 1}, "looks": 1},
-                                    {"layout": {**dict.fromkeys(layouts.KEYS, 1), "zero": 2}, "looks": 1},
-                                    {"layout": dict.fromkeys(layouts.KEYS, "1"), "looks": 1}], ids=str)
+@pytest.mark.parametrize("answer", [None, "a list", {"layout": None, "asked": 1}, {"layout": {"dp": 1}, "asked": 1},
+                                    {"layout": {**dict.fromkeys(layouts.KEYS, 1), "zero": 2}, "asked": 1},
+                                    {"layout": dict.fromkeys(layouts.KEYS, "1"), "asked": 1}], ids=str)
 def test_what_is_no_layout_is_no_answer(answer):
     asked = CheapestLayout()
     judged = asked.judge(asked.trials(seed=0)[0], [answer], NO_MESSAGES)
@@ -208,10 +210,19 @@ def test_a_layout_that_does_not_fit_is_no_answer_and_a_slow_one_is_half(place, r
     trial = asked.trials(seed=0)[place]
     layout = {"dp": 128, "pp": 1, "tp": 1, "rows": 1, "zero": 3, "recompute": 0} if place == 0 else {
         "dp": 2, "pp": 64, "tp": 8, "rows": 1, "zero": 1, "recompute": 0}
-    judged = asked.judge(trial, [{"layout": layout, "looks": 0}], NO_MESSAGES)
+    judged = asked.judge(trial, [{"layout": layout, "asked": 0}], NO_MESSAGES)
     assert judged.over.what == says and judged.right is right
 
 
-def test_the_cost_that_is_printed_fits_on_a_screen():
-    assert len(inspect.getsource(step_of).splitlines()) <= 25
-    assert CheapestLayout().trials(0)[0].world_size == 1
+def test_what_only_looks_show_changes_which_layout_is_best():
+    asked = CASES[0][1]
+    found = {tuple(best_of({"small": small, "hidden": hidden}, asked)[1].values())
+             for small in (0.0, 0.15) for hidden in (0.0, 0.8)}
+    assert len(found) > 1 and CheapestLayout().trials(0)[0].world_size == 1
+
+
+@pytest.mark.parametrize("question", [None, "dp4", {"dp": 1}, {**dict.fromkeys(layouts.KEYS, 1), "zero": 2}], ids=str)
+def test_a_look_at_what_is_no_layout_is_an_error(question):
+    asked = CheapestLayout()
+    with pytest.raises(ValueError, match="expected a dict with dp, pp, tp"):
+        asked.reply(asked.trials(0)[0], question)

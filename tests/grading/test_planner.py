@@ -1,6 +1,5 @@
 """The exercises of chapter 10 say what closed forms and simulations say, and refuse odd answers in words."""
 
-import inspect
 import math
 from itertools import product
 
@@ -13,19 +12,22 @@ from course_lib.grading.exercise import Traffic
 from course_lib.grading.judges.planner.numbers import CUTS, BubbleShare, LayoutMemory, MostDevices
 from course_lib.grading.judges.planner.plans import (
     AXES,
+    KEYS,
+    OFFERS,
     BetterLayout,
     CheapestRun,
     LayoutUnderCap,
     cheapest,
     costs_of,
     costs_of_plans,
+    plan_fault,
     reason,
     seconds_of,
 )
-from course_lib.grading.on_rank.planner import KEYS, OFFERS, plan_fault, run_of
 from course_lib.pipeline_parallel import interleaved_1f1b, one_f_one_b, simulate
 from tools.solutions import SOLUTIONS, names_of
 
+CLUSTER = {"small": 0.05, "restart": 0.5}  # what only looks show
 NOTHING = Traffic([[0]], exact=True)
 PLANS = pytest.mark.parametrize("asked", [LayoutUnderCap(), BetterLayout(), CheapestRun()], ids=lambda it: it.number)
 
@@ -37,7 +39,7 @@ def held_by(l, h, V, s, B, stage, dp, tp, pp, rows=1, zero=1, recompute=0):
 
 def points_of(asked):
     """(days, dollars, plan) of the plans that fit, the fastest first."""
-    return sorted((days, dollars, plan) for plan, (days, dollars, held) in costs_of_plans(*asked).items()
+    return sorted((days, dollars, plan) for plan, (days, dollars, held) in costs_of_plans(CLUSTER, *asked).items()
                   if held <= asked[0][plan[0]]["memory"])
 
 
@@ -100,7 +102,9 @@ def test_llama_3s_published_utilisation_on_twice_the_devices_is_met_to_a_per_cen
 @pytest.mark.parametrize("seed", range(4))
 def test_the_solution_is_the_best_plan_of_every_trial(asked, seed):
     for trial in asked.trials(seed):
-        judged = asked.judge(trial, [asked.run(names_of(SOLUTIONS[10])[asked.function], trial.inputs[0])], NOTHING)
+        ask = [lambda question, trial=trial: asked.reply(trial, question)] if asked.asks else []
+        function = names_of(SOLUTIONS[10])[asked.function]
+        judged = asked.judge(trial, [asked.run(function, trial.inputs[0], *ask)], NOTHING)
         assert judged.cause is None
         least = judged.spent[-1].allowed / (1 if asked.number == "10.3" else 1.01)
         assert judged.spent[-1].measured == pytest.approx(least, rel=1e-4)
@@ -138,7 +142,7 @@ def test_the_caps_ask_for_some_and_for_no_recomputing_and_for_more_and_less_of_t
 
 def test_more_than_a_device_has_is_no_answer_and_a_slow_step_is_half_of_one():
     asked = LayoutUnderCap()
-    trial = asked.trials(seed=0)[0]
+    trial = asked.trials(seed=0)[3]
     too_large, slow = (asked.judge(trial, [layout], NOTHING) for layout in ([1, 1, 0], [8, 8, 10]))
     assert too_large.over and slow.over and slow.right and not too_large.right
 
@@ -180,7 +184,7 @@ def test_in_most_cases_no_plan_alone_is_cheap_enough_and_memory_and_dates_matter
     moves, shut_out = 0, 0
     for trial in CheapestRun().trials(0):
         asked = trial.inputs[0]
-        points, plans = points_of(asked), costs_of_plans(*asked)
+        points, plans = points_of(asked), costs_of_plans(CLUSTER, *asked)
         assert all(plan_fault(dict(zip(KEYS, plan)), *asked) is None for plan in list(plans)[::97])
         moves += min(each[1] for each in points if each[0] <= asked[-1]) > 1.01 * cheapest(points, asked[-1])
         shut_out += len(points) < 0.7 * len(plans)
@@ -201,8 +205,7 @@ def test_every_plan_that_costs_too_much_is_told_why():
                for days, dollars, plan in late_enough[::97])
 
 
-def test_the_offers_are_devices_of_the_facts_and_what_a_run_costs_fits_on_a_screen():
+def test_the_offers_are_devices_of_the_facts():
     for name, offer in OFFERS.items():
-        device = accelerator(name.removesuffix(" spot"))
-        assert offer["memory"] == device.memory_bytes and offer["flops_per_s"] < 0.7 * device.peak_flops_per_s()
-    assert len(inspect.getsource(run_of).splitlines()) <= 25
+        device = accelerator(name.removesuffix(" spot").removesuffix(" 40 GB"))
+        assert offer["memory"] in (device.memory_bytes, 40e9) and offer["flops_per_s"] < 0.7 * device.peak_flops_per_s()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course_lib.grading import recorded
-from course_lib.grading.recorded import Mistake
+from course_lib.grading.recorded import Mistake, Seen
 from course_lib.grading.selfstudy import check_exercise
 from course_lib.grading.sketch import sketch
 from course_lib.grading.spent import Judgement, Spent
@@ -45,37 +45,69 @@ SWAPPED = torch.tensor([1.0, 2.0])
 OVER = Spent("sent", 96, 16)
 
 
-def mistake(says, over="", seen=SWAPPED, trial=0):
-    return Mistake(says, trial, over, sketch(["sent", seen] if over else seen))
+def seen(answer, trial=0, over=""):
+    return Seen(trial, over, sketch([over, answer] if over else answer))
+
+
+def mistake(says, *each):
+    return Mistake(says, each or (seen(SWAPPED),))
+
+
+def wrong(answer):
+    return Judgement("a", "x", sketch=sketch(answer))
+
+
+def costly(num_bytes):
+    return Judgement("a", "x", over=OVER, sketch=sketch(["sent", num_bytes]))
 
 
 @pytest.mark.parametrize("known, judged, trial, says", [
-    ([mistake("turned")], Judgement("a", "x", sketch=sketch(SWAPPED)), 0, "turned"),
-    ([mistake("turned")], Judgement("a", "x", sketch=sketch(SWAPPED)), 1, ""),
-    ([mistake("turned")], Judgement("a", "x", sketch=sketch(SWAPPED + 1)), 0, ""),
-    ([mistake("turned"), mistake("mirrored")], Judgement("a", "x", sketch=sketch(SWAPPED)), 0, "turned\nOr: mirrored"),
-    ([mistake("twice", "sent", 96)], Judgement("a", "x", over=OVER, sketch=sketch(["sent", 96])), 0, "twice"),
-    ([mistake("twice", "sent", 32)], Judgement("a", "x", over=OVER, sketch=sketch(["sent", 96])), 1, "twice"),
-    ([mistake("twice", "sent", 32), mistake("whole", "sent", 64)],
-     Judgement("a", "x", over=OVER, sketch=sketch(["sent", 96])), 0, ""),
-    ([mistake("twice", "holds", 96)], Judgement("a", "x", over=OVER, sketch=sketch(["sent", 96])), 0, ""),
+    ([mistake("turned")], wrong(SWAPPED), 0, "turned"),
+    ([mistake("turned")], wrong(SWAPPED), 1, ""),
+    ([mistake("turned")], wrong(SWAPPED + 1), 0, ""),
+    ([mistake("turned"), mistake("mirrored")], wrong(SWAPPED), 0, "turned\nOr: mirrored"),
+    ([mistake("twice", seen(96, over="sent"))], costly(96), 0, "twice"),
+    ([mistake("twice", seen(32, over="sent"))], costly(96), 1, "twice"),
+    ([mistake("twice", seen(32, over="sent")), mistake("whole", seen(64, over="sent"))], costly(96), 0, ""),
+    ([mistake("twice", seen(96, over="holds"))], costly(96), 0, ""),
 ])
 def test_a_cause_is_named_where_the_same_was_seen(monkeypatch, known, judged, trial, says):
     monkeypatch.setattr(recorded, "mistakes", lambda number: known)
-    assert recorded.cause("0.1", (0.0, 0.0), trial, judged) == says
+    assert recorded.cause("0.1", (0.0, 0.0), trial, judged, lambda other: None) == says
+
+
+def two_alike(*later):
+    """Two mistakes that give the same on trial 0, and then what `later` says of the first."""
+    return [mistake("turned", seen(SWAPPED), *later), mistake("mirrored", seen(SWAPPED), seen(SWAPPED + 7, 1))]
+
+
+@pytest.mark.parametrize("known, then, says", [
+    (two_alike(seen(SWAPPED + 1, 1)), {1: wrong(SWAPPED + 1)}, "turned"),
+    (two_alike(seen(SWAPPED + 1, 1)), {1: wrong(SWAPPED + 7)}, "mirrored"),
+    (two_alike(seen(SWAPPED + 1, 1)), {1: wrong(SWAPPED + 2)}, ""),  # neither: another mistake gives that here too
+    (two_alike(seen(SWAPPED + 1, 1)), {1: None}, ""),
+    (two_alike(seen("right", 1)), {1: Judgement("b")}, "turned"),
+    (two_alike(seen(SWAPPED + 7, 1), seen(SWAPPED, 2)), {1: wrong(SWAPPED + 7), 2: wrong(SWAPPED)},
+     "turned\nOr: mirrored"),
+    (two_alike(seen(SWAPPED + 7, 1), seen(SWAPPED, 2)), {1: wrong(SWAPPED + 7), 2: wrong(SWAPPED + 9)}, "mirrored"),
+    ([mistake("turned", seen(SWAPPED), seen(SWAPPED, 1), seen(SWAPPED, 2))], {1: wrong(SWAPPED)}, "turned"),
+])
+def test_of_mistakes_that_collide_the_next_trials_decide(monkeypatch, known, then, says):
+    monkeypatch.setattr(recorded, "mistakes", lambda number: known)
+    assert recorded.cause("0.1", (0.0, 0.0), 0, wrong(SWAPPED), then.__getitem__) == says
 
 
 def test_a_mistake_that_was_recorded_is_told_in_its_words(monkeypatch):
     inputs = Swap().trials(0)[0].inputs
-    own = sketch([tensor for tensor, in inputs])
-    monkeypatch.setattr(recorded, "mistakes", lambda number: [Mistake("nothing was swapped", 0, "", own)])
+    own = Seen(0, "", sketch([tensor for tensor, in inputs]))
+    monkeypatch.setattr(recorded, "mistakes", lambda number: [Mistake("nothing was swapped", (own,))])
     assert check_exercise(Swap(), toys.not_swapped).cause == "2 ranks: nothing was swapped"
     assert "expected float32[65536]" in check_exercise(Swap(), toys.of_another_shape).cause
 
 
 def test_what_is_costly_is_told_how_much_and_why(monkeypatch):
-    seen = Mistake("once is enough", 0, "sent", sketch(["sent", 1 << 19]))
-    monkeypatch.setattr(recorded, "mistakes", lambda number: [seen])
+    known = mistake("once is enough", seen(1 << 19, over="sent"))
+    monkeypatch.setattr(recorded, "mistakes", lambda number: [known])
     cause = check_exercise(Swap(), toys.swapped_twice_over).cause
     assert cause == ("2 ranks: the result is right, but over budget: rank 0 sent 524.3 kB, where 262.1 kB will do: "
                      "once is enough")

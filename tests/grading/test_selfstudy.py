@@ -33,7 +33,7 @@ def test_a_correct_answer_passes_with_its_points_and_the_measured_bytes_beside_t
     (toys.of_another_shape, "returned float32[3] = "),
     (toys.liar, "rank 0 returned a Liar: expected float32[65536]"),
     (toys.nothing, "rank 0 returned nothing (None)"),
-    (toys.a_number, "rank 0 returned a int"),
+    (toys.a_number, "rank 0 returned an int"),
     (toys.a_sparse_tensor, "rank 0 returned a torch.sparse_coo tensor"),
     (toys.put_into_the_input, "the result is in the input, and not returned"),
     (toys.by_the_library, "it calls torch.distributed's own all_gather: write it with send and recv"),

@@ -1,9 +1,11 @@
 """The exercises of chapter 7 compare with rows that nobody has shared out."""
 
 import math
+import time
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -17,12 +19,8 @@ from course_lib.costs.context_parallel import (
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import Traffic, Trial
 from course_lib.grading.judges.models import ROUNDING
-from course_lib.grading.judges.sequence_parallel.attention import (
-    GatherAndScatter,
-    MergedAttention,
-    Recomputed,
-    WholeRing,
-)
+from course_lib.grading.judges.sequence_parallel.attention import MergedAttention, PassAround, WholeRing
+from course_lib.grading.judges.sequence_parallel.layers import GatherAndScatter, Recomputed
 from course_lib.grading.judges.sequence_parallel.numbers import (
     H100,
     LLAMA_70B,
@@ -33,6 +31,7 @@ from course_lib.grading.judges.sequence_parallel.numbers import (
     LayerBytes,
 )
 from course_lib.grading.on_rank import sequence_parallel as on_rank
+from course_lib.runtime import launch
 from course_lib.sequence_parallel import layout_order
 
 
@@ -105,11 +104,53 @@ def test_an_answer_with_nan_is_told_so_and_a_strange_one_is_described():
     assert asked.wrong(trial, [None] * trial.world_size)
 
 
+def test_a_block_that_nobody_sends_or_receives_while_the_one_before_is_used_is_named():
+    asked = PassAround()
+    trial = next(trial for trial in asked.trials(seed=1) if trial.world_size == 3)
+    both = [on_rank.SEND, on_rank.RECEIVE]
+
+    def flaw(under_way):
+        calls = [["send", 8, 8.0]] * 2
+        return asked.flaw(trial, [{"under_way": under_way, "calls": calls}] * 3, Traffic([[0] * 3] * 3, True))
+
+    assert flaw([both, both, []]) is None
+    assert flaw([both, both[1:], []]).startswith("rank 0 used block 1, counted from 0, and had not begun to send:")
+    assert "block 0, counted from 0, and had not begun to send or to receive:" in flaw([[], both, []])
+
+
+def calls_under_way():
+    """What is open at six moments on one of two ranks."""
+    other, block, seen = 1 - dist.get_rank(), torch.zeros(2), []
+    with on_rank.open_calls() as calls:
+        waiting = [dist.isend(block, other)]
+        seen.append(calls.directions())
+        waiting.append(dist.irecv(block.clone(), other))
+        seen.append(calls.directions())
+        waiting[0].wait()
+        seen.append(calls.directions())
+        waiting[1].wait()
+        exchange = dist.all_to_all_single(block.clone(), block, async_op=True)
+        time.sleep(0.05)  # it is over meanwhile, and nobody has waited
+        seen.append(calls.directions())
+        exchange.wait()
+        dist.all_reduce(block)
+        seen.append(calls.directions())
+        (dist.send if other else dist.recv)(block, other)
+        seen.append(calls.directions())
+    return seen
+
+
+def test_a_message_is_under_way_from_its_call_until_somebody_waits_for_it():
+    send, both = [on_rank.SEND], [on_rank.SEND, on_rank.RECEIVE]
+    for seen in launch(calls_under_way, world_size=2, device="cpu"):
+        assert seen == [send, both, both[1:], both, [], []]
+
+
 def test_torchs_checkpoint_gives_what_is_expected_and_is_recognised():
     asked = Recomputed()
     for trial in asked.trials(seed=1):
         answer = on_rank.recomputed(lambda function, x: checkpoint(function, x, use_reentrant=False), trial.inputs[0])
-        assert answer["by_torch"] and answer["runs"] == 2
+        assert answer["by_torch"] and answer["runs"] == 2 * trial.inputs[0]["layers"]
         assert alike(asked.given([answer]), asked.expected(trial.inputs), asked.tolerance)
 
 

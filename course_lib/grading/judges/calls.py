@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from course_lib.grading.exercise import Exercise, Traffic, Trial
 from course_lib.grading.spent import Spent, most
+from course_lib.pictures.units import human_bytes
 
 HEADERS = 32 * 1024  # bytes: gloo's own, of all the calls of a trial together
 
@@ -27,6 +28,10 @@ class CollectiveExercise(Exercise):
     def bound(self, trial: Trial) -> int:
         """The most bytes that a rank may send, by the ring convention."""
 
+    def least(self, trial: Trial) -> int:
+        """What all ranks have to send together, whatever they do: fewer bytes cannot carry the answer."""
+        return 0
+
     def beforehand(self, trial: Trial) -> int:
         """Bytes that a rank sends before the reader's function is called."""
         return 0
@@ -34,6 +39,11 @@ class CollectiveExercise(Exercise):
     def kept(self, trial: Trial, answers: list[Any]) -> Sequence[Spent]:
         """Calls made and bytes held, where there are budgets for them."""
         return ()
+
+    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+        together = round(sum(sent for answer in answers for _, _, sent in answer["calls"])) if traffic.exact else (
+            sum(map(traffic.sent_by, range(trial.world_size))))
+        return too_little(together, self.least(trial), traffic)
 
     def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
         each = [sent_by(rank, answers, traffic, self.gloo_over_ring, self.beforehand(trial))
@@ -45,6 +55,14 @@ class CollectiveExercise(Exercise):
             spent.append(Spent("sent", max(outside), bound, rank=most(outside), slack=math.inf,
                                note=traffic.note(self.besides)))
         return spent
+
+
+def too_little(together: int, least: int, traffic: Traffic) -> str | None:
+    """What is wrong where all ranks together sent less than can carry the answer."""
+    if together >= least - traffic.slack(least):
+        return None
+    return (f"the ranks sent {human_bytes(together)} together, where {human_bytes(least)} is the least that can carry "
+            "it: what another rank needs has to be sent to it, at the time when it needs it")
 
 
 def num_calls(answers: Sequence[dict[str, Any]], allowed: int) -> Spent:

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from course_lib.grading.exercise import Trial, ranks_of
-from course_lib.grading.on_rank.models import Gradients, batch_loss, gradients_of, model_of, network
+from course_lib.grading.on_rank.models import Gradients, Turned, batch_loss, gradients_of, model_of, network
 from course_lib.pictures.units import human_bytes
 
 ROUNDING = (1e-9, 1e-9)
 SMALL, LARGE = [3, 4, 4, 2], [64, 128, 128, 8]  # widths
 EQUAL = [4, 4, 4, 4]  # all layers have the same size
+ALIKE = [40] * 6  # five layers, of which two are more than one and the pieces of all
 UNEVEN = [3, 4, 2]  # 12 + 4 + 8 + 2 elements are not multiples of 3
 Inputs = list[dict[str, Any]]
 
@@ -27,7 +28,8 @@ def trial_of(generator: torch.Generator, n: int, widths: Sequence[int], frozen: 
 
     rows: the rows of each batch of each rank, where they differ.
     """
-    shapes = {name: value.shape for name, value in network(widths).state_dict().items()}
+    bare = Turned(network(widths)) if more.get("turned") else network(widths)
+    shapes = {name: value.shape for name, value in bare.state_dict().items()}
     weights = {name: torch.randn(shape, generator=generator, dtype=torch.float64) / shape[-1] ** 0.5
                for name, shape in shapes.items()}
     ranks = []

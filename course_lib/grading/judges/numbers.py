@@ -6,14 +6,17 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from course_lib.grading.compare import alike, describe, part
+from course_lib.grading.compare import EXACT, LARGEST, alike, describe, part
 from course_lib.grading.exercise import Exercise, Traffic, Trial
 from course_lib.grading.on_rank import plain
 from course_lib.grading.spent import Spent, quantity
 
 
 class NumberExercise(Exercise):
-    """The function gets the arguments of the trial and returns a number, as `expected` does."""
+    """The function gets the arguments of the trial and returns a number, as `expected` does.
+
+    Where `expected` is a whole number, only this one is right; a float is, within `tolerance`.
+    """
 
     unit: ClassVar[str] = ""
     cases: ClassVar[tuple[tuple[str, tuple[Any, ...]], ...]]  # what is asked about, arguments; the most telling first
@@ -36,16 +39,16 @@ class NumberExercise(Exercise):
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         given, right = self.given(answers), self.expected(*self.arguments(trial))
-        if alike(given, right, self.tolerance):
+        if alike(given, right, EXACT if type(right) is int else self.tolerance):
             return None
-        if type(given) is not float:
+        if type(given) not in (int, float) or type(given) is int and abs(given) >= LARGEST:
             return f"it returned {describe(given)}: expected a number, {quantity(right, self.unit)}"
         times = f", {given / right:.6g} times as much" if right and math.isfinite(given) else ""
         return self.said(trial, answers).removesuffix(": ") + times
 
     def said(self, trial: Trial, answers: list[Any]) -> str:
         given, right = self.given(answers), self.expected(*self.arguments(trial))
-        if type(given) is not float:
+        if type(given) not in (int, float) or type(given) is int and abs(given) >= LARGEST:
             return ""
         return f"it returned {quantity(given, self.unit)}, expected {quantity(right, self.unit)}: "
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from course_lib.grading.compare import alike, part
 from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.judges.calls import too_little
 from course_lib.grading.on_rank import plain
 from course_lib.grading.spent import Spent, most
-from course_lib.pictures.units import human_bytes
 
 AS_IT_WAS = ("every rank's tensor is as it was: an assignment `tensor = ...` only moves the name, "
              "write into the tensor itself, as tensor.copy_ and tensor += do")
@@ -32,6 +32,10 @@ class TensorExercise(Exercise):
 
     def least(self, trial: Trial) -> int:
         """What all ranks have to send together, whatever they do: fewer bytes cannot carry the answer."""
+        return 0
+
+    def most_messages(self, trial: Trial) -> int:
+        """How many messages a rank may send."""
         return 0
 
     def sent(self, trial: Trial, traffic: Traffic) -> list[int]:
@@ -58,16 +62,26 @@ class TensorExercise(Exercise):
 
     def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
         together, least = sum(self.sent(trial, traffic)), self.least(trial)
-        if together < least - traffic.slack(least):
-            return (f"the ranks sent {human_bytes(together)} together, where {human_bytes(least)} is the least that "
-                    "can carry it: send the elements themselves, by send and recv")
-        return None
+        return too_little(together, least, traffic)
 
     def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
         each, bound = self.sent(trial, traffic), self.bound(trial)
-        rank = most(each)
-        return [Spent("sent", each[rank], bound, on=self.spent_on, rank=rank, slack=traffic.slack(bound),
-                      note=traffic.note(), claimed=traffic.exact)]
+        messages = [found if type(found := part(answer, "messages")) is int else 0 for answer in answers]
+        sender, rank, allowed = most(messages), most(each), self.most_messages(trial)
+        in_messages = Spent("sent", messages[sender], allowed, "message", rank=sender, claimed=True)
+        return [
+            *([in_messages] if allowed else []),
+            Spent(
+                "sent",
+                each[rank],
+                bound,
+                on=self.spent_on,
+                rank=rank,
+                slack=traffic.slack(bound),
+                note=traffic.note(),
+                claimed=traffic.exact,
+            ),
+        ]
 
 
 def whole_numbers(generator: torch.Generator, *shape: int) -> Tensor:

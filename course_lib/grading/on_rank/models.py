@@ -25,9 +25,24 @@ def network(widths: Sequence[int], frozen: Sequence[str] = ()) -> nn.Sequential:
     return model
 
 
-def model_of(inputs: dict[str, Any]) -> nn.Sequential:
+class Turned(nn.Module):
+    """A network whose layers are registered in another order than they are used: the last one first."""
+
+    def __init__(self, network: nn.Sequential) -> None:
+        super().__init__()
+        for name, layer in reversed(list(network.named_children())):
+            self.add_module(name, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in reversed(list(self.children())):
+            x = layer(x)
+        return x
+
+
+def model_of(inputs: dict[str, Any]) -> nn.Module:
     """The model as it is before the step."""
     model = network(inputs["widths"], inputs["frozen"])
+    model = Turned(model) if inputs.get("turned") else model
     model.load_state_dict(inputs["weights"])
     return model
 

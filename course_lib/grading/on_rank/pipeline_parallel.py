@@ -3,28 +3,63 @@
     m  micro-batches of B rows      D  width of every layer
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 
-from course_lib.grading.on_rank.plain import plain
+from course_lib.grading.on_rank.plain import data, kind, plain
+from course_lib.runtime import record_communication
+from course_lib.runtime.instruments.communication import CommunicationLog
 
 MOST = 4000  # in a list: more are no answer
 
 
 def listed(function: Callable, inputs: list[Any]) -> Any:
     """All but 4.3, 4.5 and 4.9: a list of counts, or of actions such as "F0"; words for anything else."""
-    returned = function(*inputs)
-    if not isinstance(returned, list | tuple):
-        return plain(returned)
-    others = [type(each).__name__ for each in returned if type(each) not in (int, str)]
-    return f"a list with a {others[0]} in it" if others else list(returned[:MOST + 1])
+    returned = data(function(*inputs))
+    if not isinstance(returned, list):
+        return returned if isinstance(returned, str | None) else kind(returned)
+    others = [each for each in returned if type(each) not in (int, str)]
+    odd = f"a number that is not whole, {others[0]:g}," if others and type(others[0]) is float else "something else"
+    return f"a list with {odd} in it" if others else returned[:MOST + 1]
+
+
+class Watch:
+    """What a rank had sent and received whenever it computed the gradient of a micro-batch."""
+
+    def __init__(self, log: CommunicationLog) -> None:
+        self.log, self.num_received = log, 0
+        self.gradients: list[list[int]] = []  # [micro-batch, messages called for by then, of these received]
+
+    def mark(self, tensor: Tensor, number: int) -> None:
+        tensor.register_hook(lambda _: self.gradients.append([number, len(self.log.events), self.num_received]))
+
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """Count each dist.recv that has returned."""
+        recv = dist.recv
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            source = recv(*arguments, **named)
+            self.num_received += 1
+            return source
+
+        dist.recv = counted
+        try:
+            yield
+        finally:
+            dist.recv = recv
 
 
 def backward(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
-    """4.5: the gradients of this rank's stage, which is linear, with tanh but for the last."""
+    """4.5: the gradients of this rank's stage, which is linear, with tanh but for the last; and how they came about.
+
+    `messages`: [op, peer, bytes] in the order of the calls; `order`: of each micro-batch's gradient, as Watch has it.
+    """
     weight, bias = (nn.Parameter(inputs[name].clone()) for name in ("weight", "bias"))  # (D, D), (D,)
     saved = []
     for x in inputs["xs"]:  # (B, D): computed beforehand, so that all that is sent, the reader's function sends
@@ -32,5 +67,12 @@ def backward(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
         y = nn.functional.linear(x, weight, bias)
         saved.append((x, y if inputs["last"] else torch.tanh(y)))
     tied = weight if inputs["first"] != inputs["last"] else None
-    function(saved, inputs["targets"], tied)
-    return {"weight": plain(weight.grad), "bias": plain(bias.grad)}
+    with record_communication() as log:
+        watch = Watch(log)
+        for number, (x, y) in enumerate(saved):
+            watch.mark(y if inputs["first"] else x, number)
+        with watch.receiving():
+            function(saved, inputs["targets"], tied)
+    messages = [[event.op, event.peer, event.message_bytes] for event in log.events]
+    return {"gradients": {"weight": plain(weight.grad), "bias": plain(bias.grad)}, "messages": messages,
+            "order": watch.gradients}

@@ -4,7 +4,8 @@
 """
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from course_lib.grading.on_rank.plain import count_calls, plain
 from course_lib.grading.on_rank.split import forth_and_back, gradients_of, leaves_of
 from course_lib.runtime import record_memory
+from course_lib.runtime.instruments import pending
 
 
 def gather_and_scatter(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -49,12 +51,59 @@ def merged_attention(function: Callable, inputs: dict[str, Any]) -> dict[str, An
 
 
 def pass_around(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
-    """7.4: the source and the fingerprint of each block, as they are used, and the bytes held at the peak."""
-    block, used = inputs["block"].clone(), []
-    with record_memory() as log:
+    """7.4: the source and the fingerprint of each block, as they are used, and the bytes held at the peak.
+
+    under_way: what was being sent and received when each block was used, of SEND and RECEIVE.
+    """
+    block, used, seen = inputs["block"].clone(), [], []
+
+    with record_memory() as log, open_calls() as calls_now:
+        def use(block: Tensor, source: int) -> None:
+            seen.append(calls_now.directions())
+            used.append([int(source), fingerprint(block)])
+
         before = log.current
-        _, calls = count_calls(function, block, lambda block, source: used.append([int(source), fingerprint(block)]))
-    return {"used": used, "calls": calls, "held": log.peak - before}
+        _, calls = count_calls(function, block, use)
+    return {"used": used, "calls": calls, "held": log.peak - before, "under_way": seen}
+
+
+SEND, RECEIVE = "send", "receive"
+
+
+class OpenCalls:
+    """The calls that have begun, and that nobody has waited for. A call that waits for itself is over with that."""
+
+    def __init__(self) -> None:
+        self.begun: dict[int, tuple[str, bool]] = {}  # by number: the operation, whether it has returned
+
+    def directions(self) -> list[str]:
+        names = {name for name, _ in self.begun.values()} - {"barrier"}
+        return [direction for direction, other in ((SEND, "recv"), (RECEIVE, "send")) if names - {other}]
+
+    def started(self, call: pending.Call) -> None:
+        self.begun[call.number] = call.op, False
+
+    def entered(self, call: pending.Call) -> None:
+        """Into the call itself, or into its wait()."""
+
+    def waited(self, call: pending.Call, since: Any) -> None:
+        name, returned = self.begun.pop(call.number, (call.op, True))
+        if not returned:  # that was the call itself
+            self.begun[call.number] = name, True
+
+    def finished(self, call: pending.Call) -> None:
+        """By itself, or in wait(): how quick the other ranks are is not judged."""
+
+
+@contextmanager
+def open_calls() -> Iterator[OpenCalls]:
+    pending.install()
+    listener = OpenCalls()
+    pending.listeners.append(listener)
+    try:
+        yield listener
+    finally:
+        pending.listeners.remove(listener)
 
 
 def fingerprint(block: Tensor) -> list[float]:
@@ -63,7 +112,7 @@ def fingerprint(block: Tensor) -> list[float]:
 
 
 def recomputed(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
-    """7.5: dropout(gelu(x W1)) W2 by `function`: forward, other random numbers, backward, and one more random number.
+    """7.5: dropout(gelu(x W1)) W2 by `function`, once or twice: forward, other random numbers, backward, and one more.
 
     kept: bytes between forward and backward; runs: of what is inside.
     """
@@ -77,7 +126,10 @@ def recomputed(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     with torch.random.fork_rng(devices=[]), record_memory() as log:
         before = log.current
         torch.manual_seed(inputs["seed"])
-        y = function(feed_forward, leaves["x"])
+        torch.rand(7)  # a state that no seed gives
+        y = leaves["x"]
+        for _ in range(inputs["layers"]):
+            y = function(feed_forward, y)
         kept = log.current - before - (y.nbytes if isinstance(y, Tensor) else 0)
         torch.rand(5)  # others draw, too
         if isinstance(y, Tensor) and y.requires_grad and y.shape == inputs["dy"].shape:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.grading.on_rank.models import batch_loss, gradients_of, model_of
-from course_lib.grading.on_rank.plain import count_calls, plain
+from course_lib.grading.on_rank.plain import count_calls, data, kind, plain
 from course_lib.runtime import record_memory
 
 ADAMW_STEPS, MASTER_STEPS = 3, 60
@@ -24,11 +24,27 @@ PATIENCE_S = 1.0
 
 
 def sharded_adamw(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
-    """6.2: the weights, and what is returned: its kind, and the bytes of its state."""
+    """6.2: the weights, what is held while a gradient is computed, and of what is returned its kind and state."""
     weights = inputs["weights"].clone()
-    returned, calls = count_calls(function, weights, lambda at: coupled_gradient(inputs, at.detach()), ADAMW_STEPS,
-                                  SETTINGS, inputs["num_decayed"])
-    return {"weights": plain(weights), "calls": calls, "kind": type(returned).__name__, "state": state_bytes(returned)}
+    with record_memory() as log:
+        gradient, held = weighed(
+            lambda at: coupled_gradient(inputs, at.detach()), lambda: log.current, inputs["awaited"]
+        )
+        returned, calls = count_calls(function, weights, gradient, ADAMW_STEPS, SETTINGS, inputs["num_decayed"])
+    return {"weights": plain(weights), "calls": calls, "kind": type(returned).__name__, "held": held,
+            "state": state_bytes(returned)}
+
+
+def weighed(gradient: Callable, held: Callable[[], int], awaited: float) -> tuple[Callable, list[list[Any]]]:
+    """`gradient`, and a list that gets ["in step 2", bytes] at each call: what the reader holds beside the weights."""
+    looks: list[list[Any]] = []
+
+    def look(at: Tensor) -> Tensor:
+        waits = all(now <= awaited for _, now in looks)
+        looks.append([f"in step {len(looks)}", settled(held, awaited if waits else math.inf)])
+        return gradient(at)
+
+    return look, looks
 
 
 def coupled_gradient(inputs: dict[str, Any], weights: Tensor) -> Tensor:
@@ -42,19 +58,42 @@ def state_bytes(optimizer: Any) -> int:
 
 
 def scattered_gradients(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
-    """6.3: the pieces after backward, each .grad that is left, the most bytes of .grad at once, and all in the end."""
-    model = model_of(inputs)
+    """6.3: the pieces after backward, each .grad that is left, the most bytes of .grad at once, and all in the end.
 
-    def backward() -> tuple[Any, int, int]:
+    `held`: the bytes after each gradient's hooks, beside those of a backward that throws gradients away.
+    """
+
+    def backward(
+        function: Callable, beside: Iterator[int], awaited: float
+    ) -> tuple[Any, nn.Module, int, list[Any], int]:
+        model, looks = model_of(inputs), []
         with record_memory() as log:
-            returned, sums = function(model), sum_gradients(model)
-            batch_loss(model, [each.clone() for each in inputs["batches"][0]]).backward()
-            return returned, max(sums, default=0), settled(lambda: log.current, inputs["awaited"])
+            def look(_: Tensor) -> None:
+                usual = next(beside, 0)
+                waits = all(held <= awaited for _, held in looks)
+                looks.append([f"after gradient {len(looks)} of backward",
+                              settled(lambda: log.current - usual, awaited if waits else math.inf)])
 
-    (returned, whole, held), calls = count_calls(backward)
+            returned, sums = function(model), sum_gradients(model)
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter.register_post_accumulate_grad_hook(look)
+            batch_loss(model, [each.clone() for each in inputs["batches"][0]]).backward()
+            return returned, model, max(sums, default=0), looks, settled(lambda: log.current, inputs["awaited"])
+
+    _, _, _, usual, _ = backward(throw_gradients_away, repeat(0), math.inf)
+    (returned, model, whole, looks, held), calls = count_calls(
+        backward, function, iter([now for _, now in usual]), inputs["awaited_in_backward"])
     pieces = {str(name): plain(piece) for name, piece in returned.items()} if isinstance(returned, dict) else {}
     left = [name for name, parameter in model.named_parameters() if parameter.grad is not None]
-    return {"pieces": pieces, "left": left, "at_once": whole, "held": held, "calls": calls}
+    return {"pieces": pieces, "left": left, "at_once": whole, "held": held, "calls": calls,
+            "in_backward": looks}
+
+
+def throw_gradients_away(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
 
 
 def sum_gradients(model: nn.Module) -> list[int]:
@@ -67,11 +106,20 @@ def sum_gradients(model: nn.Module) -> list[int]:
 
 
 def gathered_on_use(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
-    """6.4: output and gradients of one step, after `function` has seen each linear layer, and the bytes of weights."""
+    """6.4: output and gradients of one step, after `function` has seen each linear layer, and the bytes of weights.
+
+    `pieces`: what was returned, by the parameter's name; `later`: the output when these pieces were doubled.
+    """
+    seen: list[Any] = []
+
     def step(model: nn.Module, see: Callable, look: Callable) -> dict[str, Any]:
+        names, returned = {parameter: name for name, parameter in model.named_parameters()}, {}
         for layer in model:
             if isinstance(layer, nn.Linear):
-                see(layer)
+                own = see(layer)
+                returned |= own if isinstance(own, dict) else {}
+        seen[:] = [model, {names[key]: piece for key, piece in returned.items()
+                           if isinstance(key, nn.Parameter) and key in names and isinstance(piece, Tensor)}]
         look("before the first forward pass")
         x, y = (each.clone() for each in inputs["batches"][0])
         output = model(x.requires_grad_())  # as in the middle of a model
@@ -80,7 +128,13 @@ def gathered_on_use(function: Callable, inputs: dict[str, Any]) -> dict[str, Any
         return {"output": plain(output), "gradients": gradients_of(model)}
 
     answer, weighed = weigh(inputs, step, function, lambda layer: None)
-    return {**answer, **weighed}
+    model, pieces = seen
+    kept = {name: plain(piece) for name, piece in pieces.items()}
+    with torch.no_grad():
+        for piece in pieces.values():
+            piece.mul_(2)
+        later = model(inputs["batches"][0][0].clone()) if pieces else None
+    return {**answer, **weighed, "pieces": kept, "later": plain(later)}
 
 
 def zero_3_training(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -96,8 +150,7 @@ def zero_3_training(function: Callable, inputs: dict[str, Any]) -> dict[str, Any
 
 def backward_only(model: nn.Module, batches: list[Any], settings: dict[str, Any]) -> None:
     """As much of training as makes the same activations: what else is held is the weights."""
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
+    throw_gradients_away(model)
     for batch in batches:
         batch_loss(model, batch).backward()
 
@@ -142,15 +195,23 @@ def settled(held: Callable[[], int], awaited: float) -> int:
 
 
 def master_steps(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
-    """6.5: the weights and the master weights. The gradient of half the sum of squares is the weights themselves."""
+    """6.5: the weights and the master weights, and what is held while a gradient is computed."""
     weights = inputs["weights"].clone()
-    master, calls = count_calls(function, weights, torch.clone, MASTER_STEPS, LR)
-    return {"weights": plain(weights), "master": plain(master), "calls": calls}
+    with record_memory() as log:
+        gradient, held = weighed(partial(far_gradient, inputs), lambda: log.current, inputs["awaited"])
+        master, calls = count_calls(function, weights, gradient, inputs["num_steps"], LR)
+    return {"weights": plain(weights), "master": plain(master), "held": held, "calls": calls}
+
+
+def far_gradient(inputs: dict[str, Any], weights: Tensor) -> Tensor:
+    """Of each weight with one of another rank's piece, in bf16, (N,); or a number that is always the same."""
+    constant = inputs.get("gradient")
+    return weights + weights.roll(len(weights) // 2) if constant is None else torch.full_like(weights, constant)
 
 
 def clip_over_shards(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     """6.6: the norm, and the pieces afterwards."""
     returned, calls = count_calls(function, inputs["pieces"], inputs["max_norm"])
-    norm = returned.item() if isinstance(returned, Tensor) and returned.numel() == 1 else returned
-    return {"norm": float(norm) if isinstance(norm, int | float) else f"a {type(norm).__name__}",
+    norm = data(returned.item() if isinstance(returned, Tensor) and returned.numel() == 1 else returned)
+    return {"norm": float(norm) if isinstance(norm, int | float) else norm if isinstance(norm, str) else kind(returned),
             "pieces": [plain(piece) for piece in inputs["pieces"]], "calls": calls}

@@ -93,11 +93,20 @@ class Grader:
             for place, trial in enumerate(exercise.trials(SEED)):
                 judged = self.judged(exercise, trial, *worker.trial(trial))
                 if judged.fault:
-                    cause = recorded.cause(exercise.number, exercise.tolerance, place, judged)
+                    cause = recorded.cause(exercise.number, exercise.tolerance, place, judged,
+                                           lambda other: self.judged_again(exercise, other))
                     return judged.explained(cause).cause or "" if cause else ""
         except Failed:
             pass
         return ""
+
+    def judged_again(self, exercise: Exercise, place: int) -> Judgement | None:
+        """What another trial of SEED gives, None where it has no results."""
+        trial = exercise.trials(SEED)[place]
+        try:
+            return self.judged(exercise, trial, *self.worker().trial(trial))
+        except Failed:
+            return None
 
     def judged(self, exercise: Exercise, trial: Trial, *answers_traffic: Any) -> Judgement:
         """What the exercise says of the answers, which may be of a form that it did not think of."""

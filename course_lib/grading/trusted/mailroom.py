@@ -1,18 +1,21 @@
 """The grader's ends of the connections to the ranks: what they are told, and what they say until time is up."""
 
 import io
+import json
 import selectors
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from course_lib.grading.trusted.inside import frames
-from course_lib.grading.trusted.inside.rank import ERROR, LATE
+from course_lib.grading.trusted.inside.rank import ERROR, LATE, NO_REPLY, QUESTION, REPLY
 from course_lib.grading.trusted.replies import Failed, error_in, too_late, worst
 
+MAX_QUESTION = 10_000  # bytes
 GRACE_S = 0.5  # after the first rank failed: another one may know more
 
 
@@ -36,6 +39,7 @@ class Ranks:
         self.connections = connections
         self.trial_s = trial_s
         self.inboxes = [frames.Inbox(result_bytes) for _ in connections]
+        self.asked = [0] * len(connections)  # questions of each rank
 
     def tell(self, kind: bytes, payloads: list[bytes]) -> None:
         for rank, (connection, payload) in enumerate(zip(self.connections, payloads)):
@@ -45,8 +49,11 @@ class Ranks:
             except OSError:
                 raise Failed(f"rank {rank} ended before it was asked anything") from None
 
-    def wait(self, kind: bytes, timeout_s: float) -> list[bytes]:
-        """One message of this kind from every rank. Failed where a rank fails, ends, or is late."""
+    def wait(self, kind: bytes, timeout_s: float, reply: Callable[[Any], Any] | None = None) -> list[bytes]:
+        """One message of this kind from every rank. Failed where a rank fails, ends, or is late.
+
+        reply: answers what a rank asks before that, with a ValueError for what cannot be asked.
+        """
         received: dict[int, bytes] = {}
         failures: list[tuple[int, dict | None]] = []  # rank, and its error; None where its process ended
         places: dict[int, str] = {}  # where a rank was when time was nearly up
@@ -56,6 +63,9 @@ class Ranks:
                 received[rank] = payload
                 if len(received) == len(self.connections):
                     return [received[rank] for rank in range(len(received))]
+            elif got == QUESTION and reply:
+                self.asked[rank] += 1
+                self._reply(self.connections[rank], reply, payload)
             elif got == LATE:
                 places[rank] = error_in(payload).get("where", "")
             elif rank not in received:
@@ -70,6 +80,16 @@ class Ranks:
         ranks = ", ".join(map(str, waiting))
         at = "".join(f"\nrank {rank} was at {places[rank]}" for rank in waiting if places.get(rank))
         raise Failed(too_late(kind, f"rank{'s' * (len(waiting) > 1)} {ranks}", timeout_s) + at)
+
+    def _reply(self, connection: socket.socket, reply: Callable[[Any], Any], payload: bytes) -> None:
+        try:
+            answer = REPLY, reply(json.loads(payload[:MAX_QUESTION]))
+        except ValueError as error:  # also of json: what is no question
+            answer = NO_REPLY, str(error)[:2000]
+        except Exception as error:  # whatever else a question that nobody thought of may raise
+            answer = NO_REPLY, f"that cannot be asked ({type(error).__name__})"
+        with suppress(OSError):  # it ended, or does not listen: that shows by itself
+            frames.send(connection, answer[0], json.dumps(answer[1]).encode())
 
     def _messages(self, deadline: Deadline) -> Iterator[tuple[int, bytes | None, bytes]]:
         """(rank, kind, payload) as they come, kind None for a rank that ended; until time is up."""

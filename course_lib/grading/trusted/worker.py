@@ -96,10 +96,12 @@ class IsolatedWorker:
         believed: in the trials that follow, bytes are those that the ranks say: exact, and no ground for marks.
         Failed where the code is refused as it stands.
         """
+        self.exercise = exercise
         self.believed = believed or self.counting_tool is None
         run, operations = exercise.run, exercise.operations
         refusal = self._ask(CODE, {
             "run": (run.__module__, run.__name__), "imports": exercise.imports, "function": exercise.function,
+            "asks": exercise.asks,
             "operations": None if operations is None else sorted(operations), "count_inside": self.believed,
             "cells": cells})
         if refusal:
@@ -164,7 +166,7 @@ class IsolatedWorker:
             ranks.wait(LOADED, self.limits.trial_s)
             before = self._ask(COUNT)
             ranks.tell(INPUTS, [saved(value) for value in trial.inputs])
-            payloads = ranks.wait(ANSWER, self.limits.trial_s)
+            payloads = ranks.wait(ANSWER, self.limits.trial_s, lambda asked: self.exercise.reply(trial, asked))
             after = self._ask(COUNT)
         finally:
             for ours, theirs in pairs:
@@ -172,6 +174,9 @@ class IsolatedWorker:
                 theirs.close()
             self._ask(FINISH)
         replies = [read(payload, self.limits.result_bytes) for payload in payloads]
+        for rank, reply in enumerate(replies):
+            if self.exercise.asks and type(reply["answer"]) is dict:
+                reply["answer"]["asked"] = ranks.asked[rank]
         if self.believed:
             return [reply["answer"] for reply in replies], traffic_claimed([reply.get("sent") for reply in replies])
         return [reply["answer"] for reply in replies], traffic_counted(owners, before, after, trial.world_size)

@@ -32,19 +32,20 @@ class Crossover(Exercise):
     ALLOWED = 0.01
 
     def trials(self, seed: int) -> list[Trial]:
+        example = Trial([[[10e-6, 1e-10, 4]]], "the example, 10 us, 10 GB/s, 4 ranks")
         source = random.Random(seed)
         links = [hardware_link(wire.name) for wire in LINKS if wire.kind in NCCL_STEP_LATENCY]
         known, pairs = ([[link.alpha_s, link.beta_s_per_byte, n] for link in links for n in world_sizes]
                         for world_sizes in ((4, 8, 64, 1024), (2,)))
         drawn = [[10 ** source.uniform(-6, -3), 10 ** source.uniform(-12, -8), 2 ** source.randint(2, 14)]
                  for _ in range(200)]
-        return [Trial([known], f"{len(known)} links and worlds of course_lib.facts"),
+        return [example, Trial([known], f"{len(known)} links and worlds of course_lib.facts"),
                 Trial([drawn], "200 random ones"), Trial([pairs], f"two ranks, {len(pairs)} links")]
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         (given,), (cases,) = answers, trial.inputs
         values = given if type(given) is list and len(given) == len(cases) else [given]
-        bad = [value for value in values if type(value) is not float or math.isnan(value)]
+        bad = [value for value in values if type(value) not in (int, float) or math.isnan(value)]
         if bad:
             return f"it returned {describe(bad[0])}: expected a number of bytes"
         loss, (alpha, beta, n), value = max((lost(case, value), case, value) for case, value in zip(cases, given))
@@ -80,7 +81,8 @@ class LargestModel(NumberExercise):
     unit = "parameter"
     tolerance = (0.02, 0.0)
     budget = "a number of parameters, to 2 %"
-    cases = (("512 H100 in 64 nodes, one second", (64, 1.0)), ("4 nodes, half a second", (4, 0.5)),
+    cases = (("the example, one node, one second", (1, 1.0)), ("512 H100 in 64 nodes, one second", (64, 1.0)),
+             ("2 nodes, one second", (2, 1.0)), ("4 nodes, half a second", (4, 0.5)),
              ("200 nodes, two seconds", (200, 2.0)))
 
     def expected(self, num_nodes: int, seconds: float) -> float:

@@ -35,16 +35,26 @@ class Messages(TensorExercise):
 
     length: ClassVar[Callable[[int, int], int]] = staticmethod(lambda n, k: n * k)
     world_sizes: ClassVar[tuple[int, ...]] = (3, 4, 2, 1)  # with 3 left and right differ, and it is no power of two
+    example: ClassVar[tuple[tuple[int, ...], ...]]  # what each rank brings in the docstring
+    besides: ClassVar[tuple[tuple[int, int], ...]] = ()  # ranks, elements: lengths that no k gives
+    messages: ClassVar[Callable[[int], int]]  # that a rank of n may send
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
         ks = torch.randint(2, 6, (len(self.world_sizes),), generator=generator).tolist()
-        trials = []
-        for n, k in [*zip(self.world_sizes, ks), (4, LARGE)]:
-            N = self.length(n, k)
+        trials = [self.example_trial()]
+        drawn = [(n, self.length(n, k)) for n, k in [*zip(self.world_sizes, ks), (4, LARGE)]]
+        for n, N in [drawn[0], *self.besides, *drawn[1:]]:
             inputs = [[whole_numbers(generator, N)] for _ in range(n)]
             trials.append(Trial(inputs, f"{ranks_of(n)}, {N:,} element{'s' * (N > 1)} each"))
         return trials
+
+    def example_trial(self) -> Trial:
+        return Trial([[torch.tensor(brought).float()] for brought in self.example],
+                     f"the example, {ranks_of(len(self.example))}")
+
+    def most_messages(self, trial: Trial) -> int:
+        return self.messages(trial.world_size)
 
     def expected(self, inputs: Inputs) -> list[Tensor]:
         return [total(inputs)] * len(inputs)
@@ -70,7 +80,12 @@ class Ring(Messages):
 
 class RingReduceScatter(Ring):
     number = "2.1"
-    budget = "each rank sends (n-1)/(2n) M bytes to each neighbour: n-1 half chunks to the right, n-1 to the left"
+    budget = (
+        "each rank sends (n-1)/(2n) M bytes to each neighbour: n-1 half chunks to the right, n-1 to the left (of two "
+        "ranks each is both neighbours)"
+    )
+    example = (1, 2, 3, 4), (10, 20, 30, 40)
+    messages = staticmethod(lambda n: 2 * (n - 1))
     spent_on = " to one neighbour"
     around = (1, -1)
     length = staticmethod(lambda n, k: 2 * n * k)
@@ -90,10 +105,12 @@ class RingReduceScatter(Ring):
 class RingAllGather(Ring):
     number = "2.2"
     budget = "each rank sends n-1 pieces as long as they are, and 8 bytes with each for its length"
+    example = (11,), (22, 33)
+    messages = staticmethod(lambda n: 2 * (n - 1))
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        made = []
+        made = [self.example_trial()]
         for n, unit in ((3, 1), (4, 1), (2, 1), (1, 1), (4, LARGE // 4)):
             extra = torch.randint(0, 2, (n,), generator=generator).tolist()
             lengths = [unit * share + more for share, more in zip((4, 12, 7, 9), extra)]
@@ -118,6 +135,9 @@ class RingAllReduce(Messages):
     in_place = True
     budget = ("each rank sends 2(n-1)/n M bytes, M being the tensor filled up to a multiple of 2n elements, and the "
               "gather's 8 (n-1) for lengths")
+    example = (1, 2, 3), (10, 20, 30)
+    besides = ((3, 12), (4, 1), (3, 13))  # 2n divides the length; shorter than n; one more than what 2n divides
+    messages = staticmethod(lambda n: 4 * (n - 1))
     length = staticmethod(lambda n, k: n * k + (n > 1))
 
     def bound(self, trial: Trial) -> int:
@@ -135,6 +155,8 @@ class TreeReduce(Messages):
     budget = "ceil(log2 n) steps, in each of which a rank sends or receives one message; (n-1) M bytes in all"
     length = staticmethod(lambda n, k: k)
     world_sizes = (3, 4, 6, 2, 1)
+    example = (5,), (7,), (9,)
+    messages = staticmethod(lambda n: 1)
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
@@ -142,6 +164,7 @@ class TreeReduce(Messages):
         for plain in super().trials(seed):
             n = plain.world_size
             dst = int(torch.randint(1, n, (), generator=generator)) if n > 1 else 0  # 0 would hide an ignored dst
+            dst = 1 if plain.label.startswith("the example") else dst
             trials.append(Trial([[tensor, dst] for tensor, in plain.inputs], f"{plain.label}, dst={dst}"))
         return trials
 
@@ -196,6 +219,8 @@ def steps_taken(traffic: Traffic, src: int) -> int:
 class AllToAll(Messages):
     number = "2.5"
     budget = "each rank sends (n-1)/n M bytes: every piece but the one that stays"
+    example = (1, 2), (10, 20)
+    messages = staticmethod(lambda n: n - 1)
 
     def expected(self, inputs: Inputs) -> list[Tensor]:
         sent = [tensor.chunk(len(inputs)) for tensor, *_ in inputs]  # sent[q][r]: from rank q to rank r
@@ -217,6 +242,9 @@ class TwoNodeAllReduce(Messages):
     number = "2.6"
     in_place = True
     budget = "each rank sends M/2 bytes to the other node"
+    example = (1, 2), (10, 20), (100, 200), (1000, 2000)
+    besides = ((4, 6),)  # two divides it, and four does not
+    messages = staticmethod(lambda n: 3)
     spent_on = " to the other node"
     world_sizes = (4, 4)
 

@@ -27,8 +27,9 @@ from course_lib.grading.on_rank.data_parallel import EPOCHS
 from course_lib.grading.spent import Spent, most
 
 MANY = 1000  # samples: so many do not fall into the same order, or on the same ranks, by chance
-MOVED = ("the indices are right, but torch's global generator has moved, and with it everybody's dropout and initial "
+MOVED = ("the indices are right, but the global generator of {} has moved, and with it everybody's dropout and initial "
          "weights: use a torch.Generator of your own")
+STEPS_ALIKE = 0.05  # of the neighbours in a shuffled order, at most: by chance it is well below 1 %
 Plan = list[list[int]]
 Shards = Sequence[list[int]]  # for each rank
 
@@ -46,11 +47,17 @@ class Buckets(Exercise):
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        # exact fits, one larger than the cap in the middle, one at the end, and small ones that would fit further ahead
-        fixed = [[10, 60, 40, 300, 30, 70], [40, 10, 100, 90, 20, 80, 250], [100], [20, 20, 20]]
-        drawn = torch.randint(1, 60, (200,), generator=generator).tolist()
-        return [Trial([[[1000 * size for size in sizes], 100_000]],
-                      f"{len(sizes)} gradient{'s' * (len(sizes) > 1)}, at most 100 kB") for sizes in (*fixed, drawn)]
+        # pairs that are a byte too large; exact fits, one larger than the cap in the middle, one at the end, and small
+        # ones that would fit further ahead
+        fixed = [[70.001, 30, 40, 60.001], [10, 60, 40, 300, 30, 70], [40, 10, 100, 90, 20, 80, 250], [100],
+                 [20, 20, 20]]
+        drawn = torch.randint(1, 60, (200,), generator=generator)
+        drawn[::9] += 70  # some are larger than the cap, some as large
+        examples = [Trial([[sizes, 100]], f"example {number}, {len(sizes)} gradients, at most 100 bytes")
+                    for number, sizes in enumerate(([10, 60, 40], [20, 300, 70, 50]), 1)]
+        return examples + [Trial([[[round(1000 * size) for size in sizes], 100_000]],
+                                 f"{len(sizes)} gradient{'s' * (len(sizes) > 1)}, at most 100 kB")
+                           for sizes in (*fixed, drawn.tolist())]
 
     def expected(self, inputs: list[Any]) -> list[Plan]:
         return [fill(*inputs[0])]
@@ -69,7 +76,8 @@ class Shard(Exercise):
 
     def trials(self, seed: int) -> list[Trial]:
         return [Trial([{"num_samples": N, "world_size": n, "rank": r} for r in range(n)],
-                      f"{N:,} samples on {ranks_of(n)}") for N, n in ((11, 3), (8, 4), (2, 3), (2001, 2))]
+                      f"{'the example, ' * (N == 5)}{N:,} samples on {ranks_of(n)}")
+                for N, n in ((5, 2), (11, 3), (9, 4), (8, 4), (2, 3), (2001, 2))]
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         both = ([shards_of(part(answer, name)) for answer in answers] for name in ("shards", "again"))
@@ -80,8 +88,10 @@ class Shard(Exercise):
         if epochs != again:
             return ("the same call gives other indices the second time: rank and epoch alone may decide, so seed a "
                     "torch.Generator with the epoch")
-        moved = any(part(answer, "moved") is not False for answer in answers)
-        return next(faults(epochs, trial.inputs[0]["num_samples"]), None) or (MOVED if moved else None)
+        moved = [part(answer, "moved") for answer in answers]
+        whose = sorted({str(name) for names in moved for name in (names if type(names) is list else ["some"])})
+        return next(faults(epochs, trial.inputs[0]["num_samples"]), None) or (
+            MOVED.format(" and ".join(whose)) if whose else None)
 
     def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
         each = [max(map(len, answer["shards"])) for answer in answers]
@@ -111,6 +121,8 @@ def faults(epochs: Sequence[Shards], N: int) -> Iterator[str]:
             why = ("some ranks take one more than others" if not repeated else "the ranks divide different orders, so "
                    "the seed must not depend on the rank" if missing else "the parts are filled up to the same length; "
                    "let some ranks have one less")
+            if missing and repeated:
+                why += ", and be the same in every process: Python's hash() of a text is not"
             yield f"epoch {epoch}: {missing} of {N} samples are on no rank, {repeated} come twice: {why}"
         if max(lengths) - min(lengths) > 1:
             yield f"epoch {epoch}: the ranks have {lengths} samples: they should differ by one at most"
@@ -123,6 +135,16 @@ def faults(epochs: Sequence[Shards], N: int) -> Iterator[str]:
                "divide")
     if N >= MANY and len(first) > 1 and any(shard == sorted(shard) for shards in epochs for shard in shards):
         yield "the samples of a rank are in increasing order: the order has to be shuffled, too"
+    share = max((step_share(shard, N) for shards in epochs for shard in shards), default=0.0)
+    if N >= MANY and share > STEPS_ALIKE:
+        yield (f"{100 * share:.0f} % of the neighbours in a hand are equally far apart: the order is counted through "
+               "from another place or in steps, and not shuffled")
+
+
+def step_share(shard: list[int], N: int) -> float:
+    """The share of the neighbours in `shard` that have the commonest distance, around the end of N samples."""
+    steps = Counter((b - a) % N for a, b in zip(shard, shard[1:]))
+    return max(steps.values()) / len(shard) if len(shard) > 2 else 0.0
 
 
 GRADIENT_BYTES = 4  # float32
@@ -149,11 +171,11 @@ class SmallestBatch(NumberExercise):
     unit = "sequence"
     tolerance = (0.0, 0.0)
     budget = "the fewest whole sequences with which backward takes at least as long as all all-reduces together"
-    cases = tuple(case(*each) for each in CASES)
+    cases = (("the example", (1e9, 10, 2, 1e14, 1e-3, 1e-9, 1000)), *(case(*each) for each in CASES))
 
-    def expected(self, N: float, B: int, n: int, flops_per_s: float, alpha_s: float, beta: float, s: int) -> float:
+    def expected(self, N: float, B: int, n: int, flops_per_s: float, alpha_s: float, beta: float, s: int) -> int:
         communication_s = B * 2 * (n - 1) * alpha_s + 2 * (n - 1) / n * GRADIENT_BYTES * N * beta
-        return float(math.ceil(communication_s * flops_per_s / (4 * N) / s))
+        return max(1, math.ceil(communication_s * flops_per_s / (4 * N) / s))
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
         device, link, *_ = source.choice(CASES)

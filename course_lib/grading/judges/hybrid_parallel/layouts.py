@@ -3,28 +3,32 @@
     sizes  {"dp": 2, "pp": 2, "cp": 1, "tp": 2}      order  "tp,cp,dp,pp", innermost first: ranks count along tp first
     rank = tp + size(tp) (cp + size(cp) (dp + size(dp) pp))      node n has the ranks [n G, (n + 1) G)
 
-9.7 is open-ended. `step_of` of on_rank/ is the cluster: what a look at a layout gives. The rules of thumb that it obeys
-are the chapter's. What hardly changes the choice is left out (overlap of the last all-reduce, latency, the embedding).
+9.7 is open-ended. `step_of` is the cluster: what a look at a layout gives, which the judge answers and counts. The
+rules of thumb that it obeys are the chapter's, and the exercise says them in words; two shares are a cluster's own, and
+only a look shows them. What hardly changes the choice is left out (latency, the embedding).
 """
 
 import random
 from collections.abc import Iterable, Sequence
 from itertools import groupby, product
-from math import prod
+from math import log2, prod
 from typing import Any
 
 from course_lib.grading.compare import describe, part
 from course_lib.grading.exercise import Exercise, Traffic, Trial
 from course_lib.grading.judges.numbers import NumberExercise
-from course_lib.grading.on_rank.hybrid_parallel import KEYS, Layout, cheapest_layout, fault_of, step_of, two_levels
+from course_lib.grading.on_rank.hybrid_parallel import cheapest_layout, two_levels
 from course_lib.grading.spent import Spent
 from course_lib.hybrid_parallel.layout import AXES, ParallelLayout
 
 Sizes = dict[str, int]
 Groups = list[list[int]]
+Layout = dict[str, int]  # dp, pp, tp, rows of a micro-batch, zero stage (0, 1, 3), recompute (0, 1)
+Cluster = dict[str, float]
+KEYS = ("dp", "pp", "tp", "rows", "zero", "recompute")
 ORDER = "tp,cp,dp,pp"
 ORDERS = (ORDER, "tp,dp,cp,pp", "pp,tp,dp,cp", "dp,tp,pp,cp", "tp,pp,dp,cp")
-LOOKS = 64  # trial runs
+LOOKS = 72  # trial runs
 POWERS = [2**i for i in range(11)]
 PAR = 1.01  # of the shortest step of all
 H100 = 400e12, 450e9, 50e9  # FLOP/s, bytes/s inside a node and out of it
@@ -49,16 +53,16 @@ class MovedRank(NumberExercise):
     number = "9.1"
     tolerance = (0.0, 0.0)
     budget = "the one rank of all that does the same"
-    cases = tuple((f"rank {rank:,} of {text}", (rank, sizes_of(text), order, new_order))
+    cases = tuple((f"{'the example, ' * (rank == 5)}rank {rank:,} of {text}", (rank, sizes_of(text), order, new_order))
                   for rank, text, order, new_order in (
-                      (13, "dp2 pp3 cp2 tp2", ORDER, "cp,dp,tp,pp"), (5, "dp2 pp2 tp2", ORDER, "pp,tp,dp,cp"),
+                      (5, "dp2 pp2 tp2", ORDER, "pp,tp,dp,cp"), (13, "dp2 pp3 cp2 tp2", ORDER, "cp,dp,tp,pp"),
                       (21, "dp4 pp2 cp3 tp2", ORDER, "dp,tp,pp,cp"), (7, "dp3 tp4", ORDER, "dp,tp,pp,cp"),
                       (9, "dp4 pp4 tp4", ORDER, ORDER), (0, "dp1", ORDER, "pp,tp,dp,cp"),
                       (12_345, "dp8 pp16 cp16 tp8", "tp,cp,pp,dp", ORDER)))  # Llama 3's
 
-    def expected(self, rank: int, sizes: Sizes, order: str, new_order: str) -> float:
+    def expected(self, rank: int, sizes: Sizes, order: str, new_order: str) -> int:
         where = ParallelLayout(**sizes, order=order).coordinates(rank)
-        return float(ParallelLayout(**sizes, order=new_order).rank(**{axis: where[axis] for axis in AXES}))
+        return ParallelLayout(**sizes, order=new_order).rank(**{axis: where[axis] for axis in AXES})
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
         sizes = {axis: source.randint(2, 5) for axis in AXES}
@@ -75,14 +79,26 @@ class TwoLevels(Exercise):
     def trials(self, seed: int) -> list[Trial]:
         source, tp = random.Random(seed), 2 ** random.Random(seed).randint(1, 3)
         drawn = "dp,cp", f"dp4 pp{source.randint(2, 3)} cp2 tp{tp}", source.choice(ORDERS[:2]), 2 * tp
-        return [Trial([[axes.split(","), sizes_of(text), order, node]],
-                      f"{axes.replace(',', ' and ')} of {text}, {order}, {node} rank{'s' * (node > 1)} a node")
-                for axes, text, order, node in (
-                    ("dp,tp", "dp2 pp2 cp2 tp4", ORDER, 8), ("dp,cp", "dp4 cp2 tp2", ORDER, 8),
-                    ("dp", "dp2 pp2 tp2", ORDER, 4), ("dp,tp", "dp4 pp2 tp2", "tp,cp,pp,dp", 8),
-                    ("tp", "dp2 tp4", "dp,tp,cp,pp", 4), ("pp,cp", "dp2 pp2 cp2 tp2", "cp,tp,pp,dp", 4),
-                    ("tp", "dp2 pp2 tp2", ORDER, 4), ("dp,cp", "dp8 pp4 cp4 tp4", ORDER, 32), ("dp", "dp1", ORDER, 1),
-                    drawn)]
+        return [
+            Trial(
+                [[axes.split(","), sizes_of(text), order, node]],
+                f"{'the example, ' * (text == 'dp4 tp2')}{axes.replace(',', ' and ')} of {text}, {order}, "
+                f"{node} rank{'s' * (node > 1)} a node",
+            )
+            for axes, text, order, node in (
+                ("dp", "dp4 tp2", ORDER, 4),
+                ("dp,tp", "dp2 pp2 cp2 tp4", ORDER, 8),
+                ("dp,cp", "dp4 cp2 tp2", ORDER, 8),
+                ("dp", "dp2 pp2 tp2", ORDER, 4),
+                ("dp,tp", "dp4 pp2 tp2", "tp,cp,pp,dp", 8),
+                ("tp", "dp2 tp4", "dp,tp,cp,pp", 4),
+                ("pp,cp", "dp2 pp2 cp2 tp2", "cp,tp,pp,dp", 4),
+                ("tp", "dp2 pp2 tp2", ORDER, 4),
+                ("dp,cp", "dp8 pp4 cp4 tp4", ORDER, 32),
+                ("dp", "dp1", ORDER, 1),
+                drawn,
+            )
+        ]
 
     def expected(self, inputs: list[Any]) -> list[list[Groups]]:
         (axes, sizes, order, node), = inputs
@@ -125,6 +141,9 @@ class CheapestLayout(Exercise):
     right = "the layout is possible"
     budget = f"par: 1 % above the shortest step of all layouts that fit, after at most {LOOKS} looks"
     run = staticmethod(cheapest_layout)
+    asks = True
+    is_plan = True
+    compared = "layout"
 
     def trials(self, seed: int) -> list[Trial]:
         source = random.Random(seed)
@@ -132,22 +151,30 @@ class CheapestLayout(Exercise):
         hidden = 512 * round((B * 1e9 / 12 / 45) ** 0.5 / 512)
         drawn = (f"{B}B on {devices} H100, 4,096 tokens",
                  (devices, 8, 80e9, *H100, B * 1e9, round(B * 1e9 / 12 / hidden**2), hidden, 4096, 512))
-        return [Trial([list(asked)], label) for label, asked in (*CASES, drawn)]
+        return [
+            Trial([list(asked)], label, hidden={"small": source.uniform(0.0, 0.15), "hidden": source.uniform(0.0, 0.8)})
+            for label, asked in (*CASES, drawn)
+        ]
+
+    def reply(self, trial: Trial, question: Any) -> list[float]:
+        if fault := fault_of(question, *trial.inputs[0]):
+            raise ValueError(f"look({question}): {fault}")
+        return list(step_of(question, trial.hidden, *trial.inputs[0]))
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
-        layout, looks = (part(answers[0], name) for name in ("layout", "looks"))
-        fault = fault_of(layout, *trial.inputs[0]) if type(looks) is int else "it did not say how often it looked"
+        layout, looks = (part(answers[0], name) for name in ("layout", "asked"))
+        fault = fault_of(layout, *trial.inputs[0]) if type(looks) is int else "nobody has counted how often it looked"
         return f"it returned {layout if type(layout) is dict else describe(layout)}: {fault}" if fault else None
 
     def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
         asked, layout = trial.inputs[0], answers[0]["layout"]
-        (seconds, held), (shortest, best) = step_of(layout, *asked), best_of(asked)
+        (seconds, held), (shortest, best) = step_of(layout, trial.hidden, *asked), best_of(trial.hidden, asked)
         who = (f"with dp{layout['dp']} pp{layout['pp']} tp{layout['tp']}, {layout['rows']} row"
                f"{'s' * (layout['rows'] > 1)}, ZeRO {layout['zero']}{', recomputing' * layout['recompute']} it")
-        why = reason(layout, best, asked)
+        why = reason(layout, best, trial.hidden, asked)
         return [Spent("holds", held / 1e9, asked[2] / 1e9, "", " GB on a device", who=who, why=why, decides=True),
                 Spent("takes", seconds, shortest * PAR, "", " s for a step", who=who, why=why, limit="par {}",
-                      slack=1e-9), Spent("took", answers[0]["looks"], LOOKS, "look", claimed=True)]
+                      slack=1e-9), Spent("took", answers[0]["asked"], LOOKS, "look")]
 
 
 def every_layout(*asked: Any) -> Iterable[Layout]:
@@ -158,18 +185,74 @@ def every_layout(*asked: Any) -> Iterable[Layout]:
             yield from (dict(zip(KEYS, (*sizes, *rest))) for rest in product((0, 1, 3), (0, 1)))
 
 
-def best_of(asked: Sequence[Any]) -> tuple[float, Layout]:
+def best_of(cluster: Cluster, asked: Sequence[Any]) -> tuple[float, Layout]:
     """(seconds, layout) of the shortest step of all that fit."""
-    found = ((*step_of(layout, *asked), layout) for layout in every_layout(*asked))
+    found = ((*step_of(layout, cluster, *asked), layout) for layout in every_layout(*asked))
     return min(((seconds, layout) for seconds, held, layout in found if held <= asked[2]), key=lambda each: each[0])
 
 
-def reason(layout: Layout, best: Layout, asked: Sequence[Any]) -> str:
+def step_of(
+    layout: Layout,
+    cluster: Cluster,
+    devices: int,
+    per_node: int,
+    memory: float,
+    flops_per_s: float,
+    fast: float,
+    slow: float,
+    parameters: float,
+    layers: int,
+    hidden: int,
+    tokens: int,
+    batch_rows: int,
+) -> tuple[float, float]:
+    """(seconds of a step, bytes on a device) of a GPT in bf16 with AdamW; ranks count along tp, then dp, then pp.
+
+    cluster: what no reader is told, small: the share by which each halving of a product by tp makes it slower; hidden:
+    the share of the gradients' messages that lies behind backward.
+    """
+    dp, pp, tp, rows, zero, recompute = (layout[key] for key in KEYS)
+    part, micro_batches = parameters / (pp * tp), batch_rows // (dp * rows)
+    activation = 2 * rows * tokens * hidden  # bytes between two layers
+
+    def seconds(num_bytes: float, reach: int) -> float:
+        return num_bytes / (fast if reach <= per_node else slow)  # reach: how many ranks apart its members are
+
+    computing = (8 if recompute else 6) * part * rows * tokens / flops_per_s * (1 + cluster["small"] * log2(tp))
+    tensor = seconds((6 if recompute else 4) * layers / pp * 2 * (tp - 1) / tp * activation, tp)
+    pipe = seconds(2 * activation / tp, devices) if pp > 1 else 0.0
+    gathers = seconds(2 * 2 * part * (dp - 1) / dp, tp * dp) if zero == 3 else 0.0
+    gradients = seconds(2 * 2 * part * (dp - 1) / dp, tp * dp)
+    step = (micro_batches + pp - 1) * max(computing + tensor + pipe, gathers) + (1 - cluster["hidden"]) * gradients
+    state = part * {0: 16, 1: 4 + 12 / dp, 3: 16 / dp}[zero]  # weights and gradients 2 + 2, the optimiser's 12
+    kept = (2 if recompute else 34) / 2 * activation * layers / (pp * tp) * min(pp, micro_batches)
+    return step, state + kept
+
+
+def fault_of(layout: Any, devices: int, *cluster: Any) -> str | None:
+    """Why this is no layout of so many devices; `cluster` as step_of has it."""
+    values = [layout.get(key) for key in KEYS] if isinstance(layout, dict) and len(layout) == len(KEYS) else [None]
+    if not all(isinstance(value, int) for value in values) or min(values[:4]) < 1 or values[4] not in (0, 1, 3) or (
+            values[5] not in (0, 1)):
+        return (f"expected a dict with {', '.join(KEYS)}, and nothing else: whole numbers, zero 0, 1 or 3, recompute 0 "
+                "or 1, the others at least 1")
+    dp, pp, tp, rows, *_ = values
+    layers, batch_rows = cluster[-4], cluster[-1]
+    if dp * pp * tp != devices:
+        return f"dp * pp * tp is {dp * pp * tp}, and there are {devices} devices"
+    if pp > layers:
+        return f"{pp} stages of {layers} layers: every stage needs one"
+    if batch_rows % (dp * rows):
+        return f"dp * rows is {dp * rows}, which does not divide the {batch_rows} rows of the batch"
+    return None
+
+
+def reason(layout: Layout, best: Layout, cluster: Cluster, asked: Sequence[Any]) -> str:
     """Why this layout is not the best one: the first thing that one would change."""
-    (devices, per_node, memory), (seconds, held) = asked[:3], step_of(layout, *asked)
+    (devices, per_node, memory), (seconds, held) = asked[:3], step_of(layout, cluster, *asked)
 
     def better(**changes: int) -> bool:
-        then, needed = step_of(layout | changes, *asked)
+        then, needed = step_of(layout | changes, cluster, *asked)
         return not fault_of(layout | changes, *asked) and needed <= memory and (then < seconds or held > memory)
 
     other_rows = any(better(rows=rows) for rows in POWERS)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from course_lib.costs.bubbles import peak_1f1b
 from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
 from course_lib.grading.on_rank import pipeline_parallel as on_rank
 from course_lib.grading.spent import Spent, most
 from course_lib.pipeline_parallel import Action, Schedule, findings, interleaved_1f1b, one_f_one_b, simulate, zb_h1
@@ -39,14 +39,22 @@ class Partition(PlanExercise):
     number = "4.1"
     right = "the cut is possible"
     budget = "the most expensive stage as cheap as any cut of the chain allows"
-    cases = (([1, 2, 6, 3, 5, 7], 3), ([1, 4, 4, 4, 4, 7], 3), ([2, 2, 2, 2, 2, 2, 10], 4), ([5, 1, 1, 1, 1, 1], 2),
-             ([3, 3, 3], 3), ([8], 1))  # costs of the layers, stages
+    # The example; one that cuts near equal shares, least squares and moving single cuts all miss; and others.
+    cases = (
+        ([1, 4, 4, 4, 4, 7], 3),
+        ([9, 4, 1, 4, 9, 9, 4, 7], 3),
+        ([1, 2, 6, 3, 5, 7], 3),
+        ([2, 2, 2, 2, 2, 2, 10], 4),
+        ([5, 1, 1, 1, 1, 1], 2),
+        ([3, 3, 3], 3),
+        ([8], 1),
+    )  # costs of the layers, stages
 
     def trials(self, seed: int) -> list[Trial]:
         source = random.Random(seed)
         drawn = [source.randint(1, 30) for _ in range(14)], 4
-        return [Trial([[costs, n]], f"{len(costs)} layers, {n} stage{'s' * (n > 1)}")
-                for costs, n in (*self.cases, drawn)]
+        return [Trial([[costs, n]], f"{'the example, ' * (number == 0)}{len(costs)} layers, {n} stage{'s' * (n > 1)}")
+                for number, (costs, n) in enumerate((*self.cases, drawn))]
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         (costs, n), (given,) = trial.inputs[0], answers
@@ -81,16 +89,23 @@ class Layout(PlanExercise):
     number = "4.8"
     right = "every device and sequence has its place"
     budget = "no device holds more than it has, and no other layout that fits takes a shorter step"
-    # N, S, M, A, C, k; bytes in GB. First a model of 7B in mixed precision, 16 bytes per parameter, on devices of 80.
-    cases = ((64, 512, 112, 8, 80, 2), (16, 256, 112, 4, 80, 6), (16, 64, 320, 6, 40, 4), (8, 64, 40, 30, 80, 1),
-             (4, 4, 30, 8, 80, 1))
+    # N, S, M, A, C, k; bytes in GB. After the example three that fewer micro-batches than stages, one idle slot more,
+    # and GiB decide; then a model of 7B in mixed precision, 16 bytes per parameter, on devices of 80; and others.
+    cases = ((4, 4, 30, 8, 80, 1), (8, 8, 40, 12, 40, 2), (4, 4, 40, 1, 80, 3), (16, 64, 40, 8, 40, 4),
+             (64, 512, 112, 8, 80, 2), (16, 256, 112, 4, 80, 6), (16, 64, 320, 6, 40, 4), (8, 64, 40, 30, 80, 1))
 
     def trials(self, seed: int) -> list[Trial]:
         source = random.Random(seed)
         N = 2 ** source.randint(3, 6)
         drawn = N, 8 * N, source.randint(100, 300), source.randint(3, 20), 60, source.randint(1, 4)
-        return [Trial([list(asked)], f"{asked[0]} devices of {asked[4]} GB, {asked[1]} sequences of {asked[3]} GB, "
-                                     f"{asked[2]} GB of state") for asked in (*self.cases, drawn)]
+        return [
+            Trial(
+                [list(asked)],
+                f"{'the example, ' * (number == 0)}{asked[0]} devices of {asked[4]} GB, {asked[1]} "
+                f"sequences of {asked[3]} GB, {asked[2]} GB of state",
+            )
+            for number, asked in enumerate((*self.cases, drawn))
+        ]
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         (N, S, *_), (given,) = trial.inputs[0], answers
@@ -140,8 +155,9 @@ class OrderExercise(PlanExercise):
     par: ClassVar[Callable[..., Schedule]]  # of a size: its idle time and memory may not be exceeded
     kinds: ClassVar[str] = "FB"
     held: ClassVar[str] = "micro-batch"  # what is counted in flight
-    sizes: ClassVar[tuple[tuple[int, ...], ...]] = ((4, 8), (3, 3), (4, 2), (2, 5))  # p, m, and what else is asked
-    label: ClassVar[str] = "{} ranks, {} micro-batches"
+    # p, m, and what else is asked: the docstring's example first
+    sizes: ClassVar[tuple[tuple[int, ...], ...]] = ((2, 3), (3, 7), (4, 8), (3, 3), (4, 2), (2, 5))
+    label: ClassVar[str] = "{}, {} micro-batches"
 
     def allowed_in_flight(self, par: Schedule) -> Sequence[int]:
         """The micro-batches, or chunks of them, that each rank may hold at a time."""
@@ -149,9 +165,15 @@ class OrderExercise(PlanExercise):
 
     def trials(self, seed: int) -> list[Trial]:
         source = random.Random(seed)
-        p, m, *more = source.choice(self.sizes)
+        p, m, *more = source.choice(self.sizes[1:])
         drawn = p, m + p * source.randint(1, 9), *more
-        return [Trial([[r, *size] for r in range(size[0])], self.label.format(*size)) for size in (*self.sizes, drawn)]
+        return [
+            Trial(
+                [[r, *size] for r in range(size[0])],
+                "the example, " * (number == 0) + self.label.format(ranks_of(size[0]), *size[1:]),
+            )
+            for number, size in enumerate((*self.sizes, drawn))
+        ]
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         par = self.par(*trial.inputs[0][1:])
@@ -194,8 +216,8 @@ def schedule_of(orders: list[list[str]], par: Schedule) -> Schedule:
 
 class RoundsOrder(OrderExercise):
     number = "4.2"
-    sizes = ((4, 8, 3), (3, 6, 3), (4, 2, 4), (2, 5, 1))
-    label = "{} ranks, {} micro-batches, {} at a time"
+    sizes = ((2, 3, 2), (5, 8, 3), (3, 6, 3), (4, 2, 4), (2, 5, 1))
+    label = "{}, {} micro-batches, {} at a time"
     budget = "k(p-1)/(m+k(p-1)) idle in k = ceil(m/g) rounds; no rank holds more than g micro-batches"
 
     def par(self, p: int, m: int, g: int) -> Schedule:
@@ -213,7 +235,7 @@ class OneFOneBOrder(OrderExercise):
 class ParSchedule(OrderExercise):
     number = "4.6"
     kinds = "FBIW"
-    sizes = ((4, 8), (4, 12), (3, 6), (2, 4))
+    sizes = ((1, 2), (3, 6), (4, 8), (4, 12), (2, 4))
     budget = "(p-1)/(3m+p-1) idle where F, I and W take equally long; at most p micro-batches in flight on any rank"
     par = staticmethod(zb_h1)
 
@@ -224,8 +246,8 @@ class ParSchedule(OrderExercise):
 class InterleavedOrder(OrderExercise):
     number = "4.7"
     held = "chunk"
-    sizes = ((4, 8, 2), (2, 6, 3), (3, 3, 2), (4, 8, 1))  # m is a multiple of p
-    label = "{} ranks, {} micro-batches, chunks per rank: {}"
+    sizes = ((2, 2, 2), (3, 6, 3), (4, 8, 2), (2, 6, 3), (3, 3, 2), (4, 8, 1))  # m is a multiple of p
+    label = "{}, {} micro-batches, chunks per rank: {}"
     budget = "(p-1)/(vm+p-1) idle; rank r holds at most vp - r chunks of activations at a time"
     par = staticmethod(interleaved_1f1b)
 

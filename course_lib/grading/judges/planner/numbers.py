@@ -19,7 +19,7 @@ from course_lib.costs.memory import training_memory
 from course_lib.grading.compare import alike, describe
 from course_lib.grading.exercise import Exercise, Traffic, Trial
 from course_lib.grading.judges.numbers import NumberExercise
-from course_lib.grading.on_rank import planner as on_rank
+from course_lib.grading.on_rank.plain import values
 from course_lib.grading.spent import Spent
 
 CUTS = ("dp", "tp", "pp", "rows", "zero", "recompute")
@@ -34,18 +34,30 @@ class LayoutMemory(Exercise):
     number = "10.1"
     tolerance = (1e-9, 1e-6)
     budget = "each kind to the byte"
-    run = staticmethod(on_rank.data)
-    cases = ((GPT3, (8, 8, 16, 1, 1, 0), 0), (GPT3, (8, 8, 16, 1, 1, 0), 15), (GPT3, (8, 8, 16, 2, 1, 1), 3),
-             (LLAMA_7B, (64, 1, 1, 2, 3, 0), 0), ((*LLAMA_7B[:4], 12), (4, 2, 8, 1, 2, 0), 1),  # 3 micro-batches
-             (LLAMA_7B, (2, 4, 4, 4, 0, 0), 3))
+    run = staticmethod(values)
+    cases = (
+        ((2, 10, 100, 8, 1), (1, 1, 1, 1, 0, 0), 0),
+        (GPT3, (64, 8, 16, 4, 1, 0), 0),
+        (GPT3, (8, 8, 16, 1, 1, 0), 0),
+        (GPT3, (8, 8, 16, 1, 1, 0), 15),
+        (GPT3, (8, 8, 16, 2, 1, 1), 3),
+        (LLAMA_7B, (64, 1, 1, 2, 3, 0), 0),
+        ((*LLAMA_7B[:4], 12), (4, 2, 8, 1, 2, 0), 1),  # 3 micro-batches
+        (LLAMA_7B, (2, 4, 4, 4, 0, 0), 3),
+    )
 
     def trials(self, seed: int) -> list[Trial]:
         source = random.Random(seed)
         dp, tp, pp = (2 ** power for power in map(source.randint, (1, 1, 2), (4, 3, 4)))
         drawn = dp, tp, pp, *map(source.randint, (1, 1, 0), (2, 3, 1))
         stage, l, h = source.randint(1, pp - 2), pp * source.randint(2, 6), 128 * source.randint(8, 64)
-        return [Trial([[*sizes, dict(zip(CUTS, cut)), stage]], HELD.format(*sizes[:2], *cut, stage))
-                for sizes, cut, stage in (*self.cases, ((l, h, 32000, 1024, 64 * dp), drawn, stage))]
+        return [
+            Trial(
+                [[*sizes, dict(zip(CUTS, cut)), stage]],
+                "the example, " * (sizes[0] == 2) + HELD.format(*sizes[:2], *cut, stage),
+            )
+            for sizes, cut, stage in (*self.cases, ((l, h, 32000, 1024, 64 * dp), drawn, stage))
+        ]
 
     def expected(self, inputs: list[Any]) -> list[dict[str, float]]:
         l, h, V, s, B, cut, stage = inputs[0]
@@ -75,8 +87,9 @@ class LayoutMemory(Exercise):
 
 class BubbleShare(NumberExercise):
     number = "10.2"
-    budget = "15/143 of the time for 16,384 devices, tp8 pp16, 8 chunks, 2,048 rows and equal stages"
-    cases = tuple((IDLE.format(*asked), asked) for asked in (
+    budget = "check: 15/143 of the time for 16,384 devices, tp8 pp16, 8 chunks, 2,048 rows and equal stages"
+    cases = tuple(("the example, " * (asked[0] == 8) + IDLE.format(*asked), asked) for asked in (
+        (8, 2, 2, 1, 8, 1, 4, 2),
         (1024, 4, 8, 3, 512, 2, 96, 3), (1024, 4, 8, 1, 512, 2, 96, 3), (16384, 8, 16, 8, 2048, 1, 128, 0),
         (16384, 8, 16, 8, 2048, 1, 128, 1), (64, 4, 1, 1, 256, 2, 32, 2)))
 
@@ -93,10 +106,10 @@ class BubbleShare(NumberExercise):
 
 class MostDevices(NumberExercise):
     number = "10.6"
-    tolerance = (0.01, 0.0)
     unit = "exact devices"
-    budget = "within 1 %"
-    cases = tuple((FED.format(*asked), asked) for asked in (
+    budget = "the number as it comes, not rounded to whole replicas"
+    cases = tuple(("the example, " * (asked[0] == 64) + FED.format(*asked), asked) for asked in (
+        (64, 0.5, 4, 4, 1, 64, 1, 0.4),
         (256, 0.5, 4, 8, 2, 512, 4, 0.42), (8192, 0.43, 8, 16, 8, 2048, 1, 0.41),
         (8192, 0.43, 8, 16, 8, 2048, 1, 0.40), (8192, 0.43, 8, 16, 1, 2048, 1, 0.40),
         (16384, 0.41, 8, 16, 8, 32768, 1, 0.38)))

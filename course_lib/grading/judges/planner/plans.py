@@ -22,9 +22,18 @@ from typing import Any
 
 from course_lib.grading.compare import describe
 from course_lib.grading.exercise import Exercise, Traffic, Trial
-from course_lib.grading.on_rank.planner import KEYS, OFFERS, better_layout, cheapest_run, data, plan_fault, run_of
+from course_lib.grading.on_rank.plain import values
+from course_lib.grading.on_rank.planner import better_layout, cheapest_run
 from course_lib.grading.spent import Spent
 
+KEYS = ("offer", "nodes", "tp", "pp", "recompute")  # of a plan: a name, then whole numbers; recompute is 0 or 1
+# Prices are like those of facts in 2026, of one device for an hour; FLOP/s are what a matmul reaches. Nodes are not
+# only powers of two, and one offer is short of memory: there recomputing decides.
+TERMS = ("price", "nodes", "memory", "flops_per_s", "fast", "slow", "hours_per_failure")
+OFFERS: dict[str, dict[str, float]] = {name: dict(zip(TERMS, terms)) for name, *terms in (
+    ("A100", 1.49, 64, 80e9, 200e12, 300e9, 25e9, 40_000), ("A100 40 GB", 0.79, 12, 40e9, 200e12, 300e9, 25e9, 40_000),
+    ("H100", 3.99, 64, 80e9, 500e12, 450e9, 50e9, 50_000), ("H100 spot", 2.29, 6, 80e9, 500e12, 450e9, 50e9, 150),
+    ("H200", 4.99, 32, 141e9, 500e12, 450e9, 50e9, 50_000))}
 Plan = tuple[str, int, int, int, int]  # in the order of KEYS
 AXES = ("dp", "tp", "pp")
 PAR = 1.01  # of the shortest step, or of the cheapest run
@@ -34,19 +43,28 @@ class LayoutUnderCap(Exercise):
     number = "10.3"
     right = "the layout is possible"
     budget = "no device holds more than the cap, and no other layout that fits takes a shorter step"
-    run = staticmethod(data)
+    run = staticmethod(values)
     is_plan = True
     # N, devices of a node, l, B, G, A, I, GB of a device, c. A GPT-3 first, rows of 2,048 tokens, which keep 34 s h.
-    cases = ((512, 8, 96, 512, 1.81, 0.856, 0.050, 36, 0.03), (64, 8, 32, 64, 0.2, 4.56, 0.27, 72, 0.05),
-             (256, 8, 80, 256, 0.86, 2.28, 0.134, 36, 0.04), (32, 2, 48, 256, 0.4, 0.36, 0.02, 19, 0.10),
-             (512, 8, 96, 512, 1.81, 0.856, 0.050, 70, 0.03))
+    # First the example; then two in which fewer micro-batches than stages, and A only where k is not 0, decide.
+    cases = (
+        (4, 2, 4, 4, 1, 1, 0, 20, 0.1),
+        (16, 1, 24, 4, 0.2, 1.0, 0.05, 20, 0.05),
+        (32, 8, 32, 4, 0.8, 1.0, 0.05, 20, 0.05),
+        (512, 8, 96, 512, 1.81, 0.856, 0.050, 36, 0.03),
+        (64, 8, 32, 64, 0.2, 4.56, 0.27, 72, 0.05),
+        (256, 8, 80, 256, 0.86, 2.28, 0.134, 36, 0.04),
+        (32, 2, 48, 256, 0.4, 0.36, 0.02, 19, 0.10),
+        (512, 8, 96, 512, 1.81, 0.856, 0.050, 70, 0.03),
+    )
     label = "{2} layers of {4:g} billion, which keep {5:g} GB of a row, on {0} devices with {7} GB, {1} a node"
 
     def trials(self, seed: int) -> list[Trial]:
         source = random.Random(seed)
         l, G, power, A = map(source.randint, (2, 20, 5, 40), (6, 60, 6, 120))
         drawn = 2**power, 4, 12 * l, 192, G / 100, A / 100, 0.05, 40, 0.05
-        return [Trial([list(asked)], self.label.format(*asked)) for asked in (*self.cases, drawn)]
+        return [Trial([list(asked)], "the example, " * (number == 0) + self.label.format(*asked))
+                for number, asked in enumerate((*self.cases, drawn))]
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         (N, per_node, l, B, *_), (given,) = trial.inputs[0], answers
@@ -90,7 +108,9 @@ class BetterLayout(Exercise):
              ((8, 2, 16), (10.0, 0.15, 1.05), (128, 8, 6.0), (72, 60, 120, 360, 60)),
              ((2, 16, 2), (9.0, 10.8, 0.05), (128, 4, 6.0), (60, 60, 120, 360, 60)),  # tp beyond the node
              ((16, 2, 1), (5.0, 0.30, 3.75), (64, 8, 20.0), (72, 40, 52, 156, 30)),  # a slow network
-             ((2, 4, 16), (18.0, 0.36, 0.13), (64, 4, 6.0), (36, 32, 28, 84, 16)))  # a long pipeline
+             ((2, 4, 16), (18.0, 0.36, 0.13), (64, 4, 6.0), (36, 32, 28, 84, 16)),  # a long pipeline
+             ((8, 16, 8), (8.0, 5.37, 0.99), (64, 8, 6.0), (80, 48, 118, 354, 142)),  # tp's own bubble decides
+             ((2, 8, 4), (8.0, 0.66, 0.24), (64, 4, 6.0), (48, 80, 271, 517, 113)))  # tp - 1 and dp - 1 decide
 
     label = "{:g}B on {} devices, {} a node, run as dp{} tp{} pp{}"
 
@@ -147,10 +167,16 @@ class CheapestRun(Exercise):
     budget = "par: 1 % above the cheapest run that ends in time, of one plan or of several one behind the other"
     run = staticmethod(cheapest_run)
     is_plan = True
+    asks = True
     # parameters, layers, hidden, tokens of a row, rows of a batch, tokens of the run; days until the date
-    cases = ((13e9, 40, 5120, 4096, 512, 2.6e11, 7), (7e9, 32, 4096, 4096, 384, 1.4e11, 12),
-             (70e9, 80, 8192, 4096, 768, 3e11, 30), (175e9, 96, 12288, 2048, 1536, 1e11, 40),
-             (7e9, 32, 4096, 4096, 384, 1.4e11, 365))
+    cases = (
+        (13e9, 40, 5120, 4096, 512, 2.6e11, 7),
+        (7e9, 32, 4096, 4096, 384, 1.4e11, 12),
+        (7e9, 32, 4096, 131072, 48, 4.2e10, 20),
+        (70e9, 80, 8192, 4096, 768, 3e11, 30),
+        (175e9, 96, 12288, 2048, 1536, 1e11, 40),
+        (7e9, 32, 4096, 4096, 384, 1.4e11, 365),
+    )
 
     def trials(self, seed: int) -> list[Trial]:
         source, made = random.Random(seed), []
@@ -162,8 +188,15 @@ class CheapestRun(Exercise):
             offers = {name: offer | {"price": round(offer["price"] * source.uniform(0.9, 1.1), 2)}
                       for name, offer in OFFERS.items()}
             label = f"{asked[0] / 1e9:.3g}B, {asked[5] / 1e9:.4g} billion tokens, {asked[6]} days"
-            made.append(Trial([[offers, *asked]], label))
+            made.append(Trial([[offers, *asked]], label, hidden={"small": source.uniform(0.0, 0.1),
+                                                                 "restart": source.uniform(0.3, 0.8)}))
         return made
+
+    def reply(self, trial: Trial, question: Any) -> list[float]:
+        offers, *model, _ = trial.inputs[0]
+        if fault := plan_fault(question, offers, *model):
+            raise ValueError(f"look({question}): {fault}")
+        return list(run_of(question, trial.hidden, offers[question["offer"]], *model))
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         given = answers[0]
@@ -181,7 +214,10 @@ class CheapestRun(Exercise):
 
     def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
         offers, *_, deadline = trial.inputs[0]
-        memory, costs = {name: offer["memory"] for name, offer in offers.items()}, costs_of_plans(*trial.inputs[0])
+        memory, costs = (
+            {name: offer["memory"] for name, offer in offers.items()},
+            costs_of_plans(trial.hidden, *trial.inputs[0]),
+        )
         parts = [(tuple(plan[key] for key in KEYS), share) for plan, share in answers[0] if share]
         days, dollars = (sum(share * costs[plan][place] for plan, share in parts) for place in (0, 1))
         fullest = max((plan for plan, _ in parts), key=lambda plan: costs[plan][2] - memory[plan[0]])
@@ -194,14 +230,68 @@ class CheapestRun(Exercise):
                 Spent("costs", round(dollars), round(par), "exact dollars", why=why, limit="par {}", slack=1)]
 
 
-def costs_of_plans(*asked: Any) -> dict[Plan, tuple[float, float, float]]:
+def costs_of_plans(cluster: dict[str, float], *asked: Any) -> dict[Plan, tuple[float, float, float]]:
     """(days, dollars, bytes on a device) of every plan."""
     offers, _, layers, _, _, batch_rows, *_ = asked
     stages = [pp for pp in range(1, layers + 1) if layers % pp == 0]
     every = (plan for name, offer in offers.items()
              for plan in product([name], range(1, offer["nodes"] + 1), (1, 2, 4, 8), stages, (0, 1))
              if not 8 * plan[1] % (plan[2] * plan[3]) and not batch_rows % (8 * plan[1] // (plan[2] * plan[3])))
-    return {plan: run_of(dict(zip(KEYS, plan)), offers[plan[0]], *asked[1:-1]) for plan in every}
+    return {plan: run_of(dict(zip(KEYS, plan)), cluster, offers[plan[0]], *asked[1:-1]) for plan in every}
+
+
+def run_of(
+    plan: dict[str, Any],
+    cluster: dict[str, float],
+    offer: dict[str, float],
+    parameters: float,
+    layers: int,
+    hidden: int,
+    tokens: int,
+    batch_rows: int,
+    total_tokens: float,
+) -> tuple[float, float, float]:
+    """(days, dollars, bytes on a device) of training a GPT in bf16 under ZeRO 1, micro-batches of one row.
+
+    cluster: what no reader is told, small: the share by which each halving of a product by tp makes it slower; restart:
+    the hours that each failure costs.
+    """
+    nodes, tp, pp, recompute = (plan[key] for key in ("nodes", "tp", "pp", "recompute"))
+    devices = 8 * nodes
+    dp = devices // (tp * pp)
+    micro_batches, part = batch_rows // dp, parameters / (tp * pp)
+    computing = (8 if recompute else 6) * part * tokens / offer["flops_per_s"] * (1 + cluster["small"] * math.log2(tp))
+    messages = (6 if recompute else 4) * layers / pp * 2 * (tp - 1) / tp * 2 * tokens * hidden
+    wire = offer["slow"] if nodes > 1 else offer["fast"]
+    pipe = 2 * 2 * tokens * hidden / tp / wire if pp > 1 else 0.0
+    gradients = 2 * 2 * part * (dp - 1) / dp / wire
+    step = (micro_batches + pp - 1) * (computing + messages / offer["fast"] + pipe) + gradients
+    kept = (2 if recompute else 34) * tokens * hidden * layers / (tp * pp) * min(pp, micro_batches)
+    held = part * (4 + 12 / dp) + kept
+    lost = cluster["restart"] * devices / offer["hours_per_failure"]
+    days = total_tokens / (batch_rows * tokens) * step * (1 + lost) / 86_400
+    return days, 24 * days * devices * offer["price"], held
+
+
+def plan_fault(plan: Any, offers: dict[str, dict[str, float]], parameters: float, layers: int, hidden: int, tokens: int,
+               batch_rows: int, *rest: float) -> str | None:
+    """Why this is no plan."""
+    if not isinstance(plan, dict) or set(plan) != set(KEYS):
+        return f"expected {', '.join(KEYS)}, and nothing else"
+    name, *sizes = (plan[key] for key in KEYS)
+    if not isinstance(name, str) or name not in offers:
+        return f"expected one of the offers, {', '.join(offers)}"
+    if any(type(size) is not int for size in sizes) or min(sizes[:3]) < 1:
+        return "expected whole numbers, nodes, tp and pp at least 1"
+    (nodes, tp, pp, recompute), most = sizes, offers[name]["nodes"]
+    dp, rest_of_devices = divmod(8 * nodes, tp * pp)
+    faults = ((nodes > most, f"there are {most} nodes of that offer"),
+              (8 % tp, "expected tp = 1, 2, 4 or 8: it stays in a node"),
+              (layers % pp, f"{pp} stages do not divide {layers} layers"),
+              (rest_of_devices or batch_rows % dp, f"tp * pp = {tp * pp} has to divide the {8 * nodes} devices into "
+                                                   f"replicas whose number divides the {batch_rows} rows"),
+              (recompute not in (0, 1), "expected recompute = 0 or 1"))
+    return next((words for is_fault, words in faults if is_fault), None)
 
 
 def cheapest(points: list[tuple[float, float, Plan]], deadline: float) -> float:

@@ -1,1 +1,3 @@
-"""Chapter 7. attention.py: recomputation, attention from blocks around a ring; numbers.py: bytes, seconds, places."""
+"""Chapter 7. layers.py: gather and scatter, recomputation; attention.py: attention from blocks around a ring;
+numbers.py: bytes, seconds, places.
+"""

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Traffic, Trial
+from course_lib.grading.compare import alike, describe
+from course_lib.grading.exercise import Traffic, Trial, ranks_of
 from course_lib.grading.judges import models
 from course_lib.grading.judges.calls import num_calls
-from course_lib.grading.judges.zero.shards import SCALARS, ShardExercise, pieces_bytes
+from course_lib.grading.judges.zero.shards import SCALARS, ShardExercise, most_held, pieces_bytes
 from course_lib.grading.on_rank import zero as on_rank
 from course_lib.grading.on_rank.zero import ADAMW_STEPS, SETTINGS
 from course_lib.grading.spent import Spent, most
@@ -32,31 +32,50 @@ def pieces(tensor: Tensor, n: int) -> list[Tensor]:
     return [piece.clone() for piece in nn.functional.pad(flat, (0, -len(flat) % n)).chunk(n)]
 
 
-def trials_of(seed: int, held: Callable[[Trial], int], **more: Any) -> list[Trial]:
-    """Models whose parameters n does not divide, and a large one. held(trial): bytes that are worth waiting for."""
+def trials_of(seed: int, held: Callable[[Trial], int], example: Trial, **more: Any) -> list[Trial]:
+    """The example, models whose parameters n does not divide, a large one, and one with many layers of one size.
+
+    held(trial): bytes that are worth waiting for.
+    """
     generator = torch.Generator().manual_seed(seed)
-    cases = (3, models.UNEVEN), (1, models.UNEVEN), (4, models.LARGE)
-    trials = [models.trial_of(generator, n, widths, **more) for n, widths in cases]
-    return [Trial([{**inputs, "awaited": held(trial)} for inputs in trial.inputs], trial.label) for trial in trials]
+    cases = (3, models.UNEVEN), (1, models.UNEVEN), (4, models.LARGE), (4, models.ALIKE)
+    trials = [example, *(models.trial_of(generator, n, widths, **more) for n, widths in cases)]
+    return [Trial([{**inputs, "awaited": held(trial), "awaited_in_backward": in_backward(trial)}
+                   for inputs in trial.inputs], trial.label) for trial in trials]
 
 
-def most_held(answers: list[Any], allowed: int, what: str, slack: int = 0) -> Spent:
-    """The bytes at the first point where more than `allowed` is held beside activations, else where most is."""
-    looks = [(held, rank, point) for rank, answer in enumerate(answers) for point, held in answer["held"]]
-    held, rank, point = next((look for look in looks if look[0] > allowed + slack), max(looks))
-    where = point if held > allowed + slack else "between the layers"
-    return Spent("holds", held, allowed, on=f" of {what} {where}", rank=rank, slack=slack, claimed=True)
+def in_backward(trial: Trial) -> int:
+    """Bytes of all pieces of gradients and of the largest whole one."""
+    n, inputs = trial.world_size, trial.inputs[0]
+    sizes = [weight.numel() for name, weight in inputs["weights"].items() if name not in inputs["frozen"]]
+    return pieces_bytes(trial) + 8 * max(-(-size // n) * n for size in sizes) + SCALARS
+
+
+def example_of(widths: list[int], weights: dict[str, Any], batches: list[Any], frozen: list[str]) -> Trial:
+    """The docstring's, as models.trial_of makes others; batches: x and y of each rank, lists of rows."""
+    def exact(values: Any) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64)
+
+    ranks = [{"widths": widths, "frozen": frozen, "weights": {name: exact(rows) for name, rows in weights.items()},
+              "batches": [[exact(x), exact(y)]]} for x, y in batches]
+    return Trial(ranks, f"the example, {ranks_of(len(ranks))}")
 
 
 class ScatteredGradients(ShardExercise):
     number = "6.3"
     compared = "pieces"
     words = "has the piece"
-    budget = "M/n bytes held after backward, at most one whole gradient in it; (n-1)/n M bytes sent by each rank"
+    budget = ("M/n bytes held after backward, in it one whole gradient besides, also where its message is under way; "
+              "(n-1)/n M bytes sent by each rank")
     run = staticmethod(on_rank.scattered_gradients)
 
     def trials(self, seed: int) -> list[Trial]:
-        return trials_of(seed, pieces_bytes, frozen=["0.bias"])
+        # A bias b = 0 of three: the gradient of the mean of (b - y)^2 is 2/3 (b - y).
+        example = example_of([1, 3], {"0.weight": [[0.0]] * 3, "0.bias": [0.0] * 3},
+                             [([[0.0]] * 2, [[-1.5 * slope for slope in slopes]] * 2)
+                              for slopes in ((1, 2, 3), (3, 2, 1))],
+                             frozen=["0.weight"])
+        return trials_of(seed, pieces_bytes, example, frozen=["0.bias"])
 
     def expected(self, inputs: models.Inputs) -> list[models.Gradients]:
         mean = models.combined([models.own_gradients(rank) for rank in inputs], 1 / len(inputs))
@@ -65,19 +84,22 @@ class ScatteredGradients(ShardExercise):
 
     def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
         left = next(((answer["left"][0], rank) for rank, answer in enumerate(answers) if answer["left"]), None)
-        return left and (f"the whole gradient of {left[0]} is still there on rank {left[1]}: set parameter.grad to "
+        if not left:
+            return super().flaw(trial, answers, traffic)
+        return (f"the whole gradient of {left[0]} is still there on rank {left[1]}: set parameter.grad to "
                          "None when its piece is there")
 
     def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         sums, held = [[answer[name] for answer in answers] for name in ("at_once", "held")]
         return [num_calls(answers, len(answers[0]["pieces"])),
                 Spent("piled up", max(sums), 0, on=" of whole gradients in backward", rank=most(sums), claimed=True),
+                most_held(answers, in_backward(trial), "gradients", 0, "in_backward", "in backward"),
                 Spent("holds", max(held), pieces_bytes(trial), on=" after backward", rank=most(held), claimed=True)]
 
 
 class GatheredOnUse(ShardExercise):
     number = "6.4"
-    parts = ("output", "gradients")
+    parts = ("output", "gradients", "pieces", "later")
     words = "is"
     budget = ("M/n bytes of weights held between the layers; each weight gathered twice, 2(n-1)/n M bytes sent by each "
               "rank")
@@ -86,14 +108,37 @@ class GatheredOnUse(ShardExercise):
     run = staticmethod(on_rank.gathered_on_use)
 
     def trials(self, seed: int) -> list[Trial]:
-        return trials_of(seed, pieces_bytes)
+        example = example_of([3, 1], {"0.weight": [[1.0, 2.0, 3.0]], "0.bias": [0.0]},
+                             [([[1.0, 1.0, 1.0]], [[0.0]])] * 2, frozen=[])
+        return trials_of(seed, pieces_bytes, example)
 
     def expected(self, inputs: models.Inputs) -> list[Any]:
-        outputs = [models.model_of(rank)(rank["batches"][0][0]).detach() for rank in inputs]
-        return [{"output": y, "gradients": models.own_gradients(rank)} for y, rank in zip(outputs, inputs)]
+        answers = []
+        for r, rank in enumerate(inputs):
+            model, x = models.model_of(rank), rank["batches"][0][0]
+            answer = {"output": model(x).detach(), "gradients": models.own_gradients(rank),
+                      "pieces": {name: pieces(weight, len(inputs))[r] for name, weight in model.named_parameters()}}
+            for weight in model.parameters():
+                weight.data *= 2
+            answers.append(answer | {"later": model(x).detach()})
+        return answers
+
+    def difference(self, given: list[Any], expected: list[Any]) -> str:
+        for rank, (own, right) in enumerate(zip(given, expected)):
+            if own["pieces"] != {} and alike(own["pieces"], right["pieces"], self.tolerance):
+                continue
+            if alike(own["output"], right["output"], self.tolerance):
+                return (f"rank {rank} returned {'no pieces' if not own['pieces'] else 'other pieces'}: expected a dict "
+                        "with this rank's piece of each parameter of the layer")
+        alone = [{name: part for name, part in own.items() if name != "later"} for own in given]
+        if alike(alone, [{name: part for name, part in own.items() if name != "later"} for own in expected],
+                 self.tolerance):
+            return ("output and gradients are right, but the pieces that are returned are not what the hooks gather: "
+                    "they were doubled, and the next output is as it was")
+        return super().difference(given, expected)
 
     def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
-        return [most_held(answers, pieces_bytes(trial), "weights")]
+        return [most_held(answers, pieces_bytes(trial), "weights", usual="between the layers")]
 
 
 class WholeStep(ShardExercise):
@@ -102,19 +147,25 @@ class WholeStep(ShardExercise):
     words = "has the pieces"
     budget = ("4 M/n bytes held between the layers, M/n each of weights and gradients and 2 M/n of state; one whole "
               "gradient at a time; 3(n-1)/n M bytes sent by each rank a step")
-    times = 3 * ADAMW_STEPS  # gathered for forward and for backward, and gradients scattered
+    times = 3  # a step: gathered for forward and for backward, and gradients scattered
     imports = ("torch._dynamo",)  # an optimiser's constructor does
     errors = UNFIT
     run = staticmethod(on_rank.zero_3_training)
 
     def trials(self, seed: int) -> list[Trial]:
-        return trials_of(seed, lambda trial: 4 * pieces_bytes(trial) + SCALARS, num_batches=ADAMW_STEPS)
+        # A weight w = 0: the gradient of (w - y)^2 is 2 (w - y), here 1 and 3.
+        example = example_of([1, 1], {"0.weight": [[0.0]], "0.bias": [0.0]}, [([[1.0]], [[-0.5]]), ([[1.0]], [[-1.5]])],
+                             frozen=[])
+        return trials_of(seed, lambda trial: 4 * pieces_bytes(trial) + SCALARS, example, num_batches=ADAMW_STEPS)
+
+    def bound(self, trial: Trial) -> int:
+        return len(trial.inputs[0]["batches"]) * super().bound(trial)
 
     def expected(self, inputs: models.Inputs) -> list[list[Tensor]]:
         """Each rank's pieces, in the order of the parameters, of one process with all ranks' batches."""
         model, n = models.model_of(inputs[0]), len(inputs)
         optimizer = torch.optim.AdamW(model.parameters(), **SETTINGS)
-        for step in range(ADAMW_STEPS):
+        for step in range(len(inputs[0]["batches"])):
             optimizer.zero_grad()
             for rank in inputs:
                 (models.batch_loss(model, rank["batches"][step]) / n).backward()
@@ -137,4 +188,4 @@ class WholeStep(ShardExercise):
         return [Spent("holds", max(state), 2 * own, on=" of state", rank=most(state), slack=SCALARS, claimed=True),
                 Spent("piled up", max(at_once), largest, on=" of whole gradients in backward", rank=most(at_once),
                       claimed=True),
-                most_held(answers, 4 * own, "weights, gradients and state", SCALARS)]
+                most_held(answers, 4 * own, "weights, gradients and state", SCALARS, usual="between the layers")]

@@ -78,7 +78,7 @@ class Worker:
         operations = None if request["operations"] is None else frozenset(request["operations"])
         code = student_code.prepare(request["cells"], operations)
         self.asked = {"run": getattr(importlib.import_module(module), name), "operations": operations, "code": code,
-                      "function": request["function"], "count_inside": request["count_inside"]}
+                      "function": request["function"], "asks": request["asks"], "count_inside": request["count_inside"]}
         return code.refusal
 
     def start(self, world_size: int) -> None:

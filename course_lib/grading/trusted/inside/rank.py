@@ -8,6 +8,7 @@ Whatever it says from there on is a claim: a tensor may be right or wrong, and t
 import io
 import json
 import linecache
+import math
 import os
 import socket
 import sys
@@ -27,6 +28,7 @@ from course_lib.grading.trusted.inside import frames, privileges
 from course_lib.grading.trusted.inside.student_code import FUNCTIONS_OF, OURS, Code, refusal
 
 READY, GO, LOADED, INPUTS, ANSWER, ERROR, LATE = b"R", b"G", b"L", b"I", b"A", b"E", b"W"
+QUESTION, REPLY, NO_REPLY = b"Q", b"P", b"N"
 sending = threading.Lock()  # the answer and a word about being late must not mix
 MAX_MESSAGE = 2000  # characters of an error that are kept
 
@@ -44,6 +46,7 @@ class Task:
     world_size: int
     separate: bool  # in namespaces of its own
     uid: int | None
+    asks: bool  # whether `run` may ask the grader
     count_inside: bool  # count what is sent here too: nobody outside does, or the cause of a mistake is looked for
     limits: dict[str, float]
 
@@ -67,7 +70,8 @@ def be_rank(task: Task, rank: int, connection: socket.socket) -> None:
         frames.send(connection, LOADED)
     _, inputs = frames.receive(connection)
     try:
-        payload = ANSWER, answer(task, namespace, failures, torch.load(io.BytesIO(inputs), weights_only=True))
+        given = torch.load(io.BytesIO(inputs), weights_only=True)
+        payload = ANSWER, answer(task, namespace, failures, given, connection)
     except BaseException as error:  # also SystemExit and KeyboardInterrupt: here is where the student's code ends
         payload = ERROR, error_message(error, task)
     with sending:
@@ -188,19 +192,32 @@ def place(stack: traceback.StackSummary, code: Code) -> tuple[str, str, str]:
     return where, function, line
 
 
-def answer(task: Task, namespace: dict[str, Any], failures: list[BaseException], inputs: Any) -> bytes:
+def answer(task: Task, namespace: dict[str, Any], failures: list[BaseException], inputs: Any,
+           connection: socket.socket) -> bytes:
     function = namespace.get(task.function)
     if not callable(function):
         raise failures[-1] if failures else NotWritten(f"not written yet: no function {task.function} in the cells "
                                                        "above the check cell")
-    log = None
+    def ask(question: Any) -> Any:
+        """What the grader says to it. ValueError where it cannot be asked."""
+        with sending:
+            frames.send(connection, QUESTION, json.dumps(question).encode())
+        kind, payload = frames.receive(connection)
+        said = json.loads(payload)
+        if kind == NO_REPLY:
+            raise ValueError(said)
+        return said
+
+    log, more = None, [ask] if task.asks else []
     if task.count_inside:
         from course_lib.runtime import record_communication
         with record_communication() as log:
-            result = task.run(function, inputs)
+            result = task.run(function, inputs, *more)
     else:
-        result = task.run(function, inputs)
-    sent = [(event.peer, event.message_bytes) for event in log.events if event.op == "send"] if log else []
+        result = task.run(function, inputs, *more)
+    right = (dist.get_rank() + 1) % task.world_size  # where a collective's bytes are taken to go
+    sent = [(event.peer if event.op == "send" else right, math.ceil(event.sent_bytes or 0))
+            for event in log.events if event.op not in ("recv", "barrier")] if log else []
     buffer = io.BytesIO()
     torch.save({"answer": result, "sent": sent}, buffer)
     return buffer.getvalue()

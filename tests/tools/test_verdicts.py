@@ -1,0 +1,43 @@
+"""Recorded answers at many seeds, at home and in class; mutants; the terms of a text."""
+
+import sys
+
+import pytest
+
+from course_lib.grading.report import Verdict
+from course_lib.grading.trusted.grader import Grader
+from course_lib.grading.trusted.worker import Limits
+from tools import mutants, terms, verdicts
+from tools.solutions import SOLUTIONS
+
+FIRST = SOLUTIONS[1]
+
+
+def test_answers_are_judged_at_home_and_in_class_alike():
+    home = list(verdicts.judged_wrongly(FIRST, verdicts.at_home, range(2), only="1.1"))
+    with Grader("auto", Limits(trial_s=60.0)) as grader:
+        in_class = list(verdicts.judged_wrongly(FIRST, verdicts.in_class(FIRST, grader), range(3, 4), only="1.1"))
+    assert len(home) == 1 and home == in_class and "0 of " in home[0] and "wrong ones pass" in home[0]
+
+
+def test_an_answer_that_is_judged_wrongly_is_named_with_its_seeds():
+    def upside_down(name, answer, seed):
+        verdict, cause = verdicts.at_home(name, answer, seed)
+        return (Verdict.WRONG, "odd") if verdict is Verdict.CORRECT else (Verdict.CORRECT, cause)
+
+    *lines, counts = verdicts.judged_wrongly(FIRST, upside_down, range(2), only="1.1")
+    assert any(": refused at 2 of 2 seeds, first 0: odd" in line for line in lines)
+    assert any(": passes at 2 of 2 seeds, first 0" in line for line in lines)
+    assert len(lines) == sum(int(word) for word in counts.split() if word.isdigit()) // 2
+
+
+def test_a_term_that_is_not_in_the_solution_is_an_error():
+    with pytest.raises(ValueError, match="1.1, a term: 'no such code' is not in the solution's cell"):
+        terms.left_out(FIRST, terms.term("1.1", "a term", "no such code", ""))
+
+
+def test_mutants_need_cosmic_ray_and_say_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cosmic_ray", None)
+    monkeypatch.setitem(sys.modules, "cosmic_ray.mutating", None)
+    with pytest.raises(SystemExit, match="pip install cosmic-ray"):
+        list(mutants.mutants("### BEGIN SOLUTION\nx = 1\n### END SOLUTION\n"))
