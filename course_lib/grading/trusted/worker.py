@@ -111,14 +111,14 @@ class IsolatedWorker:
         self.close()
 
     def close(self) -> None:
-        """Kill the worker and all that it started."""
+        """Kill the worker and all that it started, and wait until they are gone."""
         if self.isolation.separate:
             self.worker.kill()  # `unshare` takes the namespace's first process with it, and that one takes all others
         else:
             with suppress(GraderBroken):
                 self._ask(FINISH)
             processes.kill_tree(self.worker.pid)
-            processes.kill_marked(self.mark, spare=())
+        processes.kill_marked(self.mark, spare=())  # also waits for what the namespace's end is killing
         self.worker.wait()
         self.control.close()
         self.log.close()
