@@ -18,13 +18,14 @@ FIRST := notebooks/00_start_here.ipynb
 COPIES := workspace
 LAB_FLAGS := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab check test other-text pretend lint notebooks showing exercises mistakes text write-back bench lock clean
+.PHONY: help lab check test run-again other-text pretend lint notebooks showing exercises mistakes text write-back bench lock clean
 
 help:
 	@echo "make lab                   open the course in JupyterLab, on your own copies in workspace/"
 	@echo "make lab FRESH=1           the same, with new copies (asks first)"
 	@echo "make check [NB=...]        while you work: lint, layers, models and pictures, one notebook"
 	@echo "make test                  every test: lint, tests, notebooks, browser"
+	@echo "make run-again             what failed in the last run of tests, alone"
 	@echo "make other-text [NB=...]   notebooks on another text than the one they are recorded on, outputs compared"
 	@echo "make pretend [MODE=nccl]   the whole course on pretended GPUs, in one mode or in all"
 	@echo "make bench [NAME=...]      ours against PyTorch's own, side by side"
@@ -71,6 +72,10 @@ test: lint
 	$(TESTS) --junitxml=build/tests.xml --durations=30 tests || status=$$?; \
 	$(PYTEST) --junitxml=build/notebooks.xml --durations=15 notebooks || status=$$?; \
 	exit $$status
+
+# What failed in the last run, alone: see tools/run_again.py.
+run-again: $(READY)
+	$(WITH_PATH) $(BIN)/python -m tools.run_again
 
 # No printed claim may depend on the text.
 OTHER_TEXT := build/other_text.txt

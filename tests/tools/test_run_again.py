@@ -1,0 +1,67 @@
+"""What failed is run once more, alone, and named; a notebook as a whole."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.run_again import FAILED, MOST, to_run
+
+ROOT = Path(__file__).resolve().parents[2]
+FAILS_AT_FIRST = """
+import pathlib
+
+def test_that_a_busy_moment_fails():
+    path = pathlib.Path(__file__).with_name("seen")
+    seen = path.exists()
+    path.touch()
+    assert seen
+
+def test_that_passes():
+    pass
+"""
+FAILS_ALWAYS = "def test_that_fails():\n    assert False\n"
+
+
+def run(folder, *arguments):
+    return subprocess.run([sys.executable, "-m", *arguments], cwd=folder, capture_output=True, text=True,
+                          env={"PYTHONPATH": str(ROOT), "PATH": ""})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "pytest.ini").touch()
+    (tmp_path / "test_busy.py").write_text(FAILS_AT_FIRST)
+    return tmp_path
+
+
+def test_what_passes_alone_is_named_unstable_and_does_not_fail(folder):
+    assert run(folder, "pytest").returncode == 1
+    again = run(folder, "tools.run_again")
+    assert again.returncode == 0, again.stdout
+    assert "UNSTABLE, failed once and passed alone: test_busy.py::test_that_a_busy_moment_fails" in again.stdout
+    assert "test_that_passes" not in again.stdout
+
+
+def test_what_fails_twice_fails(folder):
+    (folder / "test_wrong.py").write_text(FAILS_ALWAYS)
+    assert run(folder, "pytest").returncode == 1
+    again = run(folder, "tools.run_again")
+    assert again.returncode == 1 and "FAILED TWICE: test_wrong.py::test_that_fails" in again.stdout
+
+
+@pytest.mark.parametrize("num_failed", [0, MOST + 1])
+def test_nothing_to_run_again_or_too_much_is_a_failure(folder, num_failed):
+    (folder / FAILED).parent.mkdir(parents=True)
+    (folder / FAILED).write_text(json.dumps({f"test_busy.py::test_{number}": True for number in range(num_failed)}))
+    again = run(folder, "tools.run_again")
+    assert again.returncode == 1 and f"{num_failed} tests and cells failed" in again.stdout
+
+
+def test_cells_bring_their_whole_notebook():
+    failed = ["notebooks/02_collectives.ipynb::Cell 5", "tests/test_a.py::test_b[x.ipynb]",
+              "notebooks/02_collectives.ipynb::Cell 9", "notebooks/01_why.ipynb::Cell 1"]
+    assert to_run(failed) == [["tests/test_a.py::test_b[x.ipynb]"], ["notebooks/01_why.ipynb"],
+                              ["notebooks/02_collectives.ipynb"]]
