@@ -43,6 +43,7 @@ TERMS = [
     term("3.8", "(n-1)/n", "2 * (n - 1) / n * 4", "2 * 4"),
     term("3.8", "float32 gradients", "/ n * 4 *", "/ n * 2 *"),
     term("3.8", "whole sequences, and enough of them", " + (rest > 0)", ""),
+    term("3.8", "at least as long: an exact fit will do", " + (rest > 0)", " + 1"),
     term("3.8", "backward alone", "/ (4 * num_parameters)", "/ (6 * num_parameters)"),
     term("3.9", "float32 gradients", "3.2e6, 4 ", "3.2e6, 2 "),
     term("3.9", "40 % of the peak", "0.4 * 312e12", "312e12"),

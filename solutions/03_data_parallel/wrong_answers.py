@@ -634,6 +634,8 @@ SMALLEST_BATCH = [wrong("3.8", says)(function) for says, function in {
         lambda *asked: tokens_to_hide(*asked[:-1]) / asked[-1],
     "rounded down, the last sequence is missing and a little stays exposed: round up":
         lambda *asked: int(tokens_to_hide(*asked[:-1]) / asked[-1]),
+    "one sequence more is taken also where backward lasts exactly as long as the messages: that is long enough":
+        lambda *asked: int(tokens_to_hide(*asked[:-1]) / asked[-1]) + 1,
     "forward counts here, 6 N b: the messages begin in backward, and only its 4 N b FLOPs can hide them":
         lambda N, B, n, F, alpha, beta, s: my_smallest_batch(N, B, n, F * 4 / 6, alpha, beta, s),
     "2 N b is a forward pass: backward takes twice as long":

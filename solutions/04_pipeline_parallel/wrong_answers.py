@@ -760,3 +760,144 @@ def layout_in_gib(*asked):
 def batch_not_rounded(num_devices, tensor_parallel, num_stages, num_chunks, sequence_length, idle):
     m = (num_stages - 1) * (1 - idle) / (num_chunks * idle)
     return num_devices / (tensor_parallel * num_stages) * m * sequence_length
+
+
+@wrong("4.1", "no single cut can be moved and make it better, but two together can: compare whole cuts")
+def partition_moves_one_cut_at_a_time(costs, num_stages):
+    def worst(ends):
+        return max(sum(costs[a:b]) for a, b in zip(ends, ends[1:]))
+
+    ends = [0, *itertools.accumulate(partition_by_number.function(costs, num_stages))]
+    while True:
+        moved = [[*ends[:i], ends[i] + by, *ends[i + 1:]] for i in range(1, num_stages) for by in (-1, 1)
+                 if ends[i - 1] < ends[i] + by < ends[i + 1]]
+        if not moved or worst(best := min(moved, key=worst)) >= worst(ends):
+            return [b - a for a, b in zip(ends, ends[1:])]
+        ends = best
+
+
+@wrong("4.2", "where g does not divide m, m // g rounds are too few: a round would have more than g micro-batches")
+def rounds_of_equal_size(rank, num_ranks, num_microbatches, num_in_flight):
+    k = num_microbatches // num_in_flight or 1
+    return rounds_of(chunk.tolist() for chunk in torch.arange(num_microbatches).tensor_split(k))
+
+
+@wrong("4.3", "this is what the slowest rank idles: the others wait for it, too, and all ranks' time is asked")
+def bubble_of_the_slowest_rank(stage_costs, num_microbatches, of):
+    step = sum(stage_costs) + (num_microbatches - 1) * max(stage_costs)
+    work = num_microbatches * max(stage_costs)
+    return (step - work) / (step if of == "total" else work)
+
+
+@wrong("4.3", "this is the pace of the last stage: micro-batches come out at that of the slowest, wherever it stands")
+def bubble_at_the_pace_of_the_last(stage_costs, num_microbatches, of):
+    step = sum(stage_costs) + (num_microbatches - 1) * stage_costs[-1]
+    return bubble_of_step(step, stage_costs, num_microbatches, of)
+
+
+@wrong("4.4", "two forwards too few come before the turns: rank r sends p - 1 - r ahead")
+def one_f_one_b_two_too_few(rank, num_ranks, num_microbatches):
+    return in_turns(max(0, num_ranks - 3 - rank), num_microbatches)
+
+
+@wrong("4.4", "the last rank takes micro-batches in pairs: it can turn each one around at once, and hold one at a time")
+def one_f_one_b_in_pairs_on_the_last(rank, num_ranks, num_microbatches):
+    order = my_one_f_one_b(rank, num_ranks, num_microbatches)
+    if rank < num_ranks - 1:
+        return order
+    return rounds_of(range(start, min(start + 2, num_microbatches)) for start in range(0, num_microbatches, 2))
+
+
+@wrong("4.4", "the last backwards come in the opposite order: the gradient that came first waits for all others")
+def one_f_one_b_newest_first_at_the_end(rank, num_ranks, num_microbatches):
+    order = my_one_f_one_b(rank, num_ranks, num_microbatches)
+    left = min(num_ranks - 1 - rank, num_microbatches)
+    return order[:len(order) - left] + order[len(order) - left:][::-1]
+
+
+@wrong("4.5", "the loss is divided by a micro-batch's rows, and not by its numbers: mse_loss is a mean over both")
+def backward_of_a_mean_over_rows(saved, targets, tied):
+    D = saved[0][1].shape[1]
+    backward_of(saved, targets, len(saved) / D)
+    add_tied(tied)
+
+
+@wrong("4.5", "what is sent is the x.grad of the micro-batch before: send each when its own backward is over")
+def backward_sends_the_one_before(saved, targets, tied):
+    before = []
+
+    def sent(x, gradient):
+        before.append(x.grad)
+        return before[-2] if len(before) > 1 else torch.zeros_like(x)
+
+    backward_of(saved, targets, len(saved), sent=sent)
+    add_tied(tied)
+
+
+@wrong("4.6", "one W more waits on each rank than there is room for: on rank r, r of them may wait")
+def schedule_with_one_more_waiting(rank, num_ranks, num_microbatches):
+    return split(my_one_f_one_b(rank, num_ranks, num_microbatches), rank + 1)
+
+
+@wrong("4.6", "one W fewer waits on each rank than there is room for: on rank r, r of them may wait")
+def schedule_with_one_less_waiting(rank, num_ranks, num_microbatches):
+    return split(my_one_f_one_b(rank, num_ranks, num_microbatches), max(rank - 1, 0))
+
+
+@wrong("4.6", "half as many W wait as there is room for: on rank r, r of them may wait")
+def schedule_with_half_of_them_waiting(rank, num_ranks, num_microbatches):
+    return split(my_one_f_one_b(rank, num_ranks, num_microbatches), rank // 2)
+
+
+@wrong("4.6", "this is ZB-H2's head start, 2 (p - 1 - r) + 1 forwards: it has no idle time, and holds up to 2p - 1")
+def schedule_with_twice_the_head_start(rank, num_ranks, num_microbatches):
+    return split(in_turns(2 * (num_ranks - 1 - rank), num_microbatches), 2 * rank)
+
+
+@wrong("4.7", "the head start counts p - 1 for each chunk: a group of p passes each of the first v - 1 chunks")
+def interleaved_with_p_less_one_a_chunk(rank, num_ranks, num_microbatches, num_chunks):
+    return interleaved(num_chunks * (num_ranks - 1) - rank, num_ranks, num_microbatches, num_chunks)
+
+
+@wrong("4.7", "one forward too few comes before the first backward")
+def interleaved_one_too_few(rank, num_ranks, num_microbatches, num_chunks):
+    ahead = (num_chunks - 1) * num_ranks + num_ranks - 2 - rank
+    return interleaved(max(ahead, 0), num_ranks, num_microbatches, num_chunks)
+
+
+@wrong("4.8", "k is left out: each micro-batch takes as long as k sequences more")
+def layout_without_overhead(num_devices, num_sequences, state_gb, activations_gb, device_gb, overhead):
+    return chosen_layout((num_devices, num_sequences, state_gb, activations_gb, device_gb, 0))
+
+
+@wrong("4.8", "a stage has a p-th of the layers, so a turn takes a p-th of the time")
+def layout_of_whole_turns(*asked):
+    return chosen_layout(asked, slots=lambda p, m: p * (m + p - 1))
+
+
+@wrong("4.8", "these are the most micro-batches that fit: each costs its k, so compare steps")
+def layout_of_the_most_microbatches(*asked):
+    return chosen_layout(asked, slots=lambda p, m: 1 / m)
+
+
+@wrong("4.8", "a device may be filled to the brim")
+def layout_with_room_left(*asked):
+    return chosen_layout(asked, gb=1 - 1e-9)
+
+
+@wrong("4.9", "m is made a multiple of p: interleaving likes that, and here the smallest batch is asked")
+def batch_of_a_multiple_of_stages(num_devices, tensor_parallel, num_stages, num_chunks, sequence_length, idle):
+    m = math.ceil(least_microbatches(num_stages, num_chunks, idle) / num_stages) * num_stages
+    return num_devices // (tensor_parallel * num_stages) * m * sequence_length
+
+
+@wrong("4.9", "m is rounded down: with one micro-batch less more of the time is idle than is allowed")
+def batch_rounded_down(num_devices, tensor_parallel, num_stages, num_chunks, sequence_length, idle):
+    m = math.floor((num_stages - 1) * (1 - idle) / (num_chunks * idle) + 1e-9)
+    return num_devices // (tensor_parallel * num_stages) * m * sequence_length
+
+
+@wrong("4.9", "m is rounded to the nearest: down, in this case, and then more of the time is idle than is allowed")
+def batch_rounded_to_the_nearest(num_devices, tensor_parallel, num_stages, num_chunks, sequence_length, idle):
+    m = round((num_stages - 1) * (1 - idle) / (num_chunks * idle))
+    return num_devices // (tensor_parallel * num_stages) * m * sequence_length

@@ -89,10 +89,20 @@ class Layout(PlanExercise):
     number = "4.8"
     right = "every device and sequence has its place"
     budget = "no device holds more than it has, and no other layout that fits takes a shorter step"
-    # N, S, M, A, C, k; bytes in GB. After the example three that fewer micro-batches than stages, one idle slot more,
-    # and GiB decide; then a model of 7B in mixed precision, 16 bytes per parameter, on devices of 80; and others.
-    cases = ((4, 4, 30, 8, 80, 1), (8, 8, 40, 12, 40, 2), (4, 4, 40, 1, 80, 3), (16, 64, 40, 8, 40, 4),
-             (64, 512, 112, 8, 80, 2), (16, 256, 112, 4, 80, 6), (16, 64, 320, 6, 40, 4), (8, 64, 40, 30, 80, 1))
+    # N, S, M, A, C, k; bytes in GB. After the example: fewer micro-batches than stages; one turn too many; one too few,
+    # and all devices, an odd number, in one pipeline; GiB. Then a model of 7B in mixed precision, 16 bytes for each
+    # parameter, on devices of 80 GB; and others.
+    cases = (
+        (4, 4, 30, 8, 80, 1),
+        (8, 8, 40, 12, 40, 2),
+        (4, 4, 40, 1, 80, 3),
+        (9, 18, 61, 5, 30, 2),
+        (16, 64, 40, 8, 40, 4),
+        (64, 512, 112, 8, 80, 2),
+        (16, 256, 112, 4, 80, 6),
+        (16, 64, 320, 6, 40, 4),
+        (8, 64, 40, 30, 80, 1),
+    )
 
     def trials(self, seed: int) -> list[Trial]:
         source = random.Random(seed)
