@@ -36,6 +36,15 @@ def test_a_term_that_is_not_in_the_solution_is_an_error():
         terms.left_out(FIRST, terms.term("1.1", "a term", "no such code", ""))
 
 
+def test_the_page_for_teachers_has_the_terms_of_all_chapters():
+    def beginnings(page):
+        return sorted(line.rpartition(" | ")[0] for line in page.splitlines() if line.startswith(("## ", "| ")))
+
+    every = [(left.number, left.words, "") for path in SOLUTIONS.values() for left in terms.terms(path)]
+    page = terms.PAGE.read_text(encoding="utf-8")
+    assert beginnings(page) == beginnings(terms.text_of(every)), "run python -m tools.terms --write"
+
+
 def test_mutants_need_cosmic_ray_and_say_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "cosmic_ray", None)
     monkeypatch.setitem(sys.modules, "cosmic_ray.mutating", None)
