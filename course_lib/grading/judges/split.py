@@ -99,6 +99,11 @@ def half_of_one_rank(bound: int) -> int:
     return bound // 2
 
 
+def least_for_a_sum(trial: Trial, numbers: int) -> int:
+    """Bytes that all ranks together have to send, whatever they do, so that each has the sum of so many numbers."""
+    return 2 * (trial.world_size - 1) * 8 * numbers
+
+
 def all_reduce_bytes(trial: Trial, numbers: int) -> int:
     """What a rank sends in one all-reduce of so many numbers, by the ring convention."""
     t = trial.world_size
