@@ -66,8 +66,7 @@ def g_that_averages():
     return door(same, total), door(mean, same)
 
 
-@wrong("5.1", "g adds into the tensor that came in, which somebody else still needs, here exp for its gradient: add up "
-       "a copy")
+@wrong("5.1", "g adds into the tensor that came in, which somebody else still needs: add up a copy")
 def g_in_place():
     return door(same, total), door(all_reduced_in_place, same)
 
@@ -108,7 +107,7 @@ F_AND_G = [wrong("5.1", says)(function) for says, function in (
      lambda: (door(total, total), door(total, same))),
     ("f and g both add up in both directions: each of them does so in one",
      lambda: (door(total, total), door(total, total))),
-    ("g adds into the tensor that came in, which somebody else still needs, here exp for its gradient: add up a copy",
+    ("g adds into the tensor that came in, which somebody else still needs: add up a copy",
      lambda: (door(same, total), door(lambda x: x.copy_(total(x)), same))),
     ("g sends nothing in forward: what it returns is the sum over the ranks",
      lambda: (door(same, total), door(same, same))),
@@ -169,6 +168,44 @@ def columns_dealt_one_by_one(x, gate, up):
 def columns_of_both_as_one(x, gate, up):
     f, _ = my_f_and_g()
     return gated(f(x), *own(torch.cat([gate, up])).chunk(2))
+
+
+@wrong("5.2", "every rank computes all features and keeps its own: take this rank's rows of the weights first, and "
+       "multiply by these alone")
+def columns_computed_whole(x, gate, up):
+    f, _ = my_f_and_g()
+    return own(gated(f(x), gate, up), -1)
+
+
+def gathered(tensor, dim):
+    """Of all ranks, side by side; backward leads to this rank's own."""
+    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, tensor.detach().contiguous())
+    parts[dist.get_rank()] = tensor
+    return torch.cat(parts, dim)
+
+
+@wrong("5.2", "the gradients of all features are gathered, and every rank computes the whole gradient of x: compute "
+       "this rank's part of it, and add up")
+def columns_with_gathered_gradients(x, gate, up):
+    class Gated(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, gate, up):
+            ctx.save_for_backward(x, gate, up)
+            return gated(x, own(gate), own(up))
+
+        @staticmethod
+        def backward(ctx, dy):
+            x, gate, up = (tensor.detach().requires_grad_() for tensor in ctx.saved_tensors)
+            with torch.enable_grad():
+                whole = gated(x, gate, up)
+            dx, *weights = torch.autograd.grad(whole, (x, gate, up), gathered(dy, -1))
+            for weight in weights:
+                rows = own(weight).clone()
+                own(weight.zero_()).copy_(rows)
+            return dx, *weights
+
+    return Gated.apply(x, gate, up)
 
 
 @wrong("5.2", "it uses course_lib.tensor_parallel")
@@ -243,6 +280,24 @@ def row_as_torchs_all_reduce_has_it(x, weight, bias, residual):
 @wrong("5.3", "the gradients of x and weight are missing: what is added up does not lead back to them, so let g do it")
 def row_that_cuts_the_way_back(x, weight, bias, residual):
     return residual + total(summand(x, weight).detach()) + bias
+
+
+WHOLE_PRODUCT = ("every rank computes the whole product, of all ranks' x or of its own among zeros: multiply this "
+                 "rank's features by its columns, and add the products up")
+
+
+@wrong("5.3", WHOLE_PRODUCT)
+def row_of_features_among_zeros(x, weight, bias, residual):
+    t, r = dist.get_world_size(), dist.get_rank()
+    _, g = my_f_and_g()
+    return residual + g(F.linear(F.pad(x, (r * x.shape[-1], (t - 1 - r) * x.shape[-1])), weight)) + bias
+
+
+@wrong("5.3", WHOLE_PRODUCT)
+def row_of_gathered_features(x, weight, bias, residual):
+    t, r = dist.get_world_size(), dist.get_rank()
+    columns = [part if rank == r else part.detach() for rank, part in enumerate(weight.chunk(t, 1))]
+    return residual + F.linear(gathered(x, -1), torch.cat(columns, 1)) + bias
 
 
 @wrong("5.3", "are the columns of the matrix that x is multiplied with")
@@ -328,6 +383,13 @@ def qkv_rows_as_a_view(weight, num_heads, num_kv_heads):
     return weight[:len(rows)]
 
 
+@wrong("5.4", "what is returned is a view, which keeps the whole matrix alive: make a tensor of its own")
+def qkv_rows_as_a_parameter_that_is_a_view(weight, num_heads, num_kv_heads):
+    rows = my_qkv_rows(weight, num_heads, num_kv_heads)
+    weight[:len(rows)] = rows
+    return torch.nn.Parameter(weight[:len(rows)])
+
+
 @wrong("5.4", "every rank has the whole matrix, so nobody has to ask")
 def qkv_rows_that_rank_0_sends(weight, num_heads, num_kv_heads):
     if dist.get_rank() == 0:
@@ -387,6 +449,30 @@ def vocab_loss_with_its_own_maximum(logits, targets, c):
 @wrong("5.5", "exp of a large logit overflows")
 def vocab_loss_without_a_maximum(logits, targets, c):
     return vocab_loss(logits, targets, c, torch.zeros_like(logits[..., 0]))
+
+
+def maximum_of_rank_0(logits):
+    highest = logits.amax(-1)
+    dist.broadcast(highest, 0)
+    return highest
+
+
+@wrong("5.5", "rank 0's maximum is subtracted on all ranks: exp overflows where another rank has a far larger logit. "
+       "Take the maximum over the ranks")
+def vocab_loss_with_the_maximum_of_rank_0(logits, targets, c):
+    return vocab_loss(logits, targets, c, maximum_of_rank_0(logits))
+
+
+@wrong("5.5", "the mean of the ranks' maxima is subtracted: exp overflows where one is far above it. Take the maximum "
+       "over the ranks")
+def vocab_loss_with_the_mean_of_maxima(logits, targets, c):
+    return vocab_loss(logits, targets, c, mean(logits.amax(-1)))
+
+
+@wrong("5.5", "nothing smaller than 0 is taken for the maximum: where all logits are far below 0 their sum of "
+       "exponentials is 0, which has no logarithm")
+def vocab_loss_with_a_maximum_from_0(logits, targets, c):
+    return vocab_loss(logits, targets, c, maximum(logits).clamp(min=0))
 
 
 @wrong("5.5", "every rank takes targets % (V/t) for its own, so that t logits and not one are subtracted: the target "
@@ -634,6 +720,23 @@ ATTENDED = [wrong("5.7", says)(function) for says, function in (
      block(attend=lambda q, k, v, d: attend(q, k, v, d, is_causal=True, scale=q.shape[-1] ** -0.5))),
     ("the norms are missing", block(norms=False)),
 )]
+
+
+@wrong("5.7", "the slices of all weights are gathered, and every rank computes the whole block: weights are larger "
+       "than activations here, so let these travel, and compute this rank's part")
+def block_of_gathered_weights(x, weights, head_dim):
+    def whole(name, dim=0):
+        return gathered(weights[name], dim)
+
+    def normed(x, norm):
+        return F.layer_norm(x, x.shape[-1:], weights[f"{norm}.weight"], weights[f"{norm}.bias"])
+
+    qkv = [torch.cat([part for parts in zip(*(rank.chunk(3) for rank in whole(name).chunk(dist.get_world_size())))
+                      for part in parts]) for name in ("qkv.weight", "qkv.bias")]
+    heads = attention(*F.linear(normed(x, "norm_1"), *qkv).chunk(3, -1), head_dim)
+    x = x + F.linear(heads, whole("output.weight", 1), weights["output.bias"])
+    hidden = F.gelu(F.linear(normed(x, "norm_2"), whole("up.weight"), whole("up.bias")))
+    return x + F.linear(hidden, whole("down.weight", 1), weights["down.bias"])
 
 
 @wrong("5.7", "it uses course_lib.tensor_parallel")

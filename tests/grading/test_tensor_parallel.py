@@ -1,7 +1,9 @@
 """The exercises of chapter 5 compare with layers that nobody has cut."""
 
 import math
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -31,7 +33,7 @@ def test_f_and_g_around_what_ranks_do_give_the_gradients_of_their_sum():
         x = trial.inputs[0]["x"].clone().requires_grad_()
         beside = [x.detach().clone().requires_grad_() for _ in trial.inputs]
         ws = [rank["w"].clone().requires_grad_() for rank in trial.inputs]
-        total = sum(torch.exp(w * (x + own)) for w, own in zip(ws, beside))
+        total = sum(w * (x + own) for w, own in zip(ws, beside))
         (trial.inputs[0]["c"] * total).sum().backward()
         for answer, w, own in zip(asked.expected(trial.inputs), ws, beside):
             right = {"g": total.detach(), "w": w.grad, "x": x.grad + own.grad}
@@ -163,11 +165,38 @@ def test_anything_that_is_not_a_loss_and_a_gradient_or_a_norm_is_told_as_what_it
     for returned, words in ((None, "not two things but nothing (None)"), (2.0, "not two things but a float"),
                             (("two", None), "the loss is a str"), ((math.nan, None), TOO_LARGE)):
         answer = on_rank.vocab_loss(lambda *_, returned=returned: returned, trial.inputs[0])
-        assert words in VocabLoss().judge(trial, [answer] * 3, Traffic([[0] * 3] * 3, exact=True)).cause
+        assert words in VocabLoss().judge(trial, [answer] * 2, Traffic([[0] * 2] * 2, exact=True)).cause
     trial = GradientNorm().trials(seed=1)[0]
     for returned, words in ((torch.ones(2), "norm has float32[2]"), (True, "norm has a bool")):
         answer = on_rank.gradient_norm(lambda *_, returned=returned: returned, trial.inputs[0])
-        assert words in GradientNorm().judge(trial, [answer] * 3, Traffic([[0] * 3] * 3, exact=True)).cause
+        assert words in GradientNorm().judge(trial, [answer] * 2, Traffic([[0] * 2] * 2, exact=True)).cause
+
+
+@pytest.mark.parametrize("number", [0.5, Fraction(1, 2), np.float64(0.5), np.array(0.5), torch.tensor(0.5),
+                                    torch.tensor([0.5]), torch.tensor(0.5, requires_grad=True)], ids=repr)
+def test_a_loss_and_a_norm_are_numbers_of_any_type(number):
+    loss = on_rank.vocab_loss(lambda *_: (number, None), VocabLoss().trials(seed=1)[0].inputs[0])
+    norm = on_rank.gradient_norm(lambda *_: number, GradientNorm().trials(seed=1)[0].inputs[0])
+    assert loss["loss"] == norm["norm"] == 0.5
+
+
+@pytest.mark.parametrize("asked", [GatedColumns(), RowWithResidual()], ids=lambda each: each.number)
+def test_no_floor_is_above_what_a_sum_sends_or_a_gather_in_its_place(asked):
+    for trial in asked.trials(seed=1):
+        t, own = trial.world_size, trial.inputs[0]
+        gathered = own["dy"] if isinstance(asked, GatedColumns) else own["given"]["x"]
+        assert asked.least(trial) == min(round(t * asked.bound(trial)), t * (t - 1) * gathered.nbytes)
+
+
+def test_products_of_a_rank_that_computes_all_are_told_beside_a_t_th_of_them():
+    asked = GatedColumns()
+    trial = asked.trials(seed=1)[1]
+    B, T, D, part = 2, 4, 5, 2
+    right, allowed = asked.expected(trial.inputs), 2 * 3 * 2 * B * T * D * part
+    for flops, words in ((allowed, None), (3 * allowed, f"rank 0 computes {3 * allowed} FLOPs in its products")):
+        answers = [{**answer, "flops": flops, "calls": [["all_reduce", 0, asked.bound(trial)]]} for answer in right]
+        judged = asked.judge(trial, answers, Traffic([[0] * 3] * 3, exact=True))
+        assert judged.cause is None if words is None else words in judged.cause
 
 
 @pytest.mark.parametrize("asked", [FAndG(), GatedColumns(), RowWithResidual(), QKVRows(), VocabLoss(), GradientNorm(),

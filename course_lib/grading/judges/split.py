@@ -53,9 +53,6 @@ class SplitExercise(CollectiveExercise):
     gloo_over_ring = 2.5  # its reduce-scatter, which may be used, is an all-reduce
     errors = (("shapes cannot be multiplied", OUT_IN), ("size mismatch", OUT_IN), *CollectiveExercise.errors)
 
-    def least(self, trial: Trial) -> int:
-        return half_of_one_rank(self.bound(trial))
-
     def given(self, answers: list[Any]) -> list[Any]:
         return [{name: part(answer, name) for name in ("y", "gradients")} for answer in answers]
 
@@ -80,9 +77,6 @@ class PartsExercise(CollectiveExercise):
     tolerance = ROUNDING
     parts: dict[str, str]
 
-    def least(self, trial: Trial) -> int:
-        return half_of_one_rank(self.bound(trial))
-
     def given(self, answers: list[Any]) -> list[Any]:
         return [{name: part(answer, name) for name in self.parts} for answer in answers]
 
@@ -94,9 +88,9 @@ class PartsExercise(CollectiveExercise):
         raise AssertionError("nothing differs")
 
 
-def half_of_one_rank(bound: int) -> int:
-    """What all ranks together have to send at least, whatever the algorithm: or nobody has heard of the others."""
-    return bound // 2
+def least_for_a_sum(trial: Trial, numbers: int) -> int:
+    """Bytes that all ranks together have to send, whatever they do, so that each has the sum of so many numbers."""
+    return 2 * (trial.world_size - 1) * 8 * numbers
 
 
 def all_reduce_bytes(trial: Trial, numbers: int) -> int:

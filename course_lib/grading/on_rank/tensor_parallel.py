@@ -8,16 +8,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib.grading.on_rank.plain import count_calls, plain
+from course_lib.grading.on_rank.plain import count_calls, data, plain
 from course_lib.grading.on_rank.split import Leaves, forth_and_back
 
 
 def f_and_g(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
-    """5.1: s = g(exp(w (f(x) + x))), and backward from c s.
+    """5.1: s = g(w (f(x) + x)), and backward from c s.
 
-    exp keeps its result for backward, and f(x) + x gives both its terms the same gradient: whoever writes into what
-    came in is found out.
+    f(x) + x gives both its terms the same gradient, and h is looked at afterwards: whoever writes into what came in is
+    found out.
     """
     x, w = (inputs[name].clone().requires_grad_() for name in ("x", "w"))
     answer: dict[str, Any] = {}
@@ -29,7 +30,7 @@ def f_and_g(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
             return
         copied = applied(pair[0], x, "f")
         answer["f"] = plain(copied)
-        h = torch.exp(w * (copied + x))
+        h = w * (copied + x)
         s = applied(pair[1], h, "g")
         answer["g"], answer["h"] = plain(s), plain(h)
         if s.requires_grad:
@@ -53,15 +54,17 @@ def applied(function: Callable, x: Tensor, name: str) -> Tensor:
 
 
 def layer(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
-    """5.2 and 5.3: a layer of x and its parameters, and backward from dy."""
-    return forth_and_back(inputs, lambda leaves: function(*leaves.values()))
+    """5.2 and 5.3: a layer of x and its parameters, and backward from dy; flops: of its products, in both."""
+    with FlopCounterMode(display=False) as counter:
+        answer = forth_and_back(inputs, lambda leaves: function(*leaves.values()))
+    return {**answer, "flops": counter.get_total_flops()}
 
 
 def qkv_rows(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     """5.4: this rank's rows; held: the bytes that they keep alive."""
     returned = function(inputs["weight"].clone(), *inputs["heads"])
-    held = returned.untyped_storage().nbytes() if type(returned) is Tensor else 0
-    return {"returned": plain(returned), "held": held}
+    rows = plain(returned)
+    return {"returned": rows, "held": returned.untyped_storage().nbytes() if isinstance(rows, Tensor) else 0}
 
 
 def vocab_loss(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -81,10 +84,9 @@ def gradient_norm(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def scalar(value: Any) -> Any:
-    """A number, or a tensor of one, as float; of anything else what `plain` says."""
-    if isinstance(value, Tensor) and value.numel() == 1:
-        value = value.item()
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else plain(value)
+    """A number of any type, or a tensor of one, as float; of anything else what `plain` says."""
+    found = data(value.reshape(()) if isinstance(value, Tensor) and value.numel() == 1 else value)
+    return float(found) if type(found) in (int, float) and not isinstance(value, bool) else plain(value)
 
 
 def block(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:

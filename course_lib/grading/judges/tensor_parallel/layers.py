@@ -1,8 +1,9 @@
 """Exercises 5.1 to 5.4 and 5.7: f and g, a gated layer by columns, a layer by rows, heads, and a whole block.
 
     t  ranks, r this one      x (B, T, D)      dy  the gradient that comes back      W (F, D), as in torch
-    5.1: h = exp(w (f(x) + x))    s = g(h)    loss = sum(c s)      x, c the same on all ranks, w each rank's own
-    5.2, 5.3: W is whole on all ranks; its r-th piece of rows, or of columns, belongs to rank r
+    5.1: h = w (f(x) + x)    s = g(h)    loss = sum(c s)      x, c the same on all ranks, w each rank's own
+    5.2, 5.3: W is whole on all ranks; its r-th piece of rows, or of columns, belongs to rank r, which computes a t-th.
+         Whoever gathers what the others have, in place of a sum, sends less where that is narrow, and computes all
     5.4: H heads of q, K of k and of v, d rows each; head h of q reads head h // (H/K) of k and v
     5.7, open-ended: rank r has slices of the weights, so that nobody can compute everything alone, d numbers a head;
          norms, output.bias and down.bias are the same on all. However it is written, the bytes count: par is four
@@ -20,14 +21,24 @@ from course_lib.grading.compare import describe
 from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls
 from course_lib.grading.judges.models import Inputs
-from course_lib.grading.judges.split import Leaves, PartsExercise, SplitExercise, all_reduce_bytes, f, g, normal, played
+from course_lib.grading.judges.split import (
+    Leaves,
+    PartsExercise,
+    SplitExercise,
+    all_reduce_bytes,
+    f,
+    g,
+    least_for_a_sum,
+    normal,
+    played,
+)
 from course_lib.grading.on_rank import tensor_parallel as on_rank
 from course_lib.grading.on_rank.plain import plain
 from course_lib.grading.spent import Spent, most
 from course_lib.pictures.units import human_bytes
 
 Answers = list[dict[str, Any]]
-SIZES = ((3, (1, 2, 3, 2)), (2, (2, 2, 4, 1)), (1, (1, 2, 2, 3)), (4, (2, 32, 64, 8)))  # t, and B, T, D, F/t
+SIZES = ((3, (2, 4, 5, 2)), (1, (1, 2, 2, 3)), (4, (2, 32, 64, 8)))  # t, and B, T, D, F/t, behind the example
 ROW_BIASES = ("output.bias", "down.bias")
 
 
@@ -35,23 +46,22 @@ class FAndG(PartsExercise):
     number = "5.1"
     parts = {"f": "f(x)", "g": "g(h)", "w": "the gradient of w", "x": "the gradient of x", "h": "after g(h), h"}
     budget = "one all-reduce each: f's in backward, g's in forward; 2(t-1)/t M bytes sent by each rank for each"
-    errors = (("inplace operation", "g adds into the tensor that came in, which somebody else still needs, here exp "
-                                    "for its gradient: add up a copy"), *PartsExercise.errors)
     run = staticmethod(on_rank.f_and_g)
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        made = []
-        for t, size in ((3, 4), (2, 3), (1, 3), (4, 1 << 13)):
-            x, c = normal(generator, size, scale=0.5), normal(generator, size)
-            made.append(Trial([{"x": x, "w": normal(generator, size, scale=0.5), "c": c} for _ in range(t)],
-                              f"{ranks_of(t)}, {human_bytes(8 * size)} of x"))
+        example = [{"x": numbers(2), "w": numbers(w), "c": numbers(1)} for w in (3, 5)]
+        made = [Trial(example, "the example, 2 ranks")]
+        for t, shape in ((3, (2, 3)), (1, (3,)), (4, (1 << 7, 1 << 6))):
+            x, c = normal(generator, *shape), normal(generator, *shape)
+            made.append(Trial([{"x": x, "w": normal(generator, *shape), "c": c} for _ in range(t)],
+                              f"{ranks_of(t)}, {human_bytes(x.nbytes)} of x"))
         return made
 
     def expected(self, inputs: Inputs) -> Answers:
         xs, ws = ([rank[name].clone().requires_grad_() for rank in inputs] for name in ("x", "w"))
         copies = f(xs)
-        hs = [torch.exp(w * (copy + x)) for w, copy, x in zip(ws, copies, xs)]
+        hs = [w * (copy + x) for w, copy, x in zip(ws, copies, xs)]
         sums = g(hs)
         torch.autograd.backward(sums, [rank["c"] for rank in inputs])
         return [{"f": plain(copy), "g": plain(s), "h": plain(h), "w": plain(w.grad), "x": plain(x.grad)}
@@ -68,15 +78,21 @@ class FAndG(PartsExercise):
     def bound(self, trial: Trial) -> int:
         return 2 * all_reduce_bytes(trial, trial.inputs[0]["x"].numel())
 
+    def least(self, trial: Trial) -> int:
+        return 2 * least_for_a_sum(trial, trial.inputs[0]["x"].numel())
+
 
 class GatedColumns(SplitExercise):
     number = "5.2"
-    budget = "nothing sent in forward; one all-reduce of B T D numbers in backward, for both matrices together"
+    budget = ("nothing sent in forward; one all-reduce of B T D numbers in backward, for both matrices together; each "
+              "rank computes a t-th of the products")
     run = staticmethod(on_rank.layer)
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        made = []
+        gate, up = numbers([1, 0], [0, 1], [-1, 0], [1, 1]), numbers([1, 0], [0, 1], [1, 1], [2, 1]) / 100
+        example = {"given": {"x": token(100, 200), "gate": gate, "up": up}, "dy": token(1, 1)}
+        made = [Trial([example] * 2, "the example, 2 ranks, one token")]
         for t, (B, T, D, part) in SIZES:
             given = {"x": normal(generator, B, T, D),
                      **{name: normal(generator, t * part, D, scale=D**-0.5) for name in ("gate", "up")}}
@@ -92,20 +108,27 @@ class GatedColumns(SplitExercise):
         return played(inputs, features)
 
     def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
-        return [num_calls(answers, 1)]
+        x, dy = trial.inputs[0]["given"]["x"], trial.inputs[0]["dy"]
+        return [num_calls(answers, 1), arithmetic(answers, 2 * x.numel() * dy.shape[-1])]
 
     def bound(self, trial: Trial) -> int:
         return all_reduce_bytes(trial, trial.inputs[0]["given"]["x"].numel())
 
+    def least(self, trial: Trial) -> int:
+        return least_for_a_sum_or_all(trial, trial.inputs[0]["given"]["x"].numel(), trial.inputs[0]["dy"].numel())
+
 
 class RowWithResidual(SplitExercise):
     number = "5.3"
-    budget = "one all-reduce of B T F numbers in forward, nothing in backward"
+    budget = ("one all-reduce of B T F numbers in forward, nothing in backward; each rank computes a t-th of the "
+              "product")
     run = staticmethod(on_rank.layer)
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        made = []
+        shared = {"weight": numbers([10, 100], [20, 300]), "bias": numbers(5, 6), "residual": token(7, 8)}
+        example = [{"given": {"x": token(x), **shared}, "dy": token(1, 1)} for x in (1, 2)]
+        made = [Trial(example, "the example, 2 ranks, one token")]
         for t, (B, T, out, part) in SIZES:
             shared = {"weight": normal(generator, out, t * part, scale=part**-0.5), "bias": normal(generator, out),
                       "residual": normal(generator, B, T, out)}
@@ -122,10 +145,14 @@ class RowWithResidual(SplitExercise):
         return played(inputs, results)
 
     def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
-        return [num_calls(answers, 1)]
+        x, dy = trial.inputs[0]["given"]["x"], trial.inputs[0]["dy"]
+        return [num_calls(answers, 1), arithmetic(answers, x.numel() * dy.shape[-1])]
 
     def bound(self, trial: Trial) -> int:
         return all_reduce_bytes(trial, trial.inputs[0]["dy"].numel())
+
+    def least(self, trial: Trial) -> int:
+        return least_for_a_sum_or_all(trial, trial.inputs[0]["dy"].numel(), trial.inputs[0]["given"]["x"].numel())
 
 
 class QKVRows(Exercise):
@@ -136,9 +163,10 @@ class QKVRows(Exercise):
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        made = []
-        for t, H, K, d, D in ((3, 12, 6, 2, 3), (4, 8, 2, 2, 2), (2, 4, 2, 1, 2), (3, 6, 1, 2, 2), (1, 2, 1, 2, 2),
-                              (2, 4, 4, 2, 2), (4, 16, 2, 16, 64)):
+        example = numbers(10, 11, 12, 13, 20, 21, 30, 31)[:, None]
+        made = [Trial([{"weight": example, "heads": [4, 2]}] * 2, "the example, 2 ranks")]
+        for t, H, K, d, D in ((3, 12, 6, 2, 3), (4, 8, 2, 2, 2), (3, 6, 1, 2, 2), (1, 2, 1, 2, 2), (2, 4, 4, 2, 2),
+                              (4, 16, 2, 16, 64)):
             weight = normal(generator, (H + 2 * K) * d, D)
             made.append(Trial([{"weight": weight, "heads": [H, K]}] * t,
                               f"{ranks_of(t)}, {H} heads of q, {K} of k and v"))
@@ -168,8 +196,8 @@ class SplitBlock(SplitExercise):
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        made = []
-        for t, (B, T, heads, d) in ((3, (1, 3, 2, 2)), (2, (2, 4, 1, 3)), (1, (1, 3, 2, 2)), (4, (1, 32, 2, 8))):
+        made = [self.example()]
+        for t, (B, T, heads, d) in ((3, (2, 3, 2, 3)), (1, (1, 3, 2, 2)), (4, (1, 32, 2, 8))):
             D = t * heads * d
             x, dy = normal(generator, B, T, D), normal(generator, B, T, D)
             shared = {f"norm_{i}.{name}": normal(generator, D, scale=0.2) + (name == "weight")
@@ -199,8 +227,24 @@ class SplitBlock(SplitExercise):
 
         return played(inputs, results)
 
+    def example(self) -> Trial:
+        """Norms make [1, -1] of what they get, and gelu leaves 10 and 20 as they are."""
+        norms = {f"norm_{i}.{kind}": numbers(number, number) for i in (1, 2)
+                 for kind, number in (("weight", 1), ("bias", 0))}
+        shared = {"x": token(100, -100), **norms, "output.bias": numbers(2, 1), "down.bias": numbers(0, 7)}
+        ranks = [{"given": {**shared, "qkv.weight": numbers([0, 0], [0, 0], v), "qkv.bias": numbers(0, 0, 0),
+                            "output.weight": numbers(*output)[:, None], "up.weight": numbers(up, up, up, up),
+                            "up.bias": numbers(0, 0, 0, 0), "down.weight": numbers([0.5] * 4, [0.5] * 4)},
+                  "dy": token(1, 1), "head_dim": 1}
+                 for v, output, up in (([3, 0], (1, 2), [10, 0]), ([0, 5], (4, 0), [0, -20]))]
+        return Trial(ranks, "the example, 2 ranks, one token")
+
     def bound(self, trial: Trial) -> int:
         return 4 * all_reduce_bytes(trial, trial.inputs[0]["dy"].numel())
+
+    def least(self, trial: Trial) -> int:
+        """Half of par: instead of a sum somebody may gather a slice of weights, as long as it is small."""
+        return 2 * least_for_a_sum(trial, trial.inputs[0]["dy"].numel())
 
     def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
         return [replace(each, limit="par {}") for each in super().spent(trial, answers, traffic)]
@@ -210,3 +254,26 @@ def attention(qkv: Tensor, d: int) -> Tensor:
     """Of this rank's heads: (B, T, 3 D/t) -> (B, T, D/t)."""
     q, k, v = (part.unflatten(-1, (-1, d)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))  # (B, H/t, T, d)
     return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+
+def least_for_a_sum_or_all(trial: Trial, summed: int, own: int) -> int:
+    """Bytes that all ranks together have to send: for a sum of `summed` numbers, or for all that each of them has."""
+    t = trial.world_size
+    return min(least_for_a_sum(trial, summed), 8 * t * (t - 1) * own)
+
+
+def arithmetic(answers: list[Any], multiplications: int) -> Spent:
+    """The FLOPs of the rank that computed most, beside two for each multiplication, and twice that in backward."""
+    flops = [answer["flops"] for answer in answers]
+    return Spent("computes", max(flops), 6 * multiplications, "FLOP", on=" in its products", rank=most(flops),
+                 claimed=True)
+
+
+def numbers(*values: Any) -> Tensor:
+    """These, or rows of them, as float64."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def token(*values: float) -> Tensor:
+    """One with these features: (1, 1, D)."""
+    return numbers(*values)[None, None]

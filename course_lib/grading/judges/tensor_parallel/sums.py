@@ -27,31 +27,39 @@ from course_lib.grading.exercise import Exercise, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls
 from course_lib.grading.judges.models import Inputs
 from course_lib.grading.judges.numbers import NumberExercise
-from course_lib.grading.judges.split import PartsExercise, all_reduce_bytes, normal
+from course_lib.grading.judges.split import PartsExercise, all_reduce_bytes, least_for_a_sum, normal
 from course_lib.grading.on_rank import tensor_parallel as on_rank
 from course_lib.grading.spent import Spent
 from course_lib.pictures.units import human_bytes
 
-TOO_LARGE = ("the answer is not a number: exp of a large logit overflows. Subtract the maximum over all ranks before "
-             "exp, and add it to the logarithm again")
+TOO_LARGE = ("the answer is not a number: exp of a large logit overflows, and the sum of small ones is 0, which has no "
+             "logarithm. Subtract the maximum over all ranks before exp, and add it to the logarithm again")
 
 
 class VocabLoss(PartsExercise):
     number = "5.5"
     parts = {"loss": "the loss", "gradient": "the gradient"}
-    budget = "three numbers a token: at most 3 all-reduces and 3 * 2(t-1)/t * 8 B T bytes sent by each rank"
+    budget = "three numbers a token: at most 3 calls, and 3 * 2(t-1)/t * 8 B T bytes sent by each rank"
     run = staticmethod(on_rank.vocab_loss)
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        made = []
-        for t, (B, T, own), shift, c in ((3, (2, 3, 4), 0, 0.05), (2, (1, 4, 3), 900, 0.001), (1, (1, 3, 5), 0, 0.01),
-                                         (4, (4, 256, 96), 2, 0.0001)):
+        example = {"logits": torch.zeros(1, 1, 2, dtype=torch.float64), "targets": torch.tensor([[2]]), "c": 0.0}
+        made = [Trial([example] * 2, "the example, 2 ranks, one token")]
+        for t, (B, T, own), c in ((3, (2, 3, 4), 0.05), (1, (1, 3, 5), 0.01), (4, (4, 256, 96), 0.0001)):
             targets = torch.randint(t * own, (B, T), generator=generator)
-            parts = [normal(generator, B, T, own, scale=2.0) + shift for _ in range(t)]
-            label = f"{ranks_of(t)}, {B * T:,} tokens, V = {t * own}, logits about {shift}"
-            made.append(Trial([{"logits": logits, "targets": targets, "c": c} for logits in parts], label))
-        return made
+            parts = [normal(generator, B, T, own, scale=2.0) for _ in range(t)]
+            made.append(Trial([{"logits": logits, "targets": targets, "c": c} for logits in parts],
+                              f"{ranks_of(t)}, {B * T:,} tokens, V = {t * own}"))
+        return [*made, self.large(generator)]
+
+    def large(self, generator: torch.Generator) -> Trial:
+        """The largest logit of a token on one rank or the other, on both, and far below 0; targets at all edges."""
+        shifts = torch.tensor([[[900, 900, -900, -900]], [[900, -900, 900, -900]]])[..., None]
+        targets = torch.tensor([[0, 2, 3, 5]])[:, torch.randperm(4, generator=generator)]
+        ranks = [{"logits": normal(generator, 1, 4, 3, scale=2.0) + shift, "targets": targets, "c": 0.001}
+                 for shift in shifts]
+        return Trial(ranks, "2 ranks, 4 tokens, V = 6, logits about 900 and -900")
 
     def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
         z = torch.cat([rank["logits"] for rank in inputs], -1).requires_grad_()  # (B, T, V)
@@ -70,19 +78,25 @@ class VocabLoss(PartsExercise):
     def bound(self, trial: Trial) -> int:
         return 3 * all_reduce_bytes(trial, trial.inputs[0]["targets"].numel())
 
+    def least(self, trial: Trial) -> int:
+        """log Z of each token: of the targets' logits one sum will do."""
+        return least_for_a_sum(trial, trial.inputs[0]["targets"].numel())
+
 
 class GradientNorm(PartsExercise):
     number = "5.6"
     parts = {name: name for name in ("norm", "sliced", "whole", "partial")}
     words = "has"
-    budget = "two all-reduces: one of all `partial` gradients together, one of a single number"
+    budget = "at most two all-reduces: of all `partial` gradients together, and of a single number; one is possible"
     run = staticmethod(on_rank.gradient_norm)
     difference = Exercise.difference  # which names the place of a tensor in its list
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        made = []
-        for t, size in ((3, 2), (2, 3), (1, 2), (4, 1 << 10)):
+        example = [{kind: [torch.tensor([number], dtype=torch.float64)] for kind, number in own.items()}
+                   for own in ({"sliced": 3, "whole": 2, "partial": 1}, {"sliced": 4, "whole": 2, "partial": 5})]
+        made = [Trial(example, "the example, 2 ranks")]
+        for t, size in ((3, 2), (1, 2), (4, 1 << 10)):
             whole = [normal(generator, 4), normal(generator, 2, 2)]
             ranks = [{"sliced": [normal(generator, 4, 3), normal(generator, 5)], "whole": whole,
                       "partial": [normal(generator, 2 * size), normal(generator, size, 3)]} for _ in range(t)]
@@ -99,7 +113,14 @@ class GradientNorm(PartsExercise):
         return [num_calls(answers, 2)]
 
     def bound(self, trial: Trial) -> int:
-        return all_reduce_bytes(trial, 1 + sum(part.numel() for part in trial.inputs[0]["partial"]))
+        return all_reduce_bytes(trial, self.num_summed(trial))
+
+    def least(self, trial: Trial) -> int:
+        return least_for_a_sum(trial, self.num_summed(trial))
+
+    def num_summed(self, trial: Trial) -> int:
+        """All of `partial`, and the square of the slices."""
+        return 1 + sum(part.numel() for part in trial.inputs[0]["partial"])
 
 
 H100, NVLINK, NDR = 600e12, 450e9, 50e9  # 0.6 of its peak in bf16; facts has all three
@@ -108,8 +129,9 @@ H100, NVLINK, NDR = 600e12, 450e9, 50e9  # 0.6 of its peak in bf16; facts has al
 class SmallestHiddenSize(NumberExercise):
     number = "5.8"
     tolerance = (0.01, 0.0)
-    budget = "within 1 %"
-    cases = (("16 H100 over NVLink 4, fp8 on the wire, 30 %", (16, H100, NVLINK, 0.3, 1)),
+    budget = "within 1 %, rounded or not"
+    cases = (("the example, 6 devices", (6, 600, 10, 0.2, 3)),
+             ("16 H100 over NVLink 4, fp8 on the wire, 30 %", (16, H100, NVLINK, 0.3, 1)),
              ("8 H100 over NVLink 4, a quarter", (8, H100, NVLINK, 0.25, 2)),
              ("8 H100, each in another node, a quarter", (8, H100, NDR, 0.25, 2)),
              ("2 H100 over InfiniBand NDR, as long as computing", (2, H100, NDR, 1.0, 2)))
@@ -118,6 +140,6 @@ class SmallestHiddenSize(NumberExercise):
         return 8 * (t - 1) * number_bytes * flops_per_s / (72 * share * bytes_per_s)
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
-        t, F, W, share, w = (source.randint(*bounds) for bounds in ((2, 16), (100, 900), (20, 900), (5, 90), (1, 4)))
+        t, F, W, share, w = (source.randint(*bounds) for bounds in ((2, 16), (100, 900), (20, 90), (5, 90), (1, 4)))
         return (f"{t} devices, {F} TFLOP/s, {W} GB/s, {share} %, {w} bytes a number",
                 (t, F * 1e12, W * 1e9, share / 100, w))
