@@ -29,9 +29,14 @@ answers = types.ModuleType("tools.answers")
 answers.wrong = answers.right = lambda number, says: lambda function: function
 sys.modules.update({{"tools": types.ModuleType("tools"), "tools.answers": answers}})
 module = dict(globals())
-exec(compile({text!r}, "answers.py", "exec"), module)
-{function} = module{name}
+try:
+    exec(compile({text!r}, "answers.py", "exec"), module)
+    {function} = module{name}
+except Exception as error:  # or the solution itself would be judged
+    def {function}(*arguments, failed=repr(error)):
+        raise RuntimeError("{cannot}: " + failed)
 """
+CANNOT = "the answers' file cannot run in class"
 
 
 def at_home(name: str, answer: Answer, seed: int) -> tuple[Verdict, str]:
@@ -49,8 +54,10 @@ def in_class(path: Path, grader: Grader) -> Judged:
         asked = exercise(answer.number)
         first, bracket, place = name.partition("[")
         text = texts["right" if isinstance(answer, RightAnswer) else "wrong"]
-        source = CELL.format(text=text, function=asked.function, name=f'["{first}"]{bracket}{place}')
+        source = CELL.format(text=text, function=asked.function, name=f'["{first}"]{bracket}{place}', cannot=CANNOT)
         report = grader.report(asked, [*given, {"source": source, "name": "answer", "own": True}], seed)
+        if CANNOT in report.cause:
+            raise RuntimeError(f"{path.parent.name}, {name}: {report.cause}")
         return report.verdict, grader.broken or report.cause
 
     return judged

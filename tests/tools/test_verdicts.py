@@ -1,6 +1,8 @@
 """Recorded answers at many seeds, at home and in class; mutants; the terms of a text."""
 
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,11 @@ from tools import mutants, terms, verdicts
 from tools.solutions import SOLUTIONS
 
 FIRST = SOLUTIONS[1]
+ONLY_AT_HOME = """
+import course_lib.grading.judges
+from tools.answers import right
+AS_IT_IS = right("1.1", "nothing")(lambda *asked: my_training_bytes(*asked))
+"""
 
 
 def test_answers_are_judged_at_home_and_in_class_alike():
@@ -18,6 +25,15 @@ def test_answers_are_judged_at_home_and_in_class_alike():
     with Grader("auto", Limits(trial_s=60.0)) as grader:
         in_class = list(verdicts.judged_wrongly(FIRST, verdicts.in_class(FIRST, grader), range(3, 4), only="1.1"))
     assert len(home) == 1 and home == in_class and "0 of " in home[0] and "wrong ones pass" in home[0]
+
+
+def test_answers_that_cannot_run_in_class_are_not_taken_for_the_solution(tmp_path):
+    path = Path(shutil.copy(FIRST, tmp_path))
+    path.with_name("right_answers.py").write_text(ONLY_AT_HOME)
+    path.with_name("wrong_answers.py").touch()
+    with Grader("auto", Limits(trial_s=60.0)) as grader:
+        with pytest.raises(RuntimeError, match="cannot run in class: Mod"):
+            list(verdicts.judged_wrongly(path, verdicts.in_class(path, grader), range(1), only="1.1"))
 
 
 def test_an_answer_that_is_judged_wrongly_is_named_with_its_seeds():
