@@ -79,10 +79,11 @@ def worst(failures: list[tuple[int, dict | None]]) -> Failed:
                       "memory, time or the size of files)")
     if error.get("kind") == "not written":
         return Failed(f"rank {rank}: {error['words']}", "not written")
+    where = f" ({error['where']})" if error.get("where") else ""
     if error.get("kind") == "refused":
-        return Failed(f"{error['words']} ({error['where']})", "refused")
+        return Failed(error["words"] + where, "refused")
     what = ": ".join(filter(None, (error.get("name"), error["words"])))
-    return Failed(f"rank {rank}: {what}" + (f" ({error['where']})" if error.get("where") else ""))
+    return Failed(f"rank {rank}: {what}{where}")
 
 
 def too_late(kind: bytes, who: str, timeout_s: float) -> str:
