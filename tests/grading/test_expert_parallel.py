@@ -3,6 +3,7 @@
 import math
 import random
 
+import numpy
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from course_lib.expert_parallel import capacity_mask, load_balancing_loss, permu
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import Traffic
 from course_lib.grading.judges.expert_parallel.placement import (
+    ALONE,
     H100,
     NDR,
     PAR,
@@ -72,6 +74,7 @@ def test_tokens_come_home_as_if_all_experts_were_here_and_fewer_bytes_do_not_car
         at_home = sum(int(rank["choices"].view(-1, R, of_rank)[:, r].any(-1).sum())
                       for r, rank in enumerate(trial.inputs))
         assert sum(Dispatch().sent(trial)) == (pairs - at_home) * (2 * row + of_rank) + R * 8 * (R - 1)
+        assert Dispatch().least(trial) == (pairs - at_home) * 2 * row
 
 
 def test_a_rank_that_receives_nothing_is_among_the_trials():
@@ -104,17 +107,28 @@ def test_what_is_kept_of_unprotected_tokens_is_the_chapters_mask_by_weight_of_ra
             assert int((kept & (owner == r)).sum()) == min(int((owner == r).sum()), max(C, safe))
 
 
-def test_planted_loads_can_be_placed_evenly_and_no_placement_scores_less_than_one():
+@pytest.mark.parametrize("alone, least", [(0.0, 1.0), (ALONE, ALONE)])
+def test_planted_loads_can_be_placed_as_evenly_as_is_said_and_no_placement_is_better(alone, least):
     for seed in range(20):
-        loads = planted(random.Random(seed), 3, 2, 4, 0)
+        loads = planted(random.Random(seed), 3, 2, 4, 0, alone)
         scores = [score(loads, [[0, b], [c, d], [e, f]]) for b in range(1, 6) for c in range(1, 6) for d in range(1, 6)
                   for e in range(1, 6) for f in range(1, 6) if len({b, c, d, e, f}) == 5]
-        assert math.isclose(min(scores), 1.0)
+        assert math.isclose(min(scores), least)
+
+
+def test_whoever_forgets_the_slots_gives_a_rank_too_many_experts_at_every_seed():
+    for seed in range(20):
+        loads, (R, S) = Placement().trials(seed)[2].inputs[0].values()
+        together = [sum(rows) for rows in zip(*loads)]
+        ranks = [[] for _ in range(R)]
+        for e in sorted(range(len(together)), key=lambda e: -together[e]):
+            min(ranks, key=lambda own: sum(together[e] for e in own)).append(e)
+        assert max(map(len, ranks)) > S
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])  # with 3, two replicas lie on one rank
-def test_a_placement_by_the_sums_over_all_batches_is_over_par_on_the_first_trial_and_told_why(seed):
-    trial = Placement().trials(seed)[0]
+def test_a_placement_by_the_sums_over_all_batches_is_over_par_on_the_next_trial_and_told_why(seed):
+    trial = Placement().trials(seed)[1]
     R, S = trial.inputs[0]["slots"]
     placed = place_experts([sum(rows) for rows in zip(*trial.inputs[0]["loads"])], R, R * S)
     judged = Placement().judge(trial, [placed], Traffic([[0]], exact=True))
@@ -127,8 +141,18 @@ def test_a_placement_by_the_sums_over_all_batches_is_over_par_on_the_first_trial
     ([[0, 1], [2, 3], [4, 6]], "holds expert 6"), ([[0, 1], [2, 3], [4, 4]], "holds an expert twice"),
     ([[0, 1], [2, 3], [4, 0]], "expert 5 is on no rank"), ("nothing (None)", "it returned nothing")])
 def test_what_is_no_placement_is_told_what_is_missing(given, words):
-    trial = Placement().trials(0)[1]
+    trial = Placement().trials(0)[2]
     assert words in Placement().judge(trial, [given], Traffic([[0]], exact=True)).cause
+
+
+@pytest.mark.parametrize("returned", [
+    ((0, 2), (1, 3)), numpy.array([[0, 2], [1, 3]]), torch.tensor([[0, 2], [1, 3]]),
+    [numpy.array([0, 2]), [torch.tensor(1), numpy.int64(3)]]])
+def test_a_placement_is_taken_in_whatever_lists_and_whole_numbers_it_comes(returned):
+    trial = Placement().trials(0)[0]
+    answer = Placement.run(lambda *asked: returned, trial.inputs[0])
+    assert answer == [[0, 2], [1, 3]]
+    assert not Placement().judge(trial, [answer], Traffic([[0]], exact=True)).fault
 
 
 @pytest.mark.parametrize("R, ep, each", [(6, 2, 2), (4, 4, 1), (2, 1, 3), (1, 1, 2)])
@@ -157,7 +181,7 @@ def toy_losses(tokens, choices, weights, router):
 
 
 def test_an_expert_to_which_no_token_came_on_this_rank_but_on_another_is_among_the_trials():
-    for trial in ExpertGradients().trials(seed=1)[2:3]:
+    for trial in ExpertGradients().trials(seed=1)[3:4]:
         came = [[bool(gradient.any()) for gradient in rank["gradients"]] for rank in trial.inputs]
         assert came == [[False, True, False], [True, True, False]]
 
@@ -167,6 +191,27 @@ def test_an_expert_to_which_no_token_came_on_this_rank_but_on_another_is_among_t
     ((torch.zeros(2), len), "(a tensor, a function)"), ([torch.zeros(2), None], "(a tensor, nothing (None))")])
 def test_what_is_returned_is_named(returned, words):
     assert kind_of(returned) == words
+
+
+@pytest.mark.parametrize("asked", [Dispatch(), BalanceLoss(), ExpertGradients()], ids=lambda each: each.number)
+def test_right_results_that_fewer_bytes_came_with_than_can_carry_them_are_refused(asked):
+    trial = asked.trials(0)[1]
+    least, nothing = asked.least(trial), [0] * (trial.world_size - 1)
+    for sent, enough in ((least, True), (least - 1, False)):
+        calls = [[["all_reduce", 0, float(each)]] for each in (sent, *nothing)]
+        answers = [{**answer, "calls": own} for answer, own in zip(asked.expected(trial.inputs), calls)]
+        fault = asked.flaw(trial, answers, Traffic([[0] * trial.world_size] * trial.world_size, exact=True))
+        assert (fault is None) == enough
+    assert 0 < least <= asked.bound(trial) * trial.world_size
+
+
+def test_of_an_expert_without_tokens_nothing_has_to_be_sent_and_what_one_rank_has_goes_to_all_who_hold_it():
+    trial = ExpertGradients().trials(0)[1]  # 3 ranks hold each expert, and no token came to the last of four
+    gradient, router = 2 * 2 * 8, 4 * 2 * 8
+    assert ExpertGradients().least(trial) == 2 * 5 * router + 3 * (2 + 2) * gradient
+    for rank in trial.inputs:
+        rank["gradients"] = [each * (rank["same"][0] == 0 and rank is trial.inputs[0]) for each in rank["gradients"]]
+    assert ExpertGradients().least(trial) == 2 * 5 * router + 2 * 2 * gradient
 
 
 def test_the_smallest_expert_is_the_chapters_own_where_every_row_travels_by_itself_both_ways_alike():

@@ -45,6 +45,7 @@ from course_lib.pictures.units import human_bytes
 
 Loads = list[list[float]]  # of each batch, by expert
 PAR = 1.15
+ALONE = 1.02  # times the mean rank's rows: one expert's, so that whoever forgets the slots gives its rank no other one
 
 
 class Placement(Exercise):
@@ -57,8 +58,8 @@ class Placement(Exercise):
         source = random.Random(seed)
         example = {"loads": [[4, 4, 1, 1], [1, 1, 4, 4]], "slots": [2, 2]}
         made = [Trial([example], "the example, 4 experts on 2 ranks of 2 slots, 2 batches")]
-        for R, S, B, hot in ((4, 7, 6, 1), (3, 2, 4, 0), (4, 9, 8, 1)):
-            loads = planted(source, R, S, B, hot)
+        for R, S, B, hot, alone in ((4, 7, 6, 1, 0.0), (3, 2, 4, 0, ALONE), (4, 9, 8, 1, 0.0)):
+            loads = planted(source, R, S, B, hot, alone)
             label = f"{len(loads[0])} experts on {R} ranks of {S} slots, {B} batches"
             made.append(Trial([{"loads": loads, "slots": [R, S]}], label))
         return made
@@ -106,16 +107,22 @@ def reason(loads: Loads, placement: Ranks, slots: list[int]) -> str:
             f"{hottest}: place those with most rows first, always where least is to do")
 
 
-def planted(source: random.Random, R: int, S: int, B: int, hot: int) -> Loads:
-    """Loads for which one placement has score 1: the `hot` experts are on every rank, each other one has its slot."""
+def planted(source: random.Random, R: int, S: int, B: int, hot: int, alone: float = 0.0) -> Loads:
+    """Loads for which one placement has score 1: the `hot` experts are on every rank, each other one has its slot.
+
+    alone: in place of 1, the score of that placement; one expert has so many of its rank's rows, its neighbours none.
+    """
     E = R * S - hot * (R - 1)
     names, loads = source.sample(range(E), E), []
     for _ in range(B):
         everywhere = [source.uniform(0.15, 0.35) for _ in range(hot)]  # of each rank's rows
         rows = [R * share for share in everywhere]
-        for _ in range(R):
+        if alone:
+            rows += [alone] + [0.0] * (S - hot - 1)
+        whole = (R - sum(rows)) / (R - bool(alone))  # of each other rank
+        for _ in range(R - bool(alone)):
             shares = [source.expovariate(1.0) for _ in range(S - hot)]
-            rows += [(1 - sum(everywhere)) * share / sum(shares) for share in shares]
+            rows += [whole * share / sum(shares) for share in shares]
         loads.append([1000 * rows[name] for name in names])
     return loads
 
