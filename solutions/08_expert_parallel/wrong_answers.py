@@ -557,6 +557,12 @@ def placement_by_sums(loads, num_ranks, num_slots):
     return place_by_sums(loads, num_ranks, num_slots, copies)
 
 
+@wrong("8.6", "experts, and 7 slots")
+def placement_without_slots(loads, num_ranks, num_slots):
+    """Where least is to do, as if every rank had room for all experts."""
+    return place_by_sums(loads, num_ranks, len(loads[0]))
+
+
 @wrong("8.6", "over all batches together the ranks have equally much, but experts that are hot in the same batch live "
        "on one rank. Everybody waits in every batch, so look at each")
 def placement_in_order(loads, num_ranks, num_slots):
@@ -564,7 +570,7 @@ def placement_in_order(loads, num_ranks, num_slots):
     return [[(r * num_slots + i) % E for i in range(num_slots)] for r in range(num_ranks)]
 
 
-@wrong("8.6", "times the mean, most of it for expert 23: place those with most rows first, always where least is to do")
+@wrong("8.6", "times the mean, most of it for expert 14: place those with most rows first, always where least is to do")
 def placement_dealt(loads, num_ranks, num_slots):
     E = len(loads[0])
     return [[(r + i * num_ranks) % E for i in range(num_slots)] for r in range(num_ranks)]

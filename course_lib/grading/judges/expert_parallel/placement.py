@@ -27,6 +27,7 @@ Sources: DeepSeek-AI 2024, DeepSeek-V3, sections 2.1.2 (at most 4 nodes), 3.2.1 
 """
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -45,7 +46,6 @@ from course_lib.pictures.units import human_bytes
 
 Loads = list[list[float]]  # of each batch, by expert
 PAR = 1.15
-ALONE = 1.02  # times the mean rank's rows: one expert's, so that whoever forgets the slots gives its rank no other one
 
 
 class Placement(Exercise):
@@ -55,13 +55,17 @@ class Placement(Exercise):
     run = staticmethod(on_rank.placement)
 
     def trials(self, seed: int) -> list[Trial]:
-        source = random.Random(seed)
-        example = {"loads": [[4, 4, 1, 1], [1, 1, 4, 4]], "slots": [2, 2]}
-        made = [Trial([example], "the example, 4 experts on 2 ranks of 2 slots, 2 batches")]
-        for R, S, B, hot, alone in ((4, 7, 6, 1, 0.0), (3, 2, 4, 0, ALONE), (4, 9, 8, 1, 0.0)):
-            loads = planted(source, R, S, B, hot, alone)
-            label = f"{len(loads[0])} experts on {R} ranks of {S} slots, {B} batches"
-            made.append(Trial([{"loads": loads, "slots": [R, S]}], label))
+        source, made = random.Random(seed), []
+        for R, S, loads in (
+            (2, 2, [[4, 4, 1, 1], [1, 1, 4, 4]]),
+            (4, 7, planted(source, 4, 7, 6, [range(4)], 0.25)),
+            (4, 2, alone(source, 4)),
+            (5, 7, planted(source, 5, 7, 4, [(0, 1), (2, 3)], 0.6)),
+            (3, 4, crowded(source, 3)),
+            (2, 2, tempting(source, 2)),
+        ):
+            label = f"{len(loads[0])} experts on {R} ranks of {S} slots, {len(loads)} batches"
+            made.append(Trial([{"loads": loads, "slots": [R, S]}], label if made else f"the example, {label}"))
         return made
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
@@ -107,24 +111,58 @@ def reason(loads: Loads, placement: Ranks, slots: list[int]) -> str:
             f"{hottest}: place those with most rows first, always where least is to do")
 
 
-def planted(source: random.Random, R: int, S: int, B: int, hot: int, alone: float = 0.0) -> Loads:
-    """Loads for which one placement has score 1: the `hot` experts are on every rank, each other one has its slot.
+def planted(source: random.Random, R: int, S: int, B: int, hot: Sequence[Sequence[int]], share: float) -> Loads:
+    """Loads for which one placement has score 1: each cold expert has its slot, each hot one a slot on all of `hot`.
 
-    alone: in place of 1, the score of that placement; one expert has so many of its rank's rows, its neighbours none.
+    hot: of each hot expert, the ranks that it is on; share: about how much of a rank's rows is its.
     """
-    E = R * S - hot * (R - 1)
-    names, loads = source.sample(range(E), E), []
+    batches = []
     for _ in range(B):
-        everywhere = [source.uniform(0.15, 0.35) for _ in range(hot)]  # of each rank's rows
-        rows = [R * share for share in everywhere]
-        if alone:
-            rows += [alone] + [0.0] * (S - hot - 1)
-        whole = (R - sum(rows)) / (R - bool(alone))  # of each other rank
-        for _ in range(R - bool(alone)):
-            shares = [source.expovariate(1.0) for _ in range(S - hot)]
-            rows += [whole * share / sum(shares) for share in shares]
-        loads.append([1000 * rows[name] for name in names])
-    return loads
+        shares = [share * source.uniform(0.9, 1.1) for _ in hot]
+        rows = [len(ranks) * own for ranks, own in zip(hot, shares)]
+        for r in range(R):
+            here = [own for ranks, own in zip(hot, shares) if r in ranks]
+            cold = [source.expovariate(1.0) for _ in range(S - len(here))]
+            rows += [(1 - sum(here)) * each / sum(cold) for each in cold]
+        batches.append(rows)
+    return named(source, batches)
+
+
+def alone(source: random.Random, B: int) -> Loads:
+    """Of 7 experts on 4 ranks of 2 slots: whoever forgets the slots, or that copies share the rows, is over par.
+
+    One expert fills a rank, and its neighbour has no rows at all; one is hot and on two ranks, with a cold one on each;
+    and two are on the last rank. The score is 1.02 or less in the mean.
+    """
+    batches = []
+    for _ in range(B):
+        hot, more, large = source.uniform(0.53, 0.58), source.uniform(-0.03, 0.03), source.uniform(0.8, 0.9)
+        batches.append([1.02, 0.0, 2 * hot, 1 - hot + more, 1 - hot - more, large, 1 - large])
+    return named(source, batches)
+
+
+def crowded(source: random.Random, B: int) -> Loads:
+    """Of 5 experts on 3 ranks of 4 slots two are on all ranks and three on two each, and the score is 1."""
+    batches = []
+    for _ in range(B):
+        first, second = source.uniform(0.4, 0.46), source.uniform(0.4, 0.46)
+        batches.append([3 * first, 3 * second, *[1 - first - second] * 3])
+    return named(source, batches)
+
+
+def tempting(source: random.Random, B: int) -> Loads:
+    """Of 3 experts on 2 ranks of 2 slots both copies of the hot one, on one rank, would have the score 1.
+
+    That is not allowed; with one on each rank it is 1.02 or less.
+    """
+    more = [source.uniform(0.01, 0.02) for _ in range(B)]
+    return named(source, [[1.0, 0.5 + each, 0.5 - each] for each in more])
+
+
+def named(source: random.Random, batches: Loads) -> Loads:
+    """The experts in any order, the same in all batches, and rows by the thousand for each rank."""
+    order = source.sample(range(len(batches[0])), len(batches[0]))
+    return [[1000 * rows[expert] for expert in order] for rows in batches]
 
 
 class ExpertGradients(PartsExercise):
