@@ -186,7 +186,7 @@ def even_copies(loads, num_ranks, num_slots):
     """For each expert, on how many ranks it is."""
     together, copies = [sum(rows) for rows in zip(*loads)], [1] * len(loads[0])
     for _ in range(num_ranks * num_slots - len(together)):
-        copies[max(range(len(together)), key=lambda e: together[e] / copies[e])] += 1
+        copies[max(range(len(together)), key=lambda e: (copies[e] < num_ranks) * together[e] / copies[e])] += 1
     return copies
 
 
