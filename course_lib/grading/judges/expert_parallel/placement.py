@@ -294,7 +294,7 @@ class Dispatch(PartsExercise):
 class SmallestExpert(NumberExercise):
     number = "8.8"
     budget = "the formula's F, which need not be a whole number"
-    cases = (("the example, k = 6, one shared, m = 2 of 4", (6, 1, 2, 4, 3, 2, 84, 5)),
+    cases = (("the example, k = 6, one shared, m = 2 of 4", (6, 1, 2, 4, 3, 2, 112, 5)),
              ("DeepSeek-V3 over 8 nodes of H100, fp8 out, bf16 home", (8, 1, 4, 8, 1, 2, H100, NDR)),
              ("the same, each row sent by itself", (8, 1, 8, 8, 1, 2, H100, NDR)),
              ("Mixtral over 8 nodes, bf16", (2, 0, 2, 8, 2, 2, H100, NDR)),
