@@ -9,8 +9,10 @@ import math
 import torch
 import torch.distributed as dist
 
-from course_lib.grading.judges.split import NO_WAY_BACK
 from tools.answers import wrong
+
+NOTHING_LEADS_BACK = ("the forward pass is right, but nothing has a gradient: what is returned does not lead back to "
+                      "the arguments")
 
 
 def best_of_groups(by, k, num_groups):
@@ -76,7 +78,7 @@ def gate_divided_by_everything(logits, bias, k, num_groups, scale):
     return weighed(scores, experts, scale, scores.sum(1, keepdim=True))
 
 
-@wrong("8.1", NO_WAY_BACK)
+@wrong("8.1", NOTHING_LEADS_BACK)
 def gate_without_a_gradient(logits, bias, k, num_groups, scale):
     with torch.no_grad():
         return my_gate(logits, bias, k, num_groups, scale)
@@ -412,7 +414,7 @@ def loss_of_experts_dealt(logits, k):
 
 
 LOSSES = [
-    wrong("8.4", NO_WAY_BACK)(lambda logits, k: my_balance_loss(logits.detach(), k)),
+    wrong("8.4", NOTHING_LEADS_BACK)(lambda logits, k: my_balance_loss(logits.detach(), k)),
     wrong("8.4", "R is left out: with it the loss is 1 when all ranks have equally much")(
         lambda logits, k: my_balance_loss(logits, k) / dist.get_world_size()),
     wrong("8.4", "R times too much: f adds up to 1 over the ranks, so divide by the choices of all ranks, k N R, and "
