@@ -4,11 +4,15 @@ The imports and the solutions are those of the notebook beside this file, in who
 """
 # ruff: noqa: F821
 
+import math
+
 import torch
 import torch.distributed as dist
 
-from course_lib.grading.judges.split import NO_WAY_BACK
 from tools.answers import wrong
+
+NOTHING_LEADS_BACK = ("the forward pass is right, but nothing has a gradient: what is returned does not lead back to "
+                      "the arguments")
 
 
 def best_of_groups(by, k, num_groups):
@@ -25,6 +29,18 @@ def weighed(scores, experts, scale, total=None):
 @wrong("8.1", "the bias is in the weights: it chooses, and the scores without it weigh")
 def gate_that_weighs_by_the_bias(logits, bias, k, num_groups, scale):
     scores = logits.sigmoid() + bias
+    return weighed(scores, best_of_groups(scores, k, num_groups), scale)
+
+
+@wrong("8.1", "the bias is added to the logits, where it counts for less: an expert is chosen by sigmoid(logit) + bias")
+def gate_that_chooses_by_logits(logits, bias, k, num_groups, scale):
+    return weighed(logits.sigmoid(), best_of_groups(logits + bias, k, num_groups), scale)
+
+
+@wrong("8.1", "the bias is inside of the sigmoid, and so in the weights, too: it is added to the score, and helps to "
+       "choose only")
+def gate_with_the_bias_in_the_sigmoid(logits, bias, k, num_groups, scale):
+    scores = (logits + bias).sigmoid()
     return weighed(scores, best_of_groups(scores, k, num_groups), scale)
 
 
@@ -62,7 +78,7 @@ def gate_divided_by_everything(logits, bias, k, num_groups, scale):
     return weighed(scores, experts, scale, scores.sum(1, keepdim=True))
 
 
-@wrong("8.1", NO_WAY_BACK)
+@wrong("8.1", NOTHING_LEADS_BACK)
 def gate_without_a_gradient(logits, bias, k, num_groups, scale):
     with torch.no_grad():
         return my_gate(logits, bias, k, num_groups, scale)
@@ -139,6 +155,11 @@ def rows_without_blocks(tokens, experts, weights, num_experts, block):
 @wrong("8.2", "an expert whose rows fill their blocks gets another one: round up, n_e of 8 are 2 blocks of 4")
 def rows_with_one_block_more(tokens, experts, weights, num_experts, block):
     return block_rows(tokens, experts, weights, lambda counts: torch.where(counts > 0, counts // block + 1, 0) * block)
+
+
+@wrong("8.2", "an expert without tokens gets a block of zeros: it has no rows")
+def rows_of_experts_without_tokens(tokens, experts, weights, num_experts, block):
+    return block_rows(tokens, experts, weights, lambda counts: up_to(block)(counts.clamp(min=1)))
 
 
 @wrong("8.2", "each expert has as many rows as the busiest one: round up each expert's own number")
@@ -393,7 +414,7 @@ def loss_of_experts_dealt(logits, k):
 
 
 LOSSES = [
-    wrong("8.4", NO_WAY_BACK)(lambda logits, k: my_balance_loss(logits.detach(), k)),
+    wrong("8.4", NOTHING_LEADS_BACK)(lambda logits, k: my_balance_loss(logits.detach(), k)),
     wrong("8.4", "R is left out: with it the loss is 1 when all ranks have equally much")(
         lambda logits, k: my_balance_loss(logits, k) / dist.get_world_size()),
     wrong("8.4", "R times too much: f adds up to 1 over the ranks, so divide by the choices of all ranks, k N R, and "
@@ -457,6 +478,11 @@ def kept_first_come(experts, weights, protected, num_experts, num_ranks, capacit
 @wrong("8.5", "protected tokens are dropped like others: their rows are kept in any case")
 def kept_without_protection(experts, weights, protected, num_experts, num_ranks, capacity):
     return kept(experts // (num_experts // num_ranks), weights, capacity)
+
+
+@wrong("8.5", "where more rows are protected than fit, some of them are dropped: all of them are kept, also then")
+def kept_as_many_protected_as_fit(experts, weights, protected, num_experts, num_ranks, capacity):
+    return kept(experts // (num_experts // num_ranks), weights + 2.0 * protected.unsqueeze(1), capacity)
 
 
 @wrong("8.5", "protected rows are not counted: they take room as others do, so that fewer of these fit")
@@ -533,11 +559,23 @@ def placement_by_sums(loads, num_ranks, num_slots):
     return place_by_sums(loads, num_ranks, num_slots, copies)
 
 
-@wrong("8.6", "over all batches rank 3 has 1.57 times the mean, most of it for expert 23: place those with most rows "
-       "first, always where least is to do")
+@wrong("8.6", "experts, and 7 slots")
+def placement_without_slots(loads, num_ranks, num_slots):
+    """Where least is to do, as if every rank had room for all experts."""
+    return place_by_sums(loads, num_ranks, len(loads[0]))
+
+
+@wrong("8.6", "over all batches together the ranks have equally much, but experts that are hot in the same batch live "
+       "on one rank. Everybody waits in every batch, so look at each")
 def placement_in_order(loads, num_ranks, num_slots):
     E = len(loads[0])
     return [[(r * num_slots + i) % E for i in range(num_slots)] for r in range(num_ranks)]
+
+
+@wrong("8.6", "times the mean, most of it for expert 14: place those with most rows first, always where least is to do")
+def placement_dealt(loads, num_ranks, num_slots):
+    E = len(loads[0])
+    return [[(r + i * num_ranks) % E for i in range(num_slots)] for r in range(num_ranks)]
 
 
 @wrong("8.6", "is on no rank")
@@ -632,6 +670,31 @@ def gradients_without_zeros(experts, router, num_tokens, same):
     router.grad = sum_over(router.grad, everyone) / total
 
 
+@wrong("8.7", "gradients of experts that other ranks hold are sent, too: only those in `same` want these, so sum over "
+       "`same`")
+def gradients_of_all_experts_everywhere(experts, router, num_tokens, same):
+    """Right, by one all-reduce of what all E experts have."""
+    ep = dist.get_world_size() // len(same)
+    own = torch.stack([torch.zeros_like(each) if each.grad is None else each.grad for each in experts])
+    every = own.new_zeros(ep, *own.shape)
+    every[dist.get_rank() % ep] = own
+    dist.all_reduce(every)
+    total = tokens_of(num_tokens)
+    for weight, gradient in zip(experts, every[dist.get_rank() % ep]):
+        weight.grad = gradient / total
+    router.grad = sum_over(router.grad, range(dist.get_world_size())) / total
+
+
+@wrong("8.7", "no new process group can be made here: sum_over needs none")
+def gradients_in_a_new_group(experts, router, num_tokens, same):
+    ep = dist.get_world_size() // len(same)
+    groups = [dist.new_group(list(range(first, dist.get_world_size(), ep))) for first in range(ep)]
+    for weight in experts:
+        weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        dist.all_reduce(weight.grad, group=groups[dist.get_rank() % ep])
+    average(experts, router, tokens_of(num_tokens), [dist.get_rank()])
+
+
 @wrong("8.7", "it uses course_lib.expert_parallel")
 def gradients_by_the_library(experts, router, num_tokens, same):
     from course_lib.expert_parallel import average_replicated_gradients
@@ -652,6 +715,15 @@ WIDTHS = [
         lambda *case: my_smallest_expert(*case) * 2),
     wrong("8.8", "computing is forward and backward, and sending forward only")(
         lambda *case: my_smallest_expert(*case) / 3),
+    wrong("8.8", "both are forward and backward, three times the FLOPs and twice the bytes, where forward only is "
+          "asked")(lambda *case: my_smallest_expert(*case) * 2 / 3),
+    wrong("8.8", "only the longer of both ways is counted, where a rank's tokens go out and others' results home, one "
+          "after the other")(
+        lambda k, shared, m, G, out, home, *wires: my_smallest_expert(k, shared, m, G, max(out, home), 0, *wires)),
+    wrong("8.8", "F is rounded, where the width at which both take equally long need not be a whole number")(
+        lambda *case: round(my_smallest_expert(*case))),
+    wrong("8.8", "F is rounded up, where the width at which both take equally long need not be a whole number")(
+        lambda *case: math.ceil(my_smallest_expert(*case))),
     wrong("8.8", "one expert computes, where k + shared of them work on each token")(
         lambda k, shared, *case: my_smallest_expert(1, 0, *case)),
     wrong("8.8", "only the way out is counted, and results come home too")(

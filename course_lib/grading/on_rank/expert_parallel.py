@@ -5,15 +5,18 @@
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.grading.on_rank.plain import count_calls, plain
+from course_lib.grading.on_rank.plain import count_calls, data, plain
 from course_lib.grading.on_rank.split import Leaves, forth_and_back
 from course_lib.runtime import record_memory
 
 Inputs = dict[str, Any]
+NO_NEW_GROUP = "no new process group can be made here: sum_over needs none"
 
 
 def gate(function: Callable, inputs: Inputs) -> dict[str, Any]:
@@ -82,12 +85,8 @@ def balance_loss(function: Callable, inputs: Inputs) -> dict[str, Any]:
 
 
 def placement(function: Callable, inputs: Inputs) -> Any:
-    """8.6: of each rank its experts; words for what is no list, and no whole number."""
-    def listed(value: Any, convert: Callable) -> Any:
-        return [convert(each) for each in value] if isinstance(value, list | tuple) else kind_of(value)
-
-    returned = function([list(load) for load in inputs["loads"]], *inputs["slots"])
-    return listed(returned, lambda own: listed(own, lambda e: e if type(e) is int else kind_of(e)))
+    """8.6: of each rank its experts."""
+    return data(function([list(load) for load in inputs["loads"]], *inputs["slots"]))
 
 
 def expert_gradients(function: Callable, inputs: Inputs) -> dict[str, Any]:
@@ -96,7 +95,8 @@ def expert_gradients(function: Callable, inputs: Inputs) -> dict[str, Any]:
     for weight, gradient in zip(experts, inputs["gradients"]):
         weight.grad = gradient.clone() if gradient.any() else None
     router.grad = inputs["router"].clone()
-    _, calls = count_calls(function, experts, router, inputs["num_tokens"], list(inputs["same"]))
+    with patch.object(dist, "new_group", side_effect=RuntimeError(NO_NEW_GROUP)):  # a class's grader has none
+        _, calls = count_calls(function, experts, router, inputs["num_tokens"], list(inputs["same"]))
     return {"experts": [plain(weight.grad) for weight in experts], "router": plain(router.grad), "calls": calls}
 
 

@@ -44,6 +44,10 @@ Answers = list[dict[str, Any]]
 HELD = 4  # times the bytes of rows: rows, what back gathers and weighs, and indices
 
 
+def doubles(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
 class Gate(SplitExercise):
     number = "8.1"
     budget = "the busiest group gets k N/G rows, as many as the mean; nothing sent"
@@ -51,12 +55,18 @@ class Gate(SplitExercise):
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        made = []
+        made = [self.example()]
         for N, E, k, G, scale in ((8, 12, 4, 2, 2.5), (16, 6, 3, 3, 1.5), (6, 5, 2, 1, 2.0), (64, 64, 8, 8, 2.5)):
             inputs = {"given": {"logits": normal(generator, N, E)}, "bias": normal(generator, E, scale=0.4),
                       "numbers": [k, G, scale], "dy": normal(generator, N, E)}
             made.append(Trial([inputs], f"{N} tokens, {E} experts in {G} group{'s' * (G > 1)}, k = {k}"))
         return made
+
+    def example(self) -> Trial:
+        """The bias decides in both groups; added to the logits, it would in the first one only."""
+        inputs = {"given": {"logits": doubles([[0.7, 0.6, 0.3, 0.2]]).logit()}, "bias": doubles([0, 0.5, 0, 0.3]),
+                  "numbers": [2, 2, 2], "dy": doubles([[1, 2, 3, 4]])}
+        return Trial([inputs], "the example, 1 token, 4 experts in 2 groups, k = 2")
 
     def expected(self, inputs: Inputs) -> Answers:
         bias, (k, G, scale) = inputs[0]["bias"], inputs[0]["numbers"]
@@ -90,16 +100,22 @@ class BlockRows(PartsExercise):
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        made = []
-        for N, D, E, k, block, chosen in ((7, 2, 4, 2, 4, 3), (6, 3, 4, 1, 2, 2), (3, 2, 2, 2, 1, 2),
-                                          (1, 1, 4, 3, 8, 4), (256, 64, 16, 2, 16, 13)):
-            likes = torch.rand(N, chosen, generator=generator) + torch.linspace(0, 0.4, chosen)
+        made = [self.example()]
+        for N, D, E, k, block, idle in ((7, 2, 4, 2, 4, [2]), (6, 3, 4, 1, 2, [0, 2]), (3, 2, 2, 2, 1, []),
+                                        (1, 1, 4, 3, 8, []), (256, 64, 16, 2, 16, [0, 6, 15])):
+            names = torch.tensor([e for e in range(E) if e not in idle])
+            likes = torch.rand(N, len(names), generator=generator) + torch.linspace(0, 0.4, len(names))
             if N == 7:  # 4, 6 and 4 rows, and none: full blocks, and one that is not
                 likes[torch.randperm(N, generator=generator), torch.tensor([0, 0, 0, 1, 2, 2, 2])] = -1.0
             inputs = {"given": {"tokens": normal(generator, N, D), "weights": normal(generator, N, k).sigmoid()},
-                      "experts": likes.topk(k).indices, "numbers": [E, block], "dy": normal(generator, N, D)}
+                      "experts": names[likes.topk(k).indices], "numbers": [E, block], "dy": normal(generator, N, D)}
             made.append(Trial([inputs], f"{N} token{'s' * (N > 1)} of {D}, k = {k}, {E} experts, blocks of {block}"))
         return made
+
+    def example(self) -> Trial:
+        inputs = {"given": {"tokens": doubles([[1, 2], [3, 4], [5, 6]]), "weights": doubles([[0.5], [0.25], [2]])},
+                  "experts": torch.tensor([[1], [0], [1]]), "numbers": [2, 2], "dy": doubles([[1, 2], [3, 4], [5, 6]])}
+        return Trial([inputs], "the example, 3 tokens of 2, k = 1, 2 experts, blocks of 2")
 
     def expected(self, inputs: Inputs) -> Answers:
         rank, = inputs
@@ -127,12 +143,18 @@ class BalanceLoss(SplitExercise):
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        made = []
+        made = [self.example()]
         for R, N, E, k in ((3, 5, 12, 2), (2, 4, 6, 1), (1, 6, 3, 2), (4, 32, 64, 4)):
             ranks = [{"given": {"logits": normal(generator, N, E, scale=1.5) + normal(generator, E)}, "k": k,
                       "dy": torch.tensor(1.5, dtype=torch.float64)} for _ in range(R)]
             made.append(Trial(ranks, f"{ranks_of(R)} with {N} tokens each, {E} experts, k = {k}"))
         return made
+
+    def example(self) -> Trial:
+        """Three of the four choices fall on rank 0's experts."""
+        p = doubles([[[0.5, 0.2, 0.2, 0.1], [0.1, 0.6, 0.1, 0.2]], [[0.4, 0.3, 0.2, 0.1], [0.2, 0.3, 0.4, 0.1]]])
+        ranks = [{"given": {"logits": own.log()}, "k": 1, "dy": doubles(1)} for own in p]
+        return Trial(ranks, "the example, 2 ranks with 2 tokens each, 4 experts, k = 1")
 
     def expected(self, inputs: list[Any]) -> list[dict[str, Any]]:
         R, k = len(inputs), inputs[0]["k"]
@@ -152,6 +174,10 @@ class BalanceLoss(SplitExercise):
     def bound(self, trial: Trial) -> int:
         return all_reduce_bytes(trial, trial.world_size)
 
+    def least(self, trial: Trial) -> int:
+        """R - 1 counts, the last one follows from them, of a byte each: to one rank, and their sums from there."""
+        return 2 * (trial.world_size - 1) ** 2
+
 
 class Kept(Exercise):
     number = "8.5"
@@ -161,7 +187,7 @@ class Kept(Exercise):
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        made = []
+        made = [self.example()]
         for N, k, E, R, factor, safe in ((24, 2, 6, 3, 0.5, 2), (8, 1, 4, 2, 0.5, 0), (10, 3, 4, 1, 0.5, 3),
                                          (12, 2, 4, 2, 0.5, 8), (512, 4, 32, 4, 1.0, 50)):
             hot = 0.3 * (torch.arange(E) % (E // R) == 0) + torch.linspace(0.3, 0.0, E)  # experts and ranks
@@ -171,6 +197,11 @@ class Kept(Exercise):
             made.append(Trial([[experts, weights, protected, E, R, C]],
                               f"{N} tokens, {safe} protected, k = {k}, {E} experts on {ranks_of(R)}, C = {C}"))
         return made
+
+    def example(self) -> Trial:
+        inputs = [torch.tensor([[0], [1], [1], [0]]), doubles([[0.5], [0.9], [0.6], [0.7]]),
+                  torch.tensor([True, False, False, False]), 4, 2, 3]
+        return Trial([inputs], "the example, 4 tokens, 1 protected, k = 1, 4 experts on 2 ranks, C = 3")
 
     def expected(self, inputs: list[Any]) -> list[Tensor]:
         experts, weights, protected, E, R, C = inputs[0]
