@@ -24,6 +24,7 @@ from course_lib.grading.explain import explain
 from course_lib.grading.registry import exercise
 from course_lib.grading.report import Report, Verdict
 from course_lib.grading.spent import Judgement
+from course_lib.grading.trusted.inside.rank import no_new_groups
 from course_lib.grading.trusted.inside.student_code import ASKED
 from course_lib.runtime import LaunchError, launch, record_communication
 from course_lib.runtime.instruments.communication import CommunicationLog
@@ -156,7 +157,7 @@ def attempt(asked: Exercise, function: Callable, trial: Trial) -> tuple[str, byt
         questions.append(question)
         return asked.reply(trial, question)
 
-    with record_communication(), warnings.catch_warnings(record=True) as caught:
+    with record_communication(), no_new_groups(), warnings.catch_warnings(record=True) as caught:
         try:
             answer = asked.run(function, trial.inputs[dist.get_rank()], *([ask] if asked.asks else []))
             unwritten = ""

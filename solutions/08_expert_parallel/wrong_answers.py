@@ -685,7 +685,7 @@ def gradients_of_all_experts_everywhere(experts, router, num_tokens, same):
     router.grad = sum_over(router.grad, range(dist.get_world_size())) / total
 
 
-@wrong("8.7", "no new process group can be made here: sum_over needs none")
+@wrong("8.7", "no new process group can be made here: send and receive reach any rank, alone and in batches")
 def gradients_in_a_new_group(experts, router, num_tokens, same):
     ep = dist.get_world_size() // len(same)
     groups = [dist.new_group(list(range(first, dist.get_world_size(), ep))) for first in range(ep)]
