@@ -8,6 +8,7 @@ from course_lib.grading.exercise import Traffic
 from course_lib.grading.judges.models import ROUNDING, combined, own_gradients
 from course_lib.grading.judges.zero.hooks import ScatteredGradients, WholeStep, most_held, pieces
 from course_lib.grading.judges.zero.shards import (
+    ADAMW_STEPS,
     BytesPerRank,
     ClipOverShards,
     MasterSteps,
@@ -15,7 +16,7 @@ from course_lib.grading.judges.zero.shards import (
     ShardedAdamW,
     pieces_bytes,
 )
-from course_lib.grading.on_rank.zero import ADAMW_STEPS, SETTINGS, coupled_gradient, settled
+from course_lib.grading.on_rank.zero import SETTINGS, coupled_gradient, settled
 from course_lib.zero import device_memory, held_bytes
 
 
