@@ -206,7 +206,7 @@ def gathered_in_a_function(layer):
     return pieces
 
 
-@right("6.4", "in backward the weight alone, for the bias is not needed there; and a wrapper in place of hooks for forward")
+@right("6.4", "in backward the weight alone, which is all that it needs; and for forward no hooks, but a wrapper")
 def gathered_without_the_bias_in_backward(layer):
     pieces = {parameter: own(padded(parameter)).clone() for parameter in layer.parameters()}
     forward = layer.forward

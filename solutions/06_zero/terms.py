@@ -32,8 +32,8 @@ TERMS = [
     term("6.2", "rank r steps the r-th piece", "weights.chunk(n)[r].clone()", "weights.chunk(n)[0].clone()"),
     term("6.2", "num_steps of them", "range(num_steps)", "range(1)"),
     term("6.2", "the gradient at the weights of now", "    for _ in range(num_steps):\n"
-         "        gradient = mean_gradient(weights).chunk(n)[r]\n", "    gradient = mean_gradient(weights).chunk(n)[r]\n"
-         "    for _ in range(num_steps):\n"),
+         "        gradient = mean_gradient(weights).chunk(n)[r]\n", "    gradient = "
+         "mean_gradient(weights).chunk(n)[r]\n    for _ in range(num_steps):\n"),
     term("6.2", "averaged over the ranks already", "mean_gradient(weights).chunk(n)[r]",
          "mean_gradient(weights).chunk(n)[r] / n"),
     term("6.2", "settings: eps", "**settings)", "**{**settings, 'eps': 1e-8})"),
@@ -46,12 +46,13 @@ TERMS = [
     term("6.2", "trained in place", "    piece = weights.chunk(n)[r].clone()  # (N/n,)\n",
          "    weights = weights.clone()\n    piece = weights.chunk(n)[r].clone()  # (N/n,)\n"),
     term("6.2", "one all-gather a step", "        dist.all_gather(list(weights.chunk(n)), piece)\n",
-         "        dist.all_gather(list(weights.chunk(n)), piece)\n        dist.all_gather(list(weights.chunk(n)), piece)\n"),
+         "        for _ in range(2):\n            dist.all_gather(list(weights.chunk(n)), piece)\n"),
     term("6.2", "returns the optimiser", "return optimizer", "return piece"),
     term("6.3", "the mean over the ranks", "piece / n", "piece"),
     term("6.3", "filled up with zeros", "padded(parameter.grad)", "parameter.grad.flatten().repeat(n)[:-(-"
          "parameter.numel() // n) * n]"),
-    term("6.3", "as soon as a gradient is complete", "        pieces[name] = piece / n\n        parameter.grad = None\n",
+    term("6.3", "as soon as a gradient is complete",
+         "        pieces[name] = piece / n\n        parameter.grad = None\n",
          "        pieces[name] = piece / n\n        if name.startswith('0'):\n            model.zero_grad()\n"),
     term("6.3", "wherever you keep it", "        pieces[name] = piece / n\n",
          "        pieces[name] = piece / n\n        model.kept = [*getattr(model, 'kept', []), parameter.grad]\n"),
@@ -72,7 +73,8 @@ TERMS = [
     term("6.4", "the storage is emptied, not the name", "            parameter.untyped_storage().resize_(0)",
          "            parameter.data = parameter.data.new_empty(parameter.shape)"),
     term("6.4", ".data: not to count as a change", "parameter.data.copy_(", "parameter.detach().copy_("),
-    term("6.4", "the pieces of all ranks", "dist.all_gather(list(whole.chunk(n)), piece)", "whole.copy_(piece.repeat(n))"),
+    term("6.4", "the pieces of all ranks", "dist.all_gather(list(whole.chunk(n)), piece)",
+         "whole.copy_(piece.repeat(n))"),
     term("6.4", "every weight, the bias as well", "in pieces.items():", "in list(pieces.items())[:1]:"),
     term("6.4", "gathered twice, not more", "        for parameter, piece in pieces.items():\n",
          "        for parameter, piece in [*pieces.items()] * 2:\n"),
@@ -97,7 +99,8 @@ TERMS = [
     term("6.5", "the same gradient on all ranks", "mean_gradient(weights).chunk(n)[r].float()",
          "mean_gradient(weights).chunk(n)[r].float() / n"),
     term("6.5", "two bytes a weight are sent", "dist.all_gather(list(weights.chunk(n)), master.bfloat16())",
-         "whole = weights.float()\n        dist.all_gather(list(whole.chunk(n)), master)\n        weights.copy_(whole)"),
+         "whole = weights.float()\n        dist.all_gather(list(whole.chunk(n)), master)\n"
+         "        weights.copy_(whole)"),
     term("6.5", "in place", "    master = weights", "    weights = weights.clone()\n    master = weights"),
     term("6.6", "squares of all elements", "piece.square().sum() for", "piece.abs().sum() for"),
     term("6.6", "on all ranks", "    dist.all_reduce(square)\n", ""),
@@ -109,8 +112,8 @@ TERMS = [
     term("6.6", "max_norm / norm", "piece *= max_norm / norm", "piece *= 1 / norm"),
     term("6.6", "in place", "piece *= max_norm / norm", "piece = piece * max_norm / norm"),
     term("6.6", "the norm before", "return norm", "return min(norm, max_norm)"),
-    term("6.6", "one all-reduce", "dist.all_reduce(square)", "dist.all_reduce(square)\n    dist.all_reduce(norm_of_all := "
-         "square.clone())"),
+    term("6.6", "one all-reduce", "dist.all_reduce(square)", "dist.all_reduce(square)\n    dist.all_reduce(norm_of_all "
+         ":= square.clone())"),
     term("6.7", "the mean over the ranks", "gradient / n", "gradient"),
     term("6.7", "over all ranks", "dist.reduce_scatter(gradient, list(flat.chunk(n)))",
          "gradient.copy_(flat.chunk(n)[dist.get_rank()] * n)"),
@@ -126,7 +129,8 @@ TERMS = [
     term("6.7", "half of what an all-reduce sends", "dist.reduce_scatter(gradient, list(flat.chunk(n)))",
          "dist.all_reduce(flat)\n        gradient.copy_(flat.chunk(n)[dist.get_rank()])"),
     term("6.7", "a step forgets the gradient of the one before", "shards[parameter].grad = gradient / n",
-         "shards[parameter].grad = gradient / n + (shards[parameter].grad if shards[parameter].grad is not None else 0)"),
+         "before = shards[parameter].grad\n"
+         "        shards[parameter].grad = gradient / n + (0 if before is None else before)"),
     term("6.8", "forward has its own limit", "min(forward, backward)", "backward"),
     term("6.8", "backward has its own limit", "min(forward, backward)", "forward"),
     term("6.8", "the lower one", "min(forward, backward)", "max(forward, backward)"),

@@ -65,7 +65,8 @@ def bytes_of_the_last_rank(sizes, num_ranks, stage, *per_element):
     return held(sizes, stage, per_element, last)
 
 
-@wrong("6.1", "where n divides a size nothing is filled up: size // n + 1 is one too many there, and ceil(size/n) is not")
+@wrong("6.1", "where n divides a size nothing is filled up: size // n + 1 is one too many there, and ceil(size/n) is "
+       "not")
 def bytes_with_one_more(sizes, num_ranks, stage, *per_element):
     return held(sizes, stage, per_element, sum(size // num_ranks + 1 for size in sizes))
 
@@ -362,8 +363,8 @@ PIECES = [
     wrong("6.3", "every rank holds whole gradients: keep the own piece, the other ranks have the others")(
         lambda model: hooked(model, lambda gradient: reduced(gradient)[:gradient.numel()].view_as(gradient))),
     wrong("6.3", "no hook has run: the dictionary is empty after backward")(lambda model: {}),
-    wrong("6.3", "the pieces are cut from columns: the elements of a tensor in a row are those of its rows, one after the "
-          "other, as .flatten() has them")(
+    wrong("6.3", "the pieces are cut from columns: the elements of a tensor in a row are those of its rows, one after "
+          "the other, as .flatten() has them")(
         lambda model: hooked(model, lambda gradient: scattered(gradient.mT if gradient.dim() > 1 else gradient)
                              / dist.get_world_size())),
 ]
@@ -391,7 +392,12 @@ def scattered_without_filling_up(model):
 
 @wrong("6.3", "set parameter.grad to None when its piece is there")
 def scattered_makes_it_zero(model):
-    return hooked(model, lambda gradient: (scattered(gradient) / dist.get_world_size(), gradient.zero_())[0], free=False)
+    def piece_of(gradient):
+        piece = scattered(gradient) / dist.get_world_size()
+        gradient.zero_()
+        return piece
+
+    return hooked(model, piece_of, free=False)
 
 
 @wrong("6.3", "free each gradient in its own hook")
@@ -451,8 +457,8 @@ def with_hooks(layer, gather, free, free_after_forward=True, free_after_backward
         layer.register_full_backward_hook(lambda *_: free())
 
 
-KEPT = ("no parameter's own storage has them any more, so something else keeps what was gathered: a tensor of yours; or, "
-        "where parameter.data is another tensor now, the view that autograd saved. Then empty the storage itself, "
+KEPT = ("no parameter's own storage has them any more, so something else keeps what was gathered: a tensor of yours; "
+        "or, where parameter.data is another tensor now, the view that autograd saved. Then empty the storage itself, "
         "parameter.untyped_storage().resize_(0)")
 
 
@@ -634,8 +640,8 @@ def master_sent_in_fp32(weights, mean_gradient, num_steps, lr):
     return master
 
 
-ALL_MASTERS = ("every rank steps the master weights of all pieces, and nothing is sent: keep those of the own piece, step "
-               "them and hand their rounding round")
+ALL_MASTERS = ("every rank steps the master weights of all pieces, and nothing is sent: keep those of the own piece, "
+               "step them and hand their rounding round")
 
 
 @wrong("6.5", ALL_MASTERS)
@@ -796,8 +802,8 @@ def clip_by_the_squared_factor(pieces, max_norm):
     return clip_where(pieces, max_norm, lambda norm, limit: norm > limit, norm)
 
 
-@wrong("6.6", "the norm is right, and each element is cut off at max_norm: all of them are multiplied by max_norm / norm, "
-       "and the gradient points where it did")
+@wrong("6.6", "the norm is right, and each element is cut off at max_norm: all of them are multiplied by max_norm / "
+       "norm, and the gradient points where it did")
 def clip_by_value(pieces, max_norm):
     norm = all_reduced(own_square(pieces)).sqrt().item()
     for piece in pieces:

@@ -50,7 +50,7 @@ def weighed(gradient: Callable, held: Callable[[], int], awaited: float) -> tupl
 
 
 def coupled_gradient(inputs: dict[str, Any], weights: Tensor) -> Tensor:
-    """The gradient of a loss that couples all weights, the same on every rank, (N,); or a number that is always the same."""
+    """Of a loss that couples all weights, the same on every rank, (N,); or a number that is always the same."""
     if "gradient" in inputs:
         return torch.full_like(weights, inputs["gradient"])
     return inputs["curvature"] * (weights - inputs["target"]) + weights.roll(1) / 4
