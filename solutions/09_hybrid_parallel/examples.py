@@ -36,13 +36,15 @@ def cheapest_layout(inputs, answers):
     computing = 6 * parameters / 2 * tokens / flops * 1.25
     messages = 4 * layers * 2 / 2 * 2 * tokens * hidden / fast
     best = {key: answers[0]["layout"][key] for key in ("dp", "pp", "tp", "rows", "zero", "recompute")}
-    return [
+    lines = [
         f"{devices} devices on a node, {memory:g} bytes each, {flops:g} FLOP/s, fast {fast:g}; {parameters:g} "
-        f"parameters in {layers} layers, hidden {hidden}; {rows} rows of {tokens} tokens".replace("e+0", "e").replace("e+", "e"),
+        f"parameters in {layers} layers, hidden {hidden}; {rows} rows of {tokens} tokens",
         f"The best is {quoted(best)}: ({rows * (computing + messages):g}, "
-        f"{16 * parameters / 2 + 34 * tokens * hidden * layers / 2:g})".replace("e+0", "e"),
-        f"{rows} * (6 * 1e9 / 2 * {tokens} / 6e12 * 1.25 + 4 * {layers} * 2 / 2 * 2 * {tokens} * {hidden} / 1.6e9)",
+        f"{16 * parameters / 2 + 34 * tokens * hidden * layers / 2:g})",
+        f"{rows} * (6 * {parameters:g} / 2 * {tokens} / {flops:g} * 1.25 + 4 * {layers} * 2 / 2 * 2 * {tokens} * {hidden} "
+        f"/ {fast:g})",
     ]
+    return [line.replace("e+0", "e").replace("e+", "e") for line in lines]
 
 
 EXAMPLES = {

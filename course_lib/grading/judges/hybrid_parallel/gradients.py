@@ -36,7 +36,7 @@ from torch import Tensor
 from course_lib.costs.failures import daly_interval, seconds_between_failures, young_interval
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
-from course_lib.grading.judges.calls import CollectiveExercise, num_calls
+from course_lib.grading.judges.calls import CollectiveExercise, num_calls, too_little
 from course_lib.grading.judges.models import ROUNDING
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.judges.split import normal
@@ -72,7 +72,7 @@ class ReducedGradients(Exercise):
         example = [{**place, "gradients": {"weight": exact(number)}, "kinds": {"weight": "split"}, "num_tokens": tokens}
                    for place, number, tokens in zip(places(layout), (3.0, 5.0), (2, 6))]
         made = [Trial(example, "the example, 2 ranks, dp2")]
-        for text, D in (("dp3", 2), ("dp2 tp2", 4), ("pp2 cp2", 2), ("dp2 cp2 ep2", 2), ("pp2 tp2", 4), ("dp1", 2),
+        for text, D in (("dp3", 2), ("dp2 cp2 ep2", 2), ("dp2 tp2", 4), ("pp2 cp2", 2), ("pp2 tp2", 4), ("dp1", 2),
                         ("dp2 pp2 tp2 ep2", 32)):
             layout = ParallelLayout.from_string(text)
             counts = [4 + 3 * (place % 3) for place in range(layout.dp * layout.cp)]  # uneven, as where rows are padded
@@ -85,18 +85,20 @@ class ReducedGradients(Exercise):
         return [{name: sum(inputs[other]["gradients"][name] for other in group if name in inputs[other]["gradients"])
                  / num_tokens for name, group in groups_of(rank).items()} for rank in inputs]
 
+    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+        """Too little was added up by all_reduce; a byte less for each gradient, which may travel together."""
+        least = sum(sent_bytes(rank) - len(rank["gradients"]) for rank in trial.inputs)
+        return too_little(sum(answer["sent"] for answer in answers), least, Traffic(traffic.sent, exact=True))
+
     def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        sent = [answer["sent"] for answer in answers]
-        allowed = [on_rank.ring_bytes(8, len(rank["groups"]["cp,dp"])) + sum(
-            on_rank.ring_bytes(rank["gradients"][name].nbytes, len(group)) for name, group in groups_of(rank).items())
-            for rank in trial.inputs]
+        sent, allowed = [answer["sent"] for answer in answers], [sent_bytes(rank) for rank in trial.inputs]
         rank = most(sent, allowed)
         return [Spent("sent", sent[rank], allowed[rank], rank=rank, claimed=True)]
 
 
 class GlobalNorm(CollectiveExercise):
     number = "9.4"
-    tolerance = ROUNDING
+    tolerance = (1e-6, 0.0)  # the number that is sent may have four bytes
     compared = "value"
     budget = "one all-reduce of one number"
     imports = errors = ()  # no backward here
@@ -140,6 +142,12 @@ class GlobalNorm(CollectiveExercise):
 
 def trial_of(layout: ParallelLayout, inputs: Inputs, words: str = "") -> Trial:
     return Trial(inputs, f"{ranks_of(len(inputs))}, {str(layout).replace(',', ' ')}{words}")
+
+
+def sent_bytes(rank: dict[str, Any]) -> int:
+    """What a rank sends where every gradient is added up once, and the tokens are."""
+    return on_rank.ring_bytes(8, len(rank["groups"]["cp,dp"])) + sum(
+        on_rank.ring_bytes(rank["gradients"][name].nbytes, len(group)) for name, group in groups_of(rank).items())
 
 
 def groups_of(rank: dict[str, Any]) -> dict[str, list[int]]:

@@ -40,12 +40,13 @@ CASES = (
     ("20B of 16 layers on 16 devices of 24 GB, one a node, 10 Gbit/s between them",
      (16, 1, 24e9, 150e12, 16e9, 1.25e9, 20e9, 16, 10240, 2048, 256)),  # as many stages as layers and devices
     ("11B of 6 wide layers on 16 devices of 16 GB, one a node, 10 Gbit/s between them",
-     (16, 1, 16e9, 150e12, 16e9, 1.25e9, 11e9, 6, 12288, 2048, 256)),  # large micro-batches
+     (16, 1, 16e9, 150e12, 16e9, 1.25e9, 11e9, 6, 12288, 4096, 256)),  # large micro-batches
     ("36B on 64 devices of 80 GB, PCIe inside nodes, 100 Gbit/s between them",
      (64, 8, 80e9, 400e12, 64e9, 12.5e9, 36e9, 80, 6144, 4096, 256)),  # ZeRO 3 inside a node, stages across nodes
     ("13B on 32 devices of 40 GB, 4 a node, 5 GB/s between nodes",
      (32, 4, 40e9, 150e12, 300e9, 5e9, 13e9, 40, 5120, 2048, 256)),
-    ("30B on 16 devices of 80 GB, all on one switch", (16, 16, 80e9, 400e12, 450e9, 450e9, 30e9, 60, 6656, 4096, 128)))
+    ("30B on 16 devices of 80 GB, all on one switch", (16, 16, 80e9, 400e12, 450e9, 450e9, 30e9, 60, 6656, 4096, 128)),
+    ("8B on them", (16, 16, 80e9, 400e12, 450e9, 450e9, 8e9, 32, 4096, 4096, 128)))  # data parallelism alone
 
 
 def sizes_of(text: str) -> Sizes:
@@ -156,11 +157,16 @@ class CheapestLayout(Exercise):
         hidden = 512 * round((B * 1e9 / 12 / 45) ** 0.5 / 512)
         drawn = (f"{B}B on {devices} H100, 4,096 tokens",
                  (devices, 8, 80e9, *H100, B * 1e9, round(B * 1e9 / 12 / hidden**2), hidden, 4096, 512))
-        example, cluster = EXAMPLE
-        return [Trial([list(example)], "the example, 1B on 2 devices", hidden=cluster)] + [
-            Trial([list(asked)], label, hidden={"small": source.uniform(0.0, 0.15), "hidden": source.uniform(0.0, 0.8)})
-            for label, asked in (*CASES, drawn)
-        ]
+
+        def cluster(small: tuple[float, float] = (0.0, 0.15), hidden: tuple[float, float] = (0.0, 0.8)) -> Cluster:
+            return {"small": source.uniform(*small), "hidden": source.uniform(*hidden)}
+
+        (example, its_own), (label, asked), others = EXAMPLE, CASES[0], [*CASES[1:], drawn]
+        return [Trial([list(asked)], label, hidden=own) for label, asked, own in (
+            ("the example, 1B on 2 devices", example, its_own),
+            (label, asked, cluster((0.0, 0.03), (0.0, 0.1))),  # two clusters that are alike, as long as nobody looks
+            (f"{label}, another cluster", asked, cluster((0.12, 0.15), (0.7, 0.8))),
+            *((label, asked, cluster()) for label, asked in others))]
 
     def reply(self, trial: Trial, question: Any) -> list[float]:
         if fault := fault_of(question, *trial.inputs[0]):
