@@ -584,7 +584,23 @@ def gathered_without_the_bias(layer):
     return pieces
 
 
-@wrong("6.4", "its storage has to have room for them: weight.nbytes bytes, eight for each number")
+ROOM = "its storage has to have room for them: weight.nbytes bytes, eight for each number"
+
+
+@wrong("6.4", ROOM)
+def gathered_into_nothing(layer):
+    pieces = pieces_of(layer)
+
+    def gather():
+        for parameter, piece in pieces.items():
+            parameter.data.copy_(gathered(parameter, piece))
+
+    emptied(pieces)
+    with_hooks(layer, gather, lambda: emptied(pieces))
+    return pieces
+
+
+@wrong("6.4", ROOM)
 def gathered_for_four_bytes(layer):
     pieces = pieces_of(layer)
 

@@ -41,8 +41,8 @@ def cheapest_layout(inputs, answers):
         f"parameters in {layers} layers, hidden {hidden}; {rows} rows of {tokens} tokens",
         f"The best is {quoted(best)}: ({rows * (computing + messages):g}, "
         f"{16 * parameters / 2 + 34 * tokens * hidden * layers / 2:g})",
-        f"{rows} * (6 * {parameters:g} / 2 * {tokens} / {flops:g} * 1.25 + 4 * {layers} * 2 / 2 * 2 * {tokens} * {hidden} "
-        f"/ {fast:g})",
+        f"{rows} * (6 * {parameters:g} / 2 * {tokens} / {flops:g} * 1.25 + 4 * {layers} * 2 / 2 * 2 * {tokens} * "
+        f"{hidden} / {fast:g})",
     ]
     return [line.replace("e+0", "e").replace("e+", "e") for line in lines]
 

@@ -118,6 +118,14 @@ def test_every_kind_and_every_axis_matters_in_some_trial(monkeypatch):
         monkeypatch.undo()
 
 
+def test_gradients_that_nobody_added_up_are_no_answer_however_right():
+    asked = ReducedGradients()
+    for trial in asked.trials(seed=1)[:2]:
+        own = [{"gradients": gradients, "sent": 0} for gradients in asked.expected(trial.inputs)]
+        judged = asked.judge(trial, own, NO_MESSAGES)
+        assert not judged.right and "the ranks sent 0 B together" in judged.cause
+
+
 @pytest.mark.parametrize("zero", [False, True])
 @pytest.mark.parametrize("text", LAYOUTS)
 def test_the_norm_is_torchs_of_the_whole_gradient(text, zero):
