@@ -614,7 +614,8 @@ def gathered_for_four_bytes(layer):
     return pieces
 
 
-@wrong("6.4", "A weight was read or written while its storage was empty: gather it before it is used")
+@wrong("6.4", "A crash comes from a weight that is read or written while its storage is empty: gather it before it is "
+       "used")
 def gathered_from_empty_weights(layer):
     """The pieces are made when the weights are gone."""
     emptied(list(layer.parameters()))

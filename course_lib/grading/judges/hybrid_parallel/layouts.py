@@ -37,6 +37,8 @@ CASES = (
     ("70B on 128 H100, 128 rows of 4,096 tokens", (128, 8, 80e9, *H100, 70e9, 80, 8192, 4096, 128)),
     ("405B on 1,024 H100, 512 rows of 8,192 tokens", (1024, 8, 80e9, *H100, 405e9, 126, 16384, 8192, 512)),
     ("70B on 128 H100, 32 rows of 32,768 tokens", (128, 8, 80e9, *H100, 70e9, 80, 8192, 32768, 32)),
+    ("7B on 16 devices of 24 GB, one a node, 10 Gbit/s between them",
+     (16, 1, 24e9, 60e12, 16e9, 1.25e9, 7e9, 32, 4096, 2048, 128)),  # ZeRO 1
     ("20B of 16 layers on 16 devices of 24 GB, one a node, 10 Gbit/s between them",
      (16, 1, 24e9, 150e12, 16e9, 1.25e9, 20e9, 16, 10240, 2048, 256)),  # as many stages as layers and devices
     ("11B of 6 wide layers on 16 devices of 16 GB, one a node, 10 Gbit/s between them",

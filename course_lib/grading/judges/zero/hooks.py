@@ -19,9 +19,10 @@ from course_lib.grading.on_rank import zero as on_rank
 from course_lib.grading.on_rank.zero import SETTINGS
 from course_lib.grading.spent import Spent, most
 
+CRASH = "A crash comes from a weight that is read or written while its storage is empty: gather it before it is used."
 UNFIT = (("is too small for", "Before numbers are copied into a weight, its storage has to have room for them: "
           "weight.nbytes bytes, eight for each number."),
-         ("SIGSEGV", "A weight was read or written while its storage was empty: gather it before it is used."),
+         ("SIGSEGV", CRASH), ("a crash", CRASH),
          ("storage", "A weight was used while its storage was empty: gather it before the layer's forward, and again "
           "before its backward."),
          ("inplace operation", "Autograd counts changes of a parameter, and takes the refill for one: copy into "
