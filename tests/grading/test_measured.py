@@ -59,7 +59,7 @@ def my_scattered_gradients(model):  # an all-reduce, of which a piece is kept
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(lambda parameter, name=name: hook(parameter, name))
     return pieces
-""", "sent at most 256 B a rank, 128 B allowed"),
+""", "sent at most 32 B a rank, 16 B allowed"),
 }
 LESS_THAN_ALLOWED = """
 def my_rounds(rank, num_ranks, num_microbatches, num_in_flight):  # in turns, with less in flight on the last rank
