@@ -42,6 +42,21 @@ def adamw_decays_by_hand(weights, mean_gradient, num_steps, settings, num_decaye
     return optimizer
 
 
+@right("6.2", "Adam on the piece of `weights` itself, which decays by hand")
+def adamw_as_adam_in_place(weights, mean_gradient, num_steps, settings, num_decayed):
+    n, r = dist.get_world_size(), dist.get_rank()
+    settings = dict(settings)
+    shrunk = 1 - settings["lr"] * settings.pop("weight_decay")
+    part = nn.Parameter(own(weights))
+    optimizer = torch.optim.Adam([part], **settings)
+    for _ in range(num_steps):
+        part.grad = own(mean_gradient(weights))
+        part.data[:max(0, num_decayed - r * len(part))] *= shrunk
+        optimizer.step()
+        dist.all_gather(list(weights.chunk(n)), part.detach().clone())
+    return optimizer
+
+
 @right("6.2", "each rank broadcasts its piece of `weights`, which it steps in place")
 def adamw_broadcasts(weights, mean_gradient, num_steps, settings, num_decayed):
     n, r = dist.get_world_size(), dist.get_rank()
@@ -92,6 +107,45 @@ def scattered_by_all_to_all(model):
     return pieces
 
 
+@right("6.3", "the message is on its way while backward goes on to the next gradient")
+def scattered_in_the_background(model):
+    n, pieces, travelling = dist.get_world_size(), {}, []
+    total = sum(parameter.requires_grad for parameter in model.parameters())
+
+    def arrive():
+        for work, name, _ in travelling:
+            work.wait()
+            pieces[name] /= n
+        travelling.clear()
+
+    def scatter(parameter, name):
+        arrive()
+        flat = padded(parameter.grad)
+        parameter.grad = None
+        pieces[name] = flat.new_empty(len(flat) // n)
+        travelling.append((dist.reduce_scatter(pieces[name], list(flat.chunk(n)), async_op=True), name, flat))
+        if len(pieces) == total:
+            arrive()
+
+    hooked(model, scatter)
+    return pieces
+
+
+@right("6.3", "a reduce to each rank in turn")
+def scattered_by_reduces(model):
+    n, r, pieces = dist.get_world_size(), dist.get_rank(), {}
+
+    def scatter(parameter, name):
+        parts = padded(parameter.grad).div(n).chunk(n)
+        parameter.grad = None
+        for rank, part in enumerate(parts):
+            dist.reduce(part, rank)
+        pieces[name] = parts[r].clone()
+
+    hooked(model, scatter)
+    return pieces
+
+
 def whole_while_at_work(layer, gather_all):
     n, r = dist.get_world_size(), dist.get_rank()
     pieces = {parameter: padded(parameter).chunk(n)[r].clone() for parameter in layer.parameters()}
@@ -122,6 +176,61 @@ def gathered_in_one_message(layer):
         sizes = [len(piece) for piece in pieces.values()]
         return zip(pieces, (torch.cat(parts) for parts in zip(*(own.split(sizes) for own in whole))))
     return whole_while_at_work(layer, gather_all)
+
+
+def gathered_alone(piece, parameter):
+    whole = piece.new_empty(dist.get_world_size(), len(piece))
+    dist.all_gather(list(whole), piece)
+    return whole.flatten()[:parameter.numel()].view(parameter.shape)
+
+
+@right("6.4", "a function of its own for autograd, in place of hooks")
+def gathered_in_a_function(layer):
+    pieces = {parameter: own(padded(parameter)).clone() for parameter in layer.parameters()}
+    shapes = [(piece, torch.empty(parameter.shape, device="meta")) for parameter, piece in pieces.items()]
+
+    class GatheredLinear(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight, bias):
+            ctx.save_for_backward(x)
+            return nn.functional.linear(x, *(gathered_alone(*each) for each in shapes))
+
+        @staticmethod
+        def backward(ctx, dy):
+            x, = ctx.saved_tensors
+            return dy @ gathered_alone(*shapes[0]), dy.mT @ x, dy.sum(0)
+
+    for parameter in pieces:
+        parameter.untyped_storage().resize_(0)
+    layer.forward = lambda x: GatheredLinear.apply(x, layer.weight, layer.bias)
+    return pieces
+
+
+@right("6.4", "in backward the weight alone, which is all that it needs; and for forward no hooks, but a wrapper")
+def gathered_without_the_bias_in_backward(layer):
+    pieces = {parameter: own(padded(parameter)).clone() for parameter in layer.parameters()}
+    forward = layer.forward
+
+    def gather(parameters):
+        for parameter in parameters:
+            parameter.untyped_storage().resize_(parameter.nbytes)
+            parameter.data.copy_(gathered_alone(pieces[parameter], parameter))
+
+    def free():
+        for parameter in pieces:
+            parameter.untyped_storage().resize_(0)
+
+    def at_work(x):
+        gather(pieces)
+        y = forward(x)
+        free()
+        return y
+
+    free()
+    layer.forward = at_work
+    layer.register_full_backward_pre_hook(lambda *_: gather([layer.weight]))
+    layer.register_full_backward_hook(lambda *_: free())
+    return pieces
 
 
 @right("6.4", "each rank broadcasts its piece")
@@ -178,6 +287,26 @@ def clip_in_numpy(pieces, max_norm):
     return norm
 
 
+@right("6.6", "a number of four bytes")
+def clip_in_fp32(pieces, max_norm):
+    square = torch.tensor(sum(float(piece.norm()) ** 2 for piece in pieces))
+    dist.all_reduce(square)
+    norm = square.sqrt()
+    torch._foreach_mul_(pieces, float(max_norm / norm) if norm > max_norm else 1.0)
+    return norm
+
+
+@right("6.6", "torch's clipping with a norm that is given")
+def clip_by_parameters(pieces, max_norm):
+    square = torch.stack([piece.square().sum() for piece in pieces]).sum()
+    dist.all_reduce(square)
+    parameters = [nn.Parameter(torch.zeros_like(piece)) for piece in pieces]
+    for parameter, piece in zip(parameters, pieces):
+        parameter.grad = piece
+    nn.utils.clip_grads_with_norm_(parameters, max_norm, square.sqrt())
+    return square.item() ** 0.5
+
+
 def trained(model, batches, settings, loss_of, share):
     """Whole steps with own hooks for gathering, from my_gathered_on_use."""
     n, pieces = dist.get_world_size(), {}
@@ -212,6 +341,44 @@ def zero_3_divides_the_loss(model, batches, settings):
 def zero_3_with_its_own_loss(model, batches, settings):
     n = dist.get_world_size()
     return trained(model, batches, settings, lambda model, x, y: (model(x) - y).square().mean(), 1 / n)
+
+
+@right("6.7", "a function of its own for autograd: pieces are leaves, and backward gives their gradients")
+def zero_3_in_a_function(model, batches, settings):
+    n = dist.get_world_size()
+    leaves = []
+
+    class GatheredLinear(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, shapes, weight, bias):
+            ctx.save_for_backward(x, weight)
+            ctx.shapes = shapes
+            return nn.functional.linear(x, *map(gathered_alone, (weight.data, bias.data), shapes))
+
+        @staticmethod
+        def backward(ctx, dy):
+            x, weight = ctx.saved_tensors
+            own_gradients = []
+            for whole in (lambda: dy.mT @ x, lambda: dy.sum(0)):
+                flat = padded(whole() / n)
+                own_gradients.append(flat.new_empty(len(flat) // n))
+                dist.reduce_scatter(own_gradients[-1], list(flat.chunk(n)))
+            return dy @ gathered_alone(weight.data, ctx.shapes[0]), None, *own_gradients
+
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            shapes = [torch.empty(parameter.shape, device="meta") for parameter in layer.parameters()]
+            pieces = [nn.Parameter(own(padded(parameter)).clone()) for parameter in layer.parameters()]
+            leaves += pieces
+            layer.forward = lambda x, shapes=shapes, pieces=pieces: GatheredLinear.apply(x, shapes, *pieces)
+            for parameter in layer.parameters():
+                parameter.untyped_storage().resize_(0)
+    optimizer = torch.optim.AdamW(leaves, **settings)
+    for x, y in batches:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    return optimizer
 
 
 @right("6.8", "rounded down, and so whole")

@@ -47,6 +47,30 @@ def bytes_with_the_weights_first(sizes, num_ranks, stage, *per_element):
     return held(sizes, stage, per_element, piece, lambda stage, first: stage >= 4 - first)
 
 
+@wrong("6.1", "gradients come before weights: stage 2 cuts them, and weights stay whole until stage 3")
+def bytes_with_gradients_last(sizes, num_ranks, stage, *per_element):
+    piece = sum(ceil(size / num_ranks) for size in sizes)
+    return held(sizes, stage, per_element, piece, lambda stage, first: stage >= {1: 1, 2: 3, 3: 2}[first])
+
+
+@wrong("6.1", "what is whole is not filled up: zeros stand at the end of what is cut, and nowhere else")
+def bytes_with_whole_groups_filled_up(sizes, num_ranks, stage, *per_element):
+    pieces = [ceil(size / num_ranks) for size in sizes]
+    return held([num_ranks * piece for piece in pieces], stage, per_element, sum(pieces))
+
+
+@wrong("6.1", "the last rank's pieces hold zeros as well: all n pieces are equally long, ceil(size/n)")
+def bytes_of_the_last_rank(sizes, num_ranks, stage, *per_element):
+    last = sum(max(0, size - (num_ranks - 1) * ceil(size / num_ranks)) for size in sizes)
+    return held(sizes, stage, per_element, last)
+
+
+@wrong("6.1", "where n divides a size nothing is filled up: size // n + 1 is one too many there, and ceil(size/n) is "
+       "not")
+def bytes_with_one_more(sizes, num_ranks, stage, *per_element):
+    return held(sizes, stage, per_element, sum(size // num_ranks + 1 for size in sizes))
+
+
 BYTES = [
     wrong("6.1", "every group is cut at every stage: stage 1 cuts the optimiser's state alone")(
         lambda sizes, num_ranks, stage, *per_element: my_bytes_per_rank(sizes, num_ranks, 3, *per_element)),
@@ -54,6 +78,10 @@ BYTES = [
     wrong("6.1", "that is what all ranks hold together: one of them is asked")(
         lambda *asked: asked[1] * my_bytes_per_rank(*asked)),
 ]
+
+
+ALL_STEPPED = ("an optimiser steps all weights on every rank, and nothing is sent: the one that is returned steps this "
+               "rank's piece alone, which is handed round")
 
 
 def share(tensor):
@@ -152,8 +180,7 @@ def adamw_steps_a_copy(weights, mean_gradient, num_steps, settings, num_decayed)
     return stepped(weights, mean_gradient, num_steps, two_groups(parts, settings), parts)
 
 
-@wrong("6.2", "the optimiser was made from all weights, so it keeps two moments for each of them; make it from the "
-       "piece")
+@wrong("6.2", ALL_STEPPED)
 def adamw_made_before_sharding(weights, mean_gradient, num_steps, settings, num_decayed):
     parts = [nn.Parameter(weights[:num_decayed].clone()), nn.Parameter(weights[num_decayed:].clone())]
     optimizer = two_groups(parts, settings)
@@ -183,6 +210,31 @@ def adamw_gathers_at_the_end(weights, mean_gradient, num_steps, settings, num_de
     optimizer = sharded_without_gathering(weights, mean_gradient, num_steps, settings, num_decayed)
     handed_round(weights, share(weights).clone())
     return optimizer
+
+
+@wrong("6.2", "every step takes the gradient of the first one: ask mean_gradient(weights) in each, at the weights of "
+       "then")
+def adamw_takes_the_gradient_once(weights, mean_gradient, num_steps, settings, num_decayed):
+    gradient = mean_gradient(weights)
+    return sharded(weights, lambda at: gradient, num_steps, settings, num_decayed)
+
+
+@wrong("6.2", "one weight too many decays: the first num_decayed are 0 to num_decayed - 1")
+def adamw_decays_one_more(weights, mean_gradient, num_steps, settings, num_decayed):
+    return sharded(weights, mean_gradient, num_steps, settings, num_decayed + 1)
+
+
+@wrong("6.2", "one weight too few decays: the first num_decayed are 0 to num_decayed - 1")
+def adamw_decays_one_less(weights, mean_gradient, num_steps, settings, num_decayed):
+    return sharded(weights, mean_gradient, num_steps, settings, num_decayed - 1)
+
+
+@wrong("6.2", "this is Adam, in which the decay is a part of the gradient and goes through the moments: AdamW takes it "
+       "off the weights")
+def adamw_as_adam(weights, mean_gradient, num_steps, settings, num_decayed):
+    piece, parts = own_part(weights, num_decayed)
+    adam = torch.optim.Adam([{"params": parts[:1]}, {"params": parts[1:], "weight_decay": 0.0}], **settings)
+    return stepped(weights, mean_gradient, num_steps, adam, parts, lambda: handed_round(weights, piece))
 
 
 @wrong("6.2", "the moments are forgotten between steps: make the optimiser once, before the loop")
@@ -241,6 +293,12 @@ def reduced(gradient):
 
 def piece_of_the_mean(gradient):
     return share(reduced(gradient)).clone()
+
+
+def piece_in_a_whole_tensor(gradient):
+    """A view of as much as the whole gradient."""
+    piece = scattered(gradient) / dist.get_world_size()
+    return share(padded(gradient).clone()).copy_(piece)
 
 
 def own_piece(gradient):
@@ -305,7 +363,41 @@ PIECES = [
     wrong("6.3", "every rank holds whole gradients: keep the own piece, the other ranks have the others")(
         lambda model: hooked(model, lambda gradient: reduced(gradient)[:gradient.numel()].view_as(gradient))),
     wrong("6.3", "no hook has run: the dictionary is empty after backward")(lambda model: {}),
+    wrong("6.3", "the pieces are cut from columns: the elements of a tensor in a row are those of its rows, one after "
+          "the other, as .flatten() has them")(
+        lambda model: hooked(model, lambda gradient: scattered(gradient.mT if gradient.dim() > 1 else gradient)
+                             / dist.get_world_size())),
 ]
+
+
+@wrong("6.3", "the loss is a mean over the rows of a rank already: divide by the number of ranks alone")
+def scattered_divides_by_rows(model):
+    rows = []
+    model.register_forward_hook(lambda model, inputs, output: rows.append(len(output)))
+    return hooked(model, lambda gradient: scattered(gradient) / dist.get_world_size() / rows[-1])
+
+
+@wrong("6.3", "A reduce-scatter takes n pieces of equal size: fill up the last one")
+def scattered_without_filling_up(model):
+    n = dist.get_world_size()
+
+    def piece_of(gradient):
+        parts = [part.clone() for part in gradient.flatten().chunk(n)]
+        piece = torch.empty_like(parts[0])
+        dist.reduce_scatter(piece, parts)
+        return piece / n
+
+    return hooked(model, piece_of)
+
+
+@wrong("6.3", "set parameter.grad to None when its piece is there")
+def scattered_makes_it_zero(model):
+    def piece_of(gradient):
+        piece = scattered(gradient) / dist.get_world_size()
+        gradient.zero_()
+        return piece
+
+    return hooked(model, piece_of, free=False)
 
 
 @wrong("6.3", "free each gradient in its own hook")
@@ -365,8 +457,12 @@ def with_hooks(layer, gather, free, free_after_forward=True, free_after_backward
         layer.register_full_backward_hook(lambda *_: free())
 
 
-@wrong("6.4", "no parameter points to them any more, but what autograd saved does: a view keeps a storage alive, "
-       "whatever parameter.data is; empty the storage itself, parameter.untyped_storage().resize_(0)")
+KEPT = ("no parameter's own storage has them any more, so something else keeps what was gathered: a tensor of yours; "
+        "or, where parameter.data is another tensor now, the view that autograd saved. Then empty the storage itself, "
+        "parameter.untyped_storage().resize_(0)")
+
+
+@wrong("6.4", KEPT)
 def gathered_into_data(layer):
     pieces = pieces_of(layer)
     like = {parameter: torch.empty_like(parameter, device="meta") for parameter in pieces}
@@ -454,6 +550,80 @@ def gathered_twice(layer):
     return pieces
 
 
+@wrong("6.4", KEPT)
+def gathered_and_remembered(layer):
+    """Whole copies stay from forward to backward."""
+    pieces, wholes = pieces_of(layer), {}
+
+    def gather():
+        for parameter, piece in pieces.items():
+            wholes[parameter] = whole = gathered(parameter, piece)
+            parameter.untyped_storage().resize_(parameter.nbytes)
+            parameter.data.copy_(whole)
+
+    emptied(pieces)
+    with_hooks(layer, gather, lambda: emptied(pieces))
+    return pieces
+
+
+@wrong("6.4", "a piece is a view of the whole weight, and a view keeps all of it: make it a tensor of its own")
+def gathered_from_views(layer):
+    n, r = dist.get_world_size(), dist.get_rank()
+    pieces = {parameter: padded(parameter).clone().chunk(n)[r] for parameter in layer.parameters()}
+    emptied(pieces)
+    with_hooks(layer, lambda: refilled(pieces), lambda: emptied(pieces))
+    return pieces
+
+
+@wrong("6.4", "other pieces: expected a dict with this rank's piece of each parameter of the layer")
+def gathered_without_the_bias(layer):
+    pieces = pieces_of(layer)
+    pieces.popitem()
+    emptied(pieces)
+    with_hooks(layer, lambda: refilled(pieces), lambda: emptied(pieces))
+    return pieces
+
+
+ROOM = "its storage has to have room for them: weight.nbytes bytes, eight for each number"
+
+
+@wrong("6.4", ROOM)
+def gathered_into_nothing(layer):
+    pieces = pieces_of(layer)
+
+    def gather():
+        for parameter, piece in pieces.items():
+            parameter.data.copy_(gathered(parameter, piece))
+
+    emptied(pieces)
+    with_hooks(layer, gather, lambda: emptied(pieces))
+    return pieces
+
+
+@wrong("6.4", ROOM)
+def gathered_for_four_bytes(layer):
+    pieces = pieces_of(layer)
+
+    def gather():
+        for parameter, piece in pieces.items():
+            parameter.untyped_storage().resize_(4 * parameter.numel())
+            parameter.data.copy_(gathered(parameter, piece))
+
+    emptied(pieces)
+    with_hooks(layer, gather, lambda: emptied(pieces))
+    return pieces
+
+
+@wrong("6.4", "A crash comes from a weight that is read or written while its storage is empty: gather it before it is "
+       "used")
+def gathered_from_empty_weights(layer):
+    """The pieces are made when the weights are gone."""
+    emptied(list(layer.parameters()))
+    pieces = pieces_of(layer)
+    with_hooks(layer, lambda: refilled(pieces), lambda: emptied(pieces))
+    return pieces
+
+
 FORGOTTEN = ("the weights are where they were: each update is smaller than half the distance to the next number that "
              "bf16 has. Something of 32 bits must remember it from one step to the next: make the master weights once, "
              "before the loop, and never anew from the weights")
@@ -487,7 +657,11 @@ def master_sent_in_fp32(weights, mean_gradient, num_steps, lr):
     return master
 
 
-@wrong("6.5", "keep those of the own piece, the others keep theirs")
+ALL_MASTERS = ("every rank steps the master weights of all pieces, and nothing is sent: keep those of the own piece, "
+               "step them and hand their rounding round")
+
+
+@wrong("6.5", ALL_MASTERS)
 def master_of_everything(weights, mean_gradient, num_steps, lr):
     master = weights.float()
     for _ in range(num_steps):
@@ -522,6 +696,26 @@ def master_that_nobody_sees(weights, mean_gradient, num_steps, lr):
     master = share(weights).float()
     for _ in range(num_steps):
         master -= lr * share(mean_gradient(weights)).float()
+    return master
+
+
+@wrong("6.5", "the gradients of the ranks are added up: they are the same on all ranks, so this is n times as much")
+def master_with_summed_gradients(weights, mean_gradient, num_steps, lr):
+    n = dist.get_world_size()
+    return my_master_steps(weights, lambda at: n * mean_gradient(at), num_steps, lr)
+
+
+@wrong("6.5", "lr is in it twice: the weights hardly move")
+def master_with_lr_twice(weights, mean_gradient, num_steps, lr):
+    return my_master_steps(weights, mean_gradient, num_steps, lr * lr)
+
+
+@wrong("6.5", "fp16 has 11 significant bits: master weights are fp32, with 24")
+def master_in_fp16(weights, mean_gradient, num_steps, lr):
+    master = share(weights).half()
+    for _ in range(num_steps):
+        master -= lr * share(mean_gradient(weights)).half()
+        handed_round(weights, master.bfloat16())
     return master
 
 
@@ -607,6 +801,44 @@ def clip_without_looking_at_zero(pieces, max_norm):
     return norm.item()
 
 
+@wrong("6.6", "this is the norm afterwards: asked is that before")
+def clip_and_return_what_is_left(pieces, max_norm):
+    return min(my_clip_over_shards(pieces, max_norm), max_norm)
+
+
+@wrong("6.6", "this is the largest of the ranks' norms: their pieces are parts of one gradient, so the squares add up")
+def clip_by_the_largest_norm(pieces, max_norm):
+    norm = own_square(pieces).sqrt()
+    dist.all_reduce(norm, dist.ReduceOp.MAX)
+    return clip_where(pieces, max_norm, lambda norm, limit: norm > limit, norm.item())
+
+
+@wrong("6.6", "the norm is right, and the pieces are scaled by the square of max_norm / norm")
+def clip_by_the_squared_factor(pieces, max_norm):
+    norm = my_clip_over_shards(pieces, max_norm)
+    return clip_where(pieces, max_norm, lambda norm, limit: norm > limit, norm)
+
+
+@wrong("6.6", "the norm is right, and each element is cut off at max_norm: all of them are multiplied by max_norm / "
+       "norm, and the gradient points where it did")
+def clip_by_value(pieces, max_norm):
+    norm = all_reduced(own_square(pieces)).sqrt().item()
+    for piece in pieces:
+        piece.clamp_(-max_norm, max_norm)
+    return norm
+
+
+@wrong("6.6", "only the first of this rank's pieces is counted and scaled: `pieces` is a list of all")
+def clip_the_first_piece(pieces, max_norm):
+    return my_clip_over_shards(pieces[:1], max_norm)
+
+
+@wrong("6.6", "the norm is right, and only the first of this rank's pieces is scaled: `pieces` is a list of all")
+def clip_the_first_piece_by_the_norm_of_all(pieces, max_norm):
+    norm = all_reduced(own_square(pieces)).sqrt().item()
+    return clip_where(pieces[:1], max_norm, lambda norm, limit: norm > limit, norm)
+
+
 def own_gathered_on_use(layer, free_after_forward=True):
     """6.4 once more, for what is wrong there."""
     pieces = pieces_of(layer)
@@ -675,6 +907,40 @@ WHOLE_STEPS = [
 ]
 
 
+@wrong("6.7", "the optimiser has the model's own parameters, whose storage is empty: make it from the pieces")
+def zero_3_steps_the_models_parameters(model, batches, settings):
+    return trained_in_pieces(model, batches, settings,
+                             made=lambda shards, settings: torch.optim.AdamW(shards, **settings))
+
+
+@wrong("6.7", "the last batch has no step: a step comes after the backward of its batch")
+def zero_3_steps_at_the_beginning(model, batches, settings):
+    return trained_in_pieces(model, batches[:-1], settings)
+
+
+@wrong("6.7", "the biases step with this rank's own gradient: the mean over the ranks is asked of every parameter")
+def zero_3_with_own_gradients_of_biases(model, batches, settings):
+    def scatter(gradient):
+        return scattered(gradient) if gradient.dim() > 1 else own_piece(gradient) * dist.get_world_size()
+
+    return trained_in_pieces(model, batches, settings, scatter=scatter)
+
+
+@wrong("6.7", "free each gradient in its own hook, as soon as its piece is there")
+def zero_3_scatters_after_backward(model, batches, settings):
+    n, pieces = dist.get_world_size(), {}
+    for layer in model:
+        pieces |= own_gathered_on_use(layer) if isinstance(layer, nn.Linear) else {}
+    shards = {parameter: nn.Parameter(piece) for parameter, piece in pieces.items()}
+    optimizer = torch.optim.AdamW(shards.values(), **settings)
+    for x, y in batches:
+        nn.functional.mse_loss(model(x), y).backward()
+        for parameter, shard in shards.items():
+            shard.grad, parameter.grad = scattered(parameter.grad) / n, None
+        optimizer.step()
+    return optimizer
+
+
 @wrong("6.7", "free each gradient in its own hook, as soon as its piece is there")
 def zero_3_keeps_whole_gradients(model, batches, settings):
     return trained_in_pieces(model, batches, settings, free=False)
@@ -689,7 +955,7 @@ def zero_3_keeps_weights_for_backward(model, batches, settings):
 @wrong("6.7", "the parameters' own storages are empty, so something else keeps what was gathered, or whole gradients")
 def zero_3_keeps_a_view_of_the_whole_gradient(model, batches, settings):
     return trained_in_pieces(model, batches, settings, averaged=lambda piece: piece,
-                             scatter=lambda gradient: share(reduced(gradient)))
+                             scatter=piece_in_a_whole_tensor)
 
 
 @wrong("6.7", "each weight is gathered for forward and for backward, and each gradient is reduce-scattered once")
@@ -760,6 +1026,34 @@ def devices_as_tokens(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, grad
     return max(weight_bytes / 2, (weight_bytes + gradient_bytes) / 4) * flops_per_s / bytes_per_s
 
 
+@wrong("6.8", "backward computes 4 N T: 6 N T are those of forward and backward together")
+def devices_with_all_flops_in_backward(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
+    forward = 2 * batch_tokens * bytes_per_s / (flops_per_s * weight_bytes)
+    return min(forward, 6 * batch_tokens * bytes_per_s / (flops_per_s * (weight_bytes + gradient_bytes)))
+
+
+@wrong("6.8", "a gradient is sent once, in a reduce-scatter: twice is an all-reduce")
+def devices_that_send_gradients_twice(*asked):
+    return my_most_devices(*asked[:-1], 2 * asked[-1])
+
+
+@wrong("6.8", "this is the larger of the two limits: from the smaller one on, one of the passes waits")
+def devices_of_the_pass_that_waits_last(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
+    forward = 2 * batch_tokens * bytes_per_s / (flops_per_s * weight_bytes)
+    return max(forward, 4 * batch_tokens * bytes_per_s / (flops_per_s * (weight_bytes + gradient_bytes)))
+
+
+@wrong("6.8", "rounded up, this is a device too many: it would wait")
+def devices_rounded_up(*asked):
+    return ceil(my_most_devices(*asked))
+
+
+@wrong("6.8", "backward gathers the weights again: they are freed after forward")
+def devices_that_keep_the_weights(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
+    forward = 2 * batch_tokens * bytes_per_s / (flops_per_s * weight_bytes)
+    return min(forward, 4 * batch_tokens * bytes_per_s / (flops_per_s * gradient_bytes))
+
+
 DEVICES = [
     wrong("6.8", "bytes were taken for bits, or bits for bytes: that is a factor of 8")(
         lambda *asked: 8 * my_most_devices(*asked)),
@@ -770,11 +1064,7 @@ DEVICES = [
 ]
 
 
-@wrong(
-    "6.2",
-    "another optimiser steps all weights on every rank, and nothing is sent: the one that is returned has to be the "
-    "one that steps, its own piece alone",
-)
+@wrong("6.2", ALL_STEPPED)
 def adamw_with_two_optimisers(weights, mean_gradient, num_steps, settings, num_decayed):
     """One steps everything on every rank; the other one is returned."""
     n = dist.get_world_size()
@@ -876,11 +1166,7 @@ def cat_own(master, whole):
     return master.chunk(dist.get_world_size())[dist.get_rank()].contiguous() if whole else master
 
 
-@wrong(
-    "6.5",
-    "every rank steps the master weights of all pieces, and nothing is sent: each steps its own piece and hands it "
-    "round",
-)
+@wrong("6.5", ALL_MASTERS)
 def masters_whole_on_every_rank(weights, mean_gradient, num_steps, lr):
     master = weights.float()
     for _ in range(num_steps):

@@ -3,8 +3,12 @@ pass at ten seeds, in the names of the notebook beside this file.
 """
 # ruff: noqa: F821
 
+import math
+from itertools import product
+
 import numpy
 import torch
+import torch.distributed as dist
 
 from tools.answers import right
 
@@ -75,6 +79,35 @@ def reduced_with_axes_turned(gradients, kinds, num_tokens, all_reduce):
     added_up(gradients, kinds, num_tokens, all_reduce, divide_first=False)
 
 
+@right("9.3", "all of one kind together, and the tokens in the same message")
+def reduced_kind_by_kind(gradients, kinds, num_tokens, all_reduce):
+    axes = {"partial": ("tp", "dp", "cp"), "tied": ("pp", "dp", "cp"), "expert": ("edp",), "split": ("dp", "cp")}
+    first = [torch.atleast_1d(num_tokens)]
+    for kind in ("split", "replicated", "partial", "tied", "expert"):
+        own = [gradient for name, gradient in gradients.items() if kinds[name] == kind]
+        if own or first:
+            flat = torch.cat([each.flatten() for each in first + own])
+            all_reduce(flat, *axes.get(kind, ("cp", "dp")))
+            if first:
+                total, flat, first = flat[0].clone(), flat[1:], []
+            for gradient, part in zip(own, flat.split([each.numel() for each in own])):
+                gradient.copy_(part.view_as(gradient) / total)
+
+
+@right("9.4", "with Python's own numbers, sent in four bytes")
+def norm_in_four_bytes(gradients, kinds, coordinates, norm_type, zero):
+    inside = {"replicated": "tp", "partial": "tp", "tied": "pp", "expert": "tp"}
+    own = [0.0]
+    for name, gradient in gradients.items():
+        copies = ["edp"] if kinds[name] == "expert" else ["dp", "cp"]
+        if not any(coordinates[axis] for axis in ([] if zero else copies) + [inside.get(kinds[name], "")] if axis):
+            own += map(abs, gradient.flatten().tolist())
+    largest = norm_type == float("inf")
+    total = torch.tensor(max(own) if largest else math.fsum(each**norm_type for each in own))
+    dist.all_reduce(total, dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM)
+    return float(total) if largest else float(total) ** (1.0 / norm_type)
+
+
 @right("9.4", "a tensor, as numpy's number")
 def norm_in_numpy(*asked):
     return numpy.float64(my_global_norm(*asked))
@@ -130,6 +163,42 @@ def interval_by_search(N, hours, parameters, copy_per_s, storage_per_s, asynchro
         a, b = low + (high - low) / 3, high - (high - low) / 3
         low, high = (low, b) if d / a + a / 2 / M < d / b + b / 2 / M else (a, high)
     return numpy.float64(max(low, write if asynchronous else 0))
+
+
+@right("9.7", "the rules written down: two looks tell what a cluster has of its own, and nothing else is looked at")
+def layout_by_the_rules(look, devices, per_node, memory, flops_per_s, fast, slow, parameters, layers, hidden, tokens,
+                        batch_rows):
+    def parts(dp, pp, tp, rows, zero, recompute):
+        """Turns, seconds of computing, of other messages and of gathers in a turn, of gradients; and bytes."""
+        share, micro_batches = parameters / (pp * tp), batch_rows // (dp * rows)
+        between = 2 * rows * tokens * hidden
+        wire = [fast if reach <= per_node else slow for reach in (tp, tp * dp, devices)]
+        gradients = 4 * share * (dp - 1) / dp / wire[1]
+        messages = (4, 6)[recompute] * layers / pp * 2 * (tp - 1) / tp * between / wire[0]
+        messages += 2 * between / tp / wire[2] * (pp > 1)
+        kept = (17, 1)[recompute] * between * layers / (pp * tp) * min(pp, micro_batches)
+        return (micro_batches + pp - 1, (6, 8)[recompute] * share * rows * tokens / flops_per_s, messages,
+                gradients * (zero == 3), gradients, share * {0: 16, 1: 4 + 12 / dp, 3: 16 / dp}[zero] + kept)
+
+    names = ("dp", "pp", "tp", "rows", "zero", "recompute")
+    powers = [2**i for i in range(devices.bit_length())]
+    every = [(devices // (pp * tp), pp, tp, *rest)
+             for pp, tp, *rest in product(powers, powers, powers, (0, 1, 3), (0, 1))
+             if pp * tp <= devices and pp <= layers and batch_rows % (devices // (pp * tp) * rest[0]) == 0]
+
+    def seconds(layout, small, hides):
+        turns, computing, messages, gathers, gradients, _ = parts(*layout)
+        own = computing * (1 + small * math.log2(layout[2])) + messages
+        return turns * max(own, gathers) + (1 - hides) * gradients
+
+    small = hides = 0
+    dealt = next(each for each in every if each[0] > 1 and each[2] == 1 and each[4] == 0)
+    hides = (seconds(dealt, 0, 0) - look(dict(zip(names, dealt)))[0]) / parts(*dealt)[4]
+    halved = next(each for each in every if each[2] == 2 and each[4] == 0)
+    turns, computing, *_ = parts(*halved)
+    small = (look(dict(zip(names, halved)))[0] - seconds(halved, 0, hides)) / (turns * computing)
+    return dict(zip(names, min((each for each in every if parts(*each)[-1] <= memory),
+                               key=lambda each: seconds(each, small, hides))))
 
 
 @right("9.7", "numpy's whole numbers")

@@ -8,6 +8,7 @@ from course_lib.grading.exercise import Traffic
 from course_lib.grading.judges.models import ROUNDING, combined, own_gradients
 from course_lib.grading.judges.zero.hooks import ScatteredGradients, WholeStep, most_held, pieces
 from course_lib.grading.judges.zero.shards import (
+    ADAMW_STEPS,
     BytesPerRank,
     ClipOverShards,
     MasterSteps,
@@ -15,7 +16,7 @@ from course_lib.grading.judges.zero.shards import (
     ShardedAdamW,
     pieces_bytes,
 )
-from course_lib.grading.on_rank.zero import ADAMW_STEPS, SETTINGS, coupled_gradient, settled
+from course_lib.grading.on_rank.zero import SETTINGS, NothingPastItsStorage, coupled_gradient, settled, stored
 from course_lib.zero import device_memory, held_bytes
 
 
@@ -29,11 +30,11 @@ def test_bytes_per_rank_are_those_of_the_chapter_and_of_the_paper_where_n_divide
     assert asked.expected(sizes, 4, 3, 4, 4, 8) == held.total - 4 * len(sizes)
 
 
-def adamw(weights, gradient_at, decays):
+def adamw(weights, gradient_at, decays, num_steps=ADAMW_STEPS):
     """AdamW as in the paper (Loshchilov & Hutter 2019, algorithm 2); decays: 1 where weights decay, else 0."""
     (b1, b2), lr = SETTINGS["betas"], SETTINGS["lr"]
     m = v = torch.zeros_like(weights)
-    for t in range(1, ADAMW_STEPS + 1):
+    for t in range(1, num_steps + 1):
         gradient = gradient_at(t - 1, weights)
         m, v = b1 * m + (1 - b1) * gradient, b2 * v + (1 - b2) * gradient**2
         step = m / (1 - b1**t) / ((v / (1 - b2**t)).sqrt() + SETTINGS["eps"])
@@ -46,7 +47,8 @@ def test_expected_weights_are_those_of_the_papers_adamw_with_decay_for_the_first
     for trial in asked.trials(seed=1):
         inputs = trial.inputs[0]
         decays = (torch.arange(len(inputs["weights"])) < inputs["num_decayed"]).double()
-        right = adamw(inputs["weights"], lambda _, weights, inputs=inputs: coupled_gradient(inputs, weights), decays)
+        right = adamw(inputs["weights"], lambda _, weights, inputs=inputs: coupled_gradient(inputs, weights), decays,
+                      inputs["num_steps"])
         assert alike(asked.expected(trial.inputs), [right] * trial.world_size, ROUNDING)
 
 
@@ -172,6 +174,28 @@ def test_weighing_waits_for_what_is_about_to_be_freed_and_not_for_ever():
     falling = iter([30, 20, 10, 0])
     assert settled(lambda: next(falling), 10) == 10
     assert settled(lambda: 30, 10) == 30
+
+
+@pytest.mark.parametrize("num_bytes", (0, 12))
+@pytest.mark.parametrize("write", (lambda weight: weight.copy_(torch.ones(3)), lambda weight: weight.data.mul_(2),
+                                   lambda weight: torch.add(torch.ones(3), 1, out=weight)),
+                         ids=("copied", "multiplied", "out"))
+def test_a_write_past_the_end_of_a_storage_is_an_error_and_not_a_crash(num_bytes, write):
+    weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64), requires_grad=False)
+    weight.untyped_storage().resize_(num_bytes)
+    with NothingPastItsStorage():
+        assert torch.empty_like(weight).detach().shape == (3,)  # nothing is written
+        with pytest.raises(ValueError, match=f"a storage of {num_bytes} bytes is too small for 3 numbers of 8 bytes"):
+            write(weight)
+        weight.untyped_storage().resize_(weight.nbytes)
+        write(weight)
+
+
+def test_a_piece_without_memory_is_told_in_words():
+    piece = torch.arange(3.0)
+    assert torch.equal(stored(piece), piece)
+    piece.untyped_storage().resize_(0)
+    assert stored(piece) == "a tensor whose storage is empty" and stored(None) is None and stored(3) == "an int"
 
 
 @pytest.mark.parametrize("held, words", [

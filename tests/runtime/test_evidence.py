@@ -56,6 +56,15 @@ def test_long_tensors_show_no_values_and_other_lines_show_nothing():
     assert "weights: float32[3, 4] on cpu\n" in text + "\n" and "unrelated" not in text
 
 
+def test_a_tensor_whose_storage_was_emptied_is_not_read():
+    def body():
+        weight = torch.ones(3)
+        weight.untyped_storage().resize_(0)
+        return weight + torch.ones(2)
+
+    assert "weight: float32[3] on cpu without memory" in told(body, world_size=1)
+
+
 def test_what_cannot_be_looked_at_does_not_hide_the_failure():
     class Odd(torch.Tensor):
         @property

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.grading.on_rank.models import batch_loss, gradients_of, model_of
 from course_lib.grading.on_rank.plain import count_calls, data, kind, plain
 from course_lib.runtime import record_memory
+from course_lib.runtime.tensors import tensors_in
 
-ADAMW_STEPS, MASTER_STEPS = 3, 60
-SETTINGS = {"lr": 0.1, "betas": (0.9, 0.999), "eps": 0.1, "weight_decay": 0.01}
+SETTINGS = {"lr": 0.1, "betas": (0.8, 0.95), "eps": 0.1, "weight_decay": 0.5}  # AdamW's own are others
 LR = 1e-3  # an update is at most a thousandth of its weight: lost in bf16, where 1.0 is followed by 1.0078
 PATIENCE_S = 1.0
 
@@ -30,7 +31,8 @@ def sharded_adamw(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
         gradient, held = weighed(
             lambda at: coupled_gradient(inputs, at.detach()), lambda: log.current, inputs["awaited"]
         )
-        returned, calls = count_calls(function, weights, gradient, ADAMW_STEPS, SETTINGS, inputs["num_decayed"])
+        returned, calls = count_calls(function, weights, gradient, inputs["num_steps"], SETTINGS,
+                                      inputs["num_decayed"])
     return {"weights": plain(weights), "calls": calls, "kind": type(returned).__name__, "held": held,
             "state": state_bytes(returned)}
 
@@ -48,7 +50,9 @@ def weighed(gradient: Callable, held: Callable[[], int], awaited: float) -> tupl
 
 
 def coupled_gradient(inputs: dict[str, Any], weights: Tensor) -> Tensor:
-    """The gradient of a loss that couples all weights, the same on every rank, (N,)."""
+    """Of a loss that couples all weights, the same on every rank, (N,); or a number that is always the same."""
+    if "gradient" in inputs:
+        return torch.full_like(weights, inputs["gradient"])
     return inputs["curvature"] * (weights - inputs["target"]) + weights.roll(1) / 4
 
 
@@ -129,11 +133,13 @@ def gathered_on_use(function: Callable, inputs: dict[str, Any]) -> dict[str, Any
 
     answer, weighed = weigh(inputs, step, function, lambda layer: None)
     model, pieces = seen
-    kept = {name: plain(piece) for name, piece in pieces.items()}
-    with torch.no_grad():
-        for piece in pieces.values():
-            piece.mul_(2)
-        later = model(inputs["batches"][0][0].clone()) if pieces else None
+    kept = {name: stored(piece) for name, piece in pieces.items()}
+    later = None
+    if kept and all(isinstance(piece, Tensor) for piece in kept.values()):
+        with torch.no_grad():
+            for piece in pieces.values():
+                piece.mul_(2)
+            later = model(inputs["batches"][0][0].clone())
     return {**answer, **weighed, "pieces": kept, "later": plain(later)}
 
 
@@ -144,7 +150,7 @@ def zero_3_training(function: Callable, inputs: dict[str, Any]) -> dict[str, Any
 
     optimizer, weighed = weigh(inputs, train, function, backward_only)
     groups = getattr(optimizer, "param_groups", None)
-    own = [plain(piece) for group in groups for piece in group["params"]] if groups else plain(optimizer)
+    own = [stored(piece) for group in groups for piece in group["params"]] if groups else plain(optimizer)
     return {"pieces": own, "state": state_bytes(optimizer), **weighed}
 
 
@@ -164,7 +170,7 @@ def weigh(inputs: dict[str, Any], work: Callable, function: Callable, usual: Cal
     def run(function: Callable, activations: Iterator[int], awaited: float) -> tuple[Any, list[Any], int]:
         model, looks = model_of(inputs), []
         sums = sum_gradients(model)
-        with record_memory(parameters=list(model.parameters())) as log:
+        with record_memory(parameters=list(model.parameters())) as log, NothingPastItsStorage():
 
             def look(point: str, *_: Any) -> None:
                 beside = next(activations, None)
@@ -184,6 +190,31 @@ def weigh(inputs: dict[str, Any], work: Callable, function: Callable, usual: Cal
     _, looks, _ = run(usual, repeat(0), math.inf)
     (returned, held, whole), calls = count_calls(run, function, iter([now - M for _, now in looks]), inputs["awaited"])
     return returned, {"calls": calls, "held": held, "at_once": whole}
+
+
+def missing_bytes(tensor: Tensor) -> int:
+    """How many bytes its storage has too few for it: all where it was emptied."""
+    ours = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+    return max(0, tensor.nbytes - tensor.untyped_storage().nbytes()) if ours else 0
+
+
+def stored(piece: Any) -> Any:
+    """`piece` as data; words where it has no memory, which nobody may read."""
+    return "a tensor whose storage is empty" if isinstance(piece, Tensor) and missing_bytes(piece) else plain(piece)
+
+
+class NothingPastItsStorage(TorchDispatchMode):
+    """ValueError where a tensor is written whose storage is too small for it: torch writes past the storage's end."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        parameters, kwargs = func._schema.arguments, kwargs or {}
+        given = {**dict(zip((each.name for each in parameters), args)), **kwargs}
+        for tensor in tensors_in([given.get(each.name) for each in parameters
+                                  if each.alias_info and each.alias_info.is_write]):
+            if missing_bytes(tensor):
+                raise ValueError(f"a storage of {tensor.untyped_storage().nbytes()} bytes is too small for "
+                                 f"{tensor.numel()} numbers of {tensor.itemsize} bytes")
+        return func(*args, **kwargs)
 
 
 def settled(held: Callable[[], int], awaited: float) -> int:

@@ -92,6 +92,8 @@ def _values_of(tensor: Tensor) -> str:
     plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided and tensor.device.type == "cpu"
     if not plain or not 0 < tensor.numel() <= MAX_VALUES:
         return ""
+    if not tensor.untyped_storage().nbytes():  # emptied, as FSDP does: there is nothing to read
+        return " without memory"
     values = tensor.detach()
     if values.is_floating_point():
         values = values.double().round(decimals=4)

@@ -36,7 +36,7 @@ from torch import Tensor
 from course_lib.costs.failures import daly_interval, seconds_between_failures, young_interval
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
-from course_lib.grading.judges.calls import CollectiveExercise, num_calls
+from course_lib.grading.judges.calls import CollectiveExercise, num_calls, too_little
 from course_lib.grading.judges.models import ROUNDING
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.judges.split import normal
@@ -68,8 +68,11 @@ class ReducedGradients(Exercise):
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        made = []
-        for text, D in (("dp2 tp2", 4), ("pp2 cp2", 2), ("dp2 cp2 ep2", 2), ("pp2 tp2", 4), ("dp3", 2), ("dp1", 2),
+        layout = ParallelLayout.from_string("dp2")
+        example = [{**place, "gradients": {"weight": exact(number)}, "kinds": {"weight": "split"}, "num_tokens": tokens}
+                   for place, number, tokens in zip(places(layout), (3.0, 5.0), (2, 6))]
+        made = [Trial(example, "the example, 2 ranks, dp2")]
+        for text, D in (("dp3", 2), ("dp2 cp2 ep2", 2), ("dp2 tp2", 4), ("pp2 cp2", 2), ("pp2 tp2", 4), ("dp1", 2),
                         ("dp2 pp2 tp2 ep2", 32)):
             layout = ParallelLayout.from_string(text)
             counts = [4 + 3 * (place % 3) for place in range(layout.dp * layout.cp)]  # uneven, as where rows are padded
@@ -82,18 +85,20 @@ class ReducedGradients(Exercise):
         return [{name: sum(inputs[other]["gradients"][name] for other in group if name in inputs[other]["gradients"])
                  / num_tokens for name, group in groups_of(rank).items()} for rank in inputs]
 
+    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+        """Too little was added up by all_reduce; a byte less for each gradient, which may travel together."""
+        least = sum(sent_bytes(rank) - len(rank["gradients"]) for rank in trial.inputs)
+        return too_little(sum(answer["sent"] for answer in answers), least, Traffic(traffic.sent, exact=True))
+
     def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        sent = [answer["sent"] for answer in answers]
-        allowed = [on_rank.ring_bytes(8, len(rank["groups"]["cp,dp"])) + sum(
-            on_rank.ring_bytes(rank["gradients"][name].nbytes, len(group)) for name, group in groups_of(rank).items())
-            for rank in trial.inputs]
+        sent, allowed = [answer["sent"] for answer in answers], [sent_bytes(rank) for rank in trial.inputs]
         rank = most(sent, allowed)
         return [Spent("sent", sent[rank], allowed[rank], rank=rank, claimed=True)]
 
 
 class GlobalNorm(CollectiveExercise):
     number = "9.4"
-    tolerance = ROUNDING
+    tolerance = (1e-6, 0.0)  # the number that is sent may have four bytes
     compared = "value"
     budget = "one all-reduce of one number"
     imports = errors = ()  # no backward here
@@ -101,7 +106,10 @@ class GlobalNorm(CollectiveExercise):
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        made = []
+        example = [{**place, "gradients": {"a": exact(3.0 + place["coordinates"]["tp"]), "b": exact(12.0)},
+                    "kinds": {"a": "split", "b": "replicated"}, "norm_type": 2.0, "zero": False}
+                   for place in places(ParallelLayout.from_string("dp2 tp2"))]
+        made = [Trial(example, "the example, 4 ranks, dp2 tp2, norm 2")]
         for text, norm_type, zero in (
                 ("dp2 tp2", 2.0, False), ("pp2 tp2", 2.0, False), ("dp2 cp2 ep2", 2.0, False),
                 ("dp2 tp2", math.inf, False), ("dp2 tp2", 2.0, True), ("dp2 cp2 ep2", math.inf, True),
@@ -136,6 +144,12 @@ def trial_of(layout: ParallelLayout, inputs: Inputs, words: str = "") -> Trial:
     return Trial(inputs, f"{ranks_of(len(inputs))}, {str(layout).replace(',', ' ')}{words}")
 
 
+def sent_bytes(rank: dict[str, Any]) -> int:
+    """What a rank sends where every gradient is added up once, and the tokens are."""
+    return on_rank.ring_bytes(8, len(rank["groups"]["cp,dp"])) + sum(
+        on_rank.ring_bytes(rank["gradients"][name].nbytes, len(group)) for name, group in groups_of(rank).items())
+
+
 def groups_of(rank: dict[str, Any]) -> dict[str, list[int]]:
     """The ranks over which each gradient is added up, by name."""
     return {name: rank["groups"][on_rank.group_key(SUMMED[kind])] for name, kind in rank["kinds"].items()}
@@ -148,24 +162,30 @@ def random_gradients(generator: torch.Generator, layout: ParallelLayout, D: int,
 
 
 def rank_inputs(layout: ParallelLayout, whole_at: Callable[[str, Where], Tensor]) -> Inputs:
-    """What each rank has, its kinds, place and groups. whole_at(name, where): a gradient there, before it is cut.
-
-    Groups of all axes that may be named together are data, so that a rank need not know how they come about.
-    """
-    named = {axes for all_axes in (AXES, ("pp", "tp", "ep", "edp")) for n in (1, 2, 3, 4)
-             for axes in combinations(all_axes, n)}
+    """What each rank has, its kinds, place and groups. whole_at(name, where): a gradient there, before it is cut."""
     inputs = []
-    for rank in range(layout.world_size):
-        where = {**layout.coordinates(rank), "edp": layout.group_of(rank, "edp").index(rank)}
-        own, kinds = {}, {}
+    for place in places(layout):
+        where, own, kinds = place["coordinates"], {}, {}
         for name, (kind, stages, _, dim) in MODEL.items():
             if stages & {where["pp"], where["pp"] - layout.pp}:
                 whole = whole_at(name, where)[where["ep"] if kind == "expert" else ...]
                 cut = whole if dim is None else whole.tensor_split(layout.tp, dim)[where["tp"]]
                 own[name], kinds[name] = cut.clone(), kind
-        groups = {on_rank.group_key(axes): layout.group_of(rank, *axes) for axes in sorted(named)} | {"": [rank]}
-        inputs.append({"gradients": own, "kinds": kinds, "coordinates": where, "groups": groups})
+        inputs.append({"gradients": own, "kinds": kinds, **place})
     return inputs
+
+
+def places(layout: ParallelLayout) -> Inputs:
+    """Of each rank its coordinates and groups: data, so that a rank need not know how they come about."""
+    named = {axes for all_axes in (AXES, ("pp", "tp", "ep", "edp")) for n in (1, 2, 3, 4)
+             for axes in combinations(all_axes, n)}
+    return [{"coordinates": {**layout.coordinates(rank), "edp": layout.group_of(rank, "edp").index(rank)},
+             "groups": {on_rank.group_key(axes): layout.group_of(rank, *axes) for axes in sorted(named)} | {"": [rank]}}
+            for rank in range(layout.world_size)]
+
+
+def exact(*numbers: float) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
 
 
 def after_backward(layout: ParallelLayout, each: Gradients, dealt: Sequence[Tensor]) -> Inputs:
@@ -212,7 +232,9 @@ class Resharded(Exercise):
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        made = []
+        example = {"offsets": [2], "shape": [3], "saved": {"a": [[3], [4]], "b": [[0], [3]]},
+                   "contents": {"a": exact(30, 40, 50, 60), "b": exact(0, 10, 20)}}
+        made = [Trial([example], "the example, 1 rank")]
         for case in (  # a shape, and into how many pieces each dim is cut: as saved, as wanted
                 ("6 x 4", "2 x 1", "3 x 1"), ("4 x 6", "3 x 1", "1 x 2"), ("7", "3", "2"), ("8 x 2", "4 x 1", "2 x 1"),
                 ("5 x 7", "2 x 2", "1 x 3"), ("4 x 3 x 5", "2 x 1 x 2", "1 x 3 x 1"), ("4 x 4", "2 x 2", "1 x 1"),
@@ -254,12 +276,14 @@ def part_of(box: Box) -> tuple[slice, ...]:
 
 class SaveInterval(NumberExercise):
     number = "9.6"
-    tolerance = (1e-3, 0.0)
     unit = "exact s"
     budget = "Young's interval, or Daly's, who counts to a higher order"
     LLAMA = 16_384, HOURS, 405e9, PCIE
-    cases = (("405B on 16,384 H100, storage of 100 GB/s, the run waits", (*LLAMA, 100e9, False)),
-             ("the same, asynchronously", (*LLAMA, 100e9, True)),
+    EXAMPLE = 10, 5, 1e9, 1.2e9, 3e9
+    cases = (("the example, 10 devices, the run waits", (*EXAMPLE, False)),
+             ("the same, asynchronously", (*EXAMPLE, True)),
+             ("405B on 16,384 H100, storage of 100 GB/s, the run waits", (*LLAMA, 100e9, False)),
+             ("405B on them, asynchronously", (*LLAMA, 100e9, True)),
              ("the same on Llama 3's storage of 2 TB/s, asynchronously", (*LLAMA, 2e12, True)),
              ("70B on 1,024 H100, storage of 10 GB/s, the run waits", (1024, HOURS, 70e9, PCIE, 10e9, False)),
              ("7B on 8 devices that copy 1 GB/s, storage of 1 GB/s, asynchronously", (8, 2000, 7e9, 1e9, 1e9, True)))

@@ -28,19 +28,27 @@ Cluster = dict[str, float]
 KEYS = ("dp", "pp", "tp", "rows", "zero", "recompute")
 ORDER = "tp,cp,dp,pp"
 ORDERS = (ORDER, "tp,dp,cp,pp", "pp,tp,dp,cp", "dp,tp,pp,cp", "tp,pp,dp,cp")
-LOOKS = 72  # trial runs
+LOOKS = 64  # trial runs
 POWERS = [2**i for i in range(11)]
 PAR = 1.01  # of the shortest step of all
 H100 = 400e12, 450e9, 50e9  # FLOP/s, bytes/s inside a node and out of it
+EXAMPLE = (2, 2, 8.17e9, 6e12, 1.6e9, 1e9, 1e9, 10, 1000, 1000, 2), {"small": 0.25, "hidden": 0.5}
 CASES = (
     ("70B on 128 H100, 128 rows of 4,096 tokens", (128, 8, 80e9, *H100, 70e9, 80, 8192, 4096, 128)),
     ("405B on 1,024 H100, 512 rows of 8,192 tokens", (1024, 8, 80e9, *H100, 405e9, 126, 16384, 8192, 512)),
     ("70B on 128 H100, 32 rows of 32,768 tokens", (128, 8, 80e9, *H100, 70e9, 80, 8192, 32768, 32)),
     ("7B on 16 devices of 24 GB, one a node, 10 Gbit/s between them",
-     (16, 1, 24e9, 60e12, 16e9, 1.25e9, 7e9, 32, 4096, 2048, 128)),
+     (16, 1, 24e9, 60e12, 16e9, 1.25e9, 7e9, 32, 4096, 2048, 128)),  # ZeRO 1
+    ("20B of 16 layers on 16 devices of 24 GB, one a node, 10 Gbit/s between them",
+     (16, 1, 24e9, 150e12, 16e9, 1.25e9, 20e9, 16, 10240, 2048, 256)),  # as many stages as layers and devices
+    ("11B of 6 wide layers on 16 devices of 16 GB, one a node, 10 Gbit/s between them",
+     (16, 1, 16e9, 150e12, 16e9, 1.25e9, 11e9, 6, 12288, 4096, 256)),  # large micro-batches
+    ("36B on 64 devices of 80 GB, PCIe inside nodes, 100 Gbit/s between them",
+     (64, 8, 80e9, 400e12, 64e9, 12.5e9, 36e9, 80, 6144, 4096, 256)),  # ZeRO 3 inside a node, stages across nodes
     ("13B on 32 devices of 40 GB, 4 a node, 5 GB/s between nodes",
      (32, 4, 40e9, 150e12, 300e9, 5e9, 13e9, 40, 5120, 2048, 256)),
-    ("30B on 16 devices of 80 GB, all on one switch", (16, 16, 80e9, 400e12, 450e9, 450e9, 30e9, 60, 6656, 4096, 128)))
+    ("30B on 16 devices of 80 GB, all on one switch", (16, 16, 80e9, 400e12, 450e9, 450e9, 30e9, 60, 6656, 4096, 128)),
+    ("8B on them", (16, 16, 80e9, 400e12, 450e9, 450e9, 8e9, 32, 4096, 4096, 128)))  # data parallelism alone
 
 
 def sizes_of(text: str) -> Sizes:
@@ -53,9 +61,9 @@ class MovedRank(NumberExercise):
     number = "9.1"
     tolerance = (0.0, 0.0)
     budget = "the one rank of all that does the same"
-    cases = tuple((f"{'the example, ' * (rank == 5)}rank {rank:,} of {text}", (rank, sizes_of(text), order, new_order))
+    cases = tuple((f"{'the example, ' * (rank == 15)}rank {rank:,} of {text}", (rank, sizes_of(text), order, new_order))
                   for rank, text, order, new_order in (
-                      (5, "dp2 pp2 tp2", ORDER, "pp,tp,dp,cp"), (13, "dp2 pp3 cp2 tp2", ORDER, "cp,dp,tp,pp"),
+                      (15, "dp3 pp3 tp2", ORDER, "pp,tp,dp,cp"), (13, "dp2 pp3 cp2 tp2", ORDER, "cp,dp,tp,pp"),
                       (21, "dp4 pp2 cp3 tp2", ORDER, "dp,tp,pp,cp"), (7, "dp3 tp4", ORDER, "dp,tp,pp,cp"),
                       (9, "dp4 pp4 tp4", ORDER, ORDER), (0, "dp1", ORDER, "pp,tp,dp,cp"),
                       (12_345, "dp8 pp16 cp16 tp8", "tp,cp,pp,dp", ORDER)))  # Llama 3's
@@ -151,10 +159,16 @@ class CheapestLayout(Exercise):
         hidden = 512 * round((B * 1e9 / 12 / 45) ** 0.5 / 512)
         drawn = (f"{B}B on {devices} H100, 4,096 tokens",
                  (devices, 8, 80e9, *H100, B * 1e9, round(B * 1e9 / 12 / hidden**2), hidden, 4096, 512))
-        return [
-            Trial([list(asked)], label, hidden={"small": source.uniform(0.0, 0.15), "hidden": source.uniform(0.0, 0.8)})
-            for label, asked in (*CASES, drawn)
-        ]
+
+        def cluster(small: tuple[float, float] = (0.0, 0.15), hidden: tuple[float, float] = (0.0, 0.8)) -> Cluster:
+            return {"small": source.uniform(*small), "hidden": source.uniform(*hidden)}
+
+        (example, its_own), (label, asked), others = EXAMPLE, CASES[0], [*CASES[1:], drawn]
+        return [Trial([list(asked)], label, hidden=own) for label, asked, own in (
+            ("the example, 1B on 2 devices", example, its_own),
+            (label, asked, cluster((0.0, 0.03), (0.0, 0.1))),  # two clusters that are alike, as long as nobody looks
+            (f"{label}, another cluster", asked, cluster((0.12, 0.15), (0.7, 0.8))),
+            *((label, asked, cluster()) for label, asked in others))]
 
     def reply(self, trial: Trial, question: Any) -> list[float]:
         if fault := fault_of(question, *trial.inputs[0]):

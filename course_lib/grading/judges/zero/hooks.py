@@ -14,13 +14,16 @@ from torch import Tensor, nn
 from course_lib.grading.compare import alike, describe
 from course_lib.grading.exercise import Traffic, Trial, ranks_of
 from course_lib.grading.judges import models
-from course_lib.grading.judges.calls import num_calls
-from course_lib.grading.judges.zero.shards import SCALARS, ShardExercise, most_held, pieces_bytes
+from course_lib.grading.judges.zero.shards import ADAMW_STEPS, SCALARS, ShardExercise, most_held, pieces_bytes
 from course_lib.grading.on_rank import zero as on_rank
-from course_lib.grading.on_rank.zero import ADAMW_STEPS, SETTINGS
+from course_lib.grading.on_rank.zero import SETTINGS
 from course_lib.grading.spent import Spent, most
 
-UNFIT = (("storage", "A weight was used while its storage was empty: gather it before the layer's forward, and again "
+CRASH = "A crash comes from a weight that is read or written while its storage is empty: gather it before it is used."
+UNFIT = (("is too small for", "Before numbers are copied into a weight, its storage has to have room for them: "
+          "weight.nbytes bytes, eight for each number."),
+         ("SIGSEGV", CRASH), ("a crash", CRASH),
+         ("storage", "A weight was used while its storage was empty: gather it before the layer's forward, and again "
           "before its backward."),
          ("inplace operation", "Autograd counts changes of a parameter, and takes the refill for one: copy into "
           "parameter.data, whose changes are not counted. What comes back is the same, after all."))
@@ -67,6 +70,8 @@ class ScatteredGradients(ShardExercise):
     words = "has the piece"
     budget = ("M/n bytes held after backward, in it one whole gradient besides, also where its message is under way; "
               "(n-1)/n M bytes sent by each rank")
+    errors = (("Check failed", "A reduce-scatter takes n pieces of equal size: fill up the last one, as padded(tensor) "
+               "does."),)
     run = staticmethod(on_rank.scattered_gradients)
 
     def trials(self, seed: int) -> list[Trial]:
@@ -91,8 +96,7 @@ class ScatteredGradients(ShardExercise):
 
     def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         sums, held = [[answer[name] for answer in answers] for name in ("at_once", "held")]
-        return [num_calls(answers, len(answers[0]["pieces"])),
-                Spent("piled up", max(sums), 0, on=" of whole gradients in backward", rank=most(sums), claimed=True),
+        return [Spent("piled up", max(sums), 0, on=" of whole gradients in backward", rank=most(sums), claimed=True),
                 most_held(answers, in_backward(trial), "gradients", 0, "in_backward", "in backward"),
                 Spent("holds", max(held), pieces_bytes(trial), on=" after backward", rank=most(held), claimed=True)]
 
@@ -106,6 +110,12 @@ class GatheredOnUse(ShardExercise):
     times = 2
     errors = UNFIT
     run = staticmethod(on_rank.gathered_on_use)
+
+    def least(self, trial: Trial) -> int:
+        """In backward a layer computes with its weight, and not with its bias."""
+        biases = sum(8 * -(-weight.numel() // trial.world_size) for name, weight in trial.inputs[0]["weights"].items()
+                     if name.endswith("bias"))
+        return super().least(trial) - trial.world_size * (trial.world_size - 1) * biases
 
     def trials(self, seed: int) -> list[Trial]:
         example = example_of([3, 1], {"0.weight": [[1.0, 2.0, 3.0]], "0.bias": [0.0]},
@@ -160,6 +170,10 @@ class WholeStep(ShardExercise):
 
     def bound(self, trial: Trial) -> int:
         return len(trial.inputs[0]["batches"]) * super().bound(trial)
+
+    def least(self, trial: Trial) -> int:
+        """Gathered once, and scattered: backward needs no bias, and the last layer's weight may stay from forward."""
+        return super().least(trial) * 2 // 3
 
     def expected(self, inputs: models.Inputs) -> list[list[Tensor]]:
         """Each rank's pieces, in the order of the parameters, of one process with all ranks' batches."""

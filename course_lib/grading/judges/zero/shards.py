@@ -24,11 +24,12 @@ from course_lib.grading.judges.calls import CollectiveExercise, num_calls
 from course_lib.grading.judges.models import ROUNDING, Inputs
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.on_rank import zero as on_rank
-from course_lib.grading.on_rank.zero import ADAMW_STEPS, LR, MASTER_STEPS, SETTINGS
+from course_lib.grading.on_rank.zero import LR, SETTINGS
 from course_lib.grading.spent import Spent, most
 from course_lib.pictures.units import human_bytes
 
 SCALARS = 64  # bytes: AdamW's count of steps
+ADAMW_STEPS, MASTER_STEPS = 3, 60
 MASTER_NEAR = (2e-4, 0.0)  # a gradient may be rounded the other way; one at weights of another step is 25 times as far
 TINY = ([1000, 9, 7, 5], 4)  # elements of each parameter, ranks: none of them a multiple
 GPT2_BLOCK = [768 * 2304, 2304, 768 * 768, 768, 768 * 3072, 3072, 3072 * 768, 768, 768, 768, 768, 768]
@@ -69,9 +70,9 @@ class BytesPerRank(NumberExercise):
     budget = "to the byte, the zeros that fill up the last piece included"
     unit = "exact bytes"
     cases = (("the example, [10, 3] elements in bf16 with AdamW, stage 1 on 4 ranks", ([10, 3], 4, 1, 2, 2, 12)),
-             ("[1000, 9, 7, 5] elements in bf16 with AdamW, stage 2 on 4 ranks", (*TINY, 2, 2, 2, 12)),
-             ("the same at stage 1", (*TINY, 1, 2, 2, 12)), ("the same at stage 3", (*TINY, 3, 2, 2, 12)),
-             ("the same at stage 0", (*TINY, 0, 2, 2, 12)),
+             ("[1000, 9, 7, 5] elements in bf16 with gradients in fp32, stage 2 on 4 ranks", (*TINY, 2, 2, 4, 12)),
+             ("the same at stage 1", (*TINY, 1, 2, 4, 12)), ("the same at stage 3", (*TINY, 3, 2, 4, 12)),
+             ("the same at stage 0", (*TINY, 0, 2, 4, 12)),
              ("[1000, 9, 7, 5] in fp32 with SGD and momentum, stage 1 on 4 ranks", (*TINY, 1, 4, 4, 4)),
              ("a block of GPT-2 in fp32 with AdamW, stage 3 on 64 ranks", (GPT2_BLOCK, 64, 3, 4, 4, 8)))
 
@@ -82,7 +83,7 @@ class BytesPerRank(NumberExercise):
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
         sizes, n = [source.randint(1, 999) for _ in range(5)], source.randint(3, 40)
-        return f"{sizes} elements in bf16 with AdamW, stage 2 on {n} ranks", (sizes, n, 2, 2, 2, 12)
+        return f"{sizes} elements in bf16 with gradients in fp32, stage 2 on {n} ranks", (sizes, n, 2, 2, 4, 12)
 
 
 def most_held(answers: list[Any], allowed: int, what: str, slack: int = 0, name: str = "held",
@@ -99,31 +100,31 @@ class ShardedAdamW(ShardExercise):
     compared = "weights"
     words = "has the weights"
     budget = "state for N/n weights on each rank; (n-1)/n M bytes sent by each rank a step, M being all weights"
-    times = ADAMW_STEPS
     imports = ("torch._dynamo",)  # an optimiser's constructor does
     run = staticmethod(on_rank.sharded_adamw)
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        made = []
-        example = torch.Generator().manual_seed(0)
-        for n, N, cut in ((2, 8, 5), (3, 24, 5), (1, 4, 3), (4, 16_384, 10_000)):
-            weights, target, curvature = torch.randn(3, N, generator=example if N == 8 else generator,
-                                                     dtype=torch.float64)
-            inputs = {"weights": weights, "target": target, "curvature": curvature.abs() + 0.5, "num_decayed": cut,
-                      "awaited": 8 * N + 4 * 8 * N // n + SCALARS}
-            label = (
-                f"{'the example, ' * (N == 8)}{ranks_of(n)}, {N:,} weights of which {cut:,} decay, {ADAMW_STEPS} steps"
-            )
-            made.append(Trial([inputs] * n, label))
-        return made
+        example = {"weights": torch.ones(4, dtype=torch.float64), "gradient": 0.9, "num_steps": 1, "num_decayed": 3}
+        made = [(2, "the example, ", example)]
+        for n, N, cut in ((3, 24, 5), (1, 4, 3), (4, 16_384, 10_000)):
+            weights, target, curvature = torch.randn(3, N, generator=generator, dtype=torch.float64)
+            made.append((n, "", {"weights": weights, "target": target, "curvature": curvature.abs() + 0.5,
+                                 "num_steps": ADAMW_STEPS, "num_decayed": cut}))
+        return [Trial([{**inputs, "awaited": inputs["weights"].nbytes * (n + 4) // n + SCALARS}] * n,
+                      f"{which}{ranks_of(n)}, {len(inputs['weights']):,} weights of which {inputs['num_decayed']:,} "
+                      f"decay, {inputs['num_steps']} step{'s' * (inputs['num_steps'] > 1)}")
+                for n, which, inputs in made]
+
+    def bound(self, trial: Trial) -> int:
+        return trial.inputs[0]["num_steps"] * super().bound(trial)
 
     def expected(self, inputs: Inputs) -> list[Tensor]:
         """Of torch's AdamW on all weights, in two groups."""
         weights, cut = inputs[0]["weights"].clone(), inputs[0]["num_decayed"]
         decayed, others = nn.Parameter(weights[:cut]), nn.Parameter(weights[cut:])  # on the memory of `weights`
         optimizer = torch.optim.AdamW([{"params": [decayed]}, {"params": [others], "weight_decay": 0.0}], **SETTINGS)
-        for _ in range(ADAMW_STEPS):
+        for _ in range(inputs[0]["num_steps"]):
             gradient = on_rank.coupled_gradient(inputs[0], weights)
             decayed.grad, others.grad = gradient[:cut], gradient[cut:]
             optimizer.step()
@@ -236,17 +237,18 @@ class ClipOverShards(ShardExercise):
         return 16
 
     def least(self, trial: Trial) -> int:
-        return 8 * (trial.world_size > 1) * trial.world_size  # a number leaves each rank, in four bytes or eight
+        """A number of four bytes from each rank to one that adds up, and the sum back."""
+        return 2 * 4 * (trial.world_size - 1)
 
 
 class MostDevices(NumberExercise):
     number = "6.8"
     unit = "device"
     budget = "the number itself, as it comes or rounded down"
-    cases = (("the example, 1,000 tokens, 8 FLOP/s, 4 bytes/s", (1000, 8, 4, 2, 4)),
+    cases = (("the example, 1,000 tokens, 6 FLOP/s, 4 bytes/s", (1000, 6, 4, 1, 4)),
              ("3 million tokens, H100, InfiniBand NDR, bf16 weights, fp32 gradients", (3e6, H100, NDR, 2, 4)),
-             ("the same with bf16 gradients", (3e6, H100, NDR, 2, 2)),
              ("the same with fp32 weights and bf16 gradients", (3e6, H100, NDR, 4, 2)),
+             ("the same with both in bf16", (3e6, H100, NDR, 2, 2)),
              ("16 million tokens, H100, NVLink 4, bf16", (16e6, H100, NVLINK, 2, 2)))
 
     def expected(self, B: float, F: float, W: float, w: int, g: int) -> float:
