@@ -91,6 +91,10 @@ class Exercise(ABC):
     def points(self) -> int:
         return recorded.of_exercise(self.number, "exercises")[1]
 
+    def meaning(self, words: str) -> list[str]:
+        """What an error with these words means in this exercise: one sentence, or none."""
+        return [means for part, means in self.errors if part in words][:1]
+
     @abstractmethod
     def trials(self, seed: int) -> list[Trial]:
         """The runs, from random inputs of this seed. The most telling first: a reader hears of the first that fails."""

@@ -22,8 +22,7 @@ def explain(error: LaunchError, asked: Exercise) -> str:
         hint = ""
     if isinstance(error, LaunchTimeout):
         hint = "Does a loop never end?"
-    means = [words for part, words in asked.errors if part in said]
-    return "\n".join([*lines, *means[:1], *([hint[:1].upper() + hint[1:]] if hint else [])])
+    return "\n".join([*lines, *asked.meaning(said), *([hint[:1].upper() + hint[1:]] if hint else [])])
 
 
 def readers_lines(lines: list[str], function: str) -> list[str]:

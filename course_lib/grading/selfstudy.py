@@ -139,7 +139,7 @@ def outcome(asked: Exercise, function: Callable, trial: Trial) -> Examined:
     if forbidden:
         allowed = " and ".join(sorted(asked.operations or (), reverse=True))
         cause = f"it calls torch.distributed's own {', '.join(forbidden)}: write it with {allowed}"
-        return Examined(Verdict.WRONG, cause, warned=warned)
+        return Examined(Verdict.WRONG, "\n".join([cause, *asked.meaning(cause)]), warned=warned)
     answers = [torch.load(io.BytesIO(data), weights_only=True) for _, data, _ in results]
     judged = asked.judge(trial, answers, traffic_of(log, trial.world_size))
     verdict = Verdict.CORRECT if not judged.fault else Verdict.COSTLY if judged.right else Verdict.WRONG

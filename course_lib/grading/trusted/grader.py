@@ -81,8 +81,7 @@ class Grader:
         except Failed as failure:
             if failure.kind == "not written":
                 return Verdict.NOT_WRITTEN, "" if str(failure).endswith(": not written yet") else str(failure), []
-            means = [words for part, words in exercise.errors if part in str(failure)]
-            return Verdict.WRONG, "\n".join([f"{label}{failure}", *means[:1]]), []
+            return Verdict.WRONG, "\n".join([f"{label}{failure}", *exercise.meaning(str(failure))]), []
         return Verdict.CORRECT, "", figures
 
     def known_cause(self, exercise: Exercise, cells: Cells) -> str:

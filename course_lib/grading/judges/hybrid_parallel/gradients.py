@@ -63,6 +63,7 @@ class ReducedGradients(Exercise):
     compared = "gradients"
     words = "has the gradient"
     operations = frozenset({"send", "recv"})
+    errors = (("write it with send and recv", "Here the all_reduce that you are given does so, over any axes."),)
     budget = "2(n-1)/n of a gradient's bytes for a group of n ranks, and 8 bytes to count the tokens"
     run = staticmethod(on_rank.reduced_gradients)
 
