@@ -11,7 +11,7 @@ def layout_memory(inputs, answers):
         f"{layers} layers of hidden size {hidden}, a vocabulary of {vocab}, {tokens} tokens a row, a batch of "
         f"{batch_rows} rows in one micro-batch (rows {layout['rows']})",
         f"parameters {held['parameters']} bytes, gradients {held['gradients']}, optimizer_state "
-        f"{held['optimizer_state']}, activations 34 * 8 * 2 * 10 * 2 = {held['activations']}, logits 4 * 8 * 2 * 100 = "
+        f"{held['optimizer_state']}, activations 34 * 8 * 3 * 10 * 2 = {held['activations']}, logits 4 * 8 * 3 * 100 = "
         f"{held['logits']}",
     ]
 
@@ -62,7 +62,7 @@ EXAMPLES = {
     "10.4": better_layout,
     "10.5": cheapest_run,
     "10.6": lambda inputs, answers: (
-        "{} devices at {:.0%}, tp {}, pp {}, one chunk, {} rows, rows {}: m = 16, x = 3/16; down to {:.0%}: ".format(
+        "{} devices at {:.0%}, tp {}, pp {}, one chunk, {} rows, rows {}: m = 8, x = 3/8; down to {:.0%}: ".format(
             *inputs[0][:4], *inputs[0][5:]).replace("%", " %")
         + f"{answers[0]['value']:.1f} devices as it comes"
     ),

@@ -34,18 +34,20 @@ class LayoutUnderCap(Exercise):
     budget = "no device holds more than the cap, and no other layout that fits takes a shorter step"
     run = staticmethod(values)
     is_plan = True
+    errors = ((" empty", "does a layout fit among those that were looked at? With more layers recomputed, more tp or "
+               "more stages one does"),)
     # N, devices of a node, l, B, G, A, I, GB of a device, c.
-    # First the example. Then what decides: fewer micro-batches than stages; A only where k is not 0; as many stages as
-    # layers, all of them recomputed; t and p that are no powers of two, and what recomputing costs; no k beyond L.
+    # First the example; then two in which fewer micro-batches than stages, and A only where k is not 0, decide. Later
+    # t and p that are no powers of two, what recomputing costs, and as many stages as layers, all of them recomputed.
     cases = (
         (4, 2, 4, 4, 1, 1, 0, 18, 0.1),  # full to the brim
         (16, 1, 24, 4, 0.2, 1.0, 0.05, 20, 0.05),
         (32, 8, 32, 4, 0.8, 1.0, 0.05, 20.1, 0.05),
-        (36, 4, 9, 32, 0.4, 3, 0.1, 7, 0.2),
+        (512, 8, 96, 512, 1.81, 0.856, 0.050, 36, 0.03),
         (24, 6, 12, 12, 0.4, 4, 0.1, 11, 0.2),
         (18, 6, 15, 48, 1, 4, 0.3, 23, 0.2),
-        (512, 8, 96, 512, 1.81, 0.856, 0.050, 36, 0.03),
         (64, 8, 32, 64, 0.2, 4.56, 0.27, 72, 0.05),
+        (36, 4, 9, 32, 0.4, 3, 0.1, 7, 0.2),
         (256, 8, 80, 256, 0.86, 2.28, 0.134, 36, 0.04),
         (32, 2, 48, 256, 0.4, 0.36, 0.02, 19, 0.10),
         (512, 8, 96, 512, 1.81, 0.856, 0.050, 70, 0.03),
@@ -98,14 +100,14 @@ class BetterLayout(Exercise):
     is_plan = True
     # dp, tp, pp of the run; its seconds of matmul, tp, dp; B, devices of a node, `slower`; what `fitting` gets
     cases = (((2, 2, 1), (4.0, 0.2, 0.8), (8, 2, 4.0), (80, 4, 4, 12, 1)),  # the example: every layout fits
-             ((4, 8, 8), (12.0, 1.05, 0.06), (128, 8, 9.0), (75, 96, 700, 2100, 160)),  # short of memory
+             ((4, 2, 3), (12.0, 0.03, 4.35), (8, 4, 6.0), (80, 24, 121, 356, 20)),  # tp - 1 decides
              ((8, 2, 16), (10.0, 0.15, 1.05), (128, 8, 6.0), (72, 60, 120, 360, 60)),
+             ((4, 8, 8), (12.0, 1.05, 0.06), (128, 8, 9.0), (75, 96, 700, 2100, 160)),  # short of memory
              ((2, 16, 2), (9.0, 10.8, 0.05), (128, 4, 6.0), (60, 60, 120, 360, 60)),  # tp beyond the node
              ((16, 2, 1), (5.0, 0.30, 3.75), (64, 8, 20.0), (72, 40, 52, 156, 30)),  # a slow network
              ((2, 4, 16), (18.0, 0.36, 0.13), (64, 4, 6.0), (36, 32, 28, 84, 16)),  # a long pipeline
              ((8, 16, 8), (8.0, 5.37, 0.99), (64, 8, 6.0), (80, 48, 118, 354, 142)),  # tp's own bubble decides
              ((2, 8, 4), (8.0, 0.66, 0.24), (64, 4, 6.0), (48, 80, 271, 517, 113)),  # dp - 1 decides
-             ((4, 2, 3), (12.0, 0.03, 4.35), (8, 4, 6.0), (80, 24, 121, 356, 20)),  # tp - 1 does
              ((3, 3, 1), (10.0, 5.75, 1.43), (96, 3, 12.0), (80, 32, 109, 189, 40)))  # as many stages as devices
 
     label = "{:g}B on {} devices, {} a node, run as dp{} tp{} pp{}"

@@ -15,8 +15,8 @@ from course_lib.grading.on_rank.planner import cheapest_run
 from course_lib.grading.spent import Spent
 
 KEYS = ("offer", "nodes", "tp", "pp", "recompute")  # of a plan: a name, then whole numbers; recompute is 0 or 1
-# Prices are like those of facts in 2026, of one device for an hour; FLOP/s are what a matmul reaches. One offer is short
-# of memory, and nodes are not only powers of two.
+# Prices are like those of facts in 2026, of one device for an hour; FLOP/s are what a matmul reaches. One offer is
+# short of memory, and nodes are not only powers of two.
 TERMS = ("price", "nodes", "memory", "flops_per_s", "fast", "slow", "hours_per_failure")
 OFFERS: dict[str, dict[str, float]] = {name: dict(zip(TERMS, terms)) for name, *terms in (
     ("A100", 1.39, 64, 80e9, 200e12, 300e9, 25e9, 40_000), ("A100 40 GB", 0.79, 12, 40e9, 200e12, 300e9, 25e9, 40_000),
@@ -35,6 +35,8 @@ class CheapestRun(Exercise):
     run = staticmethod(cheapest_run)
     is_plan = True
     asks = True
+    errors = tuple((words, "is there a plan among those that were looked at which fits and is in time? With other "
+                    "nodes, stages or tp, or recomputing, there is") for words in (" empty", "list index out of range"))
     # parameters, layers, hidden, tokens of a row, rows of a batch, tokens of the run; days until the date
     example = 1e9, 1, 1000, 1000, 8, 4.608e9, 25
     # Each of the offers, each tp and recomputing decides somewhere, and the last one has time for the cheapest plan.
