@@ -77,8 +77,6 @@ TERMS = [
     term("10.4", "in proportion to dp - 1", "(layout[\"dp\"] - 1) * (its[\"dp\"] - 1)", "layout[\"dp\"] * its[\"dp\"]"),
     term("10.4", "gradients are sent", "work + idle + reduction", "work + idle"),
     term("10.4", "it has to fit", " if fits(its))", ")"),
-    term("10.4", "of as many devices", "devices = math.prod(layout.values())",
-         "devices = math.prod(layout.values()) // 2"),
     term("10.5", "by the date", "each[0] <= deadline", "each[0] <= 2 * deadline"),
     term("10.5", "the cheapest", "run: run[0]", "run: -run[0]"),
     term("10.5", "every offer", "in offers.items():", "in list(offers.items())[:-1]:"),
