@@ -154,7 +154,7 @@ class TreeReduce(Messages):
     in_place = True
     budget = "ceil(log2 n) steps, in each of which a rank sends or receives one message; (n-1) M bytes in all"
     length = staticmethod(lambda n, k: k)
-    world_sizes = (3, 4, 6, 2, 1)
+    world_sizes = (3, 4, 9, 2, 1)  # more than eight have four steps
     example = (5,), (7,), (9,)
     messages = staticmethod(lambda n: 1)
 
@@ -244,6 +244,8 @@ class TwoNodeAllReduce(Messages):
     budget = "each rank sends M/2 bytes to the other node"
     example = (1, 2), (10, 20), (100, 200), (1000, 2000)
     besides = ((4, 6),)  # two divides it, and four does not
+    errors = (("index out of range",
+               "N is even, and need not be a multiple of 4: [1, 2] has two halves and no quarters"),)
     messages = staticmethod(lambda n: 3)
     spent_on = " to the other node"
     world_sizes = (4, 4)
