@@ -84,7 +84,8 @@ TERMS = [
     term("2.6", "between the nodes", "mine += exchange(mine, twin, received, twin)", "pass"),
     term("2.6", "both halves in the end", "exchange(mine, neighbour, other, neighbour)", "pass"),
     term("2.6", "inside the node first",
-         "    mine += exchange(other, neighbour, received, neighbour)\n    mine += exchange(mine, twin, received, twin)",
+         "    mine += exchange(other, neighbour, received, neighbour)\n"
+         "    mine += exchange(mine, twin, received, twin)",
          "    tensor += exchange(tensor, twin, torch.empty_like(tensor), twin)\n"
          "    mine += exchange(other, neighbour, received, neighbour)"),
     term("2.6", "every rank only its half across", "mine += exchange(mine, twin, received, twin)",
