@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from course_lib.grading.compare import alike
+from course_lib.grading.compare import alike, part
 from course_lib.grading.exercise import Traffic, Trial, ranks_of
 from course_lib.grading.judges.tensors import TensorExercise, whole_numbers
-from course_lib.grading.spent import SMALLEST_SHOWN, Spent
+from course_lib.grading.spent import SMALLEST_SHOWN, Spent, most
 from course_lib.pictures.units import human_bytes
 
 Inputs = list[list[Any]]
@@ -61,6 +61,14 @@ class Messages(TensorExercise):
 
     def least(self, trial: Trial) -> int:
         return trial.world_size * self.bound(trial)
+
+    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+        """The ranks' own counts are held to the budget as well: the system's has room for more than a few elements."""
+        spent = super().spent(trial, answers, traffic)
+        if traffic.exact or self.spent_on:
+            return spent
+        own = [found if type(found := part(answer, "sent")) is int else 0 for answer in answers]
+        return [Spent("sent", max(own), self.bound(trial), rank=most(own), claimed=True), *spent]
 
 
 class Ring(Messages):
