@@ -126,6 +126,14 @@ def test_a_layout_fits_under_every_cap_that_is_asked_about(seed):
         assert min(held for held, _ in costs_of(*trial.inputs[0]).values()) <= trial.inputs[0][7]
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_no_rounding_decides_which_layout_fits_but_in_the_examples_whole_numbers(seed):
+    for trial in LayoutUnderCap().trials(seed)[1:]:
+        costs, cap = costs_of(*trial.inputs[0]), trial.inputs[0][7]
+        least = min(step for held, step in costs.values() if held <= cap)
+        assert not any(math.isclose(held, cap, rel_tol=1e-6) and step < 1.001 * least for held, step in costs.values())
+
+
 def best_under_cap(asked):
     return min((step, layout) for layout, (held, step) in costs_of(*asked).items() if held <= asked[7])[1]
 
