@@ -49,6 +49,12 @@ def bytes_without_gradients(num_parameters, zero_stage, num_devices):
     return num_parameters * (12 / cut[0] + 2 / cut[2])
 
 
+@wrong("1.1", "4 bytes are taken for a gradient: here gradients have 16 bits, 2 bytes")
+def bytes_with_long_gradients(num_parameters, zero_stage, num_devices):
+    gradients = 2 * num_parameters / (num_devices if zero_stage >= 2 else 1)
+    return my_training_bytes(num_parameters, zero_stage, num_devices) + gradients
+
+
 @wrong("1.1", "the stages come in another order: first the optimiser's state, then gradients, then parameters")
 def bytes_with_the_stages_turned(num_parameters, zero_stage, num_devices):
     cut = [num_devices if zero_stage >= stage else 1 for stage in (1, 2, 3)]
@@ -82,6 +88,8 @@ DAYS = [
         lambda *asked: my_training_days(*asked) * 8 / 6),
     wrong("1.2", "peak_tflops was taken for FLOP/s: a TFLOP is 1e12")(lambda *asked: my_training_days(*asked) * 1e12),
     wrong("1.2", "the utilisation is left out")(lambda *asked: my_training_days(*asked) * asked[-1]),
+    wrong("1.2", "the utilisation is taken for per cent: it is a share, from 0 to 1")(
+        lambda *asked: my_training_days(*asked) * 100),
     wrong("1.2", "these are hours: a day has 24")(lambda *asked: my_training_days(*asked) * 24),
     wrong("1.2", "the devices are left out: the work is shared by all of them")(
         lambda *asked: my_training_days(*asked) * asked[2]),
@@ -223,6 +231,18 @@ def nodes_that_hold_nothing_but_the_state(*asked):
 def nodes_that_hold_the_weights(*asked):
     in_time, state = devices(*asked)
     return math.ceil(max(in_time, 2 * state / 8) / 8)
+
+
+@wrong("1.6", "devices are rounded down before they are nodes: a part of a device that is needed takes one more")
+def nodes_of_whole_devices(*asked):
+    in_time, state = devices(*asked)
+    return math.ceil(int(max(in_time, 2 * state)) / 8)
+
+
+@wrong("1.6", "nodes are rounded to the nearest whole number: the fewest that are enough are rounded up")
+def nodes_rounded(*asked):
+    in_time, state = devices(*asked)
+    return max(1, round(max(in_time, 2 * state) / 8))
 
 
 @wrong("1.6", "the two needs are added up: the same devices do both, so the larger one decides")

@@ -108,6 +108,20 @@ def reduce_scatter_sends_whole_tensors(tensor):
     return total.chunk(n)[r]
 
 
+@wrong("2.1", "one tensor receives both halves: what came from the left is overwritten by what comes from the right, "
+       "before it is added and passed on")
+def reduce_scatter_receives_into_one_tensor(tensor):
+    n, r = dist.get_world_size(), dist.get_rank()
+    halves = tensor.view(n, 2, -1)
+    rightwards, leftwards, received = halves[r - 1, 0], halves[(r + 1) % n, 1], torch.empty_like(halves[0, 0])
+    for step in range(n - 1):
+        from_left = exchange(rightwards, (r + 1) % n, received, (r - 1) % n)
+        from_right = exchange(leftwards, (r - 1) % n, received, (r + 1) % n)
+        rightwards = from_left + halves[(r - 2 - step) % n, 0]
+        leftwards = from_right + halves[(r + 2 + step) % n, 1]
+    return torch.cat([rightwards, leftwards])
+
+
 @wrong("2.1", "circle of sends that nobody receives")
 def reduce_scatter_sends_first_and_receives_then(tensor):
     n, r = dist.get_world_size(), dist.get_rank()
@@ -315,6 +329,11 @@ def reduce_with_the_shortest_way_first(tensor, dst):
     along_tree(tensor, dst, backwards()[::-1])
 
 
+@wrong("2.4", "that is a tree for at most eight ranks: of 1, 2, 4, ... below n the largest comes first")
+def reduce_for_eight_ranks(tensor, dst):
+    along_tree(tensor, dst, [know for know in (4, 2, 1) if know < dist.get_world_size()])
+
+
 @wrong("2.4", "what arrives replaces what is there: receive it into another tensor, and add")
 def reduce_receives_into_the_tensor_itself(tensor, dst):
     along_tree(tensor, dst, backwards(), add=False)
@@ -393,6 +412,17 @@ EXCHANGED = [
     wrong("2.5", "every rank sends chunks[source]: rank `to` needs chunks[to]")(
         lambda tensor: pairwise(tensor, piece=lambda to, source: source)),
 ]
+
+
+@wrong("2.5", "pieces are received into chunks that are still to be sent: what arrives in one step leaves again in a "
+       "later one, so receive into another tensor")
+def all_to_all_receives_into_what_is_to_be_sent(tensor):
+    n, r = dist.get_world_size(), dist.get_rank()
+    chunks = tensor.chunk(n)
+    for step in range(1, n):
+        to, source = (r + step) % n, (r - step) % n
+        exchange(chunks[to].clone(), to, chunks[source], source)
+    return tensor
 
 
 @wrong("2.5", "every rank lacks the piece that stays: nobody sends it, copy chunks[r] to place r")
@@ -529,7 +559,12 @@ def crossover_without_two_ranks(alpha_s, beta_s_per_byte, n):
     return alpha_s * (2 * (n - 1) - L) / (beta_s_per_byte * (L - 2 * (n - 1) / n))
 
 
-@wrong("2.7", "% longer than the better choice")
+@wrong("2.7", "two ranks move the same bytes either way: no beta to pay, so the ring never wins, math.inf")
+def crossover_of_two_ranks_at_nothing(alpha_s, beta_s_per_byte, n):
+    return 0 if n == 2 else my_crossover_bytes(alpha_s, beta_s_per_byte, n)
+
+
+@wrong("2.7", "that is one size for every link, as for the laptop of the notebook: alpha, beta and n decide")
 def crossover_of_the_notebooks_laptop(alpha_s, beta_s_per_byte, n):
     return 64 * 1024
 
@@ -555,6 +590,15 @@ OTHER_WIRES = [
     wrong("2.8", "only the network is counted: before and after it M moves inside the node")(
         on_two_levels(nvlink=1e30)),
     wrong("2.8", "only NVLink is counted: an eighth of M goes over each card")(on_two_levels(card=math.inf)),
+    wrong("2.8", "one of the two inside is left out: M is scattered before the network and gathered again behind it")(
+        lambda k, seconds: seconds / (7 / 8 / 450e9 + 2 * (k - 1) / k / 8 / 50e9) / 2),
+    wrong("2.8", "the network's all-reduce is counted once, as a reduce-scatter: an all-gather follows")(
+        lambda k, seconds: seconds / (2 * 7 / 8 / 450e9 + (k - 1) / k / 8 / 50e9) / 2),
+    wrong("2.8", "the longer of the two levels is taken: they follow one another, so their times add up")(
+        lambda k, seconds: seconds / max(2 * 7 / 8 / 450e9, 2 * (k - 1) / k / 8 / 50e9) / 2),
+    wrong("2.8", "these are eight rings over all devices, one on each card: on two levels an eighth of M is left for "
+          "each card after a reduce-scatter over NVLink, and only the nodes are around its ring")(
+        lambda k, seconds: seconds / (2 * (8 * k - 1) / (8 * k) / 8 / 50e9) / 2),
     wrong("2.8", "a gradient in bf16 has 2 bytes, not 4")(lambda *asked: my_largest_model(*asked) / 2),
 ]
 
@@ -607,10 +651,12 @@ def all_reduce_breaks_below_n(tensor):
     my_ring_all_reduce(tensor)
 
 
-@wrong("2.6", "IndexError")
+@wrong("2.6", "N is even, and need not be a multiple of 4: [1, 2] has two halves and no quarters")
 def nodes_by_quarters(tensor):
     r = dist.get_rank()
-    quarters, node = tensor.chunk(4), r // 2 * 2
-    own, others = quarters[2 * (r % 2)], quarters[2 * (r % 2) + 1]
-    del own, others, node
-    my_two_node_all_reduce(tensor)
+    neighbour, twin, first = r ^ 1, (r + 2) % 4, 2 * (r % 2)
+    quarters = tensor.chunk(4)
+    for own, given in ((first, 2 - first), (first + 1, 3 - first)):
+        quarters[own].add_(exchange(quarters[given], neighbour, torch.empty_like(quarters[own]), neighbour))
+        quarters[own].add_(exchange(quarters[own], twin, torch.empty_like(quarters[own]), twin))
+        exchange(quarters[own], neighbour, quarters[given], neighbour)

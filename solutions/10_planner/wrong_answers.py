@@ -183,6 +183,12 @@ def bubble_of_the_ideal(*asked):
     return share / (1 - share)
 
 
+def idle_on(num_devices, tp, pp, v, batch_rows, rows, num_layers, head, layers):
+    """The idle share of a stage with so many layers, the read-out among them."""
+    m = batch_rows / (num_devices / (tp * pp) * rows)
+    return 1 - m * layers / (m * (num_layers / pp + head) + (num_layers - num_layers / pp) / v)
+
+
 BUBBLES = [wrong("10.2", says)(answer) for answer, says in (
     (lambda N, tp, pp, v, *rest: bubble_share(N, tp, pp, 1 / v, *rest),
      "v chunks are taken for v times as many stages: they make the bubble shorter"),
@@ -192,6 +198,14 @@ BUBBLES = [wrong("10.2", says)(answer) for answer, says in (
     (lambda N, tp, *rest: bubble_share(N, tp, *rest, replicas=N / tp),
      "stages are taken for replicas: dp = devices / (tp pp)"),
     (lambda N, *rest: bubble_share(N, *rest, replicas=N), "all devices are taken for replicas: dp = devices / (tp pp)"),
+    (lambda *asked: bubble_share(*asked[:3], 1, *asked[4:]) / asked[3],
+     "all idle time is divided by v: only the way past the other stages is, and not the waiting for the slowest stage"),
+    (lambda *asked: bubble_share(*asked, slowest=asked[6] / asked[2] + asked[7] / asked[3]),
+     "the read-out is dealt out over the chunks: it is on the last one, and the stage takes all of it"),
+    (lambda *asked: idle_on(*asked, layers=asked[6] / asked[2]),
+     "that is a stage without the read-out: the last one idles less, and the share is that of all stages"),
+    (lambda *asked: idle_on(*asked, layers=asked[6] / asked[2] + asked[7]),
+     "that is the slowest stage alone: the others wait for it besides, and the share is that of all stages"),
     (lambda *asked: 1 - bubble_share(*asked), "this is the share of useful work: 1 minus it is asked"),
     (lambda *asked: 100 * bubble_share(*asked), "these are per cent: a share is asked"))]
 
@@ -204,19 +218,20 @@ def bubble_of_the_library(num_devices, tp, pp, v, batch_rows, rows, *rest):
 
 
 def best_under_cap(num_devices, per_node, num_layers, batch_rows, G, A, I, cap, c,  # noqa: E741
-                   flight=min, again=1, recomputed=lambda L: range(L + 1), optimizer=lambda dp: 12 / dp, backward=True,
-                   filling=True, least_tp=1, choose=min):
+                   flight=min, again=lambda k: k > 0, recomputed=lambda L: range(L + 1), optimizer=lambda dp: 12 / dp,
+                   forwards=1, filling=True, messages=lambda t: t - 1, stages=lambda p: True, tps=lambda t: True,
+                   choose=min):
     found = []
-    for t in (t for t in range(least_tp, per_node + 1) if per_node % t == 0):
-        for p in (p for p in range(1, num_layers + 1) if num_layers % p == 0):
+    for t in (t for t in range(1, per_node + 1) if per_node % t == 0 and tps(t)):
+        for p in (p for p in range(1, num_layers + 1) if num_layers % p == 0 and stages(p)):
             if num_devices % (t * p) or batch_rows % (num_devices // (t * p)):
                 continue
             dp, L = num_devices // (t * p), num_layers // p
             m = batch_rows // dp
             for k in recomputed(L):
-                kept = flight(p, m) * ((L - k) * A + k * I) + (again * A if k else 0)
+                kept = flight(p, m) * ((L - k) * A + k * I) + again(k) * A
                 if (G * (4 + optimizer(dp)) * L + kept) / t <= cap:
-                    step = (m + filling * (p - 1)) * (3 * L + k * backward) * (1 + c * (t - 1)) / t
+                    step = (m + filling * (p - 1)) * (3 * L + k * forwards) * (1 + c * messages(t)) / t
                     found.append((step, t, p, k))
     return choose(found)[1:]
 
@@ -243,7 +258,7 @@ def layout_of_one_micro_batch(*asked):
 
 @wrong("10.3", "the layer that is made again is left out: while it goes backward, one layer holds all of A")
 def layout_without_room_to_recompute(*asked):
-    return best_under_cap(*asked, again=0)
+    return best_under_cap(*asked, again=lambda k: 0)
 
 
 @wrong("10.3", "16 bytes a parameter are counted: the optimiser's 12 are dealt out over dp")
@@ -263,7 +278,7 @@ def layout_of_a_free_pipeline(*asked):
 
 @wrong("10.3", "it takes recomputing for nothing: each of the k layers goes forward once more")
 def layout_of_free_recomputing(*asked):
-    return best_under_cap(*asked, backward=False)
+    return best_under_cap(*asked, forwards=0)
 
 
 UNDER_CAP = [wrong("10.3", says)(answer) for answer, says in (
@@ -273,12 +288,39 @@ UNDER_CAP = [wrong("10.3", says)(answer) for answer, says in (
      "inputs of recomputed layers are left out: they are kept for each micro-batch in flight"),
     (lambda *asked: best_under_cap(*asked[:5], 0, 0, *asked[7:]), "activations are left out"),
     (lambda *asked: best_under_cap(*asked[:8], 0), "tp is taken for nothing: each rank more of it costs c"),
-    (lambda *asked: best_under_cap(*asked, least_tp=asked[1]),
+    (lambda *asked: best_under_cap(*asked, tps=lambda t: t == asked[1]),
      "tp as far as the node goes is not always best: where less of it fits, it costs less"),
-    (lambda *asked: best_under_cap(*asked, choose=max), "this is the longest step of all that fit"))]
+    (lambda *asked: best_under_cap(*asked, choose=max), "this is the longest step of all that fit"),
+    (lambda *asked: best_under_cap(*asked, optimizer=lambda dp: 12 / asked[0]),
+     "the optimiser's 12 bytes are dealt out over all devices: over dp they are, where t and p have cut them already"),
+    (lambda *asked: best_under_cap(*asked, again=lambda k: k),
+     "every recomputed layer holds all of A at once: they are made again one at a time, A in all"),
+    (lambda *asked: best_under_cap(*asked[:7], asked[7] * 2**30 / 1e9, *asked[8:]),
+     "the cap is taken for GiB: a GB is 1e9 bytes"),
+    (lambda *asked: best_under_cap(*asked, forwards=3),
+     "recomputing is priced as a whole layer, 3: it is one more forward pass, 1"),
+    (lambda *asked: best_under_cap(*asked, forwards=1 / 3),
+     "k layers are taken for k/3: in the forward time of a layer each recomputed one takes 1 more"),
+    (lambda *asked: best_under_cap(*asked, messages=lambda t: t),
+     "messages are counted for tp 1 too: each rank more costs c, which makes c (t - 1)"),
+    (lambda *asked: best_under_cap(*asked, stages=lambda p: p & (p - 1) == 0),
+     "only powers of two are looked at: every p that divides the layers is a layout"),
+    (lambda *asked: best_under_cap(*asked, choose=lambda found: min(found, key=lambda each: (each[3], each[0]))),
+     "that is the layout which recomputes least: the shortest step may recompute more on fewer stages or with less tp"),
+    (lambda *asked: best_under_cap(*asked, flight=lambda p, m: p),
+     "p micro-batches are counted in flight where a replica has only m: min(p, m)"),
+    (lambda *asked: best_under_cap(*asked, again=lambda k: 1),
+     "the layer that is computed again is counted where none is: + A only where k is not 0"))]
 
 
-@wrong("10.3", "expected a divisor of the 8 devices of a node")
+@wrong("10.3", "it uses course_lib.grading")
+def layout_of_the_judge(*asked):
+    from course_lib.grading.judges.planner.plans import costs_of
+
+    return min((step, layout) for layout, (held, step) in costs_of(*asked).items() if held <= asked[7])[1]
+
+
+@wrong("10.3", "expected a divisor of the 2 devices of a node")
 def layout_beyond_the_node(num_devices, per_node, *rest):
     return 2 * per_node, 1, 0
 
@@ -358,7 +400,7 @@ def no_better_one(layout, *rest):
     return layout
 
 
-@wrong("10.4", "and there are 256")
+@wrong("10.4", "that is 64 devices, and there are 4")
 def better_on_fewer_devices(layout, *rest):
     return {"dp": 1, "tp": 8, "pp": 8}
 
@@ -381,8 +423,8 @@ def every_plan(look, offers, layers, batch_rows):
                         yield days, dollars, held <= offer["memory"], plan
 
 
-@wrong("10.5", "no plan alone is cheaper, but a run may move: begin under a plan that is cheaper and too slow, and end "
-       "under one that is faster")
+@wrong("10.5", "one plan is looked for that does it all: a run may begin under one that is cheaper and too slow, and "
+       "end under one that is faster")
 def run_of_one_plan(look, offers, parameters, layers, hidden, tokens, batch_rows, total_tokens, deadline):
     plans = [each for each in every_plan(look, offers, layers, batch_rows) if each[2] and each[0] <= deadline]
     return [(min(plans, key=lambda each: each[1])[3], 1.0)]
@@ -394,15 +436,14 @@ def run_without_a_date(look, offers, parameters, layers, hidden, tokens, batch_r
     return [(min(plans, key=lambda each: each[1])[3], 1.0)]
 
 
-@wrong("10.5", "32 nodes of A100, tp8 pp4: the same nodes take less time under another layout")
+@wrong("10.5", "1 node of new, tp8 pp1: the same nodes take less time under another layout")
 def run_of_one_layout(look, offers, parameters, layers, hidden, tokens, batch_rows, total_tokens, deadline):
-    """tp8 everywhere, pipelines as long as they can be."""
     plans = [each for each in every_plan(look, offers, layers, batch_rows)
-             if each[2] and each[0] <= deadline and each[3]["tp"] == 8 and each[3]["pp"] >= 4]
+             if each[2] and each[0] <= deadline and each[3]["tp"] == 8]
     return [(min(plans, key=lambda each: each[1])[3], 1.0)]
 
 
-@wrong("10.5", "64 nodes of H100, tp4 pp8: the same offer costs less with another number of nodes")
+@wrong("10.5", "that is the fastest run: until the date there is time for a cheaper one")
 def run_of_the_fastest(look, offers, parameters, layers, hidden, tokens, batch_rows, total_tokens, deadline):
     plans = [each for each in every_plan(look, offers, layers, batch_rows) if each[2]]
     return [(min(plans, key=lambda each: each[0])[3], 1.0)]
@@ -414,10 +455,11 @@ def run_without_memory(look, offers, parameters, layers, hidden, tokens, batch_r
     return my_cheapest_run(look, endless, parameters, layers, hidden, tokens, batch_rows, total_tokens, deadline)
 
 
-@wrong("10.5", "other plans, or other shares of them, cost less: give the cheaper one as much as the date allows")
+@wrong("10.5", "each plan sees half of the tokens: the late one, which is cheaper, sees as many as the date allows, x "
+       "= (deadline - days)/(late days - days)")
 def run_of_two_halves(look, *asked):
-    return [(plan, 1 / 2) for plan, _ in my_cheapest_run(look, *asked)] if asked[-1] == 7 else my_cheapest_run(
-        look, *asked)
+    run = my_cheapest_run(look, *asked)
+    return [(plan, 1 / len(run)) for plan, _ in run]
 
 
 @wrong("10.5", "the shares add up to 2")
@@ -475,12 +517,33 @@ MOST = [wrong("10.6", says)(answer) for answer, says in (
      "rows are taken for micro-batches: each has several of them"),
     (lambda N, mfu, tp, *rest: most_devices(N, mfu, tp, *rest, replicas=N / tp),
      "stages are taken for replicas: dp = devices / (tp pp)"),
+    (lambda N, *rest: most_devices(N, *rest, replicas=N),
+     "all devices are taken for replicas: dp = devices / (tp pp)"),
+    (lambda N, mfu, tp, pp, v, B, b, wanted: N * (1 + (mfu - wanted) * v * B * tp * pp / ((pp - 1) * N * b)),
+     "MFU is taken to fall by the points by which the bubble grows: it falls by a factor, MFU (1 + x) is what stays"),
     (lambda *asked: most_devices(*asked) - asked[0], "that many are to be added: all together are asked"))]
 
 
 @wrong("10.6", "these are replicas: devices are asked")
 def most_replicas(N, mfu, tp, pp, *rest):
     return most_devices(N, mfu, tp, pp, *rest) / (tp * pp)
+
+
+@wrong("10.1", "one micro-batch is missing: on stage r of pp there are pp - r under way, one on the last")
+def memory_of_one_micro_batch_less(*asked):
+    return memory(*asked, under_way=lambda pp, m: min(pp - asked[-1] - 1, m))
+
+
+@wrong("10.1", "the layer that is made again is taken out of the inputs: its own input is kept as well, 34 s b h come "
+       "on top")
+def memory_of_a_layer_in_place_of_its_input(*asked):
+    held, layout = my_memory(*asked), asked[5]
+    own_input = 2 * asked[3] * layout["rows"] * asked[1] / layout["tp"]
+    return held | {"activations": held["activations"] - layout["recompute"] * own_input}
+
+
+UNITS = [wrong("10.1", says)(lambda *asked, unit=unit: {kind: size / unit for kind, size in my_memory(*asked).items()})
+         for unit, says in ((1e9, "these are GB: bytes are asked"), (2**30, "these are GiB: bytes are asked"))]
 
 
 @wrong("10.1", "rows of a micro-batch are forgotten: a replica has batch_rows / (dp rows) micro-batches")
@@ -490,94 +553,112 @@ def memory_with_rows_forgotten(layers, hidden, vocab, tokens, batch_rows, layout
     return held | {"activations": more["activations"]}
 
 
-def layout_of(asked, in_flight=min, again=lambda A, k: A if k else 0):
-    num_devices, per_node, num_layers, batch_rows, G, A, I, cap, c = asked
-    found = []
-    for t in (t for t in range(1, per_node + 1) if per_node % t == 0):
-        for p in (p for p in range(1, num_layers + 1) if num_layers % p == 0):
-            if num_devices % (t * p) or batch_rows % (num_devices // (t * p)):
-                continue
-            dp, L = num_devices // (t * p), num_layers // p
-            m = batch_rows // dp
-            for k in range(L + 1):
-                if (G * (4 + 12 / dp) * L + in_flight(p, m) * ((L - k) * A + k * I) + again(A, k)) / t <= cap:
-                    found.append(((m + p - 1) * (3 * L + k) * (1 + c * (t - 1)) / t, t, p, k))
-    return min(found)[1:]
-
-
-@wrong("10.3", "p micro-batches are counted in flight where a replica has only m: min(p, m)")
-def cap_with_p_in_flight(*asked):
-    return layout_of(asked, in_flight=lambda p, m: p)
-
-
-@wrong("10.3", "the layer that is computed again is counted where none is: + A only where k is not 0")
-def cap_with_a_layer_always(*asked):
-    return layout_of(asked, again=lambda A, k: A)
-
-
-def better_by(asked, bubble, tp_share, dp_share):
+def better_by(asked, bubble=lambda matmul, tensor: matmul + tensor, tp_share=lambda tp: tp - 1,
+              dp_share=lambda dp: dp - 1, turns=lambda pp: pp - 1, undone=True,
+              micro_batches=lambda rows, dp: rows / dp):
     layout, seconds, batch_rows, per_node, slower, fits = asked
     devices, found = math.prod(layout.values()), []
 
     def reach(tp):
         return tp_share(tp) * (slower if tp > per_node else 1)
+    of_run = reach(layout["tp"]) if undone else tp_share(layout["tp"])
     sizes = [size for size in range(1, devices + 1) if devices % size == 0]
     for tp, pp in ((tp, pp) for tp in sizes for pp in sizes if devices % (tp * pp) == 0):
         its = {"dp": devices // (tp * pp), "tp": tp, "pp": pp}
-        tensor = seconds["tp"] / reach(layout["tp"]) * reach(tp)
-        idle = bubble(seconds["matmul"], tensor) * (pp - 1) * its["dp"] / batch_rows
+        tensor = seconds["tp"] / of_run * reach(tp)
+        idle = bubble(seconds["matmul"], tensor) * turns(pp) / micro_batches(batch_rows, its["dp"])
         found.append((seconds["matmul"] + tensor + idle + seconds["dp"] / dp_share(layout["dp"]) * dp_share(its["dp"]),
                       tp, pp, its))
     return next(its for *_, its in sorted(found, key=lambda each: each[:3]) if fits(its))
 
 
-@wrong("10.4", "s for a step, where")
-def better_with_a_bubble_of_matmul(*asked):
-    return better_by(asked, lambda matmul, tensor: matmul, lambda tp: tp - 1, lambda dp: dp - 1)
+BY_OTHER_RULES = [wrong("10.4", says)(answer) for answer, says in (
+    (lambda *asked: better_by(asked, bubble=lambda matmul, tensor: matmul),
+     "the bubble is that of matmul alone: a stage that waits, waits for tp's messages too, (matmul + tp) (pp - 1)/m"),
+    (lambda *asked: better_by(asked, tp_share=lambda tp: tp, dp_share=lambda dp: dp),
+     "tp's and dp's seconds are taken in proportion to tp and dp: one alone sends nothing, so it is tp - 1 and dp - 1"),
+    (lambda *asked: better_by(asked, tp_share=lambda tp: tp),
+     "tp's seconds are taken in proportion to tp: one alone sends nothing, so it is tp - 1"),
+    (lambda *asked: better_by(asked, dp_share=lambda dp: dp),
+     "dp's seconds are taken in proportion to dp: one alone sends nothing, so it is dp - 1"),
+    (lambda *asked: better_by(asked, turns=lambda pp: pp),
+     "a pipeline of pp stages is taken to wait for pp turns: it fills and drains in pp - 1"),
+    (lambda *asked: better_by(asked, undone=False),
+     "where the run's own tp is beyond a node, `slower` is in its seconds already: divide by it first"),
+    (lambda layout, seconds, *rest: better_by((layout, seconds, *rest), bubble=lambda matmul, tensor: (
+        seconds["bubble"] / (layout["pp"] - 1) / layout["dp"] * rest[0] if layout["pp"] > 1 else 0)),
+     "the bubble is scaled from the run's own, which is 0 at pp 1: it is (matmul + tp) (pp - 1)/m"),
+    (lambda *asked: better_by(asked, micro_batches=lambda batch_rows, dp: batch_rows),
+     "all rows of the batch are taken for the micro-batches of each replica: m = B/dp"))]
 
 
-@wrong("10.4", "s for a step, where")
-def better_in_proportion_to_tp_and_dp(*asked):
-    return better_by(asked, lambda matmul, tensor: matmul + tensor, lambda tp: tp, lambda dp: dp)
+@wrong("10.4", "KeyError")
+def better_by_what_fits_is_made_of(*asked):
+    return asked[-1].__globals__["best"](*asked[-1].__closure__[0].cell_contents)
 
 
-def plans_of(look, offers, layers, batch_rows, nodes_of=lambda most: range(1, most + 1), recompute=(0, 1)):
-    for name, offer in offers.items():
-        for nodes in nodes_of(int(offer["nodes"])):
-            for tp, pp in ((tp, pp) for tp in (1, 2, 4, 8) for pp in range(1, layers + 1) if layers % pp == 0):
-                if 8 * nodes % (tp * pp) == 0 and batch_rows % (8 * nodes // (tp * pp)) == 0:
-                    for again in recompute:
-                        plan = {"offer": name, "nodes": nodes, "tp": tp, "pp": pp, "recompute": again}
-                        days, dollars, held = look(plan)
-                        if held <= offer["memory"]:
-                            yield days, dollars, plan
-
-
-def cheapest_of(plans, deadline):
-    found, front = sorted(plans, key=lambda each: each[:2]), []
-    for each in found:
-        front += [each] * (not front or each[1] < front[-1][1])
-    early = [each for each in front if each[0] <= deadline]
+def cheapest_of(found, asked, used=lambda plan: True, mixed=lambda early, late: (early, late),
+                share=lambda x, late_days, deadline: x):
+    """The cheapest run of these plans that fit, of at most two; the fastest where none of them is in time."""
+    deadline, front = asked[-1], []
+    for days, dollars, fits, plan in sorted(found, key=lambda each: each[:2]):
+        if fits and used(plan) and (not front or dollars < front[-1][1]):
+            front.append((days, dollars, plan))
+    early = [each for each in front if each[0] <= deadline] or front[:1]
+    late = [each for each in front if each[0] > deadline and each not in early]
     runs = [(early[-1][1], [(early[-1][2], 1.0)])]
-    for days, dollars, plan in early:
-        for more, fewer, late in front[len(early):]:
-            x = (deadline - days) / (more - days)
-            runs.append((x * fewer + (1 - x) * dollars, [(late, x), (plan, 1 - x)]))
+    first, second = mixed(early, late)
+    for days, dollars, plan in first:
+        for more, fewer, slow in second:
+            x = share((deadline - days) / (more - days), more, deadline)
+            runs.append((x * fewer + (1 - x) * dollars, [(slow, x), (plan, 1 - x)]))
     return min(runs, key=lambda run: run[0])[1]
 
 
-@wrong("10.5", "over budget: it costs")
-def run_that_never_recomputes(look, offers, parameters, layers, hidden, tokens, batch_rows, total_tokens, deadline):
-    return cheapest_of(plans_of(look, offers, layers, batch_rows, recompute=(0,)), deadline)
+def cheapest_by(**rules):
+    def answer(look, offers, parameters, layers, hidden, tokens, batch_rows, *rest):
+        return cheapest_of(every_plan(look, offers, layers, batch_rows), rest, **rules)
+
+    return answer
 
 
-@wrong("10.5", "over budget: it costs")
-def run_on_powers_of_two(look, offers, parameters, layers, hidden, tokens, batch_rows, total_tokens, deadline):
-    return cheapest_of(
-        plans_of(look, offers, layers, batch_rows, lambda most: [2**i for i in range(most.bit_length())]), deadline
-    )
+OTHER_RUNS = [wrong("10.5", says)(answer) for answer, says in (
+    (cheapest_by(used=lambda plan: not plan["recompute"]),
+     "is there a plan among those that were looked at which fits and is in time? With other nodes, stages or tp, or "
+     "recomputing, there is"),
+    (cheapest_by(used=lambda plan: plan["nodes"] & (plan["nodes"] - 1) == 0),
+     "only powers of two are looked at: other numbers of nodes are plans, too, where replicas divide the rows"),
+    (cheapest_by(used=lambda plan: "spot" not in plan["offer"]),
+     "spot devices are left out: what their failures cost is in what look says already"),
+    (cheapest_by(used=lambda plan: plan["pp"] == 1), "no plan with stages is looked at: pp may be more than 1"),
+    (cheapest_by(used=lambda plan: plan["tp"] == 8), "only plans with tp 8 are looked at: less of it sends less"),
+    (cheapest_by(mixed=lambda early, late: (early, late[-1:])),
+     "only the cheapest of the late plans is tried: together with one that is less late a run may cost less"),
+    (cheapest_by(mixed=lambda early, late: (early[:1], late)),
+     "only the fastest of all plans is tried for the end: one that is slower and cheaper may do"),
+    (cheapest_by(mixed=lambda early, late: (early[-1:], late[:1])),
+     "only the two plans right before and behind the date are tried: two others may lie lower, on both sides"),
+    (cheapest_by(share=lambda x, late_days, deadline: x * late_days / deadline),
+     "these are shares of the days: of the tokens the late plan sees fewer, x = (deadline - days)/(late days - days)"))]
 
 
-@wrong("10.6", "times as much")
+@wrong("10.5", "each offer is looked at by itself: a run may move from one to another")
+def run_on_one_offer(look, offers, *asked):
+    def cost(run):
+        looks = [(look(plan), share) for plan, share in run]
+        days, dollars = (sum(share * seen[place] for seen, share in looks) for place in (0, 1))
+        return days > asked[-1] * (1 + 1e-9), dollars
+
+    return min((cheapest_by()(look, {name: offer}, *asked) for name, offer in offers.items()), key=cost)
+
+
+@wrong("10.5", "it uses course_lib.grading")
+def run_of_the_judge(look, offers, *asked):
+    from course_lib.grading.judges.planner.runs import cheapest
+
+    return cheapest(offers, *asked)
+
+
+@wrong("10.6", "it is rounded down to whole replicas: the number is asked as it comes")
 def devices_in_whole_replicas(num_devices, mfu, tp, pp, *rest):
     return my_most_devices(num_devices, mfu, tp, pp, *rest) // (tp * pp) * tp * pp

@@ -10,19 +10,15 @@ from course_lib.costs.bubbles import bubble_of_total
 from course_lib.facts import Shape, accelerator
 from course_lib.grading.exercise import Traffic
 from course_lib.grading.judges.planner.numbers import CUTS, BubbleShare, LayoutMemory, MostDevices
-from course_lib.grading.judges.planner.plans import (
-    AXES,
+from course_lib.grading.judges.planner.plans import AXES, BetterLayout, LayoutUnderCap, costs_of, seconds_of
+from course_lib.grading.judges.planner.runs import (
     KEYS,
     OFFERS,
-    BetterLayout,
     CheapestRun,
-    LayoutUnderCap,
     cheapest,
-    costs_of,
     costs_of_plans,
     plan_fault,
     reason,
-    seconds_of,
 )
 from course_lib.pipeline_parallel import interleaved_1f1b, one_f_one_b, simulate
 from tools.solutions import SOLUTIONS, names_of
@@ -130,6 +126,14 @@ def test_a_layout_fits_under_every_cap_that_is_asked_about(seed):
         assert min(held for held, _ in costs_of(*trial.inputs[0]).values()) <= trial.inputs[0][7]
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_no_rounding_decides_which_layout_fits_but_in_the_examples_whole_numbers(seed):
+    for trial in LayoutUnderCap().trials(seed)[1:]:
+        costs, cap = costs_of(*trial.inputs[0]), trial.inputs[0][7]
+        least = min(step for held, step in costs.values() if held <= cap)
+        assert not any(math.isclose(held, cap, rel_tol=1e-6) and step < 1.001 * least for held, step in costs.values())
+
+
 def best_under_cap(asked):
     return min((step, layout) for layout, (held, step) in costs_of(*asked).items() if held <= asked[7])[1]
 
@@ -142,7 +146,7 @@ def test_the_caps_ask_for_some_and_for_no_recomputing_and_for_more_and_less_of_t
 
 def test_more_than_a_device_has_is_no_answer_and_a_slow_step_is_half_of_one():
     asked = LayoutUnderCap()
-    trial = asked.trials(seed=0)[3]
+    trial = next(each for each in asked.trials(seed=0) if each.inputs[0][0] == 512)
     too_large, slow = (asked.judge(trial, [layout], NOTHING) for layout in ([1, 1, 0], [8, 8, 10]))
     assert too_large.over and slow.over and slow.right and not too_large.right
 
@@ -158,7 +162,7 @@ def test_the_run_that_is_to_be_beaten_fits_and_is_beaten(seed):
 
 
 def test_seconds_of_tp_and_dp_follow_what_a_rank_sends():
-    run, seconds, batch_rows, per_node, slower, fit = BetterLayout().trials(0)[1].inputs[0]
+    run, seconds, batch_rows, per_node, slower, fit = BetterLayout().trials(0)[2].inputs[0]
     layers = 60
 
     def sent(its):

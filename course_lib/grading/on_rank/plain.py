@@ -61,10 +61,10 @@ def values(function: Callable, inputs: list[Any]) -> Any:
 
 
 def tensor(function: Any, inputs: list[Any]) -> dict[str, Any]:
-    """The run of an exercise that asks for a tensor, made of the first input or into it; and the messages sent."""
+    """The run of an exercise that asks for a tensor, made of the first input or into it; and what was sent."""
     returned, calls = count_calls(function, *inputs)
-    return {"returned": plain(returned), "tensor": plain(inputs[0]),
-            "messages": sum(op == "send" for op, _, _ in calls)}
+    sent = [num_bytes for op, _, num_bytes in calls if op == "send"]
+    return {"returned": plain(returned), "tensor": plain(inputs[0]), "messages": len(sent), "sent": round(sum(sent))}
 
 
 def count_calls(function: Callable, *arguments: Any) -> tuple[Any, Calls]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from course_lib.costs.links import Link, collective_time, hardware_link
 from course_lib.facts import LINKS, NCCL_STEP_LATENCY, interconnect
-from course_lib.grading.compare import describe
+from course_lib.grading.compare import LARGEST, describe
 from course_lib.grading.exercise import Exercise, Traffic, Trial
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.on_rank import collectives as on_rank
@@ -18,6 +18,7 @@ from course_lib.grading.spent import Spent
 from course_lib.pictures.units import human_bytes
 
 LEAST, MOST = 1.0, float(1 << 40)  # bytes: where a choice is looked at
+TWO_RANKS = "two ranks move the same bytes either way: no beta to pay, so the ring never wins, math.inf"
 
 
 class Crossover(Exercise):
@@ -27,8 +28,7 @@ class Crossover(Exercise):
     budget = "on no link, and for no message, more than 1 % slower than the better of the two"
     tolerance = (1e-6, 0.0)
     run = staticmethod(on_rank.numbers)
-    errors = (("ZeroDivisionError",
-               "two ranks move the same bytes either way: no beta to pay, so the ring never wins, math.inf"),)
+    errors = (("ZeroDivisionError", TWO_RANKS),)
     ALLOWED = 0.01
 
     def trials(self, seed: int) -> list[Trial]:
@@ -44,20 +44,25 @@ class Crossover(Exercise):
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         (given,), (cases,) = answers, trial.inputs
-        values = given if type(given) is list and len(given) == len(cases) else [given]
-        bad = [value for value in values if type(value) not in (int, float) or math.isnan(value)]
-        if bad:
+        if type(given) is not list or len(given) != len(cases):
+            return f"it returned {describe(given)}: expected a number of bytes for each of the {len(cases)} cases"
+        if bad := [value for value in given if not is_number(value)]:
             return f"it returned {describe(bad[0])}: expected a number of bytes"
         loss, (alpha, beta, n), value = max((lost(case, value), case, value) for case, value in zip(cases, given))
         if loss <= self.ALLOWED:
             return None
         at = human_bytes(value) if math.isfinite(value) else "no size"
+        why = TWO_RANKS if n == 2 else "which of the two times is too short?"
         return (f"alpha {1e6 * alpha:.3g} us, 1/beta {1 / beta / 1e9:.3g} GB/s, {n} ranks: who changes at {at} takes "
-                f"up to {100 * loss:.3g} % longer than the better choice. Which of the two times is too short?")
+                f"up to {100 * loss:.3g} % longer than the better choice: {why}")
 
     def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
         worst = max(lost(case, value) for case, value in zip(trial.inputs[0], answers[0]))
         return [Spent("takes", worst, self.ALLOWED, "share", on=" longer than the better choice, at worst")]
+
+
+def is_number(value: Any) -> bool:
+    return type(value) is float and not math.isnan(value) or type(value) is int and abs(value) < LARGEST
 
 
 def lost(case: Sequence[Any], crossover: float) -> float:

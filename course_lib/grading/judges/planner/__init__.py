@@ -1,1 +1,3 @@
-"""Chapter 10, the planner. numbers.py: what a given layout holds and idles; plans.py: layouts and runs to be found."""
+"""Chapter 10, the planner. numbers.py: what a given layout holds and idles; plans.py: layouts to be found; runs.py:
+plans of a whole run.
+"""

@@ -36,13 +36,13 @@ class LayoutMemory(Exercise):
     budget = "each kind to the byte"
     run = staticmethod(values)
     cases = (
-        ((2, 10, 100, 8, 1), (1, 1, 1, 1, 0, 0), 0),
-        (GPT3, (64, 8, 16, 4, 1, 0), 0),
-        (GPT3, (8, 8, 16, 1, 1, 0), 0),
+        ((2, 10, 100, 8, 3), (1, 1, 1, 3, 0, 0), 0),
         (GPT3, (8, 8, 16, 1, 1, 0), 15),
+        (GPT3, (64, 8, 16, 4, 1, 0), 0),
+        ((*LLAMA_7B[:4], 12), (4, 2, 8, 1, 2, 0), 1),  # 3 micro-batches
+        (GPT3, (8, 8, 16, 1, 1, 0), 0),
         (GPT3, (8, 8, 16, 2, 1, 1), 3),
         (LLAMA_7B, (64, 1, 1, 2, 3, 0), 0),
-        ((*LLAMA_7B[:4], 12), (4, 2, 8, 1, 2, 0), 1),  # 3 micro-batches
         (LLAMA_7B, (2, 4, 4, 4, 0, 0), 3),
     )
 
@@ -109,7 +109,8 @@ class MostDevices(NumberExercise):
     unit = "exact devices"
     budget = "the number as it comes, not rounded to whole replicas"
     cases = tuple(("the example, " * (asked[0] == 64) + FED.format(*asked), asked) for asked in (
-        (64, 0.5, 4, 4, 1, 64, 1, 0.4),
+        (64, 0.5, 2, 4, 1, 64, 1, 0.4),
+        (48, 0.5, 4, 4, 1, 64, 1, 0.2),  # 21.3 micro-batches
         (256, 0.5, 4, 8, 2, 512, 4, 0.42), (8192, 0.43, 8, 16, 8, 2048, 1, 0.41),
         (8192, 0.43, 8, 16, 8, 2048, 1, 0.40), (8192, 0.43, 8, 16, 1, 2048, 1, 0.40),
         (16384, 0.41, 8, 16, 8, 32768, 1, 0.38)))

@@ -105,8 +105,12 @@ class WhatToOrder(NumberExercise):
     DEVICES, STATE_BYTES, FOR_STATE = 8, 16, 0.5  # in a node; for each parameter; the share of the memory
     cases = (("the example, 8B on 2T tokens in 14 days at 45 %", (8.03e9, 2e12, 14, 0.45)),
              ("Llama 3 70B on 15T tokens in 30 days at 40 %", (70.6e9, 15e12, 30, 0.4)),
-             ("1T parameters, 0.1T tokens to see whether it runs, 60 days at 40 %", (1e12, 1e11, 60, 0.4)),
-             ("3B on 0.3T tokens in 30 days at 40 %: a node is enough", (3e9, 3e11, 30, 0.4)))
+             ("1T parameters, 10B tokens to see whether it runs, 60 days at 40 %", (1e12, 1e10, 60, 0.4)),
+             ("3B on 0.3T tokens in 30 days at 40 %: a node is enough", (3e9, 3e11, 30, 0.4)),
+             # Of the next ones a node's first device is just needed, or just not: no rounding and no other day passes.
+             ("21B on 0.1T tokens in 60 days at 40 %", (21e9, 1e11, 60, 0.4)),
+             ("1.8T on 13T tokens in 100 days at 40 %", (1.8e12, 13e12, 100, 0.4)),
+             ("671B on 14.8T tokens in 60 days at 40 %", (671e9, 14.8e12, 60, 0.4)))
 
     def expected(self, num_parameters: float, num_tokens: float, days: float, utilisation: float) -> int:
         return math.ceil(max(self.nodes(num_parameters, num_tokens, days, utilisation)))
