@@ -14,26 +14,20 @@ from course_lib.grading.registry import exercise, exercises_of
 from course_lib.grading.report import Verdict
 from course_lib.grading.selfstudy import attempt, examine, outcome
 from course_lib.runtime import launch
-from tools.examples import example_of, examples, in_docstring
+from tools.examples import example_of, in_docstring
 from tools.solutions import SOLUTIONS, names_of, right_answers
 from tools.terms import deciding, terms
 
 EXERCISES = [each for chapter in SOLUTIONS for each in exercises_of(chapter)]
 BY_NUMBER = pytest.mark.parametrize("asked", EXERCISES, ids=lambda each: each.number)
 RIGHT = [each for path in SOLUTIONS.values() for each in right_answers(path)]
-EXAMPLES = {number for path in SOLUTIONS.values() for number in examples(path)}
 TERMS = [(path, left) for path in SOLUTIONS.values() for left in terms(path)]
-
-
-# Chapters whose exercises all have them; the others have some, or none yet.
-WITH_RIGHT_ANSWERS, WITH_TERMS = {1, 2, 3, 4, 6, 7, 9, 10}, {3, 4}
 
 
 @BY_NUMBER
 def test_at_least_two_unusual_right_answers_and_two_stressed_terms_are_recorded(asked):
-    chapter = int(asked.number.partition(".")[0])
-    assert chapter not in WITH_RIGHT_ANSWERS or sum(answer.number == asked.number for _, answer in RIGHT) >= 2
-    assert chapter not in WITH_TERMS or sum(left.number == asked.number for _, left in TERMS) >= 2
+    assert sum(answer.number == asked.number for _, answer in RIGHT) >= 2
+    assert sum(left.number == asked.number for _, left in TERMS) >= 2
 
 
 @pytest.mark.parametrize("answer", [answer for _, answer in RIGHT],
@@ -52,7 +46,7 @@ def test_a_solution_without_what_its_text_stresses_is_refused(path, left):
     assert deciding(path, left, SEED)
 
 
-@pytest.mark.parametrize("asked", [each for each in EXERCISES if each.number in EXAMPLES], ids=lambda each: each.number)
+@BY_NUMBER
 def test_the_docstrings_example_is_the_first_trial_of_every_seed(asked):
     path = SOLUTIONS[int(asked.number.partition(".")[0])]
     trial = asked.trials(SEED)[0]
