@@ -13,10 +13,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from course_lib.grading.exercise import Exercise
 from course_lib.grading.registry import exercise
 from course_lib.grading.report import Verdict
 from course_lib.grading.selfstudy import examine
-from course_lib.grading.trusted.grader import Grader
+from course_lib.grading.trusted.grader import Cells, Grader
 from course_lib.grading.trusted.worker import Limits
 from tools.answers import Answer, RightAnswer
 from tools.solutions import SOLUTIONS, code_cells, right_answers, wrong_answers
@@ -37,6 +38,13 @@ except Exception as error:  # or the solution itself would be judged
         raise RuntimeError("{cannot}: " + failed)
 """
 CANNOT = "the answers' file cannot run in class"
+
+
+class VerdictsOnly(Grader):
+    """Names no recorded mistakes, which takes as long as the verdict."""
+
+    def known_cause(self, exercise: Exercise, cells: Cells) -> str:
+        return ""
 
 
 def at_home(name: str, answer: Answer, seed: int) -> tuple[Verdict, str]:
@@ -90,7 +98,7 @@ def main() -> None:
     parser.add_argument("--in-class", action="store_true", help="by TrustedGrade's way, for marks")
     parser.add_argument("--only", default="", metavar="NUMBER", help="one exercise, such as 2.3")
     asked = parser.parse_args()
-    with Grader("auto", Limits()) as grader:
+    with VerdictsOnly("auto", Limits()) as grader:
         for name in asked.names or known:
             judged = in_class(known[name], grader) if asked.in_class else at_home
             for line in judged_wrongly(known[name], judged, range(asked.seeds), asked.only):
