@@ -126,7 +126,7 @@ def makefile_targets() -> set[str]:
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", ".ci/run", ".github/workflows/ci.yml"])
 def test_every_make_command_on_the_page_exists(page):
     text = (ROOT / page).read_text(encoding="utf-8")
-    named = set(re.findall(r"(?:^|`|run: |&& )make ([a-z-]+)", text, flags=re.MULTILINE))
+    named = set(re.findall(r"(?:^|`|run: |&& |\|\| |^ +)make ([a-z-]+)", text, flags=re.MULTILINE))
     assert "test" in named
     assert named - makefile_targets() == set()
 
