@@ -3,14 +3,19 @@
     pip install cosmic-ray
     python -m tools.mutants [02_collectives ...] [--at-most 25] [--only 2.3]
 
-cosmic-ray makes the mutants of each solution (`+` for `-`, `<` for `<=`, 2 for 1, no negation, ...). Of each exercise
-at most so many run, drawn by a fixed seed. It prints the survivors, which a person has to look at, and the counts.
+cosmic-ray makes mutants of each solution (`+` for `-`, `<` for `<=`, 2 for 1, no negation, ...); what it has no
+operator for is added here: a statement left out, `-=` or `=` for `+=`, two arguments exchanged, one name for another.
+Of each exercise at most so many run, drawn by a fixed seed. A survivor that is a right answer stands in
+right_mutants.md beside the solutions, with the reason: `## 4.8`, a line `- reason`, and under it the changed lines as
+this prints them. It prints the other survivors, which a person has to look at, and the counts.
 """
 
 import argparse
 import ast
+import difflib
 import random
 from collections.abc import Iterator
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 
 from tqdm import tqdm
@@ -32,23 +37,55 @@ def mutants(source: str) -> Iterator[str]:
     head, mark, _ = source.partition("### BEGIN SOLUTION")
     tail = source.partition("### END SOLUTION")[2]
     seen = {ast.dump(ast.parse(source))}
-    for name in sorted(operator_names()):
+
+    def changed_by(name: str) -> Iterator[str]:
         for occurrence in range(1000):
             try:
                 changed = mutate_code(source, get_operator(name)(), occurrence)
             except (TypeError, ValueError):  # an operator that wants arguments, as that which renames variables
-                break
+                return
             if changed is None:
-                break
-            if not (changed.startswith(head + mark) and changed.endswith(tail)):
-                continue
-            try:
-                tree = ast.dump(ast.parse(changed))
-            except SyntaxError:
-                continue
-            if tree not in seen:
-                seen.add(tree)
-                yield changed
+                return
+            yield changed
+
+    for changed in chain(*map(changed_by, sorted(operator_names())), edited(source)):
+        if not (changed.startswith(head + mark) and changed.endswith(tail)):
+            continue
+        try:
+            tree = ast.dump(ast.parse(changed))
+        except SyntaxError:
+            continue
+        if tree not in seen:
+            seen.add(tree)
+            yield changed
+
+
+def edited(source: str) -> Iterator[str]:
+    """`source` with one statement, argument or name changed."""
+    text = source.encode()  # an ast's columns are bytes
+    begins = [0, *accumulate(len(line) for line in text.splitlines(keepends=True))]
+    nodes = list(ast.walk(ast.parse(source)))
+    own = {node.arg for node in nodes if isinstance(node, ast.arg)} | {
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+    def place(node: ast.AST) -> tuple[int, int]:
+        return begins[node.lineno - 1] + node.col_offset, begins[node.end_lineno - 1] + node.end_col_offset
+
+    def with_edit(start: int, stop: int, new: bytes) -> str:
+        return (text[:start] + new + text[stop:]).decode()
+
+    for node in nodes:
+        if isinstance(node, ast.stmt) and not isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Nonlocal)):
+            yield with_edit(*place(node), b"pass")
+        if isinstance(node, ast.AugAssign):
+            start, stop = place(node.target)[1], place(node.value)[0]
+            yield with_edit(start, stop, b" = ")
+            yield with_edit(start, stop, b" += " if isinstance(node.op, ast.Sub) else b" -= ")
+        if isinstance(node, ast.Call):
+            for (start, middle), (begin, stop) in pairwise(map(place, node.args)):
+                yield with_edit(start, stop, text[begin:stop] + text[middle:begin] + text[start:middle])
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in own:
+            yield from (with_edit(*place(node), other.encode()) for other in sorted(own - {node.id}))
 
 
 def survivors(path: Path, asked: Exercise, at_most: int) -> tuple[int, list[str]]:
@@ -65,9 +102,31 @@ def survivors(path: Path, asked: Exercise, at_most: int) -> tuple[int, list[str]
         except Exception:  # it does not even get to the check
             is_right = False
         if is_right:
-            passed.append(next(f"{old.strip()}  ->  {new.strip()}" for old, new in zip(
-                source.splitlines(), mutant.splitlines()) if old != new))
+            passed.append(change(source, mutant))
     return min(at_most, len(drawn)), passed
+
+
+def change(source: str, mutant: str) -> str:
+    """The first line that differs, before and after."""
+    differs = [line for line in difflib.ndiff(source.splitlines(), mutant.splitlines()) if line[0] in "-+"]
+    old, new = (next((line[2:].strip() for line in differs if line[0] == sign), "(removed)") for sign in "-+")
+    return f"{old}  ->  {new}"
+
+
+def shown_right(path: Path) -> dict[str, dict[str, str]]:
+    """By exercise the reason of each changed line: right_mutants.md beside the notebook. ValueError if one has none."""
+    found: dict[str, dict[str, str]] = {}
+    number = reason = ""
+    for line in path.with_name("right_mutants.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            number, reason = line.removeprefix("## "), ""
+        elif line.startswith("- "):
+            reason = line.removeprefix("- ")
+        elif number and line.strip():
+            if not reason:
+                raise ValueError(f"{path.parent.name}/right_mutants.md, {number}: no reason above {line.strip()!r}")
+            found.setdefault(number, {})[line.strip()] = reason
+    return found
 
 
 def main() -> None:
@@ -78,14 +137,17 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="NUMBER", help="one exercise, such as 2.3")
     given = parser.parse_args()
     for name in given.names or known:
-        ran = alive = 0
+        ran = alive = right = 0
+        known_right = shown_right(known[name])
         for asked in exercises_of(int(name[:2])):
             if given.only in ("", asked.number):
                 number, passed = survivors(known[name], asked, given.at_most)
-                ran, alive = ran + number, alive + len(passed)
-                for line in passed:
+                holes = [line for line in passed if line not in known_right.get(asked.number, {})]
+                ran, alive, right = ran + number, alive + len(holes), right + len(passed) - len(holes)
+                for line in holes:
                     print(f"{asked.number} survives: {line}", flush=True)
-        print(f"{name}: {ran - alive} of {ran} mutants refused ({100 * (ran - alive) / max(ran, 1):.1f} %)", flush=True)
+        print(f"{name}: {ran} mutants, {right} of them right answers; of the others {ran - right - alive} are refused, "
+              f"{alive} survive", flush=True)
 
 
 if __name__ == "__main__":

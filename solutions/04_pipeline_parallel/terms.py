@@ -72,6 +72,7 @@ TERMS = [
     term("4.8", "it has to fit", "held <= device_gb", "True"),
     term("4.8", "to the brim", "held <= device_gb", "held < device_gb"),
     term("4.8", "m divides a replica's sequences", " and own % m == 0", ""),
+    term("4.8", "a replica's, not the batch's", "own % m == 0", "num_sequences % m == 0"),
     term("4.9", "chunks", "(num_chunks * idle)", "idle"),
     term("4.9", "of the total time", "* (1 - idle) /", "/"),
     term("4.9", "whole micro-batches", "math.ceil(", "("),

@@ -91,7 +91,8 @@ class Layout(PlanExercise):
     budget = "no device holds more than it has, and no other layout that fits takes a shorter step"
     # N, S, M, A, C, k; bytes in GB. After the example: fewer micro-batches than stages; one turn too many; one too few,
     # and all devices, an odd number, in one pipeline; GiB. Then a model of 7B in mixed precision, 16 bytes for each
-    # parameter, on devices of 80 GB; and others.
+    # parameter, on devices of 80 GB; others; and few GB, less than stages or micro-batches, with an m
+    # that divides the batch and no replica's part of it.
     cases = (
         (4, 4, 30, 8, 80, 1),
         (8, 8, 40, 12, 40, 2),
@@ -102,6 +103,7 @@ class Layout(PlanExercise):
         (16, 256, 112, 4, 80, 6),
         (16, 64, 320, 6, 40, 4),
         (8, 64, 40, 30, 80, 1),
+        (12, 24, 3, 0.125, 0.8, 1),
     )
 
     def trials(self, seed: int) -> list[Trial]:
