@@ -7,7 +7,8 @@ cosmic-ray makes mutants of each solution (`+` for `-`, `<` for `<=`, 2 for 1, n
 operator for is added here: a statement left out, `-=` or `=` for `+=`, two arguments exchanged, one name for another.
 Of each exercise at most so many run, drawn by a fixed seed. A survivor that is a right answer stands in
 right_mutants.md beside the solutions, with the reason: `## 4.8`, a line `- reason`, and under it the changed lines as
-this prints them. It prints the other survivors, which a person has to look at, and the counts.
+this prints them, or their beginning and `...`. It prints the other survivors, which a person has to look at, and the
+counts.
 """
 
 import argparse
@@ -113,20 +114,24 @@ def change(source: str, mutant: str) -> str:
     return f"{old}  ->  {new}"
 
 
-def shown_right(path: Path) -> dict[str, dict[str, str]]:
-    """By exercise the reason of each changed line: right_mutants.md beside the notebook. ValueError if one has none."""
-    found: dict[str, dict[str, str]] = {}
-    number = reason = ""
+def shown_right(path: Path) -> dict[str, list[str]]:
+    """By exercise the changed lines of right_mutants.md beside the notebook. ValueError if one has no reason."""
+    found: dict[str, list[str]] = {}
+    number, has_reason = "", False
     for line in path.with_name("right_mutants.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
-            number, reason = line.removeprefix("## "), ""
+            number, has_reason = line.removeprefix("## "), False
         elif line.startswith("- "):
-            reason = line.removeprefix("- ")
+            has_reason = True
         elif number and line.strip():
-            if not reason:
+            if not has_reason:
                 raise ValueError(f"{path.parent.name}/right_mutants.md, {number}: no reason above {line.strip()!r}")
-            found.setdefault(number, {})[line.strip()] = reason
+            found.setdefault(number, []).append(line.strip())
     return found
+
+
+def is_like(line: str, form: str) -> bool:
+    return line.startswith(form[:-3]) if form.endswith("...") else line == form
 
 
 def main() -> None:
@@ -138,11 +143,12 @@ def main() -> None:
     given = parser.parse_args()
     for name in given.names or known:
         ran = alive = right = 0
-        known_right = shown_right(known[name])
+        forms = shown_right(known[name])
         for asked in exercises_of(int(name[:2])):
             if given.only in ("", asked.number):
                 number, passed = survivors(known[name], asked, given.at_most)
-                holes = [line for line in passed if line not in known_right.get(asked.number, {})]
+                shown = forms.get(asked.number, ())
+                holes = [line for line in passed if not any(is_like(line, form) for form in shown)]
                 ran, alive, right = ran + number, alive + len(holes), right + len(passed) - len(holes)
                 for line in holes:
                     print(f"{asked.number} survives: {line}", flush=True)

@@ -49,6 +49,8 @@ CASES = (
      (32, 4, 40e9, 150e12, 300e9, 5e9, 13e9, 40, 5120, 2048, 256)),
     ("30B on 16 devices of 80 GB, all on one switch", (16, 16, 80e9, 400e12, 450e9, 450e9, 30e9, 60, 6656, 4096, 128)),
     ("8B on them", (16, 16, 80e9, 400e12, 450e9, 450e9, 8e9, 32, 4096, 4096, 128)))  # data parallelism alone
+# Where small products lose little, the best layouts are close: whoever looks away too early misses the best.
+LITTLE = dict.fromkeys((CASES[2][0], CASES[8][0]), ((0.0, 0.015), (0.35, 0.5)))
 
 
 def sizes_of(text: str) -> Sizes:
@@ -168,7 +170,7 @@ class CheapestLayout(Exercise):
             ("the example, 1B on 2 devices", example, its_own),
             (label, asked, cluster((0.0, 0.03), (0.0, 0.1))),  # two clusters that are alike, as long as nobody looks
             (f"{label}, another cluster", asked, cluster((0.12, 0.15), (0.7, 0.8))),
-            *((label, asked, cluster()) for label, asked in others))]
+            *((label, asked, cluster(*LITTLE.get(label, ()))) for label, asked in others))]
 
     def reply(self, trial: Trial, question: Any) -> list[float]:
         if fault := fault_of(question, *trial.inputs[0]):
