@@ -189,7 +189,7 @@ class Kept(Exercise):
         generator = torch.Generator().manual_seed(seed)
         made = [self.example()]
         for N, k, E, R, factor, safe in ((24, 2, 6, 3, 0.5, 2), (8, 1, 4, 2, 0.5, 0), (10, 3, 4, 1, 0.5, 3),
-                                         (12, 2, 4, 2, 0.5, 8), (512, 4, 32, 4, 1.0, 50)):
+                                         (12, 2, 4, 2, 0.5, 8), (16, 1, 8, 4, 0.25, 1), (512, 4, 32, 4, 1.0, 50)):
             hot = 0.3 * (torch.arange(E) % (E // R) == 0) + torch.linspace(0.3, 0.0, E)  # experts and ranks
             experts = (torch.rand(N, E, generator=generator) + hot).topk(k).indices
             protected = torch.randperm(N, generator=generator) < safe

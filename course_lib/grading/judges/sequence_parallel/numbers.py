@@ -36,6 +36,7 @@ class LayerBytes(NumberExercise):
              ("Llama 3 70B, 8,192 tokens, t = 8, without sequence parallelism", (8192, *LLAMA_70B, 8, False)),
              ("the same with sequence parallelism", (8192, *LLAMA_70B, 8, True)),
              ("Llama 3 8B, 4,096 tokens, t = 2, without", (4096, *LLAMA_8B, 2, False)),
+             ("Llama 3 8B, 4,096 tokens, t = 2, with sequence parallelism", (4096, *LLAMA_8B, 2, True)),
              ("Llama 3 8B on one device", (4096, *LLAMA_8B, 1, False)))
 
     def expected(self, n: int, h: int, f: int, H: int, K: int, t: int, sequence_parallel: bool) -> int:
@@ -54,8 +55,8 @@ class AttentionSeconds(NumberExercise):
     unit = "exact s"
     budget = "the formula's seconds"
     cases = (("the example, Ulysses of 2 in rings of 4", (24, 2, 4, 6, 2, 1, 24, 16, 1)),
-             ("48 tokens, Ulysses of 2 in rings of 3, where sending decides", (48, 2, 3, 4, 2, 5, 400, 7, 11)),
-             ("48 tokens, Ulysses of 2 in rings of 3, where computing decides", (48, 2, 3, 4, 2, 5, 90, 7, 300)),
+             ("48 tokens, Ulysses of 2 in rings of 3, where sending decides", (48, 2, 3, 8, 4, 5, 400, 7, 11)),
+             ("48 tokens, Ulysses of 2 in rings of 3, where computing decides", (48, 2, 3, 8, 4, 5, 90, 7, 300)),
              ("1M tokens, a ring of 64", (1 << 20, 1, 64, 64, 8, 128, H100, NVLINK, NDR)),
              ("1M tokens, Ulysses of 8 in rings of 8", (1 << 20, 8, 8, 64, 8, 128, H100, NVLINK, NDR)),
              ("128K tokens, a ring of 64", (1 << 17, 1, 64, 64, 8, 128, H100, NVLINK, NDR)),
