@@ -10,7 +10,7 @@ from course_lib.grading.report import Verdict
 from course_lib.grading.trusted.grader import Grader
 from course_lib.grading.trusted.worker import Limits
 from tools import mutants, terms, verdicts
-from tools.solutions import SOLUTIONS
+from tools.solutions import SOLUTIONS, code_cells
 
 FIRST = SOLUTIONS[1]
 ONLY_AT_HOME = """
@@ -66,3 +66,24 @@ def test_mutants_need_cosmic_ray_and_say_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "cosmic_ray.mutating", None)
     with pytest.raises(SystemExit, match="pip install cosmic-ray"):
         list(mutants.mutants("### BEGIN SOLUTION\nx = 1\n### END SOLUTION\n"))
+
+
+def test_right_mutants_have_a_reason_and_change_a_line_of_the_solution():
+    for path in SOLUTIONS.values():
+        sources = "\n".join(cell.source for cell in code_cells(path))
+        for number, lines in mutants.shown_right(path).items():
+            for line in lines:
+                old = line.partition("  ->  ")[0].removesuffix("...")
+                assert old in sources, f"{path.stem}, {number}: no line {old!r}"
+
+
+def test_a_mutant_without_a_reason_is_no_right_answer(tmp_path):
+    (tmp_path / "right_mutants.md").write_text("## 2.1\n\n      x + y  ->  x - y\n")
+    with pytest.raises(ValueError, match="2.1: no reason above 'x . y"):
+        mutants.shown_right(tmp_path / "chapter.ipynb")
+
+
+def test_mutants_leave_statements_out_exchange_arguments_and_take_other_names():
+    changed = list(mutants.edited("def f(a, b):\n    a += 1\n    return min(a, b)\n"))
+    for line in ("    pass\n", "    a -= 1\n", "    a = 1\n", "return min(b, a)", "return min(a, a)", "return min(b, b)"):
+        assert any(line in text for text in changed), line

@@ -42,7 +42,7 @@ CASES = (
     ("20B of 16 layers on 16 devices of 24 GB, one a node, 10 Gbit/s between them",
      (16, 1, 24e9, 150e12, 16e9, 1.25e9, 20e9, 16, 10240, 2048, 256)),  # as many stages as layers and devices
     ("11B of 6 wide layers on 16 devices of 16 GB, one a node, 10 Gbit/s between them",
-     (16, 1, 16e9, 150e12, 16e9, 1.25e9, 11e9, 6, 12288, 4096, 256)),  # large micro-batches
+     (16, 1, 16e9, 150e12, 16e9, 1.25e9, 11e9, 6, 12288, 2048, 256)),  # large micro-batches
     ("36B on 64 devices of 80 GB, PCIe inside nodes, 100 Gbit/s between them",
      (64, 8, 80e9, 400e12, 64e9, 12.5e9, 36e9, 80, 6144, 4096, 256)),  # ZeRO 3 inside a node, stages across nodes
     ("13B on 32 devices of 40 GB, 4 a node, 5 GB/s between nodes",
