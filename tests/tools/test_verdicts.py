@@ -85,5 +85,5 @@ def test_a_mutant_without_a_reason_is_no_right_answer(tmp_path):
 
 def test_mutants_leave_statements_out_exchange_arguments_and_take_other_names():
     changed = list(mutants.edited("def f(a, b):\n    a += 1\n    return min(a, b)\n"))
-    for line in ("    pass\n", "    a -= 1\n", "    a = 1\n", "return min(b, a)", "return min(a, a)", "return min(b, b)"):
+    for line in ("    pass\n", "    a -= 1\n", "    a = 1\n", "min(b, a)", "min(a, a)", "min(b, b)"):
         assert any(line in text for text in changed), line
