@@ -12,7 +12,7 @@ c.CourseDirectory.course_id = "distributed-training"
 c.CourseDirectory.source_directory = "solutions"
 c.CourseDirectory.release_directory = "exercises"
 c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback", "*_answers.py", "terms.py",
-                            "examples.py", "hints.md"]
+                            "examples.py", "hints.md", "right_mutants.md"]
 
 # First of all, cells that were duplicated, deleted or renamed are as they were given out.
 c.Autograde.sanitize_preprocessors = [
