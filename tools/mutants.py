@@ -109,7 +109,8 @@ def survivors(path: Path, asked: Exercise, at_most: int) -> tuple[int, list[str]
 
 def change(source: str, mutant: str) -> str:
     """The first line that differs, before and after."""
-    differs = [line for line in difflib.ndiff(source.splitlines(), mutant.splitlines()) if line[0] in "-+"]
+    lines = difflib.ndiff(source.splitlines(), mutant.splitlines())
+    differs = [line for line in lines if line[0] in "-+" and line[2:].strip()]
     old, new = (next((line[2:].strip() for line in differs if line[0] == sign), "(removed)") for sign in "-+")
     return f"{old}  ->  {new}"
 
