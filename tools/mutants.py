@@ -7,8 +7,7 @@ cosmic-ray makes mutants of each solution (`+` for `-`, `<` for `<=`, 2 for 1, n
 operator for is added here: a statement left out, `-=` or `=` for `+=`, two arguments exchanged, one name for another.
 Of each exercise at most so many run, drawn by a fixed seed. A survivor that is a right answer stands in
 right_mutants.md beside the solutions, with the reason: `## 4.8`, a line `- reason`, and under it the changed lines as
-this prints them, or their beginning and `...`. It prints the other survivors, which a person has to look at, and the
-counts.
+this prints them. It prints the other survivors, which a person has to look at, and the counts.
 """
 
 import argparse
@@ -131,10 +130,6 @@ def shown_right(path: Path) -> dict[str, list[str]]:
     return found
 
 
-def is_like(line: str, form: str) -> bool:
-    return line.startswith(form[:-3]) if form.endswith("...") else line == form
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = {path.stem: path for path in SOLUTIONS.values()}
@@ -144,12 +139,11 @@ def main() -> None:
     given = parser.parse_args()
     for name in given.names or known:
         ran = alive = right = 0
-        forms = shown_right(known[name])
+        shown = shown_right(known[name])
         for asked in exercises_of(int(name[:2])):
             if given.only in ("", asked.number):
                 number, passed = survivors(known[name], asked, given.at_most)
-                shown = forms.get(asked.number, ())
-                holes = [line for line in passed if not any(is_like(line, form) for form in shown)]
+                holes = [line for line in passed if line not in shown.get(asked.number, ())]
                 ran, alive, right = ran + number, alive + len(holes), right + len(passed) - len(holes)
                 for line in holes:
                     print(f"{asked.number} survives: {line}", flush=True)

@@ -73,7 +73,7 @@ def test_right_mutants_have_a_reason_and_change_a_line_of_the_solution():
         sources = "\n".join(cell.source for cell in code_cells(path))
         for number, lines in mutants.shown_right(path).items():
             for line in lines:
-                old = line.partition("  ->  ")[0].removesuffix("...")
+                old = line.partition("  ->  ")[0]
                 assert old in sources, f"{path.stem}, {number}: no line {old!r}"
 
 
