@@ -8,6 +8,8 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 let created = 0; // numbers the ids that join a label to its control
+const newId = () => `explorable-${globalThis.courseIds = (globalThis.courseIds ?? 0) + 1}`; // STUB
+const leaveOnEscape = (el) => undefined; // STUB
 
 /** An HTML element with attributes (a function becomes a listener) and children. */
 function element(tag, attributes = {}, ...children) {
