@@ -6,6 +6,7 @@ Every cell of notebooks/*.ipynb is itself a test: pyproject.toml lists that fold
 import ast
 import base64
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from course_lib.grading.registry import exercise
 from course_lib.show import Listing
 from tools import notebooks
 
@@ -118,6 +120,13 @@ def test_every_notebook_says_how_to_go_on_another_day_and_links_what_comes_next(
     assert all(f"({other.name})" in onward for other in following)
     exercises = ROOT / "exercises" / path.stem / path.name
     assert f"(../exercises/{path.stem}/{path.name})" in onward or not exercises.exists()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_points_in_a_notebooks_table_are_those_of_the_exercises(path):
+    last = nbformat.read(path, as_version=4).cells[-1].source
+    said = {number: int(points) for number, points in re.findall(r"^\| (\d+\.\d) \|.*\| (\d+) \|$", last, re.MULTILINE)}
+    assert said == {number: exercise(number).points for number in said}
 
 
 def test_a_clean_notebook_has_no_fault():

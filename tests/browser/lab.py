@@ -55,7 +55,7 @@ class LabServer:
         self.root = root
         self.process = subprocess.Popen(
             [sys.executable, "-m", "jupyterlab", *SERVER_FLAGS, f"--ServerApp.root_dir={root}"],
-            env=environment, text=True,
+            env=environment, text=True, cwd=root,  # where formgrader looks for nbgrader_config.py
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )
         self.log: list[str] = []
