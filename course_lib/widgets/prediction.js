@@ -5,7 +5,7 @@ export default {
     const options = model.get("options");
     const unit = model.get("unit");
     const label = model.get("question");
-    const id = `explorable-${created++}`;
+    const id = newId();
     const fields = options.length ? radios() : typed();
     const lock = button({ label: "Lock the prediction", text: "Lock", primary: true, onClick: send });
     const said = element("div", { class: "detail", "aria-live": "polite" });

@@ -45,6 +45,8 @@ COLOURS = """(root) => {
     return [...new Set([...words, ...rest].map((pair) => pair.join(" on ")))]
         .map((pair) => pair.split(" on ").map(rgb));
 }"""
+# The name of a control as its label or the control itself says it.
+NAME = '(node) => node.labels?.[0]?.textContent.trim() || node.getAttribute("aria-label")'
 # Words of the picture that reach beyond its edges, and pairs of words that cover one another.
 CROWDED = """(picture) => {
     const frame = picture.getBoundingClientRect();
@@ -109,7 +111,7 @@ class Widget:
         self.control(first).focus()
         reached = []
         for _ in range(number):
-            reached.append(self.page.evaluate("document.activeElement.getAttribute('aria-label')"))
+            reached.append(self.page.evaluate(f"({NAME})(document.activeElement)"))
             assert self.page.evaluate("'lmSuppressShortcuts' in document.activeElement.dataset"), reached[-1]
             self.page.keyboard.press("Tab")
         return reached
