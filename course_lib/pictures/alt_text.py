@@ -1,4 +1,4 @@
-"""A picture with its words. JupyterLab shows a PNG without a text alternative, so readers get it as HTML, which has one.
+"""A picture with its words. JupyterLab gives a PNG no text alternative, so readers get it as HTML, which has one.
 
 A notebook that is committed keeps the PNG beside its sentence: GitHub shows that, and nbval compares it.
 """

@@ -64,14 +64,18 @@ CROWDED = """(picture) => {
 
 @dataclass
 class Widget:
-    """The widget that the cell at `number` shows, counted from the cell after the imports. Pictures go by their key."""
+    """The widget that the cell at `number` shows, counted from the cell after the imports. Pictures go by their key.
+
+    root: where it is, where several notebooks are open.
+    """
 
     notebook: LabNotebook
     number: int
+    root: Locator | None = None
 
     def __post_init__(self) -> None:
         self.page = self.notebook.page
-        self.root = self.notebook.cell(1 + self.number).locator(".explorable")
+        self.root = self.root or self.notebook.cell(1 + self.number).locator(".explorable")
         self.root.wait_for()
 
     @property
