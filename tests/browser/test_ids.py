@@ -34,7 +34,7 @@ ASTRAY = """(root) => {
 
 
 def stripes_are_painted(widget):
-    """Whether the largest idle place of the picture has stripes on the screen: more than one colour, and none is white."""
+    """Whether the largest idle place has stripes on the screen: several colours, and not nearly white."""
     boxes = [box.bounding_box() for box in widget.root.locator(".picture .role-idle").all()]
     largest = max(boxes, key=lambda box: box["width"] * box["height"])
     inner = {"x": largest["x"] + 3, "y": largest["y"] + 3, "width": largest["width"] - 6,
