@@ -109,6 +109,17 @@ def spoil(part: str) -> nbformat.NotebookNode:
     return notebook
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_notebook_says_how_to_go_on_another_day_and_links_what_comes_next(path):
+    cells = nbformat.read(path, as_version=4).cells
+    assert "*On another day:*" in cells[0].source and "Run All Above Selected" in cells[0].source
+    onward = cells[-1].source.rpartition("**Next:**")[2]
+    following = NOTEBOOKS[NOTEBOOKS.index(path) + 1:][:1]
+    assert all(f"({other.name})" in onward for other in following)
+    exercises = ROOT / "exercises" / path.stem / path.name
+    assert f"(../exercises/{path.stem}/{path.name})" in onward or not exercises.exists()
+
+
 def test_a_clean_notebook_has_no_fault():
     assert faults(clean_notebook()) == []
 

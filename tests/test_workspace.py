@@ -45,6 +45,34 @@ def test_a_second_call_changes_and_says_nothing(course):
     assert before == {path: path.stat().st_mtime_ns for path in course.rglob("workspace/**/*.ipynb")}
 
 
+def test_what_jupyterlab_writes_into_a_notebook_that_is_only_opened_is_no_change(course):
+    path = course / "workspace/notebooks/01_a.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    notebook.metadata["widgets"], notebook.cells[0].metadata["trusted"] = {"state": {}}, True
+    nbformat.write(notebook, path)
+    assert Workspace(course).changed() == []
+    write(course / "notebooks/01_a.ipynb", "2 + 2")
+    assert Workspace(course).fill() == [Path("notebooks/01_a.ipynb")] and Workspace(course).changed() == []
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[0].outputs = [nbformat.v4.new_output("stream", text="mine\n")]
+    nbformat.write(notebook, path)
+    assert Workspace(course).changed() == [Path("notebooks/01_a.ipynb")], "an output is the reader's"
+
+
+def test_a_damaged_copy_is_the_readers_and_stays(course):
+    (course / "workspace/notebooks/01_a.ipynb").write_text("{ half a noteb")
+    write(course / "notebooks/01_a.ipynb", "2 + 2")
+    assert Workspace(course).fill() == [Path("notebooks/01_a.new.ipynb")]
+
+
+def test_only_the_cell_that_answers_a_prediction_is_folded(course):
+    write(course / "notebooks/02_b.ipynb", "guess.against(3)")
+    Workspace(course).fill()
+    first, second = (nbformat.read(course / f"workspace/notebooks/{name}.ipynb", as_version=4).cells[0].metadata
+                     for name in ("01_a", "02_b"))
+    assert "jupyter" not in first and second.jupyter.source_hidden
+
+
 def test_a_copy_that_a_reader_has_changed_stays_and_a_new_original_arrives_beside_it(course):
     write(course / "workspace/notebooks/01_a.ipynb", "mine")
     write(course / "notebooks/01_a.ipynb", "2 + 2")

@@ -5,6 +5,8 @@
 
 A copy that the reader has run or edited is theirs. When its original changes, the new one arrives beside it, as
 NAME.new.ipynb. What was given last is remembered in workspace/.given.json, so that a copy nobody touched is replaced.
+To open a notebook is not to touch it: JupyterLab then writes metadata and saves, so only the cells' texts and outputs
+are compared.
 """
 
 import argparse
@@ -16,10 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
+from ipykernel.ipkernel import IPythonKernel
 
 ROOT = Path(__file__).resolve().parent.parent
 ORIGINALS = ("notebooks/*.ipynb", "exercises/*/*.ipynb")
 GIVEN = ".given.json"
+ANSWERS = ".against("  # a cell with this call holds the answer to a prediction
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,8 @@ class Workspace:
             if given.get(str(relative)) == digest(text) and (self.folder / relative).exists():
                 continue
             target = next(path for path in places(relative)
-                          if self.may_write(path, given) or self.text_of(path) == text)
-            if self.text_of(target) != text:
+                          if self.may_write(path, given) or digest(self.text_of(path)) == digest(text))
+            if digest(self.text_of(target)) != digest(text):
                 self.write(target, text)
                 written.append(target)
             given[str(target)] = given[str(relative)] = digest(text)
@@ -92,15 +96,30 @@ def places(relative: Path) -> Iterator[Path]:
 
 
 def without_outputs(path: Path) -> str:
-    """The notebook at `path` as text, as nobody has run it: a prediction comes before its answer."""
+    """The notebook at `path` as text, as nobody has run it: a prediction comes before its answer.
+
+    A cell that answers a prediction stands right below the question, so its source is folded.
+    """
     notebook = nbformat.read(path, as_version=4)
+    # As this kernel describes it: otherwise JupyterLab fills it in and calls a notebook unsaved that was only opened.
+    notebook.metadata.language_info = nbformat.from_dict(IPythonKernel.language_info)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
+            if ANSWERS in cell.source:
+                cell.metadata.setdefault("jupyter", {})["source_hidden"] = True
     return nbformat.writes(notebook) + "\n"
 
 
 def digest(text: str) -> str:
+    """Of what is the reader's in a notebook, the cells' texts and outputs; of all of a text that is no notebook."""
+    try:
+        cells = json.loads(text)["cells"]
+        parts = [[cell["cell_type"], "".join(cell["source"]), cell.get("attachments") or {}, cell.get("outputs") or []]
+                 for cell in cells]
+        text = json.dumps(parts, sort_keys=True)
+    except (ValueError, KeyError, TypeError):
+        pass  # damaged by hand: then every letter counts
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

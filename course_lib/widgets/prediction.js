@@ -1,4 +1,4 @@
-// One question, one answer, locked: Python keeps it and compares it later. Stands on explorable.js.
+// One question, one answer, locked: Python reads it, keeps it and compares it later. Stands on explorable.js.
 
 export default {
   render({ model, el }) {
@@ -8,56 +8,85 @@ export default {
     const id = newId();
     const fields = options.length ? radios() : typed();
     const lock = button({ label: "Lock the prediction", text: "Lock", primary: true, onClick: send });
+    const anew = button({ label: "Predict anew", text: "Predict anew", onClick: () => model.send({ unlock: true }) });
     const said = element("div", { class: "detail", "aria-live": "polite" });
-    const question = element("div", { class: "headline", id }, label);
     el.classList.add("explorable", "prediction");
-    el.replaceChildren(question,
+    el.replaceChildren(element("div", { class: "headline", id }, label),
       element("div", { class: "controls", ...(options.length ? { role: "radiogroup", "aria-labelledby": id } : {}) },
-        ...fields.nodes, lock.node), said);
+        ...fields.nodes, lock.node, anew.node), said);
+    leaveOnEscape(el);
 
     function typed() {
       const input = element("input", {
         type: "text", inputmode: "decimal", size: 12, "aria-label": label, "data-lm-suppress-shortcuts": "true",
-        keydown: (event) => { if (event.key === "Enter") send(); },
+        keydown: sendOnEnter,
       });
-      return { nodes: [input, element("span", {}, unit)], value: () => input.value.trim(), inputs: [input] };
+      const choose = (text) => { input.readOnly = text !== ""; if (text) input.value = text; };
+      return { nodes: [input, element("span", {}, unit)], value: () => input.value.trim(), choose, first: input };
     }
     function radios() {
       const inputs = options.map((option) => element("input", {
         type: "radio", name: id, value: option, "aria-label": option, "data-lm-suppress-shortcuts": "true",
+        keydown: sendOnEnter,
       }));
       const nodes = inputs.map((input, place) => element("label", { class: "option" }, input, ` ${options[place]}`));
-      return { nodes, value: () => inputs.find((input) => input.checked)?.value ?? "", inputs };
+      const choose = (text) => {
+        for (const input of inputs) {
+          input.disabled = text !== "";
+          if (text) input.checked = input.value === text;
+        }
+      };
+      return { nodes, value: () => inputs.find((input) => input.checked)?.value ?? "", choose, first: inputs[0] };
     }
-    /** Whether Python will take it, so that a slip is answered at once. */
-    function fits(text) {
-      const spelt = text.replaceAll(/[,_\s]/g, "");
-      const ending = model.get("endings").filter((each) => spelt.endsWith(each)).reduce((a, b) => (b.length > a.length ? b : a), "");
-      const plain = spelt.slice(0, spelt.length - ending.length);
-      return options.length ? options.includes(text) : plain !== "" && Number.isFinite(Number(plain));
+    function sendOnEnter(event) {
+      if (event.key !== "Enter") return;
+      event.preventDefault();
+      event.stopPropagation();
+      send();
     }
     function send() {
       const text = fields.value();
       if (model.get("locked")) return;
-      if (!fits(text)) {
-        said.textContent = options.length ? "Pick one first." : "A number, please, such as 1200 or 1.2e3.";
+      if (!text) {
+        said.textContent = options.length ? "Pick one first." : "Type a number first.";
         return;
       }
-      model.set("locked", text);
-      model.save_changes();
+      said.textContent = "The kernel is busy, or not there: this is locked when it answers.";
+      model.send({ lock: text });
+    }
+    function hear(message) {
+      if (message.refused) said.textContent = `Not locked: ${message.refused}.`;
+    }
+    /** A focused control that is disabled would drop the focus where no key does anything: it moves on before. */
+    function change() {
+      const text = model.get("locked");
+      const here = el.contains(document.activeElement);
+      if (here && text && !focusNextCell(el)) lock.node.focus();
+      show();
+      if (here && !text) fields.first.focus();
     }
     function show() {
       const text = model.get("locked");
-      for (const input of fields.inputs) {
-        input.disabled = text !== "";
-        if (text && options.length) input.checked = input.value === text;
-        else if (text) input.value = text;
-      }
-      lock.node.disabled = text !== "";
-      if (text) said.textContent = `Locked: ${text}${options.length || !unit ? "" : ` ${/[a-z%]$/i.test(text) ? "" : unit}`}. The answer comes below.`;
+      fields.choose(text);
+      lock.node.setAttribute("aria-disabled", text !== "");
+      anew.node.hidden = text === "";
+      const meaning = model.get("meaning");
+      const read = meaning && meaning !== text ? `, read as ${meaning}` : "";
+      said.textContent = text ? `Locked: ${text}${read}. The answer is in the next cells; ••• opens their code.` : "";
     }
     show();
-    model.on("change:locked", show);
-    return () => model.off("change:locked", show);
+    model.on("change:locked", change);
+    model.on("msg:custom", hear);
+    return () => { model.off("change:locked", change); model.off("msg:custom", hear); };
   },
 };
+
+/** Make JupyterLab's next cell the active one, so that Shift+Enter runs it. Returns whether there is one. */
+function focusNextCell(el) {
+  const own = el.closest(".jp-Cell");
+  const cells = own ? [...own.parentElement.children] : []; // those that are on the page now, in no certain order
+  const place = (cell) => Number(cell.dataset.windowedListIndex);
+  const next = cells.find((cell) => place(cell) === place(own) + 1);
+  next?.focus();
+  return Boolean(next);
+}

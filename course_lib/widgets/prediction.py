@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,29 +19,43 @@ from course_lib.pictures import roles
 from course_lib.pictures.drawn import Drawn
 from course_lib.pictures.figures import new_figure, quiet, to_png
 from course_lib.pictures.palette import BLUE, INK, ORANGE, TEAL
-from course_lib.pictures.units import human_bytes, human_seconds
+from course_lib.pictures.units import BYTES_IN, human_bytes, human_seconds
 from course_lib.widgets.base import HERE, IN_DARK, PALETTE, BadParameter
+from course_lib.widgets.typed_number import read_number
 
 CLOSE = 0.1  # a prediction this near, relative to what was measured, is called right
-HEIGHT_IN = 1.9
-# Endings that may stand behind a number in this unit: "3 MB" is a number of bytes.
-SCALES = {"bytes": {"kB": 1e3, "MB": 1e6, "GB": 1e9, "B": 1.0}, "s": {"ms": 1e-3, "us": 1e-6, "µs": 1e-6}}
+HEIGHT_IN, HEADLINE_ALONE_IN = 1.9, 0.4
 
 Answer = float | str
+Question = tuple[str, str, tuple[str, ...]]
+
+_asked: dict[Question, Prediction] = {}  # in this kernel: a cell that is run again must not lose an answer
 
 
 def predict(question: str, unit: str = "", options: Sequence[str] | None = None) -> Prediction:
     """A question to commit to before it is measured: a number in `unit`, or one of `options`.
 
+    The same question in the same kernel is the same widget, with the answer that was locked.
+
     ValueError for options that are no texts, or fewer than two.
     """
     if options is not None and (len({*options}) < 2 or not all(isinstance(option, str) for option in options)):
         raise ValueError(f"options={options!r}: expected at least two different texts to choose from, or None")
-    return Prediction(question=question, unit=unit, options=list(options or ()), endings=[*SCALES.get(unit, ()), unit])
+    asked = (question, unit, tuple(options or ()))
+    known = _asked.get(asked)
+    if known is None or known.comm is None:  # never asked, or closed since
+        _asked[asked] = Prediction(question=question, unit=unit, options=list(options or ()))
+        if known is not None and known.locked:
+            _asked[asked].lock(known.locked)
+    return _asked[asked]
 
 
 class Prediction(anywidget.AnyWidget):
-    """The widget of `predict`. `answer` is None until it is locked, and then stays what it is."""
+    """The widget of `predict`. `answer` is None until it is locked, and then stays what it is, until `unlock`.
+
+    The browser asks for both in messages, {"lock": text} and {"unlock": true}, so that texts are read in one place:
+    here. What is no answer comes back as {"refused": sentence}.
+    """
 
     _esm = "\n".join([f"const PALETTE = {json.dumps(PALETTE)};",
                       *((HERE / name).read_text(encoding="utf-8") for name in ("explorable.js", "prediction.js"))])
@@ -52,26 +65,38 @@ class Prediction(anywidget.AnyWidget):
     question = traitlets.Unicode().tag(sync=True)
     unit = traitlets.Unicode().tag(sync=True)
     options = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    endings = traitlets.List(traitlets.Unicode()).tag(sync=True)  # that may stand behind a number
     locked = traitlets.Unicode("").tag(sync=True)  # what the reader typed or picked; empty: nothing yet
+    meaning = traitlets.Unicode("").tag(sync=True)  # how `locked` was read
 
-    _kept = ""
-
-    @traitlets.validate("locked")
-    def _is_an_answer(self, proposal: Any) -> str:
-        if self._kept not in ("", proposal.value):
-            raise BadParameter("the prediction is locked: run its cell again to predict anew")
-        answer_of(proposal.value, self.options, self.unit)
-        self._kept = proposal.value  # what comes from the browser is in self.locked already when it is validated
-        return proposal.value
+    def __init__(self, **traits: Any) -> None:
+        super().__init__(**traits)
+        self.on_msg(self._hear)
 
     @property
     def answer(self) -> Answer | None:
         return answer_of(self.locked, self.options, self.unit) if self.locked else None
 
     def lock(self, answer: Answer) -> None:
-        """Lock an answer from Python. ValueError for what is no answer, or where there is one already."""
-        self.locked = str(answer)
+        """Lock an answer from Python. ValueError for what is no answer, or where there is another one already."""
+        text = str(answer)
+        if self.locked not in ("", text):
+            raise BadParameter(f"the prediction is locked, {self.locked}: unlock() it to predict anew")
+        meant = answer_of(text, self.options, self.unit)
+        with self.hold_sync():
+            self.meaning = "" if isinstance(meant, str) else exact(meant, self.unit)
+            self.locked = text
+
+    def unlock(self) -> None:
+        """Forget the answer, to predict anew."""
+        self.locked = self.meaning = ""
+
+    def _hear(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
+        if content.get("unlock"):
+            return self.unlock()
+        try:
+            return self.lock(content["lock"])
+        except BadParameter as error:
+            return self.send({"refused": str(error)})
 
     def against(self, measured: Answer, formula: Answer | None = None, source: str = "measured") -> Comparison:
         """The prediction beside what came out, and beside what a formula says. Without a prediction it says so.
@@ -103,16 +128,10 @@ def answer_of(text: str, options: Sequence[str], unit: str) -> Answer:
         if text not in options:
             raise BadParameter(f"{text!r}: expected one of {', '.join(options)}")
         return text
-    plain = text.replace(",", "").replace("_", "").replace(" ", "")
-    endings = {**SCALES.get(unit, {}), unit: 1.0, "": 1.0}
-    ending = max((each for each in endings if plain.endswith(each)), key=len)
     try:
-        number = float(plain.removesuffix(ending)) * endings[ending]
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise BadParameter(f"{text!r}: expected a number{f' of {unit}' if unit else ''}, such as 1200 or 1.2e3")
-    return number
+        return read_number(text, unit)
+    except ValueError as error:
+        raise BadParameter(str(error)) from None
 
 
 @dataclass(frozen=True, repr=False)
@@ -133,7 +152,13 @@ class Comparison(Drawn):
         """Numbers that were measured differ from run to run: without a prediction there are none in the text."""
         if self.answer is None:
             return f"Prediction: {self.question} (nothing was locked)"
-        return f"Prediction: {self.question} {self.headline()}"
+        return f"Prediction: {self.question} {self.headline()}{f' ({self.exactly()})' if self.exactly() else ''}"
+
+    def exactly(self) -> str:
+        """All digits of bytes, which the headline rounds; empty where it does not."""
+        if self.unit != "bytes" or max(map(abs, self.marks().values())) < 1000:
+            return ""
+        return ", ".join(f"{name} {exact(value, self.unit)}" for name, value in self.marks().items())
 
     def headline(self) -> str:
         came_out = f"it is {shown(self.measured, self.unit)}"
@@ -159,10 +184,11 @@ class Comparison(Drawn):
         return to_png(self.figure())
 
     def figure(self) -> Figure:
-        detail = "" if self.formula is None else f"the formula says {shown(self.formula, self.unit)}"
-        figure = new_figure(HEIGHT_IN if self.on_a_line() else 0.9, self.headline(), detail)
-        if self.on_a_line():
-            draw_line(figure, self.marks(), self.unit)
+        if not self.on_a_line():
+            return new_figure(HEADLINE_ALONE_IN, self.headline(), "")
+        formula = "" if self.formula is None else f"the formula says {shown(self.formula, self.unit)}"
+        figure = new_figure(HEIGHT_IN, self.headline(), self.exactly() or formula)
+        draw_line(figure, self.marks(), self.unit)
         return figure
 
     def marks(self) -> dict[str, Answer]:
@@ -192,7 +218,7 @@ def draw_line(figure: Figure, marks: dict[str, float], unit: str) -> None:
             axes.set_xticks([0])  # no unit is small enough for the others
     axes.set_ylim(0.6 - len(marks), 0.6)
     axes.set_yticks([])
-    axes.xaxis.set_major_formatter(lambda value, _: shown(value, unit))
+    axes.xaxis.set_major_formatter(lambda value, _: tick(value, unit))
     axes.xaxis.set_minor_formatter(lambda value, _: "")
     quiet(axes)
     axes.spines["left"].set_visible(False)
@@ -206,3 +232,15 @@ def shown(value: Answer, unit: str) -> str:
     if unit == "s" and value > 0:
         return human_seconds(value)
     return f"{value:,.4g}{'' if unit == '%' else ' ' * bool(unit)}{unit}"
+
+
+def exact(value: float, unit: str) -> str:
+    return f"{value:,.0f} bytes" if unit == "bytes" else shown(value, unit)
+
+
+def tick(value: float, unit: str) -> str:
+    """As `shown`, and never two different ticks alike: 1.25 MB is not 1.2 MB."""
+    if unit != "bytes" or value < 0:
+        return shown(value, unit)
+    ending, size = next(((ending, size) for ending, size in BYTES_IN.items() if value < 1000 * size), ("GB", 1e9))
+    return f"{value / size:.4g} {ending}"

@@ -6,27 +6,52 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from course_lib.widgets import predict
+from course_lib.widgets import predict, prediction
 from course_lib.widgets.base import BadParameter
 
 
+@pytest.fixture(autouse=True)
+def no_question_is_known_yet(monkeypatch):
+    monkeypatch.setattr(prediction, "_asked", {})
+
+
 def locked(answer, **how):
-    prediction = predict("How much?", **how)
-    prediction.lock(answer)
-    return prediction
+    """A new prediction, whatever was asked before."""
+    prediction._asked.clear()
+    asked = predict("How much?", **how)
+    asked.lock(answer)
+    return asked
 
 
 @pytest.mark.parametrize(("typed", "unit", "meant"), [
     ("12", "", 12), ("1.2e3", "ms", 1200), ("40,000,000", "bytes", 40e6), ("40 MB", "bytes", 40e6),
-    ("3 ms", "s", 0.003), ("12 %", "%", 12), ("-4", "", -4), ("7 B", "bytes", 7), ("2 bytes", "bytes", 2)])
+    ("3 ms", "s", 0.003), ("12 %", "%", 12), ("-4", "", -4), ("7 B", "bytes", 7), ("2 bytes", "bytes", 2),
+    ("1.3 MiB", "bytes", 1.3 * 2**20), ("1300 KB", "bytes", 1.3e6), ("1.5M", "bytes", 1.5e6),
+    ("about 1 MB", "bytes", 1e6), ("~12 mb", "bytes", 12e6), ("1 megabyte", "bytes", 1e6),
+    ("1 300 000", "bytes", 1.3e6), ("1_000", "bytes", 1000), ("1,300", "bytes", 1300), ("46 MB", "MB", 46),
+    ("0.05 GB", "MB", 50), ("2 M", "M", 2), ("3x", "times", 3), ("2 days", "hours", 48), ("5 min", "s", 300),
+    ("30 us", "s", 30e-6), ("1 device", "devices", 1), ("2.8 million", "million", 2.8), ("35 percent", "%", 35),
+    (".5", "times", 0.5), ("1E3 B", "bytes", 1000)])
 def test_a_number_may_be_typed_as_people_write_it(typed, unit, meant):
     assert locked(typed, unit=unit).answer == pytest.approx(meant)
 
 
-@pytest.mark.parametrize("typed", ["", "many", "nan", "inf", "1 2 x", "12 MB"])
-def test_what_is_no_number_is_refused_with_an_example(typed):
-    with pytest.raises(ValueError, match="expected a number of s, such as 1200 or 1.2e3"):
+@pytest.mark.parametrize("typed", ["many", "nan", "inf", "1 2 x", "12 MB", "1.3.4", "s", "-", "1e", "3 Mbit", "2 s s"])
+def test_what_is_no_number_is_refused_with_the_endings_and_an_example(typed):
+    with pytest.raises(ValueError, match="of s, alone or with s, ms, µs, ns, min, h, days behind it, such as 1200"):
         locked(typed, unit="s")
+
+
+@pytest.mark.parametrize("typed", ["about a megabyte", "a lot of MB", "MB"])
+def test_words_for_bytes_are_refused_with_the_endings_of_bytes(typed):
+    with pytest.raises(ValueError, match="expected a number of bytes, alone or with B, kB, MB, GB, TB, KiB, MiB, GiB"):
+        locked(typed, unit="bytes")
+
+
+@pytest.mark.parametrize("typed", ["1,3 MB", "1,3", "12,34", "1,3,4", "1,3000", "0,5 MB"])
+def test_a_decimal_comma_is_refused_and_never_read_as_thousands(typed):
+    with pytest.raises(ValueError, match="a comma stands between thousands only, as in 1,300; a decimal"):
+        locked(typed, unit="bytes")
 
 
 def test_one_of_the_options_is_an_answer_and_nothing_else():
@@ -40,11 +65,38 @@ def test_one_of_the_options_is_an_answer_and_nothing_else():
             predict("Which?", options=options)
 
 
-def test_a_locked_prediction_stays_what_it_is():
+def test_a_locked_prediction_stays_what_it_is_until_it_is_unlocked():
     prediction = locked("12")
-    with pytest.raises(BadParameter, match="is locked"):
+    with pytest.raises(BadParameter, match="is locked, 12: unlock"):
         prediction.lock("13")
+    prediction.lock("12")
     assert prediction.answer == 12
+    prediction.unlock()
+    assert prediction.answer is None and prediction.against(3).answer is None
+    prediction.lock("13")
+    assert prediction.answer == 13
+
+
+def test_the_same_question_asked_again_is_the_same_prediction_with_its_answer():
+    first = predict("How much?", unit="bytes")
+    first.lock("1.3 MiB")
+    assert predict("How much?", unit="bytes") is first and first.meaning == "1,363,149 bytes"
+    assert predict("How much?", unit="s").answer is None, "another question"
+    assert predict("How much?", options=["1.3 MiB", "2"]).answer is None
+    first.close()
+    again = predict("How much?", unit="bytes")
+    assert again is not first and again.answer == 1.3 * 2**20, "a closed widget cannot be shown, its answer can"
+
+
+def test_the_browser_locks_and_unlocks_by_messages_and_hears_why_not(monkeypatch):
+    prediction, sent = predict("How much?", unit="bytes"), []
+    monkeypatch.setattr(prediction, "send", sent.append)
+    for message in ({"lock": "1,3 MB"}, {"lock": "40 MB"}, {"lock": "50 MB"}):
+        prediction._handle_custom_msg(message, [])
+    assert prediction.answer == 40e6 and [list(reply) for reply in sent] == [["refused"], ["refused"]]
+    assert "a decimal part has a point" in sent[0]["refused"] and "is locked, 40 MB" in sent[1]["refused"]
+    prediction._handle_custom_msg({"unlock": True}, [])
+    assert prediction.answer is None and prediction.meaning == ""
 
 
 def test_without_a_prediction_the_texts_hold_no_number():
@@ -63,11 +115,18 @@ def test_the_verdict_is_a_factor_where_there_is_one(said, measured, verdict):
 
 def test_the_comparison_says_all_three_numbers_and_draws_them():
     comparison = locked("40 MB", unit="bytes").against(12_000_000, formula=12e6)
-    assert str(comparison) == "Prediction: How much? you said 40.0 MB, and it is 12.0 MB: 3.33 times too much"
+    assert str(comparison) == ("Prediction: How much? you said 40.0 MB, and it is 12.0 MB: 3.33 times too much "
+                               "(you 40,000,000 bytes, measured 12,000,000 bytes, formula 12,000,000 bytes)")
     texts = [text.get_text() for text in comparison.figure().findobj(lambda artist: hasattr(artist, "get_text"))]
-    assert {"you: 40.0 MB", "measured: 12.0 MB", "formula: 12.0 MB", "the formula says 12.0 MB"} <= {*texts}
+    assert {"you: 40.0 MB", "measured: 12.0 MB", "formula: 12.0 MB",
+            "you 40,000,000 bytes, measured 12,000,000 bytes, formula 12,000,000 bytes"} <= {*texts}
     picture = imread(io.BytesIO(comparison.png()))[..., :3]
     assert np.unique(picture.reshape(-1, 3), axis=0).shape[0] > 20
+
+
+def test_two_ticks_of_bytes_never_read_alike():
+    assert [prediction.tick(value, "bytes") for value in (1e6, 1.25e6, 1.5e6, 999, 2e12)] == [
+        "1 MB", "1.25 MB", "1.5 MB", "999 B", "2000 GB"]
 
 
 @pytest.mark.parametrize(("said", "measured", "formula"), [(1, 1e6, None), (0, 0, 0), (-3, 5, None), (5, 5.0, 5)])
