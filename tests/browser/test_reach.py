@@ -42,9 +42,8 @@ def counts(notebook):
 
 
 def wait_for_rerun(notebook, place, before):
-    notebook.page.wait_for_function(
-        "([place, before]) => window.jupyterapp.shell.currentWidget.content.widgets[place].model.executionCount > before",
-        arg=[place, before])
+    count = "window.jupyterapp.shell.currentWidget.content.widgets[place].model.executionCount"
+    notebook.page.wait_for_function(f"([place, before]) => {count} > before", arg=[place, before])
 
 
 def test_escape_in_any_control_gives_the_focus_to_the_cell_whose_keys_then_work(opened):
