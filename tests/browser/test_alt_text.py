@@ -31,6 +31,11 @@ IMAGES = """() => [...document.querySelectorAll(".jp-OutputArea-output img")].ma
 })"""
 
 
+def wait_for_images(page):
+    page.locator(".jp-OutputArea-output img").nth(len(PICTURES)).wait_for(timeout=1000 * PAGE_S)
+    page.wait_for_function(f"(({IMAGES})()).every(({{ whole }}) => whole)")
+
+
 HTML_MARGIN_PX = 20  # at the right, which JupyterLab leaves beside HTML and not beside a PNG
 
 
@@ -38,7 +43,7 @@ HTML_MARGIN_PX = 20  # at the right, which JupyterLab leaves beside HTML and not
 def test_a_picture_has_its_sentence_and_the_size_that_a_png_has(run_cells, width, narrower_px):
     notebook = run_cells(IMPORTS, *PICTURES, AS_PNG)
     notebook.page.set_viewport_size({"width": width, "height": 2400})
-    notebook.page.wait_for_function(f"(({IMAGES})()).filter(({{ whole }}) => whole).length === {len(PICTURES) + 1}")
+    wait_for_images(notebook.page)
     *images, png = notebook.page.evaluate(IMAGES)
     for image, words in zip(images, PICTURES.values(), strict=True):
         assert words in image["alt"], image
@@ -49,7 +54,7 @@ def test_a_picture_has_its_sentence_and_the_size_that_a_png_has(run_cells, width
 
 def test_a_saved_notebook_that_is_not_trusted_keeps_pictures_and_words(run_cells, lab_server):
     notebook = run_cells(IMPORTS, *PICTURES, AS_PNG)
-    page = notebook.page
+    wait_for_images(notebook.page)
     saved = notebook.stored()
     saved.cells[0].source += "\n# somebody else's"  # of which no signature is known
     for cell in saved.cells:
@@ -57,11 +62,10 @@ def test_a_saved_notebook_that_is_not_trusted_keeps_pictures_and_words(run_cells
     nbformat.write(saved, lab_server.root / "not_trusted.ipynb")
     kinds = {mime for cell in saved.cells for output in cell.outputs for mime in output.get("data", {})}
     assert "text/html" in kinds
-    other = page.context.new_page()
+    other = notebook.page.context.new_page()
     try:
         other.goto(f"{lab_server.url}/doc/tree/not_trusted.ipynb?reset")
-        other.wait_for_function(f"(({IMAGES})()).filter(({{ whole }}) => whole).length === {len(PICTURES) + 1}",
-                                timeout=1000 * PAGE_S)
+        wait_for_images(other)
         assert not other.evaluate("window.jupyterapp.shell.currentWidget.content.widgets[1].model.trusted")
         for image, words in zip(other.evaluate(IMAGES), PICTURES.values(), strict=False):
             assert words in image["alt"]

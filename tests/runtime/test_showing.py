@@ -1,7 +1,10 @@
 """What a rank displays appears under the cell: pictures as pictures, in order with its prints, marked with the rank."""
 
 import base64
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -111,3 +114,14 @@ def test_in_stable_output_what_is_shown_comes_in_rank_order(capsys):
     output.add(0, "stdout", b"first\n")
     output.close()
     assert capsys.readouterr().out == "[rank 0] first\n[rank 1] shows:\npicture\n"
+
+
+@pytest.mark.parametrize("imported", ["", "import matplotlib", "import matplotlib.pyplot"])
+def test_a_rank_shows_its_pictures_also_where_the_server_has_imported_matplotlib_ahead(imported):
+    code = f"""{imported}
+from course_lib.runtime.ranks import showing
+showing.install()
+import matplotlib
+assert matplotlib.get_backend() == showing.BACKEND, matplotlib.get_backend()"""
+    environment = os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)

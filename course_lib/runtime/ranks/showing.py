@@ -27,6 +27,8 @@ def install() -> None:
     builtins.display = display
     if os.environ.get("MPLBACKEND") in INLINE:
         os.environ["MPLBACKEND"] = BACKEND
+        if "matplotlib" in sys.modules:  # the server had imported it ahead, and then the variable comes too late
+            sys.modules["matplotlib"].use(BACKEND)
 
 
 def display(*objects: Any, **_: Any) -> None:
