@@ -31,8 +31,8 @@ IMAGES = """() => [...document.querySelectorAll(".jp-OutputArea-output img")].ma
 })"""
 
 
-def wait_for_images(page):
-    page.locator(".jp-OutputArea-output img").nth(len(PICTURES)).wait_for(timeout=1000 * PAGE_S)
+def wait_for_images(page, num):
+    page.locator(".jp-OutputArea-output img").nth(num - 1).wait_for(timeout=1000 * PAGE_S)
     page.wait_for_function(f"(({IMAGES})()).every(({{ whole }}) => whole)")
 
 
@@ -43,7 +43,7 @@ HTML_MARGIN_PX = 20  # at the right, which JupyterLab leaves beside HTML and not
 def test_a_picture_has_its_sentence_and_the_size_that_a_png_has(run_cells, width, narrower_px):
     notebook = run_cells(IMPORTS, *PICTURES, AS_PNG)
     notebook.page.set_viewport_size({"width": width, "height": 2400})
-    wait_for_images(notebook.page)
+    wait_for_images(notebook.page, len(PICTURES) + 1)
     *images, png = notebook.page.evaluate(IMAGES)
     for image, words in zip(images, PICTURES.values(), strict=True):
         assert words in image["alt"], image
@@ -54,7 +54,7 @@ def test_a_picture_has_its_sentence_and_the_size_that_a_png_has(run_cells, width
 
 def test_a_saved_notebook_that_is_not_trusted_keeps_pictures_and_words(run_cells, lab_server):
     notebook = run_cells(IMPORTS, *PICTURES, AS_PNG)
-    wait_for_images(notebook.page)
+    wait_for_images(notebook.page, len(PICTURES) + 1)
     saved = notebook.stored()
     saved.cells[0].source += "\n# somebody else's"  # of which no signature is known
     for cell in saved.cells:
@@ -65,7 +65,7 @@ def test_a_saved_notebook_that_is_not_trusted_keeps_pictures_and_words(run_cells
     other = notebook.page.context.new_page()
     try:
         other.goto(f"{lab_server.url}/doc/tree/not_trusted.ipynb?reset")
-        wait_for_images(other)
+        wait_for_images(other, len(PICTURES) + 1)
         assert not other.evaluate("window.jupyterapp.shell.currentWidget.content.widgets[1].model.trusted")
         for image, words in zip(other.evaluate(IMAGES), PICTURES.values(), strict=False):
             assert words in image["alt"]
