@@ -1,4 +1,4 @@
-"""axe-core over all that the course shows in JupyterLab: nothing serious for who does not see, or sees other colours."""
+"""axe-core over all that the course shows in JupyterLab: nothing serious, in light and in dark."""
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -11,14 +11,14 @@ from tests.browser.test_every_widget import EVERY
 pytestmark = pytest.mark.browser
 
 OTHERS = ("predict('How many?', unit='bytes')", "predict('Which?', options=['ring', 'tree'])",
-          "locked = predict('Which is locked?', options=['ring', 'tree'])\nif not locked.locked:\n    locked.lock('ring')\n"
-          "locked",
+          "locked = predict('Which is locked?', options=['ring', 'tree'])\n"
+          "if not locked.locked:\n    locked.lock('ring')\nlocked",
           "from course_lib.runtime import doctor\ndoctor()",
           "from course_lib.show import show, show_diff\nshow(span)", "show_diff(record_memory, record_timeline)",
-          "def count():\n    with record_communication() as log:\n        dist.all_reduce(torch.ones(9))\n    return log\n"
-          "launch(count, world_size=1)[0]",
+          "def count():\n    with record_communication() as log:\n        dist.all_reduce(torch.ones(9))\n"
+          "    return log\nlaunch(count, world_size=1)[0]",
           "from course_lib.grading.report import Report, Verdict\nfor verdict in Verdict:\n"
-          "    display(Report('2.1', 'ring', verdict, 4, '6 messages', '7 messages', 'why it is so', 'a hint', 'a warning'))")
+          "    display(Report('2.1', 'ring', verdict, 4, '6 messages', '7 messages', 'why', 'a hint', 'a warning'))")
 WIDGETS = [f"widgets.{name}()" for name in EVERY]
 CELLS = (f"{IMPORTS}\nfrom course_lib import widgets\nfrom course_lib.runtime import record_communication",
          *PICTURES, *OTHERS, *WIDGETS)
