@@ -118,7 +118,7 @@ function leaveOnEscape(root) {
   });
 }
 
-/** Whether a node is a drop-down that shows its list. Browsers that cannot tell keep these keys to themselves meanwhile. */
+/** Whether a node is a drop-down that shows its list, which Escape closes. Chromium sends such keys to the list alone. */
 const isOpen = (node) => CSS.supports("selector(:open)") && node.matches("select:open");
 
 /** The parts of a widget: controls, headline, detail and picture. draw(key, description, svgNode) replaces the picture. */
