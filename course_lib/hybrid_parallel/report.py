@@ -48,13 +48,19 @@ class TrainingReport(Drawn):
         return f"TrainingReport: {self.layout} on {ranks}, {len(self.steps)} steps" + (
             f"; bytes sent in a step: {sent}" if sent else "")
 
+    def alternative(self) -> str:
+        return f"{self.finding()}. {self._headline()}"
+
+    def _headline(self) -> str:
+        fell = f"from {self.losses[0]:.2f} to {self.losses[-1]:.2f}"
+        return f"The loss went {fell} in {len(self.steps)} steps, under {self.layout}"
+
     def png(self) -> bytes:
         from matplotlib.ticker import MaxNLocator  # matplotlib only when drawn
 
         from course_lib.pictures.figures import new_figure, quiet, to_png
 
-        fell = f"from {self.losses[0]:.2f} to {self.losses[-1]:.2f}"
-        figure = new_figure(3.4, f"The loss went {fell} in {len(self.steps)} steps, under {self.layout}",
+        figure = new_figure(3.4, self._headline(),
                             f"{self.steps[0].tokens:,} tokens a step on {self.world_size} ranks")
         loss, sent, held = figure.subplots(1, 3, width_ratios=(2, 1, 1))
         few = len(self.steps) <= 20  # then each step is seen

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from course_lib.pictures.alt_text import with_alt_text
+from course_lib.pictures.stable import stable_output
+
 
 def claim(headline: str, holds: Any = None) -> str:
     """A headline says what there is to see. Where `holds`, asked of the picture's own data, is false, it says so.
@@ -18,6 +21,10 @@ class Drawn:
         """One sentence without times or addresses: a strict notebook test compares it."""
         raise NotImplementedError
 
+    def alternative(self) -> str:
+        """What the picture shows, for who cannot see it: a reader's own output, which may hold times, too."""
+        return self.finding()
+
     def html(self) -> str | None:
         """The value as a table, or None."""
         return None
@@ -31,4 +38,5 @@ class Drawn:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         drawn = {"text/plain": self.finding(), "text/html": self.html(), "image/png": self.png()}
-        return {mime: data for mime, data in drawn.items() if data is not None}
+        bundle = {mime: data for mime, data in drawn.items() if data is not None}
+        return bundle if stable_output() else with_alt_text(bundle, self.alternative())

@@ -27,6 +27,15 @@ def quiet(axes: Axes) -> None:
     axes.tick_params(labelsize=8, colors=INK)
 
 
+def words_of(figure: Figure) -> str:
+    """What a figure says of itself in its titles and beside its axes, for who cannot see it."""
+    texts = [figure.get_suptitle()]
+    for axes in figure.axes:
+        texts += [axes.get_title(loc=place) for place in ("left", "center", "right")]
+        texts.append(" over ".join(filter(None, (axes.get_ylabel(), axes.get_xlabel()))))
+    return f"a figure: {'; '.join(filter(None, texts)) or 'it has no title'}"
+
+
 def to_png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     # No "Software" entry: the same picture gives the same bytes under every matplotlib version.

@@ -6,7 +6,7 @@ const NUMBERS = { rect: ["x", "y", "width", "height"], line: ["x1", "y1", "x2", 
 
 /** Returns { sheet, paint }: an <svg>, and what makes it show a scene. */
 function scenePainter() {
-  const stripes = `stripes-${created++}`; // a pattern's name counts in the whole page
+  const stripes = newId(); // a pattern's name counts in the whole page
   const striped = Object.entries(PALETTE.roles).filter(([, role]) => role.stripes);
   const defs = svg("defs", {}, ...striped.map(([, role]) => stripesOf(role, `${stripes}-${role.class}`)));
   const sheet = svg("svg", {}, defs);

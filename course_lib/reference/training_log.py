@@ -41,6 +41,9 @@ class TrainingLog(Drawn):
         side = "below" if self.learned_from_context else "not below"
         return f"{run}; held-out loss {side} the unigram entropy of the text"
 
+    def alternative(self) -> str:
+        return f"{self.finding()}. {self._headline()}"
+
     def png(self) -> bytes:
         from course_lib.pictures.figures import to_png  # matplotlib only when drawn: ranks train without it
 

@@ -73,6 +73,9 @@ class Chart(Drawn):
         series = ", ".join([*self.points, *self.lines])
         return f"Chart: {claim(self.headline, self.holds)} ({self.y} over {self.x}: {series})"
 
+    def alternative(self) -> str:
+        return ". ".join(filter(None, (self.finding(), self.detail)))
+
     def png(self) -> bytes:
         return to_png(self.figure())
 

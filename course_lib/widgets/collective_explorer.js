@@ -1,7 +1,6 @@
 // CollectiveExplorer: a grid of ranks and chunks with this step's messages on its left and everybody's bytes on its
 // right. Python has computed every step (collective_explorer.py).
 
-const LEAST_WIDTH = 760; // drawn for at least this; narrower pages see it smaller
 const AREA = { arcs: 112, names: 86, bars: 200, top: 72, gap: 16 };
 
 export default {

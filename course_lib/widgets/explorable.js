@@ -3,13 +3,21 @@
 //
 //   element, svg        make nodes                    slider, chooser, button   controls with accessible names
 //   shell               the parts of a widget         stepper                   step slider, play and reset
+//   newId               an id of its own              leaveOnEscape             the way back to the cell
 //
 // Every control stops JupyterLab's own shortcuts (data-lm-suppress-shortcuts): Lab would take arrow keys from a slider.
 
 const SVG = "http://www.w3.org/2000/svg";
-let created = 0; // numbers the ids that join a label to its control
-const newId = () => `explorable-${globalThis.courseIds = (globalThis.courseIds ?? 0) + 1}`; // STUB
-const leaveOnEscape = (el) => undefined; // STUB
+const LEAST_WIDTH = 780; // of a picture on the screen, in pixels: below it letters are too small, and it scrolls
+
+/**
+ * An id that nothing else in the page has. anywidget loads this file anew for each widget, and two notebooks may be open
+ * in one page, so the page keeps the count. (crypto.randomUUID is missing where a server is reached without TLS.)
+ */
+function newId() {
+  globalThis.explorableIds = (globalThis.explorableIds ?? 0) + 1;
+  return `explorable-${globalThis.explorableIds}`;
+}
 
 /** An HTML element with attributes (a function becomes a listener) and children. */
 function element(tag, attributes = {}, ...children) {
@@ -37,9 +45,9 @@ const prefersReducedMotion = () => window.matchMedia("(prefers-reduced-motion: r
 
 /** A slider over `values`, whole numbers in increasing order. set(value, values) moves it without calling onInput. */
 function slider({ label, values, value, onInput, show = String }) {
-  const id = `explorable-${created++}`;
+  const id = newId();
   const input = element("input", {
-    id, type: "range", step: 1, "aria-label": label, "data-lm-suppress-shortcuts": "true",
+    id, type: "range", step: 1, "data-lm-suppress-shortcuts": "true",
     input: () => { const chosen = values[Number(input.value)]; say(chosen); onInput(chosen); }, // read before a redraw
   });
   const output = element("output", { for: id });
@@ -61,9 +69,9 @@ function slider({ label, values, value, onInput, show = String }) {
 
 /** A drop-down of `labels`, which have places from 0 on. set(place, labels) does not call onChange. */
 function chooser({ label, labels, value, onChange }) {
-  const id = `explorable-${created++}`;
+  const id = newId();
   const select = element("select", {
-    id, "aria-label": label, "data-lm-suppress-shortcuts": "true", change: () => onChange(Number(select.value)),
+    id, "data-lm-suppress-shortcuts": "true", change: () => onChange(Number(select.value)),
   });
   let shown = null;
   function set(place, among) {
@@ -92,14 +100,38 @@ function button({ label, text, primary = false, onClick }) {
   return { node, set };
 }
 
-/** The parts of a widget: controls, headline, detail and picture. picture(key, description, svgNode) replaces it. */
+/**
+ * The way out of a widget, for the keyboard: Escape gives the focus to its cell, and Shift+Enter runs that cell, as
+ * JupyterLab's users expect of both. Elsewhere there is no such cell, and keys do what they always do.
+ */
+function leaveOnEscape(root) {
+  root.addEventListener("keydown", (event) => {
+    const runs = event.key === "Enter" && event.shiftKey && !event.ctrlKey && !event.altKey && !event.metaKey;
+    const cell = event.key === "Escape" || runs ? root.closest(".jp-Cell") : null;
+    if (cell === null || isOpen(event.target)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    cell.focus();
+    if (!runs) return;
+    const { key, code, keyCode, shiftKey } = event; // controls keep their keys from JupyterLab; the cell does not
+    cell.dispatchEvent(new KeyboardEvent("keydown", { key, code, keyCode, shiftKey, bubbles: true, cancelable: true }));
+  });
+}
+
+/** Whether a node is a drop-down that shows its list, which Escape closes. Chromium sends such keys to the list alone. */
+const isOpen = (node) => CSS.supports("selector(:open)") && node.matches("select:open");
+
+/** The parts of a widget: controls, headline, detail and picture. draw(key, description, svgNode) replaces the picture. */
 function shell(root, controls) {
   const headline = element("div", { class: "headline", "aria-live": "polite" });
   const detail = element("div", { class: "detail" });
   const picture = element("div", { class: "picture" });
+  const scroller = element("div", { class: "scroller" }, picture);
   root.classList.add("explorable");
   root.replaceChildren(element("div", { class: "controls" }, ...controls.map((control) => control.node)),
-    headline, detail, picture);
+    headline, detail, scroller);
+  leaveOnEscape(root);
+  new ResizeObserver(() => reachByKeyboard(scroller)).observe(scroller);
   return {
     say(newHeadline, newDetail) {
       if (headline.textContent !== newHeadline) headline.textContent = newHeadline; // or it is announced again
@@ -107,6 +139,7 @@ function shell(root, controls) {
     },
     draw(key, description, node) {
       furnish(node, { role: "img", "aria-label": description, "data-key": key }, []);
+      node.style.minWidth = `${LEAST_WIDTH}px`;
       if (picture.firstChild !== node) picture.replaceChildren(node);
     },
     width: () => picture.clientWidth,
@@ -120,6 +153,16 @@ function shell(root, controls) {
       return () => observer.disconnect();
     },
   };
+}
+
+/** Where a picture is wider than its place, the keyboard must come to it, too, and its arrow keys move it. */
+function reachByKeyboard(scroller) {
+  const scrolls = scroller.scrollWidth > scroller.clientWidth;
+  const reached = {
+    tabindex: 0, role: "group", "aria-label": "the picture, wider than its place", "data-lm-suppress-shortcuts": "true",
+  };
+  if (scrolls) furnish(scroller, reached, []);
+  else Object.keys(reached).forEach((name) => scroller.removeAttribute(name));
 }
 
 /**

@@ -44,6 +44,9 @@ class MemoryPanels(Drawn):
     def finding(self) -> str:
         return f"MemoryPanels: {claim(self.headline, self.holds)} ({', '.join(self.logs)})"
 
+    def alternative(self) -> str:
+        return ". ".join(filter(None, (self.finding(), self.detail)))
+
     def png(self) -> bytes:
         columns = min(2, len(self.logs))
         rows = math.ceil(len(self.logs) / columns)

@@ -61,6 +61,7 @@ export default {
         if (next) { cursor.at = at + 1; change(rank, here.toSpliced(at, 0, next)); }
       } else return key === "Backspace";
       redraw();
+      caret.scrollIntoView({ block: "nearest", inline: "nearest" }); // the picture may be wider than its place
       return true;
     }
     const onKey = (event) => {

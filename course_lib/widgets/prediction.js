@@ -26,7 +26,7 @@ export default {
     }
     function radios() {
       const inputs = options.map((option) => element("input", {
-        type: "radio", name: id, value: option, "aria-label": option, "data-lm-suppress-shortcuts": "true",
+        type: "radio", name: id, value: option, "data-lm-suppress-shortcuts": "true",
         keydown: sendOnEnter,
       }));
       const nodes = inputs.map((input, place) => element("label", { class: "option" }, input, ` ${options[place]}`));

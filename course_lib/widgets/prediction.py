@@ -154,6 +154,10 @@ class Comparison(Drawn):
             return f"Prediction: {self.question} (nothing was locked)"
         return f"Prediction: {self.question} {self.headline()}{f' ({self.exactly()})' if self.exactly() else ''}"
 
+    def alternative(self) -> str:
+        formula = "" if self.formula is None else f"; the formula says {shown(self.formula, self.unit)}"
+        return f"Prediction: {self.question} {self.headline()}{formula}"
+
     def exactly(self) -> str:
         """All digits of bytes, which the headline rounds; empty where it does not."""
         if self.unit != "bytes" or max(map(abs, self.marks().values())) < 1000:

@@ -55,6 +55,9 @@ class RankPanels(Drawn):
         steps = len(next(iter(self.figures.values())))
         return claim(self.headline, self.holds) if self.headline else f"after {steps} steps"
 
+    def alternative(self) -> str:
+        return ". ".join(filter(None, (self.finding(), self.detail)))
+
     def png(self) -> bytes:
         figure = new_figure(HEIGHT_IN, self._said(), self.detail)
         panels = figure.subplots(1, len(self.figures), squeeze=False)[0]

@@ -1,6 +1,5 @@
 // RingAllReduce: boxes on an ellipse, chunks that travel on it. Python has computed every step (ring.py).
 
-const LEAST_WIDTH = 760; // drawn for at least this; narrower pages see it smaller
 const BOX = { head: 27, lanes: 62, foot: 21, column: 19, side: 9 };
 const TOKEN = { width: 17, height: 40 };
 

@@ -12,7 +12,7 @@ from course_lib.pictures.painter import ALIGNED, paint
 from course_lib.pictures.roles import css_class
 from course_lib.widgets.base import SceneExplorable
 from tests.browser.lab import THEMES
-from tests.browser.widget import Widget
+from tests.browser.widget import NAME, Widget
 
 pytestmark = pytest.mark.browser
 
@@ -59,10 +59,10 @@ def every(run_cells):
 
 def controls_of(widget):
     """[name, whether it is a slider, a chooser or a button] of what can be used, in the order of the page."""
-    return widget.root.locator(".controls").evaluate("""(controls) =>
+    return widget.root.locator(".controls").evaluate(f"""(controls) =>
         [...controls.querySelectorAll("input, select, button")]
             .filter((node) => !node.disabled && node.checkVisibility())
-            .map((node) => [node.getAttribute("aria-label"), node.tagName.toLowerCase()])""")
+            .map((node) => [({NAME})(node), node.tagName.toLowerCase()])""")
 
 
 def settings_of(widget, name):

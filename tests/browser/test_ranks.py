@@ -54,7 +54,7 @@ def test_a_reader_steps_through_a_rank_prints_a_shape_and_goes_on(tmp_path, open
         field.press("Enter")
         page.wait_for_function("field => field.readOnly || !field.isConnected", arg=asked)  # the next one is another
         page.locator(".jp-OutputArea-output", has_text=answer).last.wait_for()
-    page.locator(".jp-RenderedImage img").nth(1).wait_for()
+    page.locator(".jp-OutputArea-output img").nth(1).wait_for()
     printed = page.locator(".jp-OutputArea").all_inner_texts()
     assert "[rank 1] shows:" in printed[-1] and "Figure(" not in printed[-1]
     assert "In[2](9)halves()" in printed[-2] and "ipykernel" not in printed[-2]

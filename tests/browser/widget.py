@@ -45,6 +45,8 @@ COLOURS = """(root) => {
     return [...new Set([...words, ...rest].map((pair) => pair.join(" on ")))]
         .map((pair) => pair.split(" on ").map(rgb));
 }"""
+# The name of a control as its label or the control itself says it.
+NAME = '(node) => node.labels?.[0]?.textContent.trim() || node.getAttribute("aria-label")'
 # Words of the picture that reach beyond its edges, and pairs of words that cover one another.
 CROWDED = """(picture) => {
     const frame = picture.getBoundingClientRect();
@@ -62,14 +64,18 @@ CROWDED = """(picture) => {
 
 @dataclass
 class Widget:
-    """The widget that the cell at `number` shows, counted from the cell after the imports. Pictures go by their key."""
+    """The widget that the cell at `number` shows, counted from the cell after the imports. Pictures go by their key.
+
+    root: where it is, where several notebooks are open.
+    """
 
     notebook: LabNotebook
     number: int
+    root: Locator | None = None
 
     def __post_init__(self) -> None:
         self.page = self.notebook.page
-        self.root = self.notebook.cell(1 + self.number).locator(".explorable")
+        self.root = self.root or self.notebook.cell(1 + self.number).locator(".explorable")
         self.root.wait_for()
 
     @property
@@ -109,7 +115,7 @@ class Widget:
         self.control(first).focus()
         reached = []
         for _ in range(number):
-            reached.append(self.page.evaluate("document.activeElement.getAttribute('aria-label')"))
+            reached.append(self.page.evaluate(f"({NAME})(document.activeElement)"))
             assert self.page.evaluate("'lmSuppressShortcuts' in document.activeElement.dataset"), reached[-1]
             self.page.keyboard.press("Tab")
         return reached

@@ -45,6 +45,7 @@ def test_every_rank_reports_the_same_losses_and_bytes_whatever_the_layout():
     assert one.losses[-1] < one.losses[0] and one.bytes_by_axis == {}
     assert all(0 < step.mfu < 2 for step in one.steps)
     assert one.png().startswith(b"\x89PNG") and "4 steps" in one.finding()
+    assert one.alternative().startswith(f"{one}. The loss went from {one.losses[0]:.2f} to ")
 
 
 def test_bf16_stays_near_fp32_and_so_does_a_pipeline_of_it():

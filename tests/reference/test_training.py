@@ -91,6 +91,7 @@ def test_a_run_without_evaluation_has_no_held_out_loss_and_still_draws():
     log = train(tiny_model(), steps=2, held_out=False)
     assert log.held_out_before is None and log.held_out_after is None
     assert repr(log) == "TrainingLog: 2 steps, 512 tokens"
+    assert log.alternative().startswith(f"{log}. Training loss went from {log.losses[0]:.2f} to ")
     assert log._repr_mimebundle_()["image/png"].startswith(PNG_SIGNATURE)
 
 

@@ -1,6 +1,10 @@
 """What a rank displays appears under the cell: pictures as pictures, in order with its prints, marked with the rank."""
 
 import base64
+import os
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -15,11 +19,15 @@ def kernel():
         yield kernel
 
 
-def is_png(bundle):
-    return base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
+def alt_text(bundle):
+    """Of the picture that a reader gets; fails where it is none."""
+    image = r'<img alt="(.*)" src="data:image/png;base64,(\S+)" style=".*">'
+    words, data = re.fullmatch(image, bundle["text/html"]).groups()
+    assert base64.b64decode(data).startswith(b"\x89PNG") and "image/png" not in bundle
+    return words
 
 
-def test_plt_show_puts_the_picture_of_each_rank_between_its_prints(kernel):
+def test_plt_show_puts_the_picture_of_each_rank_and_its_words_between_its_prints(kernel):
     reply = kernel.run("""
 import matplotlib.pyplot as plt, torch.distributed as dist
 from course_lib.runtime import launch
@@ -27,12 +35,17 @@ from course_lib.runtime import launch
 def body():
     print("before")
     plt.plot([1, dist.get_rank()])
+    plt.title(f"of <rank> {dist.get_rank()}")
+    plt.ylabel("loss")
+    plt.xlabel("step")
     plt.show()
     print("after", len(plt.get_fignums()))
 
 launch(body, world_size=2)
 """)
-    assert reply.error is None and len(reply.shown) == 2 and all(map(is_png, reply.shown)), reply
+    assert reply.error is None, reply.error
+    words = "a figure: of &lt;rank&gt; {}; loss over step"
+    assert sorted(map(alt_text, reply.shown)) == [words.format(rank) for rank in (0, 1)]
     text = "".join(text for _, text in reply.streams)
     for rank in (0, 1):
         places = [text.index(f"[rank {rank}] {said}") for said in ("before", "shows:", "after 0")]
@@ -57,6 +70,14 @@ launch(built_in, world_size=1), launch(imported, world_size=1)
     assert reply.error is None, reply.error
     html = [bundle.get("text/html") for bundle in reply.shown]
     assert html == ["<table></table>", None, "<table></table>"] and reply.shown[1]["text/plain"] == "{'a': 1}"
+
+
+def test_a_value_that_draws_itself_brings_its_sentence_from_a_rank(kernel):
+    reply = kernel.run("""
+from course_lib.widgets import Chart
+launch(lambda: display(Chart("it grows", "n", "n", lines={"n": ([1, 2], [1, 2])})), world_size=1)
+""")
+    assert reply.error is None and alt_text(reply.shown[0]) == "Chart: it grows (n over n: n)", reply
 
 
 def test_a_picture_larger_than_a_pipe_arrives_whole(kernel):
@@ -93,3 +114,14 @@ def test_in_stable_output_what_is_shown_comes_in_rank_order(capsys):
     output.add(0, "stdout", b"first\n")
     output.close()
     assert capsys.readouterr().out == "[rank 0] first\n[rank 1] shows:\npicture\n"
+
+
+@pytest.mark.parametrize("imported", ["", "import matplotlib", "import matplotlib.pyplot"])
+def test_a_rank_shows_its_pictures_also_where_the_server_has_imported_matplotlib_ahead(imported):
+    code = f"""{imported}
+from course_lib.runtime.ranks import showing
+showing.install()
+import matplotlib
+assert matplotlib.get_backend() == showing.BACKEND, matplotlib.get_backend()"""
+    environment = os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)

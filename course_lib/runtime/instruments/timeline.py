@@ -138,6 +138,9 @@ class Timeline(Recording):
         said = f": {claim(self.headline, self.holds)}" if self.headline else ""
         return f"Timeline of {who}{said}: {'; '.join(texts)}"
 
+    def alternative(self) -> str:
+        return f"{self.finding()}; {'; '.join(filter(None, self._texts()))}" if self.events else self.finding()
+
     def _texts(self) -> tuple[str, str]:
         """What the picture shows, and the numbers behind it: how the average rank spends its time."""
         each = len(self.ranks) * self.duration_s or 1.0

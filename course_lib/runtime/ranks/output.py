@@ -1,28 +1,21 @@
 """What ranks print, shown in the notebook with the rank before each line."""
 
-import os
 import re
 import sys
 
+from course_lib.pictures.stable import stable_output
 from course_lib.runtime import context
 from course_lib.runtime.ranks.showing import Bundle, received
 
 _END = re.compile(rb"\r\n|\n|\r")
 
 
-def stable_output() -> bool:
-    """Whether text must come out the same each time: under nbval and pytest, and while notebooks are made.
-
-    Then ranks' output is shown in rank order when the launch ends, and progress bars stay away.
-    """
-    return "PYTEST_CURRENT_TEST" in os.environ or "COURSE_LIB_STABLE_OUTPUT" in os.environ
-
-
 class RankOutput:
     """Splits what arrives from every rank into whole lines and writes them with `[rank r] ` in front.
 
     A carriage return counts as the end of a line, and stays one: progress bars redraw themselves as they should. What a
-    rank shows, a picture perhaps, is shown at its place between the lines.
+    rank shows, a picture perhaps, is shown at its place between the lines. Where output must be stable, all is shown in
+    rank order when the launch ends.
     """
 
     def __init__(self, world_size: int) -> None:

@@ -12,6 +12,9 @@ import sys
 from functools import cache
 from typing import Any
 
+from course_lib.pictures.alt_text import with_alt_text
+from course_lib.pictures.stable import stable_output
+
 MARK = b"\0course_lib shows "
 INLINE = ("inline", "module://matplotlib_inline.backend_inline", "module://ipykernel.pylab.backend_inline")
 BACKEND = "module://course_lib.runtime.ranks.pyplot_backend"
@@ -24,13 +27,26 @@ def install() -> None:
     builtins.display = display
     if os.environ.get("MPLBACKEND") in INLINE:
         os.environ["MPLBACKEND"] = BACKEND
+        if "matplotlib" in sys.modules:  # the server had imported it ahead, and then the variable comes too late
+            sys.modules["matplotlib"].use(BACKEND)
 
 
 def display(*objects: Any, **_: Any) -> None:
     """Show each of `objects` under the cell, marked with this rank."""
     for value in objects:
         data, metadata = _formatter().format(value)
+        if "matplotlib.figure" in sys.modules and not stable_output():
+            data = _heard(value, data)
         send(data, metadata)
+
+
+def _heard(value: Any, data: dict[str, Any]) -> dict[str, Any]:
+    """A figure's picture with what the figure says of itself; anything else has words of its own, or none."""
+    from matplotlib.figure import Figure
+
+    from course_lib.pictures.figures import words_of
+
+    return with_alt_text(data, words_of(value)) if isinstance(value, Figure) else data
 
 
 def send(data: dict[str, Any], metadata: dict[str, Any]) -> None:
