@@ -38,3 +38,5 @@ c.Autograde.autograde_preprocessors = [
 c.TrustedGrade.isolation = "required"
 # Of the points, for an answer that is right and spends more than its budget.
 c.TrustedGrade.over_budget = 0.5
+# Feedback in nbgrader's own template, where long lines wrap and the contents name the exercises.
+c.GenerateFeedback.exporter_class = "course_lib.grading.trusted.feedback.FeedbackPage"

@@ -12,6 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat.v4 import new_output
+from nbgrader.apps.nbgraderapp import NbGraderApp
 
 from course_lib.grading.trusted import sandbox
 from tests.grading.submissions import (
@@ -91,8 +92,10 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(ROOT / "nbgrader_config.py", folder)
     for part in ("solutions", "exercises"):
         shutil.copytree(ROOT / part / NAME, folder / part / NAME)
-    generate, autograde, *others = commands()
+    generate, name_students, autograde, *others = commands()
     nbgrader(folder, *generate)
+    (folder / name_students[-1]).write_text("id,first_name,last_name,email\nright,Ada,Lovelace,\n")
+    nbgrader(folder, *name_students)
     stub, solved = made(folder)
     for student, (change, _) in SUBMISSIONS.items():
         submit(folder, student, change(made(folder)[1]))
@@ -158,7 +161,15 @@ def test_grading_again_takes_the_same_inputs_and_another_submission_others(cours
 
 
 def test_teaching_md_names_the_whole_way_from_release_to_table():
-    assert [command[0] for command in commands()] == ["generate_assignment", "autograde", "generate_feedback", "export"]
+    assert [command[0] for command in commands()] == [
+        "generate_assignment", "db", "autograde", "generate_feedback", "export"]
+
+
+def test_every_command_of_nbgrader_that_teaching_md_names_is_one():
+    text = (ROOT / "TEACHING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"(?:^    \.venv/bin/|`|`\.venv/bin/)nbgrader ([a-z_]+)", text, re.MULTILINE))
+    assert "zip_collect" in named and len(named) >= 6
+    assert named <= set(NbGraderApp.subcommands)
 
 
 def test_what_a_teacher_generates_is_what_the_repository_holds(course):

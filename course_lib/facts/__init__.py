@@ -14,6 +14,7 @@
     long_rows.py   what sequence and context parallelism gained, as papers report it
     expert_models.py  layers with experts: their sizes, and what is reported of routing
     failures.py    how often a large run broke off, and why
+    two_hosts.py   times over a slow cable between two hosts, recorded on the authors' machine
     claims.py      what is often said and wrong, beside what is right
 """
 
@@ -77,9 +78,11 @@ from course_lib.facts.pipeline_bubbles import BUBBLE_RATES, BubbleRates
 from course_lib.facts.published import published_rows, published_table
 from course_lib.facts.split_runs import PUBLISHED_T, SPLIT_RUNS, SplitRun, SplitRuns
 from course_lib.facts.throughput import MEASURED_THROUGHPUT, MeasuredThroughput
+from course_lib.facts.two_hosts import CUT_MLP_TIMES, TWO_HOST_STEP_TIMES, RecordedTimes
 from course_lib.facts.zero_memory import PAPER_DEVICES, PAPER_MODELS, PAPER_TABLE_1
 
 __all__ = [
+    "CUT_MLP_TIMES",
     "A100_CLOCK",
     "A100_MEMORY",
     "ACCELERATORS",
@@ -128,6 +131,7 @@ __all__ = [
     "STORAGE",
     "SYSTEMS",
     "TRAINING_REPORTS",
+    "TWO_HOST_STEP_TIMES",
     "Accelerator",
     "BubbleRates",
     "Claim",
@@ -142,6 +146,7 @@ __all__ = [
     "MemoryLevel",
     "Model",
     "Price",
+    "RecordedTimes",
     "Shape",
     "SplitRun",
     "SplitRuns",
