@@ -43,8 +43,11 @@ def lab_server(chromium_path: str, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="module")
 def readers_server(chromium_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     """JupyterLab as `make lab` starts it, with the course's settings."""
-    settings = settings_in_environment()
-    server = LabServer(tmp_path_factory.mktemp("readers"), tmp_path_factory.mktemp("readers-state"), settings)
+    yield from course_server(tmp_path_factory, teach=False)
+
+
+def course_server(tmp_path_factory: pytest.TempPathFactory, teach: bool) -> Iterator[LabServer]:
+    server = LabServer(tmp_path_factory.mktemp("lab"), tmp_path_factory.mktemp("state"), settings_in_environment(teach))
     yield server
     server.stop()
 
