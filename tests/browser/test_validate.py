@@ -1,4 +1,4 @@
-"""nbgrader's Validate button in JupyterLab as `make teach` starts it, which students press before they hand in: it says what `check` says."""
+"""nbgrader's Validate button, which is pressed before handing in, says what `check` says; as `make teach` shows it."""
 
 from pathlib import Path
 
