@@ -14,15 +14,15 @@ endif
 
 READY := $(VENV)/.ready
 FIRST := notebooks/00_start_here.ipynb
-# Readers work on copies without outputs, so that a prediction comes before its answer and a pull never meets an edit.
-COPIES := workspace
-LAB_FLAGS := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab check test run-again other-text pretend lint notebooks showing exercises mistakes text write-back bench lock clean
+.PHONY: help lab teach doctor check test run-again other-text pretend lint notebooks showing exercises mistakes text write-back bench lock clean
 
 help:
 	@echo "make lab                   open the course in JupyterLab, on your own copies in workspace/"
 	@echo "make lab FRESH=1           the same, with new copies (asks first)"
+	@echo "make lab FLAGS=...         the same, with options of JupyterLab's, such as --no-browser"
+	@echo "make teach                 JupyterLab in the course's folder, with nbgrader's menus"
+	@echo "make doctor                check the machine, and say what to do"
 	@echo "make check [NB=...]        while you work: lint, layers, models and pictures, one notebook"
 	@echo "make test                  every test: lint, tests, notebooks, browser"
 	@echo "make run-again             what failed in the last run of tests, alone"
@@ -50,9 +50,15 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --no-deps --no-build-isolation --editable .
 	@touch $(READY)
 
+# Readers work on copies without outputs, so that a prediction comes before its answer and a pull never meets an edit.
 lab: $(READY)
-	@$(BIN)/python -m tools.workspace $(if $(FRESH),--fresh)
-	$(WITH_PATH) $(BIN)/python -m jupyterlab $(LAB_FLAGS) --LabApp.default_url=/lab/tree/$(COPIES)/$(FIRST)
+	@$(WITH_PATH) $(BIN)/python -m tools.lab $(if $(FRESH),--fresh) $(if $(FLAGS),-- $(FLAGS))
+
+teach: $(READY)
+	@$(WITH_PATH) $(BIN)/python -m tools.lab --teach $(if $(FLAGS),-- $(FLAGS))
+
+doctor: $(READY)
+	@$(WITH_PATH) $(BIN)/python -c "from course_lib.runtime import doctor; print(doctor())"
 
 # pytest reads its strict nbval flags from pyproject.toml, and has the last word. Tests, which may compare no times, run
 # three files at a time, in their order: one starts up to 8 ranks of its own. Notebooks claim what their readers will

@@ -1,4 +1,4 @@
-"""The reader's own copies: notebooks and exercises without outputs under workspace/; `make lab` calls this.
+"""The reader's own copies: notebooks and exercises without outputs under workspace/; `make lab` begins with this.
 
     python -m tools.workspace            give what is missing or new; what a reader has changed stays
     python -m tools.workspace --fresh    start over, after asking; the old folder is kept under another name
@@ -157,16 +157,21 @@ def start_over(workspace: Workspace) -> None:
     print(f"your old copies: {workspace.set_aside().relative_to(workspace.root)}/")
 
 
-def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.workspace", description=__doc__.splitlines()[0])
-    parser.add_argument("--fresh", action="store_true", help="start over, after asking")
+def give_copies(fresh: bool = False) -> None:
+    """Fill the workspace, in new folders where the reader says so, and print what was given."""
     workspace = Workspace()
-    if parser.parse_args(arguments).fresh:
+    if fresh:
         start_over(workspace)
     first = not workspace.folder.exists()
     line = said_of(workspace.fill(), workspace.name, first)
     if line:
         print(line)
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.workspace", description=__doc__.splitlines()[0])
+    parser.add_argument("--fresh", action="store_true", help="start over, after asking")
+    give_copies(parser.parse_args(arguments).fresh)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.browser.lab import CHROMIUM_FLAGS, LabNotebook, LabServer, find_chromium
+from tools.lab import settings_in_environment
 from tools.notebooks import METADATA
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -35,6 +36,18 @@ def chromium_path() -> str:
 @pytest.fixture(scope="session")
 def lab_server(chromium_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     server = LabServer(tmp_path_factory.mktemp("lab"), tmp_path_factory.mktemp("lab-state"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def readers_server(chromium_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    """JupyterLab as `make lab` starts it, with the course's settings."""
+    yield from course_server(tmp_path_factory, teach=False)
+
+
+def course_server(tmp_path_factory: pytest.TempPathFactory, teach: bool) -> Iterator[LabServer]:
+    server = LabServer(tmp_path_factory.mktemp("lab"), tmp_path_factory.mktemp("state"), settings_in_environment(teach))
     yield server
     server.stop()
 

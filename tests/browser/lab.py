@@ -47,10 +47,13 @@ def find_chromium() -> str | None:
 
 
 class LabServer:
-    """JupyterLab on a free port, serving `root`, with no setting or state of the user's."""
+    """JupyterLab on a free port, serving `root`, with no setting or state of the user's.
 
-    def __init__(self, root: Path, state: Path) -> None:
-        environment = dict(os.environ, JUPYTER_PREFER_ENV_PATH="1")
+    `settings` are environment variables beside its own: those of tools.lab make it the one that readers have.
+    """
+
+    def __init__(self, root: Path, state: Path, settings: dict[str, str] | None = None) -> None:
+        environment = dict(os.environ, JUPYTER_PREFER_ENV_PATH="1", **(settings or {}))
         environment |= {name: str(state / name.lower()) for name in STATE_FOLDERS}
         self.root = root
         self.process = subprocess.Popen(

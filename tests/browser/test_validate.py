@@ -1,14 +1,20 @@
-"""nbgrader's Validate button in JupyterLab, which students press before they hand in: it says what `check` says."""
+"""nbgrader's Validate button, which is pressed before handing in, says what `check` says; as `make teach` shows it."""
 
 from pathlib import Path
 
 import nbformat
 import pytest
 
+from tests.browser.conftest import course_server
 from tests.grading.submissions import NAME, half_done
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def lab_server(chromium_path, tmp_path_factory):
+    yield from course_server(tmp_path_factory, teach=True)
 
 
 def submission(kind: str) -> nbformat.NotebookNode:

@@ -1,0 +1,121 @@
+"""JupyterLab as readers have it, on another day: widgets stand where they stood, and no page is an error.
+
+Also what it leaves out for them, and what a locked cell says.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from tests.browser.conftest import SCREENSHOTS, new_page
+from tests.browser.lab import PAGE_S, LabNotebook
+from tools.lab.saved_widgets import STATE
+from tools.notebooks import METADATA
+
+pytestmark = pytest.mark.browser
+
+WIDGETS = ("from course_lib.widgets import PipelineSchedule, predict, ZeroMemory",
+           "ZeroMemory()", "ZeroMemory()", "ZeroMemory()", "PipelineSchedule()",
+           'predict("How many?", options=["one", "two"])', "1 + 1")
+ERROR = "Error displaying widget"
+NUM_WIDGETS = 5
+
+
+@pytest.fixture
+def open_lab(readers_server, chromium, request) -> Iterator[Callable[[Path], LabNotebook]]:
+    opened: list[LabNotebook] = []
+
+    def open_path(path: Path) -> LabNotebook:
+        opened.append(LabNotebook(new_page(chromium)))
+        opened[-1].listen()
+        opened[-1].open(f"{readers_server.url}/lab/tree/{path.relative_to(readers_server.root)}?reset")
+        return opened[-1]
+
+    yield open_path
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    for number, notebook in enumerate(opened):
+        if not notebook.page.is_closed():
+            notebook.page.screenshot(path=SCREENSHOTS / f"{request.node.name}-{number}.png")
+            notebook.close()
+
+
+@pytest.fixture
+def write(readers_server, request):
+    def write_cells(cells) -> Path:
+        path = readers_server.root / f"{request.node.name[:40]}.ipynb"
+        nbformat.write(new_notebook(cells=cells, metadata=METADATA), path)
+        return path
+    return write_cells
+
+
+def save(notebook: LabNotebook) -> None:
+    notebook.settle("window.jupyterapp.commands.execute('docmanager:save')", PAGE_S)
+
+
+def widgets_painted(notebook: LabNotebook) -> int:
+    notebook.page.locator(".explorable").nth(NUM_WIDGETS - 1).wait_for(timeout=1000 * PAGE_S)
+    notebook.page.locator(".explorable svg").first.wait_for()
+    assert ERROR not in notebook.page.locator(".jp-Notebook").inner_text()
+    return notebook.page.locator(".explorable").count()
+
+
+def test_on_day_two_widgets_stand_as_they_were_and_live_once_they_are_run(open_lab, write):
+    path = write([new_code_cell(source) for source in WIDGETS])
+    day_one = open_lab(path)
+    for _ in range(3):  # the models of the runs before are in no output any more
+        day_one.run_all()
+    assert widgets_painted(day_one) == NUM_WIDGETS
+    save(day_one)
+    day_one.close()
+
+    saved = nbformat.read(path, as_version=4).metadata.widgets[STATE]["state"]
+    scripts = [model["state"]["_esm"] for model in saved.values() if "_esm" in model["state"]]
+    long = [script for script in scripts if len(script) > 1000]
+    assert len(scripts) == NUM_WIDGETS and len(long) == len(set(long)) == 3
+    assert path.stat().st_size < 600_000
+
+    day_two = open_lab(path)  # a new kernel, which has run nothing
+    assert widgets_painted(day_two) == NUM_WIDGETS
+    assert day_two.page.locator(".explorable svg").count() >= NUM_WIDGETS - 1
+    save(day_two)
+    day_two.run_all()
+    assert widgets_painted(day_two) == NUM_WIDGETS
+    save(day_two)
+    day_two.close()
+    assert path.stat().st_size < 600_000
+    assert widgets_painted(open_lab(path)) == NUM_WIDGETS
+
+
+def test_readers_have_no_menus_of_nbgrader_and_no_news(open_lab, write):
+    notebook = open_lab(write([new_code_cell("1 + 1")]))
+    text = notebook.page.locator("body").inner_text()
+    assert "Nbgrader" not in text and "Validate" not in text and "Jupyter news" not in text
+    assert notebook.page.get_by_title("Create Assignment").count() == 0
+    assert "Modified" not in notebook.page.locator(".jp-FileBrowser").inner_text()
+
+
+def test_a_locked_cell_that_is_typed_into_says_why_once_a_visit(open_lab, write):
+    locked = {"editable": False}
+    notebook = open_lab(write([new_code_cell("given = 1", metadata=locked),
+                               new_code_cell('check("2.1", given)', metadata=locked), new_code_cell("mine"),
+                               new_markdown_cell("text")]))
+    toasts = notebook.page.locator(".Toastify__toast")
+
+    def type_into(index: int, keys: str) -> None:
+        notebook.cell(index).locator(".cm-content").click()
+        for key in keys:
+            notebook.page.keyboard.press(key)
+
+    type_into(0, "abc")
+    notebook.page.locator("[role=status]", has_text="was given and is locked").wait_for(state="attached")
+    toasts.nth(0).wait_for()
+    type_into(1, "abc")
+    notebook.page.locator("[role=status]", has_text="it checks your answer").wait_for(state="attached")
+    toasts.nth(1).wait_for()
+    type_into(2, "abc")
+    notebook.page.wait_for_function("window.jupyterapp.shell.currentWidget.content.activeCell.model.sharedModel"
+                                    ".getSource().includes('abc')")
+    assert toasts.count() == 2

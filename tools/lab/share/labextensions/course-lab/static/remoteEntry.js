@@ -1,0 +1,58 @@
+// An extension of JupyterLab, written by hand: no bundler. A locked cell takes no keys and says nothing; this says why.
+
+const CHECKS = "This cell is locked: it checks your answer. Write in the cell above; run this one with Shift+Enter.";
+const GIVEN = "This cell was given and is locked. For something of your own, press Escape, then B: a new cell, below.";
+
+const plugin = {
+    id: "course-lab:locked-cell",
+    autoStart: true,
+    activate: (app) => {
+        let spokenOf = null; // once a visit, not once a key
+
+        const lockedCell = (target) => {
+            const node = target.closest?.(".jp-CodeCell, .jp-MarkdownCell");
+            const panel = app.shell.currentWidget;
+            const cell = panel?.content?.widgets?.find((widget) => widget.node === node);
+            const inEditor = target.closest?.(".jp-InputArea-editor");
+            return cell && inEditor && cell.model.getMetadata("editable") === false ? cell : null;
+        };
+
+        // Keys that would write; Shift+Enter runs the cell, and arrows move in it.
+        const writes = (event) => !event.ctrlKey && !event.metaKey && !event.altKey && !event.isComposing
+            && (event.key.length === 1 || ["Backspace", "Delete"].includes(event.key)
+                || (event.key === "Enter" && !event.shiftKey));
+
+        document.addEventListener("keydown", (event) => {
+            const cell = lockedCell(event.target);
+            if (!cell || cell === spokenOf || !writes(event)) {
+                return;
+            }
+            spokenOf = cell;
+            const message = cell.model.sharedModel.getSource().includes("check(") ? CHECKS : GIVEN;
+            app.commands.execute("apputils:notify", { message, type: "info", options: { autoClose: 8000 } });
+            say(message);
+        }, true);
+        document.addEventListener("focusin", (event) => {
+            if (spokenOf && !spokenOf.node.contains(event.target)) {
+                spokenOf = null;
+            }
+        });
+
+        // A screen reader reads what changes in a region that was there before.
+        const region = document.createElement("div");
+        region.id = "course-lab-says";
+        region.setAttribute("role", "status");
+        region.style.cssText = "position:absolute; width:1px; height:1px; overflow:hidden; clip-path:inset(50%)";
+        document.body.append(region);
+        const say = (message) => {
+            region.textContent = "";
+            setTimeout(() => { region.textContent = message; }, 50);
+        };
+    },
+};
+
+globalThis._JUPYTERLAB = globalThis._JUPYTERLAB ?? {};
+globalThis._JUPYTERLAB["course-lab"] = {
+    init: () => undefined,
+    get: () => Promise.resolve(() => ({ __esModule: true, default: plugin })),
+};
