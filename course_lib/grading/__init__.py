@@ -18,7 +18,11 @@ For marks:
     trusted/        TrustedGrade, the sandbox, the ranks in it
 """
 
+import sys
 from typing import Any
+
+if "IPython" in sys.modules:  # perhaps a kernel, where runtime starts its server, and this before torch is imported
+    import course_lib.runtime  # noqa: F401
 
 __all__ = ["check"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from course_lib.groups.agreement import fingerprint
 from course_lib.hybrid_parallel import metrics
@@ -27,6 +27,7 @@ from course_lib.hybrid_parallel.parallelize import parallelize
 from course_lib.hybrid_parallel.report import TrainingReport
 from course_lib.pipeline_parallel import Schedule
 from course_lib.reference import GPT, GPTConfig, batches
+from course_lib.reference.progress import bar_stream
 from course_lib.runtime import device, record_communication, record_memory, seconds
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
@@ -126,7 +127,8 @@ class HybridTrainer:
             raise ValueError(f"num_steps={num_steps!r}: expected at least 1")
         first, steps = dist.get_rank() == 0, []
         hidden = not first or not progress or bool(os.environ.get("COURSE_LIB_STABLE_OUTPUT"))
-        with tqdm(total=num_steps, desc=f"training {self.layout}", unit="step", disable=hidden) as bar:
+        with tqdm(total=num_steps, desc=f"training {self.layout}", unit="step", file=bar_stream(),
+                  disable=hidden) as bar:
             for _ in range(num_steps):
                 steps.append(self.step())
                 if first and metrics_file is not None:

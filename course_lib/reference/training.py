@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
+from tqdm import tqdm  # plain: a widget is gone when the notebook is opened again
 
 from course_lib.reference.gpt import GPTConfig
+from course_lib.reference.progress import bar_stream
 from course_lib.reference.text import batches, held_out_rows, load_text, split_text, unigram_entropy
 from course_lib.reference.training_log import TrainingLog
 
@@ -56,7 +57,7 @@ def train(
     before = _finite(evaluate(model, tokens=text), "before step 0") if held_out else None
     losses: list[float] = []
     hidden = rank != 0 or not progress or _quiet()
-    with tqdm(total=steps, desc="training", unit="step", disable=hidden) as bar:
+    with tqdm(total=steps, desc="training", unit="step", file=bar_stream(), disable=hidden) as bar:
         for loss in _steps(model, local_batches, learning_rate, after_backward):
             losses.append(loss)
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)

@@ -11,6 +11,7 @@ inside it; `doctor` says what this machine can do. Files in reading order:
     staging.py      through the host's memory, where ranks share a GPU
     ranks/          where ranks come from and how a launch goes: the life of a call is told there
     errors.py       how it can end
+    outside_ranks.py  what a notebook is told that calls torch.distributed itself
     results.py      what comes back
     torchrun.py     the same call where torchrun has started the ranks
     hosts.py        two hosts on one machine, joined by a cable that may be slow
@@ -22,7 +23,7 @@ inside it; `doctor` says what this machine can do. Files in reading order:
 
 import sys
 
-from course_lib.runtime import context
+from course_lib.runtime import context, outside_ranks
 from course_lib.runtime.ranks.pools import pool
 
 # The server that forks ranks needs seconds to import torch: in a notebook it does so while this process imports torch
@@ -42,6 +43,9 @@ from course_lib.runtime.instruments.timeline import Timeline, record_timeline
 from course_lib.runtime.launcher import launch
 from course_lib.runtime.results import Results
 from course_lib.runtime.sleep import sleep
+
+if context.in_jupyter_kernel():
+    outside_ranks.explain_in(sys.modules["IPython"].get_ipython())
 
 __all__ = [
     "CommunicationLog",

@@ -4,6 +4,8 @@ Each rank is a process of its own with the default process group initialised. Th
 sends it off; `supervisor.py` follows the ranks from there.
 """
 
+import difflib
+import inspect
 import itertools
 import os
 import threading
@@ -57,6 +59,7 @@ def launch(
     (its process ended), Deadlock (all wait for one another), LaunchTimeout. Then all ranks have been stopped.
     """
     _check(fn, world_size, timeout, seed, threads, env)
+    _check_arguments(fn, args, kwargs)
     if context.in_rank():
         raise ValueError("launch was called inside a rank. A rank cannot start ranks: call launch from the notebook, "
                          "or use torch.distributed's functions here")
@@ -86,3 +89,30 @@ def _check(fn: Any, world_size: int, timeout: float, seed: int, threads: int, en
         raise ValueError(f"seed must be a whole number, got {seed!r}")
     if env is not None and not (isinstance(env, dict) and all(isinstance(s, str) for s in (*env, *env.values()))):
         raise ValueError(f"env must be a dict of strings, such as {{'OMP_NUM_THREADS': '2'}}, got {env!r}")
+
+
+def _check_arguments(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
+    """An argument that fn does not take and that was perhaps meant for launch. All else is for fn itself to refuse."""
+    if _takes(fn, args, kwargs):
+        return
+    name = getattr(fn, "__name__", "the function")
+    if args and type(args[-1]) is int and args[-1] > 0 and _takes(fn, args[:-1], kwargs):
+        raise ValueError(f"launch({name}, ..., {args[-1]}) passes {args[-1]} on to {name}, which does not take it: "
+                         f"did you mean world_size={args[-1]}?")
+    for given, value in kwargs.items():
+        near = difflib.get_close_matches(given.lower(), _OWN, n=1, cutoff=0.7)
+        if near and _takes(fn, args, {other: kwargs[other] for other in kwargs if other != given}):
+            raise ValueError(f"neither launch nor {name} takes {given}=...: did you mean {near[0]}={value!r}?")
+
+
+def _takes(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> bool:
+    """False, too, for a function without a signature."""
+    try:
+        inspect.signature(fn).bind_partial(*args, **kwargs)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+_OWN = [name for name, parameter in inspect.signature(launch).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY]

@@ -30,7 +30,7 @@ PRELOAD = (
     "torch.distributed.checkpoint",
     "torch.utils.data",
     "torch.utils.checkpoint",
-    "tqdm.auto",
+    "tqdm",
 )
 SERVES_AFTER = 4
 
