@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from dataclasses import replace
+from html import escape
 
 import pytest
 import torch
@@ -112,6 +114,27 @@ def test_hints_are_given_on_request_only():
     for asked in range(len(hints) + 1):
         text = repr(check("2.2", toys.my_ring_all_gather, hint=asked))
         assert [hint in text for hint in hints] == [number == asked for number in range(1, len(hints) + 1)]
+
+
+def test_a_report_that_fails_has_a_button_for_each_hint_and_the_next_one_inside_it():
+    report = check("2.2", toys.my_ring_all_gather)
+    html, hints = report._repr_html_(), recorded.hints("2.2")
+    assert report.hints == hints and len(hints) == 3
+    places = [html.index(text) for number, hint in enumerate(hints, 1) for text in (f">hint {number}<", escape(hint))]
+    assert places == sorted(places) and html.count("<details") == 3 and " open" not in html
+    assert "</details></details></details>" in html  # hint 2 is inside hint 1, and hint 3 inside hint 2
+    assert "hints: 3, behind buttons" in repr(report) and not any(hint in repr(report) for hint in hints)
+
+
+def test_neither_a_report_that_passes_nor_one_under_nbgrader_has_hints(monkeypatch):
+    right = Report("2.2", "my_ring_all_gather", Verdict.CORRECT, 3, "M bytes")
+    monkeypatch.setattr(selfstudy, "check_exercise", lambda *_: right)
+    assert check("2.2", toys.my_ring_all_gather) is right and "details" not in right._repr_html_()
+    monkeypatch.setattr(selfstudy, "check_exercise", lambda *_: replace(right, verdict=Verdict.WRONG))
+    monkeypatch.setenv("NBGRADER_EXECUTION", "validate")
+    with pytest.raises(selfstudy.NotPassed) as raised:
+        check("2.2", toys.my_ring_all_gather)
+    assert "hint" not in str(raised.value)
 
 
 @pytest.mark.parametrize("arguments, error, words", [
