@@ -14,13 +14,14 @@ In reading order. What an exercise is:
 Alone in a notebook:
     selfstudy.py    check(...); borrowed.py: whether it uses the course's own answers; explain.py: errors in its lines
     report.py       its answer, which draws itself
+    points.py       progress(): the best answers so far, and what is open
 For marks:
     trusted/        TrustedGrade, the sandbox, the ranks in it
 """
 
 from typing import Any
 
-__all__ = ["check"]
+__all__ = ["check", "progress"]
 
 
 def __getattr__(name: str) -> Any:
@@ -29,4 +30,8 @@ def __getattr__(name: str) -> Any:
         from course_lib.grading.selfstudy import check
 
         return check
+    if name == "progress":
+        from course_lib.grading.points import progress
+
+        return progress
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,6 +21,7 @@ from course_lib.grading import recorded
 from course_lib.grading.borrowed import borrowed
 from course_lib.grading.exercise import SEED, TIME_LIMIT_S, Exercise, Traffic, Trial
 from course_lib.grading.explain import explain
+from course_lib.grading.points import keep
 from course_lib.grading.registry import exercise
 from course_lib.grading.report import Report, Verdict
 from course_lib.grading.spent import Judgement
@@ -60,6 +61,7 @@ def check(number: str, function: Callable, hint: int = 0) -> Report:
     executed = "NBGRADER_EXECUTION" in os.environ  # where a word on stderr costs all points
     with redirect_stderr(sys.stdout) if executed else nullcontext():
         report = check_exercise(asked, function, hints[hint - 1] if hint else "")
+    keep(report)
     if report.passed or executed:
         return report if report.passed else under_nbgrader(report)
     return replace(report, hints=hints)
