@@ -114,7 +114,7 @@ def examine(asked: Exercise, function: Callable, seed: int = SEED) -> Examined:
         try:
             found = replace(outcome(asked, function, trial), trial=place)
         except LaunchError as error:
-            return Examined(Verdict.WRONG, f"{trial.label}: {explain(error, asked)}", place)
+            return Examined(Verdict.WRONG, f"{trial.label}: {explain(error, asked, function)}", place)
         warned = warned or found.warned
         if found.verdict is not Verdict.CORRECT:
             return replace(found, warned=warned)

@@ -68,6 +68,8 @@ def test_hints_open_one_after_the_other_by_mouse_and_keyboard_and_outlive_the_ke
     reopened = open_notebook(saved)
     reopened.settle("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()", 30)
     first, second, _ = buttons(reopened.cell(1))
+    assert not reopened.page.evaluate("window.jupyterapp.shell.currentWidget.content.widgets[1].model.trusted")
+    assert first.evaluate("node => getComputedStyle(node).cursor") == "pointer"
     assert first.is_visible() and not second.is_visible()
     first.click()
     assert is_open(first) and second.is_visible()

@@ -10,7 +10,7 @@ import torch
 
 from course_lib.grading import check, recorded, selfstudy
 from course_lib.grading.exercise import Traffic
-from course_lib.grading.explain import circle_of
+from course_lib.grading.explain import circle_of, explain_parameters
 from course_lib.grading.judges.collectives.plans import steps_of_tree, steps_taken
 from course_lib.grading.registry import exercises_of
 from course_lib.grading.report import Report, Verdict
@@ -76,6 +76,17 @@ def test_a_warning_is_shown_once_with_the_ranks_that_it_came_from_and_not_on_std
 def test_a_traceback_shows_the_learners_lines_and_none_of_the_graders_or_a_librarys(function, words):
     cause = check_exercise(Swap(), function).cause
     assert words in cause and "course_lib" not in cause and "site-packages" not in cause
+
+
+def test_a_function_with_another_number_of_parameters_is_shown_beside_what_was_expected():
+    cause = check_exercise(Swap(), toys.wants_two).cause
+    assert "Yours is  def wants_two(" in cause and cause.endswith("expected 1 parameter.")
+
+
+def test_a_forward_without_ctx_is_told_of_it():
+    said = "rank 0 failed\n  TypeError: Copy.forward() takes 1 positional argument but 2 were given"
+    assert explain_parameters(said, toys.swap) == [
+        "Expected forward(ctx, ...): it begins with ctx, and is a staticmethod."]
 
 
 def test_a_method_called_like_a_collective_is_none():
