@@ -140,3 +140,16 @@ def test_links_between_the_copies_lead_somewhere():
         for link in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text):
             target = (path.parent / link).resolve()
             assert target.is_relative_to(ROOT) and target.relative_to(ROOT) in copied, f"{path.name}: {link}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "exercises").glob("*/*.ipynb")), ids=lambda path: path.stem)
+def test_every_exercise_notebook_links_its_chapter_and_onward(path):
+    cells = nbformat.read(path, as_version=4).cells
+    chapters = sorted(each.name for each in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
+    own = f"](../../notebooks/{path.name})"
+    following = [name for name in chapters if name[:2] == f"{int(path.name[:2]) + 1:02}"]
+    # after the last chapter with exercises back to the start, which lists all chapters
+    onward = following[0] if following and int(path.name[:2]) < 10 else "00_start_here.ipynb"
+    assert own in cells[0].source and "hint=" not in cells[0].source
+    assert own in cells[-1].source and f"](../../notebooks/{onward})" in cells[-1].source
+    assert cells[-2].source.endswith("progress()") and "nbgrader" not in cells[-2].metadata

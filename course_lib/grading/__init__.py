@@ -14,6 +14,7 @@ In reading order. What an exercise is:
 Alone in a notebook:
     selfstudy.py    check(...); borrowed.py: whether it uses the course's own answers; explain.py: errors in its lines
     report.py       its answer, which draws itself
+    points.py       progress(): the best answers so far, and what is open
 For marks:
     trusted/        TrustedGrade, the sandbox, the ranks in it
 """
@@ -24,7 +25,7 @@ from typing import Any
 if "IPython" in sys.modules:  # perhaps a kernel, where runtime starts its server, and this before torch is imported
     import course_lib.runtime  # noqa: F401
 
-__all__ = ["check"]
+__all__ = ["check", "progress"]
 
 
 def __getattr__(name: str) -> Any:
@@ -33,4 +34,8 @@ def __getattr__(name: str) -> Any:
         from course_lib.grading.selfstudy import check
 
         return check
+    if name == "progress":
+        from course_lib.grading.points import progress
+
+        return progress
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -84,7 +84,7 @@ def unlike(given: Any, expected: Any) -> tuple[str, str]:
     """Both in words, numbers with as many digits as it takes to see that they differ."""
     pairs = [(describe(given), describe(expected))]
     if all(type(each) in (int, float) and abs(each) < LARGEST for each in (given, expected)):
-        pairs += [(f"{given:.{digits}g}", f"{expected:.{digits}g}") for digits in range(6, 18)]
+        pairs += [(number(given, digits), number(expected, digits)) for digits in range(6, 18)]
         pairs.append((str(given), str(expected)))
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
@@ -100,6 +100,12 @@ def part(answer: Any, name: str) -> Any:
     return describe(found) if isinstance(found, Tensor) and not readable(found) else found
 
 
+def number(value: float, digits: int = 6) -> str:
+    """The one notation of numbers in sentences: 20,125,000,000 and 0.125; powers of ten only where nobody counts."""
+    whole = 10 ** digits <= abs(value) < 1e15
+    return f"{value:,.0f}" if whole else f"{value:,.{digits}g}"
+
+
 def describe(value: Any) -> str:
     """`float32[3] = [1, 2, 3]`, of a long tensor the first elements."""
     if value is None or type(value) is str:
@@ -107,7 +113,7 @@ def describe(value: Any) -> str:
     if type(value) is int and abs(value) >= LARGEST:
         return "a huge number"
     if type(value) in (int, float):
-        return f"{value:g}"
+        return number(value)
     if not isinstance(value, Tensor):
         return f"a {type(value).__name__}"
     if not readable(value):

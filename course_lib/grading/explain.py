@@ -1,16 +1,21 @@
 """What `launch` says when ranks do not return, for somebody whose function is to blame."""
 
+import inspect
 import re
+from collections.abc import Callable
 
 from course_lib.grading.exercise import Exercise
 from course_lib.runtime import Deadlock, LaunchError, LaunchTimeout
 
 # A place that is not the reader's: the grader's, torch's, any other library's.
 OURS = re.compile(r"\s*(course_lib[/\\]|\S*site-packages[/\\]|\S*lib[/\\]python3)")
+# f() missing 1 required positional argument, f() takes 1 positional argument but 2 were given
+MISFIT = re.compile(r"TypeError: (?:\S*\.)?(\w+)\(\) (?:missing (\d+) required positional|takes .*? but (\d+) "
+                    r"(?:positional arguments? )?(?:was|were) given)")
 AT = re.compile(r"( failed) at (.*?, line \d+)")
 
 
-def explain(error: LaunchError, asked: Exercise) -> str:
+def explain(error: LaunchError, asked: Exercise, function: Callable) -> str:
     """The error in the reader's own lines, and what it means in this exercise."""
     said, _, hint = str(error).partition("  Hint: ")
     lines = [line for line in said.splitlines() if line.strip() and not line.strip().startswith("(raised inside")]
@@ -22,7 +27,27 @@ def explain(error: LaunchError, asked: Exercise) -> str:
         hint = ""
     if isinstance(error, LaunchTimeout):
         hint = "Does a loop never end?"
-    return "\n".join([*lines, *asked.meaning(said), *([hint[:1].upper() + hint[1:]] if hint else [])])
+    return "\n".join([*lines, *explain_parameters(said, function), *asked.meaning(said),
+                      *([hint[:1].upper() + hint[1:]] if hint else [])])
+
+
+def explain_parameters(said: str, function: Callable) -> list[str]:
+    """Where a call does not fit: the learner's own line beside what was expected."""
+    found = MISFIT.search(said)
+    if not found:
+        return []
+    name, missing, given = found[1], found[2], found[3]
+    method = name.rpartition(".")[2]
+    if method in ("forward", "backward") and name != function.__name__:
+        return [f"Expected {method}(ctx, ...): it begins with ctx, and is a staticmethod."]
+    if name != function.__name__:
+        return []
+    parameters = inspect.signature(function).parameters.values()
+    needed = sum(each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+                 for each in parameters)
+    expected = int(given) if given else needed - int(missing)
+    return [f"Yours is  def {name}{inspect.signature(function)}  (line {function.__code__.co_firstlineno}): "
+            f"expected {expected} parameter{'s' * (expected != 1)}."]
 
 
 def readers_lines(lines: list[str], function: str) -> list[str]:

@@ -6,6 +6,11 @@ from html import escape
 
 OVER_BUDGET = 0.5  # of the points: a right answer that spends too much has the idea, and half of what was asked
 
+# The marker of a <summary> goes with `display: list-item`; the theme's own colours make it a button in light and dark.
+BUTTON = ("display: inline-block; cursor: pointer; padding: 0.1em 0.8em; border-radius: 3px; "
+          "border: 1px solid var(--jp-border-color0, #888); background-color: var(--jp-layout-color2, #eee); "
+          "color: var(--jp-content-font-color1, inherit)")
+
 
 class Verdict(Enum):
     """Words, a sign and a colour: the theme's own where there is one."""
@@ -30,6 +35,7 @@ class Report:
     hint: str = ""
     warned: str = ""  # what Python or torch warned of
     over_budget: float = OVER_BUDGET  # share of the points for what is right and over budget
+    hints: tuple[str, ...] = ()  # behind buttons, the next one inside the one before; the last is nearly the code
 
     @property
     def passed(self) -> bool:
@@ -51,6 +57,7 @@ class Report:
     def __repr__(self) -> str:
         lines = [f"{self.verdict.value[1]} {self._headline()}"]
         lines += [f"  {name}: {text}".replace("\n", "\n    ") for name, text in self._details().items()]
+        lines += [f"  hints: {len(self.hints)}, behind buttons where this report is shown"] * bool(self.hints)
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -62,4 +69,15 @@ class Report:
             f'</span></div>' for name, text in self._details().items())
         return (f'<div style="border-left: 4px solid {colour}; padding: 0.3em 0.8em; '
                 f'color: var(--jp-content-font-color1, inherit)"><b><span style="color: {colour}">{sign}</span> '
-                f'{escape(self._headline())}</b>{rows}</div>')
+                f'{escape(self._headline())}</b>{rows}{hint_buttons(self.hints)}</div>')
+
+
+def hint_buttons(hints: tuple[str, ...]) -> str:
+    """Each hint in a <details>, which opens without a kernel; the next one's button is inside, so it comes after."""
+    html = ""
+    for number, text in reversed(list(enumerate(hints, 1))):
+        last = number == len(hints)
+        font = "pre; overflow-x: auto; font-family: var(--jp-code-font-family, monospace)" if last else "pre-wrap"
+        html = (f'<details style="margin-top: 0.4em"><summary style="{BUTTON}">hint {number}</summary>'
+                f'<div style="margin: 0.4em 0; white-space: {font}">{escape(text)}</div>{html}</details>')
+    return html

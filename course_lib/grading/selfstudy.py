@@ -21,6 +21,7 @@ from course_lib.grading import recorded
 from course_lib.grading.borrowed import borrowed
 from course_lib.grading.exercise import SEED, TIME_LIMIT_S, Exercise, Traffic, Trial
 from course_lib.grading.explain import explain
+from course_lib.grading.points import keep
 from course_lib.grading.registry import exercise
 from course_lib.grading.report import Report, Verdict
 from course_lib.grading.spent import Judgement
@@ -40,7 +41,8 @@ class NotPassed(AssertionError):
 def check(number: str, function: Callable, hint: int = 0) -> Report:
     """Run the reader's `function` for the exercise `number` on ranks: is it correct, or what is wrong, and why?
 
-    hint: 1, 2 or 3 adds that hint to the report, the third one nearly being the code; 0, no hint.
+    What does not pass has a button for each hint, the third one nearly being the code. hint: 1, 2 or 3 adds that hint
+    to the report at once; 0, none.
 
     Where nbgrader itself executes the notebook (its Validate button, or autograde without TrustedGrade) what does not
     pass must fail the cell: NotPassed is raised there.
@@ -59,7 +61,10 @@ def check(number: str, function: Callable, hint: int = 0) -> Report:
     executed = "NBGRADER_EXECUTION" in os.environ  # where a word on stderr costs all points
     with redirect_stderr(sys.stdout) if executed else nullcontext():
         report = check_exercise(asked, function, hints[hint - 1] if hint else "")
-    return report if report.passed else under_nbgrader(report)
+    keep(report)
+    if report.passed or executed:
+        return report if report.passed else under_nbgrader(report)
+    return replace(report, hints=hints)
 
 
 def under_nbgrader(report: Report) -> Any:
@@ -109,7 +114,7 @@ def examine(asked: Exercise, function: Callable, seed: int = SEED) -> Examined:
         try:
             found = replace(outcome(asked, function, trial), trial=place)
         except LaunchError as error:
-            return Examined(Verdict.WRONG, f"{trial.label}: {explain(error, asked)}", place)
+            return Examined(Verdict.WRONG, f"{trial.label}: {explain(error, asked, function)}", place)
         warned = warned or found.warned
         if found.verdict is not Verdict.CORRECT:
             return replace(found, warned=warned)

@@ -9,6 +9,7 @@ that is judged, never from the budget.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from course_lib.grading.compare import number
 from course_lib.grading.sketch import Sketch
 from course_lib.pictures.units import human_bytes
 
@@ -109,8 +110,8 @@ def quantity(value: float, unit: str, short: bool = False) -> str:
     if unit == "bytes":
         return human_bytes(value)
     if unit.startswith("exact "):
-        return f"{value:,.10g}" if short else f"{value:,.10g} {unit.removeprefix('exact ')}"
+        return number(value, 10) if short else f"{number(value, 10)} {unit.removeprefix('exact ')}"
     if unit == "share":
         return f"{100 * value:.1f} %"
     plural = "" if value == 1 else "es" if unit.endswith("ch") else "s"
-    return f"{value:.6g}" if short or not unit else f"{value:.6g} {unit}{plural}"
+    return number(value) if short or not unit else f"{number(value)} {unit}{plural}"

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from course_lib.grading.compare import alike, contrast
+from course_lib.grading.compare import alike, contrast, number
+from course_lib.grading.spent import quantity
 
 THIRDS, NAN = torch.arange(1, 9).double() / 3, float("nan")
 
@@ -35,3 +36,10 @@ def test_what_looks_the_same_is_told_apart(given, expected, words):
 
 def test_what_is_within_tolerance_is_not_named():
     assert " at [7]: expected 0.001;" in contrast(with_element(6, 1e-12), with_element(7, 1e-3), (0.0, 1e-9))
+
+
+def test_numbers_have_one_notation_in_a_sentence():
+    assert quantity(7e9, "exact bytes") + ", " + quantity(20_125_000_000, "exact bytes") == (
+        "7,000,000,000 bytes, 20,125,000,000 bytes")
+    assert [number(each) for each in (3, 0.125, 1234.5, 1_234_567, 1e20)] == [
+        "3", "0.125", "1,234.5", "1,234,567", "1e+20"]

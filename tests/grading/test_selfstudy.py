@@ -2,13 +2,15 @@
 
 import subprocess
 import sys
+from dataclasses import replace
+from html import escape
 
 import pytest
 import torch
 
 from course_lib.grading import check, recorded, selfstudy
 from course_lib.grading.exercise import Traffic
-from course_lib.grading.explain import circle_of
+from course_lib.grading.explain import circle_of, explain_parameters
 from course_lib.grading.judges.collectives.plans import steps_of_tree, steps_taken
 from course_lib.grading.registry import exercises_of
 from course_lib.grading.report import Report, Verdict
@@ -76,6 +78,17 @@ def test_a_traceback_shows_the_learners_lines_and_none_of_the_graders_or_a_libra
     assert words in cause and "course_lib" not in cause and "site-packages" not in cause
 
 
+def test_a_function_with_another_number_of_parameters_is_shown_beside_what_was_expected():
+    cause = check_exercise(Swap(), toys.wants_two).cause
+    assert "Yours is  def wants_two(" in cause and cause.endswith("expected 1 parameter.")
+
+
+def test_a_forward_without_ctx_is_told_of_it():
+    said = "rank 0 failed\n  TypeError: Copy.forward() takes 1 positional argument but 2 were given"
+    assert explain_parameters(said, toys.swap) == [
+        "Expected forward(ctx, ...): it begins with ctx, and is a staticmethod."]
+
+
 def test_a_method_called_like_a_collective_is_none():
     assert check_exercise(Swap(), toys.swapped_by_a_method_called_like_a_collective).passed
 
@@ -112,6 +125,27 @@ def test_hints_are_given_on_request_only():
     for asked in range(len(hints) + 1):
         text = repr(check("2.2", toys.my_ring_all_gather, hint=asked))
         assert [hint in text for hint in hints] == [number == asked for number in range(1, len(hints) + 1)]
+
+
+def test_a_report_that_fails_has_a_button_for_each_hint_and_the_next_one_inside_it():
+    report = check("2.2", toys.my_ring_all_gather)
+    html, hints = report._repr_html_(), recorded.hints("2.2")
+    assert report.hints == hints and len(hints) == 3
+    places = [html.index(text) for number, hint in enumerate(hints, 1) for text in (f">hint {number}<", escape(hint))]
+    assert places == sorted(places) and html.count("<details") == 3 and " open" not in html
+    assert "</details></details></details>" in html  # hint 2 is inside hint 1, and hint 3 inside hint 2
+    assert "hints: 3, behind buttons" in repr(report) and not any(hint in repr(report) for hint in hints)
+
+
+def test_neither_a_report_that_passes_nor_one_under_nbgrader_has_hints(monkeypatch):
+    right = Report("2.2", "my_ring_all_gather", Verdict.CORRECT, 3, "M bytes")
+    monkeypatch.setattr(selfstudy, "check_exercise", lambda *_: right)
+    assert check("2.2", toys.my_ring_all_gather) is right and "details" not in right._repr_html_()
+    monkeypatch.setattr(selfstudy, "check_exercise", lambda *_: replace(right, verdict=Verdict.WRONG))
+    monkeypatch.setenv("NBGRADER_EXECUTION", "validate")
+    with pytest.raises(selfstudy.NotPassed) as raised:
+        check("2.2", toys.my_ring_all_gather)
+    assert "hint" not in str(raised.value)
 
 
 @pytest.mark.parametrize("arguments, error, words", [

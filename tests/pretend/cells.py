@@ -69,7 +69,7 @@ def checks(modes: Sequence[str], path: Path) -> dict[str, list[Outcome]]:
     are the ones to print.
     """
     code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    asked = [number for number, cell in enumerate(code) if cell.metadata.nbgrader.grade]
+    asked = [number for number, cell in enumerate(code) if cell.metadata.get("nbgrader", {}).get("grade")]
     sources = [f"_report = {cell.source}\nprint(_report)\nassert _report.passed, _report.cause" if number in asked else
                cell.source for number, cell in enumerate(code)]
     by_mode = executed(modes, sources, path.parent)

@@ -1,0 +1,167 @@
+"""`progress()`: the points of all exercises that `check` has seen, what is open, and links to it.
+
+`check` keeps the best verdict of each exercise in a small file of its own beside the reader's copies, so that two
+notebooks do not write to the same file. (The module is not called progress: it would hide the function in the package.)
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from course_lib.grading import recorded
+from course_lib.grading.report import Report
+from course_lib.pictures.drawn import Drawn
+
+FOLDER = ".progress"
+ASKED = "COURSE_LIB_PROGRESS"  # a folder: keep it there, also in a test
+# Where others than a reader run the check cells.
+OTHERS = ("NBGRADER_EXECUTION", "PYTEST_CURRENT_TEST", "COURSE_LIB_STABLE_OUTPUT")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is known of one exercise, as shares of its points, which may change with the course."""
+
+    best: float = 0.0
+    last: float = 0.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """One exercise in the table."""
+
+    number: str
+    function: str
+    out_of: int
+    kept: Kept | None  # None: never checked
+    link: str  # relative to the notebook; empty where there is no such file
+
+    @property
+    def points(self) -> float:
+        return self.out_of * self.kept.best if self.kept else 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return self.points < self.out_of
+
+    def words(self) -> str:
+        if self.kept is None:
+            return "not checked yet"
+        later = f", once; {self.out_of * self.kept.last:g} the last time" * (self.kept.last < self.kept.best)
+        return f"{self.points:g} of {self.out_of} points{later}"
+
+
+@dataclass(frozen=True, repr=False)
+class Progress(Drawn):
+    """Points by exercise and chapter."""
+
+    lines: tuple[Line, ...]
+    trouble: str = ""  # what could not be read
+
+    def chapters(self) -> dict[int, list[Line]]:
+        found: dict[int, list[Line]] = {}
+        for line in self.lines:
+            found.setdefault(int(line.number.partition(".")[0]), []).append(line)
+        return found
+
+    def finding(self) -> str:
+        begun = [f"chapter {chapter}: {total(lines)}{open_ones(lines)}" for chapter, lines in self.chapters().items()
+                 if any(line.kept for line in lines)]
+        return "; ".join([*begun, f"in all {total(self.lines)}", *([self.trouble] if self.trouble else [])])
+
+    def html(self) -> str:
+        chapters = "".join(
+            f'<tr><th colspan="2" style="text-align: left">chapter {chapter}: {total(lines)}</th></tr>'
+            + "".join(row(line) for line in lines) for chapter, lines in self.chapters().items())
+        trouble = f"<p>{escape(self.trouble)}</p>" * bool(self.trouble)
+        return f"<p><b>In all {total(self.lines)}</b></p>{trouble}<table>{chapters}</table>"
+
+
+def total(lines: list[Line] | tuple[Line, ...]) -> str:
+    return f"{sum(line.points for line in lines):g} of {sum(line.out_of for line in lines)} points"
+
+
+def open_ones(lines: list[Line]) -> str:
+    numbers = ", ".join(line.number for line in lines if line.is_open)
+    return f", open: {numbers}" * bool(numbers)
+
+
+def row(line: Line) -> str:
+    name = f"{line.number} {escape(line.function)}"
+    linked = f'<a href="{escape(line.link)}">{name}</a>' if line.link else name
+    sign = "○" if line.is_open else "✓"
+    return (f'<tr><td style="text-align: left">{sign} {linked}</td>'
+            f'<td style="text-align: left">{escape(line.words())}</td></tr>')
+
+
+def progress() -> Progress:
+    """What the reader has reached so far, by exercise and by chapter."""
+    folder, lines, damaged = place(), [], []
+    for path in sorted(recorded.FOLDER.glob("*.json")):
+        for number, (function, out_of) in recorded.of_chapter(int(path.stem))["exercises"].items():
+            kept, aside = read(folder / f"{number}.json")
+            damaged += [aside] if aside else []
+            lines.append(Line(number, function, out_of, kept, link_to(int(path.stem))))
+    return Progress(tuple(lines), f"could not be read and begins anew: {', '.join(damaged)}" if damaged else "")
+
+
+def keep(report: Report) -> None:
+    """Remember the verdict, if a reader is at work; a folder that cannot be written is no error of `check`."""
+    if ASKED not in os.environ and any(name in os.environ for name in OTHERS):
+        return
+    path = place() / f"{report.number}.json"
+    try:
+        before, _ = read(path)
+        share = report.points / report.out_of
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+            json.dump({"best": max(share, before.best if before else 0.0), "last": share}, file)
+        os.replace(file.name, path)  # whole or not at all, whoever reads meanwhile
+    except OSError:
+        pass
+
+
+def read(path: Path) -> tuple[Kept | None, str]:
+    """What is kept at `path`, and the name under which a damaged file was put aside ("": it was not)."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        kept = Kept(float(found["best"]), float(found["last"]))
+        if not (0 <= kept.best <= 1 and 0 <= kept.last <= 1):
+            raise ValueError(path)
+        return kept, ""
+    except OSError:
+        return None, ""
+    except (ValueError, KeyError, TypeError):
+        aside = path.with_suffix(".damaged")
+        try:
+            os.replace(path, aside)
+        except OSError:
+            pass
+        return None, aside.name
+
+
+def place() -> Path:
+    """The folder of what is kept: the reader's workspace, or else a folder at home."""
+    if os.environ.get(ASKED):
+        return Path(os.environ[ASKED])
+    root = root_of(Path.cwd())
+    if root is None:
+        return Path.home() / ".course_lib" / FOLDER
+    return (root if (root / ".given.json").exists() else root / "workspace") / FOLDER
+
+
+def root_of(folder: Path) -> Path | None:
+    """The nearest folder above that has notebooks and exercises: the reader's copies, or the course itself."""
+    return next((each for each in (folder, *folder.parents)
+                 if (each / "notebooks").is_dir() and (each / "exercises").is_dir()), None)
+
+
+def link_to(chapter: int) -> str:
+    """The way from the notebook to the exercises of `chapter`."""
+    root = root_of(Path.cwd())
+    found = sorted(root.glob(f"exercises/{chapter:02}_*/{chapter:02}_*.ipynb")) if root else []
+    found = [path for path in found if path.stem == path.parent.name]  # not a newer copy beside it
+    return Path(os.path.relpath(found[0], Path.cwd())).as_posix() if found else ""
