@@ -24,12 +24,12 @@ inside it; `doctor` says what this machine can do. Files in reading order:
 import sys
 
 from course_lib.runtime import context, outside_ranks
-from course_lib.runtime.ranks.pools import pool
+from course_lib.runtime.ranks.pools import start_at_each_cell_of
 
 # The server that forks ranks needs seconds to import torch: in a notebook it does so while this process imports torch
 # itself, below, and while the reader reads. Elsewhere, where perhaps nothing is launched, the first launch starts it.
 if sys.platform == "linux" and context.in_jupyter_kernel():
-    pool().start()
+    start_at_each_cell_of(sys.modules["IPython"].get_ipython())
 
 from course_lib.runtime.context import device
 from course_lib.runtime.doctor import doctor

@@ -70,7 +70,7 @@ def launch(
     call = pack_call(fn, args, kwargs)
     with _one_at_a_time:
         ours = pool()
-        ours.start()
+        ours.begin()
         store = os.path.join(ours.folder, f"launch-{next(_launches)}")
         tasks = [Task(rank, world_size, backend, store, seed, threads, timeout, call) for rank in range(world_size)]
         return Supervisor(ours, tasks, env, timeout).results()

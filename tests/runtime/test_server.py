@@ -69,6 +69,47 @@ def test_importing_starts_the_server_in_a_kernel_before_torch_is_imported_and_no
     assert ran.stdout == f"started: {started}\n", ran.stderr
 
 
+# When it leaves
+
+def test_a_server_that_nobody_asks_leaves_with_its_folder_and_the_next_call_starts_another(monkeypatch):
+    pool = ForkPool(leaves_after_s=0.0)
+    pool.start()
+    pool._leaving.join()
+    assert pool._server is None and not Path(pool.folder).exists()
+    monkeypatch.setattr(launcher, "pool", lambda: pool)
+    for _ in range(3):  # at once after each the server leaves, at any moment of the next call
+        assert launch(rank_sum, world_size=2) == [1.0, 1.0]
+    pool._leaving.join()
+    assert pool._server is None
+
+
+def test_a_server_does_not_leave_while_a_launch_is_under_way(monkeypatch):
+    pool = ForkPool(leaves_after_s=0.0)
+    monkeypatch.setattr(launcher, "pool", lambda: pool)
+    supervised = Supervisor.results
+
+    def results(self):
+        pool._leaving.join()  # its time has come, between the beginning of the launch and its first rank
+        assert pool._server.poll() is None
+        return supervised(self)
+
+    monkeypatch.setattr(Supervisor, "results", results)
+    assert launch(rank_sum, world_size=2) == [1.0, 1.0]
+    pool._leaving.join()
+    assert pool._server is None
+
+
+def test_a_call_puts_off_the_leaving_also_where_its_time_has_come(monkeypatch):
+    pool = ForkPool(leaves_after_s=300.0)
+    pool.start()
+    too_late = pool._leaving
+    pool.start()
+    monkeypatch.setattr(threading, "current_thread", lambda: too_late)
+    pool._leave()
+    assert too_late is not pool._leaving and pool._server.poll() is None
+    pool.close()
+
+
 # Frozen
 
 def test_a_server_that_froze_between_launches_is_killed_and_replaced_by_the_next_launch(monkeypatch):

@@ -3,6 +3,9 @@
 The server answers one request at a time. One that is frozen (SIGSTOP, a machine that swaps to death) would hold up a
 launch for ever, so every answer has its time: without a sign of life for some seconds, the server and its ranks are
 killed, launch says so, and the next launch starts a new server.
+
+A server holds 270 MB. When nobody has asked for anything for some minutes it leaves, as the notebook may stand open in
+a tab that nobody looks at; the next cell or launch starts another one, which answers within a second.
 """
 
 import atexit
@@ -42,6 +45,7 @@ _ANSWERS_WITHIN_S = 120.0  # importing torch from a cold disk takes long; longer
 _HURRIED_S = 3.0  # for any answer, once the reader has interrupted
 _LOOKS_EVERY_S = 0.1
 _CLOSES_WITHIN_S = 10.0
+_LEAVES_AFTER_S = 300.0  # without a call
 # Ranks that would each import much by themselves, on a few cores, wait for the server, which imports it once: so many
 # ranks, and a call that names what trains. An optimiser alone brings 800 modules of torch: the first two launches that
 # train take 3.3 and 0.8 s in place of 6.7 and 3.9.
@@ -53,7 +57,7 @@ _MUCH = re.compile(rb"course_lib\.(?!runtime|collectives|groups)|torch\.optim|to
 class ForkPool:
     """Ranks forked from `fork_server.py`, new ones for each launch."""
 
-    def __init__(self) -> None:
+    def __init__(self, leaves_after_s: float = _LEAVES_AFTER_S) -> None:
         self.folder: str | None = None
         self.hurried = threading.Event()  # the reader has interrupted the launch
         self._server: subprocess.Popen | None = None
@@ -62,9 +66,19 @@ class ForkPool:
         self._lock = threading.Lock()
         self._ranks: list[RankProcess] = []
         self._exit_codes: dict[int, int] = {}
+        self._leaves_after_s = leaves_after_s
+        self._leaving: threading.Timer | None = None  # ends the server, unless somebody asks for something before
+        self._at_work = False  # a launch is under way, which may take longer than that
+
+    def begin(self) -> None:
+        """As `start`, for a launch: the server stays until `release`."""
+        with self._lock:
+            self._at_work = True
+        self.start()
 
     def start(self) -> None:
         """Start the server if there is none; returns at once, while it imports torch."""
+        self._put_off_leaving()
         with self._lock:
             if self._owner != os.getpid():  # a fork of the notebook's process: that server is not ours
                 self._server, self._control, self.folder, self._owner = None, None, None, os.getpid()
@@ -137,6 +151,22 @@ class ForkPool:
         """Close the connections, once nobody reads from them any more."""
         for process in self._ranks:
             process.connection.close()
+        with self._lock:
+            self._at_work = False
+        self._put_off_leaving()
+
+    def _put_off_leaving(self) -> None:
+        with self._lock:
+            if self._leaving is not None:
+                self._leaving.cancel()
+            self._leaving = threading.Timer(self._leaves_after_s, self._leave)
+            self._leaving.daemon = True
+            self._leaving.start()
+
+    def _leave(self) -> None:
+        with self._lock:  # whoever starts the server meanwhile waits, and starts another one
+            if threading.current_thread() is self._leaving and not self._at_work:
+                self.close()
 
     def wait_until_preloaded(self) -> None:
         """Block until the server has imported all that ranks may need."""

@@ -6,6 +6,7 @@ rank started is alive.
 
 import os
 import sys
+from typing import Any
 
 from course_lib.runtime.ranks.fork_pool import ForkPool
 from course_lib.runtime.ranks.warm_pool import WarmPool
@@ -20,3 +21,17 @@ def pool() -> ForkPool | WarmPool:
         forks = os.environ.get("COURSE_LIB_LAUNCHER", "fork" if sys.platform == "linux" else "warm") == "fork"
         _pool = ForkPool() if forks else WarmPool()
     return _pool
+
+
+def start_at_each_cell_of(shell: Any) -> None:
+    """Start the pool now, and again with any cell that is run in the notebook after the pool has left."""
+    pool().start()
+    if _start not in shell.events.callbacks["pre_run_cell"]:
+        shell.events.register("pre_run_cell", _start)
+
+
+def _start(cell: Any) -> None:
+    try:
+        pool().start()
+    except OSError:  # a full disk: the launch that needs it will say so
+        pass

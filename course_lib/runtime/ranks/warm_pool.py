@@ -49,6 +49,10 @@ class WarmPool:
         self._warm: dict[int, _Warm] = {}
         self._ranks: list[RankProcess] = []
 
+    def begin(self) -> None:
+        """Before a launch; these interpreters stay in any case."""
+        self.start()
+
     def start(self, world_size: int = 0) -> None:
         """Start the interpreters of ranks 0 to world_size - 1 that are missing, side by side."""
         with self._lock:
