@@ -5,7 +5,7 @@ launch for ever, so every answer has its time: without a sign of life for some s
 killed, launch says so, and the next launch starts a new server.
 
 A server holds 270 MB. When nobody has asked for anything for some minutes it leaves, as the notebook may stand open in
-a tab that nobody looks at; the next cell or launch starts another one, which answers within a second.
+a tab that nobody looks at; the next cell or launch starts another one, which answers after about a second.
 """
 
 import atexit
