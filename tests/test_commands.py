@@ -1,5 +1,9 @@
-"""Every command that README.md shows is there to be called, as far as that can be tried in seconds."""
+"""Every command that README.md and TEACHING.md show is there to be called, as far as that can be tried in seconds.
 
+Those of a class are run in their order, with submissions, by test_nbgrader.py.
+"""
+
+import itertools
 import re
 import shlex
 import shutil
@@ -12,7 +16,8 @@ import pytest
 from tests.commands import commands_in
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = commands_in(ROOT / "README.md")
+COMMANDS = list(dict.fromkeys(command for page in ("README.md", "TEACHING.md") for command in commands_in(ROOT / page)))
+NBGRADERS = [command for command in COMMANDS if re.match(r"(\.venv/bin/)?nbgrader ", command)]
 MODULES = sorted({found[1] for command in COMMANDS if (found := re.search(r"python3? -m ([\w.]+)", command))})
 TARGETS = [command for command in COMMANDS if re.match(r"(\w+=\S+ )*make( |$)", command)]
 
@@ -29,7 +34,7 @@ def test_commands_are_found_in_code_in_prose_and_in_tables(tmp_path):
     assert commands_in(page) == [".venv/bin/python -m a", "make d", "make b C=1", "make e", "A=/b make f"]
 
 
-def test_readme_shows_the_commands_that_matter():
+def test_the_pages_show_the_commands_that_matter():
     assert {"make lab", "make lab FRESH=1", "make teach", "make doctor", "make test"} <= {*TARGETS}
     assert {"tools.lab", "tools.gpu_day", "pytest", "venv"} <= {*MODULES}
 
@@ -50,7 +55,7 @@ def test_the_module_answers_help(module):
 
 
 def test_a_line_of_python_runs():
-    lines = [shlex.split(command) for command in COMMANDS if re.match(r"python3? -c ", command)]
+    lines = [shlex.split(command) for command in COMMANDS if re.match(r"(\.venv/bin/)?python3? -c ", command)]
     assert lines
     for words in lines:
         said = run(sys.executable, *words[1:])
@@ -65,6 +70,15 @@ def test_the_files_that_pip_and_conda_read_are_there(command):
         assert f"name: {activated[1]}\n" in (ROOT / "environment.yml").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("command", NBGRADERS)
+def test_nbgrader_knows_its_command(command):
+    words = shlex.split(command.removeprefix(".venv/bin/"))
+    named = list(itertools.takewhile(lambda word: re.fullmatch(r"[a-z_]+", word), words[1:]))
+    asked = run(sys.executable, "-m", "nbgrader", *named, "--help")  # "None" and an exit code of 0 where there is none
+    assert named and asked.returncode == 0 and "--debug" in asked.stdout, asked.stderr
+    assert f"nbgrader {named[0]}" in asked.stdout.replace("-", "_") or named[0] in asked.stdout
+
+
 def test_every_command_is_of_a_kind_that_is_tried_here():
-    tried = r"(\w+=\S+ )*(make|conda)( |$)|(\.venv/bin/)?(python3? (-m|-c)|pip) "
+    tried = r"(\w+=\S+ )*(make|conda)( |$)|(\.venv/bin/)?(python3? (-m|-c)|pip|nbgrader) "
     assert [command for command in COMMANDS if not re.match(tried, command)] == []

@@ -59,6 +59,13 @@ def commands() -> list[list[str]]:
     return [line.split() for line in lines if "STUDENT" not in line]
 
 
+def command_for(student: str) -> list[str]:
+    """What TEACHING.md tells a teacher to type to grade this student again."""
+    text = (ROOT / "TEACHING.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^    \.venv/bin/nbgrader (.*STUDENT.*)$", text, re.MULTILINE)
+    return line.replace("STUDENT", student).split()
+
+
 def with_sources(notebook: nbformat.NotebookNode, sources: dict[str, str]) -> nbformat.NotebookNode:
     """A copy of the notebook where the cells of these grade_ids hold other sources."""
     changed = nbformat.from_dict(notebook)
@@ -154,7 +161,7 @@ def test_grading_again_takes_the_same_inputs_and_another_submission_others(cours
         return set(re.findall(r"random inputs of seed (\d+)", feedback(course, student)))
 
     before, other = seeds("wrong"), seeds("right")
-    again = nbgrader(course, "autograde", NAME, "--student=wrong", "--force", "--TrustedGrade.isolation=auto")
+    again = nbgrader(course, *command_for("wrong"), "--TrustedGrade.isolation=auto")
     nbgrader(course, "generate_feedback", NAME, "--student=wrong", "--force")
     assert "2.1 my_ring_reduce_scatter: not right yet" in again
     assert len(before) == 1 and seeds("wrong") == before != other
