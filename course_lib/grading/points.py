@@ -74,10 +74,16 @@ class Progress(Drawn):
 
     def html(self) -> str:
         chapters = "".join(
-            f'<tr><th colspan="2" style="text-align: left">chapter {chapter}: {total(lines)}</th></tr>'
-            + "".join(row(line) for line in lines) for chapter, lines in self.chapters().items())
+            f"<details{' open' * is_under_way(lines)}><summary>chapter {chapter}: {total(lines)}</summary>"
+            f"<table>{''.join(row(line) for line in lines)}</table></details>"
+            for chapter, lines in self.chapters().items())
         trouble = f"<p>{escape(self.trouble)}</p>" * bool(self.trouble)
-        return f"<p><b>In all {total(self.lines)}</b></p>{trouble}<table>{chapters}</table>"
+        return f"<p><b>In all {total(self.lines)}</b></p>{trouble}{chapters}"
+
+
+def is_under_way(lines: list[Line]) -> bool:
+    """Whether some of a chapter is done or tried, and some is open."""
+    return any(line.kept for line in lines) and any(line.is_open for line in lines)
 
 
 def total(lines: list[Line] | tuple[Line, ...]) -> str:

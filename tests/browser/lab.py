@@ -13,6 +13,7 @@ from pathlib import Path
 import nbformat
 from playwright.sync_api import ConsoleMessage, Locator, Page
 
+COURSE = Path(__file__).resolve().parent.parent.parent
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 CHROMIUM_PLACES = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
@@ -53,12 +54,14 @@ class LabServer:
     """
 
     def __init__(self, root: Path, state: Path, settings: dict[str, str] | None = None) -> None:
-        environment = dict(os.environ, JUPYTER_PREFER_ENV_PATH="1", **(settings or {}))
+        # It starts in `root`, where formgrader looks for nbgrader_config.py; its extension is imported from the course.
+        on_path = os.pathsep.join(filter(None, [str(COURSE), os.environ.get("PYTHONPATH")]))
+        environment = dict(os.environ, JUPYTER_PREFER_ENV_PATH="1", PYTHONPATH=on_path, **(settings or {}))
         environment |= {name: str(state / name.lower()) for name in STATE_FOLDERS}
         self.root = root
         self.process = subprocess.Popen(
             [sys.executable, "-m", "jupyterlab", *SERVER_FLAGS, f"--ServerApp.root_dir={root}"],
-            env=environment, text=True, cwd=root,  # where formgrader looks for nbgrader_config.py
+            env=environment, text=True, cwd=root,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )
         self.log: list[str] = []

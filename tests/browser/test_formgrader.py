@@ -46,7 +46,7 @@ def test_a_score_entered_in_formgrader_counts_and_survives_a_new_autograde(cours
         page = chromium.new_context(viewport=VIEWPORT).new_page()
         page.goto(f"{server.url}/lab?reset")
         page.get_by_role("menuitem", name="Nbgrader").click()
-        page.locator(".lm-Menu-item", has_text="Formgrader").click()
+        page.get_by_role("menuitem", name="Formgrader", exact=True).click()
         page.locator("iframe").wait_for()
         page.goto(f"{server.url}/formgrader/gradebook/{NAME}/{NAME}")
         page.get_by_text(f"{before:g} / 27").first.wait_for()

@@ -85,3 +85,9 @@ def test_it_lies_in_the_readers_copies_and_links_from_there(tmp_path, monkeypatc
     monkeypatch.chdir(here)
     assert points.place() == tmp_path / "workspace" / ".progress"
     assert 'href="../03_data_parallel/03_data_parallel.ipynb"' in progress().html()
+
+
+def test_only_chapters_that_are_under_way_are_unfolded(folder):
+    points.keep(report("2.1", Verdict.CORRECT))
+    html = progress().html()
+    assert "<details><summary>chapter 1: 0 of " in html and "<details open><summary>chapter 2: 4 of " in html

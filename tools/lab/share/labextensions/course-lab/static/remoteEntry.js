@@ -1,6 +1,7 @@
 // An extension of JupyterLab, written by hand: no bundler. A locked cell takes no keys and says nothing; this says why.
 
-const CHECKS = "This cell is locked: it checks your answer. Write in the cell above; run this one with Shift+Enter.";
+const CHECKS = "This cell is locked: it checks your answer. Write in the cell above, and run this one with Shift+Enter; "
+    + "its report has buttons for hints.";
 const GIVEN = "This cell was given and is locked. For something of your own, press Escape, then B: a new cell, below.";
 
 const plugin = {
