@@ -193,7 +193,7 @@ def test_products_of_a_rank_that_computes_all_are_told_beside_a_t_th_of_them():
     trial = asked.trials(seed=1)[1]
     B, T, D, part = 2, 4, 5, 2
     right, allowed = asked.expected(trial.inputs), 2 * 3 * 2 * B * T * D * part
-    for flops, words in ((allowed, None), (3 * allowed, f"rank 0 computes {3 * allowed} FLOPs in its products")):
+    for flops, words in ((allowed, None), (3 * allowed, f"rank 0 computes {3 * allowed:,} FLOPs in its products")):
         answers = [{**answer, "flops": flops, "calls": [["all_reduce", 0, asked.bound(trial)]]} for answer in right]
         judged = asked.judge(trial, answers, Traffic([[0] * 3] * 3, exact=True))
         assert judged.cause is None if words is None else words in judged.cause

@@ -139,7 +139,10 @@ class Timeline(Recording):
         return f"Timeline of {who}{said}: {'; '.join(texts)}"
 
     def alternative(self) -> str:
-        return f"{self.finding()}; {'; '.join(filter(None, self._texts()))}" if self.events else self.finding()
+        if not self.events:
+            return self.finding()
+        texts = self._texts()[bool(self.headline):]  # the headline is in the finding
+        return "; ".join(filter(None, [self.finding(), *texts]))
 
     def _texts(self) -> tuple[str, str]:
         """What the picture shows, and the numbers behind it: how the average rank spends its time."""
