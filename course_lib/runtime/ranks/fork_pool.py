@@ -78,27 +78,30 @@ class ForkPool:
 
     def start(self) -> None:
         """Start the server if there is none; returns at once, while it imports torch."""
-        self._put_off_leaving()
         with self._lock:
-            if self._owner != os.getpid():  # a fork of the notebook's process: that server is not ours
-                self._server, self._control, self.folder, self._owner = None, None, None, os.getpid()
-            if self._control is not None and self._server.poll() is None:
-                return
-            self._end_server()
-            self.folder = tempfile.mkdtemp(prefix="course_lib_")
-            ours, theirs = Pipe()
-            with open(os.path.join(self.folder, "server.log"), "wb") as log:
-                self._server = subprocess.Popen(
-                    [sys.executable, "-P", str(_HERE / "fork_server.py"), PROJECT, str(theirs.fileno()), self.folder,
-                     str(SERVES_AFTER), *PRELOAD],
-                    env={**os.environ, context.RANK_MARK: self.folder, **_HUGE_PAGES},
-                    pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
-                    start_new_session=True,  # Jupyter interrupts the kernel's whole process group
-                )
-            theirs.close()
-            self._control = ours
-            atexit.unregister(self.close)
-            atexit.register(self.close)
+            self._start()
+            self._put_off_leaving()
+
+    def _start(self) -> None:
+        if self._owner != os.getpid():  # a fork of the notebook's process: that server is not ours
+            self._server, self._control, self.folder, self._owner = None, None, None, os.getpid()
+        if self._control is not None and self._server.poll() is None:
+            return
+        self._end_server()
+        self.folder = tempfile.mkdtemp(prefix="course_lib_")
+        ours, theirs = Pipe()
+        with open(os.path.join(self.folder, "server.log"), "wb") as log:
+            self._server = subprocess.Popen(
+                [sys.executable, "-P", str(_HERE / "fork_server.py"), PROJECT, str(theirs.fileno()), self.folder,
+                 str(SERVES_AFTER), *PRELOAD],
+                env={**os.environ, context.RANK_MARK: self.folder, **_HUGE_PAGES},
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
+                start_new_session=True,  # Jupyter interrupts the kernel's whole process group
+            )
+        theirs.close()
+        self._control = ours
+        atexit.unregister(self.close)
+        atexit.register(self.close)
 
     def processes(self, world_size: int, env: dict[str, str], call: bytes) -> Iterator[RankProcess]:
         """One after another, so that the first can start its work while the next is forked. call: what they will run.
@@ -153,15 +156,14 @@ class ForkPool:
             process.connection.close()
         with self._lock:
             self._at_work = False
-        self._put_off_leaving()
+            self._put_off_leaving()
 
     def _put_off_leaving(self) -> None:
-        with self._lock:
-            if self._leaving is not None:
-                self._leaving.cancel()
-            self._leaving = threading.Timer(self._leaves_after_s, self._leave)
-            self._leaving.daemon = True
-            self._leaving.start()
+        if self._leaving is not None:
+            self._leaving.cancel()
+        self._leaving = threading.Timer(self._leaves_after_s, self._leave)
+        self._leaving.daemon = True
+        self._leaving.start()
 
     def _leave(self) -> None:
         with self._lock:  # whoever starts the server meanwhile waits, and starts another one

@@ -126,8 +126,8 @@ class Supervisor:
             self.error = self.error or error
         for reader in readers:
             reader.join(timeout=5.0)
+        self._remove_files()  # before the pool may leave with its folder
         self.pool.release()
-        self._remove_files()
 
     def _remove_files(self) -> None:
         for path in glob.glob(self.tasks[0].store + "*"):
