@@ -142,7 +142,9 @@ def test_the_command_prints_a_table_that_ends_with_the_machine_and_writes_the_re
             return lambda: 0.001, lambda: 0.002
     """)
     assert command.main(["ring", "--json", str(tmp_path / "results.json")], package) == 0
-    header, line, machine, versions, load = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 5, printed
+    _, line, machine, versions, load = printed
     assert line.split() == ["ring", "1.00", "2.00", "0.50", "1"]
     assert "cores" in machine and "torch" in versions and "before" in load
     assert json.loads((tmp_path / "results.json").read_text()) == [
