@@ -5,13 +5,13 @@ B rows in the global batch, T tokens in a row.
 """
 
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm  # plain: a widget is gone when the notebook is opened again
 
+from course_lib.pictures.stable import stable_output
 from course_lib.reference.gpt import GPTConfig
 from course_lib.reference.progress import bar_stream
 from course_lib.reference.text import batches, held_out_rows, load_text, split_text, unigram_entropy
@@ -56,7 +56,7 @@ def train(
     local_batches = (batches(step, rank, world_size, **shard) for step in range(steps))
     before = _finite(evaluate(model, tokens=text), "before step 0") if held_out else None
     losses: list[float] = []
-    hidden = rank != 0 or not progress or _quiet()
+    hidden = rank != 0 or not progress or stable_output()  # a bar holds times
     with tqdm(total=steps, desc="training", unit="step", file=bar_stream(), disable=hidden) as bar:
         for loss in _steps(model, local_batches, learning_rate, after_backward):
             losses.append(loss)
@@ -123,8 +123,3 @@ def _finite(loss: float, moment: str) -> float:
             f"where they should have been averaged"
         )
     return loss
-
-
-def _quiet() -> bool:
-    """Whether someone compares our output: a progress bar holds times, and is different at every run."""
-    return bool(os.environ.get("COURSE_LIB_STABLE_OUTPUT") or os.environ.get("PYTEST_CURRENT_TEST"))
