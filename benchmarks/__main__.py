@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 
-from tqdm.auto import tqdm
+from tqdm import tqdm  # not auto: in a process that has held a kernel, its bars go to stdout
 
 import benchmarks
 from benchmarks import machine
