@@ -82,13 +82,13 @@ from course_lib.facts.two_hosts import CUT_MLP_TIMES, TWO_HOST_STEP_TIMES, Recor
 from course_lib.facts.zero_memory import PAPER_DEVICES, PAPER_MODELS, PAPER_TABLE_1
 
 __all__ = [
-    "CUT_MLP_TIMES",
     "A100_CLOCK",
     "A100_MEMORY",
     "ACCELERATORS",
     "BUBBLE_RATES",
     "CLAIMS",
     "CORPORA",
+    "CUT_MLP_TIMES",
     "DEEPSEEK_V3_GPU_HOURS",
     "DEVICE_VARIANTS",
     "ELECTRICITY",

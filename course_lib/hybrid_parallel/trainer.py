@@ -6,7 +6,6 @@ Step i learns from batches(i, rank of dp, size of dp): a pure function of the st
 the same rows, every layout the same batch, and a run that goes on at step i what it would have read without a break.
 """
 
-import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +24,7 @@ from course_lib.hybrid_parallel.norms import clip_grad_norm_
 from course_lib.hybrid_parallel.optimizer import HybridOptimizer
 from course_lib.hybrid_parallel.parallelize import parallelize
 from course_lib.hybrid_parallel.report import TrainingReport
+from course_lib.pictures.stable import stable_output
 from course_lib.pipeline_parallel import Schedule
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.reference.progress import bar_stream
@@ -126,7 +126,7 @@ class HybridTrainer:
         if num_steps < 1:
             raise ValueError(f"num_steps={num_steps!r}: expected at least 1")
         first, steps = dist.get_rank() == 0, []
-        hidden = not first or not progress or bool(os.environ.get("COURSE_LIB_STABLE_OUTPUT"))
+        hidden = not first or not progress or stable_output()
         with tqdm(total=num_steps, desc=f"training {self.layout}", unit="step", file=bar_stream(),
                   disable=hidden) as bar:
             for _ in range(num_steps):

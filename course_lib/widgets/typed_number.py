@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 
-BYTES = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+from course_lib.pictures.units import BYTES_IN
+
+BYTES = {**BYTES_IN, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 SECONDS = {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9, "min": 60, "h": 3600, "days": 86_400}
 # In the size of the unit itself.
 ENDINGS = {
