@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from playwright.sync_api import WebSocketRoute
 
 from tests.browser.conftest import SCREENSHOTS, new_page
 from tests.browser.lab import PAGE_S, LabNotebook
@@ -25,12 +26,14 @@ NUM_WIDGETS = 5
 
 
 @pytest.fixture
-def open_lab(readers_server, chromium, request) -> Iterator[Callable[[Path], LabNotebook]]:
+def open_lab(readers_server, chromium, request) -> Iterator[Callable[..., LabNotebook]]:
     opened: list[LabNotebook] = []
 
-    def open_path(path: Path) -> LabNotebook:
+    def open_path(path: Path, connect: Callable[[WebSocketRoute], None] | None = None) -> LabNotebook:
         opened.append(LabNotebook(new_page(chromium)))
         opened[-1].listen()
+        if connect:
+            opened[-1].page.route_web_socket(lambda url: "/channels" in url, connect)
         opened[-1].open(f"{readers_server.url}/lab/tree/{path.relative_to(readers_server.root)}?reset")
         return opened[-1]
 
@@ -87,6 +90,34 @@ def test_on_day_two_widgets_stand_as_they_were_and_live_once_they_are_run(open_l
     day_two.close()
     assert path.stat().st_size < 600_000
     assert widgets_painted(open_lab(path)) == NUM_WIDGETS
+
+
+def test_saved_widgets_stand_although_the_connection_drops_while_they_are_read(open_lab, write):
+    path = write([new_code_cell(source) for source in WIDGETS])
+    day_one = open_lab(path)
+    day_one.run_all()
+    save(day_one)
+    day_one.close()
+    asked = []
+
+    def drop_once(socket: WebSocketRoute) -> None:
+        """At the second question for the kernel's widgets: the kernel's own are read, and the notebook's are next."""
+        server = socket.connect_to_server()
+
+        def forward(message: str | bytes) -> None:
+            text = message if isinstance(message, bytes) else message.encode()
+            if b'"comm_info_request"' in text:
+                asked.append(socket)
+            if len(asked) == 2 and asked[-1] is socket:
+                server.close()
+                socket.close(code=3001, reason="dropped")
+            else:
+                server.send(message)
+
+        socket.on_message(forward)
+
+    assert widgets_painted(open_lab(path, drop_once)) == NUM_WIDGETS
+    assert len(asked) > 2 and asked[-1] is not asked[0]  # it did drop, and another connection was made
 
 
 def test_readers_have_no_menus_of_nbgrader_and_no_news(open_lab, write):

@@ -1,10 +1,11 @@
-// An extension of JupyterLab, written by hand: no bundler. A locked cell takes no keys and says nothing; this says why.
+// Two extensions of JupyterLab, written by hand: no bundler.
 
 const CHECKS = "This cell is locked: it checks your answer. Write in the cell above, and run this one with Shift+Enter; "
     + "its report has buttons for hints.";
 const GIVEN = "This cell was given and is locked. For something of your own, press Escape, then B: a new cell, below.";
 
-const plugin = {
+// A locked cell takes no keys and says nothing; this says why.
+const lockedCellPlugin = {
     id: "course-lab:locked-cell",
     autoStart: true,
     activate: (app) => {
@@ -52,8 +53,39 @@ const plugin = {
     },
 };
 
+// When the connection to the kernel drops while a notebook opens (a busy machine, a laptop that sleeps), the manager of
+// its widgets gives up those that the notebook has saved, and each output says "model not found" until it is run again.
+// Here it reads them whenever it reads the kernel's; it leaves out those that are there already.
+const VIEW = "application/vnd.jupyter.widget-view+json";
+const savedWidgetsPlugin = {
+    id: "course-lab:saved-widgets",
+    autoStart: true,
+    activate: (app) => {
+        const met = new WeakSet();
+
+        const keepSaved = (manager) => {
+            if (met.has(manager) || typeof manager.restoreWidgets !== "function") {
+                return;
+            }
+            met.add(manager);
+            const restore = manager.restoreWidgets.bind(manager);
+            manager.restoreWidgets = (notebook, parts) => restore(notebook, { loadKernel: true, ...parts, loadNotebook: true });
+        };
+
+        // JupyterLab hands the manager to no extension but its own; a renderer of the notebook has it.
+        const meet = (panel) => {
+            const rendermime = panel.content?.rendermime;
+            if (rendermime?.mimeTypes.includes(VIEW)) {
+                const renderer = rendermime.createRenderer(VIEW);
+                renderer._manager?.promise.then(keepSaved).finally(() => renderer.dispose());
+            }
+        };
+        app.shell.layoutModified.connect(() => { [...app.shell.widgets("main")].forEach(meet); });
+    },
+};
+
 globalThis._JUPYTERLAB = globalThis._JUPYTERLAB ?? {};
 globalThis._JUPYTERLAB["course-lab"] = {
     init: () => undefined,
-    get: () => Promise.resolve(() => ({ __esModule: true, default: plugin })),
+    get: () => Promise.resolve(() => ({ __esModule: true, default: [lockedCellPlugin, savedWidgetsPlugin] })),
 };
