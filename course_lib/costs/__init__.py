@@ -16,7 +16,9 @@ goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in 
     caching_allocator.py  what an allocator takes from a GPU beside what a run holds
     kernels.py      how long a matrix product takes by its sizes, and a pass over memory
     links.py        T = alpha + beta M, added up for every collective; a link fitted to measured times
-    nodes.py        groups that pass through nodes: which share of the network each has
+    reached.py      how much of their data sheets wires were seen to reach
+    network.py      what a collective gets on a cluster: which wires, how many bytes a second, how many seconds
+    hiding.py       from how many tokens on the messages hide behind the arithmetic
     buckets.py      gradients cut into messages
     overlap.py      how much of the all-reduce is hidden behind backward
     stragglers.py   what one slow rank costs

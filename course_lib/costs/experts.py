@@ -98,20 +98,6 @@ def expert_flops(num_tokens: int, k: int, hidden_size: int, ffn_size: int, gated
     return 2 * (3 if gated else 2) * k * num_tokens * hidden_size * ffn_size
 
 
-def smallest_ffn_size(world_size: int, flops_per_s: float, bytes_per_s: float, gated: bool = True,
-                      bytes_per_number: int = 2) -> float:
-    """F at which sending takes as long as computing; narrower experts are communication-bound:
-
-        2 k N D w (R-1)/R / W = 2 x 3 k N D F / C      F = w (R-1)/R C / (3 W)      2 W where not gated
-
-    Neither k, N nor D matters: each row that travels brings its own work. It is the same forward and backward, where
-    rows travel twice again, for twice the FLOPs.
-    """
-    R = at_least(world_size, 1, "world_size")
-    ratio = above_zero(flops_per_s, "flops_per_s") / above_zero(bytes_per_s, "bytes_per_s")
-    return bytes_per_number * (R - 1) / R * ratio / (3 if gated else 2)
-
-
 def nodes_of_a_token(num_experts: int, num_nodes: int, k: int) -> float:
     """How many nodes k different experts, drawn evenly, lie on: n (1 - C(E - E/n, k) / C(E, k)), with n nodes."""
     n, E = at_least(num_nodes, 1, "num_nodes"), num_experts

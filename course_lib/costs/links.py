@@ -15,7 +15,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from course_lib.facts import NCCL_STEP_LATENCY, interconnect
+from course_lib.costs.checks import above_zero
+from course_lib.facts import STEP_LATENCY, Interconnect, interconnect
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,20 @@ class Link:
 
     alpha_s: float
     beta_s_per_byte: float
+
+    @classmethod
+    def of_rate(cls, bytes_per_s: float, alpha_s: float = 0.0) -> "Link":
+        """The link that carries `bytes_per_s`. No other line of the course divides by what a wire carries."""
+        return cls(alpha_s, 1 / above_zero(bytes_per_s, "bytes_per_s"))
+
+    def seconds(self, num_bytes: float) -> float:
+        """Of one message."""
+        return self.alpha_s + self.beta_s_per_byte * num_bytes
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Of long messages: 1/beta."""
+        return 1 / self.beta_s_per_byte
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -99,10 +114,20 @@ BOUND_FORMULAS = {op: "M" if op in ("broadcast", "reduce") else "(n-1)/n M" for 
 BOUND_FORMULAS["all_reduce"] = "2(n-1)/n M"
 
 
+def step_s(wire: Interconnect) -> float:
+    """Seconds of one step of a ring over `wire`, however short its message: NCCL's own number, over Ethernet TCP's.
+
+    ValueError where nobody published one.
+    """
+    if wire.technology not in STEP_LATENCY:
+        raise ValueError(f"no latency of a step over {wire.name}: expected one of {', '.join(STEP_LATENCY)}")
+    return STEP_LATENCY[wire.technology].value * 1e-6
+
+
 def hardware_link(name: str) -> Link:
-    """The link that facts.interconnect calls `name`: alpha of NCCL's own cost model, beta of the data sheet."""
+    """The wire that facts.interconnect calls `name`: alpha of a step of a ring, beta of the data sheet."""
     wire = interconnect(name)
-    return Link(NCCL_STEP_LATENCY[wire.kind].value * 1e-6, 1 / wire.one_way_bytes_per_s)
+    return Link.of_rate(wire.one_way_bytes_per_s, step_s(wire))
 
 
 def collective_time(op: str, algorithm: str, num_bytes: float, world_size: int, link: Link) -> float:

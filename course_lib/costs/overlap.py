@@ -4,7 +4,7 @@ Backward makes gradients, the last layer's first. They are collected into bucket
 gradient is, and the all-reduces follow one another on one stream. What is still on its way when backward has ended is
 exposed: everybody waits for it.
 
-    n  ranks      M  bytes of a bucket      one all-reduce: 2(n-1) alpha + 2(n-1)/n beta M (costs.links)
+    n  ranks      M  bytes of a bucket      one all-reduce: 2(n-1) alpha + 2(n-1)/n beta M (links, network)
     backward: 4 FLOPs for each parameter and token (Kaplan et al. 2020), without the attention scores
 """
 
@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from course_lib.costs.buckets import cut_buckets
 from course_lib.costs.flops import UTILISATION
-from course_lib.costs.links import Link, collective_time, hardware_link
-from course_lib.facts import accelerator, interconnect
+from course_lib.costs.links import Link
+from course_lib.costs.network import Network, all_reduce_s, network_of
+from course_lib.facts import accelerator
 
 MIB = 1 << 20
 ALONE, TOGETHER = 0, 10_000  # MiB: every gradient alone; more than any model here has
@@ -72,7 +73,8 @@ class Overlap:
         return 1 - self.exposed_s / self.communication_s if self.communication_s else 1.0
 
 
-def simulate_overlap(pieces: Sequence[BackwardPiece], cap_bytes: float, num_ranks: int, link: Link) -> Overlap:
+def simulate_overlap(pieces: Sequence[BackwardPiece], cap_bytes: float, num_ranks: int, wires: Link | Network
+                     ) -> Overlap:
     """`pieces` in the order of backward; buckets of at most `cap_bytes`, as cut_buckets cuts them."""
     ready, blocks, now = [], [], 0.0
     for piece in pieces:
@@ -87,19 +89,24 @@ def simulate_overlap(pieces: Sequence[BackwardPiece], cap_bytes: float, num_rank
         indices = [with_gradient[place] for place in bucket]
         num_bytes = sum(pieces[index].gradient_bytes for index in indices)
         start = max(ready[indices[-1]], free)
-        free = start + collective_time("all_reduce", "ring", num_bytes, num_ranks, link)
+        free = start + all_reduce_s(wires, num_bytes, num_ranks)
         buckets.append(TimedBucket(tuple(indices), num_bytes, ready[indices[-1]], start, free))
     return Overlap(tuple(blocks), tuple(buckets), now)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Devices and what connects them. `max_ranks`: as far as such a link goes."""
+    """Devices and what connects them. `max_ranks`: as far as the widget goes."""
 
     flops_per_s: float  # that a step really gets
-    link: Link
+    wires: Link | Network
     max_ranks: int
-    told: str
+
+    def bytes_per_s(self, num_ranks: int) -> float:
+        """What each of so many ranks sends around a ring."""
+        if isinstance(self.wires, Link):
+            return self.wires.bytes_per_s
+        return self.wires.group(num_ranks).bytes_per_s("all_gather")
 
 
 @dataclass(frozen=True)
@@ -136,20 +143,19 @@ class Model:
                 BackwardPiece("embedding", "embedding", GRADIENT_BYTES * embedding, 0.0)]
 
 
-def machine(device: str, link: str, max_ranks: int) -> Machine:
-    """`device` and `link` by their names in facts."""
-    flops_per_s = UTILISATION * accelerator(device).peak_flops_per_s("bf16")
-    return Machine(flops_per_s, hardware_link(link), max_ranks, f"{interconnect(link).one_way.value:g} GB/s")
+def machine(device: str, devices_per_node: int, between: str = "") -> Machine:
+    """`device` and the network between its nodes by their names in facts."""
+    return Machine(UTILISATION * accelerator(device).peak_flops_per_s("bf16"),
+                   network_of(device, devices_per_node, between), 1024)
 
 
 MACHINES = {
-    "A100, NVLink 3": machine("A100", "NVLink 3 (A100)", 8),
-    "A100, InfiniBand HDR": machine("A100", "InfiniBand HDR", 1024),
-    "A100, Ethernet 100G": machine("A100", "Ethernet 100G", 1024),
-    "A100, Ethernet 10G": machine("A100", "Ethernet 10G", 1024),
-    "H100, InfiniBand NDR": machine("H100", "InfiniBand NDR", 1024),
+    "A100, 8 in a node, HDR": machine("A100", 8),
+    "A100, 1 in a node, HDR": machine("A100", 1),
+    "A100, 1 in a node, Ethernet 10G": machine("A100", 1, "Ethernet 10G"),
+    "H100, 8 in a node, NDR": machine("H100", 8),
     # Round numbers, of the order that chapter 2 measures: gloo between processes of one laptop.
-    "laptop, gloo": Machine(50e9, Link(100e-6, 1e-9), 8, "about 1 GB/s"),
+    "laptop, gloo": Machine(50e9, Link(100e-6, 1e-9), 16),
 }
 MODELS = {
     "GPT of this course, 11M": Model(6, 384, 256, 128, 16),

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from course_lib.costs.checks import above_zero, at_least, fraction
-from course_lib.costs.links import Link, collective_time
+from course_lib.costs.links import Link
+from course_lib.costs.network import Network, all_reduce_s
 
 
 def amdahl(parallel_share: float, num_devices: int) -> float:
@@ -45,14 +46,16 @@ def total_time(single_s: float, num_devices: int, alpha_s: float, beta_s_per_byt
                message_bytes: float) -> float:
     """T = T1/n + alpha + beta M: the work is split, one message is paid for. No message on one device."""
     T1, n = above_zero(single_s, "single_s"), at_least(num_devices, 1, "num_devices")
-    link = Link(alpha_s, beta_s_per_byte)
-    return T1 / n + (link.alpha_s + link.beta_s_per_byte * message_bytes if n > 1 else 0.0)
+    return T1 / n + (Link(alpha_s, beta_s_per_byte).seconds(message_bytes) if n > 1 else 0.0)
 
 
-def data_parallel_step(single_s: float, num_devices: int, gradient_bytes: float, link: Link) -> float:
-    """The same with what a step really sends: T1/n and a ring all-reduce of the gradients, not overlapped."""
+def data_parallel_step(single_s: float, num_devices: int, gradient_bytes: float, wires: Link | Network) -> float:
+    """The same with what a step really sends: T1/n and an all-reduce of the gradients, not overlapped.
+
+    wires: one link between any two devices, all alike, around a ring; or those of a cluster.
+    """
     n = at_least(num_devices, 1, "num_devices")
-    return above_zero(single_s, "single_s") / n + collective_time("all_reduce", "ring", gradient_bytes, n, link)
+    return above_zero(single_s, "single_s") / n + all_reduce_s(wires, gradient_bytes, n)
 
 
 def strong_efficiency(single_s: float, parallel_s: float, num_devices: int) -> float:

@@ -1,17 +1,19 @@
 """A layer cut over t devices: what they send, how long that takes beside the computing, and how far t can go.
 
     t  devices      B T  tokens     h  hidden size     w  bytes of a number     P  numbers in a layer's matrices
-    F  FLOP/s of a device           W  bytes/s that it sends
+    F  FLOP/s of a device           W  bytes/s that it sends: what its group gets of the wires (network.py)
 
 A pass of one layer, forward and backward, is 6 P B T / t FLOPs on each device, without the products of q and k, and
 four all-reduces of B T h numbers: behind attention and behind the MLP, and once more for each on the way back.
-Both grow with the tokens, so their ratio does not depend on the batch: only on t, h, and the machine.
+Both grow with the tokens, so with long messages their ratio does not depend on the batch: only on t, h, and the
+machine. Short ones take their latency, and more.
 
 Sources: Shoeybi et al. 2019; Korthikanti et al. 2022 (the halves of an all-reduce); Narayanan et al. 2021, section 3.2.
 """
 
 from course_lib.costs.checks import above_zero, at_least
 from course_lib.costs.flops import attention_matrices, count_parameters, expert_matrices
+from course_lib.costs.network import Group
 from course_lib.facts import Shape
 
 
@@ -26,21 +28,24 @@ def split_layer_bytes(hidden_size: int, num_tokens: int, t: int, bytes_per_numbe
     return (5 if gather_again else 4) * 2 * (t - 1) / t * M
 
 
-def split_layer_seconds(shape: Shape, num_tokens: int, t: int, flops_per_s: float, bytes_per_s: float,
-                        bytes_per_number: int = 2) -> tuple[float, float]:
-    """(computing, sending) of a pass of one layer, each as if nothing slowed it."""
+def split_layer_seconds(shape: Shape, num_tokens: int, group: Group, flops_per_s: float, bytes_per_number: int = 2
+                        ) -> tuple[float, float]:
+    """(computing, sending) of a pass of one layer over the t ranks of `group`, each as if nothing slowed it.
+
+    Each all-reduce is counted as its two halves, which is what sequence parallelism sends: no switch adds up for it.
+    """
     P = attention_matrices(shape) + expert_matrices(shape)
-    computing = 6 * P * num_tokens / at_least(t, 1, "t") / above_zero(flops_per_s, "flops_per_s")
-    sending = split_layer_bytes(shape.hidden_size, num_tokens, t, bytes_per_number)
-    return computing, sending / above_zero(bytes_per_s, "bytes_per_s")
+    computing = 6 * P * num_tokens / group.n / above_zero(flops_per_s, "flops_per_s")
+    M = bytes_per_number * shape.hidden_size * at_least(num_tokens, 0, "num_tokens")
+    return computing, 4 * (group.seconds("reduce_scatter", M) + group.seconds("all_gather", M))
 
 
 def largest_t(shape: Shape, flops_per_s: float, bytes_per_s: float, bytes_per_number: int = 2) -> float:
-    """The t at which sending takes as long as computing:
+    """The t at which sending takes as long as computing, where every rank sends W bytes/s whatever t is:
 
         8 (t-1)/t w B T h / W = 6 P B T / (t F)      t = 1 + 3/4 P/h W/(w F)
 
-    With the P = 12 h^2 of a GPT it is 1 + 9 h W/(w F).
+    With the P = 12 h^2 of a GPT it is 1 + 9 h W/(w F). Nothing is hidden.
     """
     P = attention_matrices(shape) + expert_matrices(shape)
     ratio = above_zero(bytes_per_s, "bytes_per_s") / (bytes_per_number * above_zero(flops_per_s, "flops_per_s"))

@@ -30,7 +30,6 @@ from course_lib.costs.experts import (
     nodes_of_a_token,
     rows_sent,
     slow_rows,
-    smallest_ffn_size,
     split_expert_bytes,
     two_level_bytes,
 )

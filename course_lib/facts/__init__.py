@@ -5,7 +5,7 @@
     models.py      models that were trained: parameters, tokens, shapes; training runs that were reported
     corpora.py     texts and their sizes; storage and the levels of a device's memory
     links.py       what connects devices: NVLink, PCIe, InfiniBand, Ethernet, the links between TPUs
-    all_reduce.py  how fast all-reduce and all-gather were measured on real clusters
+    collectives.py how fast collectives were measured on real clusters
     throughput.py  how fast published runs of data parallelism were as they took more devices
     split_runs.py  how fast published runs of tensor parallelism were, and how far they cut
     pipeline_bubbles.py  how long pipelines were reported to wait
@@ -18,14 +18,14 @@
     claims.py      what is often said and wrong, beside what is right
 """
 
-from course_lib.facts.all_reduce import (
-    MEASURED_ALL_GATHER,
-    MEASURED_ALL_REDUCE,
-    RING_ON_NVLINK4,
-    MeasuredAllGather,
-    MeasuredAllReduce,
-)
 from course_lib.facts.claims import CLAIMS, Claim, claim
+from course_lib.facts.collectives import (
+    MEASURED_COLLECTIVES,
+    RING_ON_NVLINK4,
+    SHARED_CLUSTER,
+    MeasuredCollective,
+    measured_collectives,
+)
 from course_lib.facts.corpora import A100_CLOCK, A100_MEMORY, CORPORA, STORAGE, Corpus, MemoryLevel, Storage
 from course_lib.facts.expert_models import EXPERT_LAYERS, EXPERT_REPORTS, H800_LINKS, ExpertLayer, expert_layer
 from course_lib.facts.fact import Fact
@@ -56,7 +56,15 @@ from course_lib.facts.hardware import (
     accelerator,
     hourly_prices,
 )
-from course_lib.facts.links import LINKS, NCCL_STEP_LATENCY, Interconnect, interconnect
+from course_lib.facts.links import (
+    LINKS,
+    LLAMA_3_OVERSUBSCRIPTION,
+    LLAMA_3_POD,
+    STEP_LATENCY,
+    TREE_STEP_LATENCY,
+    Interconnect,
+    interconnect,
+)
 from course_lib.facts.long_rows import LONG_ROWS
 from course_lib.facts.models import (
     DEEPSEEK_V3_GPU_HOURS,
@@ -108,16 +116,16 @@ __all__ = [
     "LLAMA_3_EFFECTIVE",
     "LLAMA_3_GPU_HOURS",
     "LLAMA_3_GPUS",
+    "LLAMA_3_OVERSUBSCRIPTION",
     "LLAMA_3_PLANNED",
+    "LLAMA_3_POD",
     "LLAMA_3_SNAPSHOT",
     "LLAMA_3_UNEXPECTED",
     "LONG_ROWS",
-    "MEASURED_ALL_GATHER",
-    "MEASURED_ALL_REDUCE",
+    "MEASURED_COLLECTIVES",
     "MEASURED_MATMUL",
     "MEASURED_THROUGHPUT",
     "MODELS",
-    "NCCL_STEP_LATENCY",
     "PAPER_DEVICES",
     "PAPER_MODELS",
     "PAPER_TABLE_1",
@@ -127,10 +135,13 @@ __all__ = [
     "PUE_AVERAGE",
     "PUE_BEST",
     "RING_ON_NVLINK4",
+    "SHARED_CLUSTER",
     "SPLIT_RUNS",
+    "STEP_LATENCY",
     "STORAGE",
     "SYSTEMS",
     "TRAINING_REPORTS",
+    "TREE_STEP_LATENCY",
     "TWO_HOST_STEP_TIMES",
     "Accelerator",
     "BubbleRates",
@@ -140,8 +151,7 @@ __all__ = [
     "ExpertLayer",
     "Fact",
     "Interconnect",
-    "MeasuredAllGather",
-    "MeasuredAllReduce",
+    "MeasuredCollective",
     "MeasuredThroughput",
     "MemoryLevel",
     "Model",
@@ -158,6 +168,7 @@ __all__ = [
     "expert_layer",
     "hourly_prices",
     "interconnect",
+    "measured_collectives",
     "model",
     "published_rows",
     "published_table",

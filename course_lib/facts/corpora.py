@@ -94,14 +94,12 @@ class MemoryLevel:
 
 A100_PAPER = ("NVIDIA, A100 Tensor Core GPU architecture whitepaper", "2020")
 CHASED = ("Ernst, gpu-benches, gpu-latency/a100_80.txt: a chain of loads, each naming the next", "2023-07")
-LUO = ("Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture, arXiv 2402.13499, table IV",
-       "2024-02")
 A100_CLOCK = Fact(1410, "MHz", *CHASED)
-# Of an A100 with its 108 multiprocessors (SM), outwards. Each step out is larger and slower. The table is quoted by
-# somebody who read it. Ernst's own measurement, which we read, says 36, 211 (near half of the L2) to 420 (far), 570.
+# Of an A100 with its 108 multiprocessors (SM), outwards. Each step out is larger and slower. Half of the L2 is far
+# away, at up to 420 cycles. Luo et al. (2024, arXiv 2402.13499) have 37.9, 261.5 and 466.3 on a PCIe card.
 A100_MEMORY: tuple[MemoryLevel, ...] = (
     MemoryLevel("registers", Fact(108 * 256 * 1024, "bytes", *A100_PAPER), None),
-    MemoryLevel("L1 and shared memory", Fact(108 * 192 * 1024, "bytes", *A100_PAPER), Fact(37.9, "cycles", *LUO, True)),
-    MemoryLevel("L2", Fact(40 * 1024**2, "bytes", *A100_PAPER), Fact(261.5, "cycles", *LUO, True)),
-    MemoryLevel("HBM", Fact(80e9, "bytes", "NVIDIA, A100 data sheet", "2021"), Fact(466.3, "cycles", *LUO, True)),
+    MemoryLevel("L1 and shared memory", Fact(108 * 192 * 1024, "bytes", *A100_PAPER), Fact(36, "cycles", *CHASED)),
+    MemoryLevel("L2", Fact(40 * 1024**2, "bytes", *A100_PAPER), Fact(211, "cycles", *CHASED)),
+    MemoryLevel("HBM", Fact(80e9, "bytes", "NVIDIA, A100 data sheet", "2021"), Fact(570, "cycles", *CHASED)),
 )

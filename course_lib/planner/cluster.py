@@ -6,21 +6,22 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from course_lib.costs.checks import above_zero, at_least
-from course_lib.costs.links import Link, fit_link
+from course_lib.costs.links import Link, fit_link, hardware_link
+from course_lib.costs.network import SWITCHES, Network
+from course_lib.costs.reached import measured_seconds, reached, slower
 from course_lib.facts import (
     DEVICE_VARIANTS,
-    MEASURED_ALL_REDUCE,
     MEASURED_MATMUL,
-    RING_ON_NVLINK4,
     SYSTEMS,
     Accelerator,
     accelerator,
     hourly_prices,
     interconnect,
+    measured_collectives,
 )
 
 NVLINK_3 = "NVLink 3 (A100)"
-# Where all-reduce was measured on these wires: the device of facts.MEASURED_ALL_REDUCE.
+# Where all-reduces of many sizes were measured on these wires: the device of facts.MEASURED_COLLECTIVES.
 MEASURED_ON = {NVLINK_3: "A100", "NVLink 4 (H100)": "H200", "NVLink 5 (B200)": "B200"}
 SAME_CHIP = {"A100 40GB": "A100", "H200": "H100"}  # for measured products, where only one of two was measured
 TORUS_STEP_S = 1e-6
@@ -47,23 +48,32 @@ class Cluster:
         if self.node_bytes_per_s:
             above_zero(self.node_bytes_per_s, "node_bytes_per_s")
 
+    def network(self, across_s: float, share: float, one_card: bool = False) -> Network:
+        """Its wires: across_s for a step from node to node, `share` of the data sheet's network. one_card: rings use
+        one card of a node, and all its devices share it.
+        """
+        G = self.devices_per_node
+        if self.is_torus:  # each axis of a layout has one direction, and there are no nodes to leave
+            return Network(self.num_devices, self.inside, self.inside, self.num_devices)
+        card = Link.of_rate(self.network_bytes_per_s * share, across_s)
+        return Network(G, self.inside, replace(card, beta_s_per_byte=card.beta_s_per_byte * G), 1 if one_card else G,
+                       self.switch_s_per_byte)
+
     @cached_property
     def inside(self) -> Link:
+        """A ring's, inside a node."""
         return inner_link(self.device)
 
     @cached_property
-    def gather_bytes_per_s(self) -> float:
-        """What a ring carries inside a node: less than an all-reduce where the switch adds up (NVLink 4)."""
-        rate = 1 / self.inside.beta_s_per_byte
-        return min(rate, RING_ON_NVLINK4.value * 1e9) if "NVLink 4" in self.device.links[0] else rate
+    def switch_s_per_byte(self) -> float | None:
+        """Of an all-reduce in a node whose switch adds up, as measured; None where it cannot."""
+        wire = self.device.links[0]
+        return measured_link(MEASURED_ON[wire]).beta_s_per_byte if wire in SWITCHES else None
 
     @cached_property
     def network_bytes_per_s(self) -> float:
-        if self.node_bytes_per_s:
-            return self.node_bytes_per_s
-        if self.is_torus:
-            return self.devices_per_node / self.inside.beta_s_per_byte
-        return self.devices_per_node * interconnect(self.device.links[-1]).one_way_bytes_per_s
+        """Out of a node, all cards together, as the data sheet says."""
+        return self.node_bytes_per_s or self.devices_per_node * interconnect(self.device.links[-1]).one_way_bytes_per_s
 
     @property
     def is_torus(self) -> bool:
@@ -106,24 +116,24 @@ class Cluster:
 
 
 def inner_link(device: Accelerator) -> Link:
-    """The wires inside a node: measured where facts has a curve, else the data sheet times what the A100's reach."""
+    """A ring inside a node: its latency as measured, or else the A100's; the data sheet's rate times what was reached.
+    """
     wire = interconnect(device.links[0])
     if wire.kind == "torus":  # a ring along one axis has two of the links
-        return Link(TORUS_STEP_S, wire.neighbours / (2 * wire.one_way_bytes_per_s))
-    if wire.name in MEASURED_ON:
-        return measured_link(MEASURED_ON[wire.name])
-    known = measured_link("A100")
-    reached = 1 / known.beta_s_per_byte / interconnect(NVLINK_3).one_way_bytes_per_s
-    return Link(known.alpha_s, 1 / (reached * wire.one_way_bytes_per_s))
+        return Link.of_rate(2 * wire.one_way_bytes_per_s / wire.neighbours, TORUS_STEP_S)
+    curve = measured_link(MEASURED_ON.get(wire.name, "A100"))
+    if wire.name in SWITCHES:  # the curve is not a ring's
+        return replace(slower(hardware_link(wire.name), reached().ring), alpha_s=curve.alpha_s / (2 * 7))
+    ring = Link(curve.alpha_s / (2 * 7), curve.beta_s_per_byte / (2 * 7 / 8))
+    share = hardware_link(NVLINK_3).beta_s_per_byte / ring.beta_s_per_byte
+    return replace(slower(hardware_link(wire.name), share), alpha_s=ring.alpha_s)
 
 
 def measured_link(device: str) -> Link:
-    """alpha of one ring step and beta of the bytes sent, from a measured curve of all-reduces inside a node."""
-    curve = next(c for c in MEASURED_ALL_REDUCE if (c.device, c.num_nodes) == (device, 1))
-    n = curve.num_devices
-    sent = [2 * (n - 1) / n * M for M in curve.bus_bandwidth]
-    whole = fit_link(sent, [num / (rate.value * 1e9) for num, rate in zip(sent, curve.bus_bandwidth.values())])
-    return Link(whole.alpha_s / (2 * (n - 1)), whole.beta_s_per_byte)
+    """alpha and beta of M of an all-reduce of eight in a node, fitted to the curve that was measured."""
+    curve = next(c for c in measured_collectives("all_reduce", device, 1) if c.num_devices == 8)
+    sizes = [*curve.bus_bandwidth]
+    return fit_link(sizes, [measured_seconds(curve, M) for M in sizes])
 
 
 def cluster(name: str, num_devices: int, devices_per_node: int = 8, node_gbit_per_s: float = 0.0) -> Cluster:

@@ -84,9 +84,9 @@ def end_messages(job: Job, rates: Rates) -> float:
     """
     if job.layout.tp == 1:
         return 0.0
-    group, n = rates.wires.group(job.layout.tp), job.tokens_per_rank
-    whole = group.all_reduce(rates.number_bytes * n * job.shape.hidden_size) + rates.gathering_s(group.n)
-    return whole + 1.5 * (group.all_reduce(4 * n) + rates.gathering_s(group.n))
+    group, n = rates.network.group(job.layout.tp), job.tokens_per_rank
+    whole = group.seconds("all_reduce", rates.number_bytes * n * job.shape.hidden_size) + rates.gathering_s(group.n)
+    return whole + 1.5 * (group.seconds("all_reduce", 4 * n) + rates.gathering_s(group.n))
 
 
 @lru_cache(maxsize=65536)
@@ -101,8 +101,8 @@ def timed_layer(shape: Shape, rates: Rates, t: int, cp: int, ep: int, micro_batc
     memory = pass_seconds(all_kept, rates.memory_bytes_per_s, rates.passes)
     tp_forward, tp_backward = tensor_seconds(rates, w * n * shape.hidden_size, t, sequence_parallel)
     cp_forward, cp_backward = ring_seconds(shape, rates, micro_batch, sequence_length, t, cp, forward_a)
-    group = rates.wires.group(ep, t)
-    dispatch = 2 * group.gather(w * n * shape.active_experts * shape.hidden_size)  # there and back
+    rows = w * n * shape.active_experts * shape.hidden_size
+    dispatch = 2 * rates.network.group(ep, t).seconds("all_to_all", rows)  # there and back
     forward = Seconds(linear + forward_a, memory, tp_forward, cp_forward, dispatch)
     backward = Seconds(2 * linear + backward_a, 2 * memory, tp_backward, cp_backward, dispatch)
     if recompute == "full":
@@ -164,8 +164,9 @@ def tensor_seconds(rates: Rates, message_bytes: float, t: int, sequence_parallel
     """
     if t == 1:
         return 0.0, 0.0
-    group, copies = rates.wires.group(t), pass_seconds(message_bytes, rates.memory_bytes_per_s, rates.tensor_copies)
-    half = group.gather(message_bytes) if sequence_parallel else group.all_reduce(message_bytes) / 2
+    group, copies = rates.network.group(t), pass_seconds(message_bytes, rates.memory_bytes_per_s, rates.tensor_copies)
+    half = group.seconds("all_gather", message_bytes) if sequence_parallel else group.seconds(
+        "all_reduce", message_bytes) / 2
     hidden = rates.tensor_hidden if group.nodes == 1 else 0.0
     again, shown = 2 if sequence_parallel and not hidden else 0, 1 - hidden
     calls = (4 if sequence_parallel else 2) * rates.gathering_s(t)
@@ -179,12 +180,12 @@ def ring_seconds(shape: Shape, rates: Rates, micro_batch: int, s: int, t: int, c
     """
     if cp == 1:
         return 0.0, 0.0
-    group = rates.wires.group(cp, t)
+    group = rates.network.group(cp, t)
     heads = max(shape.num_kv_heads // t, 1)
     sent = ring_attention_bytes(micro_batch, heads, s, shape.d, cp, rates.number_bytes)
     hides = attention_s * (cp - 1) / cp
     return tuple(messages * (cp - 1) * rates.gathering_s(cp)
-                 + exposed(messages * group.around_s + num_bytes / group.bytes_per_s, hidden, rates.drag)
+                 + exposed(group.seconds("ring", num_bytes, messages * (cp - 1)), hidden, rates.drag)
                  for messages, num_bytes, hidden in zip((1, 2), sent, (hides, BACKWARD_OF_FLASH * hides)))
 
 

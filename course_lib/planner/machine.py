@@ -26,7 +26,7 @@ import torch.distributed as dist
 from course_lib.costs.activations import activation_bytes_per_layer
 from course_lib.costs.flops import count_parameters
 from course_lib.costs.links import Link, fit_link
-from course_lib.costs.nodes import Wires
+from course_lib.costs.network import Network
 from course_lib.facts import Shape, accelerator
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster
@@ -72,10 +72,10 @@ class Measured:
     call_s: float
 
     def rates(self) -> Rates:
-        bytes_per_s = 1 / self.link.beta_s_per_byte
-        wires = Wires(self.link, bytes_per_s, self.link.alpha_s, bytes_per_s, max(self.num_busy, 2))
+        one_host = max(self.num_busy, 2)
+        network = Network(one_host, self.link, self.link, one_host)
         return Rates(self.flops_per_s, self.flops_per_s, self.flops_per_s, self.bytes_per_s, 1 / self.pass_s_per_byte,
-                     1.0, wires, self.launch_s, step_s=self.step_s, call_s=self.call_s,
+                     1.0, network, self.launch_s, step_s=self.step_s, call_s=self.call_s,
                      num_ranks=self.num_busy, number_bytes=BYTES, launch_adds=True)
 
 
@@ -192,7 +192,7 @@ def measure_messages() -> tuple[Link, float]:
     """(the link, call_s) of all-reduces by all ranks: one behind the other, and each behind a product and a GELU."""
     n = dist.get_world_size()
     if n == 1:
-        return Link(0.0, 1 / FASTEST), 0.0
+        return Link.of_rate(FASTEST), 0.0
     a = torch.ones(512, 512, device=device())
     tensors = [torch.ones(num_bytes // BYTES, device=device()) for num_bytes in MESSAGES]
 
@@ -208,7 +208,8 @@ def measure_messages() -> tuple[Link, float]:
     computing, alone, both = taken[0], taken[1:1 + len(tensors)], taken[1 + len(tensors):]
     link = fit_link([2 * (n - 1) / n * num_bytes for num_bytes in MESSAGES], alone)
     later = median(each - computing - message for each, message in zip(both, alone))
-    return Link(link.alpha_s / (2 * (n - 1)), max(link.beta_s_per_byte, 1 / FASTEST)), max(0.0, later)
+    slowest = max(link.beta_s_per_byte, Link.of_rate(FASTEST).beta_s_per_byte)
+    return Link(link.alpha_s / (2 * (n - 1)), slowest), max(0.0, later)
 
 
 def together(function: Call) -> float:

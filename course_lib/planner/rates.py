@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import log, sqrt
 
-from course_lib.costs.nodes import Wires
+from course_lib.costs.network import Network
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.constants import FITTED, Constants
 from course_lib.planner.software import Software
@@ -27,7 +27,7 @@ class Rates:
     operand_bytes_per_s: float
     memory_bytes_per_s: float
     passes: float
-    wires: Wires
+    network: Network
     launch_s: float = 0.0
     expert_share: float = 1.0
     tensor_hidden: float = 0.0
@@ -57,12 +57,10 @@ def rates_of(cluster: Cluster, software: Software, precision: str = "bf16", cons
         linear *= 1 + c.fp8 * (cluster.peak_flops_per_s("fp8") / cluster.peak_flops_per_s() - 1)
     flash = {"flash1": c.flash1, "flash2": c.flash2_h100 if modern else c.flash2_a100,
              "flash3": c.flash3 if modern else c.flash2_a100}[software.attention]
-    node = cluster.network_bytes_per_s * c.network / (cluster.devices_per_node if software.one_card else 1)
-    per_node = cluster.num_devices if cluster.is_torus else cluster.devices_per_node
-    wires = Wires(cluster.inside, cluster.gather_bytes_per_s, getattr(c, software.across), node, per_node)
+    network = cluster.network(getattr(c, software.across), c.network, software.one_card)
     return Rates(
         linear, half, cluster.peak_flops_per_s() * flash * slowed, device.memory_bytes_per_s,
-        device.memory_bytes_per_s, getattr(c, software.passes), wires, getattr(c, software.launch),
+        device.memory_bytes_per_s, getattr(c, software.passes), network, getattr(c, software.launch),
         getattr(c, software.experts) if software.experts else 1.0, c.tp_hidden if software.overlaps_tensor else 0.0,
         getattr(c, software.copies) if software.copies else 0.0, c.drag, 0.0 if software.overlaps_stages else c.p2p_s,
         c.step_s)

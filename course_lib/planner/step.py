@@ -70,7 +70,7 @@ def step_seconds(job: Job, rates: Rates) -> dict[str, float]:
     return {
         "matmul": work.matmul, "memory": work.memory, "tp": work.tp, "cp": work.cp, "ep": work.ep,
         "launch": work.launch, "pp": stage_messages(job, rates),
-        "bubble": bubble_seconds(job, others, slowest.total, layer.weight_s * stages.ordinary),
+        "bubble": bubble_seconds(job, others, slowest, layer.weight_s * stages.ordinary),
         "dp": data_seconds(job, rates, layer, head, stages),
         "optimiser": optimiser_seconds(job, rates, stages)}
 
@@ -94,20 +94,21 @@ def stage_messages(job: Job, rates: Rates) -> float:
     p = job.layout.pp
     if p == 1:
         return 0.0
-    group = rates.wires.group(p, job.layout.tp * job.plane)
-    one = group.send(rates.number_bytes * job.tokens_per_rank * job.shape.hidden_size / job.layout.tp)
+    group = rates.network.group(p, job.layout.tp * job.plane)
+    one = group.seconds("send", rates.number_bytes * job.tokens_per_rank * job.shape.hidden_size / job.layout.tp)
     waiting = 0.0 if job.software.overlaps_stages else 2 * job.v * job.num_microbatches * (one + rates.p2p_s)
     return 2 * (p - 1) * one + waiting
 
 
-def bubble_seconds(job: Job, others_s: float, stage_s: float, weight_s: float) -> float:
+def bubble_seconds(job: Job, others_s: float, stage: Seconds, weight_s: float) -> float:
     """`others_s`: a micro-batch's way through all stages but the slowest. W waits in ZB-H1 (zb1p): (p-1)(F + I - W);
-    ZB-2p fills all gaps with what it may hold twice as much of.
+    ZB-2p fills all gaps with what it may hold twice as much of. Where launching takes longer than computing, it
+    stretches F, I and W alike.
     """
     if job.schedule == "zb2p":
         return 0.0
     if job.schedule == "zb1p":
-        return others_s * max(0.0, 1 - 2 * weight_s / stage_s)
+        return others_s * max(0.0, 1 - 2 * weight_s / (stage.total - stage.launch))
     return others_s / job.v
 
 
@@ -115,7 +116,7 @@ def data_seconds(job: Job, rates: Rates, layer: Pass, head: Pass, stages: Stages
     """What is left of the messages of gradients and parameters when computing has hidden what it can."""
     if job.plane == 1:
         return 0.0
-    group = rates.wires.group(job.plane, job.layout.tp)
+    group = rates.network.group(job.plane, job.layout.tp)
     if shards_layers(job):
         return sharded_seconds(job, rates, layer, stages)
     software, stage = job.software, job.layout.zero_stage
@@ -124,12 +125,13 @@ def data_seconds(job: Job, rates: Rates, layer: Pass, head: Pass, stages: Stages
     backward = layer.backward.total * stages.most + head.backward.total
     messages = max(1.0, gradients / software.message_bytes)
     if stage == 0:
-        reduction = group.all_reduce(gradients, messages)
+        reduction = group.seconds("all_reduce", gradients, messages)
         return exposed(reduction, backward, rates.drag) if software.overlaps_gradients else reduction
     if software.matrix_by_matrix:  # and in the optimiser, when backward has ended
         messages = MATRICES * stages.most
-        return group.gather(gradients, messages) + group.gather(parameters, messages)
-    scatter, gather = group.gather(gradients, messages), group.gather(parameters, messages)
+        return group.seconds("reduce_scatter", gradients, messages) + group.seconds("all_gather", parameters, messages)
+    scatter = group.seconds("reduce_scatter", gradients, messages)
+    gather = group.seconds("all_gather", parameters, messages)
     return (exposed(scatter, backward, rates.drag) if software.overlaps_gradients else scatter) + (
         exposed(gather, backward / 2, rates.drag) if software.overlaps_parameters else gather)
 
@@ -139,11 +141,11 @@ def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> floa
     ZeRO-2 of the same software gathers once a step. The first gather and the last scatter stand alone. Where matrices
     are sent one by one, each is fetched while the one before it works: a large one behind a small one does not hide.
     """
-    group, numbers = rates.wires.group(job.plane, job.layout.tp), layer_parameters(
+    group, numbers = rates.network.group(job.plane, job.layout.tp), layer_parameters(
         job.shape, job.layout.tp, job.layout.ep)
     messages = MATRICES if job.software.matrix_by_matrix else 1
-    gather = group.gather(rates.number_bytes * numbers, messages)
-    scatter = group.gather(job.gradient_bytes * numbers, messages)
+    gather = group.seconds("all_gather", rates.number_bytes * numbers, messages)
+    scatter = group.seconds("reduce_scatter", job.gradient_bytes * numbers, messages)
     once, alone = job.layout.zero_stage == 2, gather + scatter
     forward = gather / job.num_microbatches if once else gather
     shares = matrix_shares(job.shape) if job.software.matrix_by_matrix else (1.0,)
@@ -151,7 +153,8 @@ def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> floa
     shown = sum(exposed(share * forward, hides * layer.forward.total, rates.drag)
                 + exposed(share * (scatter + (0.0 if once else gather)), hides * layer.backward.total, rates.drag)
                 for share, hides in zip(shares, beside))
-    ends = group.gather(rates.number_bytes * job.shape.vocab_size * job.shape.hidden_size / job.layout.tp)
+    vocabulary = job.shape.vocab_size * job.shape.hidden_size / job.layout.tp
+    ends = group.seconds("all_gather", rates.number_bytes * vocabulary)
     ends *= 1 if job.shape.tied else 2
     return job.num_microbatches * (shown * stages.most + 0.75 * ends + alone)
 

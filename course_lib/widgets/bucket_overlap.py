@@ -26,8 +26,8 @@ class BucketOverlap(SceneExplorable):
     """
 
     bucket_cap_mb = WholeNumber(25, ALONE, TOGETHER).tag(sync=True, echo_update=False)
-    num_ranks = WholeNumber(8, MIN_RANKS).tag(sync=True, echo_update=False)
-    machine = traitlets.Any("A100, InfiniBand HDR").tag(sync=True, echo_update=False)
+    num_ranks = WholeNumber(16, MIN_RANKS).tag(sync=True, echo_update=False)
+    machine = traitlets.Any("A100, 8 in a node, HDR").tag(sync=True, echo_update=False)
     model = traitlets.Any("GPT-2, 124M").tag(sync=True, echo_update=False)
     controls = ("bucket_cap_mb", "num_ranks", "machine", "model")
 
@@ -70,7 +70,7 @@ def ranks_of(machine: str) -> list[int]:
 def overlap(model: str, machine: str, num_ranks: int, bucket_cap_mb: int) -> Overlap:
     """One simulated step."""
     on = MACHINES[machine]
-    return simulate_overlap(MODELS[model].pieces(on.flops_per_s), bucket_cap_mb * MIB, num_ranks, on.link)
+    return simulate_overlap(MODELS[model].pieces(on.flops_per_s), bucket_cap_mb * MIB, num_ranks, on.wires)
 
 
 LEFT, RIGHT, LANE = 95, 876, 38
@@ -89,7 +89,8 @@ def scene_of(bucket_cap_mb: int, num_ranks: int, machine: str, model: str) -> Sc
     add_sweep(sheet, sweep, bucket_cap_mb)
     sheet.text("note", "quiet", LEFT, FOOT + 46,
                f"numbers are layers; {size.num_sequences} sequences of {size.sequence_length:,} tokens a rank, "
-               f"{on.flops_per_s / 1e12:.4g} TFLOP/s each, float32 gradients, {on.told} one way")
+               f"{on.flops_per_s / 1e12:.4g} TFLOP/s each, float32 gradients, "
+               f"{on.bytes_per_s(num_ranks) / 1e9:.4g} GB/s from each")
     return Scene(
         key=f"{model} | {machine} | n={num_ranks} | cap={bucket_cap_mb}", asked=asked, headline=headline,
         detail=detail, sentence=f"BucketOverlap, {asked}: {headline}; {detail}",

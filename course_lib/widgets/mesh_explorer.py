@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 import traitlets
 
 from course_lib.costs.context_parallel import ring_attention_bytes
 from course_lib.costs.flops import count_parameters, expert_matrices
+from course_lib.costs.network import Group, network_of
 from course_lib.costs.sharding import sent_bytes
 from course_lib.costs.splitting import split_layer_bytes
-from course_lib.facts import Shape, interconnect, model
+from course_lib.facts import Shape, model
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.pictures.parts import bars
 from course_lib.pictures.scene import Scene, Sheet
@@ -23,7 +23,9 @@ from course_lib.widgets.controls import Control, chooser, slider
 
 NODES, PER_NODE = 8, 8
 WORLD = NODES * PER_NODE
-INSIDE, BETWEEN = interconnect("NVLink 4 (H100)"), interconnect("InfiniBand NDR")
+CLUSTER = network_of("H100", PER_NODE)
+# What an axis calls, as far as wires are concerned; all-reduces as their two halves, for which no switch adds up.
+OPERATIONS = {"tp": "all_gather", "cp": "ring", "ep": "all_to_all", "dp": "all_gather", "pp": "send"}
 LAYOUTS = ("dp4,pp4,tp4", "dp2,pp4,tp8", "dp8,tp8", "dp2,pp2,cp2,tp8", "dp8,pp8,ep8")
 ORDERS = ("tp,cp,dp,pp", "tp,cp,pp,dp", "dp,cp,pp,tp", "pp,cp,dp,tp")
 ROLES = {"tp": "forward", "cp": "activations", "ep": "late", "dp": "weights", "pp": "backward"}
@@ -41,6 +43,7 @@ class Traffic:
     times: int
     sent: float
     between_nodes: bool
+    bytes_per_s: float
     seconds: float
 
 
@@ -76,10 +79,10 @@ def averaged(axis: str) -> tuple[str, ...]:
     return ("dp", "cp") if axis == "dp" else (axis,)
 
 
-def between_nodes(layout: ParallelLayout, axis: str) -> bool:
-    """Whether a message of this axis leaves its node; of a pipeline's, whether the next stage lies elsewhere."""
-    pairs = (pair for group in layout.groups(*averaged(axis)) for pair in pairwise(group))
-    return any(rank // PER_NODE != following // PER_NODE for rank, following in pairs)
+def group_along(layout: ParallelLayout, axis: str) -> Group:
+    """The group that has most of the network to cross; of a pipeline the next stage alone may lie elsewhere."""
+    groups = [CLUSTER.group_at(group) for group in layout.groups(*averaged(axis))]
+    return max(groups, key=lambda group: group.nodes)
 
 
 @cache
@@ -91,9 +94,10 @@ def traffic(layout: ParallelLayout) -> tuple[Traffic, ...]:
         if size == 1:
             continue
         times, sent = sent_along(axis, layout, shape)
-        outside = between_nodes(layout, axis)
-        link = BETWEEN if outside else INSIDE
-        found.append(Traffic(axis, size, layout.cp > 1, times, sent, outside, sent / link.one_way_bytes_per_s))
+        group, op = group_along(layout, axis), OPERATIONS[axis]
+        calls = 2 * times if op == "all_gather" else times
+        found.append(Traffic(axis, size, layout.cp > 1, times, sent, group.nodes > 1, group.bytes_per_s(op),
+                             group.sending_s(op, sent, calls)))
     return tuple(found)
 
 
@@ -175,8 +179,7 @@ def named(each: Traffic) -> str:
 
 
 def where(each: Traffic) -> str:
-    link = BETWEEN if each.between_nodes else INSIDE
-    return f"{'between nodes' if each.between_nodes else 'inside a node'}, {link.one_way.value:g} GB/s"
+    return f"{'between nodes' if each.between_nodes else 'inside a node'}, {each.bytes_per_s / 1e9:.3g} GB/s"
 
 
 def texts(shown: ParallelLayout, along: tuple[Traffic, ...], axis: str, rank: int,

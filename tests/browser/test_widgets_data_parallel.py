@@ -24,27 +24,27 @@ def open_widgets(run_cells):
 
 def test_bucket_size_machine_ranks_and_model_are_set_by_keyboard_and_the_headline_follows(open_widgets):
     overlap = open_widgets()["overlap"]
-    overlap.wait_for("GPT-2, 124M | A100, InfiniBand HDR | n=8 | cap=25")
-    assert overlap.headline().startswith("56% of the communication is hidden")
+    overlap.wait_for("GPT-2, 124M | A100, 8 in a node, HDR | n=16 | cap=25")
+    assert overlap.headline().startswith("71% of the communication is hidden")
     overlap.press("bucket size", "ArrowRight")
-    overlap.wait_for("GPT-2, 124M | A100, InfiniBand HDR | n=8 | cap=50")
+    overlap.wait_for("GPT-2, 124M | A100, 8 in a node, HDR | n=16 | cap=50")
     assert overlap.control("bucket size").get_attribute("aria-valuetext") == "50 MiB"
     overlap.press("bucket size", "Home")
-    overlap.wait_for("GPT-2, 124M | A100, InfiniBand HDR | n=8 | cap=0")
-    assert "each alone" in overlap.texts() and "exposed 29.4 ms" in overlap.texts()
+    overlap.wait_for("GPT-2, 124M | A100, 8 in a node, HDR | n=16 | cap=0")
+    assert "each alone" in overlap.texts() and "exposed 2.14 ms" in overlap.texts()
     overlap.press("bucket size", "End")
-    overlap.wait_for("GPT-2, 124M | A100, InfiniBand HDR | n=8 | cap=10000")
+    overlap.wait_for("GPT-2, 124M | A100, 8 in a node, HDR | n=16 | cap=10000")
     assert overlap.headline().startswith("0% of the communication is hidden")
     overlap.press("ranks", "End")
-    overlap.wait_for("GPT-2, 124M | A100, InfiniBand HDR | n=1024 | cap=10000")
+    overlap.wait_for("GPT-2, 124M | A100, 8 in a node, HDR | n=1024 | cap=10000")
     overlap.control("machine").focus()
     overlap.page.keyboard.type("laptop")
-    overlap.wait_for("GPT-2, 124M | laptop, gloo | n=8 | cap=10000")  # as many ranks as fit
-    assert overlap.control("ranks").get_attribute("aria-valuetext") == "8"
+    overlap.wait_for("GPT-2, 124M | laptop, gloo | n=16 | cap=10000")  # as many ranks as fit
+    assert overlap.control("ranks").get_attribute("aria-valuetext") == "16"
     assert overlap.crowded() == []
     overlap.control("model").focus()
     overlap.page.keyboard.type("GPT of")
-    overlap.wait_for("GPT of this course, 11M | laptop, gloo | n=8 | cap=10000")
+    overlap.wait_for("GPT of this course, 11M | laptop, gloo | n=16 | cap=10000")
     assert overlap.notebook.console_errors == []
 
 
@@ -77,7 +77,7 @@ def test_schemes_are_compared_by_keyboard_and_local_sgd_is_never_without_a_bound
 
 def test_parameters_set_in_python_reach_the_controls(open_widgets):
     widgets = open_widgets("overlap.bucket_cap_mb = 40", "stragglers.scheme, stragglers.slack = 'local', 3")
-    widgets["overlap"].wait_for("GPT-2, 124M | A100, InfiniBand HDR | n=8 | cap=40")
+    widgets["overlap"].wait_for("GPT-2, 124M | A100, 8 in a node, HDR | n=16 | cap=40")
     assert widgets["overlap"].control("bucket size").get_attribute("aria-valuetext") == "40 MiB"
     widgets["stragglers"].wait_for("local | always rank 1 | x3 | slack=3")
     assert widgets["stragglers"].control("slack").get_attribute("aria-valuetext") == "H = 4"

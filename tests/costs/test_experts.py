@@ -10,13 +10,11 @@ from course_lib.costs.experts import (
     dispatch_bytes,
     dropped_rows,
     expert_capacity,
-    expert_flops,
     experts_per_rank,
     first_expert,
     nodes_of_a_token,
     rows_sent,
     slow_rows,
-    smallest_ffn_size,
     split_expert_bytes,
     two_level_bytes,
 )
@@ -51,14 +49,6 @@ def test_capacity_is_the_even_share_times_its_factor_rounded_up_and_drops_are_wh
 def test_cutting_experts_sends_more_than_dealing_them_out_by_the_ranks_over_k():
     for R in (2, 4, 8):
         assert split_expert_bytes(96, 32, R) / balanced_expert_bytes(96, 2, 32, R) == pytest.approx(R / 2)
-
-
-def test_at_the_smallest_width_sending_takes_as_long_as_computing():
-    C, W, R, k, N, D = 1e15, 5e10, 8, 2, 512, 1024
-    for gated in (True, False):
-        F = smallest_ffn_size(R, C, W, gated)
-        assert balanced_expert_bytes(N, k, D, R) / W == pytest.approx(expert_flops(N, k, D, 1, gated) * F / C)
-    assert smallest_ffn_size(1, C, W) == 0
 
 
 def test_nodes_of_a_token_is_the_mean_over_all_choices():

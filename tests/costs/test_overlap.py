@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from course_lib.costs.links import Link, collective_time
+from course_lib.costs.links import Link
 from course_lib.costs.overlap import CAPS, MACHINES, MIB, MODELS, BackwardPiece, simulate_overlap
 
 NO_LATENCY = Link(0.0, 1e-9)
@@ -60,9 +60,9 @@ def test_a_first_message_longer_than_a_layer_delays_the_next():
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("cap_mb", CAPS)
 def test_hidden_and_exposed_are_all_and_buckets_hold_every_gradient_once_within_the_cap(model, cap_mb):
-    on = MACHINES["A100, InfiniBand HDR"]
+    on = MACHINES["A100, 1 in a node, HDR"]
     pieces = MODELS[model].pieces(on.flops_per_s)
-    step = simulate_overlap(pieces, cap_mb * MIB, 8, on.link)
+    step = simulate_overlap(pieces, cap_mb * MIB, 8, on.wires)
     inside = [index for bucket in step.buckets for index in bucket.pieces]
     assert inside == [index for index, piece in enumerate(pieces) if piece.gradient_bytes]
     assert all(bucket.num_bytes <= cap_mb * MIB or len(bucket.pieces) == 1 for bucket in step.buckets)
@@ -72,7 +72,16 @@ def test_hidden_and_exposed_are_all_and_buckets_hold_every_gradient_once_within_
     assert step.hidden * step.communication_s == pytest.approx(beside)
     assert beside + step.exposed_s == pytest.approx(step.communication_s)
     assert step.communication_s == pytest.approx(
-        sum(collective_time("all_reduce", "ring", bucket.num_bytes, 8, on.link) for bucket in step.buckets))
+        sum(on.wires.group(8).seconds("all_reduce", bucket.num_bytes) for bucket in step.buckets))
+
+
+def test_whole_nodes_leave_less_than_a_card_alone_and_one_node_still_less():
+    left = {name: simulate_overlap(MODELS["GPT-2, 124M"].pieces(MACHINES[name].flops_per_s), 25 * MIB, 16,
+                                   MACHINES[name].wires).exposed_s
+            for name in ("A100, 8 in a node, HDR", "A100, 1 in a node, HDR", "A100, 1 in a node, Ethernet 10G")}
+    assert sorted(left, key=left.get) == [*left]
+    assert [MACHINES["A100, 8 in a node, HDR"].bytes_per_s(n) / 1e9 for n in (8, 16)] == pytest.approx([300, 200])
+    assert MACHINES["laptop, gloo"].bytes_per_s(4) == pytest.approx(1e9)
 
 
 @pytest.mark.parametrize("model, millions", [

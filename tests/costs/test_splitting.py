@@ -3,6 +3,8 @@
 import pytest
 
 from course_lib.costs.flops import count_parameters
+from course_lib.costs.links import Link
+from course_lib.costs.network import Network, network_of
 from course_lib.costs.splitting import largest_t, split_layer_bytes, split_layer_seconds, split_parameters
 from course_lib.facts import Shape
 
@@ -21,16 +23,26 @@ def test_a_layer_sends_four_all_reduces_and_five_where_it_gathers_again():
 @pytest.mark.parametrize("num_tokens", [1, 2048])
 def test_at_the_largest_t_sending_takes_as_long_as_computing_whatever_the_batch(num_tokens):
     F, W = 312e12, 300e9
+    one_link = Network(1024, Link.of_rate(W), Link.of_rate(W), 1024)  # no latency, no node to leave
     t = largest_t(GPT_3, F, W)
     assert t == pytest.approx(1 + 9 * 12288 * W / (2 * F))
     for below in (int(t), int(t) + 1):
-        computing, sending = split_layer_seconds(GPT_3, num_tokens, below, F, W)
+        computing, sending = split_layer_seconds(GPT_3, num_tokens, one_link.group(below), F)
         assert (sending < computing) == (below < t)
 
 
 def test_between_nodes_the_bound_falls_with_the_bandwidth():
     inside, between = (largest_t(GPT_3, 989e12, W) for W in (450e9, 50e9))
     assert (inside - 1) / (between - 1) == pytest.approx(9)
+
+
+def test_latency_makes_short_messages_worse_than_the_bound_and_whole_nodes_better_than_one_card():
+    h100 = network_of("H100")
+    ratio = {(stride, tokens): sending / computing for stride in (1, 8) for tokens in (16, 8192)
+             for computing, sending in [split_layer_seconds(GPT_3, tokens, h100.group(8, stride), 989e12)]}
+    assert ratio[1, 16] > 5 * ratio[1, 8192] and 8 < ratio[8, 8192] / ratio[1, 8192] < 9.5
+    two_nodes, one_each = (split_layer_seconds(GPT_3, 10**6, h100.group(16, stride), 989e12)[1] for stride in (1, 8))
+    assert one_each / two_nodes == pytest.approx(8, rel=0.01)
 
 
 def test_one_device_holds_every_parameter_and_many_hold_a_share_of_all_but_vectors():

@@ -6,7 +6,7 @@ import pytest
 
 from course_lib import facts
 from course_lib.costs.flops import count_parameters
-from course_lib.facts import LINKS, MEASURED_ALL_REDUCE, MEASURED_THROUGHPUT, Fact, interconnect
+from course_lib.facts import LINKS, MEASURED_THROUGHPUT, Fact, interconnect, measured_collectives
 
 
 def test_a_number_without_source_unit_or_date_is_refused():
@@ -38,12 +38,13 @@ def test_a_link_counts_bytes_in_one_direction():
 
 def test_no_measured_all_reduce_beats_the_link_it_runs_on_except_where_switches_add():
     """NVSwitch of Hopper and later adds in the switch (NVLS), so that less than 2(n-1)/n M has to be sent."""
-    a100 = next(measured for measured in MEASURED_ALL_REDUCE if measured.device == "A100")
-    assert max(fact.value for fact in a100.bus_bandwidth.values()) < interconnect("NVLink 3 (A100)").one_way.value
+    most = interconnect("NVLink 3 (A100)").one_way.value
+    for measured in measured_collectives(device="A100", num_nodes=1):
+        assert max(fact.value for fact in measured.bus_bandwidth.values()) < most
 
 
-def test_longer_messages_are_never_slower():
-    for measured in MEASURED_ALL_REDUCE:
+def test_longer_all_reduces_are_never_slower():
+    for measured in measured_collectives("all_reduce"):
         sizes = sorted(measured.bus_bandwidth)
         rates = [measured.bus_bandwidth[size].value for size in sizes]
         assert rates == sorted(rates)
@@ -66,8 +67,8 @@ def numbers_without_source(value: object, path: str) -> list[str]:
 
 
 @pytest.mark.parametrize("table", ["ACCELERATORS", "MEASURED_MATMUL", "SYSTEMS", "PRICES", "LINKS", "STORAGE",
-                                   "CORPORA", "A100_MEMORY", "MEASURED_ALL_REDUCE", "TRAINING_REPORTS",
-                                   "BUBBLE_RATES"])
+                                   "CORPORA", "A100_MEMORY", "MEASURED_COLLECTIVES", "SHARED_CLUSTER",
+                                   "TRAINING_REPORTS", "BUBBLE_RATES"])
 def test_no_number_in_the_hardware_tables_stands_without_its_source(table):
     assert numbers_without_source(getattr(facts, table), table) == []
 

@@ -14,9 +14,15 @@ from course_lib.facts.fact import Fact
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.pipeline_parallel import interleaved_1f1b, one_f_one_b, simulate, zb_h1
 from course_lib.planner.cluster import Cluster, cluster
-from course_lib.planner.estimate import Estimate, estimate
+from course_lib.planner.estimate import Estimate, estimate, estimate_job
 from course_lib.planner.layer import head_pass, layer_pass
-from course_lib.planner.software import DEEPSPEED_2021, MEGATRON_2021, SOFTWARE, software_named
+from course_lib.planner.software import (
+    DEEPSPEED_2021,
+    MEGATRON_2021,
+    MEGATRON_DEEPSPEED,
+    SOFTWARE,
+    software_named,
+)
 from course_lib.planner.step import CAUSES, MATRICES, accumulation_seconds, matrix_shares, stages_of
 
 SHAPE = Shape(32, 4096, 32, 8, 14_336, 128_256, 8192, gated=True)
@@ -91,6 +97,17 @@ def test_more_bandwidth_is_never_slower(found, times):
     memory = Fact(old.device.memory_bandwidth.value * times, "GB/s", "a test", "2026")
     quicker = again(found, cluster=replace(old, device=replace(old.device, memory_bandwidth=memory)))
     assert quicker.step_s <= found.step_s * (1 + 1e-12)
+
+
+def test_faster_memory_does_not_lengthen_a_zero_bubble_pipeline_that_waits_for_launches():
+    """F, I and W wait alike for the processor: the share of W that fills gaps is that of the work."""
+    job = estimate(SHAPE, cluster("A100", 512), ParallelLayout(dp=8, pp=4, cp=4, tp=4, zero_stage=3), 64,
+                   schedule="zb1p", flash=False, sequence_parallel=False, software=MEGATRON_DEEPSPEED).job
+    assert estimate_job(job).seconds["launch"] > 0
+    for times in (1.5, 2, 3, 10):
+        memory = Fact(job.cluster.device.memory_bandwidth.value * times, "GB/s", "a test", "2026")
+        quicker = replace(job.cluster, device=replace(job.cluster.device, memory_bandwidth=memory))
+        assert estimate_job(replace(job, cluster=quicker)).step_s <= estimate_job(job).step_s
 
 
 @settings(max_examples=60, deadline=None)

@@ -19,10 +19,10 @@ from course_lib.planner.validate import balanced_accuracy, compare, group_errors
 ROWS = published_rows()
 # (median, largest) relative error by group: a little above what is reached.
 REACHED = {
-    "sc21": (0.03, 0.05), "sc21t2": (0.02, 0.03), "zero3": (0.04, 0.07), "misc": (0.13, 0.20), "korth": (0.06, 0.08),
+    "sc21": (0.03, 0.05), "sc21t2": (0.02, 0.03), "zero3": (0.03, 0.08), "misc": (0.13, 0.20), "korth": (0.06, 0.08),
     "m2020": (0.07, 0.08), "v100": (0.11, 0.20), "zb": (0.06, 0.09), "llama3": (0.05, 0.06), "mcore": (0.06, 0.30),
     "tt": (0.06, 0.09), "mptA": (0.03, 0.05), "mptH": (0.03, 0.06), "vtrain": (0.07, 0.35), "ultra": (0.06, 1.35),
-    "kempner": (0.02, 0.65), "foundry": (0.03, 0.14), "cp": (0.06, 0.18), "moe": (0.12, 0.22), "ttA": (0.10, 0.10)}
+    "kempner": (0.02, 0.65), "foundry": (0.03, 0.14), "cp": (0.05, 0.18), "moe": (0.12, 0.22), "ttA": (0.10, 0.10)}
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,6 @@ from course_lib.pictures.figures import to_png
 from course_lib.widgets import MeshExplorer
 from course_lib.widgets.base import BadParameter
 from course_lib.widgets.mesh_explorer import (
-    BETWEEN,
-    INSIDE,
     LAYOUTS,
     MICRO_BATCHES,
     ORDERS,
@@ -53,8 +51,20 @@ def test_a_group_on_one_node_talks_inside_it_and_one_on_several_over_the_network
         for each in traffic(layout):
             nodes = [{rank // PER_NODE for rank in group} for group in layout.groups(*averaged(each.axis))]
             assert each.between_nodes == any(len(of_group) > 1 for of_group in nodes), (mesh, order, each.axis)
-            link = BETWEEN if each.between_nodes else INSIDE
-            assert each.seconds == each.sent / link.one_way_bytes_per_s
+            assert (each.bytes_per_s == 450e9) == (not each.between_nodes)
+            assert each.seconds > each.sent / each.bytes_per_s  # and the latency of its messages
+
+
+@pytest.mark.parametrize("mesh, axis, order, gb_per_s", [
+    ("dp4,pp4,tp4", "tp", "tp,cp,dp,pp", 450),  # inside a node
+    ("dp4,pp4,tp4", "dp", "tp,cp,dp,pp", 100),  # two in each of two nodes: two cards
+    ("dp4,pp4,tp4", "pp", "tp,cp,dp,pp", 50),  # a message: one card
+    ("dp8,tp8", "dp", "tp,cp,dp,pp", 50),  # eight strided groups at once: one card each
+    ("dp2,pp2,cp2,tp8", "dp", "tp,cp,pp,dp", 50),  # dp and cp together, with pp between them
+    ("dp8,pp8,ep8", "ep", "pp,cp,dp,tp", 50),  # each on its own card
+])
+def test_each_axis_has_the_cards_that_its_groups_use(mesh, axis, order, gb_per_s):
+    assert along(mesh, axis, order).bytes_per_s == pytest.approx(gb_per_s * 1e9)
 
 
 def test_tp_innermost_is_the_fastest_order_of_every_layout_that_has_tp():
@@ -67,8 +77,8 @@ def test_tp_innermost_is_the_fastest_order_of_every_layout_that_has_tp():
 
 def test_the_headline_is_the_finding():
     assert repr(MeshExplorer(order="dp,cp,pp,tp", axis="tp")) == (
-        "MeshExplorer, dp4,pp4,tp4, order dp,cp,pp,tp, rank 21 along tp: a step of Llama 3 8B sends for 540 ms, most "
-        "of it along tp: 5.0 times what it takes with tp innermost; rank 21 is dp 1, pp 1, cp 0, tp 1, ep 0; along tp "
+        "MeshExplorer, dp4,pp4,tp4, order dp,cp,pp,tp, rank 21 along tp: a step of Llama 3 8B sends for 562 ms, most "
+        "of it along tp: 5.7 times what it takes with tp innermost; rank 21 is dp 1, pp 1, cp 0, tp 1, ep 0; along tp "
         "it talks to ranks 5, 21, 37, 53")
 
 

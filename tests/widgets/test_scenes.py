@@ -54,7 +54,7 @@ def test_every_choice_of_every_control_is_listed_and_can_be_shown(kind):
 
 
 def test_choices_follow_the_other_parameters_and_a_value_of_ones_own_joins_a_slider():
-    assert BucketOverlap(machine="A100, NVLink 3").parameters()["num_ranks"] == [2, 4, 8]
+    assert BucketOverlap(machine="laptop, gloo").parameters()["num_ranks"] == [2, 4, 8, 16]
     assert FitsOrNot(num_devices=24).parameters()["num_devices"][3:7] == [8, 16, 24, 32]
     assert Stragglers().parameters()["slack"][-1] is None and Stragglers(scheme="local").parameters()["slack"][-1] == 32
     assert PipelineSchedule(p=3).parameters()["slow"] == [None, 0, 1, 2]
@@ -64,8 +64,8 @@ def test_choices_follow_the_other_parameters_and_a_value_of_ones_own_joins_a_sli
 
 def test_a_choice_that_does_not_fit_the_others_brings_what_does():
     machines = BucketOverlap.list_controls(BucketOverlap(num_ranks=1024).asked())[1]
-    assert next(choice.change for choice in machines.choices if choice.label == "A100, NVLink 3") == {
-        "machine": "A100, NVLink 3", "num_ranks": 8}
+    assert next(choice.change for choice in machines.choices if choice.label == "laptop, gloo") == {
+        "machine": "laptop, gloo", "num_ranks": 16}
     schemes = Stragglers.list_controls(Stragglers(scheme="asynchronous", slack=None).asked())[0]
     assert [choice.change["slack"] for choice in schemes.choices] == [None, 32, None]
     ranks = PipelineSchedule.list_controls(PipelineSchedule(slow=3).asked())[1]
@@ -77,7 +77,7 @@ def test_a_choice_that_does_not_fit_the_others_brings_what_does():
     (FitsOrNot, {"num_devices": 0}, "num_devices=0: expected a whole number from 1 to 100000"),
     (FitsOrNot, {"model": "GPT-5"}, "model='GPT-5': expected one of"),
     (FitsOrNot, {"gpu": "H100"}, "FitsOrNot has no parameter gpu"),
-    (BucketOverlap, {"machine": "A100, NVLink 3", "num_ranks": 16}, "at most 8 with A100, NVLink 3"),
+    (BucketOverlap, {"machine": "laptop, gloo", "num_ranks": 32}, "at most 16 with laptop, gloo"),
     (Stragglers, {"scheme": "local", "slack": None}, "slack=None"), (PipelineSchedule, {"p": 9}, "p=9"),
 ])
 def test_a_scene_of_what_cannot_be_is_refused_with_the_reason(kind, wrong, words):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from course_lib.costs.links import Link, collective_time, hardware_link
-from course_lib.facts import LINKS, NCCL_STEP_LATENCY, interconnect
+from course_lib.facts import LINKS, STEP_LATENCY, interconnect
 from course_lib.grading.compare import LARGEST, describe
 from course_lib.grading.exercise import Exercise, Traffic, Trial
 from course_lib.grading.judges.numbers import NumberExercise
@@ -34,7 +34,7 @@ class Crossover(Exercise):
     def trials(self, seed: int) -> list[Trial]:
         example = Trial([[[10e-6, 1e-10, 4]]], "the example, 10 us, 10 GB/s, 4 ranks")
         source = random.Random(seed)
-        links = [hardware_link(wire.name) for wire in LINKS if wire.kind in NCCL_STEP_LATENCY]
+        links = [hardware_link(wire.name) for wire in LINKS if wire.technology in STEP_LATENCY]
         known, pairs = ([[link.alpha_s, link.beta_s_per_byte, n] for link in links for n in world_sizes]
                         for world_sizes in ((4, 8, 64, 1024), (2,)))
         drawn = [[10 ** source.uniform(-6, -3), 10 ** source.uniform(-12, -8), 2 ** source.randint(2, 14)]

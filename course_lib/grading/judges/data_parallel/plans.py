@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from course_lib.costs.buckets import cut_buckets
-from course_lib.facts import NCCL_STEP_LATENCY, accelerator, interconnect
+from course_lib.costs.links import hardware_link
+from course_lib.facts import accelerator, interconnect
 from course_lib.grading.compare import describe, part
 from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
 from course_lib.grading.judges.numbers import NumberExercise
@@ -158,12 +159,11 @@ CASES = (  # device, link, N, B, n, tokens of a sequence
 
 def case(device: str, link: str, N: float, B: int, n: int, s: int) -> tuple[str, tuple[Any, ...]]:
     """What is asked about, and my_smallest_batch's arguments."""
-    wire, dtype = interconnect(link), "fp16" if device == "V100" else "bf16"
+    wire, dtype = hardware_link(link), "fp16" if device == "V100" else "bf16"
     flops_per_s = UTILISATION * accelerator(device).peak_flops_per_s(dtype)
-    alpha_s = 1e-6 * NCCL_STEP_LATENCY[wire.kind].value
     size = f"{N / 1e9:.3g}B" if N >= 1e9 else f"{N / 1e6:.3g}M"
     return (f"{size} in {B} buckets on {n} {device}, {link}",
-            (N, B, n, flops_per_s, alpha_s, 1 / wire.one_way_bytes_per_s, s))
+            (N, B, n, flops_per_s, wire.alpha_s, wire.beta_s_per_byte, s))
 
 
 class SmallestBatch(NumberExercise):

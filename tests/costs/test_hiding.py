@@ -1,0 +1,71 @@
+"""From how many tokens on the messages hide: published bounds, and both times written out."""
+
+import pytest
+
+from course_lib.costs.context_parallel import ring_attention_bytes
+from course_lib.costs.experts import expert_flops
+from course_lib.costs.hiding import (
+    data_parallel_tokens,
+    fully_sharded_tokens,
+    ring_attention_tokens,
+    smallest_ffn_size,
+)
+from course_lib.costs.links import Link
+from course_lib.costs.network import Network, network_of
+
+H100, C = network_of("H100"), 990e12
+NO_LATENCY = Network(8, Link.of_rate(300e9), Link.of_rate(25e9), 8)
+GROUPS = [NO_LATENCY.group(*each) for each in ((2, 1), (8, 1), (3, 8), (16, 1), (64, 1), (12, 4))]
+
+
+def test_the_bounds_of_the_scaling_book():
+    """2,200 tokens in a node and 2,475 beyond, at the full peak, with many ranks."""
+    n = 1024
+    assert data_parallel_tokens(H100.group(n), C) == pytest.approx(2475 * (n - 1) / n)
+    assert fully_sharded_tokens(H100.group(n), C) == pytest.approx((2475 * (n - 1) / n,) * 2)
+    assert data_parallel_tokens(H100.group(8), C) == pytest.approx(2200 * 7 / 8)
+    assert data_parallel_tokens(H100.group(n), 0.4 * C) == pytest.approx(990, rel=0.01)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("weight, gradient", [(2, 2), (2, 4), (4, 4)])
+def test_with_so_many_tokens_both_times_are_equal(group, weight, gradient):
+    N, F = 7e9, 125e12
+    T = data_parallel_tokens(group, F, gradient)
+    ring = 2 * (group.n - 1) / group.n * gradient * N * group.ring_s_per_byte
+    assert 4 * N * T / F == pytest.approx(ring)
+    forward, backward = fully_sharded_tokens(group, F, weight, gradient)
+    gather, scatter = (group.seconds(op, M * N) for op, M in (("all_gather", weight), ("reduce_scatter", gradient)))
+    assert 2 * N * forward / F == pytest.approx(gather)
+    assert 4 * N * backward / F == pytest.approx(gather + scatter)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("w", [2, 4])
+def test_a_block_of_so_many_tokens_takes_as_long_to_compute_as_the_next_to_come(group, w):
+    F, H, K, d, R = 400e12, 64, 8, 128, group.n
+    for c, flops, sent in zip(ring_attention_tokens(group, F, H, K, w), (2, 5),
+                              ring_attention_bytes(1, K, 1024 * R, d, R, w)):
+        block = sent / (R - 1) / 1024 * c  # bytes of c tokens
+        assert flops * c * c * H * d / F == pytest.approx(group.seconds("ring", block))
+
+
+def test_a_ring_across_nodes_has_one_card_however_it_stands():
+    for stride in (1, 2, 4, 8):
+        assert ring_attention_tokens(H100.group(16, stride), C, 64, 8)[0] == pytest.approx(2 / 8 * C / 50e9)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("gated", [True, False])
+def test_an_expert_so_wide_computes_as_long_as_its_rows_travel(group, gated):
+    F, k, N, D, w = 600e12, 2, 512, 1024, 2
+    forward, backward = smallest_ffn_size(group, F, gated, w)
+    travel = 2 * group.seconds("all_to_all", k * N * D * w)
+    assert expert_flops(N, k, D, 1, gated) * forward / F == pytest.approx(travel)
+    assert 2 * expert_flops(N, k, D, 1, gated) * backward / F == pytest.approx(travel)
+
+
+def test_of_eight_nodes_an_eighth_of_the_rows_stays_at_home():
+    """Not one in 64: the seven others of the node are reached without the network."""
+    assert smallest_ffn_size(H100.group(64), 989.5e12)[0] == pytest.approx(2 / 3 * 7 / 8 * 989.5e12 / 50e9)
+    assert smallest_ffn_size(H100.group(8), 989.5e12)[0] == pytest.approx(2 / 3 * 7 / 8 * 989.5e12 / 450e9)
