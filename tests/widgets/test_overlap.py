@@ -37,7 +37,8 @@ def test_every_combination_has_a_scene_that_json_can_hold_and_a_cap_of_ones_own_
 @pytest.mark.parametrize("wrong, words", [
     ({"bucket_cap_mb": -1}, "bucket_cap_mb=-1"), ({"bucket_cap_mb": 2.5}, "whole number"),
     ({"num_ranks": 1}, "2 or more"), ({"model": []}, "model=.* expected one of"),
-    ({"machine": "abacus"}, "machine='abacus': expected one of 'A100, 8 in a node, HDR'"), ({"model": None}, "model=None"),
+    ({"machine": "abacus"}, "machine='abacus': expected one of 'A100, 8 in a node, HDR'"),
+    ({"model": None}, "model=None"),
     ({"machine": "laptop, gloo", "num_ranks": 32}, "at most 16 with laptop, gloo"),
     ({"cap": 25}, "no parameter cap"),
 ])
