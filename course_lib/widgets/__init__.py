@@ -13,6 +13,7 @@
     rank_grid.py            RankGrid: the ranks of a layout, once for each axis, coloured by group
     routed_text.py          RoutedText: a text in the colours of the experts that its characters went to
     network_picture.py      TreeAndTorus: how many wires lie between two chips of a fat tree, and of a torus
+    which_wire.py           WhichWire: two nodes, and which of their wires a group of ranks uses for a collective
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
     fits_or_not.py          FitsOrNot: a model's training memory against the devices', days and dollars
     collective_explorer.py, .js  CollectiveExplorer: every collective as a grid of ranks and chunks
@@ -59,6 +60,7 @@ _HOME = {
     "Stragglers": "stragglers",
     "TokenDispatch": "token_dispatch",
     "TreeAndTorus": "network_picture",
+    "WhichWire": "which_wire",
     "ZeroMemory": "zero_memory",
     "labelled": ".collectives.holdings",
     "predict": "prediction",
@@ -89,6 +91,7 @@ __all__ = [
     "Stragglers",
     "TokenDispatch",
     "TreeAndTorus",
+    "WhichWire",
     "ZeroMemory",
     "labelled",
     "predict",
