@@ -25,5 +25,5 @@ EXAMPLES = {
     "2.6": lambda inputs, answers: [" ".join(["The ranks have", *(whole(tensor) for tensor, in inputs)]),
                                     f"{whole(answers[0]['tensor'])} everywhere"],
     "2.7": lambda inputs, answers: f"-> {answers[0][0]:,.0f} bytes",
-    "2.8": lambda inputs, answers: f"One node, one second -> {answers[0]['value']:.3e}".replace("e+", "e"),
+    "2.8": lambda inputs, answers: f"over a card  -> {answers[0]['value']:g}".replace("  ", " "),
 }

@@ -194,22 +194,24 @@ def crossover_by_bisection(alpha_s, beta_s_per_byte, n):
     return torch.tensor(high, dtype=torch.float64)
 
 
-@right("2.8", "seconds a byte by level, numpy's number")
-def largest_in_numpy(num_nodes, seconds):
-    inside = 2 * 7 / 8 / interconnect("NVLink 4 (H100)").one_way_bytes_per_s
-    across = 2 * (num_nodes - 1) / num_nodes / 8 / interconnect("InfiniBand NDR").one_way_bytes_per_s
-    return numpy.float64(seconds) / (inside + across) // 2
+@right("2.8", "bits, numpy's number")
+def largest_in_numpy(num_nodes, g, seconds, nvlink, card):
+    bits = 8 * numpy.array([nvlink, *([g * card] if num_nodes > 1 else [])])
+    n = num_nodes * g
+    return numpy.float64(seconds) * bits.min() * n / (n - 1) / 2 / 16
 
 
 @right("2.8", "by bisection over the parameters, a tensor")
-def largest_by_bisection(num_nodes, seconds):
+def largest_by_bisection(num_nodes, g, seconds, nvlink, card):
     def taken(parameters):
-        M = 2 * parameters
-        return (2 * 7 / 8 * M / interconnect("NVLink 4 (H100)").one_way_bytes_per_s
-                + 2 * (num_nodes - 1) / num_nodes * M / 8 / interconnect("InfiniBand NDR").one_way_bytes_per_s)
+        pieces = 2 * (num_nodes * g - 1)  # each an n-th, one after the other, and a g-th of it in each ring
+        piece = 2 * parameters / (num_nodes * g)
+        inside = pieces * piece / nvlink
+        return inside if num_nodes == 1 else max(inside, pieces * piece / g / card)
     low, high = 0.0, 1e15
     for _ in range(200):
         low, high = (
             (sum((low, high)) / 2, high) if taken(sum((low, high)) / 2) <= seconds else (low, sum((low, high)) / 2)
         )
     return torch.tensor(low, dtype=torch.float64)
+

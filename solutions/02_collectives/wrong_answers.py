@@ -9,7 +9,6 @@ import math
 import torch
 import torch.distributed as dist
 
-from course_lib.facts import interconnect
 from tools.answers import wrong
 
 
@@ -569,44 +568,38 @@ def crossover_of_the_notebooks_laptop(alpha_s, beta_s_per_byte, n):
     return 64 * 1024
 
 
-@wrong("2.8", "one ring over all devices, which leaves each node over one card: seven of eight cards have nothing to "
-       "do")
-def largest_model_around_one_ring(num_nodes, seconds):
-    n, card = 8 * num_nodes, interconnect("InfiniBand NDR").one_way_bytes_per_s
-    return seconds * card / (2 * (n - 1) / n) / 2
+def around(k, g, seconds, bytes_per_s, passes=2.0):
+    """The solution with another rate."""
+    n = k * g
+    return seconds * bytes_per_s / (passes * (n - 1) / n) / 2
 
 
-def on_two_levels(nvlink=450e9, card=50e9):
-    """The solution with other bytes per second."""
-    return lambda k, seconds: seconds / (2 * 7 / 8 / nvlink + 2 * (k - 1) / k / 8 / card) / 2
+def levels(k, g, nvlink, card):
+    """Seconds for each byte inside the nodes, and between them, of a reduce-scatter, an all-reduce, an all-gather."""
+    return 2 * (g - 1) / g / nvlink, 2 * (k - 1) / k / g / card
 
 
-OTHER_WIRES = [
-    wrong("2.8", "the whole M crosses between the nodes: after the reduce-scatter each rank has an eighth of it to "
-          "take across")(on_two_levels(card=50e9 / 8)),
-    wrong("2.8", "NVLink is counted in both directions, 900 GB/s as on the data sheet: one way it has 450")(
-        on_two_levels(nvlink=900e9)),
-    wrong("2.8", "gigabits are taken for gigabytes: the card's 400 Gbit/s are 50 GB/s")(on_two_levels(card=400e9)),
-    wrong("2.8", "only the network is counted: before and after it M moves inside the node")(
-        on_two_levels(nvlink=1e30)),
-    wrong("2.8", "only NVLink is counted: an eighth of M goes over each card")(on_two_levels(card=math.inf)),
-    wrong("2.8", "one of the two inside is left out: M is scattered before the network and gathered again behind it")(
-        lambda k, seconds: seconds / (7 / 8 / 450e9 + 2 * (k - 1) / k / 8 / 50e9) / 2),
-    wrong("2.8", "the network's all-reduce is counted once, as a reduce-scatter: an all-gather follows")(
-        lambda k, seconds: seconds / (2 * 7 / 8 / 450e9 + (k - 1) / k / 8 / 50e9) / 2),
-    wrong("2.8", "the longer of the two levels is taken: they follow one another, so their times add up")(
-        lambda k, seconds: seconds / max(2 * 7 / 8 / 450e9, 2 * (k - 1) / k / 8 / 50e9) / 2),
-    wrong("2.8", "these are eight rings over all devices, one on each card: on two levels an eighth of M is left for "
-          "each card after a reduce-scatter over NVLink, and only the nodes are around its ring")(
-        lambda k, seconds: seconds / (2 * (8 * k - 1) / (8 * k) / 8 / 50e9) / 2),
-    wrong("2.8", "a gradient in bf16 has 2 bytes, not 4")(lambda *asked: my_largest_model(*asked) / 2),
-]
-
-
-@wrong("2.8", "twice too large. Is it M in bytes, where a gradient in bf16 has 2? Or is everything counted once, where "
-       "inside there are a reduce-scatter and an all-gather, and across an all-reduce, which is both?")
-def largest_model_in_bytes(num_nodes, seconds):
-    return 2 * my_largest_model(num_nodes, seconds)
+OTHER_WIRES = [wrong("2.8", says)(function) for says, function in {
+    "one ring over all devices leaves each node over one card, and seven of eight cards have nothing to do: libraries "
+    "make a ring for each card": lambda k, g, s, nvlink, card: around(k, g, s, nvlink if k == 1 else card),
+    "these are two levels, one after the other: the cards wait while NVLink works, where rings over all cards keep "
+    "both busy": lambda k, g, s, nvlink, card: s / sum(levels(k, g, nvlink, card)) / 2,
+    "these are two levels at once: so few bytes would cross, but a ring takes all of M but an n-th over each node's "
+    "edge": lambda k, g, s, nvlink, card: s / max(levels(k, g, nvlink, card)) / 2,
+    "NVLink ends at the node: a ring over several nodes also has to cross the network":
+        lambda k, g, s, nvlink, card: around(k, g, s, nvlink),
+    "inside one node nothing goes over the cards: NVLink decides":
+        lambda k, g, s, nvlink, card: around(k, g, s, min(nvlink, g * card)),
+    "a ring goes through NVLink and the cards, one behind the other: the slower of the two decides, they do not add up":
+        lambda k, g, s, nvlink, card: around(k, g, s, nvlink if k == 1 else nvlink + g * card),
+    "where NVLink carries less than all cards together, NVLink decides":
+        lambda k, g, s, nvlink, card: around(k, g, s, nvlink if k == 1 else g * card),
+    "the cards of all nodes are added up: each node's cards carry all that goes around":
+        lambda k, g, s, nvlink, card: around(k, g, s, nvlink if k == 1 else min(nvlink, k * g * card)),
+    "an all-reduce sends all but an n-th of M twice, scattered and gathered; this is once":
+        lambda k, g, s, nvlink, card: 2 * my_largest_model(k, g, s, nvlink, card),
+    "a gradient in bf16 has 2 bytes, not 4": lambda *asked: my_largest_model(*asked) / 2,
+}.items()]
 
 
 @wrong("2.1", "over budget: rank 0 sent")

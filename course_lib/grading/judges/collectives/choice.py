@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from course_lib.costs.links import Link, collective_time, hardware_link
-from course_lib.facts import LINKS, STEP_LATENCY, interconnect
+from course_lib.costs.network import Network
+from course_lib.facts import LINKS, STEP_LATENCY
 from course_lib.grading.compare import LARGEST, describe
 from course_lib.grading.exercise import Exercise, Traffic, Trial
 from course_lib.grading.judges.numbers import NumberExercise
@@ -17,6 +18,7 @@ from course_lib.grading.on_rank import collectives as on_rank
 from course_lib.grading.spent import Spent
 from course_lib.pictures.units import human_bytes
 
+A100 = [hardware_link(name).bytes_per_s for name in ("NVLink 3 (A100)", "InfiniBand HDR")]
 LEAST, MOST = 1.0, float(1 << 40)  # bytes: where a choice is looked at
 TWO_RANKS = "two ranks move the same bytes either way: no beta to pay, so the ring never wins, math.inf"
 
@@ -80,24 +82,26 @@ def lost(case: Sequence[Any], crossover: float) -> float:
 
 
 class LargestModel(NumberExercise):
-    """A reduce-scatter and an all-gather of M inside, an all-reduce of M/g across: two levels, Thakur et al. 2005."""
+    """An all-reduce in rings: over NVLink in a node, over all cards of whole nodes (costs.network)."""
 
     number = "2.8"
     unit = "parameter"
     tolerance = (0.02, 0.0)
     budget = "a number of parameters, to 2 %"
-    cases = (("the example, one node, one second", (1, 1.0)), ("512 H100 in 64 nodes, one second", (64, 1.0)),
-             ("2 nodes, one second", (2, 1.0)), ("4 nodes, half a second", (4, 0.5)),
-             ("200 nodes, two seconds", (200, 2.0)))
+    cases = (("the example, 3 nodes of 2", (3, 2, 10.0, 4.0, 1.0)),
+             ("64 nodes of 8 A100, one second", (64, 8, 1.0, *A100)),
+             ("2 nodes of 8 A100, one second", (2, 8, 1.0, *A100)),
+             ("one node of 8 A100, one second", (1, 8, 1.0, *A100)),
+             ("16 nodes of one A100, 2 seconds", (16, 1, 2.0, *A100)),
+             ("4 nodes of 8 devices on PCIe 4.0, half a second", (4, 8, 0.5, 31.5e9, 25e9)))
 
-    def expected(self, num_nodes: int, seconds: float) -> float:
-        g, gradient_bytes = 8, 2
-        nvlink, card = (Link(0.0, 1 / interconnect(name).one_way_bytes_per_s)  # latencies hardly count
-                        for name in ("NVLink 4 (H100)", "InfiniBand NDR"))
-        inside = sum(collective_time(op, "ring", 1.0, g, nvlink) for op in ("reduce_scatter", "all_gather"))
-        across = collective_time("all_reduce", "ring", 1 / g, num_nodes, card)
-        return seconds / (inside + across) / gradient_bytes  # both are seconds for each byte of M
+    def expected(self, num_nodes: int, g: int, seconds: float, nvlink: float, card: float) -> float:
+        wires = Network(g, Link.of_rate(nvlink), Link.of_rate(card), g)
+        gradient_bytes = 2
+        return seconds / wires.group(num_nodes * g).all_reduces_s(1.0)["ring"] / gradient_bytes
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
-        k, seconds = source.randint(9, 200), source.randint(20, 60) / 10
-        return f"{k} nodes, {seconds:g} s", (k, seconds)
+        k, g, seconds = source.randint(3, 9), 2 ** source.randint(1, 2), source.randint(20, 60) / 10
+        nvlink, card = source.randint(100, 900) * 1e9, source.randint(10, 60) * 1e9
+        return (f"{k} nodes of {g}, {seconds:g} s, {nvlink / 1e9:g} and {card / 1e9:g} GB/s",
+                (k, g, seconds, nvlink, card))
