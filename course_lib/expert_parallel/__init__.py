@@ -33,6 +33,7 @@ from course_lib.costs.experts import (
     split_expert_bytes,
     two_level_bytes,
 )
+from course_lib.costs.hiding import smallest_ffn_size
 from course_lib.expert_parallel.balance import (
     BiasBalancer,
     auxiliary_loss,
