@@ -13,7 +13,8 @@
     model.py       a GPT whose MLPs are experts
     placement.py   which rank holds which experts, busy ones several times
 
-What is sent, dropped and computed is counted in course_lib/costs/experts.py. `group=None` is the world.
+What is sent, dropped and computed is counted in course_lib/costs/experts.py, and what hides in hiding.py. `group=None`
+is the world.
 """
 
 from course_lib.costs.experts import (
