@@ -13,7 +13,8 @@
     model.py       a GPT whose MLPs are experts
     placement.py   which rank holds which experts, busy ones several times
 
-What is sent, dropped and computed is counted in course_lib/costs/experts.py. `group=None` is the world.
+What is sent, dropped and computed is counted in course_lib/costs/experts.py, and what hides in hiding.py. `group=None`
+is the world.
 """
 
 from course_lib.costs.experts import (
@@ -33,6 +34,7 @@ from course_lib.costs.experts import (
     split_expert_bytes,
     two_level_bytes,
 )
+from course_lib.costs.hiding import smallest_ffn_size
 from course_lib.expert_parallel.balance import (
     BiasBalancer,
     auxiliary_loss,

@@ -108,3 +108,12 @@ SHARED_CLUSTER: dict[int, tuple[Fact, Fact, Fact]] = {
     nodes: tuple(Fact(value, "GB/s", *PLAYBOOK) for value in of_ops) for nodes, of_ops in {
         1: (435.97, 249.85, 249.73), 2: (361.75, 184.61, 181.55), 4: (160.14, 118.97, 115.76), 8: (99.56, 69.00, 68.55),
         16: (84.74, 54.97, 54.52), 32: (64.93, 27.97, 27.94), 64: (32.94, 11.04, 11.07)}.items()}
+
+# One cluster, 8 GiB, by nodes of 8 B200 with 8 NDR cards: an all-gather in NCCL's rings, and nccl-tests' sendrecv, in
+# which each rank sends to the next, all at once.
+TOGETHER = ("togethercomputer/together-dgxc-benchmarking, worklog/2026-04-20_nccl_collective_scaling_report.md",
+            "2026-04")
+RINGS_ON_B200: dict[int, tuple[Fact, Fact]] = {
+    nodes: tuple(Fact(value, "GB/s", *TOGETHER) for value in rings) for nodes, rings in {
+        1: (654.2, 655.5), 2: (343.1, 43.4), 4: (334.2, 43.0), 8: (312.7, 25.0), 16: (310.9, 15.3), 32: (317.2, 15.3),
+        64: (286.2, 15.7)}.items()}

@@ -10,8 +10,9 @@
     surroundings.py  random numbers, autocast and default device, as they were
     checks.py        what cannot be attended to, said before it goes wrong
 
-What is kept, sent and computed is counted in course_lib.costs: activations.py and context_parallel.py, and flops.py
-for what recomputation costs. Megatron's sequence parallelism is a switch of chapter 5's layers.
+What is kept, sent and computed is counted in course_lib.costs: activations.py and context_parallel.py, hiding.py for
+what hides behind computing, and flops.py for what recomputation costs. Megatron's sequence parallelism is a switch of
+chapter 5's layers.
 """
 
 from course_lib.costs.activations import (
@@ -29,6 +30,7 @@ from course_lib.costs.context_parallel import (
     visible_pairs,
 )
 from course_lib.costs.flops import recomputed_flops
+from course_lib.costs.hiding import ring_attention_tokens
 from course_lib.sequence_parallel.context import context_parallel, context_parallel_loss
 from course_lib.sequence_parallel.layouts import gather_tokens, layout_order, local_positions, restore_order
 from course_lib.sequence_parallel.positions import rotary
@@ -56,6 +58,7 @@ __all__ = [
     "restore_order",
     "ring_attention",
     "ring_attention_bytes",
+    "ring_attention_tokens",
     "ring_work",
     "rotary",
     "ulysses_attention",

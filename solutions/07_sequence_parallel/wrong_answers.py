@@ -618,6 +618,9 @@ SECONDS = [
         lambda T, u, R, H, K, *case: attention_seconds(T, u, R, H, K, *case, switch=(H + 2 * K) / (2 * H + 2 * K))),
     wrong("7.8", "the all-to-alls stay in the node, on the fast wire")(
         lambda *case: attention_seconds(*case, switch=case[-2] / case[-1])),
+    wrong("7.8", "the ring has eight cards, as an all-gather would: here each rank sends a block of its own to the "
+          "next, and the block that leaves a node has one card")(
+        lambda *case: attention_seconds(*case[:-1], 8 * case[-1])),
 ]
 
 

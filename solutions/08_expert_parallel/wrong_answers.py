@@ -734,6 +734,8 @@ WIDTHS = [
         lambda k, shared, m, G, out, home, *wires: my_smallest_expert(k, shared, m, G, out, out, *wires)),
     wrong("8.8", "both ways have the bytes of the way home")(
         lambda k, shared, m, G, out, home, *wires: my_smallest_expert(k, shared, m, G, home, home, *wires)),
-    wrong("8.8", "bits were taken for bytes, a factor of 8")(lambda *case: my_smallest_expert(*case) / 8),
+    wrong("8.8", "an eighth: a rank has one card, not the eight of its node, since the others send rows of their own "
+          "over theirs at the same time (or bits were taken for bytes)")(
+        lambda *case: my_smallest_expert(*case[:-1], 8 * case[-1])),
     wrong("8.8", "bytes were taken for bits, a factor of 8")(lambda *case: my_smallest_expert(*case) * 8),
 ]

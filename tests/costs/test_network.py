@@ -16,7 +16,13 @@ from course_lib.costs.network import (
     network_of,
 )
 from course_lib.costs.reached import measured_seconds, reached
-from course_lib.facts import LLAMA_3_OVERSUBSCRIPTION, LLAMA_3_POD, MEASURED_COLLECTIVES, measured_collectives
+from course_lib.facts import (
+    LLAMA_3_OVERSUBSCRIPTION,
+    LLAMA_3_POD,
+    MEASURED_COLLECTIVES,
+    RINGS_ON_B200,
+    measured_collectives,
+)
 
 H100, A100 = network_of("H100"), network_of("A100")
 GB = 1e9
@@ -192,6 +198,17 @@ def test_one_cluster_shows_all_four_wires():
     assert 10 < rates["all_gather", 2] < 25 < 150 < rates["all_gather", 16] < 200
     leaves = rates["all_to_all", 16] * 8 / 15  # eight of fifteen others are on the other node
     assert 0.75 * 25 < leaves < 25
+
+
+def test_a_ring_from_rank_to_rank_has_one_card_where_an_all_gather_has_eight():
+    """Measured on one cluster, and nothing is fitted to it. From eight nodes on that network is crowded: the ring from
+    rank to rank changes cards at each node's edge, and gets half of one, then a third."""
+    wires = network_of("B200", as_reached=True)
+    for nodes, measured in RINGS_ON_B200.items():
+        group = wires.group(8 * nodes)
+        rates = [group.bus_bandwidth(op, 8 << 30) / 1e9 for op in ("all_gather", "ring")]
+        assert rates[0] == pytest.approx(measured[0].value, rel=0.13)
+        assert rates[1] == pytest.approx(measured[1].value, rel=0.13) or nodes >= 8 and rates[1] > measured[1].value
 
 
 # Published thresholds

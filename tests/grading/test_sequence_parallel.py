@@ -25,6 +25,7 @@ from course_lib.grading.judges.sequence_parallel.numbers import (
     H100,
     LLAMA_70B,
     NDR,
+    NODES,
     NVLINK,
     AttentionSeconds,
     DocumentPositions,
@@ -191,9 +192,14 @@ def test_seconds_of_attention_are_the_chapters_bytes_over_the_wires_where_comput
     T, H, K, d = 1 << 17, 64, 8, 128
     for u, R in ((1, 64), (8, 8), (8, 1)):
         took = AttentionSeconds().expected(T, u, R, H, K, d, math.inf, NVLINK, NDR)
-        around = ring_attention_bytes(1, K // u, T, d, R, 2)[0] / NDR
-        switching = ulysses_attention_bytes(1, H, K, T // R, d, u, 2)[0] / NVLINK
+        around = ring_attention_bytes(1, K // u, T, d, R, 2)[0] * NODES.group(R, stride=u).seconds_per_byte("ring")
+        switching = ulysses_attention_bytes(1, H, K, T // R, d, u, 2)[0] * NODES.group(8).seconds_per_byte("ring")
         assert math.isclose(took, around + switching, rel_tol=1e-9)
+
+
+def test_the_ring_of_64_and_the_rings_of_8_have_one_card_and_an_all_gather_over_the_64_has_eight():
+    rates = [NODES.group(*ranks).bytes_per_s(op) for op in ("ring", "all_gather") for ranks in ((64, 1), (8, 8))]
+    assert rates == pytest.approx([NDR, NDR, 8 * NDR, NDR])
 
 
 def test_a_ring_on_wires_without_end_takes_the_time_of_half_the_pairs():

@@ -19,7 +19,8 @@ Exercises 8.3 and 8.8: tokens to the ranks of their experts and home again, and 
     E/R n_out; and others' results home, 8 D n_in
 
     k  experts of a token, s shared ones    m  nodes that it goes to, of G    F  width of an expert
-    C  FLOP/s that a device does    W  bytes/s it sends between nodes    w  bytes of a number on its way, out and home
+    C  FLOP/s that a device does    W  bytes/s of its card, as all ranks of a node send rows of their own at once
+    w  bytes of a number on its way, out and home
     computing of N tokens  N (k + s) 6 D F / C        sending  N m (G-1)/G D (w_out + w_home) / W        forward
 
 Sources: DeepSeek-AI 2024, DeepSeek-V3, sections 2.1.2 (at most 4 nodes), 3.2.1 (computing to sending about 1 : 1),
@@ -33,6 +34,7 @@ from typing import Any
 import torch
 
 from course_lib.costs.experts import combine_bytes, dispatch_bytes
+from course_lib.costs.network import network_of
 from course_lib.expert_parallel.placement import Ranks, rank_loads
 from course_lib.grading.compare import describe
 from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
@@ -221,7 +223,10 @@ class ExpertGradients(PartsExercise):
         return total
 
 
-H100, NVLINK, NDR = 600e12, 450e9, 50e9  # 0.6 of its peak in bf16; facts has all three
+NODES = network_of("H100")  # of eight
+H100, B200 = 600e12, 1350e12  # 0.6 of their peaks in bf16
+NVLINK = float(round(NODES.group(8).bytes_per_s("all_to_all")))
+NDR = float(round(NODES.group(64).bytes_per_s("send")))  # what leaves its node in an all-to-all has its own card, too
 
 
 class Dispatch(PartsExercise):
@@ -296,6 +301,7 @@ class SmallestExpert(NumberExercise):
     number = "8.8"
     budget = "the formula's F, which need not be a whole number"
     cases = (("the example, k = 6, one shared, m = 2 of 4", (6, 1, 2, 4, 3, 2, 112, 5)),
+             ("DeepSeek-V3 over 8 nodes of B200, fp8 out and home", (8, 1, 4, 8, 1, 1, B200, NDR)),
              ("DeepSeek-V3 over 8 nodes of H100, fp8 out, bf16 home", (8, 1, 4, 8, 1, 2, H100, NDR)),
              ("the same, each row sent by itself", (8, 1, 8, 8, 1, 2, H100, NDR)),
              ("Mixtral over 8 nodes, bf16", (2, 0, 2, 8, 2, 2, H100, NDR)),

@@ -18,13 +18,16 @@ from typing import Any
 
 import torch
 
+from course_lib.costs.network import network_of
 from course_lib.grading.compare import describe, readable
 from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.on_rank import plain
 from course_lib.grading.spent import Spent, most
 
-H100, NVLINK, NDR = 600e12, 450e9, 50e9  # 0.6 of its peak in bf16; facts has all three
+NODES = network_of("H100")  # of eight
+H100 = 600e12  # 0.6 of its peak in bf16
+NVLINK, NDR = (float(round(NODES.group(n).bytes_per_s("ring"))) for n in (8, 64))  # between nodes a ring has one card
 LLAMA_8B, LLAMA_70B = (4096, 14336, 32, 8), (8192, 28672, 64, 8)  # h, f, H, K
 
 
@@ -55,7 +58,7 @@ class AttentionSeconds(NumberExercise):
     unit = "exact s"
     budget = "the formula's seconds"
     cases = (("the example, Ulysses of 2 in rings of 4", (24, 2, 4, 6, 2, 1, 24, 16, 1)),
-             ("48 tokens, Ulysses of 2 in rings of 3, where sending decides", (48, 2, 3, 8, 4, 5, 400, 7, 11)),
+             ("48 tokens, Ulysses of 2 in rings of 3, where sending decides", (48, 2, 3, 8, 4, 5, 400, 7, 1)),
              ("48 tokens, Ulysses of 2 in rings of 3, where computing decides", (48, 2, 3, 8, 4, 5, 90, 7, 300)),
              ("1M tokens, a ring of 64", (1 << 20, 1, 64, 64, 8, 128, H100, NVLINK, NDR)),
              ("1M tokens, Ulysses of 8 in rings of 8", (1 << 20, 8, 8, 64, 8, 128, H100, NVLINK, NDR)),
