@@ -114,6 +114,11 @@ BOUND_FORMULAS = {op: "M" if op in ("broadcast", "reduce") else "(n-1)/n M" for 
 BOUND_FORMULAS["all_reduce"] = "2(n-1)/n M"
 
 
+def share_sent(op: str, n: int) -> float:
+    """Of M, by each of n ranks in a bandwidth-optimal algorithm: what bus bandwidth counts. A message counts whole."""
+    return 1.0 if op in ("ring", "send") else float(BOUNDS[op](n))
+
+
 def step_s(wire: Interconnect) -> float:
     """Seconds of one step of a ring over `wire`, however short its message: NCCL's own number, over Ethernet TCP's.
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from course_lib.costs.checks import at_least
-from course_lib.costs.links import BOUNDS, Link, collective_time, hardware_link
+from course_lib.costs.links import Link, collective_time, hardware_link, share_sent
 from course_lib.costs.reached import Reached, across_step_s, reached, slower
 from course_lib.facts import TREE_STEP_LATENCY, Accelerator, MeasuredCollective, accelerator, interconnect
 
@@ -239,11 +239,6 @@ def all_reduce_s(wires: Network | Link, num_bytes: float, n: int) -> float:
 def require_operation(op: str) -> None:
     if op not in OPERATIONS:
         raise ValueError(f"op={op!r}: expected one of {', '.join(OPERATIONS)}")
-
-
-def share_sent(op: str, n: int) -> float:
-    """Of M, by each of n ranks in a bandwidth-optimal algorithm."""
-    return 1.0 if op in ("ring", "send") else float(BOUNDS[op](n))
 
 
 def bus_bandwidth(op: str, n: int, num_bytes: float, seconds: float) -> float:

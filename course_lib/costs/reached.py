@@ -7,13 +7,13 @@ measured can contradict it.
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from course_lib.costs.links import BOUNDS, Link, hardware_link, step_s
+from course_lib.costs.links import Link, hardware_link, share_sent, step_s
 from course_lib.facts import RING_ON_NVLINK4, MeasuredCollective, interconnect, measured_collectives
 
 
 def measured_seconds(curve: MeasuredCollective, num_bytes: int) -> float:
     """What facts has as bus bandwidth, as the time of the call that was measured."""
-    sent = float(BOUNDS[curve.op](curve.num_devices)) * num_bytes
+    sent = share_sent(curve.op, curve.num_devices) * num_bytes
     return Link.of_rate(curve.bus_bandwidth[num_bytes].value * 1e9).seconds(sent)
 
 

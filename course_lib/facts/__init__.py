@@ -22,7 +22,6 @@ from course_lib.facts.claims import CLAIMS, Claim, claim
 from course_lib.facts.collectives import (
     MEASURED_COLLECTIVES,
     RING_ON_NVLINK4,
-    RINGS_ON_B200,
     SHARED_CLUSTER,
     MeasuredCollective,
     measured_collectives,
@@ -135,7 +134,6 @@ __all__ = [
     "PUBLISHED_T",
     "PUE_AVERAGE",
     "PUE_BEST",
-    "RINGS_ON_B200",
     "RING_ON_NVLINK4",
     "SHARED_CLUSTER",
     "SPLIT_RUNS",

@@ -1,8 +1,8 @@
 """How fast collectives were measured, by the size of the message, on clusters that readers may never touch.
 
 Bus bandwidth is what nccl-tests prints: the bytes that each device sends in a bandwidth-optimal algorithm, over the
-time: 2(n-1)/n M in an all-reduce, (n-1)/n M in an all-gather, a reduce-scatter and an all-to-all. So one number can be
-held against a wire, whatever n is.
+time: 2(n-1)/n M in an all-reduce, (n-1)/n M in an all-gather, a reduce-scatter and an all-to-all, M in a point-to-point
+ring. So one number can be held against a wire, whatever n is.
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,8 @@ from course_lib.facts.fact import Fact
 
 BEKMAN = ("Bekman, Machine Learning Engineering, network chapter: all_reduce_bench, nccl-tests", "2026-08")
 CHANG = ("crazyguitar, aws-gpu-communication-benchmark (nccl-tests, p5.48xlarge, out of place), data/nccl_", "2025-10")
+TOGETHER = ("togethercomputer/together-dgxc-benchmarking, worklog/2026-04-20_nccl_collective_scaling_report.md",
+            "2026-04")
 AZURE = ("microsoft/mscclpp, docs/performance-ndmv4.md (nccl-tests, NCCL 2.17, in place)", "2023")
 KIB, MIB, GIB, MB = 1 << 10, 1 << 20, 1 << 30, 10**6
 
@@ -29,8 +31,9 @@ class MeasuredCollective:
 
     @property
     def name(self) -> str:
+        op = "point-to-point ring" if self.op == "ring" else self.op.replace("_", "-")
         nodes = f"{self.num_nodes} node{'s' * (self.num_nodes > 1)}"
-        return f"{self.op.replace('_', '-')}, {self.num_devices} x {self.device}, {nodes}"
+        return f"{op}, {self.num_devices} x {self.device}, {nodes}"
 
 
 def curve(source: tuple[str, str], points: dict[int, float]) -> dict[int, Fact]:
@@ -54,6 +57,12 @@ def on_efa(op: str, num_nodes: int, *gb_per_s: float) -> MeasuredCollective:
 def on_azure(num_devices: int, num_nodes: int, **points: dict[int, float]) -> tuple[MeasuredCollective, ...]:
     return tuple(MeasuredCollective(op, "A100", "InfiniBand HDR", num_devices, num_nodes, curve(AZURE, of_op))
                  for op, of_op in points.items())
+
+
+def on_ndr(op: str, **by_nodes: float) -> tuple[MeasuredCollective, ...]:
+    """8 GiB on B200s, by nodes; "ring": each rank sends to the next, all at once (nccl-tests' sendrecv)."""
+    return tuple(MeasuredCollective(op, "B200", "InfiniBand NDR", 8 * int(nodes[1:]), int(nodes[1:]),
+                                    curve(TOGETHER, {8 * GIB: gb_per_s})) for nodes, gb_per_s in by_nodes.items())
 
 
 MEASURED_COLLECTIVES: tuple[MeasuredCollective, ...] = (
@@ -84,6 +93,8 @@ MEASURED_COLLECTIVES: tuple[MeasuredCollective, ...] = (
     on_efa("all_to_all", 8, 28.67, 34.69, 36.20, 44.40, 46.57, 48.31, 49.63),
     on_efa("all_to_all", 16, 24.63, 26.08, 31.45, 34.77, 40.07, 42.36, 44.23),
     on_efa("all_to_all", 32, 19.72, 22.92, 27.02, 30.21, 33.06, 38.68, 40.78),
+    *on_ndr("all_gather", n1=654.2, n2=343.1, n4=334.2, n8=312.7, n16=310.9, n32=317.2, n64=286.2),
+    *on_ndr("ring", n1=655.5, n2=43.4, n4=43.0, n8=25.0, n16=15.3, n32=15.3, n64=15.7),
     *on_azure(8, 1, all_gather={GIB: 253.59}, all_reduce={GIB: 231.45}, all_to_all={GIB: 254.69}),
     *on_azure(2, 2, all_gather={GIB: 15.84}, all_reduce={GIB: 18.65}, all_to_all={GIB: 15.48}),
     *on_azure(16, 2, all_gather={GIB: 177.05, 4 * GIB: 186.01}, all_reduce={GIB: 183.82, 4 * GIB: 188.18},
@@ -108,12 +119,3 @@ SHARED_CLUSTER: dict[int, tuple[Fact, Fact, Fact]] = {
     nodes: tuple(Fact(value, "GB/s", *PLAYBOOK) for value in of_ops) for nodes, of_ops in {
         1: (435.97, 249.85, 249.73), 2: (361.75, 184.61, 181.55), 4: (160.14, 118.97, 115.76), 8: (99.56, 69.00, 68.55),
         16: (84.74, 54.97, 54.52), 32: (64.93, 27.97, 27.94), 64: (32.94, 11.04, 11.07)}.items()}
-
-# One cluster, 8 GiB, by nodes of 8 B200 with 8 NDR cards: an all-gather in NCCL's rings, and nccl-tests' sendrecv, in
-# which each rank sends to the next, all at once.
-TOGETHER = ("togethercomputer/together-dgxc-benchmarking, worklog/2026-04-20_nccl_collective_scaling_report.md",
-            "2026-04")
-RINGS_ON_B200: dict[int, tuple[Fact, Fact]] = {
-    nodes: tuple(Fact(value, "GB/s", *TOGETHER) for value in rings) for nodes, rings in {
-        1: (654.2, 655.5), 2: (343.1, 43.4), 4: (334.2, 43.0), 8: (312.7, 25.0), 16: (310.9, 15.3), 32: (317.2, 15.3),
-        64: (286.2, 15.7)}.items()}

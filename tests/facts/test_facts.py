@@ -68,7 +68,7 @@ def numbers_without_source(value: object, path: str) -> list[str]:
 
 @pytest.mark.parametrize("table", ["ACCELERATORS", "MEASURED_MATMUL", "SYSTEMS", "PRICES", "LINKS", "STORAGE",
                                    "CORPORA", "A100_MEMORY", "MEASURED_COLLECTIVES", "SHARED_CLUSTER",
-                                   "RINGS_ON_B200", "TRAINING_REPORTS", "BUBBLE_RATES"])
+                                   "TRAINING_REPORTS", "BUBBLE_RATES"])
 def test_no_number_in_the_hardware_tables_stands_without_its_source(table):
     assert numbers_without_source(getattr(facts, table), table) == []
 
