@@ -40,6 +40,17 @@ def split_layer_seconds(shape: Shape, num_tokens: int, group: Group, flops_per_s
     return computing, 4 * (group.seconds("reduce_scatter", M) + group.seconds("all_gather", M))
 
 
+def hidden_seconds(shape: Shape, num_tokens: int, group: Group, flops_per_s: float, bytes_per_number: int = 2) -> float:
+    """Of that sending, what can travel while other products are computed: in backward each of the two all-reduces goes
+    beside the gradient of its columns' weights (q | k | v, and up, with gate), as far as this takes. Of a dense model.
+    """
+    computing, sending = split_layer_seconds(shape, num_tokens, group, flops_per_s, bytes_per_number)
+    qkv = shape.hidden_size * shape.d * (shape.num_heads + 2 * shape.num_kv_heads)
+    up = (2 if shape.gated else 1) * shape.hidden_size * shape.ffn_size
+    P = attention_matrices(shape) + expert_matrices(shape)
+    return sum(min(sending / 4, computing * 2 * columns / (6 * P)) for columns in (qkv, up))
+
+
 def largest_t(shape: Shape, flops_per_s: float, bytes_per_s: float, bytes_per_number: int = 2) -> float:
     """The t at which sending takes as long as computing, where every rank sends W bytes/s whatever t is:
 

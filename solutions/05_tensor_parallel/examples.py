@@ -113,7 +113,8 @@ EXAMPLES = {
     ],
     "5.7": block,
     "5.8": lambda inputs, answers: (
-        "t = {}, {} FLOP/s, {} bytes/s, share = {}, {} bytes a number: h = {:g}".format(
+        "t = {}, {} in a node, {} FLOP/s, {} bytes/s inside, {} bytes/s a card, share = {}, {} bytes a number: "
+        "h = {:g}".format(
             *inputs[0], answers[0]["value"]
         )
     ),

@@ -307,7 +307,13 @@ def sending_over_computing(h, t, flops_per_s, bytes_per_s, number_bytes):
     return (4 * 2 * (t - 1) / t * number_bytes * h / bytes_per_s) / (6 * 12 * h**2 / (t * flops_per_s))
 
 
-def searched(t, flops_per_s, bytes_per_s, share, number_bytes):
+def slowest_wire(t, devices_per_node, nvlink, card):
+    wires = [nvlink, *[devices_per_node * card] * (t > devices_per_node)]
+    return sorted(wires)[0]
+
+
+def searched(t, devices_per_node, flops_per_s, nvlink, card, share, number_bytes):
+    bytes_per_s = slowest_wire(t, devices_per_node, nvlink, card)
     low, high = 1e-9, 1e12
     for _ in range(200):
         middle = (low * high) ** 0.5
@@ -318,9 +324,10 @@ def searched(t, flops_per_s, bytes_per_s, share, number_bytes):
 
 WIDTHS = [
     right("5.8", "bisection")(searched),
-    right("5.8", "a Fraction")(lambda t, F, W, share, w: Fraction((t - 1) * w * int(F), 9 * int(W)) / Fraction(share)),
+    right("5.8", "a Fraction")(lambda t, G, F, nvlink, card, share, w: Fraction(
+        (t - 1) * w * int(F), 9 * int(slowest_wire(t, G, nvlink, card))) / Fraction(share)),
     right("5.8", "rounded up")(lambda *asked: math.ceil(my_smallest_hidden_size(*asked))),
     right("5.8", "numpy, rounded up")(lambda *asked: numpy.ceil(my_smallest_hidden_size(*asked)).astype(int)),
-    right("5.8", "from h = 1, a tensor")(lambda t, F, W, share, w: torch.tensor(
-        sending_over_computing(1.0, t, F, W, w) / share)),
+    right("5.8", "from h = 1, a tensor")(lambda t, G, F, nvlink, card, share, w: torch.tensor(
+        sending_over_computing(1.0, t, F, slowest_wire(t, G, nvlink, card), w) / share)),
 ]

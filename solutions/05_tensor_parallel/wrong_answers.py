@@ -746,23 +746,50 @@ def block_by_the_library(x, weights, head_dim):
     return parallelize(x)
 
 
-WIDTHS = [wrong("5.8", says)(lambda *asked, times=times: my_smallest_hidden_size(*asked) * times(*asked))
+WIDTHS = [wrong("5.8", says)(lambda t, G, F, nvlink, card, share, w, times=times: times(t, share, w)
+                             * my_smallest_hidden_size(t, G, F, nvlink, card, share, w))
           for says, times in (
     ("four times too small: a layer has four all-reduces, behind attention and behind the MLP, forward and backward",
-     lambda t, F, W, share, w: 1 / 4),
+     lambda t, share, w: 1 / 4),
     ("half of it: either two of the four all-reduces are missing, or a ring's second half: each of the numbers is sent "
-     "2(t-1)/t times", lambda t, F, W, share, w: 1 / 2),
-    ("computing takes 6 FLOPs a token for each number: 2 forward and 4 backward", lambda t, F, W, share, w: 3),
-    ("computing is not divided by t: each device has a t-th of every matrix", lambda t, F, W, share, w: 1 / t),
+     "2(t-1)/t times", lambda t, share, w: 1 / 2),
+    ("computing takes 6 FLOPs a token for each number: 2 forward and 4 backward", lambda t, share, w: 3),
+    ("computing is not divided by t: each device has a t-th of every matrix", lambda t, share, w: 1 / t),
     ("a token takes 6 FLOPs for each of 12 h^2 numbers: backward takes twice what forward does, and a block has 4 h^2 "
-     "numbers in attention and 8 h^2 in the MLP", lambda t, F, W, share, w: 1.5),
-    ("share is left out: sending may take only this part of the time of computing", lambda t, F, W, share, w: share),
-    ("the bytes of a number on its way are left out", lambda t, F, W, share, w: 1 / w),
-    ("a ring sends 2(t-1)/t of the message, not twice of it", lambda t, F, W, share, w: t / (t - 1)),
+     "numbers in attention and 8 h^2 in the MLP", lambda t, share, w: 1.5),
+    ("share is left out: sending may take only this part of the time of computing", lambda t, share, w: share),
+    ("the bytes of a number on its way are left out", lambda t, share, w: 1 / w),
+    ("a ring sends 2(t-1)/t of the message, not twice of it", lambda t, share, w: t / (t - 1)),
     ("share stands on the wrong side: the less sending may take, the wider the model",
-     lambda t, F, W, share, w: share**2),
+     lambda t, share, w: share**2),
     ("share is taken of computing and sending together: it is sending over computing",
-     lambda t, F, W, share, w: 1 - share),
-    ("bytes were taken for bits: that is a factor of 8", lambda t, F, W, share, w: 8),
-    ("bits were taken for bytes: that is a factor of 8", lambda t, F, W, share, w: 1 / 8),
+     lambda t, share, w: 1 - share),
+    ("bytes were taken for bits: that is a factor of 8", lambda t, share, w: 8),
+    ("bits were taken for bytes: that is a factor of 8", lambda t, share, w: 1 / 8),
 )]
+
+
+def width_with(says, wire):
+    """Of somebody who takes wire(t, G, nvlink, card) for W."""
+    return wrong("5.8", says)(lambda t, G, F, nvlink, card, share, w: my_smallest_hidden_size(
+        t, t, F, wire(t, G, nvlink, card), card, share, w))
+
+
+ONE_CARD = ("W is one card's: ranks that fill whole nodes have all cards of each node, one for each device. Only where "
+            "each rank stands in another node is it one")
+ALL_CARDS = ("the cards of all nodes are added up: every byte passes each node, and there only this node's cards carry "
+             "it")
+WIRES = [
+    width_with(ONE_CARD, lambda t, G, nvlink, card: nvlink if t <= G else card),
+    width_with(ONE_CARD, lambda t, G, nvlink, card: nvlink if t <= G else min(nvlink, card)),
+    width_with("W is NVLink's, which ends at the edge of the node: what goes on to the next node goes over the node's "
+               "cards", lambda t, G, nvlink, card: nvlink),
+    width_with(ALL_CARDS, lambda t, G, nvlink, card: nvlink if t <= G else t * card),
+    width_with(ALL_CARDS, lambda t, G, nvlink, card: nvlink if t <= G else min(nvlink, t * card)),
+    width_with("inside a node nothing passes a network card: W is NVLink's where t is at most devices_per_node",
+               lambda t, G, nvlink, card: min(nvlink, G * card)),
+    width_with("NVLink is left out: what arrives over all cards of a node passes each device's NVLink as well, and the "
+               "slower of the two sets the speed", lambda t, G, nvlink, card: nvlink if t <= G else G * card),
+    width_with("NVLink and the cards are added up: every byte takes both, and the slower of the two sets the speed",
+               lambda t, G, nvlink, card: nvlink if t <= G else nvlink + G * card),
+]

@@ -55,7 +55,8 @@ EXAMPLES = {
         f"rank 1's is all filling up, {answers[1]['pieces'][0].item():g}",
     ],
     "6.8": lambda inputs, answers: [
-        "{:,} tokens, {} FLOP/s, {} bytes/s, weights of {} byte, gradients of {}".format(*inputs[0]),
+        "{:,} tokens, {} FLOP/s, {} in a node, {} bytes/s inside, {} bytes/s a card, weights of {} byte, gradients of "
+        "{}".format(*inputs[0]),
         f"backward {answers[0]['value']:.1f}, so {answers[0]['value']:.1f}, or {int(answers[0]['value'])}",
     ],
 }

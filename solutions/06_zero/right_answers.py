@@ -387,7 +387,9 @@ def devices_rounded_down(*asked):
 
 
 @right("6.8", "by bisection, numpy's number")
-def devices_by_bisection(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
+def devices_by_bisection(batch_tokens, flops_per_s, devices_per_node, nvlink, card, weight_bytes, gradient_bytes):
+    bytes_per_s = sorted([nvlink, devices_per_node * card])[0]
+
     def hidden(devices):
         tokens = batch_tokens / devices
         return all(flops * tokens / flops_per_s >= sent / bytes_per_s

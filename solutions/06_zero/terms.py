@@ -140,5 +140,8 @@ TERMS = [
     term("6.8", "gradients are sent in backward", "(weight_bytes + gradient_bytes)", "weight_bytes"),
     term("6.8", "what a weight has while it travels", "(flops_per_s * weight_bytes)", "(flops_per_s * 2)"),
     term("6.8", "what a gradient has while it travels", "(weight_bytes + gradient_bytes)", "(weight_bytes + 4)"),
+    term("6.8", "all cards of a node", "devices_per_node * card", "card"),
+    term("6.8", "beyond a node its cards", "min(nvlink, devices_per_node * card)", "nvlink"),
+    term("6.8", "the slower of the two", "min(nvlink, devices_per_node * card)", "devices_per_node * card"),
     term("6.8", "down, not to the nearest", "return min(forward, backward)", "return round(min(forward, backward))"),
 ]

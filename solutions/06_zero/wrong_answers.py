@@ -998,69 +998,53 @@ def zero_3_by_the_library(model, batches, settings):
     return torch.optim.AdamW(model.parameters(), **settings)
 
 
-@wrong("6.8", "this is the limit of the step as a whole: what backward has to send cannot travel during forward, so "
-       "each pass has a limit of its own, and the lower one counts")
-def devices_of_the_whole_step(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
-    return 6 * batch_tokens * bytes_per_s / (flops_per_s * (2 * weight_bytes + gradient_bytes))
+def devices_from(says):
+    """Decorate what somebody makes of B, F, W, w and g, and who has W right."""
+    return lambda made: wrong("6.8", says)(lambda B, F, G, nvlink, card, w, g: made(B, F, min(nvlink, G * card), w, g))
 
 
-@wrong("6.8", "this is the limit of forward: in backward the weights are gathered once more and the gradients leave as "
-       "well, beside twice the arithmetic")
-def devices_of_forward_alone(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
-    return 2 * batch_tokens * bytes_per_s / (flops_per_s * weight_bytes)
-
-
-@wrong("6.8", "this is the limit of backward: forward has to hide its gathers behind its own arithmetic")
-def devices_of_backward_alone(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
-    return 4 * batch_tokens * bytes_per_s / (flops_per_s * (weight_bytes + gradient_bytes))
-
-
-@wrong("6.8", "backward computes twice as much as forward, 4 N T")
-def devices_where_both_passes_compute_the_same(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
-    of_all = 2 * batch_tokens * bytes_per_s / flops_per_s
-    return min(of_all / weight_bytes, of_all / (weight_bytes + gradient_bytes))
-
-
-@wrong("6.8", "these are tokens for each device: devices are asked, so divide the batch by them")
-def devices_as_tokens(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
-    return max(weight_bytes / 2, (weight_bytes + gradient_bytes) / 4) * flops_per_s / bytes_per_s
-
-
-@wrong("6.8", "backward computes 4 N T: 6 N T are those of forward and backward together")
-def devices_with_all_flops_in_backward(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
-    forward = 2 * batch_tokens * bytes_per_s / (flops_per_s * weight_bytes)
-    return min(forward, 6 * batch_tokens * bytes_per_s / (flops_per_s * (weight_bytes + gradient_bytes)))
-
-
-@wrong("6.8", "a gradient is sent once, in a reduce-scatter: twice is an all-reduce")
-def devices_that_send_gradients_twice(*asked):
-    return my_most_devices(*asked[:-1], 2 * asked[-1])
-
-
-@wrong("6.8", "this is the larger of the two limits: from the smaller one on, one of the passes waits")
-def devices_of_the_pass_that_waits_last(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
-    forward = 2 * batch_tokens * bytes_per_s / (flops_per_s * weight_bytes)
-    return max(forward, 4 * batch_tokens * bytes_per_s / (flops_per_s * (weight_bytes + gradient_bytes)))
-
-
-@wrong("6.8", "rounded up, this is a device too many: it would wait")
-def devices_rounded_up(*asked):
-    return ceil(my_most_devices(*asked))
-
-
-@wrong("6.8", "backward gathers the weights again: they are freed after forward")
-def devices_that_keep_the_weights(batch_tokens, flops_per_s, bytes_per_s, weight_bytes, gradient_bytes):
-    forward = 2 * batch_tokens * bytes_per_s / (flops_per_s * weight_bytes)
-    return min(forward, 4 * batch_tokens * bytes_per_s / (flops_per_s * gradient_bytes))
+def devices_with(says, wire):
+    """Of somebody who takes wire(G, nvlink, card) for W."""
+    return wrong("6.8", says)(lambda B, F, G, nvlink, card, w, g: my_most_devices(
+        B, F, 1, wire(G, nvlink, card), wire(G, nvlink, card), w, g))
 
 
 DEVICES = [
+    devices_from("this is the limit of the step as a whole: what backward has to send cannot travel during forward, so "
+                 "each pass has a limit of its own, and the lower one counts")(
+        lambda B, F, W, w, g: 6 * B * W / (F * (2 * w + g))),
+    devices_from("this is the limit of forward: in backward the weights are gathered once more and the gradients leave "
+                 "as well, beside twice the arithmetic")(lambda B, F, W, w, g: 2 * B * W / (F * w)),
+    devices_from("this is the limit of backward: forward has to hide its gathers behind its own arithmetic")(
+        lambda B, F, W, w, g: 4 * B * W / (F * (w + g))),
+    devices_from("backward computes twice as much as forward, 4 N T")(
+        lambda B, F, W, w, g: min(2 * B * W / (F * w), 2 * B * W / (F * (w + g)))),
+    devices_from("these are tokens for each device: devices are asked, so divide the batch by them")(
+        lambda B, F, W, w, g: max(w / 2, (w + g) / 4) * F / W),
+    devices_from("backward computes 4 N T: 6 N T are those of forward and backward together")(
+        lambda B, F, W, w, g: min(2 * B * W / (F * w), 6 * B * W / (F * (w + g)))),
+    wrong("6.8", "a gradient is sent once, in a reduce-scatter: twice is an all-reduce")(
+        lambda *asked: my_most_devices(*asked[:-1], 2 * asked[-1])),
+    devices_from("this is the larger of the two limits: from the smaller one on, one of the passes waits")(
+        lambda B, F, W, w, g: max(2 * B * W / (F * w), 4 * B * W / (F * (w + g)))),
+    wrong("6.8", "rounded up, this is a device too many: it would wait")(
+        lambda *asked: ceil(my_most_devices(*asked))),
+    devices_from("backward gathers the weights again: they are freed after forward")(
+        lambda B, F, W, w, g: min(2 * B * W / (F * w), 4 * B * W / (F * g))),
     wrong("6.8", "bytes were taken for bits, or bits for bytes: that is a factor of 8")(
         lambda *asked: 8 * my_most_devices(*asked)),
     wrong("6.8", "bits were taken for bytes, or bytes for bits: that is a factor of 8")(
         lambda *asked: my_most_devices(*asked) / 8),
-    wrong("6.8", "all gathers and the reduction are counted beside forward alone: backward has two thirds of the "
-          "arithmetic")(lambda B, F, W, w, g: 2 * B * W / (F * (2 * w + g))),
+    devices_from("all gathers and the reduction are counted beside forward alone: backward has two thirds of the "
+                 "arithmetic")(lambda B, F, W, w, g: 2 * B * W / (F * (2 * w + g))),
+    devices_with("W is one card's: all devices of a node shard together, so every message leaves the node over all its "
+                 "cards, one for each device", lambda G, nvlink, card: card),
+    devices_with("W is NVLink's, which ends at the edge of the node: what goes on to the next node goes over the "
+                 "node's cards", lambda G, nvlink, card: nvlink),
+    devices_with("NVLink is left out: what arrives over all cards of a node passes each device's NVLink as well, and "
+                 "the slower of the two sets the speed", lambda G, nvlink, card: G * card),
+    devices_with("NVLink and the cards are added up: every byte takes both, and the slower of the two sets the speed",
+                 lambda G, nvlink, card: nvlink + G * card),
 ]
 
 

@@ -5,7 +5,13 @@ import pytest
 from course_lib.costs.flops import count_parameters
 from course_lib.costs.links import Link
 from course_lib.costs.network import Network, network_of
-from course_lib.costs.splitting import largest_t, split_layer_bytes, split_layer_seconds, split_parameters
+from course_lib.costs.splitting import (
+    hidden_seconds,
+    largest_t,
+    split_layer_bytes,
+    split_layer_seconds,
+    split_parameters,
+)
 from course_lib.facts import Shape
 
 GPT_3 = Shape(num_layers=96, hidden_size=12288, num_heads=96, num_kv_heads=96, ffn_size=4 * 12288,
@@ -43,6 +49,15 @@ def test_latency_makes_short_messages_worse_than_the_bound_and_whole_nodes_bette
     assert ratio[1, 16] > 5 * ratio[1, 8192] and 8 < ratio[8, 8192] / ratio[1, 8192] < 9.5
     two_nodes, one_each = (split_layer_seconds(GPT_3, 10**6, h100.group(16, stride), 989e12)[1] for stride in (1, 8))
     assert one_each / two_nodes == pytest.approx(8, rel=0.01)
+
+
+def test_half_of_the_messages_hide_in_backward_while_they_are_shorter_than_the_products_beside_them():
+    h100 = network_of("H100")
+    computing, sending = split_layer_seconds(GPT_3, 10**6, h100.group(8), 989e12)
+    assert hidden_seconds(GPT_3, 10**6, h100.group(8), 989e12) == pytest.approx(sending / 2)
+    computing, sending = split_layer_seconds(GPT_3, 10**6, h100.group(64), 989e12)
+    assert sending > computing  # by then the weights' gradients, 3 and 4 of 12 h^2 numbers, are all that is beside it
+    assert hidden_seconds(GPT_3, 10**6, h100.group(64), 989e12) == pytest.approx(computing * 2 * 7 / 72)
 
 
 def test_one_device_holds_every_parameter_and_many_hold_a_share_of_all_but_vectors():

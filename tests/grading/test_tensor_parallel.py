@@ -210,9 +210,11 @@ def test_whatever_ranks_send_is_judged(asked, answer):
 
 def test_at_the_smallest_hidden_size_the_chapters_own_bound_is_t():
     asked = SmallestHiddenSize()
-    for t, F_, W in ((8, 600e12, 450e9), (16, 300e12, 300e9)):
-        h = 64 * round(asked.expected(t, F_, W, 1.0, 2) / 64)
+    for t, F_, wires, W in ((8, 600e12, (8, 450e9, 50e9), 450e9), (16, 300e12, (8, 300e9, 25e9), 200e9)):
+        G, nvlink, card = wires
+        exact = asked.expected(t, G, F_, nvlink, card, 1.0, 2)
+        h = 64 * round(exact / 64)
         shape = Shape(1, h, h // 64, h // 64, 4 * h, 1000, 2048)
-        exact = asked.expected(t, F_, W, 1.0, 2)
         assert math.isclose(largest_t(shape, F_, W) - 1, (t - 1) * h / exact, rel_tol=1e-9)
-    assert round(asked.expected(8, 600e12, 450e9, 0.25, 2)) == 8296
+    h100 = [round(asked.expected(t, G, 600e12, 450e9, 50e9, 0.25, 2)) for t, G in ((8, 8), (16, 8), (8, 1))]
+    assert h100 == [8296, 20_000, 74_667]

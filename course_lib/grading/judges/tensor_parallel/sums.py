@@ -10,11 +10,11 @@ Sources: Shoeybi et al. 2019, section 3; Chowdhery et al. 2022, PaLM, section 5 
 
 Exercise 5.8: how wide a model has to be so that a cut over t devices pays.
 
-    t  devices    h  hidden size    B T  tokens    F  FLOP/s that a device does    W  bytes/s it sends
-    w  bytes of a number on its way
+    t  devices, G in a node    h  hidden size    B T  tokens    F  FLOP/s that a device does    W  bytes/s it sends, on
+    the wires of its group (costs.network)    w  bytes of a number on its way
     computing of a layer  6 * 12 h^2 B T / (t F)      sending  4 * 2 (t-1)/t w B T h / W
 
-Sources: Shoeybi et al. 2019; Austin et al. 2025, How to Scale Your Model, chapter Training.
+Sources: Shoeybi et al. 2019; Austin et al. 2025, How to Scale Your Model, chapters Training and GPUs.
 """
 
 import math
@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 
+from course_lib.costs.links import Link
+from course_lib.costs.network import Network
 from course_lib.grading.exercise import Exercise, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls
 from course_lib.grading.judges.models import Inputs
@@ -123,23 +125,29 @@ class GradientNorm(PartsExercise):
         return 1 + sum(part.numel() for part in trial.inputs[0]["partial"])
 
 
-H100, NVLINK, NDR = 600e12, 450e9, 50e9  # 0.6 of its peak in bf16; facts has all three
+H100, NVLINK, NDR = 600e12, 450e9, 50e9  # 0.6 of its peak in bf16; facts has all, and the A100's
+A100, PCIE, HDR = 187e12, 31.5e9, 25e9
 
 
 class SmallestHiddenSize(NumberExercise):
     number = "5.8"
     tolerance = (0.01, 0.0)
     budget = "within 1 %, rounded or not"
-    cases = (("the example, 6 devices", (6, 600, 10, 0.2, 3)),
-             ("16 H100 over NVLink 4, fp8 on the wire, 30 %", (16, H100, NVLINK, 0.3, 1)),
-             ("8 H100 over NVLink 4, a quarter", (8, H100, NVLINK, 0.25, 2)),
-             ("8 H100, each in another node, a quarter", (8, H100, NDR, 0.25, 2)),
-             ("2 H100 over InfiniBand NDR, as long as computing", (2, H100, NDR, 1.0, 2)))
+    cases = (("the example, 12 devices, 2 in a node", (12, 2, 300, 65, 5, 0.2, 3)),
+             ("8 H100 of a node, NVLink 4, a quarter", (8, 8, H100, NVLINK, NDR, 0.25, 2)),
+             ("16 H100 in two nodes of 8, a quarter", (16, 8, H100, NVLINK, NDR, 0.25, 2)),
+             ("8 H100, each in another node, a quarter", (8, 1, H100, NVLINK, NDR, 0.25, 2)),
+             ("16 A100 in two nodes of 8, PCIe 4.0 inside, fp8 on the wire, as long as computing",
+              (16, 8, A100, PCIE, HDR, 1.0, 1)))
 
-    def expected(self, t: int, flops_per_s: float, bytes_per_s: float, share: float, number_bytes: int) -> float:
-        return 8 * (t - 1) * number_bytes * flops_per_s / (72 * share * bytes_per_s)
+    def expected(self, t: int, devices_per_node: int, flops_per_s: float, nvlink: float, card: float, share: float,
+                 number_bytes: int) -> float:
+        group = Network(devices_per_node, Link.of_rate(nvlink), Link.of_rate(card), devices_per_node).group(t)
+        all_reduce = group.seconds_per_byte("reduce_scatter") + group.seconds_per_byte("all_gather")
+        return 4 * number_bytes * all_reduce * t * flops_per_s / (72 * share)
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
-        t, F, W, share, w = (source.randint(*bounds) for bounds in ((2, 16), (100, 900), (20, 90), (5, 90), (1, 4)))
-        return (f"{t} devices, {F} TFLOP/s, {W} GB/s, {share} %, {w} bytes a number",
-                (t, F * 1e12, W * 1e9, share / 100, w))
+        G, nodes, F, inside, card, share, w = (source.randint(*bounds) for bounds in (
+            (2, 8), (2, 4), (100, 900), (200, 900), (10, 90), (5, 90), (1, 4)))
+        return (f"{nodes * G} devices in nodes of {G}, {F} TFLOP/s, {inside} GB/s inside, {card} GB/s a card, "
+                f"{share} %, {w} bytes a number", (nodes * G, G, F * 1e12, inside * 1e9, card * 1e9, share / 100, w))

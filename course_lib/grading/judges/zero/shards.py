@@ -5,7 +5,7 @@ that do not forget small updates, for a piece of 32 bits lies beneath; one norm 
     6.1  every parameter is cut on its own, N elements into n pieces of ceil(N/n)
     6.5  gradient = weights, that of half the sum of squares; master -= lr gradient; weights = bf16(master)
     6.6  norm = sqrt(sum of all ranks' squares); above max_norm every element is multiplied by max_norm / norm
-    6.8  B  tokens of a batch    F  FLOP/s that a device does    W  bytes/s it sends
+    6.8  B  tokens of a batch    F  FLOP/s that a device does    G  devices in a node, which all belong to it
          w, g  bytes of a weight and of a gradient while they travel; (n - 1)/n is taken for 1
 """
 
@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.costs.flops import UTILISATION
+from course_lib.costs.links import Link
+from course_lib.costs.network import Network
 from course_lib.facts import accelerator, interconnect
 from course_lib.grading.compare import alike, describe, part
 from course_lib.grading.exercise import Traffic, Trial, ranks_of
@@ -34,7 +36,8 @@ MASTER_NEAR = (2e-4, 0.0)  # a gradient may be rounded the other way; one at wei
 TINY = ([1000, 9, 7, 5], 4)  # elements of each parameter, ranks: none of them a multiple
 GPT2_BLOCK = [768 * 2304, 2304, 768 * 768, 768, 768 * 3072, 3072, 3072 * 768, 768, 768, 768, 768, 768]
 H100 = UTILISATION * accelerator("H100").peaks["bf16"].value * 1e12
-NDR, NVLINK = (1e9 * interconnect(name).one_way.value for name in ("InfiniBand NDR", "NVLink 4 (H100)"))
+NDR, NVLINK, PCIE = (1e9 * interconnect(name).one_way.value
+                     for name in ("InfiniBand NDR", "NVLink 4 (H100)", "PCIe 4.0 x16"))
 
 
 class ShardExercise(CollectiveExercise):
@@ -245,14 +248,16 @@ class MostDevices(NumberExercise):
     number = "6.8"
     unit = "device"
     budget = "the number itself, as it comes or rounded down"
-    cases = (("the example, 1,000 tokens, 6 FLOP/s, 4 bytes/s", (1000, 6, 4, 1, 4)),
-             ("3 million tokens, H100, InfiniBand NDR, bf16 weights, fp32 gradients", (3e6, H100, NDR, 2, 4)),
-             ("the same with fp32 weights and bf16 gradients", (3e6, H100, NDR, 4, 2)),
-             ("the same with both in bf16", (3e6, H100, NDR, 2, 2)),
-             ("16 million tokens, H100, NVLink 4, bf16", (16e6, H100, NVLINK, 2, 2)))
+    cases = (("the example, 1,000 tokens, 2 devices in a node", (1000, 6, 2, 9, 2, 1, 4)),
+             ("3 million tokens, nodes of 8 H100, bf16 weights, fp32 gradients", (3e6, H100, 8, NVLINK, NDR, 2, 4)),
+             ("the same with fp32 weights and bf16 gradients", (3e6, H100, 8, NVLINK, NDR, 4, 2)),
+             ("the same with both in bf16", (3e6, H100, 8, NVLINK, NDR, 2, 2)),
+             ("16 million tokens, nodes of 4 with PCIe 4.0 inside, bf16", (16e6, H100, 4, PCIE, NDR, 2, 2)))
 
-    def expected(self, B: float, F: float, W: float, w: int, g: int) -> float:
-        return min(2 * B * W / (F * w), 4 * B * W / (F * (w + g)))
+    def expected(self, B: float, F: float, G: int, nvlink: float, card: float, w: int, g: int) -> float:
+        ring = Network(G, Link.of_rate(nvlink), Link.of_rate(card), G).group(2 * G).ring_s_per_byte
+        tokens = max(F * w * ring / 2, F * (w + g) * ring / 4)  # of a device, forward and backward
+        return B / tokens
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         """Rounded down is right as well: so many devices there are."""
@@ -260,6 +265,7 @@ class MostDevices(NumberExercise):
         return None if alike(self.given(answers), whole) else super().wrong(trial, answers)
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
-        B, F, W, w, g = (source.randint(*bounds) for bounds in ((1, 20), (100, 900), (20, 400), (1, 4), (1, 4)))
-        return (f"{B} million tokens, {F} TFLOP/s, {W} GB/s, {w} bytes a weight, {g} a gradient",
-                (B * 1e6, F * 1e12, W * 1e9, w, g))
+        B, F, G, inside, card, w, g = (source.randint(*bounds) for bounds in (
+            (5, 40), (100, 900), (2, 8), (200, 900), (10, 90), (1, 4), (1, 4)))
+        return (f"{B} million tokens, {F} TFLOP/s, {G} devices in a node, {inside} GB/s inside, {card} GB/s a card, "
+                f"{w} bytes a weight, {g} a gradient", (B * 1e6, F * 1e12, G, inside * 1e9, card * 1e9, w, g))
