@@ -7,6 +7,7 @@ import torch
 
 from course_lib.costs.links import Link, collective_time
 from course_lib.data_parallel import ShardedSampler
+from course_lib.facts import measured_collectives
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import Traffic
 from course_lib.grading.judges.calls import sent_by
@@ -178,9 +179,19 @@ def test_the_smallest_batch_takes_as_long_as_the_buckets_of_a_ring():
         assert backward_s >= messages_s > less_s
 
 
-def test_at_the_most_devices_backward_and_the_all_reduce_take_equally_long():
-    asked, N = MostDevices(), 1.3e9
+def test_at_the_most_devices_backward_and_an_all_reduce_over_all_cards_take_equally_long():
+    asked, N, eight_cards = MostDevices(), 1.3e9, 8 * 25e9
     assert len(asked.trials(seed=1)) == 1  # one question, one answer
     n = asked.expected()
+    assert n == pytest.approx(2565, rel=1e-3)
     backward_s = 4 * N * 3.2e6 / n / (0.4 * 312e12)
-    assert backward_s == pytest.approx(2 * (n - 1) / n * 4 * N / 25e9)
+    assert backward_s == pytest.approx(2 * (n - 1) / n * 4 * N / eight_cards)
+    measured = measured_collectives("all_reduce", "A100", 2)[-1]  # 16 in two such nodes
+    assert all(alike(n * fact.value / 200, n, asked.tolerance) for fact in measured.bus_bandwidth.values())
+
+
+def test_of_the_smallest_batch_a_ring_has_one_kind_of_wire():
+    asked = SmallestBatch()
+    for label, arguments in (*asked.cases[1:-1], *(asked.draw(random.Random(seed)) for seed in range(50))):
+        assert ("one node" in label) == ("NVLink" in label) == ("one GPU in a node" not in label)
+        assert "NVLink" not in label or arguments[2] <= 8

@@ -12,13 +12,16 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from itertools import chain
 from typing import Any
 
 import torch
 
 from course_lib.costs.buckets import cut_buckets
+from course_lib.costs.hiding import data_parallel_tokens
 from course_lib.costs.links import hardware_link
+from course_lib.costs.network import network_of
 from course_lib.facts import accelerator, interconnect
 from course_lib.grading.compare import describe, part
 from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
@@ -158,12 +161,18 @@ CASES = (  # device, link, N, B, n, tokens of a sequence
 
 
 def case(device: str, link: str, N: float, B: int, n: int, s: int) -> tuple[str, tuple[Any, ...]]:
-    """What is asked about, and my_smallest_batch's arguments."""
-    wire, dtype = hardware_link(link), "fp16" if device == "V100" else "bf16"
+    """What is asked about, and my_smallest_batch's arguments. One ring, whose wires are all alike: of one node, or of
+    nodes that have one GPU."""
+    dtype = "fp16" if device == "V100" else "bf16"
     flops_per_s = UTILISATION * accelerator(device).peak_flops_per_s(dtype)
     size = f"{N / 1e9:.3g}B" if N >= 1e9 else f"{N / 1e6:.3g}M"
-    return (f"{size} in {B} buckets on {n} {device}, {link}",
-            (N, B, n, flops_per_s, wire.alpha_s, wire.beta_s_per_byte, s))
+    where = "one node" if inside_a_node(link) else "one GPU in a node"
+    return (f"{size} in {B} buckets on {n} {device}, {where}, {link}",
+            (N, B, n, flops_per_s, *astuple(hardware_link(link)), s))
+
+
+def inside_a_node(link: str) -> bool:
+    return interconnect(link).kind == "inside a node"
 
 
 class SmallestBatch(NumberExercise):
@@ -181,20 +190,23 @@ class SmallestBatch(NumberExercise):
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
         device, link, *_ = source.choice(CASES)
-        return case(device, link, source.randint(2, 90) * 1e8, source.randint(10, 400), source.randint(3, 500), 1024)
+        most = 8 if inside_a_node(link) else 500
+        return case(device, link, source.randint(2, 90) * 1e8, source.randint(10, 400), source.randint(3, most), 1024)
 
 
 class MostDevices(NumberExercise):
     number = "3.9"
     unit = "device"
-    tolerance = (0.05, 0.0)
-    budget = "a number of devices, to 5 %"
+    tolerance = (0.1, 0.0)  # who takes W as it was measured, and not from data sheets, is within it
+    budget = "a number of devices, to 10 %"
     cases = ()  # one question, one answer
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
-        return "3.2M tokens a step, A100s with an HDR card each", ()
+        return "3.2M tokens a step, nodes of eight A100, each with an HDR card", ()
 
     def expected(self) -> float:
+        """Each of n devices has B/n tokens, and needs (n-1)/n of what it would need among very many."""
         flops_per_s = UTILISATION * accelerator("A100").peak_flops_per_s("bf16")
-        bytes_per_s = interconnect("InfiniBand HDR").one_way_bytes_per_s  # that leave a device for other nodes
-        return 1 + 2 * 3.2e6 * bytes_per_s / (GRADIENT_BYTES * flops_per_s)
+        nodes = network_of("A100").group(64)
+        of_many = data_parallel_tokens(nodes, flops_per_s, GRADIENT_BYTES) * nodes.n / (nodes.n - 1)
+        return 1 + 3.2e6 / of_many
