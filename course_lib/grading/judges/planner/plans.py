@@ -106,7 +106,7 @@ class BetterLayout(Exercise):
     # dp, tp, pp of the run; its seconds of matmul, tp, dp; B, devices of a node, `slower`; what `fitting` gets
     cases = (((2, 2, 1), (4.0, 0.2, 0.8), (8, 2, 4.0), (80, 4, 4, 12, 1)),  # the example: every layout fits
              ((4, 2, 3), (12.0, 0.03, 4.35), (8, 4, 6.0), (80, 24, 121, 356, 20)),  # the cards of dp's ring decide
-             ((2, 2, 2), (4.0, 0.1, 1.0), (4, 2, 1.25), (80, 8, 4, 12, 1)),  # tp beyond nodes that are hardly slower
+             ((2, 2, 2), (4.0, 0.24, 1.0), (4, 2, 1.75), (80, 8, 4, 12, 1)),  # tp beyond nodes that are hardly slower
              ((8, 2, 16), (10.0, 0.15, 1.05), (128, 8, 6.0), (72, 60, 120, 360, 60)),
              ((4, 8, 8), (12.0, 1.05, 0.06), (128, 8, 9.0), (75, 96, 700, 2100, 160)),  # short of memory
              ((2, 16, 2), (9.0, 10.8, 0.05), (128, 4, 6.0), (60, 60, 120, 360, 60)),  # tp beyond the node
