@@ -366,7 +366,7 @@ def better_without_a_bubble(*asked):
     return predicted_best(*asked, pipeline=lambda pp, dp, rows: 0)
 
 
-@wrong("10.4", "tp beyond a node goes over the slow wire, `slower` times as long")
+@wrong("10.4", "tp beyond a node goes through the network, `slower` times as long")
 def better_over_a_fast_network(layout, seconds, batch_rows, per_node, slower, fits):
     return predicted_best(layout, seconds, batch_rows, per_node, 1, fits)
 
