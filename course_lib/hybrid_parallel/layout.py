@@ -8,7 +8,7 @@
     pp     the layers                     the rows                       once a micro-batch, with one neighbour
 
 Ranks count through the mesh as digits of a number do: the first axis of `order` is the fastest, so its ranks are
-neighbours, on one node where they fit. tp comes first, whose messages nothing hides (Narayanan et al. 2021); the axis
+neighbours, on one node where they fit. tp comes first, whose messages hide least (Narayanan et al. 2021); the axis
 that hides its messages best may come last (Llama 3: tp, cp, pp, dp).
 
 ep has no ranks of its own: dp and cp give it those of their plane. Their ranks hold the same parameters but for the
