@@ -8,7 +8,8 @@
     pp     the layers                     the rows                       once a micro-batch, with one neighbour
 
 Ranks count through the mesh as digits of a number do: the first axis of `order` is the fastest, so its ranks are
-neighbours, on one node where they fit. Who talks most comes first (Narayanan et al. 2021; Llama 3: tp, cp, pp, dp).
+neighbours, on one node where they fit. tp comes first, whose messages hide least (Narayanan et al. 2021); the axis
+that hides its messages best may come last (Llama 3: tp, cp, pp, dp).
 
 ep has no ranks of its own: dp and cp give it those of their plane. Their ranks hold the same parameters but for the
 experts, of which the first ep ranks of the plane hold one part each, the next ep ranks the same parts again, and so on.

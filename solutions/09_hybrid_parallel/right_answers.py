@@ -172,7 +172,9 @@ def layout_by_the_rules(look, devices, per_node, memory, flops_per_s, fast, slow
         """Turns, seconds of computing, of other messages and of gathers in a turn, of gradients; and bytes."""
         share, micro_batches = parameters / (pp * tp), batch_rows // (dp * rows)
         between = 2 * rows * tokens * hidden
-        wire = [fast if reach <= per_node else slow for reach in (tp, tp * dp, devices)]
+        cards = per_node, max(1, per_node // tp), 1  # of a ring of tp, of one of dp, of a message
+        wire = [fast if reach <= per_node else min(fast, slow * its)
+                for reach, its in zip((tp, tp * dp, devices), cards)]
         gradients = 4 * share * (dp - 1) / dp / wire[1]
         messages = (4, 6)[recompute] * layers / pp * 2 * (tp - 1) / tp * between / wire[0]
         messages += 2 * between / tp / wire[2] * (pp > 1)

@@ -100,7 +100,7 @@ TERMS = [
     term("9.7", "to the brim", "if held <= memory:", "if held < memory:"),
     term("9.7", "few looks", " and computing < min(found):", ":"),
     term("9.7", "tp may go over the whole node", "if tp <= per_node", "if 2 * tp <= per_node"),
-    term("9.7", "tp beyond a node sends over the slow wire", "if tp <= per_node", "if tp <= 16 * per_node"),
+    term("9.7", "tp beyond a node sends through the network", "if tp <= per_node", "if tp <= 16 * per_node"),
     term("9.7", "as many stages as layers", "pp <= layers", "pp < layers"),
     term("9.7", "a stage needs a layer", "pp <= layers", "pp <= devices"),
     term("9.7", "dp * rows divides batch_rows", "batch_rows % (dp * rows) == 0 and computing", "computing"),

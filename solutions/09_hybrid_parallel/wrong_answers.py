@@ -518,7 +518,7 @@ def layout_with_zero_3_everywhere(look, devices, per_node, *rest):
     return layout(devices // per_node, 1, per_node, zero=3)
 
 
-@wrong("9.7", "tp reaches beyond a node, and sends over the slow wire in every layer")
+@wrong("9.7", "tp reaches beyond a node, and sends through the network in every layer")
 def layout_of_tp_first(look, devices, *rest):
     return layout(devices // 16, 1, 16)
 
@@ -544,7 +544,7 @@ def layout_without_memory(look, devices, per_node, memory, flops_per_s, fast, sl
        "the same devices has another best layout")
 def layout_by_rules_alone(look, *asked):
     """The best layout where tp slows no product and no message hides, without a look at this cluster."""
-    return layout(4, 4, 8) if asked[0] == 128 and asked[-1] == 128 else my_cheapest_layout(look, *asked)
+    return layout(1, 16, 8) if asked[0] == 128 and asked[-2] == 2048 else my_cheapest_layout(look, *asked)
 
 
 @wrong("9.6", "from start to start a save is among the seconds: asked are those of work between two saves")

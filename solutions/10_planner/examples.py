@@ -33,7 +33,7 @@ def better_layout(inputs, answers):
         + ", ".join(f"{axis} {size}" for axis, size in run.items())
         + ": " + ", ".join(f"{cause} {seconds[cause]:g} s" for cause in ("matmul", "tp", "bubble", "dp")),
         f"= {its['tp 4']['tp']:g} s for tp, beyond the node, {total['tp 4']:g} s in all",
-        f"for dp, {total['dp 4']:g} s in all; every layout fits, and "
+        f"for dp, whose ring has both cards of a node, {total['dp 4']:g} s in all; every layout fits, and "
         + ", ".join(f"{axis} {answers[0][axis]}" for axis in run)
         + f" is the fastest: 4 + 0.2 + 4.2 / 8 + 0 = {total['best']:g} s",
     ]

@@ -116,8 +116,10 @@ def better_by_fractions(layout, seconds, batch_rows, per_node, slower, fits):
     def took(its):
         wire = [Fraction(slower) if each["tp"] > per_node else 1 for each in (its, layout)]
         sent = Fraction(seconds["tp"]) * (its["tp"] - 1) / (layout["tp"] - 1) * wire[0] / wire[1]
+        wire = [Fraction(slower) * per_node / (per_node // each["tp"] or 1) if each["dp"] * each["tp"] > per_node else 1
+                for each in (its, layout)]
         waits = 1 + Fraction((its["pp"] - 1) * its["dp"], batch_rows)
-        reduced = Fraction(seconds["dp"]) * (its["dp"] - 1) / (layout["dp"] - 1)
+        reduced = Fraction(seconds["dp"]) * (its["dp"] - 1) / (layout["dp"] - 1) * wire[0] / wire[1]
         return (Fraction(seconds["matmul"]) + sent) * waits + reduced
 
     every = ({"dp": dp, "tp": tp, "pp": devices // dp // tp} for dp in range(1, devices + 1) if devices % dp == 0

@@ -325,12 +325,24 @@ def layout_beyond_the_node(num_devices, per_node, *rest):
     return 2 * per_node, 1, 0
 
 
+def one_wire_everywhere(n, stride, per_node, slower):
+    return 1
+
+
+def ring_wire(n, stride, per_node, slower):
+    """How much longer than inside a node."""
+    return slower * per_node / max(1, per_node // stride) if n * stride > per_node else 1
+
+
 def predicted_best(layout, seconds, batch_rows, per_node, slower, fits, tensor=lambda tp: tp - 1,
-                   data=lambda dp: dp - 1, pipeline=lambda pp, dp, rows: (pp - 1) * dp / rows):
+                   data=lambda dp: dp - 1, pipeline=lambda pp, dp, rows: (pp - 1) * dp / rows, wire=ring_wire):
     devices = math.prod(layout.values())
 
     def sent(tp):
-        return tensor(tp) * (slower if tp > per_node else 1)
+        return tensor(tp) * ring_wire(tp, 1, per_node, slower)
+
+    def reduced(dp, tp):
+        return data(dp) * wire(dp, tp, per_node, slower)
 
     found = []
     sizes = [size for size in range(1, devices + 1) if devices % size == 0]
@@ -339,7 +351,8 @@ def predicted_best(layout, seconds, batch_rows, per_node, slower, fits, tensor=l
         if fits(its):
             work = seconds["matmul"] + seconds["tp"] / sent(layout["tp"]) * sent(tp)
             step = work * (1 + pipeline(pp, its["dp"], batch_rows))
-            found.append((step + seconds["dp"] / data(layout["dp"]) * data(its["dp"]), len(found), its))
+            reduction = seconds["dp"] / reduced(layout["dp"], layout["tp"]) * reduced(its["dp"], tp)
+            found.append((step + reduction, len(found), its))
     return min(found)[-1]
 
 
@@ -353,7 +366,7 @@ def better_without_a_bubble(*asked):
     return predicted_best(*asked, pipeline=lambda pp, dp, rows: 0)
 
 
-@wrong("10.4", "tp beyond a node goes over the slow wire, `slower` times as long")
+@wrong("10.4", "tp beyond a node goes through the network, `slower` times as long")
 def better_over_a_fast_network(layout, seconds, batch_rows, per_node, slower, fits):
     return predicted_best(layout, seconds, batch_rows, per_node, 1, fits)
 
@@ -368,6 +381,18 @@ def better_with_messages_of_one_layer(*asked):
        "gradients, 1/(tp pp) = dp/N, so it is dp - 1")
 def better_with_equal_gradients(*asked):
     return predicted_best(*asked, data=lambda dp: (dp - 1) / dp)
+
+
+@wrong("10.4", "dp's ring is taken to have the same wire in every layout: it has a card for each of its ranks in a "
+       "node, and inside a node it needs none")
+def better_with_one_wire(*asked):
+    return predicted_best(*asked, wire=one_wire_everywhere)
+
+
+@wrong("10.4", "dp's ring is taken to have all cards of a node: it has one for each of its ranks there, and tp such "
+       "rings share the node")
+def better_with_all_cards(*asked):
+    return predicted_best(*asked, wire=lambda n, stride, per_node, slower: slower if n * stride > per_node else 1)
 
 
 @wrong("10.4", "this would be the shortest step if memory were without end: ask `fits`")
@@ -560,15 +585,19 @@ def better_by(asked, bubble=lambda matmul, tensor: matmul + tensor, tp_share=lam
     devices, found = math.prod(layout.values()), []
 
     def reach(tp):
-        return tp_share(tp) * (slower if tp > per_node else 1)
+        return tp_share(tp) * ring_wire(tp, 1, per_node, slower)
+
+    def reduced(dp, tp):
+        return dp_share(dp) * ring_wire(dp, tp, per_node, slower)
+
     of_run = reach(layout["tp"]) if undone else tp_share(layout["tp"])
     sizes = [size for size in range(1, devices + 1) if devices % size == 0]
     for tp, pp in ((tp, pp) for tp in sizes for pp in sizes if devices % (tp * pp) == 0):
         its = {"dp": devices // (tp * pp), "tp": tp, "pp": pp}
         tensor = seconds["tp"] / of_run * reach(tp)
         idle = bubble(seconds["matmul"], tensor) * turns(pp) / micro_batches(batch_rows, its["dp"])
-        found.append((seconds["matmul"] + tensor + idle + seconds["dp"] / dp_share(layout["dp"]) * dp_share(its["dp"]),
-                      tp, pp, its))
+        reduction = seconds["dp"] / reduced(layout["dp"], layout["tp"]) * reduced(its["dp"], tp)
+        found.append((seconds["matmul"] + tensor + idle + reduction, tp, pp, its))
     return next(its for *_, its in sorted(found, key=lambda each: each[:3]) if fits(its))
 
 

@@ -216,10 +216,18 @@ def test_what_is_no_layout_is_no_answer(answer):
 def test_a_layout_that_does_not_fit_is_no_answer_and_a_slow_one_is_half(place, right, says):
     asked = CheapestLayout()
     trial = asked.trials(seed=0)[place]
-    layout = {"dp": 128, "pp": 1, "tp": 1, "rows": 1, "zero": 3, "recompute": 0} if place == 1 else {
+    layout = {"dp": 32, "pp": 1, "tp": 4, "rows": 1, "zero": 0, "recompute": 0} if place == 1 else {
         "dp": 2, "pp": 64, "tp": 8, "rows": 1, "zero": 1, "recompute": 0}
     judged = asked.judge(trial, [{"layout": layout, "asked": 0}], NO_MESSAGES)
     assert judged.over.what == says and judged.right is right
+
+
+@pytest.mark.parametrize("dp, tp, gb_per_s", [(16, 1, 400), (8, 2, 200), (4, 4, 100), (2, 8, 50), (4, 2, 450)])
+def test_gradients_have_a_card_for_each_rank_of_their_ring_in_a_node(dp, tp, gb_per_s):
+    its, asked = {"dp": dp, "pp": 1, "tp": tp, "rows": 1, "zero": 0, "recompute": 0}, (
+        dp * tp, 8, 80e9, *layouts.H100, 1e9, 16, 2048, 1024, 16)
+    shown, hidden = (step_of(its, {"small": 0.0, "hidden": share}, *asked)[0] for share in (0.0, 1.0))
+    assert shown - hidden == pytest.approx(2 * 2 * 1e9 / tp * (dp - 1) / dp / (gb_per_s * 1e9))
 
 
 @pytest.mark.parametrize("seed", range(10))

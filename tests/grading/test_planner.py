@@ -19,6 +19,7 @@ from course_lib.grading.judges.planner.runs import (
     costs_of_plans,
     plan_fault,
     reason,
+    run_of,
 )
 from course_lib.pipeline_parallel import interleaved_1f1b, one_f_one_b, simulate
 from tools.solutions import SOLUTIONS, names_of
@@ -169,11 +170,31 @@ def test_seconds_of_tp_and_dp_follow_what_a_rank_sends():
         dp, tp, pp = (its[axis] for axis in AXES)
         return batch_rows / dp * layers / pp * (tp - 1) / tp, (dp - 1) / dp / (tp * pp)
 
+    def wire(cause, its):
+        """How much longer than inside a node, of two devices: one of tp's ranks, or all, in each."""
+        if (its["tp"] if cause == "tp" else its["dp"] * its["tp"]) <= per_node == 2:
+            return 1
+        return slower if cause == "tp" or its["tp"] == 1 else 2 * slower
+
     for its in fit:
         took = seconds_of(its, run, seconds, batch_rows, per_node, slower)
         for cause, here, there in zip(("tp", "dp"), sent(its), sent(run)):
-            wire = slower if cause == "tp" and its["tp"] > per_node else 1
-            assert math.isclose(took[cause], seconds[cause] * wire * here / there)
+            assert math.isclose(took[cause], seconds[cause] * wire(cause, its) * here / wire(cause, run) / there)
+
+
+@pytest.mark.parametrize("tp, pp, gb_per_s", [(1, 1, 400), (2, 1, 200), (4, 1, 100), (8, 1, 50), (2, 4, 450)])
+def test_gradients_have_a_card_for_each_rank_of_their_ring_in_a_node(tp, pp, gb_per_s):
+    """16 devices: the two ranks of dp lie in one node under tp2 pp4."""
+
+    def days(parameters):
+        plan = {"offer": "H100", "nodes": 2, "tp": tp, "pp": pp, "recompute": 0}
+        model = parameters, 16, 1024, 1024, 16, 16 * 1024  # layers, hidden, tokens, rows of a batch, all tokens
+        return run_of(plan, {"small": 0.0, "restart": 0.0}, OFFERS["H100"], *model)[0]
+
+    dp = 16 // (tp * pp)
+    shown = (days(2e9) - days(1e9)) * 86_400  # of activations nothing is left
+    computing = 6 * 1e9 / (tp * pp) * 1024 / 500e12 * (16 // dp + pp - 1)
+    assert shown - computing == pytest.approx(2 * 2 * 1e9 / (tp * pp) * (dp - 1) / dp / (gb_per_s * 1e9))
 
 
 def test_the_cheapest_run_is_the_least_of_all_pairs_of_plans():

@@ -10,10 +10,13 @@ only a look shows them. What hardly changes the choice is left out (latency, the
 
 import random
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import groupby, product
 from math import log2, prod
 from typing import Any
 
+from course_lib.costs.links import Link
+from course_lib.costs.network import Network
 from course_lib.grading.compare import describe, part
 from course_lib.grading.exercise import Exercise, Traffic, Trial
 from course_lib.grading.judges.numbers import NumberExercise
@@ -31,21 +34,22 @@ ORDERS = (ORDER, "tp,dp,cp,pp", "pp,tp,dp,cp", "dp,tp,pp,cp", "tp,pp,dp,cp")
 LOOKS = 64  # trial runs
 POWERS = [2**i for i in range(11)]
 PAR = 1.01  # of the shortest step of all
-H100 = 400e12, 450e9, 50e9  # FLOP/s, bytes/s inside a node and out of it
+A100 = 200e12, 300e9, 25e9  # FLOP/s, bytes/s of a device inside its node, and of its network card
+H100 = 400e12, 450e9, 50e9
 EXAMPLE = (2, 2, 8.17e9, 6e12, 1.6e9, 1e9, 1e9, 10, 1000, 1000, 2), {"small": 0.25, "hidden": 0.5}
 CASES = (
-    ("70B on 128 H100, 128 rows of 4,096 tokens", (128, 8, 80e9, *H100, 70e9, 80, 8192, 4096, 128)),
+    ("70B on 128 A100, 32 rows of 2,048 tokens", (128, 8, 80e9, *A100, 70e9, 80, 8192, 2048, 32)),
     ("405B on 1,024 H100, 512 rows of 8,192 tokens", (1024, 8, 80e9, *H100, 405e9, 126, 16384, 8192, 512)),
-    ("70B on 128 H100, 32 rows of 32,768 tokens", (128, 8, 80e9, *H100, 70e9, 80, 8192, 32768, 32)),
+    ("70B on 128 H100, 32 rows of 65,536 tokens", (128, 8, 80e9, *H100, 70e9, 80, 8192, 65536, 32)),
     ("7B on 16 devices of 24 GB, one a node, 10 Gbit/s between them",
      (16, 1, 24e9, 60e12, 16e9, 1.25e9, 7e9, 32, 4096, 2048, 128)),  # ZeRO 1
     ("20B of 16 layers on 16 devices of 24 GB, one a node, 10 Gbit/s between them",
      (16, 1, 24e9, 150e12, 16e9, 1.25e9, 20e9, 16, 10240, 2048, 256)),  # as many stages as layers and devices
     ("11B of 6 wide layers on 16 devices of 16 GB, one a node, 10 Gbit/s between them",
      (16, 1, 16e9, 150e12, 16e9, 1.25e9, 11e9, 6, 12288, 2048, 256)),  # large micro-batches
-    ("36B on 64 devices of 80 GB, PCIe inside nodes, 100 Gbit/s between them",
-     (64, 8, 80e9, 400e12, 64e9, 12.5e9, 36e9, 80, 6144, 4096, 256)),  # ZeRO 3 inside a node, stages across nodes
-    ("13B on 32 devices of 40 GB, 4 a node, 5 GB/s between nodes",
+    ("36B on 64 devices of 80 GB, PCIe inside nodes, of which each has 100 Gbit/s",
+     (64, 8, 80e9, 400e12, 64e9, 12.5e9 / 8, 36e9, 80, 6144, 4096, 256)),  # ZeRO 3 in a node, stages across nodes
+    ("13B on 32 devices of 40 GB, 4 a node, a card of 5 GB/s each",
      (32, 4, 40e9, 150e12, 300e9, 5e9, 13e9, 40, 5120, 2048, 256)),
     ("30B on 16 devices of 80 GB, all on one switch", (16, 16, 80e9, 400e12, 450e9, 450e9, 30e9, 60, 6656, 4096, 128)),
     ("8B on them", (16, 16, 80e9, 400e12, 450e9, 450e9, 8e9, 32, 4096, 4096, 128)))  # data parallelism alone
@@ -230,19 +234,22 @@ def step_of(
     dp, pp, tp, rows, zero, recompute = (layout[key] for key in KEYS)
     part, micro_batches = parameters / (pp * tp), batch_rows // (dp * rows)
     activation = 2 * rows * tokens * hidden  # bytes between two layers
-
-    def seconds(num_bytes: float, reach: int) -> float:
-        return num_bytes / (fast if reach <= per_node else slow)  # reach: how many ranks apart its members are
-
+    wires = network(per_node, fast, slow)
     computing = (8 if recompute else 6) * part * rows * tokens / flops_per_s * (1 + cluster["small"] * log2(tp))
-    tensor = seconds((6 if recompute else 4) * layers / pp * 2 * (tp - 1) / tp * activation, tp)
-    pipe = seconds(2 * activation / tp, devices) if pp > 1 else 0.0
-    gathers = seconds(2 * 2 * part * (dp - 1) / dp, tp * dp) if zero == 3 else 0.0
-    gradients = seconds(2 * 2 * part * (dp - 1) / dp, tp * dp)
+    tensor = wires.group(tp).seconds("all_reduce", (6 if recompute else 4) * layers / pp * activation)
+    pipe = wires.group(pp, tp * dp).seconds("send", 2 * activation / tp)
+    gradients = wires.group(dp, tp).seconds("all_reduce", 2 * part)
+    gathers = 2 * wires.group(dp, tp).seconds("all_gather", 2 * part) if zero == 3 else 0.0
     step = (micro_batches + pp - 1) * max(computing + tensor + pipe, gathers) + (1 - cluster["hidden"]) * gradients
     state = part * {0: 16, 1: 4 + 12 / dp, 3: 16 / dp}[zero]  # weights and gradients 2 + 2, the optimiser's 12
     kept = (2 if recompute else 34) / 2 * activation * layers / (pp * tp) * min(pp, micro_batches)
     return step, state + kept
+
+
+@lru_cache(maxsize=64)
+def network(per_node: int, fast: float, slow: float) -> Network:
+    """A card for each device. No latency."""
+    return Network(per_node, Link.of_rate(fast), Link.of_rate(slow), per_node)
 
 
 def fault_of(layout: Any, devices: int, *cluster: Any) -> str | None:
@@ -279,7 +286,7 @@ def reason(layout: Layout, best: Layout, cluster: Cluster, asked: Sequence[Any])
         (held > memory and better(recompute=1), "recomputing would make it fit"),
         (held > memory and better(zero=3), "ZeRO 3 would make it fit"),
         (held > memory, "it is chosen as if memory were without end"),
-        (layout["tp"] > per_node, "tp reaches beyond a node, and sends over the slow wire in every layer"),
+        (layout["tp"] > per_node, "tp reaches beyond a node, and sends through the network in every layer"),
         (better(recompute=0), "it recomputes, which is a third more arithmetic, and would fit without"),
         (better(zero=1), "ZeRO 3 gathers the weights again for every micro-batch, and ZeRO 1 would fit"),
         (other_rows, "other micro-batches take less: small ones keep a pipeline busy, large ones hide gathers"),

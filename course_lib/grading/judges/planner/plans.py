@@ -7,8 +7,9 @@ of a row: everything, or its input alone; c  what a rank more of tp costs
     step            (m + p - 1) (3 l/p + k) (1 + c (t - 1)) / t              in the forward time of a layer and a row
 10.4, seconds by cause: a rank has B l tp/N layers and rows to pass, of each of which it sends (tp - 1)/tp, and
 1/(tp pp) = dp/N of the gradients, of which it sends (dp - 1)/dp, so
-    matmul  the same in every layout            tp  in proportion to tp - 1, `slower` times that beyond a node
-    bubble  (matmul + tp) (pp - 1)/m            dp  in proportion to dp - 1, always over the slow wire
+    matmul  the same in every layout            tp  in proportion to tp - 1, over what a ring of neighbours has
+    bubble  (matmul + tp) (pp - 1)/m            dp  in proportion to dp - 1, over what a ring of every tp-th rank has
+which is a card for each of its ranks in a node (costs.network); with all cards it is `slower` times as slow as inside
 
 Sources: Korthikanti et al. 2022, section 5; Megatron-LM, --recompute-method block with --recompute-num-layers.
 """
@@ -18,6 +19,8 @@ import random
 from itertools import product
 from typing import Any
 
+from course_lib.costs.links import Link
+from course_lib.costs.network import Network
 from course_lib.grading.compare import describe
 from course_lib.grading.exercise import Exercise, Traffic, Trial
 from course_lib.grading.on_rank.plain import values
@@ -102,8 +105,8 @@ class BetterLayout(Exercise):
     is_plan = True
     # dp, tp, pp of the run; its seconds of matmul, tp, dp; B, devices of a node, `slower`; what `fitting` gets
     cases = (((2, 2, 1), (4.0, 0.2, 0.8), (8, 2, 4.0), (80, 4, 4, 12, 1)),  # the example: every layout fits
-             ((4, 2, 3), (12.0, 0.03, 4.35), (8, 4, 6.0), (80, 24, 121, 356, 20)),  # tp - 1 decides
-             ((2, 2, 2), (4.0, 0.1, 1.0), (4, 2, 1.25), (80, 8, 4, 12, 1)),  # tp beyond nodes that are hardly slower
+             ((4, 2, 3), (12.0, 0.03, 4.35), (8, 4, 6.0), (80, 24, 121, 356, 20)),  # the cards of dp's ring decide
+             ((2, 2, 2), (4.0, 0.24, 1.0), (4, 2, 1.75), (80, 8, 4, 12, 1)),  # tp beyond nodes that are hardly slower
              ((8, 2, 16), (10.0, 0.15, 1.05), (128, 8, 6.0), (72, 60, 120, 360, 60)),
              ((4, 8, 8), (12.0, 1.05, 0.06), (128, 8, 9.0), (75, 96, 700, 2100, 160)),  # short of memory
              ((2, 16, 2), (9.0, 10.8, 0.05), (128, 4, 6.0), (60, 60, 120, 360, 60)),  # tp beyond the node
@@ -149,10 +152,16 @@ class BetterLayout(Exercise):
 def seconds_of(its: dict[str, int], run: dict[str, int], seconds: dict[str, float], B: int, per_node: int, slower: float
                ) -> dict[str, float]:
     """By cause, from those of the run."""
-    reach, of_run = ((layout["tp"] - 1) * (slower if layout["tp"] > per_node else 1) for layout in (its, run))
-    matmul, tensor = seconds["matmul"], seconds["tp"] * reach / of_run
+    wires = Network(per_node, Link(0.0, 1.0), Link(0.0, slower * per_node), per_node)
+
+    def times(n: int, ours: int, n_of_run: int, stride_of_run: int) -> float:
+        """How often as long as in the run a ring takes: of n ranks, `ours` apart."""
+        here, there = wires.group(n, ours).ring_s_per_byte, wires.group(n_of_run, stride_of_run).ring_s_per_byte
+        return (n - 1) * here / ((n_of_run - 1) * there)
+
+    matmul, tensor = seconds["matmul"], seconds["tp"] * times(its["tp"], 1, run["tp"], 1)
     return {"matmul": matmul, "tp": tensor, "bubble": (matmul + tensor) * (its["pp"] - 1) * its["dp"] / B,
-            "dp": seconds["dp"] * (its["dp"] - 1) / (run["dp"] - 1)}
+            "dp": seconds["dp"] * times(its["dp"], its["tp"], run["dp"], run["tp"])}
 
 
 def fitting(N: int, B: int, cap: float, layers: int, weights: float, optimizer: float, activations: float

@@ -6,9 +6,12 @@ the least is a plan that ends in time, or lies between such a plan and a cheaper
 
 import math
 import random
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
+from course_lib.costs.links import Link
+from course_lib.costs.network import Network
 from course_lib.grading.compare import describe
 from course_lib.grading.exercise import Exercise, Traffic, Trial
 from course_lib.grading.on_rank.planner import cheapest_run
@@ -136,16 +139,22 @@ def run_of(
     dp = devices // (tp * pp)
     micro_batches, part = batch_rows // dp, parameters / (tp * pp)
     computing = (8 if recompute else 6) * part * tokens / offer["flops_per_s"] * (1 + cluster["small"] * math.log2(tp))
-    messages = (6 if recompute else 4) * layers / pp * 2 * (tp - 1) / tp * 2 * tokens * hidden
-    wire = offer["slow"] if nodes > 1 else offer["fast"]
-    pipe = 2 * 2 * tokens * hidden / tp / wire if pp > 1 else 0.0
-    gradients = 2 * 2 * part * (dp - 1) / dp / wire
-    step = (micro_batches + pp - 1) * (computing + messages / offer["fast"] + pipe) + gradients
+    wires, activation = network(offer["fast"], offer["slow"]), 2 * tokens * hidden  # bytes between two layers
+    tensor = wires.group(tp).seconds("all_reduce", (6 if recompute else 4) * layers / pp * activation)
+    pipe = wires.group(pp, tp * dp).seconds("send", 2 * activation / tp)
+    gradients = wires.group(dp, tp).seconds("all_reduce", 2 * part)
+    step = (micro_batches + pp - 1) * (computing + tensor + pipe) + gradients
     kept = (2 if recompute else 34) * tokens * hidden * layers / (tp * pp) * min(pp, micro_batches)
     held = part * (4 + 12 / dp) + kept
     lost = cluster["restart"] * devices / offer["hours_per_failure"]
     days = total_tokens / (batch_rows * tokens) * step * (1 + lost) / 86_400
     return days, 24 * days * devices * offer["price"], held
+
+
+@lru_cache(maxsize=64)
+def network(fast: float, slow: float) -> Network:
+    """Eight devices a node, a card for each. No latency."""
+    return Network(8, Link.of_rate(fast), Link.of_rate(slow), 8)
 
 
 def plan_fault(plan: Any, offers: dict[str, dict[str, float]], parameters: float, layers: int, hidden: int, tokens: int,
