@@ -63,12 +63,16 @@ def holds_rate(node: ast.AST) -> bool:
 
 
 def divisions(tree: ast.AST) -> Iterator[int]:
-    """Lines in which something is divided by a rate: by its name, by one that was given a rate, or by a bare number.
+    """Lines in which something is divided by a rate: by its name, by one that was last given a rate, or a bare number.
 
     A function may divide by its own arguments: so readers' functions are written.
     """
-    rates = {name.id for node in ast.walk(tree) if isinstance(node, ast.Assign) and holds_rate(node.value)
-             for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    given: dict[str, list[tuple[int, bool]]] = {}  # of a name: the lines that give it a value, and whether of a rate
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for name in (inner for target in node.targets for inner in ast.walk(target)):
+                if isinstance(name, ast.Name):
+                    given.setdefault(name.id, []).append((node.lineno, holds_rate(node.value)))
     own: dict[ast.AST, set[str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.Lambda):
@@ -81,7 +85,8 @@ def divisions(tree: ast.AST) -> Iterator[int]:
             name = last_name(divisor)
             bare = isinstance(divisor, ast.Constant) and isinstance(divisor.value, int | float) and (
                 LEAST <= divisor.value <= MOST and divisor.value not in UNITS)
-            if (bare or is_rate(name) or name in rates) and name not in own.get(node, ()):
+            last = max((each for each in given.get(name, []) if each[0] <= node.lineno), default=(0, False))
+            if (bare or is_rate(name) or last[1]) and name not in own.get(node, ()):
                 yield node.lineno
 
 
@@ -106,5 +111,5 @@ def test_there_is_one_such_place_and_it_would_be_found():
 def test_what_is_no_wires_rate_is_not():
     for line in ("M / rates.memory_bytes_per_s", "x / 1e9", "tokens / 2**20", "def f(W):\n    return M / W",
                  "s = group.seconds('send', M)\nM / s", "group.bytes_per_s('send') / 1e9",
-                 "def my_time(M, bytes_per_s):\n    return M / bytes_per_s"):
+                 "def my_time(M, bytes_per_s):\n    return M / bytes_per_s", "W = 2\nM / W\nW = wire.bytes_per_s"):
         assert not [*divisions(ast.parse(line))], line
