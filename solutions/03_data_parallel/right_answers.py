@@ -213,20 +213,20 @@ def batch_by_bisection(num_parameters, num_buckets, n, flops_per_s, alpha_s, bet
 
 @right("3.9", "a Fraction, rounded down")
 def devices_as_a_fraction():
-    return int(1 + Fraction(2 * 3_200_000 * 8 * 25 * 10**9, 4 * 1248 * 10**11))
+    return int(1 + Fraction(2 * 3_200_000 * 4 * 25 * 10**9, 4 * 1248 * 10**11))
 
 
 @right("3.9", "numpy's number, with the data sheet's rounding")
 def devices_in_numpy():
-    return numpy.float32(1 + 2 * 3.2e6 * 200e9 / (4 * 0.4 * 312e12))
+    return numpy.float32(1 + 2 * 3.2e6 * 100e9 / (4 * 0.4 * 312e12))
 
 
 @right("3.9", "two levels at once: while the cards reduce one part, NVLink adds up the next")
 def devices_in_a_pipeline():
-    seconds_a_byte = max(1.75 / 300e9, 2 / 8 / 25e9)
+    seconds_a_byte = max(1.5 / 300e9, 2 / 4 / 25e9)
     return 3.2e6 / (0.4 * 312e12 * seconds_a_byte)
 
 
-@right("3.9", "W as it was measured on two such nodes, 1 GiB")
+@right("3.9", "of the cards what two nodes were measured to get of theirs, 1 GiB")
 def devices_as_measured():
-    return 1 + 2 * 3.2e6 * 183.82e9 / (4 * 0.4 * 312e12)
+    return 1 + 2 * 3.2e6 * 0.5 * 183.82e9 / (4 * 0.4 * 312e12)

@@ -47,7 +47,7 @@ TERMS = [
     term("3.8", "backward alone", "/ (4 * num_parameters)", "/ (6 * num_parameters)"),
     term("3.9", "float32 gradients", "3.2e6, 4 ", "3.2e6, 2 "),
     term("3.9", "40 % of the peak", "0.4 * 312e12", "312e12"),
-    term("3.9", "all cards of a node", "cards = 8", "cards = 1"),
+    term("3.9", "all cards of a node", "cards = 4", "cards = 1"),
     term("3.9", "the card's bits are not bytes", "200e9 / 8", "200e9"),
     term("3.9", "one way", "200e9 / 8", "2 * 200e9 / 8"),
 ]

@@ -655,22 +655,24 @@ SMALLEST_BATCH = [wrong("3.8", says)(function) for says, function in {
 }.items()]
 
 
-def devices(flops_per_s=0.4 * 312e12, bytes_per_s=200e9, gradient_bytes=4):
+def devices(flops_per_s=0.4 * 312e12, bytes_per_s=100e9, gradient_bytes=4):
     return 1 + 2 * 3.2e6 * bytes_per_s / (gradient_bytes * flops_per_s)
 
 
 MOST_DEVICES = [wrong("3.9", says)(function) for says, function in {
     "a device is taken at its peak: it gets 40 % of that":
         lambda: devices(flops_per_s=312e12),
-    "W is one card's, as where nodes have one GPU: a single ring would leave seven of a node's eight cards idle, so "
+    "W is one card's, as where nodes have one GPU: a single ring would leave three of a node's four cards idle, so "
     "there is a ring for each card":
         lambda: devices(bytes_per_s=25e9),
-    "W is NVLink's: a ring over many nodes leaves them by their cards, which carry 8 x 25 GB/s together":
+    "W is NVLink's: a ring over many nodes leaves them by their cards, which carry 4 x 25 GB/s together":
         lambda: devices(bytes_per_s=300e9),
-    "eight times too many: 200 Gbit/s are 25 GB/s":
-        lambda: devices(bytes_per_s=8 * 200e9),
+    "eight times too many: 200 Gbit/s are 25 GB/s for each card":
+        lambda: devices(bytes_per_s=4 * 200e9),
     "W counts both directions of a card: what leaves a node has one of them, 25 GB/s, and what enters it the other":
-        lambda: devices(bytes_per_s=400e9),
+        lambda: devices(bytes_per_s=2 * 100e9),
+    "W is 200 GB/s, the 200 Gbit/s of one card: they are 25 GB/s, and a node has four cards":
+        lambda: devices(bytes_per_s=200e9),
     "twice too many: float32 has 4 bytes a gradient, and a ring sends each of them nearly twice":
         lambda: devices(gradient_bytes=2),
     "all 6 N b FLOPs of a step hide the messages: they begin in backward, whose FLOPs are 4 N b":
@@ -678,9 +680,9 @@ MOST_DEVICES = [wrong("3.9", says)(function) for says, function in {
     "a forward pass, 2 N b, hides the messages: it is backward, with 4 N b":
         lambda: devices(flops_per_s=0.4 * 312e12 * 2),
     "these are the tokens that a device needs: how many such shares has the batch?":
-        lambda: 4 * 0.4 * 312e12 / (2 * 200e9),
+        lambda: 4 * 0.4 * 312e12 / (2 * 100e9),
     "these are nodes: how many devices are in them?":
-        lambda: devices() / 8,
+        lambda: devices() / 4,
 }.items()]
 
 
@@ -819,6 +821,6 @@ def overlapped_as_one_batch(model, micro_batches, cap_bytes):
        "send. A ring over all devices keeps both busy at once, so the slower of them decides, not their sum")
 def devices_with_two_levels():
     def hidden(nodes):
-        seconds_a_byte = 1.75 / 300e9 + 2 * (nodes - 1) / nodes / 8 / 25e9
-        return 3.2e6 / (8 * nodes) / (0.4 * 312e12) >= seconds_a_byte
-    return 8 * max(nodes for nodes in range(1, 1000) if hidden(nodes))
+        seconds_a_byte = 1.5 / 300e9 + 2 * (nodes - 1) / nodes / 4 / 25e9
+        return 3.2e6 / (4 * nodes) / (0.4 * 312e12) >= seconds_a_byte
+    return 4 * max(nodes for nodes in range(1, 1000) if hidden(nodes))

@@ -202,11 +202,11 @@ class MostDevices(NumberExercise):
     cases = ()  # one question, one answer
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
-        return "3.2M tokens a step, nodes of eight A100, each with an HDR card", ()
+        return "3.2M tokens a step, nodes of four A100, each with an HDR card", ()
 
     def expected(self) -> float:
         """Each of n devices has B/n tokens, and needs (n-1)/n of what it would need among very many."""
         flops_per_s = UTILISATION * accelerator("A100").peak_flops_per_s("bf16")
-        nodes = network_of("A100").group(64)
+        nodes = network_of("A100", 4).group(64)
         of_many = data_parallel_tokens(nodes, flops_per_s, GRADIENT_BYTES) * nodes.n / (nodes.n - 1)
         return 1 + 3.2e6 / of_many
