@@ -135,7 +135,7 @@ def add_lanes(sheet: Sheet, shown: Overlap) -> None:
 
 def add_sweep(sheet: Sheet, sweep: dict[int, float], present: int) -> None:
     """Exposed time for each cap, the present one in blue."""
-    sheet.text("chart", "label", LEFT, CHART - 22, "Exposed time by bucket size")
+    sheet.text("chart", "label", LEFT, CHART - 28, "Exposed time by bucket size")
     column, most = (RIGHT - LEFT) / len(sweep), max(sweep.values()) or 1.0
     for number, (cap, exposed) in enumerate(sweep.items()):
         left, tall = LEFT + column * number, (FOOT - CHART) * exposed / most

@@ -121,8 +121,9 @@ def moves(shown):
         before = widget.key()
         widget.root.locator(".picture").evaluate(COUNT)
         if name in SCENES:
-            slider = next(control for control, kind in controls_of(widget) if kind == "input")
-            widget.press(slider, "ArrowRight")
+            usable = [each for each in controls_of(widget) if each[1] in KEYS]
+            control, kind = min(usable, key=lambda each: each[1] != "input")  # a slider, where there is one
+            widget.press(control, KEYS[kind][widget.control(control).evaluate(AT_ITS_END)])
         else:
             widget.press("Play", "Space")
         widget.wait_for_another(before)
