@@ -8,6 +8,7 @@ import nbformat
 import pytest
 
 from course_lib import facts
+from course_lib.costs.links import Link
 from course_lib.runtime import HostsUnavailable
 from course_lib.widgets import Chart
 
@@ -38,7 +39,8 @@ def chart(name: str, times: str | None) -> Chart:
 
     given, _ = OF_CELL[name]
     before, _, drawn = source(name).rpartition("\nChart(")
-    namespace = {"facts": facts, "Chart": Chart, "HostsUnavailable": HostsUnavailable, "on_hosts": on_hosts, **given}
+    namespace = {"facts": facts, "Link": Link, "Chart": Chart, "HostsUnavailable": HostsUnavailable,
+                 "on_hosts": on_hosts, **given}
     exec(before, namespace)
     return eval(f"Chart({drawn}", namespace)
 
