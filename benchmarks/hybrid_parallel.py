@@ -1,4 +1,7 @@
-"""A training step of a GPT on 4 ranks with two axes: ours against torch's own parts, composed for the same layout."""
+"""A training step of a GPT on 4 ranks with two axes: ours against torch's own parts, composed for the same layout.
+
+On 8 ranks with three axes ours against nano3d.py, the same on one page.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness import Both, benchmark
 from benchmarks.ranks import Times, in_turns, now, seconds_together, slowest_rank
-from course_lib.hybrid_parallel import HybridOptimizer, ParallelLayout, parallelize
+from course_lib import nano3d
+from course_lib.hybrid_parallel import HybridOptimizer, HybridTrainer, ParallelLayout, parallelize
+from course_lib.hybrid_parallel.trainer import COUNTED_STEP
 from course_lib.pipeline_parallel import partition
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.reference.gpt import next_token_loss
@@ -114,12 +119,28 @@ def pipelining_and_ddp() -> Step:
     return step
 
 
+def trainer_of_three_axes() -> Step:
+    """HybridTrainer after the step in which it counts, with what nano3d does: gradients clipped, loss and norm for all.
+    """
+    trainer = HybridTrainer(CONFIG, ParallelLayout.from_string("dp2,pp2,tp2"), batch_size=ROWS,
+                            num_microbatches=MICROBATCHES)
+    for _ in range(COUNTED_STEP + 1):
+        trainer.step()
+    return lambda number: trainer.step()
+
+
+def three_axes_on_one_page() -> Step:
+    stage, adamw = nano3d.make(CONFIG, 2, 2, 2, learning_rate=1e-3)
+    return lambda number: nano3d.train_step(stage, adamw, *rows(number, stage.mesh.dp.place), MICROBATCHES)
+
+
 PAIRS: dict[str, tuple[Callable[[], Step], Callable[[], Step]]] = {
     "dp2,tp2": (partial(ours, "dp2,tp2"), fsdp2_and_dtensor),
     "dp2,tp2, not tied": (partial(ours, "dp2,tp2", tied=False), ddp_and_dtensor),
     "dp2,tp2, replicate": (partial(ours, "dp2,tp2"), replicate_and_dtensor),
     "dp2,tp2,zero3": (partial(ours, "dp2,tp2,zero3"), fsdp2_and_dtensor),
     "dp2,pp2": (partial(ours, "dp2,pp2", MICROBATCHES, tied=False), pipelining_and_ddp),
+    "dp2,pp2,tp2": (trainer_of_three_axes, three_axes_on_one_page),
 }
 
 
@@ -140,8 +161,8 @@ def alternate(name: str) -> Times:
     return times[2:]
 
 
-def side_by_side(name: str) -> Both:
-    return lambda: slowest_rank(launch(alternate, name, world_size=WORLD_SIZE, timeout=300))
+def side_by_side(name: str, world_size: int = WORLD_SIZE) -> Both:
+    return lambda: slowest_rank(launch(alternate, name, world_size=world_size, timeout=300))
 
 
 @benchmark(runs=3)
@@ -172,3 +193,9 @@ def hybrid_dp2_tp2_zero3() -> Both:
 def hybrid_pp2_dp2() -> Both:
     """1F1B with 4 micro-batches on pp2 dp2, against torch.distributed.pipelining and DistributedDataParallel."""
     return side_by_side("dp2,pp2")
+
+
+@benchmark(runs=3)
+def hybrid_dp2_pp2_tp2() -> Both:
+    """HybridTrainer's step on 8 ranks, dp2 pp2 tp2 with 4 micro-batches, against nano3d's: one file, torch alone."""
+    return side_by_side("dp2,pp2,tp2", 8)
