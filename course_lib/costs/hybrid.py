@@ -6,8 +6,11 @@
 
     tp      4 all-reduces of M a block, 1 for the embedding, 1 for the read-out, 3 of a number a token for the loss
     cp      keys and values around a ring, forward once, backward twice
-    ep      a row of D numbers to each of a token's k experts and back, its gradient too: 4 k M (e-1)/e on e ranks when
-            tokens are spread evenly; expert_bytes has it for the tokens that went where
+            a block with experts has 2, for attention, and the 2 halves of one (none under sequence parallelism), as
+            each rank sends T/t tokens of a row to experts
+    ep      a row of D numbers to each of a token's k experts and back, its gradient too: 4 k M/t (e-1)/e on e ranks
+            when tokens are spread evenly; expert_bytes has it for the tokens that went where
+    etp     these rows to the e ranks that have parts of an expert, sums back, gradients too: 4 k M/t (e-1) when even
     pp      M to the next rank, and a gradient of M back; a tied matrix once to the other rank that has it
     dp, cp  gradients: an all-reduce of P numbers; what ZeRO makes of it is in sharding.py
     world   one number, for the norm
@@ -35,7 +38,7 @@ class StageWork:
 
     forward_dealt_out, backward_dealt_out: whether what is sent is T/t tokens. tied_elsewhere: the embedding
     and the head are one matrix on two ranks. passes_loss_on: it is not the last in the ring in which the loss goes to
-    all ranks of pp.
+    all ranks of pp. num_experts: of each block, 0 where it has an MLP.
     """
 
     layers: Sequence[str]
@@ -47,6 +50,7 @@ class StageWork:
     backward_dealt_out: bool = True
     tied_elsewhere: bool = False
     passes_loss_on: bool = False
+    num_experts: int = 0
 
 
 def parameters_of(layer: str, shape: Shape, t: int) -> list[int]:
@@ -68,7 +72,11 @@ def tensor_bytes(work: StageWork, shape: Shape, t: int, c: int, sequence_paralle
     M, numbers = tokens * D * w, Fraction(0)
     for layer in work.layers:
         if layer.startswith("blocks"):
-            numbers += 4 * M + (6 * D * w if sequence_parallel else 0)  # and the sums of norms and row biases
+            if work.num_experts:
+                router = D * work.num_experts * w
+                numbers += 2 * M + router + (5 * D * w if sequence_parallel else M)
+            else:
+                numbers += 4 * M + (6 * D * w if sequence_parallel else 0)  # and the sums of norms and row biases
             if sequence_parallel and layer == "blocks.0":
                 numbers += Fraction(M, 2)  # its input's gradient is gathered
         elif layer == "norm":
@@ -93,6 +101,18 @@ def expert_bytes(counts: Sequence[Counts], place: int, hidden_size: int, w: int 
     """
     return sum(2 * (dispatch_bytes(each, hidden_size, w)[place] + combine_bytes(each, hidden_size, w)[place])
                + count_bytes(len(each[0]), len(each), place) for each in counts)
+
+
+def expert_width_bytes(counts: Sequence[Counts], place: int, hidden_size: int, w: int = 4) -> int:
+    """Along etp, by the rank at `place` of its group: rows to all ranks, sums back, then gradients on the same ways.
+
+    counts: one [place][expert here] for each expert layer of its stage and each micro-batch: rows that had come there.
+    """
+    total = 0
+    for each in counts:
+        rows, others = [sum(of_rank) for of_rank in each], len(each) - 1
+        total += 2 * (others * rows[place] + sum(rows) - rows[place]) * hidden_size * w + 8 * others * len(each[place])
+    return total
 
 
 def pipeline_bytes(work: StageWork, shape: Shape, t: int, c: int, p: int, sequence_parallel: bool = False, w: int = 4

@@ -55,7 +55,11 @@ class Experts(nn.Module):
 
     def forward(self, rows: Tensor, counts: list[int]) -> Tensor:
         """rows (M, D), by expert -> (M, D). An expert without rows gets gradients of zero."""
-        rows, w1, b1, w2, b2 = as_autocast(rows, self.w1, self.b1, self.w2, self.b2)
+        return self.compute(rows, counts, self.b2)
+
+    def compute(self, rows: Tensor, counts: list[int], b2: Tensor | None) -> Tensor:
+        """The same with another b2 (E_r, D)."""
+        rows, w1, b1, w2, b2 = as_autocast(rows, self.w1, self.b1, self.w2, b2)
         wide = GroupedLinear.apply(rows, w1, b1, counts)  # (M, F)
         if self.activation == "swiglu":
             gate, up = wide.chunk(2, -1)

@@ -1,42 +1,75 @@
-"""A GPT with experts among the other axes: each rank of ep takes its experts, and stages carry their auxiliary losses.
+"""A GPT with experts among the other axes: who holds which experts, who sends which tokens, and auxiliary losses.
 
-Backward's all-to-all adds up the tokens of all ep ranks for an expert. So its gradient, divided by ep here, and then
-averaged over edp, is divided by dp*cp in all, as everything else's is.
+    T tokens of a row      t ranks of tp
+
+Each token goes through its experts once. Under sequence parallelism a rank of tp has T/t tokens of its own there; else
+all of them have the same T, so each takes its T/t, and they gather what comes back. Router and shared experts then see
+a part of the tokens, and their gradients are summed over tp.
+
+Backward's all-to-alls add up for an expert the tokens of ep*etp ranks. A mean over edp of these sums is the sum over
+the plane, divided by edp; it should be divided by dp*cp, as everything else's is. So gradients of experts are
+multiplied by edp / (dp*cp) = tp / (ep*etp) beforehand.
 
 An auxiliary loss belongs to the stage whose experts it balances, and no later stage knows of it: its gradient enters
 where backward enters the stage.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from course_lib.collectives import gather_from_group, scatter_to_group
 from course_lib.expert_parallel import MoELayer, auxiliary_loss
 from course_lib.expert_parallel.model import MoEGPT
 from course_lib.groups.membership import Member
+from course_lib.hybrid_parallel.layout import ParallelLayout
+from course_lib.hybrid_parallel.split_experts import SplitExperts
 from course_lib.reference import GPT
+from course_lib.tensor_parallel import surgery
+from course_lib.tensor_parallel.shared import share_parameters
+from course_lib.tensor_parallel.streams import draw_alone
 
 
-def deal_out_experts(model: GPT, ep: Member) -> None:
+def deal_out_experts(model: GPT, ep: Member, etp: Member) -> None:
     """Each MoELayer of `model`, which has all experts, becomes this rank's part of it."""
     for block in model.blocks:
-        if isinstance(block.mlp, MoELayer) and ep.n > 1:
-            block.mlp = MoELayer.from_unsplit(block.mlp, ep)
-            for parameter in block.mlp.experts.parameters():
-                parameter.register_hook(lambda gradient: gradient / ep.n)
+        if isinstance(block.mlp, MoELayer):
+            if ep.n > 1:
+                block.mlp = MoELayer.from_unsplit(block.mlp, ep)
+            if etp.n > 1:
+                block.mlp.experts = SplitExperts(block.mlp.experts, etp)
 
 
-def auxiliary_of(model: GPT, tokens_group: Member, share: float) -> Callable[[nn.Module], Tensor] | None:
+def deal_out_tokens(model: GPT, tp: Member) -> None:
+    """Each MoELayer of `model`, which gets (B, T, D) that all ranks of tp have, computes on T/t tokens of its own."""
+    for layer in (block.mlp for block in model.blocks if isinstance(block.mlp, MoELayer)):
+        surgery.before(layer, partial(scatter_to_group, dim=-2, group=tp))
+        surgery.behind(layer, partial(gather_from_group, dim=-2, group=tp))
+        draw_alone(layer, tp)  # other tokens, other masks
+        for module in filter(None, (layer.router, layer.shared)):
+            share_parameters(module, tp)
+
+
+def scale_gradients(experts: Iterable[nn.Parameter], layout: ParallelLayout) -> None:
+    """From now on the gradients of `experts`, averaged over edp, are those of the mean over the whole batch."""
+    share = layout.tp / (layout.ep * layout.etp)
+    for parameter in experts if share != 1 else ():
+        if parameter.requires_grad:
+            parameter.register_hook(lambda gradient: gradient * share)
+
+
+def auxiliary_of(model: GPT, layout: ParallelLayout, share: float) -> Callable[[nn.Module], Tensor] | None:
     """A function that gives the auxiliary loss of a stage's last forward pass; None where `model` has none.
 
-    tokens_group: the ranks with different tokens. share: of the loss, where ranks' gradients are added up, and of the
-    batch, where micro-batches' are.
+    Experts' choices are counted over the ranks with different tokens: dp, cp and tp. share: of the loss, where ranks'
+    gradients are added up, and of the batch, where micro-batches' are.
     """
     if not isinstance(model, MoEGPT) or not (model.balance or model.z):
         return None
-    balance, z = model.balance * share, model.z * share
+    balance, z, tokens_group = model.balance * share, model.z * share, layout.member("dp", "cp", "tp")
     return lambda stage: auxiliary_loss(stage, balance, z, tokens_group)
 
 

@@ -3,8 +3,9 @@
     kind       for example                 backward itself sums over    then averaged over   ranks with the same numbers
     split      qkv.weight                  -                            dp, cp               dp, cp
     whole      position.weight             -                            dp, cp               dp, cp, tp
-    sequence   norm.weight, row biases     tp: their tokens are parts   dp, cp               dp, cp, tp
-    experts    experts.w1                  ep: tokens come from all     edp                  edp, tp
+    sequence   norm.weight, row biases,    tp: their tokens are parts   dp, cp               dp, cp, tp
+               router.weight
+    experts    experts.w1                  ep, etp: tokens of all       edp                  edp
 
 A parameter that lies on two stages, the embedding that is the head as well, is summed over those two before it is
 averaged: it has "pp" in the third column besides. Everything that goes wrong with gradients in a mix of axes is a wrong
@@ -40,7 +41,7 @@ class Kind:
 SPLIT = Kind("split", (), ("dp", "cp"), ("dp", "cp"))
 WHOLE = Kind("whole", (), ("dp", "cp"), ("dp", "cp", "tp"))
 SEQUENCE = Kind("sequence", ("tp",), ("dp", "cp"), ("dp", "cp", "tp"))
-EXPERTS = Kind("experts", ("ep",), ("edp",), ("edp", "tp"))
+EXPERTS = Kind("experts", ("ep", "etp"), ("edp",), ("edp",))
 KINDS = (SPLIT, WHOLE, SEQUENCE, EXPERTS)
 
 
@@ -48,19 +49,21 @@ def on_two_stages(kind: Kind) -> Kind:
     return replace(kind, name=f"{kind.name}, tied", in_backward=(*kind.in_backward, "pp"))
 
 
-def kinds_of(stage: nn.Module, plan: Plan, sequence_parallel: bool, tied: Mapping[str, str]) -> dict[str, Kind]:
+def kinds_of(stage: nn.Module, plan: Plan, tp: int, sequence_parallel: bool, tied: Mapping[str, str]
+             ) -> dict[str, Kind]:
     """The kind of each parameter of `stage`, by name. `tied`: those that another rank's stage has, too."""
     found = {}
-    experts = expert_names(stage)
+    experts, around = expert_names(stage), tuple(f"{name}." for name, module in stage.named_modules()
+                                                 if isinstance(module, MoELayer))
     for prefix, module in stage.named_modules(remove_duplicate=False):
-        on_own_tokens = sequence_parallel and (isinstance(module, RowParallelLinear)
-                                               or isinstance(matched(plan, prefix), Tokenwise))
+        on_own_tokens = tp > 1 and prefix.startswith(around) or sequence_parallel and (
+            isinstance(module, RowParallelLinear) or isinstance(matched(plan, prefix), Tokenwise))
         for name, parameter in module._parameters.items():
             if parameter is None:
                 continue
             full = f"{prefix}.{name}" if prefix else name
             if full in experts:
-                kind = replace(EXPERTS, in_backward=("ep", "tp")) if on_own_tokens else EXPERTS
+                kind = EXPERTS
             elif isinstance(module, CutModule) and name in module.cuts:
                 kind = SPLIT
             else:
@@ -70,7 +73,7 @@ def kinds_of(stage: nn.Module, plan: Plan, sequence_parallel: bool, tied: Mappin
 
 
 def expert_names(stage: nn.Module) -> set[str]:
-    """The names of parameters of which each rank of ep has its own experts': not routers', nor shared experts'."""
+    """The names of parameters that are dealt out over ep and etp: not routers', nor shared experts'."""
     return {f"{prefix}.experts.{name}" for prefix, module in stage.named_modules() if isinstance(module, MoELayer)
             for name, _ in module.experts.named_parameters()}
 

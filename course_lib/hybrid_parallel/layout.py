@@ -4,6 +4,7 @@
     tp     every matrix                   the tokens                     several times a layer
     cp     the tokens of each row         the parameters                 once a layer
     ep     the experts                    the parameters but experts     twice an expert layer
+    etp    one expert's width             an expert's tokens             twice an expert layer
     dp     the rows of a batch            the parameters                 once a step
     pp     the layers                     the rows                       once a micro-batch, with one neighbour
 
@@ -11,9 +12,11 @@ Ranks count through the mesh as digits of a number do: the first axis of `order`
 neighbours, on one node where they fit. tp comes first, whose messages hide least (Narayanan et al. 2021); the axis
 that hides its messages best may come last (Llama 3: tp, cp, pp, dp).
 
-ep has no ranks of its own: dp and cp give it those of their plane. Their ranks hold the same parameters but for the
-experts, of which the first ep ranks of the plane hold one part each, the next ep ranks the same parts again, and so on.
-`edp` are those that hold the same ones.
+ep and etp have no ranks of their own: dp, cp and tp give them those of their plane, all ranks of one stage. Attention
+is cut over tp, and the experts beside it over the same ranks in another way. Counted through the plane as `order` says,
+the next etp ranks hold the parts of one expert, the next ep such sets all experts, and then it begins again: `edp` are
+those that hold the same numbers. Source: Liu et al. 2025, "MoE Parallel Folding" (Megatron-Core; torchtitan folds in
+the same way).
 """
 
 import re
@@ -29,15 +32,18 @@ if TYPE_CHECKING:
     from course_lib.groups.membership import Member
 
 AXES = ("dp", "pp", "cp", "tp")  # whose sizes multiply to the world's
-PLANE = ("dp", "cp")  # what ep and edp divide among themselves
-EVERY_AXIS = (*AXES, "ep", "edp")
+PLANE = ("dp", "cp", "tp")  # what etp, ep and edp divide among themselves
+OF_EXPERTS = ("etp", "ep", "edp")  # innermost first
+EVERY_AXIS = (*AXES, "ep", "etp", "edp")
 
 
 @dataclass(frozen=True)
 class ParallelLayout:
     """dp * pp * cp * tp ranks. `order` names the axes, innermost first. ValueError for what is no layout.
 
-    zero_stage: what ranks of dp and cp shard: 0 nothing, 1 the optimiser's state, 2 and gradients, 3 and parameters.
+    ep: ranks that share the experts; etp: those that share one expert's width. ep * etp divides dp * cp * tp.
+    zero_stage: what the ranks of dp and cp, for experts of edp, shard: 0 nothing, 1 the optimiser's state, 2 and
+    gradients, 3 and parameters.
     """
 
     dp: int = 1
@@ -45,11 +51,12 @@ class ParallelLayout:
     cp: int = 1
     tp: int = 1
     ep: int = 1
+    etp: int = 1
     zero_stage: int = 0
     order: str = "tp,cp,dp,pp"
 
     def __post_init__(self) -> None:
-        for axis in (*AXES, "ep"):
+        for axis in (*AXES, "ep", "etp"):
             size = getattr(self, axis)
             if type(size) is not int or size < 1:
                 raise ValueError(f"{axis}={size!r}: expected a whole number of at least 1")
@@ -57,20 +64,23 @@ class ParallelLayout:
             raise ValueError(f"zero_stage={self.zero_stage!r}: expected 0, 1, 2 or 3")
         if not isinstance(self.order, str) or sorted(self.axes) != sorted(AXES):
             raise ValueError(f"order={self.order!r}: expected {', '.join(AXES)} in the order that you want, innermost "
-                             "first, such as 'tp,cp,dp,pp'; ep lies inside dp and cp, and has no place of its own")
-        if self.dp * self.cp % self.ep:
-            raise ValueError(f"ep={self.ep} with dp={self.dp} and cp={self.cp}: expected a number that divides "
-                             f"dp*cp={self.dp * self.cp}, since experts are dealt out to the ranks of dp and cp")
+                             "first, such as 'tp,cp,dp,pp'; ep and etp lie inside dp, cp and tp, and have no places of "
+                             "their own")
+        plane, asked = self.size(*PLANE), self.ep * self.etp
+        if plane % asked:
+            told = f"ep={self.ep} times etp={self.etp}" if self.etp > 1 else f"ep={self.ep}"
+            raise ValueError(f"{told} with dp={self.dp}, cp={self.cp} and tp={self.tp}: expected a number that divides "
+                             f"dp*cp*tp={plane}, since experts are dealt out to the ranks of dp, cp and tp")
 
     @classmethod
     def from_string(cls, text: str, order: str = order) -> "ParallelLayout":
-        """The layout that "dp2,pp2,tp2" names, or "dp4,ep2,zero1". What is not named is 1, and the ZeRO stage 0."""
+        """The layout that "dp2,pp2,tp2" names, or "dp2,tp2,ep4,zero1". What is not named is 1, the ZeRO stage 0."""
         sizes: dict[str, int] = {}
         for word in text.replace(",", " ").split():
-            found = re.fullmatch(r"(dp|pp|cp|tp|ep|zero)=?(\d+)", word)
+            found = re.fullmatch(r"(dp|pp|cp|tp|ep|etp|zero)=?(\d+)", word)
             if not found:
-                raise ValueError(f"{word!r} in the layout {text!r}: expected dp, pp, cp, tp, ep or zero and a number, "
-                                 "such as 'dp2,pp2,tp2'")
+                raise ValueError(f"{word!r} in the layout {text!r}: expected dp, pp, cp, tp, ep, etp or zero and a "
+                                 "number, such as 'dp2,pp2,tp2'")
             name = "zero_stage" if found[1] == "zero" else found[1]
             if name in sizes:
                 raise ValueError(f"{found[1]} twice in the layout {text!r}: expected it once")
@@ -79,7 +89,7 @@ class ParallelLayout:
 
     def __str__(self) -> str:
         """What from_string reads; axes of 1 are left out."""
-        named = [f"{axis}{getattr(self, axis)}" for axis in (*AXES, "ep") if getattr(self, axis) > 1]
+        named = [f"{axis}{getattr(self, axis)}" for axis in (*AXES, "ep", "etp") if getattr(self, axis) > 1]
         return ",".join([*named, *([f"zero{self.zero_stage}"] if self.zero_stage else [])]) or "dp1"
 
     # Sizes
@@ -95,8 +105,8 @@ class ParallelLayout:
 
     @property
     def edp(self) -> int:
-        """How many ranks hold the same experts, dp*cp/ep; those that tp has in common are not counted."""
-        return self.dp * self.cp // self.ep
+        """How many ranks hold the same numbers of the same experts: dp*cp*tp / (ep*etp)."""
+        return self.size(*PLANE) // (self.ep * self.etp)
 
     def size(self, *axes: str) -> int:
         """How many ranks a group of these axes has."""
@@ -125,7 +135,7 @@ class ParallelLayout:
         """The ranks that differ along `axes` only, group by group: of "tp", or of several together, "dp", "cp".
 
         Ranks ascend within and between groups, in whatever order the axes are named. "ep" are ranks that hold all
-        experts together, "edp" those that hold the same ones.
+        experts together, or the same part of all of them; "etp" the parts of the same experts; "edp" the same numbers.
         """
         named = set(self._known(axes))
         others = [axis for axis in self._basis(named) if axis not in named]
@@ -175,39 +185,39 @@ class ParallelLayout:
         unknown = [axis for axis in axes if axis not in EVERY_AXIS]
         if unknown or not axes:
             raise ValueError(f"axes {list(axes)}: expected one or more of {', '.join(EVERY_AXIS)}")
-        if set(axes) & {"ep", "edp"} and set(axes) & set(PLANE):
-            raise ValueError(f"axes {list(axes)}: ep and edp are the ranks of dp and cp cut in another way; expected "
-                             "the ones or the others")
+        if set(axes) & set(OF_EXPERTS) and set(axes) & set(PLANE):
+            raise ValueError(f"axes {list(axes)}: ep, etp and edp are the ranks of dp, cp and tp cut in another way; "
+                             "expected the ones or the others")
         return tuple(dict.fromkeys(axes))
 
     def _basis(self, named: set[str]) -> tuple[str, ...]:
         """Axes that tell all ranks apart, those in `named` among them."""
-        return ("pp", "tp", "ep", "edp") if named & {"ep", "edp"} else AXES
+        return ("pp", *OF_EXPERTS) if named & set(OF_EXPERTS) else AXES
 
     @cached_property
-    def _plane(self) -> tuple[str, str]:
-        """dp and cp, the inner one first."""
-        first, second = (axis for axis in self.axes if axis in PLANE)
-        return first, second
+    def _plane(self) -> tuple[str, ...]:
+        """dp, cp and tp, the innermost first."""
+        return tuple(axis for axis in self.axes if axis in PLANE)
 
     def _everywhere(self, rank: int) -> dict[str, int]:
-        """Coordinates along every axis, ep and edp too."""
+        """Coordinates along every axis, those of experts too."""
         if type(rank) is not int or not 0 <= rank < self.world_size:
             raise ValueError(f"rank={rank!r} in a layout of {self.world_size} ranks: expected 0 to "
                              f"{self.world_size - 1}")
         where, left = {}, rank
         for axis in self.axes:
             left, where[axis] = divmod(left, getattr(self, axis))
-        inner, outer = self._plane
-        where["edp"], where["ep"] = divmod(where[outer] * getattr(self, inner) + where[inner], self.ep)
-        return where
+        return where | self._recounted(where, self._plane, OF_EXPERTS)
 
     def _off_the_plane(self, point: dict[str, int]) -> dict[str, int]:
-        """Coordinates along dp, pp, cp and tp of a point that may be named by ep and edp."""
-        if "ep" not in point:
-            return point
-        inner, outer = self._plane
-        second, first = divmod(point["edp"] * self.ep + point["ep"], getattr(self, inner))
-        return {"pp": point["pp"], "tp": point["tp"], inner: first, outer: second}
+        """Coordinates along dp, pp, cp and tp of a point that may be named by those of experts."""
+        return {"pp": point["pp"], **self._recounted(point, OF_EXPERTS, self._plane)} if "ep" in point else point
 
-
+    def _recounted(self, where: dict[str, int], old: tuple[str, ...], new: tuple[str, ...]) -> dict[str, int]:
+        """A place in the plane, given along the axes `old` as digits are, along the axes `new`; innermost first."""
+        number, found = 0, {}
+        for axis in reversed(old):
+            number = number * getattr(self, axis) + where[axis]
+        for axis in new:
+            number, found[axis] = divmod(number, getattr(self, axis))
+        return found

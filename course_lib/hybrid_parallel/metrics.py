@@ -14,14 +14,14 @@ from torch import Tensor
 
 from course_lib.costs.flops import step_flops, utilisation
 from course_lib.facts import ACCELERATORS
-from course_lib.hybrid_parallel.layout import ParallelLayout
+from course_lib.hybrid_parallel.layout import PLANE, ParallelLayout
 from course_lib.reference import GPTConfig
 from course_lib.runtime import device, seconds
 from course_lib.runtime.instruments.communication import CommunicationLog
 from course_lib.runtime.instruments.communication_rules import CommunicationEvent, whole
 from course_lib.why_distribute import shape_of
 
-SINGLE_AXES = ("tp", "cp", "pp", "dp")
+AXES_BY_NAME = (("tp",), ("cp",), ("pp",), ("dp",), ("dp", "cp"))
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,16 @@ def bytes_by_axis(log: CommunicationLog, layout: ParallelLayout) -> dict[str, in
 
 
 def axis_of(event: CommunicationEvent, layout: ParallelLayout) -> str:
-    """Groups of several axes may be the same ranks: then the first of SINGLE_AXES, and ep for an all-to-all."""
-    by_experts = () if layout.ep == 1 else ("ep",) if event.op == "all_to_all" else ("edp",)
-    names = (*by_experts, *SINGLE_AXES) if event.op == "all_to_all" else (*SINGLE_AXES, *by_experts)
-    ranks = list(event.group)
-    for axis in names:
-        if layout.group_of(event.rank, axis) == ranks:
-            return axis
-    return "dp+cp" if layout.group_of(event.rank, "dp", "cp") == ranks else "world"
+    """Groups of several axes may be the same ranks: then the first of AXES_BY_NAME, and ep or etp for an all-to-all.
+
+    "dp+cp+tp" are all ranks of a stage, among which experts' choices are counted.
+    """
+    ranks, dealt_out = list(event.group), layout.ep * layout.etp > 1
+    by_experts = (("ep",), ("etp",)) if event.op == "all_to_all" and dealt_out else ()
+    for axes in (*by_experts, *AXES_BY_NAME, *([("edp",)] if dealt_out else [])):
+        if layout.group_of(event.rank, *axes) == ranks:
+            return "+".join(axes)
+    return "dp+cp+tp" if layout.pp > 1 and layout.group_of(event.rank, *PLANE) == ranks else "world"
 
 
 def added(of_ranks: list[Mapping[str, int | Fraction]]) -> dict[str, int]:

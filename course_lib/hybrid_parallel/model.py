@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from course_lib.expert_parallel import MoELayer
 from course_lib.hybrid_parallel import kinds
+from course_lib.hybrid_parallel.experts import scale_gradients
 from course_lib.hybrid_parallel.kinds import Kind
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.hybrid_parallel.sharding import shard_stage
@@ -32,7 +33,7 @@ class HybridModel(nn.Module):
         optimizer.zero_grad()
 
     `named()` gives the parameters the names that they have in the plain model; `kinds` says by these names what kind
-    each is, `cuts` which slice of the plain one it is.
+    each is, `cuts` which slices of the plain one it is.
     """
 
     def __init__(self, stages: Sequence[Stage], layout: ParallelLayout, schedule: Schedule, loss_fn: Loss,
@@ -42,20 +43,15 @@ class HybridModel(nn.Module):
         self.dp, self.cp, self.pp, self.replicas = (layout.member(*axes) for axes in
                                                     (("dp",), ("cp",), ("pp",), ("dp", "cp")))
         self.tied = {name: common for stage in stages for name, common in stage.shared.items()}
-        self.cuts: dict[str, tuple[Cut, int, int]] = {}  # name -> how, this rank's place, of how many
-        for stage in stages:
-            for prefix, module in stage.named_modules(remove_duplicate=False):
-                for name, cut in getattr(module, "cuts", {}).items():
-                    self.cuts[f"{prefix}.{name}"] = cut, module.member.r, module.member.n
-                if isinstance(module, MoELayer):
-                    for name, _ in module.experts.named_parameters():
-                        self.cuts[f"{prefix}.experts.{name}"] = (Cut(0, (module.num_experts,)), module.member.r,
-                                                                 module.member.n)
+        self.cuts = {name: cuts for stage in stages for name, cuts in cuts_of(stage).items()}
         self.shapes = {name: parameter.shape for stage in stages
                        for name, parameter in stage.named_parameters(remove_duplicate=False)}  # of this rank's part
-        sharded = [shard_stage(stage, self.replicas) for stage in stages] if layout.zero_stage == 3 else stages
+        sharded = [shard_stage(stage, layout) for stage in stages] if layout.zero_stage == 3 else stages
         self.stages = nn.ModuleList(sharded)
         self.sharded = dict(pair for stage in sharded if layout.zero_stage == 3 for pair in named_shards(stage))
+        scale_gradients([self.sharded[name].whole if name in self.sharded else parameter
+                         for name, parameter in self.named() if kind_of[name].averaged == kinds.EXPERTS.averaged],
+                        layout)
         if autocast is not None:
             loss_fn = in_autocast(loss_fn, autocast)
             for stage in self.stages:
@@ -105,6 +101,19 @@ class HybridModel(nn.Module):
             kinds.reduce_gradients({p: self.kinds[name] for name, p in self.named()}, self.layout.member)
         elif self.optimizer is not None:
             self.optimizer.average_gradients()
+
+
+def cuts_of(stage: Stage) -> dict[str, list[tuple[Cut, int, int]]]:
+    """By name of a parameter, each way in which it is cut: how, this rank's place, of how many."""
+    found: dict[str, list[tuple[Cut, int, int]]] = {}
+    for prefix, module in stage.named_modules(remove_duplicate=False):
+        for name, cut in getattr(module, "cuts", {}).items():
+            found.setdefault(f"{prefix}.{name}", []).append((cut, module.member.r, module.member.n))
+        if isinstance(module, MoELayer):
+            for name, _ in module.experts.named_parameters():
+                cut = Cut(0, (module.num_experts,)), module.member.r, module.member.n
+                found.setdefault(f"{prefix}.experts.{name}", []).append(cut)
+    return found
 
 
 def named_shards(stage: FullyShardedDataParallel) -> Iterator[tuple[str, ShardedParameter]]:

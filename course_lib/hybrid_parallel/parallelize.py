@@ -2,11 +2,12 @@
 
     B rows a step      T tokens in a row      m micro-batches      t, c, p ranks along tp, cp, pp
 
-    experts   dealt out over ep                                       chapter 8
+    experts   dealt out over ep, and each cut over etp                chapter 8
     matrices  cut over tp                                             chapter 5
     tokens    dealt out over cp, attention by a ring                  chapter 7
     layers    cut into stages over pp, run by a schedule              chapter 4
-    the rest  of one stage sharded over dp and cp, if zero_stage is 3 chapter 6
+    what is left of one stage: sharded over dp and cp, experts over   chapter 6
+              edp, if zero_stage is 3
 
 In this order: each step finds modules that compute on what the later ones leave of rows, tokens and layers. What is
 averaged where follows from the kinds of parameters (kinds.py), what optimisers shard from the layout (optimizer.py).
@@ -24,7 +25,7 @@ from course_lib import tensor_parallel
 from course_lib.expert_parallel import MoELayer
 from course_lib.groups.membership import Member
 from course_lib.groups.packing import broadcast
-from course_lib.hybrid_parallel.experts import auxiliary_of, carry_auxiliary_loss, deal_out_experts
+from course_lib.hybrid_parallel.experts import auxiliary_of, carry_auxiliary_loss, deal_out_experts, deal_out_tokens
 from course_lib.hybrid_parallel.kinds import kinds_of
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.hybrid_parallel.model import HybridModel
@@ -42,14 +43,15 @@ from course_lib.pipeline_parallel import (
 from course_lib.pipeline_parallel.partition import Stage, layer_costs
 from course_lib.reference import GPT
 from course_lib.runtime import device
-from course_lib.tensor_parallel.plan import GPT_PLAN, Tokenwise
+from course_lib.tensor_parallel.plan import GPT_PLAN, Apart, Tokenwise
 
 SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
     "gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": partial(interleaved_1f1b, v=2), "zb-h1": zb_h1, "zb-h2": zb_h2,
     "zb-v": zb_v, "dualpipe-v": dualpipe_v,
 }
 SPLIT_BACKWARD = "IW"
-PLAN = {**GPT_PLAN, "mlp.router": Tokenwise(), "mlp.experts": Tokenwise(), "mlp.shared": Tokenwise()}
+PLAN = {**GPT_PLAN, "mlp.router": Tokenwise(), "mlp.shared": Tokenwise(),
+        "mlp.experts": Apart()}
 
 
 def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1,
@@ -66,18 +68,18 @@ def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1
     """
     written = chosen_schedule(schedule, layout.pp, num_microbatches)
     require_fitting(model, layout, written, sequence_parallel)
-    for axes in (("tp",), ("cp",), ("dp",), ("pp",), ("ep",), ("edp",), ("dp", "cp")):
+    for axes in (("tp",), ("cp",), ("dp",), ("pp",), ("ep",), ("etp",), ("edp",), ("dp", "cp")):
         layout.member(*axes)  # made now, in one order on all ranks
     model.to(device())
     broadcast([*model.parameters(), *model.buffers()])
     costs, sequence_parallel = layer_costs(model), sequence_parallel and layout.tp > 1
-    others_tokens = ("dp", "cp", "tp") if sequence_parallel else ("dp", "cp")
-    auxiliary = auxiliary_of(model, layout.member(*others_tokens),
-                             1 / num_microbatches / (layout.tp if sequence_parallel else 1))
+    auxiliary = auxiliary_of(model, layout, 1 / num_microbatches / layout.tp)
     model.__class__ = GPT
-    deal_out_experts(model, layout.member("ep"))
+    deal_out_experts(model, layout.member("ep"), layout.member("etp"))
     if layout.tp > 1:
         tensor_parallel.parallelize(model, layout.member("tp"), sequence_parallel, plan=PLAN)
+        if not sequence_parallel:
+            deal_out_tokens(model, layout.member("tp"))
     if layout.cp > 1:
         cp, T = layout.member("cp"), model.config.sequence_length
         around = partial(tokens_dealt_out.ring_attention, group=cp, layout="zigzag")
@@ -89,7 +91,7 @@ def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1
     mine = [whole[number] for number in written.stages[layout.member("pp").r]]
     kinds = {}
     for stage in mine:
-        kinds |= kinds_of(stage, PLAN, sequence_parallel, names_elsewhere(stage, mine))
+        kinds |= kinds_of(stage, PLAN, layout.tp, sequence_parallel, names_elsewhere(stage, mine))
         carry_auxiliary_loss(stage, auxiliary)
     return HybridModel(mine, layout, written, partial(mean_loss, tp=layout.member("tp")), kinds, autocast)
 
@@ -126,18 +128,30 @@ def require_fitting(model: GPT, layout: ParallelLayout, schedule: Schedule, sequ
     if sequence_parallel and T // cp % tp:
         raise ValueError(f"{T // cp} tokens of a row on each rank, over tp={tp} with sequence_parallel: expected a "
                          f"multiple of {tp}")
-    experts = {module.num_experts for module in model.modules() if isinstance(module, MoELayer)}
-    if layout.ep > 1 and (not experts or any(count % layout.ep for count in experts)):
-        raise ValueError(f"ep={layout.ep} for a model with {sorted(experts) or 'no'} experts: expected moe_gpt(model, "
-                         "E, group=SINGLE, tokens_group=SINGLE) with a number E of experts that ep divides")
-    if any(isinstance(module, MoELayer) and module.member.n > 1 for module in model.modules()):
-        raise ValueError("the model's experts are dealt out already: expected moe_gpt(model, E, group=SINGLE, "
-                         "tokens_group=SINGLE), which parallelize deals out over ep")
+    require_fitting_experts(model, layout)
     if layout.zero_stage == 3 and any(action.kind in SPLIT_BACKWARD for actions in schedule.actions
                                       for action in actions):
         raise ValueError(f"zero_stage=3 with the schedule {schedule.name!r}, which cuts backward in two: parameters "
                          "would be gathered for I and again for W. Expected a schedule with whole backward passes, "
                          "1f1b say, or a lower stage")
-    if layout.zero_stage == 3 and layout.ep > 1:
-        raise ValueError(f"zero_stage=3 with ep={layout.ep}: experts would be sharded over other ranks than the rest. "
-                         "Expected zero_stage 0 to 2")
+
+
+def require_fitting_experts(model: GPT, layout: ParallelLayout) -> None:
+    """The same of experts, and of the tokens that go through them."""
+    layers, ep, etp = [module for module in model.modules() if isinstance(module, MoELayer)], layout.ep, layout.etp
+    counts = {layer.num_experts for layer in layers}
+    made = "moe_gpt(model, E, group=SINGLE, tokens_group=SINGLE)"
+    if ep * etp > 1 and not layers or any(count % ep for count in counts):
+        raise ValueError(f"ep={ep}, etp={etp} for a model with {sorted(counts) or 'no'} experts: expected {made} with "
+                         "a number E of experts that ep divides")
+    if any(layer.member.n > 1 for layer in layers):
+        raise ValueError(f"the model's experts are dealt out already: expected {made}, which parallelize deals out "
+                         "over ep")
+    for _, width, D in {layer.experts.w2.shape for layer in layers}:
+        if width % etp or D % etp:
+            raise ValueError(f"etp={etp} for experts of width {width} on tokens of {D} numbers: expected a number that "
+                             "divides both")
+    T = model.config.sequence_length // layout.cp
+    if layers and T % layout.tp:
+        raise ValueError(f"{T} tokens of a row on each rank, over tp={layout.tp} with experts: expected a multiple of "
+                         f"{layout.tp}, since each rank of tp sends a part of them to the experts")

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.checkpoint.piece import Piece, Placement, whole
+from course_lib.checkpoint.piece import Box, Piece, Placement, whole
 from course_lib.hybrid_parallel.model import HybridModel
 from course_lib.hybrid_parallel.norms import gradients_here, is_counted_here
 from course_lib.hybrid_parallel.optimizer import HybridOptimizer
@@ -66,13 +66,21 @@ def gather_whole(found: Mapping[str, Sequence[Piece]]) -> dict[str, Tensor]:
 
 def placement_of(model: HybridModel, name: str) -> Placement:
     """Where this rank's part of the parameter, before ZeRO cuts it, lies in the plain model's."""
-    local = model.shapes[name]
-    if name not in model.cuts:
-        return Placement.whole(local)
-    cut, r, n = model.cuts[name]
-    shape = list(local)
-    shape[cut.dim] = sum(cut.sections)
-    return Placement.cut(shape, cut.dim, r, n, cut.sections)
+    cuts = model.cuts.get(name, [])
+    whole_along = {cut.dim: sum(cut.sections) for cut, _, _ in cuts}
+    shape = tuple(whole_along.get(dim, size) for dim, size in enumerate(model.shapes[name]))
+    placement = Placement.whole(shape)
+    for cut, r, n in cuts:
+        placement = cut_again(placement, Placement.cut(shape, cut.dim, r, n, cut.sections))
+    return placement
+
+
+def cut_again(placement: Placement, other: Placement) -> Placement:
+    """What is left of a whole that is cut along one dimension as `placement` says, along another one as `other` does.
+    """
+    boxes = (Box(tuple(map(sum, zip(a.start, b.start))), tuple(map(min, a.sizes, b.sizes)),
+                 tuple(map(sum, zip(a.offsets, b.offsets)))) for a in placement.boxes for b in other.boxes)
+    return Placement(placement.shape, tuple(boxes))
 
 
 def laid_out(placement: Placement, tensor: Tensor, cut: tuple[int, int] | None, writes: bool) -> list[Piece]:
@@ -88,7 +96,7 @@ def shard_range(model: HybridModel, name: str) -> tuple[int, int] | None:
     if name not in model.sharded:
         return None
     shard, size = model.sharded[name], model.shapes[name].numel()
-    first = min(model.replicas.r * shard.S, size)
+    first = min(model.layout.member(*model.kinds[name].averaged).r * shard.S, size)
     return first, min(first + shard.S, size)
 
 

@@ -23,6 +23,7 @@ from course_lib.tensor_parallel.linear import CutModule
 from course_lib.tensor_parallel.plan import (
     GPT_PLAN,
     LLAMA_PLAN,
+    Apart,
     Column,
     Entry,
     Plan,
@@ -66,7 +67,9 @@ def parallelize(model: nn.Module, group: Group = None, sequence_parallel: bool =
     lines = [f"{name} {describe(tensor, tensor.device.type)}, requires_grad={tensor.requires_grad}"
              for name, tensor in (*model.named_parameters(), *model.named_buffers())]
     require_same(lines, me, "modules", "the same parameters and buffers")
-    broadcast([*model.parameters(), *model.buffers()], me)
+    apart = {p for name, style in styles.items() if isinstance(style, Apart)
+             for p in model.get_submodule(name).parameters()}
+    broadcast([*(p for p in model.parameters() if p not in apart), *model.buffers()], me)
     if me.n > 1:
         agree_on_random_numbers(me)
     made, attentions = {}, {}

@@ -52,11 +52,16 @@ class Tokenwise:
 
 
 @dataclass(frozen=True)
+class Apart:
+    """Has other numbers on other ranks, and adds up its gradients itself: experts."""
+
+
+@dataclass(frozen=True)
 class Entry:
     """Under sequence_parallel its input, and all that follows, is dealt out along T: the first block."""
 
 
-Plan = Mapping[str, Column | Row | Vocabulary | Region | Tokenwise | Entry]
+Plan = Mapping[str, Column | Row | Vocabulary | Region | Tokenwise | Apart | Entry]
 
 GPT_PLAN: Plan = {  # reference.GPT
     "embedding.token": Vocabulary(),

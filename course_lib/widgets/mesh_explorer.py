@@ -63,14 +63,13 @@ def sent_along(axis: str, layout: ParallelLayout, shape: Shape) -> tuple[int, fl
     if axis == "pp":
         return 2 * m, 2 * m * 2 * T * D
     if axis == "ep":
-        once = shape.active_experts * T * D * 2 * (layout.ep - 1) / layout.ep
+        once = shape.active_experts * T / layout.tp * D * 2 * (layout.ep - 1) / layout.ep
         return 4 * layers * m, layers * m * 4 * once
     of_experts = shape.num_layers * expert_matrices(shape) * shape.num_experts
     held = count_parameters(shape) - of_experts if layout.ep > 1 else count_parameters(shape)
-    share = layout.tp * layout.pp
-    sent = sent_bytes(held / share, layout.dp * layout.cp, 0)
+    sent = sent_bytes(held / (layout.tp * layout.pp), layout.dp * layout.cp, 0)
     if layout.ep > 1:
-        sent += sent_bytes(of_experts / share / layout.ep, layout.dp * layout.cp // layout.ep, 0)
+        sent += sent_bytes(of_experts / layout.pp / (layout.ep * layout.etp), layout.edp, 0)
     return 1, sent
 
 

@@ -10,7 +10,7 @@ next are on their way, and the gradients of the last.
 Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", and torch's fully_shard.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torch.autograd import Variable
 from torch.utils._pytree import tree_map
 
 from course_lib.groups.agreement import require_same
-from course_lib.groups.membership import member
+from course_lib.groups.membership import Member, member
 from course_lib.groups.norms import clip, total_norm
 from course_lib.groups.packing import broadcast
 from course_lib.groups.tensors import describe
@@ -49,14 +49,16 @@ class FullyShardedDataParallel(nn.Module):
     compute_dtype: what parameters and floating-point inputs are while they compute, and gradients when they are sent;
     the shards, which the optimiser steps on, keep their dtype. reshard_after_forward=False keeps a unit from forward to
     backward: a third less is sent. prefetch: units gathered ahead. offload: shards live on the host, and so does what
-    an optimiser keeps about them.
+    an optimiser keeps about them. groups: {name of a unit: the ranks that hold the same numbers of it}, where these are
+    not those of `group`, as of experts: they share this unit.
 
     Every rank calls forward and backward as often as the others, and its units in the same order.
     """
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None,
                  should_shard: ShouldShard | None = None, compute_dtype: torch.dtype | None = None,
-                 reshard_after_forward: bool = True, prefetch: int = 1, offload: bool = False) -> None:
+                 reshard_after_forward: bool = True, prefetch: int = 1, offload: bool = False,
+                 groups: Mapping[str, Member] | None = None) -> None:
         super().__init__()
         checks.require_shardable(module, should_shard, compute_dtype, prefetch, FullyShardedDataParallel)
         self.module, self.member = module, member(group)
@@ -64,8 +66,12 @@ class FullyShardedDataParallel(nn.Module):
         lines = [f"{name} {describe(tensor, tensor.device.type)}, requires_grad={tensor.requires_grad}"
                  for name, tensor in (*module.named_parameters(), *module.named_buffers())]
         require_same(lines, self.member, "modules", "the same parameters and buffers")
-        broadcast([*module.parameters(), *module.buffers()], self.member)
-        self.units, rest = cut_into_units(module, should_shard, self.member, compute_dtype, offload)
+        self.groups = {} if groups is None else groups
+        for name, others in self.groups.items():
+            broadcast(module.get_submodule(name).parameters(), others)
+        elsewhere = {parameter for name in self.groups for parameter in module.get_submodule(name).parameters()}
+        broadcast([*(p for p in module.parameters() if p not in elsewhere), *module.buffers()], self.member)
+        self.units, rest = cut_into_units(module, should_shard, self.member, compute_dtype, offload, self.groups)
         self.replicated = Replicated(rest, self.member)
         self.forward_order: list[Unit] = list(self.units)  # a guess until a forward pass has shown it
         self.entered: list[Unit] = []  # by the forward pass that runs, or has run; and in the order of leaving them,
@@ -215,9 +221,16 @@ class FullyShardedDataParallel(nn.Module):
         """
         shards = [shard.grad for shard in self._shards() if shard.grad is not None]
         replicated = [p.grad for p in self.replicated.parameters if p.grad is not None]
-        norm = total_norm(shards, replicated, norm_type, self.member, self.device)
+        norm = total_norm(shards, replicated, norm_type, self._only_group, self.device)
         clip([*shards, *replicated], max_norm, norm)
         return norm
+
+    @property
+    def _only_group(self) -> Member:
+        if self.groups:
+            raise ValueError(f"{', '.join(self.groups)} are sharded over other ranks than the rest: expected "
+                             "hybrid_parallel's clip_grad_norm_, and checkpoints for the whole state")
+        return self.member
 
     @property
     def device(self) -> torch.device:
@@ -229,19 +242,19 @@ class FullyShardedDataParallel(nn.Module):
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """The whole module's state_dict, as it would be without sharding, on the host, on every rank. Collective."""
-        return full_state.gather_module(self.module, self._shards(), self.member)
+        return full_state.gather_module(self.module, self._shards(), self._only_group)
 
     def load_full_state_dict(self, state_dict: dict[str, Tensor]) -> None:
         """Take this rank's shards of a plain module's state_dict, which every rank has."""
-        full_state.load_module(self.module, self._shards(), self.member, state_dict)
+        full_state.load_module(self.module, self._shards(), self._only_group, state_dict)
 
     def full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The state of an `optimizer` of the shards as it would be without sharding. On the host; collective."""
-        return full_state.gather_optimizer(optimizer, self._shards(), self.member)
+        return full_state.gather_optimizer(optimizer, self._shards(), self._only_group)
 
     def load_full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
         """Give `optimizer`, of the shards, its part of a plain optimiser's state_dict, which every rank has."""
-        full_state.load_optimizer(optimizer, self._shards(), self.member, state_dict)
+        full_state.load_optimizer(optimizer, self._shards(), self._only_group, state_dict)
 
 
 class WhenGradientsLeave(torch.autograd.Function):

@@ -1,6 +1,6 @@
 """Which parameters are gathered together: a module is cut into units."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
@@ -11,7 +11,8 @@ from course_lib.zero.units import Home, Shards, Unit
 
 
 def cut_into_units(module: nn.Module, should_shard: Callable[[str, nn.Module], bool] | None, me: Member,
-                   compute_dtype: torch.dtype | None, offload: bool) -> tuple[list[Unit], list[nn.Parameter]]:
+                   compute_dtype: torch.dtype | None, offload: bool, groups: Mapping[str, Member]
+                   ) -> tuple[list[Unit], list[nn.Parameter]]:
     """The units in the order of registration, outer ones first, and the parameters that lie in none of them."""
     chosen = blocks_and_the_whole(module) if should_shard is None else {
         name for name, submodule in module.named_modules() if should_shard(name, submodule)}
@@ -27,7 +28,7 @@ def cut_into_units(module: nn.Module, should_shard: Callable[[str, nn.Module], b
         shards = []
         for kind in dict.fromkeys((p.dtype, p.device) for p in members[name]):
             of_kind = {p: where for p, where in members[name].items() if (p.dtype, p.device) == kind}
-            shards.append(Shards(of_kind, me, compute_dtype, offload, tag))
+            shards.append(Shards(of_kind, groups.get(name, me), compute_dtype, offload, tag))
             tag += 2
         units.append(Unit(name, module.get_submodule(name), shards))
     return units, rest

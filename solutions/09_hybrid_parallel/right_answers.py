@@ -96,7 +96,7 @@ def reduced_kind_by_kind(gradients, kinds, num_tokens, all_reduce):
 
 @right("9.4", "with Python's own numbers, sent in four bytes")
 def norm_in_four_bytes(gradients, kinds, coordinates, norm_type, zero):
-    inside = {"replicated": "tp", "partial": "tp", "tied": "pp", "expert": "tp"}
+    inside = {"replicated": "tp", "partial": "tp", "tied": "pp"}
     own = [0.0]
     for name, gradient in gradients.items():
         copies = ["edp"] if kinds[name] == "expert" else ["dp", "cp"]

@@ -190,11 +190,11 @@ REDUCED = [
              "the gradient is tp times too large", replicated=("dp", "cp", "tp")),
     reducing("the slices of tp are added up: they are different parts of one matrix", split=("dp", "cp", "tp")),
     reducing("everything is added up over tp: slices are different parts of one matrix, and of `replicated` all have "
-             "the same", **dict.fromkeys(("split", "replicated", "tied"), ("dp", "cp", "tp")), expert=("edp", "tp")),
+             "the same", **dict.fromkeys(("split", "replicated", "tied"), ("dp", "cp", "tp"))),
     reducing("the tied embedding is not added up over pp: the first stage looks tokens up in it and the last one "
              "compares with it, and the gradient is the sum of both uses", tied=("dp", "cp")),
-    reducing("the experts are added up over tp as well: all ranks of tp have computed the same with them",
-             expert=("edp", "tp")),
+    reducing("the experts are added up over dp, cp and tp, so over different experts: the same ones are on the ranks "
+             "of edp", expert=("dp", "cp", "tp")),
     reducing("the experts are added up over dp and cp, so over different experts: the same ones are on the ranks of "
              "edp", expert=("dp", "cp")),
     reducing("the experts are not added up: the ranks of edp have the same ones, and have met other tokens", expert=()),
@@ -266,7 +266,7 @@ def reduced_one_axis_at_a_time(gradients, kinds, num_tokens, all_reduce):
 
 
 ONCE = {"split": {"dp", "cp"}, "replicated": {"dp", "cp", "tp"}, "partial": {"dp", "cp", "tp"},
-        "tied": {"dp", "cp", "pp"}, "expert": {"edp", "tp"}}
+        "tied": {"dp", "cp", "pp"}, "expert": {"edp"}}
 
 
 def counted_here(gradients, kinds, coordinates, zero, at_zero=True, **changes):
@@ -290,15 +290,16 @@ def norming(says, **how):
 NORMS = [
     norming("everything counts on every rank: copies count as often as there are", **{kind: set() for kind in ONCE}),
     norming("what the ranks of tp have in common counts tp times: `replicated` and `partial` are copies there, and one "
-            "rank's count", replicated={"dp", "cp"}, partial={"dp", "cp"}, expert={"edp"}),
+            "rank's count", replicated={"dp", "cp"}, partial={"dp", "cp"}),
     norming("`replicated` counts tp times: behind the reduction all ranks of tp have the same",
             replicated={"dp", "cp"}),
     norming("`partial` counts tp times: behind the reduction all ranks of tp have the same", partial={"dp", "cp"}),
     norming("the tied embedding counts twice: it is one weight that lies on two stages", tied={"dp", "cp"}),
     norming("experts are taken for copies over dp and cp: the ranks of ep have different ones, and all of them count",
             expert={"dp", "cp", "tp"}),
-    norming("experts count as often as edp has ranks, which have the same ones", expert={"tp"}),
-    norming("experts count tp times: all ranks of tp have the same ones", expert={"edp"}),
+    norming("experts count as often as edp has ranks, which have the same ones", expert=set()),
+    norming("experts are taken for copies over tp: ranks of ep, which have different ones, may be ranks of tp",
+            expert={"edp", "tp"}),
     norming("slices are taken for copies: every rank of tp has another part of the matrix, and all of them count",
             split={"dp", "cp", "tp"}, tied={"dp", "cp", "tp", "pp"}),
     norming("pieces of dp and cp are taken for copies: under ZeRO every rank has another one, and rank 0's are not all",

@@ -35,7 +35,7 @@ from course_lib.grading.judges.hybrid_parallel.layouts import (
 )
 from course_lib.hybrid_parallel import ParallelLayout
 
-LAYOUTS = ["dp2 tp2", "pp2 cp2", "dp2 cp2 ep2", "dp2 cp2 tp2 pp2 ep4", "pp3 tp2"]
+LAYOUTS = ["dp2 tp2", "pp2 cp2", "dp2 cp2 ep2", "dp2 cp2 tp2 pp2 ep4", "dp2 tp4 ep2", "pp3 tp2"]
 NO_MESSAGES = Traffic([[0]], True)
 CLUSTER = {"small": 0.05, "hidden": 0.4}  # what only looks show
 

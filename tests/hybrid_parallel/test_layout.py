@@ -57,24 +57,34 @@ def test_a_rank_and_its_coordinates_are_each_others_inverse(order):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("ep", [1, 2, 3, 6])
-def test_ep_is_the_innermost_part_of_the_plane_of_dp_and_cp(order, ep):
-    layout = ParallelLayout(dp=3, cp=2, tp=2, pp=2, ep=ep, order=order)
-    planes = layout.groups("dp", "cp")
-    assert layout.groups("ep", "edp") == planes
-    inner = min(("dp", "cp"), key=order.index)
-    outer = max(("dp", "cp"), key=order.index)
+@pytest.mark.parametrize("ep, etp", [(1, 1), (2, 1), (3, 2), (12, 1), (1, 4), (4, 3)])
+def test_etp_and_then_ep_are_the_innermost_parts_of_the_plane_of_dp_cp_and_tp(order, ep, etp):
+    layout = ParallelLayout(dp=3, cp=2, tp=2, pp=2, ep=ep, etp=etp, order=order)
+    planes = layout.groups("dp", "cp", "tp")
+    assert layout.groups("ep", "etp", "edp") == planes
+    outer_to_inner = [axis for axis in reversed(order.split(",")) if axis != "pp"]
     for plane in planes:
-        ordered = sorted(plane, key=lambda rank: (layout.coordinates(rank)[outer], layout.coordinates(rank)[inner]))
+        ordered = sorted(plane, key=lambda rank: [layout.coordinates(rank)[axis] for axis in outer_to_inner])
         for number, rank in enumerate(ordered):
-            assert layout.coordinates(rank)["ep"] == number % ep
-            assert layout.group_of(rank, "ep") == sorted(ordered[number // ep * ep:][:ep])
-            assert layout.group_of(rank, "edp") == sorted(ordered[number % ep::ep])
-    assert layout.edp == 6 // ep == len(layout.groups("edp")[0])
+            set_of_experts = number // (ep * etp) * ep * etp  # where the ranks begin that hold each expert once
+            place = number - set_of_experts
+            assert layout.coordinates(rank)["ep"] == place // etp
+            assert layout.group_of(rank, "etp") == sorted(ordered[set_of_experts + place // etp * etp:][:etp])
+            assert layout.group_of(rank, "ep") == sorted(ordered[set_of_experts:][place % etp:ep * etp:etp])
+            assert layout.group_of(rank, "edp") == sorted(ordered[place::ep * etp])
+    assert layout.edp == 12 // (ep * etp) == len(layout.groups("edp")[0])
+
+
+def test_a_published_run_with_more_ranks_of_ep_than_of_dp_is_a_layout():
+    """NVIDIA's of Qwen3-235B and DeepSeek-V3 on 256 H100, tp2 pp8 ep32: the ranks of tp share experts, too."""
+    layout = ParallelLayout.from_string("dp16,tp2,pp8,ep32,etp1")
+    assert (layout.world_size, layout.edp) == (256, 1)
+    assert layout.groups("ep") == layout.groups("dp", "tp") == [list(range(i, i + 32)) for i in range(0, 256, 32)]
+    assert str(layout) == "dp16,pp8,tp2,ep32"
 
 
 def test_text_and_layout_are_each_others_inverse():
-    for text in ("dp2,pp2,tp2", "dp1", "dp4,ep2,zero1", "cp8", "dp2,pp3,cp5,tp7,zero3"):
+    for text in ("dp2,pp2,tp2", "dp1", "dp4,ep2,zero1", "cp8", "dp2,pp3,cp5,tp7,zero3", "dp2,tp4,ep2,etp4"):
         assert str(ParallelLayout.from_string(text)) == text
     assert ParallelLayout.from_string("tp2, dp4") == ParallelLayout(dp=4, tp=2)
     assert ParallelLayout.from_string("dp2,tp2", order="dp,tp,cp,pp").groups("dp") == [[0, 1], [2, 3]]
@@ -85,8 +95,10 @@ def test_text_and_layout_are_each_others_inverse():
     ({"tp": 2.0}, "tp=2.0: expected a whole number"),
     ({"zero_stage": 4}, "zero_stage=4: expected 0, 1, 2 or 3"),
     ({"order": "tp,dp"}, "order='tp,dp': expected dp, pp, cp, tp in the order"),
-    ({"order": "ep,tp,dp,pp"}, "ep lies inside dp and cp"),
-    ({"dp": 2, "cp": 3, "ep": 4}, "ep=4 with dp=2 and cp=3: expected a number that divides dp.cp=6"),
+    ({"order": "ep,tp,dp,pp"}, "ep and etp lie inside dp, cp and tp"),
+    ({"dp": 2, "cp": 3, "ep": 4}, "ep=4 with dp=2, cp=3 and tp=1: expected a number that divides dp.cp.tp=6"),
+    ({"dp": 2, "tp": 4, "ep": 4, "etp": 4}, "ep=4 times etp=4 with dp=2, cp=1 and tp=4: expected a number that div"),
+    ({"etp": 0}, "etp=0: expected a whole number of at least 1"),
 ])
 def test_what_is_no_layout_is_refused_with_what_was_expected(given, said):
     with pytest.raises(ValueError, match=said):
@@ -96,7 +108,8 @@ def test_what_is_no_layout_is_refused_with_what_was_expected(given, said):
 @pytest.mark.parametrize("call, said", [
     (lambda layout: layout.groups("sp"), "axes \\['sp'\\]: expected one or more of dp, pp"),
     (lambda layout: layout.groups(), "axes \\[\\]: expected one or more"),
-    (lambda layout: layout.groups("dp", "ep"), "ep and edp are the ranks of dp and cp cut in another way"),
+    (lambda layout: layout.groups("dp", "ep"), "ep, etp and edp are the ranks of dp, cp and tp cut in"),
+    (lambda layout: layout.groups("tp", "etp"), "expected the ones or the others"),
     (lambda layout: layout.coordinates(4), "rank=4 in a layout of 4 ranks: expected 0 to 3"),
     (lambda layout: layout.rank(dp=2), "dp=2 in a layout with dp=2: expected 0 to 1"),
     (lambda layout: layout.rank(ep=0), "expected coordinates along dp, pp, cp, tp"),
@@ -111,7 +124,7 @@ def test_what_a_layout_has_not_is_refused_with_what_was_expected(call, said):
 def on_ranks(layout):
     rank = dist.get_rank()
     found = {}
-    for axes in (("tp",), ("dp",), ("pp",), ("dp", "cp"), ("ep",), ("edp",), ("dp", "tp")):
+    for axes in (("tp",), ("dp",), ("pp",), ("dp", "cp"), ("ep",), ("etp",), ("edp",), ("dp", "tp")):
         me = layout.member(*axes)
         ranks = dist.get_process_group_ranks(me.group)
         total = torch.tensor([rank])
@@ -126,7 +139,7 @@ def on_ranks(layout):
     return all(found.values()), mesh.mesh.tolist(), mesh.mesh_dim_names
 
 
-@pytest.mark.parametrize("text, order", [("dp2,pp2", "tp,cp,dp,pp"), ("dp2,tp2,ep2", "dp,tp,cp,pp"), ("cp3,ep3",
+@pytest.mark.parametrize("text, order", [("dp2,pp2", "tp,cp,dp,pp"), ("dp2,tp2,ep2,etp2", "dp,tp,cp,pp"), ("cp3,ep3",
                                                                                         "tp,cp,dp,pp")])
 def test_process_groups_and_torchs_mesh_are_those_on_paper(text, order):
     layout = ParallelLayout.from_string(text, order=order)

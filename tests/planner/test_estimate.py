@@ -56,6 +56,12 @@ def again(found: Estimate, **changes) -> Estimate:
     return estimate(job.shape, arguments.pop("cluster"), arguments.pop("layout"), job.global_batch, **arguments)
 
 
+@pytest.mark.parametrize("ep, etp", [(4, 1), (2, 4)])
+def test_experts_that_are_not_cut_over_tp_as_the_rest_is_are_refused(ep, etp):
+    with pytest.raises(ValueError, match=f"ep={ep} and etp={etp} with dp=2, cp=1 and tp=8: expected an ep that"):
+        estimate(EXPERTS, cluster("H100", 16), ParallelLayout(dp=2, tp=8, ep=ep, etp=etp), 8)
+
+
 @settings(max_examples=150, deadline=None)
 @given(estimates())
 def test_causes_and_kinds_add_up_and_are_not_negative(found):

@@ -41,7 +41,7 @@ def add_up(tensor: Tensor, axes: Sequence[str], groups: dict[str, list[int]]) ->
     """
     if group_key(axes) not in groups:
         raise ValueError(f"all_reduce over {list(axes)}: expected names of axes, dp, pp, cp and tp, or ep and edp in "
-                         "place of dp and cp")
+                         "place of dp, cp and tp")
     group = groups[group_key(axes)]
     lengths = [int(length) for length in exchange(torch.tensor([tensor.numel()]), group)]
     if len(set(lengths)) > 1:

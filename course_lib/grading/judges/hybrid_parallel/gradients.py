@@ -5,7 +5,7 @@
     replicated  its stage           all of it                                        its rows and tokens
     partial     its stage           all of it                                        a tp-th of its rows and tokens
     tied        both end stages     a slice along tp, used in another way on each    its rows and tokens
-    expert      its stage           the experts of its ep rank                       rows and tokens of its ep group
+    expert      its stage           the experts of its ep rank                       what the ranks of its ep group send
 
 Gradients are random numbers in float64, in 9.3 for every token: what they are of does not change who adds them up.
 
@@ -53,7 +53,7 @@ MODEL = {  # name: kind, stages (0 the first, -1 the last), shape in D, the dim 
     "expert": ("expert", {-1}, (1, 1), None), "final_norm": ("partial", {-1}, (1,), None)}
 SUMMED = {"split": ("dp", "cp"), "replicated": ("dp", "cp"), "partial": ("dp", "cp", "tp"), "tied": ("dp", "cp", "pp"),
           "expert": ("edp",)}
-COPIES = SUMMED | {"replicated": ("dp", "cp", "tp"), "expert": ("edp", "tp")}  # axes along which all have the same
+COPIES = SUMMED | {"replicated": ("dp", "cp", "tp")}  # axes along which all have the same
 HEAD = 3  # the gradient of the tied embedding as the head, of that as the table
 
 
@@ -178,7 +178,7 @@ def rank_inputs(layout: ParallelLayout, whole_at: Callable[[str, Where], Tensor]
 
 def places(layout: ParallelLayout) -> Inputs:
     """Of each rank its coordinates and groups: data, so that a rank need not know how they come about."""
-    named = {axes for all_axes in (AXES, ("pp", "tp", "ep", "edp")) for n in (1, 2, 3, 4)
+    named = {axes for all_axes in (AXES, ("pp", "ep", "edp")) for n in (1, 2, 3, 4)
              for axes in combinations(all_axes, n)}
     return [{"coordinates": {**layout.coordinates(rank), "edp": layout.group_of(rank, "edp").index(rank)},
              "groups": {on_rank.group_key(axes): layout.group_of(rank, *axes) for axes in sorted(named)} | {"": [rank]}}
@@ -194,26 +194,35 @@ def after_backward(layout: ParallelLayout, each: Gradients, dealt: Sequence[Tens
 
     each: (tokens, shape), of every token's loss; dealt: the tokens of each place in the plane of dp and cp
     """
+    parts = [tokens[tp::layout.tp] for tokens in dealt for tp in range(layout.tp)]  # place by place of dp, cp and tp
+
     def whole_at(name: str, where: Where) -> Tensor:
         kind, first = MODEL[name][0], where["edp"] * layout.ep  # of the places of its ep group
-        tokens = torch.cat(dealt[first:first + layout.ep]) if kind == "expert" else dealt[first + where["ep"]]
-        own = each[name][tokens[where["tp"]::layout.tp] if kind == "partial" else tokens].sum(0)
+        place = place_in_plane(where, layout)
+        tokens = torch.cat(parts[first:first + layout.ep]) if kind == "expert" else \
+            parts[place] if kind == "partial" else dealt[place // layout.tp]
+        own = each[name][tokens].sum(0)
         table, head = where["pp"] == 0, where["pp"] == layout.pp - 1
         return (table + HEAD * head) * own if kind == "tied" else own
 
     inputs = rank_inputs(layout, whole_at)
     for rank in inputs:
-        rank["num_tokens"] = len(dealt[rank["coordinates"]["edp"] * layout.ep + rank["coordinates"]["ep"]])
+        rank["num_tokens"] = len(dealt[place_in_plane(rank["coordinates"], layout) // layout.tp])
     return inputs
+
+
+def place_in_plane(where: Where, layout: ParallelLayout) -> int:
+    """Counted along tp, then cp, then dp."""
+    return where["edp"] * layout.ep + where["ep"]
 
 
 def after_reduction(layout: ParallelLayout, whole: Gradients, zero: bool) -> Inputs:
     """What each rank has of the whole gradient; under ZeRO a flat piece, of as many as there would be copies."""
     inputs = rank_inputs(layout, lambda name, where: whole[name])
     for rank in inputs if zero else ():
-        edp, ep = (rank["coordinates"][axis] for axis in ("edp", "ep"))
+        edp, replica = rank["coordinates"]["edp"], place_in_plane(rank["coordinates"], layout) // layout.tp
         for name, gradient in rank["gradients"].items():
-            n, place = (layout.edp, edp) if name == "expert" else (layout.dp * layout.cp, edp * layout.ep + ep)
+            n, place = (layout.edp, edp) if name == "expert" else (layout.dp * layout.cp, replica)
             size = -(-gradient.numel() // n)  # the last pieces may be empty
             rank["gradients"][name] = gradient.flatten()[place * size:(place + 1) * size].clone()
     return inputs

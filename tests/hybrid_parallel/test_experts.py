@@ -1,0 +1,212 @@
+"""Experts over the ranks of dp, cp and tp: what one process computes, each row once, bytes, checkpoints, balance."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from course_lib import checkpoint
+from course_lib.costs.hybrid import StageWork, expert_bytes, expert_width_bytes, tensor_bytes
+from course_lib.expert_parallel import SINGLE, BiasBalancer, moe_gpt
+from course_lib.expert_parallel.layer import moe_layers
+from course_lib.hybrid_parallel import (
+    HybridOptimizer,
+    ParallelLayout,
+    bytes_by_axis,
+    gather_whole,
+    gradient_pieces,
+    kinds,
+    parallelize,
+    pieces,
+    prepare_state,
+)
+from course_lib.reference import GPT
+from course_lib.runtime import launch, record_communication
+from course_lib.why_distribute import shape_of
+from tests.hybrid_parallel.cases import BATCH, CONFIG, alone, batch, laid_out, off, off_by_name, plain, together
+
+SP, M2, M3 = {"sequence_parallel": True}, {"num_microbatches": 2}, {"num_microbatches": 3}
+ZB_V = {"schedule": "zb-v", "num_microbatches": 2}
+STEPS, E, K = 3, 12, 2
+CASES = [  # layout, options of parallelize; those of one line in one launch
+    [("dp2,tp2,ep4", {}), ("dp2,tp2", {}), ("dp2,tp2,etp2", SP), ("tp4,ep2,etp2", {})],
+    [("cp2,tp2,ep2,zero2", SP), ("dp2,tp2,ep2,etp2,zero1", {}), ("dp2,tp2,ep2,zero3", SP), ("dp4,ep2,zero3", {})],
+    [("pp2,tp2,ep2,zero3", M2), ("pp2,tp2,etp2", ZB_V | SP)],
+    [("dp3,tp2,ep3,zero2", {}), ("dp3,tp2,ep6", SP)],
+    [("dp2,cp2,tp2,ep2,etp2,zero3", {}), ("dp2,tp4,ep4", SP), ("dp2,tp4,ep2,etp4", {})],
+    [("dp3,tp4,ep12", SP)],
+    [("dp2,cp2,tp2,pp2,ep2", M3 | SP)],
+    [("dp2,tp4,pp2,ep2,etp2,zero1", M2)],
+]
+
+
+def model_of(options):
+    """How many experts and how steered: with micro-batches every one is balanced by itself, which is another loss."""
+    return {"experts": E, "balance": 0.0 if "num_microbatches" in options else 0.01}
+
+
+def all_of(cases):
+    return [together(text, options, STEPS, **model_of(options)) for text, options in cases]
+
+
+@pytest.mark.parametrize("cases", CASES, ids=lambda cases: cases[0][0])
+def test_each_layout_has_the_losses_gradients_and_parameters_of_one_process(cases):
+    found = launch(all_of, cases, world_size=ParallelLayout.from_string(cases[0][0]).world_size, timeout=150)[0]
+    for (text, options), (losses, norms, first, final) in zip(cases, found):
+        expected_losses, expected_norms, expected_first, expected_final = alone(STEPS, **model_of(options))
+        assert off(losses, expected_losses) < 1e-5 and off(norms, expected_norms) < 1e-5, text
+        assert off_by_name(first, expected_first) < 1e-5, text
+        assert off_by_name(final, expected_final) < 5e-3, text  # AdamW divides by gradients near zero, all rounding
+
+
+COUNTED = [("dp2,tp2,ep2", {}), ("dp2,tp2,ep2", SP), ("dp2,tp2", {}), ("tp4,ep2", {}), ("tp4,ep2,etp2", SP),
+           ("dp2,tp2,etp2", M2), ("pp2,tp2,ep2", M2)]
+
+
+def note(found, module, inputs, *_):
+    found.append(list(inputs[1]))
+
+
+def note_choices(found, layer, *_):
+    found.append(layer.tokens_per_expert().tolist())
+
+
+def counted(cases):
+    """Of a step: the choices of this rank's tokens, rows that came to its experts, bytes by axis, numbers held."""
+    found = []
+    for text, options in cases:
+        model, _ = laid_out(text, options, experts=E)
+        chosen, came = [], []
+        for layer in moe_layers(model):
+            layer.register_forward_hook(partial(note_choices, chosen))
+            layer.experts.register_forward_hook(partial(note, came))
+        with record_communication() as log:
+            model.forward_backward(*batch(0, model.dp.r, model.dp.n))
+        held = sum(p.numel() for layer in moe_layers(model) for p in layer.experts.parameters())
+        found.append((chosen, came, bytes_by_axis(log, model.layout), held))
+    return found
+
+
+@pytest.fixture(scope="module")
+def step_counts():
+    return dict(zip([(text, str(options)) for text, options in COUNTED],
+                    zip(*launch(counted, COUNTED, world_size=4, timeout=120))))
+
+
+@pytest.mark.parametrize("text, options", COUNTED, ids=str)
+def test_each_row_goes_through_its_expert_once_and_bytes_along_ep_and_etp_are_those_of_these_rows(text, options,
+                                                                                                  step_counts):
+    layout, ranks = ParallelLayout.from_string(text), step_counts[text, str(options)]
+    tokens = BATCH * CONFIG.sequence_length * CONFIG.num_layers
+    assert sum(sum(map(sum, chosen)) for chosen, *_ in ranks) == tokens * K
+    assert sum(sum(map(sum, came)) for _, came, *_ in ranks) == tokens * K
+    of_expert = 2 * CONFIG.hidden_size * 4 * CONFIG.hidden_size // K + 4 * CONFIG.hidden_size // K + CONFIG.hidden_size
+    held = [held for *_, held in ranks]
+    assert set(held) == {CONFIG.num_layers * E * of_expert // (layout.pp * layout.ep * layout.etp)}
+    for rank, (*_, sent, mine) in enumerate(ranks):
+        for axis, formula, column in (("ep", expert_bytes, 0), ("etp", expert_width_bytes, 1)):
+            group = layout.group_of(rank, axis)
+            counts = list(zip(*(ranks[other][column] for other in group)))  # [forward pass][place][expert]
+            assert sent.get(axis, 0) == formula(counts, group.index(rank), CONFIG.hidden_size), (axis, rank)
+        if len(layout.group_of(rank, "edp")) == 2 and layout.group_of(rank, "edp") not in layout.groups("dp"):
+            assert sent["edp"] == 4 * mine, "one all-reduce of two ranks"
+
+
+@pytest.mark.parametrize("text, options", [case for case in COUNTED if "pp" not in case[0]], ids=str)
+def test_bytes_along_tp_are_the_formula_and_fewer_than_with_an_mlp(text, options, step_counts):
+    layout, m = ParallelLayout.from_string(text), options.get("num_microbatches", 1)
+    names = ("embedding", *(f"blocks.{i}" for i in range(CONFIG.num_layers)), "norm", "head")
+    work, mlp = (StageWork(names, BATCH // layout.dp // m, m, num_experts=experts) for experts in (E, 0))
+    together = "sequence_parallel" in options
+    expected, of_mlp = (tensor_bytes(each, shape_of(CONFIG), layout.tp, 1, together) for each in (work, mlp))
+    for *_, sent, _ in step_counts[text, str(options)]:
+        assert sent["tp"] == expected < of_mlp
+
+
+def saved_and_loaded(source, other, folder):
+    """Two steps, saved; one more under the same layout, and under another one from the checkpoint."""
+    losses = []
+    for number, text in enumerate((source, other)):
+        model, optimizer = laid_out(text, {}, experts=4, balance=0.01)
+        if number:
+            prepare_state(optimizer)
+            checkpoint.load(folder, model, optimizer)
+        for step in range(3)[2 * number:]:
+            loss = model.forward_backward(*batch(step, model.dp.r, model.dp.n)).item()
+            optimizer.step()
+            optimizer.zero_grad()
+            if not number and step == 1:
+                checkpoint.save(folder, model, optimizer, 2)
+        losses.append((loss, gather_whole(pieces(model, optimizer))))
+    return losses
+
+
+@pytest.mark.parametrize("source, other", [("dp2,tp2,ep4", "dp4,ep2"), ("dp4,ep2", "dp2,tp2,ep4"),
+                                           ("tp4,ep2,etp2", "dp2,tp2,ep2,zero1"), ("dp2,tp2,ep2,zero3", "dp2,tp2,etp2"),
+                                           ("dp2,tp2,etp2,zero3", "pp2,tp2,ep2")])
+def test_a_checkpoint_of_experts_goes_on_under_another_layout(source, other, tmp_path):
+    (before, state), (after, again) = launch(saved_and_loaded, source, other, Path(tmp_path), world_size=4)[0]
+    assert off([after], [before]) < 1e-5 and off_by_name(again, state) < 1e-3
+    assert sum(name.endswith("experts.w1.exp_avg") for name in again) == CONFIG.num_layers
+
+
+def test_gated_experts_without_biases_and_a_shared_one_are_cut_as_well():
+    def gradient(text):
+        torch.manual_seed(0)
+        model = moe_gpt(GPT(CONFIG), 4, group=SINGLE, tokens_group=SINGLE, activation="swiglu", bias=False,
+                        num_shared=1)
+        model = parallelize(model, ParallelLayout.from_string(text))
+        model.forward_backward(*batch(0, model.dp.r, model.dp.n))
+        return gather_whole(gradient_pieces(model)), kinds.table(model.kinds)
+
+    right, _ = launch(gradient, "dp1", world_size=1)[0]
+    for text in ("tp4,ep2,etp2", "dp2,tp2,etp2"):
+        found, table = launch(gradient, text, world_size=4)[0]
+        assert off_by_name(found, right) < 1e-5
+        assert "experts       ep, etp        edp            edp            blocks.0.mlp.experts.w1" in table
+
+
+def test_biases_that_balance_move_as_in_one_process():
+    def biases(text):
+        model = parallelize(plain(4), ParallelLayout.from_string(text))
+        optimizer, found = HybridOptimizer(model, torch.optim.SGD, lr=0.1), []
+        balancer = BiasBalancer(model, rate=0.1, group=model.layout.member("dp", "cp", "tp"))
+        for step in range(2):
+            model.forward_backward(*batch(step, model.dp.r, model.dp.n))
+            optimizer.step()
+            optimizer.zero_grad()
+            balancer.step()
+            found.append(balancer.tokens_per_expert.tolist())
+        return found
+
+    right = launch(biases, "dp1", world_size=1)[0]
+    for text in ("dp2,tp2,ep4", "tp4,ep2,etp2"):
+        assert all(found == right for found in launch(biases, text, world_size=4))
+
+
+def test_what_is_dropped_is_another_mask_on_each_rank_of_tp():
+    def outputs():
+        torch.manual_seed(0)
+        model = moe_gpt(GPT(replace(CONFIG, dropout=0.5)), 2, group=SINGLE, tokens_group=SINGLE)
+        layer = parallelize(model, ParallelLayout.from_string("tp2,ep2")).stages[0].get_submodule("blocks.0.mlp")
+        return layer(torch.ones(1, 8, CONFIG.hidden_size)) == 0
+
+    first, second = launch(outputs, world_size=2)[0].chunk(2, 1)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("text, said", [
+    ("dp2,tp2,ep4", "ep=4, etp=1 for a model with \\[6\\] experts: expected moe_gpt"),
+    ("tp4,etp4", "etp=4 for experts of width 30 on tokens of 16 numbers: expected a number that divides both"),
+    ("dp2,tp2", "15 tokens of a row on each rank, over tp=2 with experts: expected a multiple of 2"),
+])
+def test_experts_that_do_not_divide_are_refused_with_what_was_expected(text, said):
+    def body():
+        config = replace(CONFIG, sequence_length=15) if text == "dp2,tp2" else CONFIG
+        model = moe_gpt(GPT(config), 6, ffn_hidden_size=30, group=SINGLE, tokens_group=SINGLE)
+        with pytest.raises(ValueError, match=said):
+            parallelize(model, ParallelLayout.from_string(text))
+
+    launch(body, world_size=4)
