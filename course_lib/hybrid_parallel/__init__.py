@@ -1,9 +1,9 @@
-"""Chapter 9: every axis at once. One model under any mix of dp, pp, cp, tp and ep, and any ZeRO stage.
+"""Chapter 9: every axis at once. One model under any mix of dp, pp, cp, tp, ep and etp, and any ZeRO stage.
 
     layout.py       which rank stands where, and its groups
     kinds.py        which gradients are added up where
     parallelize.py  a plain GPT becomes this rank's part of it; model.py, what that is
-    experts.py      experts dealt out over ep, and what balances them
+    experts.py      experts dealt out over ep, and what balances them; split_experts.py, over etp
     sharding.py     ZeRO-3 of a stage
     optimizer.py    any optimiser of torch's, sharded as the layout says
     norms.py        the norm of a gradient in pieces of every kind

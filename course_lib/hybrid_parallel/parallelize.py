@@ -142,8 +142,9 @@ def require_fitting_experts(model: GPT, layout: ParallelLayout) -> None:
     counts = {layer.num_experts for layer in layers}
     made = "moe_gpt(model, E, group=SINGLE, tokens_group=SINGLE)"
     if ep * etp > 1 and not layers or any(count % ep for count in counts):
-        raise ValueError(f"ep={ep}, etp={etp} for a model with {sorted(counts) or 'no'} experts: expected {made} with "
-                         "a number E of experts that ep divides")
+        asked = f"ep={ep}, etp={etp}" if etp > 1 else f"ep={ep}"
+        raise ValueError(f"{asked} for a model with {sorted(counts) or 'no'} experts: expected {made} with a number E "
+                         "of experts that ep divides")
     if any(layer.member.n > 1 for layer in layers):
         raise ValueError(f"the model's experts are dealt out already: expected {made}, which parallelize deals out "
                          "over ep")

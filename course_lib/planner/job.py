@@ -87,9 +87,9 @@ def why_not(shape: Shape, cluster: Cluster, layout: ParallelLayout, global_batch
         return f"pp={pp} with v={v}: expected at most {shape.num_layers + 2} chunks, layers and both ends"
     if shape.num_experts % layout.ep:
         return f"ep={layout.ep}: expected a number that divides the {shape.num_experts} experts"
-    if dp * layout.cp % layout.ep or layout.etp not in (1, tp):
-        return (f"ep={layout.ep} and etp={layout.etp} with dp={dp}, cp={layout.cp} and tp={tp}: expected an ep that "
-                f"divides dp*cp={dp * layout.cp}, since experts are taken to be cut over tp here, as the rest is")
+    if layout.etp != (tp if shape.num_experts > 1 else 1):
+        return (f"etp={layout.etp} with tp={tp}: expected etp={tp if shape.num_experts > 1 else 1}, since the planner "
+                "counts experts as cut over tp, as attention is")
     if global_batch % (dp * micro_batch):
         return f"global_batch={global_batch}: expected a multiple of dp x micro_batch = {dp * micro_batch}"
     if sequence_length % layout.cp:

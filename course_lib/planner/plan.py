@@ -57,7 +57,8 @@ def layouts(shape: Shape, cluster: Cluster, sequence_length: int, choices: Choic
                 for ep in (e for e in divisors(rest) if e == 1 or shape.num_experts % e == 0 and shape.num_experts > 1):
                     for zero in choices.zero_stages:
                         if zero < 3 or pp == 1:
-                            yield ParallelLayout(dp=rest // cp, pp=pp, cp=cp, tp=tp, ep=ep, zero_stage=zero)
+                            yield ParallelLayout(dp=rest // cp, pp=pp, cp=cp, tp=tp, ep=ep, zero_stage=zero,
+                                                 etp=tp if shape.num_experts > 1 else 1)
 
 
 def jobs(shape: Shape, cluster: Cluster, global_batch: int, sequence_length: int, choices: Choices = ALL,

@@ -74,7 +74,7 @@ def job_of_row(row: Row) -> Job:
     """ValueError that names an unknown field's value, or says why the layout cannot be."""
     checked(row)
     layout = ParallelLayout(dp=row["dp"], pp=row["pp"], cp=row["cp"], tp=row["tp"], ep=row.get("ep") or 1,
-                            zero_stage=row["zero"])
+                            etp=row["tp"] if (row.get("experts") or 1) > 1 else 1, zero_stage=row["zero"])
     text = f"{row.get('software') or ''} {row['hw']}"
     return Job(shape_of_row(row), cluster_of_row(row), layout, row["gbs"], row["mbs"], row["seq"], row["v"],
                row["schedule"], row["recompute"], row["sp"], row.get("precision", "bf16"), row.get("grad_bytes", 2),

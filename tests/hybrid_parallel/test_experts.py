@@ -198,7 +198,7 @@ def test_what_is_dropped_is_another_mask_on_each_rank_of_tp():
 
 
 @pytest.mark.parametrize("text, said", [
-    ("dp2,tp2,ep4", "ep=4, etp=1 for a model with \\[6\\] experts: expected moe_gpt"),
+    ("dp2,tp2,ep4", "ep=4 for a model with \\[6\\] experts: expected moe_gpt"),
     ("tp4,etp4", "etp=4 for experts of width 30 on tokens of 16 numbers: expected a number that divides both"),
     ("dp2,tp2", "15 tokens of a row on each rank, over tp=2 with experts: expected a multiple of 2"),
 ])

@@ -36,7 +36,8 @@ def estimates(draw) -> Estimate:
     shape = draw(st.sampled_from((SHAPE, EXPERTS)))
     ep = draw(st.sampled_from([e for e in (1, 2, 4) if dp * cp % e == 0])) if shape is EXPERTS else 1
     micro_batch = draw(st.sampled_from((1, 2)))
-    layout = ParallelLayout(dp=dp, pp=pp, cp=cp, tp=tp, ep=ep, zero_stage=draw(st.sampled_from((0, 1, 2, 3))))
+    layout = ParallelLayout(dp=dp, pp=pp, cp=cp, tp=tp, ep=ep, etp=tp if shape is EXPERTS else 1,
+                            zero_stage=draw(st.sampled_from((0, 1, 2, 3))))
     return estimate(
         shape, cluster(draw(st.sampled_from(("A100", "H100", "H200", "B200", "H100 96GB 500W"))), layout.world_size),
         layout, dp * m * micro_batch, micro_batch, v=draw(st.sampled_from((1, 2))) if pp > 1 else 1,
@@ -56,10 +57,9 @@ def again(found: Estimate, **changes) -> Estimate:
     return estimate(job.shape, arguments.pop("cluster"), arguments.pop("layout"), job.global_batch, **arguments)
 
 
-@pytest.mark.parametrize("ep, etp", [(4, 1), (2, 4)])
-def test_experts_that_are_not_cut_over_tp_as_the_rest_is_are_refused(ep, etp):
-    with pytest.raises(ValueError, match=f"ep={ep} and etp={etp} with dp=2, cp=1 and tp=8: expected an ep that"):
-        estimate(EXPERTS, cluster("H100", 16), ParallelLayout(dp=2, tp=8, ep=ep, etp=etp), 8)
+def test_experts_that_are_not_cut_over_tp_as_attention_is_are_refused():
+    with pytest.raises(ValueError, match="etp=1 with tp=8: expected etp=8, since the planner counts experts as cut"):
+        estimate(EXPERTS, cluster("H100", 16), ParallelLayout(dp=2, tp=8, ep=4), 8)
 
 
 @settings(max_examples=150, deadline=None)
