@@ -123,7 +123,8 @@ def describe_damage(path: Path, wrong: Sequence[tuple[Path, DamagedCheckpoint]])
     if not wrong:
         return []
     first, last = step_of(path) + 1, max(step_of(other) for other, _ in wrong)
-    lost = f"steps {first} to {last} are lost and will be taken again" if last >= first else "no step is lost"
+    which = f"step {first} is" if last == first else f"steps {first} to {last} are"
+    lost = f"{which} lost and will be taken again" if last >= first else "no step is lost"
     return [f"{other.name} is damaged and is passed over: {error}" for other, error in wrong] + [
         f"on from {path}, which is intact: {lost}"]
 
@@ -136,9 +137,9 @@ def describe_others(path: Path, folder: Path, runs: Mapping[Path, str | None]) -
     said = [f"{folder} holds checkpoints of {len(others) + 1} runs: {path.name}, of run {runs[path]}, is the one that "
             "was written last"] if others else []
     earlier = [*runs][:[*runs].index(path)]
-    later = [other.name for other in earlier if runs[other] == runs[path] and step_of(other) > step_of(path)]
-    return said + ([f"{later[-1]} was written before {path.name}, by a run that went back or by another one: on from "
-                    f"{path.name}, the last that was written"] if later else [])
+    later = [other for other in earlier if runs[other] == runs[path] and step_of(other) > step_of(path)]
+    return said + ([f"{max(later, key=step_of).name} was written before {path.name}, by a run that went back or by "
+                    f"another one: on from {path.name}, the last that was written"] if later else [])
 
 
 def verify(path: Path, ranks: Ranks) -> None:
