@@ -2,8 +2,10 @@
 
     piece.py         what a rank holds of a tensor, and where it lies in the whole
     models.py        the pieces of what the chapters make of a model, and of its optimiser
+    dealing.py       which rank writes what
     planners.py      pieces in torch.distributed.checkpoint's files
     folders.py       how a checkpoint comes to be at once, which is the last good one, and whether it is intact
+    runs.py          whose checkpoints lie in a folder, and who may save there
     ranks.py         the ranks that write together
     random_state.py  where the generators of random numbers stand
     saving.py        save, also while the step goes on
@@ -17,8 +19,9 @@
 
 from course_lib.checkpoint.export import export_safetensors, import_safetensors, import_state_dict, read_state_dict
 from course_lib.checkpoint.folders import DamagedCheckpoint, completed, find, latest, read_manifest
-from course_lib.checkpoint.loading import Loaded, load
+from course_lib.checkpoint.loading import Loaded, find_intact, load, load_verified
 from course_lib.checkpoint.piece import Piece, Placement, State, whole
+from course_lib.checkpoint.runs import Run, begin_run, continue_run
 from course_lib.checkpoint.saving import Saving, finish, save
 
 __all__ = [
@@ -26,16 +29,21 @@ __all__ = [
     "Loaded",
     "Piece",
     "Placement",
+    "Run",
     "Saving",
     "State",
+    "begin_run",
     "completed",
+    "continue_run",
     "export_safetensors",
     "find",
+    "find_intact",
     "finish",
     "import_safetensors",
     "import_state_dict",
     "latest",
     "load",
+    "load_verified",
     "read_manifest",
     "read_state_dict",
     "save",

@@ -18,6 +18,7 @@ from course_lib.checkpoint.loading import optimizer_names
 from course_lib.checkpoint.piece import State, whole
 from course_lib.checkpoint.random_state import PREFIX
 from course_lib.checkpoint.ranks import Ranks
+from course_lib.checkpoint.runs import Unnamed
 from course_lib.checkpoint.safetensors import read_file, write_file
 from course_lib.checkpoint.saving import write
 
@@ -59,7 +60,7 @@ def import_state_dict(folder: str | Path, state_dict: Mapping[str, Tensor], step
         else:
             state[name] = whole(tensor.to("cpu"))
     manifest = {"step": step, "extra": {}, "options": None, "tied": tied, "layout": []}
-    return write(ALONE, Path(folder), state, manifest, None)
+    return write(ALONE, Path(folder), state, manifest, None, Unnamed())
 
 
 def export_safetensors(checkpoint: str | Path, file: str | Path) -> None:

@@ -3,11 +3,14 @@
     runs/step_00000040/            one checkpoint: complete, because it has this name
         __0_0.distcp ...           what rank 0 wrote, and so on: torch.distributed.checkpoint's
         .metadata                  where in them each box lies: torch's, too
-        manifest.json              the step, and the size and checksum of each file
+        manifest.json              the step, the run, when it was written, and the size and checksum of each file
     runs/.saving-step_00000060/    one that is being written, or that a crash left: never read, swept away later
 
 A folder gets its name by one rename, which a file system does wholly or not at all, and only after all it holds is on
 the disk. So at every moment the last complete checkpoint is there: whoever dies, and whenever.
+
+The last one is the one that was written last, whatever its step: a run that went back to an earlier step, or a new run
+in an old folder, writes smaller numbers than there are. runs.py says whose checkpoints they are.
 """
 
 import hashlib
@@ -15,12 +18,15 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 MANIFEST = "manifest.json"
 SAVING, DELETING = ".saving-", ".deleting-"
+UNNAMED = "unnamed"  # the run of those who name none
 NAME = re.compile(r"step_(\d{8,})(?:-(\d+))?")
 
 
@@ -30,19 +36,51 @@ class DamagedCheckpoint(ValueError):
 
 # Which there are
 
+class Origin(NamedTuple):
+    """When a checkpoint was written, in ns, and by which run: None where its manifest cannot be read any more."""
+
+    written_ns: int
+    run: str | None
+
+
 def completed(folder: str | Path) -> list[Path]:
-    """The complete checkpoints in `folder`, oldest first; none where there is no such folder."""
-    found = {}
+    """The complete checkpoints in `folder`, as they were written, oldest first; none where there is no such folder."""
+    found = []
     for path in Path(folder).glob("step_*"):
         match = NAME.fullmatch(path.name)
         if match and (path / MANIFEST).is_file():
-            found[int(match[1]), int(match[2] or 1)] = path
-    return [found[key] for key in sorted(found)]
+            found.append((origin(path).written_ns, int(match[1]), int(match[2] or 1), path))
+    return [path for *_, path in sorted(found)]
+
+
+def origin(path: Path) -> Origin:
+    """Of the checkpoint at `path`. Of one that says no time, or none any more, it is that of its oldest file."""
+    facts = (path / MANIFEST).stat()
+    return _origin(path, facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache(maxsize=4096)
+def _origin(path: Path, modified_ns: int, size: int) -> Origin:
+    try:
+        manifest = read_manifest(path)
+    except DamagedCheckpoint:
+        return Origin(oldest_ns(path), None)
+    return Origin(manifest["written_ns"] if "written_ns" in manifest else oldest_ns(path), manifest.get("run", UNNAMED))
+
+
+def oldest_ns(path: Path) -> int:
+    """When the first of its files was written: what has damaged one of them has perhaps written it anew."""
+    return min(file.stat().st_mtime_ns for file in path.iterdir())
+
+
+def step_of(path: Path) -> int:
+    """The step that the name of a checkpoint says, which is there also where its manifest is damaged."""
+    return int(NAME.fullmatch(path.name)[1])
 
 
 def latest(folder: str | Path, intact: bool = False) -> Path | None:
-    """The last complete checkpoint in `folder`, or None. `intact`: the last whose files are all as they were written,
-    which reads them.
+    """The complete checkpoint in `folder` that was written last, or None. `intact`: the last whose files are all as
+    they were written, which reads them.
     """
     for path in reversed(completed(folder)):
         if not intact or not problems_of(path):
@@ -83,7 +121,12 @@ def begin(folder: str | Path, step: int) -> tuple[Path, Path]:
 
 
 def commit(temporary: Path, final: Path, manifest: Mapping[str, Any]) -> None:
-    """All files are written and on the disk: the manifest, and then the name, which makes it a checkpoint."""
+    """All files are written and on the disk: the manifest, and then the name, which makes it a checkpoint.
+
+    It is written later than all others in its folder, also where another host's clock was ahead.
+    """
+    last_ns = max((origin(path).written_ns for path in completed(final.parent)), default=0)
+    manifest = {**manifest, "written_ns": max(time.time_ns(), last_ns + 1)}
     with open(temporary / MANIFEST, "w", encoding="utf-8") as file:
         json.dump({**manifest, "sha256": checksum(manifest)}, file, indent=1)
         file.flush()
@@ -93,18 +136,21 @@ def commit(temporary: Path, final: Path, manifest: Mapping[str, Any]) -> None:
     sync_folder(final.parent)
 
 
-def prune(folder: str | Path, keep: int | None) -> list[Path]:
-    """Delete all complete checkpoints but the last `keep` (None: all are kept); returns which. Hidden first, and then
-    emptied, so that a half-deleted one is never taken for one.
-    """
+def prune(folder: str | Path, keep: int | None, run: str) -> list[Path]:
+    """Delete the checkpoints of `run` but the `keep` that were written last (None: all stay); returns which."""
     if keep is None:
         return []
-    deleted = completed(folder)[:-keep]
+    deleted = [path for path in completed(folder) if origin(path).run == run][:-keep]
     for path in deleted:
-        hidden = path.with_name(DELETING + path.name)
-        os.rename(path, hidden)
-        shutil.rmtree(hidden)
+        delete(path)
     return deleted
+
+
+def delete(path: Path) -> None:
+    """Hidden first, and then emptied, so that a half-deleted one is never taken for one."""
+    hidden = path.with_name(DELETING + path.name)
+    os.rename(path, hidden)
+    shutil.rmtree(hidden)
 
 
 def sync_folder(path: Path) -> None:

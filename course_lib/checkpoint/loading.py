@@ -1,6 +1,6 @@
 """load: every rank reads what it holds in the layout that it has now, whatever the layout was.
 
-    find      the last complete checkpoint, the same for all ranks
+    find      the last complete checkpoint, the same for all ranks; or the last one that is intact
     verify    each rank reads its share of the files, and compares size and checksum with the manifest
     compare   names and shapes of the model with those of the checkpoint: all that differs is named
     read      into the model and the optimiser, in place                                planners.py
@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from course_lib.checkpoint.folders import DamagedCheckpoint, find, problems_of, read_manifest
+from course_lib.checkpoint.folders import (
+    DamagedCheckpoint,
+    completed,
+    find,
+    origin,
+    problems_of,
+    read_manifest,
+    step_of,
+)
 from course_lib.checkpoint.models import Model, accept, make_state, pieces
 from course_lib.checkpoint.piece import State
 from course_lib.checkpoint.random_state import PREFIX, pieces_to_load, restore
@@ -38,7 +46,6 @@ class Loaded:
     same_layout: bool
 
 
-@torch.no_grad()
 def load(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | None = None) -> Loaded:
     """Fill `model` and `optimizer`, in place, from the checkpoint `folder`, or from the last one in it. Collective.
 
@@ -48,12 +55,19 @@ def load(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | No
     DamagedCheckpoint, which names the file, where one is not as it was written. ValueError where there is no complete
     checkpoint, and where it is one of another model: with the names that differ. Nothing has been changed then.
     """
-    from course_lib.checkpoint.planners import read_pieces, saved_tensors  # which takes torch a second to import
-
     finish()
     ranks = all_ranks()
     path = ranks.first(lambda: find(folder))
     verify(path, ranks)
+    return load_verified(path, model, optimizer)
+
+
+@torch.no_grad()
+def load_verified(path: Path, model: Model, optimizer: torch.optim.Optimizer | None = None) -> Loaded:
+    """The same from the checkpoint at `path`, whose files somebody has just looked at: find_intact, say."""
+    from course_lib.checkpoint.planners import read_pieces, saved_tensors  # which takes torch a second to import
+
+    ranks = all_ranks()
     manifest, saved = read_manifest(path), saved_tensors(path)
     if optimizer is not None and optimizer_names(saved):
         require_same_groups(optimizer, manifest["options"])
@@ -74,14 +88,67 @@ def load(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | No
     return Loaded(path, manifest["step"], manifest["extra"], same)
 
 
+# Which one
+
+def find_intact(folder: str | Path, strict: bool = False) -> tuple[Path | None, list[str]]:
+    """The last intact checkpoint of the run that wrote last into `folder`, or the checkpoint that `folder` is; None
+    where there is none at all. And what a reader has to hear of it, a sentence each. Collective; it reads all files.
+
+    DamagedCheckpoint where none is intact; with `strict`, and where `folder` is a checkpoint itself, where the last is
+    not.
+    """
+    finish()
+    ranks, folder, wrong = all_ranks(), Path(folder), []
+    last = ranks.first(lambda: find(folder, missing_ok=True))
+    if last is None:
+        return None, []
+    runs = ranks.first(lambda: {path: origin(path).run for path in completed(last.parent)})
+    run, choices = None, [last] if strict or last == folder else [*reversed(runs)]
+    for path in choices:
+        if run is not None and runs.get(path) not in (run, None):
+            continue  # another run's is no earlier state of this one
+        run = run or runs.get(path)
+        try:
+            verify(path, ranks)
+        except DamagedCheckpoint as error:
+            wrong.append((path, error))
+            continue
+        return path, [*describe_damage(path, wrong), *describe_others(path, folder, runs)]
+    raise DamagedCheckpoint("; ".join(str(error) for _, error in wrong) + ". Expected an intact checkpoint"
+                            + (": without strict, the last intact one is looked for" if strict else ""))
+
+
+def describe_damage(path: Path, wrong: Sequence[tuple[Path, DamagedCheckpoint]]) -> list[str]:
+    """What was passed over on the way to `path`, and what that costs."""
+    if not wrong:
+        return []
+    first, last = step_of(path) + 1, max(step_of(other) for other, _ in wrong)
+    which = f"step {first} is" if last == first else f"steps {first} to {last} are"
+    lost = f"{which} lost and will be taken again" if last >= first else "no step is lost"
+    return [f"{other.name} is damaged and is passed over: {error}" for other, error in wrong] + [
+        f"on from {path}, which is intact: {lost}"]
+
+
+def describe_others(path: Path, folder: Path, runs: Mapping[Path, str | None]) -> list[str]:
+    """Where `folder` holds checkpoints of several runs, or one of a later step that was written before `path`."""
+    if path == folder:
+        return []
+    others = {run for run in runs.values() if run not in (None, runs[path])}
+    said = [f"{folder} holds checkpoints of {len(others) + 1} runs: {path.name}, of run {runs[path]}, is the one that "
+            "was written last"] if others else []
+    earlier = [*runs][:[*runs].index(path)]
+    later = [other for other in earlier if runs[other] == runs[path] and step_of(other) > step_of(path)]
+    return said + ([f"{max(later, key=step_of).name} was written before {path.name}, by a run that went back or by "
+                    f"another one: on from {path.name}, the last that was written"] if later else [])
+
+
 def verify(path: Path, ranks: Ranks) -> None:
     """DamagedCheckpoint, on all ranks, if one file is not as it was written. Each rank reads its share."""
     names = ranks.first(lambda: sorted(read_manifest(path)["files"]))
     found = ranks.each(lambda: problems_of(path, names[ranks.r::ranks.n]))
     problems = [problem for of_rank in found for problem in of_rank]
     if problems:
-        raise DamagedCheckpoint("; ".join(problems) + ". Expected an intact checkpoint: "
-                                "latest(folder, intact=True) finds the last one")
+        raise DamagedCheckpoint("; ".join(problems))
 
 
 # The same model

@@ -1,6 +1,6 @@
 """The pieces of a model and of its optimiser, for what the chapters make of a model.
 
-    plain, or data-parallel         every tensor whole; all ranks hold the same, one of them writes it
+    plain, or data-parallel         every tensor whole; all ranks hold the same, each writes some of it
     tensor-parallel                 the slices that its layers say (tensor_parallel/cut.py)
     stages of a pipeline            the layers that this rank has, under the names of the model; give a list of them
     ZeroOptimizer                   the state: flat blocks, which may begin and end in the middle of a parameter

@@ -25,8 +25,8 @@ class Piece:
     """`tensor` lies in a whole of `shape`, beginning at `offsets`.
 
     tensor: the memory that the model or the optimiser itself has, which is read by save and filled by load; a number
-    such as AdamW's step has shape (). writes=False: other ranks hold the same, and one of them writes it. Where
-    several ranks would write the same box, one does.
+    such as AdamW's step has shape (). writes=False: other ranks hold the same, and one of them counts it. Who writes it
+    into a file is dealt out among all that hold the same box: see dealing.py.
     """
 
     tensor: Tensor

@@ -51,7 +51,7 @@ def by_box(state: State) -> dict[MetadataIndex, Tensor]:
 
 
 class SavePieces(DefaultSavePlanner):
-    """What this rank writes: its pieces. Rank 0 then drops those that another rank writes as well."""
+    """What this rank writes: the pieces that were dealt out to it."""
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)

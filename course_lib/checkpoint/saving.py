@@ -1,9 +1,12 @@
 """save: all ranks write what they hold, and then, at once, there is one more checkpoint.
 
-    copy      background only: the numbers as they are now, on the host; the step goes on while the copy is written
+    deal out  ranks that hold the same numbers write a share of them each                dealing.py
+    copy      background only: this share as it is now, on the host; the step goes on while the copy is written
     write     every rank a file of its own, into a hidden folder                        planners.py
     sum up    every rank the size and checksum of its file; place 0 makes the manifest
-    name      place 0 renames the folder, and deletes the oldest                        folders.py
+    name      place 0 renames the folder, and deletes the run's oldest                  folders.py
+
+Only one run saves into a folder: runs.py.
 
 Source of the copy that lets the step go on: Mohan et al. 2021, "CheckFreq"; torch's async_save does the same.
 """
@@ -17,21 +20,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from course_lib.checkpoint.dealing import deal_out
 from course_lib.checkpoint.folders import begin, commit, describe_file, prune
 from course_lib.checkpoint.models import Model, pieces, tied_names
 from course_lib.checkpoint.piece import State
 from course_lib.checkpoint.random_state import PREFIX, random_pieces
 from course_lib.checkpoint.ranks import Ranks, all_ranks, beside
+from course_lib.checkpoint.runs import Lock, Run, Unnamed
 from course_lib.groups.agreement import fingerprint
 
 
 class Saving:
     """A checkpoint that is being written while the step goes on. `wait()` before the rank returns, on all ranks."""
 
-    def __init__(self, ranks: Ranks, folder: Path, state: State, manifest: dict, keep: int | None) -> None:
+    def __init__(self, ranks: Ranks, folder: Path, state: State, manifest: dict, keep: int | None, run: Run
+                 ) -> None:
         self._path: Path | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(ranks, folder, state, manifest, keep),
+        self._thread = threading.Thread(target=self._run, args=(ranks, folder, state, manifest, keep, run),
                                         name="checkpoint")
         self._thread.start()
 
@@ -58,32 +64,36 @@ _under_way: list[Saving] = []
 
 
 def save(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | None = None, step: int = 0, *,
-         extra: Mapping[str, Any] | None = None, keep: int | None = None, background: bool = False) -> Path | Saving:
+         extra: Mapping[str, Any] | None = None, keep: int | None = None, background: bool = False,
+         run: Run | None = None) -> Path | Saving:
     """Write a checkpoint of `model` and `optimizer` after `step` steps into `folder`, which all ranks see. Collective.
 
     Returns its path; with background=True at once, after a copy, a Saving to wait for. Saving again waits for it too.
 
     model: a module, or a list of this rank's stages; see models.py. extra: what the run itself has to remember, plain
     JSON, from place 0: where it is in the data, the seed, the learning rate's schedule. keep: how many complete
-    checkpoints stay (None: all). torch's generators of random numbers are saved as well.
+    checkpoints of the run stay (None: all). run: whose it is; see runs.py. torch's generators of random numbers are
+    saved as well.
 
-    OSError or RuntimeError, on all ranks, for what cannot be written: then nothing has changed in `folder`, or nearly.
+    ValueError, on all ranks, for a folder that another run has saved into. OSError or RuntimeError, on all ranks, for
+    what cannot be written: then no checkpoint in `folder` has changed.
     """
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         raise ValueError(f"step={step!r}: expected a whole number of at least 0")
     if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
         raise ValueError(f"keep={keep!r}: expected at least 1, or None for all")
-    ranks = all_ranks()
+    ranks, run, folder = all_ranks(), run or Unnamed(), Path(folder)
     finish()
+    ranks.first(lambda: run.require_own(folder))  # now, and not by the thread that writes
     held = pieces(model, optimizer)
-    state = on_host({**held, **random_pieces(ranks.r, ranks.n)}, copy=background)
+    state = on_host(deal_out({**held, **random_pieces(ranks.r, ranks.n)}, ranks), copy=background)
     tied = {name: first for of_rank in ranks.everyones(tied_names(model)) for name, first in of_rank.items()}
     manifest = {"step": step, "extra": dict(extra or {}), "options": options_of(optimizer), "tied": tied,
                 "layout": ranks.everyones(layout_of(held))}
     if background:
-        _under_way.append(Saving(beside(), Path(folder), state, manifest, keep))
+        _under_way.append(Saving(beside(), folder, state, manifest, keep, run))
         return _under_way[-1]
-    return write(ranks, Path(folder), state, manifest, keep)
+    return write(ranks, folder, state, manifest, keep, run)
 
 
 def finish() -> None:
@@ -92,16 +102,31 @@ def finish() -> None:
         _under_way.pop().wait()
 
 
-def write(ranks: Ranks, folder: Path, state: State, manifest: dict[str, Any], keep: int | None) -> Path:
+def write(ranks: Ranks, folder: Path, state: State, manifest: dict[str, Any], keep: int | None, run: Run) -> Path:
     """The files, the manifest, the name. Collective over `ranks`."""
     from course_lib.checkpoint.planners import write_pieces  # which takes torch a second to import
 
-    temporary, final = ranks.first(lambda: begin(folder, manifest["step"]))
-    write_pieces(temporary, state, ranks.group)
-    mine = [*temporary.glob(f"__{ranks.r}_*"), *([temporary / ".metadata"] if ranks.r == 0 else [])]
-    described = ranks.each(lambda: {path.name: describe_file(path) for path in mine})
-    files = {name: facts for of_rank in described for name, facts in of_rank.items()}
-    ranks.first(lambda: (commit(temporary, final, {**manifest, "files": files}), prune(folder, keep)))
+    lock = Lock(folder, run)
+
+    def open_folder() -> tuple[Path, Path]:
+        lock.take()
+        run.require_own(folder)
+        return begin(folder, manifest["step"])
+
+    def close_folder() -> None:
+        commit(temporary, final, {**manifest, "run": run.id, "files": files})
+        run.wrote(final)
+        prune(folder, keep, run.id)
+
+    try:
+        temporary, final = ranks.first(open_folder)
+        write_pieces(temporary, state, ranks.group)
+        mine = [*temporary.glob(f"__{ranks.r}_*"), *([temporary / ".metadata"] if ranks.r == 0 else [])]
+        described = ranks.each(lambda: {path.name: describe_file(path) for path in mine})
+        files = {name: facts for of_rank in described for name, facts in of_rank.items()}
+        ranks.first(close_folder)
+    finally:
+        lock.release()
     return final
 
 

@@ -90,7 +90,7 @@ def reduce_gradients(kind_of: Mapping[nn.Parameter, Kind], member_of: Callable[.
 
 @functools.cache
 def counts_here(kind: Kind, layout: ParallelLayout, rank: int, sharded: bool = False) -> bool:
-    """Whether `rank` is the one, among those with the same numbers, that counts them and writes them down.
+    """Whether `rank` is the one, among those with the same numbers, that counts them.
 
     sharded: ZeRO has cut them over the ranks that average them, so that each of these has numbers of its own.
     """

@@ -41,7 +41,7 @@ def gradients_here(model: HybridModel) -> dict[str, Tensor]:
 
 
 def is_counted_here(model: HybridModel, name: str, sharded: bool) -> bool:
-    """Whether this rank counts its piece of what belongs to the parameter, and writes it into a checkpoint.
+    """Whether this rank counts its piece of what belongs to the parameter; who writes it, checkpoint.dealing says.
 
     sharded: ZeRO has cut it over the ranks that average gradients.
     """

@@ -4,7 +4,7 @@
     NAME.exp_avg, .exp_avg_sq   what the optimiser keeps of it: cut as the parameter is, and by ZeRO besides
     NAME.step                   a number
 
-A tied parameter is there by its first name, on all ranks that have it. One rank writes each number.
+A tied parameter is there by its first name, on all ranks that have it. One rank counts each number.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -57,6 +57,7 @@ class HybridTrainer:
         self.config, self.layout, self.batch_size, self.seed, self.tokens = config, layout, batch_size, seed, tokens
         self.learning_rate = learning_rate if callable(learning_rate) else LearningRate(learning_rate)
         self.max_norm, self.step_number, self.num_steps = max_norm, 0, 0
+        self.run = None  # whose its checkpoints are: see checkpoints.py
         torch.manual_seed(seed)
         model = (make_model or (lambda: GPT(config)))()
         self.flops = metrics.model_flops(config, batch_size)

@@ -1,0 +1,3 @@
+from course_lib.train.run import main
+
+main()

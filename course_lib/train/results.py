@@ -1,0 +1,201 @@
+"""What a checkpoint is good for, as sub-commands: inspect, evaluate, sample and export.
+
+DIR is a folder of checkpoints, of which the last is taken, or one checkpoint. All but `evaluate --layout` take one
+process and its memory, whatever the layout was.
+"""
+
+import argparse
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from course_lib import checkpoint
+from course_lib.checkpoint.folders import completed, origin, problems_of
+from course_lib.checkpoint.loading import optimizer_names
+from course_lib.checkpoint.random_state import PREFIX
+from course_lib.hybrid_parallel import HybridTrainer, LearningRate, ParallelLayout
+from course_lib.reference import GPT, GPTConfig
+from course_lib.reference.text import held_out_rows, load_text
+from course_lib.reference.training import evaluate as evaluate_alone
+from course_lib.runtime import RankFailed, launch
+from course_lib.train.arguments import PROGRAM, Parser, above_zero, whole
+from course_lib.train.experts import make_model
+
+ROWS = 64
+
+
+# inspect
+
+def inspect(arguments: argparse.Namespace) -> None:
+    """Every checkpoint in DIR: its run, step, layout and sizes, and whether its files are as they were written."""
+    last = checkpoint.find(arguments.folder)
+    paths = [last] if last == arguments.folder else completed(arguments.folder)
+    runs = {origin(path).run for path in paths}
+    print(f"{arguments.folder}: {count(len(paths), 'checkpoint')} of {count(len(runs), 'run')}, oldest first")
+    for path in paths:
+        print("\n".join(describe(path)))
+
+
+def describe(path: Path) -> list[str]:
+    """Some lines about the checkpoint at `path`, which reads all of it."""
+    problems = problems_of(path)
+    try:
+        manifest = checkpoint.read_manifest(path)
+    except checkpoint.DamagedCheckpoint as error:
+        return [f"{path.name}  DAMAGED: {error}"]
+    extra, when = manifest["extra"], datetime.fromtimestamp(origin(path).written_ns / 1e9)
+    lines = [f"{path.name}  step {manifest['step']}  run {origin(path).run}  {when:%Y-%m-%d %H:%M:%S}  "
+             f"{extra.get('layout', 'no layout named')} on {count(max(1, len(manifest['layout'])), 'rank')}  "
+             + ("intact" if not problems else "DAMAGED: " + "; ".join(problems))]
+    if not problems:
+        sizes = ", ".join(f"{kind} {size:,} bytes" for kind, size in bytes_by_kind(path).items())
+        lines.append(f"    {sizes}; in {count(len(manifest['files']) - 1, 'file')}")
+    if extra.get("model"):
+        named = {**extra["model"], **({"experts": extra["experts"]} if extra.get("experts") else {})}
+        lines.append("    model: " + ", ".join(f"{name} {value}" for name, value in named.items()))
+    if extra.get("schedule"):
+        lines.append(f"    learning rate: {describe_schedule(LearningRate(**extra['schedule']), manifest['step'])}")
+    return lines
+
+
+def bytes_by_kind(path: Path) -> dict[str, int]:
+    from course_lib.checkpoint.planners import saved_tensors  # which takes torch a second to import
+
+    saved = saved_tensors(path)
+    states, sizes = optimizer_names(saved), {"model": 0, "optimiser": 0, "random numbers": 0}
+    for name, of_one in saved.items():
+        kind = "random numbers" if name.startswith(PREFIX) else "optimiser" if name in states else "model"
+        sizes[kind] += math.prod(of_one.size) * of_one.properties.dtype.itemsize
+    return sizes
+
+
+def describe_schedule(rate: LearningRate, step: int) -> str:
+    end = f"a cosine to {rate.final * rate.peak:g} at step {rate.total_steps}" if rate.total_steps else "constant"
+    return f"{rate.peak:g} after {count(rate.warmup_steps, 'step')} of warm-up, {end}; next {rate(step):.4g}"
+
+
+def count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+# The model of a checkpoint
+
+def remembered(folder: Path) -> tuple[Path, GPTConfig, Mapping | None]:
+    """The last checkpoint in `folder`, the model's sizes, and its experts. ValueError where it says none."""
+    path = checkpoint.find(folder)
+    extra = checkpoint.read_manifest(path)["extra"]
+    if not extra.get("model"):
+        raise ValueError(f"{path} does not say of what model it is: expected one that {PROGRAM} --save wrote")
+    return path, GPTConfig(**extra["model"]), extra.get("experts")
+
+
+def plain_model(folder: Path) -> GPT:
+    """The model in the last checkpoint of `folder`, whole, in this process, in evaluation mode."""
+    path, config, experts = remembered(folder)
+    model = make_model(config, experts)
+    model.load_state_dict(checkpoint.read_state_dict(path))
+    return model.eval()
+
+
+# evaluate
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    """The mean loss on text that the run was not trained on."""
+    path, config, _ = remembered(arguments.folder)
+    tokens = load_text(arguments.text, config.sequence_length) if arguments.text else None
+    if arguments.layout is None:
+        loss = evaluate_alone(plain_model(path), tokens=tokens, num_rows=arguments.rows)
+    else:
+        layout = ParallelLayout.from_string(arguments.layout)
+        loss = launch(evaluate_on_ranks, path, layout, tokens, arguments.rows, world_size=layout.world_size,
+                      timeout=3600.0)[0]
+    print(f"{path}: loss {loss:.6f} nats per token ({loss / math.log(2):.4f} bits) on {arguments.rows} held-out rows "
+          f"of {config.sequence_length} tokens")
+
+
+def evaluate_on_ranks(path: Path, layout: ParallelLayout, tokens: Tensor | None, num_rows: int) -> float:
+    """The same as in one process, under `layout`: a pass of the pipeline, whose gradients nobody uses."""
+    _, config, experts = remembered(path)
+    trainer = HybridTrainer(config, layout, batch_size=num_rows, tokens=tokens,
+                            make_model=lambda: make_model(config, experts))
+    checkpoint.load(path, trainer.model)
+    trainer.model.eval()
+    rows = (part.tensor_split(layout.dp)[trainer.model.dp.r] for part in
+            held_out_rows(num_rows, config.sequence_length, tokens))
+    return trainer.model.forward_backward(*rows).item()
+
+
+# sample
+
+def sample(arguments: argparse.Namespace) -> None:
+    """What the model writes after a text, byte by byte."""
+    given = arguments.prompt.encode()
+    if not given:
+        raise ValueError("an empty text: expected at least one letter to go on from")
+    written = continue_text(plain_model(arguments.folder), given, arguments.tokens, arguments.temperature,
+                            arguments.seed)
+    print(written.decode(errors="replace"))
+
+
+@torch.no_grad()
+def continue_text(model: GPT, given: bytes, num_tokens: int, temperature: float, seed: int) -> bytes:
+    """`given`, and num_tokens bytes that are drawn after it: temperature 1 as often as the model says, less is bolder.
+    """
+    generator, text = torch.Generator().manual_seed(seed), list(given)
+    for _ in range(num_tokens):
+        logits, _ = model(torch.tensor([text[-model.config.sequence_length:]]))  # (1, T, V)
+        shares = (logits[0, -1, :256].double() / temperature).softmax(-1)
+        text.append(int(torch.multinomial(shares, 1, generator=generator)))
+    return bytes(text)
+
+
+# export
+
+def export(arguments: argparse.Namespace) -> None:
+    """The plain model's tensors in one safetensors file, which other programs read."""
+    if not arguments.file.absolute().parent.is_dir():
+        raise ValueError(f"{arguments.file}: there is no folder {arguments.file.parent}: expected one that is there")
+    path = checkpoint.find(arguments.folder)
+    checkpoint.export_safetensors(path, arguments.file)
+    print(f"{path} -> {arguments.file}: {arguments.file.stat().st_size:,} bytes")
+
+
+# The words
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "inspect": inspect, "evaluate": evaluate, "sample": sample, "export": export}
+
+
+def parser() -> Parser:
+    made = Parser(PROGRAM, description=__doc__.partition("\n\n")[0])
+    commands = made.add_subparsers(dest="command", required=True, parser_class=Parser)
+    of = {name: commands.add_parser(name, help=does.__doc__, description=does.__doc__)
+          for name, does in COMMANDS.items()}
+    for command in of.values():
+        command.add_argument("folder", type=Path, metavar="DIR")
+    of["evaluate"].add_argument("--text", type=Path, metavar="FILE", help="its last tenth (default: of Python's help)")
+    of["evaluate"].add_argument("--rows", type=whole(1), default=ROWS, help=f"of the text (default: {ROWS})")
+    of["evaluate"].add_argument("--layout", metavar="dp2,tp2", help="on ranks; default: in this process")
+    of["sample"].add_argument("prompt", metavar="TEXT")
+    of["sample"].add_argument("--tokens", type=whole(1), default=100, metavar="N", help="to write (default: 100)")
+    of["sample"].add_argument("--temperature", type=above_zero, default=0.8, help="(default: 0.8)")
+    of["sample"].add_argument("--seed", type=whole(0), default=0)
+    of["export"].add_argument("file", type=Path, metavar="FILE.safetensors")
+    return made
+
+
+def main(words: Sequence[str]) -> None:
+    command = parser()
+    arguments = command.parse_args(words)
+    try:
+        COMMANDS[arguments.command](arguments)
+    except (ValueError, OSError) as error:
+        command.error(" ".join(str(error).split()))
+    except RankFailed as error:
+        if not isinstance(error.cause, ValueError):
+            raise
+        command.error(str(error.cause))

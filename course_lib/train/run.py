@@ -1,0 +1,122 @@
+"""What every rank does, and what the command says at its end."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch.distributed as dist
+
+from course_lib import checkpoint
+from course_lib.hybrid_parallel import (
+    HybridTrainer,
+    LearningRate,
+    ParallelLayout,
+    TrainingReport,
+    resume_run,
+    save_run,
+    saver,
+)
+from course_lib.reference.text import load_text
+from course_lib.runtime import RankFailed, launch
+from course_lib.train import results
+from course_lib.train.arguments import parser
+from course_lib.train.checks import check, config_of, learning_rate_of
+from course_lib.train.experts import Balancer, describe_experts, make_model
+
+DAY_S = 24 * 3600.0
+
+
+def make_trainer(arguments: argparse.Namespace) -> HybridTrainer:
+    config, experts = config_of(arguments), describe_experts(arguments)
+    tokens = load_text(arguments.text, config.sequence_length) if arguments.text else None
+    return HybridTrainer(
+        config, ParallelLayout.from_string(arguments.layout, arguments.order), batch_size=arguments.batch_size,
+        num_microbatches=arguments.micro_batches, schedule=arguments.schedule, compiled=arguments.compile,
+        sequence_parallel=arguments.sequence_parallel, precision=arguments.precision, max_norm=arguments.max_norm,
+        tokens=tokens, seed=arguments.seed, make_model=lambda: make_model(config, experts),
+        learning_rate=learning_rate_of(arguments))
+
+
+def train(arguments: argparse.Namespace) -> TrainingReport:
+    """What every rank does."""
+    trainer, experts = make_trainer(arguments), describe_experts(arguments)
+    if arguments.resume:
+        loaded = resume_run(trainer, arguments.resume, strict=arguments.strict,
+                            schedule=lambda saved: learning_rate_of(arguments, saved))
+        say(describe_resumed(loaded, arguments.resume))
+        say_where_the_schedule_ends(trainer.learning_rate, arguments.steps)
+    if trainer.step_number >= arguments.steps:
+        raise ValueError(f"the run has taken {trainer.step_number} steps already: expected more of them in "
+                         f"--steps {arguments.steps}, which counts from the beginning")
+    how = {"keep": arguments.keep, "overwrite": arguments.overwrite, "more": {"experts": experts}}
+    after = [Balancer(trainer, experts)]
+    if arguments.save:
+        after.append(saver(arguments.save, arguments.save_every, **how))
+    report = trainer.train(arguments.steps - trainer.step_number, metrics_file=arguments.metrics,
+                           after_step=one_after_the_other(after))
+    if arguments.save and trainer.step_number % arguments.save_every:
+        save_run(trainer, arguments.save, **how)
+    checkpoint.finish()
+    if arguments.plot and dist.get_rank() == 0:
+        report.save(arguments.plot)
+    say(summary(report))
+    return report
+
+
+def say(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(text, flush=True)
+
+
+def one_after_the_other(functions: Sequence[Callable[[HybridTrainer], object]]) -> Callable[[HybridTrainer], None]:
+    def after_step(trainer: HybridTrainer) -> None:
+        for function in functions:
+            function(trainer)
+
+    return after_step
+
+
+def describe_resumed(loaded: checkpoint.Loaded | None, folder: Path) -> str:
+    if loaded is None:
+        return f"no checkpoint in {folder} yet: a new run, from the beginning"
+    return f"on from {loaded.path}, saved under {loaded.extra['layout']} after {loaded.step} steps"
+
+
+def say_where_the_schedule_ends(rate: LearningRate, steps: int) -> None:
+    if rate.total_steps is not None and rate.total_steps < steps:
+        say(f"the run's learning rate ends its cosine at step {rate.total_steps} of {steps} and stays "
+            f"{rate(rate.total_steps):g}: --decay-steps {steps} draws it out")
+
+
+def summary(report: TrainingReport) -> str:
+    """The end of a run in a few lines."""
+    last = report.steps[-1]
+    lines = [f"{report.layout} on {report.world_size} ranks: loss {report.losses[0]:.4f} -> {last.loss:.4f} in "
+             f"{len(report.steps)} steps, took {report.step_s * 1e3:.1f} ms a step, "
+             f"{last.tokens / report.step_s:,.0f} tokens/s" + (f", MFU {last.mfu:.1%}" if last.mfu else "")]
+    if report.bytes_by_axis:
+        lines.append(f"bytes sent in a step, all ranks: {json.dumps(report.bytes_by_axis)}")
+    if report.memory_by_kind:
+        lines.append(f"bytes held at most by a rank: {json.dumps(report.memory_by_kind)}")
+    return "\n".join(lines)
+
+
+def main(words: Sequence[str] | None = None) -> TrainingReport | None:
+    """The command: training, or one of results.COMMANDS. A mistake ends it with status 2 and one line."""
+    words = sys.argv[1:] if words is None else list(words)
+    if words and words[0] in results.COMMANDS:
+        return results.main(words)
+    command = parser()
+    arguments = command.parse_args(words)
+    try:
+        layout = check(arguments)
+        return launch(train, arguments, world_size=layout.world_size, device=arguments.device, timeout=DAY_S,
+                      seed=arguments.seed)[0]
+    except ValueError as error:  # the reader's; under torchrun a rank's, too
+        command.error(str(error))
+    except RankFailed as error:
+        if not isinstance(error.cause, ValueError):
+            raise
+        command.error(str(error.cause))
