@@ -64,6 +64,10 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--precision", default="fp32", choices=PRECISIONS, help="of matrix products")
     run.add_argument("--compile", action="store_true", help="each stage through torch.compile")
     run.add_argument("--seed", type=int, default=0)
+    mine = arguments.add_argument_group("your own functions")
+    mine.add_argument("--mine", type=Path, metavar="DIR", help="of exercises, workspace/exercises say: your answers in "
+                      "the places of the course's own functions, each checked once")
+    mine.add_argument("--without", nargs="*", default=(), metavar="5.5", help="answers to leave out")
     model = arguments.add_argument_group("model")
     for option, default in (("layers", 4), ("hidden-size", 64), ("heads", 4), ("sequence-length", 64)):
         model.add_argument(f"--{option}", type=int, default=default, help=f"(default: {default})")
@@ -135,6 +139,10 @@ def main(words: Sequence[str] | None = None) -> TrainingReport:
         layout = ParallelLayout.from_string(arguments.layout, arguments.order)
     except ValueError as error:
         parser().error(str(error))
+    if arguments.mine:
+        from course_lib.mine.command import run  # which brings the exercises
+
+        return run(train, arguments, layout.world_size, DAY_S)
     return launch(train, arguments, world_size=layout.world_size, device=arguments.device, timeout=DAY_S,
                   seed=arguments.seed)[0]
 
