@@ -20,6 +20,7 @@ LAYERS: list[tuple[str, set[str]]] = [
     }),
     ("composition", {"hybrid_parallel", "planner", "checkpoint"}),
     ("surface", {"widgets", "grading", "show"}),
+    ("capstone", {"mine"}),
     ("entry points", {"train", "nano3d"}),
 ]
 LAYER_OF = {module: number for number, (_, modules) in enumerate(LAYERS) for module in modules}

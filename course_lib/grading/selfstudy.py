@@ -135,11 +135,17 @@ def outcome(asked: Exercise, function: Callable, trial: Trial) -> Examined:
     # On the CPU everywhere: the same inputs, bits and bytes, and so the same verdict, on every machine.
     results = launch(attempt, asked, function, trial, world_size=trial.world_size, timeout=TIME_LIMIT_S,
                      device="cpu")
+    return conclude(asked, trial, results, results.communication)
+
+
+def conclude(asked: Exercise, trial: Trial, results: list[tuple[str, bytes, list[str]]], log: CommunicationLog
+             ) -> Examined:
+    """The same of what `attempt` has returned on each rank of the trial, and what they sent."""
     unwritten = next((name for name, _, _ in results if name), None)
     if unwritten:
         own = unwritten == asked.function
         return Examined(Verdict.NOT_WRITTEN, "" if own else f"it calls {unwritten}, which is not written yet")
-    log, warned = results.communication, warnings_of([lines for _, _, lines in results])
+    warned = warnings_of([lines for _, _, lines in results])
     forbidden = sorted({event.op for event in log.events} - (asked.operations or {event.op for event in log.events}))
     if forbidden:
         allowed = " and ".join(sorted(asked.operations or (), reverse=True))

@@ -77,6 +77,7 @@ def parser() -> Parser:
     add_training(arguments)
     add_model(arguments)
     add_checkpoints(arguments)
+    add_mine(arguments)
     out = arguments.add_argument_group("results")
     out.add_argument("--metrics", type=Path, metavar="FILE", help="a line of JSON for each step")
     out.add_argument("--plot", type=Path, metavar="FILE", help="a PNG of loss, bytes and memory")
@@ -124,3 +125,10 @@ def add_checkpoints(arguments: Parser) -> None:
     keeping.add_argument("--strict", action="store_true", help="refuse to go on where the last checkpoint is damaged")
     keeping.add_argument("--overwrite", action="store_true", help="the checkpoints of another run in --save go, when "
                          "the first one of this run is complete")
+
+
+def add_mine(arguments: Parser) -> None:
+    mine = arguments.add_argument_group("your own functions")
+    mine.add_argument("--mine", type=Path, metavar="DIR", help="of exercises, workspace/exercises say: your answers in "
+                      "the places of the course's own functions, each checked once")
+    mine.add_argument("--without", nargs="*", default=(), metavar="5.5", help="answers to leave out")

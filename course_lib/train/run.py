@@ -112,6 +112,10 @@ def main(words: Sequence[str] | None = None) -> TrainingReport | None:
     arguments = command.parse_args(words)
     try:
         layout = check(arguments)
+        if arguments.mine:
+            from course_lib.mine.command import run  # which brings the exercises
+
+            return run(train, arguments, layout.world_size, DAY_S)
         return launch(train, arguments, world_size=layout.world_size, device=arguments.device, timeout=DAY_S,
                       seed=arguments.seed)[0]
     except ValueError as error:  # the reader's; under torchrun a rank's, too

@@ -35,6 +35,11 @@ def keeping(log: Recording) -> Iterator[None]:
             _closed.append(log)
 
 
+def open_recording(kind: type[Recording]) -> Recording | None:
+    """The outermost log of this `kind` that is being written, which has what all inner ones see."""
+    return next((log for log in _open if type(log) is kind), None)
+
+
 def take() -> list[Recording]:
     """Return the logs closed since the last call, oldest first, and forget them."""
     taken = _closed.copy()

@@ -1,0 +1,132 @@
+"""The places of chapter 8 in a layer with experts: which experts, how rows come to them, and what evens them out."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.expert_parallel import layer, routing
+from course_lib.expert_parallel.experts import Experts
+from course_lib.expert_parallel.layer import moe_layers
+from course_lib.expert_parallel.routing import Routing
+from course_lib.groups.membership import Group, Member, member
+from course_lib.hybrid_parallel import experts as hybrid_experts
+from course_lib.mine.book import Book
+from course_lib.mine.replaced import Place
+
+# 8.1: for routers of sigmoids whose weights add up to 1
+
+
+def gate(book: Book) -> Iterator[Place]:
+    course = routing.route
+
+    def route(logits: Tensor, k: int, scoring: str = "softmax", normalize: bool = True, bias: Tensor | None = None,
+              num_groups: int | None = None, top_groups: int | None = None) -> Routing:
+        if scoring != "sigmoid" or not normalize or k == 1 or num_groups is not None:
+            return course(logits, k, scoring, normalize, bias, num_groups, top_groups)
+        bias = logits.new_zeros(logits.shape[1]) if bias is None else bias
+        experts, weights = book.of("8.1")(logits, bias, k, 1, 1.0)
+        book.require(experts.shape == (len(logits), k), "8.1", f"it chose {list(experts.shape)} experts")
+        return Routing(experts, weights, logits.sigmoid(), logits)
+
+    yield Place(routing, "route", route)
+
+
+# 8.2 where all experts are here, 8.3 where they are dealt out
+
+def through(book: Book) -> Iterator[Place]:
+    course = layer.through_experts
+
+    def through_experts(tokens: Tensor, experts: Tensor, weights: Tensor, kept: Tensor | None, num_experts: int,
+                        compute: Experts, me: Member) -> Tensor:
+        if me.n == 1 and book.has("8.2") and kept is None:
+            return book.compare("8.2", None, lambda: in_blocks(book, tokens, experts, weights, num_experts, compute),
+                                lambda: course(tokens, experts, weights, kept, num_experts, compute, me))
+        if me.n > 1 and book.has("8.3") and num_experts % me.n == 0:
+            where = chosen(experts, weights, kept, num_experts)
+            return book.compare("8.3", me, lambda: dealt_out(book, tokens, where, compute, me), lambda: course(
+                tokens, experts, weights, kept, num_experts, compute, me))
+        return course(tokens, experts, weights, kept, num_experts, compute, me)
+
+    yield Place(layer, "through_experts", through_experts)
+
+
+def in_blocks(book: Book, tokens: Tensor, experts: Tensor, weights: Tensor, num_experts: int, compute: Experts
+              ) -> Tensor:
+    rows, back = book.of("8.2")(tokens, experts, weights, num_experts, 1)
+    return back(compute(rows, experts.flatten().bincount(minlength=num_experts).tolist()))
+
+
+def chosen(experts: Tensor, weights: Tensor, kept: Tensor | None, num_experts: int) -> tuple[Tensor, Tensor]:
+    """(choices uint8 (N, E), weights (N, E)): of each token, where it goes, and how much that counts."""
+    choices = torch.ones_like(experts, dtype=torch.uint8) if kept is None else kept.to(torch.uint8)
+    wide = choices.new_zeros(len(experts), num_experts).scatter(1, experts, choices)
+    return wide, weights.new_zeros(len(experts), num_experts).scatter(1, experts, weights)
+
+
+def dealt_out(book: Book, tokens: Tensor, where: tuple[Tensor, Tensor], compute: Experts, me: Member) -> Tensor:
+    """A token travels once to a rank, with its weights behind it; each rank weighs and adds up what it made of it."""
+    (choices, weights), D = where, tokens.shape[1]
+    dispatch = book.of("8.3", me)
+    trip = Trip(dispatch, choices)
+    rows = Dispatched.apply(torch.cat([tokens, weights], 1), trip)  # (M, D + E)
+    E_r = trip.theirs.shape[1]
+    book.require(trip.theirs.shape == (len(rows), choices.shape[1] // me.n), "8.3", "`theirs` has another shape")
+    expert, row = trip.theirs.T.nonzero().unbind(1)  # by expert
+    made = compute(rows[row, :D], expert.bincount(minlength=E_r).tolist())
+    weight = rows[row, D + me.r * E_r + expert].unsqueeze(1)
+    y = torch.zeros_like(rows[:, :D]).index_add(0, row, made * weight)
+    return Combined.apply(nn.functional.pad(y, (0, rows.shape[1] - D)), trip)[:, :D]
+
+
+class Trip:
+    """One dispatch: where rows went, so that results and gradients go the same way."""
+
+    def __init__(self, dispatch: Callable, choices: Tensor) -> None:
+        self.dispatch, self.choices = dispatch, choices
+
+    def there(self, tokens: Tensor) -> Tensor:
+        received, self.theirs, self.back = self.dispatch(tokens, self.choices)
+        return received
+
+
+class Dispatched(torch.autograd.Function):
+    """A token that went to several ranks gets the sum of their gradients: what `back` does."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, trip: Trip) -> Tensor:
+        ctx.trip = trip
+        return trip.there(tokens.detach())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.trip.back(gradient.contiguous()), None
+
+
+class Combined(torch.autograd.Function):
+    """Each summand gets the sum's gradient: what a dispatch does."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, trip: Trip) -> Tensor:
+        ctx.trip = trip
+        return trip.back(y.detach())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.trip.dispatch(gradient.contiguous(), ctx.trip.choices)[0], None
+
+
+# 8.4: it balances ranks, and so experts where each rank has one
+
+def balance(book: Book) -> Iterator[Place]:
+    course = hybrid_experts.auxiliary_loss
+
+    def auxiliary_loss(model: nn.Module, balance: float = 0.0, z: float = 0.0, group: Group = None) -> Tensor:
+        layers, me = moe_layers(model), member(group)
+        fits = all(each.num_experts == me.n and each.router.scoring == "softmax" for each in layers)
+        if z or not fits:
+            return course(model, balance, z, group)
+        return sum(balance * book.of("8.4", me)(each.last_routing().logits, each.router.k) for each in layers)
+
+    yield Place(hybrid_experts, "auxiliary_loss", auxiliary_loss)
