@@ -5,8 +5,13 @@
     R       seconds from a failure until the run computes again: notice, start, load
     tau     seconds of work between two saves
 
-Saving often costs delta / tau of the time. Saving seldom costs what has to be done again, tau / 2 a failure on average.
-The best tau lies between; in its neighbourhood the loss is flat, so nobody has to hit it.
+Saving often costs delta / tau of the time. Saving seldom costs what has to be done again, tau / 2 per failure on
+average, which is tau / (2 M) of the time. The sum of two such terms is smallest where both are equal:
+
+    delta / tau = tau / (2 M)      =>      tau = sqrt(2 delta M)      (Young)
+
+R is lost at each failure whatever tau is: it moves the goodput, which is the share of the time that is work and stays,
+and not the best tau. Near the best tau the lost time hardly changes, so nobody has to hit it.
 
 Failures come independently and equally often (exponentially distributed times between them).
 
@@ -65,6 +70,14 @@ def expected_seconds(work_s: float, tau: float, delta: float, M: float, R: float
     return M * math.exp(R / M) * math.expm1((tau + delta) / M) * above_zero(work_s, "work_s") / tau
 
 
+def goodput(tau: float, delta: float, M: float, R: float = 0.0) -> float:
+    """The share of the time that is work and stays: work / expected_seconds. 1 is perfect, 0: the run never ends.
+
+    To first order 1 - (delta / tau + (tau / 2 + R) / M), see first_order_loss.
+    """
+    return 1 / expected_seconds(1.0, tau, delta, M, R)
+
+
 def expected_loss(tau: float, delta: float, M: float, R: float = 0.0) -> float:
-    """The share of the time that is not work: 1 - work / expected_seconds. 0 is perfect, 1 means that it never ends."""
-    return 1 - 1 / expected_seconds(1.0, tau, delta, M, R)
+    """The share of the time that is lost: 1 - goodput."""
+    return 1 - goodput(tau, delta, M, R)

@@ -60,6 +60,21 @@ def test_youngs_interval_spends_as_much_on_saving_as_on_doing_again():
     assert 30 / tau == pytest.approx(tau / 2 / (3 * HOUR))
 
 
+def test_goodput_is_to_first_order_one_minus_saving_doing_again_and_restarting():
+    delta, M, R = 42.0, 12 * HOUR, 10 * MINUTE
+    tau = failures.young_interval(delta, M)
+    assert failures.goodput(tau, delta, M, R) == pytest.approx(1 - (delta / tau + (tau / 2 + R) / M), abs=3e-3)
+    assert failures.goodput(tau, delta, M) - failures.goodput(tau, delta, M, R) == pytest.approx(R / M, rel=0.1)
+
+
+def test_the_restart_time_moves_the_goodput_and_not_the_best_interval():
+    delta, M = 42.0, 12 * HOUR
+    taus = [MINUTE * tau for tau in range(10, 60)]
+    for R in (0, 10 * MINUTE, HOUR):
+        best = max(taus, key=lambda tau: failures.goodput(tau, delta, M, R))
+        assert best == pytest.approx(failures.daly_interval(delta, M), abs=MINUTE)
+
+
 def test_llama_3_failed_every_three_hours_and_a_small_cluster_every_three_weeks():
     over_s = facts.LLAMA_3_SNAPSHOT.value * DAY
     gpus = int(facts.LLAMA_3_GPUS.value)
