@@ -1,24 +1,32 @@
 """Accidents that nobody reports: a number that is wrong on one rank, and a rank that is slow.
 
-    find_corruption   ranks that hold the same box of the same tensor compare checksums of it: who is alone is wrong
+    find_corruption   memory: ranks that hold the same box of the same tensor compare checksums: who is alone is wrong
+    find_outliers     computing: one rank's gradient, before it is averaged, is far longer or shorter than the others'
+    repeat_elsewhere  computing: a neighbour computes a rank's gradient again, and the bits are compared
     find_stragglers   who computes longer than the others, in most steps
 
-Replicas of data parallelism take the same step from the same numbers, so that they stay equal to the bit; a flipped bit
-makes them differ from then on, and no loss curve shows it soon. Where ZeRO has cut everything there is nothing to
-compare, and a checksum of the whole has to be compared over time.
+Replicas of data parallelism take the same step from the same averaged gradient, so that they stay equal to the bit. A
+bit that flips in the memory of one makes it differ from then on. A gradient that was computed wrongly does not: the
+average takes it to all replicas alike, so that it has to be looked for before the reduction.
+
+Under dp1, and under ZeRO-3, which deals out what dp has in common, there is one copy of each number: nothing to compare
+a checksum with. What is left is to repeat a step on other chips.
 
 Sources: Dixit et al. 2021, "Silent Data Corruptions at Scale"; Llama team 2024, section 3.3.4, 6 of 419 interruptions.
 """
 
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from course_lib.checkpoint.piece import State
 from course_lib.checkpoint.ranks import all_ranks
+from course_lib.groups.agreement import agree
+from course_lib.groups.membership import Group, member
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -80,6 +88,44 @@ def flip_bit(tensor: Tensor, place: int, bit: int) -> None:
     words[place] ^= signed
 
 
+@torch.no_grad()
+def local_norm(parameters: Iterable[nn.Parameter]) -> float:
+    """The length of what this rank has of the gradient. Before the reduction it is of this rank's own rows."""
+    return float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+
+
+def find_outliers(norms: Sequence[float], factor: float = 3.0) -> list[int]:
+    """Places whose norm is more than `factor` times the others' median, or less than 1 / factor of it, or no number.
+
+    norms[place]: of gradients of the same parameters, computed from equally many rows. Of two places that differ
+    nobody knows which one is wrong: both are found.
+    """
+    if len(norms) < 2 or not factor > 1:
+        raise ValueError(f"{len(norms)} norms, factor={factor!r}: expected those of 2 places or more, and a factor "
+                         "above 1")
+    found = []
+    for place, norm in enumerate(norms):
+        others = [other for at, other in enumerate(norms) if at != place and math.isfinite(other)]
+        usual = statistics.median(others or [norm])
+        if not usual / factor <= norm <= factor * usual:  # so, and not by >: nan is found, too
+            found.append(place)
+    return found
+
+
+def repeat_elsewhere(gradients_of: Callable[[int], Sequence[Tensor]], group: Group = None) -> list[tuple[int, int]]:
+    """Each rank computes its own gradients and its left neighbour's: the pairs (place, right neighbour) whose bits
+    differ. Collective over `group`; a place that is in two pairs is the wrong one, where there are more than two.
+
+    gradients_of(place): computed here, from the rows of that place and from parameters that all have. It has to give
+    the same bits each time: the same kind of chip, a seed of its own where numbers are dropped.
+    """
+    me = member(group)
+    own, left = (list(map(checksum, gradients_of(place % me.n))) for place in (me.r, me.r - 1))
+    sums = agree(None, (own, left), group)
+    pairs = [(place, (place + 1) % me.n) for place in range(me.n)] if me.n > 1 else []
+    return [(place, right) for place, right in pairs if sums[place][0] != sums[right][1]]
+
+
 def find_stragglers(seconds: Sequence[Sequence[float]], factor: float = 1.25) -> list[int]:
     """Ranks whose steps usually take more than `factor` times what the ranks' usually take.
 
@@ -94,6 +140,6 @@ def find_stragglers(seconds: Sequence[Sequence[float]], factor: float = 1.25) ->
     return [rank for rank, of_rank in enumerate(usual) if of_rank > factor * middle]
 
 
-def gather_seconds(mine: Sequence[float]) -> list[list[float]]:
-    """Each rank's times, by rank, for find_stragglers. Collective."""
-    return all_ranks().everyones(list(mine))
+def gather_numbers(mine: Sequence[float], group: Group = None) -> list[list[float]]:
+    """Each place's times or norms, for find_stragglers and find_outliers. Collective over `group`."""
+    return agree(None, list(mine), group)

@@ -7,9 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course_lib.checkpoint.models import pieces
-from course_lib.checkpoint.replicas import checksum, find_corruption, find_stragglers, flip_bit
+from course_lib.checkpoint.replicas import (
+    checksum,
+    find_corruption,
+    find_outliers,
+    find_stragglers,
+    flip_bit,
+    gather_numbers,
+    local_norm,
+    repeat_elsewhere,
+)
+from course_lib.reference import batches
 from course_lib.runtime import launch
-from tests.checkpoint import runs
+from tests.checkpoint import hybrid, runs
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8)
 
@@ -64,12 +74,82 @@ def test_slices_of_a_matrix_are_not_compared_and_what_is_whole_is():
     assert [str(one) for one in whole[1]] == ["norm.weight is wrong on rank 1"] and whole[2] == []
 
 
+# A chip that computes wrongly: before the reduction
+
+
+def slip(wrong, factor):
+    """Train under dp; from step 2 on the backward of rank `wrong` makes one gradient `factor` times as large. What
+    norms before the reduction find in each step, and checksums in the end.
+    """
+    run = hybrid.trainer(f"dp{dist.get_world_size()}")
+    average, by_norms = run.model.reduce_gradients, []
+
+    def look_and_average():
+        by_norms.append(find_outliers([norm for norm, in gather_numbers([local_norm(run.model.parameters())])]))
+        average()
+
+    run.model.reduce_gradients = look_and_average
+    dict(run.model.named())["blocks.0.mlp.input.weight"].register_hook(
+        lambda gradient: gradient * (factor if dist.get_rank() == wrong and run.step_number >= 2 else 1))
+    hybrid.losses(run, 4)
+    return by_norms, find_corruption(pieces(run.model, run.optimizer))
+
+
+def test_an_average_spreads_a_wrong_gradient_so_that_norms_before_it_find_it_and_checksums_do_not():
+    for by_norms, by_checksums in launch(slip, 1, 1e4, world_size=4):
+        assert by_norms == [[], [], [1], [1]] and by_checksums == []
+
+
+def repeat(layout, wrong, bit):
+    """What repeating finds, and norms, where the backward of rank `wrong` flips a bit of one number."""
+    run = hybrid.trainer(layout)
+    model = run.model
+
+    def flipped(gradient):
+        gradient = gradient.clone()
+        flip_bit(gradient, 3, bit)
+        return gradient
+
+    if dist.get_rank() == wrong:
+        dict(model.named())["blocks.0.mlp_norm.weight"].register_hook(flipped)
+
+    def gradients_of(place):
+        model.zero_grad()
+        model.pipeline.step(*batches(0, place, model.dp.n, batch_size=16, sequence_length=16))
+        return [parameter.grad for parameter in model.parameters()]
+
+    pairs = repeat_elsewhere(gradients_of, model.dp)
+    return pairs, find_outliers([norm for norm, in gather_numbers([local_norm(model.parameters())], model.dp)])
+
+
+def test_the_last_bit_of_one_number_is_found_by_repeating_elsewhere_and_not_by_norms():
+    for wrong, pairs in ((2, [(1, 2), (2, 3)]), (0, [(0, 1), (3, 0)]), (-1, [])):
+        assert launch(repeat, "dp4", wrong, 0, world_size=4) == [(pairs, [])] * 4
+
+
+def test_of_two_replicas_of_a_model_that_is_cut_repeating_says_that_they_differ():
+    """Ranks 0 to 3 are one tp2 pair after the other: rank 1 is compared with its own replica alone, rank 3."""
+    found = [pairs for pairs, _ in launch(repeat, "dp2,tp2", 1, 0, world_size=4)]
+    assert found == [[], [(0, 1), (1, 0)], [], [(0, 1), (1, 0)]]
+
+
+def test_an_outlier_is_far_from_the_median_of_the_others():
+    assert find_outliers([1.0, 1.3, 0.7, 3.2]) == [3]
+    assert find_outliers([1.0, 1.3, 0.2, 1.1]) == [2]
+    assert find_outliers([1.0, float("nan"), 1.2, float("inf")]) == [1, 3]
+    assert find_outliers([1.0, 2.9]) == [] and find_outliers([1.0, 3.1]) == [0, 1]
+    for wrong, factor in (([1.0], 3.0), ([1.0, 1.0], 1.0)):
+        with pytest.raises(ValueError, match="those of 2 places or more"):
+            find_outliers(wrong, factor)
+
+
 def test_a_straggler_is_who_is_slow_in_most_steps():
     steady = [[1.0, 1.1, 0.9, 1.0]] * 3
     assert find_stragglers([*steady, [1.6, 1.5, 1.0, 1.7]]) == [3]
     assert find_stragglers([*steady, [1.0, 9.0, 1.0, 1.0]]) == []
     assert find_stragglers([[1.0], [2.0]]) == [1]
     assert find_stragglers([[2.0] * 4, *steady], factor=2.5) == []
+    assert find_stragglers([[1.2] * 4, *steady], factor=1.1) == [0]
     for wrong in ([], [[1.0], []]):
         with pytest.raises(ValueError, match="expected steps of each"):
             find_stragglers(wrong)
