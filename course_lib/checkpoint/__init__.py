@@ -11,7 +11,8 @@
     safetensors.py   a file of tensors, and nothing else
     export.py        from and to a plain state dict, or such a file
     chaos.py         ranks are killed, and the run goes on
-    replicas.py      a flipped bit, and a slow rank: accidents that nobody reports
+    replicas.py      a wrong number, and a slow rank: accidents that nobody reports
+    hangs.py         a rank that waits for ever: Flight Recorder, stacks, and who raised first
 """
 
 from course_lib.checkpoint.export import export_safetensors, import_safetensors, import_state_dict, read_state_dict
