@@ -105,6 +105,7 @@ def wait_for(ranks: list[int], who: int) -> list[int]:
             for rank, child in enumerate(ranks):
                 if rank not in endings:
                     os.kill(child, signal.SIGKILL)
+            assert who in endings, f"rank {who} has not died within {MOST_S} s"
         time.sleep(0.002)
     return [endings[rank] for rank in range(len(ranks))]
 
