@@ -5,9 +5,9 @@
     M = b T/c D w     what one micro-batch's activations are on a rank    P  numbers that a rank holds
 
     tp      4 all-reduces of M a block, 1 for the embedding, 1 for the read-out, 3 of a number a token for the loss
-    cp      keys and values around a ring, forward once, backward twice
             a block with experts has 2, for attention, and the 2 halves of one (none under sequence parallelism), as
             each rank sends T/t tokens of a row to experts
+    cp      keys and values around a ring, forward once, backward twice
     ep      a row of D numbers to each of a token's k experts and back, its gradient too: 4 k M/t (e-1)/e on e ranks
             when tokens are spread evenly; expert_bytes has it for the tokens that went where
     etp     these rows to the e ranks that have parts of an expert, sums back, gradients too: 4 k M/t (e-1) when even

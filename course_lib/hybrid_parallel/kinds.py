@@ -52,11 +52,10 @@ def on_two_stages(kind: Kind) -> Kind:
 def kinds_of(stage: nn.Module, plan: Plan, tp: int, sequence_parallel: bool, tied: Mapping[str, str]
              ) -> dict[str, Kind]:
     """The kind of each parameter of `stage`, by name. `tied`: those that another rank's stage has, too."""
-    found = {}
-    experts, around = expert_names(stage), tuple(f"{name}." for name, module in stage.named_modules()
-                                                 if isinstance(module, MoELayer))
+    found, experts = {}, expert_names(stage)
+    in_layer = tuple(f"{name}." for name, module in stage.named_modules() if isinstance(module, MoELayer))
     for prefix, module in stage.named_modules(remove_duplicate=False):
-        on_own_tokens = tp > 1 and prefix.startswith(around) or sequence_parallel and (
+        on_own_tokens = tp > 1 and prefix.startswith(in_layer) or sequence_parallel and (
             isinstance(module, RowParallelLinear) or isinstance(matched(plan, prefix), Tokenwise))
         for name, parameter in module._parameters.items():
             if parameter is None:

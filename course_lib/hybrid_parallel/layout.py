@@ -12,11 +12,10 @@ Ranks count through the mesh as digits of a number do: the first axis of `order`
 neighbours, on one node where they fit. tp comes first, whose messages hide least (Narayanan et al. 2021); the axis
 that hides its messages best may come last (Llama 3: tp, cp, pp, dp).
 
-ep and etp have no ranks of their own: dp, cp and tp give them those of their plane, all ranks of one stage. Attention
-is cut over tp, and the experts beside it over the same ranks in another way. Counted through the plane as `order` says,
-the next etp ranks hold the parts of one expert, the next ep such sets all experts, and then it begins again: `edp` are
-those that hold the same numbers. Source: Liu et al. 2025, "MoE Parallel Folding" (Megatron-Core; torchtitan folds in
-the same way).
+ep and etp have no ranks of their own: they are the ranks of dp, cp and tp, the plane of one stage, counted as `order`
+says. Its first etp ranks hold the parts of the same experts, its first ep*etp ranks hold all experts, the next ep*etp
+ranks hold them again, and so on: `edp` are those that hold the same numbers. So attention may be cut over tp, and
+experts be dealt out over the same ranks. Source: Liu et al. 2025, "MoE Parallel Folding" (Megatron-Core); torchtitan.
 """
 
 import re

@@ -1,5 +1,6 @@
 """Experts over the ranks of dp, cp and tp: what one process computes, each row once, bytes, checkpoints, balance."""
 
+import importlib
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -59,6 +60,20 @@ def test_each_layout_has_the_losses_gradients_and_parameters_of_one_process(case
         assert off(losses, expected_losses) < 1e-5 and off(norms, expected_norms) < 1e-5, text
         assert off_by_name(first, expected_first) < 1e-5, text
         assert off_by_name(final, expected_final) < 5e-3, text  # AdamW divides by gradients near zero, all rounding
+
+
+def with_mistake(module, function):
+    """How far gradients are off where `function` does nothing."""
+    setattr(importlib.import_module(module), function, lambda *_: None)
+    return off_by_name(together("dp2,tp2,ep4", {}, 1, experts=E)[2], alone(1, experts=E)[2])
+
+
+@pytest.mark.parametrize("mistake", [
+    ("course_lib.hybrid_parallel.experts", "share_parameters"),  # the router's gradient is that of a part of the tokens
+    ("course_lib.hybrid_parallel.model", "scale_gradients"),  # experts' sums are averaged over edp alone
+], ids=lambda mistake: mistake[1])
+def test_a_mistake_with_experts_changes_the_gradient(mistake):
+    assert launch(with_mistake, *mistake, world_size=4)[0] > 0.02
 
 
 COUNTED = [("dp2,tp2,ep2", {}), ("dp2,tp2,ep2", SP), ("dp2,tp2", {}), ("tp4,ep2", {}), ("tp4,ep2,etp2", SP),
