@@ -195,8 +195,10 @@ def of_modules(module: nn.Module, kind: str) -> list[Tensor]:
         each = to_visit.pop()
         if each is not None and each not in seen:
             seen.add(each)
-            found += [tensor for tensor in getattr(each, kind).values() if tensor is not None]
-            to_visit += each._modules.values()
+            if own := getattr(each, kind):
+                found += [tensor for tensor in own.values() if tensor is not None]
+            if inner := each._modules:
+                to_visit += inner.values()
     return found
 
 

@@ -45,7 +45,10 @@ class StorageBook:
         Not on a weaker claim than a known one: a weight from before does not count once autograd saves it.
         """
         for storage in storages(tensor):
-            known = self._storages.get(storage._cdata) or self._observe(storage)
+            known = self._storages.get(storage._cdata)
+            if known is not None and known.claim >= claim and known.num_bytes == storage.nbytes():
+                continue  # nearly always, since the same is claimed several times a step: it counts already
+            known = known or self._observe(storage)
             if known.claim < claim:
                 known.claim = claim
                 if known.number is not None:
