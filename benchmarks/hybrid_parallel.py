@@ -134,12 +134,24 @@ def three_axes_on_one_page() -> Step:
     return lambda number: nano3d.train_step(stage, adamw, *rows(number, stage.mesh.dp.place), MICROBATCHES)
 
 
+def trainer_that_counts(counts: bool) -> Step:
+    """The small GPT that the command trains by default, under dp2 tp2; each step is the one that counts, or none is."""
+    trainer = HybridTrainer(GPTConfig(), ParallelLayout.from_string("dp2,tp2"), batch_size=ROWS)
+
+    def step(number: int) -> None:
+        trainer.num_steps = COUNTED_STEP if counts else COUNTED_STEP + 1
+        trainer.step()
+
+    return step
+
+
 PAIRS: dict[str, tuple[Callable[[], Step], Callable[[], Step]]] = {
     "dp2,tp2": (partial(ours, "dp2,tp2"), fsdp2_and_dtensor),
     "dp2,tp2, not tied": (partial(ours, "dp2,tp2", tied=False), ddp_and_dtensor),
     "dp2,tp2, replicate": (partial(ours, "dp2,tp2"), replicate_and_dtensor),
     "dp2,tp2,zero3": (partial(ours, "dp2,tp2,zero3"), fsdp2_and_dtensor),
     "dp2,pp2": (partial(ours, "dp2,pp2", MICROBATCHES, tied=False), pipelining_and_ddp),
+    "counted": (partial(trainer_that_counts, True), partial(trainer_that_counts, False)),
     "dp2,pp2,tp2": (trainer_of_three_axes, three_axes_on_one_page),
 }
 
@@ -199,3 +211,9 @@ def hybrid_pp2_dp2() -> Both:
 def hybrid_dp2_pp2_tp2() -> Both:
     """HybridTrainer's step on 8 ranks, dp2 pp2 tp2 with 4 micro-batches, against nano3d's: one file, torch alone."""
     return side_by_side("dp2,pp2,tp2", 8)
+
+
+@benchmark(runs=3)
+def hybrid_counted_step() -> Both:
+    """A step in which bytes and memory are counted, against one without, of a GPT so small that operators are short."""
+    return side_by_side("counted")

@@ -69,11 +69,14 @@ def read_lines(path: Path | str) -> list[StepMetrics]:
 
 def bytes_by_axis(log: CommunicationLog, layout: ParallelLayout) -> dict[str, int | Fraction]:
     """What the ranks of `log` sent, by the axis of their group: "tp", "dp+cp" for both, "world" and so on."""
-    found: dict[str, int | Fraction] = {}
+    alike: dict[tuple, list[CommunicationEvent]] = {}
     for event in log.events:
         if event.sent_bytes:
-            axis = axis_of(event, layout)
-            found[axis] = whole(found.get(axis, Fraction(0)) + Fraction(event.sent_bytes))
+            alike.setdefault((event.rank, event.op == "all_to_all", event.group), []).append(event)
+    found: dict[str, int | Fraction] = {}
+    for events in alike.values():
+        axis = axis_of(events[0], layout)
+        found[axis] = whole(found.get(axis, 0) + sum(event.sent_bytes for event in events))
     return found
 
 

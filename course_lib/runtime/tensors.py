@@ -1,13 +1,17 @@
 """The tensors in anything that functions take and return: one answer for recorders, DDP's and FSDP's hooks alike."""
 
 import dataclasses
+from collections import defaultdict
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-_PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
+_DICTS = (dict, defaultdict)  # pytree takes their values in the same order
+_NESTING = (tuple, list, *_DICTS)
+NO_TENSORS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout,
+                        torch.memory_format})
 
 
 def tensors_in(value: Any) -> list[Tensor]:
@@ -18,16 +22,18 @@ def tensors_in(value: Any) -> list[Tensor]:
     """
     if isinstance(value, Tensor):
         return [value]
-    if type(value) not in (tuple, list):
+    if type(value) in _DICTS:
+        value = list(value.values())
+    elif type(value) not in (tuple, list):
         return _tensors_among(tree_leaves(value))
     found: list[Tensor] = []
     for item in value:
-        if type(item) in _PLAIN:  # asked first: isinstance(5, Tensor) takes longer
+        if type(item) in NO_TENSORS:  # asked first: isinstance(5, Tensor) takes longer
             continue
         if isinstance(item, Tensor):
             found.append(item)
         else:
-            found += tensors_in(item) if type(item) in (tuple, list) else _tensors_among(tree_leaves(item))
+            found += tensors_in(item) if type(item) in _NESTING else _tensors_among(tree_leaves(item))
     return found
 
 

@@ -2,12 +2,12 @@
 
 A TorchDispatchMode sits below autograd and below every front end, where each collective arrives as one c10d
 operator with its tensors and its process group. So it also sees what backward hooks, DDP's C++ reducer,
-FSDP2, DTensor and pipelining do. It costs some 10 us a torch operator: use it to count, not to time.
+FSDP2, DTensor and pipelining do. It costs some 5 us a torch operator: use it to count, not to time.
 What counts as sent is in communication_rules.py.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -15,7 +15,7 @@ from html import escape
 from typing import Any
 
 from course_lib.runtime.instruments.communication_rules import NAMESPACES, CommunicationEvent, describe, whole
-from course_lib.runtime.instruments.dispatch import WatchingMode, wraps_tensors
+from course_lib.runtime.instruments.dispatch import Run, Watcher, watching
 from course_lib.runtime.instruments.recordings import Recording, keeping, this_rank
 
 MAX_NAMED_GROUPS = 4  # a table cell names this many groups or pairs, and counts more
@@ -103,29 +103,29 @@ def record_communication() -> Iterator[CommunicationLog]:
     Recorders nest: the outer one also holds what the inner one saw.
     """
     log = CommunicationLog((this_rank(),))
-    with keeping(log), _CommunicationMode(log):
+    with keeping(log), watching(_CommunicationWatcher(log)):
         yield log
 
 
-class _CommunicationMode(WatchingMode):
-    """Sees each torch operator of this thread (and of the backward passes it starts) before it runs."""
+class _CommunicationWatcher(Watcher):
+    """Writes each operation into `log`."""
 
     def __init__(self, log: CommunicationLog) -> None:
-        super().__init__()
         self.log = log
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if types and any(wraps_tensors(kind) for kind in types):
-            # A DTensor runs its collectives inside its own dispatch: after this answer they come by, too.
-            return NotImplemented
-        if func.namespace not in NAMESPACES:
-            return func(*args, **(kwargs or {}))
-        # Described before it runs (a sparse all_reduce changes its tensor), kept only when it did run.
-        event = describe(self.log.ranks[0], func, args)
-        result = func(*args, **(kwargs or {}))
-        if event is not None:
-            self.log.events.append(event)
-        return result
+    def around(self, operator: Any, run: Run) -> Run:
+        if operator.namespace not in NAMESPACES:
+            return run
+
+        def recorded(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            # Described before it runs (a sparse all_reduce changes its tensor), kept only when it did run.
+            event = describe(self.log.ranks[0], operator, args)
+            result = run(args, kwargs)
+            if event is not None:
+                self.log.events.append(event)
+            return result
+
+        return recorded
 
 
 def table(log: CommunicationLog) -> str:

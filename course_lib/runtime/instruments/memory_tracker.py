@@ -1,23 +1,26 @@
 """The observers behind `record_memory`: they notice storages that come, change or go, and what they are for.
 
-A TorchDispatchMode sees what every torch operator returns, a weak reference to each storage tells when it is
-freed, and `UntypedStorage.resize_` is wrapped because FSDP frees and reallocates with it. Hooks on autograd
-and on optimisers say what is an activation, a gradient, an optimiser's state.
+A TorchDispatchMode sees what torch operators return, a weak reference to each storage tells when it is freed, and
+`UntypedStorage.resize_` is wrapped because FSDP frees and reallocates with it. Hooks on autograd and on optimisers say
+what is an activation, a gradient, an optimiser's state. A step has thousands of operators, half of which return what
+was there before (in-place ones, views): those are counted, and not looked at.
 Prior art: torch/distributed/_tools/mem_tracker.py.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakIdRef
 
 from course_lib.runtime.instruments.allocator import allocator_peak
-from course_lib.runtime.instruments.dispatch import WatchingMode, wraps_tensors
+from course_lib.runtime.instruments.dispatch import Run, Watcher, watching
 from course_lib.runtime.instruments.memory_track import (
     ACTIVATIONS,
     GRADIENTS,
@@ -28,20 +31,30 @@ from course_lib.runtime.instruments.memory_track import (
     Track,
 )
 from course_lib.runtime.instruments.spans import span_listeners
-from course_lib.runtime.instruments.storage_book import StorageBook
-from course_lib.runtime.tensors import tensors_in
+from course_lib.runtime.instruments.storage_book import StorageBook, may_return_other_memory
+from course_lib.runtime.tensors import NO_TENSORS, tensors_in
 
+PLAIN = (torch.Tensor, nn.Parameter)
+NO_PARAMETERS = NO_TENSORS | {torch.Tensor}
 Sources = list[tuple[int, Callable[[], Any]]]  # what to claim as what: asked again at every look around
 
 
-class MemoryTracker(WatchingMode):
+@dataclass(frozen=True)
+class Hooked:
+    """A parameter in use: whether it was named, and the handle of the hook on its gradient."""
+
+    parameter: Callable[[], torch.Tensor | None]
+    named: bool
+    handle: RemovableHandle | None
+
+
+class MemoryTracker(Watcher):
     """Writes into `track` while `watching()`."""
 
     def __init__(self, track: Track, sources: Sources) -> None:
-        super().__init__()
         self.track, self.sources = track, sources
         self.book = StorageBook(track)
-        self.hooked = WeakTensorKeyDictionary()  # parameter -> (whether it was named, handle of its hook)
+        self.hooked: dict[int, Hooked] = {}  # id of a parameter that is alive ->
         self.open_spans: list[tuple[str, int]] = []
         self.last_backward = -1
         self.packing = False
@@ -63,7 +76,7 @@ class MemoryTracker(WatchingMode):
             hooks.callback(register_optimizer_step_post_hook(self.optimizer_stepped).remove)
             span_listeners.append(self)
             hooks.callback(span_listeners.remove, self)
-            hooks.enter_context(self)
+            hooks.enter_context(watching(self))
             hooks.callback(self.look_around)
             hooks.enter_context(allocator_peak(self.allocator_peaked))
             yield
@@ -71,9 +84,9 @@ class MemoryTracker(WatchingMode):
     def stop(self) -> None:
         while self.open_spans:
             self.span_ended()
-        for _, handle in self.hooked.values():
-            if handle is not None:
-                handle.remove()
+        for hooked in self.hooked.values():
+            if hooked.handle is not None:
+                hooked.handle.remove()
         self.book.close()
 
     def allocator_peaked(self, num_bytes: int) -> None:
@@ -81,20 +94,28 @@ class MemoryTracker(WatchingMode):
 
     # torch operators
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if self.packing:
-            return func(*args, **kwargs)
-        for tensor in tensors_in(args):
-            if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):  # the first test is fast
-                self.see_parameter(tensor)
-        if types and any(wraps_tensors(kind) for kind in types):
-            return NotImplemented  # the tensors inside a DTensor come by one at a time
-        result = func(*args, **kwargs)
-        self.track.num_ops += 1
-        for tensor in tensors_in(result):
-            self.book.returned(tensor, func, (args, tuple(kwargs.values())))
-        return result
+    def around(self, operator: Any, run: Run) -> Run:
+        track, hooked, returned = self.track, self.hooked, self.book.returned
+        is_looked_at = may_return_other_memory(operator)
+
+        def tracked(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            if self.packing:
+                return run(args, kwargs)
+            for value in args:
+                if type(value) not in NO_PARAMETERS and id(value) not in hooked:
+                    self.see_parameters_in(value)
+            result = run(args, kwargs)
+            track.num_ops += 1
+            if is_looked_at:
+                for tensor in (result,) if type(result) is torch.Tensor else tensors_in(result):
+                    returned(tensor, operator, args, kwargs)
+            return result
+
+        return tracked
+
+    def wrapped(self, args: Sequence[Any]) -> None:
+        if not self.packing:
+            self.see_parameters_in(args)
 
     # What storages are for
 
@@ -103,22 +124,29 @@ class MemoryTracker(WatchingMode):
         for claim, source in self.sources:
             for tensor in tensors_in(source()):
                 self.book.claim(tensor, claim)
-                if claim == PARAMETERS and tensor not in self.hooked:
+                if claim == PARAMETERS and id(tensor) not in self.hooked:
                     self.hook_gradient(tensor, named=True)
-        for parameter, (named, _) in list(self.hooked.items()):
-            if parameter.grad is not None:
-                self.book.claim(parameter.grad, GRADIENTS, count=named)
+        for hooked in list(self.hooked.values()):
+            parameter = hooked.parameter()
+            if parameter is not None and (gradient := parameter.grad) is not None:
+                self.book.claim(gradient, GRADIENTS, count=hooked.named)
+
+    def see_parameters_in(self, value: Any) -> None:
+        for tensor in tensors_in(value):
+            if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):  # the first test is fast
+                self.see_parameter(tensor)
 
     def see_parameter(self, parameter: nn.Parameter) -> None:
         """A parameter in use that perhaps nobody named: its storage counts only if it is new."""
-        if parameter not in self.hooked:
+        if id(parameter) not in self.hooked:
             self.book.claim(parameter, SEEN_PARAMETERS, count=False)
             self.hook_gradient(parameter, named=False)
 
     def hook_gradient(self, parameter: torch.Tensor, named: bool) -> None:
         can_have_one = parameter.is_leaf and parameter.requires_grad
         handle = parameter.register_post_accumulate_grad_hook(self.gradient_ready) if can_have_one else None
-        self.hooked[parameter] = (named, handle)
+        key, all_hooked = id(parameter), self.hooked
+        self.hooked[key] = Hooked(WeakIdRef(parameter, lambda _: all_hooked.pop(key, None)), named, handle)
 
     def gradient_ready(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
@@ -139,7 +167,10 @@ class MemoryTracker(WatchingMode):
     def pack(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
         """Detached: an output that its own graph node keeps would otherwise never be freed."""
         self.saved(tensor)
-        self.packing = True  # our own detach is no operation of the reader's
+        if type(tensor) in PLAIN:
+            with torch._C._DisableTorchDispatch():  # our own detach is no operation of the reader's
+                return tensor.detach(), tensor._version
+        self.packing = True
         try:
             return tensor.detach(), tensor._version
         finally:
@@ -155,7 +186,7 @@ class MemoryTracker(WatchingMode):
         return tensor
 
     def saved(self, tensor: torch.Tensor) -> None:
-        if isinstance(tensor, nn.Parameter):
+        if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):
             self.see_parameter(tensor)
         else:
             self.book.claim(tensor, ACTIVATIONS)

@@ -4,7 +4,8 @@ A storage is what tensors are views of; counting storages counts tied weights, v
 """
 
 import weakref
-from functools import partial
+from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from course_lib.runtime.instruments.memory_track import OTHER, Track
 from course_lib.runtime.tensors import tensors_in
 
 LIFT_FRESH = torch.ops.aten.lift_fresh.default
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 class _Storage:
@@ -43,21 +45,26 @@ class StorageBook:
         Not on a weaker claim than a known one: a weight from before does not count once autograd saves it.
         """
         for storage in storages(tensor):
-            known = self._storages.get(storage._cdata) or self._observe(storage)
+            known = self._storages.get(storage._cdata)
+            if known is not None and known.claim >= claim and known.num_bytes == storage.nbytes():
+                continue  # nearly always, since the same is claimed several times a step: it counts already
+            known = known or self._observe(storage)
             if known.claim < claim:
                 known.claim = claim
                 if known.number is not None:
                     self.track.claims[known.number] = claim
             self._measure(storage, known, count and known.claim == claim)
 
-    def returned(self, tensor: torch.Tensor, operator: Any, inputs: Any) -> None:
+    def returned(self, tensor: torch.Tensor, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """An operator returned `tensor`: an allocation, unless it shares the memory of an input."""
         for storage in storages(tensor):
             known = self._storages.get(storage._cdata)
             if known is None:
                 known = self._observe(storage)
                 # torch.tensor(...) arrives as the input of lift_fresh, and is new all the same.
-                self._measure(storage, known, operator is LIFT_FRESH or not shares_memory(storage, inputs))
+                is_new = operator is LIFT_FRESH or not (
+                    shares_memory(storage, args) or kwargs and shares_memory(storage, tuple(kwargs.values())))
+                self._measure(storage, known, is_new)
             else:
                 self._measure(storage, known)
 
@@ -84,8 +91,8 @@ class StorageBook:
             self.track.claims.append(known.claim)
             if self._has_gpu and storage.device.type == "cpu":
                 self.track.on_host.add(known.number)
-        if known.number is not None and storage.nbytes() != known.num_bytes:
-            self._change(known, storage.nbytes() - known.num_bytes)
+        if known.number is not None and (num_bytes := storage.nbytes()) != known.num_bytes:
+            self._change(known, num_bytes - known.num_bytes)
 
     def _freed(self, address: int, reference: weakref.ref) -> None:
         known = self._storages.pop(address)
@@ -97,7 +104,25 @@ class StorageBook:
         self.track.changes.append((self.track.num_ops, known.number, more))
 
 
-def shares_memory(storage: torch.UntypedStorage, inputs: Any) -> bool:
+@cache
+def may_return_other_memory(operator: Any) -> bool:
+    """False where all that the operator returns lies where an input lies and has the size that it had: in-place ones,
+    and views. Not so where torch decides at run time, as reshape does.
+    """
+    schema = getattr(operator, "_schema", None)
+    if schema is None or schema.name.partition("::")[0] != "aten" or operator is LIFT_FRESH:
+        return True
+    name = schema.name.removeprefix("aten::")
+    resizes = name.startswith(("resize", "set_")) or any(argument.is_out for argument in schema.arguments)
+    return resizes or operator.has_kernel_for_dispatch_key(COMPOSITE) or not all(
+        value.alias_info is not None for value in schema.returns)
+
+
+def shares_memory(storage: torch.UntypedStorage, inputs: Sequence[Any]) -> bool:
     """Whether one of the tensors in `inputs` lives in `storage`."""
     address = storage._cdata
-    return any(other._cdata == address for tensor in tensors_in(inputs) for other in storages(tensor))
+    for tensor in tensors_in(inputs):
+        for other in storages(tensor):
+            if other._cdata == address:
+                return True
+    return False
