@@ -10,16 +10,17 @@ still counts each number once. Writing goes n times as fast where each rank has 
 Source: torch.distributed.checkpoint balances in the same way (dedup_save_plans); greedy dealing is Graham 1969.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import ceil, prod
 
 from course_lib.checkpoint.piece import Piece, Sizes, State, take
 from course_lib.checkpoint.ranks import Ranks
 
 Box = tuple[str, Sizes, Sizes]  # name, offsets, sizes
 PARTS = 10  # of a rank's share, at least
+LEAST_BYTES = 4096  # of a part: torch writes about 1,000 bytes around each
 
 
 def deal_out(state: State, ranks: Ranks) -> State:
@@ -45,7 +46,8 @@ def shares(num_bytes: Mapping[Box, int], holders: Mapping[Box, Sequence[int]]
     dealt: dict[int, list[tuple[Box, int, int, int]]] = defaultdict(list)
     for ranks, boxes in sorted(groups.items(), key=lambda group: (len(group[0]), group[0])):
         share = sum(num_bytes[box] for box in boxes) / len(ranks)
-        parts = [part for box in boxes for part in cut(box, num_bytes[box], share / PARTS if len(ranks) > 1 else 0)]
+        parts = [part for box in boxes for part in
+                 cut(box, num_bytes[box], max(LEAST_BYTES, share / PARTS) if len(ranks) > 1 else math.inf)]
         for size, *part in sorted(parts, key=lambda part: -part[0]):
             rank = min(ranks, key=lambda rank: (load[rank], rank))
             load[rank] += size
@@ -54,11 +56,11 @@ def shares(num_bytes: Mapping[Box, int], holders: Mapping[Box, Sequence[int]]
 
 
 def cut(box: Box, num_bytes: int, most: float) -> Iterable[tuple[int, Box, int, int, int]]:
-    """(bytes, box, dimension, from, to) of its parts, of about `most` bytes; 0: the whole."""
+    """(bytes, box, dimension, from, to) of its parts, of about `most` bytes."""
     sizes = box[2]
     dim = next((dim for dim, size in enumerate(sizes) if size > 1), 0)
     rows = sizes[dim] if sizes else 1
-    num = min(rows, ceil(num_bytes / most)) if most and num_bytes else 1
+    num = max(1, min(rows, math.ceil(num_bytes / most)))
     for part in range(num):
         first, last = rows * part // num, rows * (part + 1) // num
         yield num_bytes * (last - first) // max(1, rows), box, dim, first, last
@@ -67,7 +69,7 @@ def cut(box: Box, num_bytes: int, most: float) -> Iterable[tuple[int, Box, int, 
 def part_of(piece: Piece, dim: int, first: int, last: int) -> Piece:
     """Rows `first` to `last` of the piece along `dim`: a view."""
     sizes = tuple(piece.tensor.shape)
-    if not sizes or prod(sizes) == 0 or last - first == sizes[dim]:
+    if not sizes or math.prod(sizes) == 0 or last - first == sizes[dim]:
         return replace(piece, writes=True)
     start = tuple(first if each == dim else 0 for each in range(len(sizes)))
     some = take(piece.tensor, start, [last - first if each == dim else size for each, size in enumerate(sizes)])
