@@ -4,8 +4,8 @@
     a part     a box, or a piece of a large one, cut along its first dimension: at most a tenth of what a rank writes
     deal       the largest part first, each to the rank among its holders that has least so far
 
-All ranks know all boxes, and so come to the same result without asking further. Only what is written changes: a norm
-still counts each number once. Writing goes n times as fast where each rank has a disk, or a link to one, of its own.
+Place 0 deals, and tells the others, as torch's own planner does. Only what is written changes: a norm still counts each
+number once. Writing goes n times as fast where each rank has a disk, or a link to one, of its own.
 
 Source: torch.distributed.checkpoint balances in the same way (dedup_save_plans); greedy dealing is Graham 1969.
 """
@@ -28,17 +28,28 @@ def deal_out(state: State, ranks: Ranks) -> State:
     mine = {(name, piece.offsets, tuple(piece.tensor.shape)): piece for name, some in state.items() for piece in some}
     held = {box: (piece.tensor.nbytes, piece.writes) for box, piece in mine.items()}
     everyones = ranks.everyones(held)
-    counted = {box: of_rank[box][0] for of_rank in everyones for box in of_rank if of_rank[box][1]}
-    holders = {box: tuple(r for r, of_rank in enumerate(everyones) if box in of_rank) for box in counted}
-    dealt: dict[str, list[Piece]] = defaultdict(list)
-    for (name, offsets, sizes), dim, first, last in shares(counted, holders)[ranks.r]:
-        dealt[name].append(part_of(mine[name, offsets, sizes], dim, first, last))
-    return dict(dealt)
+    dealt = ranks.first(lambda: shares(*counted(everyones)))
+    written: dict[str, list[Piece]] = defaultdict(list)
+    for box, dim, first, last in dealt[ranks.r]:
+        written[box[0]].append(part_of(mine[box], dim, first, last))
+    return dict(written)
+
+
+def counted(everyones: Sequence[Mapping[Box, tuple[int, bool]]]) -> tuple[dict[Box, int], dict[Box, tuple[int, ...]]]:
+    """The bytes of each box that some rank counts, and all ranks that hold it."""
+    holders: dict[Box, list[int]] = defaultdict(list)
+    num_bytes = {}
+    for rank, held in enumerate(everyones):
+        for box, (size, counts) in held.items():
+            holders[box].append(rank)
+            if counts:
+                num_bytes[box] = size
+    return num_bytes, {box: tuple(holders[box]) for box in num_bytes}
 
 
 def shares(num_bytes: Mapping[Box, int], holders: Mapping[Box, Sequence[int]]
            ) -> dict[int, list[tuple[Box, int, int, int]]]:
-    """For each rank its parts: (box, dimension, from, to). The same on all ranks; those with fewest holders first."""
+    """For each rank its parts: (box, dimension, from, to). Those with fewest holders are dealt first."""
     groups: dict[Sequence[int], list[Box]] = defaultdict(list)
     for box in sorted(num_bytes):
         groups[holders[box]].append(box)
