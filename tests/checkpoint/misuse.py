@@ -4,7 +4,6 @@ run, and returns what was said. All in one process.
 
 import json
 import os
-import resource
 import shutil
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -12,50 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from course_lib import checkpoint
 from course_lib.checkpoint import folders, planners, saving
 from course_lib.checkpoint.runs import Lock
-from course_lib.reference import GPT, GPTConfig
+from tests.checkpoint.one_run import TINY, One
 
-TINY = GPTConfig(num_layers=1, hidden_size=8, num_heads=2, vocab_size=11, sequence_length=4)
+resource = pytest.importorskip("resource")  # a full disk is one that takes no more from this process: not on Windows
 ALL = frozenset(f"step_0000000{step}" for step in (1, 2, 3))
-
-
-class One:
-    """A run in one process: a model, its optimiser, and whose checkpoints they are."""
-
-    def __init__(self, config: GPTConfig = TINY, overwrite: bool = False) -> None:
-        torch.manual_seed(0)
-        self.model = GPT(config)
-        self.optimizer = torch.optim.AdamW(self.model.parameters())
-        self.run = checkpoint.begin_run(overwrite)
-
-    def step(self) -> None:
-        tokens = torch.arange(8).view(2, 4)
-        self.model(tokens, tokens)[1].backward()
-        self.optimizer.step()
-
-    def save(self, folder: Path, step: int, keep: int | None = None, background: bool = False) -> object:
-        return checkpoint.save(folder, self.model, self.optimizer, step, keep=keep, run=self.run, background=background)
-
-    def resume(self, folder: Path, strict: bool = False) -> str:
-        """From where, and what a reader heard of it."""
-        path, said = checkpoint.find_intact(folder, strict)
-        if path is None:
-            return "nothing there: from the beginning"
-        checkpoint.load_verified(path, self.model, self.optimizer)
-        self.run = checkpoint.continue_run(path)
-        return "; ".join([f"on from {path.name}", *said])
-
-
-def first_run(folder: Path) -> One:
-    run = One()
-    for step in (1, 2, 3):
-        run.step()
-        run.save(folder, step)
-    return run
 
 
 def said_by(do: Callable[[], object]) -> str:

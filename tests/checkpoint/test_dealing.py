@@ -86,7 +86,8 @@ def test_torch_alone_reads_what_all_ranks_wrote(saved, tmp_path):
 
 
 def test_a_rank_has_at_most_a_tenth_or_one_row_more_than_its_share():
-    boxes = {("a", (0, 0), (1000, 3)): 12000, ("b", (0,), (7,)): 28, ("c", (), ()): 4, ("d", (0,), (900,)): 3600}
+    boxes = {("a", (0, 0), (100_000, 3)): 1_200_000, ("b", (0,), (7,)): 28, ("c", (), ()): 4,
+             ("d", (0,), (90_000,)): 360_000}
     for n in (1, 2, 3, 7):
         dealt = shares(boxes, dict.fromkeys(boxes, tuple(range(n))))
         load = [sum(boxes[box] * (last - first) / (box[2] or (1,))[dim] for box, dim, first, last in dealt[r])
@@ -97,7 +98,12 @@ def test_a_rank_has_at_most_a_tenth_or_one_row_more_than_its_share():
 
 
 def test_what_few_hold_is_dealt_out_first_and_the_others_make_up_for_it():
-    boxes = {("mine", (0,), (100,)): 400, ("ours", (0,), (300,)): 1200}
-    dealt = shares(boxes, {("mine", (0,), (100,)): (0,), ("ours", (0,), (300,)): (0, 1)})
+    boxes = {("mine", (0,), (100_000,)): 400_000, ("ours", (0,), (300_000,)): 1_200_000}
+    dealt = shares(boxes, {("mine", (0,), (100_000,)): (0,), ("ours", (0,), (300_000,)): (0, 1)})
     load = [sum(4 * (last - first) for _, _, first, last in dealt[r]) for r in (0, 1)]
-    assert abs(load[0] - load[1]) <= 120 and sum(load) == 1600
+    assert abs(load[0] - load[1]) <= 120_000 and sum(load) == 1_600_000
+
+
+def test_what_is_small_is_not_cut():
+    box = ("a", (0,), (1000,))
+    assert [len(parts) for parts in shares({box: 4000}, {box: (0, 1, 2)}).values()] == [1]

@@ -12,6 +12,7 @@ from course_lib.checkpoint.folders import problems_of
 from course_lib.hybrid_parallel import LearningRate, resume_run, save_run
 from course_lib.runtime import launch
 from tests.checkpoint import hybrid, misuse
+from tests.checkpoint.one_run import first_run
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_misuse_is_told_and_loses_no_completed_checkpoint(name, tmp_path):
     case, folder = CASES[name], tmp_path / "run"
-    run = misuse.first_run(folder)
+    run = first_run(folder)
     said = case.do(folder, run)
     assert case.said in said
     there = {path.name for path in checkpoint.completed(folder)}

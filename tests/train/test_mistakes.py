@@ -17,7 +17,7 @@ def no_ranks(monkeypatch, tmp_path):
 
 
 MISTAKES = {
-    "--layout dp2,xx": "'xx' in the layout 'dp2,xx': expected dp, pp, cp, tp, ep or zero and a number",
+    "--layout dp2,xx": "'xx' in the layout 'dp2,xx': expected dp, pp, cp, tp, ep",
     "--layout pp8": "pp=8 needs 8 stages, and a model of 2 layers has at most 5: a stage for each layer, the embedding",
     "--layout pp4 --schedule zb-v": "pp=4 with 2 stages for each rank needs 8 stages, and a model of 2 layers",
     "--layout tp4": "--layout tp4: 2 heads over 4 ranks: expected a number that 4 divides",
