@@ -137,10 +137,10 @@ def test_every_file_that_a_page_links_exists():
         assert [link for link in links if not (ROOT / link).exists()] == []
 
 
-def test_the_readme_lists_ten_notebooks_and_the_appendix_and_links_those_that_exist():
+def test_the_readme_lists_ten_notebooks_the_appendix_and_the_capstone_and_links_those_that_exist():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\[?)(\d\d_[a-z_]+)", readme, flags=re.MULTILINE)
-    assert [name[:2] for _, name in rows] == [f"{number:02}" for number in range(11)]
+    assert [name[:2] for _, name in rows] == [f"{number:02}" for number in range(12)]
     linked = {name for bracket, name in rows if bracket}
     assert linked == {path.stem for path in ROOT.glob("notebooks/*.ipynb")}
 

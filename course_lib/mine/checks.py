@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.grading.borrowed import borrowed
-from course_lib.grading.exercise import SEED, Exercise, Trial
+from course_lib.grading.exercise import SEED, Exercise, Trial, ranks_of
 from course_lib.grading.registry import exercise
 from course_lib.grading.report import Report, Verdict
 from course_lib.grading.selfstudy import attempt, check_exercise, conclude
@@ -32,8 +32,9 @@ def check_all(functions: Mapping[str, Callable], say: Callable[[str], None]) -> 
     passed = {number for number, function in functions.items() if not borrowed(function, set())}
     for world_size in sorted({trial.world_size for _, trial, _ in tasks}):
         some = [task for task in tasks if task[1].world_size == world_size and task[0] in passed]
-        say(f"{len(some)} trials on {world_size} rank{'s' * (world_size > 1)}")
-        passed -= failed(some, asked, world_size)
+        if some:
+            say(f"{len(some)} trials on {ranks_of(world_size)}")
+            passed -= failed(some, asked, world_size)
     reports = {}
     for number, function in functions.items():
         if number in passed:
@@ -48,7 +49,7 @@ def failed(tasks: list[Task], asked: Mapping[str, Exercise], world_size: int) ->
     """The numbers of those that do not pass one of their `tasks`; of all where the launch as a whole fails."""
     try:
         ranks = launch(attempts, [(asked[number], function, trial) for number, trial, function in tasks],
-                       world_size=world_size, timeout=TIME_LIMIT_S, device="cpu") if tasks else []
+                       world_size=world_size, timeout=TIME_LIMIT_S, device="cpu")
     except LaunchError:
         return {number for number, _, _ in tasks}
     found = set()

@@ -60,6 +60,22 @@ def cell(text: str) -> str:
     return f'<td style="text-align: left">{escape(text)}</td>'
 
 
+def num_written(folder: Path | str) -> int:
+    """How many answers with a place in training are in `folder`, right or wrong; 0 where there is no such folder."""
+    functions: dict[str, Any] = {}
+    for notebook in notebooks_in(folder):
+        look_into(notebook, functions, {})
+    return len(functions)
+
+
+def notebooks_in(folder: Path | str) -> tuple[Notebook, ...]:
+    """Of the chapters that have slots."""
+    paths = [path for path in sorted(Path(folder).glob("[0-9][0-9]_*/[0-9][0-9]_*.ipynb"))
+             if path.stem == path.parent.name]  # not a newer copy beside it
+    return tuple(notebook for notebook in map(read_notebook, paths)
+                 if any(int(number.partition(".")[0]) == notebook.chapter for number in SLOTS))
+
+
 def find(folder: Path | str, without: Collection[str] = (), say: Callable[[str], None] = lambda text: None) -> Answers:
     """The answers in `folder`, which has 02_collectives/02_collectives.ipynb and so on, as exercises/ has.
 
@@ -68,13 +84,10 @@ def find(folder: Path | str, without: Collection[str] = (), say: Callable[[str],
     """
     if unknown := sorted(set(without) - set(SLOTS)):
         raise ValueError(f"without {', '.join(unknown)}: expected some of {', '.join(SLOTS)}")
-    paths = [path for path in sorted(Path(folder).glob("[0-9][0-9]_*/[0-9][0-9]_*.ipynb"))
-             if path.stem == path.parent.name]  # not a newer copy beside it
-    if not paths:
+    notebooks = notebooks_in(folder)
+    if not notebooks:
         raise ValueError(f"no exercises in {str(folder)!r}: expected 02_collectives/02_collectives.ipynb and so on, as "
                          "`make lab` makes them in workspace/exercises")
-    notebooks = tuple(notebook for notebook in map(read_notebook, paths)
-                      if any(int(number.partition(".")[0]) == notebook.chapter for number in SLOTS))
     functions: dict[str, Any] = {}
     reasons: dict[str, str] = {}
     for notebook in notebooks:

@@ -48,8 +48,9 @@ def pair(book: Book, number: str, me: Member) -> tuple[Callable, Callable]:
     def probed(functions: tuple[Callable, Callable]) -> list[Tensor]:
         return [tensor for function in functions for tensor in there_and_back(function, me)]
 
-    book.compare(number, me, lambda: probed(book.of(number, me)()),
-                 lambda: probed(tuple(partial(function, group=me) for function in PROBES[number])))
+    if book.is_first(number, me):
+        book.compare(number, me, lambda: probed(book.of(number, me)()),
+                     lambda: probed(tuple(partial(function, group=me) for function in PROBES[number])))
     return book.of(number, me)()
 
 

@@ -2,8 +2,10 @@
 
 import pytest
 
-from course_lib.runtime import Deadlock, RankFailed
-from tests.mine.cases import outcome, train, unchecked, with_line
+from course_lib.hybrid_parallel import HybridTrainer, ParallelLayout, resume_run, save_run
+from course_lib.mine import TrainedBy
+from course_lib.runtime import Deadlock, RankFailed, launch
+from tests.mine.cases import CONFIG, outcome, train, unchecked, with_line
 
 CHAPTER, CELL = "05_tensor_parallel", "highest = logits.amax(-1)"
 IN_EVERY_RUN = {"4.1", "9.2", "9.4"}
@@ -76,3 +78,21 @@ def test_an_answer_that_gives_something_else_in_training_is_named(tmp_path):
 def test_an_answer_that_hangs_in_training_is_named_with_its_line(tmp_path):
     with pytest.raises(Deadlock, match=r"rank 0  waits at 5.5 in 05_tensor_parallel.ipynb, line 14"):
         outcome(changed(tmp_path, "if logits.shape[-1] > 100 and r == 0: dist.recv(torch.empty(1), 1)"), "tp2")
+
+
+# A checkpoint of another layout
+
+def three_steps(layout: str, folder, goes_on: bool):
+    trainer = HybridTrainer(CONFIG, ParallelLayout.from_string(layout), batch_size=12)
+    if goes_on:
+        resume_run(trainer, folder)
+    report = trainer.train(3, progress=False)
+    save_run(trainer, folder, background=False)
+    return report.losses
+
+
+def test_a_checkpoint_is_read_by_the_readers_9_5_under_another_layout(tmp_path):
+    launch(TrainedBy(three_steps, unchecked()), "dp2,tp2,zero1", tmp_path, False)
+    losses, account = launch(TrainedBy(three_steps, unchecked()), "pp2", tmp_path, True, world_size=2)[0]
+    assert account.calls["9.5"] > 50
+    assert losses == pytest.approx(launch(train, "dp1", 6, world_size=1)[0].losses[3:], rel=1e-4)
