@@ -4,7 +4,7 @@
     world.py     torch.distributed as an answer sees it whose world is one group of a larger run
     find.py      find(folder): which answers there are, each checked once (checks.py)
     slots.py     which answer does what in training: the table
-    gradients.py, layers.py, pipeline.py, experts.py, resharding.py     the places, chapter by chapter
+    gradients.py, sharding.py, layers.py, pipeline.py, experts.py, resharding.py    the places, chapter by chapter
     put.py       TrainedBy(train, answers): a function to launch, with the answers in it
     ledger.py    calls and bytes by answer; an error's answer
     outcome.py   whose code did what, and whether the loss is one process's

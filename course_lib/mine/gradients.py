@@ -1,4 +1,4 @@
-"""The places of chapters 2, 3, 6 and 9 in a step: gradients added up, averaged and measured.
+"""The places of chapters 2, 3 and 9 in a step: gradients added up, averaged and measured.
 
     9.3 which gradient over which ranks  ->  3.3 in buckets, cut by 3.2  ->  2.3 a ring  ->  2.1 and 2.2, its halves
 
@@ -21,9 +21,6 @@ from course_lib.hybrid_parallel.model import HybridModel
 from course_lib.hybrid_parallel.norms import gradients_here
 from course_lib.mine.book import Book
 from course_lib.mine.replaced import Place
-from course_lib.zero import optimizer as zero_optimizer
-from course_lib.zero import stage1, stage2, units
-from course_lib.zero.flat import FlatBucket, make_buckets
 
 BUCKET_BYTES = 1 << 16  # so that the small models of the course have several buckets
 
@@ -45,51 +42,6 @@ def ring(book: Book) -> Iterator[Place]:
         book.add_up(tensor, member(group))
 
     yield Place(groups_gradients, "dist", Rerouted(all_reduce))
-
-
-# 2.1 and 2.2: ZeRO's two halves of it
-
-def reduce_scatter(book: Book) -> Iterator[Place]:
-    def start_reduce_scatter(flat: Tensor, group: Group, tag: int, blocks_ahead: int | None = None
-                             ) -> Callable[[Tensor], None]:
-        me = member(group)
-        if me.n == 1 or not flat.numel():
-            return course(flat, group, tag, blocks_ahead)
-        S = flat.numel() // me.n
-        even = nn.functional.pad(flat.view(me.n, S), (0, S % 2))  # the ring cuts each block in two
-        total = book.compare("2.1", me, lambda: book.of("2.1", me)(even.view(-1))[:S], lambda: sum_of(flat, me, S))
-        return lambda out: (out.copy_(total / me.n), None)[1]
-
-    course = stage1.start_reduce_scatter
-    for user in (stage1, stage2, units):
-        yield Place(user, "start_reduce_scatter", start_reduce_scatter)
-
-
-def sum_of(flat: Tensor, me: Member, S: int) -> Tensor:
-    """This rank's block (S,) of the sum of all ranks' `flat`."""
-    total = flat.clone()
-    dist.all_reduce(total, group=me.group)
-    return total[me.r * S:(me.r + 1) * S]
-
-
-def all_gather(book: Book) -> Iterator[Place]:
-    def start_all_gather(flat: Tensor, group: Group, tag: int) -> Callable[[], None]:
-        me = member(group)
-        if me.n == 1 or not flat.numel():
-            return course(flat, group, tag)
-
-        def gathered() -> Tensor:
-            whole = flat.clone()
-            course(whole, group, tag)()
-            return whole
-
-        own = flat.chunk(me.n)[me.r].clone()
-        flat.copy_(book.compare("2.2", me, lambda: book.of("2.2", me)(own), gathered))
-        return lambda: None
-
-    course = units.start_all_gather
-    for user in (zero_optimizer, units):
-        yield Place(user, "start_all_gather", start_all_gather)
 
 
 # 3.3 and 3.2: the average, in buckets
@@ -215,47 +167,3 @@ def norm(book: Book) -> Iterator[Place]:
 
     course = trainer.clip_grad_norm_
     yield Place(trainer, "clip_grad_norm_", clip_grad_norm_)
-
-
-# 6.3: ZeRO 2, gradients scattered while backward runs
-
-class Scattered:
-    """In the place of zero.Stage2: the reader's hooks average, and what they leave is added up over micro-batches."""
-
-    def __init__(self, book: Book, buckets: Sequence[FlatBucket], me: Member) -> None:
-        self.buckets, self.closed = buckets, False
-        model = nn.Module()
-        for bucket in buckets:
-            model.register_parameter(str(bucket.index), *bucket.parameters)
-        self.pieces = book.of("6.3", me)(model)
-        for bucket in buckets:  # registered after the reader's, so it runs after them
-            bucket.parameters[0].register_post_accumulate_grad_hook(lambda _, bucket=bucket: self.keep(book, bucket))
-
-    def keep(self, book: Book, bucket: FlatBucket) -> None:
-        piece = self.pieces.pop(str(bucket.index), None)
-        book.require(piece is not None and piece.shape == (bucket.S,), "6.3",
-                     f"its hook left no piece of {bucket.S} numbers")
-        if self.closed:
-            self.forget()
-        bucket.add_gradient(piece)
-
-    def average(self) -> None:
-        """Backward has done it."""
-
-    def forget(self) -> None:
-        for bucket in self.buckets:
-            bucket.forget_gradients()
-        self.closed = False
-
-
-def scattered(book: Book) -> Iterator[Place]:
-    """Each parameter is a bucket of its own, as in the exercise."""
-    course = zero_optimizer.when_complete
-
-    def when_complete(parameters: Iterable[nn.Parameter], method: Callable) -> None:
-        if not isinstance(method.__self__.gradients, Scattered):
-            course(parameters, method)
-
-    yield Place(zero_optimizer, "Stage2", lambda buckets, me: Scattered(book, buckets, me))
-    yield Place(zero_optimizer, "when_complete", when_complete)
-    yield Place(zero_optimizer, "make_buckets", lambda parameters, _, *more: make_buckets(parameters, 0, *more))

@@ -1,13 +1,13 @@
 """Which answers go where in a training run: a row for each, its work in words and the places that it takes.
 
-What a place does, and when it leaves the work to the course's own, stands beside it: gradients.py, layers.py,
-pipeline.py, experts.py, resharding.py. An answer without a row (a number to compute, a whole loop) trains nothing.
+What a place does, and when it leaves the work to the course's own, stands beside it: gradients.py, sharding.py,
+layers.py, pipeline.py, experts.py, resharding.py. An answer without a row, a whole loop say, trains nothing.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from course_lib.mine import experts, gradients, layers, pipeline, resharding
+from course_lib.mine import experts, gradients, layers, pipeline, resharding, sharding
 from course_lib.mine.book import Book
 from course_lib.mine.replaced import Place
 
@@ -28,8 +28,8 @@ class Slot:
 
 
 SLOTS = {slot.number: slot for slot in (
-    Slot("2.1", "adds up gradients: half a ring", gradients.reduce_scatter),
-    Slot("2.2", "gives the sums to all: the other half", gradients.all_gather),
+    Slot("2.1", "adds up gradients: half a ring", sharding.reduce_scatter),
+    Slot("2.2", "gives the sums to all: the other half", sharding.all_gather),
     Slot("2.3", "all-reduces gradients", gradients.ring, ("2.1", "2.2")),
     Slot("3.2", "cuts gradients into buckets", called_by_others),
     Slot("3.3", "averages gradients bucket by bucket", gradients.average, ("3.2",)),
@@ -42,7 +42,7 @@ SLOTS = {slot.number: slot for slot in (
     Slot("5.1", "adds up over tp, forward and backward", layers.f_and_g),
     Slot("5.4", "cuts q, k and v by heads", layers.qkv_rows),
     Slot("5.5", "the loss of logits that nobody has whole", layers.vocabulary_loss),
-    Slot("6.3", "scatters gradients in backward: zero2", gradients.scattered),
+    Slot("6.3", "scatters gradients in backward: zero2", sharding.scattered),
     Slot("7.1", "gathers and scatters tokens: sequence parallelism", layers.gather_and_scatter),
     Slot("7.3", "deals out tokens over cp", layers.positions),
     Slot("7.5", "recomputes attention in backward", layers.recomputed),
