@@ -28,7 +28,7 @@ from course_lib.reference import GPT, GPTConfig
 
 LAYOUTS = ("dp2,pp2,tp2", "dp2,pp2,tp2", "pp2,tp2", "tp2")
 CONFIG = GPTConfig(num_layers=2, hidden_size=8, num_heads=2, vocab_size=256, sequence_length=8)
-MOST_LINES, MOST_S = 20_000, 120
+MOST_LINES, MOST_S = 30_000, 120
 
 
 def make_trainer(layout: str) -> HybridTrainer:
