@@ -9,21 +9,23 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import checkpoint
+from course_lib.checkpoint import loading
 from course_lib.checkpoint.piece import Piece, State
 from course_lib.mine.book import Book
 from course_lib.mine.replaced import Place, replaced
 
 
 def resharded(book: Book) -> Iterator[Place]:
-    course = checkpoint.load
+    course = loading.load_verified
 
-    def load(*arguments: Any) -> checkpoint.Loaded:
+    def load_verified(*arguments: Any) -> checkpoint.Loaded:
         from course_lib.checkpoint import planners  # which takes torch a second to import
 
         with replaced([Place(planners, "read_pieces", reading(book, planners))]):
             return course(*arguments)
 
-    yield Place(checkpoint, "load", load)
+    yield Place(loading, "load_verified", load_verified)  # which checkpoint.load calls
+    yield Place(checkpoint, "load_verified", load_verified)
 
 
 def reading(book: Book, planners: Any) -> Callable:

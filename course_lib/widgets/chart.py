@@ -123,9 +123,9 @@ class Chart(Drawn):
         axes.grid(color="#E6E6E6", lw=0.6)
         for direction, label, axis in (("x", self.x, axes.xaxis), ("y", self.y, axes.yaxis)):
             if direction in self.log:
-                decimal = label.endswith(("(s)", "(bytes)"))
-                getattr(axes, f"set_{direction}scale")("log", base=10 if decimal else 2)
                 lowest, highest = axis.get_data_interval()
+                decimal = label.endswith(("(s)", "(bytes)")) or lowest < 1e-3  # nobody reads 0.000244141
+                getattr(axes, f"set_{direction}scale")("log", base=10 if decimal else 2)
                 if decimal and highest < 100 * lowest:  # a power of ten or two would be all that has a number
                     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
                 axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

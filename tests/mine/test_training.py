@@ -25,7 +25,7 @@ EXPERTS = {"num_experts": 4, "k": 2, "balance": 0.01}
     ("dp2,zero3", {}, {"2.1", "2.2", "4.4"}),
     ("dp4,ep4", {"experts": EXPERTS}, RING | {"4.4", "7.5", "8.3", "8.4"}),
     ("dp2", {"experts": {**EXPERTS, "scoring": "sigmoid"}}, RING | {"4.4", "7.5", "8.1", "8.2"}),
-], ids=str)
+], ids=lambda value: " ".join(sorted(value)) if isinstance(value, set) else str(value))
 def test_the_loss_is_one_processs_and_the_parts_that_a_layout_uses_all_worked(layout, options, used):
     found = outcome(unchecked(), layout, **options)
     assert found.lies_on_one_process, found
