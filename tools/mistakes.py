@@ -20,7 +20,7 @@ from course_lib.grading.recorded import FOLDER, Seen
 from course_lib.grading.registry import exercise, exercises_of
 from course_lib.grading.selfstudy import examine, judgement
 from tools.answers import WrongAnswer
-from tools.solutions import SOLUTIONS, exercises, hints, wrong_answers
+from tools.solutions import SOLUTIONS, exercises, hints, work, wrong_answers
 
 
 class Untold(Exception):
@@ -65,7 +65,8 @@ def record_chapter(path: Path) -> list[str]:
 def write(file: Path, path: Path, mistakes: dict[str, Any]) -> None:
     """The file of the notebook at `path`, with these lines for mistakes."""
     file.parent.mkdir(exist_ok=True)
-    file.write_text(text_of({"exercises": exercises(path), "hints": hints(path), "mistakes": mistakes}),
+    file.write_text(text_of({"exercises": exercises(path), "work": work(path), "hints": hints(path),
+                             "mistakes": mistakes}),
                     encoding="utf-8")
     recorded.of_chapter.cache_clear()
     exercises_of.cache_clear()
@@ -73,7 +74,7 @@ def write(file: Path, path: Path, mistakes: dict[str, Any]) -> None:
 
 def text_of(chapter: dict[str, Any]) -> str:
     """JSON with a line for each hint and each mistake, so that a change of one is a change of a line."""
-    parts = [f' "exercises": {json.dumps(chapter["exercises"])}']
+    parts = [f' "{kind}": {json.dumps(chapter[kind])}' for kind in ("exercises", "work")]
     for kind in ("hints", "mistakes"):
         rows = []
         for number, entries in chapter[kind].items():

@@ -1,4 +1,6 @@
-"""What stands in solutions/: the solutions' names, the wrong and the unusual right answers beside them, the hints."""
+"""What stands in solutions/: the solutions' names, the wrong and the unusual right answers beside them, the
+hints, and what answers do in a training run.
+"""
 
 import re
 import runpy
@@ -14,6 +16,7 @@ from tools.answers import Answer, recorded
 ROOT = Path(__file__).resolve().parent.parent
 SOLUTIONS = {int(path.name[:2]): path for path in sorted((ROOT / "solutions").glob("*/*.ipynb"))}
 HINTS_OF = re.compile(r"^## (\d+\.\d+)\b.*\n", re.MULTILINE)
+WORK_OF = re.compile(r"^\*\*In training\*\* \(.*\) your function (.+)\.$", re.MULTILINE)
 
 
 def code_cells(path: Path) -> list[nbformat.NotebookNode]:
@@ -54,6 +57,15 @@ def exercises(path: Path) -> dict[str, tuple[str, int]]:
         if cell.metadata.nbgrader.grade:
             number, function = re.match(r'check\("([\d.]+)", (\w+)\)', cell.source).groups()
             found[number] = (function, cell.metadata.nbgrader.points)
+    return found
+
+
+def work(path: Path) -> dict[str, str]:
+    """What the answers do in a training run, by number, of those whose text says so."""
+    found = {}
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "markdown" and (text := WORK_OF.search(cell.source)):
+            found[re.match(r"## ([\d.]+) ", cell.source)[1]] = text[1]
     return found
 
 

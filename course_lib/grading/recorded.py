@@ -1,4 +1,5 @@
-"""What stands in solutions/ of each exercise: function, points, hints, and mistakes with what they were seen to give.
+"""What stands in solutions/ of each exercise: function, points, work in a training run, hints, and mistakes with what
+they were seen to give.
 
 The notebook, hints.md and wrong_answers.py there are where all of it is written. `make mistakes` runs each wrong answer
 on real ranks, on the trials of SEED, and writes judges/recorded/NN.json: for each its sentence, and a sketch of what it
@@ -51,13 +52,18 @@ class Mistake:
 def of_chapter(chapter: int) -> dict[str, Any]:
     """What is recorded of a chapter; nothing of one that there is not."""
     path = FOLDER / f"{chapter:02}.json"
-    nothing = {"exercises": {}, "hints": {}, "mistakes": {}}
+    nothing: dict[str, Any] = {"exercises": {}, "work": {}, "hints": {}, "mistakes": {}}
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else nothing
 
 
 def of_exercise(number: str, kind: str) -> Any:
-    """The "exercises" (function and points), "hints" or "mistakes" of one; empty where there are none."""
+    """The "exercises" (function and points), "work", "hints" or "mistakes" of one; empty where there are none."""
     return of_chapter(int(number.partition(".")[0]))[kind].get(number, ())
+
+
+def work(number: str) -> str:
+    """What its answer does in a training run of the capstone; "" where it has no place there."""
+    return of_exercise(number, "work") or ""
 
 
 def hints(number: str) -> tuple[str, ...]:

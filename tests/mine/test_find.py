@@ -2,6 +2,7 @@
 
 import pytest
 
+from course_lib.grading import recorded
 from course_lib.mine import SLOTS, find
 from tests.mine.cases import SOLUTIONS, with_line
 
@@ -54,3 +55,8 @@ def test_a_folder_without_exercises_and_an_unknown_number_are_refused(tmp_path):
         find(tmp_path)
     with pytest.raises(ValueError, match="without 1.1: expected some of 2.1, 2.2"):
         find(SOLUTIONS, without=["1.1"])
+
+
+def test_each_exercise_whose_text_names_its_work_in_training_has_a_place_and_no_other():
+    told = {number for chapter in range(1, 11) for number in recorded.of_chapter(chapter)["work"]}
+    assert told == set(SLOTS)
