@@ -1,11 +1,11 @@
 """The places of chapter 8 in a layer with experts: which experts, how rows come to them, and what evens them out."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from course_lib.collectives.differentiable import Pair
 from course_lib.expert_parallel import layer, routing
 from course_lib.expert_parallel.experts import Experts
 from course_lib.expert_parallel.layer import moe_layers
@@ -70,14 +70,14 @@ def dealt_out(book: Book, tokens: Tensor, where: tuple[Tensor, Tensor], compute:
     (choices, weights), D = where, tokens.shape[1]
     dispatch = book.of("8.3", me)
     trip = Trip(dispatch, choices)
-    rows = Dispatched.apply(torch.cat([tokens, weights], 1), trip)  # (M, D + E)
+    rows = Pair.apply(torch.cat([tokens, weights], 1), trip.there, trip.home)  # (M, D + E)
     E_r = trip.theirs.shape[1]
     book.require(trip.theirs.shape == (len(rows), choices.shape[1] // me.n), "8.3", "`theirs` has another shape")
     expert, row = trip.theirs.T.nonzero().unbind(1)  # by expert
     made = compute(rows[row, :D], expert.bincount(minlength=E_r).tolist())
     weight = rows[row, D + me.r * E_r + expert].unsqueeze(1)
     y = torch.zeros_like(rows[:, :D]).index_add(0, row, made * weight)
-    return Combined.apply(nn.functional.pad(y, (0, rows.shape[1] - D)), trip)[:, :D]
+    return Pair.apply(nn.functional.pad(y, (0, rows.shape[1] - D)), trip.home, trip.again)[:, :D]
 
 
 class Trip:
@@ -90,31 +90,13 @@ class Trip:
         received, self.theirs, self.back = self.dispatch(tokens, self.choices)
         return received
 
+    def home(self, y: Tensor) -> Tensor:
+        """Of what ranks made of a token, or of its gradients, the sum."""
+        return self.back(y.contiguous())
 
-class Dispatched(torch.autograd.Function):
-    """A token that went to several ranks gets the sum of their gradients: what `back` does."""
-
-    @staticmethod
-    def forward(ctx: Any, tokens: Tensor, trip: Trip) -> Tensor:
-        ctx.trip = trip
-        return trip.there(tokens.detach())
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.trip.back(gradient.contiguous()), None
-
-
-class Combined(torch.autograd.Function):
-    """Each summand gets the sum's gradient: what a dispatch does."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, trip: Trip) -> Tensor:
-        ctx.trip = trip
-        return trip.back(y.detach())
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.trip.dispatch(gradient.contiguous(), ctx.trip.choices)[0], None
+    def again(self, gradient: Tensor) -> Tensor:
+        """Each summand gets the sum's gradient."""
+        return self.dispatch(gradient.contiguous(), self.choices)[0]
 
 
 # 8.4: it balances ranks, and so experts where each rank has one
