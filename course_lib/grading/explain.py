@@ -21,11 +21,11 @@ def explain(error: LaunchError, asked: Exercise, function: Callable) -> str:
     lines = [line for line in said.splitlines() if line.strip() and not line.strip().startswith("(raised inside")]
     lines = readers_lines(lines, asked.function)
     hint = " ".join(hint.split())  # it is wrapped there
-    if isinstance(error, Deadlock):
+    if isinstance(error, Deadlock) or (isinstance(error, LaunchTimeout) and error.all_wait):
         circle = circle_of(error.waits)
-        lines[0] = explain_circle(circle, error.waits) if circle else f"it hangs: {hint}"
+        lines[0] = explain_circle(circle, error.waits) if circle else f"it hangs: {hint.partition(' Hint: ')[0]}"
         hint = ""
-    if isinstance(error, LaunchTimeout):
+    elif isinstance(error, LaunchTimeout):
         hint = "Does a loop never end?"
     return "\n".join([*lines, *explain_parameters(said, function), *asked.meaning(said),
                       *([hint[:1].upper() + hint[1:]] if hint else [])])

@@ -44,11 +44,18 @@ class Deadlock(LaunchError):
 
 
 class LaunchTimeout(LaunchError):
-    """The ranks were still at work after `timeout` seconds. `ranks` are those that had not returned."""
+    """The ranks were still at work after `timeout` seconds. `ranks` are those that had not returned.
 
-    def __init__(self, message: str, ranks: tuple[int, ...]) -> None:
+    `all_wait`: at the end each of them was inside a communication call; `waits` then as in Deadlock. On a machine with
+    too much to do a deadlock may end so, because nothing there is quiet for long enough to be called one.
+    """
+
+    def __init__(self, message: str, ranks: tuple[int, ...], all_wait: bool = False,
+                 waits: dict[int, tuple[str, int]] | None = None) -> None:
         super().__init__(message)
         self.ranks = ranks
+        self.all_wait = all_wait
+        self.waits = waits or {}
 
 
 class LaunchInterrupted(KeyboardInterrupt):

@@ -52,6 +52,19 @@ def test_a_deadlock_names_every_rank_its_place_and_its_call():
     assert "rank 1  has returned normally" in text
 
 
+def test_ranks_that_all_wait_when_time_is_up_are_told_as_those_of_a_deadlock_are():
+    sightings = {0: waits("recv", peer=1), 1: waits("recv", peer=0)}
+    error = diagnosis.timed_out(sightings, {}, 20.0)
+    assert error.all_wait and error.waits == {0: ("recv", 1), 1: ("recv", 0)}
+    assert "ranks 0 and 1 did not finish within 20 s" in str(error) and "waits to receive and nobody sends" in str(error)
+
+
+def test_a_rank_at_work_when_time_is_up_may_only_need_longer():
+    busy = {0: waits("recv", peer=1), 1: Whereabouts((), None, None, {}, 0.0, 0.0)}
+    for error in (diagnosis.timed_out(busy, {}, 20.0), diagnosis.timed_out({0: busy[0]}, {1: ()}, 20.0)):
+        assert not error.all_wait and not error.waits and "all of them wait" not in str(error)
+
+
 def test_a_deadlock_knows_as_data_who_waits_for_whom():
     sightings = {0: waits("recv", peer=1), 1: waits("send", peer=2), 2: waits("barrier"), 3: returned()}
     assert diagnosis.deadlock(sightings, 3.0).waits == {0: ("recv", 1), 1: ("send", 2)}

@@ -124,9 +124,13 @@ def deadlock(sightings: Sightings, still_s: float) -> Deadlock:
         lines.append(f"  rank {rank}  waits{_at(seen.frames)}{code}")
         lines.append(f"          -> {seen.waits_in}")
     lines.append(textwrap.fill(f"Hint: {_hint(sightings)}", 100, initial_indent="  ", subsequent_indent="  "))
-    waits = {rank: (seen.call.op, seen.call.peer) for rank, seen in _waiting(sightings).items()
-             if seen.call and seen.call.peer is not None}
-    return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))), waits)
+    return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))), _waits(sightings))
+
+
+def _waits(sightings: Sightings) -> dict[int, tuple[str, int]]:
+    """rank -> (send or recv, the rank it names)."""
+    return {rank: (seen.call.op, seen.call.peer) for rank, seen in _waiting(sightings).items()
+            if seen.call and seen.call.peer is not None}
 
 
 def _waiting(sightings: Sightings) -> dict[int, Whereabouts]:
@@ -206,8 +210,12 @@ def timed_out(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], timeo
             lines.append(f"  rank {rank}  {'waits' if seen.waits_in else 'is'}{_at(seen.frames)}{code}")
             if seen.waits_in:
                 lines.append(f"          -> {seen.waits_in}")
+    all_wait = not silent and all(seen.waits_in for seen in _waiting(sightings).values())
+    if all_wait:
+        lines.append(textwrap.fill(f"Hint: all of them wait. {_hint(sightings)}", 100, initial_indent="  ",
+                                   subsequent_indent="  "))
     lines.append("  Hint: if the work simply needs longer, pass launch(..., timeout=seconds).")
-    return LaunchTimeout("\n".join(lines), tuple(unfinished))
+    return LaunchTimeout("\n".join(lines), tuple(unfinished), all_wait, _waits(sightings) if all_wait else None)
 
 
 def interrupted(sightings: Sightings, silent: Mapping[int, Sequence[Frame]]) -> str:
