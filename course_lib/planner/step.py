@@ -102,13 +102,13 @@ def stage_messages(job: Job, rates: Rates) -> float:
 
 def bubble_seconds(job: Job, others_s: float, stage: Seconds, weight_s: float) -> float:
     """`others_s`: a micro-batch's way through all stages but the slowest. W waits in ZB-H1 (zb1p): (p-1)(F + I - W);
-    ZB-2p fills all gaps with what it may hold twice as much of. Where launching takes longer than computing, it
-    stretches F, I and W alike.
+    ZB-2p fills all gaps with what it may hold twice as much of. A third of the waits for launches is W's.
     """
     if job.schedule == "zb2p":
         return 0.0
     if job.schedule == "zb1p":
-        return others_s * max(0.0, 1 - 2 * weight_s / (stage.total - stage.launch))
+        work = stage.total - stage.launch
+        return others_s * max(0.0, work - 2 * weight_s + stage.launch / 3) / stage.total
     return others_s / job.v
 
 
