@@ -27,5 +27,5 @@ goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in 
     bubbles.py      idle time and micro-batches in flight of pipeline schedules
     splitting.py    layers cut over devices: what they send, and how many devices are too many
 
-Importing any of it imports no torch; numpy where a line is fitted.
+Nothing here needs more than Python.
 """

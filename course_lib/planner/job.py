@@ -12,7 +12,14 @@ from course_lib.planner.cluster import Cluster
 from course_lib.planner.software import MEGATRON_CORE, Software
 
 SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p")
-PRECISION_NAMES = ("bf16", "fp16", "fp8")
+PRECISION_NAMES = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
+# What Megatron-Core can run again alone -> what of costs.activations is then not kept
+MODULES: dict[str, tuple[str, ...]] = {
+    "core_attn": (), "layernorm": ("input of q, k, v", "input of the MLP"), "mla_up_proj": ("q", "k", "v"),
+    "moe_act": ("their product", "its output"), "shared_experts": (),
+    "mlp": ("gate", "up", "their product", "input of the GELU", "its output"),
+    "moe": ("gate", "up", "their product", "rows sent to experts", "rows that come back")}
+FIRST_WITH_FLASH = 2020  # FlashAttention-2 asks for an A100 or later
 
 
 @dataclass(frozen=True)
@@ -20,8 +27,14 @@ class Job:
     """One way of training `shape`: ValueError where the layout cannot be.
 
     global_batch, micro_batch: rows. v: chunks of layers on each stage (interleaved 1F1B). recompute: "none",
-    "selective" or "full". flash: attention stores no scores. dropout: its masks are kept, too. gradient_bytes: of a
-    gradient where it is kept and reduced. master: there are 32-bit weights beside the 16-bit ones.
+    "selective" or "full"; recompute_layers: with "full", in how many layers of each stage, 0 for all of them. flash:
+    attention stores no scores. dropout: its masks are kept, too. precision: of linear layers; gradient_bytes: of a
+    gradient where it is kept and reduced. master: there are 32-bit weights beside the 16-bit ones. expert_imbalance:
+    rows of the fullest expert over the mean. recompute_modules: what alone is run again, of MODULES. offload_layers: of
+    how many of a stage's layers the activations wait in the host's memory, while others compute. uneven: layers are
+    dealt out by hand, and need not make whole chunks.
+
+    A device without bf16 trains in fp16, and one that is too old for FlashAttention stores scores, whatever was asked.
     """
 
     shape: Shape
@@ -35,11 +48,16 @@ class Job:
     recompute: str = "none"
     sequence_parallel: bool = False
     precision: str = "bf16"
-    gradient_bytes: int = 2
+    gradient_bytes: int = 4
     master: bool = True
     flash: bool = True
     dropout: bool = False
     software: Software = field(default=MEGATRON_CORE)
+    recompute_layers: int = 0
+    expert_imbalance: float = 1.0
+    recompute_modules: tuple[str, ...] = ()
+    offload_layers: int = 0
+    uneven: bool = False
 
     def __post_init__(self) -> None:
         for name, known in (("schedule", SCHEDULES), ("recompute", RECOMPUTE), ("precision", PRECISION_NAMES)):
@@ -49,9 +67,28 @@ class Job:
             object.__setattr__(self, "sequence_length", self.shape.sequence_length)
         for name in ("global_batch", "micro_batch", "sequence_length", "v"):
             at_least(getattr(self, name), 1, name)
-        if reason := why_not(self.shape, self.cluster, self.layout, self.global_batch, self.micro_batch,
-                             self.sequence_length, self.v):
+        at_least(self.recompute_layers, 0, "recompute_layers")
+        at_least(self.offload_layers, 0, "offload_layers")
+        if unknown := set(self.recompute_modules) - set(MODULES):
+            raise ValueError(f"recompute_modules={sorted(unknown)}: expected some of {', '.join(MODULES)}")
+        if not 1 <= self.expert_imbalance < float("inf"):
+            raise ValueError(f"expert_imbalance={self.expert_imbalance!r}: expected 1, all get as many rows, or more")
+        if self.recompute_layers and self.recompute != "full":
+            raise ValueError(f"recompute_layers={self.recompute_layers} with recompute={self.recompute!r}: expected "
+                             "recompute='full', it says in how many layers")
+        if reason := job_problem(self.shape, self.cluster, self.layout, self.global_batch, self.micro_batch,
+                                 self.sequence_length, self.v, self.uneven or self.software.whole_layers):
             raise ValueError(reason)
+        self._keep_to_the_device()
+
+    def _keep_to_the_device(self) -> None:
+        """Formats and kernels that the device has. ValueError where it has none of the kind."""
+        device = self.cluster.device
+        if self.precision == "bf16":
+            object.__setattr__(self, "precision", device.half_precision)
+        self.cluster.peak_flops_per_s(self.precision)
+        if device.year < FIRST_WITH_FLASH:
+            object.__setattr__(self, "flash", False)
 
     @property
     def num_microbatches(self) -> int:
@@ -72,10 +109,22 @@ class Job:
         """Ranks that hold the same parameters (experts apart)."""
         return self.layout.dp * self.layout.cp
 
+    @property
+    def num_layers(self) -> int:
+        """Those for multi-token prediction are layers, too."""
+        return self.shape.num_layers + self.shape.mtp_layers
 
-def why_not(shape: Shape, cluster: Cluster, layout: ParallelLayout, global_batch: int, micro_batch: int,
-            sequence_length: int, v: int = 1) -> str | None:
-    """Why a layout cannot be, given and expected; None where it can."""
+    @property
+    def recomputed_share(self) -> float:
+        """Of the layers, those that are run again in backward, wholly."""
+        if self.recompute != "full":
+            return 0.0
+        return min(1.0, self.recompute_layers * self.layout.pp / self.num_layers) if self.recompute_layers else 1.0
+
+
+def job_problem(shape: Shape, cluster: Cluster, layout: ParallelLayout, global_batch: int, micro_batch: int,
+                sequence_length: int, v: int = 1, uneven: bool = False) -> str | None:
+    """Why a layout cannot be, given and expected; None where it can. uneven: chunks need not have as many layers."""
     tp, pp, dp = layout.tp, layout.pp, layout.dp
     world = tp * pp * dp * layout.cp
     if world > cluster.num_devices:
@@ -83,18 +132,32 @@ def why_not(shape: Shape, cluster: Cluster, layout: ParallelLayout, global_batch
     if shape.num_heads % tp or shape.ffn_size % tp:
         return (f"tp={tp}: expected a number that divides the {shape.num_heads} heads and the MLP's width of "
                 f"{shape.ffn_size}")
-    if pp * v > shape.num_layers + 2:
-        return f"pp={pp} with v={v}: expected at most {shape.num_layers + 2} chunks, layers and both ends"
+    if reason := why_no_chunks(shape.num_layers + shape.mtp_layers, pp, v, uneven):
+        return reason
     if shape.num_experts % layout.ep:
         return f"ep={layout.ep}: expected a number that divides the {shape.num_experts} experts"
-    if layout.etp != (tp if shape.num_experts > 1 else 1):
-        return (f"etp={layout.etp} with tp={tp}: expected etp={tp if shape.num_experts > 1 else 1}, since the planner "
-                "counts experts as cut over tp, as attention is")
+    if shape.num_experts == 1 and layout.etp > 1:
+        return f"etp={layout.etp}: expected 1, the model has no experts that it could cut"
+    if shape.ffn_size % layout.etp:
+        return f"etp={layout.etp}: expected a number that divides an expert's width of {shape.ffn_size}"
     if global_batch % (dp * micro_batch):
         return f"global_batch={global_batch}: expected a multiple of dp x micro_batch = {dp * micro_batch}"
     if sequence_length % layout.cp:
         return f"cp={layout.cp}: expected a number that divides the {sequence_length} tokens of a row"
     return None
+
+
+def why_no_chunks(num_layers: int, pp: int, v: int, uneven: bool = False) -> str | None:
+    """Chunks are whole: pp v of them divide the layers, or the layers and both ends, of which each counts as one."""
+    chunks = pp * v
+    if pp == 1 and v > 1:
+        return f"v={v} with pp=1: expected v=1, one stage has nobody to pass chunks to"
+    if chunks > num_layers + 2:
+        return f"pp={pp} with v={v}: expected at most {num_layers + 2} chunks, layers and both ends"
+    if uneven or num_layers % chunks == 0 or (num_layers + 2) % chunks == 0:
+        return None
+    return (f"pp={pp} with v={v}: expected chunks that divide the {num_layers} layers, or {num_layers + 2} with both "
+            f"ends; {chunks} would have {num_layers / chunks:.3g} layers each")
 
 
 def shape_of(model: Model | Shape) -> Shape:

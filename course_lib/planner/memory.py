@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 
-from course_lib.costs.activations import activation_terms
+from course_lib.costs.activations import ActivationTerm, activation_terms
 from course_lib.costs.bubbles import peak_1f1b, peak_gpipe, peak_interleaved
-from course_lib.costs.flops import expert_matrices
 from course_lib.costs.memory import training_memory
-from course_lib.planner.constants import ACTIVATIONS_EAGER, LOGIT_BYTES, OTHER_BYTES
-from course_lib.planner.job import Job
-from course_lib.planner.step import Stages, layer_parameters, shards_layers
+from course_lib.planner.constants import ACTIVATIONS_EAGER, LOGIT_BYTES, LOGIT_FUSED, OTHER_BYTES
+from course_lib.planner.job import MODULES, Job
+from course_lib.planner.layer import Work, kept, work_of
+from course_lib.planner.step import (
+    Stages,
+    matrix_shares,
+    numbers_of,
+    shards_layers,
+    stays_gathered,
+    vocabulary_numbers,
+)
 
 KINDS = ("parameters", "gradients", "optimizer_state", "activations", "logits", "other")
 MADE_AGAIN = ("SiLU of the gate",)  # in backward, by kernels that do gate, SiLU and product in one
+READ_BY_PRODUCTS = ("input of q, k, v", "input of the MLP", "their product", "its output", "rows sent to experts")
+NARROW = {"fp8": 1 / 2, "mxfp8": 33 / 64, "nvfp4": 9 / 32}  # of 16 bits, with the scales of blocks
+GATHERED = ("input of q, k, v", "input of the MLP")  # by sequence parallelism, before products that it cuts
+ALWAYS_KEPT = ("input of attention's norm", "input of the output projection")  # where products are chosen one by one
+PRODUCTS = ("q", "k", "v", "input of the MLP's norm", "gate", "up", "input of the GELU", "input of the MLP")  # or last
 GATHERED_LAYERS = 2  # whole at a time under ZeRO-3: the one at work, the one that arrives
 
 
@@ -22,7 +35,8 @@ def memory_bytes(job: Job, stages: Stages) -> dict[str, float]:
     p = job.layout.pp
     if p == 1:
         return stage_bytes(job, stages.ordinary, 0)
-    return max((stage_bytes(job, stages.ordinary, 0), stage_bytes(job, stages.last, p - 1)),
+    places = {0: stages.first, p - 1: stages.last} | ({1: stages.ordinary} if p > 2 else {})
+    return max((stage_bytes(job, layers, place) for place, layers in places.items()),
                key=lambda held: sum(held.values()))
 
 
@@ -31,44 +45,80 @@ def stage_bytes(job: Job, layers: float, stage: int) -> dict[str, float]:
     p, t = job.layout.pp, job.layout.tp
     first, last = stage == 0, stage == p - 1
     held = state_bytes(job, layers, (first or last) + (first and last and not job.shape.tied))
-    kept, whole = layer_activations(job)
+    of_layer, whole = layer_activations(job)
     in_flight = micro_batches_in_flight(job, stage)
-    held["activations"] = in_flight * layers * kept + (whole if job.recompute == "full" else 0.0)
-    held["logits"] = LOGIT_BYTES * job.tokens_per_rank * job.shape.vocab_size / t if last else 0.0
+    held["activations"] = in_flight * max(0.0, layers - job.offload_layers) * of_layer
+    held["activations"] += layers * gathered_bytes(job)
+    of_logit = LOGIT_FUSED if job.software.fuses_loss else LOGIT_BYTES
+    held["logits"] = of_logit * job.tokens_per_rank * job.shape.vocab_size / t if last else 0.0
+    if job.recompute == "full":  # the layer that backward is at, when the logits are gone
+        held["activations"] += max(0.0, whole - held["logits"])
     held["other"] = float(OTHER_BYTES)
     return held
 
 
 def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
     """Parameters, gradients and the optimiser's state. ZeRO shards experts over the ranks that hold the same ones."""
-    t, ep, zero = job.layout.tp, job.layout.ep, job.layout.zero_stage
-    experts = layers * job.shape.num_experts * expert_matrices(job.shape) / t / ep if job.shape.num_experts > 1 else 0.0
-    dense = layers * layer_parameters(job.shape, t, ep) - experts + ends * job.shape.vocab_size * (
-        job.shape.hidden_size / t)
-    precision = "pure 16-bit" if not job.master else "mixed, fp32 gradients" if job.gradient_bytes == 4 else "mixed"
+    zero = 1 if stays_gathered(job) else job.layout.zero_stage
+    wide = job.gradient_bytes == 4 or stays_gathered(job)  # FSDP adds gradients up in 32 bits
+    precision = "pure 16-bit" if not job.master else "mixed, fp32 gradients" if wide else "mixed"
     found = dict.fromkeys(("parameters", "gradients", "optimizer_state"), 0.0)
-    for numbers, ranks in ((dense, job.plane), (experts, job.plane // ep)):
-        if numbers:
-            of_these = training_memory(numbers, precision, zero, ranks).by_kind()
-            found = {kind: found[kind] + of_these[kind] for kind in found}
+    for index, (numbers, ranks, _) in enumerate(numbers_of(job)):
+        numbers = layers * numbers + (vocabulary_numbers(job, ends) if index == 0 else 0.0)
+        of_these = training_memory(numbers, precision, zero, ranks).by_kind() if numbers else {}
+        found = {kind: found[kind] + of_these.get(kind, 0.0) for kind in found}
     if zero == 3 and shards_layers(job):
-        found["parameters"] += GATHERED_LAYERS * 2 * layer_parameters(job.shape, t, ep)
+        found["parameters"] += 2 * gathered_numbers(job)
     return found
 
 
+def gathered_bytes(job: Job) -> float:
+    """What sequence parallelism gathers for a layer of one micro-batch, beyond this rank's part of it: so much more is
+    there at the measured peaks, whatever is in flight.
+    """
+    if not (job.software.keeps_gathered and job.sequence_parallel):
+        return 0.0
+    whole = 2 * job.tokens_per_rank * job.shape.hidden_size * len(GATHERED)
+    return whole * (1 - 1 / job.layout.tp)
+
+
+def gathered_numbers(job: Job) -> float:
+    """Parameters that ZeRO-3 has whole at a time."""
+    share = max(matrix_shares(job.shape)) if job.software.matrix_by_matrix else 1.0
+    return GATHERED_LAYERS * share * sum(numbers for numbers, _, _ in numbers_of(job))
+
+
 def layer_activations(job: Job) -> tuple[float, float]:
-    """(what one layer keeps of a micro-batch; what it would keep without recomputation)."""
-    s, t = job.sequence_length // job.layout.cp, job.layout.tp
-    eager = job.software.activations_eager
-    terms = [term for term in activation_terms(job.shape, job.micro_batch, s, dropout=job.dropout)
-             if eager or term.name not in MADE_AGAIN]
-    policy = "selective" if job.flash or job.recompute == "selective" else "none"
-    whole = sum(term.kept(policy, t, job.sequence_parallel) for term in terms)
-    whole *= ACTIVATIONS_EAGER.value if eager else 1.0
-    if job.recompute == "full":
-        split = t if job.sequence_parallel else 1
-        return 2 * job.tokens_per_rank * job.shape.hidden_size / split, whole
-    return whole, whole
+    """(what one layer keeps of a micro-batch; what it would keep without recomputation), on average over all layers."""
+    work = work_of(job)
+    whole = mean_kept(work)
+    if job.recompute == "selective" and job.flash and job.software.early_stop:
+        return mean_kept(work, by_operation=True), whole
+    input_only = 2 * job.tokens_per_rank * job.shape.hidden_size / (job.layout.tp if job.sequence_parallel else 1)
+    return job.recomputed_share * input_only + (1 - job.recomputed_share) * whole, whole
+
+
+@lru_cache(maxsize=65536)
+def mean_kept(work: Work, by_operation: bool = False) -> float:
+    """Of a layer, on average over their kinds. by_operation: its input, attention's output, and every other product's.
+    """
+    kinds, software = work.shape.kinds(), work.software
+    times = ACTIVATIONS_EAGER.value if software.activations_eager and work.shape.gated else 1.0  # as Llama: q, k turned
+    again = {name for module in work.modules for name in MODULES[module]} | (
+        set() if software.activations_eager else set(MADE_AGAIN))
+    terms = [(count * times / work.shape.num_layers, term.name, kept_of(term, work))
+             for count, shape in kinds for term in activation_terms(shape, work.micro_batch, work.s // work.cp,
+                                                                    dropout=work.dropout) if term.name not in again]
+    if by_operation:
+        return sum(share * held * (0.5 if name in PRODUCTS else 1.0) for share, name, held in terms
+                   if name in (*PRODUCTS, *ALWAYS_KEPT))
+    return sum(share * held for share, _, held in terms)
+
+
+def kept_of(term: ActivationTerm, work: Work) -> float:
+    """What a product reads is kept as the product reads it, in 8 or 4 bits."""
+    policy = "selective" if work.flash or work.recompute == "selective" else "none"
+    return kept(term, work, policy) * (NARROW.get(work.precision, 1.0) if term.name in READ_BY_PRODUCTS else 1.0)
 
 
 def micro_batches_in_flight(job: Job, stage: int) -> Fraction:

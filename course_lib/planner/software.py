@@ -26,10 +26,16 @@ class Software:
     whole_layers: bool = False  # on each stage; False: the ends were chosen so that stages are even
     ring_layout: str = "zigzag"  # how tokens are dealt to ranks of context parallelism
     copies: str = ""  # constant: passes over each message of tensor parallelism
-    experts: str = ""  # constant: share of a dense product's speed
+    experts: str = "experts_grouped"  # constant: share of a dense product's speed
+    overlaps_experts: bool = False  # rows travel beside the products of another micro-batch
+    sends_rows_once: bool = False  # to each node, or each rank of one, that has experts of the row
+    waits_for_launches: bool = True  # False: kernels were captured in a graph
+    waits_for_rows: bool = True  # the processor learns how many rows have come before it launches their products
     across: str = "across_s"
     one_card: bool = False  # rings use one network card of a node, not all
     activations_eager: bool = False
+    fuses_loss: bool = False
+    keeps_gathered: bool = False  # what sequence parallelism gathers, until backward has passed all layers
 
 
 ONE_MESSAGE = 1e15
@@ -39,8 +45,9 @@ DEEPSPEED_2021 = Software("DeepSpeed 2021", matrix_by_matrix=True, one_card=True
 MEGATRON_DEEPSPEED = Software("Megatron-DeepSpeed 2022", passes="passes_fused", launch="launch_deepspeed_s",
                               overlaps_gradients=False, overlaps_stages=False, message_bytes=5e8)
 MEGATRON_CORE = Software("Megatron-Core", passes="passes_fused", attention="flash3", overlaps_parameters=True,
-                         overlaps_tensor=True, message_bytes=2e8)
-NEMO = Software("NeMo 2024", passes="passes_fused", overlaps_parameters=True, overlaps_tensor=True, message_bytes=2e8)
+                         overlaps_tensor=True, fuses_loss=True, message_bytes=2e8)
+NEMO = Software("NeMo 2024", passes="passes_fused", overlaps_parameters=True, overlaps_tensor=True, fuses_loss=True,
+                message_bytes=2e8)
 COMPOSER = Software("Composer FSDP 2023", attention="flash1", shards_layers=True, early_stop=True)
 FSDP = Software("FSDP", shards_layers=True, early_stop=True, activations_eager=True)
 TORCHTITAN = Software("torchtitan 2024", passes="passes_fused", shards_layers=True, early_stop=True,
@@ -50,7 +57,7 @@ FSDP2_EAGER = Software("FSDP2, not compiled", attention="flash3", shards_layers=
 FSDP2 = Software("FSDP2, compiled", passes="passes_fused", attention="flash3", shards_layers=True, early_stop=True,
                  copies="tp_copies")
 NANOTRON = Software("nanotron 2025", launch="launch_nanotron_s", matrix_by_matrix=True, whole_layers=True,
-                    across="across_cloud_s", activations_eager=True)
+                    across="across_cloud_s", activations_eager=True, keeps_gathered=True)
 SOFTWARE: tuple[Software, ...] = (
     MEGATRON_CORE, MEGATRON_2021, MEGATRON_DEEPSPEED, DEEPSPEED_2021, NEMO, COMPOSER, FSDP, FSDP2, FSDP2_EAGER,
     TORCHTITAN, NANOTRON)
