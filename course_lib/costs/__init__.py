@@ -8,6 +8,7 @@ goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in 
     money.py        from FLOPs to seconds, dollars, kilowatt-hours
     loading.py      how fast training eats tokens, and how long reading takes
     memory.py       parameters, gradients, optimiser state: by precision, ZeRO stage and offload; LoRA
+    offload.py      what it takes to keep the optimiser in the host's memory
     activations.py  what the forward pass keeps
     experts.py      experts dealt out over ranks: bytes, drops, and when it is too much to send
     hybrid.py       what each rank sends in a step under any layout, axis by axis
@@ -27,5 +28,5 @@ goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in 
     bubbles.py      idle time and micro-batches in flight of pipeline schedules
     splitting.py    layers cut over devices: what they send, and how many devices are too many
 
-Importing any of it imports no torch; numpy where a line is fitted.
+Nothing here needs more than Python.
 """

@@ -48,34 +48,46 @@ class ActivationTerm:
 def activation_terms(shape: Shape, batch_size: int, sequence_length: int | None = None, *, recompute: str = "none",
                      bytes_per_number: int = 2, dropout: bool = False, mask_bytes: int = 1) -> list[ActivationTerm]:
     """What one layer keeps, in the order in which it is made. `mask_bytes`: of a number in a dropout mask; the CPU
-    keeps one as wide as the numbers themselves.
+    keeps one as wide as the numbers themselves. All layers are of the last of shape.kinds().
     """
     if recompute not in RECOMPUTE:
         raise ValueError(f"recompute={recompute!r}: expected one of {', '.join(RECOMPUTE)}")
     b, w = at_least(batch_size, 1, "batch_size"), at_least(bytes_per_number, 1, "bytes_per_number")
     s = shape.sequence_length if sequence_length is None else at_least(sequence_length, 1, "sequence_length")
-    h, a, d, kv, m = shape.hidden_size, shape.num_heads, shape.d, shape.num_kv_heads, mask_bytes
-    f, tokens = shape.ffn_size * shape.active_experts, s * b
+    h, a, m, tokens = shape.hidden_size, shape.num_heads, mask_bytes, s * b
+    kv = a if shape.latent else shape.num_kv_heads
+    f = shape.ffn_size * shape.active_experts + shape.shared_ffn * shape.shared_experts
     if recompute == "full":
         return [ActivationTerm("input of the layer", w * h * tokens)]
     mlp = ("gate", "SiLU of the gate", "up", "their product") if shape.gated else ("input of the GELU", "its output")
+    sent = ("rows sent to experts", "rows that come back") if shape.num_experts > 1 else ()
     terms = [
         ActivationTerm("input of attention's norm", w * h * tokens),
         ActivationTerm("input of q, k, v", w * h * tokens),
-        ActivationTerm("q", w * a * d * tokens, by_tensor=True),
-        ActivationTerm("k", w * kv * d * tokens, by_tensor=True),
-        ActivationTerm("v", w * kv * d * tokens, by_tensor=True),
+        *narrow_terms(shape, w * tokens),
+        ActivationTerm("q", w * a * shape.qk_width * tokens, by_tensor=True),
+        ActivationTerm("k", w * kv * shape.qk_width * tokens, by_tensor=True),
+        ActivationTerm("v", w * kv * shape.v_width * tokens, by_tensor=True),
         ActivationTerm("softmax", w * a * s * tokens, by_tensor=True, core=True),
         ActivationTerm("mask of the softmax", m * a * s * tokens, by_tensor=True, core=True, of_dropout=True),
         ActivationTerm("softmax after dropout", w * a * s * tokens, by_tensor=True, core=True, of_dropout=True),
-        ActivationTerm("input of the output projection", w * a * d * tokens, by_tensor=True),
+        ActivationTerm("input of the output projection", w * a * shape.v_width * tokens, by_tensor=True),
         ActivationTerm("mask of attention's dropout", m * h * tokens, of_dropout=True),
         ActivationTerm("input of the MLP's norm", w * h * tokens),
         ActivationTerm("input of the MLP", w * h * tokens),
+        *(ActivationTerm(name, w * shape.active_experts * h * tokens) for name in sent),
         *(ActivationTerm(name, w * f * tokens, by_tensor=True) for name in mlp),
         ActivationTerm("mask of the MLP's dropout", m * h * tokens, of_dropout=True),
     ]
     return [term for term in terms if dropout or not term.of_dropout]
+
+
+def narrow_terms(shape: Shape, num_bytes: int) -> list[ActivationTerm]:
+    """The narrow vectors of latent attention, with their norms' inputs; `num_bytes` for each number of a token."""
+    if shape.latent is None:
+        return []
+    return [ActivationTerm("narrow q", 2 * num_bytes * shape.latent.q_rank),
+            ActivationTerm("narrow k and v", 2 * num_bytes * (shape.latent.kv_rank + shape.latent.rope))]
 
 
 def activation_bytes_per_layer(shape: Shape, batch_size: int, sequence_length: int | None = None, *,
@@ -97,12 +109,13 @@ def activation_bytes(shape: Shape, batch_size: int, sequence_length: int | None 
     the logits, which the loss keeps in 32 bits, split by the vocabulary.
     """
     s = shape.sequence_length if sequence_length is None else sequence_length
-    layer = activation_bytes_per_layer(shape, batch_size, s, recompute=recompute, bytes_per_number=bytes_per_number,
-                                       dropout=dropout, mask_bytes=mask_bytes, tensor_parallel=tensor_parallel,
-                                       sequence_parallel=sequence_parallel)
+    layers = sum(count * activation_bytes_per_layer(
+        kind, batch_size, s, recompute=recompute, bytes_per_number=bytes_per_number, dropout=dropout,
+        mask_bytes=mask_bytes, tensor_parallel=tensor_parallel, sequence_parallel=sequence_parallel)
+        for count, kind in shape.kinds())
     whole = (2 * bytes_per_number + (mask_bytes if dropout else 0)) * shape.hidden_size * s * batch_size
     logits = 4 * shape.vocab_size * s * batch_size // tensor_parallel
-    return shape.num_layers * layer + whole // (tensor_parallel if sequence_parallel else 1) + logits
+    return layers + whole // (tensor_parallel if sequence_parallel else 1) + logits
 
 
 def split_by(shape: Shape, tensor_parallel: int, sequence_parallel: bool) -> int:

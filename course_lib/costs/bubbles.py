@@ -60,6 +60,17 @@ def balanced_layers(num_layers: int, p: int, head_in_layers: float) -> tuple[flo
     return even, even - head_in_layers
 
 
+def first_past_the_share(num_layers: int, p: int, head_in_layers: float) -> tuple[int, int]:
+    """(layers on the first stage, on the last), as nanotron deals them out: a stage takes layers until it and those
+    before it have more than their share of the work, so the first one, which goes furthest past it, is the largest.
+
+    nanotron@e24d2483, src/nanotron/models/base.py, build_model.
+    """
+    share = (num_layers + head_in_layers) / p
+    ends = [min(num_layers, int(share * stage) + 1) for stage in range(1, p)]  # the layer that passes the share
+    return (ends[0], num_layers - ends[-1]) if p > 1 else (num_layers, num_layers)
+
+
 def whole_layers(num_layers: int, p: int, head_in_layers: float) -> tuple[int, int]:
     """The same in whole layers: the split whose slowest stage is fastest."""
     if p == 1:

@@ -18,13 +18,30 @@ UTILISATION = 0.4  # of the peak: an assumption, what good training reaches
 
 
 def attention_matrices(shape: Shape) -> int:
-    """Numbers in the four projections of one layer: q and output h x ad each, k and v h x (kv heads) d each."""
-    return 2 * shape.hidden_size * shape.d * (shape.num_heads + shape.num_kv_heads)
+    """Numbers in the four projections of one layer: q and output h x ad each, k and v h x (kv heads) d each. Latent
+    attention: h x q_rank x a (nope + rope), h x (kv_rank + rope), kv_rank x a (nope + value), a value x h.
+    """
+    h, a, latent = shape.hidden_size, shape.num_heads, shape.latent
+    if latent is None:
+        return 2 * h * shape.d * (a + shape.num_kv_heads)
+    q = latent.q_rank * (h + a * shape.qk_width) if latent.q_rank else h * a * shape.qk_width
+    kv = h * (latent.kv_rank + latent.rope) + latent.kv_rank * a * (latent.nope + latent.value)
+    return q + kv + a * latent.value * h
+
+
+def attention_flops_per_token(shape: Shape, sequence_length: int) -> float:
+    """Of one layer, forward: scores q k^T and the mixing of v, 4 s a d, counted in full (Shape.attended)."""
+    return 2 * shape.attended(sequence_length) * shape.num_heads * (shape.qk_width + shape.v_width)
 
 
 def expert_matrices(shape: Shape) -> int:
     """Numbers in the matrices of one MLP: up, down and, where gated, gate."""
     return (3 if shape.gated else 2) * shape.hidden_size * shape.ffn_size
+
+
+def shared_matrices(shape: Shape) -> int:
+    """The same of the experts that every token uses, in one layer."""
+    return (3 if shape.gated else 2) * shape.hidden_size * shape.shared_ffn * shape.shared_experts
 
 
 def router_matrix(shape: Shape) -> int:
@@ -36,31 +53,56 @@ def vectors_of_layer(shape: Shape) -> int:
     if not shape.biases:
         return 2 * shape.hidden_size
     attention = shape.d * (shape.num_heads + 2 * shape.num_kv_heads) + shape.hidden_size
-    mlp = ((2 if shape.gated else 1) * shape.ffn_size + shape.hidden_size) * shape.num_experts
-    return 4 * shape.hidden_size + attention + mlp
+    return 4 * shape.hidden_size + attention + shape.num_experts * expert_biases(shape)
+
+
+def expert_biases(shape: Shape) -> int:
+    """Numbers in the biases of one MLP."""
+    return (2 if shape.gated else 1) * shape.ffn_size + shape.hidden_size if shape.biases else 0
+
+
+def layer_parameters(shape: Shape) -> int:
+    """Of one layer of a shape whose layers are all of a kind."""
+    return (attention_matrices(shape) + shape.num_experts * expert_matrices(shape) + shared_matrices(shape)
+            + router_matrix(shape) + vectors_of_layer(shape))
 
 
 def count_parameters(shape: Shape, include_embeddings: bool = True) -> int:
     """N, exactly. Without embeddings it is the N of Kaplan et al. (12 l h^2 and little more, for a GPT)."""
-    layer = (attention_matrices(shape) + shape.num_experts * expert_matrices(shape) + router_matrix(shape)
-             + vectors_of_layer(shape))
     final_norm = (2 if shape.biases else 1) * shape.hidden_size
-    total = shape.num_layers * layer + final_norm
+    total = sum(count * layer_parameters(kind) for count, kind in shape.kinds()) + final_norm
     if include_embeddings:
         total += (1 if shape.tied else 2) * shape.vocab_size * shape.hidden_size
         total += shape.sequence_length * shape.hidden_size if shape.learned_positions else 0
     return total
 
 
+def count_active_parameters(shape: Shape) -> int:
+    """What one token passes through, both embeddings among it: all but the experts that it is not sent to."""
+    return count_parameters(shape) - sum(
+        count * (kind.num_experts - kind.active_experts) * (expert_matrices(kind) + expert_biases(kind))
+        for count, kind in shape.kinds())
+
+
+def layer_flops_per_token(shape: Shape, sequence_length: int) -> float:
+    """Forward, of one layer of a shape whose layers are all of a kind."""
+    matrices = (attention_matrices(shape) + shape.active_experts * expert_matrices(shape) + shared_matrices(shape)
+                + router_matrix(shape))
+    return 2 * matrices + attention_flops_per_token(shape, sequence_length)
+
+
 def forward_flops_per_token(shape: Shape, sequence_length: int | None = None) -> int:
     """FLOPs of the matrix products of one forward pass, for one token in a row of `sequence_length` (s).
 
-    Two for each number in a matrix that the token meets, and 4 s a d a layer for the scores q k^T and the mixing of v.
+    Two for each number in a matrix that the token meets, and 4 s a d for each layer's scores q k^T and mixing of v. A
+    layer for multi-token prediction is one of the last kind, a matrix that joins two vectors, and a read-out.
     """
     s = shape.sequence_length if sequence_length is None else at_least(sequence_length, 1, "sequence_length")
-    matrices = (attention_matrices(shape) + shape.active_experts * expert_matrices(shape) + router_matrix(shape))
-    attention = 4 * s * shape.num_heads * shape.d
-    return shape.num_layers * (2 * matrices + attention) + 2 * shape.hidden_size * shape.vocab_size
+    kinds, h = shape.kinds(), shape.hidden_size
+    layers = sum(count * layer_flops_per_token(kind, s) for count, kind in kinds)
+    read_out = 2 * h * shape.vocab_size
+    more = shape.mtp_layers * (layer_flops_per_token(kinds[-1][1], s) + 4 * h * h + read_out)
+    return round(layers + read_out + more)
 
 
 def step_flops(shape: Shape, batch_size: int, sequence_length: int | None = None, recompute: bool = False) -> int:
@@ -87,11 +129,12 @@ def recomputed_flops(shape: Shape, batch_size: int, sequence_length: int | None 
     if policy not in ("full", "selective"):
         raise ValueError(f"policy={policy!r}: expected full or selective")
     s = shape.sequence_length if sequence_length is None else sequence_length
-    scores = 2 * s * shape.num_heads * shape.d
-    layers = forward_flops_per_token(shape, s) - 2 * shape.hidden_size * shape.vocab_size
-    last = 0 if dropout else 2 * shape.hidden_size * shape.ffn_size * shape.active_experts
-    of_layer = scores if policy == "selective" else layers // shape.num_layers - last
-    return at_least(batch_size, 1, "batch_size") * s * shape.num_layers * of_layer
+    per_token = 0.0
+    for count, kind in shape.kinds():
+        last = 0 if dropout else 2 * kind.hidden_size * kind.ffn_size * kind.active_experts
+        scores = 2 * kind.attended(s) * kind.num_heads * kind.qk_width
+        per_token += count * (scores if policy == "selective" else layer_flops_per_token(kind, s) - last)
+    return round(at_least(batch_size, 1, "batch_size") * s * per_token)
 
 
 def sc21_step_flops(B: float, s: float, layers: float, h: float, V: float) -> float:

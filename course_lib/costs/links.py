@@ -12,8 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
-
-import numpy as np
+from operator import mul
 
 from course_lib.costs.checks import above_zero
 from course_lib.facts import STEP_LATENCY, Interconnect, interconnect
@@ -159,20 +158,27 @@ def fit_link(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> Link:
     0 and the other one is fitted alone. ValueError for lists of unequal length, fewer than two different sizes,
     negative sizes, or times that are not above 0.
     """
-    M, t = np.asarray(sizes_bytes, dtype=float), np.asarray(times_s, dtype=float)
-    if M.ndim != 1 or M.shape != t.shape:
-        raise ValueError(f"{M.size} sizes and {t.size} times: expected two lists of the same length")
+    M, t = [float(size) for size in sizes_bytes], [float(taken) for taken in times_s]
+    if len(M) != len(t):
+        raise ValueError(f"{len(M)} sizes and {len(t)} times: expected two lists of the same length")
     if len(set(M)) < 2:
-        raise ValueError(f"sizes_bytes={M.tolist()}: expected at least two different sizes")
-    if not (np.isfinite(M).all() and (M >= 0).all()):
-        raise ValueError(f"sizes_bytes={M.tolist()}: expected finite numbers of 0 or more")
-    if not (np.isfinite(t).all() and (t > 0).all()):
-        raise ValueError(f"times_s={t.tolist()}: expected finite numbers above 0")
-    columns = np.stack([1 / t, M / t], axis=1)  # columns @ (alpha, beta) should be all ones
-    scale = columns.max(axis=0)  # bytes and seconds are many orders of magnitude apart
-    alpha, beta = np.linalg.lstsq(columns / scale, np.ones_like(t), rcond=None)[0] / scale
-    if alpha < 0 or beta < 0:
-        only = 1 if alpha < 0 else 0
-        alone = columns[:, only].sum() / (columns[:, only] ** 2).sum()
-        alpha, beta = (0.0, alone) if alpha < 0 else (alone, 0.0)
-    return Link(float(alpha), float(beta))
+        raise ValueError(f"sizes_bytes={M}: expected at least two different sizes")
+    if not all(math.isfinite(size) and size >= 0 for size in M):
+        raise ValueError(f"sizes_bytes={M}: expected finite numbers of 0 or more")
+    if not all(math.isfinite(taken) and taken > 0 for taken in t):
+        raise ValueError(f"times_s={t}: expected finite numbers above 0")
+    a, b = [1 / taken for taken in t], [size / taken for size, taken in zip(M, t)]  # alpha a + beta b is to be 1
+    onto_a = dot(a, b) / dot(a, a)
+    rest = [y - onto_a * x for x, y in zip(a, b)]  # of b, what a has no part in
+    beta = math.fsum(rest) / dot(rest, rest)
+    alpha = math.fsum(a) / dot(a, a) - beta * onto_a
+    if alpha < 0:
+        alpha, beta = 0.0, math.fsum(b) / dot(b, b)
+    elif beta < 0:
+        alpha, beta = math.fsum(a) / dot(a, a), 0.0
+    return Link(alpha, beta)
+
+
+def dot(x: Sequence[float], y: Sequence[float]) -> float:
+    """The sum of products, exact but for one rounding of the sum."""
+    return math.fsum(map(mul, x, y))

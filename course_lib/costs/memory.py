@@ -11,7 +11,8 @@ Nothing here is rounded or padded: sharding.py counts this course's own classes 
 on top. GB are 1e9 bytes, as in the paper's tables.
 
 Sources: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", sections 3.1
-and 5; Ren et al. 2021, "ZeRO-Offload", for what lies on the host; Hu et al. 2021, "LoRA".
+and 5; Ren et al. 2021, "ZeRO-Offload", for what lies on the host; Hu et al. 2021, "LoRA"; Dettmers et al. 2022, "8-bit
+Optimizers via Block-wise Quantization" (a byte for each moment; the scale of each block of them is left out).
 """
 
 from dataclasses import dataclass, replace
@@ -45,10 +46,15 @@ class Precision:
 
 @dataclass(frozen=True)
 class OptimizerKind:
-    """An optimiser by how many numbers it remembers of each parameter."""
+    """An optimiser by how many numbers it remembers of each parameter; moment_bytes: of each, 0 for the precision's."""
 
     name: str
     num_moments: int
+    moment_bytes: int = 0
+
+    def state_bytes(self, precision: Precision) -> int:
+        """Of a parameter, beside its master copy."""
+        return self.num_moments * (self.moment_bytes or precision.moment)
 
 
 PRECISIONS: dict[str, Precision] = {p.name: p for p in (
@@ -59,7 +65,8 @@ PRECISIONS: dict[str, Precision] = {p.name: p for p in (
     Precision("pure 16-bit", 2, 2, 0, 2, 2, "half", "no master weights: small updates are rounded away"),
 )}
 OPTIMIZERS: dict[str, OptimizerKind] = {o.name: o for o in (
-    OptimizerKind("adam", 2), OptimizerKind("sgd with momentum", 1), OptimizerKind("sgd", 0),
+    OptimizerKind("adam", 2), OptimizerKind("adam8bit", 2, 1), OptimizerKind("sgd with momentum", 1),
+    OptimizerKind("sgd", 0),
 )}
 
 
@@ -103,7 +110,7 @@ def optimizer_named(name: str) -> OptimizerKind:
 def state_bytes_per_parameter(precision: str = "mixed", optimizer: str = "adam") -> int:
     """K: the master copy and the moments. ValueError for a name that is not in PRECISIONS or OPTIMIZERS."""
     p = precision_named(precision)
-    return p.master + p.moment * optimizer_named(optimizer).num_moments
+    return p.master + optimizer_named(optimizer).state_bytes(p)
 
 
 def training_memory(num_parameters: float, precision: str = "mixed", zero_stage: int = 0, num_devices: int = 1,
@@ -139,8 +146,8 @@ def device_memory(num_parameters: float, num_devices: int, stage: int, precision
         return on_device
     if stage == 0:
         raise ValueError("offload=True with stage=0: expected a stage of at least 1, nothing is sharded in 0")
-    p, moments = precision_named(precision), optimizer_named(optimizer).num_moments
-    host = (max(p.master, p.parameters) + p.gradients + p.moment * moments) * num_parameters / num_devices
+    p, state = precision_named(precision), optimizer_named(optimizer).state_bytes(precision_named(precision))
+    host = (max(p.master, p.parameters) + p.gradients + state) * num_parameters / num_devices
     return replace(on_device, parameters=on_device.parameters if stage < 3 else 0,
                    gradients=on_device.gradients if stage < 2 else 0, optimizer_state=0, host=host)
 
@@ -165,11 +172,11 @@ def lora_parameters(shape: Shape, rank: int, matrices: tuple[str, ...] = ("q", "
 
 
 def lora_memory(num_parameters: float, num_adapted: float, frozen_bytes: float = 2.0,
-                activations: float = 0.0) -> Memory:
-    """Frozen weights of `frozen_bytes` each (2: 16 bits; 0.5: 4 bits, as QLoRA) and 16 bytes for each adapted
-    number.
+                activations: float = 0.0, zero_stage: int = 0, num_devices: int = 1, optimizer: str = "adam") -> Memory:
+    """Frozen weights of `frozen_bytes` each (2: 16 bits; 0.5: 4 bits, as QLoRA) and, with Adam, 16 bytes for each
+    adapted number. ZeRO shares out the adapters' as it does all numbers, and in stage 3 frozen weights, too.
     """
     N, n = above_zero(num_parameters, "num_parameters"), above_zero(num_adapted, "num_adapted")
-    trained = training_memory(n, "mixed")
-    return Memory(above_zero(frozen_bytes, "frozen_bytes") * N + trained.parameters, trained.gradients,
-                  trained.optimizer_state, activations)
+    trained = training_memory(n, "mixed", zero_stage, num_devices, optimizer=optimizer)
+    frozen = above_zero(frozen_bytes, "frozen_bytes") * N / (num_devices if zero_stage == 3 else 1)
+    return Memory(frozen + trained.parameters, trained.gradients, trained.optimizer_state, activations)

@@ -11,6 +11,7 @@ Which wire? Bytes a second that each rank sends, in long messages (bytes_per_s, 
                                  them; of eight strided groups at once each has one
     an all-to-all across nodes   its own card, for the share of its rows that leaves the node
     a point-to-point ring        one card, of the rank at the node's edge: all others wait for it
+    inside a node that is a mesh the wires between the group's members: g - 1 of a device's G - 1, a message one
     out of a pod of nodes        one in `oversubscription` of what its cards carry together, shared by all groups
 
 A switch that adds up (NVLink 4 and 5, more than four ranks of a node) halves what each device sends in an all-reduce: M
@@ -36,7 +37,7 @@ from course_lib.costs.reached import Reached, across_step_s, reached, slower
 from course_lib.facts import TREE_STEP_LATENCY, Accelerator, MeasuredCollective, accelerator, interconnect
 
 TREE_INSIDE_S, TREE_ACROSS_S = (TREE_STEP_LATENCY[kind].value * 1e-6 for kind in ("inside a node", "between nodes"))
-SWITCHES = ("NVLink 4 (H100)", "NVLink 5 (B200)")  # whose switch can add up
+SWITCHES = ("NVLink 4 (H100)", "NVLink 4 (H800)", "NVLink 5 (B200)")  # whose switch can add up
 FEWEST_IN_SWITCH = 5  # ranks of a node: with four nothing is gained, and nobody uses it (facts: 8 H200)
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring", "send")
 
@@ -45,7 +46,8 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring"
 class Network:
     """The wires of a cluster. inside: a device's into its node; card: one network card, of which a node has
     `cards_per_node`; alpha of both is one step of a ring. switch_s_per_byte: of M in an all-reduce that the node's
-    switch adds up, None where it cannot. pod_devices: 0 for one pod.
+    switch adds up, None where it cannot. pod_devices: 0 for one pod. mesh: `inside` is the sum of a device's wires, one
+    to each other device of its node.
     """
 
     devices_per_node: int
@@ -55,6 +57,7 @@ class Network:
     switch_s_per_byte: float | None = None
     pod_devices: int = 0
     oversubscription: float = 1.0
+    mesh: bool = False
 
     def group(self, n: int, stride: int = 1) -> Group:
         """`n` ranks that stand `stride` apart, nodes filled one after the other. ValueError below 1."""
@@ -92,8 +95,14 @@ class Group:
     @cached_property
     def ring_s_per_byte(self) -> float:
         """Of what goes around in a ring: the slower of the device's wire and the group's cards."""
-        inside = self.network.inside.beta_s_per_byte
-        return inside if self.nodes == 1 else max(inside, self.cards_s_per_byte)
+        return self.inside_s_per_byte if self.nodes == 1 else max(self.inside_s_per_byte, self.cards_s_per_byte)
+
+    @property
+    def inside_s_per_byte(self) -> float:
+        """Of what a member sends to those of its node: in a mesh only the wires between members carry it."""
+        wires = self.network
+        unused = (wires.devices_per_node - 1) / (self.per_node - 1) if wires.mesh and self.per_node > 1 else 1
+        return wires.inside.beta_s_per_byte * unused
 
     @property
     def cards_s_per_byte(self) -> float:
@@ -107,7 +116,7 @@ class Group:
         """Of a message to the next rank, when all groups send one at once."""
         wires = self.network
         if self.nodes == 1:
-            return wires.inside.beta_s_per_byte
+            return wires.inside.beta_s_per_byte * (wires.devices_per_node - 1 if wires.mesh else 1)
         found = [wires.card.beta_s_per_byte, wires.device_card_s_per_byte / self.per_node]  # if groups share a card
         if self.pods > 1:
             found.append(wires.device_card_s_per_byte * wires.oversubscription / self.per_pod)
@@ -117,7 +126,7 @@ class Group:
     def all_to_all_s_per_byte(self) -> float:
         """Of M: what stays in the node, what leaves it and what leaves the pod go at the same time."""
         wires, per_card = self.network, self.network.device_card_s_per_byte
-        found = [(self.per_node - 1) / self.n * wires.inside.beta_s_per_byte]
+        found = [(self.per_node - 1) / self.n * self.inside_s_per_byte]
         if self.nodes > 1:
             fewest = max(1, self.n - self.per_node * (self.nodes - 1))  # in the last node, which may not be full
             found.append((self.n - fewest) / self.n * per_card)
@@ -159,7 +168,7 @@ class Group:
         """Of M in an all-gather or a reduce-scatter on two levels at once: what the others' nodes have comes over the
         cards, each of which then shares its part in the node. NCCL goes around in rings instead.
         """
-        inside = (self.per_node - 1) / self.per_node * self.network.inside.beta_s_per_byte
+        inside = (self.per_node - 1) / self.per_node * self.inside_s_per_byte
         return max(inside, (self.n - self.per_node) / self.n * self.cards_s_per_byte if self.nodes > 1 else 0.0)
 
     def all_reduces_s(self, num_bytes: float, messages: float = 1) -> dict[str, float]:
@@ -250,9 +259,9 @@ def network_of(device: str | Accelerator, devices_per_node: int = 8, between: st
                pod_devices: int = 0, oversubscription: float = 1.0, as_reached: bool = False) -> Network:
     """Nodes of `device`, a name of facts.accelerator, at the rates of the data sheets.
 
-    between: the network, a name of facts.interconnect; "" for what the device usually has. cards_per_node: 0 for one
-    for each device. as_reached: at the shares of the data sheets that collectives were seen to reach (reached).
-    ValueError, with all names, for a device or a network that facts does not know.
+    between: the network, a name of facts.interconnect; "" for what the device usually has. cards_per_node: 0 for as
+    many as usual, of most devices one for each. as_reached: at the shares of the data sheets that collectives were seen
+    to reach (reached). ValueError, with all names, for a device or a network that facts does not know.
     """
     device = accelerator(device) if isinstance(device, str) else device
     inside_name, between = device.links[0], between or device.links[-1]
@@ -262,7 +271,8 @@ def network_of(device: str | Accelerator, devices_per_node: int = 8, between: st
     switch = inside.beta_s_per_byte / shares.switch if inside_name in SWITCHES else None
     return Network(G, slower(inside, shares.ring),
                    slower(Link.of_rate(card.one_way_bytes_per_s, across_step_s(between)), shares.card),
-                   at_least(cards_per_node, 0, "cards_per_node") or G, switch, pod_devices, oversubscription)
+                   at_least(cards_per_node, 0, "cards_per_node") or device.cards_per_node or G, switch, pod_devices,
+                   oversubscription, interconnect(inside_name).kind == "mesh")
 
 
 def measured_network(curve: MeasuredCollective) -> Network:

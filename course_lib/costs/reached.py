@@ -6,9 +6,10 @@ measured can contradict it.
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import log2
 
 from course_lib.costs.links import Link, hardware_link, share_sent, step_s
-from course_lib.facts import RING_ON_NVLINK4, MeasuredCollective, interconnect, measured_collectives
+from course_lib.facts import RING_ON_NVLINK4, SHARED_CLUSTER, MeasuredCollective, interconnect, measured_collectives
 
 
 def measured_seconds(curve: MeasuredCollective, num_bytes: int) -> float:
@@ -53,6 +54,30 @@ def across_step_s(between: str) -> float:
     """Seconds of a step of a ring from node to node."""
     wire = interconnect(between)
     return reached().efa_step_s if wire.technology == "EFA" else step_s(wire)
+
+
+SHARED_BYTES = 256 * 10**6  # of the messages of facts.SHARED_CLUSTER
+
+
+@lru_cache(maxsize=1)
+def crowding_measured() -> dict[int, float]:
+    """By nodes: how many times longer an all-gather took on a shared cluster than on the same wires while nobody else
+    was there.
+    """
+    alone = {curve.num_nodes: curve.bus_bandwidth[SHARED_BYTES].value
+             for curve in measured_collectives("all_gather", "H100") if SHARED_BYTES in curve.bus_bandwidth}
+    return {1: 1.0} | {nodes: alone[nodes] / SHARED_CLUSTER[nodes][1].value for nodes in sorted(alone)}
+
+
+def crowding(num_nodes: int) -> float:
+    """Of a job on so many nodes of a shared cluster; between two that were measured by the logarithm of nodes, beyond
+    the largest as there.
+    """
+    measured = crowding_measured()
+    below = max(nodes for nodes in measured if nodes <= num_nodes)
+    above = min((nodes for nodes in measured if nodes > num_nodes), default=below)
+    share = log2(num_nodes / below) / log2(above / below) if above > below else 0.0
+    return measured[below] * (measured[above] / measured[below]) ** share
 
 
 def slower(link: Link, share: float) -> Link:

@@ -5,12 +5,11 @@
 Sources: Amdahl 1967; Gustafson 1988; Hockney 1994 (alpha + beta M).
 """
 
+import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from course_lib.costs.checks import above_zero, at_least, fraction
-from course_lib.costs.links import Link
+from course_lib.costs.links import Link, dot
 from course_lib.costs.network import Network, all_reduce_s
 
 
@@ -31,15 +30,14 @@ def fit_amdahl(num_devices: Sequence[int], speed_ups: Sequence[float]) -> float:
 
     ValueError for lists of unequal length, or without a run on two devices or more.
     """
-    n, S = np.asarray(num_devices, dtype=float), np.asarray(speed_ups, dtype=float)
-    if n.shape != S.shape or n.ndim != 1:
-        raise ValueError(f"{n.size} device counts and {S.size} speed-ups: expected two lists of the same length")
-    if not (n >= 1).all() or not (n > 1).any() or not (np.isfinite(S) & (S > 0)).all():
-        raise ValueError(f"num_devices={n.tolist()}, speed_ups={S.tolist()}: expected devices from 1, one count "
-                         f"above 1, "
-                         "and speed-ups above 0")
-    gained, missing = 1 - 1 / n, 1 - 1 / S
-    return float(np.clip((gained * missing).sum() / (gained**2).sum(), 0, 1))
+    n, S = [*map(float, num_devices)], [*map(float, speed_ups)]
+    if len(n) != len(S):
+        raise ValueError(f"{len(n)} device counts and {len(S)} speed-ups: expected two lists of the same length")
+    if min(n, default=0) < 1 or max(n) <= 1 or not all(math.isfinite(each) and each > 0 for each in S):
+        raise ValueError(f"num_devices={n}, speed_ups={S}: expected devices from 1, one count above 1, and speed-ups "
+                         "above 0")
+    gained, missing = [1 - 1 / each for each in n], [1 - 1 / each for each in S]
+    return min(max(dot(gained, missing) / dot(gained, gained), 0.0), 1.0)
 
 
 def total_time(single_s: float, num_devices: int, alpha_s: float, beta_s_per_byte: float,

@@ -1,7 +1,9 @@
 """Published numbers, each with its unit, its source and its date. Nothing here is computed, and nothing imports torch.
 
     fact.py        what a number needs to be believed
-    hardware.py    devices: FLOP/s by number format, memory, power; systems, prices, electricity
+    hardware.py    devices: FLOP/s by number format, memory, power; servers
+    prices.py      what devices and electricity cost
+    shape.py       the sizes of a transformer
     models.py      models that were trained: parameters, tokens, shapes; training runs that were reported
     corpora.py     texts and their sizes; storage and the levels of a device's memory
     links.py       what connects devices: NVLink, PCIe, InfiniBand, Ethernet, the links between TPUs
@@ -28,7 +30,7 @@ from course_lib.facts.collectives import (
 )
 from course_lib.facts.corpora import A100_CLOCK, A100_MEMORY, CORPORA, STORAGE, Corpus, MemoryLevel, Storage
 from course_lib.facts.expert_models import EXPERT_LAYERS, EXPERT_REPORTS, H800_LINKS, ExpertLayer, expert_layer
-from course_lib.facts.fact import Fact
+from course_lib.facts.fact import Fact, find, nearest_first
 from course_lib.facts.failures import (
     LLAMA_3_BY_HAND,
     LLAMA_3_CAUSES,
@@ -42,19 +44,13 @@ from course_lib.facts.failures import (
 from course_lib.facts.hardware import (
     ACCELERATORS,
     DEVICE_VARIANTS,
-    ELECTRICITY,
-    HOUSEHOLD,
     MEASURED_MATMUL,
-    PRICES,
-    PUE_AVERAGE,
-    PUE_BEST,
     SYSTEMS,
     Accelerator,
     DeviceVariant,
-    Price,
     System,
     accelerator,
-    hourly_prices,
+    reported_as,
 )
 from course_lib.facts.links import (
     LINKS,
@@ -78,12 +74,21 @@ from course_lib.facts.models import (
     PUBLISHED_FLOPS,
     TRAINING_REPORTS,
     Model,
-    Shape,
     TrainingReport,
     model,
 )
 from course_lib.facts.pipeline_bubbles import BUBBLE_RATES, BubbleRates
+from course_lib.facts.prices import (
+    ELECTRICITY,
+    HOUSEHOLD,
+    PRICES,
+    PUE_AVERAGE,
+    PUE_BEST,
+    Price,
+    hourly_prices,
+)
 from course_lib.facts.published import published_rows, published_table
+from course_lib.facts.shape import LatentAttention, Shape
 from course_lib.facts.split_runs import PUBLISHED_T, SPLIT_RUNS, SplitRun, SplitRuns
 from course_lib.facts.throughput import MEASURED_THROUGHPUT, MeasuredThroughput
 from course_lib.facts.two_hosts import CUT_MLP_TIMES, TWO_HOST_STEP_TIMES, RecordedTimes
@@ -154,6 +159,7 @@ __all__ = [
     "MeasuredCollective",
     "MeasuredThroughput",
     "MemoryLevel",
+    "LatentAttention",
     "Model",
     "Price",
     "RecordedTimes",
@@ -166,10 +172,13 @@ __all__ = [
     "accelerator",
     "claim",
     "expert_layer",
+    "find",
     "hourly_prices",
     "interconnect",
     "measured_collectives",
     "model",
+    "nearest_first",
     "published_rows",
     "published_table",
+    "reported_as",
 ]

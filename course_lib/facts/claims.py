@@ -6,6 +6,8 @@ tests recompute the ones of chapter 1.
 
 from dataclasses import dataclass
 
+from course_lib.facts.fact import find
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -137,7 +139,4 @@ CLAIMS: tuple[Claim, ...] = (
 
 def claim(name: str) -> Claim:
     """The one of this name. ValueError, with all names, where there is none."""
-    for known in CLAIMS:
-        if known.name == name:
-            return known
-    raise ValueError(f"no claim is called {name!r}: expected one of {', '.join(known.name for known in CLAIMS)}")
+    return find("claim", name, CLAIMS)

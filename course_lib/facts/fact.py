@@ -2,7 +2,10 @@
 
 import math
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Protocol, TypeVar
 
 
 @dataclass(frozen=True)
@@ -34,3 +37,26 @@ class Fact:
     def doubt(self) -> str:
         """What a table prints behind the number: "?" where it is unverified."""
         return "?" if self.unverified else ""
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Found = TypeVar("Found", bound=Named)
+
+
+def find(kind: str, name: str, known: Sequence[Found]) -> Found:
+    """The one of `known` that has this name. ValueError, with all names, the nearest first, where there is none."""
+    for each in known:
+        if each.name == name:
+            return each
+    raise ValueError(f"no {kind} is called {name!r}: expected one of "
+                     f"{', '.join(nearest_first(name, (each.name for each in known)))}")
+
+
+def nearest_first(name: str, names: Iterable[str]) -> list[str]:
+    """By how many letters they have in common with `name`, in the same order."""
+    given = str(name).lower()
+    return sorted(names, key=lambda each: -SequenceMatcher(None, given, each.lower()).ratio())

@@ -4,6 +4,7 @@ Data sheets like the sum of both directions (NVLink of an A100: "600 GB/s"), net
 bytes a second, one way, of one device: what alpha-beta needs.
 
     kind   "inside a node": NVLink through NVSwitch, PCIe    "between nodes": InfiniBand, Ethernet, EFA
+           "mesh": inside a node each pair of devices has a wire of its own; the sum of a device's wires
            "torus": the links of a TPU to its neighbours, all of them together
 
 Latencies are two numbers. `latency` is the wire's: half of a round trip of a few bytes, from program to program.
@@ -13,7 +14,7 @@ hand-shakes. Where nobody published one it is missing.
 
 from dataclasses import dataclass
 
-from course_lib.facts.fact import Fact
+from course_lib.facts.fact import Fact, find
 
 NVIDIA_V100 = "NVIDIA, Tesla V100 GPU architecture whitepaper"
 NVIDIA_A100 = "NVIDIA, A100 Tensor Core GPU architecture whitepaper"
@@ -22,6 +23,10 @@ NVIDIA_BLACKWELL = "NVIDIA, Blackwell architecture technical brief"
 IBTA = "InfiniBand Trade Association, roadmap: 4x links"
 PCI_SIG = "PCI-SIG, PCI Express base specification, 128b/130b"
 SCALING_BOOK = "Austin et al., How to Scale Your Model, chapter TPUs"
+WIRE_TABLES = "Bekman, Machine Learning Engineering, network chapter, tables of what connects devices in a node"
+EXPORT_WIRES = "NVIDIA H800 and A800, as described by AI Wiki, NVIDIA A800, and Philisun, NVIDIA H800 vs H100"
+GH200_PAPER = "NVIDIA, GH200 Grace Hopper Superchip architecture whitepaper: four of them, each pair over 6 links"
+HUAWEI = "Huawei, Atlas 800T A2: HCCS, advertised as 392 GB/s, both directions together"
 NCCL_TUNING = "NCCL, src/graph/tuning.cc: latency of one ring step, protocol Simple"
 GLOO_README = "gloo, README: all-reduce of one number on 4 machines over TCP, 40 Gbit Ethernet, half of them faster"
 AWS_INSTANCES = "Bekman, Machine Learning Engineering, network chapter, table of nodes: EFA of AWS"
@@ -69,10 +74,22 @@ LINKS: tuple[Interconnect, ...] = (
                  "6 links of 25 GB/s; advertised as 300 GB/s, both directions together"),
     Interconnect("NVLink 3 (A100)", "inside a node", Fact(300, "GB/s", NVIDIA_A100, "2020"),
                  "12 links of 25 GB/s; advertised as 600 GB/s, both directions together"),
+    Interconnect("NVLink 3 (A800)", "inside a node", Fact(200, "GB/s", EXPORT_WIRES, "2026"),
+                 "8 links of 25 GB/s; advertised as 400 GB/s, both directions together"),
     Interconnect("NVLink 4 (H100)", "inside a node", Fact(450, "GB/s", NVIDIA_H100, "2022"),
                  "18 links of 25 GB/s; advertised as 900 GB/s, both directions together"),
+    Interconnect("NVLink 4 (H800)", "inside a node", Fact(200, "GB/s", EXPORT_WIRES, "2026"),
+                 "8 links of 25 GB/s; advertised as 400 GB/s, both directions together"),
     Interconnect("NVLink 5 (B200)", "inside a node", Fact(900, "GB/s", NVIDIA_BLACKWELL, "2024"),
                  "18 links of 50 GB/s; advertised as 1.8 TB/s, both directions together"),
+    Interconnect("NVLink 4 (GH200)", "mesh", Fact(450, "GB/s", GH200_PAPER, "2024", unverified=True),
+                 "6 links of 25 GB/s to each of three others, without a switch", neighbours=3),
+    Interconnect("Infinity Fabric (MI300X)", "mesh", Fact(7 * 64, "GB/s", WIRE_TABLES, "2026-08"),
+                 "one link of 64 GB/s to each of seven others, without a switch", neighbours=7),
+    Interconnect("HCCS (Ascend 910B)", "mesh", Fact(7 * 28, "GB/s", HUAWEI, "2023", unverified=True),
+                 "one link of 28 GB/s to each of seven others, without a switch", neighbours=7),
+    Interconnect("NVLink-C2C", "to the host", Fact(450, "GB/s", WIRE_TABLES, "2026-08"),
+                 "between a Grace processor's memory and its GPUs; advertised as 900 GB/s, both directions together"),
     Interconnect("PCIe 3.0 x16", "inside a node", Fact(15.75, "GB/s", PCI_SIG, "2010"), "16 lanes of 8 GT/s"),
     Interconnect("PCIe 4.0 x16", "inside a node", Fact(31.5, "GB/s", PCI_SIG, "2017"), "16 lanes of 16 GT/s"),
     Interconnect("PCIe 5.0 x16", "inside a node", Fact(63.0, "GB/s", PCI_SIG, "2019"), "16 lanes of 32 GT/s"),
@@ -82,6 +99,7 @@ LINKS: tuple[Interconnect, ...] = (
     Interconnect("InfiniBand HDR", "between nodes", from_gbit(200, IBTA, "2018"), "200 Gbit/s: one for each A100",
                  latency=Fact(1.2, "us", HDR_LATENCY, "2023")),
     Interconnect("InfiniBand NDR", "between nodes", from_gbit(400, IBTA, "2021"), "400 Gbit/s: one for each H100"),
+    Interconnect("InfiniBand XDR", "between nodes", from_gbit(800, IBTA, "2023"), "800 Gbit/s: one for each B300"),
     Interconnect("EFA v2", "between nodes", from_gbit(400, AWS_INSTANCES, "2026-08"),
                  "4 cards of 100 Gbit/s for each H100 of an AWS p5"),
     Interconnect("EFA v4", "between nodes", from_gbit(400, AWS_INSTANCES, "2026-08"),
@@ -95,6 +113,8 @@ LINKS: tuple[Interconnect, ...] = (
     ethernet(400, "802.3bs", "2017"),
     Interconnect("TPU v4 ICI", "torus", Fact(6 * 45, "GB/s", SCALING_BOOK, "2025"),
                  "6 links of 45 GB/s in a 3D torus, 16 x 16 x 16 chips in a pod", neighbours=6),
+    Interconnect("TPU v6e ICI", "torus", Fact(4 * 90, "GB/s", SCALING_BOOK, "2025"),
+                 "4 links of 90 GB/s in a 2D torus, 16 x 16 chips in a pod", neighbours=4),
     Interconnect("TPU v5p ICI", "torus", Fact(6 * 90, "GB/s", SCALING_BOOK, "2025"),
                  "6 links of 90 GB/s in a 3D torus, 16 x 20 x 28 chips in a pod", neighbours=6),
     Interconnect("TPU v5e ICI", "torus", Fact(4 * 45, "GB/s", SCALING_BOOK, "2025"),
@@ -124,7 +144,4 @@ LLAMA_3_OVERSUBSCRIPTION = Fact(7, "times", *LLAMA_3_PAPER)
 
 def interconnect(name: str) -> Interconnect:
     """The one of this name. ValueError, with all names, where there is none."""
-    for link in LINKS:
-        if link.name == name:
-            return link
-    raise ValueError(f"no interconnect is called {name!r}: expected one of {', '.join(link.name for link in LINKS)}")
+    return find("interconnect", name, LINKS)

@@ -1,59 +1,16 @@
 """Models that were trained and reported on: how many parameters, on how many tokens, and of what shape.
 
-A Shape holds the sizes that a paper's table of architectures gives, so that parameters, FLOPs and activations can be
-counted from it; it carries its own source, and a test compares the count with the published number.
+A shape carries its own source, and a test compares the parameters counted from it with the published number. Models
+that mix attention with state-space layers (Nemotron-H, Qwen3-Next) are not here: Shape cannot hold them.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import Any
 
-from course_lib.facts.fact import Fact
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of a transformer. `ffn_size` is the width inside the MLP; `gated` MLPs (SwiGLU) have three matrices.
-
-    `tied`: the matrix that embeds also reads out. `learned_positions`: positions have an embedding of their own.
-    `biases`: Linear and normalisation layers have them (normalisation then has two vectors, not one). `num_experts`
-    copies of the MLP stand in each layer, and a token uses `active_experts` of them.
-    ValueError for sizes below one, or heads that cannot share their keys.
-    """
-
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    num_kv_heads: int
-    ffn_size: int
-    vocab_size: int
-    sequence_length: int
-    head_dim: int = 0  # 0: hidden_size / num_heads
-    gated: bool = False
-    tied: bool = False
-    learned_positions: bool = False
-    biases: bool = False
-    num_experts: int = 1
-    active_experts: int = 1
-    source: str = "the caller"
-    date: str = "2026"
-
-    def __post_init__(self) -> None:
-        for name in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_size", "vocab_size",
-                     "sequence_length", "num_experts", "active_experts"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"{name}={value!r}: expected a whole number of 1 or more")
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}: expected a multiple")
-        if not self.head_dim and self.hidden_size % self.num_heads:
-            raise ValueError(f"hidden_size={self.hidden_size}, num_heads={self.num_heads}: expected a multiple, or "
-                             f"head_dim")
-        if self.active_experts > self.num_experts:
-            raise ValueError(f"active_experts={self.active_experts}: expected at most num_experts={self.num_experts}")
-
-    @property
-    def d(self) -> int:
-        """The width of one head."""
-        return self.head_dim or self.hidden_size // self.num_heads
+from course_lib.facts.fact import Fact, find
+from course_lib.facts.shape import LatentAttention, Shape
 
 
 @dataclass(frozen=True)
@@ -86,8 +43,16 @@ def gpt_shape(layers: int, hidden: int, heads: int, vocab: int, sequence: int, s
 
 
 def llama_shape(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, sequence: int, source: str,
-                date: str, **experts: int) -> Shape:
-    return Shape(layers, hidden, heads, kv_heads, ffn, vocab, sequence, gated=True, source=source, date=date, **experts)
+                date: str, **more: Any) -> Shape:
+    return Shape(layers, hidden, heads, kv_heads, ffn, vocab, sequence, gated=True, source=source, date=date, **more)
+
+
+def experts(name: str, parameters: float, active: float, tokens: float | None, source: str, date: str,
+            shape: Shape) -> Model:
+    """Parameters and tokens in billions."""
+    return Model(name, int(date[:4]), billions(parameters, source, date),
+                 None if tokens is None else billions(tokens, source, date, "tokens"), billions(active, source, date),
+                 shape)
 
 
 def dense(name: str, parameters: float, tokens: float | None, source: str, date: str,
@@ -107,7 +72,15 @@ BLOOM = ("BigScience, BLOOM", "2022")
 TOUVRON = ("Touvron et al., Llama 2", "2023")
 JIANG = ("Jiang et al., Mixtral of Experts", "2024")
 LLAMA3 = ("Llama team, The Llama 3 Herd of Models, table 3", "2024")
+NEMOTRON = ("NVIDIA, Nemotron-4 340B technical report, table 1, and its card", "2024")
+MIXTRAL_8X22B = ("Mistral AI, Mixtral 8x22B: announcement and config.json", "2024")
+DEEPSEEK_V2 = ("DeepSeek-AI, DeepSeek-V2 technical report, and config_236B.json", "2024")
 DEEPSEEK = ("DeepSeek-AI, DeepSeek-V3 technical report", "2024")
+DEEPSEEK_LATENT = LatentAttention(q_rank=1536, kv_rank=512, nope=128, rope=64, value=128)
+LLAMA4 = ("Meta, Llama 4 model card, and the metadata of its weights", "2025")
+QWEN3 = ("Qwen team, Qwen3 model cards; shapes as in pytorch/torchtitan, models/qwen3", "2025")
+KIMI_K2 = ("Moonshot AI, MoonshotAI/Kimi-K2, README, Model Summary", "2025")
+GPT_OSS = ("OpenAI, gpt-oss model card, and config.json", "2025")
 GPT4_RUMOUR = ("Patel and Wong, SemiAnalysis: GPT-4 Architecture; OpenAI has published nothing", "2023")
 
 MODELS: tuple[Model, ...] = (
@@ -132,8 +105,42 @@ MODELS: tuple[Model, ...] = (
     dense("Llama 3 8B", 8.03, 15_000, *LLAMA3, llama_shape(32, 4096, 32, 8, 14_336, 128_256, 8192, *LLAMA3)),
     dense("Llama 3 70B", 70.6, 15_000, *LLAMA3, llama_shape(80, 8192, 64, 8, 28_672, 128_256, 8192, *LLAMA3)),
     dense("Llama 3 405B", 405.85, 15_600, *LLAMA3, llama_shape(126, 16_384, 128, 8, 53_248, 128_256, 8192, *LLAMA3)),
-    Model("DeepSeek-V3", 2024, billions(671, *DEEPSEEK), billions(14_800, *DEEPSEEK, unit="tokens"),
-          billions(37, *DEEPSEEK)),
+    dense("Nemotron-4 340B", 340, 9_000, *NEMOTRON,
+          Shape(96, 18_432, 96, 8, 4 * 18_432, 256_000, 4096, source=NEMOTRON[0], date=NEMOTRON[1])),
+    experts("Mixtral 8x22B", 141, 39, None, *MIXTRAL_8X22B,
+            llama_shape(56, 6144, 48, 8, 16_384, 32_000, 65_536, *MIXTRAL_8X22B, num_experts=8, active_experts=2)),
+    experts("DeepSeek-V2", 236, 21, 8_100, *DEEPSEEK_V2,
+            llama_shape(60, 5120, 128, 128, 1536, 102_400, 4096, *DEEPSEEK_V2, num_experts=160, active_experts=6,
+                        shared_experts=2, shared_ffn=1536, dense_layers=1, dense_ffn=12_288, latent=DEEPSEEK_LATENT)),
+    experts("DeepSeek-V3", 671, 37, 14_800, *DEEPSEEK,
+            llama_shape(61, 7168, 128, 128, 2048, 129_280, 4096, *DEEPSEEK, num_experts=256, active_experts=8,
+                        shared_experts=1, shared_ffn=2048, dense_layers=3, dense_ffn=18_432, mtp_layers=1,
+                        latent=DEEPSEEK_LATENT)),
+    # without the part that reads images; every second layer of Maverick is dense, here the first 24 are
+    experts("Llama 4 Scout", 109, 17, 40_000, *LLAMA4,
+            llama_shape(48, 5120, 40, 8, 8192, 202_048, 8192, *LLAMA4, num_experts=16, shared_experts=1,
+                        shared_ffn=8192)),
+    experts("Llama 4 Maverick", 400, 17, 22_000, *LLAMA4,
+            llama_shape(48, 5120, 40, 8, 8192, 202_048, 8192, *LLAMA4, num_experts=128, shared_experts=1,
+                        shared_ffn=8192, dense_layers=24, dense_ffn=16_384)),
+    *(dense(f"Qwen3-{size}", parameters, 36_000, *QWEN3,
+            llama_shape(*sizes, 151_936, 4096, *QWEN3, head_dim=128, tied=tied))
+      for size, parameters, tied, sizes in (
+          ("0.6B", 0.6, True, (28, 1024, 16, 8, 3072)), ("1.7B", 1.7, True, (28, 2048, 16, 8, 6144)),
+          ("4B", 4.0, True, (36, 2560, 32, 8, 9728)), ("8B", 8.2, False, (36, 4096, 32, 8, 12_288)),
+          ("14B", 14.8, False, (40, 5120, 40, 8, 17_408)), ("32B", 32.8, False, (64, 5120, 64, 8, 25_600)))),
+    experts("Qwen3-30B-A3B", 30.5, 3.3, 36_000, *QWEN3,
+            llama_shape(48, 2048, 32, 4, 768, 151_936, 4096, *QWEN3, head_dim=128, num_experts=128, active_experts=8)),
+    experts("Qwen3-235B-A22B", 235, 22, 36_000, *QWEN3,
+            llama_shape(94, 4096, 64, 4, 1536, 151_936, 4096, *QWEN3, head_dim=128, num_experts=128,
+                        active_experts=8)),
+    experts("Kimi K2", 1_000, 32, 15_500, *KIMI_K2,
+            llama_shape(61, 7168, 64, 64, 2048, 163_840, 4096, *KIMI_K2, num_experts=384, active_experts=8,
+                        shared_experts=1, shared_ffn=2048, dense_layers=1, dense_ffn=18_432, latent=DEEPSEEK_LATENT)),
+    *(experts(f"gpt-oss-{size}", parameters, active, None, *GPT_OSS,
+              llama_shape(layers, 2880, 64, 8, 2880, 201_088, 4096, *GPT_OSS, head_dim=64, biases=True,
+                          num_experts=num_experts, active_experts=4, window=128, window_every=2))
+      for size, parameters, active, layers, num_experts in (("20b", 20.9, 3.6, 24, 32), ("120b", 116.8, 5.1, 36, 128))),
 )
 
 
@@ -184,7 +191,4 @@ GPT3_ON_ONE_V100 = Fact(355, "years", "Li, OpenAI's GPT-3 Language Model: A Tech
 
 def model(name: str) -> Model:
     """The one of this name. ValueError, with all names, where there is none."""
-    for known in MODELS:
-        if known.name == name:
-            return known
-    raise ValueError(f"no model is called {name!r}: expected one of {', '.join(known.name for known in MODELS)}")
+    return find("model", name, MODELS)

@@ -7,7 +7,8 @@ them, so each t has the fastest row that there is; they are compared for what ha
 from dataclasses import dataclass
 
 from course_lib.facts.fact import Fact
-from course_lib.facts.models import LLAMA3, SC21, SMITH, Shape, llama_shape
+from course_lib.facts.models import LLAMA3, SC21, SMITH, llama_shape
+from course_lib.facts.shape import Shape
 
 ULTRA = ("Hugging Face, The Ultra-Scale Playbook, assets/data/benchmarks/benchmarks_interactive.html", "2025")
 

@@ -11,20 +11,26 @@
     state.py        what a rank has of the plain model and its optimiser, for a checkpoint
     checkpoints.py  a trainer's checkpoints, under one layout and gone on with under another
     dry_run.py      what a layout would refuse, before there are ranks
+
+All but the layout loads on first use: who only plans does not have to import torch.
 """
 
-from course_lib.hybrid_parallel.checkpoints import resume_run, save_run, saver
-from course_lib.hybrid_parallel.kinds import KINDS, Kind, reduce_gradients
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.hybrid_parallel.learning_rate import LearningRate
-from course_lib.hybrid_parallel.metrics import StepMetrics, bytes_by_axis
-from course_lib.hybrid_parallel.model import HybridModel
-from course_lib.hybrid_parallel.norms import clip_grad_norm_
-from course_lib.hybrid_parallel.optimizer import HybridOptimizer
-from course_lib.hybrid_parallel.parallelize import SCHEDULES, parallelize
-from course_lib.hybrid_parallel.report import TrainingReport
-from course_lib.hybrid_parallel.state import gather_whole, gradient_pieces, pieces, prepare_state
-from course_lib.hybrid_parallel.trainer import HybridTrainer
+from course_lib.lazy import load_on_use
+
+load_on_use(__name__, {
+    "checkpoints": ("resume_run", "save_run", "saver"),
+    "kinds": ("KINDS", "Kind", "reduce_gradients"),
+    "learning_rate": ("LearningRate",),
+    "metrics": ("StepMetrics", "bytes_by_axis"),
+    "model": ("HybridModel",),
+    "norms": ("clip_grad_norm_",),
+    "optimizer": ("HybridOptimizer",),
+    "parallelize": ("SCHEDULES", "parallelize"),
+    "report": ("TrainingReport",),
+    "state": ("gather_whole", "gradient_pieces", "pieces", "prepare_state"),
+    "trainer": ("HybridTrainer",),
+})
 
 __all__ = [
     "KINDS",

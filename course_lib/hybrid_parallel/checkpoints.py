@@ -19,24 +19,12 @@ import torch
 import torch.distributed as dist
 
 from course_lib import checkpoint
-from course_lib.checkpoint import models
 from course_lib.groups.agreement import fingerprint
 from course_lib.hybrid_parallel.learning_rate import LearningRate
-from course_lib.hybrid_parallel.model import HybridModel
-from course_lib.hybrid_parallel.optimizer import HybridOptimizer
-from course_lib.hybrid_parallel.state import pieces
 from course_lib.hybrid_parallel.trainer import HybridTrainer
 from course_lib.reference.text import load_text
 
 NO_MORE: Mapping[str, Any] = {}
-
-
-@models.pieces.register(HybridModel)
-def all_pieces(model: HybridModel, optimizer: HybridOptimizer | None = None) -> checkpoint.State:
-    """What state.pieces has, and buffers, which all ranks hold whole: the bias of a router, say."""
-    buffers = {name: checkpoint.whole(buffer) for stage in models.unwrapped(model)
-               for name, buffer in getattr(stage, "module", stage).named_buffers()}
-    return {**pieces(model, optimizer), **buffers}
 
 
 def data_of(trainer: HybridTrainer) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from course_lib.costs.flops import step_flops, utilisation
-from course_lib.facts import ACCELERATORS
+from course_lib.facts import reported_as
 from course_lib.hybrid_parallel.layout import PLANE, ParallelLayout
 from course_lib.reference import GPTConfig
 from course_lib.runtime import device, seconds
@@ -122,10 +122,9 @@ def peak_of_device(dtype: torch.dtype) -> float | None:
     here = device()
     if here.type == "cpu":
         return measured_peak(dtype)
-    name = torch.get_device_module(here).get_device_name(here)
-    known = [accelerator for accelerator in ACCELERATORS if accelerator.name.split()[0] in name]
+    known = reported_as(torch.get_device_module(here).get_device_name(here))
     number_format = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")
-    return known[-1].peak_flops_per_s(number_format) if known else None
+    return known.peak_flops_per_s(number_format) if known else None
 
 
 def measured_peak(dtype: torch.dtype, size: int = 256, times: int = 3) -> float:

@@ -25,6 +25,7 @@ from course_lib import tensor_parallel
 from course_lib.expert_parallel import MoELayer
 from course_lib.groups.membership import Member
 from course_lib.groups.packing import broadcast
+from course_lib.hybrid_parallel import state  # noqa: F401  tells checkpoints what a HybridModel holds
 from course_lib.hybrid_parallel.experts import auxiliary_of, carry_auxiliary_loss, deal_out_experts, deal_out_tokens
 from course_lib.hybrid_parallel.kinds import kinds_of
 from course_lib.hybrid_parallel.layout import ParallelLayout

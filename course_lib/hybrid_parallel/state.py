@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.checkpoint.piece import Box, Piece, Placement, whole
+from course_lib.checkpoint import models
+from course_lib.checkpoint.piece import Box, Piece, Placement, State, whole
 from course_lib.hybrid_parallel.model import HybridModel
 from course_lib.hybrid_parallel.norms import gradients_here, is_counted_here
 from course_lib.hybrid_parallel.optimizer import HybridOptimizer
@@ -35,6 +36,14 @@ def pieces(model: HybridModel, optimizer: HybridOptimizer | None = None) -> dict
         for key, value in state_of(optimizer, parameter):
             found[f"{plain}.{key}"] = laid_out(placement, value, cut, writes) if value.dim() else whole(value)
     return found
+
+
+@models.pieces.register(HybridModel)
+def all_pieces(model: HybridModel, optimizer: HybridOptimizer | None = None) -> State:
+    """What a checkpoint has: these, and buffers, which all ranks hold whole: the bias of a router, say."""
+    buffers = {name: whole(buffer) for stage in models.unwrapped(model)
+               for name, buffer in getattr(stage, "module", stage).named_buffers()}
+    return {**pieces(model, optimizer), **buffers}
 
 
 def gradient_pieces(model: HybridModel) -> dict[str, list[Piece]]:

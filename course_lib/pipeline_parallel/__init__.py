@@ -20,10 +20,9 @@
 
 What the papers say about idle time and memory is in course_lib.costs.bubbles, one line a formula.
 
-What draws loads on first use: ranks do not have to import matplotlib.
+What runs on ranks and what draws loads on first use: ranks do not have to import matplotlib, and schedules as data do
+not need torch.
 """
-
-from typing import Any
 
 from course_lib.costs.bubbles import (
     bubble_of_ideal,
@@ -34,10 +33,8 @@ from course_lib.costs.bubbles import (
     peak_interleaved,
     zb_h1_bubble,
 )
+from course_lib.lazy import load_on_use
 from course_lib.pipeline_parallel.actions import Action, Schedule
-from course_lib.pipeline_parallel.execute import PipelineParallel
-from course_lib.pipeline_parallel.measured import measured
-from course_lib.pipeline_parallel.partition import Stage, partition
 from course_lib.pipeline_parallel.schedules import (
     dualpipe_v,
     gpipe,
@@ -50,6 +47,13 @@ from course_lib.pipeline_parallel.schedules import (
 )
 from course_lib.pipeline_parallel.simulate import Box, Simulation, schedule_picture, simulate
 from course_lib.pipeline_parallel.validate import Finding, InvalidSchedule, findings, validate
+
+load_on_use(__name__, {
+    "execute": ("PipelineParallel",),
+    "measured": ("measured",),
+    "partition": ("Stage", "partition"),
+    "picture": ("measured_under_plan",),
+})
 
 __all__ = [
     "Action",
@@ -83,11 +87,3 @@ __all__ = [
     "zb_h2",
     "zb_v",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "measured_under_plan":
-        from course_lib.pipeline_parallel.picture import measured_under_plan
-
-        return measured_under_plan
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,11 +10,16 @@ from course_lib.costs.links import Link, fit_link, hardware_link
 from course_lib.costs.network import SWITCHES, Network
 from course_lib.costs.reached import measured_seconds, reached, slower
 from course_lib.facts import (
+    ACCELERATORS,
     DEVICE_VARIANTS,
     MEASURED_MATMUL,
+    STORAGE,
     SYSTEMS,
     Accelerator,
+    DeviceVariant,
+    Interconnect,
     accelerator,
+    find,
     hourly_prices,
     interconnect,
     measured_collectives,
@@ -22,18 +27,23 @@ from course_lib.facts import (
 
 NVLINK_3 = "NVLink 3 (A100)"
 # Where all-reduces of many sizes were measured on these wires: the device of facts.MEASURED_COLLECTIVES.
-MEASURED_ON = {NVLINK_3: "A100", "NVLink 4 (H100)": "H200", "NVLink 5 (B200)": "B200"}
-SAME_CHIP = {"A100 40GB": "A100", "H200": "H100"}  # for measured products, where only one of two was measured
+MEASURED_ON = {NVLINK_3: "A100", "NVLink 3 (A800)": "A100", "NVLink 4 (H100)": "H200", "NVLink 4 (H800)": "H200",
+               "NVLink 5 (B200)": "B200"}
+# for measured products, where only one of two was measured
+SAME_CHIP = {"A100 40GB": "A100", "A800": "A100", "H200": "H100", "H800": "H100", "GB300": "GB200"}
 TORUS_STEP_S = 1e-6
+PEAKS = {"fp8": "fp8", "mxfp8": "fp8", "fp4": "fp4", "nvfp4": "fp4"}  # of a precision; all others have 16 bits
 
 
 @dataclass(frozen=True, eq=False)
 class Cluster:
-    """`num_devices` of one kind in nodes of `devices_per_node`, all nodes on one network that nothing oversubscribes.
+    """`num_devices` of one kind in nodes of `devices_per_node`, all nodes on one network.
 
     node_bytes_per_s: out of a node, all cards together, as the data sheet says. Between TPUs there are no nodes: their
     wires make a torus, of which each axis of a layout has one direction. dollars_per_device_hour: None where facts
-    knows no price. power_share: of the device's power that it is given.
+    knows no price. power_share: of the device's power that it is given. pod_devices: 0 for one pod; else out of each
+    pod of so many leads one in `oversubscription` of what their cards carry. between: the network, a name of
+    facts.LINKS; "" for what the device usually has.
     """
 
     device: Accelerator
@@ -41,12 +51,16 @@ class Cluster:
     devices_per_node: int = 8
     node_bytes_per_s: float = 0.0  # 0: a card of the usual kind for each device
     power_share: float = 1.0
+    pod_devices: int = 0
+    oversubscription: float = 1.0
+    between: str = ""
 
     def __post_init__(self) -> None:
         at_least(self.num_devices, 1, "num_devices")
         at_least(self.devices_per_node, 1, "devices_per_node")
         if self.node_bytes_per_s:
             above_zero(self.node_bytes_per_s, "node_bytes_per_s")
+        require_pods(self)
 
     def network(self, across_s: float, share: float, one_card: bool = False) -> Network:
         """Its wires: across_s for a step from node to node, `share` of the data sheet's network. one_card: rings use
@@ -55,9 +69,9 @@ class Cluster:
         G = self.devices_per_node
         if self.is_torus:  # each axis of a layout has one direction, and there are no nodes to leave
             return Network(self.num_devices, self.inside, self.inside, self.num_devices)
-        card = Link.of_rate(self.network_bytes_per_s * share, across_s)
-        return Network(G, self.inside, replace(card, beta_s_per_byte=card.beta_s_per_byte * G), 1 if one_card else G,
-                       self.switch_s_per_byte)
+        card = Link.of_rate(self.network_bytes_per_s / self.cards_per_node * share, across_s)
+        return Network(G, self.inside, card, 1 if one_card else self.cards_per_node, self.switch_s_per_byte,
+                       self.pod_devices, self.oversubscription, interconnect(self.device.links[0]).kind == "mesh")
 
     @cached_property
     def inside(self) -> Link:
@@ -68,12 +82,45 @@ class Cluster:
     def switch_s_per_byte(self) -> float | None:
         """Of an all-reduce in a node whose switch adds up, as measured; None where it cannot."""
         wire = self.device.links[0]
-        return measured_link(MEASURED_ON[wire]).beta_s_per_byte if wire in SWITCHES else None
+        if wire not in SWITCHES:
+            return None
+        measured = MEASURED_ON[wire]
+        slower_wire = interconnect(accelerator(measured).links[0]).one_way.value / interconnect(wire).one_way.value
+        return measured_link(measured).beta_s_per_byte * slower_wire
 
     @cached_property
     def network_bytes_per_s(self) -> float:
         """Out of a node, all cards together, as the data sheet says."""
-        return self.node_bytes_per_s or self.devices_per_node * interconnect(self.device.links[-1]).one_way_bytes_per_s
+        return self.node_bytes_per_s or self.cards_per_node * self.wire.one_way_bytes_per_s
+
+    @property
+    def wire(self) -> Interconnect:
+        """Of the network between nodes."""
+        return interconnect(self.between or self.device.links[-1])
+
+    @property
+    def is_cloud(self) -> bool:
+        """Nodes are joined by a cloud's Ethernet, which other jobs use at the same time."""
+        return self.wire.technology == "EFA"
+
+    @property
+    def num_nodes(self) -> int:
+        return -(-self.num_devices // self.devices_per_node)
+
+    @property
+    def host_link_bytes_per_s(self) -> float:
+        """Of one device to its host's memory, each way, as the data sheet says."""
+        return interconnect(self.device.host).one_way_bytes_per_s
+
+    @property
+    def host_memory_bytes_per_s(self) -> float:
+        """One socket's, the only one that facts knows, shared by the devices of a node."""
+        memory = next(each for each in STORAGE if each.name == "host memory")
+        return memory.bytes_per_s / min(self.devices_per_node, self.num_devices)
+
+    @property
+    def cards_per_node(self) -> int:
+        return self.device.cards_per_node or self.devices_per_node
 
     @property
     def is_torus(self) -> bool:
@@ -95,24 +142,37 @@ class Cluster:
 
     @property
     def matmul_flops_per_s(self) -> float:
-        """The best 16-bit product ever measured; where none was, what the measured devices reach on average."""
-        best = {m.device: m.achieved.value * 1e12 for m in MEASURED_MATMUL}
-        name, peak = SAME_CHIP.get(self.device.name, self.device.name), self.peak_flops_per_s()
-        shares = [value / accelerator(device).peak_flops_per_s("bf16") for device, value in best.items()]
-        return best.get(name.split(" 96")[0], peak * sum(shares) / len(shares))
+        """The best 16-bit product ever measured; where none was, of the peak what the next measured device reaches, by
+        year: each generation reaches less of it.
+        """
+        name = SAME_CHIP.get(self.device.name, self.device.name).split(" 96")[0]
+        near = {m.device: abs(accelerator(m.device).year - self.device.year) for m in MEASURED_MATMUL}
+        measured = next(m for m in MEASURED_MATMUL if m.device == (name if name in near else min(near, key=near.get)))
+        share = measured.achieved.value * 1e12 / accelerator(measured.device).peak_flops_per_s("bf16")
+        return share * self.peak_flops_per_s()
 
     def peak_flops_per_s(self, precision: str = "bf16") -> float:
-        """Of the data sheet. bf16 and fp16 are the 16-bit format that the device has."""
-        return self.device.peak_flops_per_s("fp8" if precision == "fp8" else self.device.half_precision)
+        """Of the data sheet. bf16 and fp16 are the 16-bit format that the device has. ValueError where it has none."""
+        return self.device.peak_flops_per_s(PEAKS.get(precision, self.device.half_precision))
 
     @property
     def usable_bytes(self) -> float:
         """What a process can allocate. Data sheets say GB and mean GiB; context and libraries take a bit over 1 %."""
-        unit = 2**30 if self.device.kind == "GPU" else 1e9
+        unit = 1e9 if self.device.kind == "TPU" else 2**30
         return 0.9875 * self.device.memory.value * unit
 
     def with_devices(self, num_devices: int) -> Cluster:
         return replace(self, num_devices=num_devices)
+
+
+def require_pods(of: Cluster) -> None:
+    if of.pod_devices % of.devices_per_node or of.pod_devices < 0:
+        raise ValueError(f"pod_devices={of.pod_devices}: expected whole nodes of {of.devices_per_node}, or 0: one pod")
+    if not of.oversubscription >= 1:
+        raise ValueError(f"oversubscription={of.oversubscription}: expected 1 (every card at full speed) or more")
+    if of.oversubscription > 1 and not of.pod_devices:
+        raise ValueError(f"oversubscription={of.oversubscription}: expected pod_devices too, between pods it is that "
+                         "cards share what leads out")
 
 
 def inner_link(device: Accelerator) -> Link:
@@ -125,8 +185,9 @@ def inner_link(device: Accelerator) -> Link:
     if wire.name in SWITCHES:  # the curve is not a ring's
         return replace(slower(hardware_link(wire.name), reached().ring), alpha_s=curve.alpha_s / (2 * 7))
     ring = Link(curve.alpha_s / (2 * 7), curve.beta_s_per_byte / (2 * 7 / 8))
-    share = hardware_link(NVLINK_3).beta_s_per_byte / ring.beta_s_per_byte
-    return replace(slower(hardware_link(wire.name), share), alpha_s=ring.alpha_s)
+    measured = interconnect(accelerator(MEASURED_ON.get(wire.name, "A100")).links[0])
+    share = hardware_link(measured.name).beta_s_per_byte / ring.beta_s_per_byte
+    return slower(Link.of_rate(wire.one_way_bytes_per_s, ring.alpha_s), share)
 
 
 def measured_link(device: str) -> Link:
@@ -136,17 +197,15 @@ def measured_link(device: str) -> Link:
     return fit_link(sizes, [measured_seconds(curve, M) for M in sizes])
 
 
-def cluster(name: str, num_devices: int, devices_per_node: int = 8, node_gbit_per_s: float = 0.0) -> Cluster:
-    """`num_devices` of the device that facts calls `name`, with the network of its data sheet or the one given.
+def cluster(name: str, num_devices: int, devices_per_node: int = 0, node_gbit_per_s: float = 0.0, *,
+            pod_devices: int = 0, oversubscription: float = 1.0, between: str = "") -> Cluster:
+    """`num_devices` of the device that facts calls `name`, with the network of its data sheet or the one given:
+    `between`, a name of facts.LINKS, and how much it carries.
 
-    ValueError, with all names, for a device that facts does not know.
+    devices_per_node: 0 for as many as the wire inside usually joins: 8, or the 72 of an NVL72. ValueError, with all
+    names, the nearest first, for a device that facts does not know.
     """
-    variants = {v.name: v for v in DEVICE_VARIANTS}
-    if name in variants:
-        v = variants[name]
-        return Cluster(v.device, num_devices, devices_per_node, node_gbit_per_s * 1e9 / 8, v.power_share)
-    try:
-        device = accelerator(name)
-    except ValueError as unknown:
-        raise ValueError(f"{unknown}, {', '.join(variants)}") from None
-    return Cluster(device, num_devices, devices_per_node, node_gbit_per_s * 1e9 / 8)
+    found = find("accelerator", name, (*ACCELERATORS, *DEVICE_VARIANTS))
+    device, power_share = (found.device, found.power_share) if isinstance(found, DeviceVariant) else (found, 1.0)
+    return Cluster(device, num_devices, devices_per_node or device.per_node, node_gbit_per_s * 1e9 / 8, power_share,
+                   pod_devices, oversubscription, between)

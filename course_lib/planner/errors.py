@@ -1,68 +1,127 @@
-"""How far off the planner was on published runs, by kind of run: what stands beside each of its advices."""
+"""How far off the planner was on published runs: what stands beside each of its advices.
+
+Only runs count that no constant was fitted on. A kind of run is a software on a generation of devices at a scale, where
+experts, 8-bit products, context parallelism and tensor parallelism across nodes make kinds of their own. With too few
+runs of a job's own kind the nearest wider one answers, and is named. Where that has too few runs, too, there is no
+number: NoRun says why. Structure and priors of the planner were made with these runs in view (planner.constants), so a
+cluster that nobody has published may be worse than they say: planner.validate --leave-out has that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
 
-from course_lib.facts import published_rows
-from course_lib.planner.estimate import estimate_job
 from course_lib.planner.job import Job
-from course_lib.planner.rows import FITS, in_metric, job_of_row
+from course_lib.planner.runs import Run, features_of, generation_of, nearest_runs, scale_of, unfitted_runs
 
-# A kind, and who belongs to it; the first one that is true counts.
-KINDS: tuple[tuple[str, Callable[[Job], bool]], ...] = (
-    ("mixture of experts", lambda job: job.shape.num_experts > 1),
-    ("context parallelism", lambda job: job.layout.cp > 1),
-    ("tensor parallelism across nodes on a cloud's Ethernet",
-     lambda job: job.layout.tp > job.cluster.devices_per_node and job.software.across == "across_cloud_s"),
-    ("tensor parallelism across nodes", lambda job: job.layout.tp > job.cluster.devices_per_node),
-    ("pipelines on Hopper", lambda job: job.layout.pp > 1 and job.cluster.device.year >= 2022),
-    ("pipelines on A100 and older", lambda job: job.layout.pp > 1),
-    ("tensor parallelism on Hopper", lambda job: job.layout.tp > 1 and job.cluster.device.year >= 2022),
-    ("tensor parallelism on A100 and older", lambda job: job.layout.tp > 1),
-    ("data parallelism on Hopper", lambda job: job.cluster.device.year >= 2022),
-    ("data parallelism on A100 and older", lambda job: True),
-)
+FEWEST = 4  # runs that make an error
 
 
 @dataclass(frozen=True)
 class MeasuredError:
-    """Relative errors of step times (or of throughputs), without their signs."""
+    """Relative errors of step times (or of throughputs), without their signs. `beyond`: where the job is larger than
+    all these runs. `nearest`: the runs that are most like the job, whether of this kind or not.
+    """
 
     kind: str
     num_rows: int
     median: float
     p90: float
     largest: float
+    beyond: str = ""
+    nearest: tuple[Run, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.kind}, {self.num_rows} published runs: {self.median:.0%} median, {self.p90:.0%} for nine of ten"
+        return (f"{self.kind}, {self.num_rows} published runs: {self.median:.0%} median, {self.p90:.0%} for nine of ten"
+                f"{self.beyond}")
+
+    @property
+    def text(self) -> str:
+        """With the nearest runs, a line each."""
+        return in_lines(self)
 
 
-def kind_of(job: Job) -> str:
-    return next(name for name, belongs in KINDS if belongs(job))
+@dataclass(frozen=True)
+class NoRun:
+    """There is no error to tell: `why`, and the runs that are least unlike the job."""
+
+    why: str
+    nearest: tuple[Run, ...] = ()
+
+    def __str__(self) -> str:
+        return f"no run like this: {self.why}"
+
+    @property
+    def text(self) -> str:
+        """With the nearest runs, a line each."""
+        return in_lines(self)
 
 
-def summary(name: str, errors: Sequence[float]) -> MeasuredError:
+def in_lines(error: MeasuredError | NoRun) -> str:
+    return "\n".join([str(error), *(f"    {run}" for run in error.nearest)])
+
+
+def summary(name: str, errors: Sequence[float], beyond: str = "", nearest: tuple[Run, ...] = ()) -> MeasuredError:
     """p90: the smallest that at least nine tenths of them do not exceed."""
     ordered = sorted(map(abs, errors))
-    return MeasuredError(name, len(ordered), median(ordered), ordered[-(-9 * len(ordered) // 10) - 1], ordered[-1])
+    return MeasuredError(name, len(ordered), median(ordered), ordered[-(-9 * len(ordered) // 10) - 1], ordered[-1],
+                         beyond, nearest)
+
+
+Key = tuple[str, ...]
+
+
+def keys_of(job: Job) -> list[tuple[str, Key]]:
+    """(name, key) of its kind and of each wider one. Runs with the same key at one level are of one kind. Another
+    software may answer for plain layouts; not for experts, few bits, or tensor parallelism across nodes.
+    """
+    features, generation = features_of(job), generation_of(job.cluster.device.name)
+    software, scale = job.software.name, scale_of(job.cluster, job.layout.world_size)
+    also = f" with {' and '.join(features)}" if features else ""
+    own = "*".join(features)
+    found = [(f"{software} on {generation}, {scale}{also}", ("1", own, software, generation, scale)),
+             (f"{software} on {generation}{also}", ("2", own, software, generation))]
+    if set(features) - {"context parallelism"}:
+        return [*found, (f"{software} on all devices{also}", ("3", own, software))]
+    return [*found, (f"all software on {generation}, {scale}{also}", ("4", own, generation, scale)),
+            (f"all software on {generation}{also}", ("5", own, generation))]
 
 
 @lru_cache(maxsize=1)
+def runs_by_key() -> dict[Key, tuple[Run, ...]]:
+    found: dict[Key, tuple[Run, ...]] = {}
+    for run in unfitted_runs():
+        for _, key in keys_of(run.job):
+            found[key] = (*found.get(key, ()), run)
+    return found
+
+
 def errors_by_kind() -> dict[str, MeasuredError]:
+    """Of every narrowest kind that was published: software, generation, scale, and what is special."""
     found: dict[str, list[float]] = {}
-    for row in published_rows():
-        if row["metric"] != FITS:
-            job = job_of_row(row)
-            predicted = in_metric(row, job, estimate_job(job).step_s)
-            found.setdefault(kind_of(job), []).append(predicted / row["value"] - 1)
+    for run in unfitted_runs():
+        found.setdefault(keys_of(run.job)[0][0], []).append(run.error)
     return {kind: summary(kind, errors) for kind, errors in found.items()}
 
 
-def error_of(job: Job) -> MeasuredError | None:
-    """None where no run of its kind was published."""
-    return errors_by_kind().get(kind_of(job))
+def error_of(job: Job) -> MeasuredError | NoRun:
+    """Of the narrowest kind of `job` with at least FEWEST runs; NoRun where none has, or nobody published its device's
+    generation.
+    """
+    runs, generation = unfitted_runs(), generation_of(job.cluster.device.name)
+    nearest = nearest_runs(job, runs)
+    if all(generation_of(run.job.cluster.device.name) != generation for run in runs):
+        return NoRun(f"none on {job.cluster.device.name}", nearest)
+    for name, key in keys_of(job):
+        alike = runs_by_key().get(key, ())
+        if len(alike) >= FEWEST:
+            return summary(name, [run.error for run in alike], beyond(job, alike), nearest)
+    return NoRun(f"{len(alike) or 'none'} of {name}" + f", expected {FEWEST}" * bool(alike), nearest)
+
+
+def beyond(job: Job, runs: Sequence[Run]) -> str:
+    most = max(run.job.layout.world_size for run in runs)
+    return f"; none on more than {most:,} devices" if job.layout.world_size > most else ""

@@ -6,13 +6,22 @@ from dataclasses import dataclass, field
 
 from course_lib.costs.activations import RECOMPUTE
 from course_lib.costs.checks import at_least
+from course_lib.costs.memory import OPTIMIZERS
 from course_lib.facts import Model, Shape
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.software import MEGATRON_CORE, Software
 
 SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p")
-PRECISION_NAMES = ("bf16", "fp16", "fp8")
+OFFLOAD = ("none", "optimizer", "all")
+PRECISION_NAMES = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
+# What Megatron-Core can run again alone -> what of costs.activations is then not kept
+MODULES: dict[str, tuple[str, ...]] = {
+    "core_attn": (), "layernorm": ("input of q, k, v", "input of the MLP"), "mla_up_proj": ("q", "k", "v"),
+    "moe_act": ("their product", "its output"), "shared_experts": (),
+    "mlp": ("gate", "up", "their product", "input of the GELU", "its output"),
+    "moe": ("gate", "up", "their product", "rows sent to experts", "rows that come back")}
+FIRST_WITH_FLASH = 2020  # FlashAttention-2 asks for an A100 or later
 
 
 @dataclass(frozen=True)
@@ -20,8 +29,19 @@ class Job:
     """One way of training `shape`: ValueError where the layout cannot be.
 
     global_batch, micro_batch: rows. v: chunks of layers on each stage (interleaved 1F1B). recompute: "none",
-    "selective" or "full". flash: attention stores no scores. dropout: its masks are kept, too. gradient_bytes: of a
-    gradient where it is kept and reduced. master: there are 32-bit weights beside the 16-bit ones.
+    "selective" or "full"; recompute_layers: with "full", in how many layers of each stage, 0 for all of them. flash:
+    attention stores no scores. dropout: its masks are kept, too. precision: of linear layers; gradient_bytes: of a
+    gradient where it is kept and reduced. master: there are 32-bit weights beside the 16-bit ones. expert_imbalance:
+    rows of the fullest expert over the mean. recompute_modules: what alone is run again, of MODULES. offload_layers: of
+    how many of a stage's layers the activations wait in the host's memory, while others compute. uneven: layers are
+    dealt out by hand, and need not make whole chunks.
+
+    optimizer: of costs.memory.OPTIMIZERS. offload: "optimizer", its state is in the host's memory and steps there, and
+    of ZeRO-2 and 3 the gradients are, too; "all", ZeRO-3's parameters as well. lora_rank: 0, or that of the adapters of
+    q and v, which alone are trained. replicas: ZeRO shards over groups of plane / replicas ranks, each of which holds
+    all (HSDP; torchtitan's data_parallel_replicate_degree).
+
+    A device without bf16 trains in fp16, and one that is too old for FlashAttention stores scores, whatever was asked.
     """
 
     shape: Shape
@@ -35,23 +55,54 @@ class Job:
     recompute: str = "none"
     sequence_parallel: bool = False
     precision: str = "bf16"
-    gradient_bytes: int = 2
+    gradient_bytes: int = 4
     master: bool = True
     flash: bool = True
     dropout: bool = False
     software: Software = field(default=MEGATRON_CORE)
+    recompute_layers: int = 0
+    expert_imbalance: float = 1.0
+    recompute_modules: tuple[str, ...] = ()
+    offload_layers: int = 0
+    uneven: bool = False
+    optimizer: str = "adam"
+    offload: str = "none"
+    lora_rank: int = 0
+    replicas: int = 1
 
     def __post_init__(self) -> None:
-        for name, known in (("schedule", SCHEDULES), ("recompute", RECOMPUTE), ("precision", PRECISION_NAMES)):
+        for name, known in (("schedule", SCHEDULES), ("recompute", RECOMPUTE), ("precision", PRECISION_NAMES),
+                            ("optimizer", OPTIMIZERS), ("offload", OFFLOAD)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(known)}")
         if not self.sequence_length:
             object.__setattr__(self, "sequence_length", self.shape.sequence_length)
         for name in ("global_batch", "micro_batch", "sequence_length", "v"):
             at_least(getattr(self, name), 1, name)
-        if reason := why_not(self.shape, self.cluster, self.layout, self.global_batch, self.micro_batch,
-                             self.sequence_length, self.v):
+        at_least(self.recompute_layers, 0, "recompute_layers")
+        at_least(self.offload_layers, 0, "offload_layers")
+        if unknown := set(self.recompute_modules) - set(MODULES):
+            raise ValueError(f"recompute_modules={sorted(unknown)}: expected some of {', '.join(MODULES)}")
+        if not 1 <= self.expert_imbalance < float("inf"):
+            raise ValueError(f"expert_imbalance={self.expert_imbalance!r}: expected 1, all get as many rows, or more")
+        if self.recompute_layers and self.recompute != "full":
+            raise ValueError(f"recompute_layers={self.recompute_layers} with recompute={self.recompute!r}: expected "
+                             "recompute='full', it says in how many layers")
+        if reason := job_problem(self.shape, self.cluster, self.layout, self.global_batch, self.micro_batch,
+                                 self.sequence_length, self.v, self.uneven or self.software.whole_layers):
             raise ValueError(reason)
+        if reason := saving_problem(self):
+            raise ValueError(reason)
+        self._keep_to_the_device()
+
+    def _keep_to_the_device(self) -> None:
+        """Formats and kernels that the device has. ValueError where it has none of the kind."""
+        device = self.cluster.device
+        if self.precision == "bf16":
+            object.__setattr__(self, "precision", device.half_precision)
+        self.cluster.peak_flops_per_s(self.precision)
+        if device.year < FIRST_WITH_FLASH:
+            object.__setattr__(self, "flash", False)
 
     @property
     def num_microbatches(self) -> int:
@@ -72,10 +123,31 @@ class Job:
         """Ranks that hold the same parameters (experts apart)."""
         return self.layout.dp * self.layout.cp
 
+    def shards(self, ranks: int) -> int:
+        """Of `ranks` that hold the same parameters, those among which ZeRO shares them out."""
+        return max(1, ranks // self.replicas)
 
-def why_not(shape: Shape, cluster: Cluster, layout: ParallelLayout, global_batch: int, micro_batch: int,
-            sequence_length: int, v: int = 1) -> str | None:
-    """Why a layout cannot be, given and expected; None where it can."""
+    @property
+    def ends_tp(self) -> int:
+        """Ranks that the embedding and the read-out are cut over."""
+        return 1 if self.layout.pp > 1 and self.software.whole_ends else self.layout.tp
+
+    @property
+    def num_layers(self) -> int:
+        """Those for multi-token prediction are layers, too."""
+        return self.shape.num_layers + self.shape.mtp_layers
+
+    @property
+    def recomputed_share(self) -> float:
+        """Of the layers, those that are run again in backward, wholly."""
+        if self.recompute != "full":
+            return 0.0
+        return min(1.0, self.recompute_layers * self.layout.pp / self.num_layers) if self.recompute_layers else 1.0
+
+
+def job_problem(shape: Shape, cluster: Cluster, layout: ParallelLayout, global_batch: int, micro_batch: int,
+                sequence_length: int, v: int = 1, uneven: bool = False) -> str | None:
+    """Why a layout cannot be, given and expected; None where it can. uneven: chunks need not have as many layers."""
     tp, pp, dp = layout.tp, layout.pp, layout.dp
     world = tp * pp * dp * layout.cp
     if world > cluster.num_devices:
@@ -83,18 +155,47 @@ def why_not(shape: Shape, cluster: Cluster, layout: ParallelLayout, global_batch
     if shape.num_heads % tp or shape.ffn_size % tp:
         return (f"tp={tp}: expected a number that divides the {shape.num_heads} heads and the MLP's width of "
                 f"{shape.ffn_size}")
-    if pp * v > shape.num_layers + 2:
-        return f"pp={pp} with v={v}: expected at most {shape.num_layers + 2} chunks, layers and both ends"
+    if reason := why_no_chunks(shape.num_layers + shape.mtp_layers, pp, v, uneven):
+        return reason
     if shape.num_experts % layout.ep:
         return f"ep={layout.ep}: expected a number that divides the {shape.num_experts} experts"
-    if layout.etp != (tp if shape.num_experts > 1 else 1):
-        return (f"etp={layout.etp} with tp={tp}: expected etp={tp if shape.num_experts > 1 else 1}, since the planner "
-                "counts experts as cut over tp, as attention is")
+    if shape.num_experts == 1 and layout.etp > 1:
+        return f"etp={layout.etp}: expected 1, the model has no experts that it could cut"
+    if shape.ffn_size % layout.etp:
+        return f"etp={layout.etp}: expected a number that divides an expert's width of {shape.ffn_size}"
     if global_batch % (dp * micro_batch):
         return f"global_batch={global_batch}: expected a multiple of dp x micro_batch = {dp * micro_batch}"
     if sequence_length % layout.cp:
         return f"cp={layout.cp}: expected a number that divides the {sequence_length} tokens of a row"
     return None
+
+
+def saving_problem(job: Job) -> str | None:
+    """Why what saves memory cannot be; None where it can."""
+    zero, plane = job.layout.zero_stage, job.plane
+    at_least(job.lora_rank, 0, "lora_rank")
+    if at_least(job.replicas, 1, "replicas") > 1 and (plane % job.replicas or not zero):
+        return f"replicas={job.replicas} with ZeRO-{zero}: expected a number that divides dp x cp = {plane}, and ZeRO"
+    needed = {"none": 0, "optimizer": 1, "all": 3}[job.offload]
+    if plane > 1 and zero < needed:
+        return f"offload={job.offload!r} with ZeRO-{zero}: expected a stage of at least {needed}"
+    if job.lora_rank and (job.offload != "none" or job.shape.latent):
+        return (f"lora_rank={job.lora_rank}: expected no offload, since what adapters have is small, and plain "
+                "attention, whose q and v they are beside")
+    return None
+
+
+def why_no_chunks(num_layers: int, pp: int, v: int, uneven: bool = False) -> str | None:
+    """Chunks are whole: pp v of them divide the layers, or the layers and both ends, of which each counts as one."""
+    chunks = pp * v
+    if pp == 1 and v > 1:
+        return f"v={v} with pp=1: expected v=1, one stage has nobody to pass chunks to"
+    if chunks > num_layers + 2:
+        return f"pp={pp} with v={v}: expected at most {num_layers + 2} chunks, layers and both ends"
+    if uneven or num_layers % chunks == 0 or (num_layers + 2) % chunks == 0:
+        return None
+    return (f"pp={pp} with v={v}: expected chunks that divide the {num_layers} layers, or {num_layers + 2} with both "
+            f"ends; {chunks} would have {num_layers / chunks:.3g} layers each")
 
 
 def shape_of(model: Model | Shape) -> Shape:

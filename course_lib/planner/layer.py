@@ -5,190 +5,215 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, reduce
+from operator import add
 
-from course_lib.costs.activations import activation_terms
+from course_lib.costs.activations import ActivationTerm, activation_terms
 from course_lib.costs.context_parallel import ring_attention_bytes
 from course_lib.costs.kernels import matmul_seconds, pass_seconds
-from course_lib.facts import Shape
-from course_lib.planner.job import Job
+from course_lib.planner.adapter_layer import adapter_seconds
+from course_lib.planner.expert_layer import (
+    LAUNCHED_BY_EXPERTS,
+    dispatch_seconds,
+    expert_seconds,
+    is_row,
+    router_seconds,
+)
+from course_lib.planner.job import MODULES, Job
 from course_lib.planner.rates import Rates
+from course_lib.planner.seconds import Pass, Seconds, exposed
+from course_lib.planner.split_layer import attention_sizes, share_again, tensor_seconds
+from course_lib.planner.work import Work, work_of
 
 LAUNCHED_BY_ATTENTION = 1 / 3  # of a layer's operations
 BACKWARD_OF_FLASH = 2.5  # products of backward over those of forward: five for two, the scores are made again
 
 
-@dataclass(frozen=True)
-class Seconds:
-    """By cause. `matmul`: all products, attention's too; `memory`: passes over memory between them."""
-
-    matmul: float = 0.0
-    memory: float = 0.0
-    tp: float = 0.0
-    cp: float = 0.0
-    ep: float = 0.0
-    launch: float = 0.0
-
-    @property
-    def total(self) -> float:
-        return self.matmul + self.memory + self.tp + self.cp + self.ep + self.launch
-
-    def __add__(self, other: Seconds) -> Seconds:
-        return Seconds(self.matmul + other.matmul, self.memory + other.memory, self.tp + other.tp, self.cp + other.cp,
-                       self.ep + other.ep, self.launch + other.launch)
-
-    def __mul__(self, times: float) -> Seconds:
-        return Seconds(*(getattr(self, each.name) * times for each in fields(self)))
-
-    def launched(self, seconds: float, adds: bool = False) -> Seconds:
-        """With the wait for kernels that the processor launches more slowly than the device runs them; or, `adds`,
-        with the time of launching, where one processor does both.
-        """
-        return replace(self, launch=seconds if adds else max(0.0, seconds - self.total))
-
-
-@dataclass(frozen=True)
-class Pass:
-    """`weight_s`: what the products of the weights' gradients take, of backward."""
-
-    forward: Seconds
-    backward: Seconds
-    weight_s: float = 0.0
-
-    @property
-    def total(self) -> float:
-        return self.forward.total + self.backward.total
-
-
 def layer_pass(job: Job, rates: Rates) -> Pass:
-    L = job.layout
-    return timed_layer(job.shape, rates, L.tp, L.cp, L.ep, job.micro_batch, job.sequence_length, job.recompute,
-                       job.sequence_parallel, job.flash, job.dropout, job.software.early_stop,
-                       job.software.ring_layout)
+    """Of a layer, on average over their kinds, and over those that are recomputed and those that are not."""
+    share = job.recomputed_share
+    if 0 < share < 1:
+        return mean_pass(work_of(job), rates) * share + mean_pass(work_of(job, "none"), rates) * (1 - share)
+    return mean_pass(work_of(job), rates)
+
+
+@lru_cache(maxsize=65536)
+def mean_pass(work: Work, rates: Rates) -> Pass:
+    kinds = work.shape.kinds()
+    if len(kinds) == 1:
+        return timed_layer(work, rates)
+    counts = [count for count, _ in kinds[:-1]] + [kinds[-1][0] + work.shape.mtp_layers]
+    passes = [timed_layer(replace(work, shape=kind), rates) * (count / sum(counts))
+              for count, (_, kind) in zip(counts, kinds)]
+    return reduce(add, passes)
 
 
 def head_pass(job: Job, rates: Rates) -> Pass:
-    """The read-out and the loss, whose logits have 32 bits."""
-    n, columns = job.tokens_per_rank, job.shape.vocab_size / job.layout.tp
-    product = matmul_seconds(n, job.shape.hidden_size, columns, rates.head_flops_per_s, rates.operand_bytes_per_s,
-                             rates.number_bytes)
+    """The read-out and the loss, whose logits have 32 bits; again for each token more that is predicted, behind a
+    product that joins what is known of it with its embedding.
+    """
+    n, h, columns = job.tokens_per_rank, job.shape.hidden_size, job.shape.vocab_size / job.ends_tp
+    W, w = rates.operand_bytes_per_s, rates.number_bytes
+    product = matmul_seconds(n, h, columns, rates.head_flops_per_s, W, w)
     passes = pass_seconds(4 * n * columns, rates.memory_bytes_per_s, rates.passes)
     summed = end_messages(job, rates)
-    return Pass(Seconds(product, passes, summed), Seconds(2 * product, 2 * passes, summed), product)
+    weights = 0.0 if job.lora_rank else product  # of frozen ones nobody wants the gradient
+    one = Pass(Seconds(product, passes, summed), Seconds(product + weights, 2 * passes, summed), weights)
+    if not job.shape.mtp_layers:
+        return one
+    joined = matmul_seconds(n, 2 * h, h / job.layout.tp, rates.flops_per_s, W, w)
+    join = Pass(Seconds(joined), Seconds(2 * joined), joined)
+    return one * (1 + job.shape.mtp_layers) + join * job.shape.mtp_layers
 
 
 def end_messages(job: Job, rates: Rates) -> float:
     """One way, of the embedding and the read-out, both cut by the vocabulary: forward what the embedding looked up is
     added up, backward the gradient of the read-out's input; the loss's three messages, of a number a token, are halved.
     """
-    if job.layout.tp == 1:
+    if job.ends_tp == 1:
         return 0.0
-    group, n = rates.network.group(job.layout.tp), job.tokens_per_rank
-    whole = group.seconds("all_reduce", rates.number_bytes * n * job.shape.hidden_size) + rates.gathering_s(group.n)
-    return whole + 1.5 * (group.seconds("all_reduce", 4 * n) + rates.gathering_s(group.n))
+    group, n = rates.network.group(job.ends_tp), job.tokens_per_rank
+    crowding, gathering_s = rates.crowding if group.nodes > 1 else 1.0, rates.gathering_s(group.n)
+    whole = crowding * group.seconds("all_reduce", rates.number_bytes * n * job.shape.hidden_size) + gathering_s
+    return whole + 1.5 * (crowding * group.seconds("all_reduce", 4 * n) + gathering_s)
 
 
-@lru_cache(maxsize=65536)
-def timed_layer(shape: Shape, rates: Rates, t: int, cp: int, ep: int, micro_batch: int, sequence_length: int,
-                recompute: str, sequence_parallel: bool, flash: bool, dropout: bool, early_stop: bool, ring_layout: str
-                ) -> Pass:
-    n = micro_batch * sequence_length / cp
-    linear, last = linear_seconds(shape, rates, n, t, ep)
-    forward_a, backward_a = attention_seconds(shape, rates, micro_batch, sequence_length, t, cp, flash, ring_layout)
-    w = rates.number_bytes
-    all_kept, scores = kept_bytes(shape, micro_batch, sequence_length // cp, t, sequence_parallel, flash, dropout, w)
-    memory = pass_seconds(all_kept, rates.memory_bytes_per_s, rates.passes)
-    tp_forward, tp_backward = tensor_seconds(rates, w * n * shape.hidden_size, t, sequence_parallel)
-    cp_forward, cp_backward = ring_seconds(shape, rates, micro_batch, sequence_length, t, cp, forward_a)
-    rows = w * n * shape.active_experts * shape.hidden_size
-    dispatch = 2 * rates.network.group(ep, t).seconds("all_to_all", rows)  # there and back
-    forward = Seconds(linear + forward_a, memory, tp_forward, cp_forward, dispatch)
-    backward = Seconds(2 * linear + backward_a, 2 * memory, tp_backward, cp_backward, dispatch)
-    if recompute == "full":
-        again = Seconds(forward.matmul - last, memory, tp_forward * (0.75 if sequence_parallel else 0.5), cp_forward,
-                        dispatch) if early_stop else forward
-        backward += again
-    elif recompute == "selective" and flash and early_stop:  # operation by operation: every other product is kept
-        backward += Seconds(linear / 2, memory, tp_forward / 2)
-    elif recompute == "selective":
-        backward += Seconds(forward_a, pass_seconds(scores, rates.memory_bytes_per_s, rates.passes))
-    launch_s = rates.launch_s * (1 + LAUNCHED_BY_ATTENTION * (cp - 1))  # for each block that comes around
-    passes = 2 if recompute == "full" else 1
-    return Pass(forward.launched(launch_s, rates.launch_adds),
-                backward.launched(passes * launch_s, rates.launch_adds), linear)
+def timed_layer(work: Work, rates: Rates) -> Pass:
+    """Of a shape whose layers are all of a kind."""
+    linear, last = linear_seconds(work, rates)
+    forward_a, backward_a = attention_seconds(work, rates)
+    all_kept, scores, rows = kept_bytes(work, rates.number_bytes)
+    memory = pass_seconds(all_kept, rates.memory_bytes_per_s, rates.passes) + pass_seconds(
+        rows, rates.memory_bytes_per_s, rates.row_passes)
+    if work.shape.num_experts > 1:
+        routed, passed = router_seconds(work.shape, rates, work.n, work.t)
+        linear, memory = linear + routed, memory + passed
+    tp_forward, tp_backward = tensor_seconds(work, rates)
+    cp_forward, cp_backward = ring_seconds(work, rates, forward_a)
+    adapters = adapter_seconds(work.shape, rates, work.n, work.t, work.lora_rank)
+    weights = adapters if work.lora_rank else linear  # of frozen ones nobody wants the gradient
+    linear += adapters
+    forward = Seconds(linear + forward_a, memory, tp_forward, cp_forward)
+    backward = Seconds(linear + weights + backward_a, 2 * memory, tp_backward, cp_backward)
+    forward, backward = (replace(each, ep=rows_seconds(work, rates, each)) for each in (forward, backward))
+    backward += made_again(work, rates, forward, linear, last, forward_a, scores)
+    launch_s = rates.launch_s * (1 + LAUNCHED_BY_ATTENTION * (work.cp - 1))  # for each block that comes around
+    if work.shape.num_experts > 1:
+        launch_s *= 1 + LAUNCHED_BY_EXPERTS
+    passes = 2 if work.recompute == "full" else 1
+    forward, backward = (forward.launched(launch_s, rates.launch_adds),
+                         backward.launched(passes * launch_s, rates.launch_adds))
+    if work.shape.num_experts > 1:
+        forward, backward = forward + Seconds(launch=rates.rows_s), backward + Seconds(launch=passes * rates.rows_s)
+    return Pass(forward, backward, weights)
 
 
-def linear_seconds(shape: Shape, rates: Rates, n: float, t: int, ep: int) -> tuple[float, float]:
-    """(all products with weights, forward; the last of them). A rank's experts share k tokens for each of its own."""
-    h, a, d, f = shape.hidden_size, shape.num_heads, shape.d, shape.ffn_size
-    P, W, w = rates.flops_per_s, rates.operand_bytes_per_s, rates.number_bytes
-    kv_heads = max(shape.num_kv_heads / t, 1)
-    attention = matmul_seconds(n, h, (a / t + 2 * kv_heads) * d, P, W, w) + matmul_seconds(n, a * d / t, h, P, W, w)
-    experts = shape.num_experts / ep
-    rows = n * shape.active_experts / experts
-    P = P * rates.expert_share if shape.num_experts > 1 else P
-    last = matmul_seconds(rows, f / t, h, P, W, w, experts)
-    return attention + last + matmul_seconds(rows, h, (2 if shape.gated else 1) * f / t, P, W, w, experts), last
+def made_again(work: Work, rates: Rates, forward: Seconds, linear: float, last: float, attention: float, scores: float
+               ) -> Seconds:
+    """What recomputation adds to backward."""
+    early, flash = work.software.early_stop, work.flash
+    if work.modules:
+        return modules_again(work, rates)
+    if work.recompute == "full":
+        return Seconds(forward.matmul - last, forward.memory, forward.tp * share_again(work),
+                       forward.cp, forward.ep) if early else forward
+    if work.recompute == "selective" and flash and early:  # operation by operation: every other product is kept
+        return Seconds(linear / 2, forward.memory, forward.tp / 2)
+    if work.recompute == "selective":
+        return Seconds(attention, pass_seconds(scores, rates.memory_bytes_per_s, rates.passes))
+    return Seconds()
 
 
-def attention_seconds(shape: Shape, rates: Rates, micro_batch: int, s: int, t: int, cp: int, flash: bool,
-                      ring_layout: str) -> tuple[float, float]:
+def modules_again(work: Work, rates: Rates) -> Seconds:
+    """Passes over what they had not kept, and the products that made it."""
+    dropped = {name for module in work.modules for name in MODULES[module]}
+    terms = activation_terms(work.shape, work.micro_batch, work.s // work.cp, bytes_per_number=rates.number_bytes)
+    memory = pass_seconds(sum(kept(term, work, "selective") for term in terms if term.name in dropped),
+                          rates.memory_bytes_per_s, rates.passes)
+    sizes = attention_sizes(work.shape, work.t)[1:-1] if "mla_up_proj" in work.modules else []
+    matmul = sum(matmul_seconds(work.n, k, columns, rates.flops_per_s, rates.operand_bytes_per_s, rates.number_bytes)
+                 for k, columns in sizes)
+    if {"mlp", "moe"} & set(work.modules):
+        matmul += linear_seconds(work, rates)[0] * (1 - 1 / 3)
+    return Seconds(matmul, memory)
+
+
+def linear_seconds(work: Work, rates: Rates) -> tuple[float, float]:
+    """(all products with weights, forward; the last of them). Those of shared experts are cut as an MLP is."""
+    shape, n, t = work.shape, work.n, work.t
+    h, f, gates = shape.hidden_size, shape.ffn_size, 2 if shape.gated else 1
+
+    def product(k: float, columns: float) -> float:
+        return matmul_seconds(n, k, columns, rates.flops_per_s, rates.operand_bytes_per_s, rates.number_bytes)
+
+    attention = sum(product(k, columns) for k, columns in attention_sizes(shape, t))
+    if shape.num_experts == 1:
+        last = product(f / t, h)
+        return attention + last + product(h, gates * f / t), last
+    shared = shape.shared_experts * shape.shared_ffn / t
+    if shared:
+        attention += product(h, gates * shared) + product(shared, h)
+    experts, last = expert_seconds(shape, rates, n, t, work.ep, work.etp, work.imbalance)
+    return attention + experts, last
+
+
+def rows_seconds(work: Work, rates: Rates, beside: Seconds) -> float:
+    """Of the rows to experts and back, as far as computing does not hide them."""
+    if work.shape.num_experts == 1:
+        return 0.0
+    taken = dispatch_seconds(work.shape, rates, work.n, work.t, work.ep, work.etp, work.imbalance,
+                             work.software.sends_rows_once)
+    return exposed(taken, beside.matmul + beside.memory, rates.drag) if work.software.overlaps_experts else taken
+
+
+def attention_seconds(work: Work, rates: Rates) -> tuple[float, float]:
     """(forward, backward) of scores and mixing. Stored scores are computed in full, the others under the mask."""
-    heads, d = shape.num_heads / t, shape.d
-    if not flash:
+    shape, s, cp, heads = work.shape, work.s, work.cp, work.shape.num_heads / work.t
+    if not work.flash:
         W, P, w = rates.operand_bytes_per_s, rates.head_flops_per_s, rates.number_bytes
-        both = matmul_seconds(s / cp, d, s, P, W, w, micro_batch * heads) + matmul_seconds(
-            s / cp, s, d, P, W, w, micro_batch * heads)
+        both = matmul_seconds(s / cp, shape.qk_width, s, P, W, w, work.micro_batch * heads) + matmul_seconds(
+            s / cp, s, shape.v_width, P, W, w, work.micro_batch * heads)
         return both, 2 * both
-    once = 2 * micro_batch * (s / cp) * s * heads * d / rates.flash_flops_per_s
-    if cp > 1 and ring_layout == "contiguous":  # the last rank reads nearly everything, and all wait for it
+    width = shape.qk_width + shape.v_width
+    once = work.micro_batch * (s / cp) * shape.attended(s) * heads * width / rates.flash_flops_per_s
+    if cp > 1 and work.software.ring_layout == "contiguous":  # the last rank reads nearly all, and all wait for it
         once *= 2 - 1 / cp
     return once, BACKWARD_OF_FLASH * once
 
 
-def kept_bytes(shape: Shape, micro_batch: int, s: int, t: int, sequence_parallel: bool, flash: bool, dropout: bool,
-               number_bytes: int = 2) -> tuple[float, float]:
-    """(what forward writes and backward reads of one layer; the scores' part of it)."""
-    terms = activation_terms(shape, micro_batch, s, dropout=dropout, bytes_per_number=number_bytes)
-    scores = 0.0 if flash else sum(term.kept("none", t, sequence_parallel) for term in terms if term.core)
-    kept = sum(term.kept("selective", t, sequence_parallel) for term in terms)
-    if shape.num_experts > 1:  # rows that are sorted to their experts and back
-        kept += 2 * number_bytes * micro_batch * s * shape.active_experts * shape.hidden_size
-    return kept + scores, scores
-
-
-def tensor_seconds(rates: Rates, message_bytes: float, t: int, sequence_parallel: bool) -> tuple[float, float]:
-    """(forward, backward): two all-reduces each way. Sequence parallelism halves each, and gathers twice more unless
-    messages are hidden behind products, which Megatron-Core does inside a node.
+def kept_bytes(work: Work, number_bytes: int = 2) -> tuple[float, float, float]:
+    """(what forward writes and backward reads of one layer; the scores' part of it; rows to experts and back, which are
+    no part of it).
     """
-    if t == 1:
-        return 0.0, 0.0
-    group, copies = rates.network.group(t), pass_seconds(message_bytes, rates.memory_bytes_per_s, rates.tensor_copies)
-    half = group.seconds("all_gather", message_bytes) if sequence_parallel else group.seconds(
-        "all_reduce", message_bytes) / 2
-    hidden = rates.tensor_hidden if group.nodes == 1 else 0.0
-    again, shown = 2 if sequence_parallel and not hidden else 0, 1 - hidden
-    calls = (4 if sequence_parallel else 2) * rates.gathering_s(t)
-    return shown * 4 * half + 4 * copies + calls, shown * (4 + again) * half + 6 * copies + calls
+    terms = activation_terms(work.shape, work.micro_batch, work.s // work.cp, dropout=work.dropout,
+                             bytes_per_number=number_bytes)
+    scores = 0.0 if work.flash else sum(kept(term, work, "none") for term in terms if term.core)
+    rows = sum(kept(term, work, "none") for term in terms if is_row(term.name))
+    return sum(kept(term, work, "selective") for term in terms if not is_row(term.name)) + scores, scores, rows
 
 
-def ring_seconds(shape: Shape, rates: Rates, micro_batch: int, s: int, t: int, cp: int, attention_s: float
-                 ) -> tuple[float, float]:
+def kept(term: ActivationTerm, work: Work, recompute: str) -> float:
+    """Bytes of it on a rank."""
+    if term.name in ("k", "v") and work.shape.latent is None:  # ranks that have no head of their own keep another's
+        return term.num_bytes / min(work.t, work.shape.num_kv_heads)
+    if is_row(term.name):
+        return work.imbalance * term.num_bytes * work.etp / work.t
+    return term.kept(recompute, work.t, work.sequence_parallel)
+
+
+def ring_seconds(work: Work, rates: Rates, attention_s: float) -> tuple[float, float]:
     """(forward, backward) of keys and values that go around, backward with their gradients in a message behind them,
     as far as attention does not hide them.
     """
+    cp, shape = work.cp, work.shape
     if cp == 1:
         return 0.0, 0.0
-    group = rates.network.group(cp, t)
-    heads = max(shape.num_kv_heads // t, 1)
-    sent = ring_attention_bytes(micro_batch, heads, s, shape.d, cp, rates.number_bytes)
+    group = rates.network.group(cp, work.t)
+    heads = max((shape.num_heads if shape.latent else shape.num_kv_heads) // work.t, 1)
+    sent = ring_attention_bytes(work.micro_batch, heads, work.s, (shape.qk_width + shape.v_width) // 2, cp,
+                                rates.number_bytes)
     hides = attention_s * (cp - 1) / cp
     return tuple(messages * (cp - 1) * rates.gathering_s(cp)
                  + exposed(group.seconds("ring", num_bytes, messages * (cp - 1)), hidden, rates.drag)
                  for messages, num_bytes, hidden in zip((1, 2), sent, (hides, BACKWARD_OF_FLASH * hides)))
-
-
-def exposed(message_s: float, computing_s: float, drag: float = 0.0) -> float:
-    """What a message costs beside computing: what is left of it, and the drag of what is hidden."""
-    return max(0.0, message_s - computing_s) + drag * min(message_s, computing_s)

@@ -19,7 +19,6 @@ from functools import partial
 from statistics import mean, median
 from time import perf_counter
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -31,6 +30,7 @@ from course_lib.facts import Shape, accelerator
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.estimate import Estimate, estimate
+from course_lib.planner.least_squares import solve
 from course_lib.planner.rates import Rates
 from course_lib.planner.software import Software
 from course_lib.reference import GPT, GPTConfig
@@ -119,7 +119,7 @@ def middle(of_ranks: Sequence[Measured]) -> Measured:
 def measure_rank() -> Measured:
     """In a rank, while all others do the same."""
     taken = steady([*(product(*size) for size in PRODUCTS), *(gpt_step(config) for config in GPTS)], window)
-    P, W = product_rates(np.array(taken[:len(PRODUCTS)]))
+    P, W = product_rates(taken[:len(PRODUCTS)])
     one, five, block, blocks = taken[len(PRODUCTS):]
     of_layer = max(five - one, 0.0) / 4  # three passes, backward being two
     launch_s, step_s = of_layer / 2, max(one - of_layer, 0.0)
@@ -151,15 +151,19 @@ def product(m: int, k: int, n: int) -> Call:
     return lambda: torch.mm(a, b)
 
 
-def product_rates(taken: np.ndarray) -> tuple[float, float]:
-    """(P, W) of seconds = call + 2 mkn / P + 4 (mk + kn + mn) / W, the call being among what launching takes."""
-    flops = np.array([2 * m * k * n for m, k, n in PRODUCTS], dtype=float)
-    operands = np.array([BYTES * (m * k + k * n + m * n) for m, k, n in PRODUCTS], dtype=float)
-    columns = np.stack([flops, operands, np.ones_like(flops)], 1) / taken[:, None]
-    scale = columns.max(axis=0)
-    per_flop, per_byte, _ = np.linalg.lstsq(columns / scale, np.ones_like(taken), rcond=None)[0] / scale
-    per_flop = max(per_flop, 0.5 * float((taken / flops).min()))
-    return float(1 / per_flop), float(1 / max(per_byte, per_flop / 10))
+def product_rates(taken: Sequence[float]) -> tuple[float, float]:
+    """(P, W) of seconds = call + 2 mkn / P + 4 (mk + kn + mn) / W, the call being among what launching takes. Least
+    squares of relative errors, by their normal equations.
+    """
+    flops = [2 * m * k * n for m, k, n in PRODUCTS]
+    operands = [BYTES * (m * k + k * n + m * n) for m, k, n in PRODUCTS]
+    columns = [[one / s for one, s in zip(column, taken)] for column in (flops, operands, [1] * len(taken))]
+    scale = [max(column) for column in columns]
+    columns = [[one / most for one in column] for column, most in zip(columns, scale)]
+    normal = [[sum(a * b for a, b in zip(left, right)) for right in columns] for left in columns]
+    per_flop, per_byte, _ = (x / most for x, most in zip(solve(normal, [sum(column) for column in columns]), scale))
+    per_flop = max(per_flop, 0.5 * min(s / one for s, one in zip(taken, flops)))
+    return 1 / per_flop, 1 / max(per_byte, per_flop / 10)
 
 
 def pass_seconds_per_byte(layer_s: float, P: float, W: float, launch_s: float) -> float:

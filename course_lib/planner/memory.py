@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 
-from course_lib.costs.activations import activation_terms
+from course_lib.costs.activations import ActivationTerm, activation_terms
 from course_lib.costs.bubbles import peak_1f1b, peak_gpipe, peak_interleaved
-from course_lib.costs.flops import expert_matrices
-from course_lib.costs.memory import training_memory
-from course_lib.planner.constants import ACTIVATIONS_EAGER, LOGIT_BYTES, OTHER_BYTES
-from course_lib.planner.job import Job
-from course_lib.planner.step import Stages, layer_parameters, shards_layers
+from course_lib.planner.constants import (
+    ACTIVATIONS_EAGER,
+    LOGIT_BYTES,
+    LOGIT_CUT,
+    LOGIT_FUSED,
+    LOGIT_NARROW,
+    OTHER_BYTES,
+)
+from course_lib.planner.job import MODULES, Job
+from course_lib.planner.layer import kept
+from course_lib.planner.state import state_bytes
+from course_lib.planner.step import Stages
+from course_lib.planner.work import Work, work_of
 
+OF_A_LOGIT = {"eager": LOGIT_BYTES, "fused": LOGIT_FUSED, "narrow": LOGIT_NARROW, "cut": LOGIT_CUT}
 KINDS = ("parameters", "gradients", "optimizer_state", "activations", "logits", "other")
 MADE_AGAIN = ("SiLU of the gate",)  # in backward, by kernels that do gate, SiLU and product in one
-GATHERED_LAYERS = 2  # whole at a time under ZeRO-3: the one at work, the one that arrives
+READ_FOR_WEIGHTS = ("input of the MLP", "their product", "its output")  # alone, so not where weights are frozen
+READ_BY_PRODUCTS = ("input of q, k, v", "input of the MLP", "their product", "its output", "rows sent to experts")
+NARROW = {"fp8": 1 / 2, "mxfp8": 33 / 64, "nvfp4": 9 / 32}  # of 16 bits, with the scales of blocks
+GATHERED = ("input of q, k, v", "input of the MLP")  # by sequence parallelism, before products that it cuts
+ALWAYS_KEPT = ("input of attention's norm", "input of the output projection")  # where products are chosen one by one
+PRODUCTS = ("q", "k", "v", "input of the MLP's norm", "gate", "up", "input of the GELU", "input of the MLP")  # or last
 
 
 def memory_bytes(job: Job, stages: Stages) -> dict[str, float]:
@@ -22,53 +37,96 @@ def memory_bytes(job: Job, stages: Stages) -> dict[str, float]:
     p = job.layout.pp
     if p == 1:
         return stage_bytes(job, stages.ordinary, 0)
-    return max((stage_bytes(job, stages.ordinary, 0), stage_bytes(job, stages.last, p - 1)),
+    places = {0: stages.first, p - 1: stages.last} | ({1: stages.ordinary} if p > 2 else {})
+    return max((stage_bytes(job, layers, place) for place, layers in places.items()),
                key=lambda held: sum(held.values()))
 
 
 def stage_bytes(job: Job, layers: float, stage: int) -> dict[str, float]:
     """Of a rank of this stage, which has `layers` and, at an end of the pipeline, embedding or read-out."""
-    p, t = job.layout.pp, job.layout.tp
+    p = job.layout.pp
     first, last = stage == 0, stage == p - 1
     held = state_bytes(job, layers, (first or last) + (first and last and not job.shape.tied))
-    kept, whole = layer_activations(job)
+    of_layer, whole = (kept + gathered_bytes(job, again) for kept, again in zip(
+        layer_activations(job), (job.recomputed_share if job.recompute != "selective" else 1.0, 0.0)))
     in_flight = micro_batches_in_flight(job, stage)
-    held["activations"] = in_flight * layers * kept + (whole if job.recompute == "full" else 0.0)
-    held["logits"] = LOGIT_BYTES * job.tokens_per_rank * job.shape.vocab_size / t if last else 0.0
-    held["other"] = float(OTHER_BYTES)
+    held["activations"] = in_flight * max(0.0, layers - job.offload_layers) * of_layer
+    held["logits"] = logit_bytes(job) if last else 0.0
+    if job.recompute == "full":  # the layer that backward is at, when the logits are gone
+        held["activations"] += max(0.0, whole - held["logits"])
+    held["other"] = OTHER_BYTES + layers * freed_late_bytes(job)
     return held
 
 
-def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
-    """Parameters, gradients and the optimiser's state. ZeRO shards experts over the ranks that hold the same ones."""
-    t, ep, zero = job.layout.tp, job.layout.ep, job.layout.zero_stage
-    experts = layers * job.shape.num_experts * expert_matrices(job.shape) / t / ep if job.shape.num_experts > 1 else 0.0
-    dense = layers * layer_parameters(job.shape, t, ep) - experts + ends * job.shape.vocab_size * (
-        job.shape.hidden_size / t)
-    precision = "pure 16-bit" if not job.master else "mixed, fp32 gradients" if job.gradient_bytes == 4 else "mixed"
-    found = dict.fromkeys(("parameters", "gradients", "optimizer_state"), 0.0)
-    for numbers, ranks in ((dense, job.plane), (experts, job.plane // ep)):
-        if numbers:
-            of_these = training_memory(numbers, precision, zero, ranks).by_kind()
-            found = {kind: found[kind] + of_these[kind] for kind in found}
-    if zero == 3 and shards_layers(job):
-        found["parameters"] += GATHERED_LAYERS * 2 * layer_parameters(job.shape, t, ep)
-    return found
+def needed_bytes(held: dict[str, float]) -> float:
+    """Without what the allocator gets back when it waits, as it does before it gives up: of `other` all but buffers."""
+    return sum(held.values()) - max(0.0, held["other"] - OTHER_BYTES)
+
+
+def logit_bytes(job: Job) -> float:
+    """At the loss of a micro-batch, by what a software makes of it: the logits as often as they are there, the input of
+    their product if it is kept as it was gathered, and the logits of the other micro-batches where nobody drops them.
+    """
+    software, t = job.software, job.layout.tp
+    numbers = job.tokens_per_rank * job.shape.vocab_size / (1 if software.gathers_logits else t)
+    times = OF_A_LOGIT["eager" if software.loss == "cut" and t == 1 else software.loss]
+    others = job.num_microbatches if software.keeps_outputs and job.layout.pp > 1 else 0
+    return (times + 2 * others) * numbers + gathered_bytes(job) / len(GATHERED)  # the input of their product
+
+
+def gathered_bytes(job: Job, again: float = 0.0) -> float:
+    """What sequence parallelism gathers for a layer of one micro-batch, beyond this rank's part of it, which autograd
+    keeps for the gradient of the weights unless the software gathers it again. again: share of layers made again.
+    """
+    return beyond_own_part(job) * (1 - again) if job.software.keeps_gathered else 0.0
+
+
+def freed_late_bytes(job: Job) -> float:
+    """The same of the whole sums that a layer's two reduce-scatters begin with: so much more is there at most of
+    nanotron's measured peaks, whatever is in flight. What would explain it: the code is past them, but a block that
+    another stream reads is free only when the device is past it, too (Tensor.record_stream), and a processor that runs
+    a pass ahead asks for all of them. Three runs, with 131,072 tokens a micro-batch and more, did without.
+    """
+    return beyond_own_part(job) if job.software.frees_late else 0.0
+
+
+def beyond_own_part(job: Job) -> float:
+    """Of one micro-batch's vectors at both blocks of a layer, where sequence parallelism has them whole."""
+    whole = 2 * job.tokens_per_rank * job.shape.hidden_size * len(GATHERED)
+    return whole * (1 - 1 / job.layout.tp) if job.sequence_parallel else 0.0
 
 
 def layer_activations(job: Job) -> tuple[float, float]:
-    """(what one layer keeps of a micro-batch; what it would keep without recomputation)."""
-    s, t = job.sequence_length // job.layout.cp, job.layout.tp
-    eager = job.software.activations_eager
-    terms = [term for term in activation_terms(job.shape, job.micro_batch, s, dropout=job.dropout)
-             if eager or term.name not in MADE_AGAIN]
-    policy = "selective" if job.flash or job.recompute == "selective" else "none"
-    whole = sum(term.kept(policy, t, job.sequence_parallel) for term in terms)
-    whole *= ACTIVATIONS_EAGER.value if eager else 1.0
-    if job.recompute == "full":
-        split = t if job.sequence_parallel else 1
-        return 2 * job.tokens_per_rank * job.shape.hidden_size / split, whole
-    return whole, whole
+    """(what one layer keeps of a micro-batch; what it would keep without recomputation), on average over all layers."""
+    work = work_of(job)
+    whole = mean_kept(work)
+    if job.recompute == "selective" and job.flash and job.software.early_stop:
+        return mean_kept(work, by_operation=True), whole
+    input_only = 2 * job.tokens_per_rank * job.shape.hidden_size / (job.layout.tp if job.sequence_parallel else 1)
+    return job.recomputed_share * input_only + (1 - job.recomputed_share) * whole, whole
+
+
+@lru_cache(maxsize=65536)
+def mean_kept(work: Work, by_operation: bool = False) -> float:
+    """Of a layer, on average over their kinds. by_operation: its input, attention's output, and every other product's.
+    """
+    kinds, software = work.shape.kinds(), work.software
+    times = ACTIVATIONS_EAGER.value if software.activations_eager and work.shape.gated else 1.0  # as Llama: q, k turned
+    again = {name for module in work.modules for name in MODULES[module]} | (
+        set() if software.activations_eager else set(MADE_AGAIN)) | set(READ_FOR_WEIGHTS if work.lora_rank else ())
+    terms = [(count * times / work.shape.num_layers, term.name, kept_of(term, work))
+             for count, shape in kinds for term in activation_terms(shape, work.micro_batch, work.s // work.cp,
+                                                                    dropout=work.dropout) if term.name not in again]
+    if by_operation:
+        return sum(share * held * (0.5 if name in PRODUCTS else 1.0) for share, name, held in terms
+                   if name in (*PRODUCTS, *ALWAYS_KEPT))
+    return sum(share * held for share, _, held in terms)
+
+
+def kept_of(term: ActivationTerm, work: Work) -> float:
+    """What a product reads is kept as the product reads it, in 8 or 4 bits."""
+    policy = "selective" if work.flash or work.recompute == "selective" else "none"
+    return kept(term, work, policy) * (NARROW.get(work.precision, 1.0) if term.name in READ_BY_PRODUCTS else 1.0)
 
 
 def micro_batches_in_flight(job: Job, stage: int) -> Fraction:

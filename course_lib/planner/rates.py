@@ -7,9 +7,17 @@ from functools import lru_cache
 from math import log, sqrt
 
 from course_lib.costs.network import Network
+from course_lib.costs.reached import crowding
+from course_lib.facts import Accelerator
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.constants import FITTED, Constants
 from course_lib.planner.software import Software
+
+# Constants: of the gain that a precision promises in linear layers; of attention, by generation and kind of device
+GAINS = {"fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
+FLASH = {"flash1": dict.fromkeys(("a100", "h100", "h200", "b200"), "flash1"),
+         "flash2": {"a100": "flash2_a100", "h100": "flash2_h100", "h200": "flash2_h100", "b200": "flash2_h100"},
+         "flash3": {"a100": "flash2_a100", "h100": "flash3", "h200": "flash3", "b200": "flash_b200"}}
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,28 +47,39 @@ class Rates:
     num_ranks: int = 1
     number_bytes: int = 2  # of an activation and a weight where they are computed with
     launch_adds: bool = False  # the processor that launches is the one that computes
+    row_passes: float = 4.0  # over the rows that are sent to experts, and over those that come back
+    rows_s: float = 0.0  # until kernels flow again behind rows that were waited for
+    crowding: float = 1.0  # how many times longer tensor parallelism's messages between nodes take beside other jobs
 
     def gathering_s(self, n: int) -> float:
         """Until `n` ranks are at a message: the fewer there must be, the sooner."""
         return 0.0 if n == 1 else self.call_s * n / self.num_ranks
 
 
+def kind_of_device(device: Accelerator) -> str:
+    """What its constants are called after: the generation that they were measured on."""
+    if device.name == "H200":
+        return "h200"
+    return "b200" if device.year >= 2024 else "h100" if device.year >= 2022 else "a100"
+
+
 @lru_cache(maxsize=256)
 def rates_of(cluster: Cluster, software: Software, precision: str = "bf16", constants: Constants = FITTED) -> Rates:
     c, device = constants, cluster.device
-    kind = "h200" if device.name == "H200" else "h100" if device.year >= 2022 else "a100"
-    modern = device.year >= 2022
+    kind = kind_of_device(device)
     slowed = cluster.power_share**c.power / (1 + c.spread * sqrt(2 * log(cluster.num_devices)))
     half = cluster.matmul_flops_per_s * getattr(c, f"matmul_{kind}") * slowed
     linear = half
-    if precision == "fp8":
-        linear *= 1 + c.fp8 * (cluster.peak_flops_per_s("fp8") / cluster.peak_flops_per_s() - 1)
-    flash = {"flash1": c.flash1, "flash2": c.flash2_h100 if modern else c.flash2_a100,
-             "flash3": c.flash3 if modern else c.flash2_a100}[software.attention]
-    network = cluster.network(getattr(c, software.across), c.network, software.one_card)
+    if precision in GAINS:
+        promised = cluster.peak_flops_per_s(precision) / cluster.peak_flops_per_s()
+        linear *= 1 + getattr(c, GAINS[precision]) * (promised - 1)
+    flash = getattr(c, FLASH[software.attention][kind])
+    network = cluster.network(c.across_cloud_s if cluster.is_cloud else c.across_s, c.network, software.one_card)
     return Rates(
         linear, half, cluster.peak_flops_per_s() * flash * slowed, device.memory_bytes_per_s,
-        device.memory_bytes_per_s, getattr(c, software.passes), network, getattr(c, software.launch),
-        getattr(c, software.experts) if software.experts else 1.0, c.tp_hidden if software.overlaps_tensor else 0.0,
+        device.memory_bytes_per_s, getattr(c, software.passes), network,
+        getattr(c, software.launch) if software.waits_for_launches else 0.0, getattr(c, software.experts),
+        c.tp_hidden if software.overlaps_tensor else 0.0,
         getattr(c, software.copies) if software.copies else 0.0, c.drag, 0.0 if software.overlaps_stages else c.p2p_s,
-        c.step_s)
+        c.step_s, row_passes=c.row_passes, rows_s=c.rows_s if software.waits_for_rows else 0.0,
+        crowding=crowding(cluster.num_nodes) if cluster.is_cloud else 1.0)

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from course_lib.costs.flops import sc21_step_flops, step_flops
-from course_lib.facts import Shape
+from course_lib.costs.flops import attention_flops_per_token, sc21_step_flops, step_flops
+from course_lib.facts import LatentAttention, Shape
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster, cluster
-from course_lib.planner.job import PRECISION_NAMES, Job
-from course_lib.planner.software import software_of
+from course_lib.planner.job import MODULES, PRECISION_NAMES, Job
+from course_lib.planner.layer import head_pass, layer_pass
+from course_lib.planner.memory import memory_bytes, stage_bytes
+from course_lib.planner.rates import rates_of
+from course_lib.planner.software import FSDP2, FSDP2_EAGER, NANOTRON, TORCHTITAN, TRAINERS, Software, software_of
+from course_lib.planner.step import stages_of
 
 Row = dict[str, Any]
 # A row's word for hardware -> a name in facts, or in facts.DEVICE_VARIANTS. What stands behind it is software.
 HARDWARE = {
     "V100": "V100", "A100": "A100", "A100-80G": "A100", "A100-40G": "A100 40GB", "H100": "H100", "H200": "H200",
-    "H100-96G-500W": "H100 96GB 500W", "B200": "B200", "TPUv4": "TPU v4", "TPUv5e": "TPU v5e", "TPUv5p": "TPU v5p"}
+    "H100-96G-500W": "H100 96GB 500W", "B200": "B200", "GB200": "GB200",
+    "B300": "B300", "GB300": "GB300", "TPUv4": "TPU v4", "TPUv5e": "TPU v5e", "TPUv5p": "TPU v5p"}
 NEEDED = ("hw", "layers", "hidden", "heads", "kv_heads", "ffn", "glu", "vocab", "seq", "gpus", "tp", "cp", "pp", "dp",
           "v", "mbs", "gbs", "recompute", "sp", "zero", "schedule", "flash_assumed", "metric")
+MORE_OF_SHAPE = ("shared_experts", "shared_ffn", "dense_layers", "dense_ffn", "mtp_layers", "window")
+LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope", "qk_rope", "v_head")  # in the order of LatentAttention
+# Rank 0 writes its own peak (nanotron helpers.py, KempnerForge metrics/tracker.py); torchtitan's metrics.py takes the
+# first rank of the last stage.
+LOG_OF_FIRST = (NANOTRON.name, FSDP2.name, FSDP2_EAGER.name)
+SEND_ONCE = ("hybridep", "deepep")  # dispatchers: a token's row goes once to each node
 FITS = "fits in device memory (1 yes, 0 out of memory)"
 
 
@@ -28,7 +40,7 @@ def per_device(flops: Callable[[Row, Shape], float], unit: float = 1e12) -> Call
 
 def causal_flops(row: Row, shape: Shape) -> float:
     """Attention counted half: what the mask hides is not computed."""
-    attention = 3 * 4 * row["seq"] * shape.num_heads * shape.d * shape.num_layers * row["gbs"] * row["seq"]
+    attention = 3 * attention_flops_per_token(shape, row["seq"]) * shape.num_layers * row["gbs"] * row["seq"]
     return step_flops(shape, row["gbs"], row["seq"]) - attention / 2
 
 
@@ -62,24 +74,67 @@ def checked(row: Row) -> None:
 def shape_of_row(row: Row) -> Shape:
     return Shape(row["layers"], row["hidden"], row["heads"], row["kv_heads"], row["ffn"], row["vocab"], row["seq"],
                  head_dim=row.get("head_dim") or 0, gated=row["glu"], tied=row.get("tied", False),
-                 num_experts=row.get("experts") or 1, active_experts=row.get("top_k") or 1)
+                 num_experts=row.get("experts") or 1, active_experts=row.get("top_k") or 1,
+                 latent=latent_of_row(row), **{name: row.get(name) or 0 for name in MORE_OF_SHAPE},
+                 window_every=row.get("window_every") or 1)
+
+
+def latent_of_row(row: Row) -> LatentAttention | None:
+    widths = row.get("mla")
+    return widths and LatentAttention(*(widths[name] for name in LATENT))
 
 
 def cluster_of_row(row: Row) -> Cluster:
-    return cluster(HARDWARE[row["hw"].split(" ")[0]], row["gpus"], row.get("gpus_per_node") or 8,
-                   row.get("node_gbps") or 0.0)
+    """Devices that NVLink joins are a node."""
+    return cluster(HARDWARE[row["hw"].split(" ")[0]], row["gpus"],
+                   row.get("gpus_per_domain") or row.get("gpus_per_node") or 8, row.get("node_gbps") or 0.0,
+                   between=row.get("network") or "")
 
 
 def job_of_row(row: Row) -> Job:
     """ValueError that names an unknown field's value, or says why the layout cannot be."""
     checked(row)
     layout = ParallelLayout(dp=row["dp"], pp=row["pp"], cp=row["cp"], tp=row["tp"], ep=row.get("ep") or 1,
-                            etp=row["tp"] if (row.get("experts") or 1) > 1 else 1, zero_stage=row["zero"])
-    text = f"{row.get('software') or ''} {row['hw']}"
+                            etp=row.get("etp") or (row["tp"] if (row.get("experts") or 1) > 1 else 1),
+                            zero_stage=row["zero"])
+    some = row.get("recompute_layers") or 0
     return Job(shape_of_row(row), cluster_of_row(row), layout, row["gbs"], row["mbs"], row["seq"], row["v"],
-               row["schedule"], row["recompute"], row["sp"], row.get("precision", "bf16"), row.get("grad_bytes", 2),
-               row.get("master", True), row["flash_assumed"], not row["flash_assumed"],
-               software_of(text, row["flash_assumed"], row["zero"]))
+               row["schedule"], "full" if some else row["recompute"], row["sp"], row.get("precision", "bf16"),
+               row.get("grad_bytes", 2), row.get("master", True), row["flash_assumed"], not row["flash_assumed"],
+               software_of_row(row), some,
+               recompute_modules=tuple(set(row.get("recompute_modules") or ()) & set(MODULES)),
+               offload_layers=row.get("cpu_offload_layers") or 0, uneven=True)
+
+
+def software_of_row(row: Row) -> Software:
+    text = text_of_software(row)
+    trainer = next((changes for word, changes in TRAINERS.items() if word in text.lower()), {})
+    return with_recipe(row, replace(software_of(text, row["flash_assumed"], row["zero"]), **trainer))
+
+
+def text_of_software(row: Row) -> str:
+    return f"{row.get('software') or ''} {row['hw']}"
+
+
+def with_recipe(row: Row, found: Software) -> Software:
+    """With what the row's recipe says of launches and of experts' rows."""
+    captured = (row.get("cuda_graph") or "none") != "none"
+    return replace(found, waits_for_launches=found.waits_for_launches and not captured,
+                   overlaps_experts=bool(row.get("moe_a2a_overlap")),
+                   waits_for_rows=row.get("cuda_graph") != "full_iteration" and not row.get("token_drop"),
+                   sends_rows_once=any(word in f"{row.get('dispatcher') or ''} {text_of_software(row)}".lower()
+                                       for word in SEND_ONCE))
+
+
+def peak_of_row(row: Row, job: Job) -> dict[str, float]:
+    """Bytes by kind of the rank whose peak the row tells; of the fullest where nobody says which one that is."""
+    rates = rates_of(job.cluster, job.software, job.precision)
+    stages = stages_of(job, layer_pass(job, rates), head_pass(job, rates))
+    if job.software.name in LOG_OF_FIRST:
+        return stage_bytes(job, stages.first, 0)
+    if job.software.name == TORCHTITAN.name:
+        return stage_bytes(job, stages.last, job.layout.pp - 1)
+    return memory_bytes(job, stages)
 
 
 def in_metric(row: Row, job: Job, seconds: float) -> float:

@@ -2,53 +2,108 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from course_lib.costs.bubbles import balanced_layers, whole_layers
-from course_lib.costs.flops import attention_matrices, expert_matrices, router_matrix, vectors_of_layer
+from course_lib.costs.bubbles import balanced_layers, first_past_the_share
+from course_lib.costs.flops import (
+    attention_matrices,
+    expert_matrices,
+    router_matrix,
+    shared_matrices,
+    vectors_of_layer,
+)
 from course_lib.costs.kernels import pass_seconds
+from course_lib.costs.memory import lora_parameters
 from course_lib.facts import Shape
 from course_lib.planner.job import Job
-from course_lib.planner.layer import Pass, Seconds, exposed, head_pass, layer_pass
+from course_lib.planner.layer import head_pass, layer_pass
+from course_lib.planner.optimiser import optimiser_seconds
 from course_lib.planner.rates import Rates
+from course_lib.planner.seconds import Pass, Seconds, exposed
 
 CAUSES = ("matmul", "memory", "tp", "cp", "ep", "launch", "pp", "bubble", "dp", "optimiser")
 MATRICES = 4  # of a layer, those that are sent on their own: q, k, v together, output, up (and gate), down
-STATE_PASSES = 1.2  # over what the optimiser reads and writes
 
 
 @dataclass(frozen=True)
 class Stages:
-    """`ordinary`, `last`: layers on a stage. A rank's numbers are those of the larger of the two."""
+    """`first`, `ordinary`, `last`: layers on a stage. A rank's numbers are those of the largest."""
 
+    first: float
     ordinary: float
     last: float
 
     @property
     def most(self) -> float:
-        return max(self.ordinary, self.last)
+        return max(self.first, self.ordinary, self.last)
 
 
-def layer_parameters(shape: Shape, t: int = 1, ep: int = 1) -> float:
-    """Of one layer on one rank; what is not a matrix is counted as if it were cut, too."""
-    experts = shape.num_experts / ep * expert_matrices(shape)
-    return (attention_matrices(shape) + experts + router_matrix(shape) + vectors_of_layer(shape)) / t
+@lru_cache(maxsize=4096)
+def layer_numbers(shape: Shape, t: int = 1, ep: int = 1, etp: int = 1) -> tuple[float, float]:
+    """(parameters of one layer on one rank but experts, those of its experts), on average over all layers; what is not
+    a matrix is counted as if it were cut, too.
+    """
+    plain, of_experts, layers = 0.0, 0.0, shape.num_layers
+    for count, kind in shape.kinds():
+        mlp = kind.num_experts * expert_matrices(kind)
+        rest = attention_matrices(kind) + shared_matrices(kind) + router_matrix(kind) + vectors_of_layer(kind)
+        if kind.num_experts > 1:
+            of_experts += count / layers * mlp / ep / etp
+        plain += count / layers * (rest + (mlp if kind.num_experts == 1 else 0)) / t
+    return plain, of_experts
+
+
+def layer_parameters(shape: Shape, t: int = 1, ep: int = 1, etp: int = 0) -> float:
+    """Of one layer on one rank. etp=0: experts are cut as all else is."""
+    return sum(layer_numbers(shape, t, ep, etp or t))
+
+
+def numbers_of(job: Job) -> tuple[tuple[float, int, int], ...]:
+    """(parameters of a layer on a rank, how many ranks have the same, how far apart they stand): experts last."""
+    L = job.layout
+    plain, of_experts = layer_numbers(job.shape, L.tp, L.ep, L.etp)
+    return ((plain, job.plane, L.tp),) + (((of_experts, L.edp, L.ep * L.etp),) if of_experts else ())
+
+
+def trained_of(job: Job) -> tuple[tuple[float, int, int], ...]:
+    """numbers_of what has gradients: all, or adapters of q and v."""
+    if not job.lora_rank:
+        return numbers_of(job)
+    return ((lora_parameters(job.shape, job.lora_rank) / job.shape.num_layers / job.layout.tp, job.plane,
+             job.layout.tp),)
 
 
 def stages_of(job: Job, layer: Pass, head: Pass) -> Stages:
-    """Even in time; or whole layers, dealt out by the numbers in their matrices."""
-    if not job.software.whole_layers:
-        return Stages(*balanced_layers(job.shape.num_layers, job.layout.pp, head.total / layer.total))
-    head_in_layers = job.shape.vocab_size * job.shape.hidden_size / layer_parameters(job.shape)
-    return Stages(*whole_layers(job.shape.num_layers, job.layout.pp, head_in_layers))
+    """Chunks of as many layers each; or the two ends have one less; or, dealt out by hand, even in time; or whole
+    layers, dealt out by their numbers: the first stage is the largest, and all wait for it; or as many on each.
+    """
+    p, L = job.layout.pp, job.num_layers
+    if job.software.whole_layers:
+        head_in_layers = job.shape.vocab_size * job.shape.hidden_size / layer_parameters(job.shape)
+        ordinary, last = first_past_the_share(L, p, head_in_layers)
+        return Stages(ordinary, ordinary, last)
+    if job.software.even_layers:
+        return Stages(-(-L // p), -(-L // p), L // p)
+    if not job.uneven and L % (p * job.v) == 0:
+        return Stages(L / p, L / p, L / p)
+    if not job.uneven and (L + 2) % (p * job.v) == 0:
+        even = (L + 2) / p
+        return Stages(even - 1, even, even - 1)
+    even, last = balanced_layers(L, p, head.total / layer.total)
+    return Stages(even, even, last)
 
 
-def rank_parameters(job: Job, stages: Stages) -> float:
-    """On the rank that has most: its layers, and an end of the model, or both."""
-    layer = layer_parameters(job.shape, job.layout.tp, job.layout.ep)
-    end = job.shape.vocab_size * job.shape.hidden_size / job.layout.tp
-    ends = 1 if job.layout.pp > 1 or job.shape.tied else 2
-    return stages.most * layer + ends * end
+def vocabulary_numbers(job: Job, ends: int) -> float:
+    return ends * job.shape.vocab_size * job.shape.hidden_size / job.ends_tp
+
+
+def rank_numbers(job: Job, stages: Stages) -> list[tuple[float, int, int]]:
+    """As trained_of, of the rank that has most: its layers, and an end of the model, or both."""
+    (plain, *where), *others = trained_of(job)
+    ends = 0.0 if job.lora_rank else vocabulary_numbers(job, 1 if job.layout.pp > 1 or job.shape.tied else 2)
+    return [(stages.most * plain + ends, *where), *((stages.most * numbers, *where) for numbers, *where in others)]
 
 
 def step_seconds(job: Job, rates: Rates) -> dict[str, float]:
@@ -65,28 +120,38 @@ def step_seconds(job: Job, rates: Rates) -> dict[str, float]:
     ends = job.layout.pp == 1 or last.total >= ordinary.total  # the last stage is the slowest
     slowest = last if ends else ordinary
     work = slowest * m
-    others = both.total * (job.shape.num_layers - (stages.last if ends else stages.ordinary)) + (
+    others = both.total * (job.num_layers - (stages.last if ends else stages.ordinary)) + (
         0.0 if ends else head.forward.total + head.backward.total)
     return {
         "matmul": work.matmul, "memory": work.memory, "tp": work.tp, "cp": work.cp, "ep": work.ep,
         "launch": work.launch, "pp": stage_messages(job, rates),
         "bubble": bubble_seconds(job, others, slowest, layer.weight_s * stages.ordinary),
         "dp": data_seconds(job, rates, layer, head, stages),
-        "optimiser": optimiser_seconds(job, rates, stages)}
+        "optimiser": optimiser_seconds(job, rates, rank_numbers(job, stages))}
 
 
 def accumulation_seconds(job: Job, rates: Rates) -> float:
     """Adding a micro-batch's gradients of one layer to those there: two reads and a write."""
     if job.num_microbatches == 1:
         return 0.0
-    numbers = layer_parameters(job.shape, job.layout.tp, job.layout.ep) / (job.plane if shards_layers(job) else 1)
+    numbers = sum(numbers / (job.shards(ranks) if scatters_often(job) else 1) for numbers, ranks, _ in trained_of(job))
     return pass_seconds(3 * job.gradient_bytes * numbers, rates.memory_bytes_per_s)
+
+
+def stays_gathered(job: Job) -> bool:
+    """FSDP in a pipeline: a stage's parameters are gathered once a step, and its gradients reduced once."""
+    return job.software.shards_layers and job.layout.pp > 1 and job.layout.zero_stage >= 2
+
+
+def scatters_often(job: Job) -> bool:
+    """Gradients are scattered in each micro-batch, since nobody keeps them whole."""
+    return job.plane > 1 and job.layout.zero_stage >= 2 and not stays_gathered(job)
 
 
 def shards_layers(job: Job) -> bool:
     """Layers are gathered one by one as they are needed."""
     stage = job.layout.zero_stage
-    return job.plane > 1 and (stage == 3 or stage == 2 and job.software.shards_layers)
+    return job.plane > 1 and not stays_gathered(job) and (stage == 3 or stage == 2 and job.software.shards_layers)
 
 
 def stage_messages(job: Job, rates: Rates) -> float:
@@ -102,38 +167,54 @@ def stage_messages(job: Job, rates: Rates) -> float:
 
 def bubble_seconds(job: Job, others_s: float, stage: Seconds, weight_s: float) -> float:
     """`others_s`: a micro-batch's way through all stages but the slowest. W waits in ZB-H1 (zb1p): (p-1)(F + I - W);
-    ZB-2p fills all gaps with what it may hold twice as much of. A third of the waits for launches is W's.
+    ZB-2p fills all gaps with what it may hold twice as much of. A third of the waits for launches is W's. Of v chunks
+    fill and drain have one, but with m < p micro-batches each round of chunks waits until the first is around:
+    p - m + (m - 1)/v stages.
     """
+    p, m = job.layout.pp, job.num_microbatches
     if job.schedule == "zb2p":
         return 0.0
     if job.schedule == "zb1p":
         work = stage.total - stage.launch
         return others_s * max(0.0, work - 2 * weight_s + stage.launch / 3) / stage.total
-    return others_s / job.v
+    return others_s * (max(0, p - m) + (min(p, m) - 1) / job.v) / (p - 1) if p > 1 else 0.0
 
 
 def data_seconds(job: Job, rates: Rates, layer: Pass, head: Pass, stages: Stages) -> float:
     """What is left of the messages of gradients and parameters when computing has hidden what it can."""
     if job.plane == 1:
         return 0.0
-    group = rates.network.group(job.plane, job.layout.tp)
     if shards_layers(job):
         return sharded_seconds(job, rates, layer, stages)
     software, stage = job.software, job.layout.zero_stage
-    numbers = rank_parameters(job, stages)
-    gradients, parameters = job.gradient_bytes * numbers, rates.number_bytes * numbers
     backward = layer.backward.total * stages.most + head.backward.total
-    messages = max(1.0, gradients / software.message_bytes)
+    sent = rank_numbers(job, stages)
     if stage == 0:
-        reduction = group.seconds("all_reduce", gradients, messages)
+        reduction = message_seconds(job, rates, "all_reduce", sent, job.gradient_bytes)
         return exposed(reduction, backward, rates.drag) if software.overlaps_gradients else reduction
-    if software.matrix_by_matrix:  # and in the optimiser, when backward has ended
-        messages = MATRICES * stages.most
-        return group.seconds("reduce_scatter", gradients, messages) + group.seconds("all_gather", parameters, messages)
-    scatter = group.seconds("reduce_scatter", gradients, messages)
-    gather = group.seconds("all_gather", parameters, messages)
-    return (exposed(scatter, backward, rates.drag) if software.overlaps_gradients else scatter) + (
-        exposed(gather, backward / 2, rates.drag) if software.overlaps_parameters else gather)
+    messages = MATRICES * stages.most if software.matrix_by_matrix else 0.0  # and when backward has ended
+    scatter = message_seconds(job, rates, "reduce_scatter", sent, job.gradient_bytes, messages)
+    gather = message_seconds(job, rates, "all_gather", sent, rates.number_bytes, messages)
+    overlaps = software.overlaps_gradients and not software.matrix_by_matrix
+    shown = exposed(scatter, backward, rates.drag) if overlaps else scatter
+    times = job.num_microbatches if scatters_often(job) else 1  # gradients that are sharded, or that are reduced once
+    return times * shown + (exposed(gather, backward / 2, rates.drag) if software.overlaps_parameters else gather)
+
+
+def message_seconds(job: Job, rates: Rates, op: str, sent: Sequence[tuple[float, int, int]], bytes_per_number: int,
+                    messages: float = 0.0) -> float:
+    """Of `op` on parameters or gradients among the ranks that have the same. messages: 0 for the software's size.
+    Sharded in groups (HSDP), a group's own; gradients are then added up across groups, each rank's shard of them.
+    """
+    seconds = 0.0
+    for numbers, ranks, stride in sent:
+        shards, num_bytes = ranks if op == "all_reduce" else job.shards(ranks), bytes_per_number * numbers
+        times = messages or max(1.0, num_bytes / job.software.message_bytes)
+        seconds += rates.network.group(shards, stride).seconds(op, num_bytes, times)
+        if op == "reduce_scatter" and shards < ranks:
+            across = rates.network.group(ranks // shards, stride * shards)
+            seconds += across.seconds("all_reduce", num_bytes / shards, times)
+    return seconds
 
 
 def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> float:
@@ -141,11 +222,9 @@ def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> floa
     ZeRO-2 of the same software gathers once a step. The first gather and the last scatter stand alone. Where matrices
     are sent one by one, each is fetched while the one before it works: a large one behind a small one does not hide.
     """
-    group, numbers = rates.network.group(job.plane, job.layout.tp), layer_parameters(
-        job.shape, job.layout.tp, job.layout.ep)
-    messages = MATRICES if job.software.matrix_by_matrix else 1
-    gather = group.seconds("all_gather", rates.number_bytes * numbers, messages)
-    scatter = group.seconds("reduce_scatter", job.gradient_bytes * numbers, messages)
+    messages, numbers = MATRICES if job.software.matrix_by_matrix else 1, numbers_of(job)
+    gather = message_seconds(job, rates, "all_gather", numbers, rates.number_bytes, messages)
+    scatter = message_seconds(job, rates, "reduce_scatter", trained_of(job), job.gradient_bytes, messages)
     once, alone = job.layout.zero_stage == 2, gather + scatter
     forward = gather / job.num_microbatches if once else gather
     shares = matrix_shares(job.shape) if job.software.matrix_by_matrix else (1.0,)
@@ -153,9 +232,8 @@ def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> floa
     shown = sum(exposed(share * forward, hides * layer.forward.total, rates.drag)
                 + exposed(share * (scatter + (0.0 if once else gather)), hides * layer.backward.total, rates.drag)
                 for share, hides in zip(shares, beside))
-    vocabulary = job.shape.vocab_size * job.shape.hidden_size / job.layout.tp
-    ends = group.seconds("all_gather", rates.number_bytes * vocabulary)
-    ends *= 1 if job.shape.tied else 2
+    vocabulary = [(vocabulary_numbers(job, 1 if job.shape.tied else 2), job.plane, job.layout.tp)]
+    ends = message_seconds(job, rates, "all_gather", vocabulary, rates.number_bytes, 1)
     return job.num_microbatches * (shown * stages.most + 0.75 * ends + alone)
 
 
@@ -165,11 +243,3 @@ def matrix_shares(shape: Shape) -> tuple[float, ...]:
     sizes = (attention_matrices(shape) - output, output, (2 if shape.gated else 1) * h * shape.ffn_size,
              h * shape.ffn_size)
     return tuple(size / sum(sizes) for size in sizes)
-
-
-def optimiser_seconds(job: Job, rates: Rates, stages: Stages) -> float:
-    """Reads and writes 32-bit weights and both moments, reads gradients, writes weights: 30 bytes a number."""
-    numbers = rank_parameters(job, stages) / (job.plane if job.layout.zero_stage else 1)
-    calls = 2 * rates.gathering_s(job.layout.world_size)  # the norm and the loss are agreed upon
-    return pass_seconds(numbers * (30 if job.master else 16), rates.memory_bytes_per_s, STATE_PASSES) + (
-        rates.step_s + calls)

@@ -1,8 +1,10 @@
 """Published against predicted: python -m course_lib.planner.validate [FILE.json], rows as in facts/published.json.
 
-Beside the planner stands who guesses the same MFU for every run of a device (the median of its calibration rows), and
-where a source repeated its runs, how far these lie apart: no model can be better. With --leave-out constants are fitted
-anew for each source without its own rows, which is what a new reader's cluster would see.
+Rows that constants were fitted on and rows that they were not stand apart. With --leave-out constants are fitted anew
+for each source without its own rows, once with the profile of its software, that was written by hand with those rows in
+view, once with the generic one, and once with what a new reader can tell of his software: whether it fuses kernels, and
+which attention it calls. Beside them stand the priors alone, without any fit. With --one-step each cluster's other runs
+are predicted before and after one was learned.
 """
 
 from __future__ import annotations
@@ -10,18 +12,32 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import median
+from statistics import mean, median_low
 
-from course_lib.costs.flops import step_flops
 from course_lib.facts import published_rows, published_table
-from course_lib.planner.constants import FITTED, Constants
-from course_lib.planner.errors import MeasuredError, summary
-from course_lib.planner.estimate import estimate_job
+from course_lib.planner.compare import (
+    Compared,
+    balanced_accuracy,
+    by_group,
+    compare,
+    errors_of,
+    generic_job,
+    group_errors,
+    mean_of_groups,
+    predicted,
+    spread_of,
+    timed,
+    told_job,
+)
+from course_lib.planner.constants import FITTED, Constants, priors
+from course_lib.planner.errors import MeasuredError
 from course_lib.planner.fit import EFFECTS, fit, seconds_without
 from course_lib.planner.job import Job
+from course_lib.planner.one_step import learn
+from course_lib.planner.peaks import measured_peaks, table_of_peaks
 from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, published_seconds
 
 NEAR = 0.01  # fits of which only the errors are looked at end sooner
@@ -43,11 +59,6 @@ def predict(row: Row, constants: Constants = FITTED) -> float:
     return predicted(row, job, constants)
 
 
-def predicted(row: Row, job: Job, constants: Constants = FITTED) -> float:
-    found = estimate_job(job, constants)
-    return float(found.fits) if row["metric"] == FITS else in_metric(row, job, found.step_s)
-
-
 @lru_cache(maxsize=1)
 def calibrated() -> tuple[dict[str, tuple[float, float]], frozenset[str]]:
     """Smallest and largest of RANGED, and the hardware, among calibration rows."""
@@ -63,97 +74,32 @@ def outside_of_calibration(row: Row) -> list[str]:
     return found + ([f"hw={row['hw']}"] if row["hw"].split(" ")[0] not in hardware else [])
 
 
-@dataclass(frozen=True)
-class Compared:
-    """One row. `guess`: with a constant MFU; for the metric "fits" that all do."""
+# Left out
 
-    row: Row
-    predicted: float
-    guess: float
-
-    @property
-    def error(self) -> float:
-        return self.predicted / self.row["value"] - 1
-
-    @property
-    def guess_error(self) -> float:
-        return self.guess / self.row["value"] - 1
+def source_of(row: Row) -> str:
+    """Who published it: a repository, whatever its commit and file, or an arXiv number. What stands before the first
+    comma, blank or @ of its source.
+    """
+    words = row["source"].split()
+    return " ".join(words[:2]).rstrip(",") if words[0] in ("arXiv", "Ultra-Scale") else (
+        words[0].rstrip(",").split("@")[0])
 
 
-def mfu_of(row: Row, job: Job) -> float:
-    """What a published value says of the step's time, as MFU (attention in full)."""
-    flops = step_flops(job.shape, job.global_batch, job.sequence_length)
-    return flops / published_seconds(row, job) / row["gpus"]
+@lru_cache(maxsize=64)
+def constants_without(source: str) -> Constants:
+    """Fitted on the calibration rows of all others."""
+    return fit([row for row in published_rows() if source_of(row) != source], tolerance=NEAR).constants
 
 
-@lru_cache(maxsize=1)
-def constant_mfu() -> dict[str, float]:
-    """FLOP/s of each device's median calibration row; of all where a device has none, as a share of the peak ("")."""
-    found: dict[str, list[float]] = {"": []}
-    for row in published_rows("calibration"):
-        if row["metric"] != FITS:
-            job = job_of_row(row)
-            share = mfu_of(row, job) / job.cluster.peak_flops_per_s()
-            found.setdefault(job.cluster.device.name, []).append(share)
-            found[""].append(share)
-    return {name: median(shares) for name, shares in found.items()}
-
-
-def guess(row: Row, job: Job) -> float:
-    if row["metric"] == FITS:
-        return 1.0
-    shares = constant_mfu()
-    share = shares.get(job.cluster.device.name, shares[""])
-    flops = step_flops(job.shape, job.global_batch, job.sequence_length)
-    return in_metric(row, job, flops / row["gpus"] / (share * job.cluster.peak_flops_per_s()))
-
-
-def compare(rows: Sequence[Row], constants: Constants = FITTED) -> list[Compared]:
-    jobs = [job_of_row(row) for row in rows]
-    return [Compared(row, predicted(row, job, constants), guess(row, job)) for row, job in zip(rows, jobs)]
-
-
-def by_group(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
-    groups: dict[str, list[Compared]] = {}
-    for each in compared:
-        groups.setdefault(each.row["group"], []).append(each)
-    return groups
-
-
-def balanced_accuracy(compared: Sequence[Compared]) -> float:
-    """Of a group that fits or does not: the mean of the shares that are right among both."""
-    shares = []
-    for value in (1, 0):
-        of_these = [each for each in compared if each.row["value"] == value]
-        if of_these:
-            shares.append(sum(each.predicted == value for each in of_these) / len(of_these))
-    return sum(shares) / len(shares)
-
-
-def group_errors(compared: Sequence[Compared]) -> dict[str, tuple[MeasuredError, MeasuredError]]:
-    """(the planner's, the guess's) for every group of times."""
-    return {name: (summary(name, [each.error for each in group]), summary(name, [each.guess_error for each in group]))
-            for name, group in by_group(compared).items() if group[0].row["metric"] != FITS}
-
-
-def spread_of(group: Sequence[Compared], noise: dict[str, dict]) -> float | None:
-    """How far repeated runs lie apart, relative; None where nobody repeated them."""
-    name = group[0].row["group"]
-    if name in noise:
-        return noise[name]["spread_percent"] / 100
-    spreads = [each.row["spread_percent"] / 100 for each in group if "spread_percent" in each.row]
-    return max(spreads) if spreads else None
-
-
-def leave_one_source_out(rows: Sequence[Row]) -> list[Compared]:
-    """Each source's rows, predicted with constants that were fitted without it."""
+def leave_one_source_out(rows: Sequence[Row], job_of: Callable[[Row], Job] = job_of_row) -> list[Compared]:
+    """Each source's rows, predicted with constants that were fitted without it. `job_of`: generic_job or told_job do
+    without the profile of its software, too.
+    """
+    fitted_on = {source_of(row) for row in published_rows("calibration")}
     found = []
     for source in dict.fromkeys(source_of(row) for row in rows):
         own = [row for row in rows if source_of(row) == source]
-        others = [row for row in published_rows() if source_of(row) != source]
-        constants = fit(others, tolerance=NEAR).constants if any(
-            row["split"] == "calibration" for row in own) else FITTED
-        found += compare(own, constants)
+        found += compare(own, constants_without(source) if source in fitted_on else FITTED, job_of)
     return found
 
 
@@ -171,26 +117,99 @@ def leave_one_effect_out(rows: Sequence[Row], effects: Sequence[str] = ("", *EFF
     return found
 
 
-def source_of(row: Row) -> str:
-    """Who published it: what stands before the first comma or blank of its source, or its arXiv number."""
-    words = row["source"].split()
-    return " ".join(words[:2]).rstrip(",") if words[0] in ("arXiv", "Ultra-Scale") else words[0].rstrip(",")
+@dataclass(frozen=True)
+class OneStep:
+    """A cluster whose other runs were predicted before and after one of its runs was learned: median errors."""
+
+    name: str
+    num_rows: int
+    before: float
+    after: float
+
+
+def learn_one_step(rows: Sequence[Row], fewest: int = 3) -> list[OneStep]:
+    """Of each source, device and software with `fewest` timed rows or more, as a new reader meets it: constants fitted
+    without the source, the generic profile; learned is the run with the middle number of devices.
+    """
+    clusters: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        if row["metric"] != FITS:
+            job = job_of_row(row)
+            clusters.setdefault((source_of(row), job.cluster.device.name, job.software.name), []).append(row)
+    found = []
+    for (source, device, software), own in clusters.items():
+        if len(own) >= fewest:
+            one, *others = sorted(own, key=lambda row: abs(row["gpus"] - median_low(each["gpus"] for each in own)))
+            job, start = generic_job(one), constants_without(source)
+            learned = learn(job.cluster, job.software, steps=[(job, published_seconds(one, job))], constants=start)
+            before, after = (errors_of(compare(others, constants, generic_job)).median
+                             for constants in (start, learned.constants))
+            found.append(OneStep(f"{source}, {device}, {software}", len(own), before, after))
+    return found
+
+
+# As text
+
+def table_of_steps(found: Sequence[OneStep]) -> str:
+    """By cluster as text."""
+    lines = [f"{'one of the runs learned, the median of the others':64s} {'runs':>4s} {'before':>7s} {'after':>7s}"]
+    lines += [f"{each.name:64s} {each.num_rows:4d} {each.before:7.1%} {each.after:7.1%}" for each in found]
+    better = sum(each.after < each.before for each in found)
+    return "\n".join([*lines, f"better for {better} of {len(found)}, on average {mean(e.before for e in found):.1%} "
+                      f"before and {mean(e.after for e in found):.1%} after"])
 
 
 def table(compared: Sequence[Compared], noise: dict[str, dict] | None = None) -> str:
-    """Errors by group as text."""
-    lines = [f"{'group':10s} {'rows':>4s} {'median':>8s} {'p90':>8s} {'max':>8s}   "
-             f"{'constant MFU: median':>20s} {'p90':>8s}   {'repeated runs':>13s}"]
+    """Errors by group as text: rows that constants were fitted on, then the others."""
+    lines = [f"{'':10s} {'fitted on':>13s}   {'not fitted on':^31s}   {'constant MFU':^17s}   {'repeated':>8s}",
+             f"{'group':10s} {'rows':>4s} {'median':>8s}   {'rows':>4s} {'median':>8s} {'p90':>8s} {'max':>8s}   "
+             f"{'median':>8s} {'p90':>8s}   {'runs':>8s}"]
     errors = group_errors(compared)
     for name, group in by_group(compared).items():
         if name not in errors:
             lines.append(f"{name:10s} {len(group):4d}   balanced accuracy {balanced_accuracy(group):.1%}")
             continue
-        ours, theirs = errors[name]
-        spread = spread_of(group, noise or {})
-        lines.append(f"{name:10s} {ours.num_rows:4d} {ours.median:8.1%} {ours.p90:8.1%} {ours.largest:8.1%}   "
-                     f"{theirs.median:20.1%} {theirs.p90:8.1%}   {'' if spread is None else f'{spread:.1%}':>13s}")
-    return "\n".join(lines)
+        spread, (_, theirs) = spread_of(group, noise or {}), errors[name]
+        lines.append(f"{name:10s} {apart(group)}   {theirs.median:8.1%} {theirs.p90:8.1%}   "
+                     f"{'' if spread is None else f'{spread:.1%}':>8s}")
+    return "\n".join([*lines, f"{'all':10s} {apart(timed(compared))}"])
+
+
+def apart(compared: Sequence[Compared]) -> str:
+    """Columns of those that were fitted on, and of those that were not."""
+    fitted, others = timed(compared, True), timed(compared, False)
+    left = f"{len(fitted):4d} {errors_of(fitted).median:8.1%}" if fitted else f"{'':13s}"
+    return f"{left}   {columns(others)}" if others else f"{left}   {'':31s}"
+
+
+def columns(compared: Sequence[Compared]) -> str:
+    errors = errors_of(compared)
+    return f"{errors.num_rows:4d} {errors.median:8.1%} {errors.p90:8.1%} {errors.largest:8.1%}"
+
+
+def ways(rows: Sequence[Row]) -> dict[str, list[Compared]]:
+    """The same rows, predicted with less and less that was made for them."""
+    return {"as fitted": compare(rows), "priors alone": compare(rows, priors()),
+            "source out": leave_one_source_out(rows), "and its profile": leave_one_source_out(rows, generic_job),
+            "two things told": leave_one_source_out(rows, told_job)}
+
+
+def table_of_ways(found: dict[str, list[Compared]]) -> str:
+    """Median and nine of ten by group as text, a pair of columns for each way."""
+    found = {way: timed(compared) for way, compared in found.items()}
+    lines = [" ".join([f"{'':15s}", *(f"{way:>18s}" for way in found)])]
+
+    def line(name: str, cell: Callable[[list[Compared]], str]) -> str:
+        return " ".join([f"{name:15s}", *(f"{cell(compared):>18s}" for compared in found.values())])
+
+    def both(compared: list[Compared]) -> str:
+        errors = errors_of(compared)
+        return f"{errors.median:.1%} {errors.p90:7.1%}"
+
+    for group in by_group(next(iter(found.values()))):
+        lines.append(line(group, lambda compared, group=group: both(by_group(compared)[group])))
+    return "\n".join([*lines, line("all", both), line("mean of groups", lambda compared: (
+        f"{mean_of_groups(compared):.1%} {'':7s}"))])
 
 
 def main() -> None:
@@ -198,6 +217,7 @@ def main() -> None:
                                      description="Published against predicted, and the error by group.")
     parser.add_argument("file", nargs="?", help="rows in the format of facts/published.json; the course's own if none")
     parser.add_argument("--leave-out", action="store_true", help="fit without each source, and predict its rows")
+    parser.add_argument("--one-step", action="store_true", help="learn one run of each cluster, predict its others")
     parser.add_argument("--groups", action="store_true", help="errors by group only")
     options = parser.parse_args()
     if options.file:
@@ -217,9 +237,14 @@ def main() -> None:
                   f"{'; '.join(outside_of_calibration(row))}")
         print()
     print(table(compared, fields.get("noise")))
+    if peaks := measured_peaks(known):
+        print(f"\n{table_of_peaks(peaks)}")
     if options.leave_out:
-        print("\nConstants fitted without each source's own rows:")
-        print(table(leave_one_source_out(known), fields.get("noise")))
+        print("\nMedian and nine of ten, where constants are the priors, or fitted without each source, then predicted "
+              "without its software's profile, too, or with two things told of it (fused kernels, attention):")
+        print(table_of_ways(ways(known)))
+    if options.one_step:
+        print(f"\n{table_of_steps(learn_one_step(known))}")
 
 
 def unknown(row: Row) -> bool:

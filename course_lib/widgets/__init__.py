@@ -6,6 +6,8 @@
     scene_widget.js         all else that a widget with a scene needs in the browser
     explorable.js, .css     what all of their JavaScript stands on
     chart.py                Chart: measured points beside predicted lines
+    heat_map.py             HeatMap: a table of shares, the larger the darker
+    strips.py               Strips: numbers by kind around the value that they should have
     prediction.py, .js      predict: a question whose answer the reader locks before it is measured
     memory_panels.py        MemoryPanels: recordings of memory on one scale, each beside its formula
     rank_panels.py          RankPanels: figures of every rank, step by step, one panel a figure
@@ -33,39 +35,37 @@
 Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
 """
 
-import importlib
-from typing import Any
+from course_lib.lazy import load_on_use
 
-_HOME = {
-    "ActivationMemory": "activation_memory",
-    "BucketOverlap": "bucket_overlap",
-    "Chart": "chart",
-    "CollectiveExplorer": "collective_explorer",
-    "ExpertLoad": "expert_load",
-    "Explorable": "base",
-    "FitsOrNot": "fits_or_not",
-    "Holdings": ".collectives.holdings",
-    "HoldingsPicture": "holdings_picture",
-    "LayoutPlanner": "layout_planner",
-    "MatrixCut": "matrix_cut",
-    "MemoryPanels": "memory_panels",
-    "MeshExplorer": "mesh_explorer",
-    "PipelineSchedule": "pipeline_schedule",
-    "Prediction": "prediction",
-    "RankGrid": "rank_grid",
-    "RankPanels": "rank_panels",
-    "RingAllReduce": "ring",
-    "RingAttentionSteps": "ring_attention_steps",
-    "RoutedText": "routed_text",
-    "Stragglers": "stragglers",
-    "TokenDispatch": "token_dispatch",
-    "TreeAndTorus": "network_picture",
-    "WhichWire": "which_wire",
-    "ZeroMemory": "zero_memory",
-    "labelled": ".collectives.holdings",
-    "predict": "prediction",
-    "who_holds_what": "holdings_picture",
-}
+load_on_use(__name__, {
+    "activation_memory": ("ActivationMemory",),
+    "bucket_overlap": ("BucketOverlap",),
+    "chart": ("Chart",),
+    "collective_explorer": ("CollectiveExplorer",),
+    "expert_load": ("ExpertLoad",),
+    "base": ("Explorable",),
+    "fits_or_not": ("FitsOrNot",),
+    "heat_map": ("HeatMap",),
+    ".collectives.holdings": ("Holdings", "labelled"),
+    "holdings_picture": ("HoldingsPicture", "who_holds_what"),
+    "layout_planner": ("LayoutPlanner",),
+    "matrix_cut": ("MatrixCut",),
+    "memory_panels": ("MemoryPanels",),
+    "mesh_explorer": ("MeshExplorer",),
+    "pipeline_schedule": ("PipelineSchedule",),
+    "prediction": ("Prediction", "predict"),
+    "rank_grid": ("RankGrid",),
+    "rank_panels": ("RankPanels",),
+    "ring": ("RingAllReduce",),
+    "ring_attention_steps": ("RingAttentionSteps",),
+    "routed_text": ("RoutedText",),
+    "stragglers": ("Stragglers",),
+    "strips": ("Strips",),
+    "token_dispatch": ("TokenDispatch",),
+    "network_picture": ("TreeAndTorus",),
+    "which_wire": ("WhichWire",),
+    "zero_memory": ("ZeroMemory",),
+})
 
 __all__ = [
     "ActivationMemory",
@@ -75,6 +75,7 @@ __all__ = [
     "ExpertLoad",
     "Explorable",
     "FitsOrNot",
+    "HeatMap",
     "Holdings",
     "HoldingsPicture",
     "LayoutPlanner",
@@ -89,6 +90,7 @@ __all__ = [
     "RingAttentionSteps",
     "RoutedText",
     "Stragglers",
+    "Strips",
     "TokenDispatch",
     "TreeAndTorus",
     "WhichWire",
@@ -97,9 +99,3 @@ __all__ = [
     "predict",
     "who_holds_what",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)

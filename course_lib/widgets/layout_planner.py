@@ -1,25 +1,33 @@
-"""LayoutPlanner: a published training run under any layout: does it fit, what takes the time, what does it cost?"""
+"""LayoutPlanner: a published training run, or any model on any devices, under any layout: does it fit, what takes the
+time, what does it cost?
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from math import gcd
 from typing import Any
 
 import traitlets
 
-from course_lib.facts import published_rows
+from course_lib.facts import model, published_rows
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.pictures.parts import axis, legend, round_ticks
 from course_lib.pictures.scene import Scene, Sheet
 from course_lib.pictures.units import gigabytes, human_seconds
-from course_lib.planner import Estimate, Job
+from course_lib.planner import Choices, Estimate, Job, cluster, error_of, plan
+from course_lib.planner.candidates import whole_chunks
+from course_lib.planner.command import rows_of
+from course_lib.planner.compare import mfu_of, printed_mfu
 from course_lib.planner.estimate import estimate_job
-from course_lib.planner.job import why_not
+from course_lib.planner.job import job_problem, shape_of
 from course_lib.planner.rows import job_of_row, published_seconds
 from course_lib.planner.rule import divisors
-from course_lib.widgets.base import SceneExplorable, WholeNumber, refuse_unknown, require_one_of
+from course_lib.planner.runs import v_assumed
+from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, refuse_unknown, require_one_of
 from course_lib.widgets.controls import Control, chooser, slider
 from course_lib.widgets.fits_or_not import amount
 
@@ -30,31 +38,37 @@ RUNS = {  # -> id of its row in facts
     "GPT of 70B, H100, Megatron-Core": "MC-70B",
     "MPT of 30B, H100, MosaicML": "MPT-H100-30b-512",
 }
+OWN = re.compile(r"(?P<model>.+) on (?P<device>.+), (?P<tokens>[\d.]+[KMG]?) tokens a step")
+OWN_COUNTS = tuple(8 * 2**k for k in range(12))
+MOST_CHUNKS = 8  # of a stage, where no run says how many
+NEIGHBOURS = ("Llama 3 8B", "Llama 3 70B", "Llama 3 405B", "Mixtral 8x7B", "Qwen3-32B", "Qwen3-30B-A3B")
 TENSOR = (1, 2, 4, 8, 16)
 POLICIES = {"none": "all kept", "full": "layers made again"}
 HOWS = {f"ZeRO-{stage}, {words}": (stage, policy) for stage in range(4) for policy, words in POLICIES.items()}
 KINDS = {"parameters": "parameters", "gradients": "gradients", "optimizer_state": "optimizer state",
          "activations": "activations", "logits": "late", "other": "other"}  # of memory, each with its role
 SAID = {"matmul": "matrix products", "memory": "passes over memory", "tp": "tensor messages",
-        "launch": "launches", "pp": "stage messages", "bubble": "bubble", "dp": "gradients, not hidden",
-        "optimiser": "optimiser"}  # no run here has context or expert parallelism
+        "ep": "expert messages", "launch": "launches", "pp": "stage messages", "bubble": "bubble",
+        "dp": "gradients, not hidden", "optimiser": "optimiser"}  # no layout here has context parallelism
 TOKENS = 1e12
 
 
 @dataclass(frozen=True)
 class Planned:
-    """`published_s`: of a step, where this very layout was published."""
+    """`published_s`: of a step, where this very layout was published, and `published_how`: what to know of it."""
 
     run: str
     estimate: Estimate
     how: str
     published_s: float | None
+    published_how: str = ""
 
     @property
     def asked(self) -> str:
         job = self.estimate.job
         chunks = f", {job.v} chunks a stage" if job.v > 1 else ""
-        laid_out = f"{cut_of(job.layout)},dp{job.layout.dp}{chunks}"
+        experts = f",ep{job.layout.ep}" * (job.layout.ep > 1)
+        laid_out = f"{cut_of(job.layout)},dp{job.layout.dp}{experts}{chunks}"
         return f"{self.run}: {job.layout.world_size:,} devices as {laid_out}, {self.how}"
 
     @property
@@ -73,19 +87,42 @@ class Planned:
                 f"10¹² tokens take {self.estimate.training_s(TOKENS) / 86400:,.1f} days"]
         told += [f"{amount(usd)} USD"] * (usd is not None) + [f"{amount(kwh)} kWh"] * (kwh is not None)
         if self.published_s is not None:
-            told.append(f"published {human_seconds(self.published_s)}: "
+            told.append(f"published {human_seconds(self.published_s)}{self.published_how}: "
                         f"{self.estimate.step_s / self.published_s - 1:+.0%}")
-        return ", ".join(told)
+        return f"{', '.join(told)}; how far off: {error_of(self.estimate.job)}"
 
 
 def row_of(run: str) -> dict[str, Any]:
     return next(row for row in published_rows() if row["id"] == RUNS[run])
 
 
+def own_run(name: str, device: str, tokens: str) -> str:
+    return f"{name} on {device}, {tokens} tokens a step"
+
+
 @cache
 def base_of(run: str) -> Job:
-    """As it was published."""
-    return job_of_row(row_of(run))
+    """As it was published; of an own run, the best plan for the fewest devices that it fits on."""
+    return job_of_row(row_of(run)) if run in RUNS else own_base(run)
+
+
+@cache
+def own_base(run: str) -> Job:
+    """BadParameter for a model, a device or a number of tokens that cannot be."""
+    asked = OWN.fullmatch(run) if isinstance(run, str) else None
+    if asked is None:
+        raise BadParameter(f"run={run!r}: expected one of {', '.join(map(repr, RUNS))}, or a model on devices, such as "
+                           f"{own_run('Llama 3 8B', 'H100', '2M')!r}")
+    try:
+        shape = shape_of(model(asked["model"]))
+        rows = rows_of(asked["tokens"], shape.sequence_length)
+        for devices in OWN_COUNTS:
+            plans = plan(shape, cluster(asked["device"], devices), rows, choices=Choices(tensor=TENSOR, context=(1,)))
+            if plans and plans[0].num_devices == devices:
+                return plans[0].job
+    except ValueError as problem:
+        raise BadParameter(f"run={run!r}: {problem}") from None
+    raise BadParameter(f"run={run!r}: {plans.reason}: expected one that fits on up to {OWN_COUNTS[-1]:,} devices")
 
 
 def cut_of(layout: ParallelLayout) -> str:
@@ -96,38 +133,42 @@ def cut_of(layout: ParallelLayout) -> str:
 @cache
 def counts_of(run: str) -> tuple[int, ...]:
     own = base_of(run).layout.world_size
+    if run not in RUNS:
+        return tuple(n for n in OWN_COUNTS if n == own or cuts_of(run, n))
     return tuple(int(own * 2.0**k) for k in range(-6, 5) if own * 2.0**k >= 8 and own * 2.0**k % 8 == 0)
 
 
 @cache
 def job_of(run: str, devices: int, tp: int, pp: int, how: str) -> Job | None:
-    """The published run cut anew: its rows and micro-batches as far as they divide. None where it cannot be."""
+    """The run cut anew: its rows and micro-batches as far as they divide. None where it cannot be."""
     base, (stage, policy) = base_of(run), HOWS[how]
     if devices % (tp * pp) or base.global_batch % (devices // (tp * pp)):
         return None
-    layout = ParallelLayout(dp=devices // (tp * pp), tp=tp, pp=pp, zero_stage=stage)
-    rows, cluster = base.global_batch // layout.dp, base.cluster.with_devices(devices)
+    dp = devices // (tp * pp)
+    layout = ParallelLayout(dp=dp, tp=tp, pp=pp, zero_stage=stage, ep=gcd(base.layout.ep, dp * tp))
+    rows, there = base.global_batch // dp, base.cluster.with_devices(devices)
     micro_batch = max(b for b in divisors(base.micro_batch) if rows % b == 0)
-    chunks = [v for v in range(1, base.v + 1) if v == 1 or pp > 1 and rows // micro_batch % pp == 0
-              and pp * v <= base.shape.num_layers + 2]
-    even = [v for v in chunks if base.shape.num_layers % (pp * v) == 0 or (base.shape.num_layers + 2) % (pp * v) == 0]
-    if not even or why_not(base.shape, cluster, layout, base.global_batch, micro_batch, base.sequence_length, even[-1]):
+    most = base.v if run in RUNS else max(base.v, MOST_CHUNKS)
+    chunks = [v for v in range(1, most + 1) if whole_chunks(base.num_layers, pp * v) and (
+        v == 1 or pp > 1 and rows // micro_batch % pp == 0)]
+    if not chunks or job_problem(base.shape, there, layout, base.global_batch, micro_batch, base.sequence_length,
+                                 chunks[-1]):
         return None
-    return replace(base, cluster=cluster, layout=layout, micro_batch=micro_batch, v=even[-1], recompute=policy,
-                   sequence_parallel=base.sequence_parallel and tp > 1)
+    return replace(base, cluster=there, layout=layout, micro_batch=micro_batch, v=chunks[-1], recompute=policy,
+                   recompute_layers=0, sequence_parallel=(base.sequence_parallel or run not in RUNS) and tp > 1)
 
 
 @cache
 def cuts_of(run: str, devices: int) -> dict[str, tuple[int, int]]:
     """All that can be, by name."""
     how = next(iter(HOWS))
-    layers = base_of(run).shape.num_layers
+    layers = base_of(run).num_layers
     stages = sorted(p for p in {*divisors(layers), *divisors(layers + 2)} if p <= 64)
     return {f"tp{tp},pp{pp}": (tp, pp) for tp in TENSOR for pp in stages if job_of(run, devices, tp, pp, how)}
 
 
 def how_of(run: str) -> str:
-    """As it was published."""
+    """As it was published, or planned."""
     base = base_of(run)
     return next(how for how, choice in HOWS.items() if choice == (base.layout.zero_stage, base.recompute))
 
@@ -141,7 +182,6 @@ def kept(run: str, devices: int, cut: str) -> str:
 def completed(given: Mapping[str, Any]) -> dict[str, Any]:
     """With the published devices, layout and memory of the run in the place of what is missing or None."""
     run = given["run"]
-    require_one_of("run", run, [*RUNS])
     known = {name: value for name, value in given.items() if value is not None}
     own = base_of(run).layout
     devices = known.get("devices", own.world_size)
@@ -153,9 +193,19 @@ def completed(given: Mapping[str, Any]) -> dict[str, Any]:
 def planned(run: str, devices: int, cut: str, how: str) -> Planned:
     """What the widget shows for these parameters."""
     job, base = job_of(run, devices, *cuts_of(run, devices)[cut], how), base_of(run)
-    same = (job.layout, job.v, job.recompute) == (base.layout, base.v, base.recompute)
-    published = published_seconds(row_of(run), job) if same else None
-    return Planned(run, estimate_job(job), how, published)
+    if run not in RUNS or (job.layout, job.v, job.recompute) != (base.layout, base.v, base.recompute):
+        return Planned(run, estimate_job(job), how, None, "")
+    row = row_of(run)
+    return Planned(run, estimate_job(job), how, published_seconds(row, job), how_counted(row, job))
+
+
+def how_counted(row: dict[str, Any], job: Job) -> str:
+    """In brackets: the published MFU, where it is counted otherwise than here, and chunks that were not published."""
+    printed, here = printed_mfu(row, job), mfu_of(row, job)
+    told = [f"whose {printed:.0%} of the peak are {here:.0%} as counted here"] * (
+        printed is not None and f"{printed:.0%}" != f"{here:.0%}")
+    told += ["v assumed"] * v_assumed(row)
+    return f" ({', '.join(told)})" if told else ""
 
 
 LEFT, RIGHT, TOP, BAR, ROW = 190, 690, 16, 26, 24
@@ -200,9 +250,10 @@ def add_time(sheet: Sheet, shown: Planned, top: float) -> float:
     found = shown.estimate
     scale = 1.08 * max(found.step_s, shown.published_s or 0.0)
     unit, gone = (RIGHT - LEFT) / scale, 0.0
-    bottom = top + len(SAID) * ROW
-    assert all(cause in SAID for cause, seconds in found.seconds.items() if seconds), found.seconds
-    for number, (cause, words) in enumerate(SAID.items()):
+    causes = {cause: words for cause, words in SAID.items() if cause != "ep" or found.job.shape.num_experts > 1}
+    bottom = top + len(causes) * ROW
+    assert all(cause in causes for cause, seconds in found.seconds.items() if seconds), found.seconds
+    for number, (cause, words) in enumerate(causes.items()):
         y, seconds = top + number * ROW, found.seconds[cause]
         role = "forward" if cause == "matmul" else "idle" if cause == "bubble" else "backward"
         sheet.text(f"{cause} is", "label" if seconds else "quiet", LEFT - 10, y + ROW / 2, words, "end")
@@ -219,8 +270,11 @@ def add_time(sheet: Sheet, shown: Planned, top: float) -> float:
 
 
 class LayoutPlanner(SceneExplorable):
-    """A published `run` on `devices`, cut as `cut` says ("tp8,pp16"; dp is what is left), and `how`: ZeRO's stage
-    and recomputation. With all of them as published, the published step stands beside.
+    """A `run` on `devices`, cut as `cut` says ("tp8,pp16"; dp is what is left), and `how`: ZeRO's stage and
+    recomputation. Of a published run everything is at first as it was published, and the published step stands beside.
+
+    LayoutPlanner(model="Qwen3-32B", device="H200", tokens="4M"): any model and device of course_lib.facts; its run is
+    "Qwen3-32B on H200, 4M tokens a step", and everything is at first as planned for the fewest devices.
     """
 
     run = traitlets.Any("Llama 3 405B, H100, Meta 2024").tag(sync=True, echo_update=False)
@@ -230,7 +284,9 @@ class LayoutPlanner(SceneExplorable):
     controls = ("run", "devices", "cut", "how")
 
     def __init__(self, run: str = "Llama 3 405B, H100, Meta 2024", devices: int | None = None,
-                 cut: str | None = None, how: str | None = None) -> None:
+                 cut: str | None = None, how: str | None = None, *, model: str = "", device: str = "H100",
+                 tokens: str = "2M") -> None:
+        run = own_run(model, device, tokens) if model else run
         super().__init__(**completed({"run": run, "devices": devices, "cut": cut, "how": how}))
 
     @classmethod
@@ -245,7 +301,7 @@ class LayoutPlanner(SceneExplorable):
 
     @classmethod
     def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("run", asked["run"], [*RUNS])
+        base_of(asked["run"])  # BadParameter for what is no run
         require_one_of("devices", asked["devices"], counts_of(asked["run"]))
         require_one_of("cut", asked["cut"], [*cuts_of(asked["run"], asked["devices"])])
         require_one_of("how", asked["how"], [*HOWS])
@@ -257,9 +313,10 @@ class LayoutPlanner(SceneExplorable):
 
         def another_run(run: str) -> dict[str, Any]:
             base = base_of(run)
-            return {"run": run, "devices": base.layout.world_size, "cut": cut_of(base.layout), "how": how_of(run)}
+            count = base.layout.world_size
+            return {"run": run, "devices": count, "cut": kept(run, count, cut_of(base.layout)), "how": how_of(run)}
 
-        return [chooser("run", "run", RUNS, change=another_run),
+        return [chooser("run", "run", runs_beside(run), change=another_run),
                 slider("devices", "devices", counts_of(run), devices, "{:,}".format,
                        change=lambda n: {"devices": n, "cut": kept(run, n, asked["cut"])}),
                 chooser("layout", "cut", cuts_of(run, devices)), chooser("memory", "how", HOWS)]
@@ -267,3 +324,21 @@ class LayoutPlanner(SceneExplorable):
     @classmethod
     def draw(cls, asked: dict[str, Any]) -> Scene:
         return scene_of(planned(asked["run"], asked["devices"], asked["cut"], asked["how"]))
+
+
+@cache
+def runs_beside(run: str) -> tuple[str, ...]:
+    """The published ones; beside an own run the other models on its devices, as far as they fit."""
+    if run in RUNS:
+        return tuple(RUNS)
+    asked = OWN.fullmatch(run)
+    names = [own_run(name, asked["device"], asked["tokens"]) for name in NEIGHBOURS]
+    return (*RUNS, *dict.fromkeys([run, *filter(can_be, names)]))
+
+
+def can_be(run: str) -> bool:
+    try:
+        base_of(run)
+    except BadParameter:
+        return False
+    return True

@@ -44,7 +44,8 @@ class Room:
 
     @property
     def label(self) -> str:
-        return f"{', '.join(self.names)}: {gigabytes(self.there)}"
+        some = [*self.names[:2], "..."] if len(self.names) > 3 else self.names
+        return f"{', '.join(some)}: {gigabytes(self.there)}"
 
     @property
     def verdict(self) -> str:

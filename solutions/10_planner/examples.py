@@ -51,19 +51,50 @@ def cheapest_run(inputs, answers):
     ]
 
 
+def reading(inputs, answers):
+    plans, limit, runs = inputs[0]
+    steps = [sum(plan["seconds"].values()) for plan in plans]
+    held = [sum(plan["memory"].values()) for plan in plans]
+    names = ["dp{dp} tp{tp} pp{pp}".format(**plan) for plan in plans]
+    words = [f'("{word}", {count})' for word, count in answers[0]]
+    more = plans[1]["seconds"]["tp"] - plans[0]["seconds"]["tp"]
+    less = plans[3]["memory"]["gradients"] * (1 - 1 / plans[3]["dp"])
+    inside = [run["devices"] for run in runs if run["device"] == "H100"]
+    return [
+        f"With limit {limit} and runs on {inside[0]}, {inside[1]} and {inside[2]} H100",
+        f"{names[0]} takes {steps[0]:g} s and holds {held[0]} GiB, {words[0]}",
+        f"{names[1]} takes {steps[1]:g} s, tp adds {more:g} s of them, {words[1]}",
+        f"{names[2]} takes {steps[2]:g} s and holds {held[2]} GiB, {words[2]}",
+        f"{names[3]} takes {steps[3]:g} s and holds {held[3]} GiB, with ZeRO 2 {less:g} GiB less, {words[3]}",
+    ]
+
+
+def wrong_term(inputs, answers):
+    planned, measured = inputs[0]
+    runs = [", ".join(f"{run[cause]:g}" for cause in ("matmul", "memory", "tp", "bubble", "dp")) for run in planned]
+    cause, factor = answers[0]
+    return [*(f"{run} measured {seconds:g} s" for run, seconds in zip(runs, measured)), f'("{cause}", {factor:.1f})']
+
+
+def missing_term(inputs, answers):
+    (first, second), (unseen,) = inputs[0]
+    sizes = "pp {pp}, {micro_batches} micro-batches, v {v}"
+    return [
+        f"matmul {first['matmul']:g}, pp {first['pp']}, measured {first['measured']}",
+        f"matmul {second['matmul']:g}, dp {second['dp']}, {sizes.format(**second)}",
+        f"= {second['measured']}. Unseen: matmul {unseen['matmul']:g}, memory {unseen['memory']:g}, tp {unseen['tp']}",
+        f"optimiser {unseen['optimiser']}, {sizes.format(**unseen)}: (10 + 2) *",
+        f"[{answers[0][0]:.1f}]",
+    ]
+
+
 EXAMPLES = {
     "10.1": layout_memory,
-    "10.2": lambda inputs, answers: [
-        "{} devices, tp {}, pp {}, {} chunk, {} rows, {} row a micro-batch, {} layers and a head of {}:".format(
-            *inputs[0]),
-        f"/ 36 = 1/{1 / answers[0]['value']:.0f}",
-    ],
+    "10.2": reading,
     "10.3": layout_under_cap,
     "10.4": better_layout,
     "10.5": cheapest_run,
-    "10.6": lambda inputs, answers: (
-        "{} devices at {:.0%}, tp {}, pp {}, one chunk, {} rows, rows {}: m = 8, x = 3/8; down to {:.0%}: ".format(
-            *inputs[0][:4], *inputs[0][5:]).replace("%", " %")
-        + f"{answers[0]['value']:.1f} devices as it comes"
-    ),
+    "10.6": lambda inputs, answers: "[" + ", ".join(f'"{name}"' for name in answers[0]) + "]",
+    "10.7": wrong_term,
+    "10.8": missing_term,
 }

@@ -18,8 +18,6 @@ def of_each(value, change):
 RIGHT = [
     right("10.1", "Fractions")(lambda *asked: of_each(my_memory(*asked), Fraction)),
     right("10.1", "numpy's numbers")(lambda *asked: of_each(my_memory(*asked), numpy.float64)),
-    right("10.2", "a Fraction")(lambda N, tp, pp, v, B, b, l, H: idle_share(N, tp, pp, v, B, b, l, H)),
-    right("10.2", "rank by rank, a tensor")(lambda N, tp, pp, v, B, b, l, H: idle_by_ranks(N, tp, pp, v, B, b, l, H)),
     right("10.3", "all k at once, numpy's whole numbers")(lambda *asked: cap_by_numpy(*asked)),
     right("10.3", "numpy's whole numbers")(lambda *asked: numpy.array(my_layout_under_cap(*asked))),
     right("10.4", "numpy's whole numbers")(lambda *asked: of_each(my_better_layout(*asked), numpy.int64)),
@@ -29,8 +27,6 @@ RIGHT = [
         for plan, share in my_cheapest_run(look, *asked))),
     right("10.5", "in three parts where two would do")(lambda *asked: [
         (plan, part) for plan, share in my_cheapest_run(*asked) for part in (share / 2, share / 2)]),
-    right("10.6", "a Fraction")(lambda N, mfu, tp, pp, v, B, b, wanted: fed(N, mfu, tp, pp, v, B, b, wanted)),
-    right("10.6", "by bisection")(lambda *asked: fed_by_bisection(*asked)),
 ]
 
 
@@ -55,19 +51,6 @@ def memory_by_counting(layers, hidden, vocab, tokens, batch_rows, layout, stage)
         + (34 * kept if layout["recompute"] else 0),
         "logits": Fraction(4 * tokens * rows * vocab, tp) if stage + 1 == pp else 0,
     }
-
-
-def idle_share(N, tp, pp, v, B, b, l, H):
-    m, work, slowest = B // (N // (tp * pp) * b), Fraction(l + H), Fraction(l, pp) + H
-    return 1 - m * work / (pp * (m * slowest + (work - slowest) / v))
-
-
-def idle_by_ranks(N, tp, pp, v, B, b, l, H):
-    m = B // (N // (tp * pp) * b)
-    stages = torch.full((pp,), l / pp, dtype=torch.float64)
-    stages[-1] += H
-    step = m * stages.max() + (stages.sum() - stages.max()) / v
-    return (step - m * stages).sum() / (pp * step)
 
 
 @right("10.3", "k solved for, not tried out")
@@ -175,17 +158,124 @@ def run_along_the_hull(look, offers, parameters, layers, hidden, tokens, batch_r
     return ((a[2], 1 - share), (b[2], share))
 
 
-def fed(N, mfu, tp, pp, v, B, b, wanted):
-    x = Fraction((pp - 1) * N * b, v * B * tp * pp)
-    return N * (Fraction(mfu) * (1 + x) / Fraction(wanted) - 1) / x
+@right("10.2", "one plan after the other, numpy's numbers")
+def reading_by_numpy(plans, limit, runs):
+    steps = numpy.array([sum(plan["seconds"].values()) for plan in plans])
+    kinds = ("optimizer_state", "gradients", "parameters")
+    held = numpy.array([[sum(size / plan["dp"] ** (kind in kinds[plan["zero"]:max(zero, plan["zero"])])
+                             for kind, size in plan["memory"].items()) for zero in range(4)] for plan in plans])
+    best = int(numpy.where(held[:, 0] <= limit, steps, numpy.inf).argmin())
+    words = []
+    for place, plan in enumerate(plans):
+        causes = list(plan["seconds"])
+        more = numpy.array([plan["seconds"][cause] - plans[best]["seconds"][cause] for cause in causes])
+        enough = (held[place] <= limit).nonzero()[0]
+        words.append("too large" if not len(enough) else f"ZeRO-{enough[0]}" if enough[0] else "best" if place == best
+                     else "tie" if steps[place] / steps[best] - 1 <= 0.01 else causes[more.argmax()])
+    same = [numpy.array([run["device"] == plan["device"] and run["devices"] * 2 >= plan["devices"]
+                         and (run["tp"] <= run["per_node"]) is (plan["tp"] <= plan["per_node"]) for run in runs])
+            for plan in plans]
+    return [[word, each.sum()] for word, each in zip(words, same)]
 
 
-def fed_by_bisection(N, mfu, tp, pp, v, B, b, wanted):
-    def reached(devices):
-        def bubble(n):
-            return (pp - 1) / v / (B / (n / (tp * pp)) / b)
-        return mfu * (1 + bubble(N)) / (1 + bubble(devices))
-    low, high = float(N), 1e12
-    for _ in range(300):
-        low, high = ((low + high) / 2, high) if reached((low + high) / 2) > wanted else (low, (low + high) / 2)
-    return numpy.float64(low)
+@right("10.2", "sorted first, lists")
+def reading_in_order(plans, limit, runs):
+    order = sorted(range(len(plans)), key=lambda place: sum(plans[place]["seconds"].values()))
+    return [list(dict(zip(order, my_reading([plans[place] for place in order], limit, runs)))[place])
+            for place in range(len(plans))]
+
+
+@right("10.6", "a set of what is known, in another order")
+def leaks_by_sets(rows, profiles):
+    def marks(row):
+        setting = tuple(sorted((key, value) for key, value in row.items()
+                               if key not in ("id", "source", "split", "software", "metric", "value")))
+        address = row["source"]
+        for mark in "#@":
+            address = address.partition(mark)[0]
+        return {address, setting}
+
+    found = []
+    for software, made_from in profiles.items():
+        known = set().union(*(marks(row) for row in rows if row["split"] == "fitted" or row["id"] in made_from))
+        found += [row["id"] for row in rows if row["software"] == software and row["split"] == "test"
+                  and marks(row) & known]
+    return found[::-1]
+
+
+@right("10.6", "by a regular expression")
+def leaks_by_expression(rows, profiles):
+    import re
+
+    by_name = {row["id"]: row for row in rows}
+    fitted = [name for name, row in by_name.items() if row["split"] == "fitted"]
+    told = {"id", "source", "split", "software", "metric", "value"}
+
+    def linked(name, other):
+        a, b = by_name[name], by_name[other]
+        return re.split("[@#]", a["source"])[0] == re.split("[@#]", b["source"])[0] or all(
+            a[key] == b[key] for key in a.keys() - told)
+
+    return tuple(name for name, row in by_name.items() if name not in fitted
+                 and any(linked(name, other) for other in fitted + profiles[row["software"]]))
+
+
+@right("10.7", "least squares for each cause, then the nearest factor")
+def wrong_term_by_squares(planned, measured):
+    work, found = ("matmul", "memory", "tp", "launch"), []
+    seconds = numpy.array(measured)
+    total = numpy.array([sum(run.values()) for run in planned])
+    for cause in planned[0]:
+        share = numpy.array([run[cause] * (1 + (cause in work) * run["bubble"] / sum(run[each] for each in work))
+                             for run in planned])
+        if not share.any():
+            continue
+        for factor in (0.125, 0.25, 0.5, 2, 4, 8):
+            misses = numpy.log((total - share * (1 - 1 / factor)) / seconds)
+            found.append(((misses**2).sum(), cause, numpy.float64(factor)))
+    return min(found)[1:]
+
+
+@right("10.7", "the median of the misses, a Fraction")
+def wrong_term_by_medians(planned, measured):
+    def missed(cause, factor):
+        misses = []
+        for run, seconds in zip(planned, measured):
+            right = dict(run)
+            right[cause] /= factor
+            busy = [sum(each[name] for name in ("matmul", "memory", "tp", "launch")) for each in (run, right)]
+            if cause != "bubble":
+                right["bubble"] *= busy[1] / busy[0]
+            misses.append(abs(sum(right.values()) / seconds - 1) / max(1, sum(right.values()) / seconds))
+        return sum(misses)
+
+    return list(min(((cause, Fraction(2) ** power) for cause in planned[0] for power in (-3, -2, -1, 1, 2, 3)),
+                    key=lambda term: missed(term[0], float(term[1]))))
+
+
+@right("10.8", "the median of the rates, a tensor")
+def steps_by_median_rate(fitted, unseen):
+    def parts(run):
+        beside = run["pp_messages"] + run["dp"] + run["optimiser"]
+        return run["matmul"], run["memory"] + run["tp"] + run["launch"], beside, 1 + (run["pp"] - 1) / run["v"] / run[
+            "micro_batches"]
+
+    rates = sorted(((run["measured"] - beside) / longer - other) / matmul for run in fitted
+                   for matmul, other, beside, longer in [parts(run)])
+    rate = (rates[len(rates) // 2] + rates[(len(rates) - 1) // 2]) / 2
+    return torch.tensor([(rate * matmul + other) * longer + beside for run in unseen
+                         for matmul, other, beside, longer in [parts(run)]], dtype=torch.float64)
+
+
+@right("10.8", "least squares of relative errors")
+def steps_by_squares(fitted, unseen):
+    def columns(runs):
+        longer = numpy.array([1 + (run["pp"] - 1) / (run["v"] * run["micro_batches"]) for run in runs])
+        rest = numpy.array([run["memory"] + run["tp"] + run["launch"] for run in runs]) * longer
+        rest += numpy.array([run["pp_messages"] + run["dp"] + run["optimiser"] for run in runs])
+        return numpy.array([run["matmul"] for run in runs]) * longer, rest
+
+    (matmul, rest), measured = columns(fitted), numpy.array([run["measured"] for run in fitted])
+    a, b = matmul / measured, 1 - rest / measured
+    matmul_there, rest_there = columns(unseen)
+    return list((a @ b) / (a @ a) * matmul_there + rest_there)

@@ -138,85 +138,6 @@ def memory_of_the_library(layers, hidden, vocab, tokens, batch_rows, layout, sta
     return training_memory(12 * layers * hidden**2, "mixed", layout["zero"], layout["dp"]).by_kind()
 
 
-def bubble_share(num_devices, tp, pp, v, batch_rows, rows, num_layers, head, replicas=None, slowest=None, way=None):
-    m = batch_rows / ((replicas or num_devices / (tp * pp)) * rows)
-    work, slowest = num_layers + head, slowest or num_layers / pp + head
-    step = m * slowest + (work - slowest if way is None else way) / v
-    return 1 - m * work / (pp * step)
-
-
-@wrong("10.2", "the chunks are left out: with v of them the way past the other stages is v times shorter")
-def bubble_without_chunks(num_devices, tp, pp, v, *rest):
-    return bubble_share(num_devices, tp, pp, 1, *rest)
-
-
-@wrong("10.2", "the read-out is left out, or dealt out over all stages: it makes the last one slower, and all others "
-       "wait for it")
-def bubble_without_the_read_out(*asked):
-    return bubble_share(*asked[:-1], 0)
-
-
-@wrong("10.2", "the read-out is left out, or dealt out over all stages: it makes the last one slower, and all others "
-       "wait for it")
-def bubble_of_the_mean_stage(*asked):
-    return bubble_share(*asked, slowest=(asked[6] + asked[7]) / asked[2])
-
-
-@wrong("10.2", "the way past the other stages is not pp - 1 times the slowest: it takes each one's own time")
-def bubble_at_the_slowest_pace(*asked):
-    return bubble_share(*asked, way=(asked[2] - 1) * (asked[6] / asked[2] + asked[7]))
-
-
-@wrong("10.2", "rows are taken for micro-batches: each has several of them")
-def bubble_of_rows(N, tp, pp, v, batch_rows, rows, *rest):
-    return bubble_share(N, tp, pp, v, batch_rows, 1, *rest)
-
-
-@wrong("10.2", "tensor parallel ranks are taken for replicas: dp = devices / (tp pp)")
-def bubble_of_tensor_ranks(N, tp, pp, *rest):
-    return bubble_share(N, tp, pp, *rest, replicas=N / pp)
-
-
-@wrong("10.2", "this is the share of the ideal time: here that of the whole step is asked")
-def bubble_of_the_ideal(*asked):
-    share = bubble_share(*asked)
-    return share / (1 - share)
-
-
-def idle_on(num_devices, tp, pp, v, batch_rows, rows, num_layers, head, layers):
-    """The idle share of a stage with so many layers, the read-out among them."""
-    m = batch_rows / (num_devices / (tp * pp) * rows)
-    return 1 - m * layers / (m * (num_layers / pp + head) + (num_layers - num_layers / pp) / v)
-
-
-BUBBLES = [wrong("10.2", says)(answer) for answer, says in (
-    (lambda N, tp, pp, v, *rest: bubble_share(N, tp, pp, 1 / v, *rest),
-     "v chunks are taken for v times as many stages: they make the bubble shorter"),
-    (lambda *asked: bubble_share(*asked, way=asked[6] + asked[7]),
-     "the slowest stage is counted m times and once more on the way"),
-    (lambda *asked: bubble_share(*asked, replicas=1), "the whole batch is taken for one replica's: divide it by dp"),
-    (lambda N, tp, *rest: bubble_share(N, tp, *rest, replicas=N / tp),
-     "stages are taken for replicas: dp = devices / (tp pp)"),
-    (lambda N, *rest: bubble_share(N, *rest, replicas=N), "all devices are taken for replicas: dp = devices / (tp pp)"),
-    (lambda *asked: bubble_share(*asked[:3], 1, *asked[4:]) / asked[3],
-     "all idle time is divided by v: only the way past the other stages is, and not the waiting for the slowest stage"),
-    (lambda *asked: bubble_share(*asked, slowest=asked[6] / asked[2] + asked[7] / asked[3]),
-     "the read-out is dealt out over the chunks: it is on the last one, and the stage takes all of it"),
-    (lambda *asked: idle_on(*asked, layers=asked[6] / asked[2]),
-     "that is a stage without the read-out: the last one idles less, and the share is that of all stages"),
-    (lambda *asked: idle_on(*asked, layers=asked[6] / asked[2] + asked[7]),
-     "that is the slowest stage alone: the others wait for it besides, and the share is that of all stages"),
-    (lambda *asked: 1 - bubble_share(*asked), "this is the share of useful work: 1 minus it is asked"),
-    (lambda *asked: 100 * bubble_share(*asked), "these are per cent: a share is asked"))]
-
-
-@wrong("10.2", "it uses course_lib.costs")
-def bubble_of_the_library(num_devices, tp, pp, v, batch_rows, rows, *rest):
-    from course_lib.costs.bubbles import bubble_of_total
-
-    return bubble_of_total(pp, batch_rows // (num_devices // (tp * pp) * rows), v)
-
-
 def best_under_cap(num_devices, per_node, num_layers, batch_rows, G, A, I, cap, c,  # noqa: E741
                    flight=min, again=lambda k: k > 0, recomputed=lambda L: range(L + 1), optimizer=lambda dp: 12 / dp,
                    forwards=1, filling=True, messages=lambda t: t - 1, stages=lambda p: True, tps=lambda t: True,
@@ -492,68 +413,6 @@ def run_of_two_wholes(look, *asked):
     return [(plan, 1.0) for plan, _ in my_cheapest_run(look, *asked)]
 
 
-def most_devices(num_devices, mfu, tp, pp, v, batch_rows, rows, wanted, replicas=None, p=None):
-    m = batch_rows / (replicas or num_devices / (tp * pp)) / rows
-    x = ((p or pp) - 1) / (v * m)
-    return num_devices * (mfu * (1 + x) / wanted - 1) / x
-
-
-@wrong("10.6", "the bubble that is there already is left out: what grows no further is MFU (1 + x)")
-def most_devices_without_the_old_bubble(N, mfu, tp, pp, v, batch_rows, rows, wanted):
-    return (mfu / wanted - 1) * v * batch_rows * tp * pp / ((pp - 1) * rows)
-
-
-@wrong("10.6", "MFU is taken to fall as devices grow in number: only the bubble grows with them")
-def most_devices_in_proportion(N, mfu, tp, pp, v, batch_rows, rows, wanted):
-    return N * mfu / wanted
-
-
-@wrong("10.6", "the chunks are left out: a bubble is v times shorter with v of them")
-def most_devices_without_chunks(N, mfu, tp, pp, v, *rest):
-    return most_devices(N, mfu, tp, pp, 1, *rest)
-
-
-@wrong("10.6", "tensor parallel ranks are taken for replicas: dp = devices / (tp pp)")
-def most_devices_of_tensor_ranks(N, mfu, tp, pp, *rest):
-    return most_devices(N, mfu, tp, pp, *rest, replicas=N / pp)
-
-
-@wrong("10.6", "a pipeline of pp stages fills and drains in pp - 1 steps, not in pp")
-def most_devices_of_pp_steps(N, mfu, tp, pp, *rest):
-    return most_devices(N, mfu, tp, pp, *rest, p=pp + 1)
-
-
-@wrong("10.6", "a share of the whole time does not grow in proportion to N: that of the ideal time does, (pp - 1)/(v "
-       "m)")
-def most_devices_by_the_whole_time(N, mfu, tp, pp, v, batch_rows, rows, wanted):
-    m = batch_rows * tp * pp / (N * rows)
-    idle = (pp - 1) / (v * m + pp - 1)
-    return N * (1 - wanted * (1 - idle) / mfu) / idle
-
-
-MOST = [wrong("10.6", says)(answer) for answer, says in (
-    (lambda N, mfu, tp, pp, v, B, b, wanted: N + (mfu / wanted - 1) * v * B * tp * pp / ((pp - 1) * b),
-     "the new bubble is added to the old one as if MFU had been measured without any: MFU (1 + x) is what stays"),
-    (lambda N, mfu, tp, pp, v, B, b, wanted: most_devices(
-        N, mfu, tp, pp, v + (pp - 1) * N * b / (B * tp * pp), B, b, wanted),
-     "a share of the whole time is taken for one of the ideal time: x = (pp - 1)/(v m)"),
-    (lambda *asked: most_devices(*asked, replicas=1), "all rows are taken for one replica's: divide them by dp"),
-    (lambda *asked: most_devices(*asked[:6], 1, asked[7]),
-     "rows are taken for micro-batches: each has several of them"),
-    (lambda N, mfu, tp, *rest: most_devices(N, mfu, tp, *rest, replicas=N / tp),
-     "stages are taken for replicas: dp = devices / (tp pp)"),
-    (lambda N, *rest: most_devices(N, *rest, replicas=N),
-     "all devices are taken for replicas: dp = devices / (tp pp)"),
-    (lambda N, mfu, tp, pp, v, B, b, wanted: N * (1 + (mfu - wanted) * v * B * tp * pp / ((pp - 1) * N * b)),
-     "MFU is taken to fall by the points by which the bubble grows: it falls by a factor, MFU (1 + x) is what stays"),
-    (lambda *asked: most_devices(*asked) - asked[0], "that many are to be added: all together are asked"))]
-
-
-@wrong("10.6", "these are replicas: devices are asked")
-def most_replicas(N, mfu, tp, pp, *rest):
-    return most_devices(N, mfu, tp, pp, *rest) / (tp * pp)
-
-
 @wrong("10.1", "one micro-batch is missing: on stage r of pp there are pp - r under way, one on the last")
 def memory_of_one_micro_batch_less(*asked):
     return memory(*asked, under_way=lambda pp, m: min(pp - asked[-1] - 1, m))
@@ -688,6 +547,256 @@ def run_of_the_judge(look, offers, *asked):
     return cheapest(offers, *asked)
 
 
-@wrong("10.6", "it is rounded down to whole replicas: the number is asked as it comes")
-def devices_in_whole_replicas(num_devices, mfu, tp, pp, *rest):
-    return my_most_devices(num_devices, mfu, tp, pp, *rest) // (tp * pp) * tp * pp
+CUT = ("optimizer_state", "gradients", "parameters")
+
+
+def held_at(plan, zero, cut=lambda kind, plan, zero: kind in CUT[plan["zero"]:zero]):
+    return sum(size / (plan["dp"] if cut(kind, plan, zero) else 1) for kind, size in plan["memory"].items())
+
+
+def step_of(plan):
+    return sum(plan["seconds"].values())
+
+
+def reading(plans, limit, runs, held=held_at, fits=True, tie=1.01, adds=lambda its, best: its - best, helps=True,
+            device=True, many=lambda run, plan: 2 * run["devices"] >= plan["devices"],
+            tp=lambda run, plan: (run["tp"] > run["per_node"]) == (plan["tp"] > plan["per_node"])):
+    best = min((plan for plan in plans if not fits or held(plan, 0) <= limit), key=step_of)
+    found = []
+    for plan in plans:
+        enough = [zero for zero in (1, 2, 3) if zero > plan["zero"] and held(plan, zero) <= limit]
+        if plan is best:
+            word = "best"
+        elif held(plan, 0) > limit:
+            word = f"ZeRO-{enough[0]}" if enough and helps else "too large"
+        elif step_of(plan) <= tie * step_of(best):
+            word = "tie"
+        else:
+            word = max(plan["seconds"], key=lambda cause: adds(plan["seconds"][cause], best["seconds"][cause]))
+        found.append((word, sum((run["device"] == plan["device"] or not device) and many(run, plan) and tp(run, plan)
+                                for run in runs)))
+    return found
+
+
+READINGS = [wrong("10.2", says)(lambda *asked, rules=rules: reading(*asked, **rules)) for rules, says in (
+    ({"fits": False}, "the shortest step of all is taken for the best: a plan that does not fit is none"),
+    ({"tie": 1.0}, "ties are not told: a step that is at most 1 % longer than the best"),
+    ({"tie": 1.1}, "a tenth is taken for a tie: it is 1 %"),
+    ({"adds": lambda its, best: its},
+     "that is the plan's largest cause: asked is the one that adds most to the best's"),
+    ({"adds": lambda its, best: its / best if best else its * 1e9},
+     "that is the cause that has grown by the largest factor: asked is the one that adds most seconds"),
+    ({"adds": lambda its, best: best - its}, "that is the cause in which the best plan is worse: turn the difference"),
+    ({"helps": False}, "what would help is not told: which ZeRO stage makes a plan fit that is too large?"),
+    ({"held": lambda plan, zero: held_at(plan, zero, lambda kind, plan, zero: kind in CUT[zero - 1:zero] and zero)},
+     "each ZeRO stage divides one kind alone: stages add up"),
+    ({"held": lambda plan, zero: held_at(plan, zero, lambda kind, plan, zero: kind in CUT[:zero])},
+     "what the plan's own ZeRO stage divides is divided again: it is divided in the plan's numbers"),
+    ({"held": lambda plan, zero: held_at(plan, zero, lambda kind, plan, zero: kind in CUT[::-1][plan["zero"]:zero])},
+     "ZeRO's stages are taken in the wrong order: the optimiser's state first, then gradients, then parameters"),
+    ({"held": lambda plan, zero: sum(plan["memory"].values()) / (plan["dp"] if zero else 1)},
+     "all kinds are divided by dp: ZeRO divides no activations"),
+    ({"device": False}, "runs on other devices are counted"),
+    ({"many": lambda run, plan: True}, "runs on far fewer devices are counted: at least half as many are asked"),
+    ({"many": lambda run, plan: run["devices"] >= plan["devices"]},
+     "runs on half as many devices are left out: at least half as many will do"),
+    ({"many": lambda run, plan: run["devices"] == plan["devices"]},
+     "only runs on as many devices are counted: at least half as many will do"),
+    ({"tp": lambda run, plan: True}, "tp inside a node is taken for tp beyond it"),
+    ({"tp": lambda run, plan: run["tp"] == plan["tp"]},
+     "only runs with the same tp are counted: asked is whether it is inside a node, or beyond it"))]
+
+
+@wrong("10.2", "expected a list of")
+def reading_of_the_best_alone(*asked):
+    return my_reading(*asked)[:1]
+
+
+@wrong("10.2", "it uses course_lib.grading")
+def reading_of_the_judge(*asked):
+    from course_lib.grading.judges.planner.reading import ReadPlans
+
+    return ReadPlans().expected(*asked)
+
+
+TOLD = ("id", "source", "split", "software", "metric", "value")
+
+
+def leaks_by(rows, profiles, document=lambda source: source.partition("#")[0].partition("@")[0],
+             run=lambda row: {key: value for key, value in row.items() if key not in TOLD},
+             seen=lambda each, row, profiles: each["split"] == "fitted" or each["id"] in profiles[row["software"]]):
+    def leaks(row):
+        return any((document and document(each["source"]) == document(row["source"])) or (run and run(each) == run(row))
+                   for each in rows if seen(each, row, profiles))
+
+    return [row["id"] for row in rows if row["split"] == "test" and leaks(row)]
+
+
+def fitted_alone(each, row, profiles):
+    return each["split"] == "fitted"
+
+
+LEAKS = [wrong("10.6", says)(lambda *asked, rules=rules: leaks_by(*asked, **rules)) for rules, says in (
+    ({"document": lambda source: source},
+     "sources are compared as they are cited: without @version and #place two of them may be one document"),
+    ({"document": lambda source: source.partition("#")[0]},
+     "two versions of one document are taken for two documents: leave out what stands behind @"),
+    ({"document": lambda source: source.partition("@")[0]},
+     "two places in one document are taken for two documents: leave out what stands behind #"),
+    ({"document": lambda source: source.partition("/")[0]},
+     "all documents of a site are taken for one: a document is the whole address, without @version and #place"),
+    ({"document": lambda source: source.partition("#")[0].partition("@")[0].rpartition("/")[2]},
+     "documents of one name are taken for one: a document is the whole address, without @version and #place"),
+    ({"document": None}, "documents are not compared: a row leaks if another one of its document was fitted on"),
+    ({"run": None}, "runs are not compared: another document may tell a run again that was fitted on"),
+    ({"run": lambda row: {key: value for key, value in row.items() if key not in TOLD[:4]}},
+     "a run that is told in another metric is taken for another run: compare what was set alone"),
+    ({"run": lambda row: [row[key] for key in ("hw", "layers", "hidden", "tp", "pp", "dp")]},
+     "runs of one model and layout are taken for one run: everything that was set has to be the same"),
+    ({"seen": fitted_alone}, "profiles are left out: what a profile was made from is as good as fitted"),
+    ({"seen": lambda each, row, profiles: fitted_alone(each, row, profiles)
+      or any(each["id"] in made_from for made_from in profiles.values())},
+     "rows are counted that some profile was made from: that of the row's own software counts alone"),
+    ({"seen": lambda each, row, profiles: each["id"] in profiles[row["software"]]},
+     "rows that constants were fitted on are left out"),
+    ({"seen": lambda each, row, profiles: each is not row},
+     "a row that is like another test row is said to leak: nobody has fitted on that one"))]
+
+
+@wrong("10.6", "a profile is compared with the row itself alone: one made from another row of its document leaks, too")
+def leaks_of_own_profiles(rows, profiles):
+    found = leaks_by(rows, profiles, seen=fitted_alone)
+    return [row["id"] for row in rows if row["id"] in found
+            or row["split"] == "test" and row["id"] in profiles[row["software"]]]
+
+
+@wrong("10.6", "expected ids of test rows")
+def leaks_on_both_sides(rows, profiles):
+    return [row["id"] for row in rows if row["split"] == "fitted"]
+
+
+@wrong("10.6", "these are the rows that do not leak: those that do are asked")
+def rows_that_may_stay(rows, profiles):
+    found = my_leaks(rows, profiles)
+    return [row["id"] for row in rows if row["split"] == "test" and row["id"] not in found]
+
+
+@wrong("10.6", "it uses course_lib.grading")
+def leaks_of_the_judge(*asked):
+    from course_lib.grading.judges.planner.leaks import FindLeaks
+
+    return FindLeaks().expected(*asked)
+
+
+WORK = ("matmul", "memory", "tp", "launch")
+FACTORS = (1 / 8, 1 / 4, 1 / 2, 2, 4, 8)
+
+
+def put_right(run, cause, factor, waits=True):
+    less = run[cause] * (1 - 1 / factor)
+    return sum(run.values()) - less * (1 + (waits and cause in WORK and run["bubble"] / sum(run[its] for its in WORK)))
+
+
+def wrong_term(planned, measured, waits=True, factors=FACTORS, causes=lambda run: run, left=None, runs=slice(None)):
+    left = left or (lambda step, seconds: abs(math.log(step / seconds)))
+    return min(((cause, factor) for cause in causes(planned[0]) for factor in factors), key=lambda term: sum(
+        left(put_right(run, *term, waits), seconds) for run, seconds in list(zip(planned, measured))[runs]))
+
+
+@wrong("10.7", "does the bubble grow with its work in yours?")
+def wrong_term_without_waiting(*asked):
+    return wrong_term(*asked, waits=False)
+
+
+@wrong("10.7", "the factor is upside down: it says how many times too long the planner's is")
+def wrong_term_upside_down(*asked):
+    cause, factor = wrong_term(*asked)
+    return cause, 1 / factor
+
+
+TERMS_OF = [wrong("10.7", says)(lambda *asked, rules=rules: wrong_term(*asked, **rules)) for rules, says in (
+    ({"runs": slice(1)}, "one run is looked at: many terms explain it, and only one of them explains all runs"),
+    ({"factors": (2, 4, 8)}, "only terms that are too long are tried: a wrong one may be too short, 1/8, 1/4 or 1/2"),
+    ({"factors": (1 / 8, 1 / 4, 1 / 2)}, "only terms that are too short are tried"),
+    ({"causes": lambda run: [cause for cause in run if cause != "bubble"]},
+     "the bubble is left out: it may be the wrong term, too"),
+    ({"causes": lambda run: WORK}, "only the work is looked at: dp or the bubble may be wrong, too"))]
+
+
+@wrong("10.7", "the largest cause is taken for the wrong one: a cause is wrong if its size goes with the error, from "
+       "run to run")
+def wrong_term_that_is_largest(planned, measured):
+    cause = max(planned[0], key=lambda cause: sum(run[cause] / sum(run.values()) for run in planned))
+    return wrong_term(planned, measured, causes=lambda run: [cause])
+
+
+@wrong("10.7", "errors of runs are added up with their signs: a term that is wrong both ways cancels out")
+def wrong_term_by_the_whole_bill(planned, measured):
+    return min(((cause, factor) for cause in planned[0] for factor in FACTORS), key=lambda term: abs(
+        sum(put_right(run, *term) - seconds for run, seconds in zip(planned, measured))))
+
+
+@wrong("10.7", "expected one of matmul")
+def wrong_term_by_number(planned, measured):
+    return "step", 2
+
+
+@wrong("10.7", "it uses course_lib.planner")
+def wrong_term_of_the_library(planned, measured):
+    from course_lib.planner.step import CAUSES
+
+    return CAUSES[2], 2.0
+
+
+def steps_by(fitted, unseen, term=lambda run: (run["pp"] - 1) / (run["v"] * run["micro_batches"]), rate=None,
+             fitted_with=None):
+    def step(run, rate, term):
+        work = rate * run["matmul"] + run["memory"] + run["tp"] + run["launch"]
+        return work * (1 + term(run)) + run["pp_messages"] + run["dp"] + run["optimiser"]
+
+    found = rate or min((0.5 + i / 100 for i in range(300)), key=lambda rate: sum(
+        abs(math.log(step(run, rate, fitted_with or term) / run["measured"])) for run in fitted))
+    return [step(run, found, term) for run in unseen]
+
+
+STEPS = [wrong("10.8", says)(lambda *asked, rules=rules: steps_by(*asked, **rules)) for rules, says in (
+    ({"term": lambda run: 0}, "there is no term: a rate alone cannot tell runs with a bubble from runs without"),
+    ({"term": lambda run: (run["pp"] - 1) / run["micro_batches"]},
+     "chunks are left out, which no fitted run has: with v of them the bubble is v times shorter"),
+    ({"term": lambda run: run["v"] * (run["pp"] - 1) / run["micro_batches"]},
+     "chunks are taken for more stages: with v of them the bubble is v times shorter"),
+    ({"term": lambda run: (run["pp"] - 1) / (run["v"] * run["micro_batches"] + run["pp"] - 1)},
+     "that is the bubble's share of the whole: of the work it is (pp - 1)/(v m)"),
+    ({"term": lambda run: run["pp"] / (run["v"] * run["micro_batches"])},
+     "a pipeline of pp stages is taken to wait for pp turns: it is pp - 1, and without a pipeline none"),
+    ({"rate": 1.0}, "the rate is not fitted: products are too fast by as much as the fitted runs say"),
+    ({"fitted_with": lambda run: 0}, "the rate is fitted without the term: it has taken over a part of the bubble"))]
+
+
+@wrong("10.8", "the whole step is multiplied by a factor: products alone are too fast, and the bubble is no constant")
+def steps_times_a_factor(fitted, unseen):
+    def said(run):
+        return sum(value for key, value in run.items() if key not in ("pp", "micro_batches", "v", "measured"))
+
+    ratios = sorted(run["measured"] / said(run) for run in fitted)
+    return [ratios[len(ratios) // 2] * said(run) for run in unseen]
+
+
+@wrong("10.8", "the nearest fitted run is repeated: its factor is right for itself alone")
+def steps_of_the_nearest_run(fitted, unseen):
+    def nearest(run):
+        return min(fitted, key=lambda each: abs(each["pp"] - run["pp"]) + abs(math.log(each["matmul"] / run["matmul"])))
+
+    return [run["matmul"] * nearest(run)["measured"] / nearest(run)["matmul"] for run in unseen]
+
+
+@wrong("10.8", "one for each unseen run")
+def steps_of_fitted_runs(fitted, unseen):
+    return my_steps(fitted, fitted)
+
+
+@wrong("10.8", "it uses course_lib.grading")
+def steps_of_the_judge(fitted, unseen):
+    from course_lib.grading.judges.planner.missing import step_of
+
+    return [step_of(run, 1.5) for run in unseen]

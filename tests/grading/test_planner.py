@@ -6,10 +6,9 @@ from itertools import product
 import pytest
 
 from course_lib.costs.activations import activation_bytes_per_layer
-from course_lib.costs.bubbles import bubble_of_total
 from course_lib.facts import Shape, accelerator
 from course_lib.grading.exercise import Traffic
-from course_lib.grading.judges.planner.numbers import CUTS, BubbleShare, LayoutMemory, MostDevices
+from course_lib.grading.judges.planner.memory import CUTS, LayoutMemory
 from course_lib.grading.judges.planner.plans import AXES, BetterLayout, LayoutUnderCap, costs_of, seconds_of
 from course_lib.grading.judges.planner.runs import (
     KEYS,
@@ -21,7 +20,7 @@ from course_lib.grading.judges.planner.runs import (
     reason,
     run_of,
 )
-from course_lib.pipeline_parallel import interleaved_1f1b, one_f_one_b, simulate
+from course_lib.pipeline_parallel import one_f_one_b, simulate
 from tools.solutions import SOLUTIONS, names_of
 
 CLUSTER = {"small": 0.05, "restart": 0.5}  # what only looks show
@@ -68,31 +67,6 @@ def test_recomputing_holds_less_where_a_stage_has_several_layers():
                             for again in (0, 1))
         assert recomputed["activations"] < kept["activations"]
         assert {**recomputed, "activations": 0} == {**kept, "activations": 0}
-
-
-@pytest.mark.parametrize("p, m, v, head", [(4, 8, 1, 2), (4, 8, 2, 2), (4, 16, 3, 3), (3, 9, 2, 0), (1, 4, 1, 2)])
-def test_the_idle_share_is_that_of_a_simulation_read_out_included(p, m, v, head):
-    layers = 4 * p * v
-
-    def cost(stage, micro_batch):
-        return 4 + (head if stage == p * v - 1 else 0)
-
-    schedule = interleaved_1f1b(p, m, v) if v > 1 else one_f_one_b(p, m)
-    right = BubbleShare().expected(2 * 4 * p, 4, p, v, 2 * 3 * m, 3, layers, head)
-    assert math.isclose(right, simulate(schedule, cost, cost, cost).bubble_fraction, abs_tol=1e-12)
-    assert head or math.isclose(right, bubble_of_total(p, m, v))
-
-
-def test_the_devices_that_a_batch_feeds_are_those_at_which_the_idle_share_says_so():
-    for factor in (2, 4):
-        idle = [BubbleShare().expected(256 * scale, 4, 8, 2, 1024, 4, 64, 0) for scale in (1, factor)]
-        wanted = 0.5 * (1 - idle[1]) / (1 - idle[0])
-        assert math.isclose(MostDevices().expected(256, 0.5, 4, 8, 2, 1024, 4, wanted), 256 * factor)
-
-
-def test_llama_3s_published_utilisation_on_twice_the_devices_is_met_to_a_per_cent():
-    assert MostDevices().expected(8192, 0.43, 8, 16, 8, 2048, 1, 0.41 + 0.005) < 16_384
-    assert MostDevices().expected(8192, 0.43, 8, 16, 8, 2048, 1, 0.41 - 0.005) > 16_384
 
 
 @PLANS

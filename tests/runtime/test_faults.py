@@ -440,3 +440,22 @@ def test_an_argument_that_cannot_be_sent_is_named():
         launch(print, guard=lock, world_size=1)
     with pytest.raises(ValueError, match=r"lock \(a lock\) cannot be pickled"):
         launch(lambda: lock.locked(), world_size=1)
+
+
+def test_ranks_that_return_while_they_are_asked_where_they_are_were_not_late(tmp_path, monkeypatch):
+    gate, ask = str(tmp_path / "gate"), supervisor.Supervisor._ask_and_wait
+
+    def open_and_ask(launched):
+        open(gate, "w").close()
+        while len(launched.returned) < len(launched.tasks):
+            launched._heed(*launched.events.get(timeout=60))
+        return ask(launched)
+
+    def wait_for_gate():
+        while not os.path.exists(gate):
+            time.sleep(0.01)
+        return dist.get_rank()
+
+    monkeypatch.setattr(supervisor.Supervisor, "_ask_and_wait", open_and_ask)
+    assert list(launch(wait_for_gate, world_size=2, timeout=0.5)) == [0, 1]
+    os.remove(gate)

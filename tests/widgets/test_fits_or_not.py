@@ -94,7 +94,7 @@ def test_money_is_a_range_and_a_long_time_is_years():
 
 def test_the_question_says_what_activations_are_counted():
     assert outlook("GPT-3", "A100", 8, "mixed").question.endswith("one row of 2,048 tokens at a time")
-    assert outlook("DeepSeek-V3", "A100", 8, "mixed").question.endswith("activations unknown")
+    assert outlook("Chinchilla", "A100", 8, "mixed").question.endswith("activations unknown")
 
 
 def test_amounts_are_short_and_say_their_size():

@@ -2,8 +2,9 @@
 
 import pytest
 
-from course_lib.facts import published_rows
+from course_lib.facts import model, published_rows
 from course_lib.pictures.figures import to_png
+from course_lib.planner import Choices, cluster, plan
 from course_lib.planner.estimate import estimate_job
 from course_lib.planner.rows import in_metric, job_of_row, published_seconds
 from course_lib.widgets import LayoutPlanner
@@ -104,3 +105,54 @@ def test_what_cannot_be_is_refused_and_the_old_value_stays():
 def test_the_picture_has_every_colour():
     (width, height), colours = size_and_colours(to_png(LayoutPlanner().picture()))
     assert width > 900 and height > 300 and colours > 6
+
+
+# Any model on any devices
+
+OWN = "Llama 3 8B on H100, 1M tokens a step"
+
+
+def test_any_model_on_any_devices_begins_as_planned_for_the_fewest():
+    widget = LayoutPlanner(model="Llama 3 8B", device="H100", tokens="1M")
+    assert widget.run == OWN and widget.devices == 8
+    best = plan(model("Llama 3 8B"), cluster("H100", 8), 128, choices=Choices(tensor=(1, 2, 4, 8, 16), context=(1,)))[0]
+    assert (base_of(OWN).layout, base_of(OWN).v) == (best.layout, best.job.v)
+    shown = planned(widget.run, widget.devices, widget.cut, widget.how)
+    assert shown.published_s is None and shown.estimate.fits
+    assert shown.estimate.step_s == pytest.approx(best.step_s, rel=0.05)
+
+
+def test_of_an_own_run_devices_layout_and_memory_can_be_chosen():
+    widget = LayoutPlanner(OWN, 64, "tp2,pp4", "ZeRO-1, layers made again")
+    assert planned(widget.run, widget.devices, widget.cut, widget.how).estimate.layout.dp == 8
+    assert counts_of(OWN)[:3] == (8, 16, 32)
+    for devices in counts_of(OWN):
+        assert cuts_of(OWN, devices)
+        assert all(job_of(OWN, devices, *cut, "ZeRO-1, all kept") for cut in cuts_of(OWN, devices).values())
+
+
+def test_beside_an_own_run_are_other_models_on_its_devices():
+    run = LayoutPlanner.list_controls(LayoutPlanner(OWN).asked())[0]
+    labels = [choice.label for choice in run.choices]
+    assert OWN in labels and "Llama 3 70B on H100, 1M tokens a step" in labels and META in labels
+    for choice in run.choices:
+        assert LayoutPlanner.check_asked(choice.change) == choice.change
+
+
+def test_experts_messages_have_a_row():
+    shown = planned(*LayoutPlanner(model="Mixtral 8x7B", device="H100", tokens="1M").asked().values())
+    assert shown.estimate.layout.ep > 1
+    assert {"time ep", "time tp"} <= {mark.key for mark in scene_of(shown).marks}
+    assert "time ep" not in {mark.key for mark in scene_of(planned(*LayoutPlanner().asked().values())).marks}
+
+
+@pytest.mark.parametrize("run, told", [
+    ("GPT-5 on H100, 1M tokens a step", "no model is called 'GPT-5'"),
+    ("Llama 3 8B on Z80, 1M tokens a step", "Z80"),
+    ("Llama 3 8B on H100, 0.1K tokens a step", "--tokens"),
+    ("Llama 3 8B", "or a model on devices"),
+    (7, "or a model on devices"),
+])
+def test_an_own_run_that_cannot_be_is_refused(run, told):
+    with pytest.raises(BadParameter, match=told):
+        LayoutPlanner(run)

@@ -168,8 +168,8 @@ class Supervisor:
             before, now = now, time.monotonic()
             if self.conversation.goes_on:  # nobody is late while the reader debugs
                 deadline += now - before
-            if now >= deadline:
-                raise self._timed_out()
+            if now >= deadline and (late := self._timed_out()):
+                raise late
             if now >= next_question:
                 self._look_around()
                 next_question = now + _ASK_EVERY_S
@@ -253,8 +253,11 @@ class Supervisor:
         sightings = {r: seen for r, seen in self.lookout.sightings().items() if r not in failures}
         return diagnosis.rank_failed(rank, true[rank], alike[1:], sightings, exception)
 
-    def _timed_out(self) -> LaunchTimeout:
+    def _timed_out(self) -> LaunchTimeout | None:
+        """None where the last rank returned while all were asked where they are."""
         silent = self._frames_by_signal(self._ask_and_wait())
+        if len(self.returned) == len(self.tasks):
+            return None
         return diagnosis.timed_out(self.lookout.sightings(), silent, self.timeout_s)
 
     def _frames_by_signal(self, ranks: list[int]) -> dict[int, tuple[Frame, ...]]:

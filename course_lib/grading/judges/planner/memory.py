@@ -1,14 +1,11 @@
-"""Exercises 10.1, 10.2 and 10.6: bytes of a rank by kind, the share of a step that idles, devices that a batch feeds.
+"""Exercise 10.1: bytes of a rank by kind.
 
-    N  devices, dp = N/(tp pp) replicas of them     B  rows of a batch, m = B/(dp b) micro-batches of b rows a replica
     l  layers of hidden size h, 12 h^2 numbers each    V  numbers of the vocabulary; embedding and read-out are V h each
+    B  rows of a batch, m = B/(dp b) micro-batches of b rows a replica
     a layer keeps 34 s b h bytes of a micro-batch (attention without s x s matrices), or its input alone, 2 s b h
-    v  chunks of layers on each stage     H  what the read-out takes, in layers; it is on the last stage
-    step = m slowest + (all stages' time - slowest)/v            in the time of a layer
-    x = (pp - 1)/(v m)  bubble over the ideal time, in proportion to N; without a bubble, MFU would be MFU (1 + x)
 
-Sources: Korthikanti et al. 2022, equations 2 and 4; Narayanan et al. 2021, section 2.2; Megatron-Core's distributed
-optimiser, 6 + 12/dp bytes a parameter under ZeRO 1; Llama team 2024, table 4 (43 % on 8,192 H100, 41 % on 16,384).
+Sources: Korthikanti et al. 2022, equations 2 and 4; Megatron-Core's distributed optimiser, 6 + 12/dp bytes a parameter
+under ZeRO 1.
 """
 
 import random
@@ -18,7 +15,6 @@ from course_lib.costs.bubbles import peak_1f1b
 from course_lib.costs.memory import training_memory
 from course_lib.grading.compare import alike, describe
 from course_lib.grading.exercise import Exercise, Traffic, Trial
-from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.on_rank.plain import values
 from course_lib.grading.spent import Spent
 
@@ -26,8 +22,6 @@ CUTS = ("dp", "tp", "pp", "rows", "zero", "recompute")
 GPT3 = 96, 12288, 51200, 2048, 1536  # l, h, V, s, B
 LLAMA_7B = 32, 4096, 32000, 4096, 256  # with a GPT's layers
 HELD = "layers {}, hidden {}, dp {}, tp {}, pp {}, rows {}, ZeRO {}, recompute {}, stage {}"
-IDLE = "{:,} devices, tp {}, pp {}, chunks {}, batch rows {:,}, rows {}, layers {}, head layers {}"
-FED = "{:,} devices at {:.0%}, tp {}, pp {}, chunks {}, batch rows {:,}, rows {}: down to {:.0%}"
 
 
 class LayoutMemory(Exercise):
@@ -83,43 +77,3 @@ class LayoutMemory(Exercise):
     def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
         given, right = (sum(held.values()) / 1e9 for (held,) in (answers, self.expected(trial.inputs)))
         return [Spent("counted", given, right, "", " GB in all", limit="{} expected", slack=1e-6)]
-
-
-class BubbleShare(NumberExercise):
-    number = "10.2"
-    budget = "check: 15/143 of the time for 16,384 devices, tp8 pp16, 8 chunks, 2,048 rows and equal stages"
-    cases = tuple(("the example, " * (asked[0] == 8) + IDLE.format(*asked), asked) for asked in (
-        (8, 2, 2, 1, 8, 1, 4, 2),
-        (1024, 4, 8, 3, 512, 2, 96, 3), (1024, 4, 8, 1, 512, 2, 96, 3), (16384, 8, 16, 8, 2048, 1, 128, 0),
-        (16384, 8, 16, 8, 2048, 1, 128, 1), (64, 4, 1, 1, 256, 2, 32, 2)))
-
-    def expected(self, N: int, tp: int, pp: int, v: int, B: int, b: int, l: int, H: float) -> float:
-        m = B // (N // (tp * pp) * b)
-        work, slowest = l + H, l / pp + H
-        return 1 - m * work / (pp * (m * slowest + (work - slowest) / v))
-
-    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
-        pp, v, b, dp, l, H = map(source.randint, (3, 2, 2, 2, 2, 1), (12, 4, 4, 12, 5, 4))
-        asked = dp * 4 * pp, 4, pp, v, dp * b * pp * source.randint(1, 4), b, pp * v * l, H
-        return IDLE.format(*asked), asked
-
-
-class MostDevices(NumberExercise):
-    number = "10.6"
-    unit = "exact devices"
-    budget = "the number as it comes, not rounded to whole replicas"
-    cases = tuple(("the example, " * (asked[0] == 64) + FED.format(*asked), asked) for asked in (
-        (64, 0.5, 2, 4, 1, 64, 1, 0.4),
-        (48, 0.5, 4, 4, 1, 64, 1, 0.2),  # 21.3 micro-batches
-        (256, 0.5, 4, 8, 2, 512, 4, 0.42), (8192, 0.43, 8, 16, 8, 2048, 1, 0.41),
-        (8192, 0.43, 8, 16, 8, 2048, 1, 0.40), (8192, 0.43, 8, 16, 1, 2048, 1, 0.40),
-        (16384, 0.41, 8, 16, 8, 32768, 1, 0.38)))
-
-    def expected(self, N: int, mfu: float, tp: int, pp: int, v: int, B: int, b: int, wanted: float) -> float:
-        x = (pp - 1) / (v * B * tp * pp / (N * b))
-        return N * (mfu * (1 + x) / wanted - 1) / x
-
-    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
-        pp, v, b, dp, mfu, fall = map(source.randint, (3, 2, 2, 4, 42, 3), (9, 4, 4, 20, 55, 8))
-        asked = 4 * pp * dp, mfu / 100, 4, pp, v, dp * b * pp * source.randint(1, 4), b, (mfu - fall) / 100
-        return FED.format(*asked), asked

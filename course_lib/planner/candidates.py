@@ -1,0 +1,203 @@
+"""What a search may try: every layout of a model on a cluster that can be built, with its chunks and micro-batches.
+
+    tp       divides heads and the MLP's width, up to two nodes
+    pp, v    whole chunks: pp v divides the layers, or the layers and both ends, each of which then counts as one
+    cp       pieces of a row in a zigzag, of at least SHORTEST_PIECE tokens
+    dp       the largest number of replicas among which the devices that are left can deal out the rows
+    ep, etp  of experts: whole ones over dp, cp and tp (etp 1), or each cut over tp as attention is
+    v > 1    only where pp divides the micro-batches, as Megatron's interleaved schedule asks
+
+Sources: Megatron-Core (megatron/training/arguments.py, core/pipeline_parallel/schedules.py); Llama Team 2024, 3.3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from course_lib.facts import Shape
+from course_lib.hybrid_parallel.layout import ParallelLayout
+from course_lib.planner.cluster import Cluster
+from course_lib.planner.job import Job
+from course_lib.planner.rule import divisors
+
+MOST_ROWS = 16  # of a micro-batch
+SHORTEST_PIECE = 256  # tokens of a row on one rank: below, a product of matrices is far from its speed
+SMALL_BUBBLE = 0.005  # of the step: more chunks would gain less than that
+
+
+SAVING = {"optimizer": "optimizers", "offload": "offload", "lora_rank": "lora_ranks", "replicas": "replicas"}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What plan tries. (): all that can be. An axis that is named is kept to these numbers. light: where attention
+    stores no scores, "selective" makes norms and the like again, if the software can; nobody published what that costs
+    alone, so it has to be asked for.
+
+    The last four are what saves memory at a price that not everybody wants to pay: an 8-bit optimiser, the host's
+    memory, adapters in place of the whole model, ZeRO in groups; they are tried where they are named.
+    """
+
+    recompute: tuple[str, ...] = ("none", "selective", "full")
+    zero_stages: tuple[int, ...] = (0, 1, 2, 3)
+    micro_batches: tuple[int, ...] = ()
+    chunks: tuple[int, ...] = ()
+    tensor: tuple[int, ...] = ()
+    pipeline: tuple[int, ...] = ()
+    context: tuple[int, ...] = ()
+    experts: tuple[int, ...] = ()
+    data: tuple[int, ...] = ()
+    light: bool = False
+    optimizers: tuple[str, ...] = ("adam",)
+    offload: tuple[str, ...] = ("none",)
+    lora_ranks: tuple[int, ...] = (0,)
+    replicas: tuple[int, ...] = (1,)
+
+    @classmethod
+    def asked(cls, choices: Choices, how: dict[str, Any]) -> tuple[Choices, dict[str, Any]]:
+        """With what `how` asks for of the fields of a Job that not every ZeRO stage can have; and the others of it."""
+        fixed = {field: (how[name],) for name, field in SAVING.items() if name in how}
+        return replace(choices, **fixed), {name: value for name, value in how.items() if name not in SAVING}
+
+    @property
+    def fixes_rows(self) -> bool:
+        """Who is asked for this cannot turn pieces of a row into rows of more replicas."""
+        return bool(self.data or self.context or self.micro_batches)
+
+
+ALL = Choices()
+
+
+def allowed(numbers: list[int], asked: tuple[int, ...]) -> list[int]:
+    return [n for n in numbers if n in asked] if asked else numbers
+
+
+def num_layers(shape: Shape) -> int:
+    """Those that predict further tokens are layers of a pipeline, too."""
+    return shape.num_layers + shape.mtp_layers
+
+
+def tensor_sizes(shape: Shape, cluster: Cluster, choices: Choices = ALL) -> list[int]:
+    sizes = choices.tensor or divisors(2 * cluster.devices_per_node)
+    return [t for t in sizes if not (shape.num_heads % t or shape.ffn_size % t) and splits_keys(shape, t)]
+
+
+def splits_keys(shape: Shape, t: int) -> bool:
+    """Whole heads of keys and values on each rank, or each head on the same number of ranks."""
+    return bool(shape.latent) or shape.num_kv_heads % t == 0 or t % shape.num_kv_heads == 0
+
+
+def whole_chunks(layers: int, chunks: int) -> bool:
+    """As many layers in each; or one fewer in the first and in the last."""
+    return layers % chunks == 0 or (layers + 2) % chunks == 0 and chunks > 1
+
+
+def stage_counts(layers: int, most: int, choices: Choices = ALL) -> list[int]:
+    return allowed([p for p in range(1, min(layers, most) + 1) if whole_chunks(layers, p)], choices.pipeline)
+
+
+def piece_counts(sequence_length: int, most: int, choices: Choices = ALL) -> list[int]:
+    """cp: a row is cut in 2 cp pieces, of which each rank has one from either end."""
+    longest = max(1, min(most, sequence_length // SHORTEST_PIECE))
+    return allowed([c for c in range(1, longest + 1) if c == 1 or sequence_length % (2 * c) == 0], choices.context)
+
+
+def expert_cuts(shape: Shape, plane: int, tp: int, choices: Choices = ALL) -> list[tuple[int, int]]:
+    """(ep, etp) on a plane of dp cp tp ranks."""
+    if shape.num_experts == 1:
+        return [(1, 1)]
+    counts = allowed(divisors(shape.num_experts), choices.experts)
+    return [(ep, etp) for ep in counts for etp in {1, tp} if plane % (ep * etp) == 0 and shape.ffn_size % etp == 0]
+
+
+def layouts(shape: Shape, cluster: Cluster, global_batch: int, sequence_length: int = 0, choices: Choices = ALL,
+            counts: range | None = None) -> Iterator[ParallelLayout]:
+    """All that use as many devices as `counts` has, by default all of them, at ZeRO stage 0; dp is the largest that
+    there is room for.
+    """
+    world, layers = cluster.num_devices, num_layers(shape)
+    counts = range(world, world + 1) if counts is None else counts
+    replicas = allowed(divisors(global_batch), choices.data)
+    for tp in tensor_sizes(shape, cluster, choices):
+        for pp in stage_counts(layers, world // tp, choices):
+            for cp in piece_counts(sequence_length or shape.sequence_length, world // (tp * pp), choices):
+                dp = max((d for d in replicas if d * cp * tp * pp <= world), default=0)
+                if dp * cp * tp * pp in counts:
+                    for ep, etp in expert_cuts(shape, dp * cp * tp, tp, choices):
+                        yield ParallelLayout(dp=dp, pp=pp, cp=cp, tp=tp, ep=ep, etp=etp)
+
+
+def chunk_counts(layers: int, pp: int, num_microbatches: int, choices: Choices = ALL) -> list[int]:
+    """v, until the bubble is too small to be worth more."""
+    if pp == 1 or num_microbatches % pp:
+        return allowed([1], choices.chunks)
+    found = [v for v in range(1, (layers + 2) // pp + 1) if whole_chunks(layers, pp * v)]
+    if choices.chunks:
+        return allowed(found, choices.chunks)
+    enough = (pp - 1) / (SMALL_BUBBLE * num_microbatches)
+    return [v for v in found if v < enough] + [v for v in found if v >= enough][:1]
+
+
+def micro_batch_sizes(rows: int, choices: Choices = ALL) -> list[int]:
+    return allowed([b for b in range(1, min(rows, MOST_ROWS) + 1) if rows % b == 0], choices.micro_batches)
+
+
+def zero_stages(layout: ParallelLayout, choices: Choices = ALL) -> list[int]:
+    """Under pipelines up to stage 2, as in Llama 3: sharded parameters would be gathered with every micro-batch. Stage
+    0 alone where there is nothing to shard over."""
+    if layout.dp * layout.cp == 1:
+        return [0] if 0 in choices.zero_stages else []
+    return [zero for zero in choices.zero_stages if zero < 3 or layout.pp == 1]
+
+
+def schedules(shape: Shape, cluster: Cluster, global_batch: int, sequence_length: int, choices: Choices = ALL,
+              counts: range | None = None, **how: Any) -> Iterator[Job]:
+    """A Job for each layout, micro-batch and v, with nothing sharded and nothing made again. `how`: what else a Job is
+    asked for, the same for all.
+    """
+    together = how.pop("sequence_parallel", True)
+    for layout in layouts(shape, cluster, global_batch, sequence_length, choices, counts):
+        if together and sequence_length // layout.cp % layout.tp:
+            continue
+        rows = global_batch // layout.dp
+        for micro_batch in micro_batch_sizes(rows, choices):
+            if layout.cp > 1 and micro_batch > 1 and not choices.fixes_rows:
+                continue  # whole rows of more replicas give a rank as many tokens, or nearly, and need no ring
+            for v in chunk_counts(num_layers(shape), layout.pp, rows // micro_batch, choices):
+                yield Job(shape, cluster, layout, global_batch, micro_batch, sequence_length, v, "1f1b", "none",
+                          together and layout.tp > 1, **how)
+
+
+def build_problem(shape: Shape, layout: ParallelLayout, global_batch: int, micro_batch: int, sequence_length: int,
+                  v: int = 1, sequence_parallel: bool = True) -> str | None:
+    """Why no trainer runs a layout that can be estimated; None where one does."""
+    tp, pp, cp, layers = layout.tp, layout.pp, layout.cp, num_layers(shape)
+    num_microbatches = global_batch // (layout.dp * micro_batch)
+    if not splits_keys(shape, tp):
+        return f"tp={tp}: expected a divisor or a multiple of the {shape.num_kv_heads} heads of keys and values"
+    if not whole_chunks(layers, pp * v) or v > 1 and pp == 1:
+        return (f"pp={pp} with v={v}: expected pp x v that divides the {layers} layers, or the {layers + 2} with both "
+                f"ends, since a chunk has whole layers")
+    if v > 1 and num_microbatches % pp:
+        return f"v={v} with {num_microbatches} micro-batches: expected a multiple of pp={pp}, or v=1"
+    if cp > 1 and sequence_length % (2 * cp):
+        return f"cp={cp}: expected a row of {sequence_length} tokens to be a multiple of {2 * cp}, for a zigzag"
+    if sequence_parallel and sequence_length // cp % tp:
+        return f"tp={tp}: expected to divide the {sequence_length // cp} tokens of a row on each rank"
+    return None
+
+
+def savings(job: Job, choices: Choices = ALL) -> Iterator[Job]:
+    """The job with each combination of what saves memory that it can have."""
+    for values in product(*(getattr(choices, field) for field in SAVING.values())):
+        try:
+            yield replace(job, **dict(zip(SAVING, values)))
+        except ValueError:  # no shard to offload, or no group to shard in
+            continue
+
+
+def with_zero(job: Job, zero: int) -> Job:
+    return replace(job, layout=replace(job.layout, zero_stage=zero))

@@ -1,0 +1,210 @@
+"""The planner as a command: a model, devices and a batch in; plans, reasons and a framework's flags out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from course_lib.facts import ACCELERATORS, DEVICE_VARIANTS, Model, Shape, model
+from course_lib.facts.models import MODELS
+from course_lib.planner.candidates import Choices
+from course_lib.planner.cluster import Cluster, cluster
+from course_lib.planner.flags import megatron_flags, runs_on_titan, torchtitan_lines
+from course_lib.planner.job import OFFLOAD, PRECISION_NAMES, shape_of
+from course_lib.planner.plan import Plans, plan
+from course_lib.planner.report import as_json, report, why_not_as_json
+from course_lib.planner.software import MEGATRON_CORE, SOFTWARE, software_named
+from course_lib.planner.why_not import why_not
+
+PROGRAM = "python -m course_lib.planner"
+DESCRIPTION = """\
+Which layout trains a model fastest on your devices: every one that can be built and fits is tried, and the best are
+listed with seconds, memory, reasons and how far off such an estimate was on published runs.
+"""
+EXAMPLES = """\
+examples
+  a model of the course's facts:  python -m course_lib.planner --model llama-3-70b --gpus 64xH100 --tokens 2M
+  your own, from Hugging Face:    python -m course_lib.planner --model config.json --gpus 16xA100 --tokens 512K
+  some axes as you want them:     python -m course_lib.planner --model llama-3-70b --gpus 64xH100 --tokens 2M --tp 8
+  longer rows, other numbers:     python -m course_lib.planner --model llama-3-405b --gpus 1024xB200 --tokens 4M \\
+                                      --sequence 131072 --precision fp8
+  why not another layout:         python -m course_lib.planner --model llama-3-70b --gpus 64xH100 --tokens 2M \\
+                                      --why-not dp2,pp8,tp4
+  for a framework, or a program:  ... --megatron    ... --torchtitan    ... --json
+
+K, M and G of tokens are 2^10, 2^20 and 2^30, as batches are counted: 2M tokens in rows of 8,192 are 256 rows.
+"""
+UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+TITAN = "FSDP2, compiled"
+
+
+class Parser(argparse.ArgumentParser):
+    """A mistake is one line."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+        raise SystemExit(2)
+
+
+def parser() -> Parser:
+    arguments = Parser(PROGRAM, description=DESCRIPTION, epilog=EXAMPLES,
+                       formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = arguments.add_argument_group("what is trained, on what")
+    what.add_argument("--model", required=True, metavar="NAME|config.json", help="a model of course_lib.facts, or the "
+                      "config.json of a Hugging Face model")
+    what.add_argument("--gpus", required=True, metavar="64xH100", help="how many of which device")
+    what.add_argument("--per-node", type=whole, metavar="N", help="devices of a node (default: 8, or what the device "
+                      "usually has)")
+    what.add_argument("--tokens", required=True, metavar="2M", help="of a step, in all rows")
+    what.add_argument("--sequence", type=whole, metavar="N", help="tokens of a row (default: the model's)")
+    what.add_argument("--precision", default="bf16", choices=PRECISION_NAMES, help="of products (default: bf16)")
+    what.add_argument("--software", metavar="NAME", help=f"one of {', '.join(s.name for s in SOFTWARE)} (default: "
+                      f"{MEGATRON_CORE.name}; with --torchtitan {TITAN})")
+    add_axes(arguments)
+    out = arguments.add_argument_group("what is told")
+    out.add_argument("--top", type=whole, default=5, metavar="N", help="plans (default: 5)")
+    out.add_argument("--why-not", metavar="dp2,pp8,tp4", help="why this layout is not the best")
+    form = out.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="all of it, for a program")
+    form.add_argument("--megatron", action="store_true", help="the first plan as Megatron-Core's flags")
+    form.add_argument("--torchtitan", action="store_true", help="the first plan as lines of a torchtitan configuration")
+    return arguments
+
+
+def add_axes(arguments: Parser) -> None:
+    axes = arguments.add_argument_group("as you want it (default: whatever is best)")
+    for axis, words in (("tp", "tensor parallelism"), ("pp", "pipeline stages"), ("cp", "context parallelism"),
+                        ("ep", "expert parallelism"), ("dp", "replicas")):
+        axes.add_argument(f"--{axis}", type=whole, metavar="N", help=words)
+    axes.add_argument("--v", type=whole, metavar="N", help="chunks of layers on each stage")
+    axes.add_argument("--micro-batch", type=whole, metavar="N", help="rows")
+    axes.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="what replicas shard")
+    axes.add_argument("--recompute", choices=("none", "selective", "full"), help="what is made again in backward")
+    saved = arguments.add_argument_group("what saves memory, at a price (default: nothing of it)")
+    saved.add_argument("--optimizer", choices=("adam", "adam8bit"), help="2 bytes of moments a number in place of 8")
+    saved.add_argument("--offload", choices=OFFLOAD, help="to the host's memory: the optimiser, or parameters as well")
+    saved.add_argument("--lora-rank", type=whole, metavar="N", help="adapters of q and v alone are trained")
+    saved.add_argument("--hsdp", type=whole, metavar="N", help="groups of devices, each of which shards all of it")
+
+
+def whole(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1")
+    return int(text)
+
+
+# What was asked for
+
+def plain(name: str) -> str:
+    """Letters and digits: "llama-3-70b" and "Llama 3 70B" are one."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def known_as(text: str, names: Iterable[str]) -> str:
+    """The name that is meant, or `text` itself."""
+    return next((name for name in names if plain(name) == plain(text)), text)
+
+
+def model_of(text: str) -> tuple[str, Shape]:
+    """(its name, its shape). ValueError for one that nobody knows, and for a file that is no configuration."""
+    path = Path(text)
+    if path.suffix == ".json" or path.is_file():
+        return str(path), shape_of_file(path)
+    found: Model = model(known_as(text, (each.name for each in MODELS)))
+    return found.name, shape_of(found)
+
+
+def shape_of_file(path: Path) -> Shape:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}: expected a config.json") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: no JSON ({error}): expected the config.json of a Hugging Face model") from None
+    from course_lib.planner.huggingface import shape_from_config
+
+    return shape_from_config(config)
+
+
+def cluster_of(text: str, per_node: int | None) -> Cluster:
+    found = re.fullmatch(r"([\d,_]+) ?[x*×] ?(.+)", text.strip())
+    if not found or not int(re.sub(r"\D", "", found[1]) or 0):
+        raise ValueError(f"--gpus {text!r}: expected a number and a device, such as 64xH100")
+    names = (each.name for each in (*ACCELERATORS, *DEVICE_VARIANTS))
+    how = {"devices_per_node": per_node} if per_node else {}
+    return cluster(known_as(found[2], names), int(re.sub(r"\D", "", found[1])), **how)
+
+
+def rows_of(text: str, sequence_length: int) -> int:
+    """Rows that have so many tokens together, rounded."""
+    found = re.fullmatch(r"([\d.]+)([kmg]?)", text.strip().lower().replace(",", ""))
+    try:
+        tokens = float(found[1]) * UNITS[found[2]] if found else 0.0
+    except ValueError:
+        tokens = 0.0
+    if tokens < sequence_length:
+        raise ValueError(f"--tokens {text!r}: expected a number such as 2M, at least the {sequence_length:,} of a row")
+    return round(tokens / sequence_length)
+
+
+def choices_of(given: argparse.Namespace) -> Choices:
+    def only(value: int | None) -> tuple[int, ...]:
+        return (value,) if value else ()
+
+    stages = (2, 3) if given.torchtitan else Choices.zero_stages
+    policies = Choices.recompute if given.recompute is None else (given.recompute,)
+    return Choices(recompute=policies, light=given.recompute == "selective",
+                   zero_stages=stages if given.zero is None else (given.zero,), micro_batches=only(given.micro_batch),
+                   chunks=only(given.v), tensor=only(given.tp), pipeline=only(given.pp),
+                   context=only(given.cp), experts=only(given.ep), data=only(given.dp))
+
+
+# What is told
+
+def answer(given: argparse.Namespace) -> tuple[str, int]:
+    """(what is printed, exit code)."""
+    name, shape = model_of(given.model)
+    of = cluster_of(given.gpus, given.per_node)
+    sequence_length = given.sequence or shape.sequence_length
+    software = software_named(given.software or (TITAN if given.torchtitan else MEGATRON_CORE.name))
+    rows = rows_of(given.tokens, sequence_length)
+    saved = {"optimizer": given.optimizer, "offload": given.offload, "lora_rank": given.lora_rank,
+             "replicas": given.hsdp}
+    how: dict[str, Any] = {"sequence_length": sequence_length, "precision": given.precision, "software": software,
+                           **{name: value for name, value in saved.items() if value}}
+    if given.why_not:
+        found = why_not(shape, of, given.why_not, rows, micro_batch=given.micro_batch or 0, v=given.v or 0,
+                        recompute=given.recompute or "none", **how)
+        return (in_json(why_not_as_json(found)) if given.json else str(found)), 0
+    return told(plan(shape, of, rows, choices=choices_of(given), **how), name, given)
+
+
+def told(plans: Plans, name: str, given: argparse.Namespace) -> tuple[str, int]:
+    code = 0 if plans else 1
+    if given.json:
+        return in_json(as_json(plans, name, given.top)), code
+    form: Callable | None = megatron_flags if given.megatron else torchtitan_lines if given.torchtitan else None
+    if plans and form:
+        return "\n".join(form(next(filter(runs_on_titan, plans), plans[0]) if given.torchtitan else plans[0])), code
+    return report(plans, name, given.top), code
+
+
+def in_json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=2)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0; 1 where nothing fits; 2, with one line, for what cannot be understood."""
+    reader = parser()
+    given = reader.parse_args(arguments)
+    try:
+        text, code = answer(given)
+    except ValueError as error:
+        reader.error(str(error))
+    print(text)
+    return code

@@ -1,0 +1,190 @@
+"""Published and predicted side by side: errors by group, fitted and not fitted apart, and what a constant would say.
+
+Beside the planner stands who guesses the same MFU for every run of a device (the median of its calibration rows). MFU
+is counted in one convention here: attention in full (s x s), nothing that is computed again, of the 16-bit peak. Papers
+count otherwise, so a printed figure has to be converted before it stands beside ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import mean, median
+
+from course_lib.costs.flops import sc21_step_flops, step_flops
+from course_lib.facts import Shape, published_rows
+from course_lib.planner.constants import FITTED, Constants
+from course_lib.planner.errors import MeasuredError, summary
+from course_lib.planner.estimate import estimate_job
+from course_lib.planner.job import Job
+from course_lib.planner.rows import (
+    FITS,
+    Row,
+    causal_flops,
+    in_metric,
+    job_of_row,
+    published_seconds,
+    with_recipe,
+)
+from course_lib.planner.software import software_of, software_told
+
+GROUPS = {  # of published rows, in words
+    "sc21": "Megatron-LM 2021", "sc21t2": "Megatron-LM 2021, beside ZeRO-3", "zero3": "DeepSpeed ZeRO-3, 2021",
+    "misc": "GPT-3 and MT-NLG", "korth": "selective recomputation, 2022", "m2020": "Megatron-LM 2020, A100",
+    "v100": "Megatron-LM 2020, V100", "zb": "zero-bubble pipelines, 2023", "llama3": "Llama 3 405B, Meta",
+    "mcore": "Megatron-Core 0.8", "tt": "torchtitan, H100", "mptA": "MPT, A100", "mptH": "MPT, H100",
+    "vtrain": "vTrain's own runs", "ultra": "Ultra-Scale Playbook", "fits": "Ultra-Scale: fits or not",
+    "kempner": "KempnerForge, H200", "foundry": "LLM Foundry 2023", "cp": "long rows, H100", "moe": "experts, Hopper",
+    "ttA": "torchtitan, A100", "nv-moe": "Megatron-Bridge, experts", "nv-dense": "Megatron-Bridge, dense"}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One row. `guess`: with a constant MFU; for the metric "fits" that all do."""
+
+    row: Row
+    predicted: float
+    guess: float
+
+    @property
+    def fitted(self) -> bool:
+        """Whether constants were fitted on it."""
+        return self.row["split"] == "calibration"
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.row["value"] - 1
+
+    @property
+    def guess_error(self) -> float:
+        return self.guess / self.row["value"] - 1
+
+
+# MFU, in one convention
+
+def mfu_in_full(share: float, shape: Shape, sequence_length: int, convention: str) -> float:
+    """A published MFU as the planner counts. `convention` of the publication: "full" (s x s, as here), "causal" (half
+    of attention, since the mask hides the rest), or "sc21" (Narayanan et al. 2021, equation 3: with a second forward
+    pass). ValueError for another.
+    """
+    row = {"gbs": 1, "seq": sequence_length}
+    full = step_flops(shape, 1, sequence_length)
+    counted = {"full": lambda: full, "causal": lambda: causal_flops(row, shape), "sc21": lambda: sc21_step_flops(
+        1, sequence_length, shape.num_layers, shape.hidden_size, shape.vocab_size)}
+    if convention not in counted:
+        raise ValueError(f"convention={convention!r}: expected one of {', '.join(counted)}")
+    return share * full / counted[convention]()
+
+
+def mfu_of(row: Row, job: Job) -> float:
+    """What the published step reaches, counted as everywhere in the planner."""
+    flops = step_flops(job.shape, job.global_batch, job.sequence_length)
+    return flops / published_seconds(row, job) / row["gpus"] / job.cluster.peak_flops_per_s()
+
+
+def printed_mfu(row: Row, job: Job) -> float | None:
+    """What the publication calls its share of the peak, in its own convention; None where it has tokens or seconds."""
+    if row["metric"].startswith("MFU"):
+        return row["value"] / 100
+    return row["value"] * 1e12 / job.cluster.peak_flops_per_s() if "TFLOP/s" in row["metric"] else None
+
+
+@lru_cache(maxsize=1)
+def constant_mfu() -> dict[str, float]:
+    """Of each device's median calibration row; of all ("") where a device has none."""
+    found: dict[str, list[float]] = {"": []}
+    for row in published_rows("calibration"):
+        if row["metric"] != FITS:
+            job = job_of_row(row)
+            found.setdefault(job.cluster.device.name, []).append(mfu_of(row, job))
+            found[""].append(mfu_of(row, job))
+    return {name: median(shares) for name, shares in found.items()}
+
+
+def guess(row: Row, job: Job) -> float:
+    """1.0 for whether it fits: it would not have been tried."""
+    if row["metric"] == FITS:
+        return 1.0
+    shares = constant_mfu()
+    share = shares.get(job.cluster.device.name, shares[""])
+    flops = step_flops(job.shape, job.global_batch, job.sequence_length)
+    return in_metric(row, job, flops / row["gpus"] / (share * job.cluster.peak_flops_per_s()))
+
+
+# Rows
+
+def predicted(row: Row, job: Job, constants: Constants = FITTED) -> float:
+    found = estimate_job(job, constants)
+    return float(found.fits) if row["metric"] == FITS else in_metric(row, job, found.step_s)
+
+
+def compare(rows: Sequence[Row], constants: Constants = FITTED, job_of: Callable[[Row], Job] = job_of_row
+            ) -> list[Compared]:
+    """`job_of`: generic_job or told_job do without the profile of the row's software."""
+    jobs = [job_of(row) for row in rows]
+    return [Compared(row, predicted(row, job, constants), guess(row, job)) for row, job in zip(rows, jobs)]
+
+
+def generic_job(row: Row) -> Job:
+    """With the software that a new reader's cluster would be taken for, whatever the row says of its own; how his
+    recipe sends experts' rows and launches kernels he knows.
+    """
+    nameless = row | {"software": "", "hw": row["hw"].split(" ")[0]}
+    return replace(job_of_row(row), software=with_recipe(nameless, software_of("", row["flash_assumed"], row["zero"])))
+
+
+def told_job(row: Row) -> Job:
+    """The same reader, who says of his software whether it fuses kernels, and which attention it calls."""
+    job, generic = job_of_row(row), generic_job(row)
+    software = software_told(job.software.passes == "passes_fused", job.software.attention, row["zero"],
+                             row["flash_assumed"])
+    return replace(generic, software=with_recipe(row | {"software": ""}, software))
+
+
+# Errors
+
+def by_group(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
+    groups: dict[str, list[Compared]] = {}
+    for each in compared:
+        groups.setdefault(each.row["group"], []).append(each)
+    return groups
+
+
+def balanced_accuracy(compared: Sequence[Compared]) -> float:
+    """Of a group that fits or does not: the mean of the shares that are right among both."""
+    shares = []
+    for value in (1, 0):
+        of_these = [each for each in compared if each.row["value"] == value]
+        if of_these:
+            shares.append(sum(each.predicted == value for each in of_these) / len(of_these))
+    return sum(shares) / len(shares)
+
+
+def group_errors(compared: Sequence[Compared]) -> dict[str, tuple[MeasuredError, MeasuredError]]:
+    """(the planner's, the guess's) for every group of times."""
+    return {name: (summary(name, [each.error for each in group]), summary(name, [each.guess_error for each in group]))
+            for name, group in by_group(compared).items() if group[0].row["metric"] != FITS}
+
+
+def timed(compared: Sequence[Compared], fitted: bool | None = None) -> list[Compared]:
+    """Those of times; where `fitted` is given, those that constants were fitted on (True) or not (False)."""
+    return [each for each in compared if each.row["metric"] != FITS and fitted in (None, each.fitted)]
+
+
+def errors_of(compared: Sequence[Compared], name: str = "all") -> MeasuredError:
+    return summary(name, [each.error for each in compared])
+
+
+def mean_of_groups(compared: Sequence[Compared]) -> float:
+    """The mean of the groups' median errors: a small group counts as much as a large one."""
+    return mean(ours.median for ours, _ in group_errors(compared).values())
+
+
+def spread_of(group: Sequence[Compared], noise: dict[str, dict]) -> float | None:
+    """How far repeated runs lie apart, relative; None where nobody repeated them."""
+    name = group[0].row["group"]
+    if name in noise:
+        return noise[name]["spread_percent"] / 100
+    spreads = [each.row["spread_percent"] / 100 for each in group if "spread_percent" in each.row]
+    return max(spreads) if spreads else None

@@ -1,0 +1,218 @@
+"""The search: every layout that can be built and fits, the best first, and what nearly fits.
+
+Candidates come with a time that nothing can go below: what ranks compute and send, and the bubble, without the messages
+of data parallelism and the optimiser, which depend on ZeRO's stage. They are looked at from the smallest one on, until
+that time is `slowest` times the best step found. What is listed does not depend on it: a search without that bound
+finds the same (tests/planner/test_plan.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil, inf
+from typing import Any
+
+from course_lib.costs.memory import USABLE
+from course_lib.facts import Shape
+from course_lib.planner.candidates import ALL, SAVING, Choices, savings, schedules, with_zero, zero_stages
+from course_lib.planner.cluster import Cluster
+from course_lib.planner.constants import FITTED
+from course_lib.planner.estimate import Estimate
+from course_lib.planner.job import Job
+from course_lib.planner.layer import head_pass, layer_pass
+from course_lib.planner.memory import memory_bytes
+from course_lib.planner.ranking import simplest_first
+from course_lib.planner.rates import Rates, rates_of
+from course_lib.planner.step import stages_of, step_seconds
+
+SLOWEST = 1.25  # times the best: slower layouts are not listed
+NEARLY = 1.1  # times what a device can allocate
+Memory = dict[str, float]  # bytes by kind
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a plan is for: all but the layout."""
+
+    shape: Shape
+    cluster: Cluster
+    global_batch: int
+    sequence_length: int
+    how: dict[str, Any]
+    choices: Choices = ALL
+    room: float = USABLE
+
+    @cached_property
+    def rates(self) -> Rates:
+        return rates_of(self.cluster, self.how["software"], self.how["precision"])
+
+    @cached_property
+    def limit_bytes(self) -> float:
+        """What an estimate may fill."""
+        return self.room * self.cluster.usable_bytes
+
+    @cached_property
+    def nearly_bytes(self) -> float:
+        return NEARLY * self.cluster.usable_bytes
+
+
+class Search:
+    """What was found so far: `plans` that fit, `near` ones; `best`: the shortest step of a plan."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.plans: list[Estimate] = []
+        self.near: list[Estimate] = []
+        self.best = inf
+
+    def look(self, counts: range, slowest: float) -> float:
+        """At all layouts of so many devices whose step may be below `slowest` times the best. The least time that any
+        of them could take.
+        """
+        rates, limit, candidates = self.asked.rates, self.asked.limit_bytes, ranked(self.asked, counts)
+        for bound, job in candidates:
+            if bound > slowest * self.best:
+                break
+            for sharded, memory in variants(job, self.asked):
+                each = Estimate(sharded, rates, FITTED, memory, step_seconds(sharded, rates))
+                if each.memory_bytes > limit:
+                    self.near.append(each)
+                else:
+                    self.plans.append(each)
+                    self.best = min(self.best, each.step_s)
+        return candidates[0][0] if candidates else inf
+
+
+def search(asked: Asked, slowest: float = SLOWEST) -> tuple[list[Estimate], list[Estimate]]:
+    """(plans, the best first; faster ones that nearly fit). Layouts that leave devices idle are looked at where they
+    could be faster than all that use every device: as fast as these could be at best, in proportion to the devices.
+    """
+    found, world = Search(asked), asked.cluster.num_devices
+    ideal = found.look(range(world, world + 1), slowest)
+    fewest = ceil(world * ideal / found.best) if found.plans else 1 if asked.choices.data else world // 2 + 1
+    found.look(range(fewest, world), 1.0 if found.plans else slowest)
+    listed = simplest_first(each for each in found.plans if each.step_s <= slowest * found.best)
+    return listed, sorted((each for each in found.near if each.step_s < found.best), key=lambda each: each.step_s)
+
+
+def ranked(asked: Asked, counts: range) -> list[tuple[float, Job]]:
+    """All schedules that may fit, with the time that they cannot go below, the shortest first.
+
+    What does not fit with single rows, no chunks and all layers made again fits with nothing else.
+    """
+    found, hopeless = [], set()
+    for job in schedules(asked.shape, asked.cluster, asked.global_batch, asked.sequence_length, asked.choices, counts,
+                         **asked.how):
+        first = (job.layout, job.micro_batch)
+        if job.layout in hopeless or first in hopeless:
+            continue
+        if job.v == 1 and not nearly_fits(leanest(job, asked), asked):
+            hopeless.add(job.layout if job.micro_batch == 1 else first)
+            continue
+        found.append((fastest_s(job, asked.rates, asked.choices), job))
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def fastest_s(job: Job, rates: Rates, choices: Choices = ALL) -> float:
+    """No choice of ZeRO's stage, of recomputation or of what saves memory makes the step shorter."""
+    sharded = most_sharded(job, choices)
+    return min(sum(seconds.values()) - seconds["dp"] - seconds["optimiser"] for seconds in (
+        step_seconds(replace(sharded, lora_rank=rank), rates) for rank in choices.lora_ranks))
+
+
+def most_sharded(job: Job, choices: Choices = ALL) -> Job:
+    return with_zero(job, max(zero_stages(job.layout, choices), default=0))
+
+
+def leanest(job: Job, asked: Asked) -> Job | None:
+    """With all sharded, saved and made again that may be; None where it can have nothing of what was asked for."""
+    policies, choices = asked.choices.recompute, asked.choices
+    again = with_policy(most_sharded(job, choices), "full" if "full" in policies else policies[-1], choices)
+    found = [*savings(again, choices)]
+    return min(found, key=lambda each: bytes_of(each, asked)) if len(found) > 1 else next(iter(found), None)
+
+
+def nearly_fits(job: Job | None, asked: Asked) -> bool:
+    return job is not None and bytes_of(job, asked) <= asked.nearly_bytes
+
+
+def with_policy(job: Job, policy: str, choices: Choices = ALL) -> Job:
+    """Made again: nothing, everything, or ("selective") scores where attention stores them; else light modules, if they
+    are asked for.
+    """
+    if policy == "selective" and job.flash:
+        return replace(job, recompute="none", recompute_modules=light_modules(job) if choices.light else ())
+    return replace(job, recompute=policy)
+
+
+def light_modules(job: Job) -> tuple[str, ...]:
+    """What takes next to no time to make again, of what the software can make again alone and the model has."""
+    shape = job.shape
+    has = {"mla_up_proj": bool(shape.latent), "moe_act": shape.num_experts > 1}
+    return tuple(name for name in job.software.light_modules if has.get(name, True))
+
+
+def variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
+    """By ZeRO's stage, with as little made again as lets it fit; and what nearly fits. Where software gathers no layers
+    ahead, gradients are sharded (stage 2) only if they have to be: each micro-batch then sends them.
+    """
+    if not nearly_fits(leanest(job, asked), asked):
+        return
+    whole_fit = set()  # savings with which it fits with gradients that are not sharded
+    for zero in zero_stages(job.layout, asked.choices):
+        for saved in savings(with_zero(job, zero), asked.choices):
+            how = tuple(getattr(saved, name) for name in SAVING)
+            if zero == 2 and how in whole_fit and not job.software.shards_layers:
+                continue
+            for changed, memory in recomputed(saved, asked):
+                if zero == 1 and changed.recompute == "none" and sum(memory.values()) <= asked.limit_bytes:
+                    whole_fit.add(how)
+                if sum(memory.values()) <= asked.nearly_bytes:
+                    yield changed, memory
+
+
+def recomputed(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
+    """Nothing; scores or light modules; all layers; the fewest layers; until it fits."""
+    kept = 0.0
+    for policy in asked.choices.recompute:
+        changed = with_policy(job, policy, asked.choices)
+        if policy == "selective" and changed == job and len(asked.choices.recompute) > 1:
+            continue
+        memory = memory_of(changed, asked)
+        yield changed, memory
+        if policy == "none":
+            kept = sum(memory.values())
+        if sum(memory.values()) > asked.limit_bytes:
+            continue
+        if policy == "full" and (fewest := fewest_layers(changed, asked, kept, sum(memory.values()))):
+            yield fewest, memory_of(fewest, asked)
+        return
+
+
+def fewest_layers(job: Job, asked: Asked, kept_bytes: float = 0.0, again_bytes: float = 0.0) -> Job | None:
+    """The fewest of each stage that are to be made again so that it fits: whole multiples of v, as Megatron counts
+    them in each chunk. None where all are needed. `kept_bytes`, `again_bytes`: where none and all are made again, if
+    known: memory falls with each layer by about as much, so the search begins there.
+    """
+    per_chunk = ceil(job.num_layers / (job.layout.pp * job.v))
+    low, high = 0, per_chunk  # too few, enough
+    span = kept_bytes - again_bytes
+    middle = round((kept_bytes - asked.limit_bytes) / span * per_chunk + 0.5) if span > 0 else per_chunk // 2
+    step = 1 if span > 0 else per_chunk
+    while high - low > 1:
+        middle = min(max(middle, low + 1), high - 1)
+        fits = bytes_of(replace(job, recompute_layers=middle * job.v), asked) <= asked.limit_bytes
+        low, high = (low, middle) if fits else (middle, high)
+        near = middle - step if fits else middle + step
+        middle, step = (near, 2 * step) if low < near < high else ((low + high) // 2, step)
+    return replace(job, recompute_layers=high * job.v) if high < per_chunk else None
+
+
+def memory_of(job: Job, asked: Asked) -> Memory:
+    return memory_bytes(job, stages_of(job, layer_pass(job, asked.rates), head_pass(job, asked.rates)))
+
+
+def bytes_of(job: Job, asked: Asked) -> float:
+    return sum(memory_of(job, asked).values())

@@ -1,0 +1,87 @@
+"""A cluster of any device that facts knows: its nodes, wires, pods, and what it can compute."""
+
+import pytest
+
+from course_lib.costs.network import OPERATIONS, Network
+from course_lib.facts import ACCELERATORS
+from course_lib.planner import Cluster, cluster
+
+
+def wires(of: Cluster) -> Network:
+    return of.network(across_s=1e-5, share=1.0)
+
+
+@pytest.mark.parametrize("name", [device.name for device in ACCELERATORS])
+def test_every_device_makes_a_cluster_with_finite_rates(name):
+    of = cluster(name, 144)
+    for n in (2, 8, 144):
+        assert all(0 < wires(of).group(n).bytes_per_s(op) < 1e13 for op in OPERATIONS)
+    assert 0.5 < of.matmul_flops_per_s / of.peak_flops_per_s() < 0.9
+    assert 0.9 * of.device.memory_bytes < of.usable_bytes < 1.1 * of.device.memory_bytes
+
+
+def test_a_node_is_as_large_as_its_nvlink_domain_unless_told_otherwise():
+    assert cluster("GB200", 576).devices_per_node == 72 and cluster("GB200", 576, 4).devices_per_node == 4
+    assert cluster("H800", 64).devices_per_node == 8 and cluster("GH200", 64).devices_per_node == 4
+    in_a_rack, across = (wires(cluster("GB300", 144)).group(n).bytes_per_s("all_to_all") for n in (72, 144))
+    assert in_a_rack > 3 * across and in_a_rack == pytest.approx(
+        wires(cluster("B300", 8)).group(8).bytes_per_s("all_to_all"))
+
+
+def test_formats_have_the_peaks_of_their_width():
+    of = cluster("GB300", 8)
+    assert of.peak_flops_per_s("mxfp8") == of.peak_flops_per_s("fp8") == 2 * of.peak_flops_per_s("bf16") == 5e15
+    assert of.peak_flops_per_s("nvfp4") == of.peak_flops_per_s("fp4") == 15e15
+    with pytest.raises(ValueError, match="A100 has no peak for 'fp8'"):
+        cluster("A100", 8).peak_flops_per_s("mxfp8")
+    with pytest.raises(ValueError, match="H100 has no peak for 'fp4'"):
+        cluster("H100", 8).peak_flops_per_s("nvfp4")
+
+
+def test_in_a_mesh_two_devices_have_one_wire_of_seven():
+    """Bekman measured all-reduces of 4 GiB on MI300X: 47.7 GB/s of bus bandwidth for two, 312.9 for eight."""
+    two, eight = (wires(cluster("MI300X", 8)).group(n).bytes_per_s("all_reduce") / 1e9 for n in (2, 8))
+    assert two == pytest.approx(47.7, rel=0.1) and eight == pytest.approx(312.9, rel=0.1)
+    node = wires(cluster("MI300X", 8))
+    assert node.group(8).bytes_per_s("ring") == node.group(2).bytes_per_s("ring") == pytest.approx(
+        node.group(8).bytes_per_s("all_gather") / 7)
+
+
+def test_an_h800_has_nvlink_at_four_ninths_of_an_h100():
+    """DeepSeek-V3's report has 160 GB/s of it reached."""
+    slow, fast = (wires(cluster(name, 8)).group(8) for name in ("H800", "H100"))
+    for op in ("all_reduce", "all_gather", "all_to_all"):
+        assert slow.bytes_per_s(op) == pytest.approx(fast.bytes_per_s(op) * 200 / 450)
+    assert slow.bytes_per_s("all_gather") == pytest.approx(160e9, rel=0.05)
+
+
+def test_consumer_cards_share_one_network_card():
+    node, pair = wires(cluster("RTX 4090", 8)).group(8), wires(cluster("RTX 4090", 16)).group(16)
+    assert node.bytes_per_s("all_gather") < 31.5e9 and pair.bytes_per_s("all_gather") == pytest.approx(10e9 / 8)
+    strided = wires(cluster("RTX 4090", 16)).group(2, 8)
+    assert strided.bytes_per_s("ring") == pytest.approx(10e9 / 8 / 8)  # eight such groups at once
+    assert cluster("RTX 4090", 16, node_gbit_per_s=100).network_bytes_per_s == 100e9 / 8
+
+
+def test_groups_across_pods_share_what_leads_out():
+    flat, pods = cluster("H100", 6144), cluster("H100", 6144, pod_devices=3072, oversubscription=7)
+    rings = [wires(of).group(768, 8).bytes_per_s("ring") for of in (flat, pods)]
+    assert rings[0] == rings[1]  # eight rings, each through one card: a seventh of 3072 cards carries them
+    pairs = [wires(of).group(2, 3072).bytes_per_s("all_gather") for of in (flat, pods)]
+    assert pairs[0] / pairs[1] == pytest.approx(7)
+
+
+@pytest.mark.parametrize("wrong, told", [
+    ({"oversubscription": 7}, "oversubscription=7: expected pod_devices too"),
+    ({"pod_devices": 12}, "pod_devices=12: expected whole nodes of 8"),
+    ({"pod_devices": 8, "oversubscription": 0.5}, "oversubscription=0.5: expected 1"),
+    ({"devices_per_node": -8}, "devices_per_node=-8"),
+])
+def test_a_network_that_cannot_be_is_refused(wrong, told):
+    with pytest.raises(ValueError, match=told):
+        cluster("H100", 64, **wrong)
+
+
+def test_an_unknown_device_is_answered_with_the_nearest_first():
+    with pytest.raises(ValueError, match="no accelerator is called 'rtx4090': expected one of RTX 4090, .*H100 96GB"):
+        cluster("rtx4090", 8)

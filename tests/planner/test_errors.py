@@ -1,0 +1,95 @@
+"""What stands beside an advice: errors of runs that were not fitted, of its own kind or the nearest wider one."""
+
+import pytest
+
+from course_lib.facts import model, published_rows
+from course_lib.hybrid_parallel.layout import ParallelLayout
+from course_lib.planner import MeasuredError, NoRun, cluster, error_of, errors_by_kind, estimate, software_named
+from course_lib.planner.errors import FEWEST
+from course_lib.planner.rows import FITS, job_of_row
+from course_lib.planner.runs import describe, distance, nearest_runs, unfitted_runs
+
+FITTED_ROWS = {row["id"] for row in published_rows("calibration")}
+
+
+def job(name, device, layout, rows=2048, **more):
+    return estimate(model(name), cluster(device, layout.world_size), layout, rows, **more).job
+
+
+def test_no_row_that_constants_were_fitted_on_is_among_the_errors_or_named():
+    runs = unfitted_runs()
+    assert not FITTED_ROWS & {run.row["id"] for run in runs}
+    assert len(runs) == sum(row["metric"] != FITS for row in published_rows("visible"))
+    assert sum(each.num_rows for each in errors_by_kind().values()) == len(runs)
+
+
+def test_an_advice_comes_with_the_error_of_its_software_on_its_generation_of_devices():
+    error = error_of(job("Llama 3 8B", "H100", ParallelLayout(dp=8, zero_stage=3), software=software_named("FSDP")))
+    assert isinstance(error, MeasuredError) and error.kind.startswith("FSDP on Hopper")
+    assert 0 < error.median <= error.p90 <= error.largest and error.num_rows >= FEWEST
+    assert str(error).startswith(error.kind) and "\n" not in str(error)
+
+
+def test_too_few_runs_of_a_kind_are_widened_and_the_wider_kind_is_named():
+    error = error_of(job("Llama 2 70B", "A100", ParallelLayout(tp=8, pp=8, zero_stage=1)))
+    assert error.kind == "all software on Ampere, up to 512 devices" and error.num_rows >= FEWEST
+
+
+def test_a_job_larger_than_all_runs_of_its_kind_is_told_so():
+    error = error_of(job("Llama 3 8B", "V100", ParallelLayout(dp=16, tp=4), software=software_named("Megatron-LM 2021"),
+                         precision="fp16", flash=False))
+    assert str(error).endswith("none on more than 8 devices")
+
+
+@pytest.mark.parametrize("device", ["TPU v5p", "TPU v5e", "TPU v4"])
+def test_beside_a_device_that_nobody_published_stands_no_number(device):
+    error = error_of(job("Llama 3 8B", device, ParallelLayout(dp=64)))
+    assert isinstance(error, NoRun) and str(error) == f"no run like this: none on {device}"
+
+
+def test_tensor_parallelism_across_nodes_is_not_vouched_for_by_another_software():
+    inside, across = (error_of(job("Llama 3 405B", "H100", ParallelLayout(dp=2048 // tp, tp=tp, pp=8)))
+                      for tp in (8, 16))
+    assert isinstance(inside, MeasuredError)
+    assert isinstance(across, NoRun) and "tensor parallelism across nodes" in str(across)
+    nanotron = software_named("nanotron 2025")
+    own = error_of(job("Llama 3 8B", "H100", ParallelLayout(dp=4, tp=16), software=nanotron))
+    assert own.kind.startswith("nanotron") and own.kind.endswith("tensor parallelism across nodes")
+
+
+def test_no_error_of_16_bits_stands_beside_8_bits_nor_one_of_dense_models_beside_experts():
+    eight = job("Llama 3 70B", "H100", ParallelLayout(dp=2, tp=4, pp=8), precision="fp8")
+    experts = job("Mixtral 8x7B", "H100", ParallelLayout(dp=8, ep=8))
+    for each, words in ((eight, "8-bit products"), (experts, "experts")):
+        error = error_of(each)
+        assert isinstance(error, NoRun) or error.kind.endswith(words), error
+        assert words in str(error)
+
+
+# The runs that are named
+
+def test_three_runs_are_named_in_words_and_with_what_the_planner_makes_of_them():
+    error = error_of(job("Llama 3 70B", "H100", ParallelLayout(dp=2, tp=4, pp=8), v=5))
+    assert len(error.nearest) == 3 and len(error.text.splitlines()) == 4
+    for run in error.nearest:
+        assert " on " in str(run) and run.job.software.name in str(run)
+        assert str(run).endswith(("% too fast", "% too slow"))
+
+
+def test_a_published_run_is_nearest_to_itself_and_distances_are_symmetric():
+    runs = unfitted_runs()
+    for run in runs[::20]:
+        assert distance(run.job, nearest_runs(run.job, runs)[0].job) == 0.0
+        assert distance(run.job, runs[0].job) == distance(runs[0].job, run.job)
+
+
+def test_fast_and_slow_are_of_the_step_in_every_metric():
+    for run in unfitted_runs():
+        more_is_faster = not run.row["metric"].startswith("step time")
+        assert run.faster == ((run.error > 0) == more_is_faster) or run.error == 0
+
+
+def test_a_run_is_said_in_words_and_an_assumed_v_is_said_to_be_assumed():
+    row = next(row for row in published_rows() if row["id"] == "Llama3-16k-131k")
+    assert describe(job_of_row(row)).startswith("Llama 3 405B on 16,384 H100, tp8 cp16 pp16 v8")
+    assert "v assumed" in str(next(run for run in unfitted_runs() if run.row["id"] == row["id"]))

@@ -1,0 +1,187 @@
+"""What saves memory at a price: an 8-bit optimiser, the host's memory, adapters, ZeRO in groups. Numbers by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from course_lib.costs.flops import attention_flops_per_token, forward_flops_per_token, step_flops
+from course_lib.costs.memory import device_memory, lora_memory, lora_parameters, state_bytes_per_parameter
+from course_lib.costs.offload import offload_seconds
+from course_lib.facts import Shape, model
+from course_lib.hybrid_parallel.layout import ParallelLayout
+from course_lib.planner.candidates import Choices
+from course_lib.planner.cluster import cluster
+from course_lib.planner.estimate import Estimate, estimate
+from course_lib.planner.flags import megatron_flags, torchtitan_lines
+from course_lib.planner.layer import layer_pass
+from course_lib.planner.plan import plan
+from course_lib.planner.ranking import distinct
+from course_lib.planner.step import layer_parameters, numbers_of, trained_of
+
+SHAPE = Shape(num_layers=4, hidden_size=64, num_heads=4, num_kv_heads=4, ffn_size=128, vocab_size=1000,
+              sequence_length=32)
+NUMBERS = 4 * layer_parameters(SHAPE) + 2 * 1000 * 64
+SEVEN, BOARD = model("Llama 2 7B"), cluster("RTX 4090", 8)
+STATE = ("parameters", "gradients", "optimizer_state")
+
+
+def one(*, shape=SHAPE, rows=8, zero=0, devices=8, dp=8, **how) -> Estimate:
+    return estimate(shape, cluster("H100", devices), ParallelLayout(dp=dp, zero_stage=zero), rows, **how)
+
+
+def state(found: Estimate) -> list[float]:
+    return [found.memory[kind] for kind in STATE]
+
+
+# An 8-bit optimiser
+
+def test_an_8_bit_optimiser_has_two_bytes_of_moments_a_number_and_the_master_copy():
+    assert state_bytes_per_parameter("mixed", "adam8bit") == 4 + 2
+    wide, narrow = one(), one(optimizer="adam8bit")
+    assert wide.memory["optimizer_state"] - narrow.memory["optimizer_state"] == 6 * NUMBERS
+    assert narrow.seconds["optimiser"] < wide.seconds["optimiser"]
+
+
+# The host's memory
+
+def test_the_host_has_masters_moments_and_gradients_and_the_device_what_it_computes_with():
+    """Of mixed precision with 32-bit gradients: 2 bytes of weights here; 4 + 8 + 4 there, an eighth of each."""
+    assert state(one(zero=1, offload="optimizer")) == pytest.approx([2 * NUMBERS, 4 * NUMBERS, 0])
+    two = one(zero=2, offload="optimizer")
+    assert state(two) == pytest.approx([2 * NUMBERS, 0, 0])
+    assert two.host_bytes == pytest.approx(16 * NUMBERS / 8)
+    assert two.host_bytes == device_memory(NUMBERS, 8, 2, "mixed, fp32 gradients", offload=True).host
+
+
+def test_zero_3_keeps_its_shards_of_the_weights_unless_all_is_offloaded():
+    gathered = 2 * 2 * layer_parameters(SHAPE)
+    found = [one(zero=3, offload=where).memory["parameters"] for where in ("optimizer", "all")]
+    assert found == pytest.approx([2 * NUMBERS / 8 + gathered, gathered])
+
+
+def test_a_device_alone_offloads_as_one_shard_of_one():
+    assert state(one(dp=1, devices=1, offload="all")) == [0, 0, 0]
+    assert state(one(dp=1, devices=1, offload="optimizer")) == pytest.approx([2 * NUMBERS, 0, 0])
+
+
+def test_offloading_costs_the_wire_and_the_hosts_memory():
+    """2 bytes a gradient there and 2 a weight back over PCIe 5.0; Adam's 30 bytes, 1.2 times, at an eighth of a socket.
+    """
+    assert offload_seconds(1e9, 50e9) == pytest.approx(4e9 / 50e9)
+    here, there = one(zero=1, rows=16), one(zero=1, rows=16, offload="optimizer")
+    N = NUMBERS / 8
+    grown = 1.2 * 30 * N * (8 / 204.8e9 - 1 / here.job.cluster.device.memory_bytes_per_s) + 4 * N / 63e9
+    assert there.seconds["optimiser"] - here.seconds["optimiser"] == pytest.approx(grown)
+    assert one(zero=2, rows=16, offload="optimizer").seconds["optimiser"] - there.seconds["optimiser"] == pytest.approx(
+        2 * N / 63e9)  # the gradients of each of two micro-batches
+
+
+@pytest.mark.parametrize("given", [{"zero": 0, "offload": "optimizer"}, {"zero": 2, "offload": "all"},
+                                   {"zero": 1, "offload": "some"}, {"zero": 1, "replicas": 3},
+                                   {"zero": 0, "replicas": 2}, {"lora_rank": -1}, {"optimizer": "lion"},
+                                   {"zero": 1, "offload": "optimizer", "lora_rank": 8}])
+def test_what_cannot_be_is_refused_with_what_was_expected(given):
+    with pytest.raises(ValueError, match="expected"):
+        one(**given)
+
+
+# Adapters
+
+def test_frozen_weights_have_no_gradients_and_no_state_and_adapters_sixteen_bytes():
+    adapted = lora_parameters(SHAPE, 8)
+    assert adapted == 4 * 2 * 8 * (64 + 64)
+    for zero, shards in ((0, 1), (3, 8)):
+        found = one(zero=zero, lora_rank=8, gradient_bytes=2)
+        expected = lora_memory(NUMBERS, adapted, zero_stage=zero, num_devices=shards)
+        gathered = 2 * 2 * layer_parameters(SHAPE) if zero == 3 else 0
+        assert state(found) == pytest.approx([expected.parameters + gathered, *list(expected.by_kind().values())[1:3]])
+
+
+def test_frozen_weights_are_read_once_in_backward_and_not_twice():
+    """4 in place of 6 FLOPs a number, since only vectors get gradients; attention is as before."""
+    job = one(shape=SEVEN.shape, rows=8).job
+    rates = one(shape=SEVEN.shape).rates
+    plain, adapted = layer_pass(job, rates), layer_pass(replace(job, lora_rank=16), rates)
+    extra = adapted.forward.matmul - plain.forward.matmul
+    assert 0 < extra < 0.03 * plain.forward.matmul
+    assert plain.backward.matmul - adapted.backward.matmul == pytest.approx(plain.weight_s - 2 * extra)
+    tokens, s = 8 * 4096, 4096
+    linear = forward_flops_per_token(SEVEN.shape, s) - 32 * attention_flops_per_token(SEVEN.shape, s)
+    found = one(shape=SEVEN.shape, lora_rank=16)
+    assert found.mfu * found.step_s * 8 * found.job.cluster.peak_flops_per_s() == pytest.approx(
+        step_flops(SEVEN.shape, 8, s) - tokens * linear)
+
+
+def test_replicas_add_up_the_gradients_of_adapters_alone():
+    wide, narrow = one(shape=SEVEN.shape, rows=8), one(shape=SEVEN.shape, rows=8, lora_rank=16)
+    assert narrow.seconds["dp"] < 0.1 * wide.seconds["dp"]
+    assert trained_of(wide.job) == numbers_of(wide.job)
+    assert trained_of(narrow.job)[0][0] == lora_parameters(SEVEN.shape, 16) / 32
+
+
+# Groups
+
+def test_zero_in_groups_divides_by_the_group_and_adds_up_across_them():
+    """16 devices, 2 groups of 8 (a node each): the state of 8 shards; gathers stay inside, an eighth goes across."""
+    how = {"shape": SEVEN.shape, "devices": 16, "dp": 16, "rows": 16, "zero": 3}
+    all_of_them, groups = one(**how), one(**how, replicas=2)
+    assert groups.memory["optimizer_state"] == pytest.approx(2 * all_of_them.memory["optimizer_state"])
+    assert groups.memory["gradients"] == pytest.approx(2 * all_of_them.memory["gradients"])
+    job, network = groups.job, groups.rates.network
+    from course_lib.planner.step import message_seconds
+    sent, num_bytes = [(1e9, 16, 1)], 2e9
+    assert message_seconds(job, groups.rates, "all_gather", sent, 2, 1) == network.group(8).seconds(
+        "all_gather", num_bytes, 1)
+    assert message_seconds(job, groups.rates, "reduce_scatter", sent, 2, 1) == pytest.approx(
+        network.group(8).seconds("reduce_scatter", num_bytes, 1) + network.group(2, 8).seconds(
+            "all_reduce", num_bytes / 8, 1))
+
+
+# In a search
+
+def test_what_is_not_asked_for_is_not_tried_and_plans_are_the_same():
+    plain, named = (plan(SEVEN, BOARD, 64, sequence_length=4096, choices=choices) for choices in (
+        Choices(), Choices(optimizers=("adam",), offload=("none",), lora_ranks=(0,), replicas=(1,))))
+    assert [(each.job, each.step_s) for each in plain] == [(each.job, each.step_s) for each in named]
+    assert {(each.job.optimizer, each.job.offload, each.job.lora_rank, each.job.replicas) for each in plain} == {
+        ("adam", "none", 0, 1)}
+
+
+def test_a_search_that_may_offload_finds_what_nothing_else_makes_fit():
+    """Two devices of 24 GB: 7B in 16 bytes a number are 54 GiB of each."""
+    two = cluster("RTX 4090", 2)
+    none = plan(SEVEN, two, 16, sequence_length=4096)
+    assert not none
+    for words in ("the optimiser on the host", "adapters of rank 16"):
+        assert words in none.reason, none.reason
+    assert "8-bit" not in none.reason
+    found = plan(SEVEN, two, 16, sequence_length=4096, choices=Choices(offload=("none", "optimizer", "all")))
+    assert found and all(each.job.offload != "none" for each in found)
+    assert plan(SEVEN, two, 16, sequence_length=4096, lora_rank=16)[0].step_s < found[0].step_s
+
+
+def test_groups_that_do_not_fit_say_so():
+    found = plan(SEVEN, BOARD, 64, sequence_length=4096, replicas=4)
+    assert not found or all(each.job.replicas == 4 for each in found)
+
+
+def test_plans_with_other_savings_are_told_apart():
+    found = plan(SEVEN, BOARD, 64, sequence_length=4096, choices=Choices(
+        tensor=(1,), pipeline=(1,), context=(1,), optimizers=("adam", "adam8bit"), offload=("none", "optimizer")))
+    assert {(each.job.optimizer, each.job.offload) for each in distinct(found)} == {
+        ("adam", "none"), ("adam", "optimizer"), ("adam8bit", "none"), ("adam8bit", "optimizer")}
+
+
+# In a framework's words
+
+def test_frameworks_are_told_of_groups_and_the_host():
+    how = {"shape": SEVEN.shape, "devices": 16, "dp": 16, "rows": 16, "zero": 3}
+    found = one(**how, replicas=2, offload="optimizer")
+    assert {"--num-distributed-optimizer-instances 2", "--optimizer-cpu-offload"} <= set(megatron_flags(found))
+    lines = torchtitan_lines(found)
+    assert "config.parallelism.data_parallel_shard_degree = 8" in lines
+    assert "config.parallelism.data_parallel_replicate_degree = 2" in lines
+    assert "config.training.enable_cpu_offload = True" in lines
+    for write in (megatron_flags, torchtitan_lines):
+        with pytest.raises(ValueError, match="expected a plan without"):
+            write(one(shape=SEVEN.shape, lora_rank=8))

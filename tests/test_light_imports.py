@@ -1,0 +1,88 @@
+"""The planner, the closed forms, facts and schedules need nothing but Python: they are to run in a browser."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCKED = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "numpy", "matplotlib", "scipy", "pandas", "IPython", "anywidget"):
+            raise ImportError(f"{name} is not here")
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def run(code: str, blocked: bool = True) -> str:
+    """What `code` prints in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", (BLOCKED if blocked else "") + code], cwd=ROOT, timeout=120,
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_everything_in_facts_costs_and_planner_but_what_measures_imports_without_torch_or_numpy():
+    assert run("""
+import importlib, pkgutil
+import course_lib.costs, course_lib.facts, course_lib.planner
+
+NEED_TORCH = {"course_lib.planner.machine", "course_lib.planner.trainer"}
+for package in (course_lib.costs, course_lib.facts, course_lib.planner):
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        if module.name not in NEED_TORCH:
+            importlib.import_module(module.name)
+for name in ("plan", "estimate", "cluster", "Job", "shape_from_config"):
+    getattr(course_lib.planner, name)
+print("done")
+""") == "done\n"
+
+
+def test_a_plan_an_estimate_and_a_prediction_are_made_without_torch_or_numpy():
+    plans, mfu, predicted = run("""
+from course_lib.facts import published_rows
+from course_lib.hybrid_parallel import ParallelLayout
+from course_lib.planner import cluster, estimate, plan
+from course_lib.facts import model
+from course_lib.planner.validate import predict
+
+llama = model("Llama 3 8B")
+print(len(plan(llama, cluster("H100", 16), 128)))
+print(estimate(llama, cluster("H100", 16), ParallelLayout(dp=8, tp=2, zero_stage=1), 128).mfu)
+print(predict(published_rows()[0]))
+""").split()
+    assert int(plans) > 0 and 0.2 < float(mfu) < 0.7 and float(predicted) > 0
+
+
+def test_schedules_are_made_validated_and_simulated_without_torch_or_numpy():
+    assert run("""
+from course_lib.pipeline_parallel import interleaved_1f1b, simulate, validate, zb_h1
+
+for schedule in (interleaved_1f1b(4, 8, 2), zb_h1(4, 8)):
+    validate(schedule)
+    print(0 < simulate(schedule).bubble_of_ideal < 0.5)
+""") == "True\nTrue\n"
+
+
+def test_what_loads_on_use_is_what_its_module_has_whoever_imports_that_module_first():
+    assert run("""
+import course_lib.hybrid_parallel.parallelize, course_lib.pipeline_parallel.partition
+from types import FunctionType, ModuleType
+from course_lib import hybrid_parallel, pipeline_parallel
+
+assert isinstance(hybrid_parallel.parallelize, FunctionType) and isinstance(pipeline_parallel.partition, FunctionType)
+assert isinstance(hybrid_parallel.kinds, ModuleType) and hybrid_parallel.KINDS is hybrid_parallel.kinds.KINDS
+for package in (hybrid_parallel, pipeline_parallel):
+    assert all(getattr(package, name) is not None for name in package.__all__)
+    assert {*package.__all__} <= {*dir(package)}
+    try:
+        package.nothing_of_this_name
+    except AttributeError as error:
+        print(error)
+exec("from course_lib.hybrid_parallel import *")
+assert HybridTrainer is hybrid_parallel.trainer.HybridTrainer
+""", blocked=False) == ("module 'course_lib.hybrid_parallel' has no attribute 'nothing_of_this_name'\n"
+                        "module 'course_lib.pipeline_parallel' has no attribute 'nothing_of_this_name'\n")
