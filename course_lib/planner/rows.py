@@ -30,6 +30,10 @@ LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope", "qk_rope", "v_head")  # in t
 # Rank 0 writes its own peak (nanotron helpers.py, KempnerForge metrics/tracker.py); torchtitan's metrics.py takes the
 # first rank of the last stage.
 LOG_OF_FIRST = (NANOTRON.name, FSDP2.name, FSDP2_EAGER.name)
+# What a source's rows leave out and its text or code says: the Ultra-Scale Playbook ran on AWS's EFA; KempnerForge's
+# distributed/parallel.py makes the model 16-bit and keeps no master copy.
+OF_SOURCES: dict[str, Row] = {"Ultra-Scale": {"network": "EFA v2"},
+                              "KempnerInstitute/KempnerForge": {"master": False}}
 SEND_ONCE = ("hybridep", "deepep")  # dispatchers: a token's row goes once to each node
 FITS = "fits in device memory (1 yes, 0 out of memory)"
 
@@ -94,6 +98,7 @@ def cluster_of_row(row: Row) -> Cluster:
 def job_of_row(row: Row) -> Job:
     """ValueError that names an unknown field's value, or says why the layout cannot be."""
     checked(row)
+    row = known_of_source(row) | row
     layout = ParallelLayout(dp=row["dp"], pp=row["pp"], cp=row["cp"], tp=row["tp"], ep=row.get("ep") or 1,
                             etp=row.get("etp") or (row["tp"] if (row.get("experts") or 1) > 1 else 1),
                             zero_stage=row["zero"])
@@ -104,6 +109,10 @@ def job_of_row(row: Row) -> Job:
                software_of_row(row), some,
                recompute_modules=tuple(set(row.get("recompute_modules") or ()) & set(MODULES)),
                offload_layers=row.get("cpu_offload_layers") or 0, uneven=True)
+
+
+def known_of_source(row: Row) -> Row:
+    return next((known for name, known in OF_SOURCES.items() if row.get("source", "").startswith(name)), {})
 
 
 def software_of_row(row: Row) -> Software:
