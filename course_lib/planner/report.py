@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import Any
 
 from course_lib.planner.candidates import SAVING
@@ -15,6 +16,7 @@ from course_lib.planner.why_not import WhyNot
 
 GIB = 2**30
 TOKENS = 1e12  # that dollars are told for
+WIDTH = 105  # characters of a line: what a notebook cell shows
 COLUMNS = ("", "layout", "v", "micro-batch", "recompute", "s/step", "range", "MFU", "GiB", "USD/1e12 tokens")
 
 
@@ -29,11 +31,13 @@ def report(plans: Plans, name: str, top: int = 5) -> str:
     if not plans:
         return f"{asked_in_words(plans, name)}\n{plans.reason}"
     shown, best = distinct(plans)[:top], plans[0]
-    lines = [asked_in_words(plans, name), *table(shown, plans), *notes(plans)]
+    lines = [asked_in_words(plans, name), *table(shown, plans)]
+    lines += (line for note in notes(plans) for line in wrap(note, WIDTH, subsequent_indent="    "))
     for number, each in enumerate(shown[1:], 2):
         reasons = "; ".join(reasons_for(each, best)) or "nothing that is worth saying"
-        lines.append(f"{number} against 1: {each.step_s / best.step_s - 1:+.1%}: {reasons}")
-    return "\n".join([*lines, f"how far off: {error_of(best.job) or 'no run of this kind was published'}"])
+        lines += wrap(f"{number} against 1: {each.step_s / best.step_s - 1:+.1%}: {reasons}", WIDTH,
+                      subsequent_indent="    ")
+    return "\n".join([*lines, f"how far off: {error_of(best.job).text}"])
 
 
 def table(shown: Sequence[Estimate], plans: Plans) -> list[str]:
@@ -66,7 +70,7 @@ def notes(plans: Plans) -> list[str]:
     for each in plans.nearly[:2]:
         over = (each.memory_bytes - plans.asked.limit_bytes) / GIB
         found.append(f"nearly fits: {each.layout}, v {each.job.v}, micro-batch {each.job.micro_batch}, recompute "
-                     f"{policy(each)}: {each.step_s:.3g} s, {over:.1f} GiB beyond the room that is left for fragments")
+                     f"{policy(each)}: {each.step_s:.3g} s, {over:.1f} GiB more than leaves room for fragments")
     return found
 
 
@@ -80,6 +84,7 @@ def as_json(plans: Plans, name: str, top: int = 5) -> dict[str, Any]:
             "sequence_length": asked.sequence_length, "precision": asked.how["precision"],
             "software": asked.how["software"].name, "idle_devices": plans.idle_devices, "reason": plans.reason,
             "error": None if error is None else str(error),
+            "nearest_runs": [] if error is None else [str(run) for run in error.nearest],
             "plans": [plan_as_json(each, plans[0], each in tied) for each in distinct(plans)[:top]],
             "nearly": [plan_as_json(each, plans[0], False) if plans else plan_as_json(each, each, False)
                        for each in plans.nearly[:top]]}
