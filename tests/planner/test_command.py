@@ -50,7 +50,7 @@ def test_a_table_with_reasons_and_the_error_beside_it(capsys):
     assert re.match(rf"1=? +{first.layout} +{first.job.v} ", lines[2])
     assert sum(bool(re.match(r"\d=? +(dp|pp|cp|tp)", line)) for line in lines) == 5
     assert sum(bool(re.match(r"\d against 1: ", line)) for line in lines) == 4
-    assert lines[-1].startswith("how far off: ")
+    assert lines[-4].startswith("how far off: ") and all(" too " in line for line in lines[-3:]), "the nearest runs"
 
 
 def test_ties_are_marked(capsys):
