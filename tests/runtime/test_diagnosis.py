@@ -90,6 +90,9 @@ def test_a_failure_in_a_collective_tells_where_the_others_were():
 def test_signals_and_exit_codes_are_named():
     assert "was killed by SIGKILL (signal 9)" in str(diagnosis.rank_died(1, -9, (), None))
     assert "memory ran out" in str(diagnosis.rank_died(1, -9, (), None))
+    beside = Frame(diagnosis.__file__.replace("runtime/ranks/diagnosis", "groups/exchange"), 7, None, "all_reduce")
+    assert "has a different size" in str(diagnosis.rank_died(0, -6, (HERE, beside), None)), "its own thread aborted it"
+    assert "has a different size" not in str(diagnosis.rank_died(0, -6, (HERE,), None))
     died = diagnosis.rank_died(2, 7, (), waits("barrier"))
     assert "ended with exit code 7 before its function returned" in str(died)
     assert "last seen at train.py, line 7" in str(died)

@@ -81,7 +81,7 @@ def rank_died(
     place = readers_frame(last_words or (last_seen.frames if last_seen else ()))
     if place:
         message += f"\n  {'crashed' if last_words else 'last seen'} at {place.where()}:  {place.code()}"
-    if last_words and any(frame.is_communication for frame in last_words):
+    if any(frame.is_in_collective for frame in last_words):
         message += ("\n  Hint: the backend aborts a rank when another rank's tensor in the same call has a different "
                     "size: compare shapes and dtypes.")
     if exit_code == -9:

@@ -17,6 +17,7 @@ _DUMPED = re.compile(r'File "(.*)", line (\d+) in (.*)')
 _RUNTIME = os.path.join("course_lib", "runtime")
 _COMMUNICATION = (os.path.join("torch", "distributed"), os.path.join(_RUNTIME, "instruments", "pending"),
                   os.path.join(_RUNTIME, "staging"))
+_COLLECTIVES = os.path.join("course_lib", "collectives"), os.path.join("course_lib", "groups")
 
 _MAX_FOLDED = 8  # functions that call each other in turn, told once
 _SHOWN_TIMES = 3  # what comes no more often than this is told each time
@@ -46,6 +47,11 @@ class Frame:
     @property
     def is_communication(self) -> bool:
         return any(part in self.file for part in _COMMUNICATION)
+
+    @property
+    def is_in_collective(self) -> bool:
+        """Also in the course's own: a backend that aborts in a thread of its own finds the rank just beside torch's."""
+        return self.is_communication or any(part in self.file for part in _COLLECTIVES)
 
     def where(self) -> str:
         """`cell In[7], line 3`, or `train.py, line 3`; for the notebook's process, which knows its cells."""
