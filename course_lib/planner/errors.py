@@ -39,6 +39,10 @@ class MeasuredError:
                 f"{self.beyond}")
 
     @property
+    def short(self) -> str:
+        return f"runs like it: {self.median:.0%} off, nine of ten {self.p90:.0%}"
+
+    @property
     def text(self) -> str:
         """With the nearest runs, a line each."""
         return in_lines(self)
@@ -53,6 +57,10 @@ class NoRun:
 
     def __str__(self) -> str:
         return f"no run like this: {self.why}"
+
+    @property
+    def short(self) -> str:
+        return "no run is like it"
 
     @property
     def text(self) -> str:

@@ -89,7 +89,7 @@ class Planned:
         if self.published_s is not None:
             told.append(f"published {human_seconds(self.published_s)}{self.published_how}: "
                         f"{self.estimate.step_s / self.published_s - 1:+.0%}")
-        return f"{', '.join(told)}; how far off: {error_of(self.estimate.job)}"
+        return f"{', '.join(told)}; {error_of(self.estimate.job).short}"
 
 
 def row_of(run: str) -> dict[str, Any]:
