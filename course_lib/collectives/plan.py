@@ -136,7 +136,13 @@ def times(amount: Fraction) -> str:
 
 
 def plan(op: str, algorithm: str, num_ranks: int) -> Plan:
-    """The plan of one collective. ValueError for a pair that course_lib.collectives does not have, or bad num_ranks."""
+    """The plan of one collective. ValueError for a pair that course_lib.collectives does not have, or bad num_ranks.
+
+    >>> [float(plan("all_reduce", algorithm, 4).busiest) for algorithm in ("ring", "naive")]  # of the buffer
+    [1.5, 3.0]
+    >>> plan("all_reduce", "naive", 4).finding()
+    'rank 0 sends 3.0 × the buffer while the others send 1.0 ×'
+    """
     if not isinstance(op, str) or not isinstance(algorithm, str) or (op, algorithm) not in MESSAGES:
         there_are = ", ".join(f"{op} {algorithm}" for op, algorithm in MESSAGES)
         raise ValueError(f"no plan for op={op!r} with algorithm={algorithm!r}: expected one of {there_are}")

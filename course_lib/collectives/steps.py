@@ -150,7 +150,11 @@ def scatter(n: int) -> list[Step]:
 
 
 def pairwise(n: int) -> list[Step]:
-    """Places 0 to n-1 are the input, n to 2n-1 the output: piece j goes from place j to place n+r."""
+    """Places 0 to n-1 are the input, n to 2n-1 the output: piece j goes from place j to place n+r.
+
+    >>> [[(message.src, message.dst) for message in step.messages] for step in pairwise(3)]
+    [[(0, 1), (1, 2), (2, 0)], [(0, 2), (1, 0), (2, 1)]]
+    """
     return [Step("all-to-all", tuple(copy(r, (r + step) % n, ((r + step) % n,), (n + r,)) for r in range(n)))
             for step in range(1, n)]
 

@@ -9,12 +9,22 @@ Of the ideal: idle over computing time, which is how much longer the step takes 
 
 
 def bubble_of_total(p: int, m: int, v: int = 1) -> float:
-    """GPipe, 1F1B (v = 1) and interleaved 1F1B, m a multiple of p there. Narayanan et al. 2021, section 2.2."""
+    """GPipe, 1F1B (v = 1) and interleaved 1F1B, m a multiple of p there. Narayanan et al. 2021, section 2.2.
+
+    >>> [f"{bubble_of_total(p=4, m=m):.0%}" for m in (1, 4, 8, 32)]
+    ['75%', '43%', '27%', '9%']
+    >>> f"{bubble_of_total(p=4, m=8, v=2):.0%}"
+    '16%'
+    """
     return (p - 1) / (v * m + p - 1)
 
 
 def bubble_of_ideal(p: int, m: int, v: int = 1) -> float:
-    """The same bubble, over the ideal time; this is the (p - 1)/m of the papers."""
+    """The same bubble, over the ideal time; this is the (p - 1)/m of the papers.
+
+    >>> bubble_of_ideal(p=4, m=8)  # 27% of the total: the other convention
+    0.375
+    """
     return (p - 1) / (v * m)
 
 

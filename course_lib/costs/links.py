@@ -20,7 +20,12 @@ from course_lib.facts import STEP_LATENCY, Interconnect, interconnect
 
 @dataclass(frozen=True)
 class Link:
-    """One message of M bytes takes alpha_s + beta_s_per_byte * M seconds. ValueError for negative values."""
+    """One message of M bytes takes alpha_s + beta_s_per_byte * M seconds. ValueError for negative values.
+
+    >>> link = Link(alpha_s=1e-6, beta_s_per_byte=1e-9)
+    >>> [f"{link.seconds(M):.6f}" for M in (0, 1_000, 1_000_000)]
+    ['0.000001', '0.000002', '0.001001']
+    """
 
     alpha_s: float
     beta_s_per_byte: float
@@ -138,6 +143,12 @@ def collective_time(op: str, algorithm: str, num_bytes: float, world_size: int, 
     """Seconds that `op` on `num_bytes` (M) takes with `algorithm` on `world_size` ranks (n), all links alike.
 
     ValueError for a pair of op and algorithm that is not here, negative bytes, or fewer than one rank.
+
+    >>> nvlink = Link.of_rate(450e9)
+    >>> f"{1e3 * collective_time('all_reduce', 'ring', 1e9, 8, nvlink):.2f} ms"
+    '3.89 ms'
+    >>> f"{1e3 * collective_time('all_reduce', 'naive', 1e9, 8, nvlink):.2f} ms"
+    '31.11 ms'
     """
     if (op, algorithm) not in COSTS:
         there_are = ", ".join(f"{op} {algorithm}" for op, algorithm in COSTS)
@@ -157,6 +168,10 @@ def fit_link(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> Link:
     of all short ones, and alpha is what the short ones know. Where that asks for a negative alpha or beta, it is
     0 and the other one is fitted alone. ValueError for lists of unequal length, fewer than two different sizes,
     negative sizes, or times that are not above 0.
+
+    >>> link = fit_link(sizes_bytes=[1e3, 1e6], times_s=[2e-6, 1.001e-3])
+    >>> f"{1e6 * link.alpha_s:.1f} us and {link.bytes_per_s / 1e9:.1f} GB/s"
+    '1.0 us and 1.0 GB/s'
     """
     M, t = [float(size) for size in sizes_bytes], [float(taken) for taken in times_s]
     if len(M) != len(t):

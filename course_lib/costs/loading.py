@@ -4,7 +4,11 @@ from course_lib.costs.checks import above_zero, at_least, positive_share
 
 
 def tokens_per_s(num_parameters: float, num_devices: int, peak_flops_per_s: float, utilisation: float) -> float:
-    """What training eats: n P u / 6N tokens a second."""
+    """What training eats: n P u / 6N tokens a second.
+
+    >>> f"{tokens_per_s(num_parameters=8e9, num_devices=8, peak_flops_per_s=989e12, utilisation=0.4):,.0f}"
+    '65,933'
+    """
     n, P = at_least(num_devices, 1, "num_devices"), above_zero(peak_flops_per_s, "peak_flops_per_s")
     return n * P * positive_share(utilisation, "utilisation") / (6 * above_zero(num_parameters, "num_parameters"))
 

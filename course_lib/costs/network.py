@@ -60,7 +60,14 @@ class Network:
     mesh: bool = False
 
     def group(self, n: int, stride: int = 1) -> Group:
-        """`n` ranks that stand `stride` apart, nodes filled one after the other. ValueError below 1."""
+        """`n` ranks that stand `stride` apart, nodes filled one after the other. ValueError below 1.
+
+        >>> network = network_of("H100")
+        >>> [f"{network.group(n).bytes_per_s('all_gather') / 1e9:.0f} GB/s" for n in (8, 16)]  # one node, two nodes
+        ['450 GB/s', '400 GB/s']
+        >>> f"{network.group(2, stride=8).bytes_per_s('all_gather') / 1e9:.0f} GB/s"  # one device of each of two nodes
+        '50 GB/s'
+        """
         return strided_group(self, n, stride)
 
     def group_at(self, ranks: Sequence[int]) -> Group:

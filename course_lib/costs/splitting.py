@@ -23,6 +23,9 @@ def split_layer_bytes(hidden_size: int, num_tokens: int, t: int, bytes_per_numbe
 
     Sequence parallelism sends the same, each all-reduce in two halves. gather_again: it keeps a t-th of the inputs of
     attention and MLP only, and gathers both once more: half an all-reduce each.
+
+    >>> f"{split_layer_bytes(hidden_size=4096, num_tokens=8192, t=8) / 1e6:.0f} MB"
+    '470 MB'
     """
     t, M = at_least(t, 1, "t"), bytes_per_number * hidden_size * at_least(num_tokens, 0, "num_tokens")
     return (5 if gather_again else 4) * 2 * (t - 1) / t * M

@@ -23,6 +23,9 @@ class ShardedSampler(Sampler[int]):
     once, on the first N mod n ranks one more than on the others (with N < n, some have none).
 
     Call set_epoch before each epoch: otherwise every epoch has the order of the first. ValueError for what cannot work.
+
+    >>> [list(ShardedSampler(5, rank, world_size=2, shuffle=False)) for rank in range(2)]  # sample 0 is read twice
+    [[0, 2, 4], [1, 3, 0]]
     """
 
     def __init__(self, data: Sized | int, rank: int | None = None, world_size: int | None = None, shuffle: bool = True,

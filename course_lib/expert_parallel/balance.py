@@ -30,6 +30,10 @@ def load_balancing_loss(scores: Tensor, experts: Tensor, counts: Tensor | None =
     scores (N, E), which add up to 1 for each token; experts (N, k). f counts all k slots, before any are dropped.
     counts (E,): choices counted over more tokens than these, the whole batch say (sum_over_group). The mean of the
     ranks' losses is then that of the whole batch, and so is its gradient, however the tokens are dealt out.
+
+    >>> even = torch.full((4, 2), 0.5)
+    >>> load_balancing_loss(even, torch.tensor([[0], [1], [0], [1]])).item()
+    1.0
     """
     E = scores.shape[1]
     counts = tokens_per_expert(experts, E) if counts is None else counts

@@ -19,6 +19,11 @@ def permute(tokens: Tensor, experts: Tensor, kept: Tensor | None = None) -> tupl
 
     tokens (N, D), experts (N, k). order[i] is a place in experts.flatten(). kept (N, k) bool: without the others,
     M = kept.sum(); None keeps all, M = N k.
+
+    >>> experts = torch.tensor([[2], [0], [2]])  # of three tokens, k = 1
+    >>> rows, order = permute(torch.tensor([[10.0], [11.0], [12.0]]), experts)
+    >>> rows.flatten().tolist(), order.tolist()
+    ([11.0, 10.0, 12.0], [1, 0, 2])
     """
     require_choice(experts, len(tokens))
     flat = experts.flatten()  # (N k,)
@@ -43,7 +48,11 @@ def unpermute(rows: Tensor, order: Tensor, weights: Tensor) -> Tensor:
 
 
 def tokens_per_expert(experts: Tensor, num_experts: int, kept: Tensor | None = None) -> Tensor:
-    """(E,) int64: how often each expert was chosen in `experts` (N, k), where `kept`."""
+    """(E,) int64: how often each expert was chosen in `experts` (N, k), where `kept`.
+
+    >>> tokens_per_expert(torch.tensor([[2, 0], [2, 1]]), num_experts=4).tolist()
+    [1, 1, 2, 0]
+    """
     chosen = experts.flatten() if kept is None else experts[kept]
     return torch.bincount(chosen, minlength=num_experts)
 
@@ -53,6 +62,9 @@ def capacity_mask(experts: Tensor, num_experts: int, capacity: int, weights: Ten
 
     experts (N, k). First come, first kept: slot 0 of all tokens comes before slot 1. By weight where weights (N, k) are
     given, the largest first: then it does not matter where in the batch a token stands.
+
+    >>> capacity_mask(torch.tensor([[0], [0], [1]]), num_experts=2, capacity=1).flatten().tolist()
+    [True, False, True]
     """
     require_choice(experts, len(experts))
     if capacity < 0:

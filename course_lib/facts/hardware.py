@@ -188,7 +188,11 @@ def accelerator(name: str) -> Accelerator:
 
 
 def reported_as(name: str) -> Accelerator | None:
-    """The device that its driver calls `name`, such as "NVIDIA H100 80GB HBM3"; None where there is none here."""
+    """The device that its driver calls `name`, such as "NVIDIA H100 80GB HBM3"; None where there is none here.
+
+    >>> reported_as("NVIDIA H100 80GB HBM3").name
+    'H100'
+    """
     words = set(name.replace("-", " ").split())
     known = [device for device in ACCELERATORS if words.issuperset(device.name.split())]
     return max(known, key=lambda device: len(device.name.split()), default=None)

@@ -43,6 +43,9 @@ def gpipe(p: int, m: int) -> Schedule:
 
     Source: Huang et al. 2019, GPipe. There backward takes the last micro-batch first; like today's libraries we keep
     the order of forward, which costs the same time and memory.
+
+    >>> " ".join(map(str, gpipe(p=2, m=3).actions[0]))  # of rank 0
+    'F0 F1 F2 B0 B1 B2'
     """
     order = [Action(kind, i) for kind in "FB" for i in range(m)]
     return plain("GPipe", p, m, lambda r: order)
@@ -53,6 +56,9 @@ def one_f_one_b(p: int, m: int) -> Schedule:
     """As soon as the first micro-batch comes back, forward and backward take turns; min(p - r, m) in flight.
 
     Source: Narayanan et al. 2021 (PipeDream-Flush, Megatron-LM), section 2.2.1.
+
+    >>> " ".join(map(str, one_f_one_b(p=2, m=3).actions[0]))
+    'F0 F1 B0 F2 B1 B2'
     """
     forwards, backwards = each("F", m), each("B", m)
     return plain("1F1B", p, m, lambda r: taking_turns(forwards, backwards, warmup=p - 1 - r))
@@ -65,6 +71,9 @@ def interleaved_1f1b(p: int, m: int, v: int) -> Schedule:
     Micro-batches go in groups of p: the group passes a rank's chunk 0, then its chunk 1 and so on. The paper takes
     multiples of p; here the last group may be smaller (and then leaves gaps).
     Source: Narayanan et al. 2021, section 2.2.2.
+
+    >>> interleaved_1f1b(p=2, m=2, v=2).stages  # of each rank
+    ((0, 2), (1, 3))
     """
     groups = range(0, m, p)
     forwards = [Action("F", i, c) for g in groups for c in range(v) for i in range(g, g + p)]
@@ -84,6 +93,9 @@ def zb_h1(p: int, m: int) -> Schedule:
 
     A third of 1F1B's bubble when F, I and W take equally long; p in flight on every rank.
     Source: Qi et al. 2023, Zero Bubble Pipeline Parallelism, section 2.3.
+
+    >>> " ".join(map(str, zb_h1(p=2, m=3).actions[1]))
+    'F0 I0 F1 I1 W0 F2 I2 W1 W2'
     """
     return plain("ZB-H1", p, m, lambda r: delaying_weights(m, ahead=p - 1 - r, lag=r))
 
@@ -104,6 +116,9 @@ def zb_v(p: int, m: int) -> Schedule:
 
     As ZB-H2 it needs m >= 2p - 1 and ranks that start their next step one after the other.
     Source: Qi et al. 2023, section 6.
+
+    >>> zb_v(p=4, m=8).stages  # rank 0 has the first stage and the last
+    ((0, 7), (1, 6), (2, 5), (3, 4))
     """
     n = max(m, 2 * p - 1)
 

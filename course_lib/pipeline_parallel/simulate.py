@@ -121,6 +121,12 @@ def simulate(schedule: Schedule, forward: Cost = 1, backward_input: Cost = 1, ba
     between two ranks, a number or a function of (sender, receiver); between two stages of one rank there is none.
     `overlap=False`: a rank does nothing else while it sends. `pair`: the time for an F and a whole B of another
     micro-batch that stand side by side and run as one, as in DualPipe; None: one after the other.
+
+    >>> from course_lib.pipeline_parallel.schedules import gpipe, one_f_one_b
+    >>> simulate(gpipe(p=4, m=8)).makespan, simulate(one_f_one_b(p=4, m=8)).makespan  # 1F1B is no faster
+    (33, 33)
+    >>> [simulate(schedule(4, 8)).peak_in_flight[0] for schedule in (gpipe, one_f_one_b)]  # it holds less
+    [8, 4]
     """
     validate(schedule)
     costs = Costs(schedule, forward, backward_input, backward_weight, p2p, overlap, pair)

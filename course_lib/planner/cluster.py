@@ -204,6 +204,9 @@ def cluster(name: str, num_devices: int, devices_per_node: int = 0, node_gbit_pe
 
     devices_per_node: 0 for as many as the wire inside usually joins: 8, or the 72 of an NVL72. ValueError, with all
     names, the nearest first, for a device that facts does not know.
+
+    >>> cluster("H100", 64).num_nodes
+    8
     """
     found = find("accelerator", name, (*ACCELERATORS, *DEVICE_VARIANTS))
     device, power_share = (found.device, found.power_share) if isinstance(found, DeviceVariant) else (found, 1.0)

@@ -169,6 +169,14 @@ def estimate(model: Model | Shape, cluster: Cluster, layout: ParallelLayout, glo
 
     `rates`: of a machine that was measured, in place of what facts and constants say of `cluster`.
     ValueError for a model without a shape, and for a layout that cannot be.
+
+    >>> from course_lib.facts import model
+    >>> from course_lib.planner import cluster
+    >>> llama, nodes = model("Llama 3 8B"), cluster("H100", 64)
+    >>> estimate(llama, nodes, ParallelLayout(dp=64), global_batch=256).fits
+    False
+    >>> estimate(llama, nodes, ParallelLayout(dp=64, zero_stage=2), global_batch=256).fits
+    True
     """
     together = layout.tp > 1 if sequence_parallel is None else sequence_parallel
     job = Job(shape_of(model), cluster, layout, global_batch, micro_batch, sequence_length, v, schedule, recompute,

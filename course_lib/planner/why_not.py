@@ -61,6 +61,14 @@ def why_not(model: Model | Shape, cluster: Cluster, layout: ParallelLayout | str
     """Why `layout`, such as "dp2,pp8,tp4", is not what plan puts first. micro_batch, v: 0 for the best there are.
 
     ValueError for what names no layout.
+
+    >>> from course_lib.facts import model
+    >>> from course_lib.planner import cluster
+    >>> why_not(model("Llama 3 8B"), cluster("H100", 8), "dp8", global_batch=64).verdict
+    'does not fit'
+    >>> print(why_not(model("Llama 3 8B"), cluster("H100", 8), "tp3", global_batch=64))
+    tp3: cannot be built
+        tp=3: expected a number that divides the 32 heads and the MLP's width of 14336
     """
     shape = shape_of(model)
     layout = ParallelLayout.from_string(layout) if isinstance(layout, str) else layout
