@@ -95,6 +95,7 @@ def source(thing: Any) -> str:
 
 
 def name(thing: Any) -> str:
+    """What a reader would call it: `Class.method` where it is one."""
     return getattr(thing, "__qualname__", thing.__name__)
 
 

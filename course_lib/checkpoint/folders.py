@@ -178,6 +178,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def checksum(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of a manifest, in hex, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 

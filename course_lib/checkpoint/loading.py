@@ -201,6 +201,7 @@ def require_same_model(held: State, sources: Mapping[str, str], saved: Saved, wi
 
 
 def listed(names: Sequence[str]) -> str:
+    """The first four of `names`, and how many more there are: what an error can show of thousands."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
@@ -214,6 +215,7 @@ def require_same_groups(optimizer: torch.optim.Optimizer, options: Sequence[dict
 
 
 def set_options(optimizer: torch.optim.Optimizer, options: Sequence[dict[str, Any]] | None) -> None:
+    """Give the optimizer's groups the options that were saved: learning rate, betas and so on, group by group."""
     groups = optimizer.param_groups
     if options and len(options) != len(groups):
         options = [options[0]] * len(groups)  # another layout has other groups, and all of them had the same

@@ -127,6 +127,7 @@ def named_tensors(model: Model) -> Iterator[tuple[str, Held]]:
 
 
 def cuts_of(module: nn.Module) -> dict[str, tuple[Cut, Member]]:
+    """By name of a parameter, how tensor parallelism has cut it and where this rank stands; {} where nothing is cut."""
     return cuts_by_name(module) if any(isinstance(inner, CutModule) for inner in module.modules()) else {}
 
 

@@ -104,6 +104,7 @@ class Lock:
         self.path, self.run, self.descriptor = folder / LOCK, run, -1
 
     def take(self) -> None:
+        """Take the lock. ValueError, naming the owner, where another run saves into the folder now."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         while fcntl is not None and self.descriptor < 0:
             self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -123,6 +124,7 @@ class Lock:
             os.write(self.descriptor, f"run {self.run} (host {socket.gethostname()}, process {os.getpid()})".encode())
 
     def release(self) -> None:
+        """Give the lock back and delete its file; nothing where it was not held."""
         if self.descriptor >= 0:
             if self._is_there():
                 self.path.unlink()

@@ -42,10 +42,12 @@ class Holdings:
 
     @property
     def num_ranks(self) -> int:
+        """How many ranks there are."""
         return len(self.cells)
 
     @property
     def num_places(self) -> int:
+        """How many places each rank's buffer has."""
         return len(self.cells[0])
 
     @classmethod

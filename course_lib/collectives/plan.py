@@ -38,6 +38,7 @@ class Plan:
 
     @property
     def num_steps(self) -> int:
+        """How many steps follow one another: what latency is paid for."""
         return len(self.steps)
 
     @property
@@ -54,6 +55,7 @@ class Plan:
                               for rank, cells in enumerate(self.states[-1].cells)))
 
     def message_size(self, message: Message) -> Fraction:
+        """The size of one message, in units of M."""
         return Fraction(len(message.chunks), self.num_chunks)
 
     def sent(self, step: int = -1) -> Amounts:

@@ -45,6 +45,7 @@ def peak_gpipe(p: int, m: int, r: int) -> int:
 
 
 def peak_1f1b(p: int, m: int, r: int) -> int:
+    """Micro-batches in flight on rank r: as many as there are ranks from r to the end, however large m is."""
     return min(p - r, m)
 
 

@@ -45,6 +45,7 @@ def shared_matrices(shape: Shape) -> int:
 
 
 def router_matrix(shape: Shape) -> int:
+    """Numbers in the router of one layer, h x experts; 0 where there is one MLP and so no choice."""
     return shape.hidden_size * shape.num_experts if shape.num_experts > 1 else 0
 
 

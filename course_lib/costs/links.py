@@ -62,27 +62,33 @@ def powers_of_two_below(n: int) -> list[int]:
 
 
 def halving_doubling_path(n: int, M: float) -> tuple[float, float]:
+    """(messages, bytes) of an all-reduce of M by halving and doubling; ranks above a power of two add a way in and out.
+    """
     p = largest_power_of_two(n)
     in_and_out = 2 if n > p else 0  # what the ranks above p hand in, and get back
     return 2 * math.log2(p) + in_and_out, 2 * (p - 1) / p * M + in_and_out * M
 
 
 def recursive_doubling_path(n: int, M: float) -> tuple[float, float]:
+    """(messages, bytes) of an all-reduce of M by recursive doubling: log2 p messages, each of all M bytes."""
     p = largest_power_of_two(n)
     messages = math.log2(p) + (2 if n > p else 0)  # all of them as long as the whole
     return messages, messages * M
 
 
 def tree_path(n: int, M: float) -> tuple[float, float]:
+    """(messages, bytes) down a tree of n ranks: ceil(log2 n) messages of M bytes."""
     steps = (n - 1).bit_length()  # ceil(log2 n)
     return steps, steps * M
 
 
 def ring_path(n: int, M: float) -> tuple[float, float]:
+    """(messages, bytes) once around a ring of n ranks: n-1 messages of M/n bytes."""
     return n - 1, (n - 1) / n * M
 
 
 def twice(once: Callable[[int, float], tuple[float, float]]) -> Callable[[int, float], tuple[float, float]]:
+    """The path that goes `once` and then as far again, as an all-reduce does in two halves."""
     return lambda n, M: (2 * once(n, M)[0], 2 * once(n, M)[1])
 
 

@@ -82,6 +82,7 @@ class Memory:
 
     @property
     def total(self) -> float:
+        """Bytes on the device, of all kinds."""
         return self.parameters + self.gradients + self.optimizer_state + self.activations
 
     def by_kind(self) -> dict[str, float]:
@@ -96,12 +97,14 @@ class Memory:
 
 
 def precision_named(name: str) -> Precision:
+    """The Precision of this name. ValueError, with all names, where there is none."""
     if name not in PRECISIONS:
         raise ValueError(f"precision={name!r}: expected one of {', '.join(PRECISIONS)}")
     return PRECISIONS[name]
 
 
 def optimizer_named(name: str) -> OptimizerKind:
+    """The OptimizerKind of this name. ValueError, with all names, where there is none."""
     if name not in OPTIMIZERS:
         raise ValueError(f"optimizer={name!r}: expected one of {', '.join(OPTIMIZERS)}")
     return OPTIMIZERS[name]

@@ -25,6 +25,7 @@ def training_seconds(flops: float, num_devices: int, peak_flops_per_s: float, ut
 
 
 def training_days(flops: float, num_devices: int, peak_flops_per_s: float, utilisation: float) -> float:
+    """training_seconds in days of 24 hours."""
     return training_seconds(flops, num_devices, peak_flops_per_s, utilisation) / DAY_S
 
 

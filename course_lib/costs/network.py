@@ -153,6 +153,7 @@ class Group:
 
     @property
     def has_switch(self) -> bool:
+        """Whether the node's switch can add up for this group (NVLink SHARP), which takes a few members there."""
         return self.network.switch_s_per_byte is not None and self.per_node >= FEWEST_IN_SWITCH
 
     # Seconds
@@ -237,6 +238,8 @@ class Group:
 
 @lru_cache(maxsize=8192)
 def strided_group(network: Network, n: int, stride: int) -> Group:
+    """Network.group, remembered: n ranks `stride` apart, in as few nodes and pods as that allows. ValueError below 1.
+    """
     n, stride = at_least(n, 1, "n"), at_least(stride, 1, "stride")
     inside = []
     for devices in (network.devices_per_node, network.pod_devices or n * stride):
@@ -253,6 +256,7 @@ def all_reduce_s(wires: Network | Link, num_bytes: float, n: int) -> float:
 
 
 def require_operation(op: str) -> None:
+    """ValueError, with all names, where `op` is not one of OPERATIONS."""
     if op not in OPERATIONS:
         raise ValueError(f"op={op!r}: expected one of {', '.join(OPERATIONS)}")
 

@@ -56,10 +56,12 @@ class Overlap:
 
     @property
     def end_s(self) -> float:
+        """When both backward and the last all-reduce are done, in seconds from backward's begin."""
         return max(self.backward_s, self.buckets[-1].end_s if self.buckets else 0.0)
 
     @property
     def communication_s(self) -> float:
+        """Seconds in which some all-reduce is under way, hidden or not."""
         return sum(bucket.end_s - bucket.start_s for bucket in self.buckets)
 
     @property
@@ -121,6 +123,7 @@ class Model:
 
     @property
     def num_tokens(self) -> int:
+        """Tokens of a step on one device."""
         return self.sequence_length * self.num_sequences
 
     def parameters(self) -> list[tuple[str, str, int]]:

@@ -41,6 +41,7 @@ def shard_size(num_elements: int, num_devices: int) -> int:
 
 
 def padded(num_elements: int, num_devices: int) -> int:
+    """num_elements, filled up to the next multiple of num_devices."""
     return shard_size(num_elements, num_devices) * num_devices
 
 

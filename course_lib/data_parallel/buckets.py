@@ -44,6 +44,7 @@ class Bucket(GradientBucket):
 
     @property
     def ready(self) -> bool:
+        """Whether every gradient of the bucket is there, so that it can be sent."""
         return not self.missing
 
     def __repr__(self) -> str:

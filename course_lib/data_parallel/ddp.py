@@ -51,6 +51,7 @@ class DistributedDataParallel(nn.Module):
         when_complete(self.bucket_of, self._gradient_is_there)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
+        """The module's own forward. In training, buffers are made rank 0's first, and backward is told to average."""
         checks.require_still_trainable(self.names, self.bucket_of)
         self._forget_a_backward_that_failed()
         if self.module.training and self.synchronizing:

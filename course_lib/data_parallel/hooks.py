@@ -44,6 +44,9 @@ def bf16_hook(bucket: Bucket) -> Callable[[], Tensor]:
 
 
 def add_up_as(dtype: torch.dtype, bucket: Bucket) -> Callable[[], Tensor]:
+    """Start the all-reduce of a bucket's gradient as `dtype`; the returned function waits and gives it in its own
+    dtype.
+    """
     message = bucket.gradient.to(dtype)  # (N,)
     work = dist.all_reduce(message, group=bucket.group, async_op=True)
 

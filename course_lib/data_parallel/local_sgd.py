@@ -38,6 +38,7 @@ class LocalSGD:
         broadcast([*module.parameters(), *module.buffers()], self.member)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """The inner optimizer's zero_grad."""
         self.optimizer.zero_grad(set_to_none)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

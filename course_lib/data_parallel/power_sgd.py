@@ -77,6 +77,9 @@ class power_sgd_hook:  # noqa: N801  used beside the functions in hooks.py
                 for shape, m in zip(shapes, matrices)]
 
     def keep(self, bucket: Bucket, error: Tensor, Q: list[Tensor], finite: bool) -> None:
+        """Keep what this step left unsent of `bucket`, and its Q (m, rank), for the next one; forget both where it is
+        not finite.
+        """
         # An infinite gradient is a step that a gradient scaler skips. Kept as an error it would never go away.
         if finite:
             self.error[bucket], self.Q[bucket] = error, Q

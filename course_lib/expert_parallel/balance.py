@@ -98,11 +98,15 @@ class BiasBalancer:
             layer.register_forward_hook(lambda layer, *_, index=index: self.count(index, layer))
 
     def count(self, index: int, layer: MoELayer) -> None:
+        """Add the choices of layer `index` in this forward pass; called by a hook, counts in training mode only."""
         if layer.training:
             self.counted[index] = self.counted[index] + layer.tokens_per_expert()
 
     @torch.no_grad()
     def step(self) -> None:
+        """Add up all ranks' counts, move each layer's bias by `rate`, count anew. ValueError without a forward pass
+        since the last one.
+        """
         if not all(isinstance(count, Tensor) for count in self.counted):
             raise ValueError("nothing was counted since the last step: expected a forward pass in training mode")
         self.tokens_per_expert = sum_over_group(torch.stack(self.counted), self.group)

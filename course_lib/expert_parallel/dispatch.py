@@ -65,6 +65,9 @@ def exchange_rows(rows: Tensor, sent: list[int], received: list[int], me: Member
 
 
 def all_to_all_rows(rows: Tensor, sent: list[int], received: list[int], me: Member) -> Tensor:
+    """rows (sum of `sent`, D) dealt out: sent[j] of them to rank j. Gives (sum of `received`, D), by the rank they come
+    from.
+    """
     return start_all_to_all_rows(rows, sent, received, me)()
 
 

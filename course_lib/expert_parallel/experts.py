@@ -67,6 +67,7 @@ class Experts(nn.Module):
         return GroupedLinear.apply(F.gelu(wide, approximate="tanh"), w2, b2, counts)
 
     def extra_repr(self) -> str:
+        """Sizes, which experts, activation: what print(model) shows."""
         here, D, _ = self.w1.shape
         return f"{D}, {self.w2.shape[1]}, experts {self.first} to {self.first + here - 1}, {self.activation}"
 
@@ -76,6 +77,7 @@ class GroupedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, counts: list[int]) -> Tensor:
+        """x (M, D), in blocks of counts[e] rows, each times its expert's w[e] (D, F) and plus b[e] (F,): (M, F)."""
         ctx.save_for_backward(x, w)
         ctx.counts, ctx.has_bias = counts, b is not None
         y = x.new_empty(len(x), w.shape[2])  # (M, F)
@@ -86,6 +88,7 @@ class GroupedLinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of x (M, D), w (E, D, F) and b (E, F), each only where it is wanted; 0 for experts without rows."""
         x, w = ctx.saved_tensors
         needs_x, needs_w, needs_b, _ = ctx.needs_input_grad
         dx = torch.empty_like(x) if needs_x else None

@@ -85,5 +85,6 @@ def capacity_mask(experts: Tensor, num_experts: int, capacity: int, weights: Ten
 
 
 def require_choice(experts: Tensor, num_tokens: int) -> None:
+    """ValueError unless `experts` is int64 (num_tokens, k)."""
     if experts.dim() != 2 or experts.shape[0] != num_tokens or experts.dtype != torch.int64:
         raise ValueError(f"experts {describe(experts)} of {num_tokens} tokens: expected int64[{num_tokens}, k]")

@@ -74,10 +74,14 @@ def pieces(load: Sequence[float], counts: Sequence[int]) -> list[Piece]:
 
 
 def total(rank: Sequence[Piece]) -> float:
+    """What a rank has to do: tokens of all replicas that lie on it."""
     return sum(work for work, _ in rank)
 
 
 def packed(some: Sequence[Piece], R: int, places: int) -> list[list[Piece]]:
+    """The pieces dealt out to R ranks of `places` each, in their order: each to the rank that has least to do and a
+    place free (LPT).
+    """
     ranks: list[list[Piece]] = [[] for _ in range(R)]
     for piece in some:
         free = [rank for rank in ranks if len(rank) < places]

@@ -106,6 +106,7 @@ class TopKRouter(nn.Module):
         return route(logits, self.k, self.scoring, self.normalize, self.bias, self.num_groups, self.top_groups)
 
     def extra_repr(self) -> str:
+        """Sizes, k and scoring: what print(model) shows."""
         return f"{self.weight.shape[1]}, {self.num_experts}, k={self.k}, scoring={self.scoring!r}"
 
 

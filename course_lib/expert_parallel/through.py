@@ -42,6 +42,7 @@ class Trip:
 
     @property
     def received(self) -> list[int]:
+        """Rows that come from each rank."""
         return [sum(of_rank) for of_rank in self.counts]
 
     def compute(self, experts: Experts, rows: Tensor) -> Tensor:
@@ -84,6 +85,9 @@ class Overlapped(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, experts: Experts, trips: list[Trip], me: Member, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Each chunk through experts elsewhere and back, `tensors` being the chunks (M_i, D) and then the experts'
+        parameters: a chunk travels while another computes.
+        """
         ctx.trips, ctx.me, ctx.graphs = trips, me, []
         ctx.parameters = tensors[len(trips):]
         is_trained = any(ctx.needs_input_grad)
@@ -99,6 +103,7 @@ class Overlapped(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """The same way for gradients (M_i, D); those of the parameters are added up over the chunks."""
         trained = [parameter for parameter in ctx.parameters if parameter.requires_grad]
         totals = {parameter: torch.zeros_like(parameter) for parameter in trained}
 

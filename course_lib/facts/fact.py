@@ -46,8 +46,11 @@ class Fact:
 
 
 class Named(Protocol):
+    """Whatever has a name that find can look for."""
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What it is called in the course."""
 
 
 Found = TypeVar("Found", bound=Named)

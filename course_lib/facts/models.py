@@ -28,10 +28,12 @@ class Model:
 
     @property
     def active_parameters(self) -> float:
+        """Parameters that one token passes through: all of them where there are no experts."""
         return (self.active or self.parameters).value
 
 
 def billions(value: float, source: str, date: str, unit: str = "parameters") -> Fact:
+    """`value` billion as a Fact."""
     return Fact(float(round(value * 1e9)), unit, source, date)
 
 
@@ -44,6 +46,7 @@ def gpt_shape(layers: int, hidden: int, heads: int, vocab: int, sequence: int, s
 
 def llama_shape(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, sequence: int, source: str,
                 date: str, **more: Any) -> Shape:
+    """As Llama: a gated MLP, no biases, embeddings that are not tied; `more` are fields of Shape."""
     return Shape(layers, hidden, heads, kv_heads, ffn, vocab, sequence, gated=True, source=source, date=date, **more)
 
 

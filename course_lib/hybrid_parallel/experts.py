@@ -89,9 +89,11 @@ class WithAuxiliaryLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, loss: Tensor) -> Tensor:
+        """y (..., D) itself. `loss`, a scalar, gets a gradient of 1 when y gets its own."""
         ctx.like = loss.detach()
         return y.view_as(y)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        """dy unchanged, and 1 for the loss: it is added to the model's without passing through the layers behind."""
         return dy, torch.ones_like(ctx.like)

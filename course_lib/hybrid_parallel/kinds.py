@@ -46,6 +46,8 @@ KINDS = (SPLIT, WHOLE, SEQUENCE, EXPERTS)
 
 
 def on_two_stages(kind: Kind) -> Kind:
+    """The same kind of a parameter that the first and the last stage both hold: its gradient is added up over pp, too.
+    """
     return replace(kind, name=f"{kind.name}, tied", in_backward=(*kind.in_backward, "pp"))
 
 

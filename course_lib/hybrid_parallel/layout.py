@@ -47,9 +47,9 @@ class ParallelLayout:
     >>> layout = ParallelLayout(dp=2, tp=4)
     >>> layout.world_size
     8
-    >>> ParallelLayout(dp=2, ep=3)
+    >>> ParallelLayout(dp=0)
     Traceback (most recent call last):
-    ValueError: ep=3 with dp=2, cp=1 and tp=1: expected a number that divides dp*cp*tp=2, since experts are dealt out to the ranks of dp, cp and tp
+    ValueError: dp=0: expected a whole number of at least 1
     """
 
     dp: int = 1
@@ -112,6 +112,7 @@ class ParallelLayout:
 
     @property
     def world_size(self) -> int:
+        """dp * pp * cp * tp; experts' axes lie inside these."""
         return self.size(*AXES)
 
     @property

@@ -125,6 +125,8 @@ def named_shards(stage: FullyShardedDataParallel) -> Iterator[tuple[str, Sharded
 
 
 def in_autocast(function: Callable, dtype: torch.dtype) -> Callable:
+    """`function` with matrix products in `dtype`, on whatever device its first argument lies."""
+
     def cast(*arguments: Tensor) -> Tensor:
         with torch.autocast(arguments[0].device.type, dtype):
             return function(*arguments)

@@ -37,9 +37,11 @@ class HybridOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
+        """Those of all its parts: a learning rate set in each reaches every parameter."""
         return [group for part in self.parts for group in part.param_groups]
 
     def average_gradients(self) -> None:
+        """Finish what ZeRO has to average, so that .grad can be read or clipped before step()."""
         for part in self.parts:
             if isinstance(part, ZeroOptimizer):
                 part.average_gradients()
@@ -50,6 +52,7 @@ class HybridOptimizer:
             part.step()
 
     def zero_grad(self) -> None:
+        """Of all its parts."""
         for part in self.parts:
             part.zero_grad()
 

@@ -106,6 +106,7 @@ def mean_loss(logits: Tensor, targets: Tensor, tp: Member) -> Tensor:
 
 
 def chosen_schedule(schedule: str | Callable[[int, int], Schedule], p: int, m: int) -> Schedule:
+    """The schedule for p ranks and m micro-batches. ValueError, with all names, for an unknown one."""
     if isinstance(schedule, str):
         if schedule not in SCHEDULES:
             raise ValueError(f"schedule={schedule!r}: expected one of {', '.join(SCHEDULES)}, or a function of (p, m)")

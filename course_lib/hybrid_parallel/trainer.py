@@ -142,6 +142,7 @@ class HybridTrainer:
 
 
 def require_dividing(batch_size: int, dp: int, num_microbatches: int) -> None:
+    """ValueError unless dp replicas with so many micro-batches each divide the batch evenly."""
     if batch_size < 1 or num_microbatches < 1 or batch_size % (dp * num_microbatches):
         raise ValueError(f"batch_size={batch_size} with dp={dp} and num_microbatches={num_microbatches}: expected a "
                          f"multiple of {dp * num_microbatches}, so that all micro-batches have as many rows")

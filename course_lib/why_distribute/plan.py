@@ -29,10 +29,12 @@ class Run:
 
     @property
     def fits(self) -> bool:
+        """Whether a device has room for it: USABLE of its memory, the rest being taken by context and fragments."""
         return self.needed.total <= USABLE * self.device.memory_bytes
 
     @property
     def days(self) -> float:
+        """How long it takes, in days."""
         return self.seconds / DAY_S
 
 
@@ -73,6 +75,8 @@ def watts_in_server(device: Accelerator) -> float | None:
 
 @dataclass(frozen=True)
 class Strategy:
+    """What to begin with, the reason in a sentence, and the chapters that teach it."""
+
     name: str
     why: str
     chapters: tuple[int, ...]
