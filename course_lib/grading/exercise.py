@@ -35,6 +35,7 @@ class Trial:
 
     @property
     def world_size(self) -> int:
+        """How many ranks the trial runs on."""
         return len(self.inputs)
 
 
@@ -89,6 +90,7 @@ class Exercise(ABC):
 
     @property
     def points(self) -> int:
+        """What a right answer within the budget is worth, as solutions/ says."""
         return recorded.of_exercise(self.number, "exercises")[1]
 
     def meaning(self, words: str) -> list[str]:

@@ -52,6 +52,7 @@ class Spent:
 
     @property
     def shown(self) -> bool:
+        """Whether a report names it: a few bytes are not worth a line."""
         return self.unit != "bytes" or self.allowed >= SMALLEST_SHOWN
 
     def __str__(self) -> str:

@@ -33,6 +33,7 @@ class Book:
         self._names: dict[tuple[int, tuple[int, ...]], dict[str, Any]] = {}
 
     def has(self, *numbers: str) -> bool:
+        """Whether all of these exercises have an answer of the reader's."""
         return self.numbers.issuperset(numbers)
 
     def of(self, number: str, group: Group = None) -> Callable:
@@ -92,6 +93,7 @@ class Book:
 
 
 def tensors(found: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    """One tensor or several as a list."""
     return [found] if isinstance(found, Tensor) else list(found)
 
 

@@ -28,6 +28,7 @@ class Outcome(Drawn):
 
     @property
     def lies_on_one_process(self) -> bool:
+        """Whether the loss of every step is that of one process, up to ALLOWED."""
         return len(self.report.losses) == len(self.one_process) and self.largest_difference <= ALLOWED
 
     @property

@@ -19,6 +19,8 @@ parallelizing = importlib.import_module("course_lib.hybrid_parallel.parallelize"
 # 4.1
 
 def partition(book: Book) -> Iterator[Place]:
+    """The place of 4.1: how many layers each stage has."""
+
     def balanced_cuts(costs: list[float], num_stages: int) -> list[int]:
         counts = book.of("4.1")(list(costs), num_stages)
         is_right = len(counts) == num_stages and sum(counts) == len(costs) and min(counts) > 0

@@ -20,6 +20,7 @@ class Box(NamedTuple):
 
     @property
     def duration(self) -> Time:
+        """How long the action runs."""
         return self.end - self.start
 
 
@@ -27,29 +28,38 @@ class Timed(Protocol):
     """Of a Simulation, what a picture shows."""
 
     @property
-    def schedule(self) -> Schedule: ...
+    def schedule(self) -> Schedule:
+        """What was run or simulated."""
 
     @property
-    def timeline(self) -> tuple[Box, ...]: ...
+    def timeline(self) -> tuple[Box, ...]:
+        """All boxes, in the order in which they begin."""
 
     @property
-    def makespan(self) -> Time: ...
+    def makespan(self) -> Time:
+        """When the last box ends."""
 
     @property
-    def bubble_fraction(self) -> float: ...
+    def bubble_fraction(self) -> float:
+        """Idle time over all time of all ranks."""
 
     @property
-    def bubble_of_ideal(self) -> float: ...
+    def bubble_of_ideal(self) -> float:
+        """Idle time over computing time."""
 
     @property
-    def bubble_of_span(self) -> float: ...
+    def bubble_of_span(self) -> float:
+        """Idle time between a rank's own first and last box, over all of that span."""
 
     @property
-    def critical_path(self) -> tuple[Box, ...]: ...
+    def critical_path(self) -> tuple[Box, ...]:
+        """Boxes each of which had to wait for the one before, up to the end."""
 
     @property
-    def peak_activations(self) -> tuple[Fraction, ...]: ...
+    def peak_activations(self) -> tuple[Fraction, ...]:
+        """By rank, the most micro-batches whose activations it holds at once; a chunk counts its share of a rank."""
 
 
 def write_count(number: Fraction) -> str:
+    """A whole number as it is, another one with four figures."""
     return str(number.numerator) if number.denominator == 1 else f"{float(number):.4g}"

@@ -202,5 +202,6 @@ def header_of(tensor: Tensor, boundary: int) -> Tensor:
 
 
 def looks_in(header: Tensor) -> tuple[tuple[int, ...], torch.dtype]:
+    """(shape, dtype) of the message that a header announces."""
     dtype, dims, *shape = header.tolist()
     return tuple(shape[:dims]), DTYPES[dtype]

@@ -36,6 +36,7 @@ class Stage(nn.Module):
             parent.add_module(last, layer)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x through the stage's layers: token numbers on the first stage, (B, T, D) on the others."""
         for layer in self.layers:
             x = layer(x)
         return x

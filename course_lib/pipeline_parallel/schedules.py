@@ -212,6 +212,7 @@ def plain(name: str, p: int, m: int, order: Callable[[int], Iterable[Action]]) -
 
 
 def v_shape(p: int) -> list[Sequence[int]]:
+    """Stages of each rank when the model goes down the ranks and up again: r and 2p - 1 - r."""
     return [(r, 2 * p - 1 - r) for r in range(p)]
 
 

@@ -50,6 +50,7 @@ class Simulation(Drawn):
 
     @cached_property
     def by_rank(self) -> tuple[tuple[Box, ...], ...]:
+        """The boxes of each rank, in their order."""
         boxes: list[list[Box]] = [[] for _ in self.schedule.actions]
         for box in self.timeline:
             boxes[box.rank].append(box)
@@ -165,6 +166,7 @@ class Costs:
         self.pair = None if pair is None else checked("pair", pair)
 
     def block(self, block: Block, schedule: Schedule) -> Time:
+        """Time of one block: of the action in it, or of a forward and a backward that run together."""
         if len(block.actions) > 1:
             return self.pair
         (action,) = block.actions
@@ -172,6 +174,7 @@ class Costs:
 
 
 def per_stage(name: str, cost: Cost, num_stages: int) -> Callable[[int, int], Time]:
+    """cost(stage, micro-batch) from one number for all, or one for each stage. ValueError for another count of them."""
     if not isinstance(cost, Sequence):
         return two_numbers(name, cost)
     if len(cost) != num_stages:
@@ -189,6 +192,7 @@ def two_numbers(name: str, cost: Delay) -> Callable[[int, int], Time]:
 
 
 def checked(name: str, time: Time) -> Time:
+    """`time`, if it is a finite number of 0 or more. ValueError, with `name`, otherwise."""
     if isinstance(time, bool) or not isinstance(time, Real) or not 0 <= time < math.inf:
         raise ValueError(f"{name}={time!r}: expected a finite number of 0 or more")
     return time
@@ -241,6 +245,7 @@ def sends(schedule: Schedule, block: Block, costs: Costs, free: list[Time]) -> l
 
 
 def half(start: Time, end: Time) -> Time:
+    """The middle of two times, exact where both are."""
     return (start + end) / (Fraction(2) if isinstance(end, Rational) else 2)
 
 

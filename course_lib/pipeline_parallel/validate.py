@@ -174,6 +174,7 @@ def deadlock(schedule: Schedule) -> Iterator[Finding]:
 
 
 def waits_for(schedule: Schedule, block: Block, need: Result) -> str:
+    """What a block of a deadlock waits for, in words."""
     other, chunk = schedule.where(need.stage)
     usual = Action("F" if need.what == "activations" else "B", need.microbatch, chunk)
     maker = next((action for action in schedule.actions[other]
@@ -205,6 +206,7 @@ def too_many(schedule: Schedule, max_in_flight: int | Sequence[int]) -> Iterator
 
 
 def everything(schedule: Schedule) -> Iterator[tuple[int, int, Action]]:
+    """(rank, position, action) of the whole schedule."""
     for rank, actions in enumerate(schedule.actions):
         for position, action in enumerate(actions):
             yield rank, position, action

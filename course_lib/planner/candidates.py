@@ -72,6 +72,7 @@ ALL = Choices()
 
 
 def allowed(numbers: list[int], asked: tuple[int, ...]) -> list[int]:
+    """`numbers`, or those among them that were asked for."""
     return [n for n in numbers if n in asked] if asked else numbers
 
 
@@ -81,6 +82,7 @@ def num_layers(shape: Shape) -> int:
 
 
 def tensor_sizes(shape: Shape, cluster: Cluster, choices: Choices = ALL) -> list[int]:
+    """Sizes of tp that divide heads and width: up to two nodes, since it rarely pays beyond one."""
     sizes = choices.tensor or divisors(2 * cluster.devices_per_node)
     return [t for t in sizes if not (shape.num_heads % t or shape.ffn_size % t) and splits_keys(shape, t)]
 
@@ -96,6 +98,7 @@ def whole_chunks(layers: int, chunks: int) -> bool:
 
 
 def stage_counts(layers: int, most: int, choices: Choices = ALL) -> list[int]:
+    """Numbers of pipeline stages, at most `most`, over which the layers can be cut in whole chunks."""
     return allowed([p for p in range(1, min(layers, most) + 1) if whole_chunks(layers, p)], choices.pipeline)
 
 
@@ -142,6 +145,7 @@ def chunk_counts(layers: int, pp: int, num_microbatches: int, choices: Choices =
 
 
 def micro_batch_sizes(rows: int, choices: Choices = ALL) -> list[int]:
+    """Rows of a micro-batch, at most MOST_ROWS, that divide `rows`."""
     return allowed([b for b in range(1, min(rows, MOST_ROWS) + 1) if rows % b == 0], choices.micro_batches)
 
 
@@ -200,4 +204,5 @@ def savings(job: Job, choices: Choices = ALL) -> Iterator[Job]:
 
 
 def with_zero(job: Job, zero: int) -> Job:
+    """The job with another ZeRO stage."""
     return replace(job, layout=replace(job.layout, zero_stage=zero))

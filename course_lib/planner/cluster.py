@@ -105,6 +105,7 @@ class Cluster:
 
     @property
     def num_nodes(self) -> int:
+        """Nodes, the last of which may not be full."""
         return -(-self.num_devices // self.devices_per_node)
 
     @property
@@ -120,10 +121,12 @@ class Cluster:
 
     @property
     def cards_per_node(self) -> int:
+        """Network cards of a node: one for each device where the data sheet names no other number."""
         return self.device.cards_per_node or self.devices_per_node
 
     @property
     def is_torus(self) -> bool:
+        """Whether devices have wires to their neighbours only, as TPUs do."""
         return interconnect(self.device.links[0]).kind == "torus"
 
     @property
@@ -162,10 +165,12 @@ class Cluster:
         return 0.9875 * self.device.memory.value * unit
 
     def with_devices(self, num_devices: int) -> Cluster:
+        """The same cluster with another number of devices."""
         return replace(self, num_devices=num_devices)
 
 
 def require_pods(of: Cluster) -> None:
+    """ValueError for pods that are not whole nodes, or a network that is shared without them."""
     if of.pod_devices % of.devices_per_node or of.pod_devices < 0:
         raise ValueError(f"pod_devices={of.pod_devices}: expected whole nodes of {of.devices_per_node}, or 0: one pod")
     if not of.oversubscription >= 1:

@@ -54,10 +54,12 @@ class Compared:
 
     @property
     def error(self) -> float:
+        """Predicted over published, less 1."""
         return self.predicted / self.row["value"] - 1
 
     @property
     def guess_error(self) -> float:
+        """The same of the guess that knows the group's mean only."""
         return self.guess / self.row["value"] - 1
 
 
@@ -115,6 +117,7 @@ def guess(row: Row, job: Job) -> float:
 # Rows
 
 def predicted(row: Row, job: Job, constants: Constants = FITTED) -> float:
+    """What the planner says of a row, in the row's own metric."""
     found = estimate_job(job, constants)
     return float(found.fits) if row["metric"] == FITS else in_metric(row, job, found.step_s)
 
@@ -145,6 +148,7 @@ def told_job(row: Row) -> Job:
 # Errors
 
 def by_group(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
+    """The rows of each group, in the order in which groups first come."""
     groups: dict[str, list[Compared]] = {}
     for each in compared:
         groups.setdefault(each.row["group"], []).append(each)
@@ -173,6 +177,7 @@ def timed(compared: Sequence[Compared], fitted: bool | None = None) -> list[Comp
 
 
 def errors_of(compared: Sequence[Compared], name: str = "all") -> MeasuredError:
+    """Median, 90th percentile and largest of their errors."""
     return summary(name, [each.error for each in compared])
 
 

@@ -61,6 +61,7 @@ class NoRun:
 
 
 def in_lines(error: MeasuredError | NoRun) -> str:
+    """The error, and the nearest runs below it, a line each."""
     return "\n".join([str(error), *(f"    {run}" for run in error.nearest)])
 
 
@@ -92,6 +93,7 @@ def keys_of(job: Job) -> list[tuple[str, Key]]:
 
 @lru_cache(maxsize=1)
 def runs_by_key() -> dict[Key, tuple[Run, ...]]:
+    """Published runs that were not fitted, by each kind that they are of."""
     found: dict[Key, tuple[Run, ...]] = {}
     for run in unfitted_runs():
         for _, key in keys_of(run.job):
@@ -123,5 +125,6 @@ def error_of(job: Job) -> MeasuredError | NoRun:
 
 
 def beyond(job: Job, runs: Sequence[Run]) -> str:
+    """A warning where the job is larger than every run that the error was measured on; "" otherwise."""
     most = max(run.job.layout.world_size for run in runs)
     return f"; none on more than {most:,} devices" if job.layout.world_size > most else ""

@@ -41,14 +41,17 @@ class Estimate:
 
     @property
     def layout(self) -> ParallelLayout:
+        """How the job is cut."""
         return self.job.layout
 
     @cached_property
     def step_s(self) -> float:
+        """Seconds of a step, the sum of all causes."""
         return sum(self.seconds.values())
 
     @cached_property
     def memory_bytes(self) -> float:
+        """Bytes on the fullest device, the sum of all kinds."""
         return sum(self.memory.values())
 
     @cached_property
@@ -59,6 +62,7 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
+        """Whether the device can allocate that, with what its allocator takes besides."""
         return needed_bytes(self.memory) <= self.job.cluster.usable_bytes
 
     @property
@@ -68,10 +72,12 @@ class Estimate:
 
     @property
     def tokens_per_s(self) -> float:
+        """Tokens of all devices together, a second."""
         return self.job.tokens / self.step_s
 
     @property
     def num_devices(self) -> int:
+        """Devices that the layout uses."""
         return self.job.layout.world_size
 
     @property
@@ -105,6 +111,7 @@ class Estimate:
         return 0.0
 
     def training_s(self, num_tokens: float) -> float:
+        """Seconds of a training run on so many tokens."""
         return num_tokens / self.tokens_per_s
 
     def dollars(self, num_tokens: float) -> float | None:
@@ -141,10 +148,12 @@ class Estimate:
 
     @property
     def step_range_s(self) -> tuple[float, float]:
+        """(low, high) of step_s: one standard error of the constants each way."""
         return self.range_of(self.step_s)
 
     @property
     def memory_range_bytes(self) -> tuple[float, float]:
+        """(low, high) of memory_bytes. Only what activations keep is uncertain."""
         doubt = ACTIVATIONS_EAGER.uncertainty * (self.memory["activations"] + self.memory["logits"])
         return self.memory_bytes - doubt, self.memory_bytes + doubt
 
@@ -185,6 +194,9 @@ def estimate(model: Model | Shape, cluster: Cluster, layout: ParallelLayout, glo
 
 
 def estimate_job(job: Job, constants: Constants = FITTED, rates: Rates | None = None) -> Estimate:
+    """The estimate of a checked Job. `rates` in the place of the cluster's data sheets, where this machine was
+    measured.
+    """
     used = rates or rates_of(job.cluster, job.software, job.precision, constants)
     stages = stages_of(job, layer_pass(job, used), head_pass(job, used))
     return Estimate(job, used, None if rates else constants, memory_bytes(job, stages), step_seconds(job, used))

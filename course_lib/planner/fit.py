@@ -33,6 +33,8 @@ EFFECTS = ("tp", "memory", "sizes", "bubble", "launch", "dp", "pp", "optimiser")
 
 @dataclass(frozen=True)
 class Fitted:
+    """What a fit gives: the constants, one standard error of each as a share of it, and what is still wrong by row."""
+
     constants: Constants
     uncertainty: dict[str, float]
     errors: dict[str, float]  # log(predicted / published) by row
@@ -59,11 +61,13 @@ def without_sizes(rates: Rates) -> Rates:
 
 
 def log_errors(rows: Sequence[Row], jobs: Sequence[Job], constants: Constants, without: str = "") -> list[float]:
+    """log(predicted / published) of each row; `without`: a cause that is left out of the prediction."""
     return [log(in_metric(row, job, seconds_without(job, constants, without)) / row["value"])
             for row, job in zip(rows, jobs)]
 
 
 def at(theta: Sequence[float]) -> Constants:
+    """The constants at a point of the fit: theta is the log of each over its prior."""
     return Constants(**{c.name: c.prior * exp(t) for c, t in zip(CONSTANTS, theta)})
 
 
@@ -106,6 +110,7 @@ def fit_activations(rows: Sequence[Row]) -> tuple[float, float]:
 
 
 def main() -> None:
+    """The command: fit, and print constants, uncertainties and errors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", nargs="?", help="rows in the format of facts/published.json; the course's own if none")
     given = parser.parse_args().file

@@ -106,6 +106,7 @@ class Job:
 
     @property
     def num_microbatches(self) -> int:
+        """Micro-batches of each replica in a step."""
         return self.global_batch // (self.layout.dp * self.micro_batch)
 
     @property

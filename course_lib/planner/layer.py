@@ -40,6 +40,7 @@ def layer_pass(job: Job, rates: Rates) -> Pass:
 
 @lru_cache(maxsize=65536)
 def mean_pass(work: Work, rates: Rates) -> Pass:
+    """Seconds of an average layer: of each kind as often as the model has it."""
     kinds = work.shape.kinds()
     if len(kinds) == 1:
         return timed_layer(work, rates)

@@ -34,6 +34,9 @@ def solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[flo
 
 
 def objective(residuals: Sequence[float], theta: Sequence[float], sigma: Sequence[float], robust: bool = True) -> float:
+    """What is to be smallest: squares of residuals, large ones damped where `robust`, and of how far theta is from its
+    priors.
+    """
     rows = (2 * log1p(r * r / 2) if robust else r * r for r in residuals)
     return sum(rows) + sum((t / s) ** 2 for t, s in zip(theta, sigma))
 

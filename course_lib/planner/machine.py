@@ -72,6 +72,7 @@ class Measured:
     call_s: float
 
     def rates(self) -> Rates:
+        """What was measured, in the form in which the planner takes a cluster's data sheet."""
         one_host = max(self.num_busy, 2)
         network = Network(one_host, self.link, self.link, one_host)
         return Rates(self.flops_per_s, self.flops_per_s, self.flops_per_s, self.bytes_per_s, 1 / self.pass_s_per_byte,
@@ -113,6 +114,7 @@ def measure(num_ranks: int = 4, num_cores: int = 0) -> Machine:
 
 
 def middle(of_ranks: Sequence[Measured]) -> Measured:
+    """The rank in the middle by speed: neither the one that was disturbed nor the one that had the machine alone."""
     return sorted(of_ranks, key=lambda each: each.launch_s + 1e9 / each.flops_per_s)[len(of_ranks) // 2]
 
 
@@ -147,6 +149,7 @@ def window(function: Call) -> float:
 
 
 def product(m: int, k: int, n: int) -> Call:
+    """A call that multiplies (m, k) by (k, n), for a clock to run."""
     a, b = torch.ones(m, k, device=device()), torch.ones(k, n, device=device())
     return lambda: torch.mm(a, b)
 

@@ -25,6 +25,7 @@ class MeasuredPeak:
 
     @property
     def error(self) -> float:
+        """Predicted over measured, less 1."""
         return self.predicted_bytes / self.measured_bytes - 1
 
 

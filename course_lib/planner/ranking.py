@@ -38,6 +38,7 @@ def complexity(plan: Estimate) -> tuple[float, ...]:
 
 
 def num_savings(job: Job) -> int:
+    """How many means of saving memory a job uses, each of which complicates it."""
     return sum((job.optimizer != "adam", job.offload != "none", job.lora_rank > 0, job.replicas > 1))
 
 

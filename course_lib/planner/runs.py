@@ -40,6 +40,9 @@ class Run:
 
     @property
     def faster(self) -> bool:
+        """Whether the run was slower than predicted means "predicted faster": true where the planner promised too much
+        speed.
+        """
         return (self.error > 0) != self.row["metric"].startswith("step time")
 
     def __str__(self) -> str:
@@ -67,6 +70,7 @@ def generation_of(name: str) -> str:
 
 
 def scale_of(cluster: Cluster, num_devices: int) -> str:
+    """How large a cluster is, in the words under which errors are sorted."""
     if num_devices <= cluster.devices_per_node:
         return SCALES[0][1]
     return next(words for most, words in SCALES[1:] if num_devices <= most)
@@ -126,4 +130,5 @@ def distance(one: Job, other: Job) -> float:
 
 
 def nearest_runs(job: Job, runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Those of `runs` that are most like the job, nearest first."""
     return tuple(sorted(runs, key=lambda run: distance(job, run.job))[:NAMED])

@@ -46,6 +46,7 @@ class Asked:
 
     @cached_property
     def rates(self) -> Rates:
+        """How fast the cluster is with the software that was asked for."""
         return rates_of(self.cluster, self.how["software"], self.how["precision"])
 
     @cached_property
@@ -55,6 +56,7 @@ class Asked:
 
     @cached_property
     def nearly_bytes(self) -> float:
+        """Up to here a plan counts as one that nearly fits."""
         return NEARLY * self.cluster.usable_bytes
 
 
@@ -123,6 +125,7 @@ def fastest_s(job: Job, rates: Rates, choices: Choices = ALL) -> float:
 
 
 def most_sharded(job: Job, choices: Choices = ALL) -> Job:
+    """The job with the highest ZeRO stage that may be chosen, which needs least memory."""
     return with_zero(job, max(zero_stages(job.layout, choices), default=0))
 
 
@@ -135,6 +138,7 @@ def leanest(job: Job, asked: Asked) -> Job | None:
 
 
 def nearly_fits(job: Job | None, asked: Asked) -> bool:
+    """Whether there is such a job, and it misses the device by little."""
     return job is not None and bytes_of(job, asked) <= asked.nearly_bytes
 
 
@@ -211,8 +215,10 @@ def fewest_layers(job: Job, asked: Asked, kept_bytes: float = 0.0, again_bytes: 
 
 
 def memory_of(job: Job, asked: Asked) -> Memory:
+    """Bytes of the fullest device, by kind."""
     return memory_bytes(job, stages_of(job, layer_pass(job, asked.rates), head_pass(job, asked.rates)))
 
 
 def bytes_of(job: Job, asked: Asked) -> float:
+    """Bytes of the fullest device."""
     return sum(memory_of(job, asked).values())

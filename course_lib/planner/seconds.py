@@ -18,6 +18,7 @@ class Seconds:
 
     @property
     def total(self) -> float:
+        """Of all causes."""
         return self.matmul + self.memory + self.tp + self.cp + self.ep + self.launch
 
     def __add__(self, other: Seconds) -> Seconds:
@@ -45,6 +46,7 @@ class Pass:
 
     @property
     def total(self) -> float:
+        """Forward and backward."""
         return self.forward.total + self.backward.total
 
     def __add__(self, other: Pass) -> Pass:

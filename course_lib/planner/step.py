@@ -37,6 +37,7 @@ class Stages:
 
     @property
     def most(self) -> float:
+        """The slowest stage, whose time sets the pipeline's beat."""
         return max(self.first, self.ordinary, self.last)
 
 
@@ -96,6 +97,7 @@ def stages_of(job: Job, layer: Pass, head: Pass) -> Stages:
 
 
 def vocabulary_numbers(job: Job, ends: int) -> float:
+    """Numbers of the embedding, of the read-out, or (ends=2) of both, on one rank."""
     return ends * job.shape.vocab_size * job.shape.hidden_size / job.ends_tp
 
 

@@ -68,6 +68,7 @@ def calibrated() -> tuple[dict[str, tuple[float, float]], frozenset[str]]:
 
 
 def outside_of_calibration(row: Row) -> list[str]:
+    """In which fields the row lies outside of all rows that constants were fitted on."""
     ranges, hardware = calibrated()
     found = [f"{name}={row[name]} (fitted on {low} to {high})" for name, (low, high) in ranges.items()
              if not low <= row[name] <= high]
@@ -183,6 +184,7 @@ def apart(compared: Sequence[Compared]) -> str:
 
 
 def columns(compared: Sequence[Compared]) -> str:
+    """Rows, median, 90th percentile and largest error, as columns."""
     errors = errors_of(compared)
     return f"{errors.num_rows:4d} {errors.median:8.1%} {errors.p90:8.1%} {errors.largest:8.1%}"
 
@@ -213,6 +215,7 @@ def table_of_ways(found: dict[str, list[Compared]]) -> str:
 
 
 def main() -> None:
+    """The command: predict the rows of a file, and print errors by group."""
     parser = argparse.ArgumentParser(prog="python -m course_lib.planner.validate",
                                      description="Published against predicted, and the error by group.")
     parser.add_argument("file", nargs="?", help="rows in the format of facts/published.json; the course's own if none")

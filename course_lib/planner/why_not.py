@@ -110,6 +110,7 @@ def jobs_of(asked: Asked, layout: ParallelLayout, micro_batch: int = 0, v: int =
 # It does not fit
 
 def too_large(job: Job, asked: Asked) -> WhyNot:
+    """The answer for a layout that does not fit: by how much, and which single changes would help."""
     found, limit = estimate_job(job), asked.limit_bytes
     over = (f"{(found.memory_bytes - limit) / GIB:.1f} GiB too much with micro-batch {job.micro_batch} and v {job.v}: "
             f"{found.memory_bytes / GIB:.1f} GiB, of {limit / GIB:.1f} that leave room for fragments")

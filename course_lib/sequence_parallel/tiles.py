@@ -62,6 +62,7 @@ class Block:
     causal: bool
 
     def tiles(self) -> list[Tile]:
+        """The tiles that are not all masked."""
         return cut_tiles(self.queries, self.keys, self.causal)
 
     def scores(self, q: Tensor, tile: Tile) -> Tensor:

@@ -59,4 +59,5 @@ def by_heads(attend: Attention, q: Tensor, k: Tensor, v: Tensor, me: Member) -> 
 
 
 def whole_rows(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """Attention of q (B, H, T, d) to k and v (B, K, T, d), each key head serving H/K query heads."""
     return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])

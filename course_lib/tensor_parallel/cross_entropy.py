@@ -45,6 +45,7 @@ class TokenLosses(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, me: Member, smoothing: float) -> Tensor:
+        """Losses (...) of logits (..., V/t) and targets (...), V being t times what this rank has."""
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))  # 16 bits are too few for a sum over V
         V = wide.shape[-1] * me.n
         z = wide - all_reduced(wide.amax(-1), dist.ReduceOp.MAX, me).unsqueeze(-1)  # (..., V/t), at most 0
@@ -62,6 +63,9 @@ class TokenLosses(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_losses: Tensor) -> tuple[Tensor, None, None, None]:
+        """Gradient of this rank's logits (..., V/t): softmax less 1 at the target, which one rank has; no
+        communication.
+        """
         softmax, rows, is_elsewhere = ctx.saved_tensors
         d_logits = softmax - ctx.smoothing / ctx.V if ctx.smoothing else softmax.clone()  # (..., V/t)
         is_here = (~is_elsewhere).to(d_logits.dtype) * (1 - ctx.smoothing)
@@ -70,12 +74,14 @@ class TokenLosses(torch.autograd.Function):
 
 
 def all_reduced(x: Tensor, operation: dist.ReduceOp, me: Member) -> Tensor:
+    """The sum, or maximum, of all ranks' x, in a new tensor."""
     total = sendable(x, me)
     dist.all_reduce(total, operation, group=me.group)
     return total.to(x.device)
 
 
 def require_fitting(logits: Tensor, targets: Tensor, label_smoothing: float, reduction: str) -> None:
+    """ValueError for shapes, a smoothing or a reduction that cannot be."""
     if targets.shape != logits.shape[:-1] or targets.is_floating_point():
         raise ValueError(f"logits {describe(logits)} and targets {describe(targets)}: expected (..., V/t) and (...), "
                          "the targets being numbers of tokens")

@@ -68,6 +68,7 @@ def heads_per_rank(num_heads: int, num_kv_heads: int, me: Member) -> tuple[int, 
 
 
 def require_whole_heads(count: int, what: str, me: Member) -> None:
+    """ValueError where the ranks do not divide `count` heads."""
     if count % me.n:
         raise ValueError(f"{count} {what} over {me.n} ranks: expected a number that {me.n} divides, since a head stays "
                          "on one rank")

@@ -39,6 +39,7 @@ class VocabParallelEmbedding(CutModule):
         return reduce_from_group(x.masked_fill(is_elsewhere.unsqueeze(-1), 0), self.member)
 
     def extra_repr(self) -> str:
+        """Tokens, ranks and width: what print(model) shows."""
         return f"{self.num_embeddings} / {self.member.n}, {self.embedding_dim}"
 
 

@@ -90,6 +90,7 @@ class ColumnParallelLinear(CutModule):
         return gather_from_group(y, -1, self.member) if self.gather_output else y
 
     def extra_repr(self) -> str:
+        """Sizes and ranks: what print(model) shows."""
         return f"{self.in_features}, {self.out_features} / {self.member.n}, bias={self.bias is not None}"
 
 
@@ -125,9 +126,11 @@ class RowParallelLinear(CutModule):
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
     def extra_repr(self) -> str:
+        """Sizes and ranks: what print(model) shows."""
         return f"{self.in_features} / {self.member.n}, {self.out_features}, bias={self.bias is not None}"
 
 
 def require_kind(module: Any, kind: type) -> None:
+    """ValueError unless `module` is a `kind`."""
     if not isinstance(module, kind):
         raise ValueError(f"module={module!r} is a {type(module).__name__}: expected an nn.{kind.__name__}")

@@ -112,6 +112,7 @@ def styles_of(model: nn.Module, plan: Plan | None) -> Styles:
 
 
 def regions_around(name: str, styles: Styles) -> list[Region]:
+    """The regions of the plan that the module `name` lies in."""
     return [style for region, style in styles.items() if isinstance(style, Region) and name.startswith(f"{region}.")]
 
 

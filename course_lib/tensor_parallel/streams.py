@@ -32,6 +32,7 @@ def own_stream(group: Group = None) -> Iterator[None]:
 
 
 def seed(number: int, here: torch.device) -> None:
+    """Seed the generators of the CPU and of `here`."""
     torch.default_generator.manual_seed(number)
     if here.type != "cpu":
         torch.get_device_module(here).manual_seed(number)

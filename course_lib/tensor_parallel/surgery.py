@@ -51,6 +51,7 @@ def cut_by_heads(linear: nn.Linear, heads: str, attention: nn.Module, me: Member
 
 
 def head_dim_of(linear: nn.Linear, heads: str, attention: nn.Module) -> int:
+    """The width of one head of `attention`. ValueError where the module does not tell."""
     if hasattr(attention, "head_dim"):
         return attention.head_dim
     names = KV_HEADS if heads == "kv" else COUNTS[:4]
@@ -110,6 +111,7 @@ def behind(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
 
 
 def on_first(function: Callable[[Tensor], Tensor], values: Any) -> Any:
+    """`values`, a tree, with function(x) in the place of the first tensor in it."""
     is_done = False
 
     def change(value: Any) -> Any:

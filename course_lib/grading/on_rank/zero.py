@@ -57,6 +57,7 @@ def coupled_gradient(inputs: dict[str, Any], weights: Tensor) -> Tensor:
 
 
 def state_bytes(optimizer: Any) -> int:
+    """Bytes of all tensors in the optimizer's state."""
     return sum(tensor.nbytes for of_one in getattr(optimizer, "state", {}).values() for tensor in of_one.values()
                if isinstance(tensor, Tensor))
 
@@ -95,6 +96,7 @@ def scattered_gradients(function: Callable, inputs: dict[str, Any]) -> dict[str,
 
 
 def throw_gradients_away(model: nn.Module) -> None:
+    """Forget each gradient as soon as it is complete: what is then still held is not .grad."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))

@@ -46,6 +46,7 @@ def longest_outside(start: float, end: float, taken: Intervals) -> tuple[float, 
 
 
 def length(intervals: Intervals) -> float:
+    """Seconds in all of them."""
     return sum(end - start for start, end in intervals)
 
 

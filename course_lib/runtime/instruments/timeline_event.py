@@ -18,4 +18,5 @@ class TimelineEvent:
 
     @property
     def duration_s(self) -> float:
+        """From begin to end."""
         return self.end_s - self.start_s

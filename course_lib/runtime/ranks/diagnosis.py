@@ -97,6 +97,7 @@ def _signal_name(number: int) -> str:
 
 
 def rank_exited(rank: int, exited: Exited) -> RankDied:
+    """The error for a rank that called sys.exit: where, with what."""
     place = readers_frame(exited.frames)
     code = exited.code if isinstance(exited.code, int) else (0 if exited.code is None else 1)
     where = f" at {place.where()}:  {place.code()}" if place else ""
@@ -107,6 +108,7 @@ def rank_exited(rank: int, exited: Exited) -> RankDied:
 
 
 def quit_by_reader(rank: int, quit_: Quit) -> LaunchInterrupted:
+    """The error for a launch that the reader quit at a breakpoint."""
     place = readers_frame(quit_.frames)
     where = f" at {place.where()}" if place else ""
     return LaunchInterrupted(f"you quit at the breakpoint of rank {rank}{where}; all ranks were stopped")

@@ -144,6 +144,7 @@ class ForkPool:
         return self._exit_codes.get(process.pid)
 
     def signal(self, process: RankProcess, number: int) -> None:
+        """Send a signal, through the server, whose child the rank is."""
         self._ask("signal", process.pid, number)
 
     def finish(self, dismissed: Collection[int], grace_s: float) -> None:

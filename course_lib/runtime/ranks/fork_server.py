@@ -117,6 +117,7 @@ class Server:
         return self.exit_codes
 
     def signal(self, pid: int, number: int) -> None:
+        """Send a signal to a rank that has not been waited for yet."""
         if pid in self.ranks:  # still our child, so the number cannot belong to anybody else
             os.kill(pid, number)
 

@@ -45,6 +45,7 @@ class Frame:
 
     @property
     def is_communication(self) -> bool:
+        """Whether the frame is of the code that sends and receives, and not of whoever calls it."""
         return any(part in self.file for part in _COMMUNICATION)
 
     def where(self) -> str:

@@ -87,6 +87,7 @@ class WarmPool:
                 self._warm[rank] = _Warm(started[rank], connection, f"\0course_lib {token} {rank}\0".encode())
 
     def processes(self, world_size: int, env: dict[str, str], call: bytes) -> Iterator[RankProcess]:
+        """Hand the call to `world_size` warm interpreters, one after the other, each as a RankProcess."""
         self._ranks = []
         self.start(world_size)
         ours = home.describe(env, mark=self.folder)
@@ -99,9 +100,11 @@ class WarmPool:
             yield process
 
     def exit_code(self, process: RankProcess) -> int | None:
+        """The exit code of a rank's interpreter; None while it lives."""
         return self._warm[process.rank].process.poll()
 
     def signal(self, process: RankProcess, number: int) -> None:
+        """Send a signal to a rank's interpreter, if it lives."""
         if self.exit_code(process) is None:
             os.kill(process.pid, number)
 
@@ -136,6 +139,7 @@ class WarmPool:
         """Nothing to wait for: an interpreter imports everything before it says that it is ready."""
 
     def close(self) -> None:
+        """Kill all interpreters and what they started, and delete their folder."""
         with self._lock:
             for warm in self._warm.values():
                 kill_tree(warm.process.pid)
