@@ -84,7 +84,7 @@ def show_diff(before: Any, after: Any) -> Difference:
 
 
 def source(thing: Any) -> str:
-    """Its source text, not indented."""
+    """The source text of a function, class or module, not indented. TypeError where it has none in Python."""
     unwrapped = inspect.unwrap(thing) if isinstance(thing, FunctionType) else thing
     if isinstance(unwrapped, (FunctionType, MethodType, ModuleType, type)):
         try:

@@ -24,7 +24,8 @@ LEAST_BYTES = 4096  # of a part: torch writes about 1,000 bytes around each
 
 
 def deal_out(state: State, ranks: Ranks) -> State:
-    """Of this rank's pieces those, or those parts, that it is to write. Collective."""
+    """The pieces, or parts of pieces, that this rank writes of its `state`: what several hold, one writes. Collective.
+    """
     mine = {(name, piece.offsets, tuple(piece.tensor.shape)): piece for name, some in state.items() for piece in some}
     held = {box: (piece.tensor.nbytes, piece.writes) for box, piece in mine.items()}
     everyones = ranks.everyones(held)

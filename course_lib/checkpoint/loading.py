@@ -64,7 +64,7 @@ def load(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | No
 
 @torch.no_grad()
 def load_verified(path: Path, model: Model, optimizer: torch.optim.Optimizer | None = None) -> Loaded:
-    """The same from the checkpoint at `path`, whose files somebody has just looked at: find_intact, say."""
+    """As load, from the checkpoint at `path`, whose files somebody has just checked: find_intact, say."""
     from course_lib.checkpoint.planners import read_pieces, saved_tensors  # which takes torch a second to import
 
     ranks = all_ranks()
@@ -154,7 +154,7 @@ def verify(path: Path, ranks: Ranks) -> None:
 # The same model
 
 def optimizer_names(names: Sequence[str] | Mapping[str, Any]) -> set[str]:
-    """Those of the form NAME.key where NAME is a tensor's, too."""
+    """Of `names`, those of the optimiser's state: NAME.key, where NAME alone is a tensor's name, too."""
     return {name for name in names if name.rpartition(".")[0] in names}
 
 

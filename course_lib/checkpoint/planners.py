@@ -58,14 +58,15 @@ class SavePieces(DefaultSavePlanner):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def create_local_plan(self) -> SavePlan:
-        """What this rank writes: the pieces that no other rank writes in its place."""
+        """The pieces that this rank writes, as a plan for DCP."""
         self.tensors = by_box(self.state_dict)
         items = [write_item(name, piece) for name, piece in written(self.state_dict)]
         self.plan = SavePlan(items)
         return self.plan
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """All ranks' plans checked together, and the metadata. ValueError where boxes leave a gap or overlap."""
+        """All ranks' plans, checked together, and the metadata. ValueError where pieces do not make up a whole tensor.
+        """
         plans, metadata = super().create_global_plan(all_plans)
         metadata.planner_data = None  # it maps nested names, and ours are flat
         require_whole(metadata)

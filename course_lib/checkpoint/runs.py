@@ -38,11 +38,11 @@ class Run:
         return self.id
 
     def meet(self, folder: Path) -> None:
-        """All that lies in `folder` now may lie there: the run goes on from it, or will be in its place."""
+        """Accept all checkpoints that lie in `folder` now: the run goes on from them, or will take their place."""
         self.known[folder.resolve()] = {path.name for path in completed(folder)}
 
     def wrote(self, path: Path) -> None:
-        """It is one of the run's own from now on; those that it is in the place of go."""
+        """Note that the checkpoint at `path` is this run's. Checkpoints in whose place it stands are deleted."""
         folder = path.parent.resolve()
         if self.overwrite and self.known.get(folder):
             for old in completed(folder):

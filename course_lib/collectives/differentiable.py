@@ -151,7 +151,7 @@ def dim_of(x: Tensor, dim: int, name: str) -> int:
 
 
 def divided(x: Tensor, dim: int, name: str, me: Member) -> int:
-    """As dim_of, and ValueError unless n divides the size of `x` there."""
+    """The dimension as a number from 0. ValueError unless `x` has it, and n divides the size of `x` there."""
     dim = dim_of(x, dim, name)
     if x.shape[dim] % me.n:
         raise ValueError(f"{x.shape[dim]} elements along {name}={dim} of {describe(x)}: expected a number "

@@ -29,28 +29,29 @@ def bubble_of_ideal(p: int, m: int, v: int = 1) -> float:
 
 
 def naive_bubble(p: int) -> float:
-    """One rank works, the others wait."""
+    """The bubble, of the total, where one rank works and the others wait: (p - 1)/p."""
     return (p - 1) / p
 
 
 def zb_h1_bubble(p: int, m: int, F: float = 1, I: float = 1, W: float = 1) -> float:  # noqa: E741
-    """Of the total; m >= p and W <= F, I. Qi et al. 2023, table 1: an idle time of (p - 1)(F + I - W)."""
+    """The bubble of ZB-H1, of the total; m >= p and W <= F, I. Qi et al. 2023, table 1: idle are (p - 1)(F + I - W)."""
     idle = (p - 1) * (F + I - W)
     return float(idle / (m * (F + I + W) + idle))
 
 
 def peak_gpipe(p: int, m: int, r: int) -> int:
-    """Micro-batches in flight on rank r."""
+    """Micro-batches in flight on rank r of GPipe: all m."""
     return m
 
 
 def peak_1f1b(p: int, m: int, r: int) -> int:
-    """Micro-batches in flight on rank r: as many as there are ranks from r to the end, however large m is."""
+    """Micro-batches in flight on rank r of 1F1B: as many as there are ranks from r to the end, however large m is."""
     return min(p - r, m)
 
 
 def peak_interleaved(p: int, m: int, v: int, r: int) -> int:
-    """In chunks, each 1/v of a rank: on rank 0 p v + p - 1, or 1 + (p - 1)/(p v) times as much as in 1F1B.
+    """Chunks in flight on rank r of interleaved 1F1B, each 1/v of a rank's layers: on rank 0 p v + p - 1 of them, 1 +
+    (p - 1)/(p v) times as much as in 1F1B.
 
     Korthikanti et al. 2022, section 4.2.3.
     """
@@ -83,7 +84,7 @@ def first_past_the_share(num_layers: int, p: int, head_in_layers: float) -> tupl
 
 
 def whole_layers(num_layers: int, p: int, head_in_layers: float) -> tuple[int, int]:
-    """The same in whole layers: the split whose slowest stage is fastest."""
+    """(layers on an ordinary stage, on the last one) in whole layers: the split whose slowest stage is fastest."""
     if p == 1:
         return num_layers, num_layers
     splits = ((-(-(num_layers - k) // (p - 1)), k) for k in range(num_layers // p + 1))

@@ -30,7 +30,7 @@ def attention_matrices(shape: Shape) -> int:
 
 
 def attention_flops_per_token(shape: Shape, sequence_length: int) -> float:
-    """Of one layer, forward: scores q k^T and the mixing of v, 4 s a d, counted in full (Shape.attended)."""
+    """FLOPs of one layer's scores q k^T and mixing of v, forward: 4 s a d, counted in full (Shape.attended)."""
     return 2 * shape.attended(sequence_length) * shape.num_heads * (shape.qk_width + shape.v_width)
 
 
@@ -40,7 +40,7 @@ def expert_matrices(shape: Shape) -> int:
 
 
 def shared_matrices(shape: Shape) -> int:
-    """The same of the experts that every token uses, in one layer."""
+    """Numbers in the matrices of the experts that every token uses, in one layer."""
     return (3 if shape.gated else 2) * shape.hidden_size * shape.shared_ffn * shape.shared_experts
 
 
@@ -63,7 +63,7 @@ def expert_biases(shape: Shape) -> int:
 
 
 def layer_parameters(shape: Shape) -> int:
-    """Of one layer of a shape whose layers are all of a kind."""
+    """Parameters of one layer, for a shape whose layers are all of a kind."""
     return (attention_matrices(shape) + shape.num_experts * expert_matrices(shape) + shared_matrices(shape)
             + router_matrix(shape) + vectors_of_layer(shape))
 
@@ -84,7 +84,7 @@ def count_parameters(shape: Shape, include_embeddings: bool = True) -> int:
 
 
 def count_active_parameters(shape: Shape) -> int:
-    """What one token passes through, both embeddings among it: all but the experts that it is not sent to.
+    """Parameters that one token passes through, both embeddings among them: all but the experts that it is not sent to.
 
     >>> from course_lib.facts import model
     >>> f"{count_active_parameters(model('Mixtral 8x7B').shape) / 1e9:.1f} of 46.7 billion"
@@ -96,7 +96,7 @@ def count_active_parameters(shape: Shape) -> int:
 
 
 def layer_flops_per_token(shape: Shape, sequence_length: int) -> float:
-    """Forward, of one layer of a shape whose layers are all of a kind."""
+    """Forward FLOPs of one layer, for a shape whose layers are all of a kind."""
     matrices = (attention_matrices(shape) + shape.active_experts * expert_matrices(shape) + shared_matrices(shape)
                 + router_matrix(shape))
     return 2 * matrices + attention_flops_per_token(shape, sequence_length)

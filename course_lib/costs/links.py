@@ -36,12 +36,12 @@ class Link:
         return cls(alpha_s, 1 / above_zero(bytes_per_s, "bytes_per_s"))
 
     def seconds(self, num_bytes: float) -> float:
-        """Of one message."""
+        """Seconds of one message of num_bytes."""
         return self.alpha_s + self.beta_s_per_byte * num_bytes
 
     @property
     def bytes_per_s(self) -> float:
-        """Of long messages: 1/beta."""
+        """Bytes a second that long messages get: 1/beta."""
         return 1 / self.beta_s_per_byte
 
     def __post_init__(self) -> None:
@@ -125,7 +125,9 @@ BOUND_FORMULAS["all_reduce"] = "2(n-1)/n M"
 
 
 def share_sent(op: str, n: int) -> float:
-    """Of M, by each of n ranks in a bandwidth-optimal algorithm: what bus bandwidth counts. A message counts whole."""
+    """The share of M that each of n ranks sends in a bandwidth-optimal algorithm, as bus bandwidth counts it. A message
+    counts whole.
+    """
     return 1.0 if op in ("ring", "send") else float(BOUNDS[op](n))
 
 

@@ -14,7 +14,8 @@ def tokens_per_s(num_parameters: float, num_devices: int, peak_flops_per_s: floa
 
 
 def loading_bytes_per_s(tokens_each_s: float, bytes_per_token: float = 4) -> float:
-    """Of token numbers stored in 4 bytes; raw English is about as much, 4 characters a token."""
+    """Bytes a second of so many tokens, stored as 4-byte numbers; raw English is about as much, 4 characters a token.
+    """
     return above_zero(tokens_each_s, "tokens_each_s") * above_zero(bytes_per_token, "bytes_per_token")
 
 

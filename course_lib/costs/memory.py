@@ -40,7 +40,7 @@ class Precision:
 
     @property
     def bytes_per_parameter(self) -> int:
-        """With Adam."""
+        """Bytes of weight, gradient, master copy and Adam's two moments for each parameter."""
         return self.parameters + self.gradients + self.master + 2 * self.moment
 
 
@@ -53,7 +53,7 @@ class OptimizerKind:
     moment_bytes: int = 0
 
     def state_bytes(self, precision: Precision) -> int:
-        """Of a parameter, beside its master copy."""
+        """Bytes that the optimiser remembers of a parameter, beside its master copy."""
         return self.num_moments * (self.moment_bytes or precision.moment)
 
 
@@ -86,7 +86,7 @@ class Memory:
         return self.parameters + self.gradients + self.optimizer_state + self.activations
 
     def by_kind(self) -> dict[str, float]:
-        """On the device. The keys are those of record_memory."""
+        """Bytes on the device, by kind; the keys are those of record_memory."""
         return {"parameters": self.parameters, "gradients": self.gradients, "optimizer_state": self.optimizer_state,
                 "activations": self.activations}
 

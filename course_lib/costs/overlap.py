@@ -37,7 +37,7 @@ class BackwardPiece:
 
 @dataclass(frozen=True)
 class TimedBucket:
-    """One all-reduce: of which pieces, when it was ready, and when it ran."""
+    """One all-reduce of a step: which pieces it carries, when it was ready, when it ran."""
 
     pieces: tuple[int, ...]
     num_bytes: int
@@ -48,7 +48,7 @@ class TimedBucket:
 
 @dataclass(frozen=True)
 class Overlap:
-    """One step from the begin of backward on."""
+    """What happens in one step, in seconds from the begin of backward."""
 
     blocks: tuple[tuple[str, float, float], ...]  # name, start, end
     buckets: tuple[TimedBucket, ...]
@@ -66,7 +66,7 @@ class Overlap:
 
     @property
     def exposed_s(self) -> float:
-        """What is left when backward has ended: all buckets are ready then, so it has no gaps."""
+        """Seconds of communication after backward has ended: all buckets are ready then, so there are no gaps."""
         return self.end_s - self.backward_s
 
     @property
@@ -136,7 +136,9 @@ class Model:
                 for layer in reversed(range(self.num_layers)) for name, elements in reversed(block))]
 
     def pieces(self, flops_per_s: float) -> list[BackwardPiece]:
-        """In the order of backward. The embedding's gradient is made at the head and completed at the very end."""
+        """The pieces of backward, in their order. The embedding's gradient is made at the head and completed at the
+        very end.
+        """
         per_element_s = 4 * self.num_tokens / flops_per_s
         embedding, positions = self.vocab_size * self.hidden_size, self.sequence_length * self.hidden_size
         inside = [BackwardPiece(name, block, GRADIENT_BYTES * elements, per_element_s * elements)

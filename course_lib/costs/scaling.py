@@ -52,7 +52,7 @@ def total_time(single_s: float, num_devices: int, alpha_s: float, beta_s_per_byt
 
 
 def data_parallel_step(single_s: float, num_devices: int, gradient_bytes: float, wires: Link | Network) -> float:
-    """The same with what a step really sends: T1/n and an all-reduce of the gradients, not overlapped.
+    """Seconds of a step with what it really sends: T1/n and an all-reduce of the gradients, not overlapped.
 
     wires: one link between any two devices, all alike, around a ring; or those of a cluster.
     """

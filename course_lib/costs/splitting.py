@@ -44,8 +44,9 @@ def split_layer_seconds(shape: Shape, num_tokens: int, group: Group, flops_per_s
 
 
 def hidden_seconds(shape: Shape, num_tokens: int, group: Group, flops_per_s: float, bytes_per_number: int = 2) -> float:
-    """Of that sending, what can travel while other products are computed: in backward each of the two all-reduces goes
-    beside the gradient of its columns' weights (q | k | v, and up, with gate), as far as this takes. Of a dense model.
+    """Seconds of split_layer_seconds' sending that travel while other products are computed: in backward each of the
+    two all-reduces goes beside the gradient of its columns' weights (q | k | v, and up, with gate), as far as this
+    takes. Of a dense model.
     """
     computing, sending = split_layer_seconds(shape, num_tokens, group, flops_per_s, bytes_per_number)
     qkv = shape.hidden_size * shape.d * (shape.num_heads + 2 * shape.num_kv_heads)

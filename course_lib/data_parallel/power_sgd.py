@@ -89,5 +89,5 @@ class power_sgd_hook:  # noqa: N801  used beside the functions in hooks.py
 
 
 def split_by_dim(tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """The matrices, and the others."""
+    """(the matrices, the others): only matrices can be sent as two thin ones."""
     return [tensor for tensor in tensors if tensor.dim() == 2], [tensor for tensor in tensors if tensor.dim() != 2]

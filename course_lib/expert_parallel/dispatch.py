@@ -72,7 +72,7 @@ def all_to_all_rows(rows: Tensor, sent: list[int], received: list[int], me: Memb
 
 
 def start_all_to_all_rows(rows: Tensor, sent: list[int], received: list[int], me: Member) -> Finish:
-    """The same begun now; autograd does not see it. The function returned waits, and gives what has come."""
+    """all_to_all_rows, begun now; autograd does not see it. The function returned waits, and gives what has come."""
     outgoing = sendable(rows, me)
     incoming = outgoing.new_empty(sum(received), *rows.shape[1:])
     work = dist.all_to_all_single(incoming, outgoing, received, sent, group=me.group, async_op=True)
@@ -85,7 +85,7 @@ def by_expert(rows: Tensor, counts: list[list[int]]) -> Tensor:
 
 
 def by_rank(rows: Tensor, counts: list[list[int]]) -> Tensor:
-    """The way back."""
+    """Rows that lie by expert, back in the order of the ranks that they came from."""
     return reordered(rows, [list(of_expert) for of_expert in zip(*counts)])
 
 

@@ -58,7 +58,7 @@ class Experts(nn.Module):
         return self.compute(rows, counts, self.b2)
 
     def compute(self, rows: Tensor, counts: list[int], b2: Tensor | None) -> Tensor:
-        """The same with another b2 (E_r, D)."""
+        """As forward, with another b2 (E_r, D)."""
         rows, w1, b1, w2, b2 = as_autocast(rows, self.w1, self.b1, self.w2, b2)
         wide = GroupedLinear.apply(rows, w1, b1, counts)  # (M, F)
         if self.activation == "swiglu":

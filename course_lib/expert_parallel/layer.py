@@ -141,7 +141,7 @@ def common_seed(me: Member) -> int:
 
 
 def moe_layers(model: nn.Module) -> list[MoELayer]:
-    """Those in `model`. ValueError where there is none."""
+    """The MoELayers in `model`. ValueError where there is none."""
     found = [module for module in model.modules() if isinstance(module, MoELayer)]
     if not found:
         raise ValueError(f"this {type(model).__name__} has no MoELayer: expected a model with one, as moe_gpt makes it")

@@ -59,7 +59,7 @@ Piece = tuple[float, int]  # what one replica does, and of which expert it is
 
 
 def replicas(load: Sequence[float], S: int) -> list[int]:
-    """How many of each expert: the busiest replica gets help, until there are S."""
+    """How many replicas each expert has, S together: each one more goes to the expert whose replicas are busiest."""
     counts = [1] * len(load)
     for _ in range(S - len(load)):
         busiest = max(range(len(load)), key=lambda expert: load[expert] / counts[expert])
@@ -68,7 +68,7 @@ def replicas(load: Sequence[float], S: int) -> list[int]:
 
 
 def pieces(load: Sequence[float], counts: Sequence[int]) -> list[Piece]:
-    """All replicas, the busiest first."""
+    """(load, expert) of every replica, the busiest first."""
     return sorted(((load[expert] / count, expert) for expert, count in enumerate(counts) for _ in range(count)),
                   reverse=True)
 

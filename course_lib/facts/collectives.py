@@ -109,7 +109,7 @@ RING_ON_NVLINK4 = Fact(367.61, "GB/s", *BEKMAN)
 
 
 def measured_collectives(op: str = "", device: str = "", num_nodes: int = 0) -> tuple[MeasuredCollective, ...]:
-    """Those of this operation, device and number of nodes; "" or 0 for any."""
+    """The measured curves of this operation, device and number of nodes; "" or 0 for any."""
     return tuple(each for each in MEASURED_COLLECTIVES
                  if op in ("", each.op) and device in ("", each.device) and num_nodes in (0, each.num_nodes))
 

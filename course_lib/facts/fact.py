@@ -66,7 +66,7 @@ def find(kind: str, name: str, known: Sequence[Found]) -> Found:
 
 
 def nearest_first(name: str, names: Iterable[str]) -> list[str]:
-    """By how many letters they have in common with `name`, in the same order.
+    """`names` by likeness to `name`: by how many letters they have in common, in the same order.
 
     >>> nearest_first("Lama 3 8B", ["GPT-3", "Llama 3 8B"])
     ['Llama 3 8B', 'GPT-3']

@@ -56,7 +56,7 @@ class Accelerator:
 
     @property
     def memory_bytes(self) -> float:
-        """Of one device: GB of 1e9 bytes."""
+        """Bytes of one device's memory; a GB is 1e9."""
         return self.memory.value * 1e9
 
     @property

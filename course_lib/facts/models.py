@@ -52,7 +52,7 @@ def llama_shape(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, v
 
 def experts(name: str, parameters: float, active: float, tokens: float | None, source: str, date: str,
             shape: Shape) -> Model:
-    """Parameters and tokens in billions."""
+    """A model with experts; parameters, active ones and tokens in billions."""
     return Model(name, int(date[:4]), billions(parameters, source, date),
                  None if tokens is None else billions(tokens, source, date, "tokens"), billions(active, source, date),
                  shape)
@@ -60,7 +60,7 @@ def experts(name: str, parameters: float, active: float, tokens: float | None, s
 
 def dense(name: str, parameters: float, tokens: float | None, source: str, date: str,
           shape: Shape | None = None) -> Model:
-    """Parameters and tokens in billions."""
+    """A model without experts; parameters and tokens in billions."""
     return Model(name, int(date[:4]), billions(parameters, source, date),
                  None if tokens is None else billions(tokens, source, date, "tokens"), shape=shape)
 

@@ -99,12 +99,12 @@ class Shape:
 
     @property
     def qk_width(self) -> int:
-        """Numbers that a head compares."""
+        """Numbers that a head compares of a query and a key: their product is a score."""
         return self.latent.nope + self.latent.rope if self.latent else self.d
 
     @property
     def v_width(self) -> int:
-        """Numbers that a head mixes."""
+        """Numbers of a value, which a head mixes by the scores."""
         return self.latent.value if self.latent else self.d
 
     def kinds(self) -> tuple[tuple[int, Shape], ...]:

@@ -40,7 +40,7 @@ class Trial:
 
 
 def ranks_of(n: int) -> str:
-    """1 rank, 2 ranks."""
+    """"1 rank", "2 ranks"."""
     return f"{n} rank{'s' * (n > 1)}"
 
 

@@ -37,7 +37,7 @@ class HybridOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Those of all its parts: a learning rate set in each reaches every parameter."""
+        """The groups of all parts: a learning rate that is set in each reaches every parameter."""
         return [group for part in self.parts for group in part.param_groups]
 
     def average_gradients(self) -> None:
@@ -47,12 +47,12 @@ class HybridOptimizer:
                 part.average_gradients()
 
     def step(self) -> None:
-        """Collective under ZeRO 1 and 2."""
+        """Step on this rank's part of the parameters. Collective under ZeRO 1 and 2."""
         for part in self.parts:
             part.step()
 
     def zero_grad(self) -> None:
-        """Of all its parts."""
+        """Forget the gradients of all parts."""
         for part in self.parts:
             part.zero_grad()
 

@@ -115,7 +115,7 @@ def chosen_schedule(schedule: str | Callable[[int, int], Schedule], p: int, m: i
 
 
 def names_elsewhere(stage: Stage, mine: Sequence[Stage]) -> dict[str, str]:
-    """Of the parameters of `stage` that other stages have as well: those that no other stage of `mine` has."""
+    """Parameters of `stage` that other stages have as well, without those that another stage of `mine` has."""
     own = [common for other in mine for common in other.shared.values()]
     return {name: common for name, common in stage.shared.items() if own.count(common) == 1}
 
@@ -139,7 +139,7 @@ def require_fitting(model: GPT, layout: ParallelLayout, schedule: Schedule, sequ
 
 
 def require_fitting_experts(model: GPT, layout: ParallelLayout) -> None:
-    """The same of experts, and of the tokens that go through them."""
+    """ValueError for experts, or tokens that go through them, that the layout does not divide."""
     layers, ep, etp = [module for module in model.modules() if isinstance(module, MoELayer)], layout.ep, layout.etp
     counts = {layer.num_experts for layer in layers}
     made = "moe_gpt(model, E, group=SINGLE, tokens_group=SINGLE)"

@@ -79,7 +79,7 @@ class TrainingReport(Drawn):
         return to_png(figure)
 
     def save(self, path: Path | str) -> None:
-        """The picture, as PNG."""
+        """Write the picture to `path`, as PNG."""
         Path(path).write_bytes(self.png())
 
 

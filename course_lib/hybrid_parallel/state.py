@@ -47,7 +47,7 @@ def all_pieces(model: HybridModel, optimizer: HybridOptimizer | None = None) -> 
 
 
 def gradient_pieces(model: HybridModel) -> dict[str, list[Piece]]:
-    """The same of the gradient, between forward_backward and the optimiser's step."""
+    """By name, the pieces of the gradient that this rank holds between forward_backward and the optimiser's step."""
     parameters, found = dict(model.named()), {}
     for name, gradient in gradients_here(model).items():
         cut = shard_range(model, name)

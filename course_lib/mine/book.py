@@ -98,7 +98,7 @@ def tensors(found: Tensor | Sequence[Tensor]) -> list[Tensor]:
 
 
 def is_like(given: Any, expected: Tensor) -> bool:
-    """Of one shape, and alike to TOLERANCE."""
+    """Whether `given` has the expected shape, and the expected numbers to TOLERANCE."""
     if not isinstance(given, Tensor) or given.shape != expected.shape:
         return False
     largest = float(expected.detach().abs().max()) if expected.numel() else 0.0

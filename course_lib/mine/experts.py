@@ -95,11 +95,11 @@ class Trip:
         return received
 
     def home(self, y: Tensor) -> Tensor:
-        """Of what ranks made of a token, or of its gradients, the sum."""
+        """Rows back to their tokens: the sum of what ranks made of a token, or of its gradients."""
         return self.back(y.contiguous())
 
     def again(self, gradient: Tensor) -> Tensor:
-        """Each summand gets the sum's gradient."""
+        """The way back of `home`: each summand gets the sum's gradient."""
         return self.dispatch(gradient.contiguous(), self.choices)[0]
 
 

@@ -71,7 +71,7 @@ def num_written(folder: Path | str) -> int:
 
 
 def notebooks_in(folder: Path | str) -> tuple[Notebook, ...]:
-    """Of the chapters that have slots."""
+    """The notebooks in `folder` of those chapters whose answers can train."""
     paths = [path for path in sorted(Path(folder).glob("[0-9][0-9]_*/[0-9][0-9]_*.ipynb"))
              if path.stem == path.parent.name]  # not a newer copy beside it
     return tuple(notebook for notebook in map(read_notebook, paths)

@@ -52,7 +52,7 @@ def schedule(name: str, number: str, num_chunks: int = 1, last: Callable[[int], 
 
 
 def action(word: str) -> Action:
-    """Of "F0", "B3" or "F0.1"."""
+    """The Action that "F0", "B3" or "F0.1" writes."""
     microbatch, _, chunk = word[1:].partition(".")
     return Action(word[0], int(microbatch), int(chunk or 0))
 

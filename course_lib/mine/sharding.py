@@ -88,7 +88,7 @@ class Scattered:
         bucket.add_gradient(piece)
 
     def average(self) -> None:
-        """Backward has done it."""
+        """Nothing: backward has averaged already."""
 
     def forget(self) -> None:
         """Drop what the buckets hold of the step before."""

@@ -67,7 +67,7 @@ class Scene:
         assert not twice, f"{self.key}: keys stand twice: {sorted(twice)}"
 
     def plain(self) -> dict[str, Any]:
-        """As JSON can hold it; a mark has only the fields that differ from Mark's own."""
+        """The scene as JSON can hold it; a mark has only the fields that differ from Mark's own."""
         whole = {name: value for name, value in self.__dict__.items() if name != "marks"}
         return {**whole, "marks": [plain_mark(mark) for mark in self.marks]}
 

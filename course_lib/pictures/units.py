@@ -18,13 +18,13 @@ def human_bytes(num_bytes: float) -> str:
 
 
 def gigabytes(num_bytes: float) -> str:
-    """In GB whatever it is, to be compared with a device's memory: 14 GB, 2,794 GB, 1.75 GB."""
+    """`num_bytes` in GB whatever it is, to be compared with a device's memory: 14 GB, 2,794 GB, 1.75 GB."""
     value = num_bytes / BYTES_IN["GB"]
     return f"{value:,.0f} GB" if value >= 100 else f"{value:.3g} GB"
 
 
 def mebibytes(num_bytes: float) -> str:
-    """Beside a setting in MiB: 147 MiB, 25 MiB, 768 KiB.
+    """`num_bytes` in MiB, as beside a setting in MiB: 147 MiB, 25 MiB, 768 KiB.
 
     >>> mebibytes(25 * 2**20)
     '25 MiB'
@@ -33,7 +33,7 @@ def mebibytes(num_bytes: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """Three figures: 12.3 ms, 1.46 s, 380 µs.
+    """`seconds` in a unit that suits, with three figures: 12.3 ms, 1.46 s, 380 µs.
 
     >>> human_seconds(0.0123), human_seconds(0.00038)
     ('12.3 ms', '380 µs')

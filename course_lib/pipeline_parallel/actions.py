@@ -37,7 +37,7 @@ class Schedule:
 
     @property
     def num_ranks(self) -> int:
-        """p."""
+        """p, the ranks of the pipeline."""
         return len(self.actions)
 
     @property

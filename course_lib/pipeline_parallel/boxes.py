@@ -25,7 +25,7 @@ class Box(NamedTuple):
 
 
 class Timed(Protocol):
-    """Of a Simulation, what a picture shows."""
+    """What a picture shows of a Simulation, or of what was measured on ranks."""
 
     @property
     def schedule(self) -> Schedule:
@@ -33,7 +33,7 @@ class Timed(Protocol):
 
     @property
     def timeline(self) -> tuple[Box, ...]:
-        """All boxes, in the order in which they begin."""
+        """All boxes; Box.cause counts places in it."""
 
     @property
     def makespan(self) -> Time:
@@ -49,7 +49,7 @@ class Timed(Protocol):
 
     @property
     def bubble_of_span(self) -> float:
-        """Idle time between a rank's own first and last box, over all of that span."""
+        """What the busiest rank is idle of the longest stretch from a rank's own first box to its last."""
 
     @property
     def critical_path(self) -> tuple[Box, ...]:
@@ -57,7 +57,7 @@ class Timed(Protocol):
 
     @property
     def peak_activations(self) -> tuple[Fraction, ...]:
-        """By rank, the most micro-batches whose activations it holds at once; a chunk counts its share of a rank."""
+        """By rank, the most activations that it holds at once, in micro-batches of the whole rank."""
 
 
 def write_count(number: Fraction) -> str:

@@ -61,7 +61,7 @@ def partition(model: nn.Module, num_stages: int, costs: Sequence[float] | None =
 
 
 def layers_of(model: nn.Module) -> Layers:
-    """What a cut can go between."""
+    """The layers of `model` with their names: what a cut can go between."""
     if isinstance(model, GPT):
         blocks = [(f"blocks.{index}", block) for index, block in enumerate(model.blocks)]
         return [("embedding", model.embedding), *blocks, ("norm", model.norm), ("head", model.head)]

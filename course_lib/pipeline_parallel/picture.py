@@ -109,7 +109,7 @@ def title_of(simulation: Timed) -> str:
 
 
 def colour_of(action: Action, num_chunks: int) -> str:
-    """Later chunks of a rank are lighter."""
+    """The colour of an action's kind, lighter for later chunks of a rank."""
     white = LIGHTEST * action.chunk / (num_chunks - 1) if num_chunks > 1 else 0.0
     return to_hex([part + (1 - part) * white for part in to_rgb(COLOURS[action.kind])])
 
@@ -151,7 +151,7 @@ def paint(axes: Axes, boxes: Sequence[Box], schedule: Schedule) -> None:
 
 
 def numbers(axes: Axes, boxes: Sequence[Box], schedule: Schedule, inches_a_time: float) -> None:
-    """The micro-batch, where it fits."""
+    """Write the micro-batch into each box that has room for it."""
     for box in boxes:
         text = str(box.action.microbatch)
         if float(box.duration) * inches_a_time > DIGIT_IN * len(text) + 0.02:

@@ -207,7 +207,7 @@ def delaying_weights(m: int, ahead: int, lag: int) -> Iterator[Action]:
 
 
 def plain(name: str, p: int, m: int, order: Callable[[int], Iterable[Action]]) -> Schedule:
-    """One stage a rank."""
+    """The Schedule with one stage on each rank, in which rank r does `order(r)`."""
     return written(name, m, [(r,) for r in range(p)], order)
 
 

@@ -45,7 +45,7 @@ class Simulation(Drawn):
 
     @cached_property
     def idle(self) -> tuple[Time, ...]:
-        """What is left of the makespan, for every rank."""
+        """Of every rank, the time of the makespan in which it does not compute."""
         return tuple(self.makespan - busy for busy in self.busy)
 
     @cached_property
@@ -86,7 +86,7 @@ class Simulation(Drawn):
 
     @property
     def peak_activations(self) -> tuple[Fraction, ...]:
-        """The same in micro-batches of the whole rank: with v chunks, each holds 1/v of the rank's layers."""
+        """peak_in_flight in micro-batches of the whole rank: with v chunks, each holds 1/v of the rank's layers."""
         return tuple(Fraction(peak, len(chunks)) for peak, chunks in zip(self.peak_in_flight, self.schedule.stages))
 
     @property

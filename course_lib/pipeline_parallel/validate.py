@@ -51,7 +51,8 @@ def validate(schedule: Schedule, max_in_flight: int | Sequence[int] | None = Non
 
 def findings(schedule: Schedule, max_in_flight: int | Sequence[int] | None = None, finished: bool = True
              ) -> list[Finding]:
-    """What is wrong. `finished=False` is for a schedule still being written, in which nothing is missing yet.
+    """All that is wrong with the schedule. `finished=False` is for one still being written, in which nothing is missing
+    yet.
 
     Each question makes sense only where those before it found nothing; what is shown first comes first.
     """

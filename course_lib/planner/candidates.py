@@ -77,7 +77,7 @@ def allowed(numbers: list[int], asked: tuple[int, ...]) -> list[int]:
 
 
 def num_layers(shape: Shape) -> int:
-    """Those that predict further tokens are layers of a pipeline, too."""
+    """Layers that a pipeline has to place: those that predict further tokens count, too."""
     return shape.num_layers + shape.mtp_layers
 
 
@@ -93,7 +93,7 @@ def splits_keys(shape: Shape, t: int) -> bool:
 
 
 def whole_chunks(layers: int, chunks: int) -> bool:
-    """As many layers in each; or one fewer in the first and in the last."""
+    """Whether each of `chunks` gets as many layers, or the first and the last one fewer each."""
     return layers % chunks == 0 or (layers + 2) % chunks == 0 and chunks > 1
 
 

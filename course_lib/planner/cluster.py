@@ -75,12 +75,12 @@ class Cluster:
 
     @cached_property
     def inside(self) -> Link:
-        """A ring's, inside a node."""
+        """The link that a ring gets inside a node."""
         return inner_link(self.device)
 
     @cached_property
     def switch_s_per_byte(self) -> float | None:
-        """Of an all-reduce in a node whose switch adds up, as measured; None where it cannot."""
+        """Seconds for each byte of an all-reduce in a node whose switch adds up, as measured; None where it cannot."""
         wire = self.device.links[0]
         if wire not in SWITCHES:
             return None
@@ -95,7 +95,7 @@ class Cluster:
 
     @property
     def wire(self) -> Interconnect:
-        """Of the network between nodes."""
+        """The network between nodes, as facts has it."""
         return interconnect(self.between or self.device.links[-1])
 
     @property
@@ -110,12 +110,13 @@ class Cluster:
 
     @property
     def host_link_bytes_per_s(self) -> float:
-        """Of one device to its host's memory, each way, as the data sheet says."""
+        """Bytes a second from one device to its host's memory, each way, as the data sheet says."""
         return interconnect(self.device.host).one_way_bytes_per_s
 
     @property
     def host_memory_bytes_per_s(self) -> float:
-        """One socket's, the only one that facts knows, shared by the devices of a node."""
+        """Bytes a second of the host's memory that a device gets: one socket's, the only one that facts knows, shared.
+        """
         memory = next(each for each in STORAGE if each.name == "host memory")
         return memory.bytes_per_s / min(self.devices_per_node, self.num_devices)
 
@@ -131,13 +132,13 @@ class Cluster:
 
     @property
     def dollars_per_device_hour(self) -> float | None:
-        """The cheapest rent that facts knows."""
+        """The cheapest rent of a device that facts knows, in dollars an hour; None where it knows none."""
         prices = hourly_prices(self.device.name)
         return prices[0].price.value if prices else None
 
     @property
     def watts_per_device(self) -> float | None:
-        """With its share of the server, where facts has one; else the device's own."""
+        """Watts of a device with its share of the server, where facts has one; else the device's own."""
         for system in SYSTEMS:
             if system.device == self.device.name:
                 return system.power.value / system.num_devices
@@ -155,7 +156,9 @@ class Cluster:
         return share * self.peak_flops_per_s()
 
     def peak_flops_per_s(self, precision: str = "bf16") -> float:
-        """Of the data sheet. bf16 and fp16 are the 16-bit format that the device has. ValueError where it has none."""
+        """FLOP/s of the data sheet. bf16 and fp16 are the 16-bit format that the device has. ValueError where it has
+        none.
+        """
         return self.device.peak_flops_per_s(PEAKS.get(precision, self.device.half_precision))
 
     @property

@@ -44,7 +44,7 @@ TITAN = "FSDP2, compiled"
 
 
 class Parser(argparse.ArgumentParser):
-    """A mistake is one line."""
+    """A parser whose complaint about a mistake is one line."""
 
     def error(self, message: str) -> NoReturn:
         """End with status 2 and one line on stderr, without the usage."""
@@ -175,7 +175,7 @@ def choices_of(given: argparse.Namespace) -> Choices:
 # What is told
 
 def answer(given: argparse.Namespace) -> tuple[str, int]:
-    """(what is printed, exit code)."""
+    """(what is printed, the exit status)."""
     name, shape = model_of(given.model)
     of = cluster_of(given.gpus, given.per_node)
     sequence_length = given.sequence or shape.sequence_length

@@ -59,7 +59,7 @@ class Compared:
 
     @property
     def guess_error(self) -> float:
-        """The same of the guess that knows the group's mean only."""
+        """The same of the guess with a constant MFU."""
         return self.guess / self.row["value"] - 1
 
 
@@ -94,7 +94,7 @@ def printed_mfu(row: Row, job: Job) -> float | None:
 
 @lru_cache(maxsize=1)
 def constant_mfu() -> dict[str, float]:
-    """Of each device's median calibration row; of all ("") where a device has none."""
+    """The MFU of each device's median calibration row; under "" that of all, for a device that has none."""
     found: dict[str, list[float]] = {"": []}
     for row in published_rows("calibration"):
         if row["metric"] != FITS:
@@ -156,7 +156,7 @@ def by_group(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
 
 
 def balanced_accuracy(compared: Sequence[Compared]) -> float:
-    """Of a group that fits or does not: the mean of the shares that are right among both."""
+    """How often "fits" is predicted rightly: the mean of the share among what fits, and of that among what does not."""
     shares = []
     for value in (1, 0):
         of_these = [each for each in compared if each.row["value"] == value]
@@ -172,7 +172,9 @@ def group_errors(compared: Sequence[Compared]) -> dict[str, tuple[MeasuredError,
 
 
 def timed(compared: Sequence[Compared], fitted: bool | None = None) -> list[Compared]:
-    """Those of times; where `fitted` is given, those that constants were fitted on (True) or not (False)."""
+    """The rows whose metric is a time or a rate; where `fitted` is given, those that constants were fitted on (True) or
+    not (False).
+    """
     return [each for each in compared if each.row["metric"] != FITS and fitted in (None, each.fitted)]
 
 

@@ -40,7 +40,7 @@ class MeasuredError:
 
     @property
     def text(self) -> str:
-        """With the nearest runs, a line each."""
+        """The error in words, with the nearest runs, a line each."""
         return in_lines(self)
 
 
@@ -56,7 +56,7 @@ class NoRun:
 
     @property
     def text(self) -> str:
-        """With the nearest runs, a line each."""
+        """The warning in words, with the nearest runs, a line each."""
         return in_lines(self)
 
 
@@ -102,7 +102,7 @@ def runs_by_key() -> dict[Key, tuple[Run, ...]]:
 
 
 def errors_by_kind() -> dict[str, MeasuredError]:
-    """Of every narrowest kind that was published: software, generation, scale, and what is special."""
+    """The error of every narrowest kind that was published: software, generation, scale, and what is special."""
     found: dict[str, list[float]] = {}
     for run in unfitted_runs():
         found.setdefault(keys_of(run.job)[0][0], []).append(run.error)
@@ -110,8 +110,8 @@ def errors_by_kind() -> dict[str, MeasuredError]:
 
 
 def error_of(job: Job) -> MeasuredError | NoRun:
-    """Of the narrowest kind of `job` with at least FEWEST runs; NoRun where none has, or nobody published its device's
-    generation.
+    """The error of the narrowest kind of `job` that has at least FEWEST runs; NoRun where none has, or nobody published
+    its device's generation.
     """
     runs, generation = unfitted_runs(), generation_of(job.cluster.device.name)
     nearest = nearest_runs(job, runs)

@@ -56,7 +56,9 @@ class Estimate:
 
     @cached_property
     def host_bytes(self) -> float:
-        """In the host's memory, of one rank's process: what was offloaded. Nothing checks whether the host has it."""
+        """Bytes of the host's memory that one rank's process needs for what is offloaded. Nothing checks whether the
+        host has it.
+        """
         return host_bytes(self.job, stages_of(self.job, layer_pass(self.job, self.rates),
                                               head_pass(self.job, self.rates)))
 
@@ -82,12 +84,12 @@ class Estimate:
 
     @property
     def mfu(self) -> float:
-        """Of the 16-bit peak, attention counted in full, s x s."""
+        """The share of the 16-bit peak that the model's FLOPs reach, attention counted in full, s x s."""
         return utilisation(self._flops, self.step_s, self.num_devices, self.job.cluster.peak_flops_per_s())
 
     @property
     def hfu(self) -> float:
-        """With what recomputation adds: a forward pass of every layer, or attention's scores and mixing."""
+        """As mfu, with what recomputation adds: a forward pass of every layer, or attention's scores and mixing."""
         return utilisation(self._flops + self._recomputed, self.step_s, self.num_devices,
                            self.job.cluster.peak_flops_per_s())
 
@@ -120,7 +122,9 @@ class Estimate:
         return None if price is None else dollars(self.training_s(num_tokens), self.num_devices, price)
 
     def kwh(self, num_tokens: float) -> float | None:
-        """With the share of the server and of an average data centre."""
+        """Kilowatt-hours of training on so many tokens, with the share of the server and of an average data centre;
+        None where the device's watts are not known.
+        """
         watts = self.job.cluster.watts_per_device
         return None if watts is None else kilowatt_hours(self.training_s(num_tokens), self.num_devices, watts,
                                                          PUE_AVERAGE.value)
@@ -148,7 +152,7 @@ class Estimate:
 
     @property
     def step_range_s(self) -> tuple[float, float]:
-        """(low, high) of step_s: one standard error of the constants each way."""
+        """(low, high) of step_s: two thirds of true values lie between."""
         return self.range_of(self.step_s)
 
     @property

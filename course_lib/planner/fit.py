@@ -41,12 +41,12 @@ class Fitted:
 
 
 def calibration(rows: Sequence[Row]) -> list[Row]:
-    """Those that constants may be fitted on, and that are times."""
+    """The rows that constants may be fitted on: those marked so whose metric is a time or a rate."""
     return [row for row in rows if row["split"] == "calibration" and row["metric"] != FITS]
 
 
 def seconds_without(job: Job, constants: Constants, effect: str = "") -> float:
-    """Of a step where one of EFFECTS is left out; "" for none."""
+    """Seconds of a step from which one of EFFECTS is left out; "" leaves out none."""
     rates = rates_of(job.cluster, job.software, job.precision, constants)
     if effect == "sizes":
         rates = without_sizes(rates)

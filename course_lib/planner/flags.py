@@ -20,7 +20,7 @@ NUMBERS = {"bf16": ["--bf16"], "fp16": ["--fp16"], "fp8": ["--bf16", "--fp8-form
 
 
 def megatron_flags(plan: Estimate) -> list[str]:
-    """One for each line. ValueError for what its pre-training does not have."""
+    """The plan as Megatron-Core's flags, one for each line. ValueError for what its pre-training does not have."""
     job = plan.job
     if job.lora_rank:
         raise ValueError(f"LoRA of rank {job.lora_rank}: expected a plan without, Megatron-Core trains whole models")
@@ -44,7 +44,7 @@ def layout_flags(job: Job) -> Flags:
 
 
 def pipeline_flags(job: Job) -> Flags:
-    """Where both ends count as a layer each, Megatron has to be told."""
+    """Flags of the pipeline. Where both ends count as a layer each, Megatron has to be told."""
     shape, pp, v = job.shape, job.layout.pp, job.v
     if pp == 1:
         return []
@@ -132,7 +132,9 @@ def expert_flags(shape: Shape) -> Flags:
 # torchtitan
 
 def runs_on_titan(plan: Estimate) -> bool:
-    """It deals out whole experts, shards gradients wherever it shards, and makes no or all layers again."""
+    """Whether torchtitan can run the plan: it deals out whole experts, shards gradients wherever it shards, and makes
+    no or all layers again.
+    """
     return plan.layout.etp == 1 and plan.layout.zero_stage != 1 and not plan.job.recompute_layers
 
 

@@ -108,7 +108,8 @@ def trained_length(c: Config) -> int:
 
 
 def window(c: Config) -> Sizes:
-    """Of layers that look back at a window: all of them, or, as layer_types lists, one in so many."""
+    """The fields of a model whose layers look back at a window: all of them, or, as layer_types lists, one in so many.
+    """
     width = c.whole("sliding_window", 0, least=0)
     kinds = c.entries("layer_types")
     windows = sum(kind == "sliding_attention" for kind in kinds) if kinds else c.whole("num_hidden_layers")

@@ -43,7 +43,8 @@ def memory_bytes(job: Job, stages: Stages) -> dict[str, float]:
 
 
 def stage_bytes(job: Job, layers: float, stage: int) -> dict[str, float]:
-    """Of a rank of this stage, which has `layers` and, at an end of the pipeline, embedding or read-out."""
+    """Bytes by kind of a rank of this stage, which has `layers` and, at an end of the pipeline, embedding or read-out.
+    """
     p = job.layout.pp
     first, last = stage == 0, stage == p - 1
     held = state_bytes(job, layers, (first or last) + (first and last and not job.shape.tied))
@@ -59,7 +60,9 @@ def stage_bytes(job: Job, layers: float, stage: int) -> dict[str, float]:
 
 
 def needed_bytes(held: dict[str, float]) -> float:
-    """Without what the allocator gets back when it waits, as it does before it gives up: of `other` all but buffers."""
+    """Bytes without what the allocator gets back when it waits, as it does before it gives up: of `other` all but
+    buffers.
+    """
     return sum(held.values()) - max(0.0, held["other"] - OTHER_BYTES)
 
 
@@ -91,7 +94,7 @@ def freed_late_bytes(job: Job) -> float:
 
 
 def beyond_own_part(job: Job) -> float:
-    """Of one micro-batch's vectors at both blocks of a layer, where sequence parallelism has them whole."""
+    """Bytes of one micro-batch's vectors at both blocks of a layer, where sequence parallelism has them whole."""
     whole = 2 * job.tokens_per_rank * job.shape.hidden_size * len(GATHERED)
     return whole * (1 - 1 / job.layout.tp) if job.sequence_parallel else 0.0
 
@@ -108,7 +111,8 @@ def layer_activations(job: Job) -> tuple[float, float]:
 
 @lru_cache(maxsize=65536)
 def mean_kept(work: Work, by_operation: bool = False) -> float:
-    """Of a layer, on average over their kinds. by_operation: its input, attention's output, and every other product's.
+    """Bytes that a layer keeps, on average over their kinds. by_operation: its input, attention's output, and every
+    other product's.
     """
     kinds, software = work.shape.kinds(), work.software
     times = ACTIVATIONS_EAGER.value if software.activations_eager and work.shape.gated else 1.0  # as Llama: q, k turned
@@ -130,7 +134,9 @@ def kept_of(term: ActivationTerm, work: Work) -> float:
 
 
 def micro_batches_in_flight(job: Job, stage: int) -> Fraction:
-    """Of the whole stage: with v chunks each counts 1/v. ZB-2p holds twice what 1F1B does."""
+    """Micro-batches in flight on a stage, each as large as the whole stage's: with v chunks each counts 1/v. ZB-2p
+    holds twice what 1F1B does.
+    """
     p, m = job.layout.pp, job.num_microbatches
     if job.schedule == "gpipe":
         return Fraction(peak_gpipe(p, m, stage))

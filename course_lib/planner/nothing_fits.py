@@ -44,7 +44,7 @@ def ways_to_save(asked: Asked) -> list[str]:
 
 
 def leanest_jobs(asked: Asked) -> list[Job]:
-    """Of each layout the job that needs least."""
+    """For each layout the job that needs least memory."""
     found: dict[ParallelLayout, Job | None] = {}
     world = asked.cluster.num_devices
     for job in schedules(asked.shape, asked.cluster, asked.global_batch, asked.sequence_length, asked.choices,

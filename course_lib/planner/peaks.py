@@ -30,7 +30,7 @@ class MeasuredPeak:
 
 
 def measured_peaks(rows: Sequence[Row]) -> list[MeasuredPeak]:
-    """Of the rows that say what was held."""
+    """Measured beside predicted, of the rows that say what was held."""
     found = []
     for row in rows:
         if row.get("peak_gb"):

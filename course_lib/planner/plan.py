@@ -29,7 +29,7 @@ class Plans(list[Estimate]):
 
     @property
     def idle_devices(self) -> int:
-        """Of the cluster, those that the first plan does not use."""
+        """Devices of the cluster that the first plan does not use."""
         return self.asked.cluster.num_devices - (self[0].num_devices if self else 0)
 
     @cached_property

@@ -132,7 +132,7 @@ def text_of_software(row: Row) -> str:
 
 
 def with_recipe(row: Row, found: Software) -> Software:
-    """With what the row's recipe says of launches and of experts' rows."""
+    """`found` with what the row's recipe says of launches and of experts' rows."""
     captured = (row.get("cuda_graph") or "none") != "none"
     return replace(found, waits_for_launches=found.waits_for_launches and not captured,
                    overlaps_experts=bool(row.get("moe_a2a_overlap")),

@@ -40,9 +40,7 @@ class Run:
 
     @property
     def faster(self) -> bool:
-        """Whether the run was slower than predicted means "predicted faster": true where the planner promised too much
-        speed.
-        """
+        """Whether the planner promises a faster run than was published: of a step time, that it is too low."""
         return (self.error > 0) != self.row["metric"].startswith("step time")
 
     def __str__(self) -> str:
@@ -64,7 +62,7 @@ def unfitted_runs() -> tuple[Run, ...]:
 # What a run is
 
 def generation_of(name: str) -> str:
-    """Of a device, by the first word of its name."""
+    """The generation of a device, by the first word of its name."""
     word = name.split()[0]
     return next((generation for generation, words in GENERATIONS.items() if word in words), name)
 
@@ -77,7 +75,7 @@ def scale_of(cluster: Cluster, num_devices: int) -> str:
 
 
 def bits_of(job: Job) -> int:
-    """Of a number in the products of linear layers."""
+    """Bits of a number in the products of linear layers."""
     return BITS.get(job.precision, 8)
 
 
@@ -100,7 +98,7 @@ def name_of(shape: Shape) -> str:
 
 
 def describe(job: Job) -> str:
-    """In words: model, devices, cut, software."""
+    """The job in words: model, devices, cut, software."""
     L = job.layout
     axes = (("tp", L.tp), ("cp", L.cp), ("pp", L.pp), ("ep", L.ep), ("v", job.v), ("ZeRO-", L.zero_stage))
     cut = " ".join(f"{axis}{size}" for axis, size in axes if size > 1 or axis == "ZeRO-" and size) or "dp alone"

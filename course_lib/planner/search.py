@@ -51,7 +51,7 @@ class Asked:
 
     @cached_property
     def limit_bytes(self) -> float:
-        """What an estimate may fill."""
+        """Bytes of a device that an estimate may fill: `room` of what can be allocated."""
         return self.room * self.cluster.usable_bytes
 
     @cached_property
@@ -130,7 +130,8 @@ def most_sharded(job: Job, choices: Choices = ALL) -> Job:
 
 
 def leanest(job: Job, asked: Asked) -> Job | None:
-    """With all sharded, saved and made again that may be; None where it can have nothing of what was asked for."""
+    """The job with all sharded, saved and made again that may be; None where it can have nothing of what was asked for.
+    """
     policies, choices = asked.choices.recompute, asked.choices
     again = with_policy(most_sharded(job, choices), "full" if "full" in policies else policies[-1], choices)
     found = [*savings(again, choices)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Seconds:
-    """By cause. `matmul`: all products, attention's too; `memory`: passes over memory between them."""
+    """Seconds by cause. `matmul`: all products, attention's too; `memory`: passes over memory between them."""
 
     matmul: float = 0.0
     memory: float = 0.0

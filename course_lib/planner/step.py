@@ -37,7 +37,7 @@ class Stages:
 
     @property
     def most(self) -> float:
-        """The slowest stage, whose time sets the pipeline's beat."""
+        """Layers of the largest stage, which sets the pipeline's beat."""
         return max(self.first, self.ordinary, self.last)
 
 
@@ -57,7 +57,7 @@ def layer_numbers(shape: Shape, t: int = 1, ep: int = 1, etp: int = 1) -> tuple[
 
 
 def layer_parameters(shape: Shape, t: int = 1, ep: int = 1, etp: int = 0) -> float:
-    """Of one layer on one rank. etp=0: experts are cut as all else is."""
+    """Parameters of one layer on one rank. etp=0: experts are cut as all else is."""
     return sum(layer_numbers(shape, t, ep, etp or t))
 
 
@@ -109,7 +109,7 @@ def rank_numbers(job: Job, stages: Stages) -> list[tuple[float, int, int]]:
 
 
 def step_seconds(job: Job, rates: Rates) -> dict[str, float]:
-    """By cause, in the order of CAUSES; they add up to the step.
+    """Seconds by cause, in the order of CAUSES; they add up to the step.
 
     The slowest stage works without a gap, m micro-batches; before and behind it the others fill the pipeline with the
     layers that they have, which is the bubble.
@@ -240,7 +240,7 @@ def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> floa
 
 
 def matrix_shares(shape: Shape) -> tuple[float, ...]:
-    """Of a layer's numbers: q, k and v together, output, up (and gate), down."""
+    """The shares of a layer's numbers: q, k and v together, output, up (and gate), down."""
     h, output = shape.hidden_size, shape.num_heads * shape.d * shape.hidden_size
     sizes = (attention_matrices(shape) - output, output, (2 if shape.gated else 1) * h * shape.ffn_size,
              h * shape.ffn_size)

@@ -46,7 +46,7 @@ RANGED = ("hidden", "seq", "mbs", "gpus", "tp", "cp", "pp", "dp")
 
 
 def predict(row: Row, constants: Constants = FITTED) -> float:
-    """In the row's own metric; 1.0 or 0.0 for whether it fits.
+    """What the planner says of a row, in the row's own metric; 1.0 or 0.0 for whether it fits.
 
     ValueError names an unknown device, metric or word, or what is missing. A row outside what the constants were fitted
     on is predicted with a warning.
@@ -152,7 +152,7 @@ def learn_one_step(rows: Sequence[Row], fewest: int = 3) -> list[OneStep]:
 # As text
 
 def table_of_steps(found: Sequence[OneStep]) -> str:
-    """By cluster as text."""
+    """The errors of learn_one_step by cluster, as text."""
     lines = [f"{'one of the runs learned, the median of the others':64s} {'runs':>4s} {'before':>7s} {'after':>7s}"]
     lines += [f"{each.name:64s} {each.num_rows:4d} {each.before:7.1%} {each.after:7.1%}" for each in found]
     better = sum(each.after < each.before for each in found)

@@ -56,7 +56,7 @@ class Report(Drawn):
 
     @property
     def ok(self) -> bool:
-        """Whether every check is."""
+        """Whether every check is ok."""
         return all(check.ok for check in self.checks)
 
     def finding(self) -> str:

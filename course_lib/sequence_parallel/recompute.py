@@ -77,7 +77,7 @@ class Slot:
 
 
 class Enough(Exception):
-    """All slots are filled."""
+    """Raised inside the second run when all slots are filled: the rest of the function is not needed."""
 
 
 class Run:

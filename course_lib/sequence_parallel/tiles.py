@@ -31,7 +31,7 @@ class Tile:
 
     @property
     def num_pairs(self) -> int:
-        """Scores that are computed."""
+        """How many scores, pairs of a query and a key, are computed in the tile."""
         return (self.rows.stop - self.rows.start) * self.num_keys
 
 
@@ -62,7 +62,7 @@ class Block:
     causal: bool
 
     def tiles(self) -> list[Tile]:
-        """The tiles that are not all masked."""
+        """The tiles of the block that have something to read."""
         return cut_tiles(self.queries, self.keys, self.causal)
 
     def scores(self, q: Tensor, tile: Tile) -> Tensor:

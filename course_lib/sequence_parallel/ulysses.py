@@ -39,7 +39,7 @@ def ulysses_attention(q: Tensor, k: Tensor, v: Tensor, group: Group = None, caus
 
 def ulysses_ring_attention(q: Tensor, k: Tensor, v: Tensor, ulysses_group: Group, ring_group: Group,
                            causal: bool = True, layout: str = "zigzag") -> Tensor:
-    """The same on U x R ranks: all-to-all among U of them, then a ring of R ranks for each part of the heads.
+    """Attention on U x R ranks: all-to-all among U of them, then a ring of R ranks for each part of the heads.
 
     q (B, H, T/(U R), d): `layout` deals the tokens to the R ranks of a ring, and each share is cut contiguously over
     the U ranks of its Ulysses group: local_positions(T, ring_group, layout, ulysses_group). U has to divide H.

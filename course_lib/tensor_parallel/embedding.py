@@ -44,7 +44,7 @@ class VocabParallelEmbedding(CutModule):
 
 
 def own_rows(tokens: Tensor, vocab_size: int, me: Member) -> tuple[Tensor, Tensor]:
-    """Where the `tokens` stand among this rank's V/t, 0 for those of other ranks, and which ones those are.
+    """(each token's row among this rank's V/t, 0 for tokens of other ranks; bool: which ones those are).
 
     A token that is in no vocabulary stays outside, on all ranks, so that torch complains as it always does.
     """

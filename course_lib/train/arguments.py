@@ -36,7 +36,7 @@ afterwards
 
 
 class Parser(argparse.ArgumentParser):
-    """A mistake is one line."""
+    """A parser whose complaint about a mistake is one line."""
 
     def error(self, message: str) -> NoReturn:
         """End with status 2 and one line on stderr, without the usage."""

@@ -41,7 +41,7 @@ def make_trainer(arguments: argparse.Namespace) -> HybridTrainer:
 
 
 def train(arguments: argparse.Namespace) -> TrainingReport:
-    """What every rank does."""
+    """What every rank does: make the trainer, resume, train, save, report."""
     trainer, experts = make_trainer(arguments), describe_experts(arguments)
     if arguments.resume:
         loaded = resume_run(trainer, arguments.resume, strict=arguments.strict,

@@ -90,7 +90,7 @@ def rule_of_thumb(num_parameters: float) -> str:
 
 def starting_strategy(num_parameters: float, device_bytes: float = 80e9, devices_in_node: int = 8,
                       room: float = 0.5) -> Strategy:
-    """The same from arithmetic: the first of three that leaves `room`, a share of the memory, for activations.
+    """As rule_of_thumb, from arithmetic: the first of three that leaves `room`, a share of the memory, for activations.
 
     16 bytes a parameter on every device; a share of them on each device of a node; more cuts than a node has devices.
     """

@@ -120,7 +120,7 @@ def shard(function: Callable, inputs: Inputs) -> dict[str, Any]:
 
 
 def generator_states() -> dict[str, Any]:
-    """Of the global generators that are there."""
+    """The state of each global random generator that there is."""
     states = {"torch": torch.get_rng_state().tolist(), "Python": random.getstate()}
     if "numpy" in sys.modules:
         kind, keys, *rest = sys.modules["numpy"].random.get_state()

@@ -77,7 +77,7 @@ class OpenCalls:
         self.begun: dict[int, tuple[str, bool]] = {}  # by number: the operation, whether it has returned
 
     def directions(self) -> list[str]:
-        """Whether something is being sent, or received, at this moment."""
+        """SEND, RECEIVE, or both: what is under way at this moment."""
         names = {name for name, _ in self.begun.values()} - {"barrier"}
         return [direction for direction, other in ((SEND, "recv"), (RECEIVE, "send")) if names - {other}]
 

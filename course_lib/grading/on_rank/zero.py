@@ -50,7 +50,9 @@ def weighed(gradient: Callable, held: Callable[[], int], awaited: float) -> tupl
 
 
 def coupled_gradient(inputs: dict[str, Any], weights: Tensor) -> Tensor:
-    """Of a loss that couples all weights, the same on every rank, (N,); or a number that is always the same."""
+    """The gradient (N,) of a loss that couples all weights, the same on every rank; or a number that is always the
+    same.
+    """
     if "gradient" in inputs:
         return torch.full_like(weights, inputs["gradient"])
     return inputs["curvature"] * (weights - inputs["target"]) + weights.roll(1) / 4
@@ -237,7 +239,9 @@ def master_steps(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def far_gradient(inputs: dict[str, Any], weights: Tensor) -> Tensor:
-    """Of each weight with one of another rank's piece, in bf16, (N,); or a number that is always the same."""
+    """A gradient (N,) in bf16 that couples each weight with one of another rank's piece; or a number that is always the
+    same.
+    """
     constant = inputs.get("gradient")
     return weights + weights.roll(len(weights) // 2) if constant is None else torch.full_like(weights, constant)
 

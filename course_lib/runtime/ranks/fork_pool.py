@@ -139,7 +139,7 @@ class ForkPool:
         return RankProcess(rank, pid, connection, streams)
 
     def exit_code(self, process: RankProcess) -> int | None:
-        """None while the process lives."""
+        """The exit code of a rank; None while the process lives."""
         self._exit_codes |= self._ask("reap")
         return self._exit_codes.get(process.pid)
 

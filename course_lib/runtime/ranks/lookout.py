@@ -72,7 +72,7 @@ class Lookout:
         return min(each.until for each in still) - max(each.since for each in still)
 
     def restart_clocks(self) -> None:
-        """Of those that wait: the time up to now was the reader's."""
+        """Count the waiting of ranks from now on: the time up to now was the reader's."""
         now = time.monotonic()
         self.still = {rank: Still(now, now) for rank in self.still}
 
