@@ -56,6 +56,7 @@ def shares(num_bytes: Mapping[Box, int], holders: Mapping[Box, Sequence[int]]
         groups[holders[box]].append(box)
     load: dict[int, int] = defaultdict(int)
     dealt: dict[int, list[tuple[Box, int, int, int]]] = defaultdict(list)
+    # What one rank alone holds has no choice; what many hold can then even it out.
     for ranks, boxes in sorted(groups.items(), key=lambda group: (len(group[0]), group[0])):
         share = sum(num_bytes[box] for box in boxes) / len(ranks)
         parts = [part for box in boxes for part in

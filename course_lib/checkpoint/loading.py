@@ -71,6 +71,7 @@ def load_verified(path: Path, model: Model, optimizer: torch.optim.Optimizer | N
     manifest, saved = read_manifest(path), saved_tensors(path)
     if optimizer is not None and optimizer_names(saved):
         require_same_groups(optimizer, manifest["options"])
+        # An optimiser that has not stepped has no moments to read into.
         make_state(optimizer)
     held = pieces(model, optimizer)
     sources = find_sources(held, saved)
@@ -145,6 +146,7 @@ def describe_others(path: Path, folder: Path, runs: Mapping[Path, str | None]) -
 def verify(path: Path, ranks: Ranks) -> None:
     """DamagedCheckpoint, on all ranks, if one file is not as it was written. Each rank reads its share."""
     names = ranks.first(lambda: sorted(read_manifest(path)["files"]))
+    # Every file is read once by somebody, and not by each rank: reading is what takes the time.
     found = ranks.each(lambda: problems_of(path, names[ranks.r::ranks.n]))
     problems = [problem for of_rank in found for problem in of_rank]
     if problems:

@@ -71,6 +71,7 @@ def find_corruption(state: State) -> list[Corruption]:
     for (name, offsets, _), by_sum in sorted(holders.items()):
         if len(by_sum) > 1:
             *minorities, most = sorted(by_sum.values(), key=len)
+            # Of two that differ nobody can say which one is wrong.
             certain = len(most) > max(map(len, minorities))
             wrong = sorted(sum(minorities if certain else by_sum.values(), []))
             found.append(Corruption(name, offsets, tuple(wrong), certain))

@@ -84,6 +84,7 @@ class top_k_hook:  # noqa: N801  used beside the functions above
         values = wanted[indices]
         wanted[indices] = 0
         self.error[bucket] = wanted
+        # Gathered and not added up: each rank chose other places, and a sum needs numbers in the same ones.
         finish_values = start_gather(values, bucket.group)  # n times (k,)
         finish_indices = start_gather(indices.to(torch.int32), bucket.group)
 

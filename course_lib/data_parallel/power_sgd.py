@@ -37,6 +37,7 @@ class power_sgd_hook:  # noqa: N801  used beside the functions in hooks.py
 
     def __call__(self, bucket: Bucket) -> Callable[[], Tensor]:
         shapes = [self.shape_to_send(parameter) for parameter in bucket.parameters]
+        # A copy in 32 bits: what is not sent stays in it, as small differences that 16 bits would round away.
         share = bucket.gradient.to(torch.promote_types(bucket.gradient.dtype, torch.float32), copy=True)  # (N,)
         if bucket in self.error:
             share += self.error[bucket]
@@ -51,6 +52,7 @@ class power_sgd_hook:  # noqa: N801  used beside the functions in hooks.py
             P = [torch.linalg.qr(p).Q for p in P]  # (a, k)
             mine = [m.mT @ p for m, p in zip(M, P)]  # (b, k)
             Q = [q.clone() for q in mine]
+            # The second message has to wait for the first: Q is made with the orthonormal P of all ranks' sum.
             add_up(Q, bucket.group)
             for m, p, q in zip(M, P, mine):
                 m -= p @ q.mT  # of this rank's share, P Q^T says all but this

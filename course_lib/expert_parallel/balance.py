@@ -50,6 +50,7 @@ def router_z_loss(logits: Tensor) -> Tensor:
 def update_bias(bias: Tensor, tokens_per_expert: Tensor, rate: float) -> Tensor:
     """The new bias (E,): up by `rate` for experts that had fewer tokens than the mean, down for those with more."""
     load = tokens_per_expert.to(bias.dtype)
+    # The sign alone, as in the paper: a step of one size, however far off an expert is.
     return bias + rate * (load.mean() - load).sign()
 
 
@@ -76,6 +77,7 @@ def auxiliary_loss(model: nn.Module, balance: float = 0.0, z: float = 0.0, group
         everyones = sum_over_group(everyones, group)
     for layer, counts in zip(layers, everyones):
         routing = layer.last_routing()
+        # The last forward pass's, with its graph: the gradient goes through P into the router.
         scores = routing.scores / routing.scores.sum(-1, keepdim=True)  # sigmoids do not add up to 1
         total = total + balance * load_balancing_loss(scores, routing.experts, counts) + z * router_z_loss(
             routing.logits)

@@ -28,6 +28,7 @@ def permute(tokens: Tensor, experts: Tensor, kept: Tensor | None = None) -> tupl
     require_choice(experts, len(tokens))
     flat = experts.flatten()  # (N k,)
     if kept is None:
+        # Stable: rows of one expert stay in the order of tokens, so that they are added up in one order every time.
         order = flat.argsort(stable=True)
     else:
         places = kept.flatten().nonzero().squeeze(-1)
@@ -43,6 +44,7 @@ def unpermute(rows: Tensor, order: Tensor, weights: Tensor) -> Tensor:
     N, k = weights.shape
     if order.shape != rows.shape[:1]:
         raise ValueError(f"order {describe(order)} of rows {describe(rows)}: expected one number for each row")
+    # Weights follow their rows: order[i] is the row's place among all choices.
     weighted = rows * weights.flatten().index_select(0, order).unsqueeze(-1).to(rows.dtype)  # (M, D)
     return rows.new_zeros(N, *rows.shape[1:]).index_add(0, order // k, weighted)
 

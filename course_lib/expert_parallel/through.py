@@ -55,6 +55,7 @@ def through_experts(tokens: Tensor, experts: Tensor, weights: Tensor, kept: Tens
                     compute: Experts, me: Member) -> Tensor:
     """Each token's experts' results, weighted and added up: (N, D) -> (N, D). experts, weights, kept: (N, k)."""
     rows, order = permute(tokens, experts, kept)  # (M, D), by expert, and so by rank
+    # The host makes room for what arrives, so it has to know how much: here it waits for the device.
     here = tokens_per_expert(experts, num_experts, kept).cpu()  # (E,)
     trip = Trip(sent_rows(here, me), exchange_counts(here, me))
     with span("dispatch"):
@@ -63,6 +64,7 @@ def through_experts(tokens: Tensor, experts: Tensor, weights: Tensor, kept: Tens
         rows = trip.compute(compute, rows)
     with span("combine"):
         rows = exchange_rows(rows, trip.received, trip.sent, me)
+    # Weights here and not where the experts are: they would have to travel, and so would their gradients.
     return unpermute(rows, order, weights)
 
 
@@ -73,6 +75,7 @@ def through_experts_in_chunks(tokens: Tensor, experts: Tensor, weights: Tensor, 
     choices = experts.tensor_split(num_chunks)
     permuted = [permute(*piece) for piece in zip(tokens.tensor_split(num_chunks), choices, masks)]
     here = torch.stack([tokens_per_expert(chosen, num_experts, mask) for chosen, mask in zip(choices, masks)], 1).cpu()
+    # Counts of all chunks before any row: else each chunk would wait for a message about itself.
     counts = torch.tensor(exchange_counts(here, me), dtype=torch.int64, device="cpu")  # (R, E_r, C), in one message
     trips = [Trip(sent_rows(sent, me), there.tolist()) for sent, there in zip(here.unbind(1), counts.unbind(-1))]
     rows = Overlapped.apply(compute, trips, me, *(rows for rows, _ in permuted), *compute.parameters())
@@ -121,6 +124,7 @@ class Overlapped(torch.autograd.Function):
 def travel(rows: Sequence[Tensor], trips: Sequence[Trip], compute: Callable[[int, Tensor], Tensor], me: Member
            ) -> list[Tensor]:
     """Send each chunk's rows, compute on what has come, send that back: chunk i+1 travels while chunk i computes."""
+    # All ranks start their all-to-alls in the same order, chunk by chunk, as every collective wants it.
     arrive = start_all_to_all_rows(rows[0], trips[0].sent, trips[0].received, me)
     returning = []
     for chunk, trip in enumerate(trips):

@@ -88,6 +88,8 @@ class HybridModel(nn.Module):
         if self.layout.zero_stage in (1, 2) and self.optimizer is None:
             raise ValueError(f"zero_stage={self.layout.zero_stage}, where the optimiser averages gradients: expected "
                              "a HybridOptimizer of this model before the first step")
+        # Its mean is over this rank's rows and tokens only; all replicas have equally many, so their mean is the
+        # batch's.
         loss = self.pipeline.step(self.local_tokens(inputs), self.local_tokens(targets))
         self.reduce_gradients()
         if self.replicas.n > 1:

@@ -71,8 +71,10 @@ def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1
     require_fitting(model, layout, written, sequence_parallel)
     for axes in (("tp",), ("cp",), ("dp",), ("pp",), ("ep",), ("etp",), ("edp",), ("dp", "cp")):
         layout.member(*axes)  # made now, in one order on all ranks
+    # Before anything is cut: whatever ranks made of their seeds, each cuts its part from the same numbers.
     model.to(device())
     broadcast([*model.parameters(), *model.buffers()])
+    # Costs of whole layers: once they are cut, a rank would count its own part only.
     costs, sequence_parallel = layer_costs(model), sequence_parallel and layout.tp > 1
     auxiliary = auxiliary_of(model, layout, 1 / num_microbatches / layout.tp)
     model.__class__ = GPT
@@ -88,6 +90,7 @@ def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1
     elif attention is not None:
         for block in model.blocks:
             block.attention.attend = lambda q, k, v, dropout_p: attention(q, k, v)
+    # After the cuts along tp and cp: a stage is then made of layers that are this rank's parts already.
     whole = partition(model, written.num_stages, costs)
     mine = [whole[number] for number in written.stages[layout.member("pp").r]]
     kinds = {}

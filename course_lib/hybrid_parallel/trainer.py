@@ -91,6 +91,7 @@ class HybridTrainer:
             if counts:
                 sent = recorders.enter_context(record_communication())
                 held = recorders.enter_context(record_memory(model=self.model, optimizer_state=self.optimizer.tensors))
+            # Reading a number waits for the device: only behind the clock, and once for both.
             step_s = seconds(lambda: results.extend(self._update()))
         loss, norm = (result.item() for result in results)
         if loss != loss or loss in (float("inf"), -float("inf")):

@@ -105,6 +105,7 @@ def balanced_cuts(costs: Sequence[float], num_stages: int) -> list[int]:
         for cut in range(first + 1, len(costs) - stages + 2):
             mine = sum(costs[first:cut])
             largest, squares, starts = best(cut, stages - 1)
+            # Squares break ties: among cuts with the same slowest stage, the one whose others are even.
             options.append((max(mine, largest), mine**2 + squares, (first, *starts)))
         return min(options)
 

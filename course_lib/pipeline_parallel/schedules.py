@@ -120,6 +120,7 @@ def zb_v(p: int, m: int) -> Schedule:
     >>> zb_v(p=4, m=8).stages  # rank 0 has the first stage and the last
     ((0, 7), (1, 6), (2, 5), (3, 4))
     """
+    # With fewer micro-batches the order is that of n of them: `written` leaves out those that are not there.
     n = max(m, 2 * p - 1)
 
     def order(r: int) -> Iterator[Action]:
@@ -190,6 +191,7 @@ def in_turns(rounds: int, *queues: Iterator[Action]) -> Iterator[Action]:
 
 def taking_turns(forwards: list[Action], backwards: list[Action], warmup: int) -> list[Action]:
     """`warmup` forwards, then one forward and one backward in turns, then the backwards that are left."""
+    # With fewer micro-batches than ranks there is nothing more to warm up with.
     warmup = min(warmup, len(forwards))
     turns = [action for pair in zip(forwards[warmup:], backwards) for action in pair]
     return [*forwards[:warmup], *turns, *backwards[len(forwards) - warmup:]]
@@ -202,6 +204,7 @@ def delaying_weights(m: int, ahead: int, lag: int) -> Iterator[Action]:
     for i in range(m):
         yield from in_turns(i + ahead < m, forwards)
         yield Action("I", i)
+        # W has no reader but the optimiser, so it may wait until nothing else can be done.
         yield from in_turns(i >= lag, weights)
     yield from weights
 

@@ -222,9 +222,11 @@ def timed(schedule: Schedule, walked: Walk, costs: Costs) -> Simulation:
         for place, number in sources:
             maker, times, box = sent[place]
             arrives = times[number] + (costs.p2p(maker, rank) if maker != rank else 0)
+            # What arrives last is what it waited for: following these causes back from the end gives the critical path.
             if arrives > start:
                 start, cause = arrives, box
         end = free[rank] = start + costs.block(block, schedule)
+        # A pair runs as one; two boxes, each of half the time, keep one box an action.
         times = [start, half(start, end), end] if len(actions) > 1 else [start, end]
         for action, begins, ends in zip(actions, times, times[1:]):
             boxes.append(Box(rank, schedule.stages[rank][action.chunk], action, begins, ends, cause))

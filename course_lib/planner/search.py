@@ -75,6 +75,7 @@ class Search:
         """
         rates, limit, candidates = self.asked.rates, self.asked.limit_bytes, ranked(self.asked, counts)
         for bound, job in candidates:
+            # Candidates are sorted by what they cannot go below: from here on none can be listed.
             if bound > slowest * self.best:
                 break
             for sharded, memory in variants(job, self.asked):
@@ -92,6 +93,7 @@ def search(asked: Asked, slowest: float = SLOWEST) -> tuple[list[Estimate], list
     could be faster than all that use every device: as fast as these could be at best, in proportion to the devices.
     """
     found, world = Search(asked), asked.cluster.num_devices
+    # All devices first: fewer are worth a look only where they could beat that in proportion.
     ideal = found.look(range(world, world + 1), slowest)
     fewest = ceil(world * ideal / found.best) if found.plans else 1 if asked.choices.data else world // 2 + 1
     found.look(range(fewest, world), 1.0 if found.plans else slowest)

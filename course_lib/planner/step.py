@@ -119,6 +119,7 @@ def step_seconds(job: Job, rates: Rates) -> dict[str, float]:
     both = layer.forward + layer.backward + Seconds(memory=accumulation_seconds(job, rates))
     ordinary = both * stages.ordinary
     last = both * stages.last + head.forward + head.backward
+    # A pipeline goes at the pace of its slowest stage: that one's work counts m times, that of all others once.
     ends = job.layout.pp == 1 or last.total >= ordinary.total  # the last stage is the slowest
     slowest = last if ends else ordinary
     work = slowest * m
@@ -230,6 +231,7 @@ def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> floa
     once, alone = job.layout.zero_stage == 2, gather + scatter
     forward = gather / job.num_microbatches if once else gather
     shares = matrix_shares(job.shape) if job.software.matrix_by_matrix else (1.0,)
+    # One behind the other, so each share is weighed against the time of the product that runs meanwhile.
     beside = shares[-1:] + shares[:-1]  # a message hides behind the matrix before it
     shown = sum(exposed(share * forward, hides * layer.forward.total, rates.drag)
                 + exposed(share * (scatter + (0.0 if once else gather)), hides * layer.backward.total, rates.drag)

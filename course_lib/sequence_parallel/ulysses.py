@@ -53,6 +53,7 @@ def by_heads(attend: Attention, q: Tensor, k: Tensor, v: Tensor, me: Member) -> 
     require_attention(q, k, v)
     with without_autocast(q, k, v) as (q, k, v):
         repeats = ulysses_key_heads(q.shape[1], k.shape[1], me.n) // k.shape[1]
+        # Before they are sent: ranks that share a key head need it each, and an all-to-all gives equal parts.
         k, v = (x.repeat_interleave(repeats, dim=1) for x in (k, v)) if repeats > 1 else (k, v)
         q, k, v = (all_to_all_along(x, split_dim=1, concat_dim=2, group=me) for x in (q, k, v))  # (B, H/R, T, d)
         return all_to_all_along(attend(q, k, v), split_dim=2, concat_dim=1, group=me)  # (B, H, T/R, d)

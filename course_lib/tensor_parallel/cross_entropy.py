@@ -52,8 +52,10 @@ class TokenLosses(torch.autograd.Function):
         rows, is_elsewhere = own_rows(targets, V, me)
         z_y = z.gather(-1, rows.unsqueeze(-1)).squeeze(-1).masked_fill(is_elsewhere, 0)  # (...)
         with_mean = torch.stack([z_y, z.sum(-1) / V]) if smoothing else z_y.unsqueeze(0)
+        # In place: (..., V/t) is the largest tensor of a small model, and z is not needed again.
         exponentials = z.exp_()
         total = all_reduced(exponentials.sum(-1), dist.ReduceOp.SUM, me)  # (...)
+        # One rank brings z_y, all others 0: their sum is a lookup without knowing who has the target.
         z_y, *z_mean = all_reduced(with_mean, dist.ReduceOp.SUM, me)
         ctx.save_for_backward(exponentials.div_(total.unsqueeze(-1)).to(logits.dtype), rows, is_elsewhere)
         ctx.smoothing, ctx.V = smoothing, V
@@ -69,6 +71,7 @@ class TokenLosses(torch.autograd.Function):
         softmax, rows, is_elsewhere = ctx.saved_tensors
         d_logits = softmax - ctx.smoothing / ctx.V if ctx.smoothing else softmax.clone()  # (..., V/t)
         is_here = (~is_elsewhere).to(d_logits.dtype) * (1 - ctx.smoothing)
+        # Of a target that lies elsewhere row 0 gets 0: no branch, and no message.
         d_logits.scatter_add_(-1, rows.unsqueeze(-1), -is_here.unsqueeze(-1))
         return d_logits.mul_(d_losses.unsqueeze(-1)), None, None, None
 

@@ -37,10 +37,12 @@ class CutModule(nn.Module):
         """Take the slices of `unsplit`, or of one that is made now, with place 0's numbers."""
         if unsplit is None:
             unsplit = make()
+            # Ranks' generators may differ by now, and slices have to be of one matrix.
             broadcast(unsplit.parameters(), self.member)
         for name, value in unsplit._parameters.items():
             if value is not None:
                 whole, trained = value.detach(), value.requires_grad
+                # A copy: a view of it would keep the whole matrix alive on every rank.
                 mine = self.cuts[name].take(whole, self.member) if name in self.cuts else whole.clone()
                 value = nn.Parameter(mine, trained)
             self.register_parameter(name, value)

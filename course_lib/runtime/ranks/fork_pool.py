@@ -107,6 +107,7 @@ class ForkPool:
         """One after another, so that the first can start its work while the next is forked. call: what they will run.
         """
         self._ranks, self._exit_codes = [], {}
+        # Imported once in the server, a module costs a rank nothing; imported in each rank, it costs all cores at once.
         if world_size > MANY or _MUCH.search(call):
             self.wait_until_preloaded()
         self.start()

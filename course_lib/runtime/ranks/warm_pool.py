@@ -80,6 +80,7 @@ class WarmPool:
                     start_new_session=os.name != "nt",
                     creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
                 )
+                # By stdin and not as an argument, which every user of the machine could read.
                 process.stdin.write(key)
                 process.stdin.close()
                 started[rank] = process
