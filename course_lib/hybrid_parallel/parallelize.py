@@ -90,7 +90,6 @@ def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1
     elif attention is not None:
         for block in model.blocks:
             block.attention.attend = lambda q, k, v, dropout_p: attention(q, k, v)
-    # After the cuts along tp and cp: a stage is then made of layers that are this rank's parts already.
     whole = partition(model, written.num_stages, costs)
     mine = [whole[number] for number in written.stages[layout.member("pp").r]]
     kinds = {}
