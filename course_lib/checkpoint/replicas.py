@@ -85,6 +85,7 @@ def flip_bit(tensor: Tensor, place: int, bit: int) -> None:
     size = 8 * tensor.element_size()
     if not (0 <= place < len(words) and 0 <= bit < size):
         raise ValueError(f"place={place}, bit={bit}: expected a place below {len(words)} and a bit below {size}")
+    # The highest bit of a signed word is its sign: 1 << bit would not fit into it.
     signed = 1 << bit if bit < size - 1 or words.dtype == torch.uint8 else -(1 << bit)
     words[place] ^= signed
 

@@ -75,6 +75,7 @@ def expected_seconds(work_s: float, tau: float, delta: float, M: float, R: float
     """
     above_zero(tau, "tau")
     above_zero(M, "M")
+    # expm1 and not exp - 1: where failures are rare the difference of two numbers near 1 has no digits left.
     return M * math.exp(R / M) * math.expm1((tau + delta) / M) * above_zero(work_s, "work_s") / tau
 
 

@@ -190,6 +190,7 @@ def fit_link(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> Link:
         raise ValueError(f"sizes_bytes={M}: expected finite numbers of 0 or more")
     if not all(math.isfinite(taken) and taken > 0 for taken in t):
         raise ValueError(f"times_s={t}: expected finite numbers above 0")
+    # Each equation is divided by its time: so the errors that are squared are relative ones.
     a, b = [1 / taken for taken in t], [size / taken for size, taken in zip(M, t)]  # alpha a + beta b is to be 1
     onto_a = dot(a, b) / dot(a, a)
     rest = [y - onto_a * x for x, y in zip(a, b)]  # of b, what a has no part in

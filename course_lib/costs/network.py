@@ -168,6 +168,7 @@ class Group:
     @cached_property
     def around_s(self) -> float:
         """What a ring takes for a piece that has no bytes."""
+        # A ring through k nodes leaves each once but for the last: the other steps stay inside, on the faster wire.
         crossings = self.nodes - 1
         return crossings * self.network.card.alpha_s + (self.n - 1 - crossings) * self.network.inside.alpha_s
 

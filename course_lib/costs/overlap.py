@@ -90,6 +90,7 @@ def simulate_overlap(pieces: Sequence[BackwardPiece], cap_bytes: float, num_rank
     for bucket in cut_buckets([pieces[index].gradient_bytes for index in with_gradient], cap_bytes):
         indices = [with_gradient[place] for place in bucket]
         num_bytes = sum(pieces[index].gradient_bytes for index in indices)
+        # One stream: a bucket that is ready waits for the all-reduce before it.
         start = max(ready[indices[-1]], free)
         free = start + all_reduce_s(wires, num_bytes, num_ranks)
         buckets.append(TimedBucket(tuple(indices), num_bytes, ready[indices[-1]], start, free))

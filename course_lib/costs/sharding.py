@@ -48,6 +48,7 @@ def padded(num_elements: int, num_devices: int) -> int:
 def fill_buckets(sizes: Sequence[int], cap_bytes: float, bytes_per_number: int = 4) -> list[list[int]]:
     """Sizes of parameters of one dtype, in the buckets of a ZeroOptimizer: from the last to the first, up to the cap.
     """
+    # As backward makes them: the last layer's gradients come first, so their bucket is full first.
     backward = sizes[::-1]
     buckets = cut_buckets([size * bytes_per_number for size in backward], cap_bytes)
     return [[backward[index] for index in bucket] for bucket in buckets]

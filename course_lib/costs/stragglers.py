@@ -64,6 +64,7 @@ def slowness(who: str, num_ranks: int, slowdown: float, seed: int = 0) -> Callab
     """duration(rank, step): `slowdown` for the slow rank, 1 for the others. The same for every scheme."""
     if who == WHO[0]:
         return lambda rank, step: slowdown if rank == SLOW_RANK else 1.0
+    # Drawn before and not on the way, so that every scheme meets the same slow ranks in the same steps.
     draw = random.Random(seed)
     slow = [draw.randrange(num_ranks) for _ in range(10_000)]
     return lambda rank, step: slowdown if slow[step % len(slow)] == rank else 1.0

@@ -53,6 +53,7 @@ class LocalSGD:
         """Average now, unless that was just done: afterwards all ranks hold the same."""
         if self.num_steps:
             trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+            # Counters, such as a batch norm's number of batches, are equal already and have no mean.
             buffers = [buffer for buffer in self.module.buffers() if buffer.is_floating_point()]
             for tensors in (trained, buffers):
                 add_up(tensors, self.member, divide_by=self.member.n)

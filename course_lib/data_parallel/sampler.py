@@ -62,6 +62,7 @@ class ShardedSampler(Sampler[int]):
         if self.equal_lengths:
             total = len(self) * self.world_size
             order = [order[place % self.num_samples] for place in range(total)]  # begin again where it ends
+        # Strided, as torch's own: the first samples of the order go to different ranks, whatever N is.
         return iter(order[self.rank::self.world_size])
 
     def __len__(self) -> int:

@@ -48,6 +48,7 @@ class Experts(nn.Module):
     def draw(self, seed: int, std1: float, std2: float, bias: bool = True) -> None:
         """New numbers, spread evenly around 0 with these standard deviations; biases too, or zeros."""
         for index, experts in enumerate(zip(self.w1, self.w2, *([self.b1, self.b2] if self.b1 is not None else []))):
+            # By the expert's own number: the same experts, whichever rank draws them and on whatever device.
             generator = torch.Generator("cpu").manual_seed(seed + self.first + index)
             for tensor, std in zip(experts, (std1, std2, std1 * bias, std2 * bias)):
                 drawn = torch.rand(tensor.shape, generator=generator, dtype=torch.float64, device="cpu") - 0.5
@@ -92,6 +93,7 @@ class GroupedLinear(torch.autograd.Function):
         x, w = ctx.saved_tensors
         needs_x, needs_w, needs_b, _ = ctx.needs_input_grad
         dx = torch.empty_like(x) if needs_x else None
+        # Zeros and not empty: no product is made for an expert without rows, and its gradient is still asked for.
         dw = torch.zeros_like(w) if needs_w else None
         db = w.new_zeros(len(w), w.shape[2]) if needs_b else None
         for e, (x_e, dy_e, *dx_e) in busy(ctx.counts, x, dy, *([dx] if needs_x else [])):

@@ -54,6 +54,7 @@ def most_likely(residuals_at: Callable[[Sequence[float]], list[float]], sigma: S
         curvature = [[sum(a * b for a, b in zip(weighted[i], slopes[j])) + (i == j) / sigma[i] ** 2 for j in n]
                      for i in n]
         step = solve(curvature, [sum(a * b for a, b in zip(weighted[i], r)) + theta[i] / sigma[i] ** 2 for i in n])
+        # A whole step of a curved problem may overshoot: it is halved until the objective falls.
         for shortened in (1, 1 / 2, 1 / 4, 1 / 8, 1 / 16):
             tried = [min(max(t - shortened * d, -FARTHEST * s), FARTHEST * s) for t, d, s in zip(theta, step, sigma)]
             r_tried = residuals_at(tried)

@@ -54,6 +54,7 @@ def stage_bytes(job: Job, layers: float, stage: int) -> dict[str, float]:
     held["activations"] = in_flight * max(0.0, layers - job.offload_layers) * of_layer
     held["logits"] = logit_bytes(job) if last else 0.0
     if job.recompute == "full":  # the layer that backward is at, when the logits are gone
+        # One layer at a time is whole again. On the last stage it finds the place that the logits have left.
         held["activations"] += max(0.0, whole - held["logits"])
     held["other"] = OTHER_BYTES + layers * freed_late_bytes(job)
     return held
@@ -129,6 +130,7 @@ def mean_kept(work: Work, by_operation: bool = False) -> float:
 
 def kept_of(term: ActivationTerm, work: Work) -> float:
     """What a product reads is kept as the product reads it, in 8 or 4 bits."""
+    # FlashAttention never stores the s x s matrices, which is what selective recomputation drops.
     policy = "selective" if work.flash or work.recompute == "selective" else "none"
     return kept(term, work, policy) * (NARROW.get(work.precision, 1.0) if term.name in READ_BY_PRODUCTS else 1.0)
 

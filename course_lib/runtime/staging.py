@@ -117,6 +117,7 @@ def _check(op: str, arguments: tuple) -> None:
         if op in CONTIGUOUS and not tensor.is_contiguous():
             raise ValueError(f"{op}: expected a contiguous tensor, got strides {tensor.stride()} for shape "
                              f"{list(tensor.shape)}: pass tensor.contiguous()")
+    # The GPU may not have computed yet what is to be copied: gloo and the host know nothing of its streams.
     torch.accelerator.current_stream(devices.pop()).synchronize()
 
 

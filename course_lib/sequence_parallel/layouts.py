@@ -52,6 +52,7 @@ def restore_order(x: Tensor, dim: int, world_size: int, layout: str = "zigzag") 
     """`x`, whose tokens stand along `dim` in the order of the layout, in the order of the row."""
     dim = dim_of(x, dim, "dim")
     order = layout_order(x.shape[dim], world_size, layout)
+    # argsort of a permutation is its inverse: where each token of the row stands now.
     return x.index_select(dim, order.argsort().to(x.device))
 
 

@@ -27,6 +27,7 @@ def own_stream(group: Group = None) -> Iterator[None]:
     common = int(torch.randint(2**53, (), device="cpu"))  # the same on all ranks
     others = [] if here.type == "cpu" else [here]
     with torch.random.fork_rng(others, device_type=here.type if others else "cpu"):
+        # From the common stream and the place, so that a recomputation which restores that stream gets this mask again.
         seed(common + me.r, here)
         yield
 

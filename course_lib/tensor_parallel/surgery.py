@@ -68,6 +68,7 @@ def divide_heads(attention: nn.Module, me: Member) -> None:
         if isinstance(getattr(attention, name, None), int):
             setattr(attention, name, getattr(attention, name) // me.n)
     if callable(getattr(attention, "attend", None)):
+        # Each rank drops out scores of heads that nobody else has, so it draws a mask of its own.
         attention.attend = OwnAttention(attention.attend, me)
 
 
@@ -83,6 +84,7 @@ def tie_again(made: Mapping[nn.Module, CutModule], model: nn.Module) -> None:
             if other.cuts[name_there] != new.cuts[name]:
                 raise ValueError(f"a tied parameter of shape {list(whole.shape)} would be cut in two ways: expected "
                                  "one way, or copies")
+            # One parameter in two modules: two copies of equal slices would get half of the gradient each.
             new._parameters[name] = other._parameters[name_there]
     for module in model.modules():
         for name, parameter in module._parameters.items():

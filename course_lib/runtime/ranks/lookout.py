@@ -69,6 +69,7 @@ class Lookout:
         still = [self.still.get(rank) for rank in self.unfinished()]
         if not still or any(each is None or each.times < _TIMES for each in still):
             return 0.0
+        # The stretch in which all were seen still at the same time: two ranks that wait in turn are no deadlock.
         return min(each.until for each in still) - max(each.since for each in still)
 
     def restart_clocks(self) -> None:
