@@ -18,7 +18,11 @@ def human_bytes(num_bytes: float) -> str:
 
 
 def gigabytes(num_bytes: float) -> str:
-    """`num_bytes` in GB whatever it is, to be compared with a device's memory: 14 GB, 2,794 GB, 1.75 GB."""
+    """`num_bytes` in GB whatever it is, to be compared with a device's memory: 14 GB, 2,794 GB, 1.75 GB.
+
+    >>> gigabytes(14e9), gigabytes(2.794e12)
+    ('14 GB', '2,794 GB')
+    """
     value = num_bytes / BYTES_IN["GB"]
     return f"{value:,.0f} GB" if value >= 100 else f"{value:.3g} GB"
 

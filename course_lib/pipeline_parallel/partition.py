@@ -90,7 +90,11 @@ def layer_costs(model: nn.Module) -> list[float]:
 
 
 def balanced_cuts(costs: Sequence[float], num_stages: int) -> list[int]:
-    """Where each stage starts. The largest sum is as small as it can be; among equals the squares decide."""
+    """Where each stage starts. The largest sum is as small as it can be; among equals the squares decide.
+
+    >>> balanced_cuts([1, 1, 1, 1, 3], num_stages=2)  # layers 0 to 2, and 3 to 4
+    [0, 3]
+    """
     if type(num_stages) is not int or not 1 <= num_stages <= len(costs):
         raise ValueError(f"num_stages={num_stages!r}: expected 1 to {len(costs)}, the number of layers, since every "
                          "stage needs one")

@@ -41,6 +41,13 @@ def validate(schedule: Schedule, max_in_flight: int | Sequence[int] | None = Non
     `max_in_flight`: how many activations, of one chunk for one micro-batch each, a rank may hold; one number or one
     for each rank. Sends do not block (see `dependencies`): a deadlock is a circle of actions that wait for each other.
     `buffered=False`: could it also run where a send returns only once its receiver is there (see `blocking`)?
+
+    >>> from course_lib.pipeline_parallel.actions import Action, Schedule
+    >>> orders = (Action("F", 0), Action("B", 0)), (Action("B", 0), Action("F", 0))
+    >>> validate(Schedule("mine", num_microbatches=1, stages=((0,), (1,)), actions=orders))
+    Traceback (most recent call last):
+    course_lib.pipeline_parallel.validate.InvalidSchedule: the schedule 'mine' cannot be run:
+    - rank 1: B0 stands before F0, but needs its activations
     """
     found = findings(schedule, max_in_flight)
     if not buffered and not found:

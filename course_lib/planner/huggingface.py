@@ -57,6 +57,11 @@ def shape_from_config(config: str | Path | Mapping[str, Any], sequence_length: i
     sequence_length: 0 for what the model was trained with before its context was stretched, as far as the file tells;
     else the longest that it takes. ValueError, in one line, for a file that is none, an architecture that is not
     here, and a key that is missing or cannot be.
+
+    >>> shape = shape_from_config({"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12,
+    ...                            "vocab_size": 50257, "n_positions": 1024})
+    >>> shape.ffn_size, shape.d
+    (3072, 64)
     """
     read = Config(config, "this config") if isinstance(config, Mapping) else load(Path(config))
     kind = read.values.get("model_type")

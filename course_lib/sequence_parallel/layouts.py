@@ -19,6 +19,9 @@ def layout_order(num_tokens: int, world_size: int, layout: str) -> Tensor:
     """The order (T,) in which tokens are dealt: the first T/R are rank 0's. On the CPU; ascending within a rank.
 
     ValueError for an unknown layout, and unless R (zigzag: 2R) divides T.
+
+    >>> layout_order(8, world_size=2, layout="zigzag").tolist()  # rank 0 has the first and the last quarter
+    [0, 1, 6, 7, 2, 3, 4, 5]
     """
     T, R = num_tokens, world_size
     tokens_per_rank(T, R, layout)

@@ -51,7 +51,11 @@ def cut_evenly(size: int, dim: int, me: Member, what: str, sections: Sequence[in
 
 
 def qkv_sections(num_heads: int, num_kv_heads: int, head_dim: int) -> tuple[int, int, int]:
-    """The rows of q, k and v in one fused matrix. Heads of k and v may be fewer: grouped queries."""
+    """The rows of q, k and v in one fused matrix. Heads of k and v may be fewer: grouped queries.
+
+    >>> qkv_sections(num_heads=32, num_kv_heads=8, head_dim=128)
+    (4096, 1024, 1024)
+    """
     return num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim
 
 

@@ -83,7 +83,11 @@ class Strategy:
 
 
 def rule_of_thumb(num_parameters: float) -> str:
-    """What people say: below 1B data parallelism, from 1B to 10B sharded, above 10B in three dimensions."""
+    """What people say: below 1B data parallelism, from 1B to 10B sharded, above 10B in three dimensions.
+
+    >>> [rule_of_thumb(N) for N in (124e6, 7e9, 70e9)]
+    ['data parallel', 'sharded data parallel', '3D parallel']
+    """
     N = above_zero(num_parameters, "num_parameters")
     return "data parallel" if N < 1e9 else "sharded data parallel" if N <= 10e9 else "3D parallel"
 
