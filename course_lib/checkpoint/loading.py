@@ -76,6 +76,7 @@ def load_verified(path: Path, model: Model, optimizer: torch.optim.Optimizer | N
     held = pieces(model, optimizer)
     sources = find_sources(held, saved)
     require_same_model(held, sources, saved, optimizer is not None, ranks)
+    # A rank's generators go on only where it holds what it held: elsewhere its place means something else.
     same = manifest["layout"] == ranks.everyones(layout_of(held))
     generators = pieces_to_load({name: of_one.size for name, of_one in saved.items()}, ranks.r if same else 0)
     read_pieces(path, {**{name: held[name] for name in sources}, **generators}, sources, ranks.group)

@@ -70,7 +70,7 @@ class Run:
 
 
 class Unnamed(Run):
-    """Those who save without a run: they see for themselves that nobody else saves there."""
+    """A save without a run: whoever makes it sees for himself that nobody else saves there."""
 
     def __init__(self) -> None:
         super().__init__(UNNAMED)

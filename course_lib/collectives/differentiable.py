@@ -134,6 +134,7 @@ def all_to_all(x: Tensor, split_dim: int, concat_dim: int, me: Member) -> Tensor
     """Part j of x along `split_dim` to rank j; what comes is joined along `concat_dim`: (..., N, ..., M, ...) becomes
     (..., N/n, ..., M n, ...).
     """
+    # Stacked: an all-to-all sends stretches of memory, and a chunk along an inner dimension is none.
     outgoing = sendable(torch.stack(x.chunk(me.n, split_dim)), me)  # (n, ..., N/n, ..., M, ...)
     incoming = torch.empty_like(outgoing)
     dist.all_to_all_single(incoming, outgoing, group=me.group)

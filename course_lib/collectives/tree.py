@@ -44,6 +44,7 @@ def tree_reduce(tensor: Tensor, dst: int = 0, op: ReduceOp.RedOpType = ReduceOp.
     check(op, tensor)
     me = member(group)
     root = me.place_of(dst, "dst")
+    # As seen from the root, which is then place 0 of the tree.
     v = (me.r - root) % me.n
     with in_place(tensor, me) as flat:
         received = torch.empty_like(flat)

@@ -33,6 +33,7 @@ class Bucket(GradientBucket):
 
     def take(self, parameter: nn.Parameter) -> Tensor:
         """Move the gradient of `parameter` in, as a share: one pass over it, which divides and copies."""
+        # Divided on the way in: sums of 16-bit numbers over many ranks could overflow, sums of shares do not.
         parameter.grad = super().take(parameter, 1 / self.group.size())
         return parameter.grad
 

@@ -47,7 +47,7 @@ class Update:
 
 
 class AsyncParameterServer:
-    """The same object on all ranks; place 0 of `group` serves, the others work:
+    """A model whose parameters place 0 of `group` serves, and on which the others work. The same object on all ranks:
 
         server = AsyncParameterServer(model, optimizer, max_staleness=2)
         if server.is_server:

@@ -49,6 +49,7 @@ def exchange_counts(counts: Tensor, me: Member) -> list:
     if me.n > 1:
         outgoing = sendable(counts, me)
         incoming = outgoing.new_empty(me.n * held[me.r], *counts.shape[1:])
+        # Counts before rows: a receiver that does not know how much comes cannot make room for it.
         dist.all_to_all_single(incoming, outgoing, [held[me.r]] * me.n, held, group=me.group)
     return incoming.view(me.n, held[me.r], *counts.shape[1:]).tolist()
 
@@ -91,6 +92,7 @@ def by_rank(rows: Tensor, counts: list[list[int]]) -> Tensor:
 
 def reordered(rows: Tensor, counts: list[list[int]]) -> Tensor:
     """Blocks that lie [a][b], of counts[a][b] rows, in the order [b][a]."""
+    # With one rank or one expert the rows lie in both orders at once.
     if len(counts) < 2 or len(counts[0]) < 2:
         return rows
     blocks = rows.split([count for a in counts for count in a])

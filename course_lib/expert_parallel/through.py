@@ -46,7 +46,7 @@ class Trip:
         return [sum(of_rank) for of_rank in self.counts]
 
     def compute(self, experts: Experts, rows: Tensor) -> Tensor:
-        """What the experts here make of `rows`, which came by rank and go by rank."""
+        """The results of the experts here on `rows` (M, D), which came ordered by rank and are returned so."""
         rows_of_expert = [sum(of_expert) for of_expert in zip(*self.counts)]
         return by_rank(experts(by_expert(rows, self.counts), rows_of_expert), self.counts)
 

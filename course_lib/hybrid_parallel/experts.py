@@ -50,6 +50,7 @@ def deal_out_tokens(model: GPT, tp: Member) -> None:
         surgery.behind(layer, partial(gather_from_group, dim=-2, group=tp))
         draw_alone(layer, tp)  # other tokens, other masks
         for module in filter(None, (layer.router, layer.shared)):
+            # Each rank of tp now sees other tokens, so its gradients of what all hold whole are summands.
             share_parameters(module, tp)
 
 

@@ -44,6 +44,7 @@ class HybridModel(nn.Module):
                                                     (("dp",), ("cp",), ("pp",), ("dp", "cp")))
         self.tied = {name: common for stage in stages for name, common in stage.shared.items()}
         self.cuts = {name: cuts for stage in stages for name, cuts in cuts_of(stage).items()}
+        # Before ZeRO cuts them: a checkpoint asks for the shape of this rank's whole part.
         self.shapes = {name: parameter.shape for stage in stages
                        for name, parameter in stage.named_parameters(remove_duplicate=False)}  # of this rank's part
         sharded = [shard_stage(stage, layout) for stage in stages] if layout.zero_stage == 3 else stages

@@ -138,6 +138,7 @@ class PipelineParallel:
 
     def _backward(self, action: Action, stage: int, gradient: Tensor | None) -> Tensor | None:
         """B: adds to the gradients of the weights, and returns the one that the stage before needs."""
+        # Popped: with y goes its graph, and so the micro-batch's activations.
         x, y = self.saved.pop((action.chunk, action.microbatch))
         if y.requires_grad:  # not where the first stages are frozen
             y.backward(gradient)

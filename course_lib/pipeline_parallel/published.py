@@ -61,7 +61,7 @@ class Comparison(Drawn):
 
     @property
     def largest_deviation(self) -> Row:
-        """Of the rates that nothing was fitted on, the one that is predicted worst."""
+        """The rate that is predicted worst, of those that nothing was fitted on."""
         return max((row for row in self.rows if not row.fitted), key=lambda row: abs(row.predicted - row.published))
 
     def finding(self) -> str:

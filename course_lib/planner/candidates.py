@@ -58,7 +58,9 @@ class Choices:
 
     @classmethod
     def asked(cls, choices: Choices, how: dict[str, Any]) -> tuple[Choices, dict[str, Any]]:
-        """With what `how` asks for of the fields of a Job that not every ZeRO stage can have; and the others of it."""
+        """(`choices` with what `how` asks for of those fields of a Job that not every ZeRO stage can have; the rest of
+        `how`).
+        """
         fixed = {field: (how[name],) for name, field in SAVING.items() if name in how}
         return replace(choices, **fixed), {name: value for name, value in how.items() if name not in SAVING}
 

@@ -110,7 +110,7 @@ def shape_flags(shape: Shape) -> list[str]:
 
 
 def latent_flags(shape: Shape) -> Flags:
-    """Those of latent attention; [] for a model without it."""
+    """Flags of latent attention, for Megatron-Core; [] for a model without it."""
     if shape.latent is None:
         return []
     of = shape.latent
@@ -119,7 +119,7 @@ def latent_flags(shape: Shape) -> Flags:
 
 
 def expert_flags(shape: Shape) -> Flags:
-    """Those of experts; [] for a model without them."""
+    """Flags of experts, for Megatron-Core; [] for a model without them."""
     if shape.num_experts == 1:
         return []
     dense = f"'([0]*{shape.dense_layers}+[1]*{shape.num_layers - shape.dense_layers})'" if shape.dense_layers else 0

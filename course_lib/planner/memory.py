@@ -68,8 +68,9 @@ def needed_bytes(held: dict[str, float]) -> float:
 
 
 def logit_bytes(job: Job) -> float:
-    """At the loss of a micro-batch, by what a software makes of it: the logits as often as they are there, the input of
-    their product if it is kept as it was gathered, and the logits of the other micro-batches where nobody drops them.
+    """Bytes at the loss of a micro-batch, by what a software makes of it: the logits as often as they are there, the
+    input of their product if it is kept as it was gathered, and the logits of the other micro-batches where nobody
+    drops them.
     """
     software, t = job.software, job.layout.tp
     numbers = job.tokens_per_rank * job.shape.vocab_size / (1 if software.gathers_logits else t)

@@ -165,7 +165,7 @@ def learn(cluster: Cluster, software: Software = MEGATRON_CORE, *, steps: Sequen
 
 
 def doubt(constant: Constant, wide: Sequence[str]) -> float:
-    """By how much another cluster may differ from those that a constant was fitted on: relative."""
+    """How much another cluster's constant may differ from the fitted one, as a share of it."""
     return WIDE if constant.name in wide else hypot(constant.uncertainty, constant.prior_uncertainty / 2)
 
 

@@ -128,5 +128,5 @@ def distance(one: Job, other: Job) -> float:
 
 
 def nearest_runs(job: Job, runs: Sequence[Run]) -> tuple[Run, ...]:
-    """Those of `runs` that are most like the job, nearest first."""
+    """The few of `runs` that are most like the job, nearest first."""
     return tuple(sorted(runs, key=lambda run: distance(job, run.job))[:NAMED])

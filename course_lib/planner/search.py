@@ -70,8 +70,8 @@ class Search:
         self.best = inf
 
     def look(self, counts: range, slowest: float) -> float:
-        """At all layouts of so many devices whose step may be below `slowest` times the best. The least time that any
-        of them could take.
+        """Look at all layouts of so many devices whose step may be below `slowest` times the best. Returns the least
+        time that any of them could take.
         """
         rates, limit, candidates = self.asked.rates, self.asked.limit_bytes, ranked(self.asked, counts)
         for bound, job in candidates:

@@ -206,8 +206,8 @@ def data_seconds(job: Job, rates: Rates, layer: Pass, head: Pass, stages: Stages
 
 def message_seconds(job: Job, rates: Rates, op: str, sent: Sequence[tuple[float, int, int]], bytes_per_number: int,
                     messages: float = 0.0) -> float:
-    """Of `op` on parameters or gradients among the ranks that have the same. messages: 0 for the software's size.
-    Sharded in groups (HSDP), a group's own; gradients are then added up across groups, each rank's shard of them.
+    """Seconds of `op` on parameters or gradients among the ranks that have the same. messages: 0 for the software's
+    size. Sharded in groups (HSDP), a group's own; gradients are then added up across groups, each rank's shard of them.
     """
     seconds = 0.0
     for numbers, ranks, stride in sent:

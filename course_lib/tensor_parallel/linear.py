@@ -122,6 +122,7 @@ class RowParallelLinear(CutModule):
         """(B, T, D/t), or (B, T, D) unless input_is_parallel -> (B, T, F), or (B, T/t, F) under sequence_parallel."""
         if not self.input_is_parallel:
             x = scatter_to_group(x, -1, self.member)
+        # Without the bias: t ranks would add it t times.
         summand = F.linear(x, self.weight)  # (B, T, F)
         y = reduce_scatter_along(summand, -2, self.member) if self.sequence_parallel else \
             reduce_from_group(summand, self.member)

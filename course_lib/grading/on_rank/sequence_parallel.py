@@ -95,7 +95,7 @@ class OpenCalls:
             self.begun[call.number] = name, True
 
     def finished(self, call: pending.Call) -> None:
-        """By itself, or in wait(): how quick the other ranks are is not judged."""
+        """Nothing: how quick the other ranks are is not judged, only what this rank waits for."""
 
 
 @contextmanager

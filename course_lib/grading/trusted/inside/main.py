@@ -164,7 +164,7 @@ def become_rank(task: object, number: int, connection: socket.socket) -> None:
 
 
 def network_totals() -> dict:
-    """Of this network: bytes over its one device, TCP segments, and open local (Unix) sockets."""
+    """What this network has carried: bytes over its one device, TCP segments; and its open local (Unix) sockets."""
     with open("/proc/net/dev") as devices:
         lo = next(line for line in devices if line.strip().startswith("lo:"))
     with open("/proc/net/snmp") as protocols:
