@@ -84,7 +84,7 @@ def show_diff(before: Any, after: Any) -> Difference:
 
 
 def source(thing: Any) -> str:
-    """Its source text, not indented."""
+    """The source text of a function, class or module, not indented. TypeError where it has none in Python."""
     unwrapped = inspect.unwrap(thing) if isinstance(thing, FunctionType) else thing
     if isinstance(unwrapped, (FunctionType, MethodType, ModuleType, type)):
         try:
@@ -95,6 +95,7 @@ def source(thing: Any) -> str:
 
 
 def name(thing: Any) -> str:
+    """What a reader would call it: `Class.method` where it is one."""
     return getattr(thing, "__qualname__", thing.__name__)
 
 

@@ -24,7 +24,8 @@ LEAST_BYTES = 4096  # of a part: torch writes about 1,000 bytes around each
 
 
 def deal_out(state: State, ranks: Ranks) -> State:
-    """Of this rank's pieces those, or those parts, that it is to write. Collective."""
+    """The pieces, or parts of pieces, that this rank writes of its `state`: what several hold, one writes. Collective.
+    """
     mine = {(name, piece.offsets, tuple(piece.tensor.shape)): piece for name, some in state.items() for piece in some}
     held = {box: (piece.tensor.nbytes, piece.writes) for box, piece in mine.items()}
     everyones = ranks.everyones(held)
@@ -55,6 +56,7 @@ def shares(num_bytes: Mapping[Box, int], holders: Mapping[Box, Sequence[int]]
         groups[holders[box]].append(box)
     load: dict[int, int] = defaultdict(int)
     dealt: dict[int, list[tuple[Box, int, int, int]]] = defaultdict(list)
+    # What one rank alone holds has no choice; what many hold can then even it out.
     for ranks, boxes in sorted(groups.items(), key=lambda group: (len(group[0]), group[0])):
         share = sum(num_bytes[box] for box in boxes) / len(ranks)
         parts = [part for box in boxes for part in

@@ -54,7 +54,7 @@ def completed(folder: str | Path) -> list[Path]:
 
 
 def origin(path: Path) -> Origin:
-    """Of the checkpoint at `path`. Of one that says no time, or none any more, it is that of its oldest file."""
+    """Which run wrote the checkpoint at `path`, and when. Where it does not say when, the time of its oldest file."""
     facts = (path / MANIFEST).stat()
     return _origin(path, facts.st_mtime_ns, facts.st_size)
 
@@ -121,7 +121,7 @@ def begin(folder: str | Path, step: int) -> tuple[Path, Path]:
 
 
 def commit(temporary: Path, final: Path, manifest: Mapping[str, Any]) -> None:
-    """All files are written and on the disk: the manifest, and then the name, which makes it a checkpoint.
+    """Make it a checkpoint, when all files are written and on the disk: the manifest first, and then the name.
 
     It is written later than all others in its folder, also where another host's clock was ahead.
     """
@@ -178,6 +178,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def checksum(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of a manifest, in hex, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 

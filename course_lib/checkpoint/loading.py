@@ -64,17 +64,19 @@ def load(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | No
 
 @torch.no_grad()
 def load_verified(path: Path, model: Model, optimizer: torch.optim.Optimizer | None = None) -> Loaded:
-    """The same from the checkpoint at `path`, whose files somebody has just looked at: find_intact, say."""
+    """As load, from the checkpoint at `path`, whose files somebody has just checked: find_intact, say."""
     from course_lib.checkpoint.planners import read_pieces, saved_tensors  # which takes torch a second to import
 
     ranks = all_ranks()
     manifest, saved = read_manifest(path), saved_tensors(path)
     if optimizer is not None and optimizer_names(saved):
         require_same_groups(optimizer, manifest["options"])
+        # An optimiser that has not stepped has no moments to read into.
         make_state(optimizer)
     held = pieces(model, optimizer)
     sources = find_sources(held, saved)
     require_same_model(held, sources, saved, optimizer is not None, ranks)
+    # A rank's generators go on only where it holds what it held: elsewhere its place means something else.
     same = manifest["layout"] == ranks.everyones(layout_of(held))
     generators = pieces_to_load({name: of_one.size for name, of_one in saved.items()}, ranks.r if same else 0)
     read_pieces(path, {**{name: held[name] for name in sources}, **generators}, sources, ranks.group)
@@ -145,6 +147,7 @@ def describe_others(path: Path, folder: Path, runs: Mapping[Path, str | None]) -
 def verify(path: Path, ranks: Ranks) -> None:
     """DamagedCheckpoint, on all ranks, if one file is not as it was written. Each rank reads its share."""
     names = ranks.first(lambda: sorted(read_manifest(path)["files"]))
+    # Every file is read once by somebody, and not by each rank: reading is what takes the time.
     found = ranks.each(lambda: problems_of(path, names[ranks.r::ranks.n]))
     problems = [problem for of_rank in found for problem in of_rank]
     if problems:
@@ -154,7 +157,7 @@ def verify(path: Path, ranks: Ranks) -> None:
 # The same model
 
 def optimizer_names(names: Sequence[str] | Mapping[str, Any]) -> set[str]:
-    """Those of the form NAME.key where NAME is a tensor's, too."""
+    """Of `names`, those of the optimiser's state: NAME.key, where NAME alone is a tensor's name, too."""
     return {name for name in names if name.rpartition(".")[0] in names}
 
 
@@ -201,6 +204,7 @@ def require_same_model(held: State, sources: Mapping[str, str], saved: Saved, wi
 
 
 def listed(names: Sequence[str]) -> str:
+    """The first four of `names`, and how many more there are: what an error can show of thousands."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
@@ -214,6 +218,7 @@ def require_same_groups(optimizer: torch.optim.Optimizer, options: Sequence[dict
 
 
 def set_options(optimizer: torch.optim.Optimizer, options: Sequence[dict[str, Any]] | None) -> None:
+    """Give the optimizer's groups the options that were saved: learning rate, betas and so on, group by group."""
     groups = optimizer.param_groups
     if options and len(options) != len(groups):
         options = [options[0]] * len(groups)  # another layout has other groups, and all of them had the same

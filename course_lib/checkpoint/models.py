@@ -43,7 +43,7 @@ class Held:
     count: int = 0
 
     def pieces(self, like: Tensor) -> list[Piece]:
-        """Those of `like`, which has the tensor's shape: itself, or what an optimiser keeps about it."""
+        """The pieces of `like`, a tensor of the held one's shape: itself, or what an optimiser keeps about it."""
         if self.first is None:
             return self.place.pieces(like)
         return self.place.pieces_of_range(like.detach()[:self.count], self.first)
@@ -51,7 +51,7 @@ class Held:
 
 @singledispatch
 def pieces(model: Model, optimizer: torch.optim.Optimizer | None = None) -> State:
-    """All that this rank holds of the plain model and of the optimiser's state."""
+    """The pieces of the plain model, and of the optimiser's state, that this rank holds."""
     held = held_tensors(model)
     state: dict[str, Sequence[Piece]] = {name: of_one.pieces(of_one.tensor) for name, of_one in held.items()}
     kept = {} if optimizer is None else optimizer.state
@@ -127,11 +127,14 @@ def named_tensors(model: Model) -> Iterator[tuple[str, Held]]:
 
 
 def cuts_of(module: nn.Module) -> dict[str, tuple[Cut, Member]]:
+    """By name of a parameter, how tensor parallelism has cut it and where this rank stands; {} where nothing is cut."""
     return cuts_by_name(module) if any(isinstance(inner, CutModule) for inner in module.modules()) else {}
 
 
 def placement(local: Sequence[int], cut: Cut | None = None, me: Member | None = None) -> Placement:
-    """Of a parameter of which this rank holds a tensor of shape `local`: by tensor parallelism's Cut, or whole."""
+    """Where a parameter's local tensor of shape `local` lies in the whole one: by tensor parallelism's Cut, or it is
+    the whole.
+    """
     if cut is None:
         return Placement.whole(local)
     shape = list(local)
@@ -140,7 +143,7 @@ def placement(local: Sequence[int], cut: Cut | None = None, me: Member | None = 
 
 
 def unwrapped(model: Model) -> list[nn.Module]:
-    """This rank's stages, or the one module; without DistributedDataParallel, ours or torch's, around."""
+    """This rank's stages, or the one module, without a DistributedDataParallel (ours or torch's) around it."""
     modules = list(getattr(model, "stages", [model])) if isinstance(model, nn.Module) else list(model)
     wrappers = (DistributedDataParallel, nn.parallel.DistributedDataParallel)
     return [module.module if isinstance(module, wrappers) else module for module in modules]

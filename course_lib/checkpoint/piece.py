@@ -89,17 +89,19 @@ class Placement:
 
     @property
     def local_shape(self) -> Sizes:
-        """Of the local tensor."""
+        """The shape of the local tensor."""
         return tuple(max(ends) for ends in zip(*([a + b for a, b in zip(box.start, box.sizes)] for box in self.boxes)))
 
     def pieces(self, local: Tensor, writes: bool = True) -> list[Piece]:
-        """Those of the local tensor: views of it."""
+        """The local tensor as pieces of the whole one, a view for each box."""
         if tuple(local.shape) != self.local_shape:
             raise ValueError(f"a tensor of shape {list(local.shape)}: expected {list(self.local_shape)}, as placed")
         return [Piece(take(local, box.start, box.sizes), self.shape, box.offsets, writes) for box in self.boxes]
 
     def pieces_of_range(self, flat: Tensor, first: int, writes: bool = True) -> list[Piece]:
-        """Those of the local tensor's numbers from `first` on, of which `flat` (K,) are the next K: views of it."""
+        """The pieces that K of the local tensor's numbers make, from number `first` on; `flat` (K,) holds them, and
+        pieces are views of it.
+        """
         found, done = [], 0
         for start, sizes in boxes_of_range(self.local_shape, first, first + flat.numel()):
             part = flat[done:done + prod(sizes)].view(sizes)

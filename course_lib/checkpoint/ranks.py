@@ -40,12 +40,12 @@ class Ranks:
         return [result for result, _ in everyones]
 
     def first(self, do: Callable[[], T]) -> T:
-        """The same for what place 0 does alone: its result."""
+        """What place 0 alone does: its result on every rank, or its error on all. Collective."""
         return self.each(do if self.r == 0 else lambda: None)[0]
 
 
 def all_ranks() -> Ranks:
-    """The world."""
+    """The ranks of the world."""
     if not dist.is_initialized():
         return Ranks(None, 1, 0)
     me = member()

@@ -38,11 +38,11 @@ class Run:
         return self.id
 
     def meet(self, folder: Path) -> None:
-        """All that lies in `folder` now may lie there: the run goes on from it, or will be in its place."""
+        """Accept all checkpoints that lie in `folder` now: the run goes on from them, or will take their place."""
         self.known[folder.resolve()] = {path.name for path in completed(folder)}
 
     def wrote(self, path: Path) -> None:
-        """It is one of the run's own from now on; those that it is in the place of go."""
+        """Note that the checkpoint at `path` is this run's. Checkpoints in whose place it stands are deleted."""
         folder = path.parent.resolve()
         if self.overwrite and self.known.get(folder):
             for old in completed(folder):
@@ -70,7 +70,7 @@ class Run:
 
 
 class Unnamed(Run):
-    """Those who save without a run: they see for themselves that nobody else saves there."""
+    """A save without a run: whoever makes it sees for himself that nobody else saves there."""
 
     def __init__(self) -> None:
         super().__init__(UNNAMED)
@@ -104,6 +104,7 @@ class Lock:
         self.path, self.run, self.descriptor = folder / LOCK, run, -1
 
     def take(self) -> None:
+        """Take the lock. ValueError, naming the owner, where another run saves into the folder now."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         while fcntl is not None and self.descriptor < 0:
             self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -123,6 +124,7 @@ class Lock:
             os.write(self.descriptor, f"run {self.run} (host {socket.gethostname()}, process {os.getpid()})".encode())
 
     def release(self) -> None:
+        """Give the lock back and delete its file; nothing where it was not held."""
         if self.descriptor >= 0:
             if self._is_there():
                 self.path.unlink()

@@ -83,9 +83,11 @@ def save(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | No
     if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
         raise ValueError(f"keep={keep!r}: expected at least 1, or None for all")
     ranks, run, folder = all_ranks(), run or Unnamed(), Path(folder)
+    # The save before this one may still be written; two at once would need twice the copies on the host.
     finish()
     ranks.first(lambda: run.require_own(folder))  # now, and not by the thread that writes
     held = pieces(model, optimizer)
+    # In the background the optimiser goes on to change these numbers, so the copy has to be made before save returns.
     state = on_host(deal_out({**held, **random_pieces(ranks.r, ranks.n)}, ranks), copy=background)
     tied = {name: first for of_rank in ranks.everyones(tied_names(model)) for name, first in of_rank.items()}
     manifest = {"step": step, "extra": dict(extra or {}), "options": options_of(optimizer), "tied": tied,
@@ -114,6 +116,7 @@ def write(ranks: Ranks, folder: Path, state: State, manifest: dict[str, Any], ke
         return begin(folder, manifest["step"])
 
     def close_folder() -> None:
+        # The name comes last: a run that is killed before leaves a hidden folder, and never half a checkpoint.
         commit(temporary, final, {**manifest, "run": run.id, "files": files})
         run.wrote(final)
         prune(folder, keep, run.id)
@@ -122,6 +125,7 @@ def write(ranks: Ranks, folder: Path, state: State, manifest: dict[str, Any], ke
         temporary, final = ranks.first(open_folder)
         write_pieces(temporary, state, ranks.group)
         mine = [*temporary.glob(f"__{ranks.r}_*"), *([temporary / ".metadata"] if ranks.r == 0 else [])]
+        # Each rank reads back its own file, which is still in its cache; place 0 alone would read all of them.
         described = ranks.each(lambda: {path.name: describe_file(path) for path in mine})
         files = {name: facts for of_rank in described for name, facts in of_rank.items()}
         ranks.first(close_folder)

@@ -27,6 +27,8 @@ def start_all_reduce(x: Tensor, me: Member) -> Finish:
 def start_all_gather_along(x: Tensor, dim: int, me: Member) -> Finish:
     """All ranks' `x` (..., N, ...) along `dim`, in rank order: (..., n N, ...)."""
     mine = sendable(x, me)  # (..., N, ...)
+    # A message is one stretch of memory, so ranks' parts arrive one behind the other; `dim` comes in when they are
+    # joined.
     pieces = mine.new_empty(me.n, *mine.shape)  # (n, ..., N, ...)
     work = all_gather_single(pieces.flatten(0, 1), mine, group=me.group, async_op=True)
     return lambda: (work.wait(), torch.cat(pieces.unbind(), dim).to(x.device))[1]

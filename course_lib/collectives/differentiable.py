@@ -90,39 +90,51 @@ class Pair(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:
+        """there(x). Backward will do `back` to the gradient."""
         ctx.there, ctx.back = there, back
         return there(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        """back(gradient), itself differentiable: its own backward is `there` again."""
         return Pair.apply(gradient, ctx.back, ctx.there), None, None
 
 
 def unchanged(x: Tensor) -> Tensor:
+    """x itself: one half of a pair in which only the other direction communicates."""
     return x
 
 
 def copied(x: Tensor) -> Tensor:
+    """A contiguous copy of x, which a collective may overwrite."""
     return x.clone(memory_format=torch.contiguous_format)
 
 
 def own_piece(x: Tensor, dim: int, me: Member) -> Tensor:
+    """This rank's n-th part of x along `dim`, as a copy."""
     return copied(x.chunk(me.n, dim)[me.r])  # or a gradient of one piece would keep the memory of all
 
 
 def all_reduce(x: Tensor, me: Member) -> Tensor:
+    """The sum of all ranks' x, of the same shape, in a new tensor."""
     return start_all_reduce(copied(x), me)()
 
 
 def all_gather(x: Tensor, dim: int, me: Member) -> Tensor:
+    """All ranks' x (..., N/n, ...), joined along `dim` into (..., N, ...) in the order of ranks."""
     return start_all_gather_along(x, dim, me)()
 
 
 def reduce_scatter(x: Tensor, dim: int, me: Member) -> Tensor:
+    """The sum of all ranks' x (..., N, ...), of which this rank gets its part (..., N/n, ...) along `dim`."""
     return start_reduce_scatter_along(x, dim, me)()
 
 
 def all_to_all(x: Tensor, split_dim: int, concat_dim: int, me: Member) -> Tensor:
+    """Part j of x along `split_dim` to rank j; what comes is joined along `concat_dim`: (..., N, ..., M, ...) becomes
+    (..., N/n, ..., M n, ...).
+    """
+    # Stacked: an all-to-all sends stretches of memory, and a chunk along an inner dimension is none.
     outgoing = sendable(torch.stack(x.chunk(me.n, split_dim)), me)  # (n, ..., N/n, ..., M, ...)
     incoming = torch.empty_like(outgoing)
     dist.all_to_all_single(incoming, outgoing, group=me.group)
@@ -140,7 +152,7 @@ def dim_of(x: Tensor, dim: int, name: str) -> int:
 
 
 def divided(x: Tensor, dim: int, name: str, me: Member) -> int:
-    """As dim_of, and ValueError unless n divides the size of `x` there."""
+    """The dimension as a number from 0. ValueError unless `x` has it, and n divides the size of `x` there."""
     dim = dim_of(x, dim, name)
     if x.shape[dim] % me.n:
         raise ValueError(f"{x.shape[dim]} elements along {name}={dim} of {describe(x)}: expected a number "

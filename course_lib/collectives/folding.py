@@ -28,6 +28,7 @@ def all_reduce_folded(tensor: Tensor, op: ReduceOp.RedOpType, group: ProcessGrou
     me = member(group)
     p = largest_power_of_two(me.n)
     with in_place(tensor, me) as flat:  # (N,)
+        # These ranks sit out: pairs at distance 1, 2, 4 ... leave nobody over only among a power of two.
         if me.r >= p:
             me.send(flat, to=me.r - p)
             me.receive(flat, source=me.r - p)

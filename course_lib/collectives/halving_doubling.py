@@ -36,5 +36,6 @@ def halve_and_double(flat: Tensor, op: ReduceOp.RedOpType, me: Member, p: int) -
         region = combine(op, mine, received)
         steps.append((partner, mine, theirs))
     finish(op, region, me.n)
+    # The same pairs backwards. `theirs` is where the partner's finished half belongs, so it is received in place.
     for partner, mine, theirs in reversed(steps):
         me.exchange(mine, partner, theirs, partner)

@@ -42,10 +42,12 @@ class Holdings:
 
     @property
     def num_ranks(self) -> int:
+        """How many ranks there are."""
         return len(self.cells)
 
     @property
     def num_places(self) -> int:
+        """How many places each rank's buffer has."""
         return len(self.cells[0])
 
     @classmethod
@@ -56,6 +58,9 @@ class Holdings:
         that has nothing. Rank r's rows are its places from the first on; a rank with fewer rows than `num_places`
         (default: as many as there are chunks, or rows on any rank) has each row in the place of its chunk.
         ValueError for a buffer that does not come from `labelled`.
+
+        >>> Holdings.of([labelled(0, 2) + labelled(1, 2), labelled(1, 2)])  # rank 0 has added up, rank 1 has not
+        rank 0: 2 chunks, each the sum of 2 ranks; rank 1: 2 chunks of its own
         """
         read = [[cell_of(row, rank, len(buffers)) for row in rows_of(buffer, rank)]
                 for rank, buffer in enumerate(buffers)]
@@ -83,6 +88,9 @@ def labelled(rank: int, num_ranks: int, num_chunks: int | None = None) -> Tensor
 
     Row c is chunk c: 10**rank in column c, 0 elsewhere. num_chunks is by default num_ranks. A share may be counted up
     to 9 times before its digit runs over. ValueError for more ranks than an int64 has digits, or a rank outside.
+
+    >>> labelled(rank=1, num_ranks=3).tolist()
+    [[10, 0, 0], [0, 10, 0], [0, 0, 10]]
     """
     import torch  # here, so that the pictures of plans need no torch
 

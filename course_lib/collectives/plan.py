@@ -38,6 +38,7 @@ class Plan:
 
     @property
     def num_steps(self) -> int:
+        """How many steps follow one another: what latency is paid for."""
         return len(self.steps)
 
     @property
@@ -54,6 +55,7 @@ class Plan:
                               for rank, cells in enumerate(self.states[-1].cells)))
 
     def message_size(self, message: Message) -> Fraction:
+        """The size of one message, in units of M."""
         return Fraction(len(message.chunks), self.num_chunks)
 
     def sent(self, step: int = -1) -> Amounts:
@@ -136,7 +138,13 @@ def times(amount: Fraction) -> str:
 
 
 def plan(op: str, algorithm: str, num_ranks: int) -> Plan:
-    """The plan of one collective. ValueError for a pair that course_lib.collectives does not have, or bad num_ranks."""
+    """The plan of one collective. ValueError for a pair that course_lib.collectives does not have, or bad num_ranks.
+
+    >>> [float(plan("all_reduce", algorithm, 4).busiest) for algorithm in ("ring", "naive")]  # of the buffer
+    [1.5, 3.0]
+    >>> plan("all_reduce", "naive", 4).finding()
+    'rank 0 sends 3.0 × the buffer while the others send 1.0 ×'
+    """
     if not isinstance(op, str) or not isinstance(algorithm, str) or (op, algorithm) not in MESSAGES:
         there_are = ", ".join(f"{op} {algorithm}" for op, algorithm in MESSAGES)
         raise ValueError(f"no plan for op={op!r} with algorithm={algorithm!r}: expected one of {there_are}")

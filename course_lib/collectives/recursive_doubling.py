@@ -29,6 +29,7 @@ def recursive_doubling_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = Reduc
 
 def exchange_all(flat: Tensor, op: ReduceOp.RedOpType, me: Member, p: int) -> None:
     """All-reduce `flat` (N,) among the first p places, p a power of two."""
+    # One buffer for all steps: what came is added into `flat` before the next message.
     received = torch.empty_like(flat)
     for distance in powers_of_two_below(p):
         partner = me.r ^ distance

@@ -83,10 +83,12 @@ def scatter(tensor: Tensor, scatter_list: list[Tensor] | None = None, src: int =
 
 
 def refuse_list(given: list[Tensor] | None, name: str, end: str, root: int) -> None:
+    """ValueError where a rank that is not the root is given a list of tensors."""
     if given:
         raise ValueError(f"{name} given on a rank that is not {end}={root}: expected None there")
 
 
 def require_length(given: list, n: int, name: str) -> None:
+    """ValueError unless the root's list has a tensor for each of the n ranks."""
     if len(given) != n:
         raise ValueError(f"{name} has {len(given)} entries: expected {n}, one for each rank of the group")

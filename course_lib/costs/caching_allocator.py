@@ -115,5 +115,5 @@ def reserve(changes: Iterable[tuple[int, int]]) -> Reservation:
 
 
 def rounded(num_bytes: int, step: int) -> int:
-    """Up to the next multiple of `step`."""
+    """`num_bytes`, up to the next multiple of `step`."""
     return -(-num_bytes // step) * step

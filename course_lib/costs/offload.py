@@ -16,5 +16,5 @@ from course_lib.costs.checks import above_zero
 
 def offload_seconds(num_parameters: float, wire_bytes_per_s: float, gradient_bytes: float = 2, weight_bytes: float = 2
                     ) -> float:
-    """Of a step, over the wire: N gradients to the host, N weights back, one after the other."""
+    """Seconds of a step's way to the host: N gradients there, N weights back, one after the other."""
     return num_parameters * (gradient_bytes + weight_bytes) / above_zero(wire_bytes_per_s, "wire_bytes_per_s")

@@ -37,7 +37,7 @@ class BackwardPiece:
 
 @dataclass(frozen=True)
 class TimedBucket:
-    """One all-reduce: of which pieces, when it was ready, and when it ran."""
+    """One all-reduce of a step: which pieces it carries, when it was ready, when it ran."""
 
     pieces: tuple[int, ...]
     num_bytes: int
@@ -48,7 +48,7 @@ class TimedBucket:
 
 @dataclass(frozen=True)
 class Overlap:
-    """One step from the begin of backward on."""
+    """What happens in one step, in seconds from the begin of backward."""
 
     blocks: tuple[tuple[str, float, float], ...]  # name, start, end
     buckets: tuple[TimedBucket, ...]
@@ -56,15 +56,17 @@ class Overlap:
 
     @property
     def end_s(self) -> float:
+        """When both backward and the last all-reduce are done, in seconds from backward's begin."""
         return max(self.backward_s, self.buckets[-1].end_s if self.buckets else 0.0)
 
     @property
     def communication_s(self) -> float:
+        """Seconds in which some all-reduce is under way, hidden or not."""
         return sum(bucket.end_s - bucket.start_s for bucket in self.buckets)
 
     @property
     def exposed_s(self) -> float:
-        """What is left when backward has ended: all buckets are ready then, so it has no gaps."""
+        """Seconds of communication after backward has ended: all buckets are ready then, so there are no gaps."""
         return self.end_s - self.backward_s
 
     @property
@@ -88,6 +90,7 @@ def simulate_overlap(pieces: Sequence[BackwardPiece], cap_bytes: float, num_rank
     for bucket in cut_buckets([pieces[index].gradient_bytes for index in with_gradient], cap_bytes):
         indices = [with_gradient[place] for place in bucket]
         num_bytes = sum(pieces[index].gradient_bytes for index in indices)
+        # One stream: a bucket that is ready waits for the all-reduce before it.
         start = max(ready[indices[-1]], free)
         free = start + all_reduce_s(wires, num_bytes, num_ranks)
         buckets.append(TimedBucket(tuple(indices), num_bytes, ready[indices[-1]], start, free))
@@ -121,6 +124,7 @@ class Model:
 
     @property
     def num_tokens(self) -> int:
+        """Tokens of a step on one device."""
         return self.sequence_length * self.num_sequences
 
     def parameters(self) -> list[tuple[str, str, int]]:
@@ -133,7 +137,9 @@ class Model:
                 for layer in reversed(range(self.num_layers)) for name, elements in reversed(block))]
 
     def pieces(self, flops_per_s: float) -> list[BackwardPiece]:
-        """In the order of backward. The embedding's gradient is made at the head and completed at the very end."""
+        """The pieces of backward, in their order. The embedding's gradient is made at the head and completed at the
+        very end.
+        """
         per_element_s = 4 * self.num_tokens / flops_per_s
         embedding, positions = self.vocab_size * self.hidden_size, self.sequence_length * self.hidden_size
         inside = [BackwardPiece(name, block, GRADIENT_BYTES * elements, per_element_s * elements)

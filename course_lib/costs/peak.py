@@ -78,6 +78,9 @@ def in_buckets(seen: Watched, N: int, cap: float) -> tuple[list[int], list[int]]
 
 
 def buckets_begun(seen: Watched, N: int, cap: float) -> Added:
+    """Bytes that ZeRO-1 holds besides after each event: (at that moment, from then on). A bucket is laid out with its
+    first gradient and stays.
+    """
     bucket_of, B = in_buckets(seen, N, cap)
     begun: set[int] = set()
     for event in seen.events:
@@ -88,6 +91,8 @@ def buckets_begun(seen: Watched, N: int, cap: float) -> Added:
 
 
 def buckets_under_way(seen: Watched, N: int, cap: float) -> Added:
+    """As buckets_begun, of ZeRO-2: buckets that are being filled, the one that is being sent, an N-th of each that was.
+    """
     bucket_of, B = in_buckets(seen, N, cap)
     missing = [bucket_of.count(index) for index in range(len(B))]
     filling: set[int] = set()
@@ -115,6 +120,7 @@ def buckets_under_way(seen: Watched, N: int, cap: float) -> Added:
 # Stage 3
 
 def units_at_work(seen: Watched, N: int, prefetch: int) -> Added:
+    """As buckets_begun, of ZeRO-3: units gathered now, those fetched `prefetch` ahead, gradients until they leave."""
     U = {event.unit: 0 for event in seen.events}
     for size, unit in zip(seen.sizes, seen.units):
         U[unit] += padded(size, N) * seen.bytes_per_number

@@ -70,8 +70,8 @@ def crowding_measured() -> dict[int, float]:
 
 
 def crowding(num_nodes: int) -> float:
-    """Of a job on so many nodes of a shared cluster; between two that were measured by the logarithm of nodes, beyond
-    the largest as there.
+    """How many times longer a message takes on so many nodes of a shared cluster. Between two measured numbers of nodes
+    by their logarithm; beyond the largest as there.
     """
     measured = crowding_measured()
     below = max(nodes for nodes in measured if nodes <= num_nodes)
@@ -81,5 +81,5 @@ def crowding(num_nodes: int) -> float:
 
 
 def slower(link: Link, share: float) -> Link:
-    """At a share of its rate."""
+    """The link at a share of its rate, with the same latency."""
     return replace(link, beta_s_per_byte=link.beta_s_per_byte / share)

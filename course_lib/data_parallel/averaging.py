@@ -33,6 +33,7 @@ def average_flattened(parameters: Iterable[nn.Parameter], group: dist.ProcessGro
     """After backward: all gradients, of one dtype, in one message. Few messages, but none before backward is over."""
     n = member(group).n
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    # One message pays the latency once, but it can begin only when the last gradient is there.
     flat, shapes = pack(gradients)  # (N,)
     dist.all_reduce(flat, group=group)
     flat /= n

@@ -51,13 +51,17 @@ class DistributedDataParallel(nn.Module):
         when_complete(self.bucket_of, self._gradient_is_there)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
+        """The module's own forward. In training, buffers are made rank 0's first, and backward is told to average."""
         checks.require_still_trainable(self.names, self.bucket_of)
         self._forget_a_backward_that_failed()
         if self.module.training and self.synchronizing:
+            # Buffers, such as running means, are of each rank's own rows: without this, ranks would drift apart in
+            # them.
             broadcast(self.module.buffers(), self.member)
         outputs = self.module(*inputs, **named)
         for output in tensors_in(outputs):
             if output.grad_fn is not None:
+                # The earliest moment of backward that anybody can hook: the gradient reaches the outputs first.
                 output.register_hook(self._backward_begins)
         return outputs
 
@@ -98,6 +102,7 @@ class DistributedDataParallel(nn.Module):
         """Send the buckets that wait for a gradient that did not come, then wait for the averages."""
         if not self.in_backward:
             return
+        # Every rank sends every bucket, also where it has no gradient to bring: the others wait in its all-reduce.
         without = {parameter for bucket in self.buckets[len(self.underway):] for parameter in bucket.complete()}
         self._send_what_is_ready()
         for bucket, finish in zip(self.buckets, self.underway):

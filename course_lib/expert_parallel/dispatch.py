@@ -49,6 +49,7 @@ def exchange_counts(counts: Tensor, me: Member) -> list:
     if me.n > 1:
         outgoing = sendable(counts, me)
         incoming = outgoing.new_empty(me.n * held[me.r], *counts.shape[1:])
+        # Counts before rows: a receiver that does not know how much comes cannot make room for it.
         dist.all_to_all_single(incoming, outgoing, [held[me.r]] * me.n, held, group=me.group)
     return incoming.view(me.n, held[me.r], *counts.shape[1:]).tolist()
 
@@ -65,11 +66,14 @@ def exchange_rows(rows: Tensor, sent: list[int], received: list[int], me: Member
 
 
 def all_to_all_rows(rows: Tensor, sent: list[int], received: list[int], me: Member) -> Tensor:
+    """rows (sum of `sent`, D) dealt out: sent[j] of them to rank j. Gives (sum of `received`, D), by the rank they come
+    from.
+    """
     return start_all_to_all_rows(rows, sent, received, me)()
 
 
 def start_all_to_all_rows(rows: Tensor, sent: list[int], received: list[int], me: Member) -> Finish:
-    """The same begun now; autograd does not see it. The function returned waits, and gives what has come."""
+    """all_to_all_rows, begun now; autograd does not see it. The function returned waits, and gives what has come."""
     outgoing = sendable(rows, me)
     incoming = outgoing.new_empty(sum(received), *rows.shape[1:])
     work = dist.all_to_all_single(incoming, outgoing, received, sent, group=me.group, async_op=True)
@@ -82,12 +86,13 @@ def by_expert(rows: Tensor, counts: list[list[int]]) -> Tensor:
 
 
 def by_rank(rows: Tensor, counts: list[list[int]]) -> Tensor:
-    """The way back."""
+    """Rows that lie by expert, back in the order of the ranks that they came from."""
     return reordered(rows, [list(of_expert) for of_expert in zip(*counts)])
 
 
 def reordered(rows: Tensor, counts: list[list[int]]) -> Tensor:
     """Blocks that lie [a][b], of counts[a][b] rows, in the order [b][a]."""
+    # With one rank or one expert the rows lie in both orders at once.
     if len(counts) < 2 or len(counts[0]) < 2:
         return rows
     blocks = rows.split([count for a in counts for count in a])

@@ -73,12 +73,12 @@ def average_replicated_gradients(parameters: Iterable[nn.Parameter], group: Grou
 
 
 def expert_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Those that are dealt out: not routers, nor shared experts."""
+    """The parameters that are dealt out over ranks: those of experts, not of routers nor of shared experts."""
     return list(dict.fromkeys(p for layer in moe_layers(model) for p in layer.experts.parameters()))
 
 
 def replicated_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """All others."""
+    """The parameters that every rank holds whole: all but expert_parameters."""
     experts = set(expert_parameters(model))
     return [parameter for parameter in model.parameters() if parameter not in experts]
 

@@ -114,6 +114,7 @@ class MoELayer(nn.Module):
         return capacity_mask(routing.experts, self.num_experts, capacity)
 
     def last_routing(self) -> Routing:
+        """Which experts the tokens of the last forward pass chose. ValueError before there was one."""
         if self.routing is None:
             raise ValueError("this MoELayer has not seen any tokens yet: expected a forward pass before")
         return self.routing
@@ -127,6 +128,7 @@ class MoELayer(nn.Module):
         return 0 if self.last_routing() and self.kept is None else int((~self.kept).sum())
 
     def extra_repr(self) -> str:
+        """Experts, ranks and capacity: what print(model) shows."""
         return f"{self.num_experts} experts / {self.member.n} ranks, capacity_factor={self.capacity_factor}"
 
 
@@ -139,7 +141,7 @@ def common_seed(me: Member) -> int:
 
 
 def moe_layers(model: nn.Module) -> list[MoELayer]:
-    """Those in `model`. ValueError where there is none."""
+    """The MoELayers in `model`. ValueError where there is none."""
     found = [module for module in model.modules() if isinstance(module, MoELayer)]
     if not found:
         raise ValueError(f"this {type(model).__name__} has no MoELayer: expected a model with one, as moe_gpt makes it")

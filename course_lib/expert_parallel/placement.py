@@ -26,6 +26,12 @@ def place_experts(load: Sequence[float], num_ranks: int, num_replicas: int) -> R
     """For each rank the experts that it holds, so that the busiest rank does least. `load`: tokens of each expert.
 
     S = num_replicas in all, every expert at least once and equally many on each rank; ValueError where that cannot be.
+
+    >>> load = [9, 1, 1, 1]
+    >>> rank_loads(place_experts(load, num_ranks=2, num_replicas=4), load)  # expert 0 on one rank alone
+    [10.0, 2.0]
+    >>> rank_loads(place_experts(load, num_ranks=2, num_replicas=6), load)  # on both
+    [6.0, 6.0]
     """
     load, R, S = [float(each) for each in load], at_least(num_ranks, 1, "num_ranks"), num_replicas
     if not load or min(load) < 0 or not all(map(math.isfinite, load)):
@@ -40,7 +46,11 @@ def place_experts(load: Sequence[float], num_ranks: int, num_replicas: int) -> R
 
 
 def rank_loads(placement: Ranks, load: Sequence[float]) -> list[float]:
-    """Tokens of each rank, those of an expert being shared evenly by its replicas."""
+    """Tokens of each rank, those of an expert being shared evenly by its replicas.
+
+    >>> rank_loads([[0, 1], [0, 2]], load=[8, 1, 3])  # expert 0 is on both
+    [5.0, 7.0]
+    """
     held = [expert for rank in placement for expert in rank]
     return [sum(load[expert] / held.count(expert) for expert in rank) for rank in placement]
 
@@ -49,7 +59,7 @@ Piece = tuple[float, int]  # what one replica does, and of which expert it is
 
 
 def replicas(load: Sequence[float], S: int) -> list[int]:
-    """How many of each expert: the busiest replica gets help, until there are S."""
+    """How many replicas each expert has, S together: each one more goes to the expert whose replicas are busiest."""
     counts = [1] * len(load)
     for _ in range(S - len(load)):
         busiest = max(range(len(load)), key=lambda expert: load[expert] / counts[expert])
@@ -58,16 +68,20 @@ def replicas(load: Sequence[float], S: int) -> list[int]:
 
 
 def pieces(load: Sequence[float], counts: Sequence[int]) -> list[Piece]:
-    """All replicas, the busiest first."""
+    """(load, expert) of every replica, the busiest first."""
     return sorted(((load[expert] / count, expert) for expert, count in enumerate(counts) for _ in range(count)),
                   reverse=True)
 
 
 def total(rank: Sequence[Piece]) -> float:
+    """What a rank has to do: tokens of all replicas that lie on it."""
     return sum(work for work, _ in rank)
 
 
 def packed(some: Sequence[Piece], R: int, places: int) -> list[list[Piece]]:
+    """The pieces dealt out to R ranks of `places` each, in their order: each to the rank that has least to do and a
+    place free (LPT).
+    """
     ranks: list[list[Piece]] = [[] for _ in range(R)]
     for piece in some:
         free = [rank for rank in ranks if len(rank) < places]

@@ -94,7 +94,7 @@ class TopKRouter(nn.Module):
         self.weight.copy_(torch.randn(self.weight.shape, generator=generator, device="cpu") * std)
 
     def forward(self, tokens: Tensor) -> Routing:
-        """(N, D) -> Routing."""
+        """tokens (N, D) -> Routing of N tokens."""
         if tokens.dim() != 2 or tokens.shape[1] != self.weight.shape[1]:
             raise ValueError(f"tokens {describe(tokens)}: expected (N, {self.weight.shape[1]})")
         dtype = torch.promote_types(tokens.dtype, torch.float32)
@@ -106,6 +106,7 @@ class TopKRouter(nn.Module):
         return route(logits, self.k, self.scoring, self.normalize, self.bias, self.num_groups, self.top_groups)
 
     def extra_repr(self) -> str:
+        """Sizes, k and scoring: what print(model) shows."""
         return f"{self.weight.shape[1]}, {self.num_experts}, k={self.k}, scoring={self.scoring!r}"
 
 

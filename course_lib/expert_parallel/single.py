@@ -8,5 +8,5 @@ SINGLE = Member(None, 1, 0)
 
 
 def member_or_single(group: Group = None) -> Member:
-    """As groups.member; outside of launch the world is this process."""
+    """As groups.member, but usable outside of launch, where the world is this one process."""
     return SINGLE if group is None and not dist.is_initialized() else member(group)

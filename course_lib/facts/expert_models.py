@@ -13,8 +13,9 @@ QWEN3 = ("NVIDIA NeMo Automodel, performance summary: Qwen3-30B-A3B", "2026")
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """Of `num_experts` experts, each two or (gated) three matrices between `hidden_size` and `ffn_size`, a token uses
-    `k`, and `num_shared` more that everyone uses."""
+    """A layer with `num_experts` experts, each two or (gated) three matrices between `hidden_size` and `ffn_size`; a
+    token uses `k` of them, and `num_shared` more that everyone uses.
+    """
 
     model: str
     hidden_size: int

@@ -28,10 +28,12 @@ class Model:
 
     @property
     def active_parameters(self) -> float:
+        """Parameters that one token passes through: all of them where there are no experts."""
         return (self.active or self.parameters).value
 
 
 def billions(value: float, source: str, date: str, unit: str = "parameters") -> Fact:
+    """`value` billion as a Fact."""
     return Fact(float(round(value * 1e9)), unit, source, date)
 
 
@@ -44,12 +46,13 @@ def gpt_shape(layers: int, hidden: int, heads: int, vocab: int, sequence: int, s
 
 def llama_shape(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, sequence: int, source: str,
                 date: str, **more: Any) -> Shape:
+    """As Llama: a gated MLP, no biases, embeddings that are not tied; `more` are fields of Shape."""
     return Shape(layers, hidden, heads, kv_heads, ffn, vocab, sequence, gated=True, source=source, date=date, **more)
 
 
 def experts(name: str, parameters: float, active: float, tokens: float | None, source: str, date: str,
             shape: Shape) -> Model:
-    """Parameters and tokens in billions."""
+    """A model with experts; parameters, active ones and tokens in billions."""
     return Model(name, int(date[:4]), billions(parameters, source, date),
                  None if tokens is None else billions(tokens, source, date, "tokens"), billions(active, source, date),
                  shape)
@@ -57,7 +60,7 @@ def experts(name: str, parameters: float, active: float, tokens: float | None, s
 
 def dense(name: str, parameters: float, tokens: float | None, source: str, date: str,
           shape: Shape | None = None) -> Model:
-    """Parameters and tokens in billions."""
+    """A model without experts; parameters and tokens in billions."""
     return Model(name, int(date[:4]), billions(parameters, source, date),
                  None if tokens is None else billions(tokens, source, date, "tokens"), shape=shape)
 

@@ -18,6 +18,7 @@ class Price:
 
 
 def hourly(device: str, **sellers: float) -> tuple[Price, ...]:
+    """Prices of an hour of `device`, in USD, one for each seller; `_` in a seller's name is a space."""
     return tuple(Price(device, seller.replace("_", " "), "an hour",
                        Fact(usd, "USD/h", DATA_RECEIPTS, "2026-11", unverified=True))
                  for seller, usd in sellers.items())

@@ -35,11 +35,12 @@ class Trial:
 
     @property
     def world_size(self) -> int:
+        """How many ranks the trial runs on."""
         return len(self.inputs)
 
 
 def ranks_of(n: int) -> str:
-    """1 rank, 2 ranks."""
+    """"1 rank", "2 ranks"."""
     return f"{n} rank{'s' * (n > 1)}"
 
 
@@ -89,6 +90,7 @@ class Exercise(ABC):
 
     @property
     def points(self) -> int:
+        """What a right answer within the budget is worth, as solutions/ says."""
         return recorded.of_exercise(self.number, "exercises")[1]
 
     def meaning(self, words: str) -> list[str]:

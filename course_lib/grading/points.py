@@ -40,13 +40,16 @@ class Line:
 
     @property
     def points(self) -> float:
+        """Points of the best answer so far; 0 where none was checked."""
         return self.out_of * self.kept.best if self.kept else 0.0
 
     @property
     def is_open(self) -> bool:
+        """Whether there are points left to win."""
         return self.points < self.out_of
 
     def words(self) -> str:
+        """The points in words, and those of the last answer where an earlier one was better."""
         if self.kept is None:
             return "not checked yet"
         later = f", once; {self.out_of * self.kept.last:g} the last time" * (self.kept.last < self.kept.best)
@@ -61,6 +64,7 @@ class Progress(Drawn):
     trouble: str = ""  # what could not be read
 
     def chapters(self) -> dict[int, list[Line]]:
+        """The lines of each chapter."""
         found: dict[int, list[Line]] = {}
         for line in self.lines:
             found.setdefault(int(line.number.partition(".")[0]), []).append(line)
@@ -86,15 +90,18 @@ def is_under_way(lines: list[Line]) -> bool:
 
 
 def total(lines: list[Line] | tuple[Line, ...]) -> str:
+    """Points of these exercises, of how many."""
     return f"{sum(line.points for line in lines):g} of {sum(line.out_of for line in lines)} points"
 
 
 def open_ones(lines: list[Line]) -> str:
+    """The numbers of exercises that are still open; "" where there are none."""
     numbers = ", ".join(line.number for line in lines if line.is_open)
     return f", open: {numbers}" * bool(numbers)
 
 
 def row(line: Line) -> str:
+    """One exercise as a row of the HTML table, linked where its notebook is known."""
     name = f"{line.number} {escape(line.function)}"
     linked = f'<a href="{escape(line.link)}">{name}</a>' if line.link else name
     sign = "○" if line.is_open else "✓"

@@ -34,9 +34,11 @@ class Seen:
 
     @classmethod
     def of(cls, trial: int, judged: Judgement) -> "Seen":
+        """What `judged` shows on trial number `trial`: which budget was exceeded, and the form of the fault."""
         return cls(trial, judged.over.what if judged.over else "", judged.sketch if judged.fault else RIGHT)
 
     def is_like(self, other: "Seen", tolerance: Tolerance) -> bool:
+        """Whether both show the same on the same trial, numbers within `tolerance`."""
         return (self.trial, self.over) == (other.trial, other.over) and self.sketch.is_like(other.sketch, tolerance)
 
 
@@ -72,6 +74,7 @@ def hints(number: str) -> tuple[str, ...]:
 
 
 def mistakes(number: str) -> list[Mistake]:
+    """The mistakes recorded for an exercise such as "2.1", each with what is seen of it."""
     return [Mistake(each["says"], tuple(Seen(trial, over, Sketch(form, tuple(numbers), scale))
                                         for trial, over, form, numbers, scale in each["seen"]))
             for each in of_exercise(number, "mistakes")]

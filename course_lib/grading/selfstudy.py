@@ -123,7 +123,7 @@ def examine(asked: Exercise, function: Callable, seed: int = SEED) -> Examined:
 
 
 def judgement(asked: Exercise, function: Callable, trial: Trial) -> Judgement | None:
-    """On one trial; None where there is nothing to judge."""
+    """What the judge says of the function on one trial; None where there is nothing to judge."""
     try:
         return outcome(asked, function, trial).judged
     except LaunchError:
@@ -140,7 +140,7 @@ def outcome(asked: Exercise, function: Callable, trial: Trial) -> Examined:
 
 def conclude(asked: Exercise, trial: Trial, results: list[tuple[str, bytes, list[str]]], log: CommunicationLog
              ) -> Examined:
-    """The same of what `attempt` has returned on each rank of the trial, and what they sent."""
+    """The judgement of what `attempt` has returned on each rank of the trial, and of what the ranks sent."""
     unwritten = next((name for name, _, _ in results if name), None)
     if unwritten:
         own = unwritten == asked.function

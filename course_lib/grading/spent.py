@@ -52,6 +52,7 @@ class Spent:
 
     @property
     def shown(self) -> bool:
+        """Whether a report names it where it is kept: a few bytes are not worth a line."""
         return self.unit != "bytes" or self.allowed >= SMALLEST_SHOWN
 
     def __str__(self) -> str:
@@ -83,7 +84,7 @@ class Judgement:
         return f"{self.label}: {self.fault}" if self.fault else None
 
     def explained(self, cause: str) -> "Judgement":
-        """The same with a known cause, "" where none is known."""
+        """The judgement with `cause` as what is at fault; "" where none is known."""
         joint = ": " if self.over else ""
         return replace(self, fault=f"{self.said}{joint}{cause}") if cause else self
 

@@ -33,7 +33,8 @@ def data_of(trainer: HybridTrainer) -> dict[str, Any]:
 
 
 def describe_data(tokens: torch.Tensor | None, batch_size: int, sequence_length: int, seed: int) -> dict[str, Any]:
-    """The same of a trainer that will be made. tokens: None for the reference's text."""
+    """What data a trainer that will be made trains on, as a checkpoint says it. tokens: None for the reference's text.
+    """
     tokens = load_text() if tokens is None else tokens
     some = tokens[::max(1, len(tokens) // 4096)].tolist()
     return {"batch_size": batch_size, "sequence_length": sequence_length, "seed": seed,

@@ -50,6 +50,7 @@ def deal_out_tokens(model: GPT, tp: Member) -> None:
         surgery.behind(layer, partial(gather_from_group, dim=-2, group=tp))
         draw_alone(layer, tp)  # other tokens, other masks
         for module in filter(None, (layer.router, layer.shared)):
+            # Each rank of tp now sees other tokens, so its gradients of what all hold whole are summands.
             share_parameters(module, tp)
 
 
@@ -89,9 +90,11 @@ class WithAuxiliaryLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, loss: Tensor) -> Tensor:
+        """y (..., D) itself. `loss`, a scalar, gets a gradient of 1 when y gets its own."""
         ctx.like = loss.detach()
         return y.view_as(y)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        """dy unchanged, and 1 for the loss: it is added to the model's without passing through the layers behind."""
         return dy, torch.ones_like(ctx.like)

@@ -46,6 +46,8 @@ KINDS = (SPLIT, WHOLE, SEQUENCE, EXPERTS)
 
 
 def on_two_stages(kind: Kind) -> Kind:
+    """The same kind of a parameter that the first and the last stage both hold: its gradient is added up over pp, too.
+    """
     return replace(kind, name=f"{kind.name}, tied", in_backward=(*kind.in_backward, "pp"))
 
 
@@ -82,6 +84,8 @@ def reduce_gradients(kind_of: Mapping[nn.Parameter, Kind], member_of: Callable[.
 
     member_of(*axes) is this rank's place in its group of `axes`: layout.member, or another one to see what goes wrong.
     """
+    # In backward the sums along tp, ep and pp have been made already; what is left are the means over rows and tokens.
+    # dict.fromkeys keeps the order of parameters, so that all ranks of a group call in the same order.
     for axes in dict.fromkeys(kind.averaged for kind in kind_of.values()):
         average_gradients([parameter for parameter, kind in kind_of.items() if kind.averaged == axes],
                           member_of(*axes))

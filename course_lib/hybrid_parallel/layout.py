@@ -43,6 +43,13 @@ class ParallelLayout:
     ep: ranks that share the experts; etp: those that share one expert's width. ep * etp divides dp * cp * tp.
     zero_stage: what the ranks of dp and cp, for experts of edp, shard: 0 nothing, 1 the optimiser's state, 2 and
     gradients, 3 and parameters.
+
+    >>> layout = ParallelLayout(dp=2, tp=4)
+    >>> layout.world_size
+    8
+    >>> ParallelLayout(dp=0)
+    Traceback (most recent call last):
+    ValueError: dp=0: expected a whole number of at least 1
     """
 
     dp: int = 1
@@ -73,7 +80,12 @@ class ParallelLayout:
 
     @classmethod
     def from_string(cls, text: str, order: str = order) -> "ParallelLayout":
-        """The layout that "dp2,pp2,tp2" names, or "dp2,tp2,ep4,zero1". What is not named is 1, the ZeRO stage 0."""
+        """The layout that "dp2,pp2,tp2" names, or "dp2,tp2,ep4,zero1". What is not named is 1, the ZeRO stage 0.
+
+        >>> layout = ParallelLayout.from_string("dp2,pp2,tp2,zero1")
+        >>> layout.pp, layout.cp, layout.zero_stage
+        (2, 1, 1)
+        """
         sizes: dict[str, int] = {}
         for word in text.replace(",", " ").split():
             found = re.fullmatch(r"(dp|pp|cp|tp|ep|etp|zero)=?(\d+)", word)
@@ -100,6 +112,7 @@ class ParallelLayout:
 
     @property
     def world_size(self) -> int:
+        """dp * pp * cp * tp; experts' axes lie inside these."""
         return self.size(*AXES)
 
     @property
@@ -114,12 +127,20 @@ class ParallelLayout:
     # Who is where
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """{"dp": ..., "pp": ..., "cp": ..., "tp": ..., "ep": ...} of a global rank, each from 0."""
+        """{"dp": ..., "pp": ..., "cp": ..., "tp": ..., "ep": ...} of a global rank, each from 0.
+
+        >>> ParallelLayout(dp=2, tp=4).coordinates(5)
+        {'dp': 1, 'pp': 0, 'cp': 0, 'tp': 1, 'ep': 0}
+        """
         where = self._everywhere(rank)
         return {axis: where[axis] for axis in (*AXES, "ep")}
 
     def rank(self, **coordinates: int) -> int:
-        """The rank at these coordinates, 0 where one is not named: coordinates() the other way around."""
+        """The rank at these coordinates, 0 where one is not named: coordinates() the other way around.
+
+        >>> ParallelLayout(dp=2, tp=4).rank(dp=1, tp=1)
+        5
+        """
         if unknown := coordinates.keys() - set(AXES):
             raise ValueError(f"{sorted(unknown)}: expected coordinates along {', '.join(AXES)}")
         rank, stride = 0, 1
@@ -135,6 +156,11 @@ class ParallelLayout:
 
         Ranks ascend within and between groups, in whatever order the axes are named. "ep" are ranks that hold all
         experts together, or the same part of all of them; "etp" the parts of the same experts; "edp" the same numbers.
+
+        >>> ParallelLayout(dp=2, tp=4).groups("tp")  # neighbours
+        [[0, 1, 2, 3], [4, 5, 6, 7]]
+        >>> ParallelLayout(dp=2, tp=4).groups("dp")
+        [[0, 4], [1, 5], [2, 6], [3, 7]]
         """
         named = set(self._known(axes))
         others = [axis for axis in self._basis(named) if axis not in named]
@@ -145,7 +171,11 @@ class ParallelLayout:
         return sorted(found.values())
 
     def group_of(self, rank: int, *axes: str) -> list[int]:
-        """The ranks of the group of `axes` that `rank` is in, ascending."""
+        """The ranks of the group of `axes` that `rank` is in, ascending.
+
+        >>> ParallelLayout(dp=2, tp=4).group_of(5, "dp")
+        [1, 5]
+        """
         named, where = set(self._known(axes)), self._everywhere(rank)
         choices = [range(getattr(self, axis)) if axis in named else [where[axis]] for axis in self._basis(named)]
         points = (dict(zip(self._basis(named), point)) for point in product(*choices))

@@ -44,13 +44,16 @@ class StepMetrics:
 
     @property
     def tokens_per_s(self) -> float:
+        """Tokens of all ranks together, a second."""
         return self.tokens / self.step_s
 
     def to_json(self) -> str:
+        """One line of JSON."""
         return json.dumps({**asdict(self), "tokens_per_s": self.tokens_per_s})
 
 
 def write_line(path: Path | str, metrics: StepMetrics) -> None:
+    """Append the step as a line of JSON to `path`."""
     with open(path, "a", encoding="utf-8") as lines:
         lines.write(metrics.to_json() + "\n")
 
@@ -110,6 +113,7 @@ def model_flops(config: GPTConfig, batch_size: int) -> int:
 
 
 def mfu(flops: int, step_s: float, world_size: int, peak_flops_per_s: float | None) -> float | None:
+    """The share of the peak that the model's FLOPs reach; None where the device's peak is not known."""
     return None if peak_flops_per_s is None else utilisation(flops, step_s, world_size, peak_flops_per_s)
 
 

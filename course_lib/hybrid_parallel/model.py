@@ -44,6 +44,7 @@ class HybridModel(nn.Module):
                                                     (("dp",), ("cp",), ("pp",), ("dp", "cp")))
         self.tied = {name: common for stage in stages for name, common in stage.shared.items()}
         self.cuts = {name: cuts for stage in stages for name, cuts in cuts_of(stage).items()}
+        # Before ZeRO cuts them: a checkpoint asks for the shape of this rank's whole part.
         self.shapes = {name: parameter.shape for stage in stages
                        for name, parameter in stage.named_parameters(remove_duplicate=False)}  # of this rank's part
         sharded = [shard_stage(stage, layout) for stage in stages] if layout.zero_stage == 3 else stages
@@ -88,6 +89,8 @@ class HybridModel(nn.Module):
         if self.layout.zero_stage in (1, 2) and self.optimizer is None:
             raise ValueError(f"zero_stage={self.layout.zero_stage}, where the optimiser averages gradients: expected "
                              "a HybridOptimizer of this model before the first step")
+        # Its mean is over this rank's rows and tokens only; all replicas have equally many, so their mean is the
+        # batch's.
         loss = self.pipeline.step(self.local_tokens(inputs), self.local_tokens(targets))
         self.reduce_gradients()
         if self.replicas.n > 1:
@@ -125,6 +128,8 @@ def named_shards(stage: FullyShardedDataParallel) -> Iterator[tuple[str, Sharded
 
 
 def in_autocast(function: Callable, dtype: torch.dtype) -> Callable:
+    """`function` with matrix products in `dtype`, on whatever device its first argument lies."""
+
     def cast(*arguments: Tensor) -> Tensor:
         with torch.autocast(arguments[0].device.type, dtype):
             return function(*arguments)

@@ -37,19 +37,22 @@ class HybridOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of all parts: a learning rate that is set in each reaches every parameter."""
         return [group for part in self.parts for group in part.param_groups]
 
     def average_gradients(self) -> None:
+        """Finish what ZeRO has to average, so that .grad can be read or clipped before step()."""
         for part in self.parts:
             if isinstance(part, ZeroOptimizer):
                 part.average_gradients()
 
     def step(self) -> None:
-        """Collective under ZeRO 1 and 2."""
+        """Step on this rank's part of the parameters. Collective under ZeRO 1 and 2."""
         for part in self.parts:
             part.step()
 
     def zero_grad(self) -> None:
+        """Forget the gradients of all parts."""
         for part in self.parts:
             part.zero_grad()
 

@@ -71,8 +71,10 @@ def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1
     require_fitting(model, layout, written, sequence_parallel)
     for axes in (("tp",), ("cp",), ("dp",), ("pp",), ("ep",), ("etp",), ("edp",), ("dp", "cp")):
         layout.member(*axes)  # made now, in one order on all ranks
+    # Before anything is cut: whatever ranks made of their seeds, each cuts its part from the same numbers.
     model.to(device())
     broadcast([*model.parameters(), *model.buffers()])
+    # Costs of whole layers: once they are cut, a rank would count its own part only.
     costs, sequence_parallel = layer_costs(model), sequence_parallel and layout.tp > 1
     auxiliary = auxiliary_of(model, layout, 1 / num_microbatches / layout.tp)
     model.__class__ = GPT
@@ -106,6 +108,7 @@ def mean_loss(logits: Tensor, targets: Tensor, tp: Member) -> Tensor:
 
 
 def chosen_schedule(schedule: str | Callable[[int, int], Schedule], p: int, m: int) -> Schedule:
+    """The schedule for p ranks and m micro-batches. ValueError, with all names, for an unknown one."""
     if isinstance(schedule, str):
         if schedule not in SCHEDULES:
             raise ValueError(f"schedule={schedule!r}: expected one of {', '.join(SCHEDULES)}, or a function of (p, m)")
@@ -114,7 +117,7 @@ def chosen_schedule(schedule: str | Callable[[int, int], Schedule], p: int, m: i
 
 
 def names_elsewhere(stage: Stage, mine: Sequence[Stage]) -> dict[str, str]:
-    """Of the parameters of `stage` that other stages have as well: those that no other stage of `mine` has."""
+    """Parameters of `stage` that other stages have as well, without those that another stage of `mine` has."""
     own = [common for other in mine for common in other.shared.values()]
     return {name: common for name, common in stage.shared.items() if own.count(common) == 1}
 
@@ -138,7 +141,7 @@ def require_fitting(model: GPT, layout: ParallelLayout, schedule: Schedule, sequ
 
 
 def require_fitting_experts(model: GPT, layout: ParallelLayout) -> None:
-    """The same of experts, and of the tokens that go through them."""
+    """ValueError for experts, or tokens that go through them, that the layout does not divide."""
     layers, ep, etp = [module for module in model.modules() if isinstance(module, MoELayer)], layout.ep, layout.etp
     counts = {layer.num_experts for layer in layers}
     made = "moe_gpt(model, E, group=SINGLE, tokens_group=SINGLE)"

@@ -47,7 +47,7 @@ def all_pieces(model: HybridModel, optimizer: HybridOptimizer | None = None) -> 
 
 
 def gradient_pieces(model: HybridModel) -> dict[str, list[Piece]]:
-    """The same of the gradient, between forward_backward and the optimiser's step."""
+    """By name, the pieces of the gradient that this rank holds between forward_backward and the optimiser's step."""
     parameters, found = dict(model.named()), {}
     for name, gradient in gradients_here(model).items():
         cut = shard_range(model, name)
@@ -126,8 +126,10 @@ def prepare_state(optimizer: HybridOptimizer) -> None:
         gradients = {p: p.grad for group in inner.param_groups for p in group["params"]}
         new = {p for p in gradients if not inner.state.get(p)}
         for p in gradients:
+            # Only what has no state yet gets a gradient: a step on the others would move their moments.
             p.grad = torch.zeros_like(p) if p in new else None
         for group in inner.param_groups:
+            # A step of length 0 makes the state and leaves the parameters: every optimiser knows best what it keeps.
             group["lr"] = 0.0
         inner.step()
         for group, rate in zip(inner.param_groups, rates):

@@ -91,6 +91,7 @@ class HybridTrainer:
             if counts:
                 sent = recorders.enter_context(record_communication())
                 held = recorders.enter_context(record_memory(model=self.model, optimizer_state=self.optimizer.tensors))
+            # Reading a number waits for the device: only behind the clock, and once for both.
             step_s = seconds(lambda: results.extend(self._update()))
         loss, norm = (result.item() for result in results)
         if loss != loss or loss in (float("inf"), -float("inf")):
@@ -142,6 +143,7 @@ class HybridTrainer:
 
 
 def require_dividing(batch_size: int, dp: int, num_microbatches: int) -> None:
+    """ValueError unless dp replicas with so many micro-batches each divide the batch evenly."""
     if batch_size < 1 or num_microbatches < 1 or batch_size % (dp * num_microbatches):
         raise ValueError(f"batch_size={batch_size} with dp={dp} and num_microbatches={num_microbatches}: expected a "
                          f"multiple of {dp * num_microbatches}, so that all micro-batches have as many rows")

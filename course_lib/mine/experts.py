@@ -19,6 +19,7 @@ from course_lib.mine.replaced import Place
 
 
 def gate(book: Book) -> Iterator[Place]:
+    """The place of 8.1: which experts see a token. Other kinds of routing than the exercise's stay the course's."""
     course = routing.route
 
     def route(logits: Tensor, k: int, scoring: str = "softmax", normalize: bool = True, bias: Tensor | None = None,
@@ -36,6 +37,7 @@ def gate(book: Book) -> Iterator[Place]:
 # 8.2 where all experts are here, 8.3 where they are dealt out
 
 def through(book: Book) -> Iterator[Place]:
+    """The places of 8.2, on one rank, and 8.3, on several: tokens through experts and back."""
     course = layer.through_experts
 
     def through_experts(tokens: Tensor, experts: Tensor, weights: Tensor, kept: Tensor | None, num_experts: int,
@@ -54,6 +56,7 @@ def through(book: Book) -> Iterator[Place]:
 
 def in_blocks(book: Book, tokens: Tensor, experts: Tensor, weights: Tensor, num_experts: int, compute: Experts
               ) -> Tensor:
+    """Tokens (N, D) through experts by the reader's 8.2: sorted into blocks, computed, put back."""
     rows, back = book.of("8.2")(tokens, experts, weights, num_experts, 1)
     return back(compute(rows, experts.flatten().bincount(minlength=num_experts).tolist()))
 
@@ -87,21 +90,23 @@ class Trip:
         self.dispatch, self.choices = dispatch, choices
 
     def there(self, tokens: Tensor) -> Tensor:
+        """Send the tokens by the reader's dispatch, and keep its way back for later."""
         received, self.theirs, self.back = self.dispatch(tokens, self.choices)
         return received
 
     def home(self, y: Tensor) -> Tensor:
-        """Of what ranks made of a token, or of its gradients, the sum."""
+        """Rows back to their tokens: the sum of what ranks made of a token, or of its gradients."""
         return self.back(y.contiguous())
 
     def again(self, gradient: Tensor) -> Tensor:
-        """Each summand gets the sum's gradient."""
+        """The way back of `home`: each summand gets the sum's gradient."""
         return self.dispatch(gradient.contiguous(), self.choices)[0]
 
 
 # 8.4: it balances ranks, and so experts where each rank has one
 
 def balance(book: Book) -> Iterator[Place]:
+    """The place of 8.4: the loss that evens out experts, where it is the exercise's."""
     course = hybrid_experts.auxiliary_loss
 
     def auxiliary_loss(model: nn.Module, balance: float = 0.0, z: float = 0.0, group: Group = None) -> Tensor:

@@ -33,6 +33,9 @@ class Product:
 
     def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None, me: Member, dealt: bool, gather_again: bool
               ) -> Tensor:
+        """As ColumnProduct.apply, the communication before the product being the reader's 5.1 or 7.1 where there is
+        one.
+        """
         if not self.book.has("7.1" if dealt else "5.1"):
             return ColumnProduct.apply(x, weight, bias, me, dealt, gather_again)
         before = pair(self.book, "7.1", me)[0] if dealt else pair(self.book, "5.1", me)[0]
@@ -65,6 +68,8 @@ def there_and_back(function: Callable[[Tensor], Tensor], me: Member) -> tuple[Te
 # 5.1 and 7.1
 
 def f_and_g(book: Book) -> Iterator[Place]:
+    """The places of 5.1: what goes into a column-parallel layer, and what comes out of a row-parallel one."""
+
     def reduce_from_group(x: Tensor, group: Group = None) -> Tensor:
         return pair(book, "5.1", member(group))[1](x)
 
@@ -74,6 +79,8 @@ def f_and_g(book: Book) -> Iterator[Place]:
 
 
 def gather_and_scatter(book: Book) -> Iterator[Place]:
+    """The places of 7.1: the same where tokens are dealt out between the layers."""
+
     def reduce_scatter_along(x: Tensor, dim: int, group: Group = None) -> Tensor:
         return pair(book, "7.1", member(group))[1](x)  # dim is that of the tokens, -2 of (B, T, D)
 
@@ -84,6 +91,7 @@ def gather_and_scatter(book: Book) -> Iterator[Place]:
 # 5.4
 
 def qkv_rows(book: Book) -> Iterator[Place]:
+    """The place of 5.4: which rows of a joined q, k, v matrix a rank takes."""
     course = Cut.take
 
     def take(cut: Cut, whole: Tensor, me: Member) -> Tensor:
@@ -105,16 +113,20 @@ class LossWithGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, function: Callable) -> Tensor:
+        """function(logits, targets) gives loss and gradient at once; the gradient is kept for backward."""
         loss, gradient = function(logits.detach(), targets)
         ctx.save_for_backward(gradient.to(logits.dtype))
         return loss.to(logits.dtype)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+        """The gradient that forward kept, times dy."""
         return dy * ctx.saved_tensors[0], None, None
 
 
 def vocabulary_loss(book: Book) -> Iterator[Place]:
+    """The place of 5.5: cross-entropy of logits that are cut by vocabulary."""
+
     def vocab_parallel_cross_entropy(logits: Tensor, targets: Tensor, group: Group = None) -> Tensor:
         @torch.enable_grad()
         def expected(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,6 +147,8 @@ def vocabulary_loss(book: Book) -> Iterator[Place]:
 # 7.3 and 7.7
 
 def positions(book: Book) -> Iterator[Place]:
+    """The place of 7.3: where this rank's tokens stand in the row."""
+
     def local_positions(T: int, group: Group = None) -> Tensor:
         return book.compare("7.3", group, lambda: book.of("7.3", group)([T]), lambda: course(T, group))
 
@@ -144,6 +158,8 @@ def positions(book: Book) -> Iterator[Place]:
 
 
 def whole_ring(book: Book) -> Iterator[Place]:
+    """The place of 7.7: attention around a ring."""
+
     def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: Group = None, layout: str = "zigzag") -> Tensor:
         me = member(group)
         places = layout_order(me.n * q.shape[2], me.n, layout).chunk(me.n)
@@ -172,6 +188,8 @@ def recomputed(book: Book) -> Iterator[Place]:
 
 
 def keeping_input(book: Book, forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """`forward`, of which the reader's 7.5 keeps the input only; as it is where there is no gradient to come."""
+
     def again(x: Tensor) -> Tensor:
         return book.of("7.5")(forward, x) if torch.is_grad_enabled() and x.requires_grad else forward(x)
 

@@ -20,7 +20,7 @@ class AnswerFailed(RuntimeError):
 
 @dataclass
 class Ledger:
-    """Of one rank: `calls` of the whole run, `sent` bytes of what was recorded, by exercise."""
+    """What one rank's run did by exercise: `calls` of the whole run, `sent` bytes of what was recorded."""
 
     calls: Counter[str] = field(default_factory=Counter)
     sent: Counter[str] = field(default_factory=Counter)

@@ -28,16 +28,17 @@ class Outcome(Drawn):
 
     @property
     def lies_on_one_process(self) -> bool:
+        """Whether the loss of every step is that of one process, up to ALLOWED."""
         return len(self.report.losses) == len(self.one_process) and self.largest_difference <= ALLOWED
 
     @property
     def sent_in_all(self) -> int:
-        """Bytes of a step, of all ranks."""
+        """Bytes that all ranks together send in a step."""
         return sum((self.report.bytes_by_axis or {}).values())
 
     @property
     def sent_by_answers(self) -> dict[str, int]:
-        """The same by exercise; the rest is the course's."""
+        """Bytes of a step that the reader's code sent, by exercise; the rest is the course's."""
         return {number: num_bytes for number, num_bytes in sorted(self.account.sent.items()) if number and num_bytes}
 
     def worked(self, part: Part) -> str:
@@ -61,7 +62,7 @@ class Outcome(Drawn):
             self.verdict()])
 
     def verdict(self) -> str:
-        """Of the losses."""
+        """Whether the losses are one process's, in words."""
         n = len(self.report.losses)
         if self.lies_on_one_process:
             return f"the losses of {n} steps lie on one process's, to {ALLOWED:g} of the loss"

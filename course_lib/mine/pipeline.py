@@ -19,6 +19,8 @@ parallelizing = importlib.import_module("course_lib.hybrid_parallel.parallelize"
 # 4.1
 
 def partition(book: Book) -> Iterator[Place]:
+    """The place of 4.1: how many layers each stage has."""
+
     def balanced_cuts(costs: list[float], num_stages: int) -> list[int]:
         counts = book.of("4.1")(list(costs), num_stages)
         is_right = len(counts) == num_stages and sum(counts) == len(costs) and min(counts) > 0
@@ -50,7 +52,7 @@ def schedule(name: str, number: str, num_chunks: int = 1, last: Callable[[int], 
 
 
 def action(word: str) -> Action:
-    """Of "F0", "B3" or "F0.1"."""
+    """The Action that "F0", "B3" or "F0.1" writes."""
     microbatch, _, chunk = word[1:].partition(".")
     return Action(word[0], int(microbatch), int(chunk or 0))
 

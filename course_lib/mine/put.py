@@ -49,6 +49,7 @@ class Account:
 
     @classmethod
     def of(cls, ledgers: list[Ledger]) -> "Account":
+        """All ranks' ledgers added up: calls and bytes by exercise."""
         calls, sent = (sum(counters, Counter()) for counters in
                        ([each.calls for each in ledgers], [each.sent for each in ledgers]))
         return cls(dict(calls), {number: round(num_bytes) for number, num_bytes in sent.items()})

@@ -17,7 +17,7 @@ class Place:
 
 @contextmanager
 def replaced(places: Iterable[Place]) -> Iterator[None]:
-    """All of `places` inside, and afterwards what was there before."""
+    """A context in which all of `places` hold what they name; afterwards what was there before."""
     before = []
     try:
         for place in places:

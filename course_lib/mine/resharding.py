@@ -16,6 +16,7 @@ from course_lib.mine.replaced import Place, replaced
 
 
 def resharded(book: Book) -> Iterator[Place]:
+    """The place of 9.5: what a rank reads of a checkpoint that another layout wrote."""
     course = loading.load_verified
 
     def load_verified(*arguments: Any) -> checkpoint.Loaded:
@@ -58,6 +59,7 @@ class OldBoxes:
         self.boxes: dict[str, Tensor] = {}
 
     def read(self, box: str, start: list[int], stop: list[int]) -> Tensor:
+        """The part from `start` to `stop` of a saved box, in float64; each box is read from disk once."""
         if box not in self.boxes:
             offsets, sizes = self.saved[box]
             whole = torch.empty(sizes, dtype=self.old.properties.dtype)

@@ -18,6 +18,8 @@ from course_lib.zero.flat import FlatBucket, make_buckets
 # 2.1 and 2.2: the two halves of an all-reduce
 
 def reduce_scatter(book: Book) -> Iterator[Place]:
+    """The place of 2.1 under ZeRO: the average of this rank's block of a flat gradient."""
+
     def start_reduce_scatter(flat: Tensor, group: Group, tag: int, blocks_ahead: int | None = None
                              ) -> Callable[[Tensor], None]:
         me = member(group)
@@ -41,6 +43,8 @@ def sum_of(flat: Tensor, me: Member, S: int) -> Tensor:
 
 
 def all_gather(book: Book) -> Iterator[Place]:
+    """The place of 2.2 under ZeRO: all blocks of the parameters, in place."""
+
     def start_all_gather(flat: Tensor, group: Group, tag: int) -> Callable[[], None]:
         me = member(group)
         if me.n == 1 or not flat.numel():
@@ -75,6 +79,7 @@ class Scattered:
             bucket.parameters[0].register_post_accumulate_grad_hook(lambda _, bucket=bucket: self.keep(book, bucket))
 
     def keep(self, book: Book, bucket: FlatBucket) -> None:
+        """Take the piece that the reader's hook left for `bucket`. An answer that left none is refused."""
         piece = self.pieces.pop(str(bucket.index), None)
         book.require(piece is not None and piece.shape == (bucket.S,), "6.3",
                      f"its hook left no piece of {bucket.S} numbers")
@@ -83,9 +88,10 @@ class Scattered:
         bucket.add_gradient(piece)
 
     def average(self) -> None:
-        """Backward has done it."""
+        """Nothing: backward has averaged already."""
 
     def forget(self) -> None:
+        """Drop what the buckets hold of the step before."""
         for bucket in self.buckets:
             bucket.forget_gradients()
         self.closed = False

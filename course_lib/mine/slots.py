@@ -64,7 +64,7 @@ SLOTS = {slot.number: slot for slot in (
 
 
 def places(book: Book) -> Iterator[Place]:
-    """Of all answers in `book`."""
+    """The places of all answers in `book`."""
     for number, slot in SLOTS.items():
         if book.has(number):
             yield from slot.places(book)

@@ -45,6 +45,7 @@ def paint(scene: Scene) -> Figure:
 
 
 def add(axes: Axes, mark: Mark, points: float, order: int) -> None:
+    """Put one mark on the axes; `points` are points of type per unit of the scene, `order` what lies above what."""
     look = ROLES[mark.role]
     fill, stroke, width = on_white(look.fill), on_white(look.stroke), points * look.stroke_width
     if mark.tint:

@@ -37,10 +37,12 @@ class Role:
 
 
 def box(fill: str) -> Role:
+    """A filled box with a thin line of paper around it."""
     return Role(fill, "paper", 0.8)
 
 
 def words(fill: str, size: float = 13.0, bold: bool = False, halo: bool = False) -> Role:
+    """Text; `size` in units of the scene, `halo` draws paper around the letters."""
     return Role(fill, size=size, bold=bold, halo=halo)
 
 
@@ -103,10 +105,12 @@ def for_javascript() -> dict[str, dict[str, str | float]]:
 
 
 def css_class(role: str) -> str:
+    """The class that a mark of this role has in the browser."""
     return f"role-{role.replace(' ', '-')}"
 
 
 def declarations(role: Role) -> dict[str, str]:
+    """The CSS of a role, property by property; {} for stripes, which painter.js makes."""
     if role.striped:  # painter.js makes the stripes: a pattern has to lie in the picture that it fills
         return {}
     look = {"fill": css(role.fill)}
@@ -122,4 +126,5 @@ def declarations(role: Role) -> dict[str, str]:
 
 
 def rule(selector: str, look: dict[str, str]) -> str:
+    """One CSS rule as text."""
     return f"{selector} {{ {' '.join(f'{name}: {value};' for name, value in look.items())} }}"

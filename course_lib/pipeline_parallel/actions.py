@@ -37,10 +37,12 @@ class Schedule:
 
     @property
     def num_ranks(self) -> int:
+        """p, the ranks of the pipeline."""
         return len(self.actions)
 
     @property
     def num_stages(self) -> int:
+        """Stages of the model on all ranks: p times the chunks that each holds."""
         return sum(len(chunks) for chunks in self.stages)
 
     def where(self, stage: int) -> tuple[int, int]:

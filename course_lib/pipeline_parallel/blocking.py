@@ -22,6 +22,7 @@ class Call(NamedTuple):
     action: Action
 
     def describe(self, rank: int) -> str:
+        """What `rank` is doing in this call, in words."""
         what = f"the {self.result.what} of micro-batch {self.result.microbatch}"
         if self.op == "send":
             return f"rank {rank} has done {self.action} and sends {what} to rank {self.partner}"

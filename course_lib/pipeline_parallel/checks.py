@@ -71,12 +71,14 @@ def require_same_rows(everyones: list[list[int]]) -> tuple[int, int]:
 
 
 def tensor_of(output: Any, stage: int) -> Tensor:
+    """`output`, if it is one tensor. ValueError, naming the stage, otherwise."""
     if not isinstance(output, Tensor):
         raise ValueError(f"stage {stage} returned a {type(output).__name__}: expected one tensor")
     return output
 
 
 def scalar_of(loss: Any) -> Tensor:
+    """`loss` with shape (), if it is one number. ValueError otherwise."""
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise ValueError(f"loss_fn returned {f'a tensor {list(loss.shape)}' if isinstance(loss, Tensor) else loss!r}: "
                          "expected the mean over its rows, one number")

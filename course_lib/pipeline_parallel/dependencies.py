@@ -37,7 +37,7 @@ def needs(action: Action, stage: int, num_stages: int) -> list[Result]:
 
 
 def leaves(action: Action, stage: int) -> Result | None:
-    """What others may wait for."""
+    """The result of `action` on `stage` that other ranks may wait for; None where it makes none."""
     if action.kind == "W":
         return None
     return Result("activations" if action.kind == "F" else "gradient", action.microbatch, stage)
@@ -101,5 +101,5 @@ def walk(schedule: Schedule, lanes: Sequence[Sequence[Block]] | None = None) -> 
 
 
 def singles(schedule: Schedule) -> list[list[Block]]:
-    """Every action by itself."""
+    """Each rank's actions, every one a block by itself."""
     return [[Block(rank, (action,)) for action in actions] for rank, actions in enumerate(schedule.actions)]

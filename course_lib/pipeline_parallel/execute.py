@@ -85,7 +85,9 @@ class PipelineParallel:
             problem = problem or checks.problem_with_batch(targets, False, m)
         numbers = checks.describe_batch(inputs if first and not problem else None,
                                         targets if last and not problem else None)
+        # Begun and not waited for: it travels while the first forward pass computes.
         self.agreement = start_agreement(problem, numbers, self.me)
+        # Who sees a problem must not go on to compute; the others find out before their first message.
         if problem or self.me.n == 1:
             self._agreed()
         self.inputs = inputs.chunk(m) if first else ()
@@ -110,6 +112,7 @@ class PipelineParallel:
         labels = {"microbatch": action.microbatch, "chunk": action.chunk, "stage": stage, "step": self.num_steps}
         with span(action.kind, **labels), lasting(self.seconds and self.seconds(action.kind, stage)):
             made = self.work[action.kind](action, stage, arrived)
+        # Outside of the span: sending returns at once, and what it takes is not computing.
         if made is not None:
             self._agreed().give(leaves(action, stage), made)
 
@@ -122,20 +125,25 @@ class PipelineParallel:
 
     def _forward(self, action: Action, stage: int, x: Tensor | None) -> Tensor | None:
         """F: returns what the next stage needs."""
+        # A leaf of this rank's own: backward stops here, and x.grad is the message to the stage before.
         x = self.inputs[action.microbatch] if stage == 0 else x.requires_grad_()
         y = checks.tensor_of(self.stages[action.chunk](x), stage)
         if stage == self.last:
+            # Divided here and not at the end, so that gradients of m micro-batches add up to those of the mean.
             y = checks.scalar_of(self.loss_fn(y, self.targets[action.microbatch])) / self.schedule.num_microbatches
             self.loss = self.loss + y.detach()
         self.saved[action.chunk, action.microbatch] = x, y
+        # Without its graph, which stays here in `saved`: only numbers travel.
         return None if stage == self.last else y.detach()
 
     def _backward(self, action: Action, stage: int, gradient: Tensor | None) -> Tensor | None:
         """B: adds to the gradients of the weights, and returns the one that the stage before needs."""
+        # Popped: with y goes its graph, and so the micro-batch's activations.
         x, y = self.saved.pop((action.chunk, action.microbatch))
         if y.requires_grad:  # not where the first stages are frozen
             y.backward(gradient)
         if stage > 0:
+            # A stage that x does not reach still owes a message: the stage before waits for one.
             return torch.zeros_like(x) if x.grad is None else x.grad
 
     def _backward_input(self, action: Action, stage: int, gradient: Tensor | None) -> Tensor | None:
@@ -154,6 +162,8 @@ class PipelineParallel:
     def _loss_for_all(self) -> Tensor:
         place, _ = self.schedule.where(self.last)
         dtype = torch.full_like(self.loss, DTYPES.index(self.loss.dtype))
+        # One message: a rank without the last stage does not know the loss's dtype, and float64 holds every one
+        # exactly.
         packed = torch.stack([self.loss, dtype]).double().to(self.mailbox.wire)
         dist.broadcast(packed, group=self.me.group, group_src=place)
         return packed[0].to(self.device, DTYPES[int(packed[1])])

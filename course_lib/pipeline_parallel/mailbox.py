@@ -139,6 +139,8 @@ class Mailbox:
 
     def _send(self, message: Message, tensor: Tensor, tag: int) -> None:
         work = dist.isend(tensor, self.ranks[message.dest], self.group_of_link[message.source, message.dest], tag)
+        # Kept, since the tensor must live until its bytes have left; and not waited for, or two ranks that send to each
+        # other at the same time would wait for ever.
         self.kept.setdefault(message.dest, []).append((message, work, tensor))
 
     def _receive(self, message: Message, tensor: Tensor, tag: int) -> dist.Work:
@@ -147,6 +149,7 @@ class Mailbox:
     def _post_next(self, source: int) -> None:
         message = self.to_post[source].popleft()
         if message.boundary not in self.shapes:  # only an activation can be the first to cross a boundary
+            # A receiver has to name a size. The first message over a boundary brings it, and all later ones look alike.
             header = torch.empty(MAX_DIMS + 2, dtype=torch.int64, device=self.wire)
             self._receive(message, header, tag=2 * message.number).wait()
             self.shapes[message.boundary] = looks_in(header)
@@ -202,5 +205,6 @@ def header_of(tensor: Tensor, boundary: int) -> Tensor:
 
 
 def looks_in(header: Tensor) -> tuple[tuple[int, ...], torch.dtype]:
+    """(shape, dtype) of the message that a header announces."""
     dtype, dims, *shape = header.tolist()
     return tuple(shape[:dims]), DTYPES[dtype]

@@ -52,6 +52,7 @@ class SchedulePicture(Drawn):
         return to_png(self.figure())
 
     def figure(self) -> Figure:
+        """The matplotlib figure: a panel for each schedule, all on one scale of time."""
         lanes = [part.simulation.schedule.num_ranks for part in self.parts]
         heights = [TITLE_IN + LANE_IN * num for num in lanes]
         figure = new_figure(sum(heights) + 1.5, self.headline, self.detail)
@@ -99,6 +100,7 @@ def measured_under_plan(plan: Timed, measured: Timed) -> SchedulePicture:
 
 
 def title_of(simulation: Timed) -> str:
+    """Name and idle shares of one panel."""
     said = (f"{simulation.schedule.name}: {simulation.bubble_fraction:.1%} idle, "
             f"{simulation.bubble_of_ideal:.1%} of the ideal time")
     if simulation.bubble_of_span < simulation.bubble_fraction:
@@ -107,7 +109,7 @@ def title_of(simulation: Timed) -> str:
 
 
 def colour_of(action: Action, num_chunks: int) -> str:
-    """Later chunks of a rank are lighter."""
+    """The colour of an action's kind, lighter for later chunks of a rank."""
     white = LIGHTEST * action.chunk / (num_chunks - 1) if num_chunks > 1 else 0.0
     return to_hex([part + (1 - part) * white for part in to_rgb(COLOURS[action.kind])])
 
@@ -134,6 +136,7 @@ def draw_lanes(axes: Axes, simulation: Timed, end: Time, critical_path: bool = F
 
 
 def paint(axes: Axes, boxes: Sequence[Box], schedule: Schedule) -> None:
+    """A rectangle for each box, in the colour of its kind and chunk."""
     shapes, colours = [], []
     for box in boxes:
         num_chunks, width = len(schedule.stages[box.rank]), float(box.duration)
@@ -148,7 +151,7 @@ def paint(axes: Axes, boxes: Sequence[Box], schedule: Schedule) -> None:
 
 
 def numbers(axes: Axes, boxes: Sequence[Box], schedule: Schedule, inches_a_time: float) -> None:
-    """The micro-batch, where it fits."""
+    """Write the micro-batch into each box that has room for it."""
     for box in boxes:
         text = str(box.action.microbatch)
         if float(box.duration) * inches_a_time > DIGIT_IN * len(text) + 0.02:
@@ -159,6 +162,7 @@ def numbers(axes: Axes, boxes: Sequence[Box], schedule: Schedule, inches_a_time:
 
 
 def legend(simulations: Sequence[Timed], critical_path: bool) -> list[Patch]:
+    """What the colours mean, as far as they occur."""
     kinds = {box.action.kind for simulation in simulations for box in simulation.timeline}
     edges = {"B": TEAL}  # as the strip in its boxes
     patches = [Patch(facecolor=COLOURS[kind], edgecolor=edges.get(kind, COLOURS[kind]), lw=1.4, label=name)

@@ -61,7 +61,7 @@ class Comparison(Drawn):
 
     @property
     def largest_deviation(self) -> Row:
-        """Of the rates that nothing was fitted on, the one that is predicted worst."""
+        """The rate that is predicted worst, of those that nothing was fitted on."""
         return max((row for row in self.rows if not row.fitted), key=lambda row: abs(row.predicted - row.published))
 
     def finding(self) -> str:
@@ -97,6 +97,7 @@ def order(published: BubbleRates, m: int, name: str) -> tuple[Schedule, Walk]:
 
 
 def simulated(schedule: Schedule, walked: Walk, costs: RelativeCosts) -> Simulation:
+    """The schedule in times of a whole rank's forward pass, each of its chunks taking an equal part."""
     chunks = len(schedule.stages[0])
     return timed(schedule, walked, Costs(schedule, 1 / chunks, 1 / chunks, costs.backward_weight / chunks, costs.p2p))
 

@@ -32,6 +32,7 @@ def draw(rows: Sequence[Row], costs: Mapping[str, RelativeCosts], worst: Row) ->
 
 
 def draw_model(axes: Axes, rows: list[Row]) -> None:
+    """One model's panel: predicted rates as lines, published ones as dots, hollow where they were fitted."""
     for name, colour in COLOURS.items():
         mine = [row for row in rows if row.schedule == name]
         axes.plot([row.m for row in mine], [row.predicted for row in mine], color=colour, lw=1.3)

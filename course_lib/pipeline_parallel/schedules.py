@@ -43,6 +43,9 @@ def gpipe(p: int, m: int) -> Schedule:
 
     Source: Huang et al. 2019, GPipe. There backward takes the last micro-batch first; like today's libraries we keep
     the order of forward, which costs the same time and memory.
+
+    >>> " ".join(map(str, gpipe(p=2, m=3).actions[0]))  # of rank 0
+    'F0 F1 F2 B0 B1 B2'
     """
     order = [Action(kind, i) for kind in "FB" for i in range(m)]
     return plain("GPipe", p, m, lambda r: order)
@@ -53,6 +56,9 @@ def one_f_one_b(p: int, m: int) -> Schedule:
     """As soon as the first micro-batch comes back, forward and backward take turns; min(p - r, m) in flight.
 
     Source: Narayanan et al. 2021 (PipeDream-Flush, Megatron-LM), section 2.2.1.
+
+    >>> " ".join(map(str, one_f_one_b(p=2, m=3).actions[0]))
+    'F0 F1 B0 F2 B1 B2'
     """
     forwards, backwards = each("F", m), each("B", m)
     return plain("1F1B", p, m, lambda r: taking_turns(forwards, backwards, warmup=p - 1 - r))
@@ -65,6 +71,9 @@ def interleaved_1f1b(p: int, m: int, v: int) -> Schedule:
     Micro-batches go in groups of p: the group passes a rank's chunk 0, then its chunk 1 and so on. The paper takes
     multiples of p; here the last group may be smaller (and then leaves gaps).
     Source: Narayanan et al. 2021, section 2.2.2.
+
+    >>> interleaved_1f1b(p=2, m=2, v=2).stages  # of each rank
+    ((0, 2), (1, 3))
     """
     groups = range(0, m, p)
     forwards = [Action("F", i, c) for g in groups for c in range(v) for i in range(g, g + p)]
@@ -84,6 +93,9 @@ def zb_h1(p: int, m: int) -> Schedule:
 
     A third of 1F1B's bubble when F, I and W take equally long; p in flight on every rank.
     Source: Qi et al. 2023, Zero Bubble Pipeline Parallelism, section 2.3.
+
+    >>> " ".join(map(str, zb_h1(p=2, m=3).actions[1]))
+    'F0 I0 F1 I1 W0 F2 I2 W1 W2'
     """
     return plain("ZB-H1", p, m, lambda r: delaying_weights(m, ahead=p - 1 - r, lag=r))
 
@@ -104,7 +116,11 @@ def zb_v(p: int, m: int) -> Schedule:
 
     As ZB-H2 it needs m >= 2p - 1 and ranks that start their next step one after the other.
     Source: Qi et al. 2023, section 6.
+
+    >>> zb_v(p=4, m=8).stages  # rank 0 has the first stage and the last
+    ((0, 7), (1, 6), (2, 5), (3, 4))
     """
+    # With fewer micro-batches the order is that of n of them: `written` leaves out those that are not there.
     n = max(m, 2 * p - 1)
 
     def order(r: int) -> Iterator[Action]:
@@ -175,6 +191,7 @@ def in_turns(rounds: int, *queues: Iterator[Action]) -> Iterator[Action]:
 
 def taking_turns(forwards: list[Action], backwards: list[Action], warmup: int) -> list[Action]:
     """`warmup` forwards, then one forward and one backward in turns, then the backwards that are left."""
+    # With fewer micro-batches than ranks there is nothing more to warm up with.
     warmup = min(warmup, len(forwards))
     turns = [action for pair in zip(forwards[warmup:], backwards) for action in pair]
     return [*forwards[:warmup], *turns, *backwards[len(forwards) - warmup:]]
@@ -187,16 +204,18 @@ def delaying_weights(m: int, ahead: int, lag: int) -> Iterator[Action]:
     for i in range(m):
         yield from in_turns(i + ahead < m, forwards)
         yield Action("I", i)
+        # W has no reader but the optimiser, so it may wait until nothing else can be done.
         yield from in_turns(i >= lag, weights)
     yield from weights
 
 
 def plain(name: str, p: int, m: int, order: Callable[[int], Iterable[Action]]) -> Schedule:
-    """One stage a rank."""
+    """The Schedule with one stage on each rank, in which rank r does `order(r)`."""
     return written(name, m, [(r,) for r in range(p)], order)
 
 
 def v_shape(p: int) -> list[Sequence[int]]:
+    """Stages of each rank when the model goes down the ranks and up again: r and 2p - 1 - r."""
     return [(r, 2 * p - 1 - r) for r in range(p)]
 
 

@@ -46,6 +46,7 @@ class SharedGradients:
                 mark_missing(mine)
             else:
                 write_gradient(parameter.grad, mine)
+            # Every rank adds in the order of places, its own in its turn: floating-point sums depend on the order.
             total = functools.reduce(torch.add, self._from_all(sendable(mine, self.me), places)).to(parameter.device)
             parameter.grad = self.before[name]
             if is_missing(total):

@@ -45,11 +45,12 @@ class Simulation(Drawn):
 
     @cached_property
     def idle(self) -> tuple[Time, ...]:
-        """What is left of the makespan, for every rank."""
+        """Of every rank, the time of the makespan in which it does not compute."""
         return tuple(self.makespan - busy for busy in self.busy)
 
     @cached_property
     def by_rank(self) -> tuple[tuple[Box, ...], ...]:
+        """The boxes of each rank, in their order."""
         boxes: list[list[Box]] = [[] for _ in self.schedule.actions]
         for box in self.timeline:
             boxes[box.rank].append(box)
@@ -85,7 +86,7 @@ class Simulation(Drawn):
 
     @property
     def peak_activations(self) -> tuple[Fraction, ...]:
-        """The same in micro-batches of the whole rank: with v chunks, each holds 1/v of the rank's layers."""
+        """peak_in_flight in micro-batches of the whole rank: with v chunks, each holds 1/v of the rank's layers."""
         return tuple(Fraction(peak, len(chunks)) for peak, chunks in zip(self.peak_in_flight, self.schedule.stages))
 
     @property
@@ -121,6 +122,12 @@ def simulate(schedule: Schedule, forward: Cost = 1, backward_input: Cost = 1, ba
     between two ranks, a number or a function of (sender, receiver); between two stages of one rank there is none.
     `overlap=False`: a rank does nothing else while it sends. `pair`: the time for an F and a whole B of another
     micro-batch that stand side by side and run as one, as in DualPipe; None: one after the other.
+
+    >>> from course_lib.pipeline_parallel.schedules import gpipe, one_f_one_b
+    >>> simulate(gpipe(p=4, m=8)).makespan, simulate(one_f_one_b(p=4, m=8)).makespan  # 1F1B is no faster
+    (33, 33)
+    >>> [simulate(schedule(4, 8)).peak_in_flight[0] for schedule in (gpipe, one_f_one_b)]  # it holds less
+    [8, 4]
     """
     validate(schedule)
     costs = Costs(schedule, forward, backward_input, backward_weight, p2p, overlap, pair)
@@ -159,6 +166,7 @@ class Costs:
         self.pair = None if pair is None else checked("pair", pair)
 
     def block(self, block: Block, schedule: Schedule) -> Time:
+        """Time of one block: of the action in it, or of a forward and a backward that run together."""
         if len(block.actions) > 1:
             return self.pair
         (action,) = block.actions
@@ -166,6 +174,7 @@ class Costs:
 
 
 def per_stage(name: str, cost: Cost, num_stages: int) -> Callable[[int, int], Time]:
+    """cost(stage, micro-batch) from one number for all, or one for each stage. ValueError for another count of them."""
     if not isinstance(cost, Sequence):
         return two_numbers(name, cost)
     if len(cost) != num_stages:
@@ -183,6 +192,7 @@ def two_numbers(name: str, cost: Delay) -> Callable[[int, int], Time]:
 
 
 def checked(name: str, time: Time) -> Time:
+    """`time`, if it is a finite number of 0 or more. ValueError, with `name`, otherwise."""
     if isinstance(time, bool) or not isinstance(time, Real) or not 0 <= time < math.inf:
         raise ValueError(f"{name}={time!r}: expected a finite number of 0 or more")
     return time
@@ -212,9 +222,11 @@ def timed(schedule: Schedule, walked: Walk, costs: Costs) -> Simulation:
         for place, number in sources:
             maker, times, box = sent[place]
             arrives = times[number] + (costs.p2p(maker, rank) if maker != rank else 0)
+            # What arrives last is what it waited for: following these causes back from the end gives the critical path.
             if arrives > start:
                 start, cause = arrives, box
         end = free[rank] = start + costs.block(block, schedule)
+        # A pair runs as one; two boxes, each of half the time, keep one box an action.
         times = [start, half(start, end), end] if len(actions) > 1 else [start, end]
         for action, begins, ends in zip(actions, times, times[1:]):
             boxes.append(Box(rank, schedule.stages[rank][action.chunk], action, begins, ends, cause))
@@ -235,6 +247,7 @@ def sends(schedule: Schedule, block: Block, costs: Costs, free: list[Time]) -> l
 
 
 def half(start: Time, end: Time) -> Time:
+    """The middle of two times, exact where both are."""
     return (start + end) / (Fraction(2) if isinstance(end, Rational) else 2)
 
 

@@ -59,6 +59,7 @@ def backward_weight(forks: list[Fork], at_slot: dict[tuple[Node, int], Tensor | 
                                 inputs=list(set().union(*(fork.parameters for fork in together))))
         for handle in handles:
             handle.remove()
+    # What autograd saved lives as long as somebody holds its nodes; the caller may keep this function.
     forks.clear()
     at_slot.clear()
 

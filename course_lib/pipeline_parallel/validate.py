@@ -41,6 +41,13 @@ def validate(schedule: Schedule, max_in_flight: int | Sequence[int] | None = Non
     `max_in_flight`: how many activations, of one chunk for one micro-batch each, a rank may hold; one number or one
     for each rank. Sends do not block (see `dependencies`): a deadlock is a circle of actions that wait for each other.
     `buffered=False`: could it also run where a send returns only once its receiver is there (see `blocking`)?
+
+    >>> from course_lib.pipeline_parallel.actions import Action, Schedule
+    >>> orders = (Action("F", 0), Action("B", 0)), (Action("B", 0), Action("F", 0))
+    >>> validate(Schedule("mine", num_microbatches=1, stages=((0,), (1,)), actions=orders))
+    Traceback (most recent call last):
+    course_lib.pipeline_parallel.validate.InvalidSchedule: the schedule 'mine' cannot be run:
+    - rank 1: B0 stands before F0, but needs its activations
     """
     found = findings(schedule, max_in_flight)
     if not buffered and not found:
@@ -51,7 +58,8 @@ def validate(schedule: Schedule, max_in_flight: int | Sequence[int] | None = Non
 
 def findings(schedule: Schedule, max_in_flight: int | Sequence[int] | None = None, finished: bool = True
              ) -> list[Finding]:
-    """What is wrong. `finished=False` is for a schedule still being written, in which nothing is missing yet.
+    """All that is wrong with the schedule. `finished=False` is for one still being written, in which nothing is missing
+    yet.
 
     Each question makes sense only where those before it found nothing; what is shown first comes first.
     """
@@ -174,6 +182,7 @@ def deadlock(schedule: Schedule) -> Iterator[Finding]:
 
 
 def waits_for(schedule: Schedule, block: Block, need: Result) -> str:
+    """What a block of a deadlock waits for, in words."""
     other, chunk = schedule.where(need.stage)
     usual = Action("F" if need.what == "activations" else "B", need.microbatch, chunk)
     maker = next((action for action in schedule.actions[other]
@@ -205,6 +214,7 @@ def too_many(schedule: Schedule, max_in_flight: int | Sequence[int]) -> Iterator
 
 
 def everything(schedule: Schedule) -> Iterator[tuple[int, int, Action]]:
+    """(rank, position, action) of the whole schedule."""
     for rank, actions in enumerate(schedule.actions):
         for position, action in enumerate(actions):
             yield rank, position, action

@@ -58,7 +58,9 @@ class Choices:
 
     @classmethod
     def asked(cls, choices: Choices, how: dict[str, Any]) -> tuple[Choices, dict[str, Any]]:
-        """With what `how` asks for of the fields of a Job that not every ZeRO stage can have; and the others of it."""
+        """(`choices` with what `how` asks for of those fields of a Job that not every ZeRO stage can have; the rest of
+        `how`).
+        """
         fixed = {field: (how[name],) for name, field in SAVING.items() if name in how}
         return replace(choices, **fixed), {name: value for name, value in how.items() if name not in SAVING}
 
@@ -72,15 +74,17 @@ ALL = Choices()
 
 
 def allowed(numbers: list[int], asked: tuple[int, ...]) -> list[int]:
+    """`numbers`, or those among them that were asked for."""
     return [n for n in numbers if n in asked] if asked else numbers
 
 
 def num_layers(shape: Shape) -> int:
-    """Those that predict further tokens are layers of a pipeline, too."""
+    """Layers that a pipeline has to place: those that predict further tokens count, too."""
     return shape.num_layers + shape.mtp_layers
 
 
 def tensor_sizes(shape: Shape, cluster: Cluster, choices: Choices = ALL) -> list[int]:
+    """Sizes of tp that divide heads and width: up to two nodes, since it rarely pays beyond one."""
     sizes = choices.tensor or divisors(2 * cluster.devices_per_node)
     return [t for t in sizes if not (shape.num_heads % t or shape.ffn_size % t) and splits_keys(shape, t)]
 
@@ -91,11 +95,12 @@ def splits_keys(shape: Shape, t: int) -> bool:
 
 
 def whole_chunks(layers: int, chunks: int) -> bool:
-    """As many layers in each; or one fewer in the first and in the last."""
+    """Whether each of `chunks` gets as many layers, or the first and the last one fewer each."""
     return layers % chunks == 0 or (layers + 2) % chunks == 0 and chunks > 1
 
 
 def stage_counts(layers: int, most: int, choices: Choices = ALL) -> list[int]:
+    """Numbers of pipeline stages, at most `most`, over which the layers can be cut in whole chunks."""
     return allowed([p for p in range(1, min(layers, most) + 1) if whole_chunks(layers, p)], choices.pipeline)
 
 
@@ -142,6 +147,7 @@ def chunk_counts(layers: int, pp: int, num_microbatches: int, choices: Choices =
 
 
 def micro_batch_sizes(rows: int, choices: Choices = ALL) -> list[int]:
+    """Rows of a micro-batch, at most MOST_ROWS, that divide `rows`."""
     return allowed([b for b in range(1, min(rows, MOST_ROWS) + 1) if rows % b == 0], choices.micro_batches)
 
 
@@ -200,4 +206,5 @@ def savings(job: Job, choices: Choices = ALL) -> Iterator[Job]:
 
 
 def with_zero(job: Job, zero: int) -> Job:
+    """The job with another ZeRO stage."""
     return replace(job, layout=replace(job.layout, zero_stage=zero))

@@ -44,14 +44,16 @@ TITAN = "FSDP2, compiled"
 
 
 class Parser(argparse.ArgumentParser):
-    """A mistake is one line."""
+    """A parser whose complaint about a mistake is one line."""
 
     def error(self, message: str) -> NoReturn:
+        """End with status 2 and one line on stderr, without the usage."""
         print(f"{self.prog}: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
         raise SystemExit(2)
 
 
 def parser() -> Parser:
+    """All options of the command."""
     arguments = Parser(PROGRAM, description=DESCRIPTION, epilog=EXAMPLES,
                        formatter_class=argparse.RawDescriptionHelpFormatter)
     what = arguments.add_argument_group("what is trained, on what")
@@ -77,6 +79,7 @@ def parser() -> Parser:
 
 
 def add_axes(arguments: Parser) -> None:
+    """Options that fix what would otherwise be searched."""
     axes = arguments.add_argument_group("as you want it (default: whatever is best)")
     for axis, words in (("tp", "tensor parallelism"), ("pp", "pipeline stages"), ("cp", "context parallelism"),
                         ("ep", "expert parallelism"), ("dp", "replicas")):
@@ -93,6 +96,7 @@ def add_axes(arguments: Parser) -> None:
 
 
 def whole(text: str) -> int:
+    """For argparse: a whole number of at least 1."""
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1")
     return int(text)
@@ -120,6 +124,7 @@ def model_of(text: str) -> tuple[str, Shape]:
 
 
 def shape_of_file(path: Path) -> Shape:
+    """The shape in a config.json. ValueError where it cannot be read or is of an unknown kind."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -132,6 +137,7 @@ def shape_of_file(path: Path) -> Shape:
 
 
 def cluster_of(text: str, per_node: int | None) -> Cluster:
+    """The cluster that "64xH100" names. ValueError for another form, or an unknown device."""
     found = re.fullmatch(r"([\d,_]+) ?[x*×] ?(.+)", text.strip())
     if not found or not int(re.sub(r"\D", "", found[1]) or 0):
         raise ValueError(f"--gpus {text!r}: expected a number and a device, such as 64xH100")
@@ -153,6 +159,8 @@ def rows_of(text: str, sequence_length: int) -> int:
 
 
 def choices_of(given: argparse.Namespace) -> Choices:
+    """What the search may choose from, as far as options leave it free."""
+
     def only(value: int | None) -> tuple[int, ...]:
         return (value,) if value else ()
 
@@ -167,7 +175,7 @@ def choices_of(given: argparse.Namespace) -> Choices:
 # What is told
 
 def answer(given: argparse.Namespace) -> tuple[str, int]:
-    """(what is printed, exit code)."""
+    """(what is printed, the exit status)."""
     name, shape = model_of(given.model)
     of = cluster_of(given.gpus, given.per_node)
     sequence_length = given.sequence or shape.sequence_length
@@ -185,6 +193,7 @@ def answer(given: argparse.Namespace) -> tuple[str, int]:
 
 
 def told(plans: Plans, name: str, given: argparse.Namespace) -> tuple[str, int]:
+    """What the command prints, and its exit status: 0 where there is a plan, 1 where there is none."""
     code = 0 if plans else 1
     if given.json:
         return in_json(as_json(plans, name, given.top)), code
@@ -195,6 +204,7 @@ def told(plans: Plans, name: str, given: argparse.Namespace) -> tuple[str, int]:
 
 
 def in_json(content: dict[str, Any]) -> str:
+    """As indented JSON."""
     return json.dumps(content, indent=2)
 
 

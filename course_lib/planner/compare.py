@@ -54,10 +54,12 @@ class Compared:
 
     @property
     def error(self) -> float:
+        """Predicted over published, less 1."""
         return self.predicted / self.row["value"] - 1
 
     @property
     def guess_error(self) -> float:
+        """The same of the guess with a constant MFU."""
         return self.guess / self.row["value"] - 1
 
 
@@ -92,7 +94,7 @@ def printed_mfu(row: Row, job: Job) -> float | None:
 
 @lru_cache(maxsize=1)
 def constant_mfu() -> dict[str, float]:
-    """Of each device's median calibration row; of all ("") where a device has none."""
+    """The MFU of each device's median calibration row; under "" that of all, for a device that has none."""
     found: dict[str, list[float]] = {"": []}
     for row in published_rows("calibration"):
         if row["metric"] != FITS:
@@ -115,6 +117,7 @@ def guess(row: Row, job: Job) -> float:
 # Rows
 
 def predicted(row: Row, job: Job, constants: Constants = FITTED) -> float:
+    """What the planner says of a row, in the row's own metric."""
     found = estimate_job(job, constants)
     return float(found.fits) if row["metric"] == FITS else in_metric(row, job, found.step_s)
 
@@ -145,6 +148,7 @@ def told_job(row: Row) -> Job:
 # Errors
 
 def by_group(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
+    """The rows of each group, in the order in which groups first come."""
     groups: dict[str, list[Compared]] = {}
     for each in compared:
         groups.setdefault(each.row["group"], []).append(each)
@@ -152,7 +156,7 @@ def by_group(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
 
 
 def balanced_accuracy(compared: Sequence[Compared]) -> float:
-    """Of a group that fits or does not: the mean of the shares that are right among both."""
+    """How often "fits" is predicted rightly: the mean of the share among what fits, and of that among what does not."""
     shares = []
     for value in (1, 0):
         of_these = [each for each in compared if each.row["value"] == value]
@@ -168,11 +172,14 @@ def group_errors(compared: Sequence[Compared]) -> dict[str, tuple[MeasuredError,
 
 
 def timed(compared: Sequence[Compared], fitted: bool | None = None) -> list[Compared]:
-    """Those of times; where `fitted` is given, those that constants were fitted on (True) or not (False)."""
+    """The rows whose metric is a time or a rate; where `fitted` is given, those that constants were fitted on (True) or
+    not (False).
+    """
     return [each for each in compared if each.row["metric"] != FITS and fitted in (None, each.fitted)]
 
 
 def errors_of(compared: Sequence[Compared], name: str = "all") -> MeasuredError:
+    """Median, 90th percentile and largest of their errors."""
     return summary(name, [each.error for each in compared])
 
 

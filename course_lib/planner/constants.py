@@ -107,8 +107,10 @@ FITTED = Constants()
 
 
 def priors() -> Constants:
+    """The constants before anything was fitted."""
     return Constants(**{c.name: c.prior for c in CONSTANTS})
 
 
 def names() -> tuple[str, ...]:
+    """The names of all constants, in the order of their fields."""
     return tuple(field.name for field in fields(Constants))

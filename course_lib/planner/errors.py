@@ -44,7 +44,7 @@ class MeasuredError:
 
     @property
     def text(self) -> str:
-        """With the nearest runs, a line each."""
+        """The error in words, with the nearest runs, a line each."""
         return in_lines(self)
 
 
@@ -64,11 +64,12 @@ class NoRun:
 
     @property
     def text(self) -> str:
-        """With the nearest runs, a line each."""
+        """The warning in words, with the nearest runs, a line each."""
         return in_lines(self)
 
 
 def in_lines(error: MeasuredError | NoRun) -> str:
+    """The error, and the nearest runs below it, a line each."""
     return "\n".join([str(error), *(f"    {run}" for run in error.nearest)])
 
 
@@ -100,6 +101,7 @@ def keys_of(job: Job) -> list[tuple[str, Key]]:
 
 @lru_cache(maxsize=1)
 def runs_by_key() -> dict[Key, tuple[Run, ...]]:
+    """Published runs that were not fitted, by each kind that they are of."""
     found: dict[Key, tuple[Run, ...]] = {}
     for run in unfitted_runs():
         for _, key in keys_of(run.job):
@@ -108,7 +110,7 @@ def runs_by_key() -> dict[Key, tuple[Run, ...]]:
 
 
 def errors_by_kind() -> dict[str, MeasuredError]:
-    """Of every narrowest kind that was published: software, generation, scale, and what is special."""
+    """The error of every narrowest kind that was published: software, generation, scale, and what is special."""
     found: dict[str, list[float]] = {}
     for run in unfitted_runs():
         found.setdefault(keys_of(run.job)[0][0], []).append(run.error)
@@ -116,8 +118,8 @@ def errors_by_kind() -> dict[str, MeasuredError]:
 
 
 def error_of(job: Job) -> MeasuredError | NoRun:
-    """Of the narrowest kind of `job` with at least FEWEST runs; NoRun where none has, or nobody published its device's
-    generation.
+    """The error of the narrowest kind of `job` that has at least FEWEST runs; NoRun where none has, or nobody published
+    its device's generation.
     """
     runs, generation = unfitted_runs(), generation_of(job.cluster.device.name)
     nearest = nearest_runs(job, runs)
@@ -131,5 +133,6 @@ def error_of(job: Job) -> MeasuredError | NoRun:
 
 
 def beyond(job: Job, runs: Sequence[Run]) -> str:
+    """A warning where the job is larger than every run that the error was measured on; "" otherwise."""
     most = max(run.job.layout.world_size for run in runs)
     return f"; none on more than {most:,} devices" if job.layout.world_size > most else ""

@@ -41,24 +41,30 @@ class Estimate:
 
     @property
     def layout(self) -> ParallelLayout:
+        """How the job is cut."""
         return self.job.layout
 
     @cached_property
     def step_s(self) -> float:
+        """Seconds of a step, the sum of all causes."""
         return sum(self.seconds.values())
 
     @cached_property
     def memory_bytes(self) -> float:
+        """Bytes on the fullest device, the sum of all kinds."""
         return sum(self.memory.values())
 
     @cached_property
     def host_bytes(self) -> float:
-        """In the host's memory, of one rank's process: what was offloaded. Nothing checks whether the host has it."""
+        """Bytes of the host's memory that one rank's process needs for what is offloaded. Nothing checks whether the
+        host has it.
+        """
         return host_bytes(self.job, stages_of(self.job, layer_pass(self.job, self.rates),
                                               head_pass(self.job, self.rates)))
 
     @property
     def fits(self) -> bool:
+        """Whether the device can allocate that, with what its allocator takes besides."""
         return needed_bytes(self.memory) <= self.job.cluster.usable_bytes
 
     @property
@@ -68,20 +74,22 @@ class Estimate:
 
     @property
     def tokens_per_s(self) -> float:
+        """Tokens of all devices together, a second."""
         return self.job.tokens / self.step_s
 
     @property
     def num_devices(self) -> int:
+        """Devices that the layout uses."""
         return self.job.layout.world_size
 
     @property
     def mfu(self) -> float:
-        """Of the 16-bit peak, attention counted in full, s x s."""
+        """The share of the 16-bit peak that the model's FLOPs reach, attention counted in full, s x s."""
         return utilisation(self._flops, self.step_s, self.num_devices, self.job.cluster.peak_flops_per_s())
 
     @property
     def hfu(self) -> float:
-        """With what recomputation adds: a forward pass of every layer, or attention's scores and mixing."""
+        """As mfu, with what recomputation adds: a forward pass of every layer, or attention's scores and mixing."""
         return utilisation(self._flops + self._recomputed, self.step_s, self.num_devices,
                            self.job.cluster.peak_flops_per_s())
 
@@ -105,6 +113,7 @@ class Estimate:
         return 0.0
 
     def training_s(self, num_tokens: float) -> float:
+        """Seconds of a training run on so many tokens."""
         return num_tokens / self.tokens_per_s
 
     def dollars(self, num_tokens: float) -> float | None:
@@ -113,7 +122,9 @@ class Estimate:
         return None if price is None else dollars(self.training_s(num_tokens), self.num_devices, price)
 
     def kwh(self, num_tokens: float) -> float | None:
-        """With the share of the server and of an average data centre."""
+        """Kilowatt-hours of training on so many tokens, with the share of the server and of an average data centre;
+        None where the device's watts are not known.
+        """
         watts = self.job.cluster.watts_per_device
         return None if watts is None else kilowatt_hours(self.training_s(num_tokens), self.num_devices, watts,
                                                          PUE_AVERAGE.value)
@@ -141,10 +152,12 @@ class Estimate:
 
     @property
     def step_range_s(self) -> tuple[float, float]:
+        """(low, high) of step_s: two thirds of true values lie between."""
         return self.range_of(self.step_s)
 
     @property
     def memory_range_bytes(self) -> tuple[float, float]:
+        """(low, high) of memory_bytes. Only what activations keep is uncertain."""
         doubt = ACTIVATIONS_EAGER.uncertainty * (self.memory["activations"] + self.memory["logits"])
         return self.memory_bytes - doubt, self.memory_bytes + doubt
 
@@ -169,6 +182,14 @@ def estimate(model: Model | Shape, cluster: Cluster, layout: ParallelLayout, glo
 
     `rates`: of a machine that was measured, in place of what facts and constants say of `cluster`.
     ValueError for a model without a shape, and for a layout that cannot be.
+
+    >>> from course_lib.facts import model
+    >>> from course_lib.planner import cluster
+    >>> llama, nodes = model("Llama 3 8B"), cluster("H100", 64)
+    >>> estimate(llama, nodes, ParallelLayout(dp=64), global_batch=256).fits
+    False
+    >>> estimate(llama, nodes, ParallelLayout(dp=64, zero_stage=2), global_batch=256).fits
+    True
     """
     together = layout.tp > 1 if sequence_parallel is None else sequence_parallel
     job = Job(shape_of(model), cluster, layout, global_batch, micro_batch, sequence_length, v, schedule, recompute,
@@ -177,6 +198,9 @@ def estimate(model: Model | Shape, cluster: Cluster, layout: ParallelLayout, glo
 
 
 def estimate_job(job: Job, constants: Constants = FITTED, rates: Rates | None = None) -> Estimate:
+    """The estimate of a checked Job. `rates` in the place of the cluster's data sheets, where this machine was
+    measured.
+    """
     used = rates or rates_of(job.cluster, job.software, job.precision, constants)
     stages = stages_of(job, layer_pass(job, used), head_pass(job, used))
     return Estimate(job, used, None if rates else constants, memory_bytes(job, stages), step_seconds(job, used))

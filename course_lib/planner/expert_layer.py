@@ -57,5 +57,7 @@ def distinct(places: int, k: int) -> float:
 
 
 def is_row(name: str) -> bool:
-    """Of a term of costs.activations: each rank has those of n x/t tokens, so it is not cut as the others are."""
+    """Whether a term of costs.activations is a row that travels to experts: each rank has those of n x/t tokens, so it
+    is not cut as the others are.
+    """
     return name in ("rows sent to experts", "rows that come back")

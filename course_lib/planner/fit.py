@@ -33,18 +33,20 @@ EFFECTS = ("tp", "memory", "sizes", "bubble", "launch", "dp", "pp", "optimiser")
 
 @dataclass(frozen=True)
 class Fitted:
+    """What a fit gives: the constants, one standard error of each as a share of it, and what is still wrong by row."""
+
     constants: Constants
     uncertainty: dict[str, float]
     errors: dict[str, float]  # log(predicted / published) by row
 
 
 def calibration(rows: Sequence[Row]) -> list[Row]:
-    """Those that constants may be fitted on, and that are times."""
+    """The rows that constants may be fitted on: those marked so whose metric is a time or a rate."""
     return [row for row in rows if row["split"] == "calibration" and row["metric"] != FITS]
 
 
 def seconds_without(job: Job, constants: Constants, effect: str = "") -> float:
-    """Of a step where one of EFFECTS is left out; "" for none."""
+    """Seconds of a step from which one of EFFECTS is left out; "" leaves out none."""
     rates = rates_of(job.cluster, job.software, job.precision, constants)
     if effect == "sizes":
         rates = without_sizes(rates)
@@ -59,11 +61,13 @@ def without_sizes(rates: Rates) -> Rates:
 
 
 def log_errors(rows: Sequence[Row], jobs: Sequence[Job], constants: Constants, without: str = "") -> list[float]:
+    """log(predicted / published) of each row; `without`: a cause that is left out of the prediction."""
     return [log(in_metric(row, job, seconds_without(job, constants, without)) / row["value"])
             for row, job in zip(rows, jobs)]
 
 
 def at(theta: Sequence[float]) -> Constants:
+    """The constants at a point of the fit: theta is the log of each over its prior."""
     return Constants(**{c.name: c.prior * exp(t) for c, t in zip(CONSTANTS, theta)})
 
 
@@ -106,6 +110,7 @@ def fit_activations(rows: Sequence[Row]) -> tuple[float, float]:
 
 
 def main() -> None:
+    """The command: fit, and print constants, uncertainties and errors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", nargs="?", help="rows in the format of facts/published.json; the course's own if none")
     given = parser.parse_args().file

@@ -89,7 +89,7 @@ def guesses() -> tuple[Constant, ...]:
 
 
 def table_of_guesses() -> str:
-    """Both kinds as text, a line each."""
+    """Both kinds of guesses as text, a line each."""
     lines = ["Constants that no row moves:"]
     lines += [f"    {c.name:30s} {c.value:<10.4g} {c.unit:14s} {c.source}" for c in guesses()]
     lines += ["Numbers that are not fitted:"]

@@ -31,7 +31,7 @@ BACKWARD_OF_FLASH = 2.5  # products of backward over those of forward: five for 
 
 
 def layer_pass(job: Job, rates: Rates) -> Pass:
-    """Of a layer, on average over their kinds, and over those that are recomputed and those that are not."""
+    """Seconds of an average layer, over their kinds, and over those that are recomputed and those that are not."""
     share = job.recomputed_share
     if 0 < share < 1:
         return mean_pass(work_of(job), rates) * share + mean_pass(work_of(job, "none"), rates) * (1 - share)
@@ -40,6 +40,7 @@ def layer_pass(job: Job, rates: Rates) -> Pass:
 
 @lru_cache(maxsize=65536)
 def mean_pass(work: Work, rates: Rates) -> Pass:
+    """Seconds of an average layer: of each kind as often as the model has it."""
     kinds = work.shape.kinds()
     if len(kinds) == 1:
         return timed_layer(work, rates)
@@ -55,6 +56,7 @@ def head_pass(job: Job, rates: Rates) -> Pass:
     """
     n, h, columns = job.tokens_per_rank, job.shape.hidden_size, job.shape.vocab_size / job.ends_tp
     W, w = rates.operand_bytes_per_s, rates.number_bytes
+    # At a rate of its own: the read-out stays in 16 bits where other products have 8.
     product = matmul_seconds(n, h, columns, rates.head_flops_per_s, W, w)
     passes = pass_seconds(4 * n * columns, rates.memory_bytes_per_s, rates.passes)
     summed = end_messages(job, rates)
@@ -80,7 +82,7 @@ def end_messages(job: Job, rates: Rates) -> float:
 
 
 def timed_layer(work: Work, rates: Rates) -> Pass:
-    """Of a shape whose layers are all of a kind."""
+    """Seconds of one layer, for a shape whose layers are all of a kind."""
     linear, last = linear_seconds(work, rates)
     forward_a, backward_a = attention_seconds(work, rates)
     all_kept, scores, rows = kept_bytes(work, rates.number_bytes)
@@ -159,7 +161,7 @@ def linear_seconds(work: Work, rates: Rates) -> tuple[float, float]:
 
 
 def rows_seconds(work: Work, rates: Rates, beside: Seconds) -> float:
-    """Of the rows to experts and back, as far as computing does not hide them."""
+    """Seconds of the rows to experts and back, as far as computing does not hide them."""
     if work.shape.num_experts == 1:
         return 0.0
     taken = dispatch_seconds(work.shape, rates, work.n, work.t, work.ep, work.etp, work.imbalance,
@@ -194,7 +196,7 @@ def kept_bytes(work: Work, number_bytes: int = 2) -> tuple[float, float, float]:
 
 
 def kept(term: ActivationTerm, work: Work, recompute: str) -> float:
-    """Bytes of it on a rank."""
+    """Bytes that a rank keeps of `term`."""
     if term.name in ("k", "v") and work.shape.latent is None:  # ranks that have no head of their own keep another's
         return term.num_bytes / min(work.t, work.shape.num_kv_heads)
     if is_row(term.name):

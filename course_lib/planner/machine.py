@@ -55,7 +55,8 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one rank while `num_busy` compute. flops_per_s: of a large product; bytes_per_s: of the products' operands.
+    """What was measured on one rank while `num_busy` compute. flops_per_s: of a large product; bytes_per_s: of the
+    products' operands.
 
     launch_s: a pass of one layer so small that it computes nothing; step_s: what is left of a step of such a model.
     pass_s_per_byte: of a layer's kept activations, forward. `link`: of a ring of these ranks. call_s: what a message
@@ -72,6 +73,7 @@ class Measured:
     call_s: float
 
     def rates(self) -> Rates:
+        """What was measured, in the form in which the planner takes a cluster's data sheet."""
         one_host = max(self.num_busy, 2)
         network = Network(one_host, self.link, self.link, one_host)
         return Rates(self.flops_per_s, self.flops_per_s, self.flops_per_s, self.bytes_per_s, 1 / self.pass_s_per_byte,
@@ -113,11 +115,12 @@ def measure(num_ranks: int = 4, num_cores: int = 0) -> Machine:
 
 
 def middle(of_ranks: Sequence[Measured]) -> Measured:
+    """The rank in the middle by speed, so that neither a disturbed one nor a lucky one speaks for all."""
     return sorted(of_ranks, key=lambda each: each.launch_s + 1e9 / each.flops_per_s)[len(of_ranks) // 2]
 
 
 def measure_rank() -> Measured:
-    """In a rank, while all others do the same."""
+    """This rank's Measured, to be called while all others do the same."""
     taken = steady([*(product(*size) for size in PRODUCTS), *(gpt_step(config) for config in GPTS)], window)
     P, W = product_rates(taken[:len(PRODUCTS)])
     one, five, block, blocks = taken[len(PRODUCTS):]
@@ -147,6 +150,7 @@ def window(function: Call) -> float:
 
 
 def product(m: int, k: int, n: int) -> Call:
+    """A call that multiplies (m, k) by (k, n), for a clock to run."""
     a, b = torch.ones(m, k, device=device()), torch.ones(k, n, device=device())
     return lambda: torch.mm(a, b)
 

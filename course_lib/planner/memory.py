@@ -43,7 +43,8 @@ def memory_bytes(job: Job, stages: Stages) -> dict[str, float]:
 
 
 def stage_bytes(job: Job, layers: float, stage: int) -> dict[str, float]:
-    """Of a rank of this stage, which has `layers` and, at an end of the pipeline, embedding or read-out."""
+    """Bytes by kind of a rank of this stage, which has `layers` and, at an end of the pipeline, embedding or read-out.
+    """
     p = job.layout.pp
     first, last = stage == 0, stage == p - 1
     held = state_bytes(job, layers, (first or last) + (first and last and not job.shape.tied))
@@ -53,19 +54,23 @@ def stage_bytes(job: Job, layers: float, stage: int) -> dict[str, float]:
     held["activations"] = in_flight * max(0.0, layers - job.offload_layers) * of_layer
     held["logits"] = logit_bytes(job) if last else 0.0
     if job.recompute == "full":  # the layer that backward is at, when the logits are gone
+        # One layer at a time is whole again. On the last stage it finds the place that the logits have left.
         held["activations"] += max(0.0, whole - held["logits"])
     held["other"] = OTHER_BYTES + layers * freed_late_bytes(job)
     return held
 
 
 def needed_bytes(held: dict[str, float]) -> float:
-    """Without what the allocator gets back when it waits, as it does before it gives up: of `other` all but buffers."""
+    """Bytes without what the allocator gets back when it waits, as it does before it gives up: of `other` all but
+    buffers.
+    """
     return sum(held.values()) - max(0.0, held["other"] - OTHER_BYTES)
 
 
 def logit_bytes(job: Job) -> float:
-    """At the loss of a micro-batch, by what a software makes of it: the logits as often as they are there, the input of
-    their product if it is kept as it was gathered, and the logits of the other micro-batches where nobody drops them.
+    """Bytes at the loss of a micro-batch, by what a software makes of it: the logits as often as they are there, the
+    input of their product if it is kept as it was gathered, and the logits of the other micro-batches where nobody
+    drops them.
     """
     software, t = job.software, job.layout.tp
     numbers = job.tokens_per_rank * job.shape.vocab_size / (1 if software.gathers_logits else t)
@@ -91,7 +96,7 @@ def freed_late_bytes(job: Job) -> float:
 
 
 def beyond_own_part(job: Job) -> float:
-    """Of one micro-batch's vectors at both blocks of a layer, where sequence parallelism has them whole."""
+    """Bytes of one micro-batch's vectors at both blocks of a layer, where sequence parallelism has them whole."""
     whole = 2 * job.tokens_per_rank * job.shape.hidden_size * len(GATHERED)
     return whole * (1 - 1 / job.layout.tp) if job.sequence_parallel else 0.0
 
@@ -108,7 +113,8 @@ def layer_activations(job: Job) -> tuple[float, float]:
 
 @lru_cache(maxsize=65536)
 def mean_kept(work: Work, by_operation: bool = False) -> float:
-    """Of a layer, on average over their kinds. by_operation: its input, attention's output, and every other product's.
+    """Bytes that a layer keeps, on average over their kinds. by_operation: its input, attention's output, and every
+    other product's.
     """
     kinds, software = work.shape.kinds(), work.software
     times = ACTIVATIONS_EAGER.value if software.activations_eager and work.shape.gated else 1.0  # as Llama: q, k turned
@@ -125,12 +131,15 @@ def mean_kept(work: Work, by_operation: bool = False) -> float:
 
 def kept_of(term: ActivationTerm, work: Work) -> float:
     """What a product reads is kept as the product reads it, in 8 or 4 bits."""
+    # FlashAttention never stores the s x s matrices, which is what selective recomputation drops.
     policy = "selective" if work.flash or work.recompute == "selective" else "none"
     return kept(term, work, policy) * (NARROW.get(work.precision, 1.0) if term.name in READ_BY_PRODUCTS else 1.0)
 
 
 def micro_batches_in_flight(job: Job, stage: int) -> Fraction:
-    """Of the whole stage: with v chunks each counts 1/v. ZB-2p holds twice what 1F1B does."""
+    """Micro-batches in flight on a stage, each as large as the whole stage's: with v chunks each counts 1/v. ZB-2p
+    holds twice what 1F1B does.
+    """
     p, m = job.layout.pp, job.num_microbatches
     if job.schedule == "gpipe":
         return Fraction(peak_gpipe(p, m, stage))

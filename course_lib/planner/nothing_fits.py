@@ -44,7 +44,7 @@ def ways_to_save(asked: Asked) -> list[str]:
 
 
 def leanest_jobs(asked: Asked) -> list[Job]:
-    """Of each layout the job that needs least."""
+    """For each layout the job that needs least memory."""
     found: dict[ParallelLayout, Job | None] = {}
     world = asked.cluster.num_devices
     for job in schedules(asked.shape, asked.cluster, asked.global_batch, asked.sequence_length, asked.choices,
@@ -58,6 +58,8 @@ def devices_enough(asked: Asked) -> int:
     """How often the devices must be doubled until something fits; 0 where that does not help."""
     for doublings in range(1, MOST_DOUBLINGS + 1):
         larger = replace(asked, cluster=asked.cluster.with_devices(asked.cluster.num_devices * 2**doublings))
+        # Doubling, and not one more device at a time: layouts divide powers of two, and ten looks are enough for a
+        # thousand.
         if any(bytes_of(job, larger) <= larger.limit_bytes for job in leanest_jobs(larger)):
             return larger.cluster.num_devices
     return 0

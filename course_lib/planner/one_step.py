@@ -77,9 +77,12 @@ class Learned:
 
 @dataclass(frozen=True)
 class StepOf:
+    """A step of a job, to be compared with the seconds that were measured."""
+
     job: Job
 
     def seconds(self, constants: Constants) -> float:
+        """What the planner predicts for it with these constants."""
         job = self.job
         return sum(step_seconds(job, rates_of(job.cluster, job.software, job.precision, constants)).values())
 
@@ -89,6 +92,8 @@ class StepOf:
 
 @dataclass(frozen=True)
 class AllReduceOf:
+    """An all-reduce of so many bytes by ranks on several nodes. ValueError unless there are bytes."""
+
     cluster: Cluster
     software: Software
     num_bytes: float
@@ -99,6 +104,7 @@ class AllReduceOf:
         above_zero(self.num_bytes, "bytes of an all-reduce")
 
     def seconds(self, constants: Constants) -> float:
+        """What the planner predicts for it with these constants."""
         network = rates_of(self.cluster, self.software, constants=constants).network
         stride = self.cluster.devices_per_node // (self.num_ranks // self.num_nodes)
         return network.group(self.num_ranks, stride).seconds("all_reduce", self.num_bytes)
@@ -122,6 +128,7 @@ class ProductOf:
             at_least(getattr(self, name), 1, name)
 
     def seconds(self, constants: Constants) -> float:
+        """What the planner predicts for it with these constants."""
         one, any_software = self.cluster.with_devices(1), MEGATRON_CORE
         now, then = (rates_of(one, any_software, constants=c).head_flops_per_s for c in (constants, self.best))
         reached = one.matmul_flops_per_s * one.power_share**constants.power * now / then
@@ -158,12 +165,14 @@ def learn(cluster: Cluster, software: Software = MEGATRON_CORE, *, steps: Sequen
 
 
 def doubt(constant: Constant, wide: Sequence[str]) -> float:
-    """By how much another cluster may differ from those that a constant was fitted on: relative."""
+    """How much another cluster's constant may differ from the fitted one, as a share of it."""
     return WIDE if constant.name in wide else hypot(constant.uncertainty, constant.prior_uncertainty / 2)
 
 
 def most_likely_for(found: Sequence[Measurement], start: Constants,
                     sigma: Sequence[float]) -> Learned:
+    """The constants that fit the measurements best, beginning at `start`; `sigma`: how far each may go, as a log."""
+
     def at(theta: Sequence[float]) -> Constants:
         return Constants(**{c.name: getattr(start, c.name) * exp(t) for c, t in zip(CONSTANTS, theta)})
 
@@ -178,6 +187,7 @@ def most_likely_for(found: Sequence[Measurement], start: Constants,
 
 
 def checked_job(of: Estimate | Job, cluster: Cluster) -> Job:
+    """The job of an estimate or itself. ValueError where it is on other devices than the cluster's."""
     job = of.job if isinstance(of, Estimate) else of
     if job.cluster.device.name != cluster.device.name:
         raise ValueError(f"a step on {job.cluster.device.name} tells nothing of {cluster.device.name}: expected a job "
@@ -186,6 +196,7 @@ def checked_job(of: Estimate | Job, cluster: Cluster) -> Job:
 
 
 def checked_ranks(cluster: Cluster, num_ranks: int, num_nodes: int) -> tuple[int, int]:
+    """Both numbers. ValueError unless there are two nodes or more with equally many ranks in each."""
     in_node = cluster.devices_per_node
     if num_nodes < 2 or num_ranks < num_nodes or num_ranks % num_nodes or in_node % (num_ranks // num_nodes):
         raise ValueError(f"an all-reduce by {num_ranks} ranks on {num_nodes} nodes: expected two nodes or more, and in "

@@ -27,7 +27,8 @@ def optimiser_seconds(job: Job, rates: Rates, trained: Sequence[tuple[float, int
 
 
 def touched_bytes(job: Job) -> int:
-    """Of a number, by the optimiser: those of Adam, less what other moments are smaller by, read and written."""
+    """Bytes that the optimiser reads and writes for each number: those of Adam, less what other moments are smaller by.
+    """
     kept = PRECISIONS["mixed" if job.master else "pure 16-bit"]
     smaller = OPTIMIZERS["adam"].state_bytes(kept) - OPTIMIZERS[job.optimizer].state_bytes(kept)
     return (30 if job.master else 16) - 2 * smaller

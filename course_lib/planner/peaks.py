@@ -25,11 +25,12 @@ class MeasuredPeak:
 
     @property
     def error(self) -> float:
+        """Predicted over measured, less 1."""
         return self.predicted_bytes / self.measured_bytes - 1
 
 
 def measured_peaks(rows: Sequence[Row]) -> list[MeasuredPeak]:
-    """Of the rows that say what was held."""
+    """Measured beside predicted, of the rows that say what was held."""
     found = []
     for row in rows:
         if row.get("peak_gb"):

@@ -29,7 +29,7 @@ class Plans(list[Estimate]):
 
     @property
     def idle_devices(self) -> int:
-        """Of the cluster, those that the first plan does not use."""
+        """Devices of the cluster that the first plan does not use."""
         return self.asked.cluster.num_devices - (self[0].num_devices if self else 0)
 
     @cached_property
@@ -53,6 +53,15 @@ def plan(model: Model | Shape, cluster: Cluster, global_batch: int, *, sequence_
     Where the model does not divide the devices, plans use fewer (Plans.idle_devices). An empty one has a `reason`.
     global_batch: rows of a step. room: share of what a device can allocate that an estimate may fill; the rest is for
     fragments and for what the estimate misses. how: other fields of Job, such as offload="optimizer" or lora_rank=16.
+
+    >>> from course_lib.facts import model
+    >>> from course_lib.planner import cluster
+    >>> only_replicas = Choices(tensor=(1,), pipeline=(1,), context=(1,), micro_batches=(1,), recompute=("none",))
+    >>> found = plan(model("Llama 3 8B"), cluster("H100", 8), global_batch=64, choices=only_replicas)
+    >>> [str(each.layout) for each in found]
+    ['dp8,zero2', 'dp8,zero3']
+    >>> plan(model("Llama 2 70B"), cluster("H100", 2), global_batch=8, choices=only_replicas)
+    []
     """
     shape = shape_of(model)
     choices, how = Choices.asked(choices, how)

@@ -65,6 +65,7 @@ def kind_of_device(device: Accelerator) -> str:
 
 @lru_cache(maxsize=256)
 def rates_of(cluster: Cluster, software: Software, precision: str = "bf16", constants: Constants = FITTED) -> Rates:
+    """FLOP/s, bytes/s and latencies of one device of the cluster with this software: data sheets times constants."""
     c, device = constants, cluster.device
     kind = kind_of_device(device)
     slowed = cluster.power_share**c.power / (1 + c.spread * sqrt(2 * log(cluster.num_devices)))

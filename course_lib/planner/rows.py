@@ -39,6 +39,7 @@ FITS = "fits in device memory (1 yes, 0 out of memory)"
 
 
 def per_device(flops: Callable[[Row, Shape], float], unit: float = 1e12) -> Callable[[Row, Job, float], float]:
+    """A metric in FLOPs a second and device, in units of `unit`, from FLOPs of a step."""
     return lambda row, job, seconds: flops(row, job.shape) / seconds / row["gpus"] / unit
 
 
@@ -76,6 +77,7 @@ def checked(row: Row) -> None:
 
 
 def shape_of_row(row: Row) -> Shape:
+    """The model of a published run."""
     return Shape(row["layers"], row["hidden"], row["heads"], row["kv_heads"], row["ffn"], row["vocab"], row["seq"],
                  head_dim=row.get("head_dim") or 0, gated=row["glu"], tied=row.get("tied", False),
                  num_experts=row.get("experts") or 1, active_experts=row.get("top_k") or 1,
@@ -84,6 +86,7 @@ def shape_of_row(row: Row) -> Shape:
 
 
 def latent_of_row(row: Row) -> LatentAttention | None:
+    """Its latent attention; None where it has ordinary one."""
     widths = row.get("mla")
     return widths and LatentAttention(*(widths[name] for name in LATENT))
 
@@ -112,21 +115,24 @@ def job_of_row(row: Row) -> Job:
 
 
 def known_of_source(row: Row) -> Row:
+    """What the text of the row's source says of all its runs; {} where nothing is noted."""
     return next((known for name, known in OF_SOURCES.items() if row.get("source", "").startswith(name)), {})
 
 
 def software_of_row(row: Row) -> Software:
+    """The software that a published run used, by its name and its words."""
     text = text_of_software(row)
     trainer = next((changes for word, changes in TRAINERS.items() if word in text.lower()), {})
     return with_recipe(row, replace(software_of(text, row["flash_assumed"], row["zero"]), **trainer))
 
 
 def text_of_software(row: Row) -> str:
+    """Where a row says what trained it: its software, and the words about its hardware."""
     return f"{row.get('software') or ''} {row['hw']}"
 
 
 def with_recipe(row: Row, found: Software) -> Software:
-    """With what the row's recipe says of launches and of experts' rows."""
+    """`found` with what the row's recipe says of launches and of experts' rows."""
     captured = (row.get("cuda_graph") or "none") != "none"
     return replace(found, waits_for_launches=found.waits_for_launches and not captured,
                    overlaps_experts=bool(row.get("moe_a2a_overlap")),
@@ -147,6 +153,7 @@ def peak_of_row(row: Row, job: Job) -> dict[str, float]:
 
 
 def in_metric(row: Row, job: Job, seconds: float) -> float:
+    """A step's seconds in the metric of the row: tokens a second, TFLOP/s and so on."""
     return METRICS[row["metric"]](row, job, seconds)
 
 

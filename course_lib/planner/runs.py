@@ -40,6 +40,7 @@ class Run:
 
     @property
     def faster(self) -> bool:
+        """Whether the planner promises a faster run than was published: of a step time, that it is too low."""
         return (self.error > 0) != self.row["metric"].startswith("step time")
 
     def __str__(self) -> str:
@@ -61,19 +62,20 @@ def unfitted_runs() -> tuple[Run, ...]:
 # What a run is
 
 def generation_of(name: str) -> str:
-    """Of a device, by the first word of its name."""
+    """The generation of a device, by the first word of its name."""
     word = name.split()[0]
     return next((generation for generation, words in GENERATIONS.items() if word in words), name)
 
 
 def scale_of(cluster: Cluster, num_devices: int) -> str:
+    """How large a cluster is, in the words under which errors are sorted."""
     if num_devices <= cluster.devices_per_node:
         return SCALES[0][1]
     return next(words for most, words in SCALES[1:] if num_devices <= most)
 
 
 def bits_of(job: Job) -> int:
-    """Of a number in the products of linear layers."""
+    """Bits of a number in the products of linear layers."""
     return BITS.get(job.precision, 8)
 
 
@@ -96,7 +98,7 @@ def name_of(shape: Shape) -> str:
 
 
 def describe(job: Job) -> str:
-    """In words: model, devices, cut, software."""
+    """The job in words: model, devices, cut, software."""
     L = job.layout
     axes = (("tp", L.tp), ("cp", L.cp), ("pp", L.pp), ("ep", L.ep), ("v", job.v), ("ZeRO-", L.zero_stage))
     cut = " ".join(f"{axis}{size}" for axis, size in axes if size > 1 or axis == "ZeRO-" and size) or "dp alone"
@@ -126,4 +128,5 @@ def distance(one: Job, other: Job) -> float:
 
 
 def nearest_runs(job: Job, runs: Sequence[Run]) -> tuple[Run, ...]:
+    """The few of `runs` that are most like the job, nearest first."""
     return tuple(sorted(runs, key=lambda run: distance(job, run.job))[:NAMED])

@@ -46,15 +46,17 @@ class Asked:
 
     @cached_property
     def rates(self) -> Rates:
+        """How fast the cluster is with the software that was asked for."""
         return rates_of(self.cluster, self.how["software"], self.how["precision"])
 
     @cached_property
     def limit_bytes(self) -> float:
-        """What an estimate may fill."""
+        """Bytes of a device that an estimate may fill: `room` of what can be allocated."""
         return self.room * self.cluster.usable_bytes
 
     @cached_property
     def nearly_bytes(self) -> float:
+        """Up to here a plan counts as one that nearly fits."""
         return NEARLY * self.cluster.usable_bytes
 
 
@@ -68,11 +70,12 @@ class Search:
         self.best = inf
 
     def look(self, counts: range, slowest: float) -> float:
-        """At all layouts of so many devices whose step may be below `slowest` times the best. The least time that any
-        of them could take.
+        """Look at all layouts of so many devices whose step may be below `slowest` times the best. Returns the least
+        time that any of them could take.
         """
         rates, limit, candidates = self.asked.rates, self.asked.limit_bytes, ranked(self.asked, counts)
         for bound, job in candidates:
+            # Candidates are sorted by what they cannot go below: from here on none can be listed.
             if bound > slowest * self.best:
                 break
             for sharded, memory in variants(job, self.asked):
@@ -90,6 +93,7 @@ def search(asked: Asked, slowest: float = SLOWEST) -> tuple[list[Estimate], list
     could be faster than all that use every device: as fast as these could be at best, in proportion to the devices.
     """
     found, world = Search(asked), asked.cluster.num_devices
+    # All devices first: fewer are worth a look only where they could beat that in proportion.
     ideal = found.look(range(world, world + 1), slowest)
     fewest = ceil(world * ideal / found.best) if found.plans else 1 if asked.choices.data else world // 2 + 1
     found.look(range(fewest, world), 1.0 if found.plans else slowest)
@@ -123,11 +127,13 @@ def fastest_s(job: Job, rates: Rates, choices: Choices = ALL) -> float:
 
 
 def most_sharded(job: Job, choices: Choices = ALL) -> Job:
+    """The job with the highest ZeRO stage that may be chosen, which needs least memory."""
     return with_zero(job, max(zero_stages(job.layout, choices), default=0))
 
 
 def leanest(job: Job, asked: Asked) -> Job | None:
-    """With all sharded, saved and made again that may be; None where it can have nothing of what was asked for."""
+    """The job with all sharded, saved and made again that may be; None where it can have nothing of what was asked for.
+    """
     policies, choices = asked.choices.recompute, asked.choices
     again = with_policy(most_sharded(job, choices), "full" if "full" in policies else policies[-1], choices)
     found = [*savings(again, choices)]
@@ -135,6 +141,7 @@ def leanest(job: Job, asked: Asked) -> Job | None:
 
 
 def nearly_fits(job: Job | None, asked: Asked) -> bool:
+    """Whether there is such a job, and it misses the device by little."""
     return job is not None and bytes_of(job, asked) <= asked.nearly_bytes
 
 
@@ -211,8 +218,10 @@ def fewest_layers(job: Job, asked: Asked, kept_bytes: float = 0.0, again_bytes: 
 
 
 def memory_of(job: Job, asked: Asked) -> Memory:
+    """Bytes of the fullest device, by kind."""
     return memory_bytes(job, stages_of(job, layer_pass(job, asked.rates), head_pass(job, asked.rates)))
 
 
 def bytes_of(job: Job, asked: Asked) -> float:
+    """Bytes of the fullest device."""
     return sum(memory_of(job, asked).values())

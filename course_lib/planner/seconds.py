@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Seconds:
-    """By cause. `matmul`: all products, attention's too; `memory`: passes over memory between them."""
+    """Seconds by cause. `matmul`: all products, attention's too; `memory`: passes over memory between them."""
 
     matmul: float = 0.0
     memory: float = 0.0
@@ -18,6 +18,7 @@ class Seconds:
 
     @property
     def total(self) -> float:
+        """Seconds of all causes together."""
         return self.matmul + self.memory + self.tp + self.cp + self.ep + self.launch
 
     def __add__(self, other: Seconds) -> Seconds:
@@ -29,8 +30,8 @@ class Seconds:
                        self.launch * times)
 
     def launched(self, seconds: float, adds: bool = False) -> Seconds:
-        """With the wait for kernels that the processor launches more slowly than the device runs them; or, `adds`,
-        with the time of launching, where one processor does both.
+        """These seconds with the wait for kernels that the processor launches more slowly than the device runs them;
+        or, `adds`, with the time of launching, where one processor does both.
         """
         return replace(self, launch=seconds if adds else max(0.0, seconds - self.total))
 
@@ -45,6 +46,7 @@ class Pass:
 
     @property
     def total(self) -> float:
+        """Seconds of forward and backward together."""
         return self.forward.total + self.backward.total
 
     def __add__(self, other: Pass) -> Pass:

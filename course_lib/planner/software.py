@@ -103,7 +103,7 @@ def software_named(name: str) -> Software:
 
 
 def software_of(text: str, stores_no_scores: bool, zero_stage: int) -> Software:
-    """From a row's free text, or from its features where that says nothing known."""
+    """The software that a row's free text names, or, where that says nothing known, one of the row's features."""
     for word, known in WORDS:
         if word in text.lower():
             return known

@@ -33,7 +33,7 @@ def attention_sizes(shape: Shape, t: int) -> list[tuple[float, float]]:
 
 
 def column_seconds(work: Work, rates: Rates) -> tuple[float, ...]:
-    """Of the products that a block begins with, forward, by block: q, k and v together; gate and up."""
+    """Seconds of the products that a block begins with, forward, by block: q, k and v together; gate and up."""
     shape, t = work.shape, work.t
     sizes = [attention_sizes(shape, t)[0], (shape.hidden_size, (2 if shape.gated else 1) * shape.ffn_size / t)]
     return tuple(matmul_seconds(work.n, k, columns, rates.flops_per_s, rates.operand_bytes_per_s, rates.number_bytes)
@@ -47,7 +47,7 @@ def entries(work: Work) -> tuple[int, ...]:
 
 
 def share_again(work: Work) -> float:
-    """Of forward's messages, those that recomputation repeats: the last one brings nothing that backward wants."""
+    """The share of forward's messages that recomputation repeats: the last one brings nothing that backward wants."""
     messages = 2 + (sum(entries(work)) if work.sequence_parallel else 0)
     return 1 - 1 / messages
 

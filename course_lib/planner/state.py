@@ -42,7 +42,7 @@ def adds_up_whole(job: Job) -> bool:
 
 
 def memory_of(job: Job, numbers: float, zero: int, ranks: int, adapters: float) -> Memory:
-    """Of `numbers` that `ranks` hold alike, of which `adapters` more are trained if the job has any."""
+    """Bytes of `numbers` that `ranks` hold alike, of which `adapters` more are trained if the job has any."""
     precision = "pure 16-bit" if not job.master else "mixed, fp32 gradients" if job.gradient_bytes == 4 else "mixed"
     shards = job.shards(ranks)
     if not numbers:

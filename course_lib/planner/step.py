@@ -37,6 +37,7 @@ class Stages:
 
     @property
     def most(self) -> float:
+        """Layers of the largest stage, which sets the pipeline's beat."""
         return max(self.first, self.ordinary, self.last)
 
 
@@ -56,7 +57,7 @@ def layer_numbers(shape: Shape, t: int = 1, ep: int = 1, etp: int = 1) -> tuple[
 
 
 def layer_parameters(shape: Shape, t: int = 1, ep: int = 1, etp: int = 0) -> float:
-    """Of one layer on one rank. etp=0: experts are cut as all else is."""
+    """Parameters of one layer on one rank. etp=0: experts are cut as all else is."""
     return sum(layer_numbers(shape, t, ep, etp or t))
 
 
@@ -96,6 +97,7 @@ def stages_of(job: Job, layer: Pass, head: Pass) -> Stages:
 
 
 def vocabulary_numbers(job: Job, ends: int) -> float:
+    """Numbers of the embedding, of the read-out, or (ends=2) of both, on one rank."""
     return ends * job.shape.vocab_size * job.shape.hidden_size / job.ends_tp
 
 
@@ -107,7 +109,7 @@ def rank_numbers(job: Job, stages: Stages) -> list[tuple[float, int, int]]:
 
 
 def step_seconds(job: Job, rates: Rates) -> dict[str, float]:
-    """By cause, in the order of CAUSES; they add up to the step.
+    """Seconds by cause, in the order of CAUSES; they add up to the step.
 
     The slowest stage works without a gap, m micro-batches; before and behind it the others fill the pipeline with the
     layers that they have, which is the bubble.
@@ -117,6 +119,7 @@ def step_seconds(job: Job, rates: Rates) -> dict[str, float]:
     both = layer.forward + layer.backward + Seconds(memory=accumulation_seconds(job, rates))
     ordinary = both * stages.ordinary
     last = both * stages.last + head.forward + head.backward
+    # A pipeline goes at the pace of its slowest stage: that one's work counts m times, that of all others once.
     ends = job.layout.pp == 1 or last.total >= ordinary.total  # the last stage is the slowest
     slowest = last if ends else ordinary
     work = slowest * m
@@ -203,8 +206,8 @@ def data_seconds(job: Job, rates: Rates, layer: Pass, head: Pass, stages: Stages
 
 def message_seconds(job: Job, rates: Rates, op: str, sent: Sequence[tuple[float, int, int]], bytes_per_number: int,
                     messages: float = 0.0) -> float:
-    """Of `op` on parameters or gradients among the ranks that have the same. messages: 0 for the software's size.
-    Sharded in groups (HSDP), a group's own; gradients are then added up across groups, each rank's shard of them.
+    """Seconds of `op` on parameters or gradients among the ranks that have the same. messages: 0 for the software's
+    size. Sharded in groups (HSDP), a group's own; gradients are then added up across groups, each rank's shard of them.
     """
     seconds = 0.0
     for numbers, ranks, stride in sent:
@@ -228,6 +231,7 @@ def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> floa
     once, alone = job.layout.zero_stage == 2, gather + scatter
     forward = gather / job.num_microbatches if once else gather
     shares = matrix_shares(job.shape) if job.software.matrix_by_matrix else (1.0,)
+    # One behind the other, so each share is weighed against the time of the product that runs meanwhile.
     beside = shares[-1:] + shares[:-1]  # a message hides behind the matrix before it
     shown = sum(exposed(share * forward, hides * layer.forward.total, rates.drag)
                 + exposed(share * (scatter + (0.0 if once else gather)), hides * layer.backward.total, rates.drag)
@@ -238,7 +242,7 @@ def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> floa
 
 
 def matrix_shares(shape: Shape) -> tuple[float, ...]:
-    """Of a layer's numbers: q, k and v together, output, up (and gate), down."""
+    """The shares of a layer's numbers: q, k and v together, output, up (and gate), down."""
     h, output = shape.hidden_size, shape.num_heads * shape.d * shape.hidden_size
     sizes = (attention_matrices(shape) - output, output, (2 if shape.gated else 1) * h * shape.ffn_size,
              h * shape.ffn_size)

@@ -46,7 +46,7 @@ RANGED = ("hidden", "seq", "mbs", "gpus", "tp", "cp", "pp", "dp")
 
 
 def predict(row: Row, constants: Constants = FITTED) -> float:
-    """In the row's own metric; 1.0 or 0.0 for whether it fits.
+    """What the planner says of a row, in the row's own metric; 1.0 or 0.0 for whether it fits.
 
     ValueError names an unknown device, metric or word, or what is missing. A row outside what the constants were fitted
     on is predicted with a warning.
@@ -68,6 +68,7 @@ def calibrated() -> tuple[dict[str, tuple[float, float]], frozenset[str]]:
 
 
 def outside_of_calibration(row: Row) -> list[str]:
+    """In which fields the row lies outside of all rows that constants were fitted on."""
     ranges, hardware = calibrated()
     found = [f"{name}={row[name]} (fitted on {low} to {high})" for name, (low, high) in ranges.items()
              if not low <= row[name] <= high]
@@ -151,7 +152,7 @@ def learn_one_step(rows: Sequence[Row], fewest: int = 3) -> list[OneStep]:
 # As text
 
 def table_of_steps(found: Sequence[OneStep]) -> str:
-    """By cluster as text."""
+    """The errors of learn_one_step by cluster, as text."""
     lines = [f"{'one of the runs learned, the median of the others':64s} {'runs':>4s} {'before':>7s} {'after':>7s}"]
     lines += [f"{each.name:64s} {each.num_rows:4d} {each.before:7.1%} {each.after:7.1%}" for each in found]
     better = sum(each.after < each.before for each in found)
@@ -183,6 +184,7 @@ def apart(compared: Sequence[Compared]) -> str:
 
 
 def columns(compared: Sequence[Compared]) -> str:
+    """Rows, median, 90th percentile and largest error, as columns."""
     errors = errors_of(compared)
     return f"{errors.num_rows:4d} {errors.median:8.1%} {errors.p90:8.1%} {errors.largest:8.1%}"
 
@@ -213,6 +215,7 @@ def table_of_ways(found: dict[str, list[Compared]]) -> str:
 
 
 def main() -> None:
+    """The command: predict the rows of a file, and print errors by group."""
     parser = argparse.ArgumentParser(prog="python -m course_lib.planner.validate",
                                      description="Published against predicted, and the error by group.")
     parser.add_argument("file", nargs="?", help="rows in the format of facts/published.json; the course's own if none")

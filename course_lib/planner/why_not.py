@@ -61,6 +61,14 @@ def why_not(model: Model | Shape, cluster: Cluster, layout: ParallelLayout | str
     """Why `layout`, such as "dp2,pp8,tp4", is not what plan puts first. micro_batch, v: 0 for the best there are.
 
     ValueError for what names no layout.
+
+    >>> from course_lib.facts import model
+    >>> from course_lib.planner import cluster
+    >>> why_not(model("Llama 3 8B"), cluster("H100", 8), "dp8", global_batch=64).verdict
+    'does not fit'
+    >>> print(why_not(model("Llama 3 8B"), cluster("H100", 8), "tp3", global_batch=64))
+    tp3: cannot be built
+        tp=3: expected a number that divides the 32 heads and the MLP's width of 14336
     """
     shape = shape_of(model)
     layout = ParallelLayout.from_string(layout) if isinstance(layout, str) else layout
@@ -102,6 +110,7 @@ def jobs_of(asked: Asked, layout: ParallelLayout, micro_batch: int = 0, v: int =
 # It does not fit
 
 def too_large(job: Job, asked: Asked) -> WhyNot:
+    """The answer for a layout that does not fit: by how much, and which single changes would help."""
     found, limit = estimate_job(job), asked.limit_bytes
     over = (f"{(found.memory_bytes - limit) / GIB:.1f} GiB too much with micro-batch {job.micro_batch} and v {job.v}: "
             f"{found.memory_bytes / GIB:.1f} GiB, of {limit / GIB:.1f} that leave room for fragments")

@@ -37,6 +37,7 @@ class Work:
 
 
 def work_of(job: Job, recompute: str = "") -> Work:
+    """The part of a job that decides the time of one layer; `recompute` in the place of the job's own, if given."""
     L = job.layout
     return Work(job.shape, L.tp, L.cp, L.ep, L.etp, job.micro_batch, job.sequence_length, recompute or job.recompute,
                 job.sequence_parallel, job.flash, job.dropout, job.expert_imbalance, job.software,

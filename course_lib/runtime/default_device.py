@@ -43,7 +43,7 @@ def set_default_device(device: torch.device) -> None:
 
 
 def unset_default_device() -> None:
-    """The CPU again."""
+    """From now on tensors are made on the CPU again."""
     global _own
     if _own is not None:
         _own.__exit__(None, None, None)

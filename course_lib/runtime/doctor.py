@@ -44,6 +44,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
+        """Whether there is nothing to do about it."""
         return not self.advice
 
 
@@ -55,9 +56,11 @@ class Report(Drawn):
 
     @property
     def ok(self) -> bool:
+        """Whether every check is ok."""
         return all(check.ok for check in self.checks)
 
     def finding(self) -> str:
+        """One line: what to look at, or that all is there."""
         bad = [check.name for check in self.checks if not check.ok]
         # The same text on every healthy machine; the table has what differs.
         return f"doctor: look at {', '.join(bad)}" if bad else "doctor: everything the course needs is here"
@@ -71,6 +74,7 @@ class Report(Drawn):
         return "\n".join(lines)
 
     def html(self) -> str:
+        """The report as a table."""
         rows = "".join(
             f"<tr><td>{'✓' if check.ok else '✗'}</td><td style='text-align:left'>{escape(check.name)}</td>"
             f"<td class='found' style='text-align:left'>{escape(check.found)}"

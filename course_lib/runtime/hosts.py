@@ -85,6 +85,7 @@ def agent(host: int, namespaces: bool, file: Path, arguments: tuple[str, ...], r
 
 @cache
 def free_port() -> int:
+    """A TCP port that nobody listens on now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
@@ -98,6 +99,7 @@ def inside(shell: str, *command: str) -> list[str]:
 
 
 def shaped(bytes_per_s: float | None) -> str:
+    """The command that slows a cable to bytes_per_s; "" for None. ValueError for a rate that is not positive."""
     if bytes_per_s is None:
         return ""
     if bytes_per_s <= 0:
@@ -119,6 +121,7 @@ def why_not(slow: bool = True) -> str | None:
 
 
 def finish(command: list[str], timeout: float) -> HostsRun:
+    """Run the command to its end. TimeoutError, after all its processes were killed, where it takes longer."""
     kept = {name: value for name, value in os.environ.items() if name not in LEAVE_OUT}
     path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

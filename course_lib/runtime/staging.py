@@ -117,6 +117,7 @@ def _check(op: str, arguments: tuple) -> None:
         if op in CONTIGUOUS and not tensor.is_contiguous():
             raise ValueError(f"{op}: expected a contiguous tensor, got strides {tensor.stride()} for shape "
                              f"{list(tensor.shape)}: pass tensor.contiguous()")
+    # The GPU may not have computed yet what is to be copied: gloo and the host know nothing of its streams.
     torch.accelerator.current_stream(devices.pop()).synchronize()
 
 
@@ -178,10 +179,12 @@ class StagedWork(Work):
                 self._copied = True
 
     def synchronize(self) -> None:
+        """Wait for the message, and copy what came back to the GPU."""
         self._host.synchronize()
         self.is_completed()
 
     def is_completed(self) -> bool:
+        """Whether the message has come; then it is copied back to the GPU, too."""
         done = self._host.is_completed()
         if done:
             with contextlib.suppress(RuntimeError):  # how it ended is for wait() to tell
@@ -189,22 +192,28 @@ class StagedWork(Work):
         return done
 
     def is_success(self) -> bool:
+        """Whether it ended without an error."""
         return self._host.is_success()
 
     def exception(self) -> Any:
+        """The error that it ended with."""
         return self._host.exception()
 
     def result(self) -> list[Tensor]:
+        """The tensors on the GPU, which hold the result."""
         self.is_completed()
         return self._own(self._host.result())
 
     def source_rank(self) -> int:
+        """From which rank it came."""
         return self._host.source_rank()
 
     def _source_rank(self) -> int:
         return self._host._source_rank()
 
     def get_future(self) -> torch.futures.Future:
+        """A future of the tensors on the GPU, done when they are copied back."""
+
         def arrived(future: torch.futures.Future) -> Any:
             value = future.value()  # raises what gloo raised
             self._copy_back()

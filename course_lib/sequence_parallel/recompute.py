@@ -77,7 +77,7 @@ class Slot:
 
 
 class Enough(Exception):
-    """All slots are filled."""
+    """Raised inside the second run when all slots are filled: the rest of the function is not needed."""
 
 
 class Run:
@@ -138,15 +138,20 @@ class Keep(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, nothing: Tensor, *tensors: Tensor) -> Tensor:
+        """`nothing`, with `tensors` saved for backward by autograd itself, which checks that nobody changes them in
+        between.
+        """
         ctx.save_for_backward(*tensors)
         return nothing.clone()
 
 
 def look(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    """What must be the same when a tensor is made again."""
     return tensor.shape, tensor.dtype, tensor.device
 
 
 def name_of(function: Callable) -> str:
+    """What an error calls the function."""
     return getattr(function, "__qualname__", type(function).__name__)
 
 

@@ -41,6 +41,8 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: Group = None, causal:
 
 
 class RingAttention(torch.autograd.Function):
+    """Attention of this rank's queries to all keys, whose blocks go around; backward goes around once more."""
+
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, ...], causal: bool,
                 me: Member) -> Tensor:
@@ -102,4 +104,5 @@ def by_key_head(x: Tensor, k: Tensor, scaled: bool = False) -> Tensor:
 
 
 def accumulation(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which blocks are added up: 32 bits, or 64 where the numbers have them."""
     return torch.promote_types(dtype, torch.float32)

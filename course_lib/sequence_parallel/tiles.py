@@ -31,7 +31,7 @@ class Tile:
 
     @property
     def num_pairs(self) -> int:
-        """Scores that are computed."""
+        """How many scores, pairs of a query and a key, are computed in the tile."""
         return (self.rows.stop - self.rows.start) * self.num_keys
 
 
@@ -62,6 +62,7 @@ class Block:
     causal: bool
 
     def tiles(self) -> list[Tile]:
+        """The tiles of the block that have something to read."""
         return cut_tiles(self.queries, self.keys, self.causal)
 
     def scores(self, q: Tensor, tile: Tile) -> Tensor:
@@ -90,9 +91,12 @@ class OnlineSoftmax:
         for tile in block.tiles():
             scores = block.scores(self.q, tile)  # (B, K, G, t, num_keys)
             m, l, o = (state[..., tile.rows, :] for state in (self.m, self.l, self.o))
+            # exp of a score less the largest so far: never above 1, however large scores become.
             m_new = torch.maximum(m, scores.amax(-1, keepdim=True))
             weights, shrink = scores.sub_(m_new).exp_(), (m - m_new).exp_()
             l.mul_(shrink).add_(weights.sum(-1, keepdim=True))
+            # What was added up under the old maximum is put under the new one; in the end o/l does not depend on any of
+            # them.
             o.mul_(shrink).add_(mix(weights, block.v[:, :, :tile.num_keys]))
             m.copy_(m_new)
 
@@ -116,6 +120,7 @@ def add_gradients(block: Block, q: Tensor, lse: Tensor, d_out: Tensor, delta: Te
     for tile in block.tiles():
         k, v = (part[:, :, :tile.num_keys] for part in (block.k, block.v))
         q_rows, d_rows = (rows[..., tile.rows, :].flatten(2, 3) for rows in (q, d_out))  # (B, K, G t, d)
+        # Final weights at once, without m and l: lse is complete, whichever block is looked at.
         weights = block.scores(q, tile).sub_(lse[..., tile.rows, :]).exp_()  # (B, K, G, t, num_keys)
         d_scores = (d_rows @ v.mT).view_as(weights).sub_(delta[..., tile.rows, :]).mul_(weights)
         dv[:, :, :tile.num_keys] += weights.flatten(2, 3).mT @ d_rows

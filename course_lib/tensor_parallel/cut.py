@@ -51,7 +51,11 @@ def cut_evenly(size: int, dim: int, me: Member, what: str, sections: Sequence[in
 
 
 def qkv_sections(num_heads: int, num_kv_heads: int, head_dim: int) -> tuple[int, int, int]:
-    """The rows of q, k and v in one fused matrix. Heads of k and v may be fewer: grouped queries."""
+    """The rows of q, k and v in one fused matrix. Heads of k and v may be fewer: grouped queries.
+
+    >>> qkv_sections(num_heads=32, num_kv_heads=8, head_dim=128)
+    (4096, 1024, 1024)
+    """
     return num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim
 
 
@@ -68,6 +72,7 @@ def heads_per_rank(num_heads: int, num_kv_heads: int, me: Member) -> tuple[int, 
 
 
 def require_whole_heads(count: int, what: str, me: Member) -> None:
+    """ValueError where the ranks do not divide `count` heads."""
     if count % me.n:
         raise ValueError(f"{count} {what} over {me.n} ranks: expected a number that {me.n} divides, since a head stays "
                          "on one rank")

@@ -39,11 +39,12 @@ class VocabParallelEmbedding(CutModule):
         return reduce_from_group(x.masked_fill(is_elsewhere.unsqueeze(-1), 0), self.member)
 
     def extra_repr(self) -> str:
+        """Tokens, ranks and width: what print(model) shows."""
         return f"{self.num_embeddings} / {self.member.n}, {self.embedding_dim}"
 
 
 def own_rows(tokens: Tensor, vocab_size: int, me: Member) -> tuple[Tensor, Tensor]:
-    """Where the `tokens` stand among this rank's V/t, 0 for those of other ranks, and which ones those are.
+    """(each token's row among this rank's V/t, 0 for tokens of other ranks; bool: which ones those are).
 
     A token that is in no vocabulary stays outside, on all ranks, so that torch complains as it always does.
     """

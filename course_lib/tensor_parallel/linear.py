@@ -37,10 +37,12 @@ class CutModule(nn.Module):
         """Take the slices of `unsplit`, or of one that is made now, with place 0's numbers."""
         if unsplit is None:
             unsplit = make()
+            # Ranks' generators may differ by now, and slices have to be of one matrix.
             broadcast(unsplit.parameters(), self.member)
         for name, value in unsplit._parameters.items():
             if value is not None:
                 whole, trained = value.detach(), value.requires_grad
+                # A copy: a view of it would keep the whole matrix alive on every rank.
                 mine = self.cuts[name].take(whole, self.member) if name in self.cuts else whole.clone()
                 value = nn.Parameter(mine, trained)
             self.register_parameter(name, value)
@@ -90,6 +92,7 @@ class ColumnParallelLinear(CutModule):
         return gather_from_group(y, -1, self.member) if self.gather_output else y
 
     def extra_repr(self) -> str:
+        """Sizes and ranks: what print(model) shows."""
         return f"{self.in_features}, {self.out_features} / {self.member.n}, bias={self.bias is not None}"
 
 
@@ -119,15 +122,18 @@ class RowParallelLinear(CutModule):
         """(B, T, D/t), or (B, T, D) unless input_is_parallel -> (B, T, F), or (B, T/t, F) under sequence_parallel."""
         if not self.input_is_parallel:
             x = scatter_to_group(x, -1, self.member)
+        # Without the bias: t ranks would add it t times.
         summand = F.linear(x, self.weight)  # (B, T, F)
         y = reduce_scatter_along(summand, -2, self.member) if self.sequence_parallel else \
             reduce_from_group(summand, self.member)
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
     def extra_repr(self) -> str:
+        """Sizes and ranks: what print(model) shows."""
         return f"{self.in_features} / {self.member.n}, {self.out_features}, bias={self.bias is not None}"
 
 
 def require_kind(module: Any, kind: type) -> None:
+    """ValueError unless `module` is a `kind`."""
     if not isinstance(module, kind):
         raise ValueError(f"module={module!r} is a {type(module).__name__}: expected an nn.{kind.__name__}")

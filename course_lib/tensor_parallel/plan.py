@@ -99,6 +99,7 @@ def matched(plan: Plan, name: str) -> object | None:
 
 
 def fits(name: str, pattern: str) -> bool:
+    """Whether `pattern` matches the end of `name`, from a dot on: "attention.qkv" fits "blocks.0.attention.qkv"."""
     if not SPECIAL & set(pattern):  # a shell's patterns are compiled, a millisecond each
         return f".{name}".endswith(f".{pattern}")
     return fnmatchcase(f".{name}", f"*.{pattern}")

@@ -31,6 +31,9 @@ class ColumnProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, me: Member, dealt: bool, gather_again: bool
                 ) -> Tensor:
+        """x (B, T, D), or (B, T/t, D) where tokens are dealt out, times this rank's rows of weight (F/t, D): (B, T,
+        F/t).
+        """
         whole = start_all_gather_along(x, -2, me)() if dealt else x  # (B, T, D)
         ctx.me, ctx.dealt, ctx.again = me, dealt, dealt and gather_again
         ctx.save_for_backward(x if ctx.again else whole, weight)

@@ -53,10 +53,12 @@ class CopyAll(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, me: Member, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The tensors themselves, each rank's to use on something of its own."""
         ctx.me = me
         return tuple(tensor.view_as(tensor) for tensor in tensors)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Each gradient summed over the ranks, all in one message."""
         flat, shapes = pack(gradients)
         return None, *unpack(start_all_reduce(flat, ctx.me)(), shapes)

@@ -27,11 +27,13 @@ def own_stream(group: Group = None) -> Iterator[None]:
     common = int(torch.randint(2**53, (), device="cpu"))  # the same on all ranks
     others = [] if here.type == "cpu" else [here]
     with torch.random.fork_rng(others, device_type=here.type if others else "cpu"):
+        # From the common stream and the place, so that a recomputation which restores that stream gets this mask again.
         seed(common + me.r, here)
         yield
 
 
 def seed(number: int, here: torch.device) -> None:
+    """Seed the generators of the CPU and of `here`."""
     torch.default_generator.manual_seed(number)
     if here.type != "cpu":
         torch.get_device_module(here).manual_seed(number)

@@ -51,6 +51,7 @@ def cut_by_heads(linear: nn.Linear, heads: str, attention: nn.Module, me: Member
 
 
 def head_dim_of(linear: nn.Linear, heads: str, attention: nn.Module) -> int:
+    """The width of one head of `attention`. ValueError where the module does not tell."""
     if hasattr(attention, "head_dim"):
         return attention.head_dim
     names = KV_HEADS if heads == "kv" else COUNTS[:4]
@@ -67,6 +68,7 @@ def divide_heads(attention: nn.Module, me: Member) -> None:
         if isinstance(getattr(attention, name, None), int):
             setattr(attention, name, getattr(attention, name) // me.n)
     if callable(getattr(attention, "attend", None)):
+        # Each rank drops out scores of heads that nobody else has, so it draws a mask of its own.
         attention.attend = OwnAttention(attention.attend, me)
 
 
@@ -82,6 +84,7 @@ def tie_again(made: Mapping[nn.Module, CutModule], model: nn.Module) -> None:
             if other.cuts[name_there] != new.cuts[name]:
                 raise ValueError(f"a tied parameter of shape {list(whole.shape)} would be cut in two ways: expected "
                                  "one way, or copies")
+            # One parameter in two modules: two copies of equal slices would get half of the gradient each.
             new._parameters[name] = other._parameters[name_there]
     for module in model.modules():
         for name, parameter in module._parameters.items():
@@ -110,6 +113,7 @@ def behind(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
 
 
 def on_first(function: Callable[[Tensor], Tensor], values: Any) -> Any:
+    """`values`, a tree, with function(x) in the place of the first tensor in it."""
     is_done = False
 
     def change(value: Any) -> Any:

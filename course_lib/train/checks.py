@@ -56,6 +56,7 @@ def in_options(message: str) -> str:
 
 
 def config_of(arguments: argparse.Namespace) -> GPTConfig:
+    """The model's sizes that the options name."""
     return GPTConfig(arguments.layers, arguments.hidden_size, arguments.heads,
                      sequence_length=arguments.sequence_length)
 
@@ -69,6 +70,7 @@ def learning_rate_of(arguments: argparse.Namespace, saved: LearningRate | None =
 
 
 def check_model(arguments: argparse.Namespace, layout: ParallelLayout) -> None:
+    """ValueError where model, layout, batch and schedule do not go together; the model is made without memory."""
     experts = describe_experts(arguments)
     if layout.ep > 1 and experts is None:
         raise ValueError(f"--layout {layout} deals out experts over ep, and the model has none: expected --experts E, "
@@ -86,6 +88,7 @@ def check_model(arguments: argparse.Namespace, layout: ParallelLayout) -> None:
 
 
 def check_file(option: str, path: Path | None) -> None:
+    """ValueError where no file can be written at `path`, the value of `option`."""
     if path is not None and not path.absolute().parent.is_dir():
         raise ValueError(f"{option} {path}: there is no folder {path.parent}: expected one that is there")
     if path is not None and path.is_dir():
@@ -102,6 +105,7 @@ def resumes_what_it_saves(arguments: argparse.Namespace) -> bool:
 
 
 def check_folders(arguments: argparse.Namespace) -> None:
+    """ValueError where --save, --resume and --overwrite contradict one another, or the folder holds another run."""
     save, resume = arguments.save, arguments.resume
     if arguments.overwrite and save is None:
         raise ValueError("--overwrite without --save DIR: expected the folder whose checkpoints may go")
@@ -142,6 +146,7 @@ def check_resumed(arguments: argparse.Namespace, data: dict) -> None:
 
 
 def check_same_model(arguments: argparse.Namespace, path: Path, extra: dict) -> None:
+    """ValueError where the checkpoint at `path` is of another model than the options name."""
     experts = describe_experts(arguments) or {}
     mine = {**asdict(config_of(arguments)), "experts": experts.get("num_experts"), "top_k": experts.get("k")}
     if "model" not in extra:

@@ -63,6 +63,7 @@ def describe(path: Path) -> list[str]:
 
 
 def bytes_by_kind(path: Path) -> dict[str, int]:
+    """Bytes of a checkpoint: model, optimiser, random numbers."""
     from course_lib.checkpoint.planners import saved_tensors  # which takes torch a second to import
 
     saved = saved_tensors(path)
@@ -74,11 +75,13 @@ def bytes_by_kind(path: Path) -> dict[str, int]:
 
 
 def describe_schedule(rate: LearningRate, step: int) -> str:
+    """The learning rate's course, and its next value, in words."""
     end = f"a cosine to {rate.final * rate.peak:g} at step {rate.total_steps}" if rate.total_steps else "constant"
     return f"{rate.peak:g} after {count(rate.warmup_steps, 'step')} of warm-up, {end}; next {rate(step):.4g}"
 
 
 def count(number: int, what: str) -> str:
+    """A number and its noun, with an s where it is not 1."""
     return f"{number} {what}{'s' * (number != 1)}"
 
 
@@ -171,6 +174,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
 
 
 def parser() -> Parser:
+    """The sub-commands and their options."""
     made = Parser(PROGRAM, description=__doc__.partition("\n\n")[0])
     commands = made.add_subparsers(dest="command", required=True, parser_class=Parser)
     of = {name: commands.add_parser(name, help=does.__doc__, description=does.__doc__)
@@ -189,6 +193,7 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> None:
+    """Run one sub-command; a mistake of the reader's ends it with one line."""
     command = parser()
     arguments = command.parse_args(words)
     try:

@@ -31,6 +31,7 @@ def stream_rows(path: str | Path, sequence_length: int, rank: int = 0, world_siz
 
 
 def read_rows(path: Path, s: int, rows: range) -> Iterator[Tensor]:
+    """For each number of a row, its s tokens and the one that follows, uint8 (s + 1,): a byte is a token."""
     with path.open("rb") as file:
         for row in rows:
             file.seek(row * s)

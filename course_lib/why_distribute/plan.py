@@ -29,10 +29,12 @@ class Run:
 
     @property
     def fits(self) -> bool:
+        """Whether a device has room for it: USABLE of its memory, the rest being taken by context and fragments."""
         return self.needed.total <= USABLE * self.device.memory_bytes
 
     @property
     def days(self) -> float:
+        """How long it takes, in days."""
         return self.seconds / DAY_S
 
 
@@ -73,20 +75,26 @@ def watts_in_server(device: Accelerator) -> float | None:
 
 @dataclass(frozen=True)
 class Strategy:
+    """What to begin with, the reason in a sentence, and the chapters that teach it."""
+
     name: str
     why: str
     chapters: tuple[int, ...]
 
 
 def rule_of_thumb(num_parameters: float) -> str:
-    """What people say: below 1B data parallelism, from 1B to 10B sharded, above 10B in three dimensions."""
+    """What people say: below 1B data parallelism, from 1B to 10B sharded, above 10B in three dimensions.
+
+    >>> [rule_of_thumb(N) for N in (124e6, 7e9, 70e9)]
+    ['data parallel', 'sharded data parallel', '3D parallel']
+    """
     N = above_zero(num_parameters, "num_parameters")
     return "data parallel" if N < 1e9 else "sharded data parallel" if N <= 10e9 else "3D parallel"
 
 
 def starting_strategy(num_parameters: float, device_bytes: float = 80e9, devices_in_node: int = 8,
                       room: float = 0.5) -> Strategy:
-    """The same from arithmetic: the first of three that leaves `room`, a share of the memory, for activations.
+    """As rule_of_thumb, from arithmetic: the first of three that leaves `room`, a share of the memory, for activations.
 
     16 bytes a parameter on every device; a share of them on each device of a node; more cuts than a node has devices.
     """

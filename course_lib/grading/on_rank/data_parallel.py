@@ -52,11 +52,13 @@ class RowsHeld:
                 parameter.register_hook(self.backward)
 
     def forward(self, _: nn.Module, given: tuple[Tensor, ...]) -> None:
+        """A forward hook: counts the rows whose graph is kept from now on."""
         if torch.is_grad_enabled():
             self.now += len(given[0])
             self.most = max(self.most, self.now)
 
     def backward(self, _: Tensor) -> None:
+        """A backward hook: the graph is gone, and its rows with it."""
         self.now = 0
 
 
@@ -82,6 +84,7 @@ def top_k(function: Callable, inputs: Inputs) -> dict[str, Any]:
 
 
 def name_step(number: int, returned: Any, residual: Tensor) -> dict[str, Any]:
+    """The two things to compare of one step, under names that say which step it was."""
     return {f"the result of step {number}": returned, f"the residual after step {number}": residual}
 
 
@@ -92,6 +95,7 @@ def flat_gradients(inputs: Inputs) -> list[Tensor]:
 
 
 def flat_gradient(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
+    """The gradient of the batch's loss by all parameters, one vector in their order."""
     batch_loss(model, batch).backward()
     return nn.utils.parameters_to_vector(parameter.grad for parameter in model.parameters())
 
@@ -116,7 +120,7 @@ def shard(function: Callable, inputs: Inputs) -> dict[str, Any]:
 
 
 def generator_states() -> dict[str, Any]:
-    """Of the global generators that are there."""
+    """The state of each global random generator that there is."""
     states = {"torch": torch.get_rng_state().tolist(), "Python": random.getstate()}
     if "numpy" in sys.modules:
         kind, keys, *rest = sys.modules["numpy"].random.get_state()

@@ -52,6 +52,7 @@ def add_up(tensor: Tensor, axes: Sequence[str], groups: dict[str, list[int]]) ->
 
 
 def group_key(axes: Iterable[str]) -> str:
+    """One name for a set of axes, whatever the order in which they were named."""
     return ",".join(sorted(set(map(str, axes))))
 
 

@@ -36,6 +36,9 @@ class Watch:
         self.gradients: list[list[int]] = []  # [micro-batch, messages called for by then, of these received]
 
     def mark(self, tensor: Tensor, number: int) -> None:
+        """When `tensor` gets its gradient, note its number, how many calls were made by then and how many messages
+        came.
+        """
         tensor.register_hook(lambda _: self.gradients.append([number, len(self.log.events), self.num_received]))
 
     @contextmanager

@@ -24,7 +24,7 @@ def plain(value: Any) -> Any:
 
 
 def kind(value: Any) -> str:
-    """a dict, an int64."""
+    """What `value` is, in words: "a dict", "an int64"."""
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 

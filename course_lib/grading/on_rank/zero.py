@@ -50,13 +50,16 @@ def weighed(gradient: Callable, held: Callable[[], int], awaited: float) -> tupl
 
 
 def coupled_gradient(inputs: dict[str, Any], weights: Tensor) -> Tensor:
-    """Of a loss that couples all weights, the same on every rank, (N,); or a number that is always the same."""
+    """The gradient (N,) of a loss that couples all weights, the same on every rank; or a number that is always the
+    same.
+    """
     if "gradient" in inputs:
         return torch.full_like(weights, inputs["gradient"])
     return inputs["curvature"] * (weights - inputs["target"]) + weights.roll(1) / 4
 
 
 def state_bytes(optimizer: Any) -> int:
+    """Bytes of all tensors in the optimizer's state."""
     return sum(tensor.nbytes for of_one in getattr(optimizer, "state", {}).values() for tensor in of_one.values()
                if isinstance(tensor, Tensor))
 
@@ -95,6 +98,7 @@ def scattered_gradients(function: Callable, inputs: dict[str, Any]) -> dict[str,
 
 
 def throw_gradients_away(model: nn.Module) -> None:
+    """Forget each gradient as soon as it is complete: what is then still held is not .grad."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
@@ -235,7 +239,9 @@ def master_steps(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def far_gradient(inputs: dict[str, Any], weights: Tensor) -> Tensor:
-    """Of each weight with one of another rank's piece, in bf16, (N,); or a number that is always the same."""
+    """A gradient (N,) in bf16 that couples each weight with one of another rank's piece; or a number that is always the
+    same.
+    """
     constant = inputs.get("gradient")
     return weights + weights.roll(len(weights) // 2) if constant is None else torch.full_like(weights, constant)
 

@@ -36,6 +36,7 @@ class Grader:
         self.close()
 
     def close(self) -> None:
+        """End the worker and its ranks, if there are any."""
         if self._worker:
             self._worker.close()
             self._worker = None

@@ -26,9 +26,11 @@ class Deadline:
         self._at = time.monotonic() + timeout_s
 
     def at_most(self, timeout_s: float) -> None:
+        """Bring it forward to `timeout_s` from now, if that is earlier."""
         self._at = min(self._at, time.monotonic() + timeout_s)
 
     def left_s(self) -> float:
+        """Seconds until then; negative when it has passed."""
         return self._at - time.monotonic()
 
 
@@ -42,6 +44,7 @@ class Ranks:
         self.asked = [0] * len(connections)  # questions of each rank
 
     def tell(self, kind: bytes, payloads: list[bytes]) -> None:
+        """Send each rank its payload. Failed where one has ended already."""
         for rank, (connection, payload) in enumerate(zip(self.connections, payloads)):
             connection.settimeout(self.trial_s)
             try:
@@ -122,6 +125,7 @@ class Ranks:
 
 
 def saved(value: Any) -> bytes:
+    """`value` as the bytes of torch.save."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return buffer.getvalue()

@@ -87,6 +87,7 @@ def worst(failures: list[tuple[int, dict | None]]) -> Failed:
 
 
 def too_late(kind: bytes, who: str, timeout_s: float) -> str:
+    """The sentence for a rank that was not done in time, by what it was doing."""
     if kind == LOADED:
         return f"the solution cell itself did not end within {timeout_s:g} s on {who}: keep experiments in other cells"
     return (f"{who} did not finish within {timeout_s:g} s: look for a receive that nobody sends to, a circle in which "

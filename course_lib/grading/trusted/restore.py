@@ -46,6 +46,7 @@ class RestoreCells(NbGraderPreprocessor):
     """Give each of the teacher's cells its marks back, once; put back what is missing, but for solutions."""
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
+        """Give the cells of a submission the marks that the teacher's notebook had, from nbgrader's data base."""
         names = resources["nbgrader"]
         with Gradebook(names["db_url"]) as gradebook:
             originals = originals_of(gradebook.find_notebook(names["notebook"], names["assignment"]))

@@ -174,4 +174,5 @@ def read_only(root: str, path: str) -> str:
 
 
 def q(path: str) -> str:
+    """A path, quoted for the shell."""
     return shlex.quote(path)

@@ -131,6 +131,7 @@ def describe(rank: int, operator: torch._ops.OpOverload, args: Sequence[Any]) ->
 
 @cache
 def argument_names(operator: torch._ops.OpOverload) -> tuple[str, ...]:
+    """The names of an operator's arguments, in their order."""
     return tuple(argument.name for argument in operator._schema.arguments)
 
 

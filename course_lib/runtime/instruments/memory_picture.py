@@ -38,6 +38,7 @@ def draw(tracks: tuple[Track, ...], headline: str, detail: str) -> bytes:
 
 
 def panel(axes: Axes, track: Track, unit: int, title: str) -> None:
+    """One rank's panel: bytes by kind over operations, the peak marked."""
     total, by_kind = track.total(), track.over_time()
     starts, changes = highest_of_each_bin(track)
     heights = [by_kind[kind][[*changes, -1]] / unit for kind in KINDS]

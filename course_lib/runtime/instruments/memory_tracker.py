@@ -82,6 +82,7 @@ class MemoryTracker(Watcher):
             yield
 
     def stop(self) -> None:
+        """Close what is open and take the hooks off; the track stays."""
         while self.open_spans:
             self.span_ended()
         for hooked in self.hooked.values():
@@ -90,6 +91,7 @@ class MemoryTracker(Watcher):
         self.book.close()
 
     def allocator_peaked(self, num_bytes: int) -> None:
+        """Note the peak that the device's own allocator reports."""
         self.track.allocator_peak = num_bytes
 
     # torch operators
@@ -132,6 +134,7 @@ class MemoryTracker(Watcher):
                 self.book.claim(gradient, GRADIENTS, count=hooked.named)
 
     def see_parameters_in(self, value: Any) -> None:
+        """Claim each parameter among the arguments of an operation."""
         for tensor in tensors_in(value):
             if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):  # the first test is fast
                 self.see_parameter(tensor)
@@ -143,12 +146,14 @@ class MemoryTracker(Watcher):
             self.hook_gradient(parameter, named=False)
 
     def hook_gradient(self, parameter: torch.Tensor, named: bool) -> None:
+        """Learn when a parameter's gradient is ready; forgets the parameter when it is gone."""
         can_have_one = parameter.is_leaf and parameter.requires_grad
         handle = parameter.register_post_accumulate_grad_hook(self.gradient_ready) if can_have_one else None
         key, all_hooked = id(parameter), self.hooked
         self.hooked[key] = Hooked(WeakIdRef(parameter, lambda _: all_hooked.pop(key, None)), named, handle)
 
     def gradient_ready(self, parameter: torch.Tensor) -> None:
+        """Claim the gradient now, and look once more when this backward pass is over."""
         if parameter.grad is not None:
             self.book.claim(parameter.grad, GRADIENTS, count=False)
         backward = torch._C._current_graph_task_id()
@@ -158,6 +163,7 @@ class MemoryTracker(Watcher):
             torch.autograd.Variable._execution_engine.queue_callback(self.look_around)
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Claim what the optimizer's state holds."""
         for tensor in tensors_in(optimizer.state):
             self.book.claim(tensor, OPTIMIZER_STATE, count=False)
         self.look_around()
@@ -186,6 +192,7 @@ class MemoryTracker(Watcher):
         return tensor
 
     def saved(self, tensor: torch.Tensor) -> None:
+        """Claim what autograd keeps: a parameter for itself, anything else as an activation."""
         if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):
             self.see_parameter(tensor)
         else:
@@ -208,9 +215,11 @@ class MemoryTracker(Watcher):
     # Spans
 
     def span_started(self, name: str, labels: dict[str, Any]) -> None:
+        """A span begins: a phase of the track."""
         self.open_spans.append((name, self.track.num_ops))
 
     def span_ended(self) -> None:
+        """The innermost span ends."""
         if self.open_spans:  # empty when the span outlives the recorder
             name, start = self.open_spans.pop()
             self.track.phases.append(Phase(name, start, self.track.num_ops, depth=len(self.open_spans)))

@@ -88,7 +88,10 @@ class Call:
 
 
 class Listener(Protocol):
-    def started(self, call: Call) -> None: ...
+    """What hears of every call on a process group, from its begin to its completion."""
+
+    def started(self, call: Call) -> None:
+        """The call begins, on the thread that makes it."""
 
     def finished(self, call: Call) -> None:
         """Called once per call, at its completion; perhaps from a thread of the backend. Where the call is `on_stream`,

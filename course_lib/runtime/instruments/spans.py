@@ -6,7 +6,8 @@ from typing import Any, Protocol
 class SpanListener(Protocol):
     """What a recorder that wants to hear of spans provides."""
 
-    def span_started(self, name: str, labels: dict[str, Any]) -> None: ...
+    def span_started(self, name: str, labels: dict[str, Any]) -> None:
+        """A span of this name begins on the calling thread; `labels` are what the reader gave with it."""
 
     def span_ended(self) -> None:
         """The innermost open span has ended."""

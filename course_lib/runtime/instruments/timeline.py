@@ -119,7 +119,7 @@ class Timeline(Recording):
         return replace(self, headline=headline, holds=None if holds is None else bool(holds), until_s=until_s)
 
     def blocked_s(self, rank: int) -> float:
-        """Of waiting_s, the seconds in which bytes of a call of its own were on their way. The rest is for others."""
+        """Seconds of waiting_s in which bytes of a call of its own were on their way. The rest is for others."""
         times = transfers(self.events).get(rank, [])
         return length(intersection(self.by_rank(rank)._times("waiting"), times))
 

@@ -94,6 +94,7 @@ def communication_lane(events: list[TimelineEvent], zero: float, band: int) -> l
 
 
 def prepare(axes: Axes, ranks: Sequence[int], duration_s: float) -> None:
+    """Axes for a band of each rank, time in ms below a second."""
     axes.set_xlim(0, duration_s)
     axes.set_ylim(len(ranks), -0.06)
     unit, scale = ("ms", 1e3) if duration_s < 1 else ("s", 1)
@@ -106,6 +107,7 @@ def prepare(axes: Axes, ranks: Sequence[int], duration_s: float) -> None:
 
 
 def paint(axes: Axes, boxes: list[Box], **style: Any) -> None:
+    """A rectangle for each box, in its colour."""
     rectangles = [Rectangle((box.start_s, box.top), box.event.duration_s, box.height) for box in boxes]
     axes.add_collection(PatchCollection(rectangles, facecolors=[box.colour for box in boxes], **style))
 
@@ -133,6 +135,7 @@ def texts(event: TimelineEvent) -> tuple[str, str]:
 
 
 def legend(colours: dict[str, str], waits: list[Box], blocked: list[Box], boxes: list[Box]) -> list[Patch]:
+    """What the colours mean; spans with a grey name are counted only."""
     few = [Patch(color=colour, label=name) for name, colour in colours.items() if colour != GREY]
     if len(few) < len(colours):
         few.append(Patch(color=GREY, label=f"{len(colours) - len(few)} more"))

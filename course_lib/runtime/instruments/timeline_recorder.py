@@ -36,11 +36,13 @@ class TimelineRecorder:
         self.calls: dict[int, _Bar] = {}
 
     def span_started(self, name: str, labels: dict[str, Any]) -> None:
+        """A span begins: a bar of computing."""
         bar = _Bar("compute", name, 0.0, None, labels, len(self.open_spans))
         self.open_spans.append(bar)
         bar.start = self.clock.mark()
 
     def span_ended(self) -> None:
+        """The innermost span ends."""
         end = self.clock.mark()
         if self.open_spans:  # empty when the recorder was closed inside the span
             bar = self.open_spans.pop()
@@ -48,19 +50,23 @@ class TimelineRecorder:
             self.bars.append(bar)
 
     def started(self, call: Call) -> None:
+        """A call on a process group begins: a bar of communication."""
         partner = {"group": call.group} if call.peer is None else {"peer": call.peer}
         labels = {"bytes": call.num_bytes, **partner}
         self.calls[call.number] = _Bar("communication", call.op, self.clock.mark(call.on_stream), None, labels)
 
     def finished(self, call: Call) -> None:
+        """The call is complete, which nobody may have waited for yet."""
         end = self.clock.mark(call.on_stream)
         if bar := self.calls.get(call.number):  # None when the call began before the recording
             bar.end, bar.reached = end, False
 
     def entered(self, call: Call) -> Mark:
+        """The rank begins to wait for a call."""
         return self.clock.mark(call.on_stream)
 
     def waited(self, call: Call, since: Mark) -> None:
+        """It goes on; the stretch between is a bar of waiting."""
         self.bars.append(_Bar("waiting", call.op, since, self.clock.mark(call.on_stream)))
         if (bar := self.calls.get(call.number)) and bar.end is not None:
             bar.reached = True

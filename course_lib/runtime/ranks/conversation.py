@@ -33,6 +33,7 @@ class Conversation:
         return self._turn is not None or self.stands_still
 
     def asked(self, rank: int, question: Asks) -> None:
+        """A rank asks: for sources, which it gets at once, or for the reader's next line, for which ranks queue."""
         if question.files:
             texts = {file: "".join(linecache.getlines(file)) for file in question.files}
             self._answer(rank, Typed(None, texts))

@@ -48,6 +48,7 @@ class RankDebugger(pdb.Pdb):
         return stack[first:], current - first
 
     def interaction(self, *arguments: Any) -> None:
+        """Stop at a frame: get the notebook's sources first, so that listings have text."""
         frame = arguments[0] if arguments and isinstance(arguments[0], FrameType) else None
         self.learn_sources(frame)
         super().interaction(*arguments)
@@ -75,9 +76,11 @@ class RankDebugger(pdb.Pdb):
         return f"{line}\n"
 
     def ask(self, question: Asks) -> Typed:
+        """Send a question to the notebook, and wait for what is typed there."""
         self.watcher.report(question)
         return self.watcher.typed.get()
 
     def set_continue(self) -> None:
+        """Go on, and let the notebook know that clocks may run again."""
         super().set_continue()
         self.watcher.report(Continues())

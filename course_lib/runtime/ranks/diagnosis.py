@@ -21,6 +21,7 @@ def is_echo(failure: Failed) -> bool:
     """Whether the exception only says that some other rank has gone."""
     if failure.members:
         return all(map(is_echo, failure.members))
+    # When one rank ends, all that talk to it fail a moment later. Their errors would bury the one that matters.
     return failure.in_communication and bool(_ECHO.search(failure.message))
 
 
@@ -84,6 +85,7 @@ def rank_died(
     if any(frame.is_in_collective for frame in last_words):
         message += ("\n  Hint: the backend aborts a rank when another rank's tensor in the same call has a different "
                     "size: compare shapes and dtypes.")
+    # Linux's out-of-memory killer sends SIGKILL and tells the process nothing; most -9 are its.
     if exit_code == -9:
         message += "\n  Hint: unless somebody killed it, the system did because memory ran out."
     return RankDied(message, rank, exit_code)
@@ -97,6 +99,7 @@ def _signal_name(number: int) -> str:
 
 
 def rank_exited(rank: int, exited: Exited) -> RankDied:
+    """The error for a rank that called sys.exit: where, with what."""
     place = readers_frame(exited.frames)
     code = exited.code if isinstance(exited.code, int) else (0 if exited.code is None else 1)
     where = f" at {place.where()}:  {place.code()}" if place else ""
@@ -107,6 +110,7 @@ def rank_exited(rank: int, exited: Exited) -> RankDied:
 
 
 def quit_by_reader(rank: int, quit_: Quit) -> LaunchInterrupted:
+    """The error for a launch that the reader quit at a breakpoint."""
     place = readers_frame(quit_.frames)
     where = f" at {place.where()}" if place else ""
     return LaunchInterrupted(f"you quit at the breakpoint of rank {rank}{where}; all ranks were stopped")
@@ -169,6 +173,7 @@ def _hint_on_collectives(sightings: Sightings, waiting: dict[int, Whereabouts], 
         said = ", ".join(f"{_ranks(ranks)} {_verb('call', ranks)} {kind}" for kind, ranks in callers.items())
         return f"{said}. All ranks of a group must make the same collective calls in the same order."
     rank, kind = next(iter(collective.items()))
+    # The same operation, and still described differently: the description holds shape and dtype.
     if len({waiting[r].waits_in for r in collective}) > 1:
         return f"the ranks call {kind} with different tensors; all must pass the same shape and dtype."
     if waiting[rank].call is None:  # torch's own code waits: new_group, or a backward hook

@@ -41,6 +41,7 @@ def _readers_innermost(traceback: TracebackType | None) -> tuple[FrameType, int]
 
 def _named_in(frame: FrameType, line: int) -> Iterator[tuple[str, Any]]:
     """(name, value) of what the instructions of that line load: variables, and attributes of variables."""
+    # In the order in which Python itself looks: a local name hides a global one.
     scope = {**frame.f_builtins, **frame.f_globals, **frame.f_locals}
     current: tuple[str, Any] | None = None  # what the next attribute would be one of
     for instruction in _instructions(frame, line):

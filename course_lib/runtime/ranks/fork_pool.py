@@ -107,6 +107,7 @@ class ForkPool:
         """One after another, so that the first can start its work while the next is forked. call: what they will run.
         """
         self._ranks, self._exit_codes = [], {}
+        # Imported once in the server, a module costs a rank nothing; imported in each rank, it costs all cores at once.
         if world_size > MANY or _MUCH.search(call):
             self.wait_until_preloaded()
         self.start()
@@ -139,11 +140,12 @@ class ForkPool:
         return RankProcess(rank, pid, connection, streams)
 
     def exit_code(self, process: RankProcess) -> int | None:
-        """None while the process lives."""
+        """The exit code of a rank; None while the process lives."""
         self._exit_codes |= self._ask("reap")
         return self._exit_codes.get(process.pid)
 
     def signal(self, process: RankProcess, number: int) -> None:
+        """Send a signal, through the server, whose child the rank is."""
         self._ask("signal", process.pid, number)
 
     def finish(self, dismissed: Collection[int], grace_s: float) -> None:

@@ -102,6 +102,7 @@ class Server:
                 traceback.print_exc()
             finally:
                 os._exit(70)
+        # The rank has its own copies. Kept open here, they would hide from the notebook that the rank has ended.
         for handle in handles:
             os.close(handle)
         self.ranks.add(pid)
@@ -117,6 +118,7 @@ class Server:
         return self.exit_codes
 
     def signal(self, pid: int, number: int) -> None:
+        """Send a signal to a rank that has not been waited for yet."""
         if pid in self.ranks:  # still our child, so the number cannot belong to anybody else
             os.kill(pid, number)
 
@@ -127,6 +129,7 @@ class Server:
             time.sleep(0.001)
         for pid in self.ranks:
             os.kill(pid, signal.SIGKILL)
+        # Waited for one by one: a process that was killed stays in the table until its parent has asked for its exit.
         while self.ranks:
             self.reap()
         # As their subreaper, whatever the ranks started is now our child.

@@ -20,6 +20,7 @@ class Home:
     path: list[str]
 
     def summary(self) -> str:
+        """One line for a trace, without the values of environment variables."""
         return f"working folder {self.cwd}, {len(self.env)} environment variables"  # whose values may be secrets
 
 

@@ -9,6 +9,7 @@ from course_lib.runtime.ranks.rank_process import RankProcess
 
 
 def start(listen: Callable, *arguments: Any) -> threading.Thread:
+    """A daemon thread that runs listen(*arguments)."""
     thread = threading.Thread(target=listen, args=arguments, name="course_lib reader", daemon=True)
     thread.start()
     return thread

@@ -36,17 +36,20 @@ class Lookout:
         self.unanswered = set(ranks)  # ranks not to be asked now; at first they have no task yet
 
     def ask(self, rank: int) -> None:
+        """Ask a rank where it is, unless a question is open."""
         if rank not in self.unanswered:
             self.unanswered.add(rank)
             self.tell(rank, ASK)
 
     def tell(self, rank: int, message: Any) -> None:
+        """Send a message to a rank; nothing where it has ended."""
         try:
             self.processes[rank].send(message)
         except OSError:  # it has ended: the reader of its messages tells
             pass
 
     def note(self, rank: int, now: Whereabouts) -> None:
+        """Take a rank's answer: has it moved since the last one, or waited in the same call?"""
         before = self.seen.get(rank)
         self.seen[rank] = now
         self.unanswered.discard(rank)
@@ -66,14 +69,16 @@ class Lookout:
         still = [self.still.get(rank) for rank in self.unfinished()]
         if not still or any(each is None or each.times < _TIMES for each in still):
             return 0.0
+        # The stretch in which all were seen still at the same time: two ranks that wait in turn are no deadlock.
         return min(each.until for each in still) - max(each.since for each in still)
 
     def restart_clocks(self) -> None:
-        """Of those that wait: the time up to now was the reader's."""
+        """Count the waiting of ranks from now on: the time up to now was the reader's."""
         now = time.monotonic()
         self.still = {rank: Still(now, now) for rank in self.still}
 
     def unfinished(self) -> list[int]:
+        """Ranks that have not returned."""
         return [rank for rank in self.ranks if rank not in self.returned]
 
     def sightings(self) -> dict[int, Whereabouts | Returned]:

@@ -25,6 +25,7 @@ class RankOutput:
             self._held = {key: [] for key in self._rest}
 
     def add(self, rank: int, name: str, data: bytes) -> None:
+        """Take bytes that a rank wrote; whole lines are shown with the rank before them, the rest waits for its end."""
         data = self._rest[rank, name] + data
         end = 0
         lines: list[str] = []

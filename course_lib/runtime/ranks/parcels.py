@@ -48,6 +48,7 @@ class _CallPickler(cloudpickle.Pickler):
         if isinstance(value, ModuleType) and type(value) is not ModuleType and sys.modules.get(value.__name__) is value:
             return importlib.import_module, (value.__name__,)
         if isinstance(value, torch.Generator) and value.device.type == "cpu":
+            # As bytes, so that it does not go the way of tensors, which ends on the rank's device.
             return _generator, (value.get_state().numpy().tobytes(),)
         return super().reducer_override(value)
 

@@ -46,6 +46,7 @@ class Frame:
 
     @property
     def is_communication(self) -> bool:
+        """Whether the frame is of the code that sends and receives, and not of whoever calls it."""
         return any(part in self.file for part in _COMMUNICATION)
 
     @property
@@ -160,6 +161,7 @@ def folded(frames: Sequence[Frame]) -> Iterator[tuple[Sequence[Frame], int]]:
     while start < len(frames):
         length, times = max(((length, _times(frames, start, length)) for length in range(1, _MAX_FOLDED + 1)),
                             key=lambda found: found[0] * (found[1] - 1))
+        # Two or three equal lines are quicker to read than a sentence about them.
         if times <= _SHOWN_TIMES:
             length = times = 1
         yield frames[start : start + length], times - 1

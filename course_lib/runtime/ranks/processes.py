@@ -81,7 +81,7 @@ def _wait_until_gone(processes: Collection[psutil.Process]) -> None:
 
 
 def _runs(process: psutil.Process) -> bool:
-    """Also False for what only waits to be reaped by its parent."""
+    """Whether the process still runs: also False where it has ended and only waits to be reaped by its parent."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

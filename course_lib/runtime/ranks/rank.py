@@ -100,6 +100,7 @@ def _join(task: Task) -> None:
     # The sockets of DataLoader's workers, which a rank that is killed could not remove.
     os.makedirs(task.multiprocessing_folder, exist_ok=True)
     multiprocessing.current_process()._config["tempdir"] = task.multiprocessing_folder
+    # Ranks share the machine's cores: with torch's default each would start a thread for all of them.
     torch.set_num_threads(task.threads)
     # All pairs connect now. TORCH_GLOO_LAZY_INIT=1 saves a quarter of the time with 32 ranks and more, but then the
     # first isend or irecv of some pairs blocks until the other rank uses the pair too, and right programs deadlock.

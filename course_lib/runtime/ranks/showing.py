@@ -50,6 +50,7 @@ def _heard(value: Any, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def send(data: dict[str, Any], metadata: dict[str, Any]) -> None:
+    """Write what is to be shown into this rank's stdout as one marked line, behind all that was printed before."""
     text = {mime: base64.b64encode(content).decode() if isinstance(content, bytes) else content
             for mime, content in data.items()}
     line = MARK + base64.b64encode(json.dumps([text, metadata], default=str).encode()) + b"\n"

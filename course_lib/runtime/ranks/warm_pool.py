@@ -80,6 +80,7 @@ class WarmPool:
                     start_new_session=os.name != "nt",
                     creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
                 )
+                # By stdin and not as an argument, which every user of the machine could read.
                 process.stdin.write(key)
                 process.stdin.close()
                 started[rank] = process
@@ -87,6 +88,7 @@ class WarmPool:
                 self._warm[rank] = _Warm(started[rank], connection, f"\0course_lib {token} {rank}\0".encode())
 
     def processes(self, world_size: int, env: dict[str, str], call: bytes) -> Iterator[RankProcess]:
+        """Hand the call to `world_size` warm interpreters, one after the other, each as a RankProcess."""
         self._ranks = []
         self.start(world_size)
         ours = home.describe(env, mark=self.folder)
@@ -99,9 +101,11 @@ class WarmPool:
             yield process
 
     def exit_code(self, process: RankProcess) -> int | None:
+        """The exit code of a rank's interpreter; None while it lives."""
         return self._warm[process.rank].process.poll()
 
     def signal(self, process: RankProcess, number: int) -> None:
+        """Send a signal to a rank's interpreter, if it lives."""
         if self.exit_code(process) is None:
             os.kill(process.pid, number)
 
@@ -136,6 +140,7 @@ class WarmPool:
         """Nothing to wait for: an interpreter imports everything before it says that it is ready."""
 
     def close(self) -> None:
+        """Kill all interpreters and what they started, and delete their folder."""
         with self._lock:
             for warm in self._warm.values():
                 kill_tree(warm.process.pid)

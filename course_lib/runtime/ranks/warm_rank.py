@@ -13,6 +13,7 @@ from multiprocessing.connection import Client, Connection
 
 
 def main(rank: int, address: str, token: str, folder: str, *modules: str) -> None:
+    """Import `modules`, connect to the notebook, and run one task after the other until the connection closes."""
     key = sys.stdin.buffer.read()
     for name in modules:
         try:
@@ -34,6 +35,7 @@ def main(rank: int, address: str, token: str, folder: str, *modules: str) -> Non
 
 
 def run_task(connection: Connection, folder: str) -> None:
+    """Take the notebook's environment, then run one call."""
     importlib.import_module("course_lib.runtime.ranks.home").adopt(connection.recv())
     importlib.import_module("course_lib.runtime.ranks.rank").main_kept_warm(connection, folder)
 

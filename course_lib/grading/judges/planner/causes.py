@@ -142,6 +142,6 @@ def points_elsewhere(runs: list[Published], cause: str, factor: float) -> bool:
 
 @lru_cache(maxsize=16)
 def telling_runs(cause: str) -> list[Published]:
-    """Those that the planner misses by little; with most of the cause first."""
+    """Published runs that the planner misses by little, those with most of the cause first."""
     near = [run for run in dense_runs() if abs(math.log(total(run.seconds) / run.measured)) < NEAR]
     return sorted(near, key=lambda run: -run.seconds[cause] / total(run.seconds))[:40]

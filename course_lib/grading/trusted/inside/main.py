@@ -26,6 +26,7 @@ BYTES_SENT, BYTES_SENT_AGAIN = re.compile(r"\bbytes_sent:(\d+)"), re.compile(r"\
 
 
 def main(control_fd: str, settings_text: str) -> None:
+    """Import what students may import, say that it is ready, and serve the grader on `control_fd` until it hangs up."""
     settings = json.loads(settings_text)
     sys.path.insert(0, settings["course"])
     global frames, rank, privileges, student_code
@@ -57,6 +58,7 @@ class Worker:
             privileges.set_process_option(privileges.PR_SET_CHILD_SUBREAPER, 1)
 
     def serve(self) -> None:
+        """Answer one request after the other; an error of the system is an answer, too."""
         requests = {CODE: self.prepare, START: self.start, CLOSE_STORE: self.close_store, COUNT: self.count,
                     FINISH: self.finish}
         while True:
@@ -162,7 +164,7 @@ def become_rank(task: object, number: int, connection: socket.socket) -> None:
 
 
 def network_totals() -> dict:
-    """Of this network: bytes over its one device, TCP segments, and open local (Unix) sockets."""
+    """What this network has carried: bytes over its one device, TCP segments; and its open local (Unix) sockets."""
     with open("/proc/net/dev") as devices:
         lo = next(line for line in devices if line.strip().startswith("lo:"))
     with open("/proc/net/snmp") as protocols:

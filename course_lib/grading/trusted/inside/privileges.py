@@ -37,6 +37,7 @@ def leave_namespaces() -> None:
 
 
 def mount(kind: str, target: str, flags: int = 0, options: str = "") -> None:
+    """mount(2) of a file system that is its own source, such as proc. OSError where the system refuses."""
     _call("mount", kind.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode() or None)
 
 

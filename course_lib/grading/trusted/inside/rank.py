@@ -55,6 +55,7 @@ class Task:
 
     @classmethod
     def named(cls, **values: Any) -> "Task":
+        """The task with these fields; what else was sent is left out."""
         return cls(**{field.name: values[field.name] for field in fields(cls)})
 
 
@@ -84,6 +85,9 @@ def be_rank(task: Task, rank: int, connection: socket.socket) -> None:
 
 
 def confine(task: Task, connection: socket.socket) -> None:
+    """Give up whatever student code must not have: files, descriptors, memory, time, the user's rights. Nothing of it
+    comes back.
+    """
     limits = task.limits
     if task.separate:
         privileges.own_view_of_files(limits["file_bytes"])
@@ -152,6 +156,8 @@ class Refused(RuntimeError):
 
 
 def refused(name: str, operations: frozenset[str]) -> Callable:
+    """A function that stands in the place of `name`, and raises Refused when it is called."""
+
     def refuse(*_: Any, **__: Any) -> None:
         raise Refused(refusal(name, operations))
     return refuse
@@ -197,6 +203,8 @@ def place(stack: traceback.StackSummary, code: Code) -> tuple[str, str, str]:
 
 def answer(task: Task, namespace: dict[str, Any], failures: list[BaseException], inputs: Any,
            connection: socket.socket) -> bytes:
+    """What the student's function returns on this rank's inputs, as bytes. NotWritten where there is no such function.
+    """
     function = namespace.get(task.function)
     if not callable(function):
         raise failures[-1] if failures else NotWritten(f"not written yet: no function {task.function} in the cells "

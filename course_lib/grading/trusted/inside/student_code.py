@@ -89,6 +89,7 @@ def parse(source: str) -> ast.Module:
 
 
 def does_not_parse(name: str, error: Exception) -> str:
+    """The sentence for a cell that is no Python, with the line."""
     line = f" (line {error.lineno}: {(error.text or '').strip()[:200]})" if getattr(error, "lineno", None) else ""
     return f"{name} does not parse: {getattr(error, 'msg', error)}{line}"
 
