@@ -77,17 +77,16 @@ def require_averageable(parameter: nn.Parameter) -> None:
     gradients.require_dense(parameter, f"a parameter of shape {list(parameter.shape)}")
 
 
-def require_first(parameter: nn.Parameter, bucket: FlatBucket, num_started: int) -> None:
+def require_first(parameter: nn.Parameter, bucket: FlatBucket, num_sent: int) -> None:
     """ValueError where the bucket of a parameter that brings a gradient has it already, or has even left."""
-    gradients.require_first(parameter in bucket.gradients.missing and bucket.index >= num_started,
-                         f"a parameter of shape {list(parameter.shape)}")
+    gradients.require_first(parameter in bucket.missing and bucket.index >= num_sent,
+                            f"a parameter of shape {list(parameter.shape)}")
 
 
 def require_cleared(buckets: Sequence[FlatBucket]) -> None:
     """ValueError where gradients of the step before are still there; only the reader of stage 1 has them in .grad."""
     for bucket in buckets:
-        parts = bucket.gradients.parts
-        if not parts or any(parameter.grad is part for parameter, part in parts.items()):
+        if not bucket.parts or any(parameter.grad is part for parameter, part in bucket.parts.items()):
             raise ValueError("backward after the gradients were averaged for a step, which would be added to again: "
                              "expected zero_grad() of the ZeroOptimizer before the next step's backward")
 
