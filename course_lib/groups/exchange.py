@@ -11,7 +11,7 @@ as chapter 2's rings, but not in a ring, where a rank can send a block only afte
 while backward computes, nobody is there to add. Here every rank sends block j straight to rank j. All messages can be
 under way at once, and the sum is made at the end.
 
-On the host (gloo) the two are made of single messages. NCCL has both, in the background.
+On GPUs NCCL does both in the background, and is taken there.
 """
 
 from collections.abc import Callable
@@ -44,21 +44,13 @@ def start_reduce_scatter(flat: Tensor, group: Group, tag: int, blocks_ahead: int
     those can arrive while something else happens.
     """
     me = member(group)
-    mine = flat.chunk(me.n)[me.r]
-    if me.n > 1 and flat.numel():
-        on_host = me.wire(flat.device).type == "cpu"
-        return host_reduce_scatter(flat, me, tag, blocks_ahead) if on_host else nccl_reduce_scatter(flat, me)
-
-    def finish(out: Tensor) -> None:
-        out.copy_(mine)
-
-    return finish
-
-
-def host_reduce_scatter(flat: Tensor, me: Member, tag: int, blocks_ahead: int | None) -> Callable[[Tensor], None]:
+    if me.n == 1 or not flat.numel():
+        return copy_later(flat.chunk(me.n)[me.r])
+    if me.wire(flat.device).type != "cpu":
+        return start_reduce_scatter_of_nccl(flat, me)
     outgoing = [block.cpu() for block in flat.chunk(me.n)]  # the very same memory on the CPU
     sends = [dist.isend(outgoing[place], group=me.group, group_dst=place, tag=tag) for place in others(me)]
-    sources = others(me)[::-1]  # first from the left neighbour, whose first message goes here
+    sources = others(me)[::-1]  # the left neighbour first, whose first message goes here
     arriving: list[tuple[dist.Work, Tensor]] = []
 
     def receive_next() -> None:
@@ -79,19 +71,8 @@ def host_reduce_scatter(flat: Tensor, me: Member, tag: int, blocks_ahead: int | 
             del work, block  # its memory is free before the next one is waited for
         torch.mul(total, 1 / me.n, out=total)
         out.copy_(total)
-        for work in sends:  # last, since nobody needs it but the owner of `flat`, who may free it then
+        for work in sends:  # last: until they have left, `flat` must not change
             work.wait()
-
-    return finish
-
-
-def nccl_reduce_scatter(flat: Tensor, me: Member) -> Callable[[Tensor], None]:
-    average = torch.empty(flat.numel() // me.n, dtype=flat.dtype, device=flat.device)
-    work = reduce_scatter_single(average, flat, op=dist.ReduceOp.AVG, group=me.group, async_op=True)
-
-    def finish(out: Tensor) -> None:
-        work.wait()
-        out.copy_(average)
 
     return finish
 
@@ -106,11 +87,8 @@ def start_all_gather(flat: Tensor, group: Group, tag: int) -> Callable[[], None]
     me = member(group)
     if me.n == 1 or not flat.numel():
         return lambda: None
-    on_host = me.wire(flat.device).type == "cpu"
-    return host_all_gather(flat, me, tag) if on_host else nccl_all_gather(flat, me)
-
-
-def host_all_gather(flat: Tensor, me: Member, tag: int) -> Callable[[], None]:
+    if me.wire(flat.device).type != "cpu":
+        return start_all_gather_of_nccl(flat, me)
     blocks = flat.chunk(me.n)
     on_host = [block if block.is_cpu else torch.empty_like(block, device="cpu") for block in blocks]
     if not flat.is_cpu:
@@ -130,16 +108,6 @@ def host_all_gather(flat: Tensor, me: Member, tag: int) -> Callable[[], None]:
     return finish
 
 
-def nccl_all_gather(flat: Tensor, me: Member) -> Callable[[], None]:
-    mine = flat.chunk(me.n)[me.r]
-    work = all_gather_single(flat, mine, group=me.group, async_op=True)  # in place: NCCL knows where `mine` lies
-
-    def finish() -> None:
-        work.wait()
-
-    return finish
-
-
 def start_gather(mine: Tensor, group: Group = None) -> Callable[[], list[Tensor]]:
     """Begin to gather every rank's tensor, all shaped like `mine`. The function returned waits, and gives them."""
     me = member(group)
@@ -151,5 +119,35 @@ def start_gather(mine: Tensor, group: Group = None) -> Callable[[], list[Tensor]
     def finish() -> list[Tensor]:
         work.wait()
         return everyones
+
+    return finish
+
+
+# One rank alone, and NCCL
+
+def copy_later(average: Tensor) -> Callable[[Tensor], None]:
+    def finish(out: Tensor) -> None:
+        out.copy_(average)
+
+    return finish
+
+
+def start_reduce_scatter_of_nccl(flat: Tensor, me: Member) -> Callable[[Tensor], None]:
+    average = flat.new_empty(flat.numel() // me.n)
+    work = reduce_scatter_single(average, flat, op=dist.ReduceOp.AVG, group=me.group, async_op=True)
+
+    def finish(out: Tensor) -> None:
+        work.wait()
+        out.copy_(average)
+
+    return finish
+
+
+def start_all_gather_of_nccl(flat: Tensor, me: Member) -> Callable[[], None]:
+    mine = flat.chunk(me.n)[me.r]
+    work = all_gather_single(flat, mine, group=me.group, async_op=True)  # in place: NCCL knows where `mine` lies
+
+    def finish() -> None:
+        work.wait()
 
     return finish

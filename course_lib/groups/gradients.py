@@ -78,7 +78,7 @@ class GradientBucket:
         self.gradient = torch.empty(self.num_elements, dtype=like.dtype, device=like.device)  # (N,)
         self.gradient[self.num_used:] = 0
         self.parts = dict(zip(self.parameters, unpack(self.gradient, [p.shape for p in self.parameters])))
-        self.missing = set(self.parameters)
+        self.missing, self.without = set(self.parameters), set()
 
     def take(self, parameter: nn.Parameter, factor: float = 1.0) -> Tensor:
         """Move the gradient of `parameter` in, times `factor`, and return its part."""

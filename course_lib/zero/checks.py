@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.groups import gradients
 from course_lib.groups.agreement import require_same
 from course_lib.groups.membership import Member
 from course_lib.groups.packing import require_cap
@@ -71,16 +70,6 @@ def require_same_groups(param_groups: list[dict[str, Any]], bucket_cap_mb: float
     lines = [f"number {number} {describe(parameter, parameter.device.type)}, requires_grad={parameter.requires_grad}, "
              f"group {index}" for number, (parameter, index) in enumerate(grouped)]
     require_same([*lines, f"bucket_cap_mb={bucket_cap_mb}"], me, "parameters", "the same ones, options included,")
-
-
-def require_averageable(parameter: nn.Parameter) -> None:
-    gradients.require_dense(parameter, f"a parameter of shape {list(parameter.shape)}")
-
-
-def require_first(parameter: nn.Parameter, bucket: FlatBucket, num_sent: int) -> None:
-    """ValueError where the bucket of a parameter that brings a gradient has it already, or has even left."""
-    gradients.require_first(parameter in bucket.missing and bucket.index >= num_sent,
-                            f"a parameter of shape {list(parameter.shape)}")
 
 
 def require_cleared(buckets: Sequence[FlatBucket]) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 
 from course_lib.groups.exchange import start_all_gather, start_reduce_scatter
-from course_lib.groups.gradients import when_complete
+from course_lib.groups.gradients import require_dense, require_first, when_complete
 from course_lib.groups.membership import Member, member
 from course_lib.groups.norms import clip, total_norm
 from course_lib.groups.packing import broadcast
@@ -81,7 +81,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def _gradient_is_there(self, parameter: nn.Parameter) -> None:
         """Autograd calls this when a parameter's .grad is complete, and goes on to the parameters before it."""
-        checks.require_averageable(parameter)
+        require_dense(parameter, name_of(parameter))
         if self.stage.closed:  # the reader may clear .grad without us, module.zero_grad() say
             checks.require_cleared(self.buckets)
             self.stage.forget()
@@ -181,10 +181,13 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take this rank's pieces of what state_dict(), or a plain optimiser, saved. Load the module first. Collective.
-        """
+        """Take this rank's pieces of what state_dict(), here or in torch, has saved. After the module. Collective."""
         load_state(state_dict, self.param_groups, self.inner, self.buckets)
         self._gather()
+
+
+def name_of(parameter: nn.Parameter) -> str:  # an optimiser is not told what its parameters are called
+    return f"a parameter of shape {list(parameter.shape)}"
 
 
 # Phase 1 in the two stages. `closed`: the gradients are final, a step may use them, and nothing may be added to them.
@@ -249,7 +252,7 @@ class Stage2:
         if not self.in_backward:
             self.in_backward = True
             Variable._execution_engine.queue_callback(self._reduce_rest)
-        checks.require_first(parameter, bucket, self.num_sent)
+        require_first(parameter in bucket.missing and bucket.index >= self.num_sent, name_of(parameter))
         bucket.take(parameter)
         parameter.grad = None  # else the whole gradient would stay until the step, as in stage 1
         # Gradients may come in another order than buckets, but all ranks have to send in one order.
@@ -259,7 +262,6 @@ class Stage2:
     def _send_next(self) -> None:
         bucket = self.buckets[self.num_sent]
         self.num_sent += 1
-        bucket.mark_missing()
         wait = start_reduce_scatter(bucket.gradient, self.me, bucket.index)
         self._keep_block()  # of the bucket before, which had the time until now: two are under way at most
         self.under_way = bucket, wait
@@ -277,6 +279,7 @@ class Stage2:
     def _reduce_rest(self) -> None:
         """Backward is over: the buckets leave that wait for a gradient that did not come."""
         while self.num_sent < len(self.buckets):
+            self.buckets[self.num_sent].mark_missing()  # the message leaves all the same: the others wait for it
             self._send_next()
         self._keep_block()
         self.in_backward, self.num_sent = False, 0
