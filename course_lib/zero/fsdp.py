@@ -124,6 +124,7 @@ class FullyShardedDataParallel(nn.Module):
         unit.show_whole()
         if not self._inside_backward():
             self.entered.append(unit)
+            # They travel while this unit computes, and begin after its own, which are needed sooner.
             self._gather_ahead(self._after(unit, self.forward_order))
         if self.compute_dtype is not None:
             inputs, named = tree_map(self._to_compute_dtype, (inputs, named))
@@ -136,12 +137,12 @@ class FullyShardedDataParallel(nn.Module):
             return  # recomputed, by torch.utils.checkpoint, and about to be used
         unit.show_sharded()
         leaving = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
-        for tensor in leaving:
+        for tensor in leaving:  # backward may reach any of them first, or one of them only
             tensor.register_hook(lambda _: self._before_backward(unit))
         if not self._inside_backward():
             self.left.append(unit)
             unit.uses += bool(leaving)
-        if self.reshard_after_forward or not leaving:
+        if self.reshard_after_forward or not leaving:  # nothing leaving, no backward that would use it
             unit.free()
 
     def _to_compute_dtype(self, value: Any) -> Any:
@@ -163,7 +164,7 @@ class FullyShardedDataParallel(nn.Module):
         """The first gradient of one of the unit's outputs is there, and autograd is about to go through the unit."""
         self._backward_begins()
         if unit.phase is not Phase.IN_BACKWARD:
-            self.to_reduce.add(unit)  # again, where a checkpoint has autograd go through it a second time
+            self.to_reduce.add(unit)  # once more, where autograd comes back to a unit that it has left
             with torch.no_grad():
                 unit.gather(Phase.IN_BACKWARD)
             unit.show_whole()
@@ -173,24 +174,24 @@ class FullyShardedDataParallel(nn.Module):
         """The gradients of the unit's inputs are there: autograd has gone through the unit, and needs it no more."""
         unit.uses -= 1
         if unit.uses <= 0:
-            self._leave(unit)
+            self._free_and_reduce(unit)
 
     @torch.no_grad()
-    def _leave(self, unit: Unit) -> None:
+    def _free_and_reduce(self, unit: Unit) -> None:
         unit.uses = 0
         self.to_reduce.discard(unit)
         unit.show_sharded()
-        unit.free()
+        unit.free()  # before the gradients' message takes as much memory again
         for earlier in self.units:
-            earlier.finish_reduce()  # one at a time is under way
+            earlier.finish_reduce()  # had the time of a unit to arrive; one at a time is under way, for its memory
         unit.start_reduce()
 
     @torch.no_grad()
     def _backward_ends(self) -> None:
         """The units that autograd never left, the first one since its inputs are tokens, and those it never reached."""
         for unit in reversed(self.units):
-            if unit in self.to_reduce:
-                self._leave(unit)
+            if unit in self.to_reduce:  # a rank that did not reach it sends all the same: the others wait for its part
+                self._free_and_reduce(unit)
         for unit in self.units:
             unit.uses = 0
             unit.finish_reduce()

@@ -100,6 +100,7 @@ class Shards:
         wait()
         for p in self.parameters:
             p.padded.untyped_storage().resize_(p.padded.numel() * p.padded.element_size())
+        # It came rank by rank, and is wanted parameter by parameter: a column of it for each.
         by_rank = flat.view(self.me.n, self.S)
         torch.split_with_sizes_copy(by_rank, [p.S for p in self.parameters], dim=1,
                                     out=[p.padded.view(self.me.n, p.S) for p in self.parameters])
@@ -117,9 +118,11 @@ class Shards:
         flat = torch.empty(self.me.n * self.S_trained, dtype=self.compute_dtype, device=self.device)
         by_rank = flat.view(self.me.n, self.S_trained)
         self.without = {p for p in self.trained if p.whole.grad is None}
+        # Rank j's part of every gradient has to lie in block j, so the gradients are cut and laid out in columns.
         for p in self.trained:
             lay_out(p.whole.grad, by_rank[:, p.offset:p.offset + p.S])
             p.whole.grad = None
+        # One block ahead: memory for all others' blocks would be another whole unit's.
         self.leaving = flat, start_reduce_scatter(flat, self.me, self.tag + 1, blocks_ahead=1)
 
     def finish_reduce(self) -> None:
@@ -132,7 +135,7 @@ class Shards:
         wait(average)
         for p in self.trained:
             part = average[p.offset:p.offset + p.S]
-            if p.sharded.grad is not None:
+            if p.sharded.grad is not None:  # of an earlier micro-batch
                 p.sharded.grad += part
             elif p not in self.without or not is_missing(part):  # to look at the part holds up a GPU
                 p.sharded.grad = part
