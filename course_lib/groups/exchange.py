@@ -126,6 +126,7 @@ def start_gather(mine: Tensor, group: Group = None) -> Callable[[], list[Tensor]
 # One rank alone, and NCCL
 
 def copy_later(average: Tensor) -> Callable[[Tensor], None]:
+    """Of one rank the average is its own block: nothing is sent."""
     def finish(out: Tensor) -> None:
         out.copy_(average)
 
@@ -133,6 +134,7 @@ def copy_later(average: Tensor) -> Callable[[Tensor], None]:
 
 
 def start_reduce_scatter_of_nccl(flat: Tensor, me: Member) -> Callable[[Tensor], None]:
+    """NCCL averages on the GPU, in the dtype of `flat`."""
     average = flat.new_empty(flat.numel() // me.n)
     work = reduce_scatter_single(average, flat, op=dist.ReduceOp.AVG, group=me.group, async_op=True)
 
@@ -144,8 +146,9 @@ def start_reduce_scatter_of_nccl(flat: Tensor, me: Member) -> Callable[[Tensor],
 
 
 def start_all_gather_of_nccl(flat: Tensor, me: Member) -> Callable[[], None]:
+    """NCCL gathers in place."""
     mine = flat.chunk(me.n)[me.r]
-    work = all_gather_single(flat, mine, group=me.group, async_op=True)  # in place: NCCL knows where `mine` lies
+    work = all_gather_single(flat, mine, group=me.group, async_op=True)
 
     def finish() -> None:
         work.wait()

@@ -114,6 +114,7 @@ class FlatBucket(GradientBucket):
                 piece.owned.detach().copy_(self.block[piece.start:piece.stop])
 
     def remember_versions(self) -> None:
+        """The master copy says what the parameters say now."""
         self.versions = {parameter: parameter._version for parameter in self.parameters}
 
 

@@ -42,6 +42,7 @@ class ShardedParameter:
     padded: Tensor
 
     def register(self, which: nn.Parameter) -> None:
+        """Where the module looks its parameter up, it finds `which`: `sharded` or `whole`."""
         for module, name in self.homes:
             module._parameters[name] = which
 
@@ -71,6 +72,7 @@ class Shards:
         self.without: set[ShardedParameter] = set()  # those of it that had no gradient on this rank
 
     def shard(self, original: nn.Parameter, homes: list[Home], S: int, offset: int) -> ShardedParameter:
+        """Copy this rank's S numbers of `original` to `own`, and register the shard instead of it."""
         own = self.own[offset:offset + S]
         mine = original.detach().reshape(-1)[self.me.r * S:(self.me.r + 1) * S]
         own[:len(mine)] = mine
@@ -90,11 +92,13 @@ class Shards:
     # Gather: parameters
 
     def start_gather(self) -> None:
+        """Send this rank's S numbers, and begin to receive everybody's, (n S,)."""
         flat = torch.empty(self.me.n * self.S, dtype=self.compute_dtype, device=self.device)
         flat.chunk(self.me.n)[self.me.r].copy_(self.own)  # rounded to compute_dtype, and to the device from the host
         self.arriving = flat, start_all_gather(flat, self.me, self.tag)
 
     def finish_gather(self) -> None:
+        """Wait for everybody's numbers, and put each parameter's together in the memory behind `whole`."""
         flat, wait = self.arriving
         self.arriving = None
         wait()
@@ -106,6 +110,7 @@ class Shards:
                                     out=[p.padded.view(self.me.n, p.S) for p in self.parameters])
 
     def free(self) -> None:
+        """Empty the storage behind `whole`; the tensors stay, and so do views of them."""
         for p in self.parameters:
             p.padded.untyped_storage().resize_(0)
 
@@ -178,6 +183,7 @@ class Unit:
         return [p for shards in self.shards for p in shards.parameters]
 
     def start_gather(self) -> None:
+        """Ahead of time: the parameters travel, and are what the shards say now."""
         if self.phase is Phase.FREE:
             for shards in self.shards:
                 shards.start_gather()
@@ -204,6 +210,7 @@ class Unit:
         self.phase = Phase.FREE
 
     def current_versions(self) -> list[int]:
+        """They change when anybody, an optimiser say, changes the shards."""
         return [p.sharded._version for p in self.parameters]
 
     def show_whole(self) -> None:
