@@ -49,14 +49,15 @@ def start_reduce_scatter(flat: Tensor, group: Group, tag: int, blocks_ahead: int
     if me.wire(flat.device).type != "cpu":
         return start_reduce_scatter_of_nccl(flat, me)
     outgoing = [block.cpu() for block in flat.chunk(me.n)]  # the very same memory on the CPU
-    sends = [dist.isend(outgoing[place], group=me.group, group_dst=place, tag=tag) for place in others(me)]
-    sources = others(me)[::-1]  # the left neighbour first, whose first message goes here
+    places = others(me)
+    sends = [dist.isend(outgoing[place], group=me.group, group_dst=place, tag=tag) for place in places]
     arriving: list[tuple[dist.Work, Tensor]] = []
 
     def receive_next() -> None:
-        if sources:
+        if places:
+            source = places.pop()  # the left neighbour first, who sends here first
             block = torch.empty_like(outgoing[me.r])
-            arriving.append((dist.irecv(block, group=me.group, group_src=sources.pop(0), tag=tag), block))
+            arriving.append((dist.irecv(block, group=me.group, group_src=source, tag=tag), block))
 
     for _ in range(me.n - 1 if blocks_ahead is None else blocks_ahead):
         receive_next()

@@ -81,7 +81,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def _gradient_is_there(self, parameter: nn.Parameter) -> None:
         """Autograd calls this when a parameter's .grad is complete, and goes on to the parameters before it."""
-        require_dense(parameter, name_of(parameter))
+        require_dense(parameter, f"a parameter of shape {list(parameter.shape)}")
         if self.stage.closed:  # the reader may clear .grad without us, module.zero_grad() say
             checks.require_cleared(self.buckets)
             self.stage.forget()
@@ -186,10 +186,6 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self._gather()
 
 
-def name_of(parameter: nn.Parameter) -> str:  # an optimiser is not told what its parameters are called
-    return f"a parameter of shape {list(parameter.shape)}"
-
-
 # Phase 1 in the two stages. `closed`: the gradients are final, a step may use them, and nothing may be added to them.
 
 class Stage1:
@@ -252,7 +248,8 @@ class Stage2:
         if not self.in_backward:
             self.in_backward = True
             Variable._execution_engine.queue_callback(self._reduce_rest)
-        require_first(parameter in bucket.missing and bucket.index >= self.num_sent, name_of(parameter))
+        is_first = parameter in bucket.missing and bucket.index >= self.num_sent
+        require_first(is_first, f"a parameter of shape {list(parameter.shape)}")
         bucket.take(parameter)
         parameter.grad = None  # else the whole gradient would stay until the step, as in stage 1
         # Gradients may come in another order than buckets, but all ranks have to send in one order.
