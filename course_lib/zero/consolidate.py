@@ -8,7 +8,7 @@ ranks hold a shard of each parameter. torch's form of an optimiser's state:
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +17,14 @@ from course_lib.groups.agreement import agree
 from course_lib.groups.exchange import start_all_gather
 from course_lib.groups.membership import Member
 from course_lib.zero.flat import FlatBucket, Piece
-from course_lib.zero.units import ShardedParameter
+
+if TYPE_CHECKING:  # stages 1 and 2 need no units
+    from course_lib.zero.units import ShardedParameter
 
 MASTER = "master_weight"  # the key of a 32-bit copy among a parameter's state
 Groups = list[dict[str, Any]]  # torch's param_groups
 State = dict[nn.Parameter, dict[str, Any]]
-Shards = Mapping[nn.Parameter, ShardedParameter]  # see FullyShardedDataParallel.shards
+Shards = Mapping[nn.Parameter, "ShardedParameter"]  # see FullyShardedDataParallel.shards
 
 
 def options_of(group: dict[str, Any]) -> dict[str, Any]:
@@ -131,7 +133,7 @@ def slice_of(whole: Tensor, piece: Piece) -> Tensor:
 # Stage 3
 
 @torch.no_grad()
-def gather_whole(shard: Tensor, parameter: ShardedParameter, me: Member) -> Tensor:
+def gather_whole(shard: Tensor, parameter: "ShardedParameter", me: Member) -> Tensor:
     """All ranks' `shard` (S_i,) in the parameter's shape, on the host. Collective."""
     flat = torch.empty(me.n * parameter.S, dtype=shard.dtype, device=parameter.padded.device)
     flat.chunk(me.n)[me.r].copy_(shard)
@@ -139,7 +141,7 @@ def gather_whole(shard: Tensor, parameter: ShardedParameter, me: Member) -> Tens
     return flat[:parameter.shape.numel()].view(parameter.shape).to("cpu", copy=True)
 
 
-def cut_shard(whole: Tensor, parameter: ShardedParameter, me: Member) -> Tensor:
+def cut_shard(whole: Tensor, parameter: "ShardedParameter", me: Member) -> Tensor:
     """This rank's shard (S_i,) of a tensor in the parameter's shape."""
     if whole.shape != parameter.shape:
         raise ValueError(f"a tensor of shape {list(whole.shape)} for a parameter of shape {list(parameter.shape)}: "
