@@ -111,7 +111,7 @@ def named_tensors(model: Model) -> Iterator[tuple[str, Held]]:
     """Everything that state_dict() has; what a stage shares with another one under the model's first name for it."""
     for module in unwrapped(model):
         sharded = isinstance(module, FullyShardedDataParallel)
-        inner, shards = (module.module, module._shards()) if sharded else (module, {})
+        inner, shards = (module.module, module.shards()) if sharded else (module, {})
         cuts, shared = cuts_of(inner), getattr(inner, "shared", {})
         for name, tensor in inner.state_dict(keep_vars=True).items():
             if not isinstance(tensor, Tensor):

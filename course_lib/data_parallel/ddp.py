@@ -122,7 +122,7 @@ class DistributedDataParallel(nn.Module):
 
     def _reset(self) -> None:
         for bucket in self.buckets:
-            bucket.close()
+            bucket.free()
         self.underway.clear()
         self.in_backward = False
 

@@ -77,7 +77,12 @@ def start_all_to_all_rows(rows: Tensor, sent: list[int], received: list[int], me
     outgoing = sendable(rows, me)
     incoming = outgoing.new_empty(sum(received), *rows.shape[1:])
     work = dist.all_to_all_single(incoming, outgoing, received, sent, group=me.group, async_op=True)
-    return lambda: (work.wait(), incoming.to(rows.device))[1]
+
+    def finish() -> Tensor:
+        work.wait()
+        return incoming.to(rows.device)
+
+    return finish
 
 
 def by_expert(rows: Tensor, counts: list[list[int]]) -> Tensor:

@@ -121,7 +121,7 @@ def cuts_of(stage: Stage) -> dict[str, list[tuple[Cut, int, int]]]:
 
 def named_shards(stage: FullyShardedDataParallel) -> Iterator[tuple[str, ShardedParameter]]:
     """Parameters that ZeRO-3 has cut, by their names in the plain model, and what they are parts of."""
-    shards = stage._shards()
+    shards = stage.shards()
     for name, parameter in stage.module.named_parameters(remove_duplicate=False):
         if parameter in shards:
             yield name, shards[parameter]

@@ -10,7 +10,7 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.pipeline_parallel.partition import Stage
 from course_lib.reference import Block
 from course_lib.zero import FullyShardedDataParallel
-from course_lib.zero.partition import homes
+from course_lib.zero.units import homes
 
 
 def shard_stage(stage: Stage, layout: ParallelLayout) -> FullyShardedDataParallel:

@@ -12,7 +12,7 @@ from course_lib.groups.membership import Group, Member, member
 from course_lib.mine.book import Book
 from course_lib.mine.replaced import Place
 from course_lib.zero import optimizer as zero_optimizer
-from course_lib.zero import stage1, stage2, units
+from course_lib.zero import units
 from course_lib.zero.flat import FlatBucket, make_buckets
 
 # 2.1 and 2.2: the two halves of an all-reduce
@@ -28,10 +28,14 @@ def reduce_scatter(book: Book) -> Iterator[Place]:
         S = flat.numel() // me.n
         even = nn.functional.pad(flat.view(me.n, S), (0, S % 2))  # the ring cuts each block in two
         total = book.compare("2.1", me, lambda: book.of("2.1", me)(even.view(-1))[:S], lambda: sum_of(flat, me, S))
-        return lambda out: (out.copy_(total / me.n), None)[1]
 
-    course = stage1.start_reduce_scatter
-    for user in (stage1, stage2, units):
+        def finish(out: Tensor) -> None:
+            out.copy_(total / me.n)
+
+        return finish
+
+    course = units.start_reduce_scatter
+    for user in (zero_optimizer, units):
         yield Place(user, "start_reduce_scatter", start_reduce_scatter)
 
 
@@ -67,7 +71,7 @@ def all_gather(book: Book) -> Iterator[Place]:
 # 6.3: ZeRO 2, gradients scattered while backward runs
 
 class Scattered:
-    """In the place of zero.Stage2: the reader's hooks average, and what they leave is added up over micro-batches."""
+    """In the place of ZeRO's Stage2: the reader's hooks average, and what they leave is added up over micro-batches."""
 
     def __init__(self, book: Book, buckets: Sequence[FlatBucket], me: Member) -> None:
         self.buckets, self.closed = buckets, False
@@ -87,7 +91,7 @@ class Scattered:
             self.forget()
         bucket.add_gradient(piece)
 
-    def average(self) -> None:
+    def reduce(self) -> None:
         """Nothing: backward has averaged already."""
 
     def forget(self) -> None:
@@ -102,7 +106,7 @@ def scattered(book: Book) -> Iterator[Place]:
     course = zero_optimizer.when_complete
 
     def when_complete(parameters: Iterable[nn.Parameter], method: Callable) -> None:
-        if not isinstance(method.__self__.gradients, Scattered):
+        if not isinstance(method.__self__.stage, Scattered):
             course(parameters, method)
 
     yield Place(zero_optimizer, "Stage2", lambda buckets, me: Scattered(book, buckets, me))

@@ -1,11 +1,14 @@
-"""A sharded optimiser's state in torch's own form, and back: pieces of every rank become whole tensors.
+"""What sharded ranks hold, put together as if nothing were sharded, and cut again: for checkpoints of a plain program.
 
-torch's form: {"state": {number of the parameter: {"exp_avg": tensor in the parameter's shape, "step": ..., ...}},
-"param_groups": [{"lr": ..., ..., "params": numbers}]}.
+The first half is for ZeroOptimizer, whose ranks hold pieces of buckets; the second for FullyShardedDataParallel, whose
+ranks hold a shard of each parameter. torch's form of an optimiser's state:
+
+    {"state": {number of the parameter: {"exp_avg": tensor in the parameter's shape, "step": ..., ...}},
+     "param_groups": [{"lr": ..., ..., "params": numbers}]}
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +18,13 @@ from course_lib.groups.exchange import start_all_gather
 from course_lib.groups.membership import Member
 from course_lib.zero.flat import FlatBucket, Piece
 
+if TYPE_CHECKING:  # stages 1 and 2 need no units
+    from course_lib.zero.units import ShardedParameter
+
 MASTER = "master_weight"  # the key of a 32-bit copy among a parameter's state
 Groups = list[dict[str, Any]]  # torch's param_groups
 State = dict[nn.Parameter, dict[str, Any]]
+Shards = Mapping[nn.Parameter, "ShardedParameter"]  # see FullyShardedDataParallel.shards
 
 
 def options_of(group: dict[str, Any]) -> dict[str, Any]:
@@ -41,7 +48,7 @@ def pieces_in(buckets: Sequence[FlatBucket]) -> dict[nn.Parameter, Piece]:
     return {piece.parameter: piece for bucket in buckets for piece in bucket.pieces}
 
 
-# Saved
+# Stages 1 and 2: saved
 
 @torch.no_grad()
 def gather_state(groups: Groups, state: State, buckets: Sequence[FlatBucket], me: Member) -> dict[str, Any]:
@@ -87,7 +94,7 @@ def form_of(value: Any, piece: Piece) -> tuple[Any, torch.dtype | None]:
     return (value.detach().cpu().clone() if isinstance(value, Tensor) else value), None
 
 
-# Loaded
+# Stages 1 and 2: loaded
 
 def load_state(saved: dict[str, Any], groups: Groups, inner: torch.optim.Optimizer, buckets: Sequence[FlatBucket]
                ) -> None:
@@ -101,7 +108,7 @@ def load_state(saved: dict[str, Any], groups: Groups, inner: torch.optim.Optimiz
     state: dict[int, dict[str, Any]] = {}
     for position, parameter in enumerate(p for p in number_of if p in pieces):
         piece, of_one = pieces[parameter], saved["state"].get(number_of[parameter], {})
-        mine = {key: take_piece(key, value, parameter, piece) for key, value in of_one.items() if key != MASTER}
+        mine = {key: cut_piece(key, value, parameter, piece) for key, value in of_one.items() if key != MASTER}
         if mine:
             state[position] = mine
         if masters[parameter] is not None:
@@ -111,7 +118,7 @@ def load_state(saved: dict[str, Any], groups: Groups, inner: torch.optim.Optimiz
         own.update(options_of(group))
 
 
-def take_piece(key: str, value: Any, parameter: Tensor, piece: Piece) -> Any:
+def cut_piece(key: str, value: Any, parameter: Tensor, piece: Piece) -> Any:
     """What of one value of a parameter's state this rank keeps."""
     if isinstance(value, Tensor) and value.shape == parameter.shape and key != "step":
         return slice_of(value, piece)
@@ -121,3 +128,86 @@ def take_piece(key: str, value: Any, parameter: Tensor, piece: Piece) -> Any:
 def slice_of(whole: Tensor, piece: Piece) -> Tensor:
     """The numbers of a tensor in the parameter's shape that lie in `piece`."""
     return whole.detach().reshape(-1)[piece.first:piece.last]
+
+
+# Stage 3
+
+@torch.no_grad()
+def gather_whole(shard: Tensor, parameter: "ShardedParameter", me: Member) -> Tensor:
+    """All ranks' `shard` (S_i,) in the parameter's shape, on the host. Collective."""
+    flat = torch.empty(me.n * parameter.S, dtype=shard.dtype, device=parameter.padded.device)
+    flat.chunk(me.n)[me.r].copy_(shard)
+    start_all_gather(flat, me, tag=0)()
+    return flat[:parameter.shape.numel()].view(parameter.shape).to("cpu", copy=True)
+
+
+def cut_shard(whole: Tensor, parameter: "ShardedParameter", me: Member) -> Tensor:
+    """This rank's shard (S_i,) of a tensor in the parameter's shape."""
+    if whole.shape != parameter.shape:
+        raise ValueError(f"a tensor of shape {list(whole.shape)} for a parameter of shape {list(parameter.shape)}: "
+                         "expected the state of the same module, unsharded")
+    shard = whole.new_zeros(parameter.S)
+    mine = whole.detach().reshape(-1)[me.r * parameter.S:(me.r + 1) * parameter.S]
+    shard[:len(mine)] = mine
+    return shard
+
+
+def gather_module(module: nn.Module, shards: Shards, me: Member) -> dict[str, Tensor]:
+    """See FullyShardedDataParallel.full_state_dict."""
+    wholes, state = {}, {}
+    named = dict(module.named_parameters(remove_duplicate=False))
+    for name, value in module.state_dict().items():
+        parameter = shards.get(named.get(name))
+        if parameter is None:
+            state[name] = value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+        else:
+            if parameter not in wholes:  # a tied one is gathered once
+                wholes[parameter] = gather_whole(parameter.sharded, parameter, me)
+            state[name] = wholes[parameter]
+    return state
+
+
+@torch.no_grad()
+def load_module(module: nn.Module, shards: Shards, me: Member, saved: dict[str, Tensor]) -> None:
+    """See FullyShardedDataParallel.load_full_state_dict."""
+    own = module.state_dict(keep_vars=True)
+    if own.keys() != saved.keys():
+        raise ValueError(f"the state has {sorted(saved.keys() - own.keys())} too many and lacks "
+                         f"{sorted(own.keys() - saved.keys())}: expected the state_dict of the same module")
+    for name, target in own.items():
+        parameter, value = shards.get(target), saved[name]
+        if parameter is not None:
+            target.copy_(cut_shard(value, parameter, me))
+        elif isinstance(target, Tensor):
+            target.copy_(value)
+
+
+def gather_optimizer(optimizer: torch.optim.Optimizer, shards: Shards, me: Member) -> dict[str, Any]:
+    """See FullyShardedDataParallel.full_optimizer_state_dict."""
+    state = {}
+    for parameter, number in number_parameters(optimizer.param_groups).items():
+        of_one = optimizer.state.get(parameter)
+        if not of_one:
+            continue
+        shard = shards.get(parameter)
+        state[number] = {key: gather_whole(value, shard, me)
+                         if shard is not None and isinstance(value, Tensor) and value.shape == parameter.shape else
+                         value.detach().cpu().clone() if isinstance(value, Tensor) else value
+                         for key, value in of_one.items()}
+    return {"state": state, "param_groups": number_groups(optimizer.param_groups)}
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, shards: Shards, me: Member, saved: dict[str, Any]) -> None:
+    """See FullyShardedDataParallel.load_full_optimizer_state_dict."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    if len(parameters) != len(numbers):
+        raise ValueError(f"the saved optimiser has {len(numbers)} parameters: expected {len(parameters)}")
+    state = {}
+    for number, parameter in zip(numbers, parameters):
+        shard, of_one = shards.get(parameter), saved["state"].get(number)
+        if of_one is not None:
+            state[number] = {key: cut_shard(value, shard, me)
+                             if shard is not None and isinstance(value, Tensor) and value.shape == shard.shape
+                             and key != "step" else value for key, value in of_one.items()}
+    optimizer.load_state_dict({"state": state, "param_groups": saved["param_groups"]})
