@@ -132,3 +132,8 @@ class Exited:
 
     def summary(self) -> str:
         return f"exit code {self.code}"
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """The reader has stopped the cell. No rank says this: the notebook's own thread does."""
