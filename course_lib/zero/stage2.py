@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Variable
 
 from course_lib.groups.exchange import start_reduce_scatter
 from course_lib.groups.membership import Member
+from course_lib.runtime.torch_private import when_backward_ends
 from course_lib.zero import checks
 from course_lib.zero.flat import FlatBucket
 
@@ -30,7 +30,7 @@ class Stage2:
         """A gradient is complete: it moves into its bucket, and full buckets leave, in one order on all ranks."""
         if not self.in_backward:
             self.in_backward = True
-            Variable._execution_engine.queue_callback(self.finish)
+            when_backward_ends(self.finish)
         checks.require_first(parameter, bucket, self.num_started)
         bucket.gradients.take(parameter)
         parameter.grad = None
