@@ -18,6 +18,7 @@ LAYERS: list[tuple[str, set[str]]] = [
         "why_distribute", "collectives", "data_parallel", "pipeline_parallel", "tensor_parallel", "zero",
         "sequence_parallel", "expert_parallel",
     }),
+    ("plots", {"plots"}),
     ("composition", {"hybrid_parallel", "planner", "checkpoint"}),
     ("surface", {"widgets", "grading", "show"}),
     ("capstone", {"mine"}),
