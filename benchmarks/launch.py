@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.harness import Work, benchmark
-from tests.kernel import Kernel
+from tools.harness.kernel import Kernel
 
 IMPORT_OURS = "from course_lib.runtime import launch"
 IMPORT_THEIRS = "from accelerate import notebook_launcher"

@@ -24,7 +24,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 from nbval.plugin import get_sanitize_patterns
 
-from tools.kernels import AsyncKernelManagerByFiles
+from tools.harness.kernels import AsyncKernelManagerByFiles
 
 ROOT = Path(__file__).resolve().parent.parent
 SANITIZE = ROOT / "tests" / "nbval_sanitize.cfg"

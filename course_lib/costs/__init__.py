@@ -5,8 +5,7 @@ goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in 
 
     checks.py       what a number has to be before a formula takes it
     flops.py        parameters and FLOPs of a shape: 6ND, and the exact count; MFU and HFU; roofline
-    money.py        from FLOPs to seconds, dollars, kilowatt-hours
-    loading.py      how fast training eats tokens, and how long reading takes
+    money.py        from FLOPs to seconds, dollars, kilowatt-hours; tokens eaten and read a second
     memory.py       parameters, gradients, optimiser state: by precision, ZeRO stage and offload; LoRA
     offload.py      what it takes to keep the optimiser in the host's memory
     activations.py  what the forward pass keeps

@@ -1,4 +1,4 @@
-"""From FLOPs to days, dollars and kilowatt-hours.
+"""From FLOPs to days, dollars and kilowatt-hours; and the tokens to read in that time.
 
     C  FLOPs of a training run     n  devices     P  peak of one device, FLOP/s     u  utilisation, the share of P in
     use
@@ -61,3 +61,25 @@ def kilowatt_hours(seconds: float, num_devices: int, watts_per_device: float, pu
         raise ValueError(f"pue={pue!r}: expected 1 or more, a data centre never draws less than its computers")
     watts = above_zero(watts_per_device, "watts_per_device") * at_least(num_devices, 1, "num_devices")
     return watts * pue * above_zero(seconds, "seconds") / HOUR_S / 1000
+
+
+def tokens_per_s(num_parameters: float, num_devices: int, peak_flops_per_s: float, utilisation: float) -> float:
+    """What training eats: n P u / 6N tokens a second.
+
+    >>> f"{tokens_per_s(num_parameters=8e9, num_devices=8, peak_flops_per_s=989e12, utilisation=0.4):,.0f}"
+    '65,933'
+    """
+    n, P = at_least(num_devices, 1, "num_devices"), above_zero(peak_flops_per_s, "peak_flops_per_s")
+    return n * P * positive_share(utilisation, "utilisation") / (6 * above_zero(num_parameters, "num_parameters"))
+
+
+def loading_bytes_per_s(tokens_each_s: float, bytes_per_token: float = 4) -> float:
+    """Bytes a second of so many tokens, stored as 4-byte numbers; raw English is about as much, 4 characters a token.
+    """
+    return above_zero(tokens_each_s, "tokens_each_s") * above_zero(bytes_per_token, "bytes_per_token")
+
+
+def reading_s(num_bytes: float, bytes_per_s: float, num_readers: int = 1) -> float:
+    """Seconds to read everything once, shared by readers that do not slow each other."""
+    return above_zero(num_bytes, "num_bytes") / (above_zero(bytes_per_s, "bytes_per_s")
+                                                 * at_least(num_readers, 1, "num_readers"))

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd import Variable
 
 from course_lib.data_parallel import checks
 from course_lib.data_parallel.buckets import ask_for_unused, find_unused, make_buckets
@@ -24,6 +23,7 @@ from course_lib.groups.gradients import require_dense, require_first, when_compl
 from course_lib.groups.membership import member
 from course_lib.groups.packing import broadcast
 from course_lib.runtime.tensors import tensors_in
+from course_lib.runtime.torch_private import when_backward_ends
 
 
 class DistributedDataParallel(nn.Module):
@@ -78,7 +78,7 @@ class DistributedDataParallel(nn.Module):
         # From the outputs, so that a rank whose loss reaches no parameter takes part too.
         if self.synchronizing and not self.in_backward:
             self.in_backward = True
-            Variable._execution_engine.queue_callback(self._backward_ends)
+            when_backward_ends(self._backward_ends)
 
     def _gradient_is_there(self, parameter: nn.Parameter) -> None:
         """Autograd calls this when a parameter's .grad is complete, and goes on to the parameters before it."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-import torch.distributed.distributed_c10d as c10d
 from torch import Tensor
 
 from course_lib.runtime import backends
+from course_lib.runtime.torch_private import new_groups_named
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,11 @@ def make_group(ranks: Sequence[int], name: str) -> dist.ProcessGroup:
     """
     world = dist.group.WORLD
     bound, world.bound_device_id = world.bound_device_id, None
-    by_torch, c10d._hash_ranks_to_str = c10d._hash_ranks_to_str, lambda ranks: name
     try:
-        return dist.new_group(list(ranks), use_local_synchronization=True, device_id=bound)
+        with new_groups_named(name):
+            return dist.new_group(list(ranks), use_local_synchronization=True, device_id=bound)
     finally:
-        world.bound_device_id, c10d._hash_ranks_to_str = bound, by_torch
+        world.bound_device_id = bound
 
 
 def group_of_ranks(ranks: Sequence[int]) -> dist.ProcessGroup:

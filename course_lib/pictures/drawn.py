@@ -5,13 +5,15 @@ from typing import Any
 from course_lib.pictures.alt_text import with_alt_text
 from course_lib.pictures.stable import stable_output
 
+NOT_SEEN = "not seen here: "  # begins the text of a picture whose headline its data contradict
+
 
 def claim(headline: str, holds: Any = None) -> str:
     """A headline says what there is to see. Where `holds`, asked of the picture's own data, is false, it says so.
 
     The text output has it too, so that a strict notebook test fails where pictures are recorded.
     """
-    return headline if holds is None or bool(holds) else f"not seen here: {headline}"
+    return headline if holds is None or bool(holds) else NOT_SEEN + headline
 
 
 class Drawn:

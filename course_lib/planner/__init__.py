@@ -11,10 +11,9 @@ It adds up what the chapters' closed forms say (course_lib.costs), with the numb
     rates.py          how fast a cluster is with a software
     seconds.py        seconds by cause, and the two passes that they make up
     work.py           what of a job a layer's time depends on
-    layer.py          seconds of one layer, by cause
+    layer.py          seconds of one layer, by cause, those of adapters (LoRA) among them
     split_layer.py    what tensor parallelism adds to a layer: messages, and what hides them
     expert_layer.py   what experts add to a layer: products, router, the way of the rows
-    adapter_layer.py  what adapters of q and v add to it (LoRA)
     step.py           seconds of a step: stages, bubble, data parallelism, optimiser
     optimiser.py      seconds of its step, on the device or its host
     state.py          bytes of parameters, gradients and optimiser: sharded, on the host, of adapters

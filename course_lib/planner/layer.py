@@ -12,7 +12,7 @@ from operator import add
 from course_lib.costs.activations import ActivationTerm, activation_terms
 from course_lib.costs.context_parallel import ring_attention_bytes
 from course_lib.costs.kernels import matmul_seconds, pass_seconds
-from course_lib.planner.adapter_layer import adapter_seconds
+from course_lib.facts import Shape
 from course_lib.planner.expert_layer import (
     LAUNCHED_BY_EXPERTS,
     dispatch_seconds,
@@ -219,3 +219,15 @@ def ring_seconds(work: Work, rates: Rates, attention_s: float) -> tuple[float, f
     return tuple(messages * (cp - 1) * rates.gathering_s(cp)
                  + exposed(group.seconds("ring", num_bytes, messages * (cp - 1)), hidden, rates.drag)
                  for messages, num_bytes, hidden in zip((1, 2), sent, (hides, BACKWARD_OF_FLASH * hides)))
+
+
+def adapter_seconds(shape: Shape, rates: Rates, n: float, t: int, rank: int) -> float:
+    """Forward, of n tokens, by adapters of q and v: two narrow products beside each, down to `rank` numbers and up to
+    this rank's heads (Hu et al. 2021, "LoRA", section 4.1). 0 without adapters.
+    """
+    if not rank:
+        return 0.0
+    P, W, w = rates.flops_per_s, rates.operand_bytes_per_s, rates.number_bytes
+    columns = (shape.num_heads * shape.d / t, max(shape.num_kv_heads / t, 1) * shape.d)
+    return sum(matmul_seconds(n, shape.hidden_size, rank, P, W, w) + matmul_seconds(n, rank, out, P, W, w)
+               for out in columns)

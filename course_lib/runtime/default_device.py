@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._device import DeviceContext
+
+from course_lib.runtime.torch_private import DeviceContext
 
 DRAWN = {torch.rand, torch.randn, torch.randint, torch.randperm}
 

@@ -25,11 +25,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import Work
-from torch.utils._pytree import tree_map_only
+from torch.distributed import Work
 
 from course_lib.runtime import context
 from course_lib.runtime.tensors import tensors_in
+from course_lib.runtime.torch_private import OpOverload, dispatch_key, tree_map_only
 
 # c10d's operator -> what torch.distributed calls it
 OPERATORS = {
@@ -68,7 +68,7 @@ def install() -> None:
     global _library, _said
     if _library is not None:
         return
-    key = torch._C._dispatch_key_for_device(torch.accelerator.current_accelerator().type)
+    key = dispatch_key(torch.accelerator.current_accelerator().type)
     _library, _said = torch.library.Library("c10d", "IMPL"), False
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")  # that there was a kernel before
@@ -85,7 +85,7 @@ def uninstall() -> None:
     _collectives.clear()
 
 
-def _kernel(operator: torch._ops.OpOverload, op: str) -> Callable:
+def _kernel(operator: OpOverload, op: str) -> Callable:
     """What `operator` does for tensors of a GPU. Its schema says which arguments it writes: those not called input."""
     names = [argument.name for argument in operator._schema.arguments]
     has_outputs = len(operator._schema.returns) == 2  # the first argument, and the work

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from course_lib.runtime.torch_private import backward_number, tree_flatten, tree_unflatten
 from course_lib.sequence_parallel.surroundings import Surroundings
 
 POLICIES = ("full", "selective")
@@ -100,7 +100,7 @@ class Run:
         return slot
 
     def unpack(self, slot: Slot) -> Tensor:
-        backward = torch._C._current_graph_task_id()  # with retain_graph there are several
+        backward = backward_number()  # with retain_graph there are several
         if backward not in slot.tensors:
             self.run_again(backward)
         return slot.tensors.pop(backward)

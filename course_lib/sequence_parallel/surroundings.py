@@ -8,10 +8,9 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
 
 from course_lib.runtime import device
+from course_lib.runtime.torch_private import DeviceContext, function_modes
 
 CPU = torch.device("cpu")
 
@@ -59,5 +58,5 @@ class Surroundings:
 
 def default_device() -> DeviceContext | None:
     """torch's default device of this thread, as the mode that it is; None where nobody has set one."""
-    modes = reversed(_get_current_function_mode_stack())
+    modes = reversed(function_modes())
     return next((mode for mode in modes if isinstance(mode, DeviceContext)), None)

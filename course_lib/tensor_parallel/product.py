@@ -23,6 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from course_lib.collectives.along import start_all_gather_along, start_all_reduce, start_reduce_scatter_along
 from course_lib.groups.membership import Member
+from course_lib.runtime.torch_private import will_run
 
 
 class ColumnProduct(torch.autograd.Function):
@@ -63,6 +64,6 @@ def is_wanted(ctx: Any, place: int) -> bool:
     if not ctx.needs_input_grad[place]:
         return False
     try:
-        return torch._C._will_engine_execute_node(ctx.next_functions[place][0])
+        return will_run(ctx.next_functions[place][0])
     except (AttributeError, RuntimeError):  # a torch without it; torch.autograd.grad for a leaf that was given here
         return True

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from course_lib.groups.membership import Member
 from course_lib.groups.replaced import remember_replaced
+from course_lib.runtime.torch_private import tree_map
 from course_lib.tensor_parallel.cut import heads_per_rank, qkv_sections, require_whole_heads
 from course_lib.tensor_parallel.embedding import VocabParallelEmbedding
 from course_lib.tensor_parallel.linear import ColumnParallelLinear, CutModule, RowParallelLinear

@@ -19,12 +19,14 @@ from course_lib.costs.flops import (
     training_flops,
     utilisation,
 )
-from course_lib.costs.loading import loading_bytes_per_s, reading_s, tokens_per_s
 from course_lib.costs.memory import PRECISIONS, Memory, lora_memory, lora_parameters, training_memory
 from course_lib.costs.money import (
     dollars,
     kilowatt_hours,
+    loading_bytes_per_s,
+    reading_s,
     sc21_training_seconds,
+    tokens_per_s,
     training_days,
     training_seconds,
 )

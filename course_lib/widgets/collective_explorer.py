@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from course_lib.collectives.plan import Plan, plan, times
 from course_lib.collectives.steps import MESSAGES, NUM_NODES, Message
+from course_lib.plots.cells_picture import CellStyle, key_to_cells
 from course_lib.widgets.base import BadParameter, SteppedExplorable, WholeNumber
-from course_lib.widgets.cells_picture import CellStyle, key_to_cells
 from course_lib.widgets.collective_picture import draw
 from course_lib.widgets.frames import encoded
 

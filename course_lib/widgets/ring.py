@@ -8,8 +8,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from course_lib.collectives.plan import Plan, plan, times
+from course_lib.plots.cells_picture import CellStyle, key_to_cells
 from course_lib.widgets.base import SteppedExplorable, WholeNumber
-from course_lib.widgets.cells_picture import CellStyle, key_to_cells
 from course_lib.widgets.frames import encoded
 from course_lib.widgets.ring_picture import draw
 

@@ -13,16 +13,15 @@ import importlib.util
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from course_lib.runtime import device
+from course_lib.runtime.torch_private import replaced, tree_leaves
 
 MISSING = "DeepSpeed is not installed: expected `pip install .[deepspeed]` in the course's folder"
 
@@ -88,17 +87,6 @@ def held_by(engine: Any) -> dict[str, nn.Module | Callable[[], list[Tensor]]]:
         return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
     return {"model": engine.module, **{kind: partial(tensors, names) for kind, names in ATTRIBUTES.items()}}
-
-
-@contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """`owner.name` is `value` until the block ends."""
-    original = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
 
 
 def quietly_imported() -> Any:

@@ -17,8 +17,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd import Variable
-from torch.utils._pytree import tree_map
 
 from course_lib.groups.agreement import require_same
 from course_lib.groups.gradients import average_gradients
@@ -27,6 +25,7 @@ from course_lib.groups.norms import clip, total_norm
 from course_lib.groups.packing import broadcast
 from course_lib.groups.tensors import describe
 from course_lib.runtime.tensors import tensors_in
+from course_lib.runtime.torch_private import backward_number, tree_map, when_backward_ends
 from course_lib.zero import checks, consolidate
 from course_lib.zero.units import Phase, ShardedParameter, Unit, cut_into_units
 
@@ -153,12 +152,12 @@ class FullyShardedDataParallel(nn.Module):
     # Backward
 
     def _inside_backward(self) -> bool:
-        return torch._C._current_graph_task_id() != -1
+        return backward_number() != -1
 
     def _backward_begins(self) -> None:
         if not self.in_backward:
             self.in_backward, self.to_reduce = True, set(self.units)
-            Variable._execution_engine.queue_callback(self._backward_ends)
+            when_backward_ends(self._backward_ends)
 
     def _before_backward(self, unit: Unit) -> None:
         """The first gradient of one of the unit's outputs is there, and autograd is about to go through the unit."""

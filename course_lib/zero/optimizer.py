@@ -19,13 +19,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd import Variable
 
 from course_lib.groups.exchange import start_all_gather, start_reduce_scatter
 from course_lib.groups.gradients import require_dense, require_first, when_complete
 from course_lib.groups.membership import Member, member
 from course_lib.groups.norms import clip, total_norm
 from course_lib.groups.packing import broadcast
+from course_lib.runtime.torch_private import when_backward_ends
 from course_lib.zero import checks
 from course_lib.zero.consolidate import MASTER, gather_state, load_state, options_of
 from course_lib.zero.flat import FlatBucket, Piece, make_buckets
@@ -247,7 +247,7 @@ class Stage2:
         """A gradient is complete: it moves into its bucket, and buckets that are full leave."""
         if not self.in_backward:
             self.in_backward = True
-            Variable._execution_engine.queue_callback(self._reduce_rest)
+            when_backward_ends(self._reduce_rest)
         is_first = parameter in bucket.missing and bucket.index >= self.num_sent
         require_first(is_first, f"a parameter of shape {list(parameter.shape)}")
         bucket.take(parameter)

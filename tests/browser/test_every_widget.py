@@ -11,8 +11,8 @@ from course_lib import widgets
 from course_lib.pictures.painter import ALIGNED, paint
 from course_lib.pictures.roles import css_class
 from course_lib.widgets.base import SceneExplorable
-from tests.browser.lab import THEMES
 from tests.browser.widget import NAME, Widget
+from tools.harness.browser import THEMES
 
 pytestmark = pytest.mark.browser
 

@@ -8,9 +8,9 @@ import pytest
 
 from course_lib.grading.trusted import sandbox
 from tests.browser.conftest import SCREENSHOTS, VIEWPORT
-from tests.browser.lab import LabServer
 from tests.grading.submissions import NAME, half_done, submit
 from tests.test_nbgrader import ROOT, command_for, nbgrader
+from tools.harness.browser import LabServer
 from tools.lab import settings_in_environment
 
 pytestmark = pytest.mark.browser

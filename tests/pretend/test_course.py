@@ -8,11 +8,12 @@ import nbformat
 import pytest
 
 from tests.claims.cell import headlines
-from tests.pretend import cells, trials
+from tests.pretend import trials
 from tests.pretend.exceptions import EXCEPTIONS, complaints
-from tests.pretend.hook import pretended
-from tests.pretend.modes import MODES
 from tests.pretend.needed import built  # noqa: F401  a fixture
+from tools import cells
+from tools.harness.pretend.hook import pretended
+from tools.harness.pretend.modes import MODES
 
 
 @pytest.mark.parametrize("path", cells.NOTEBOOKS, ids=lambda path: path.stem)

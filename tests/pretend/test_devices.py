@@ -138,8 +138,8 @@ def test_a_message_lies_where_one_of_the_groups_backends_takes_it():
 WARM = """
 import json
 from course_lib.runtime import launch
-from tests.pretend.hook import pretended
-from tests.pretend.modes import MODES
+from tools.harness.pretend.hook import pretended
+from tools.harness.pretend.modes import MODES
 from tests.pretend.test_devices import where
 with pretended(MODES["nccl"]):
     print(json.dumps([launch(where, world_size=1, **options)[0][:3] for options in ({}, {"device": "cpu"}, {})]))
@@ -148,8 +148,8 @@ UNDER_TORCHRUN = """
 import json, os
 import torch
 from course_lib.runtime import launch
-from tests.pretend import device
-from tests.pretend.modes import MODES
+from tools.harness.pretend import device
+from tools.harness.pretend.modes import MODES
 from tests.pretend.test_devices import where
 device.install(MODES["nccl"], int(os.environ["LOCAL_RANK"]))
 made_before = torch.ones(3)

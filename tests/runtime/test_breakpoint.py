@@ -7,7 +7,7 @@ import pytest
 from course_lib.runtime import RankFailed, launch
 from course_lib.runtime.ranks.conversation import Conversation
 from course_lib.runtime.ranks.messages import Asks
-from tests.kernel import Kernel, Reply
+from tools.harness.kernel import Kernel, Reply
 
 SETUP = """
 import torch, torch.distributed as dist

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.runtime import Deadlock, LaunchTimeout, RankDied, RankFailed, backends, launch, launcher
-from course_lib.runtime.ranks import fork_pool, supervisor
+from course_lib.runtime.ranks import asking, fork_pool, supervisor
 from tests.faults.kinds import FAULTS, Plan, complaints, inject
 from tests.faults.traces import alive, traces
 
@@ -443,19 +443,19 @@ def test_an_argument_that_cannot_be_sent_is_named():
 
 
 def test_ranks_that_return_while_they_are_asked_where_they_are_were_not_late(tmp_path, monkeypatch):
-    gate, ask = str(tmp_path / "gate"), supervisor.Supervisor._ask_and_wait
+    gate, ask = str(tmp_path / "gate"), asking.Ranks._ask_and_wait
 
-    def open_and_ask(launched):
+    def open_and_ask(ranks, heed):
         open(gate, "w").close()
-        while len(launched.returned) < len(launched.tasks):
-            launched._heed(*launched.events.get(timeout=60))
-        return ask(launched)
+        while not ranks.all_returned:
+            heed(*ranks.events.get(timeout=60))
+        return ask(ranks, heed)
 
     def wait_for_gate():
         while not os.path.exists(gate):
             time.sleep(0.01)
         return dist.get_rank()
 
-    monkeypatch.setattr(supervisor.Supervisor, "_ask_and_wait", open_and_ask)
+    monkeypatch.setattr(asking.Ranks, "_ask_and_wait", open_and_ask)
     assert list(launch(wait_for_gate, world_size=2, timeout=0.5)) == [0, 1]
     os.remove(gate)

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.grading.on_rank.models import batch_loss, gradients_of, model_of
 from course_lib.grading.on_rank.plain import count_calls, data, kind, plain
 from course_lib.runtime import record_memory
 from course_lib.runtime.tensors import tensors_in
+from course_lib.runtime.torch_private import TorchDispatchMode
 
 SETTINGS = {"lr": 0.1, "betas": (0.8, 0.95), "eps": 0.1, "weight_decay": 0.5}  # AdamW's own are others
 LR = 1e-3  # an update is at most a thousandth of its weight: lost in bf16, where 1.0 is followed by 1.0078

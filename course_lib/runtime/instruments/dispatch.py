@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from course_lib.runtime.tensors import tensors_in
+from course_lib.runtime.torch_private import TorchDispatchMode, current_dispatch_mode
 
 Run = Callable[[Sequence[Any], dict[str, Any]], Any]  # args and kwargs of an operator -> its result
 
@@ -33,7 +33,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
     Recorders inside each other share one mode, since a mode alone costs some 5 us an operator.
     """
-    outer = _get_current_dispatch_mode()
+    outer = current_dispatch_mode()
     if isinstance(outer, _WatchingMode):
         with outer.joined_by(watcher):
             yield

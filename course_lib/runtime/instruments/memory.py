@@ -27,7 +27,6 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves
 
 from course_lib.pictures.units import human_bytes
 from course_lib.runtime.instruments.memory_track import (
@@ -42,6 +41,7 @@ from course_lib.runtime.instruments.memory_track import (
 )
 from course_lib.runtime.instruments.memory_tracker import MemoryTracker, Sources
 from course_lib.runtime.instruments.recordings import Recording, keeping, this_rank
+from course_lib.runtime.torch_private import tree_leaves
 
 CLAIM_OF_KIND = dict(zip(KINDS, (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, OTHER)))
 

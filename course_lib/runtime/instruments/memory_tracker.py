@@ -33,6 +33,13 @@ from course_lib.runtime.instruments.memory_track import (
 from course_lib.runtime.instruments.spans import span_listeners
 from course_lib.runtime.instruments.storage_book import StorageBook, may_return_other_memory
 from course_lib.runtime.tensors import NO_TENSORS, tensors_in
+from course_lib.runtime.torch_private import (
+    backward_number,
+    replaced,
+    saved_tensor_hooks_through,
+    when_backward_ends,
+    without_dispatch,
+)
 
 PLAIN = (torch.Tensor, nn.Parameter)
 NO_PARAMETERS = NO_TENSORS | {torch.Tensor}
@@ -69,9 +76,7 @@ class MemoryTracker(Watcher):
             hooks.enter_context(replaced(torch.UntypedStorage, "resize_",
                                          lambda storage, size: self.book.resize(resize, storage, size)))
             hooks.enter_context(saved_tensors_hooks(self.pack, self.unpack))
-            push = torch._C._autograd._push_saved_tensors_default_hooks
-            hooks.enter_context(replaced(torch._C._autograd, "_push_saved_tensors_default_hooks",
-                                         lambda pack, unpack: push(self.marking(pack), unpack)))
+            hooks.enter_context(saved_tensor_hooks_through(self.marking))
             hooks.callback(register_optimizer_step_pre_hook(lambda *_: self.look_around()).remove)
             hooks.callback(register_optimizer_step_post_hook(self.optimizer_stepped).remove)
             span_listeners.append(self)
@@ -156,11 +161,11 @@ class MemoryTracker(Watcher):
         """Claim the gradient now, and look once more when this backward pass is over."""
         if parameter.grad is not None:
             self.book.claim(parameter.grad, GRADIENTS, count=False)
-        backward = torch._C._current_graph_task_id()
+        backward = backward_number()
         if backward != self.last_backward:
             # When all is done, too: FSDP and DDP put the gradients they reduced elsewhere by then.
             self.last_backward = backward
-            torch.autograd.Variable._execution_engine.queue_callback(self.look_around)
+            when_backward_ends(self.look_around)
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Claim what the optimizer's state holds."""
@@ -174,7 +179,7 @@ class MemoryTracker(Watcher):
         """Detached: an output that its own graph node keeps would otherwise never be freed."""
         self.saved(tensor)
         if type(tensor) in PLAIN:
-            with torch._C._DisableTorchDispatch():  # our own detach is no operation of the reader's
+            with without_dispatch():  # our own detach is no operation of the reader's
                 return tensor.detach(), tensor._version
         self.packing = True
         try:
@@ -225,12 +230,3 @@ class MemoryTracker(Watcher):
             self.track.phases.append(Phase(name, start, self.track.num_ops, depth=len(self.open_spans)))
 
 
-@contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """`owner.name` is `value` until the block ends."""
-    original = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)

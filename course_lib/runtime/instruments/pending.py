@@ -17,13 +17,14 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import ProcessGroup, Work
+from torch.distributed import ProcessGroup, Work
 
 from course_lib.runtime import context
 from course_lib.runtime.backends import returns_at_once
 from course_lib.runtime.instruments.clocks import side_stream
 from course_lib.runtime.staging import StagedWork
 from course_lib.runtime.tensors import tensors_in
+from course_lib.runtime.torch_private import wrap_batches
 
 # ProcessGroup's method -> the name under which torch.distributed offers it
 METHODS = {
@@ -128,8 +129,7 @@ def install() -> None:
     for method, op in METHODS.items():
         if hasattr(ProcessGroup, method):
             setattr(ProcessGroup, method, _wrapped(getattr(ProcessGroup, method), op))
-    ProcessGroup._start_coalescing = _beginning_a_batch(ProcessGroup._start_coalescing)
-    ProcessGroup._end_coalescing = _ending_a_batch(ProcessGroup._end_coalescing)
+    wrap_batches(_beginning_a_batch, _ending_a_batch)
 
 
 def _wrapped_wait(wait: Callable) -> Callable:

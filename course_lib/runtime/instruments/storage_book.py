@@ -14,9 +14,9 @@ from course_lib.runtime import context
 from course_lib.runtime.instruments.dispatch import storages
 from course_lib.runtime.instruments.memory_track import OTHER, Track
 from course_lib.runtime.tensors import tensors_in
+from course_lib.runtime.torch_private import COMPOSITE
 
 LIFT_FRESH = torch.ops.aten.lift_fresh.default
-COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 class _Storage:

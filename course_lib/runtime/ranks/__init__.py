@@ -31,7 +31,9 @@ Files in reading order:
     messages.py       what is said, as dataclasses
     launcher.py       (one folder up) checks what is asked for and makes the tasks
     supervisor.py     one launch from start to end
-    lookout.py        where its ranks are, and how long they have waited there
+    asking.py         asks its ranks where they are, by message and by signal
+    lookout.py        what they answered, and how long they have waited there
+    went_wrong.py     which failure, death or lateness is the story, once the other ranks are heard
     listening.py      its threads that listen to the ranks
     rank.py           what happens inside a rank
     watcher.py        its thread that answers "where are you?"

@@ -25,7 +25,7 @@ class Still:
 
 
 class Lookout:
-    """`processes` and `returned` are the supervisor's, which fills them."""
+    """`processes` and `returned` are those of asking.Ranks; the supervisor fills them."""
 
     def __init__(self, ranks: list[int], processes: list[RankProcess], returned: dict[int, Returned]) -> None:
         self.ranks = ranks

@@ -141,3 +141,8 @@ class Exited:
     def summary(self) -> str:
         """The code that sys.exit was called with."""
         return f"exit code {self.code}"
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """The reader has stopped the cell. No rank says this: the notebook's own thread does."""

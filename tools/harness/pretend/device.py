@@ -14,8 +14,8 @@ import torch
 import torch.cuda.nccl
 import torch.distributed.distributed_c10d as c10d
 
-from tests.pretend.build import load
-from tests.pretend.modes import REFUSED_BY_NCCL, Mode
+from tools.harness.pretend.build import load
+from tools.harness.pretend.modes import REFUSED_BY_NCCL, Mode
 
 NAME = "gpu"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 HERE = Path(__file__).resolve().parent
-FOLDER = HERE.parents[1] / "build" / "pretend"
+FOLDER = HERE.parents[2] / "build" / "pretend"
 SOURCES = ("device.cpp", "wire.cpp", "streams.h")
 NAME = "pretended_gpu"
 

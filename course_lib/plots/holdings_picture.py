@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from course_lib.collectives.holdings import Holdings
 from course_lib.pictures.drawn import Drawn
 from course_lib.pictures.figures import to_png
-from course_lib.widgets.cells_picture import QUIET, CellStyle, canvas, draw_grid, key_to_cells, rank_names
+from course_lib.plots.cells_picture import QUIET, CellStyle, canvas, draw_grid, key_to_cells, rank_names
 
 if TYPE_CHECKING:
     from torch import Tensor

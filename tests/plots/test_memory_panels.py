@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from course_lib.plots.memory_panels import fullest
 from course_lib.runtime import MemoryLog, record_memory
 from course_lib.widgets import MemoryPanels
-from course_lib.widgets.memory_panels import fullest
 from tests.widgets.pictures import size_and_colours
 
 

@@ -14,7 +14,7 @@ import torch
 
 from course_lib.runtime import backends, launcher
 from course_lib.runtime.ranks.messages import Task
-from tests.pretend.modes import Mode
+from tools.harness.pretend.modes import Mode
 
 
 @contextlib.contextmanager
@@ -45,7 +45,7 @@ def pretended(mode: Mode) -> Iterator[None]:
 def arrive(mode: Mode, told: dict[str, Any]) -> Task:
     """In the rank: the task, after its device is there. A rank from which GPUs are hidden gets none, as with CUDA."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") != "":
-        from tests.pretend import device
+        from tools.harness.pretend import device
 
         device.install(mode, 0 if told["backend"] == "gloo-cuda" else told["rank"])
     return Task(**told)

@@ -13,12 +13,12 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbval.plugin import get_sanitize_patterns
 
-from tests.claims.contradict import NOT_SEEN
-from tests.pretend import needs
+from course_lib.pictures.drawn import NOT_SEEN
 from tools import notebooks
-from tools.kernels import AsyncKernelManagerByFiles
+from tools.harness import needs
+from tools.harness.kernels import AsyncKernelManagerByFiles
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SOLUTIONS = sorted((ROOT / "solutions").glob("*/*.ipynb"))
 SAID_OF_STAGING = re.compile(r"gloo promises no .*: this call, and all like it, go through the host's memory")  # once
@@ -116,7 +116,7 @@ def number_of(source: str) -> str:
 def execute(mode: str, notebook: NotebookNode, folder: Path, **hooks: Callable) -> None:
     """Run all cells in a kernel whose launches find the mode's machine. `hooks` are NotebookClient's."""
     os.environ |= {"COURSE_LIB_STABLE_OUTPUT": "1", "JUPYTER_PREFER_ENV_PATH": "1"}
-    beginning = (f"from tests.pretend.hook import pretended; from tests.pretend.modes import MODES; "
+    beginning = (f"from tools.harness.pretend.hook import pretended; from tools.harness.pretend.modes import MODES; "
                  f"_pretended = pretended(MODES[{mode!r}]); _pretended.__enter__()")
     client = NotebookClient(
         notebook, timeout=CELL_TIMEOUT_S, interrupt_on_timeout=True, allow_errors=True, kernel_name="python3",
