@@ -1,7 +1,8 @@
 """python tools/size.py [COMMIT]: lines of Python by package, in this tree and in a commit, and what has changed.
 
-Without COMMIT the other side is the branch main; on main itself, the commit before. It prints a table for people and
-decides nothing. Lines are all lines, empty ones and comments too; what git ignores is not counted.
+Without COMMIT the other side is the branch main; on main itself the last commit, or, where nothing has changed since,
+the one before. It prints a table for people and decides nothing. Lines are all lines, empty ones and comments too; what
+git ignores is not counted.
 """
 
 import argparse
@@ -36,12 +37,17 @@ def count_lines(root: Path, commit: str | None = None) -> Counter[str] | None:
 
 
 def other_side(root: Path) -> str | None:
-    """main, or where this tree's commit is main's own, the one before; None where neither is here."""
+    """main. Where this tree's commit is main's own: that commit if files have changed since, else the one before.
+    None where none of these is here.
+    """
     head, *mains = (run_git(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
                     for name in ("HEAD", "main", "origin/main"))
     names = [name for name, commit in zip(("main", "origin/main"), mains) if commit and commit != head]
-    before = run_git(root, "rev-parse", "--verify", "--quiet", "HEAD^{commit}^")
-    return names[0] if names else "HEAD^" if before else None
+    if names:
+        return names[0]
+    if head and run_git(root, "status", "--porcelain", "--", *ROOMS):
+        return "HEAD"
+    return "HEAD^" if run_git(root, "rev-parse", "--verify", "--quiet", "HEAD^{commit}^") else None
 
 
 def table(now: Counter[str], before: Counter[str] | None = None, name: str = "") -> str:

@@ -15,14 +15,15 @@ def repository(tmp_path):
     write(tmp_path, {"course_lib/__init__.py": "1\n", "course_lib/zero/a.py": "1\n\n3\n", "tools/b.py": "1\n2",
                      "notebooks/c.py": "1\n", "course_lib/zero/d.js": "1\n", ".gitignore": "made.py\n"})
     git(tmp_path, "add", ".")
-    git(tmp_path, "-c", "user.name=a", "-c", "user.email=b@c", "commit", "--quiet", "--message=first")
+    git(tmp_path, "commit", "--quiet", "--message=first")
     git(tmp_path, "switch", "--quiet", "--create", "longer")
     write(tmp_path, {"course_lib/zero/a.py": "1\n\n3\n4\n5\n", "tests/zero/deep/e.py": "1\n", "tests/made.py": "1\n"})
     return tmp_path
 
 
 def git(root, *words):
-    subprocess.run(["git", *words], cwd=root, check=True, capture_output=True)
+    command = ["git", "-c", "user.name=a", "-c", "user.email=b@c", *words]
+    subprocess.run(command, cwd=root, check=True, capture_output=True)
 
 
 def write(root, texts):
@@ -51,16 +52,18 @@ def test_the_limit_of_the_library_stands_beside_its_sum():
     assert table(Counter({"course_lib/a": LIMIT - 5, "tests": 9})).endswith(": 5 left")
 
 
-def test_the_other_side_is_main_and_on_main_the_commit_before(repository):
-    assert other_side(repository) is None  # one commit only: nothing to compare with
+def test_the_other_side_is_main_and_on_main_the_last_commit_or_the_one_before(repository):
+    assert other_side(repository) == "HEAD"  # of main, and files have changed since
     git(repository, "add", ".")
-    git(repository, "-c", "user.name=a", "-c", "user.email=b@c", "commit", "--quiet", "--message=second")
+    git(repository, "commit", "--quiet", "--message=second")
     assert other_side(repository) == "main"
     git(repository, "branch", "--quiet", "--force", "main")
     assert other_side(repository) == "HEAD^"
 
 
 def test_without_another_side_there_is_one_column(repository):
+    git(repository, "stash", "--include-untracked")
+    assert other_side(repository) is None  # one commit only: nothing to compare with
     assert "change" not in report(repository) and "course_lib" in report(repository)
 
 
