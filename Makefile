@@ -67,7 +67,7 @@ doctor: $(READY)
 PYTEST := $(WITH_PATH) $(BIN)/python -m pytest
 TESTS := $(PYTEST) --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 # What a small change breaks first, and no ranks to wait for but a notebook's.
-CHECKED := tests/test_layers.py tests/test_environment.py tests/facts tests/pictures tests/costs tests/widgets
+CHECKED := tests/test_layers.py tests/test_environment.py tests/test_pages.py tests/facts tests/pictures tests/costs tests/widgets
 
 check: lint
 	$(TESTS) $(CHECKED)
