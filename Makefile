@@ -15,7 +15,7 @@ endif
 READY := $(VENV)/.ready
 FIRST := notebooks/00_start_here.ipynb
 
-.PHONY: help lab teach doctor check test run-again other-text pretend lint notebooks showing exercises mistakes text write-back bench lock clean
+.PHONY: help lab teach doctor check test run-again other-text pretend lint notebooks showing exercises mistakes text write-back bench size lock clean
 
 help:
 	@echo "make lab                   open the course in JupyterLab, on your own copies in workspace/"
@@ -30,6 +30,7 @@ help:
 	@echo "make pretend [MODE=nccl]   the whole course on pretended GPUs, in one mode or in all"
 	@echo "make bench [NAME=...]      ours against PyTorch's own, side by side"
 	@echo "make lint                  ruff only"
+	@echo "make size [COMMIT=...]     lines by package, this tree against main or a commit"
 	@echo "make notebooks [NB=...]    run notebooks from a fresh kernel and store normalised outputs"
 	@echo "make showing [FILE=...]    which notebooks show a source file (default: those changed since the last commit)"
 	@echo "make exercises             exercises/ from solutions/, by nbgrader"
@@ -66,8 +67,8 @@ doctor: $(READY)
 PYTEST := $(WITH_PATH) $(BIN)/python -m pytest
 TESTS := $(PYTEST) --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 # What a small change breaks first, and no ranks to wait for but a notebook's.
-CHECKED := tests/test_layers.py tests/test_doctests.py tests/test_environment.py tests/facts tests/pictures tests/costs \
-	tests/plots tests/widgets
+CHECKED := tests/test_layers.py tests/test_doctests.py tests/test_environment.py tests/test_pages.py tests/facts \
+	tests/pictures tests/costs tests/plots tests/widgets
 
 check: lint
 	$(TESTS) $(CHECKED)
@@ -118,6 +119,9 @@ write-back: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(NAME)
+
+size:
+	@"$(PYTHON)" tools/size.py $(COMMIT)
 
 lock:
 	"$(PYTHON)" tools/lock.py $(FLAGS)
