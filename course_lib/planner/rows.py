@@ -30,10 +30,9 @@ LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope", "qk_rope", "v_head")  # in t
 # Rank 0 writes its own peak (nanotron helpers.py, KempnerForge metrics/tracker.py); torchtitan's metrics.py takes the
 # first rank of the last stage.
 LOG_OF_FIRST = (NANOTRON.name, FSDP2.name, FSDP2_EAGER.name)
-# What a source's rows leave out and its text or code says: the Ultra-Scale Playbook ran on AWS's EFA; KempnerForge's
-# distributed/parallel.py makes the model 16-bit and keeps no master copy.
-OF_SOURCES: dict[str, Row] = {"Ultra-Scale": {"network": "EFA v2"},
-                              "KempnerInstitute/KempnerForge": {"master": False}}
+# What rows of a trainer leave out, by a word of their free text: all published runs of nanotron were on AWS's EFA, that
+# other jobs share (Ultra-Scale Playbook); KempnerForge's distributed/parallel.py makes the model 16-bit, with no copy.
+OF_TRAINERS: dict[str, Row] = {"nanotron": {"network": "EFA v2"}, "kempnerforge": {"master": False}}
 SEND_ONCE = ("hybridep", "deepep")  # dispatchers: a token's row goes once to each node
 FITS = "fits in device memory (1 yes, 0 out of memory)"
 
@@ -101,7 +100,7 @@ def cluster_of_row(row: Row) -> Cluster:
 def job_of_row(row: Row) -> Job:
     """ValueError that names an unknown field's value, or says why the layout cannot be."""
     checked(row)
-    row = known_of_source(row) | row
+    row = known_of_trainer(row) | row
     layout = ParallelLayout(dp=row["dp"], pp=row["pp"], cp=row["cp"], tp=row["tp"], ep=row.get("ep") or 1,
                             etp=row.get("etp") or (row["tp"] if (row.get("experts") or 1) > 1 else 1),
                             zero_stage=row["zero"])
@@ -114,9 +113,10 @@ def job_of_row(row: Row) -> Job:
                offload_layers=row.get("cpu_offload_layers") or 0, uneven=True)
 
 
-def known_of_source(row: Row) -> Row:
-    """What the text of the row's source says of all its runs; {} where nothing is noted."""
-    return next((known for name, known in OF_SOURCES.items() if row.get("source", "").startswith(name)), {})
+def known_of_trainer(row: Row) -> Row:
+    """What the row leaves out and its trainer's name says; {} where nothing is noted."""
+    text = text_of_software(row).lower()
+    return next((known for word, known in OF_TRAINERS.items() if word in text), {})
 
 
 def software_of_row(row: Row) -> Software:
