@@ -17,8 +17,7 @@ from course_lib.reference import Block
 from course_lib.sequence_parallel import local_positions
 from course_lib.tensor_parallel.cut import Cut
 from course_lib.zero import FullyShardedDataParallel
-from course_lib.zero.units import homes
-from course_lib.zero.units import ShardedParameter
+from course_lib.zero.units import ShardedParameter, homes
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
