@@ -15,6 +15,7 @@ from course_lib.facts.models import MODELS
 from course_lib.planner.candidates import Choices
 from course_lib.planner.cluster import Cluster, cluster
 from course_lib.planner.flags import megatron_flags, runs_on_titan, torchtitan_lines
+from course_lib.planner.huggingface import shape_from_config
 from course_lib.planner.job import OFFLOAD, PRECISION_NAMES, shape_of
 from course_lib.planner.plan import Plans, plan
 from course_lib.planner.report import as_json, report, why_not_as_json
@@ -118,22 +119,9 @@ def model_of(text: str) -> tuple[str, Shape]:
     """(its name, its shape). ValueError for one that nobody knows, and for a file that is no configuration."""
     path = Path(text)
     if path.suffix == ".json" or path.is_file():
-        return str(path), shape_of_file(path)
+        return str(path), shape_from_config(path)
     found: Model = model(known_as(text, (each.name for each in MODELS)))
     return found.name, shape_of(found)
-
-
-def shape_of_file(path: Path) -> Shape:
-    """The shape in a config.json. ValueError where it cannot be read or is of an unknown kind."""
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}: expected a config.json") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: no JSON ({error}): expected the config.json of a Hugging Face model") from None
-    from course_lib.planner.huggingface import shape_from_config
-
-    return shape_from_config(config)
 
 
 def cluster_of(text: str, per_node: int | None) -> Cluster:

@@ -21,6 +21,7 @@
     expert_load.py          ExpertLoad: experts' shares of the tokens while a router trains, balanced or not
     mesh_explorer.py        MeshExplorer: 64 ranks on eight nodes, who talks to whom along each axis, over which link
     layout_planner.py       LayoutPlanner: a published run under any layout: memory, time by cause, MFU, money
+    planned_layout.py       what it plans: the run, its choices, the estimate beside what was published
     zero_memory.py          ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
 
 Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.

@@ -71,6 +71,16 @@ def test_an_axis_can_be_fixed(capsys):
     assert all(each["zero_stage"] == 1 for each in plans if each["dp"] * each["cp"] > 1)
 
 
+def test_a_file_that_holds_no_config_is_refused_in_one_line(tmp_path, capsys):
+    path = tmp_path / "config.json"
+    path.write_text("[1]")
+    with pytest.raises(SystemExit) as ended:
+        main(["--model", str(path), *ASKED[2:]])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "holds a list: expected the object of a config.json" in told
+
+
 @pytest.mark.parametrize("words, name, value", [
     (("--optimizer", "adam8bit"), "optimizer", "adam8bit"), (("--offload", "optimizer"), "offload", "optimizer"),
     (("--lora-rank", "16"), "lora_rank", 16), (("--hsdp", "2"), "replicas", 2)])

@@ -9,21 +9,8 @@ from course_lib.planner.estimate import estimate_job
 from course_lib.planner.rows import in_metric, job_of_row, published_seconds
 from course_lib.widgets import LayoutPlanner
 from course_lib.widgets.base import BadParameter
-from course_lib.widgets.layout_planner import (
-    HOWS,
-    KINDS,
-    LEFT,
-    RIGHT,
-    RUNS,
-    base_of,
-    counts_of,
-    cuts_of,
-    job_of,
-    kept,
-    planned,
-    row_of,
-    scene_of,
-)
+from course_lib.widgets.layout_planner import KINDS, LEFT, RIGHT, scene_of
+from course_lib.widgets.planned_layout import HOWS, RUNS, base_of, counts_of, cuts_of, job_of, kept, planned, row_of
 from tests.widgets.pictures import size_and_colours
 
 META, MEGATRON = list(RUNS)[:2]
