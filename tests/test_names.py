@@ -1,0 +1,45 @@
+"""Functions are named by a verb and a noun, or by a noun; a class name means one class."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+IRREGULAR = frozenset("""said held kept made found sent given taken written drawn known shown seen told put left lost met paid
+    sold spent stood struck thought understood won built brought chosen begun broken dealt done fallen felt forgotten gone
+    grown heard hidden laid lent meant sought taught thrown torn worn""".split())
+# Verbs and nouns that end like participles.
+NO_PARTICIPLE = frozenset("seed need feed speed exceed proceed embed red bed".split())
+# One page that is read from top to bottom, with the chapters' classes once more, each a few lines long.
+ONE_PAGE = ROOT / "course_lib/nano3d.py"
+
+
+def ends_in_participle(name: str) -> bool:
+    last = name.strip("_").rsplit("_", 1)[-1]
+    return last not in NO_PARTICIPLE and (last.endswith("ed") or last in IRREGULAR)
+
+
+def trees() -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted((ROOT / "course_lib").rglob("*.py")):
+        yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any("property" in ast.unparse(decorator) for decorator in function.decorator_list)
+
+
+def test_no_function_is_named_by_a_participle():
+    named = [f"{path.relative_to(ROOT)}:{node.lineno} {node.name}" for path, tree in trees() for node in ast.walk(tree)
+             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_property(node)
+             and ends_in_participle(node.name)]
+    assert not named, "expected a verb and a noun, or a noun:\n" + "\n".join(named)
+
+
+def test_a_class_name_means_one_class():
+    places = defaultdict(list)
+    for path, tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and path != ONE_PAGE:
+                places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not {name: where for name, where in places.items() if len(where) > 1}
