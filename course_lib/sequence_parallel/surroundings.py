@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 class Surroundings:
-    """As they are now, for the CPU, the devices of `tensors`, and the rank's own. `restored()` brings them back."""
+    """As they are now, for the CPU, the devices of `tensors`, and the rank's own. `restore()` brings them back."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         devices = {tensor.device for tensor in tensors} | {device(), CPU}
@@ -28,7 +28,7 @@ class Surroundings:
         self.default_device = default_device()
 
     @contextmanager
-    def restored(self) -> Iterator[None]:
+    def restore(self) -> Iterator[None]:
         """Until the block ends; then random numbers go on from where they were before it."""
         before = self._random()
         try:

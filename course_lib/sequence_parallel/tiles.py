@@ -52,7 +52,7 @@ def cut_tiles(queries: Tensor, keys: Tensor, causal: bool) -> list[Tile]:
 
 
 @dataclass(frozen=True)
-class Block:
+class KeyBlock:
     """Keys and values of one rank, (B, K, S, d) each, and how this rank's queries, at `queries` (T,), read them."""
 
     k: Tensor
@@ -87,7 +87,7 @@ class OnlineSoftmax:
         self.l = torch.zeros_like(self.m)
         self.o = torch.zeros_like(q)
 
-    def add(self, block: Block) -> None:
+    def add(self, block: KeyBlock) -> None:
         for tile in block.tiles():
             scores = block.scores(self.q, tile)  # (B, K, G, t, num_keys)
             m, l, o = (state[..., tile.rows, :] for state in (self.m, self.l, self.o))
@@ -111,7 +111,7 @@ def mix(weights: Tensor, v: Tensor) -> Tensor:
     return (weights.flatten(2, 3) @ v).unflatten(2, weights.shape[2:4])
 
 
-def add_gradients(block: Block, q: Tensor, lse: Tensor, d_out: Tensor, delta: Tensor, dq: Tensor, dk: Tensor,
+def add_gradients(block: KeyBlock, q: Tensor, lse: Tensor, d_out: Tensor, delta: Tensor, dq: Tensor, dk: Tensor,
                   dv: Tensor) -> None:
     """What this block adds to dq (B, K, G, T, d), of the scaled q, and to its own dk and dv (B, K, S, d).
 
@@ -120,9 +120,10 @@ def add_gradients(block: Block, q: Tensor, lse: Tensor, d_out: Tensor, delta: Te
     for tile in block.tiles():
         k, v = (part[:, :, :tile.num_keys] for part in (block.k, block.v))
         q_rows, d_rows = (rows[..., tile.rows, :].flatten(2, 3) for rows in (q, d_out))  # (B, K, G t, d)
-        # Final weights at once, without m and l: lse is complete, whichever block is looked at.
+        # P = exp(S - lse), the final weights at once: lse is complete, whichever block is looked at.
         weights = block.scores(q, tile).sub_(lse[..., tile.rows, :]).exp_()  # (B, K, G, t, num_keys)
+        # dS = P * (dO V^T - delta): a weight that grows takes from all others, of all blocks; delta is their share.
         d_scores = (d_rows @ v.mT).view_as(weights).sub_(delta[..., tile.rows, :]).mul_(weights)
-        dv[:, :, :tile.num_keys] += weights.flatten(2, 3).mT @ d_rows
-        dq[..., tile.rows, :] += mix(d_scores, k)
-        dk[:, :, :tile.num_keys] += d_scores.flatten(2, 3).mT @ q_rows
+        dv[:, :, :tile.num_keys] += weights.flatten(2, 3).mT @ d_rows  # P^T dO, summed over the G heads that share v
+        dq[..., tile.rows, :] += mix(d_scores, k)  # dS K
+        dk[:, :, :tile.num_keys] += d_scores.flatten(2, 3).mT @ q_rows  # dS^T Q

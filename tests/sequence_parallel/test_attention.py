@@ -20,7 +20,7 @@ from course_lib.sequence_parallel import (
     ulysses_attention,
     ulysses_ring_attention,
 )
-from course_lib.sequence_parallel.tiles import Block, cut_tiles
+from course_lib.sequence_parallel.tiles import KeyBlock, cut_tiles
 from tests.sequence_parallel.cases import Case, cases, in_one_process, run, whole
 
 PROBLEM_LIMIT = 3
@@ -66,7 +66,7 @@ def test_blocks_may_come_in_any_order_after_the_first():
         softmax = OnlineSoftmax(q.double())
         for piece in order:
             keys = positions.chunk(3)[piece]
-            softmax.add(Block(k[:, :, keys].double(), v[:, :, keys].double(), positions, keys, False))
+            softmax.add(KeyBlock(k[:, :, keys].double(), v[:, :, keys].double(), positions, keys, False))
         results.append(softmax.result()[0])
     expected = torch.softmax(q.double() @ k.double().mT.unsqueeze(2), -1) @ v.double().unsqueeze(2)
     for result in results:
