@@ -38,7 +38,7 @@ def recompute(module_or_fn: Callable, policy: str = "full") -> Callable:
     if not callable(module_or_fn):
         raise ValueError(f"module_or_fn={module_or_fn!r:.80}: expected a module or a function")
     if policy == "selective":
-        find_cores(module_or_fn)
+        find_cores(module_or_fn)  # now, so that a module without attention is refused here, not in its first step
     return RecomputedFunction(module_or_fn, policy)
 
 
@@ -83,4 +83,5 @@ def recompute_cores(module_or_fn: Callable) -> Iterator[None]:
         yield
     finally:
         for owner, name, own in before:
+            # What came from the class was no attribute of the object: none may be left there.
             delattr(owner, name) if own is None else setattr(owner, name, own)

@@ -61,20 +61,20 @@ class RingAttention(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         (q, k, v, out, lse), me = ctx.saved_tensors, ctx.me
         scaled, d_out, out = by_key_head(q, k, scaled=True), by_key_head(d_out, k), by_key_head(out, k)
-        delta, dq = (d_out * out).sum(-1, keepdim=True), torch.zeros_like(scaled)  # (B, K, G, T/R, 1), (..., d)
-        arriving = None
+        delta = (d_out * out).sum(-1, keepdim=True)  # (B, K, G, T/R, 1)
+        dq, arriving = torch.zeros_like(scaled), None
         for step, block in enumerate(around(k, v, ctx.positions, ctx.causal, me)):
-            # dK and dV of this block, so far from this rank's queries: (2, B, K, T/R, d), in 32 bits at least
-            d_block = torch.zeros((2, *k.shape), dtype=dq.dtype, device=k.device)
+            # What this rank's queries say of the block's k and v, added up in 32 bits at least
+            d_block = torch.zeros((2, *k.shape), dtype=dq.dtype, device=k.device)  # (2, B, K, T/R, d)
             add_gradients(block, scaled, lse, d_out, delta, dq, *d_block)
             if step == 0:
-                d_own = d_block  # its own block's: they wait here until the other ranks' come home
+                d_own = d_block  # of its own block: it waits here until the sum of all others comes home
                 continue
             if arriving:
                 d_block += arriving().to(k.device)  # from the left neighbour, who used this block a step ago
             arriving = start_shift(sendable(d_block, me), me)  # behind the block, while the next one is used
         if arriving:
-            d_own += arriving().to(k.device)  # the last one to use this rank's block was the left neighbour
+            d_own += arriving().to(k.device)  # home: the left neighbour was the last to use this rank's block
         dk, dv = d_own.to(k.dtype)
         return dq.flatten(1, 2).mul_(q.shape[-1] ** -0.5).to(q.dtype), dk, dv, None, None, None
 

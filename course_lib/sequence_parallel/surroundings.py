@@ -20,7 +20,7 @@ class Surroundings:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         devices = {tensor.device for tensor in tensors} | {device(), CPU}
-        self.devices = [each for each in devices if each.type != "meta"]
+        self.devices = [each for each in devices if each.type != "meta"]  # which draws nothing
         self.random = self._random()
         self.autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind),
                           torch.is_autocast_cache_enabled())
@@ -42,7 +42,7 @@ class Surroundings:
                     stack.enter_context(self.default_device)
                 yield
         finally:
-            self._set_random(before)
+            self._set_random(before)  # whoever draws next must not notice that something ran twice
 
     def _random(self) -> list[Tensor]:
         return [torch.get_rng_state() if each == CPU else torch.get_device_module(each).get_rng_state(each)

@@ -85,7 +85,7 @@ class ColumnParallelLinear(CutModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D), or (B, T/t, D) under sequence_parallel -> (B, T, F/t), or (B, T, F) with gather_output."""
-        y = self.multiply(*as_autocast(x, self.weight, self.bias))
+        y = self.multiply(*as_autocast(x, self.weight, self.bias))  # by ColumnProduct, or what chapter 7 adds to it
         return gather_from_group(y, -1, self.member) if self.gather_output else y
 
     def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
