@@ -29,11 +29,6 @@ class Tile:
     num_keys: int
     num_open: int
 
-    @property
-    def num_pairs(self) -> int:
-        """How many scores, pairs of a query and a key, are computed in the tile."""
-        return (self.rows.stop - self.rows.start) * self.num_keys
-
 
 def cut_tiles(queries: Tensor, keys: Tensor, causal: bool) -> list[Tile]:
     """The tiles that have something to read. queries (T,), keys (S,): their positions, ascending, on the CPU."""

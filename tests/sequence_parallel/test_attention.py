@@ -107,8 +107,11 @@ def test_a_message_goes_to_the_right_neighbour_and_nobody_gathers():
 def pairs_computed(layout, world_size, num_tokens):
     """Scores that each rank computes in each step, tiles being computed whole: [step][rank]."""
     places = sequence_parallel.layout_order(num_tokens, world_size, layout).chunk(world_size)
-    return [[sum(tile.num_pairs for tile in cut_tiles(places[rank], places[(rank - step) % world_size], True))
-             for rank in range(world_size)] for step in range(world_size)]
+    def pairs(queries, keys):
+        return sum((tile.rows.stop - tile.rows.start) * tile.num_keys for tile in cut_tiles(queries, keys, True))
+
+    return [[pairs(places[rank], places[(rank - step) % world_size]) for rank in range(world_size)]
+            for step in range(world_size)]
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
