@@ -23,7 +23,7 @@ from course_lib.groups.gradients import average_gradients
 from course_lib.groups.membership import Member
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.tensor_parallel.linear import CutModule, RowParallelLinear
-from course_lib.tensor_parallel.plan import Plan, Tokenwise, matched
+from course_lib.tensor_parallel.plan import Plan, Tokenwise, find_style
 
 Axes = tuple[str, ...]
 
@@ -58,7 +58,7 @@ def kinds_of(stage: nn.Module, plan: Plan, tp: int, sequence_parallel: bool, tie
     in_layer = tuple(f"{name}." for name, module in stage.named_modules() if isinstance(module, MoELayer))
     for prefix, module in stage.named_modules(remove_duplicate=False):
         on_own_tokens = tp > 1 and prefix.startswith(in_layer) or sequence_parallel and (
-            isinstance(module, RowParallelLinear) or isinstance(matched(plan, prefix), Tokenwise))
+            isinstance(module, RowParallelLinear) or isinstance(find_style(plan, prefix), Tokenwise))
         for name, parameter in module._parameters.items():
             if parameter is None:
                 continue

@@ -44,6 +44,7 @@ def cut_by_heads(linear: nn.Linear, heads: str, attention: nn.Module, me: Member
     if heads != "qkv":
         require_whole_heads(rows, "heads" if heads == "q" else "key and value heads", me)
         return {"unit": head_dim}
+    # Without a word of its own the module has as many heads of k and of v as of q.
     num_kv_heads = next((getattr(attention, name) for name in KV_HEADS if hasattr(attention, name)), rows // 3)
     num_heads = rows - 2 * num_kv_heads
     heads_per_rank(num_heads, num_kv_heads, me)
@@ -64,7 +65,7 @@ def head_dim_of(linear: nn.Linear, heads: str, attention: nn.Module) -> int:
 
 def divide_heads(attention: nn.Module, me: Member) -> None:
     """`attention` has a part of the heads from now on, and says so where it keeps numbers of them."""
-    for name in COUNTS:
+    for name in COUNTS:  # its forward shapes q, k and v by them
         if isinstance(getattr(attention, name, None), int):
             setattr(attention, name, getattr(attention, name) // me.n)
     if callable(getattr(attention, "attend", None)):
