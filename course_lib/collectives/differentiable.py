@@ -37,19 +37,19 @@ from course_lib.groups.tensors import describe, sendable
 def copy_to_group(x: Tensor, group: Group = None) -> Tensor:
     """A copy of `x`, which each rank uses in its own way: backward all-reduces what they have to say of it."""
     me = member(group)
-    return Pair.apply(x, copied, partial(all_reduce, me=me))
+    return Pair.apply(x, contiguous_copy, partial(all_reduce, me=me))
 
 
 def reduce_from_group(x: Tensor, group: Group = None) -> Tensor:
     """The sum of all ranks' `x`, which all ranks use alike: each summand's gradient is the sum's, as it is."""
     me = member(group)
-    return Pair.apply(x, partial(all_reduce, me=me), unchanged)
+    return Pair.apply(x, partial(all_reduce, me=me), identity)
 
 
 def scatter_to_group(x: Tensor, dim: int, group: Group = None) -> Tensor:
     """Piece r of `x` (..., N, ...), the same on all ranks, cut along `dim` into n pieces: (..., N/n, ...)."""
     me = member(group)
-    dim = divided(x, dim, "dim", me)
+    dim = divisible_dim(x, dim, "dim", me)
     return Pair.apply(x, partial(own_piece, dim=dim, me=me), partial(all_gather, dim=dim, me=me))
 
 
@@ -70,7 +70,7 @@ def all_gather_along(x: Tensor, dim: int, group: Group = None) -> Tensor:
 def reduce_scatter_along(x: Tensor, dim: int, group: Group = None) -> Tensor:
     """Piece r of the sum of all ranks' `x` (..., N, ...), cut along `dim` into n pieces: (..., N/n, ...)."""
     me = member(group)
-    dim = divided(x, dim, "dim", me)
+    dim = divisible_dim(x, dim, "dim", me)
     return Pair.apply(x, partial(reduce_scatter, dim=dim, me=me), partial(all_gather, dim=dim, me=me))
 
 
@@ -80,7 +80,7 @@ def all_to_all_along(x: Tensor, split_dim: int, concat_dim: int, group: Group = 
     x (..., N, ..., M, ...) -> (..., N/n, ..., n M, ...): a tensor that was in parts along M is now so along N.
     """
     me = member(group)
-    split_dim, concat_dim = divided(x, split_dim, "split_dim", me), dim_of(x, concat_dim, "concat_dim")
+    split_dim, concat_dim = divisible_dim(x, split_dim, "split_dim", me), dim_of(x, concat_dim, "concat_dim")
     return Pair.apply(x, partial(all_to_all, split_dim=split_dim, concat_dim=concat_dim, me=me),
                       partial(all_to_all, split_dim=concat_dim, concat_dim=split_dim, me=me))
 
@@ -100,24 +100,24 @@ class Pair(torch.autograd.Function):
         return Pair.apply(gradient, ctx.back, ctx.there), None, None
 
 
-def unchanged(x: Tensor) -> Tensor:
+def identity(x: Tensor) -> Tensor:
     """x itself: one half of a pair in which only the other direction communicates."""
     return x
 
 
-def copied(x: Tensor) -> Tensor:
+def contiguous_copy(x: Tensor) -> Tensor:
     """A contiguous copy of x, which a collective may overwrite."""
     return x.clone(memory_format=torch.contiguous_format)
 
 
 def own_piece(x: Tensor, dim: int, me: Member) -> Tensor:
     """This rank's n-th part of x along `dim`, as a copy."""
-    return copied(x.chunk(me.n, dim)[me.r])  # or a gradient of one piece would keep the memory of all
+    return contiguous_copy(x.chunk(me.n, dim)[me.r])  # or a gradient of one piece would keep the memory of all
 
 
 def all_reduce(x: Tensor, me: Member) -> Tensor:
     """The sum of all ranks' x, of the same shape, in a new tensor."""
-    return start_all_reduce(copied(x), me)()
+    return start_all_reduce(contiguous_copy(x), me)()
 
 
 def all_gather(x: Tensor, dim: int, me: Member) -> Tensor:
@@ -151,7 +151,7 @@ def dim_of(x: Tensor, dim: int, name: str) -> int:
     return dim % x.dim()
 
 
-def divided(x: Tensor, dim: int, name: str, me: Member) -> int:
+def divisible_dim(x: Tensor, dim: int, name: str, me: Member) -> int:
     """The dimension as a number from 0. ValueError unless `x` has it, and n divides the size of `x` there."""
     dim = dim_of(x, dim, name)
     if x.shape[dim] % me.n:

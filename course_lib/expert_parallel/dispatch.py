@@ -44,14 +44,14 @@ def exchange_counts(counts: Tensor, me: Member) -> list:
 
     On the host, which has to know how much will travel.
     """
-    held = experts_per_rank(len(counts), me.n)
+    num_experts = experts_per_rank(len(counts), me.n)  # of each rank
     incoming = counts
     if me.n > 1:
         outgoing = sendable(counts, me)
-        incoming = outgoing.new_empty(me.n * held[me.r], *counts.shape[1:])
+        incoming = outgoing.new_empty(me.n * num_experts[me.r], *counts.shape[1:])
         # Counts before rows: a receiver that does not know how much comes cannot make room for it.
-        dist.all_to_all_single(incoming, outgoing, [held[me.r]] * me.n, held, group=me.group)
-    return incoming.view(me.n, held[me.r], *counts.shape[1:]).tolist()
+        dist.all_to_all_single(incoming, outgoing, [num_experts[me.r]] * me.n, num_experts, group=me.group)
+    return incoming.view(me.n, num_experts[me.r], *counts.shape[1:]).tolist()
 
 
 def exchange_rows(rows: Tensor, sent: list[int], received: list[int], me: Member) -> Tensor:
@@ -87,15 +87,15 @@ def start_all_to_all_rows(rows: Tensor, sent: list[int], received: list[int], me
 
 def by_expert(rows: Tensor, counts: list[list[int]]) -> Tensor:
     """Rows that lie by rank, and within a rank by expert, so that they lie by expert, and within it by rank."""
-    return reordered(rows, counts)
+    return transpose_blocks(rows, counts)
 
 
 def by_rank(rows: Tensor, counts: list[list[int]]) -> Tensor:
     """Rows that lie by expert, back in the order of the ranks that they came from."""
-    return reordered(rows, [list(of_expert) for of_expert in zip(*counts)])
+    return transpose_blocks(rows, [list(of_expert) for of_expert in zip(*counts)])
 
 
-def reordered(rows: Tensor, counts: list[list[int]]) -> Tensor:
+def transpose_blocks(rows: Tensor, counts: list[list[int]]) -> Tensor:
     """Blocks that lie [a][b], of counts[a][b] rows, in the order [b][a]."""
     # With one rank or one expert the rows lie in both orders at once.
     if len(counts) < 2 or len(counts[0]) < 2:

@@ -93,7 +93,7 @@ class MoELayer(nn.Module):
             raise ValueError(f"x {describe(x)}: expected (..., {self.router.weight.shape[1]})")
         tokens = x.reshape(-1, x.shape[-1])  # (N, D)
         self.routing = routing = self.router(tokens)
-        self.kept = kept = self.choices_kept(routing)
+        self.kept = kept = self.mask_of_choices(routing)
         what = (tokens, routing.experts, routing.weights, kept, self.num_experts, self.experts)
         if self.nodes is not None:
             y = through_nodes(*what, *self.nodes)
@@ -105,7 +105,7 @@ class MoELayer(nn.Module):
             y = y + self.shared(tokens, [len(tokens)])
         return self.dropout(y.view(x.shape))
 
-    def choices_kept(self, routing: Routing) -> Tensor | None:
+    def mask_of_choices(self, routing: Routing) -> Tensor | None:
         """(N, k) bool, or None where there is no capacity."""
         if self.capacity_factor is None:
             return None
@@ -123,7 +123,7 @@ class MoELayer(nn.Module):
         """(E,): how many of this rank's choices in the last forward pass went to each expert, before drops."""
         return tokens_per_expert(self.last_routing().experts, self.num_experts)
 
-    def num_dropped(self) -> int:
+    def num_dropped_choices(self) -> int:
         """Choices of this rank that the last forward pass did not keep."""
         return 0 if self.last_routing() and self.kept is None else int((~self.kept).sum())
 

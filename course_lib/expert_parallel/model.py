@@ -15,7 +15,7 @@ from course_lib.expert_parallel.layer import MoELayer, common_seed
 from course_lib.expert_parallel.single import member_or_single
 from course_lib.groups.membership import Group, Member
 from course_lib.groups.packing import broadcast
-from course_lib.groups.replaced import remember_replaced
+from course_lib.groups.replaced import remember_replacement
 from course_lib.reference import GPT
 
 
@@ -54,7 +54,7 @@ def moe_gpt(model: GPT, num_experts: int, k: int = 2, *, blocks: Iterable[int] |
     seed, like = common_seed(world), model.embedding.token.weight
     for number in chosen:
         block, of_block = model.blocks[number], seed + number * (num_experts + 2)
-        remember_replaced(block.mlp.parameters(), "moe_gpt")
+        remember_replacement(block.mlp.parameters(), "moe_gpt")
         made = MoELayer(config.hidden_size, F, num_experts, k, group=group, dropout=config.dropout, seed=of_block,
                         **layer)
         made.router.draw(config.hidden_size**-0.5, of_block + num_experts + 1)

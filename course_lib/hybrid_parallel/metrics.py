@@ -96,7 +96,7 @@ def axis_of(event: CommunicationEvent, layout: ParallelLayout) -> str:
     return "dp+cp+tp" if layout.pp > 1 and layout.group_of(event.rank, *PLANE) == ranks else "world"
 
 
-def added(of_ranks: list[Mapping[str, int | Fraction]]) -> dict[str, int]:
+def sum_by_axis(of_ranks: list[Mapping[str, int | Fraction]]) -> dict[str, int]:
     """The sum over the ranks, axis by axis."""
     totals: dict[str, Fraction] = {}
     for of_rank in of_ranks:

@@ -32,8 +32,8 @@ class HybridModel(nn.Module):
         optimizer.step()
         optimizer.zero_grad()
 
-    `named()` gives the parameters the names that they have in the plain model; `kinds` says by these names what kind
-    each is, `cuts` which slices of the plain one it is.
+    `named_parts()` gives the parameters the names that they have in the plain model; `kinds` says by these names what
+    kind each is, `cuts` which slices of the plain one it is.
     """
 
     def __init__(self, stages: Sequence[Stage], layout: ParallelLayout, schedule: Schedule, loss_fn: Loss,
@@ -51,7 +51,7 @@ class HybridModel(nn.Module):
         self.stages = nn.ModuleList(sharded)
         self.sharded = dict(pair for stage in sharded if layout.zero_stage == 3 for pair in named_shards(stage))
         scale_gradients([self.sharded[name].whole if name in self.sharded else parameter
-                         for name, parameter in self.named() if kind_of[name].averaged == kinds.EXPERTS.averaged],
+                         for name, parameter in self.named_parts() if kind_of[name].averaged == kinds.EXPERTS.averaged],
                         layout)
         if autocast is not None:
             loss_fn = in_autocast(loss_fn, autocast)
@@ -59,7 +59,7 @@ class HybridModel(nn.Module):
                 stage.forward = in_autocast(stage.forward, autocast)
         self.pipeline = PipelineParallel(list(self.stages), schedule, self.pp.group, loss_fn)
 
-    def named(self) -> Iterator[tuple[str, nn.Parameter]]:
+    def named_parts(self) -> Iterator[tuple[str, nn.Parameter]]:
         """(name in the plain model, this rank's part of it), each parameter once."""
         seen = set()
         for stage in self.stages:
@@ -101,7 +101,7 @@ class HybridModel(nn.Module):
     def reduce_gradients(self) -> None:
         """What forward_backward ends with: see kinds.reduce_gradients, and chapter 6 for what ZeRO does instead."""
         if self.layout.zero_stage == 0:
-            kinds.reduce_gradients({p: self.kinds[name] for name, p in self.named()}, self.layout.member)
+            kinds.reduce_gradients({p: self.kinds[name] for name, p in self.named_parts()}, self.layout.member)
         elif self.optimizer is not None:
             self.optimizer.average_gradients()
 

@@ -26,7 +26,7 @@ class HybridOptimizer:
     def __init__(self, model: HybridModel, optimizer_class: type[torch.optim.Optimizer] = torch.optim.AdamW,
                  **defaults: Any) -> None:
         self.model, stage = model, model.layout.zero_stage
-        trained = [(name, parameter) for name, parameter in model.named() if parameter.requires_grad]
+        trained = [(name, parameter) for name, parameter in model.named_parts() if parameter.requires_grad]
         if stage in (1, 2):
             self.parts = [ZeroOptimizer(parameters, optimizer_class, stage_here, model.layout.member(*axes).group,
                                         **defaults)
@@ -59,13 +59,13 @@ class HybridOptimizer:
     def gradients(self) -> dict[str, Tensor]:
         """What each part steps on, by the parameter's name: .grad, or this rank's piece of it."""
         found = {}
-        for name, parameter in self.model.named():
-            stepped = self.stepped(parameter)
+        for name, parameter in self.model.named_parts():
+            stepped = self.part_to_step(parameter)
             if stepped is not None and stepped.grad is not None:
                 found[name] = stepped.grad
         return found
 
-    def stepped(self, parameter: nn.Parameter) -> nn.Parameter | None:
+    def part_to_step(self, parameter: nn.Parameter) -> nn.Parameter | None:
         """What the optimiser steps on for `parameter`: itself, or this rank's piece of it; None where it has none."""
         for part in self.parts:
             if isinstance(part, ZeroOptimizer) and parameter in part.bucket_of:

@@ -67,8 +67,8 @@ def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1
 
     The optimiser is made afterwards: hybrid_parallel.HybridOptimizer. ValueError for what does not divide.
     """
-    written = chosen_schedule(schedule, layout.pp, num_microbatches)
-    require_fitting(model, layout, written, sequence_parallel)
+    pipeline = find_schedule(schedule, layout.pp, num_microbatches)
+    require_fitting(model, layout, pipeline, sequence_parallel)
     for axes in (("tp",), ("cp",), ("dp",), ("pp",), ("ep",), ("etp",), ("edp",), ("dp", "cp")):
         layout.member(*axes)  # made now, in one order on all ranks
     # Before anything is cut: whatever ranks made of their seeds, each cuts its part from the same numbers.
@@ -90,13 +90,13 @@ def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1
     elif attention is not None:
         for block in model.blocks:
             block.attention.attend = lambda q, k, v, dropout_p: attention(q, k, v)
-    whole = partition(model, written.num_stages, costs)
-    mine = [whole[number] for number in written.stages[layout.member("pp").r]]
+    all_stages = partition(model, pipeline.num_stages, costs)
+    stages = [all_stages[number] for number in pipeline.stages[layout.member("pp").r]]
     kinds = {}
-    for stage in mine:
-        kinds |= kinds_of(stage, PLAN, layout.tp, sequence_parallel, names_elsewhere(stage, mine))
+    for stage in stages:
+        kinds |= kinds_of(stage, PLAN, layout.tp, sequence_parallel, names_elsewhere(stage, stages))
         carry_auxiliary_loss(stage, auxiliary)
-    return HybridModel(mine, layout, written, partial(mean_loss, tp=layout.member("tp")), kinds, autocast)
+    return HybridModel(stages, layout, pipeline, partial(mean_loss, tp=layout.member("tp")), kinds, autocast)
 
 
 def mean_loss(logits: Tensor, targets: Tensor, tp: Member) -> Tensor:
@@ -107,7 +107,7 @@ def mean_loss(logits: Tensor, targets: Tensor, tp: Member) -> Tensor:
     return F.cross_entropy(wide.flatten(0, -2), targets.flatten())
 
 
-def chosen_schedule(schedule: str | Callable[[int, int], Schedule], p: int, m: int) -> Schedule:
+def find_schedule(schedule: str | Callable[[int, int], Schedule], p: int, m: int) -> Schedule:
     """The schedule for p ranks and m micro-batches. ValueError, with all names, for an unknown one."""
     if isinstance(schedule, str):
         if schedule not in SCHEDULES:

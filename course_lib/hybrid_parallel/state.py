@@ -26,7 +26,7 @@ def pieces(model: HybridModel, optimizer: HybridOptimizer | None = None) -> dict
     Optimiser state is there from the first step on, or after `prepare_state(optimizer)`.
     """
     found: dict[str, list[Piece]] = {}
-    for name, parameter in model.named():
+    for name, parameter in model.named_parts():
         plain, placement = model.tied.get(name, name), placement_of(model, name)
         cut = shard_range(model, name)
         found[plain] = laid_out(placement, parameter.detach(), cut, is_counted_here(model, name, cut is not None))
@@ -48,7 +48,7 @@ def all_pieces(model: HybridModel, optimizer: HybridOptimizer | None = None) -> 
 
 def gradient_pieces(model: HybridModel) -> dict[str, list[Piece]]:
     """By name, the pieces of the gradient that this rank holds between forward_backward and the optimiser's step."""
-    parameters, found = dict(model.named()), {}
+    parameters, found = dict(model.named_parts()), {}
     for name, gradient in gradients_here(model).items():
         cut = shard_range(model, name)
         if model.optimizer is not None:

@@ -97,8 +97,8 @@ class HybridTrainer:
         if loss != loss or loss in (float("inf"), -float("inf")):
             raise FloatingPointError(f"the loss is {loss} at step {self.step_number}: often the learning rate is too "
                                      f"high; it was {rate:g}")
-        by_axis, by_kind = self._gathered(metrics.bytes_by_axis(sent, self.layout), held.peak_by_kind) if counts else (
-            None, None)
+        by_axis, by_kind = (self._gather_counts(metrics.bytes_by_axis(sent, self.layout), held.peak_by_kind)
+                            if counts else (None, None))
         done = StepMetrics(self.step_number, loss, norm, rate, step_s, self.batch_size * self.config.sequence_length,
                            metrics.mfu(self.flops, step_s, self.layout.world_size, self.peak_flops_per_s), by_axis,
                            by_kind)
@@ -113,10 +113,10 @@ class HybridTrainer:
         self.optimizer.zero_grad()
         return loss, norm
 
-    def _gathered(self, sent: dict, held: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
+    def _gather_counts(self, sent: dict, held: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
         everyones: list = [None] * self.layout.world_size
         dist.all_gather_object(everyones, (sent, held))
-        return (metrics.added([sent for sent, _ in everyones]),
+        return (metrics.sum_by_axis([sent for sent, _ in everyones]),
                 {kind: max(held[kind] for _, held in everyones) for kind in held})
 
     def train(self, num_steps: int, *, metrics_file: Path | str | None = None, progress: bool = True,

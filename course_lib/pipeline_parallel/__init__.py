@@ -1,21 +1,19 @@
 """Pipeline parallelism: one schedule, drawn, simulated and run.
 
-    actions.py      what a schedule is made of
+    actions.py      what a schedule is made of, with its times too, and activations in flight
     schedules.py    those that were published, from the naive one to DualPipe-V
     dependencies.py what an action needs, and in which order a schedule can run at all
     validate.py     what is wrong with a schedule, in words
     blocking.py     what would happen if sends blocked
-    memory.py       activations in flight
     partition.py    a model cut into stages
     execute.py      PipelineParallel: a schedule run on real ranks
     measured.py     what a step on ranks took, in the form of a simulation
     split_backward.py  a backward pass in two parts, I and W
     mailbox.py      messages between stages; shared.py: parameters on two stages; delay.py: waiting like for a GPU
     checks.py       what cannot work, said on every rank
-    boxes.py        a schedule with its times
     simulate.py     when each action runs, given what it costs
     published.py    published bubble rates, predicted from two fitted costs
-    published_picture.py  the same, drawn (published_rows.py)
+    published_picture.py  the same, drawn
     picture.py      schedules drawn, also a measured step under its plan
 
 What the papers say about idle time and memory is in course_lib.costs.bubbles, one line a formula.
@@ -34,7 +32,7 @@ from course_lib.costs.bubbles import (
     zb_h1_bubble,
 )
 from course_lib.lazy import load_on_use
-from course_lib.pipeline_parallel.actions import Action, Schedule
+from course_lib.pipeline_parallel.actions import Action, Schedule, TimedAction
 from course_lib.pipeline_parallel.schedules import (
     dualpipe_v,
     gpipe,
@@ -45,32 +43,32 @@ from course_lib.pipeline_parallel.schedules import (
     zb_h2,
     zb_v,
 )
-from course_lib.pipeline_parallel.simulate import Box, Simulation, schedule_picture, simulate
+from course_lib.pipeline_parallel.simulate import Simulation, schedule_picture, simulate
 from course_lib.pipeline_parallel.validate import Finding, InvalidSchedule, findings, validate
 
 load_on_use(__name__, {
     "execute": ("PipelineParallel",),
-    "measured": ("measured",),
+    "measured": ("measured_step",),
     "partition": ("Stage", "partition"),
     "picture": ("measured_under_plan",),
 })
 
 __all__ = [
     "Action",
-    "Box",
     "Finding",
     "InvalidSchedule",
     "PipelineParallel",
     "Schedule",
     "Simulation",
     "Stage",
+    "TimedAction",
     "bubble_of_ideal",
     "bubble_of_total",
     "dualpipe_v",
     "findings",
     "gpipe",
     "interleaved_1f1b",
-    "measured",
+    "measured_step",
     "measured_under_plan",
     "naive",
     "naive_bubble",

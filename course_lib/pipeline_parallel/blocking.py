@@ -12,7 +12,7 @@ from course_lib.pipeline_parallel.actions import Action, Schedule
 from course_lib.pipeline_parallel.dependencies import Result, leaves, needs
 
 
-class Call(NamedTuple):
+class Transfer(NamedTuple):
     """A send or a receive of a rank, and the action it belongs to."""
 
     op: str
@@ -29,24 +29,24 @@ class Call(NamedTuple):
         return f"rank {rank} waits at {self.action} for {what} from rank {self.partner}"
 
 
-def calls(schedule: Schedule) -> list[list[Call]]:
+def calls(schedule: Schedule) -> list[list[Transfer]]:
     """Every rank's sends and receives, in the order in which it makes them."""
     num_stages, place = schedule.num_stages, [schedule.where(stage)[0] for stage in range(schedule.num_stages)]
-    all_calls: list[list[Call]] = []
+    all_calls: list[list[Transfer]] = []
     for rank, actions in enumerate(schedule.actions):
-        mine: list[Call] = []
+        mine: list[Transfer] = []
         for position, action in enumerate(actions):
             stage = schedule.stages[rank][action.chunk]
-            mine += [Call("receive", need, place[need.stage], position, action)
+            mine += [Transfer("receive", need, place[need.stage], position, action)
                      for need in needs(action, stage, num_stages) if place[need.stage] != rank]
             result, target = leaves(action, stage), stage + (1 if action.kind == "F" else -1)
             if result and 0 <= target < num_stages and place[target] != rank:
-                mine.append(Call("send", result, place[target], position, action))
+                mine.append(Transfer("send", result, place[target], position, action))
         all_calls.append(mine)
     return all_calls
 
 
-def blocked(schedule: Schedule) -> list[tuple[int, Call]]:
+def find_circle(schedule: Schedule) -> list[tuple[int, Transfer]]:
     """The (rank, call) that wait for each other in a circle, in its order; empty where all can be done.
 
     Takes legal schedules.
@@ -68,4 +68,4 @@ def blocked(schedule: Schedule) -> list[tuple[int, Call]]:
     while rank is not None and rank not in path:
         path.append(rank)
         rank = left[rank][-1].partner
-    return [(each, left[each][-1]) for each in path[path.index(rank):]] if path else []
+    return [(waiting, left[waiting][-1]) for waiting in path[path.index(rank):]] if path else []

@@ -7,7 +7,6 @@ keeps, until a later message of the receiver proves that the receiver has used i
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from course_lib.groups.membership import Member
 from course_lib.groups.tensors import describe, sendable
-from course_lib.pipeline_parallel.actions import Action, Schedule
+from course_lib.pipeline_parallel.actions import Schedule
 from course_lib.pipeline_parallel.dependencies import Result, leaves, needs
 
 AHEAD = 2  # messages of each neighbour that are posted before they are needed
@@ -25,7 +24,7 @@ MAX_DIMS = 8
 
 
 @dataclass(frozen=True)
-class Message:
+class StageMessage:
     """`content` on its way from `source` to `dest`, places in the group.
 
     `sent_at` and `needed_at` are positions in the actions of the one and of the other. `number` counts the messages
@@ -45,30 +44,23 @@ class Message:
         return self.content.stage - (self.content.what == "gradient")
 
 
-def messages_of(schedule: Schedule) -> list[Message]:
+def messages_of(schedule: Schedule) -> list[StageMessage]:
     """Every message of a valid schedule; those of one source in the order in which it sends them."""
     made: dict[Result, tuple[int, int]] = {}
-    for rank, position, action, stage in everything(schedule):
-        made[leaves(action, stage)] = rank, position
-    found = []
-    for rank, position, action, stage in everything(schedule):
-        for content in needs(action, stage, schedule.num_stages):
+    for rank, position, action in schedule.positions():
+        made[leaves(action, schedule.stages[rank][action.chunk])] = rank, position
+    transfers = []
+    for rank, position, action in schedule.positions():
+        for content in needs(action, schedule.stages[rank][action.chunk], schedule.num_stages):
             source, sent_at = made[content]
             if source != rank:
-                found.append((source, sent_at, rank, position, content))
+                transfers.append((source, sent_at, rank, position, content))
     counts: Counter[tuple[int, int]] = Counter()
     messages = []
-    for source, sent_at, dest, needed_at, content in sorted(found):
-        messages.append(Message(content, source, dest, sent_at, needed_at, counts[source, dest]))
+    for source, sent_at, dest, needed_at, content in sorted(transfers):
+        messages.append(StageMessage(content, source, dest, sent_at, needed_at, counts[source, dest]))
         counts[source, dest] += 1
     return messages
-
-
-def everything(schedule: Schedule) -> Iterator[tuple[int, int, Action, int]]:
-    """(rank, position, action, stage) of all actions."""
-    for rank, actions in enumerate(schedule.actions):
-        for position, action in enumerate(actions):
-            yield rank, position, action, schedule.stages[rank][action.chunk]
 
 
 class Mailbox:
@@ -77,7 +69,7 @@ class Mailbox:
     def __init__(self, schedule: Schedule, me: Member, device: torch.device) -> None:
         messages = messages_of(schedule)
         self.outgoing = {message.content: message for message in messages if message.source == me.r}
-        self.expected: dict[int, list[Message]] = {}  # from each source, in the order in which it sends
+        self.expected: dict[int, list[StageMessage]] = {}  # from each source, in the order in which it sends
         for message in messages:
             if message.dest == me.r:
                 self.expected.setdefault(message.source, []).append(message)
@@ -95,7 +87,7 @@ class Mailbox:
             self.shapes.clear()
         self.to_post = {source: deque(queue) for source, queue in self.expected.items()}
         self.posted: dict[Result, tuple[dist.Work, Tensor]] = {}
-        self.kept: dict[int, list[tuple[Message, dist.Work, Tensor]]] = {}
+        self.kept: dict[int, list[tuple[StageMessage, dist.Work, Tensor]]] = {}
         for source in self.to_post:
             self._post_ahead(source)
 
@@ -137,13 +129,13 @@ class Mailbox:
                 work.wait()
         self.kept.clear()
 
-    def _send(self, message: Message, tensor: Tensor, tag: int) -> None:
+    def _send(self, message: StageMessage, tensor: Tensor, tag: int) -> None:
         work = dist.isend(tensor, self.ranks[message.dest], self.group_of_link[message.source, message.dest], tag)
         # Kept, since the tensor must live until its bytes have left; and not waited for, or two ranks that send to each
         # other at the same time would wait for ever.
         self.kept.setdefault(message.dest, []).append((message, work, tensor))
 
-    def _receive(self, message: Message, tensor: Tensor, tag: int) -> dist.Work:
+    def _receive(self, message: StageMessage, tensor: Tensor, tag: int) -> dist.Work:
         return dist.irecv(tensor, self.ranks[message.source], self.group_of_link[message.source, message.dest], tag)
 
     def _post_next(self, source: int) -> None:
@@ -165,7 +157,7 @@ class Mailbox:
             self._post_next(source)
             waiting += 1
 
-    def _release(self, arrived: Message) -> None:
+    def _release(self, arrived: StageMessage) -> None:
         """Forget what has been used: whoever sent `arrived` had by then done all its actions before."""
         sent = self.kept.get(arrived.source, [])
         for entry in [entry for entry in sent if entry[0].needed_at <= arrived.sent_at]:

@@ -7,12 +7,12 @@ from matplotlib.lines import Line2D
 
 from course_lib.pictures.figures import new_figure, quiet, to_png
 from course_lib.pictures.palette import BLUE, INK, ORANGE, RED, TEAL
-from course_lib.pipeline_parallel.published_rows import RelativeCosts, Row
+from course_lib.pipeline_parallel.published import PublishedRate, RelativeCosts
 
 COLOURS = {"1F1B": RED, "1F1B-I": ORANGE, "ZB-H1": BLUE, "ZB-H2": TEAL}
 
 
-def draw(rows: Sequence[Row], costs: Mapping[str, RelativeCosts], worst: Row) -> bytes:
+def draw(rows: Sequence[PublishedRate], costs: Mapping[str, RelativeCosts], worst: PublishedRate) -> bytes:
     """PNG: for each model of `costs` its rows, over the number of micro-batches."""
     models = list(costs)
     points = 100 * abs(worst.predicted - worst.published)
@@ -31,7 +31,7 @@ def draw(rows: Sequence[Row], costs: Mapping[str, RelativeCosts], worst: Row) ->
     return to_png(figure)
 
 
-def draw_model(axes: Axes, rows: list[Row]) -> None:
+def draw_model(axes: Axes, rows: list[PublishedRate]) -> None:
     """One model's panel: predicted rates as lines, published ones as dots, hollow where they were fitted."""
     for name, colour in COLOURS.items():
         mine = [row for row in rows if row.schedule == name]

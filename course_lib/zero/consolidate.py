@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from course_lib.groups.agreement import agree
 from course_lib.groups.exchange import start_all_gather
 from course_lib.groups.membership import Member
-from course_lib.zero.flat import FlatBucket, Piece
+from course_lib.zero.flat import FlatBucket, FlatPiece
 
 if TYPE_CHECKING:  # stages 1 and 2 need no units
     from course_lib.zero.units import ShardedParameter
@@ -44,7 +44,7 @@ def number_groups(groups: Groups) -> Groups:
     return [{**group, "params": [numbers[p] for p in group["params"]]} for group in groups]
 
 
-def pieces_in(buckets: Sequence[FlatBucket]) -> dict[nn.Parameter, Piece]:
+def pieces_in(buckets: Sequence[FlatBucket]) -> dict[nn.Parameter, FlatPiece]:
     return {piece.parameter: piece for bucket in buckets for piece in bucket.pieces}
 
 
@@ -77,7 +77,7 @@ def gather_state(groups: Groups, state: State, buckets: Sequence[FlatBucket], me
     return {"state": {number: gathered[number] for number in sorted(gathered)}, "param_groups": number_groups(groups)}
 
 
-def without_idle_master(of_one: dict[str, Any], parameter: Tensor, piece: Piece) -> dict[str, Any]:
+def without_idle_master(of_one: dict[str, Any], parameter: Tensor, piece: FlatPiece) -> dict[str, Any]:
     """The state, without a master copy that says no more than the parameter: AdamW takes any entry for all its state.
     """
     master = of_one.get(MASTER)
@@ -87,7 +87,7 @@ def without_idle_master(of_one: dict[str, Any], parameter: Tensor, piece: Piece)
     return of_one
 
 
-def form_of(value: Any, piece: Piece) -> tuple[Any, torch.dtype | None]:
+def form_of(value: Any, piece: FlatPiece) -> tuple[Any, torch.dtype | None]:
     """(None, dtype) of what is cut as the parameter is; (value, None) of what is whole, AdamW's step say."""
     if isinstance(value, Tensor) and value.shape == piece.owned.shape and value.dim():
         return None, value.dtype
@@ -118,14 +118,14 @@ def load_state(saved: dict[str, Any], groups: Groups, inner: torch.optim.Optimiz
         own.update(options_of(group))
 
 
-def cut_piece(key: str, value: Any, parameter: Tensor, piece: Piece) -> Any:
+def cut_piece(key: str, value: Any, parameter: Tensor, piece: FlatPiece) -> Any:
     """What of one value of a parameter's state this rank keeps."""
     if isinstance(value, Tensor) and value.shape == parameter.shape and key != "step":
         return slice_of(value, piece)
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def slice_of(whole: Tensor, piece: Piece) -> Tensor:
+def slice_of(whole: Tensor, piece: FlatPiece) -> Tensor:
     """The numbers of a tensor in the parameter's shape that lie in `piece`."""
     return whole.detach().reshape(-1)[piece.first:piece.last]
 

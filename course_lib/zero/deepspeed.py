@@ -56,7 +56,7 @@ def deepspeed_engine(module: nn.Module, stage: int, config: dict[str, Any] | Non
 
     `config` defaults to deepspeed_config(stage); `defaults` are the optimiser's. ImportError where it is not installed.
     """
-    deepspeed = quietly_imported()
+    deepspeed = import_quietly()
     comm = importlib.import_module("deepspeed.comm.torch")  # as an attribute of deepspeed.comm, torch is torch itself
     # On the CPU it would compile shared-memory collectives, for a minute, and say so on stdout; gloo does without them.
     with replaced(comm, "build_shm_op", lambda: None):
@@ -68,7 +68,7 @@ def deepspeed_engine(module: nn.Module, stage: int, config: dict[str, Any] | Non
         return deepspeed.initialize(model=module, optimizer=optimizer, config=config or deepspeed_config(stage))[0]
 
 
-def is_installed() -> bool:
+def is_available() -> bool:
     return importlib.util.find_spec("deepspeed") is not None
 
 
@@ -89,7 +89,7 @@ def held_by(engine: Any) -> dict[str, nn.Module | Callable[[], list[Tensor]]]:
     return {"model": engine.module, **{kind: partial(tensors, names) for kind, names in ATTRIBUTES.items()}}
 
 
-def quietly_imported() -> Any:
+def import_quietly() -> Any:
     """The module deepspeed, on this rank's accelerator, without its log and the warnings of its imports."""
     os.environ.setdefault("DS_ACCELERATOR", device().type)
     if device().type != "cpu":

@@ -190,7 +190,7 @@ def test_a_simulation_draws_itself_and_several_share_a_time_axis():
     alone = simulate(one_f_one_b(4, 8))
     data = alone._repr_mimebundle_()
     assert data["text/plain"].startswith("1F1B, 4 ranks") and data["image/png"] == picture_of([alone]).png()
-    both = schedule_picture(gpipe(4, 8), simulate(zb_h2(4, 8)), critical_path=True)
+    both = schedule_picture(gpipe(4, 8), simulate(zb_h2(4, 8)))
     assert repr(both).startswith("GPipe, 4 ranks, 8 micro-batches: 27.3% idle") and "; ZB-H2, 4 ranks" in repr(both)
     assert both.headline == "idle: GPipe 27%, ZB-H2 11%"
     first, second = both.figure().axes

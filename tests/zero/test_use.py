@@ -300,8 +300,8 @@ def test_deepspeed_sees_the_same_losses_at_every_stage():
 def test_without_deepspeed_the_adapter_says_how_to_get_it(monkeypatch):
     import sys
 
-    from course_lib.zero.deepspeed import quietly_imported
+    from course_lib.zero.deepspeed import import_quietly
 
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     with pytest.raises(ImportError, match=r"pip install .\[deepspeed\]"):
-        quietly_imported()
+        import_quietly()
