@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from course_lib.expert_parallel.layer import MoELayer, moe_layers
 from course_lib.expert_parallel.permute import tokens_per_expert
-from course_lib.expert_parallel.single import member_or_single
-from course_lib.groups.membership import Group
+from course_lib.groups.membership import Group, member_or_single
 from course_lib.groups.tensors import sendable
 
 

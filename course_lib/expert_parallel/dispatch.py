@@ -18,8 +18,7 @@ from course_lib.collectives.along import Finish
 from course_lib.collectives.differentiable import Pair
 from course_lib.costs.experts import experts_per_rank
 from course_lib.expert_parallel.permute import tokens_per_expert
-from course_lib.expert_parallel.single import member_or_single
-from course_lib.groups.membership import Group, Member
+from course_lib.groups.membership import Group, Member, member_or_single
 from course_lib.groups.tensors import sendable
 
 

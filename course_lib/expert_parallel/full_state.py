@@ -1,7 +1,4 @@
-"""The state of a model whose experts are dealt out as if all of them were here, in torch's own form; and the other way.
-"""
-
-from collections.abc import Mapping
+"""The state of a model whose experts are dealt out as if all of them were here, in torch's own form."""
 
 import torch
 import torch.distributed as dist
@@ -44,20 +41,3 @@ def full_state_dict(model: nn.Module) -> dict[str, Tensor]:
             wholes[value] = whole.to("cpu", copy=True)
         state[name] = wholes[value] if isinstance(value, Tensor) else value
     return state
-
-
-@torch.no_grad()
-def load_full_state_dict(model: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
-    """Take this rank's experts, and all else, from a state_dict with all experts. ValueError for another model's."""
-    layers, own = layers_by_name(model), model.state_dict(keep_vars=True)
-    if own.keys() != state_dict.keys():
-        raise ValueError(f"the state has {sorted(state_dict.keys() - own.keys())} too many and lacks "
-                         f"{sorted(own.keys() - state_dict.keys())}: expected the same model's, with all experts")
-    for name, target in own.items():
-        if isinstance(target, Tensor):
-            layer, whole = layers.get(name), state_dict[name].detach()
-            expected = list(target.shape) if layer is None else [layer.num_experts, *target.shape[1:]]
-            if list(whole.shape) != expected:
-                raise ValueError(f"{name} has shape {list(whole.shape)}: expected {expected}, as with all experts")
-            first = 0 if layer is None else layer.experts.first
-            target.copy_(whole if layer is None else whole[first:first + len(target)])

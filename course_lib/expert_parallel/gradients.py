@@ -19,9 +19,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.expert_parallel.layer import moe_layers
-from course_lib.expert_parallel.single import SINGLE, member_or_single
 from course_lib.groups.gradients import is_missing, mark_missing
-from course_lib.groups.membership import Group
+from course_lib.groups.membership import SINGLE, Group, member_or_single
 from course_lib.groups.norms import clip, total_norm
 from course_lib.groups.packing import add_up
 

@@ -25,10 +25,9 @@ from course_lib.costs.experts import expert_capacity, experts_per_rank, first_ex
 from course_lib.expert_parallel.experts import Experts
 from course_lib.expert_parallel.permute import capacity_mask, tokens_per_expert
 from course_lib.expert_parallel.routing import Routing, TopKRouter
-from course_lib.expert_parallel.single import member_or_single
 from course_lib.expert_parallel.through import through_experts, through_experts_in_chunks
 from course_lib.expert_parallel.two_level import Nodes, require_nodes, through_nodes
-from course_lib.groups.membership import Group, Member
+from course_lib.groups.membership import Group, Member, member_or_single
 from course_lib.groups.packing import broadcast
 from course_lib.groups.tensors import describe
 
@@ -122,10 +121,6 @@ class MoELayer(nn.Module):
     def tokens_per_expert(self) -> Tensor:
         """(E,): how many of this rank's choices in the last forward pass went to each expert, before drops."""
         return tokens_per_expert(self.last_routing().experts, self.num_experts)
-
-    def num_dropped_choices(self) -> int:
-        """Choices of this rank that the last forward pass did not keep."""
-        return 0 if self.last_routing() and self.kept is None else int((~self.kept).sum())
 
     def extra_repr(self) -> str:
         """Experts, ranks and capacity: what print(model) shows."""

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from course_lib.expert_parallel.balance import auxiliary_loss
 from course_lib.expert_parallel.layer import MoELayer, common_seed
-from course_lib.expert_parallel.single import member_or_single
-from course_lib.groups.membership import Group, Member
+from course_lib.groups.membership import Group, Member, member_or_single
 from course_lib.groups.packing import broadcast
 from course_lib.groups.replaced import remember_replacement
 from course_lib.reference import GPT

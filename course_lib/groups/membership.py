@@ -140,3 +140,11 @@ def member(group: Group = None) -> Member:
     if not isinstance(group, dist.ProcessGroup):
         raise ValueError(f"group={group!r} is not a group: expected None (the world) or what new_group returns")
     return Member(group, group.size(), group.rank())
+
+
+SINGLE = Member(None, 1, 0)  # a group of one, which needs no process group: all is here, and nothing is sent
+
+
+def member_or_single(group: Group = None) -> Member:
+    """As member, but usable outside of launch, where the world is this one process."""
+    return SINGLE if group is None and not dist.is_initialized() else member(group)

@@ -58,16 +58,6 @@ def write_line(path: Path | str, metrics: StepMetrics) -> None:
         lines.write(metrics.to_json() + "\n")
 
 
-def read_lines(path: Path | str) -> list[StepMetrics]:
-    """What write_line has written, step by step."""
-    found = []
-    for line in Path(path).read_text(encoding="utf-8").splitlines():
-        values = json.loads(line)
-        values.pop("tokens_per_s")
-        found.append(StepMetrics(**values))
-    return found
-
-
 # Bytes
 
 def bytes_by_axis(log: CommunicationLog, layout: ParallelLayout) -> dict[str, int | Fraction]:

@@ -1,4 +1,4 @@
-"""What sharded ranks hold, put together as if nothing were sharded, and cut again: for checkpoints of a plain program.
+"""What sharded ranks hold, put together as if nothing were sharded: for checkpoints of a plain program.
 
 The first half is for ZeroOptimizer, whose ranks hold pieces of buckets; the second for FullyShardedDataParallel, whose
 ranks hold a shard of each parameter. torch's form of an optimiser's state:
@@ -141,17 +141,6 @@ def gather_whole(shard: Tensor, parameter: "ShardedParameter", me: Member) -> Te
     return flat[:parameter.shape.numel()].view(parameter.shape).to("cpu", copy=True)
 
 
-def cut_shard(whole: Tensor, parameter: "ShardedParameter", me: Member) -> Tensor:
-    """This rank's shard (S_i,) of a tensor in the parameter's shape."""
-    if whole.shape != parameter.shape:
-        raise ValueError(f"a tensor of shape {list(whole.shape)} for a parameter of shape {list(parameter.shape)}: "
-                         "expected the state of the same module, unsharded")
-    shard = whole.new_zeros(parameter.S)
-    mine = whole.detach().reshape(-1)[me.r * parameter.S:(me.r + 1) * parameter.S]
-    shard[:len(mine)] = mine
-    return shard
-
-
 def gather_module(module: nn.Module, shards: Shards, me: Member) -> dict[str, Tensor]:
     """See FullyShardedDataParallel.full_state_dict."""
     wholes, state = {}, {}
@@ -165,49 +154,3 @@ def gather_module(module: nn.Module, shards: Shards, me: Member) -> dict[str, Te
                 wholes[parameter] = gather_whole(parameter.sharded, parameter, me)
             state[name] = wholes[parameter]
     return state
-
-
-@torch.no_grad()
-def load_module(module: nn.Module, shards: Shards, me: Member, saved: dict[str, Tensor]) -> None:
-    """See FullyShardedDataParallel.load_full_state_dict."""
-    own = module.state_dict(keep_vars=True)
-    if own.keys() != saved.keys():
-        raise ValueError(f"the state has {sorted(saved.keys() - own.keys())} too many and lacks "
-                         f"{sorted(own.keys() - saved.keys())}: expected the state_dict of the same module")
-    for name, target in own.items():
-        parameter, value = shards.get(target), saved[name]
-        if parameter is not None:
-            target.copy_(cut_shard(value, parameter, me))
-        elif isinstance(target, Tensor):
-            target.copy_(value)
-
-
-def gather_optimizer(optimizer: torch.optim.Optimizer, shards: Shards, me: Member) -> dict[str, Any]:
-    """See FullyShardedDataParallel.full_optimizer_state_dict."""
-    state = {}
-    for parameter, number in number_parameters(optimizer.param_groups).items():
-        of_one = optimizer.state.get(parameter)
-        if not of_one:
-            continue
-        shard = shards.get(parameter)
-        state[number] = {key: gather_whole(value, shard, me)
-                         if shard is not None and isinstance(value, Tensor) and value.shape == parameter.shape else
-                         value.detach().cpu().clone() if isinstance(value, Tensor) else value
-                         for key, value in of_one.items()}
-    return {"state": state, "param_groups": number_groups(optimizer.param_groups)}
-
-
-def load_optimizer(optimizer: torch.optim.Optimizer, shards: Shards, me: Member, saved: dict[str, Any]) -> None:
-    """See FullyShardedDataParallel.load_full_optimizer_state_dict."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    numbers = [number for group in saved["param_groups"] for number in group["params"]]
-    if len(parameters) != len(numbers):
-        raise ValueError(f"the saved optimiser has {len(numbers)} parameters: expected {len(parameters)}")
-    state = {}
-    for number, parameter in zip(numbers, parameters):
-        shard, of_one = shards.get(parameter), saved["state"].get(number)
-        if of_one is not None:
-            state[number] = {key: cut_shard(value, shard, me)
-                             if shard is not None and isinstance(value, Tensor) and value.shape == shard.shape
-                             and key != "step" else value for key, value in of_one.items()}
-    optimizer.load_state_dict({"state": state, "param_groups": saved["param_groups"]})

@@ -245,18 +245,6 @@ class FullyShardedDataParallel(nn.Module):
         """The whole module's state_dict, as it would be without sharding, on the host, on every rank. Collective."""
         return consolidate.gather_module(self.module, self.shards(), self._only_group)
 
-    def load_full_state_dict(self, state_dict: dict[str, Tensor]) -> None:
-        """Take this rank's shards of a plain module's state_dict, which every rank has."""
-        consolidate.load_module(self.module, self.shards(), self._only_group, state_dict)
-
-    def full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The state of an `optimizer` of the shards as it would be without sharding. On the host; collective."""
-        return consolidate.gather_optimizer(optimizer, self.shards(), self._only_group)
-
-    def load_full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-        """Give `optimizer`, of the shards, its part of a plain optimiser's state_dict, which every rank has."""
-        consolidate.load_optimizer(optimizer, self.shards(), self._only_group, state_dict)
-
 
 class WhenGradientsLeave(torch.autograd.Function):
     """The identity of some tensors; in backward it says that the gradients of all of them have been computed."""

@@ -163,15 +163,6 @@ class ZeroOptimizer(torch.optim.Optimizer):
     def state(self, _: Any) -> None:
         """torch.optim.Optimizer begins with an empty one; ours is that of the inner optimiser."""
 
-    @property
-    def host_bytes(self) -> int:
-        """What lies on the host because of offload=True: this rank's masters and their state and gradients."""
-        if not self.offload:
-            return 0
-        blocks = [block for bucket in self.buckets for block in (bucket.master, bucket.block_gradient)]
-        state = [value for of_one in self.inner.state.values() for value in of_one.values()]
-        return sum(value.nbytes for value in (*blocks, *state) if isinstance(value, Tensor))
-
     def state_dict(self) -> dict[str, Any]:
         """What `optimizer_class` itself would save on one process: whole tensors, on the host, on every rank.
 
