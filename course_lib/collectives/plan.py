@@ -60,28 +60,23 @@ class Plan:
 
     def sent_by_rank(self, step: int = -1) -> Amounts:
         """What each rank has sent after `step` steps (default: all)."""
-        return self._sent[step]
+        return self._running_sums["src"][step]
 
     def received_by_rank(self, step: int = -1) -> Amounts:
         """What each rank has received after `step` steps (default: all)."""
-        return self._received[step]
+        return self._running_sums["dst"][step]
 
     @cached_property
-    def _sent(self) -> list[Amounts]:
-        return self._running_sums("src")
-
-    @cached_property
-    def _received(self) -> list[Amounts]:
-        return self._running_sums("dst")
-
-    def _running_sums(self, end: str) -> list[Amounts]:
-        """For each rank at that end of its messages: nothing, then the sum after each step."""
-        sums = [[Fraction(0)] * self.num_ranks]
+    def _running_sums(self) -> dict[str, list[Amounts]]:
+        """For each rank at either end of its messages: nothing, then the sum after each step."""
+        sums = {end: [(Fraction(0),) * self.num_ranks] for end in ("src", "dst")}
         for step in self.steps:
-            sums.append(sums[-1].copy())
-            for message in step.messages:
-                sums[-1][getattr(message, end)] += self.message_size(message)
-        return [tuple(amounts) for amounts in sums]
+            for end, after_steps in sums.items():
+                amounts = list(after_steps[-1])
+                for message in step.messages:
+                    amounts[getattr(message, end)] += self.message_size(message)
+                after_steps.append(tuple(amounts))
+        return sums
 
     @property
     def busiest(self) -> Fraction:

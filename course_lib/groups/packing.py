@@ -70,13 +70,13 @@ def broadcast(tensors: Iterable[Tensor], group: Group = None, cap_bytes: float =
 
 
 @torch.no_grad()
-def add_up(tensors: Iterable[Tensor], group: Group = None, divide_by: int = 1, cap_bytes: float = LARGE_BYTES) -> None:
+def add_up(tensors: Iterable[Tensor], group: Group = None, divide_by: int = 1) -> None:
     """Give every rank the sum over the ranks, in messages like those of `broadcast`.
 
     Each rank's share is divided before it is sent: a sum of n large numbers might not fit into 16 bits.
     """
     me = member(group)
-    for some in cut_tensors(tensors, cap_bytes):
+    for some in cut_tensors(tensors, LARGE_BYTES):
         flat, _ = pack(some)
         if divide_by != 1:
             flat /= divide_by

@@ -162,13 +162,13 @@ class ParallelLayout:
         >>> ParallelLayout(dp=2, tp=4).groups("dp")
         [[0, 4], [1, 5], [2, 6], [3, 7]]
         """
-        named = set(self._require_axes(axes))
-        others = [axis for axis in self._basis(named) if axis not in named]
-        found: dict[tuple[int, ...], list[int]] = {}
+        groups: list[list[int]] = []
+        in_a_group: set[int] = set()
         for rank in range(self.world_size):
-            where = self._everywhere(rank)
-            found.setdefault(tuple(where[axis] for axis in others), []).append(rank)
-        return sorted(found.values())
+            if rank not in in_a_group:
+                groups.append(self.group_of(rank, *axes))
+                in_a_group.update(groups[-1])
+        return groups
 
     def group_of(self, rank: int, *axes: str) -> list[int]:
         """The ranks of the group of `axes` that `rank` is in, ascending.

@@ -10,16 +10,13 @@ from fractions import Fraction
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from course_lib.costs.flops import step_flops, utilisation
+from course_lib.costs.flops import utilisation
 from course_lib.facts import reported_as
 from course_lib.hybrid_parallel.layout import PLANE, ParallelLayout
-from course_lib.reference import GPTConfig
 from course_lib.runtime import device, seconds
 from course_lib.runtime.instruments.communication import CommunicationLog
 from course_lib.runtime.instruments.communication_rules import CommunicationEvent, whole
-from course_lib.why_distribute import shape_of
 
 AXES_BY_NAME = (("tp",), ("cp",), ("pp",), ("dp",), ("dp", "cp"))
 
@@ -47,15 +44,11 @@ class StepMetrics:
         """Tokens of all ranks together, a second."""
         return self.tokens / self.step_s
 
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps({**asdict(self), "tokens_per_s": self.tokens_per_s})
-
 
 def write_line(path: Path | str, metrics: StepMetrics) -> None:
     """Append the step as a line of JSON to `path`."""
     with open(path, "a", encoding="utf-8") as lines:
-        lines.write(metrics.to_json() + "\n")
+        lines.write(json.dumps({**asdict(metrics), "tokens_per_s": metrics.tokens_per_s}) + "\n")
 
 
 # Bytes
@@ -97,31 +90,21 @@ def sum_by_axis(of_ranks: list[Mapping[str, int | Fraction]]) -> dict[str, int]:
 
 # Speed
 
-def model_flops(config: GPTConfig, batch_size: int) -> int:
-    """FLOPs that one step needs: 3 times those of a forward pass."""
-    return step_flops(shape_of(config), batch_size)
-
-
 def mfu(flops: int, step_s: float, world_size: int, peak_flops_per_s: float | None) -> float | None:
     """The share of the peak that the model's FLOPs reach; None where the device's peak is not known."""
     return None if peak_flops_per_s is None else utilisation(flops, step_s, world_size, peak_flops_per_s)
 
 
 def peak_of_device(dtype: torch.dtype) -> float | None:
-    """FLOP/s of this rank's device in `dtype`: on a data sheet, or on a CPU what a large product reaches here and now.
+    """FLOP/s of this rank's device in `dtype`: on a data sheet, or on a CPU those of the fastest of a few products.
 
     On a CPU all ranks measure at the same time, as they will compute; so it is the share that each gets. None for a GPU
     that facts does not know.
     """
     here = device()
     if here.type == "cpu":
-        return measured_peak(dtype)
+        a = torch.ones(256, 256, dtype=dtype, device="cpu")
+        return 2 * len(a)**3 / min(seconds(torch.mm, a, a) for _ in range(4))
     known = reported_as(torch.get_device_module(here).get_device_name(here))
     number_format = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")
     return known.peak_flops_per_s(number_format) if known else None
-
-
-def measured_peak(dtype: torch.dtype, size: int = 256, times: int = 3) -> float:
-    """2 n^3 / seconds of the fastest of some square products, on this rank's CPU."""
-    a: Tensor = torch.ones(size, size, dtype=dtype, device="cpu")
-    return 2 * size**3 / min(seconds(torch.mm, a, a) for _ in range(times + 1))

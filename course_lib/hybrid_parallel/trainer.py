@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from tqdm import tqdm
 
+from course_lib.costs.flops import step_flops
 from course_lib.groups.agreement import fingerprint
 from course_lib.hybrid_parallel import metrics
 from course_lib.hybrid_parallel.layout import ParallelLayout
@@ -24,11 +24,11 @@ from course_lib.hybrid_parallel.norms import clip_grad_norm_
 from course_lib.hybrid_parallel.optimizer import HybridOptimizer
 from course_lib.hybrid_parallel.parallelize import parallelize
 from course_lib.hybrid_parallel.report import TrainingReport
-from course_lib.pictures.stable import stable_output
 from course_lib.pipeline_parallel import Schedule
 from course_lib.reference import GPT, GPTConfig, batches
-from course_lib.reference.progress import bar_stream
+from course_lib.reference.progress import progress_bar
 from course_lib.runtime import device, record_communication, record_memory, seconds
+from course_lib.why_distribute import shape_of
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
 COUNTED_STEP = 1  # of those a trainer takes: the first one sends shapes besides, which later ones know
@@ -60,7 +60,7 @@ class HybridTrainer:
         self.run = None  # whose its checkpoints are: see checkpoints.py
         torch.manual_seed(seed)
         model = (make_model or (lambda: GPT(config)))()
-        self.flops = metrics.model_flops(config, batch_size)
+        self.flops = step_flops(shape_of(config), batch_size)
         self.model = parallelize(model, layout, num_microbatches=num_microbatches, schedule=schedule,
                                  sequence_parallel=sequence_parallel, autocast=PRECISIONS[precision],
                                  attention=attention)
@@ -128,9 +128,7 @@ class HybridTrainer:
         if num_steps < 1:
             raise ValueError(f"num_steps={num_steps!r}: expected at least 1")
         first, steps = dist.get_rank() == 0, []
-        hidden = not first or not progress or stable_output()
-        with tqdm(total=num_steps, desc=f"training {self.layout}", unit="step", file=bar_stream(),
-                  disable=hidden) as bar:
+        with progress_bar(num_steps, f"training {self.layout}", shown=first and progress) as bar:
             for _ in range(num_steps):
                 steps.append(self.step())
                 if first and metrics_file is not None:

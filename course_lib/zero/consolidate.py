@@ -32,18 +32,6 @@ def options_of(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key not in ("params", "param_names")}
 
 
-def number_parameters(groups: Groups) -> dict[nn.Parameter, int]:
-    """Each parameter's number in torch's form: counted through the groups."""
-    parameters = [parameter for group in groups for parameter in group["params"]]
-    return {parameter: number for number, parameter in enumerate(parameters)}
-
-
-def number_groups(groups: Groups) -> Groups:
-    """The groups in torch's form, with numbers for parameters."""
-    numbers = number_parameters(groups)
-    return [{**group, "params": [numbers[p] for p in group["params"]]} for group in groups]
-
-
 def pieces_in(buckets: Sequence[FlatBucket]) -> dict[nn.Parameter, FlatPiece]:
     return {piece.parameter: piece for bucket in buckets for piece in bucket.pieces}
 
@@ -53,7 +41,8 @@ def pieces_in(buckets: Sequence[FlatBucket]) -> dict[nn.Parameter, FlatPiece]:
 @torch.no_grad()
 def gather_state(groups: Groups, state: State, buckets: Sequence[FlatBucket], me: Member) -> dict[str, Any]:
     """See ZeroOptimizer.state_dict. `state`: of this rank's pieces."""
-    numbers, pieces = number_parameters(groups), pieces_in(buckets)
+    numbers = {p: number for number, p in enumerate(p for group in groups for p in group["params"])}
+    pieces = pieces_in(buckets)
     kept = {p: without_idle_master(of_one, p, pieces[p]) for p, of_one in state.items()}
     mine = {numbers[p]: {key: form_of(value, pieces[p]) for key, value in of_one.items()} for p, of_one in kept.items()}
     forms = {number: of_one for everyones in agree(None, mine, me) for number, of_one in everyones.items()}
@@ -74,7 +63,8 @@ def gather_state(groups: Groups, state: State, buckets: Sequence[FlatBucket], me
             for parameter, of_one in in_bucket:
                 if key in of_one and of_one[key][1] == dtype:
                     gathered[numbers[parameter]][key] = views[parameter].to("cpu", copy=True)
-    return {"state": {number: gathered[number] for number in sorted(gathered)}, "param_groups": number_groups(groups)}
+    return {"state": {number: gathered[number] for number in sorted(gathered)},
+            "param_groups": [{**group, "params": [numbers[p] for p in group["params"]]} for group in groups]}
 
 
 def without_idle_master(of_one: dict[str, Any], parameter: Tensor, piece: FlatPiece) -> dict[str, Any]:
