@@ -37,6 +37,7 @@ from course_lib.groups.tensors import describe, sendable
 def copy_to_group(x: Tensor, group: Group = None) -> Tensor:
     """A copy of `x`, which each rank uses in its own way: backward all-reduces what they have to say of it."""
     me = member(group)
+    # A new tensor also where nothing is sent: whoever changes the result in place does not change x.
     return Pair.apply(x, contiguous_copy, partial(all_reduce, me=me))
 
 
@@ -57,6 +58,7 @@ def gather_from_group(x: Tensor, dim: int, group: Group = None) -> Tensor:
     """All ranks' `x` (..., N, ...) along `dim`, in rank order: (..., n N, ...), which all ranks use alike."""
     me = member(group)
     dim = dim_of(x, dim, "dim")
+    # All ranks use the result alike, so each already has the whole gradient: its own piece is all it needs.
     return Pair.apply(x, partial(all_gather, dim=dim, me=me), partial(own_piece, dim=dim, me=me))
 
 
@@ -64,6 +66,7 @@ def all_gather_along(x: Tensor, dim: int, group: Group = None) -> Tensor:
     """All ranks' `x` (..., N, ...) along `dim`, in rank order: (..., n N, ...), which each rank uses in its own way."""
     me = member(group)
     dim = dim_of(x, dim, "dim")
+    # Each rank's gradient is that of its own use only. The sum of all is wanted, so backward adds up.
     return Pair.apply(x, partial(all_gather, dim=dim, me=me), partial(reduce_scatter, dim=dim, me=me))
 
 
@@ -91,6 +94,7 @@ class Pair(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:
         """there(x). Backward will do `back` to the gradient."""
+        # No tensor is saved: all pairs are linear, so the gradient does not depend on x.
         ctx.there, ctx.back = there, back
         return there(x)
 
@@ -117,6 +121,7 @@ def own_piece(x: Tensor, dim: int, me: Member) -> Tensor:
 
 def all_reduce(x: Tensor, me: Member) -> Tensor:
     """The sum of all ranks' x, of the same shape, in a new tensor."""
+    # The message is written over, and autograd may still need x.
     return start_all_reduce(contiguous_copy(x), me)()
 
 

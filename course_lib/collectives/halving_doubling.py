@@ -33,6 +33,7 @@ def halve_and_double(flat: Tensor, op: ReduceOp.RedOpType, me: Member, p: int) -
         low, high = region.tensor_split(2)
         mine, theirs = (high, low) if me.r & distance else (low, high)
         received = me.exchange(theirs, partner, torch.empty_like(mine), partner)
+        # From here on only `mine` is worked on: messages get half as long with each step.
         region = combine(op, mine, received)
         steps.append((partner, mine, theirs))
     finish(op, region, me.n)

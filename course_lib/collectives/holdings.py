@@ -126,6 +126,7 @@ def cell_of(row: Sequence[int], rank: int, num_ranks: int) -> Cell:
         if not 0 <= value < 10**num_ranks:
             raise ValueError(f"rank {rank} holds {value} in a column of chunk {chunk}: expected a sum of 10**rank over "
                              f"the {num_ranks} ranks 0 to {num_ranks - 1}, each at most 9 times")
+        # From the right: the lowest digit is that of rank 0.
         digits = enumerate(int(digit) for digit in reversed(str(value)))
         shares += [Share(origin, chunk, times) for origin, times in digits if times]
     return tuple(sorted(shares))
@@ -138,6 +139,7 @@ def assign_slots(cells: list[Cell], num_places: int, rank: int) -> tuple[Cell, .
     chunks = [{share.chunk for share in cell} for cell in cells]
     own = [found.pop() if len(found) == 1 else None for found in chunks]
     places = list(range(len(cells)))
+    # After a reduce-scatter, say, a rank has fewer rows than slots: each row then goes to the slot of its chunk.
     if len(cells) < num_places and None not in own and len(set(own)) == len(own) and max(own, default=0) < num_places:
         places = own
     by_place = dict(zip(places, cells))

@@ -49,6 +49,7 @@ class Plan:
     @property
     def after(self) -> Holdings:
         """What the op leaves where it promises to, and nothing elsewhere."""
+        # An all-to-all has its output behind its input; all else works in place.
         first = self.states[0].num_places - self.num_chunks
         return Holdings(tuple(tuple(cell if (rank, place) in self.results else ()
                                     for place, cell in enumerate(cells) if place >= first)
@@ -154,6 +155,7 @@ def plan(op: str, algorithm: str, num_ranks: int) -> Plan:
 @cache
 def make_plan(op: str, algorithm: str, num_ranks: int) -> Plan:
     """The plan itself, once for each collective: widgets ask for it again and again."""
+    # Halving needs chunks that can be halved to the end; the ranks above the power of two wait (see folding.py).
     num_chunks = largest_power_of_two(num_ranks) if algorithm == "halving_doubling" else num_ranks
     steps = tuple(MESSAGES[op, algorithm](num_ranks))
     first = beginning(op, num_ranks, num_chunks)
@@ -203,6 +205,7 @@ def after(step: Step, state: Holdings, own: Holdings) -> Holdings:
                 grid[message.src][place] = own.cells[message.src][place]
     for message in step.messages:
         for place, into in zip(message.chunks, message.into):
+            # From `state` and not from `grid`: all messages of a step travel at the same time.
             arriving = state.cells[message.src][place]
             kept = state.cells[message.dst][into] if message.kind == "add" else ()
             grid[message.dst][into] = add_cells(kept, arriving)

@@ -29,6 +29,7 @@ def dispatch_splits(experts: Tensor, num_experts: int, group: Group = None, kept
     Collective: counts travel, no rows.
     """
     me = member_or_single(group)
+    # On the host: the sizes of messages are numbers that Python has to know.
     counts = tokens_per_expert(experts, num_experts, kept).cpu()
     return sent_rows(counts, me), [sum(of_rank) for of_rank in exchange_counts(counts, me)]
 
@@ -73,6 +74,7 @@ def all_to_all_rows(rows: Tensor, sent: list[int], received: list[int], me: Memb
 
 def start_all_to_all_rows(rows: Tensor, sent: list[int], received: list[int], me: Member) -> Finish:
     """all_to_all_rows, begun now; autograd does not see it. The function returned waits, and gives what has come."""
+    # Not waited for: in chunks, another chunk's experts compute meanwhile.
     outgoing = sendable(rows, me)
     incoming = outgoing.new_empty(sum(received), *rows.shape[1:])
     work = dist.all_to_all_single(incoming, outgoing, received, sent, group=me.group, async_op=True)

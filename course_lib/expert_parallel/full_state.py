@@ -24,6 +24,7 @@ def gather_experts(mine: Tensor, num_experts: int, me: Member) -> Tensor:
     if me.n > 1:
         parts = [parts[0] if place == me.r else parts[0].new_empty(here, *mine.shape[1:])
                  for place, here in enumerate(experts_per_rank(num_experts, me.n))]
+        # Ranks may hold different numbers of experts, and an all-gather takes parts of one size only.
         for place, part in enumerate(parts):
             dist.broadcast(part, group=me.group, group_src=place)
     return torch.cat(parts).to(mine.device)
@@ -35,6 +36,7 @@ def full_state_dict(model: nn.Module) -> dict[str, Tensor]:
     """
     layers, state, wholes = layers_by_name(model), {}, {}
     for name, value in model.state_dict(keep_vars=True).items():
+        # A tied parameter has several names: it is gathered once.
         if isinstance(value, Tensor) and value not in wholes:
             layer = layers.get(name)
             whole = value.detach() if layer is None else gather_experts(value.detach(), layer.num_experts, layer.member)

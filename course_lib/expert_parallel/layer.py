@@ -64,7 +64,9 @@ class MoELayer(nn.Module):
         self.shared = Experts(hidden_size, num_shared * ffn_hidden_size, 1, activation, bias,
                               num_experts, seed) if num_shared else None
         self.dropout = nn.Dropout(dropout)
+        # Experts draw from one seed. The router has drawn from each rank's own generator.
         broadcast(self.router.parameters(), me)
+        # What from_unsplit needs to make the same layer on a group.
         self.options = {"k": k, "capacity_factor": capacity_factor, "activation": activation,
                         "num_shared": num_shared, "bias": bias, "dropout": dropout, **router}
         self.routing: Routing | None = None  # of the last forward pass, and which of its choices were kept
@@ -91,6 +93,7 @@ class MoELayer(nn.Module):
         if x.shape[-1:] != self.router.weight.shape[1:]:
             raise ValueError(f"x {describe(x)}: expected (..., {self.router.weight.shape[1]})")
         tokens = x.reshape(-1, x.shape[-1])  # (N, D)
+        # Kept with its graph: an auxiliary loss asks for it after the forward pass.
         self.routing = routing = self.router(tokens)
         self.kept = kept = self.mask_of_choices(routing)
         what = (tokens, routing.experts, routing.weights, kept, self.num_experts, self.experts)
@@ -101,6 +104,7 @@ class MoELayer(nn.Module):
         else:
             y = through_experts(*what, self.member)
         if self.shared is not None:
+            # Shared experts are whole on every rank: nothing is sent for them.
             y = y + self.shared(tokens, [len(tokens)])
         return self.dropout(y.view(x.shape))
 
@@ -130,6 +134,7 @@ class MoELayer(nn.Module):
 def common_seed(me: Member) -> int:
     """A number that place 0 draws from torch's generator of the CPU."""
     seed = torch.randint(2**31, (1,), device="cpu")
+    # A group of one has no wire.
     seed = seed.to(me.wire(torch.device("cpu"))) if me.n > 1 else seed
     broadcast([seed], me)
     return int(seed)

@@ -102,6 +102,7 @@ def swap_replicas(ranks: list[list[Replica]]) -> list[list[Replica]]:
                     less = mine[0] - theirs[0]
                     if 0 < less < gap and (best is None or max(work - less, of_other + less) < best[0]):
                         best = max(work - less, of_other + less), other, i, j
+        # A gain by rounding alone is none: the loop would not end.
         if best is None or best[0] >= work * (1 - 1e-12):
             return ranks
         _, other, i, j = best

@@ -95,6 +95,7 @@ class Overlapped(torch.autograd.Function):
         """
         ctx.dispatches, ctx.me, ctx.graphs = dispatches, me, []
         ctx.parameters = tensors[len(dispatches):]
+        # In evaluation no graph is built: it would keep all activations.
         is_trained = any(ctx.needs_input_grad)
 
         def compute(chunk: int, rows: Tensor) -> Tensor:

@@ -91,11 +91,13 @@ def start_all_gather(flat: Tensor, group: Group, tag: int) -> Callable[[], None]
     if me.wire(flat.device).type != "cpu":
         return all_gather_single(flat, flat.chunk(me.n)[me.r], group=me.group, async_op=True).wait  # NCCL, in place
     blocks = flat.chunk(me.n)
+    # gloo sends from the memory of the host; on the CPU that is `flat` itself.
     on_host = [block if block.is_cpu else torch.empty_like(block, device="cpu") for block in blocks]
     if not flat.is_cpu:
         on_host[me.r].copy_(blocks[me.r])
     works = []
     for place in others(me):
+        # The receive is posted first, so that a block that comes finds its memory.
         works.append(dist.irecv(on_host[place], group=me.group, group_src=place, tag=tag))
         works.append(dist.isend(on_host[me.r], group=me.group, group_dst=place, tag=tag))
 

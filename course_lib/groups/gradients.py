@@ -76,6 +76,7 @@ class GradientBucket:
         """New memory each time: a .grad that the reader kept from the last one stays what it was."""
         like = self.parameters[0]
         self.gradient = torch.empty(self.num_elements, dtype=like.dtype, device=like.device)  # (N,)
+        # Padding is added up, too: what memory happened to hold might be a NaN.
         self.gradient[self.num_used:] = 0
         self.parts = dict(zip(self.parameters, unpack(self.gradient, [p.shape for p in self.parameters])))
         self.missing, self.without = set(self.parameters), set()
@@ -121,6 +122,7 @@ def average_gradients(parameters: Iterable[nn.Parameter], group: Group = None, c
             if parameter.grad is not None:
                 parameter.grad /= divide_by
         return
+    # Also parameters without a gradient here: a message must have the same numbers on all ranks.
     for some in cut_tensors([p for p in parameters if p.requires_grad], cap_bytes):
         bucket = GradientBucket(some)
         for parameter in some:

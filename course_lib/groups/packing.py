@@ -47,6 +47,8 @@ def cut_tensors(tensors: Iterable[Tensor], cap_bytes: float) -> list[list[Tensor
     kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for index, tensor in enumerate(tensors):
         kinds.setdefault((tensor.dtype, tensor.device), []).append(index)
+    # Kinds are cut apart from each other, then all messages are ordered by their last tensor: that is when each is
+    # full.
     messages = [[indices[place] for place in places] for indices in kinds.values()
                 for places in cut_buckets([tensors[index].nbytes for index in indices], cap_bytes)]
     return [[tensors[index] for index in indices] for indices in sorted(messages, key=max)]
@@ -65,6 +67,7 @@ def broadcast(tensors: Iterable[Tensor], group: Group = None, cap_bytes: float =
     for some in cut_tensors(tensors, cap_bytes) if me.n > 1 else []:
         flat, _ = pack(some)
         dist.broadcast(flat, group=me.group, group_src=0)
+        # Place 0 has them already.
         if me.r > 0:
             unpack_into(some, flat)
 

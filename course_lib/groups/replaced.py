@@ -26,4 +26,5 @@ def require_parts(optimizer: torch.optim.Optimizer, *_: Any) -> None:
                              "expected an optimiser made afterwards, of the parameters() that the module has then")
 
 
+# For all optimisers there are and will be: who cuts a parameter does not know who steps on it.
 register_optimizer_step_pre_hook(require_parts)

@@ -25,6 +25,7 @@ def require_trainable(model: GPT, layout: ParallelLayout, *, batch_size: int, nu
                          f"{pipeline.num_stages} stages, and a model of {model.config.num_layers} layers has at most "
                          f"{len(layers)}: a stage for each layer, the embedding, the last norm and the head")
     require_fitting(model, layout, pipeline, sequence_parallel)
+    # A place without a process group: what is checked is sizes, and nothing is sent.
     me = Member(None, layout.tp, 0)
     for name, style in styles_of(model, PLAN).items() if layout.tp > 1 else ():
         if isinstance(style, (Column, Row, Vocabulary)):

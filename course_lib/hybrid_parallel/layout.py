@@ -177,6 +177,7 @@ class ParallelLayout:
         [1, 5]
         """
         named, where = set(self._require_axes(axes)), self._everywhere(rank)
+        # Only the ranks of this group are counted through, not the world: the planner asks for thousands.
         choices = [range(getattr(self, axis)) if axis in named else [where[axis]] for axis in self._basis(named)]
         points = (dict(zip(self._basis(named), point)) for point in product(*choices))
         return sorted(self.rank(**self._off_the_plane(point)) for point in points)
@@ -194,6 +195,7 @@ class ParallelLayout:
         if world.n != self.world_size:
             raise ValueError(f"the layout {self} is one of {self.world_size} ranks, and the world has {world.n}: "
                              "expected as many")
+        # Made where it is first asked for: a layout that is only planned needs no process group.
         return member(group_of_ranks(self.group_of(world.r, *axes)))
 
     def mesh(self) -> "DeviceMesh":
@@ -245,7 +247,7 @@ class ParallelLayout:
     def _recount(self, where: dict[str, int], old: tuple[str, ...], new: tuple[str, ...]) -> dict[str, int]:
         """A place in the plane, given along the axes `old` as digits are, along the axes `new`; innermost first."""
         number, found = 0, {}
-        for axis in reversed(old):
+        for axis in reversed(old):  # the outermost digit first, as a number is read
             number = number * getattr(self, axis) + where[axis]
         for axis in new:
             number, found[axis] = divmod(number, getattr(self, axis))

@@ -60,6 +60,7 @@ def bytes_by_axis(log: CommunicationLog, layout: ParallelLayout) -> dict[str, in
         if event.sent_bytes:
             alike.setdefault((event.rank, event.op == "all_to_all", event.group), []).append(event)
     found: dict[str, int | Fraction] = {}
+    # A step has thousands of events and a few groups: the axis is looked up once for each group.
     for events in alike.values():
         axis = axis_of(events[0], layout)
         found[axis] = whole(found.get(axis, 0) + sum(event.sent_bytes for event in events))
@@ -103,6 +104,7 @@ def peak_of_device(dtype: torch.dtype) -> float | None:
     """
     here = device()
     if here.type == "cpu":
+        # Large enough to reach the peak, small enough to take milliseconds on each start.
         a = torch.ones(256, 256, dtype=dtype, device="cpu")
         return 2 * len(a)**3 / min(seconds(torch.mm, a, a) for _ in range(4))
     known = reported_as(torch.get_device_module(here).get_device_name(here))

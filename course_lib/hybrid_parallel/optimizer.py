@@ -33,6 +33,7 @@ class HybridOptimizer:
                           for (axes, stage_here), parameters in by_ranks_and_stage(model, trained)]
         else:
             self.parts = [optimizer_class([parameter for _, parameter in trained], **defaults)]
+        # The model asks it for gradients: under ZeRO 1 and 2 they are not in .grad.
         model.optimizer = self
 
     @property
@@ -92,4 +93,5 @@ def by_ranks_and_stage(model: HybridModel, trained: Iterable[tuple[str, nn.Param
         kind = model.kinds[named[0]]
         return kind.averaged, 1 if "pp" in kind.in_backward else model.layout.zero_stage
 
+    # Sorted: groupby joins neighbours only, and all ranks must make their optimisers in one order.
     return [(key, [parameter for _, parameter in some]) for key, some in groupby(sorted(trained, key=where), where)]

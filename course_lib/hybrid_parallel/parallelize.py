@@ -76,7 +76,9 @@ def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1
     broadcast([*model.parameters(), *model.buffers()])
     # Costs of whole layers: once they are cut, a rank would count its own part only.
     costs, sequence_parallel = layer_costs(model), sequence_parallel and layout.tp > 1
+    # A share of the loss, since gradients of all micro-batches are added up, and those of all ranks of tp.
     auxiliary = auxiliary_of(model, layout, 1 / num_microbatches / layout.tp)
+    # MoEGPT adds auxiliary losses to the loss of the whole model, which no stage has: each stage carries its own.
     model.__class__ = GPT
     deal_out_experts(model, layout.member("ep"), layout.member("etp"))
     if layout.tp > 1:
@@ -118,6 +120,7 @@ def find_schedule(schedule: str | Callable[[int, int], Schedule], p: int, m: int
 
 def names_elsewhere(stage: Stage, mine: Sequence[Stage]) -> dict[str, str]:
     """Parameters of `stage` that other stages have as well, without those that another stage of `mine` has."""
+    # Both copies on this rank are one parameter, and autograd adds up its gradient.
     own = [common for other in mine for common in other.shared.values()]
     return {name: common for name, common in stage.shared.items() if own.count(common) == 1}
 

@@ -32,6 +32,7 @@ def pieces(model: HybridModel, optimizer: HybridOptimizer | None = None) -> dict
         found[plain] = laid_out(placement, parameter.detach(), cut, is_counted_here(model, name, cut is not None))
         if optimizer is None:
             continue
+        # ZeRO 1 and 2 cut only what the optimiser keeps, ZeRO-3 the parameter as well.
         cut, writes = optimizer.range_of(parameter) or cut, is_counted_here(model, name, model.shards_gradient(name))
         for key, value in state_of(optimizer, parameter):
             found[f"{plain}.{key}"] = laid_out(placement, value, cut, writes) if value.dim() else whole(value)
@@ -64,6 +65,7 @@ def gather_whole(found: Mapping[str, Sequence[Piece]]) -> dict[str, Tensor]:
     """
     mine = [(name, piece.shape, piece.offsets, piece.tensor.cpu()) for name, some in found.items() for piece in some
             if piece.writes]
+    # As objects: pieces have any number and shape, and ranks do not know those of others.
     everyones: list = [None] * dist.get_world_size()
     dist.all_gather_object(everyones, mine)
     wholes: dict[str, Tensor] = {}
@@ -105,6 +107,7 @@ def shard_range(model: HybridModel, name: str) -> tuple[int, int] | None:
     if name not in model.sharded:
         return None
     shard, size = model.sharded[name], model.shapes[name].numel()
+    # The last ranks may have padding only, which is no number of the parameter.
     first = min(model.layout.member(*model.kinds[name].averaged).r * shard.S, size)
     return first, min(first + shard.S, size)
 

@@ -58,6 +58,7 @@ class HybridTrainer:
         self.learning_rate = learning_rate if callable(learning_rate) else LearningRate(learning_rate)
         self.max_norm, self.step_number, self.num_steps = max_norm, 0, 0
         self.run = None  # whose its checkpoints are: see checkpoints.py
+        # All ranks make the same whole model, of which parallelize cuts a part for each.
         torch.manual_seed(seed)
         model = (make_model or (lambda: GPT(config)))()
         self.flops = step_flops(shape_of(config), batch_size)
@@ -94,6 +95,7 @@ class HybridTrainer:
             # Reading a number waits for the device: only behind the clock, and once for both.
             step_s = seconds(lambda: results.extend(self._update()))
         loss, norm = (result.item() for result in results)
+        # The loss is the same on all ranks, so all of them raise.
         if loss != loss or loss in (float("inf"), -float("inf")):
             raise FloatingPointError(f"the loss is {loss} at step {self.step_number}: often the learning rate is too "
                                      f"high; it was {rate:g}")

@@ -37,6 +37,7 @@ def calls(schedule: Schedule) -> list[list[Transfer]]:
         mine: list[Transfer] = []
         for position, action in enumerate(actions):
             stage = schedule.stages[rank][action.chunk]
+            # Receives stand before the action and its send behind: with sends that block, this order decides.
             mine += [Transfer("receive", need, place[need.stage], position, action)
                      for need in needs(action, stage, num_stages) if place[need.stage] != rank]
             result, target = leaves(action, stage), stage + (1 if action.kind == "F" else -1)
@@ -58,11 +59,13 @@ def find_circle(schedule: Schedule) -> list[tuple[int, Transfer]]:
         if not left[rank]:
             continue
         call, other = left[rank][-1], left[rank][-1].partner
+        # A message passes only when both of its ends have come to it.
         theirs = left[other][-1] if left[other] else None
         if theirs and theirs.partner == rank and theirs.result == call.result:  # the one sends what the other awaits
             left[rank].pop()
             left[other].pop()
             ready += [other, rank]
+    # Each rank that is left waits for one partner, so a walk from partner to partner ends in a circle.
     rank = next((rank for rank, mine in enumerate(left) if mine), None)
     path: list[int] = []
     while rank is not None and rank not in path:

@@ -62,6 +62,7 @@ def walk(schedule: Schedule) -> Walk:
     walked = Walk([], [], {})
     position = [0] * schedule.num_ranks
     ready = list(range(schedule.num_ranks))[::-1]
+    # In whatever order ranks are asked, the same actions run: one that runs takes nothing from another.
     while ready:
         rank = ready.pop()
         walked.stuck.pop(rank, None)

@@ -44,6 +44,7 @@ class PipelineParallel:
         self.me = member(group)
         problem = checks.problem_with_arguments(stages, schedule, loss_fn, delay, self.me)
         mine = {} if problem else shared_parameters(stages)
+        # All that can be wrong is exchanged once, here: no rank waits for a message of one that has raised.
         facts = agree(problem, (checks.describe_schedule(schedule), sorted(mine)), self.me)
         require_equal([lines for lines, _ in facts], "schedules", "the same one")
         self.stages, self.schedule, self.loss_fn = list(stages), schedule, loss_fn
@@ -54,6 +55,7 @@ class PipelineParallel:
         self.shared = SharedGradients(mine, [names for _, names in facts], self.me)
         self.seconds = None if delay is None else seconds_of(delay, schedule.num_stages)
         self.work = {"F": self._forward, "B": self._backward, "I": self._backward_input, "W": self._backward_weight}
+        # Of the last batch: as long as a batch looks alike, no shape has to be sent ahead of its tensors.
         self.looks: tuple[int, int] | None = None
         self.num_steps = 0
 
@@ -72,8 +74,11 @@ class PipelineParallel:
         self._begin(inputs, targets)
         for action in self.actions:
             self._run(action)
+        # Open by now unless this rank had no message: then it still has to hear whether the batch was right.
         self._open_mailbox().close()
+        # Only after the last backward pass are the gradients of all copies complete.
         self.shared.finish()
+        # Until the next step the batch is not held here.
         self.inputs = self.targets = ()
         self.num_steps += 1
         return self._loss_for_all()
@@ -99,6 +104,7 @@ class PipelineParallel:
     def _open_mailbox(self) -> Mailbox:
         """The mailbox, open from when all ranks know that nothing is wrong with the batch: before the first message."""
         if self.agreement:
+            # Only the first message of a step waits here, and by then the agreement has usually arrived.
             everyones, self.agreement = self.agreement(), None
             looks = checks.require_same_rows(everyones)
             self.mailbox.open(new_shapes=looks != self.looks)
@@ -153,6 +159,7 @@ class PipelineParallel:
             x, y = self.saved.pop(key)
             for_x, self.deferred[key] = backward_input(y, gradient, x)
             return for_x
+        # On the first stage: nobody waits for the gradient of its input, so W does the whole pass.
         self.deferred[key] = lambda: self._backward(action, stage, gradient)
 
     def _backward_weight(self, action: Action, stage: int, _: None) -> None:

@@ -99,7 +99,9 @@ class Mailbox:
             return
         known = self.shapes.get(message.boundary)
         looks = tuple(tensor.shape), tensor.dtype
+        # A gradient looks like the activations that crossed the same boundary, so one header serves both directions.
         if known is None:
+            # Two tags for each message: a header and its tensor may be under way at the same time.
             self._send(message, header_of(tensor, message.boundary).to(self.wire), tag=2 * message.number)
             self.shapes[message.boundary] = looks
             self._post_ahead(message.dest)  # its gradients can be received now
@@ -114,6 +116,7 @@ class Mailbox:
         message = self.incoming.get(content)
         if message is None:
             return self.local.pop(content)
+        # What the source sends before it is posted before it: messages come in the order of sending.
         while content not in self.posted:
             self._post_next(message.source)
         work, tensor = self.posted.pop(content)
@@ -175,6 +178,7 @@ def groups_of_links(links: set[tuple[int, int]], me: Member, device: torch.devic
     if not works_off_in_order(me, device):
         return dict.fromkeys(links, me.group)
     color_of: dict[tuple[int, int], int] = {}
+    # Sorted: all ranks have to find the same groups, and a set has another order in each process.
     for link in sorted(links):
         taken = {color for other, color in color_of.items() if set(link) & set(other)}
         color_of[link] = next(color for color in itertools.count() if color not in taken)

@@ -121,6 +121,7 @@ def draw_lanes(axes: Axes, simulation: Simulation, end: Time) -> None:
     quiet(axes)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
+    # One rectangle behind each lane: what no action covers stays visible as idle time.
     idle = [Rectangle((0, rank + 0.06), float(simulation.makespan), 0.88) for rank in range(num)]
     axes.add_collection(PatchCollection(idle, facecolor=PALE, edgecolor="#E3A598", hatch="////", lw=0))
     paint(axes, simulation.timeline, schedule)

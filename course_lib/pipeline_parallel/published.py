@@ -60,6 +60,7 @@ def fit(published: BubbleRates) -> RelativeCosts:
         rates, slopes = zip(*(with_slope(simulate_order(schedule, walked, RelativeCosts(*costs)), m, costs)
                               for schedule, walked in orders))
         change = np.linalg.lstsq(np.array(slopes), goal - np.array(rates), rcond=None)[0]
+        # A negative cost has no meaning, and the simulation refuses it.
         costs = np.maximum(costs + change, 0.0)
         if np.abs(change).max() < 1e-6:
             break

@@ -61,6 +61,7 @@ def one_f_one_b(p: int, m: int) -> Schedule:
     'F0 F1 B0 F2 B1 B2'
     """
     forwards, backwards = all_microbatches("F", m), all_microbatches("B", m)
+    # p - 1 - r stages lie behind rank r: when its first gradient can be back, so many micro-batches have passed it.
     return one_stage_each("1F1B", p, m, lambda r: take_turns(forwards, backwards, warmup=p - 1 - r))
 
 
@@ -76,6 +77,7 @@ def interleaved_1f1b(p: int, m: int, v: int) -> Schedule:
     ((0, 2), (1, 3))
     """
     groups = range(0, m, p)
+    # The last group may reach beyond m: make_schedule leaves those actions out.
     forwards = [Action("F", i, c) for g in groups for c in range(v) for i in range(g, g + p)]
     backwards = [Action("B", i, c) for g in groups for c in reversed(range(v)) for i in range(g, g + p)]
 
@@ -97,6 +99,7 @@ def zb_h1(p: int, m: int) -> Schedule:
     >>> " ".join(map(str, zb_h1(p=2, m=3).actions[1]))
     'F0 I0 F1 I1 W0 F2 I2 W1 W2'
     """
+    # A longer head start and a shorter lag, rank by rank: so all hold p activations.
     return one_stage_each("ZB-H1", p, m, lambda r: delay_weights(m, ahead=p - 1 - r, lag=r))
 
 
@@ -145,6 +148,7 @@ def dualpipe_v(p: int, m: int) -> Schedule:
     only where a W fills a gap. 2p + 1 half-sized activations in flight; the library asks for m >= 2p.
     Source: DeepSeek-AI 2024 (DeepSeek-V3 report), section 3.2.1, and its library DualPipe; the V is by Qi et al. 2025.
     """
+    # As in ZB-V: the order of n micro-batches, of which those that are not there are left out.
     n = max(m, 2 * p)
 
     def order(r: int) -> Iterator[Action]:

@@ -161,6 +161,7 @@ def per_stage(name: str, cost: Cost, num_stages: int) -> Callable[[int, int], Ti
 def two_numbers(name: str, cost: Delay) -> Callable[[int, int], Time]:
     """A cost as a function, whose answers are checked, too."""
     if callable(cost):
+        # A function can only be checked when it is asked.
         return lambda first, second: require_time(f"{name}({first}, {second})", cost(first, second))
     always = require_time(name, cost)
     return lambda first, second: always
@@ -201,5 +202,6 @@ def share(part: Time, whole: Time) -> float:
     """part / whole, rounded once only where both are exact."""
     if not whole:
         return 0.0
+    # Two exact times give an exact share, so that tests can compare it with a closed form.
     exact = isinstance(part, Rational) and isinstance(whole, Rational)
     return float(Fraction(part) / Fraction(whole)) if exact else part / whole

@@ -64,6 +64,7 @@ def findings(schedule: Schedule, max_in_flight: int | Sequence[int] | None = Non
     """
     if not isinstance(schedule, Schedule):
         raise ValueError(f"{schedule!r} is no schedule: expected a Schedule, such as gpipe(4, 8)")
+    # Later questions look stages up: they need a placement and actions that exist.
     found = list(placement(schedule)) or list(unknown(schedule))
     if found:
         return found
@@ -169,6 +170,7 @@ def deadlock(schedule: Schedule) -> Iterator[Finding]:
     stuck = walk(schedule).stuck
     for rank in stuck:
         path: list[int] = []
+        # What a stuck rank waits for is made by another stuck rank, so the walk ends in a circle.
         while rank in stuck and rank not in path:
             path.append(rank)
             rank = schedule.where(stuck[rank][1].stage)[0]

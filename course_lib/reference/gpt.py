@@ -159,6 +159,7 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.hidden_size)
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        # Before initialising: named_parameters then has the tied matrix once, by the name of the embedding.
         self.head.weight = self.embedding.token.weight
         self._initialise()
 

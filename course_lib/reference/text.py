@@ -41,6 +41,7 @@ def load_text(path: str | Path | None = None, sequence_length: int = GPTConfig.s
     content = file.read_bytes()
     if not content:
         raise ValueError(f"path must be a file with text in it, got '{file}', which is empty")
+    # A bytearray, since a tensor over `bytes` would be writable memory that must not be written.
     tokens = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     for part in split_text(tokens):
         _require_a_row(part, sequence_length, f"'{file}' ({len(tokens):,} bytes)")

@@ -58,6 +58,7 @@ def plan_run(model: Model, device: Accelerator, num_devices: int = 1, precision:
     needed = training_memory(model.parameters.value, precision, zero_stage, num_devices, kept)
     flops = training_flops(model.active_parameters, tokens)
     seconds = training_seconds(flops, num_devices, peak, utilisation)
+    # From the cheapest to the dearest, as facts sorts them.
     rents = [dollars(seconds, num_devices, each.price.value) for each in hourly_prices(device.name)]
     watts = watts_in_server(device)
     return TrainingNeeds(model, device, num_devices, precision, zero_stage, needed, flops, seconds,

@@ -19,6 +19,7 @@ def small_gpt_activation_bytes(config: GPTConfig, batch_size: int) -> int:
     token (8 bytes), the token numbers, and the inputs of the loss.
     """
     s = config.sequence_length
+    # A mean and a deviation of 4 bytes for each token: two norms a layer, and the last one.
     statistics = (2 * config.num_layers + 1) * 8 * s * batch_size
     tokens_targets_positions = 8 * s * batch_size * 2 + 8 * s
     return activation_bytes(shape_of(config), batch_size, s, bytes_per_number=4) + statistics + tokens_targets_positions
