@@ -57,13 +57,12 @@ PLAN = {**GPT_PLAN, "mlp.router": Tokenwise(), "mlp.shared": Tokenwise(),
 
 def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1,
                 schedule: str | Callable[[int, int], Schedule] = "1f1b", sequence_parallel: bool = False,
-                autocast: torch.dtype | None = None, attention: tokens_dealt_out.ulysses.Attention | None = None
-                ) -> HybridModel:
+                autocast: torch.dtype | None = None) -> HybridModel:
     """This rank's part of `model`, a GPT or one with experts, cut in place. Collective; rank 0's parameters are used.
 
     schedule: one of SCHEDULES, or a function of (p, m) that returns a Schedule. sequence_parallel: between the
     matrices each rank of tp computes on its own T/t tokens. autocast: the dtype of matrix products, torch.bfloat16 say;
-    parameters, and what is averaged, stay as they are. attention(q, k, v): instead of the reference's, where cp is 1.
+    parameters, and what is averaged, stay as they are.
 
     The optimiser is made afterwards: hybrid_parallel.HybridOptimizer. ValueError for what does not divide.
     """
@@ -89,9 +88,6 @@ def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1
         cp, T = layout.member("cp"), model.config.sequence_length
         around = partial(tokens_dealt_out.ring_attention, group=cp, layout="zigzag")
         tokens_dealt_out.context_parallel(model, around, tokens_dealt_out.local_positions(T, cp))
-    elif attention is not None:
-        for block in model.blocks:
-            block.attention.attend = lambda q, k, v, dropout_p: attention(q, k, v)
     all_stages = partition(model, pipeline.num_stages, costs)
     stages = [all_stages[number] for number in pipeline.stages[layout.member("pp").r]]
     kinds = {}

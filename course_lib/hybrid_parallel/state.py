@@ -23,7 +23,7 @@ from course_lib.hybrid_parallel.optimizer import HybridOptimizer
 def pieces(model: HybridModel, optimizer: HybridOptimizer | None = None) -> dict[str, list[Piece]]:
     """{name: this rank's pieces}: views of the memory that the model and the optimiser use, to be read or filled.
 
-    Optimiser state is there from the first step on, or after `prepare_state(optimizer)`.
+    Optimiser state is there from the first step on, or after `checkpoint.models.make_state(optimizer)`.
     """
     found: dict[str, list[Piece]] = {}
     for name, parameter in model.named_parts():
@@ -118,26 +118,3 @@ def state_of(optimizer: HybridOptimizer, parameter: nn.Parameter) -> Iterator[tu
         for key, value in part.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
                 yield key, value
-
-
-@torch.no_grad()
-def prepare_state(optimizer: HybridOptimizer) -> None:
-    """Zeros for all that the optimiser will keep, as memory to load into: by a step of length 0."""
-    for part in optimizer.parts:
-        inner = getattr(part, "inner", part)
-        rates = [group["lr"] for group in inner.param_groups]
-        gradients = {p: p.grad for group in inner.param_groups for p in group["params"]}
-        new = {p for p in gradients if not inner.state.get(p)}
-        for p in gradients:
-            # Only what has no state yet gets a gradient: a step on the others would move their moments.
-            p.grad = torch.zeros_like(p) if p in new else None
-        for group in inner.param_groups:
-            # A step of length 0 makes the state and leaves the parameters: every optimiser knows best what it keeps.
-            group["lr"] = 0.0
-        inner.step()
-        for group, rate in zip(inner.param_groups, rates):
-            group["lr"] = rate
-        for p, gradient in gradients.items():
-            p.grad = gradient
-        for value in (value for p in new for value in inner.state[p].values() if isinstance(value, Tensor)):
-            value.zero_()

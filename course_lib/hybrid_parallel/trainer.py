@@ -50,7 +50,7 @@ class HybridTrainer:
                  schedule: str | Callable[[int, int], Schedule] = "1f1b", sequence_parallel: bool = False,
                  precision: str = "fp32", learning_rate: LearningRate | float = 1e-3, weight_decay: float = 0.01,
                  max_norm: float | None = 1.0, tokens: Tensor | None = None, seed: int = 0, compiled: bool = False,
-                 make_model: Callable[[], GPT] | None = None, attention: Callable | None = None) -> None:
+                 make_model: Callable[[], GPT] | None = None) -> None:
         require_dividing(batch_size, layout.dp, num_microbatches)
         if precision not in PRECISIONS:
             raise ValueError(f"precision={precision!r}: expected one of {', '.join(PRECISIONS)}")
@@ -63,8 +63,7 @@ class HybridTrainer:
         model = (make_model or (lambda: GPT(config)))()
         self.flops = step_flops(shape_of(config), batch_size)
         self.model = parallelize(model, layout, num_microbatches=num_microbatches, schedule=schedule,
-                                 sequence_parallel=sequence_parallel, autocast=PRECISIONS[precision],
-                                 attention=attention)
+                                 sequence_parallel=sequence_parallel, autocast=PRECISIONS[precision])
         if compiled:
             for stage in self.model.stages:
                 stage.forward = torch.compile(stage.forward)

@@ -13,7 +13,6 @@
     checks.py       what cannot work, said on every rank
     simulate.py     when each action runs, given what it costs
     published.py    published bubble rates, predicted from two fitted costs
-    published_picture.py  the same, drawn
     picture.py      schedules drawn, also a measured step under its plan
 
 What the papers say about idle time and memory is in course_lib.costs.bubbles, one line a formula.
@@ -43,7 +42,7 @@ from course_lib.pipeline_parallel.schedules import (
     zb_h2,
     zb_v,
 )
-from course_lib.pipeline_parallel.simulate import Simulation, schedule_picture, simulate
+from course_lib.pipeline_parallel.simulate import Simulation, simulate
 from course_lib.pipeline_parallel.validate import Finding, InvalidSchedule, findings, validate
 
 load_on_use(__name__, {
@@ -77,7 +76,6 @@ __all__ = [
     "peak_1f1b",
     "peak_gpipe",
     "peak_interleaved",
-    "schedule_picture",
     "simulate",
     "validate",
     "zb_h1",

@@ -1,6 +1,6 @@
 """Draw schedules with their times: a lane for each rank, forward blue, backward orange, weight gradients teal.
 
-`picture_of` puts several below each other on one time axis, `measured_under_plan` a measured step below its plan.
+`picture_of` draws one, `measured_under_plan` a measured step below its plan, on one time axis.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Panel:
 
 @dataclass(frozen=True, repr=False)
 class SchedulePicture(Drawn):
-    """What schedule_picture (in simulate.py) and measured_under_plan return; a cell that ends in it shows it."""
+    """What picture_of and measured_under_plan return; a cell that ends in it shows it."""
 
     panels: tuple[Panel, ...]
     headline: str
@@ -65,18 +65,13 @@ class SchedulePicture(Drawn):
         return figure
 
 
-def picture_of(simulations: Sequence[Simulation]) -> SchedulePicture:
-    """Simulated schedules below each other on one time axis."""
-    panels = tuple(Panel(title_of(simulation), simulation) for simulation in simulations)
-    best = min(simulations, key=lambda simulation: simulation.bubble_fraction)
-    p = best.schedule.num_ranks
-    headline = (f"{best.schedule.name} is idle {best.bubble_fraction:.0%} of the time: "
-                f"{best.bubble_fraction * p:.1f} of {p} ranks are paid for and wait")
-    if len(panels) > 1:
-        headline = "idle: " + ", ".join(
-            f"{simulation.schedule.name} {simulation.bubble_fraction:.0%}" for simulation in simulations)
+def picture_of(simulation: Simulation) -> SchedulePicture:
+    """A simulated schedule."""
+    p = simulation.schedule.num_ranks
+    headline = (f"{simulation.schedule.name} is idle {simulation.bubble_fraction:.0%} of the time: "
+                f"{simulation.bubble_fraction * p:.1f} of {p} ranks are paid for and wait")
     detail = "numbers are micro-batches; striped: a rank waits; right: the most micro-batches it has in flight"
-    return SchedulePicture(panels, headline, detail, "; ".join(map(repr, simulations)),
+    return SchedulePicture((Panel(title_of(simulation), simulation),), headline, detail, repr(simulation),
                            "time, in the unit of the costs")
 
 

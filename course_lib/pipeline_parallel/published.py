@@ -7,15 +7,13 @@ ZB-H1 (p - 1)(F + I - W)), so the rates cannot tell F from I: they are taken as 
 to four rates.
 """
 
-import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from course_lib.facts.pipeline_bubbles import BUBBLE_RATES, BubbleRates
-from course_lib.pictures.drawn import Drawn
+from course_lib.facts.pipeline_bubbles import BubbleRates
 from course_lib.pipeline_parallel.actions import Schedule, TimedAction
 from course_lib.pipeline_parallel.dependencies import Walk, walk
 from course_lib.pipeline_parallel.schedules import interleaved_1f1b, one_f_one_b, zb_h1, zb_h2
@@ -36,18 +34,6 @@ class RelativeCosts:
 
     backward_weight: float
     p2p: float
-
-
-@dataclass(frozen=True)
-class PublishedRate:
-    """One published rate beside the predicted one; `fitted`: at the m on which the costs were fitted."""
-
-    model: str
-    m: int
-    schedule: str
-    published: float
-    predicted: float
-    fitted: bool
 
 
 def fit(published: BubbleRates) -> RelativeCosts:
@@ -71,44 +57,6 @@ def predict(published: BubbleRates, costs: RelativeCosts) -> dict[tuple[int, str
     """The simulated bubble rate for every (m, schedule) of the table that a generator is here for."""
     return {(m, name): simulate_order(*order(published, m, name), costs).bubble_of_span
             for m in published.rates for name in GENERATORS}
-
-
-@dataclass(frozen=True, repr=False)
-class RateComparison(Drawn):
-    """What compare returns; a cell that ends in it shows it as a picture."""
-
-    rows: tuple[PublishedRate, ...]
-    costs: dict[str, RelativeCosts]
-
-    @property
-    def largest_deviation(self) -> PublishedRate:
-        """The rate that is predicted worst, of those that nothing was fitted on."""
-        return max((row for row in self.rows if not row.fitted), key=lambda row: abs(row.predicted - row.published))
-
-    def finding(self) -> str:
-        worst, num = self.largest_deviation, sum(not row.fitted for row in self.rows)
-        points = 100 * abs(worst.predicted - worst.published)
-        return (f"{num} published bubble rates of {len(self.costs)} models predicted, at worst {points:.1f} percentage "
-                f"points away ({worst.schedule}, {worst.model}, m = {worst.m})")
-
-    def png(self) -> bytes:
-        from course_lib.pipeline_parallel.published_picture import draw  # matplotlib is slow to import
-
-        return draw(self.rows, self.costs, self.largest_deviation)
-
-
-def compare(tables: Sequence[BubbleRates] = BUBBLE_RATES) -> RateComparison:
-    """Fit each model's two costs on its smallest m, predict all its rates. All four models take some seconds."""
-    collecting = gc.isenabled()
-    gc.disable()  # millions of tuples and no circles among them: collecting would double the time
-    try:
-        costs = {published.model: fit(published) for published in tables}
-        rows = [PublishedRate(published.model, m, name, published.rates[m][name].value, rate, m == min(published.rates))
-                for published in tables for (m, name), rate in predict(published, costs[published.model]).items()]
-    finally:
-        if collecting:
-            gc.enable()
-    return RateComparison(tuple(rows), costs)
 
 
 def order(published: BubbleRates, m: int, name: str) -> tuple[Schedule, Walk]:

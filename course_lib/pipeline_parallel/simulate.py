@@ -10,15 +10,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from numbers import Rational, Real
-from typing import TYPE_CHECKING, Any
 
 from course_lib.pictures.drawn import Drawn
 from course_lib.pipeline_parallel.actions import Schedule, Time, TimedAction, in_flight
 from course_lib.pipeline_parallel.dependencies import Walk, walk
 from course_lib.pipeline_parallel.validate import validate
-
-if TYPE_CHECKING:
-    from course_lib.pipeline_parallel.picture import SchedulePicture
 
 Cost = Time | Sequence[Time] | Callable[[int, int], Time]  # for all; one a stage; of (stage, micro-batch)
 Delay = Time | Callable[[int, int], Time]  # for all; of (sender, receiver)
@@ -103,7 +99,7 @@ class Simulation(Drawn):
     def png(self) -> bytes:
         from course_lib.pipeline_parallel.picture import picture_of  # matplotlib is slow to import
 
-        return picture_of([self]).png()
+        return picture_of(self).png()
 
 
 def simulate(schedule: Schedule, forward: Cost = 1, backward_input: Cost = 1, backward_weight: Cost = 1,
@@ -122,19 +118,6 @@ def simulate(schedule: Schedule, forward: Cost = 1, backward_input: Cost = 1, ba
     """
     validate(schedule)
     return give_times(schedule, walk(schedule), Costs(schedule, forward, backward_input, backward_weight, p2p))
-
-
-def schedule_picture(*schedules: Schedule | Simulation, **costs: Any) -> "SchedulePicture":
-    """The schedules below each other on one time axis. Those not simulated yet are, with `costs` (see simulate).
-
-    A rank's forward time is 1 unless `costs` say otherwise, so that a chunk of a rank that has v takes 1/v.
-    """
-    from course_lib.pipeline_parallel.picture import picture_of  # matplotlib is slow to import
-
-    if not schedules:
-        raise ValueError("schedule_picture(): expected at least one Schedule or Simulation")
-    simulations = [given if isinstance(given, Simulation) else simulate(given, **costs) for given in schedules]
-    return picture_of(simulations)
 
 
 class Costs:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from course_lib import train
+from course_lib.checkpoint.models import make_state
 from course_lib.hybrid_parallel import (
     HybridTrainer,
     LearningRate,
@@ -18,7 +19,6 @@ from course_lib.hybrid_parallel import (
     gather_whole,
     gradient_pieces,
     pieces,
-    prepare_state,
 )
 from course_lib.hybrid_parallel.trainer import require_dividing
 from course_lib.reference import GPT
@@ -68,7 +68,7 @@ def resumed(text, other, options):
     first.train(2)
     state = gather_whole(pieces(first.model, first.optimizer))
     second = HybridTrainer(CONFIG, ParallelLayout.from_string(other), batch_size=12, seed=0)
-    prepare_state(second.optimizer)
+    make_state(second.optimizer)
     with torch.no_grad():
         for name, some in pieces(second.model, second.optimizer).items():
             for piece in some:
@@ -90,7 +90,7 @@ def test_pieces_of_one_layout_go_on_under_another(text, other):
 def test_every_number_of_state_is_written_by_one_rank():
     def body(text, options):
         model, optimizer = laid_out(text, options)
-        prepare_state(optimizer)
+        make_state(optimizer)
         return [(name, piece.shape, piece.offsets, tuple(piece.tensor.shape))
                 for name, some in pieces(model, optimizer).items() for piece in some if piece.writes and piece.shape]
 
