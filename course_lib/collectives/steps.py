@@ -117,7 +117,7 @@ def halving_doubling(n: int) -> list[Step]:
         halving.append(Step("halving", tuple(sends)))
         # In reverse: who split last comes together first.
         doubling.insert(0, Step("doubling", tuple(returns)))
-    return handed_in_and_back(halving + doubling, whole, range(p, n), p)
+    return hand_in_and_back(halving + doubling, whole, range(p, n), p)
 
 
 def recursive_doubling(n: int) -> list[Step]:
@@ -127,10 +127,10 @@ def recursive_doubling(n: int) -> list[Step]:
     whole = tuple(range(n))
     doubling = [Step("doubling", tuple(add(r, r ^ distance, whole) for r in range(p)))
                 for distance in powers_of_two_below(p)]
-    return handed_in_and_back(doubling, whole, range(p, n), p)
+    return hand_in_and_back(doubling, whole, range(p, n), p)
 
 
-def handed_in_and_back(steps: list[Step], whole: Chunks, above: range, p: int) -> list[Step]:
+def hand_in_and_back(steps: list[Step], whole: Chunks, above: range, p: int) -> list[Step]:
     """`steps` among the first p ranks; those `above` hand their tensor in before, wait, and get the result after."""
     # On a power of two there is no such step: an empty one would be counted.
     into = [Step("hand in", tuple(add(r, r - p, whole) for r in above))] * bool(above)

@@ -29,13 +29,13 @@ def pieces(model: HybridModel, optimizer: HybridOptimizer | None = None) -> dict
     for name, parameter in model.named_parts():
         plain, placement = model.tied.get(name, name), placement_of(model, name)
         cut = shard_range(model, name)
-        found[plain] = laid_out(placement, parameter.detach(), cut, is_counted_here(model, name, cut is not None))
+        found[plain] = make_pieces(placement, parameter.detach(), cut, is_counted_here(model, name, cut is not None))
         if optimizer is None:
             continue
         # ZeRO 1 and 2 cut only what the optimiser keeps, ZeRO-3 the parameter as well.
         cut, writes = optimizer.range_of(parameter) or cut, is_counted_here(model, name, model.shards_gradient(name))
         for key, value in state_of(optimizer, parameter):
-            found[f"{plain}.{key}"] = laid_out(placement, value, cut, writes) if value.dim() else whole(value)
+            found[f"{plain}.{key}"] = make_pieces(placement, value, cut, writes) if value.dim() else whole(value)
     return found
 
 
@@ -55,7 +55,7 @@ def gradient_pieces(model: HybridModel) -> dict[str, list[Piece]]:
         if model.optimizer is not None:
             cut = model.optimizer.range_of(parameters[name]) or cut
         writes = is_counted_here(model, name, model.shards_gradient(name))
-        found[model.tied.get(name, name)] = laid_out(placement_of(model, name), gradient, cut, writes)
+        found[model.tied.get(name, name)] = make_pieces(placement_of(model, name), gradient, cut, writes)
     return found
 
 
@@ -94,7 +94,7 @@ def cut_again(placement: Placement, other: Placement) -> Placement:
     return Placement(placement.shape, tuple(boxes))
 
 
-def laid_out(placement: Placement, tensor: Tensor, cut: tuple[int, int] | None, writes: bool) -> list[Piece]:
+def make_pieces(placement: Placement, tensor: Tensor, cut: tuple[int, int] | None, writes: bool) -> list[Piece]:
     """cut: which numbers of the local tensor `tensor` begins with, if it is flat and not all of them."""
     if cut is None:
         return placement.pieces(tensor, writes)

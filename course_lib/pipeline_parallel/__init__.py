@@ -2,7 +2,7 @@
 
     actions.py      what a schedule is made of, with its times too, and activations in flight
     schedules.py    those that were published, from the naive one to DualPipe-V
-    dependencies.py what an action needs, and in which order a schedule can run at all
+    dependencies.py what an action needs, who sends what to whom, and in which order a schedule can run at all
     validate.py     what is wrong with a schedule, in words
     blocking.py     what would happen if sends blocked
     partition.py    a model cut into stages

@@ -9,7 +9,7 @@ with their receives (batch_isend_irecv), or leave them pending, as PipelineParal
 from typing import NamedTuple
 
 from course_lib.pipeline_parallel.actions import Action, Schedule
-from course_lib.pipeline_parallel.dependencies import Result, leaves, needs
+from course_lib.pipeline_parallel.dependencies import Result, messages_of
 
 
 class Transfer(NamedTuple):
@@ -29,22 +29,16 @@ class Transfer(NamedTuple):
         return f"rank {rank} waits at {self.action} for {what} from rank {self.partner}"
 
 
-def calls(schedule: Schedule) -> list[list[Transfer]]:
+def transfers_of(schedule: Schedule) -> list[list[Transfer]]:
     """Every rank's sends and receives, in the order in which it makes them."""
-    num_stages, place = schedule.num_stages, [schedule.where(stage)[0] for stage in range(schedule.num_stages)]
-    all_calls: list[list[Transfer]] = []
-    for rank, actions in enumerate(schedule.actions):
-        mine: list[Transfer] = []
-        for position, action in enumerate(actions):
-            stage = schedule.stages[rank][action.chunk]
-            # Receives stand before the action and its send behind: with sends that block, this order decides.
-            mine += [Transfer("receive", need, place[need.stage], position, action)
-                     for need in needs(action, stage, num_stages) if place[need.stage] != rank]
-            result, target = leaves(action, stage), stage + (1 if action.kind == "F" else -1)
-            if result and 0 <= target < num_stages and place[target] != rank:
-                mine.append(Transfer("send", result, place[target], position, action))
-        all_calls.append(mine)
-    return all_calls
+    of_ranks: list[list[Transfer]] = [[] for _ in schedule.actions]
+    for message in messages_of(schedule):
+        for op, rank, partner, position in (("send", message.source, message.dest, message.sent_at),
+                                            ("receive", message.dest, message.source, message.needed_at)):
+            of_ranks[rank].append(Transfer(op, message.content, partner, position, schedule.actions[rank][position]))
+    # An action's receive stands before it and its send behind: with sends that block, this order decides.
+    return [sorted(transfers, key=lambda transfer: (transfer.position, transfer.op == "send"))
+            for transfers in of_ranks]
 
 
 def find_circle(schedule: Schedule) -> list[tuple[int, Transfer]]:
@@ -52,7 +46,7 @@ def find_circle(schedule: Schedule) -> list[tuple[int, Transfer]]:
 
     Takes legal schedules.
     """
-    left = [mine[::-1] for mine in calls(schedule)]
+    left = [mine[::-1] for mine in transfers_of(schedule)]
     ready = list(range(schedule.num_ranks))
     while ready:
         rank = ready.pop()

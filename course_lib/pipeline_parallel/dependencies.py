@@ -1,4 +1,4 @@
-"""What an action needs before it can run, what it leaves behind, and in which order a whole schedule can run at all.
+"""What an action needs, what it leaves behind for whom, and in which order a schedule can run at all.
 
     F on stage s   needs the activations of stage s - 1                        leaves the activations of s
     B, I on s      need the activations of s and the gradient of s + 1         leave the gradient of s
@@ -8,6 +8,7 @@ Sends never block: what a rank has sent lies in a buffer until the receiver take
 schedule gets stuck only where actions wait for each other in a circle, and where a thing never comes.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,6 +41,46 @@ def leaves(action: Action, stage: int) -> Result | None:
     if action.kind == "W":
         return None
     return Result("activations" if action.kind == "F" else "gradient", action.microbatch, stage)
+
+
+@dataclass(frozen=True)
+class StageMessage:
+    """`content` on its way from `source` to `dest`, places in the group.
+
+    `sent_at` and `needed_at` are positions in the actions of the one and of the other. `number` counts the messages
+    from this source to this dest.
+    """
+
+    content: Result
+    source: int
+    dest: int
+    sent_at: int
+    needed_at: int
+    number: int
+
+    @property
+    def boundary(self) -> int:
+        """The stage in front of the boundary that it crosses. Gradients look like the activations there."""
+        return self.content.stage - (self.content.what == "gradient")
+
+
+def messages_of(schedule: Schedule) -> list[StageMessage]:
+    """Every message of a valid schedule; those of one source in the order in which it sends them."""
+    made: dict[Result, tuple[int, int]] = {}
+    for rank, position, action in schedule.positions():
+        made[leaves(action, schedule.stages[rank][action.chunk])] = rank, position
+    transfers = []
+    for rank, position, action in schedule.positions():
+        for content in needs(action, schedule.stages[rank][action.chunk], schedule.num_stages):
+            source, sent_at = made[content]
+            if source != rank:
+                transfers.append((source, sent_at, rank, position, content))
+    counts: Counter[tuple[int, int]] = Counter()
+    messages = []
+    for source, sent_at, dest, needed_at, content in sorted(transfers):
+        messages.append(StageMessage(content, source, dest, sent_at, needed_at, counts[source, dest]))
+        counts[source, dest] += 1
+    return messages
 
 
 @dataclass(frozen=True)

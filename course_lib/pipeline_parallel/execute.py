@@ -114,13 +114,13 @@ class PipelineParallel:
 
     def _run(self, action: Action) -> None:
         stage = self.stage_numbers[action.chunk]
-        arrived = self._receive(action, stage)  # what is waited for here is the bubble
+        message = self._receive(action, stage)  # what is waited for here is the bubble
         labels = {"microbatch": action.microbatch, "chunk": action.chunk, "stage": stage, "step": self.num_steps}
         with span(action.kind, **labels), lasting(self.seconds and self.seconds(action.kind, stage)):
-            made = self.work[action.kind](action, stage, arrived)
+            result = self.work[action.kind](action, stage, message)
         # Outside of the span: sending returns at once, and what it takes is not computing.
-        if made is not None:
-            self._open_mailbox().give(leaves(action, stage), made)
+        if result is not None:
+            self._open_mailbox().give(leaves(action, stage), result)
 
     def _receive(self, action: Action, stage: int) -> Tensor | None:
         if action.kind == "F" and stage > 0:

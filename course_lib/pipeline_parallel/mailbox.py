@@ -6,8 +6,7 @@ keeps, until a later message of the receiver proves that the receiver has used i
 """
 
 import itertools
-from collections import Counter, deque
-from dataclasses import dataclass
+from collections import deque
 
 import torch
 import torch.distributed as dist
@@ -16,51 +15,11 @@ from torch import Tensor
 from course_lib.groups.membership import Member
 from course_lib.groups.tensors import describe, sendable
 from course_lib.pipeline_parallel.actions import Schedule
-from course_lib.pipeline_parallel.dependencies import Result, leaves, needs
+from course_lib.pipeline_parallel.dependencies import Result, StageMessage, messages_of
 
 AHEAD = 2  # messages of each neighbour that are posted before they are needed
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 MAX_DIMS = 8
-
-
-@dataclass(frozen=True)
-class StageMessage:
-    """`content` on its way from `source` to `dest`, places in the group.
-
-    `sent_at` and `needed_at` are positions in the actions of the one and of the other. `number` counts the messages
-    from this source to this dest.
-    """
-
-    content: Result
-    source: int
-    dest: int
-    sent_at: int
-    needed_at: int
-    number: int
-
-    @property
-    def boundary(self) -> int:
-        """The stage in front of the boundary that it crosses. Gradients look like the activations there."""
-        return self.content.stage - (self.content.what == "gradient")
-
-
-def messages_of(schedule: Schedule) -> list[StageMessage]:
-    """Every message of a valid schedule; those of one source in the order in which it sends them."""
-    made: dict[Result, tuple[int, int]] = {}
-    for rank, position, action in schedule.positions():
-        made[leaves(action, schedule.stages[rank][action.chunk])] = rank, position
-    transfers = []
-    for rank, position, action in schedule.positions():
-        for content in needs(action, schedule.stages[rank][action.chunk], schedule.num_stages):
-            source, sent_at = made[content]
-            if source != rank:
-                transfers.append((source, sent_at, rank, position, content))
-    counts: Counter[tuple[int, int]] = Counter()
-    messages = []
-    for source, sent_at, dest, needed_at, content in sorted(transfers):
-        messages.append(StageMessage(content, source, dest, sent_at, needed_at, counts[source, dest]))
-        counts[source, dest] += 1
-    return messages
 
 
 class Mailbox:
