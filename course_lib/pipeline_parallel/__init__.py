@@ -1,6 +1,6 @@
 """Pipeline parallelism: one schedule, drawn, simulated and run.
 
-    actions.py      what a schedule is made of, with its times too, and activations in flight
+    actions.py      what a schedule is made of
     schedules.py    those that were published, from the naive one to DualPipe-V
     dependencies.py what an action needs, who sends what to whom, and in which order a schedule can run at all
     validate.py     what is wrong with a schedule, in words
@@ -11,6 +11,7 @@
     split_backward.py  a backward pass in two parts, I and W
     mailbox.py      messages between stages; shared.py: parameters on two stages; delay.py: waiting like for a GPU
     checks.py       what cannot work, said on every rank
+    timing.py       a schedule with its times: idle shares, activations in flight
     simulate.py     when each action runs, given what it costs
     published.py    published bubble rates, predicted from two fitted costs
     picture.py      schedules drawn, also a measured step under its plan
@@ -31,7 +32,7 @@ from course_lib.costs.bubbles import (
     zb_h1_bubble,
 )
 from course_lib.lazy import load_on_use
-from course_lib.pipeline_parallel.actions import Action, Schedule, TimedAction
+from course_lib.pipeline_parallel.actions import Action, Schedule
 from course_lib.pipeline_parallel.schedules import (
     dualpipe_v,
     gpipe,
@@ -43,6 +44,7 @@ from course_lib.pipeline_parallel.schedules import (
     zb_v,
 )
 from course_lib.pipeline_parallel.simulate import Simulation, simulate
+from course_lib.pipeline_parallel.timing import TimedAction
 from course_lib.pipeline_parallel.validate import Finding, InvalidSchedule, findings, validate
 
 load_on_use(__name__, {

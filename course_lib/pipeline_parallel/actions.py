@@ -4,12 +4,10 @@ A schedule is data. The generators of `schedules` write it, a reader's hand may 
 `simulate` gives it times, and `PipelineParallel` runs it on ranks: the same object every time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import NamedTuple
 
-Time = int | float | Fraction
 KINDS = ("F", "B", "I", "W")  # forward, whole backward, backward for the input, backward for the weights
 
 
@@ -60,33 +58,3 @@ class Schedule:
         for rank, actions in enumerate(self.actions):
             for position, action in enumerate(actions):
                 yield rank, position, action
-
-
-class TimedAction(NamedTuple):
-    """An action and when it runs. `cause` is the position in the timeline of what it had to wait for last."""
-
-    rank: int
-    stage: int
-    action: Action
-    start: Time
-    end: Time
-    cause: int | None
-
-    @property
-    def duration(self) -> Time:
-        """How long the action runs."""
-        return self.end - self.start
-
-
-def in_flight(actions: Sequence[Action]) -> list[int]:
-    """After the start of each of a rank's actions: how many activations, of a chunk for a micro-batch each, are held.
-
-    The order alone decides it: F puts activations on the shelf and B takes them away. Where backward is split, I still
-    needs to leave most of them for W: W takes them away.
-    """
-    held, counts = 0, []
-    for action in actions:
-        held += action.kind == "F"
-        counts.append(held)
-        held -= action.kind in "BW"
-    return counts

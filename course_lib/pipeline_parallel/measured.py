@@ -1,7 +1,8 @@
 """What a step took on ranks, in the form of a simulation: the same timeline and idle share, to lay beside the plan."""
 
-from course_lib.pipeline_parallel.actions import KINDS, Action, Schedule, TimedAction
+from course_lib.pipeline_parallel.actions import KINDS, Action, Schedule
 from course_lib.pipeline_parallel.simulate import Simulation
+from course_lib.pipeline_parallel.timing import TimedAction
 from course_lib.runtime import Timeline
 
 

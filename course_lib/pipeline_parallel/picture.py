@@ -15,8 +15,8 @@ from matplotlib.patches import Patch, Rectangle
 from course_lib.pictures.drawn import Drawn
 from course_lib.pictures.figures import WIDTH_IN, new_figure, quiet, to_png
 from course_lib.pictures.palette import BLUE, INK, ORANGE, TEAL, ink_on
-from course_lib.pipeline_parallel.actions import Action, Schedule, Time, TimedAction
-from course_lib.pipeline_parallel.simulate import Simulation, write_count
+from course_lib.pipeline_parallel.actions import Action, Schedule
+from course_lib.pipeline_parallel.timing import Time, TimedAction, Timing, write_count
 
 COLOURS = {"F": BLUE, "B": ORANGE, "I": ORANGE, "W": TEAL}
 NAMES = {"F": "forward (F)", "B": "whole backward (B)", "I": "backward, input (I)", "W": "backward, weights (W)"}
@@ -30,7 +30,7 @@ class Panel:
     """One schedule in a picture."""
 
     title: str
-    simulation: Simulation
+    simulation: Timing
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,7 +65,7 @@ class SchedulePicture(Drawn):
         return figure
 
 
-def picture_of(simulation: Simulation) -> SchedulePicture:
+def picture_of(simulation: Timing) -> SchedulePicture:
     """A simulated schedule."""
     p = simulation.schedule.num_ranks
     headline = (f"{simulation.schedule.name} is idle {simulation.bubble_fraction:.0%} of the time: "
@@ -75,7 +75,7 @@ def picture_of(simulation: Simulation) -> SchedulePicture:
                            "time, in the unit of the costs")
 
 
-def measured_under_plan(plan: Simulation, measured: Simulation) -> SchedulePicture:
+def measured_under_plan(plan: Timing, measured: Timing) -> SchedulePicture:
     """A step that was planned, and below it the same step as it was measured; both in seconds.
 
     ValueError where they are not of the same schedule.
@@ -93,7 +93,7 @@ def measured_under_plan(plan: Simulation, measured: Simulation) -> SchedulePictu
                            "time since the first action (s)")
 
 
-def title_of(simulation: Simulation) -> str:
+def title_of(simulation: Timing) -> str:
     """Name and idle shares of one panel."""
     title = (f"{simulation.schedule.name}: {simulation.bubble_fraction:.1%} idle, "
              f"{simulation.bubble_of_ideal:.1%} of the ideal time")
@@ -108,7 +108,7 @@ def colour_of(action: Action, num_chunks: int) -> str:
     return to_hex([part + (1 - part) * white for part in to_rgb(COLOURS[action.kind])])
 
 
-def draw_lanes(axes: Axes, simulation: Simulation, end: Time) -> None:
+def draw_lanes(axes: Axes, simulation: Timing, end: Time) -> None:
     """Time to the right up to `end`, ranks downwards."""
     schedule, num = simulation.schedule, simulation.schedule.num_ranks
     axes.set(xlim=(0, float(end)), ylim=(num, 0))
@@ -152,7 +152,7 @@ def numbers(axes: Axes, boxes: Sequence[TimedAction], schedule: Schedule, inches
                       color=INK if light else ink_on(COLOURS[box.action.kind]))
 
 
-def legend(simulations: Sequence[Simulation]) -> list[Patch]:
+def legend(simulations: Sequence[Timing]) -> list[Patch]:
     """What the colours mean, as far as they occur."""
     kinds = {box.action.kind for simulation in simulations for box in simulation.timeline}
     edges = {"B": TEAL}  # as the strip in its boxes

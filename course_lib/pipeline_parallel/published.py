@@ -14,10 +14,11 @@ from itertools import pairwise
 import numpy as np
 
 from course_lib.facts.pipeline_bubbles import BubbleRates
-from course_lib.pipeline_parallel.actions import Schedule, TimedAction
+from course_lib.pipeline_parallel.actions import Schedule
 from course_lib.pipeline_parallel.dependencies import Walk, walk
 from course_lib.pipeline_parallel.schedules import interleaved_1f1b, one_f_one_b, zb_h1, zb_h2
 from course_lib.pipeline_parallel.simulate import Costs, Simulation, give_times
+from course_lib.pipeline_parallel.timing import TimedAction
 
 GENERATORS: dict[str, Callable[[int, int, int], Schedule]] = {
     "1F1B": lambda p, m, v: one_f_one_b(p, m),

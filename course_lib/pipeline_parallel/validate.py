@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from course_lib.pipeline_parallel.actions import KINDS, Action, Schedule, in_flight
+from course_lib.pipeline_parallel.actions import KINDS, Action, Schedule
 from course_lib.pipeline_parallel.blocking import find_circle
 from course_lib.pipeline_parallel.dependencies import Result, leaves, needs, walk
+from course_lib.pipeline_parallel.timing import in_flight
 
 MOST_SHOWN = 6  # in the message; `.findings` has all
 

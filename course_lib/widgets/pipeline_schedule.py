@@ -28,7 +28,8 @@ from course_lib.pipeline_parallel import (
     zb_v,
 )
 from course_lib.pipeline_parallel.dependencies import walk
-from course_lib.pipeline_parallel.simulate import Costs, give_times, write_count
+from course_lib.pipeline_parallel.simulate import Costs, give_times
+from course_lib.pipeline_parallel.timing import write_count
 from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
 from course_lib.widgets.controls import Choice, Control, slider
 from course_lib.widgets.pipeline_scene import drawn, keys_of
