@@ -7,12 +7,11 @@
     blocking.py     what would happen if sends blocked
     partition.py    a model cut into stages
     execute.py      PipelineParallel: a schedule run on real ranks
-    measured.py     what a step on ranks took, in the form of a simulation
     split_backward.py  a backward pass in two parts, I and W
     mailbox.py      messages between stages; shared.py: parameters on two stages; delay.py: waiting like for a GPU
     checks.py       what cannot work, said on every rank
     timing.py       a schedule with its times: idle shares, activations in flight
-    simulate.py     when each action runs, given what it costs
+    simulate.py     when each action runs, given what it costs, or as it was measured on ranks
     published.py    published bubble rates, predicted from two fitted costs
     picture.py      schedules drawn, also a measured step under its plan
 
@@ -43,13 +42,12 @@ from course_lib.pipeline_parallel.schedules import (
     zb_h2,
     zb_v,
 )
-from course_lib.pipeline_parallel.simulate import Simulation, simulate
+from course_lib.pipeline_parallel.simulate import Simulation, measured_step, simulate
 from course_lib.pipeline_parallel.timing import TimedAction
 from course_lib.pipeline_parallel.validate import Finding, InvalidSchedule, findings, validate
 
 load_on_use(__name__, {
     "execute": ("PipelineParallel",),
-    "measured": ("measured_step",),
     "partition": ("Stage", "partition"),
     "picture": ("measured_under_plan",),
 })

@@ -1,4 +1,4 @@
-"""When every action of a schedule runs, given what it costs: idle time, memory, and the path that decides.
+"""When every action of a schedule runs, given what it costs, or as it was measured on ranks.
 
 A rank does its actions in their order, each as soon as what it needs has arrived. Whole numbers and Fractions go in and
 come out exactly, so that a simulated idle share can be compared with a closed form by `==`.
@@ -8,12 +8,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
+from typing import TYPE_CHECKING
 
 from course_lib.pictures.drawn import Drawn
-from course_lib.pipeline_parallel.actions import Schedule
+from course_lib.pipeline_parallel.actions import KINDS, Action, Schedule
 from course_lib.pipeline_parallel.dependencies import Walk, walk
 from course_lib.pipeline_parallel.timing import Time, TimedAction, Timing, write_count
 from course_lib.pipeline_parallel.validate import validate
+
+if TYPE_CHECKING:  # schedules as data need no torch
+    from course_lib.runtime import Timeline
 
 Cost = Time | Sequence[Time] | Callable[[int, int], Time]  # for all; one a stage; of (stage, micro-batch)
 Delay = Time | Callable[[int, int], Time]  # for all; of (sender, receiver)
@@ -51,6 +55,31 @@ def simulate(schedule: Schedule, forward: Cost = 1, backward_input: Cost = 1, ba
     """
     validate(schedule)
     return give_times(schedule, walk(schedule), Costs(schedule, forward, backward_input, backward_weight, p2p))
+
+
+def measured_step(schedule: Schedule, timeline: "Timeline", step: int | None = None) -> Simulation:
+    """The actions of one step as `timeline` saw them, `launch(...).timeline` for all ranks, in seconds from its start.
+
+    `step` counts a pipeline's steps from 0; None is the last one recorded. Computing is what is inside the actions,
+    idle is everything else: waiting, and the time that messages take. Raises ValueError where an action of the step was
+    not recorded.
+    """
+    spans = [event for event in timeline.events if event.name in KINDS and {"microbatch", "step"} <= set(event.labels)]
+    steps = sorted({event.labels["step"] for event in spans})
+    step = steps[-1] if step is None and steps else step
+    spans = sorted((event for event in spans if event.labels["step"] == step), key=lambda event: event.start_s)
+    places = {rank: place for place, rank in enumerate(sorted({event.rank for event in spans}))}
+    zero = spans[0].start_s if spans else 0.0
+    result = Simulation(schedule, tuple(
+        TimedAction(places[event.rank], event.labels["stage"],
+                    Action(event.name, event.labels["microbatch"], event.labels["chunk"]),
+                    event.start_s - zero, event.end_s - zero, cause=None) for event in spans))
+    order = [[timed.action for timed in of_rank] for of_rank in result.by_rank]
+    if order != [list(actions) for actions in schedule.actions]:
+        raise ValueError(f"step {step} of {schedule.name!r} is not in the timeline as a whole: recorded were steps "
+                         f"{steps} on ranks {list(timeline.ranks)}. Expected record_timeline() around the step, on all "
+                         f"{schedule.num_ranks} ranks, once")
+    return result
 
 
 class Costs:
