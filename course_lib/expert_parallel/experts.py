@@ -60,6 +60,7 @@ class Experts(nn.Module):
 
     def compute(self, rows: Tensor, counts: list[int], b2: Tensor | None) -> Tensor:
         """As forward, with another b2 (E_r, D)."""
+        # Autocast leaves out products that write into an `out`, as GroupedLinear's do, so the casts stand here.
         rows, w1, b1, w2, b2 = as_autocast(rows, self.w1, self.b1, self.w2, b2)
         wide = GroupedLinear.apply(rows, w1, b1, counts)  # (M, F)
         if self.activation == "swiglu":

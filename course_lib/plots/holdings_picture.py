@@ -63,7 +63,7 @@ def who_holds_what(before: Sequence[Tensor | Sequence[Tensor] | None] | Holdings
     """The buffers of all ranks before and after a collective, side by side; see Holdings.of for what a buffer may be.
 
         def body():
-            mine = labelled(dist.get_rank(), 4)
+            mine = label_chunks(dist.get_rank(), 4)
             before = mine.clone()
             ring_all_reduce(mine)
             return before, mine

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from course_lib.groups.membership import Member
-from course_lib.groups.replaced import remember_replaced
+from course_lib.groups.replaced import remember_replacement
 from course_lib.runtime.torch_private import tree_map
 from course_lib.tensor_parallel.cut import heads_per_rank, qkv_sections, require_whole_heads
 from course_lib.tensor_parallel.embedding import VocabParallelEmbedding
@@ -96,7 +96,7 @@ def tie_again(made: Mapping[nn.Module, CutModule], model: nn.Module) -> None:
 
 def swap(model: nn.Module, made: Mapping[nn.Module, CutModule]) -> None:
     """The new modules in all places of the old ones."""
-    remember_replaced((parameter for old in made for parameter in old.parameters()), "parallelize")
+    remember_replacement((parameter for old in made for parameter in old.parameters()), "parallelize")
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
             if child in made:

@@ -24,7 +24,7 @@
     planned_layout.py       what it plans: the run, its choices, the estimate beside what was published
     zero_memory.py          ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
 
-Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
+Names load on first use: a rank that calls `label_chunks` does not have to import the widget libraries.
 """
 
 from course_lib.lazy import load_on_use
@@ -38,7 +38,7 @@ load_on_use(__name__, {
     "base": ("Explorable",),
     "fits_or_not": ("FitsOrNot",),
     ".plots.heat_map": ("HeatMap",),
-    ".collectives.holdings": ("Holdings", "labelled"),
+    ".collectives.holdings": ("Holdings", "label_chunks"),
     ".plots.holdings_picture": ("HoldingsPicture", "who_holds_what"),
     "layout_planner": ("LayoutPlanner",),
     "matrix_cut": ("MatrixCut",),
@@ -87,7 +87,7 @@ __all__ = [
     "TreeAndTorus",
     "WhichWire",
     "ZeroMemory",
-    "labelled",
+    "label_chunks",
     "predict",
     "who_holds_what",
 ]

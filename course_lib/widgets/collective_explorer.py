@@ -92,9 +92,10 @@ def frames(op: str, algorithm: str, num_ranks: int) -> dict[str, Any]:
         "num_inputs": shown.num_chunks,
         "states": [encoded(state) for state in shown.states],
         "messages": [[]] + [[[m.src, m.dst, list(m.into), m.kind] for m in step.messages] for step in shown.steps],
-        "sent": [list(map(float, shown.sent(step))) for step in steps],
-        "received": [list(map(float, shown.received(step))) for step in steps],
-        "amounts": [[list(map(times, shown.sent(step))), list(map(times, shown.received(step)))] for step in steps],
+        "sent": [list(map(float, shown.sent_by_rank(step))) for step in steps],
+        "received": [list(map(float, shown.received_by_rank(step))) for step in steps],
+        "amounts": [[list(map(times, shown.sent_by_rank(step))), list(map(times, shown.received_by_rank(step)))]
+                    for step in steps],
         "busiest": float(shown.busiest),
         "bound": float(shown.bound),
         "bound_text": f"bound {times(shown.bound)}",

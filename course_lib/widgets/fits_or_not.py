@@ -14,7 +14,7 @@ from course_lib.costs.memory import PRECISIONS, USABLE, ZERO_STAGES, Memory
 from course_lib.pictures.parts import axis, legend, round_ticks
 from course_lib.pictures.scene import Scene, Sheet, width_of
 from course_lib.pictures.units import gigabytes
-from course_lib.why_distribute import Run, plan_run
+from course_lib.why_distribute import TrainingNeeds, plan_run
 from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
 from course_lib.widgets.controls import Control, chooser, slider
 
@@ -74,7 +74,7 @@ class Outlook:
     precision: str
     by_stage: tuple[Memory, ...]
     there: float
-    run: Run | None
+    run: TrainingNeeds | None
 
     @property
     def first_that_fits(self) -> int | None:

@@ -27,9 +27,9 @@ from course_lib.pipeline_parallel import (
     zb_h2,
     zb_v,
 )
-from course_lib.pipeline_parallel.boxes import write_count
 from course_lib.pipeline_parallel.dependencies import walk
-from course_lib.pipeline_parallel.simulate import Costs, timed
+from course_lib.pipeline_parallel.simulate import Costs, give_times
+from course_lib.pipeline_parallel.timing import write_count
 from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
 from course_lib.widgets.controls import Choice, Control, slider
 from course_lib.widgets.pipeline_scene import drawn, keys_of
@@ -279,7 +279,7 @@ def with_times(schedule: Schedule, slow: int | None, costs: tuple, whole: bool =
         each = Fraction(times * (SLOWLY if rank == slow else 1), len(chunks))
         for stage in chunks:
             factor[stage] = each.numerator if each.denominator == 1 else each  # whole numbers are quick
-    return timed(schedule, walk(schedule), Costs(schedule, *([cost * each for each in factor] for cost in costs)))
+    return give_times(schedule, walk(schedule), Costs(schedule, *([cost * each for each in factor] for cost in costs)))
 
 
 @lru_cache(maxsize=64)

@@ -64,7 +64,7 @@ def frames(num_ranks: int) -> dict[str, Any]:
 def texts(ring: Plan, step: int) -> dict[str, Any]:
     """All that is said at one step; the browser and the static picture show the same."""
     n, last = ring.num_ranks, ring.num_steps
-    sent = ring.sent(step)[0]
+    sent = ring.sent_by_rank(step)[0]
     phase = ring.steps[max(step, 1) - 1].phase
     return {
         "headline": f"Step {step} of {last}: {finding(ring, step)}",
@@ -80,7 +80,7 @@ def texts(ring: Plan, step: int) -> dict[str, Any]:
 
 
 def finding(ring: Plan, step: int) -> str:
-    n, sent = ring.num_ranks, times(ring.sent(step)[0])
+    n, sent = ring.num_ranks, times(ring.sent_by_rank(step)[0])
     if step == 0:
         return "every rank has only its own share of each chunk"
     if step == n - 1:

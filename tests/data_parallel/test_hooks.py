@@ -11,7 +11,7 @@ from torch import nn
 from course_lib.data_parallel import (
     DistributedDataParallel,
     average_each,
-    average_flattened,
+    average_flat,
     bf16_hook,
     fp16_hook,
     loss_weight,
@@ -216,7 +216,7 @@ def test_the_naive_averages_and_the_weighted_mean_of_unequal_batches_are_those_o
         gradients = zip(model.parameters(), alone.parameters())
         return max((a.grad - b.grad).abs().max().item() for a, b in gradients)
 
-    for average, known in ((None, False), (None, True), (average_each, True), (average_flattened, False)):
+    for average, known in ((None, False), (None, True), (average_each, True), (average_flat, False)):
         assert max(launch(body, average, known, world_size=3)) < 1e-12
 
 

@@ -16,7 +16,6 @@ from course_lib.pipeline_parallel import (
     interleaved_1f1b,
     measured_under_plan,
     one_f_one_b,
-    schedule_picture,
     simulate,
     validate,
     zb_h2,
@@ -186,18 +185,12 @@ def test_the_widget_has_a_picture(parameters):
     assert width > 900 and height > 250 and colours > 4
 
 
-def test_a_simulation_draws_itself_and_several_share_a_time_axis():
+def test_a_simulation_draws_itself():
     alone = simulate(one_f_one_b(4, 8))
     data = alone._repr_mimebundle_()
-    assert data["text/plain"].startswith("1F1B, 4 ranks") and data["image/png"] == picture_of([alone]).png()
-    both = schedule_picture(gpipe(4, 8), simulate(zb_h2(4, 8)), critical_path=True)
-    assert repr(both).startswith("GPipe, 4 ranks, 8 micro-batches: 27.3% idle") and "; ZB-H2, 4 ranks" in repr(both)
-    assert both.headline == "idle: GPipe 27%, ZB-H2 11%"
-    first, second = both.figure().axes
-    assert first.get_xlim() == second.get_xlim() == (0, 33)
-    assert second.get_title(loc="left").endswith("12.5% of the ideal time; 0.0% between a rank's own start and end")
-    with pytest.raises(ValueError, match="expected at least one"):
-        schedule_picture()
+    assert data["text/plain"].startswith("1F1B, 4 ranks") and data["image/png"] == picture_of(alone).png()
+    (axes,) = picture_of(simulate(zb_h2(4, 8))).figure().axes
+    assert axes.get_title(loc="left").endswith("12.5% of the ideal time; 0.0% between a rank's own start and end")
 
 
 def test_a_measured_step_is_drawn_under_its_plan():

@@ -25,7 +25,7 @@ from course_lib.grading.on_rank import pipeline_parallel as on_rank
 from course_lib.grading.spent import Spent, most
 from course_lib.pipeline_parallel import Action, Schedule, findings, interleaved_1f1b, one_f_one_b, simulate, zb_h1
 from course_lib.pipeline_parallel.partition import balanced_cuts
-from course_lib.pipeline_parallel.schedules import plain
+from course_lib.pipeline_parallel.schedules import one_stage_each
 
 
 class PlanExercise(Exercise):
@@ -233,9 +233,9 @@ class RoundsOrder(OrderExercise):
     budget = "k(p-1)/(m+k(p-1)) idle in k = ceil(m/g) rounds; no rank holds more than g micro-batches"
 
     def par(self, p: int, m: int, g: int) -> Schedule:
-        """The last round may be smaller: `plain` leaves out what is beyond m."""
+        """The last round may be smaller: `one_stage_each` leaves out what is beyond m."""
         order = [Action(kind, i) for start in range(0, m, g) for kind in "FB" for i in range(start, start + g)]
-        return plain("rounds", p, m, lambda r: order)
+        return one_stage_each("rounds", p, m, lambda r: order)
 
 
 class OneFOneBOrder(OrderExercise):
