@@ -96,14 +96,14 @@ class Memory:
         return f"{self.total / 1e9:g} GB: {parts}" + (f"; on the host {self.host / 1e9:g} GB" if self.host else "")
 
 
-def precision_named(name: str) -> Precision:
+def find_precision(name: str) -> Precision:
     """The Precision of this name. ValueError, with all names, where there is none."""
     if name not in PRECISIONS:
         raise ValueError(f"precision={name!r}: expected one of {', '.join(PRECISIONS)}")
     return PRECISIONS[name]
 
 
-def optimizer_named(name: str) -> OptimizerKind:
+def find_optimizer(name: str) -> OptimizerKind:
     """The OptimizerKind of this name. ValueError, with all names, where there is none."""
     if name not in OPTIMIZERS:
         raise ValueError(f"optimizer={name!r}: expected one of {', '.join(OPTIMIZERS)}")
@@ -116,8 +116,8 @@ def state_bytes_per_parameter(precision: str = "mixed", optimizer: str = "adam")
     >>> state_bytes_per_parameter(), state_bytes_per_parameter(optimizer="adam8bit")
     (12, 6)
     """
-    p = precision_named(precision)
-    return p.master + optimizer_named(optimizer).state_bytes(p)
+    p = find_precision(precision)
+    return p.master + find_optimizer(optimizer).state_bytes(p)
 
 
 def training_memory(num_parameters: float, precision: str = "mixed", zero_stage: int = 0, num_devices: int = 1,
@@ -132,7 +132,7 @@ def training_memory(num_parameters: float, precision: str = "mixed", zero_stage:
     >>> print(training_memory(7e9, zero_stage=3, num_devices=8))
     14 GB: parameters 1.75 GB, gradients 1.75 GB, optimizer state 10.5 GB
     """
-    p, K = precision_named(precision), state_bytes_per_parameter(precision, optimizer)
+    p, K = find_precision(precision), state_bytes_per_parameter(precision, optimizer)
     N, n = above_zero(num_parameters, "num_parameters"), at_least(num_devices, 1, "num_devices")
     if zero_stage not in ZERO_STAGES:
         raise ValueError(f"zero_stage={zero_stage!r}: expected 0, 1, 2 or 3")
@@ -163,7 +163,7 @@ def device_memory(num_parameters: float, num_devices: int, stage: int, precision
         return on_device
     if stage == 0:
         raise ValueError("offload=True with stage=0: expected a stage of at least 1, nothing is sharded in 0")
-    p, state = precision_named(precision), optimizer_named(optimizer).state_bytes(precision_named(precision))
+    p, state = find_precision(precision), find_optimizer(optimizer).state_bytes(find_precision(precision))
     host = (max(p.master, p.parameters) + p.gradients + state) * num_parameters / num_devices
     return replace(on_device, parameters=on_device.parameters if stage < 3 else 0,
                    gradients=on_device.gradients if stage < 2 else 0, optimizer_state=0, host=host)

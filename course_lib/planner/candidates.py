@@ -56,13 +56,12 @@ class Choices:
     lora_ranks: tuple[int, ...] = (0,)
     replicas: tuple[int, ...] = (1,)
 
-    @classmethod
-    def asked(cls, choices: Choices, how: dict[str, Any]) -> tuple[Choices, dict[str, Any]]:
-        """(`choices` with what `how` asks for of those fields of a Job that not every ZeRO stage can have; the rest of
+    def take_savings(self, how: dict[str, Any]) -> tuple[Choices, dict[str, Any]]:
+        """(these with what `how` asks for of those fields of a Job that not every ZeRO stage can have; the rest of
         `how`).
         """
         fixed = {field: (how[name],) for name, field in SAVING.items() if name in how}
-        return replace(choices, **fixed), {name: value for name, value in how.items() if name not in SAVING}
+        return replace(self, **fixed), {name: value for name, value in how.items() if name not in SAVING}
 
     @property
     def fixes_rows(self) -> bool:
@@ -73,9 +72,9 @@ class Choices:
 ALL = Choices()
 
 
-def allowed(numbers: list[int], asked: tuple[int, ...]) -> list[int]:
-    """`numbers`, or those among them that were asked for."""
-    return [n for n in numbers if n in asked] if asked else numbers
+def restrict(numbers: list[int], choices: tuple[int, ...]) -> list[int]:
+    """`numbers`, or those among them that are in `choices`, if it names any."""
+    return [n for n in numbers if n in choices] if choices else numbers
 
 
 def num_layers(shape: Shape) -> int:
@@ -101,20 +100,20 @@ def whole_chunks(layers: int, chunks: int) -> bool:
 
 def stage_counts(layers: int, most: int, choices: Choices = ALL) -> list[int]:
     """Numbers of pipeline stages, at most `most`, over which the layers can be cut in whole chunks."""
-    return allowed([p for p in range(1, min(layers, most) + 1) if whole_chunks(layers, p)], choices.pipeline)
+    return restrict([p for p in range(1, min(layers, most) + 1) if whole_chunks(layers, p)], choices.pipeline)
 
 
 def piece_counts(sequence_length: int, most: int, choices: Choices = ALL) -> list[int]:
     """cp: a row is cut in 2 cp pieces, of which each rank has one from either end."""
     longest = max(1, min(most, sequence_length // SHORTEST_PIECE))
-    return allowed([c for c in range(1, longest + 1) if c == 1 or sequence_length % (2 * c) == 0], choices.context)
+    return restrict([c for c in range(1, longest + 1) if c == 1 or sequence_length % (2 * c) == 0], choices.context)
 
 
 def expert_cuts(shape: Shape, plane: int, tp: int, choices: Choices = ALL) -> list[tuple[int, int]]:
     """(ep, etp) on a plane of dp cp tp ranks."""
     if shape.num_experts == 1:
         return [(1, 1)]
-    counts = allowed(divisors(shape.num_experts), choices.experts)
+    counts = restrict(divisors(shape.num_experts), choices.experts)
     return [(ep, etp) for ep in counts for etp in {1, tp} if plane % (ep * etp) == 0 and shape.ffn_size % etp == 0]
 
 
@@ -125,7 +124,7 @@ def layouts(shape: Shape, cluster: Cluster, global_batch: int, sequence_length: 
     """
     world, layers = cluster.num_devices, num_layers(shape)
     counts = range(world, world + 1) if counts is None else counts
-    replicas = allowed(divisors(global_batch), choices.data)
+    replicas = restrict(divisors(global_batch), choices.data)
     for tp in tensor_sizes(shape, cluster, choices):
         for pp in stage_counts(layers, world // tp, choices):
             for cp in piece_counts(sequence_length or shape.sequence_length, world // (tp * pp), choices):
@@ -138,17 +137,17 @@ def layouts(shape: Shape, cluster: Cluster, global_batch: int, sequence_length: 
 def chunk_counts(layers: int, pp: int, num_microbatches: int, choices: Choices = ALL) -> list[int]:
     """v, until the bubble is too small to be worth more."""
     if pp == 1 or num_microbatches % pp:
-        return allowed([1], choices.chunks)
+        return restrict([1], choices.chunks)
     found = [v for v in range(1, (layers + 2) // pp + 1) if whole_chunks(layers, pp * v)]
     if choices.chunks:
-        return allowed(found, choices.chunks)
+        return restrict(found, choices.chunks)
     enough = (pp - 1) / (SMALL_BUBBLE * num_microbatches)
     return [v for v in found if v < enough] + [v for v in found if v >= enough][:1]
 
 
 def micro_batch_sizes(rows: int, choices: Choices = ALL) -> list[int]:
     """Rows of a micro-batch, at most MOST_ROWS, that divide `rows`."""
-    return allowed([b for b in range(1, min(rows, MOST_ROWS) + 1) if rows % b == 0], choices.micro_batches)
+    return restrict([b for b in range(1, min(rows, MOST_ROWS) + 1) if rows % b == 0], choices.micro_batches)
 
 
 def zero_stages(layout: ParallelLayout, choices: Choices = ALL) -> list[int]:

@@ -177,10 +177,10 @@ def answer(given: argparse.Namespace) -> tuple[str, int]:
         found = why_not(shape, of, given.why_not, rows, micro_batch=given.micro_batch or 0, v=given.v or 0,
                         recompute=given.recompute or "none", **how)
         return (in_json(why_not_as_json(found)) if given.json else str(found)), 0
-    return told(plan(shape, of, rows, choices=choices_of(given), **how), name, given)
+    return plans_as_text(plan(shape, of, rows, choices=choices_of(given), **how), name, given)
 
 
-def told(plans: Plans, name: str, given: argparse.Namespace) -> tuple[str, int]:
+def plans_as_text(plans: Plans, name: str, given: argparse.Namespace) -> tuple[str, int]:
     """What the command prints, and its exit status: 0 where there is a plan, 1 where there is none."""
     code = 0 if plans else 1
     if given.json:

@@ -22,7 +22,7 @@ from course_lib.planner.expert_layer import (
 )
 from course_lib.planner.job import MODULES, Job
 from course_lib.planner.rates import Rates
-from course_lib.planner.seconds import Pass, Seconds, exposed
+from course_lib.planner.seconds import Pass, Seconds, exposed_seconds
 from course_lib.planner.split_layer import attention_sizes, share_again, tensor_seconds
 from course_lib.planner.work import Work, work_of
 
@@ -104,8 +104,8 @@ def timed_layer(work: Work, rates: Rates) -> Pass:
     if work.shape.num_experts > 1:
         launch_s *= 1 + LAUNCHED_BY_EXPERTS
     passes = 2 if work.recompute == "full" else 1
-    forward, backward = (forward.launched(launch_s, rates.launch_adds),
-                         backward.launched(passes * launch_s, rates.launch_adds))
+    forward, backward = (forward.with_launches(launch_s, rates.launch_adds),
+                         backward.with_launches(passes * launch_s, rates.launch_adds))
     if work.shape.num_experts > 1:
         forward, backward = forward + Seconds(launch=rates.rows_s), backward + Seconds(launch=passes * rates.rows_s)
     return Pass(forward, backward, weights)
@@ -131,7 +131,7 @@ def modules_again(work: Work, rates: Rates) -> Seconds:
     """Passes over what they had not kept, and the products that made it."""
     dropped = {name for module in work.modules for name in MODULES[module]}
     terms = activation_terms(work.shape, work.micro_batch, work.s // work.cp, bytes_per_number=rates.number_bytes)
-    memory = pass_seconds(sum(kept(term, work, "selective") for term in terms if term.name in dropped),
+    memory = pass_seconds(sum(term_bytes(term, work, "selective") for term in terms if term.name in dropped),
                           rates.memory_bytes_per_s, rates.passes)
     sizes = attention_sizes(work.shape, work.t)[1:-1] if "mla_up_proj" in work.modules else []
     matmul = sum(matmul_seconds(work.n, k, columns, rates.flops_per_s, rates.operand_bytes_per_s, rates.number_bytes)
@@ -166,7 +166,9 @@ def rows_seconds(work: Work, rates: Rates, beside: Seconds) -> float:
         return 0.0
     taken = dispatch_seconds(work.shape, rates, work.n, work.t, work.ep, work.etp, work.imbalance,
                              work.software.sends_rows_once)
-    return exposed(taken, beside.matmul + beside.memory, rates.drag) if work.software.overlaps_experts else taken
+    if not work.software.overlaps_experts:
+        return taken
+    return exposed_seconds(taken, beside.matmul + beside.memory, rates.drag)
 
 
 def attention_seconds(work: Work, rates: Rates) -> tuple[float, float]:
@@ -178,7 +180,7 @@ def attention_seconds(work: Work, rates: Rates) -> tuple[float, float]:
             s / cp, s, shape.v_width, P, W, w, work.micro_batch * heads)
         return both, 2 * both
     width = shape.qk_width + shape.v_width
-    once = work.micro_batch * (s / cp) * shape.attended(s) * heads * width / rates.flash_flops_per_s
+    once = work.micro_batch * (s / cp) * shape.attended_tokens(s) * heads * width / rates.flash_flops_per_s
     if cp > 1 and work.software.ring_layout == "contiguous":  # the last rank reads nearly all, and all wait for it
         once *= 2 - 1 / cp
     return once, BACKWARD_OF_FLASH * once
@@ -190,18 +192,18 @@ def kept_bytes(work: Work, number_bytes: int = 2) -> tuple[float, float, float]:
     """
     terms = activation_terms(work.shape, work.micro_batch, work.s // work.cp, dropout=work.dropout,
                              bytes_per_number=number_bytes)
-    scores = 0.0 if work.flash else sum(kept(term, work, "none") for term in terms if term.core)
-    rows = sum(kept(term, work, "none") for term in terms if is_row(term.name))
-    return sum(kept(term, work, "selective") for term in terms if not is_row(term.name)) + scores, scores, rows
+    scores = 0.0 if work.flash else sum(term_bytes(term, work, "none") for term in terms if term.core)
+    rows = sum(term_bytes(term, work, "none") for term in terms if is_row(term.name))
+    return sum(term_bytes(term, work, "selective") for term in terms if not is_row(term.name)) + scores, scores, rows
 
 
-def kept(term: ActivationTerm, work: Work, recompute: str) -> float:
+def term_bytes(term: ActivationTerm, work: Work, recompute: str) -> float:
     """Bytes that a rank keeps of `term`."""
     if term.name in ("k", "v") and work.shape.latent is None:  # ranks that have no head of their own keep another's
         return term.num_bytes / min(work.t, work.shape.num_kv_heads)
     if is_row(term.name):
         return work.imbalance * term.num_bytes * work.etp / work.t
-    return term.kept(recompute, work.t, work.sequence_parallel)
+    return term.bytes_on_rank(recompute, work.t, work.sequence_parallel)
 
 
 def ring_seconds(work: Work, rates: Rates, attention_s: float) -> tuple[float, float]:
@@ -217,7 +219,7 @@ def ring_seconds(work: Work, rates: Rates, attention_s: float) -> tuple[float, f
                                 rates.number_bytes)
     hides = attention_s * (cp - 1) / cp
     return tuple(messages * (cp - 1) * rates.gathering_s(cp)
-                 + exposed(group.seconds("ring", num_bytes, messages * (cp - 1)), hidden, rates.drag)
+                 + exposed_seconds(group.seconds("ring", num_bytes, messages * (cp - 1)), hidden, rates.drag)
                  for messages, num_bytes, hidden in zip((1, 2), sent, (hides, BACKWARD_OF_FLASH * hides)))
 
 

@@ -54,7 +54,7 @@ Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRank:
     """What was measured on one rank while `num_busy` compute. flops_per_s: of a large product; bytes_per_s: of the
     products' operands.
 
@@ -87,8 +87,8 @@ class Machine:
 
     num_ranks: int
     num_cores: int
-    free: Measured
-    crowded: Measured
+    free: MeasuredRank
+    crowded: MeasuredRank
 
     def estimate(self, config: GPTConfig, layout: ParallelLayout, batch_size: int, num_microbatches: int = 1, *,
                  sequence_parallel: bool = False) -> Estimate:
@@ -114,20 +114,22 @@ def measure(num_ranks: int = 4, num_cores: int = 0) -> Machine:
     return Machine(num_ranks, cores, free, crowded)
 
 
-def middle(of_ranks: Sequence[Measured]) -> Measured:
+def middle(of_ranks: Sequence[MeasuredRank]) -> MeasuredRank:
     """The rank in the middle by speed, so that neither a disturbed one nor a lucky one speaks for all."""
     return sorted(of_ranks, key=lambda each: each.launch_s + 1e9 / each.flops_per_s)[len(of_ranks) // 2]
 
 
-def measure_rank() -> Measured:
+def measure_rank() -> MeasuredRank:
     """This rank's Measured, to be called while all others do the same."""
     taken = steady([*(product(*size) for size in PRODUCTS), *(gpt_step(config) for config in GPTS)], window)
     P, W = product_rates(taken[:len(PRODUCTS)])
     one, five, block, blocks = taken[len(PRODUCTS):]
     of_layer = max(five - one, 0.0) / 4  # three passes, backward being two
     launch_s, step_s = of_layer / 2, max(one - of_layer, 0.0)
-    return Measured(dist.get_world_size(), P, W, pass_seconds_per_byte((blocks - block) / 2, P, W, launch_s), launch_s,
-                    step_s, *measure_messages())
+    link, call_s = measure_messages()
+    return MeasuredRank(num_busy=dist.get_world_size(), flops_per_s=P, bytes_per_s=W,
+                        pass_s_per_byte=pass_seconds_per_byte((blocks - block) / 2, P, W, launch_s), launch_s=launch_s,
+                        step_s=step_s, link=link, call_s=call_s)
 
 
 def steady(functions: Sequence[Call], mean_s: Callable[[Call], float]) -> list[float]:

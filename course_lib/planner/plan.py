@@ -64,7 +64,7 @@ def plan(model: Model | Shape, cluster: Cluster, global_batch: int, *, sequence_
     []
     """
     shape = shape_of(model)
-    choices, how = Choices.asked(choices, how)
+    choices, how = choices.take_savings(how)
     asked = Asked(shape, cluster, at_least(global_batch, 1, "global_batch"), sequence_length or shape.sequence_length,
                   dict(how, precision=precision, gradient_bytes=gradient_bytes, flash=flash, software=software,
                        sequence_parallel=sequence_parallel), choices, positive_share(room, "room"))

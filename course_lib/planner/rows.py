@@ -61,7 +61,7 @@ METRICS: dict[str, Callable[[Row, Job, float], float]] = {
 }
 
 
-def checked(row: Row) -> None:
+def require_row(row: Row) -> None:
     """ValueError that names what is missing or unknown."""
     missing = [name for name in NEEDED if row.get(name) is None]
     if missing:
@@ -99,7 +99,7 @@ def cluster_of_row(row: Row) -> Cluster:
 
 def job_of_row(row: Row) -> Job:
     """ValueError that names an unknown field's value, or says why the layout cannot be."""
-    checked(row)
+    require_row(row)
     row = known_of_trainer(row) | row
     layout = ParallelLayout(dp=row["dp"], pp=row["pp"], cp=row["cp"], tp=row["tp"], ep=row.get("ep") or 1,
                             etp=row.get("etp") or (row["tp"] if (row.get("experts") or 1) > 1 else 1),

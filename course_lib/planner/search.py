@@ -73,7 +73,7 @@ class Search:
         """Look at all layouts of so many devices whose step may be below `slowest` times the best. Returns the least
         time that any of them could take.
         """
-        rates, limit, candidates = self.asked.rates, self.asked.limit_bytes, ranked(self.asked, counts)
+        rates, limit, candidates = self.asked.rates, self.asked.limit_bytes, candidates_by_bound(self.asked, counts)
         for bound, job in candidates:
             # Candidates are sorted by what they cannot go below: from here on none can be listed.
             if bound > slowest * self.best:
@@ -101,7 +101,7 @@ def search(asked: Asked, slowest: float = SLOWEST) -> tuple[list[Estimate], list
     return listed, sorted((each for each in found.near if each.step_s < found.best), key=lambda each: each.step_s)
 
 
-def ranked(asked: Asked, counts: range) -> list[tuple[float, Job]]:
+def candidates_by_bound(asked: Asked, counts: range) -> list[tuple[float, Job]]:
     """All schedules that may fit, with the time that they cannot go below, the shortest first.
 
     What does not fit with single rows, no chunks and all layers made again fits with nothing else.
@@ -121,12 +121,12 @@ def ranked(asked: Asked, counts: range) -> list[tuple[float, Job]]:
 
 def fastest_s(job: Job, rates: Rates, choices: Choices = ALL) -> float:
     """No choice of ZeRO's stage, of recomputation or of what saves memory makes the step shorter."""
-    sharded = most_sharded(job, choices)
+    sharded = with_most_sharding(job, choices)
     return min(sum(seconds.values()) - seconds["dp"] - seconds["optimiser"] for seconds in (
         step_seconds(replace(sharded, lora_rank=rank), rates) for rank in choices.lora_ranks))
 
 
-def most_sharded(job: Job, choices: Choices = ALL) -> Job:
+def with_most_sharding(job: Job, choices: Choices = ALL) -> Job:
     """The job with the highest ZeRO stage that may be chosen, which needs least memory."""
     return with_zero(job, max(zero_stages(job.layout, choices), default=0))
 
@@ -135,7 +135,7 @@ def leanest(job: Job, asked: Asked) -> Job | None:
     """The job with all sharded, saved and made again that may be; None where it can have nothing of what was asked for.
     """
     policies, choices = asked.choices.recompute, asked.choices
-    again = with_policy(most_sharded(job, choices), "full" if "full" in policies else policies[-1], choices)
+    again = with_policy(with_most_sharding(job, choices), "full" if "full" in policies else policies[-1], choices)
     found = [*savings(again, choices)]
     return min(found, key=lambda each: bytes_of(each, asked)) if len(found) > 1 else next(iter(found), None)
 
@@ -173,14 +173,14 @@ def variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
             how = tuple(getattr(saved, name) for name in SAVING)
             if zero == 2 and how in whole_fit and not job.software.shards_layers:
                 continue
-            for changed, memory in recomputed(saved, asked):
+            for changed, memory in recompute_variants(saved, asked):
                 if zero == 1 and changed.recompute == "none" and sum(memory.values()) <= asked.limit_bytes:
                     whole_fit.add(how)
                 if sum(memory.values()) <= asked.nearly_bytes:
                     yield changed, memory
 
 
-def recomputed(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
+def recompute_variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
     """Nothing; scores or light modules; all layers; the fewest layers; until it fits."""
     kept = 0.0
     for policy in asked.choices.recompute:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from course_lib.costs.kernels import matmul_seconds, pass_seconds
 from course_lib.facts import Shape
 from course_lib.planner.rates import Rates
-from course_lib.planner.seconds import exposed
+from course_lib.planner.seconds import exposed_seconds
 from course_lib.planner.work import Work
 
 
@@ -77,7 +77,7 @@ def exposed_messages(work: Work, rates: Rates, one: float, in_node: bool) -> tup
     """
     blocks, entered = len(entries(work)), sum(entries(work))
     if work.software.overlaps_columns:
-        return (entered + blocks) * one, blocks * one + sum(2 * exposed(one, product, rates.drag)
+        return (entered + blocks) * one, blocks * one + sum(2 * exposed_seconds(one, product, rates.drag)
                                                             for product in column_seconds(work, rates))
     hidden = rates.tensor_hidden if in_node else 0.0
     again = 0 if hidden or work.software.gathers_by_matrix else entered

@@ -21,7 +21,7 @@ from course_lib.planner.job import Job
 from course_lib.planner.layer import head_pass, layer_pass
 from course_lib.planner.optimiser import optimiser_seconds
 from course_lib.planner.rates import Rates
-from course_lib.planner.seconds import Pass, Seconds, exposed
+from course_lib.planner.seconds import Pass, Seconds, exposed_seconds
 
 CAUSES = ("matmul", "memory", "tp", "cp", "ep", "launch", "pp", "bubble", "dp", "optimiser")
 MATRICES = 4  # of a layer, those that are sent on their own: q, k, v together, output, up (and gate), down
@@ -141,20 +141,20 @@ def accumulation_seconds(job: Job, rates: Rates) -> float:
     return pass_seconds(3 * job.gradient_bytes * numbers, rates.memory_bytes_per_s)
 
 
-def stays_gathered(job: Job) -> bool:
+def gathers_once(job: Job) -> bool:
     """FSDP in a pipeline: a stage's parameters are gathered once a step, and its gradients reduced once."""
     return job.software.shards_layers and job.layout.pp > 1 and job.layout.zero_stage >= 2
 
 
 def scatters_often(job: Job) -> bool:
     """Gradients are scattered in each micro-batch, since nobody keeps them whole."""
-    return job.plane > 1 and job.layout.zero_stage >= 2 and not stays_gathered(job)
+    return job.plane > 1 and job.layout.zero_stage >= 2 and not gathers_once(job)
 
 
 def shards_layers(job: Job) -> bool:
     """Layers are gathered one by one as they are needed."""
     stage = job.layout.zero_stage
-    return job.plane > 1 and not stays_gathered(job) and (stage == 3 or stage == 2 and job.software.shards_layers)
+    return job.plane > 1 and not gathers_once(job) and (stage == 3 or stage == 2 and job.software.shards_layers)
 
 
 def stage_messages(job: Job, rates: Rates) -> float:
@@ -194,14 +194,16 @@ def data_seconds(job: Job, rates: Rates, layer: Pass, head: Pass, stages: Stages
     sent = rank_numbers(job, stages)
     if stage == 0:
         reduction = message_seconds(job, rates, "all_reduce", sent, job.gradient_bytes)
-        return exposed(reduction, backward, rates.drag) if software.overlaps_gradients else reduction
+        return exposed_seconds(reduction, backward, rates.drag) if software.overlaps_gradients else reduction
     messages = MATRICES * stages.most if software.matrix_by_matrix else 0.0  # and when backward has ended
     scatter = message_seconds(job, rates, "reduce_scatter", sent, job.gradient_bytes, messages)
     gather = message_seconds(job, rates, "all_gather", sent, rates.number_bytes, messages)
     overlaps = software.overlaps_gradients and not software.matrix_by_matrix
-    shown = exposed(scatter, backward, rates.drag) if overlaps else scatter
+    shown = exposed_seconds(scatter, backward, rates.drag) if overlaps else scatter
     times = job.num_microbatches if scatters_often(job) else 1  # gradients that are sharded, or that are reduced once
-    return times * shown + (exposed(gather, backward / 2, rates.drag) if software.overlaps_parameters else gather)
+    if software.overlaps_parameters:
+        gather = exposed_seconds(gather, backward / 2, rates.drag)
+    return times * shown + gather
 
 
 def message_seconds(job: Job, rates: Rates, op: str, sent: Sequence[tuple[float, int, int]], bytes_per_number: int,
@@ -230,11 +232,12 @@ def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> floa
     scatter = message_seconds(job, rates, "reduce_scatter", trained_of(job), job.gradient_bytes, messages)
     once, alone = job.layout.zero_stage == 2, gather + scatter
     forward = gather / job.num_microbatches if once else gather
+    backward = scatter + (0.0 if once else gather)
     shares = matrix_shares(job.shape) if job.software.matrix_by_matrix else (1.0,)
     # One behind the other, so each share is weighed against the time of the product that runs meanwhile.
     beside = shares[-1:] + shares[:-1]  # a message hides behind the matrix before it
-    shown = sum(exposed(share * forward, hides * layer.forward.total, rates.drag)
-                + exposed(share * (scatter + (0.0 if once else gather)), hides * layer.backward.total, rates.drag)
+    shown = sum(exposed_seconds(share * forward, hides * layer.forward.total, rates.drag)
+                + exposed_seconds(share * backward, hides * layer.backward.total, rates.drag)
                 for share, hides in zip(shares, beside))
     vocabulary = [(vocabulary_numbers(job, 1 if job.shape.tied else 2), job.plane, job.layout.tp)]
     ends = message_seconds(job, rates, "all_gather", vocabulary, rates.number_bytes, 1)

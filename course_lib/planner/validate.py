@@ -27,9 +27,9 @@ from course_lib.planner.compare import (
     generic_job,
     group_errors,
     mean_of_groups,
-    predicted,
+    predict_row,
     spread_of,
-    timed,
+    timed_rows,
     told_job,
 )
 from course_lib.planner.constants import FITTED, Constants, priors
@@ -56,11 +56,11 @@ def predict(row: Row, constants: Constants = FITTED) -> float:
     if outside:
         warnings.warn(f"the row {row.get('id', '')!r} lies outside the calibrated range: {', '.join(outside)}",
                       stacklevel=2)
-    return predicted(row, job, constants)
+    return predict_row(row, job, constants)
 
 
 @lru_cache(maxsize=1)
-def calibrated() -> tuple[dict[str, tuple[float, float]], frozenset[str]]:
+def calibration_ranges() -> tuple[dict[str, tuple[float, float]], frozenset[str]]:
     """Smallest and largest of RANGED, and the hardware, among calibration rows."""
     rows = published_rows("calibration")
     return ({name: (min(row[name] for row in rows), max(row[name] for row in rows)) for name in RANGED},
@@ -69,7 +69,7 @@ def calibrated() -> tuple[dict[str, tuple[float, float]], frozenset[str]]:
 
 def outside_of_calibration(row: Row) -> list[str]:
     """In which fields the row lies outside of all rows that constants were fitted on."""
-    ranges, hardware = calibrated()
+    ranges, hardware = calibration_ranges()
     found = [f"{name}={row[name]} (fitted on {low} to {high})" for name, (low, high) in ranges.items()
              if not low <= row[name] <= high]
     return found + ([f"hw={row['hw']}"] if row["hw"].split(" ")[0] not in hardware else [])
@@ -173,12 +173,12 @@ def table(compared: Sequence[Compared], noise: dict[str, dict] | None = None) ->
         spread, (_, theirs) = spread_of(group, noise or {}), errors[name]
         lines.append(f"{name:10s} {apart(group)}   {theirs.median:8.1%} {theirs.p90:8.1%}   "
                      f"{'' if spread is None else f'{spread:.1%}':>8s}")
-    return "\n".join([*lines, f"{'all':10s} {apart(timed(compared))}"])
+    return "\n".join([*lines, f"{'all':10s} {apart(timed_rows(compared))}"])
 
 
 def apart(compared: Sequence[Compared]) -> str:
     """Columns of those that were fitted on, and of those that were not."""
-    fitted, others = timed(compared, True), timed(compared, False)
+    fitted, others = timed_rows(compared, True), timed_rows(compared, False)
     left = f"{len(fitted):4d} {errors_of(fitted).median:8.1%}" if fitted else f"{'':13s}"
     return f"{left}   {columns(others)}" if others else f"{left}   {'':31s}"
 
@@ -198,7 +198,7 @@ def ways(rows: Sequence[Row]) -> dict[str, list[Compared]]:
 
 def table_of_ways(found: dict[str, list[Compared]]) -> str:
     """Median and nine of ten by group as text, a pair of columns for each way."""
-    found = {way: timed(compared) for way, compared in found.items()}
+    found = {way: timed_rows(compared) for way, compared in found.items()}
     lines = [" ".join([f"{'':15s}", *(f"{way:>18s}" for way in found)])]
 
     def line(name: str, cell: Callable[[list[Compared]], str]) -> str:

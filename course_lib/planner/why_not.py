@@ -14,7 +14,6 @@ from course_lib.facts import Model, Shape
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.candidates import (
     ALL,
-    Choices,
     build_problem,
     chunk_counts,
     micro_batch_sizes,
@@ -72,7 +71,7 @@ def why_not(model: Model | Shape, cluster: Cluster, layout: ParallelLayout | str
     """
     shape = shape_of(model)
     layout = ParallelLayout.from_string(layout) if isinstance(layout, str) else layout
-    choices, how = Choices.asked(ALL, how)
+    choices, how = ALL.take_savings(how)
     asked = Asked(shape, cluster, global_batch, sequence_length or shape.sequence_length,
                   dict(how, precision=precision, gradient_bytes=gradient_bytes, flash=flash, software=software,
                        sequence_parallel=sequence_parallel), choices, room)
@@ -135,7 +134,7 @@ def remedies(job: Job, asked: Asked) -> Iterator[tuple[str, Job]]:
                ("recompute all layers", all_again))
         if modules := light_modules(job):
             yield f"recompute {' and '.join(modules)} of all layers", replace(job, recompute_modules=modules)
-    yield from sharded(job, asked)
+    yield from sharding_remedies(job, asked)
     yield from cut_further(job, asked)
     for b in sorted(b for b in micro_batch_sizes(asked.global_batch // job.layout.dp) if b < job.micro_batch)[-1:]:
         if not layout_problem(asked, job.layout, b, job.v):
@@ -145,7 +144,7 @@ def remedies(job: Job, asked: Asked) -> Iterator[tuple[str, Job]]:
     yield from more_devices(job, asked)
 
 
-def sharded(job: Job, asked: Asked) -> Iterator[tuple[str, Job]]:
+def sharding_remedies(job: Job, asked: Asked) -> Iterator[tuple[str, Job]]:
     """The lowest ZeRO stage that lets it fit."""
     for zero in range(job.layout.zero_stage + 1, 4 if job.layout.dp * job.layout.cp > 1 else 0):
         changed = with_zero(job, zero)
