@@ -23,7 +23,6 @@ import torch
 import torch.distributed as dist
 
 from course_lib.costs.activations import activation_bytes_per_layer
-from course_lib.costs.flops import count_parameters
 from course_lib.costs.links import Link, fit_link
 from course_lib.costs.network import Network
 from course_lib.facts import Shape, accelerator
@@ -229,9 +228,3 @@ def together(function: Call) -> float:
             function()
 
     return seconds(calls) / CALLS
-
-
-def state_bytes(config: GPTConfig) -> int:
-    """Parameters, gradients and AdamW's moments of the whole model in 32 bits."""
-    shape = shape_of(config)
-    return 4 * BYTES * count_parameters(shape)

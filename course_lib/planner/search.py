@@ -9,55 +9,21 @@ finds the same (tests/planner/test_plan.py).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from math import ceil, inf
-from typing import Any
 
-from course_lib.costs.memory import USABLE
-from course_lib.facts import Shape
-from course_lib.planner.candidates import ALL, SAVING, Choices, savings, schedules, with_zero, zero_stages
-from course_lib.planner.cluster import Cluster
+from course_lib.planner.candidates import ALL, SAVING, Asked, Choices, savings, schedules, with_zero, zero_stages
 from course_lib.planner.constants import FITTED
 from course_lib.planner.estimate import Estimate
 from course_lib.planner.job import Job
 from course_lib.planner.layer import head_pass, layer_pass
 from course_lib.planner.memory import memory_bytes
 from course_lib.planner.ranking import simplest_first
-from course_lib.planner.rates import Rates, rates_of
+from course_lib.planner.rates import Rates
 from course_lib.planner.step import stages_of, step_seconds
 
 SLOWEST = 1.25  # times the best: slower layouts are not listed
-NEARLY = 1.1  # times what a device can allocate
 Memory = dict[str, float]  # bytes by kind
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a plan is for: all but the layout."""
-
-    shape: Shape
-    cluster: Cluster
-    global_batch: int
-    sequence_length: int
-    how: dict[str, Any]
-    choices: Choices = ALL
-    room: float = USABLE
-
-    @cached_property
-    def rates(self) -> Rates:
-        """How fast the cluster is with the software that was asked for."""
-        return rates_of(self.cluster, self.how["software"], self.how["precision"])
-
-    @cached_property
-    def limit_bytes(self) -> float:
-        """Bytes of a device that an estimate may fill: `room` of what can be allocated."""
-        return self.room * self.cluster.usable_bytes
-
-    @cached_property
-    def nearly_bytes(self) -> float:
-        """Up to here a plan counts as one that nearly fits."""
-        return NEARLY * self.cluster.usable_bytes
 
 
 class Search:
@@ -107,8 +73,7 @@ def candidates_by_bound(asked: Asked, counts: range) -> list[tuple[float, Job]]:
     What does not fit with single rows, no chunks and all layers made again fits with nothing else.
     """
     found, hopeless = [], set()
-    for job in schedules(asked.shape, asked.cluster, asked.global_batch, asked.sequence_length, asked.choices, counts,
-                         **asked.how):
+    for job in schedules(asked, counts):
         first = (job.layout, job.micro_batch)
         if job.layout in hopeless or first in hopeless:
             continue
