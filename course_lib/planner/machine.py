@@ -75,9 +75,11 @@ class MeasuredRank:
         """What was measured, in the form in which the planner takes a cluster's data sheet."""
         one_host = max(self.num_busy, 2)
         network = Network(one_host, self.link, self.link, one_host)
-        return Rates(self.flops_per_s, self.flops_per_s, self.flops_per_s, self.bytes_per_s, 1 / self.pass_s_per_byte,
-                     1.0, network, self.launch_s, step_s=self.step_s, call_s=self.call_s,
-                     num_ranks=self.num_busy, number_bytes=BYTES, launch_adds=True)
+        P = self.flops_per_s
+        return Rates(flops_per_s=P, head_flops_per_s=P, flash_flops_per_s=P, operand_bytes_per_s=self.bytes_per_s,
+                     memory_bytes_per_s=1 / self.pass_s_per_byte, passes=1.0, network=network, launch_s=self.launch_s,
+                     step_s=self.step_s, call_s=self.call_s, num_ranks=self.num_busy, number_bytes=BYTES,
+                     launch_adds=True)
 
 
 @dataclass(frozen=True)
