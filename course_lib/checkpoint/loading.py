@@ -26,7 +26,7 @@ from course_lib.checkpoint.folders import (
 from course_lib.checkpoint.models import Model, accept, make_state, pieces
 from course_lib.checkpoint.piece import State
 from course_lib.checkpoint.random_state import PREFIX, pieces_to_load, restore
-from course_lib.checkpoint.ranks import Ranks, all_ranks
+from course_lib.checkpoint.ranks import RankGroup, all_ranks
 from course_lib.checkpoint.saving import finish, layout_of
 from course_lib.zero.consolidate import MASTER
 
@@ -144,7 +144,7 @@ def describe_others(path: Path, folder: Path, runs: Mapping[Path, str | None]) -
                     f"another one: on from {path.name}, the last that was written"] if later else [])
 
 
-def verify(path: Path, ranks: Ranks) -> None:
+def verify(path: Path, ranks: RankGroup) -> None:
     """DamagedCheckpoint, on all ranks, if one file is not as it was written. Each rank reads its share."""
     names = ranks.first(lambda: sorted(read_manifest(path)["files"]))
     # Every file is read once by somebody, and not by each rank: reading is what takes the time.
@@ -179,7 +179,7 @@ def find_sources(held: State, saved: Saved) -> dict[str, str]:
     return sources
 
 
-def require_same_model(held: State, sources: Mapping[str, str], saved: Saved, with_optimizer: bool, ranks: Ranks
+def require_same_model(held: State, sources: Mapping[str, str], saved: Saved, with_optimizer: bool, ranks: RankGroup
                        ) -> None:
     """ValueError, the same on all ranks, with names and shapes that differ."""
     missing = {source for source in sources.values() if source not in saved}
@@ -193,9 +193,9 @@ def require_same_model(held: State, sources: Mapping[str, str], saved: Saved, wi
                 and not name.endswith(f".{MASTER}") and (with_optimizer or name not in optimizers)]
     problems = []
     if missing:
-        problems.append(f"it lacks {listed(missing)}")
+        problems.append(f"it lacks {first_names(missing)}")
     if too_many:
-        problems.append(f"it has {listed(too_many)}, which the model has not")
+        problems.append(f"it has {first_names(too_many)}, which the model has not")
     if different:
         problems.append("; ".join(different[:4]))
     if problems:
@@ -203,7 +203,7 @@ def require_same_model(held: State, sources: Mapping[str, str], saved: Saved, wi
                          + ". Expected the same names and shapes")
 
 
-def listed(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
     """The first four of `names`, and how many more there are: what an error can show of thousands."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 

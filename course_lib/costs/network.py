@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from course_lib.costs.checks import at_least
-from course_lib.costs.links import Link, collective_time, hardware_link, share_sent
+from course_lib.costs.links import Link, collective_time, hardware_link, sent_share
 from course_lib.costs.reached import Reached, across_step_s, reached, slower
 from course_lib.facts import TREE_STEP_LATENCY, Accelerator, MeasuredCollective, accelerator, interconnect
 
@@ -229,7 +229,7 @@ class Group:
 
     def sending_s(self, op: str, sent_bytes: float, messages: float = 1) -> float:
         """Group.seconds for what each rank sends in place of M, counted as bus bandwidth counts it."""
-        return self.seconds(op, sent_bytes / share_sent(op, self.n), messages) if self.n > 1 else 0.0
+        return self.seconds(op, sent_bytes / sent_share(op, self.n), messages) if self.n > 1 else 0.0
 
     # Bytes a second
 
@@ -274,7 +274,7 @@ def require_operation(op: str) -> None:
 
 def bus_bandwidth(op: str, n: int, num_bytes: float, seconds: float) -> float:
     """Bytes that each of n ranks sends in a bandwidth-optimal `op` on `num_bytes`, over the time."""
-    return share_sent(op, n) * num_bytes / seconds if seconds else float("inf")
+    return sent_share(op, n) * num_bytes / seconds if seconds else float("inf")
 
 
 def network_of(device: str | Accelerator, devices_per_node: int = 8, between: str = "", cards_per_node: int = 0,

@@ -74,7 +74,7 @@ from course_lib.facts.models import (
     PUBLISHED_FLOPS,
     TRAINING_REPORTS,
     Model,
-    TrainingReport,
+    ReportedRun,
     model,
 )
 from course_lib.facts.pipeline_bubbles import BUBBLE_RATES, BubbleRates
@@ -168,7 +168,7 @@ __all__ = [
     "SplitRuns",
     "Storage",
     "System",
-    "TrainingReport",
+    "ReportedRun",
     "accelerator",
     "claim",
     "expert_layer",

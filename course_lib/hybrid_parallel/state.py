@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.checkpoint import models
-from course_lib.checkpoint.piece import Box, Piece, Placement, State, whole
+from course_lib.checkpoint.piece import Piece, Placement, Region, State, whole
 from course_lib.hybrid_parallel.model import HybridModel
 from course_lib.hybrid_parallel.norms import gradients_here, is_counted_here
 from course_lib.hybrid_parallel.optimizer import HybridOptimizer
@@ -42,7 +42,7 @@ def pieces(model: HybridModel, optimizer: HybridOptimizer | None = None) -> dict
 @models.pieces.register(HybridModel)
 def all_pieces(model: HybridModel, optimizer: HybridOptimizer | None = None) -> State:
     """What a checkpoint has: these, and buffers, which all ranks hold whole: the bias of a router, say."""
-    buffers = {name: whole(buffer) for stage in models.unwrapped(model)
+    buffers = {name: whole(buffer) for stage in models.unwrap(model)
                for name, buffer in getattr(stage, "module", stage).named_buffers()}
     return {**pieces(model, optimizer), **buffers}
 
@@ -89,7 +89,7 @@ def placement_of(model: HybridModel, name: str) -> Placement:
 def cut_again(placement: Placement, other: Placement) -> Placement:
     """What is left of a whole that is cut along one dimension as `placement` says, along another one as `other` does.
     """
-    boxes = (Box(tuple(map(sum, zip(a.start, b.start))), tuple(map(min, a.sizes, b.sizes)),
+    boxes = (Region(tuple(map(sum, zip(a.start, b.start))), tuple(map(min, a.sizes, b.sizes)),
                  tuple(map(sum, zip(a.offsets, b.offsets)))) for a in placement.boxes for b in other.boxes)
     return Placement(placement.shape, tuple(boxes))
 

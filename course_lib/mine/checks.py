@@ -34,7 +34,7 @@ def check_all(functions: Mapping[str, Callable], say: Callable[[str], None]) -> 
         some = [task for task in tasks if task[1].world_size == world_size and task[0] in passed]
         if some:
             say(f"{len(some)} trials on {ranks_of(world_size)}")
-            passed -= failed(some, asked, world_size)
+            passed -= find_failures(some, asked, world_size)
     reports = {}
     for number, function in functions.items():
         if number in passed:
@@ -45,7 +45,7 @@ def check_all(functions: Mapping[str, Callable], say: Callable[[str], None]) -> 
     return reports
 
 
-def failed(tasks: list[Task], asked: Mapping[str, Exercise], world_size: int) -> set[str]:
+def find_failures(tasks: list[Task], asked: Mapping[str, Exercise], world_size: int) -> set[str]:
     """The numbers of those that do not pass one of their `tasks`; of all where the launch as a whole fails."""
     try:
         ranks = launch(attempts, [(asked[number], function, trial) for number, trial, function in tasks],

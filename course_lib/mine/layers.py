@@ -42,12 +42,12 @@ PROBES = {"5.1": (collectives.copy_to_group, collectives.reduce_from_group),
 
 def pair(book: Book, number: str, me: Member) -> tuple[Callable, Callable]:
     """(f, g) of 5.1, or (gather, scatter) of 7.1, made each time: it costs two classes."""
-    def probed(functions: tuple[Callable, Callable]) -> list[Tensor]:
+    def probe(functions: tuple[Callable, Callable]) -> list[Tensor]:
         return [tensor for function in functions for tensor in there_and_back(function, me)]
 
     if book.is_first(number, me):
-        book.compare(number, me, lambda: probed(book.of(number, me)()),
-                     lambda: probed(tuple(partial(function, group=me) for function in PROBES[number])))
+        book.compare(number, me, lambda: probe(book.of(number, me)()),
+                     lambda: probe(tuple(partial(function, group=me) for function in PROBES[number])))
     return book.of(number, me)()
 
 
@@ -124,14 +124,14 @@ def vocabulary_loss(book: Book) -> Iterator[Place]:
 
     def vocab_parallel_cross_entropy(logits: Tensor, targets: Tensor, group: Group = None) -> Tensor:
         @torch.enable_grad()
-        def expected(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        def by_course(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             leaf = logits.detach().requires_grad_()
             loss = course(leaf, targets, group)
             return loss.detach(), *torch.autograd.grad(loss, leaf)
 
         def function(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             return book.compare("5.5", group, lambda: book.of("5.5", group)(logits, targets, 0.0),
-                                lambda: expected(logits, targets))
+                                lambda: by_course(logits, targets))
 
         return LossWithGradient.apply(logits, targets, function)
 
@@ -167,7 +167,7 @@ def whole_ring(book: Book) -> Iterator[Place]:
 
 # 7.5
 
-def recomputed(book: Book) -> Iterator[Place]:
+def recompute_attention(book: Book) -> Iterator[Place]:
     """Attention keeps its input only. Not where backward is cut in two, or hooks of ZeRO wait for its end."""
     course = trainer.parallelize
 

