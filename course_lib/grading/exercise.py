@@ -45,7 +45,7 @@ def ranks_of(n: int) -> str:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class SentBytes:
     """What the ranks of one trial sent to each other: sent[src][dst] in bytes.
 
     `exact`: counted by the ranks, message by message. Otherwise by the operating system, with the headers of messages.
@@ -77,7 +77,7 @@ class Exercise(ABC):
     asks: ClassVar[bool] = False  # `run` gets a third argument, ask(question): what `reply` says to it
     operations: ClassVar[frozenset[str] | None] = None  # of torch.distributed that may be called; None: any
     tolerance: ClassVar[Tolerance] = EXACT
-    compared: ClassVar[str] = ""  # the part of a rank's answer that is compared with `expected`, "" for all of it
+    compared: ClassVar[str] = ""  # the part of a rank's answer that is compared, "" for all of it
     words: ClassVar[str] = "returned"  # between "rank 0" and its answer, where that is wrong
     right: ClassVar[str] = "the result is right"  # begins the sentence about what is right and has another fault
     is_plan: ClassVar[bool] = False  # of many plans that cost the same, a mistake is known by the whole plan
@@ -109,50 +109,51 @@ class Exercise(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} answers no questions")
 
-    def expected(self, *arguments: Any) -> Any:
-        """The right answers, as `given` makes them of the ranks'; with `arguments` of a trial."""
+    def solve(self, *arguments: Any) -> Any:
+        """The right answers, as `select_parts` makes them of the ranks'; with `arguments` of a trial."""
         raise NotImplementedError(f"{type(self).__name__} has no reference to compare with")
 
-    def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> Judgement:
+    def judge(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> Judgement:
         """Whether the answers (one a rank) are right and within budget, else what is wrong; and what the run spent.
 
         The answers come from the reader's process: anything at all, of the types a Trial may hold.
         """
         wrong = self.wrong(trial, answers)
         if wrong:
-            return Judgement(trial.label, wrong, said=self.said(trial, answers), sketch=sketch(self.given(answers)))
-        flaw, spent = self.flaw(trial, answers, traffic), self.spent(trial, answers, traffic)
+            return Judgement(trial.label, wrong, opening=self.opening(trial, answers),
+                             sketch=sketch(self.select_parts(answers)))
+        flaw, usage = self.flaw(trial, answers, traffic), self.usage(trial, answers, traffic)
         but = f"{self.right}, but "
         if flaw:
-            return Judgement(trial.label, but + flaw, spent, but, sketch=sketch(flaw))
-        over = next((each for each in spent if each.complaint), None)
+            return Judgement(trial.label, but + flaw, usage, but, sketch=sketch(flaw))
+        over = next((each for each in usage if each.complaint), None)
         if over is None:
-            return Judgement(trial.label, spent=spent)
-        seen = self.given(answers) if self.is_plan else [over.what, over.measured]
-        return Judgement(trial.label, but + over.complaint, spent, but + over.excess, over, sketch(seen))
+            return Judgement(trial.label, usage=usage)
+        seen = self.select_parts(answers) if self.is_plan else [over.what, over.measured]
+        return Judgement(trial.label, but + over.complaint, usage, but + over.excess, over, sketch(seen))
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         """How the results differ from what is right, None where they do not."""
-        given, expected = self.given(answers), self.expected(*self.arguments(trial))
+        given, expected = self.select_parts(answers), self.solve(*self.arguments(trial))
         return None if alike(given, expected, self.tolerance) else self.difference(given, expected)
 
-    def said(self, trial: Trial, answers: list[Any]) -> str:
+    def opening(self, trial: Trial, answers: list[Any]) -> str:
         """What stands before the cause of a wrong result, where one is known."""
         return ""
 
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
         """What is wrong with a right answer, other than that it spent too much."""
         return None
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> Sequence[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> Sequence[Spent]:
         """What the run of a right answer used of each budget. A complaint is made of the first that is exceeded."""
         return ()
 
     def arguments(self, trial: Trial) -> Sequence[Any]:
-        """What `expected` gets to know of a trial."""
+        """What `solve` gets to know of a trial."""
         return (trial.inputs,)
 
-    def given(self, answers: list[Any]) -> Any:
+    def select_parts(self, answers: list[Any]) -> Any:
         """What is compared of the ranks' answers."""
         return [part(answer, self.compared) for answer in answers] if self.compared else answers
 

@@ -21,7 +21,7 @@ ASKED = "COURSE_LIB_PROGRESS"  # a folder: keep it there, also in a test
 
 
 @dataclass(frozen=True)
-class Kept:
+class Shares:
     """What is known of one exercise, as shares of its points, which may change with the course."""
 
     best: float = 0.0
@@ -35,7 +35,7 @@ class Line:
     number: str
     function: str
     out_of: int
-    kept: Kept | None  # None: never checked
+    kept: Shares | None  # None: never checked
     link: str  # relative to the notebook; empty where there is no such file
 
     @property
@@ -136,11 +136,11 @@ def keep(report: Report) -> None:
         pass
 
 
-def read(path: Path) -> tuple[Kept | None, str]:
+def read(path: Path) -> tuple[Shares | None, str]:
     """What is kept at `path`, and the name under which a damaged file was put aside ("": it was not)."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        kept = Kept(float(found["best"]), float(found["last"]))
+        kept = Shares(float(found["best"]), float(found["last"]))
         if not (0 <= kept.best <= 1 and 0 <= kept.last <= 1):
             raise ValueError(path)
         return kept, ""

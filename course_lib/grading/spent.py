@@ -68,8 +68,8 @@ class Judgement:
 
     label: str
     fault: str = ""  # "": right and within budget
-    spent: Sequence[Spent] = ()
-    said: str = ""  # stands before the fault's cause where one is known
+    usage: Sequence[Spent] = ()
+    opening: str = ""  # stands before the fault's cause where one is known
     over: Spent | None = None  # the budget that is exceeded, where the results are right
     sketch: Sketch = field(default_factory=lambda: Sketch("", ()))  # of what is at fault
 
@@ -83,19 +83,19 @@ class Judgement:
         """What is at fault, with the trial's label; None where nothing is."""
         return f"{self.label}: {self.fault}" if self.fault else None
 
-    def explained(self, cause: str) -> "Judgement":
+    def with_cause(self, cause: str) -> "Judgement":
         """The judgement with `cause` as what is at fault; "" where none is known."""
         joint = ": " if self.over else ""
-        return replace(self, fault=f"{self.said}{joint}{cause}") if cause else self
+        return replace(self, fault=f"{self.opening}{joint}{cause}") if cause else self
 
     def figures(self, believed: bool = True) -> str:
         """What was measured beside what is allowed, empty where nothing is worth showing.
 
         believed: whether figures that the reader's own processes claim are shown.
         """
-        said = "; ".join(str(each) for each in self.spent
-                         if (each.shown or self.fault and each.measured) and (believed or not each.claimed))
-        return f"{self.label}: {said}" if said else ""
+        figures = "; ".join(str(each) for each in self.usage
+                            if (each.shown or self.fault and each.measured) and (believed or not each.claimed))
+        return f"{self.label}: {figures}" if figures else ""
 
 
 def most(each: Sequence[float], allowed: Sequence[float] | None = None) -> int:

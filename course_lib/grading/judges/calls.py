@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.exercise import Exercise, SentBytes, Trial
 from course_lib.grading.spent import Spent, most
 from course_lib.pictures.units import human_bytes
 
@@ -36,20 +36,20 @@ class CollectiveExercise(Exercise):
         """Bytes that a rank sends before the reader's function is called."""
         return 0
 
-    def kept(self, trial: Trial, answers: list[Any]) -> Sequence[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> Sequence[Spent]:
         """Calls made and bytes held, where there are budgets for them."""
         return ()
 
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
         together = round(sum(sent for answer in answers for _, _, sent in answer["calls"])) if traffic.exact else (
             sum(map(traffic.sent_by, range(trial.world_size))))
         return too_little(together, self.least(trial), traffic)
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         each = [sent_by(rank, answers, traffic, self.gloo_over_ring, self.beforehand(trial))
                 for rank in range(trial.world_size)]
         rank, bound = most(each), self.bound(trial)
-        spent = [*self.kept(trial, answers), Spent("sent", each[rank], bound, rank=rank, claimed=True)]
+        spent = [*self.local_usage(trial, answers), Spent("sent", each[rank], bound, rank=rank, claimed=True)]
         if not traffic.exact:
             outside = [traffic.sent_by(rank) for rank in range(trial.world_size)]
             spent.append(Spent("sent", max(outside), bound, rank=most(outside), slack=math.inf,
@@ -57,7 +57,7 @@ class CollectiveExercise(Exercise):
         return spent
 
 
-def too_little(together: int, least: int, traffic: Traffic) -> str | None:
+def too_little(together: int, least: int, traffic: SentBytes) -> str | None:
     """What is wrong where all ranks together sent less than can carry the answer."""
     if together >= least - traffic.slack(least):
         return None
@@ -70,7 +70,7 @@ def num_calls(answers: Sequence[dict[str, Any]], allowed: int) -> Spent:
     return Spent("took", max(len(answer["calls"]) for answer in answers), allowed, "call", claimed=True)
 
 
-def sent_by(rank: int, answers: Sequence[dict[str, Any]], traffic: Traffic, gloo_over_ring: float = 1.0,
+def sent_by(rank: int, answers: Sequence[dict[str, Any]], traffic: SentBytes, gloo_over_ring: float = 1.0,
             beforehand: int = 0) -> int:
     """Bytes that `rank` sent, collectives by the ring convention: as it says, unless the system's count denies it.
 

@@ -48,7 +48,7 @@ def own_gradients(inputs: dict[str, Any], batches: Iterable[int] = (0,)) -> Grad
     return gradients_of(model)
 
 
-def combined(each: Sequence[Gradients], scale: float = 1.0, weights: Sequence[float] = ()) -> Gradients:
+def weighted_sum(each: Sequence[Gradients], scale: float = 1.0, weights: Sequence[float] = ()) -> Gradients:
     """The sum of several gradients, each times its weight where there are some, and all times `scale`."""
     weights = weights or [1.0] * len(each)
     return {name: None if first is None else scale * sum(w * gradients[name] for w, gradients in zip(weights, each))

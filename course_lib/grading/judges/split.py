@@ -1,4 +1,4 @@
-"""What the trials of chapters 5 and 7 share: t ranks played in one process.
+"""What the trials of chapters 5 and 7 share: t ranks play_ranks in one process.
 
     t  ranks, r this one      xs  a list with each rank's tensor      B T  tokens, of D numbers each
 
@@ -38,7 +38,7 @@ def g(xs: Tensors) -> Tensors:
     return [total + (x - x.detach()) for x in xs]
 
 
-def played(inputs: list[dict[str, Any]], compute: Callable[[list[Leaves]], Tensors]) -> list[dict[str, Any]]:
+def play_ranks(inputs: list[dict[str, Any]], compute: Callable[[list[Leaves]], Tensors]) -> list[dict[str, Any]]:
     """What each rank answers if together they compute `compute`, of all ranks' leaves."""
     leaves = [leaves_of(rank) for rank in inputs]
     ys = compute(leaves)
@@ -53,7 +53,7 @@ class SplitExercise(CollectiveExercise):
     gloo_over_ring = 2.5  # its reduce-scatter, which may be used, is an all-reduce
     errors = (("shapes cannot be multiplied", OUT_IN), ("size mismatch", OUT_IN), *CollectiveExercise.errors)
 
-    def given(self, answers: list[Any]) -> list[Any]:
+    def select_parts(self, answers: list[Any]) -> list[Any]:
         return [{name: part(answer, name) for name in ("y", "gradients")} for answer in answers]
 
     def difference(self, given: list[Any], expected: list[dict[str, Any]]) -> str:
@@ -77,7 +77,7 @@ class PartsExercise(CollectiveExercise):
     tolerance = ROUNDING
     parts: dict[str, str]
 
-    def given(self, answers: list[Any]) -> list[Any]:
+    def select_parts(self, answers: list[Any]) -> list[Any]:
         return [{name: part(answer, name) for name in self.parts} for answer in answers]
 
     def difference(self, given: list[Any], expected: list[dict[str, Any]]) -> str:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from course_lib.grading.compare import alike, part
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.exercise import Exercise, SentBytes, Trial
 from course_lib.grading.judges.calls import too_little
 from course_lib.grading.on_rank import plain
 from course_lib.grading.spent import Spent, most
@@ -38,7 +38,7 @@ class TensorExercise(Exercise):
         """How many messages a rank may send."""
         return 0
 
-    def sent(self, trial: Trial, traffic: Traffic) -> list[int]:
+    def sent_bytes(self, trial: Trial, traffic: SentBytes) -> list[int]:
         """The bytes of each rank that the budget is about, here all that it sent."""
         return [traffic.sent_by(rank) for rank in range(trial.world_size)]
 
@@ -55,17 +55,17 @@ class TensorExercise(Exercise):
         if wrong is None:
             return None
         elsewhere = [part(answer, "returned" if self.in_place else "tensor") for answer in answers]
-        if alike(elsewhere, self.expected(trial.inputs)):
+        if alike(elsewhere, self.solve(trial.inputs)):
             return RETURNED_ONLY if self.in_place else NOT_RETURNED
-        untouched = alike(self.given(answers), [tensor for tensor, *_ in trial.inputs])
+        untouched = alike(self.select_parts(answers), [tensor for tensor, *_ in trial.inputs])
         return AS_IT_WAS if self.in_place and trial.world_size > 1 and untouched else wrong
 
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
-        together, least = sum(self.sent(trial, traffic)), self.least(trial)
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
+        together, least = sum(self.sent_bytes(trial, traffic)), self.least(trial)
         return too_little(together, least, traffic)
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        each, bound = self.sent(trial, traffic), self.bound(trial)
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        each, bound = self.sent_bytes(trial, traffic), self.bound(trial)
         messages = [found if type(found := part(answer, "messages")) is int else 0 for answer in answers]
         sender, rank, allowed = most(messages), most(each), self.most_messages(trial)
         in_messages = Spent("sent", messages[sender], allowed, "message", rank=sender, claimed=True)

@@ -80,7 +80,7 @@ def global_norm(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     return {**number(lambda: norm, []), "calls": calls}
 
 
-def resharded(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
+def reshard(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     """9.5: this rank's piece, and the bytes that were read."""
     num_bytes: list[int] = []
 

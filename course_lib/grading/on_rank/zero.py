@@ -28,7 +28,7 @@ def sharded_adamw(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     """6.2: the weights, what is held while a gradient is computed, and of what is returned its kind and state."""
     weights = inputs["weights"].clone()
     with record_memory() as log:
-        gradient, held = weighed(
+        gradient, held = watch_gradient(
             lambda at: coupled_gradient(inputs, at.detach()), lambda: log.current, inputs["awaited"]
         )
         returned, calls = count_calls(function, weights, gradient, inputs["num_steps"], SETTINGS,
@@ -37,13 +37,13 @@ def sharded_adamw(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
             "state": state_bytes(returned)}
 
 
-def weighed(gradient: Callable, held: Callable[[], int], awaited: float) -> tuple[Callable, list[list[Any]]]:
+def watch_gradient(gradient: Callable, held: Callable[[], int], awaited: float) -> tuple[Callable, list[list[Any]]]:
     """`gradient`, and a list that gets ["in step 2", bytes] at each call: what the reader holds beside the weights."""
     looks: list[list[Any]] = []
 
     def look(at: Tensor) -> Tensor:
         waits = all(now <= awaited for _, now in looks)
-        looks.append([f"in step {len(looks)}", settled(held, awaited if waits else math.inf)])
+        looks.append([f"in step {len(looks)}", await_release(held, awaited if waits else math.inf)])
         return gradient(at)
 
     return look, looks
@@ -79,14 +79,14 @@ def scattered_gradients(function: Callable, inputs: dict[str, Any]) -> dict[str,
                 usual = next(beside, 0)
                 waits = all(held <= awaited for _, held in looks)
                 looks.append([f"after gradient {len(looks)} of backward",
-                              settled(lambda: log.current - usual, awaited if waits else math.inf)])
+                              await_release(lambda: log.current - usual, awaited if waits else math.inf)])
 
             returned, sums = function(model), sum_gradients(model)
             for parameter in model.parameters():
                 if parameter.requires_grad:
                     parameter.register_post_accumulate_grad_hook(look)
             batch_loss(model, [each.clone() for each in inputs["batches"][0]]).backward()
-            return returned, model, max(sums, default=0), looks, settled(lambda: log.current, inputs["awaited"])
+            return returned, model, max(sums, default=0), looks, await_release(lambda: log.current, inputs["awaited"])
 
     _, _, _, usual, _ = backward(throw_gradients_away, repeat(0), math.inf)
     (returned, model, whole, looks, held), calls = count_calls(
@@ -137,7 +137,7 @@ def gathered_on_use(function: Callable, inputs: dict[str, Any]) -> dict[str, Any
 
     answer, weighed = weigh(inputs, step, function, lambda layer: None)
     model, pieces = seen
-    kept = {name: stored(piece) for name, piece in pieces.items()}
+    kept = {name: piece_data(piece) for name, piece in pieces.items()}
     later = None
     if kept and all(isinstance(piece, Tensor) for piece in kept.values()):
         with torch.no_grad():
@@ -154,7 +154,7 @@ def zero_3_training(function: Callable, inputs: dict[str, Any]) -> dict[str, Any
 
     optimizer, weighed = weigh(inputs, train, function, backward_only)
     groups = getattr(optimizer, "param_groups", None)
-    own = [stored(piece) for group in groups for piece in group["params"]] if groups else plain(optimizer)
+    own = [piece_data(piece) for group in groups for piece in group["params"]] if groups else plain(optimizer)
     return {"pieces": own, "state": state_bytes(optimizer), **weighed}
 
 
@@ -180,7 +180,7 @@ def weigh(inputs: dict[str, Any], work: Callable, function: Callable, usual: Cal
                 beside = next(activations, None)
                 if beside is not None:
                     waits = all(held <= awaited for _, held in looks)  # up to the first point at which too much is held
-                    looks.append([point, settled(lambda: log.current - beside, awaited if waits else math.inf)])
+                    looks.append([point, await_release(lambda: log.current - beside, awaited if waits else math.inf)])
 
             for index, layer in enumerate(model):
                 if not isinstance(layer, nn.Linear):
@@ -202,7 +202,7 @@ def missing_bytes(tensor: Tensor) -> int:
     return max(0, tensor.nbytes - tensor.untyped_storage().nbytes()) if ours else 0
 
 
-def stored(piece: Any) -> Any:
+def piece_data(piece: Any) -> Any:
     """`piece` as data; words where it has no memory, which nobody may read."""
     return "a tensor whose storage is empty" if isinstance(piece, Tensor) and missing_bytes(piece) else plain(piece)
 
@@ -221,7 +221,7 @@ class NothingPastItsStorage(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def settled(held: Callable[[], int], awaited: float) -> int:
+def await_release(held: Callable[[], int], awaited: float) -> int:
     """held(), as soon as it is at most `awaited`: gloo's thread lets go of a message a moment after it has arrived."""
     deadline = time.monotonic() + PATIENCE_S
     while (now := held()) > awaited and time.monotonic() < deadline:
@@ -233,7 +233,7 @@ def master_steps(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     """6.5: the weights and the master weights, and what is held while a gradient is computed."""
     weights = inputs["weights"].clone()
     with record_memory() as log:
-        gradient, held = weighed(partial(far_gradient, inputs), lambda: log.current, inputs["awaited"])
+        gradient, held = watch_gradient(partial(far_gradient, inputs), lambda: log.current, inputs["awaited"])
         master, calls = count_calls(function, weights, gradient, inputs["num_steps"], LR)
     return {"weights": plain(weights), "master": plain(master), "held": held, "calls": calls}
 

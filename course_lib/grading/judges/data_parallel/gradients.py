@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from course_lib.grading.exercise import Traffic, Trial, ranks_of
+from course_lib.grading.exercise import SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import CollectiveExercise, num_calls
 from course_lib.grading.judges.data_parallel.plans import fill
 from course_lib.grading.judges.models import EQUAL, LARGE, ROUNDING, SMALL, Inputs, gradient_sizes, trial_of
@@ -49,7 +49,7 @@ class GradientExercise(CollectiveExercise):
         return [Trial(example, f"the example, {ranks_of(len(example))}"),
                 *(replace(trial, label=f"{trial.label}, {words}") for words, trial in made)]
 
-    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+    def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
         """The gradients of the mean loss over everybody's rows, in one process."""
         if "given" in inputs[0]:
             rows = [len(rank["batches"][0][0]) for rank in inputs]
@@ -101,7 +101,7 @@ class AverageGradients(GradientExercise):
     def bound(self, trial: Trial) -> int:
         return super().bound(trial) + 128  # room for the rows, however they are sent
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         counted = [answer | {"calls": rows_at_once(answer["calls"])} for answer in answers]
         return [num_calls(counted, len(gradient_sizes(trial.inputs[0])) + 1)]
 
@@ -124,10 +124,10 @@ class BucketedAverage(GradientExercise):
         return [with_gradients(1, {"0.weight": [weight], "0.bias": [bias]}, cap=24)
                 for weight, bias in (([1.0, 2.0], 5.0), ([3.0, 6.0], 7.0))]
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, len(bucket_bytes(trial)))]
 
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
         right = bucket_bytes(trial)
         sent = ([message for _, message, _ in answer["calls"]] for answer in answers)
         # More calls are over budget, and said there.
@@ -151,10 +151,10 @@ class AccumulatedBackward(GradientExercise):
     def beforehand(self, trial: Trial) -> int:
         return 2 * sum(tensor.nbytes for tensor in trial.inputs[0]["weights"].values()) + START  # DDP's broadcast
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         sent = max(sum(message for _, message, _ in answer["calls"]) for answer in answers)
         times = sent / sum(gradient_sizes(trial.inputs[0]))
-        return [rows_held(trial, answers), Spent("communicated the gradients", times, 1, "time", claimed=True)]
+        return [row_usage(trial, answers), Spent("communicated the gradients", times, 1, "time", claimed=True)]
 
 
 class TopKAverage(GradientExercise):
@@ -170,7 +170,7 @@ class TopKAverage(GradientExercise):
         return [{"given": [torch.tensor(gradient, dtype=torch.float64)], "k": 1}
                 for gradient in ([4.0, -1.0, 2.0], [1.0, -6.0, 0.0])]
 
-    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+    def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
         steps, gradients = [{} for _ in inputs], [on_rank.flat_gradients(rank) for rank in inputs]
         owed = torch.zeros(len(inputs), len(gradients[0][0]), dtype=torch.float64)  # (n, N)
         for number, of_ranks in enumerate(zip(*gradients)):
@@ -208,18 +208,18 @@ class OverlappedStep(GradientExercise):
     def example(self) -> list[dict[str, Any]]:
         return [small([(1, slope)], cap=8) for slope in (1.0, 3.0)]
 
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
         first, second = (max(len(answer["steps"][step]["calls"]) for answer in answers) for step in (0, 1))
         return super().flaw(trial, answers, traffic) if second <= first else (
             f"the second step made {second} calls, the first one {first}: its hooks are still there. Keep what "
             "register_post_accumulate_grad_hook returns, and remove() it when backward is over")
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         M = sum(gradient_sizes(trial.inputs[0]))
         left = [max(1 - hidden_bytes(step["order"]) / M for step in answer["steps"]) for answer in answers]
         # Nobody can hide the bucket that waits for the last gradient: the last one, or the first of a turned network.
         par = bucket_bytes(trial)[0 if trial.inputs[0].get("turned") else -1] / M
-        return [rows_held(trial, answers), num_calls(answers, on_rank.STEPS * len(bucket_bytes(trial))),
+        return [row_usage(trial, answers), num_calls(answers, on_rank.STEPS * len(bucket_bytes(trial))),
                 Spent("left", max(left), par, "share", on=" of the bytes for after backward", limit="par {}",
                       slack=1e-9, claimed=True, why=why_left(answers[most(left)]["steps"][0]["order"]))]
 
@@ -229,7 +229,7 @@ def num_steps(trial: Trial) -> int:
     return len(trial.inputs[0].get("given") or trial.inputs[0]["batches"])
 
 
-def rows_held(trial: Trial, answers: list[Any]) -> Spent:
+def row_usage(trial: Trial, answers: list[Any]) -> Spent:
     """The rows whose activations waited for backward at the same time, beside those of the largest micro-batch."""
     rows = [answer["rows"] for answer in answers]
     return Spent("held", max(rows), max(len(x) for x, _ in trial.inputs[0]["batches"]), "row", on=" of activations",

@@ -31,9 +31,9 @@ from torch.nn.functional import pad
 
 from course_lib.expert_parallel import capacity_mask, load_balancing_loss, permute, tokens_per_expert, unpermute
 from course_lib.grading.compare import describe, readable
-from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls
-from course_lib.grading.judges.split import PartsExercise, SplitExercise, all_reduce_bytes, normal, played
+from course_lib.grading.judges.split import PartsExercise, SplitExercise, all_reduce_bytes, normal, play_ranks
 from course_lib.grading.on_rank import expert_parallel as on_rank
 from course_lib.grading.on_rank import plain
 from course_lib.grading.on_rank.split import Leaves, gradients_of, leaves_of
@@ -68,7 +68,7 @@ class Gate(SplitExercise):
                   "numbers": [2, 2, 2], "dy": doubles([[1, 2, 3, 4]])}
         return Trial([inputs], "the example, 1 token, 4 experts in 2 groups, k = 2")
 
-    def expected(self, inputs: Inputs) -> Answers:
+    def solve(self, inputs: Inputs) -> Answers:
         bias, (k, G, scale) = inputs[0]["bias"], inputs[0]["numbers"]
 
         def weights_of(leaves: list[Leaves]) -> list[Tensor]:
@@ -77,12 +77,12 @@ class Gate(SplitExercise):
             chosen = scores * torch.zeros_like(by).scatter(2, by.topk(k // G).indices, 1.0).flatten(1)
             return [scale * chosen / chosen.sum(1, keepdim=True)]
 
-        return played(inputs, weights_of)
+        return play_ranks(inputs, weights_of)
 
     def difference(self, given: list[Any], expected: Answers) -> str:
         return super().difference(given, expected).replace("rank 0 returned", "all experts' weights, chosen or 0, are")
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         k, G, _ = trial.inputs[0]["numbers"]
         rows = answers[0]["y"].ne(0).unflatten(1, (G, -1)).sum((0, 2))  # of each group
         return [Spent("gives a group", rows.max().item(), k * len(answers[0]["y"]) // G, "row")]
@@ -117,7 +117,7 @@ class BlockRows(PartsExercise):
                   "experts": torch.tensor([[1], [0], [1]]), "numbers": [2, 2], "dy": doubles([[1, 2], [3, 4], [5, 6]])}
         return Trial([inputs], "the example, 3 tokens of 2, k = 1, 2 experts, blocks of 2")
 
-    def expected(self, inputs: Inputs) -> Answers:
+    def solve(self, inputs: Inputs) -> Answers:
         rank, = inputs
         leaves, (E, block) = leaves_of(rank), rank["numbers"]
         own_rows, order = permute(leaves["tokens"], rank["experts"])
@@ -128,7 +128,7 @@ class BlockRows(PartsExercise):
         combined.backward(rank["dy"])
         return [{"rows": rows.detach(), "y": combined.detach(), **gradients_of(leaves)}]
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         held, rows = answers[0]["held"], answers[0]["rows"]
         return [Spent("holds", held, HELD * rows.nbytes, on=" on its way", slack=4096, claimed=True)]
 
@@ -156,7 +156,7 @@ class BalanceLoss(SplitExercise):
         ranks = [{"given": {"logits": own.log()}, "k": 1, "dy": doubles(1)} for own in p]
         return Trial(ranks, "the example, 2 ranks with 2 tokens each, 4 experts, k = 1")
 
-    def expected(self, inputs: list[Any]) -> list[dict[str, Any]]:
+    def solve(self, inputs: list[Any]) -> list[dict[str, Any]]:
         R, k = len(inputs), inputs[0]["k"]
 
         def losses(leaves: list[Leaves]) -> list[Tensor]:
@@ -166,9 +166,9 @@ class BalanceLoss(SplitExercise):
             return [load_balancing_loss(z.softmax(-1).unflatten(1, (R, -1)).sum(-1), own, counts)
                     for z, own in zip(zs, ranks)]
 
-        return played(inputs, losses)
+        return play_ranks(inputs, losses)
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 1)]
 
     def bound(self, trial: Trial) -> int:
@@ -179,7 +179,7 @@ class BalanceLoss(SplitExercise):
         return 2 * (trial.world_size - 1) ** 2
 
 
-class Kept(Exercise):
+class KeptWithinCapacity(Exercise):
     number = "8.5"
     compared = "returned"
     budget = "no rank gets more than C rows, or its protected ones where these are more; nothing that fits is dropped"
@@ -203,7 +203,7 @@ class Kept(Exercise):
                   torch.tensor([True, False, False, False]), 4, 2, 3]
         return Trial([inputs], "the example, 4 tokens, 1 protected, k = 1, 4 experts on 2 ranks, C = 3")
 
-    def expected(self, inputs: list[Any]) -> list[Tensor]:
+    def solve(self, inputs: list[Any]) -> list[Tensor]:
         experts, weights, protected, E, R, C = inputs[0]
         urgency = weights + 2.0 * protected.unsqueeze(1)  # a weight is at most 1
         return [capacity_mask(experts // (E // R), R, C, urgency) | protected.unsqueeze(1)]
@@ -216,7 +216,7 @@ class Kept(Exercise):
         return (f"{int((kept != right).sum())} of {kept.numel()} rows are wrong; the first one, token {token}'s slot "
                 f"{slot}, should be {'kept' if right[token, slot] else 'dropped'}")
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         experts, _, protected, E, R, C = trial.inputs[0]
         owner, kept = experts // (E // R), answers[0]["returned"]
         each = tokens_per_expert(owner, R, kept).tolist()

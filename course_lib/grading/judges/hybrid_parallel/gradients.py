@@ -35,7 +35,7 @@ from torch import Tensor
 
 from course_lib.costs.failures import daly_interval, seconds_between_failures, young_interval
 from course_lib.grading.compare import alike
-from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import CollectiveExercise, num_calls, too_little
 from course_lib.grading.judges.models import ROUNDING
 from course_lib.grading.judges.numbers import NumberExercise
@@ -81,17 +81,17 @@ class ReducedGradients(Exercise):
             made.append(trial_of(layout, after_backward(layout, each, tokens.split(counts))))
         return made
 
-    def expected(self, inputs: Inputs) -> list[Gradients]:
+    def solve(self, inputs: Inputs) -> list[Gradients]:
         num_tokens = sum(inputs[rank]["num_tokens"] for rank in inputs[0]["groups"]["cp,dp"])
         return [{name: sum(inputs[other]["gradients"][name] for other in group if name in inputs[other]["gradients"])
                  / num_tokens for name, group in groups_of(rank).items()} for rank in inputs]
 
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
         """Too little was added up by all_reduce; a byte less for each gradient, which may travel together."""
         least = sum(sent_bytes(rank) - len(rank["gradients"]) for rank in trial.inputs)
-        return too_little(sum(answer["sent"] for answer in answers), least, Traffic(traffic.sent, exact=True))
+        return too_little(sum(answer["sent"] for answer in answers), least, SentBytes(traffic.sent, exact=True))
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         sent, allowed = [answer["sent"] for answer in answers], [sent_bytes(rank) for rank in trial.inputs]
         rank = most(sent, allowed)
         return [Spent("sent", sent[rank], allowed[rank], rank=rank, claimed=True)]
@@ -123,13 +123,13 @@ class GlobalNorm(CollectiveExercise):
                                  f"{' under ZeRO' * zero}, norm {norm_type:g}"))
         return made
 
-    def expected(self, inputs: Inputs) -> list[float]:
+    def solve(self, inputs: Inputs) -> list[float]:
         dealt = ("dp", "cp", "edp") if inputs[0]["zero"] else ()  # no copies along them
         counted = [gradient for rank in inputs for name, gradient in rank["gradients"].items() if gradient.numel()
                    and not any(rank["coordinates"][axis] for axis in COPIES[rank["kinds"][name]] if axis not in dealt)]
         return [torch.nn.utils.get_total_norm(counted, inputs[0]["norm_type"]).item()] * len(inputs)
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 1)]
 
     def bound(self, trial: Trial) -> int:
@@ -238,7 +238,7 @@ class Resharded(Exercise):
     number = "9.5"
     compared = "returned"
     budget = "no more bytes read than the piece has, on each rank"
-    run = staticmethod(on_rank.resharded)
+    run = staticmethod(on_rank.reshard)
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
@@ -259,7 +259,7 @@ class Resharded(Exercise):
                               f"{ranks_of(len(wanted))}, {case[0]} cut {case[1]}, wanted {case[2]}"))
         return made
 
-    def expected(self, inputs: Inputs) -> list[Tensor]:
+    def solve(self, inputs: Inputs) -> list[Tensor]:
         boxes = inputs[0]["saved"]
         ends = [[offset + size for offset, size in zip(*box)] for box in boxes.values()]
         whole = torch.empty(list(map(max, zip(*ends))), dtype=torch.float64)
@@ -267,8 +267,8 @@ class Resharded(Exercise):
             whole[part_of(box)] = inputs[0]["contents"][file]
         return [whole[part_of([rank["offsets"], rank["shape"]])] for rank in inputs]
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        read, wanted = [answer["read"] for answer in answers], [piece.nbytes for piece in self.expected(trial.inputs)]
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        read, wanted = [answer["read"] for answer in answers], [piece.nbytes for piece in self.solve(trial.inputs)]
         rank = most(read, wanted)
         return [Spent("read", read[rank], wanted[rank], rank=rank, claimed=True)]
 
@@ -298,7 +298,7 @@ class SaveInterval(NumberExercise):
              ("70B on 1,024 H100, storage of 10 GB/s, the run waits", (1024, HOURS, 70e9, PCIE, 10e9, False)),
              ("7B on 8 devices that copy 1 GB/s, storage of 1 GB/s, asynchronously", (8, 2000, 7e9, 1e9, 1e9, True)))
 
-    def expected(self, num_devices: int, device_hours: float, num_parameters: float, copy_bytes_per_s: float,
+    def solve(self, num_devices: int, device_hours: float, num_parameters: float, copy_bytes_per_s: float,
                  storage_bytes_per_s: float, asynchronous: bool) -> float:
         M = seconds_between_failures(1, 3600 * device_hours, 1, num_devices)
         state = STATE * num_parameters
@@ -311,7 +311,7 @@ class SaveInterval(NumberExercise):
         by_daly = (
             max(write, daly_interval(STATE * N / devices / copies, M)) if asynchronous else daly_interval(write, M)
         )
-        return None if alike(self.given(answers), by_daly, self.tolerance) else super().wrong(trial, answers)
+        return None if alike(self.select_parts(answers), by_daly, self.tolerance) else super().wrong(trial, answers)
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
         N, hours, B = 8 * source.randint(1, 500), 1000 * source.randint(5, 60), source.randint(1, 90)

@@ -18,7 +18,7 @@ from typing import Any
 from course_lib.costs.links import Link
 from course_lib.costs.network import Network
 from course_lib.grading.compare import describe, part
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.exercise import Exercise, SentBytes, Trial
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.on_rank.hybrid_parallel import cheapest_layout, two_levels
 from course_lib.grading.spent import Spent
@@ -74,7 +74,7 @@ class MovedRank(NumberExercise):
                       (9, "dp4 pp4 tp4", ORDER, ORDER), (0, "dp1", ORDER, "pp,tp,dp,cp"),
                       (12_345, "dp8 pp16 cp16 tp8", "tp,cp,pp,dp", ORDER)))  # Llama 3's
 
-    def expected(self, rank: int, sizes: Sizes, order: str, new_order: str) -> int:
+    def solve(self, rank: int, sizes: Sizes, order: str, new_order: str) -> int:
         where = ParallelLayout(**sizes, order=order).coordinates(rank)
         return ParallelLayout(**sizes, order=new_order).rank(**{axis: where[axis] for axis in AXES})
 
@@ -114,7 +114,7 @@ class TwoLevels(Exercise):
             )
         ]
 
-    def expected(self, inputs: list[Any]) -> list[list[Groups]]:
+    def solve(self, inputs: list[Any]) -> list[list[Groups]]:
         (axes, sizes, order, node), = inputs
         inside, across = [], []
         for group in ParallelLayout(**sizes, order=order).groups(*axes):
@@ -132,8 +132,8 @@ class TwoLevels(Exercise):
         missing = [f"{group[:16]} is one" for group in expected[level] if group not in given[level]][:1]
         return f"{('inside', 'across')[level]} nodes: {', and '.join(strange + missing) or 'a group is there twice'}"
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        share, par = slow_share(answers[0]), slow_share(*self.expected(trial.inputs))
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        share, par = slow_share(answers[0]), slow_share(*self.solve(trial.inputs))
         return [Spent("sends", share, par, "share", on=" of a message over the slow wire", limit="par {}", slack=1e-9)]
 
 
@@ -186,7 +186,7 @@ class CheapestLayout(Exercise):
         fault = fault_of(layout, *trial.inputs[0]) if type(looks) is int else "nobody has counted how often it looked"
         return f"it returned {layout if type(layout) is dict else describe(layout)}: {fault}" if fault else None
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         asked, layout = trial.inputs[0], answers[0]["layout"]
         (seconds, held), (shortest, best) = step_of(layout, trial.hidden, *asked), best_of(trial.hidden, asked)
         who = (f"with dp{layout['dp']} pp{layout['pp']} tp{layout['tp']}, {layout['rows']} row"

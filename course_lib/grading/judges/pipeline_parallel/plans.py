@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from course_lib.costs.bubbles import peak_1f1b
 from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.on_rank import pipeline_parallel as on_rank
 from course_lib.grading.spent import Spent, most
 from course_lib.pipeline_parallel import Action, Schedule, findings, interleaved_1f1b, one_f_one_b, simulate, zb_h1
@@ -31,7 +31,7 @@ from course_lib.pipeline_parallel.schedules import plain
 class PlanExercise(Exercise):
     """The answer is a plan, judged by what comes of it: any plan that is as good as the best passes."""
 
-    run = staticmethod(on_rank.listed)
+    run = staticmethod(on_rank.counts_or_actions)
     is_plan = True
 
 
@@ -69,7 +69,7 @@ class Partition(PlanExercise):
             return f"the stages have {sum(given)} layers together, and the model has {len(costs)}"
         return None
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         (costs, n), (given,) = trial.inputs[0], answers
         starts = [sum(given[:stage]) for stage in range(n)]
         return [Spent("the most expensive stage costs", slowest(costs, starts), slowest(costs, balanced_cuts(costs, n)),
@@ -132,7 +132,7 @@ class Layout(PlanExercise):
                     f"that{whole}")
         return None
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         asked, (p, m) = trial.inputs[0], answers[0]
         who, (best, _, _) = f"with {p} stages and {m} micro-batches", min(fitting(*asked))
         return [Spent("the first rank holds", held_gb(p, m, *asked), asked[4], "", " GB", who=who, decides=True),
@@ -193,7 +193,7 @@ class OrderExercise(PlanExercise):
         unreadable = [words for r, answer in enumerate(answers) if (words := self.unreadable(answer, r, v))]
         return unreadable[0] if unreadable else next(map(str, findings(schedule_of(answers, par))), None)
 
-    def said(self, trial: Trial, answers: list[Any]) -> str:
+    def opening(self, trial: Trial, answers: list[Any]) -> str:
         return f"{self.wrong(trial, answers)}\n"
 
     def unreadable(self, answer: Any, r: int, v: int) -> str | None:
@@ -210,7 +210,7 @@ class OrderExercise(PlanExercise):
                 return f"rank {r} returned {action[:20]!r} among its actions: expected {kinds} and so on{chunks}"
         return None
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         par = self.par(*trial.inputs[0][1:])
         given, allowed = simulate(schedule_of(answers, par)), self.allowed_in_flight(par)
         rank = most(given.peak_in_flight, allowed)

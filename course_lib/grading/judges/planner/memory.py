@@ -14,7 +14,7 @@ from typing import Any
 from course_lib.costs.bubbles import peak_1f1b
 from course_lib.costs.memory import training_memory
 from course_lib.grading.compare import alike, describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.exercise import Exercise, SentBytes, Trial
 from course_lib.grading.on_rank.plain import values
 from course_lib.grading.spent import Spent
 
@@ -53,7 +53,7 @@ class LayoutMemory(Exercise):
             for sizes, cut, stage in (*self.cases, ((l, h, 32000, 1024, 64 * dp), drawn, stage))
         ]
 
-    def expected(self, inputs: list[Any]) -> list[dict[str, float]]:
+    def solve(self, inputs: list[Any]) -> list[dict[str, float]]:
         l, h, V, s, B, cut, stage = inputs[0]
         dp, tp, pp, b, zero, recompute = (cut[name] for name in CUTS)
         numbers = (l / pp * 12 * h**2 + ((stage == 0) + (stage == pp - 1)) * V * h) / tp
@@ -71,9 +71,9 @@ class LayoutMemory(Exercise):
         size = f"{has[kind] / 1e9:.6g} GB" if type(has[kind]) in (int, float) else describe(has[kind])
         return f"{kind} is {size}, expected {right[kind] / 1e9:.6g} GB"
 
-    def said(self, trial: Trial, answers: list[Any]) -> str:
+    def opening(self, trial: Trial, answers: list[Any]) -> str:
         return f"{self.wrong(trial, answers)}: "
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        given, right = (sum(held.values()) / 1e9 for (held,) in (answers, self.expected(trial.inputs)))
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        given, right = (sum(held.values()) / 1e9 for (held,) in (answers, self.solve(trial.inputs)))
         return [Spent("counted", given, right, "", " GB in all", limit="{} expected", slack=1e-6)]

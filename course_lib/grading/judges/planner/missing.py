@@ -16,7 +16,7 @@ from statistics import mean, median
 from typing import Any
 
 from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.exercise import Exercise, SentBytes, Trial
 from course_lib.grading.judges.planner.causes import mean_error
 from course_lib.grading.judges.planner.published import Published, dense_runs
 from course_lib.grading.on_rank.plain import values
@@ -59,7 +59,7 @@ class MissingTerm(Exercise):
         odd = next((step for step in given if not 0 < step < 1e300), None)
         return None if odd is None else f"it returned a step of {describe(odd)} s: expected more than 0"
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         measured, par, before = (trial.hidden[key] for key in ("measured", "par", "before"))
         where = f" on average ({100 * before:.1f} % with neither term nor rate)"
         return [Spent("misses unseen runs by", mean_error(answers[0], measured), par, "share", where,

@@ -22,7 +22,7 @@ from typing import Any
 from course_lib.costs.links import Link
 from course_lib.costs.network import Network
 from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.exercise import Exercise, SentBytes, Trial
 from course_lib.grading.on_rank.plain import values
 from course_lib.grading.on_rank.planner import better_layout
 from course_lib.grading.spent import Spent
@@ -76,7 +76,7 @@ class LayoutUnderCap(Exercise):
             f"it returned tp, pp, k = {given}: expected pp to divide the {l} layers, k from 0 to {l}/pp of a stage, "
             f"and tp * pp to divide {N} devices into replicas whose number divides the {B} rows")
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         costs, cap, (t, p, k) = costs_of(*trial.inputs[0]), trial.inputs[0][7], answers[0]
         (held, step), who = costs[t, p, k], f"with tp {t}, pp {p} and k = {k} it"
         least = min(step for held, step in costs.values() if held <= cap)
@@ -139,7 +139,7 @@ class BetterLayout(Exercise):
             return f"it returned {words}: that is {devices} devices, and there are {N}"
         return None if given in fit else f"it returned {words}, for which `fits` is False"
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         *asked, fit = trial.inputs[0]
         every = [seconds_of(its, *asked) for its in (*fit, answers[0])]
         here, there = every[-1], min(every, key=lambda each: sum(each.values()))

@@ -18,7 +18,7 @@ from typing import Any
 from course_lib.costs.memory import USABLE
 from course_lib.facts import model, published_rows
 from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.exercise import Exercise, SentBytes, Trial
 from course_lib.grading.judges.planner.published import CAUSES
 from course_lib.grading.on_rank.plain import values
 from course_lib.grading.spent import Spent
@@ -50,11 +50,11 @@ class ReadPlans(Exercise):
     def arguments(self, trial: Trial) -> list[Any]:
         return trial.inputs[0]
 
-    def expected(self, plans: list[Plan], limit: float, runs: list[Plan]) -> list[list[Any]]:
+    def solve(self, plans: list[Plan], limit: float, runs: list[Plan]) -> list[list[Any]]:
         best = best_of(plans, limit)
         return [[word_of(plan, best, limit), sum(is_like(run, plan) for run in runs)] for plan in plans]
 
-    def given(self, answers: list[Any]) -> Any:
+    def select_parts(self, answers: list[Any]) -> Any:
         return answers[0]
 
     def difference(self, given: Any, expected: list[list[Any]]) -> str:
@@ -69,10 +69,10 @@ class ReadPlans(Exercise):
             return f"plan {place} is {describe(has[0])!r}, expected {word!r}"
         return f"plan {place} has {describe(has[1])} runs like it, expected {runs}"
 
-    def said(self, trial: Trial, answers: list[Any]) -> str:
+    def opening(self, trial: Trial, answers: list[Any]) -> str:
         return f"{self.wrong(trial, answers)}: "
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         return [Spent("read", len(answers[0]), len(trial.inputs[0][0]), "plan", limit="of {}")]
 
 

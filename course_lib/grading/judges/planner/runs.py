@@ -13,7 +13,7 @@ from typing import Any
 from course_lib.costs.links import Link
 from course_lib.costs.network import Network
 from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.exercise import Exercise, SentBytes, Trial
 from course_lib.grading.on_rank.planner import cheapest_run
 from course_lib.grading.spent import Spent
 
@@ -90,7 +90,7 @@ class CheapestRun(Exercise):
         whole = sum(share for _, share in given)
         return None if abs(whole - 1) < 1e-6 else f"the shares add up to {whole:g}: all tokens are to be seen once"
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         offers, *_, deadline = trial.inputs[0]
         memory, costs = (
             {name: offer["memory"] for name, offer in offers.items()},

@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.grading.compare import readable
-from course_lib.grading.exercise import Traffic, Trial, ranks_of
+from course_lib.grading.exercise import SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import CollectiveExercise, num_calls
 from course_lib.grading.judges.models import ROUNDING, Inputs
-from course_lib.grading.judges.split import Leaves, PartsExercise, SplitExercise, all_reduce_bytes, normal, played
+from course_lib.grading.judges.split import Leaves, PartsExercise, SplitExercise, all_reduce_bytes, normal, play_ranks
 from course_lib.grading.on_rank import sequence_parallel as on_rank
 from course_lib.grading.spent import Spent, most
 from course_lib.pictures.units import human_bytes
@@ -51,7 +51,7 @@ class MergedAttention(PartsExercise):
             made.append(Trial(ranks, f"{ranks_of(R)}, {B * H * c} queries, lse about {shift}"))
         return made
 
-    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+    def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
         outs, lses = (torch.stack([rank[name] for rank in inputs]) for name in ("out", "lse"))
         return [{"out": (lses.softmax(0)[..., None] * outs).sum(0), "lse": lses.logsumexp(0)}] * len(inputs)
 
@@ -59,7 +59,7 @@ class MergedAttention(PartsExercise):
         nan = any(readable(x) and x.is_floating_point() and x.isnan().any() for own in given for x in own.values())
         return NOT_A_NUMBER if nan else super().difference(given, expected)
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 2)]
 
     def bound(self, trial: Trial) -> int:
@@ -87,12 +87,12 @@ class PassAround(CollectiveExercise):
                               f"{ranks_of(R)}, blocks of {human_bytes(16 * shape[0] * shape[1])}"))
         return made
 
-    def expected(self, inputs: Inputs) -> list[Any]:
+    def solve(self, inputs: Inputs) -> list[Any]:
         R = len(inputs)
         prints = [on_rank.fingerprint(rank["block"]) for rank in inputs]
         return [[[(r - i) % R, prints[(r - i) % R]] for i in range(R)] for r in range(R)]
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         held, block = [answer["held"] for answer in answers], trial.inputs[0]["block"].nbytes
         return [Spent("holds", max(held), HELD * block, on=" of others' blocks", rank=most(held), slack=block // 4,
                       claimed=True)]
@@ -103,7 +103,7 @@ class PassAround(CollectiveExercise):
     def least(self, trial: Trial) -> int:
         return trial.world_size * self.bound(trial)
 
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
         for rank, answer in enumerate(answers):
             for step, directions in enumerate(answer["under_way"][:trial.world_size - 1]):
                 missing = " or to ".join(each for each in (on_rank.SEND, on_rank.RECEIVE) if each not in directions)
@@ -140,7 +140,7 @@ class WholeRing(SplitExercise):
                   "dy": torch.ones(1, 1, 2, 4, dtype=torch.float64)} for own in positions]
         return Trial(ranks, "the example, 2 ranks, 4 tokens")
 
-    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+    def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
         positions = inputs[0]["positions"]
 
         def attend(ranks: list[Leaves]) -> list[Tensor]:
@@ -148,7 +148,7 @@ class WholeRing(SplitExercise):
             return [F.scaled_dot_product_attention(rank["q"], k, v, attn_mask=own[:, None] >= torch.cat(positions))
                     for rank, own in zip(ranks, positions)]
 
-        return played(inputs, attend)
+        return play_ranks(inputs, attend)
 
     def bound(self, trial: Trial) -> int:
         return 3 * (trial.world_size - 1) * 2 * trial.inputs[0]["dy"].nbytes
@@ -157,11 +157,11 @@ class WholeRing(SplitExercise):
         """Something of every rank has to meet that of every other one, forward and in backward."""
         return 2 * trial.world_size * (trial.world_size - 1) * trial.inputs[0]["dy"].nbytes
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         held, dy = [answer["held"] for answer in answers], trial.inputs[0]["dy"]
         B, H, c, _ = dy.shape
         return [Spent("holds", max(held), PARTS * dy.nbytes + SCORES * 8 * B * H * c * c, rank=most(held),
                       slack=4096 + dy.nbytes, claimed=True)]
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        return [replace(each, limit="par {}") for each in super().spent(trial, answers, traffic)]
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        return [replace(each, limit="par {}") for each in super().usage(trial, answers, traffic)]

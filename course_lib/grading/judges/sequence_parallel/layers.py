@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from course_lib.grading.compare import alike, describe, part
-from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls
 from course_lib.grading.judges.models import ROUNDING, Inputs
 from course_lib.grading.judges.split import PartsExercise, normal
@@ -48,7 +48,7 @@ class GatherAndScatter(PartsExercise):
                  for x, h in ((1, (1, 2)), (2, (10, 20)))]
         return Trial(ranks, "the example, 2 ranks, a token each")
 
-    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+    def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
         xs, ws = ([rank[name].clone().requires_grad_() for rank in inputs] for name in ("x", "w"))
         whole = torch.cat(xs, 1)
         pieces = sum(torch.exp(w * whole) for w in ws).chunk(len(xs), 1)
@@ -56,7 +56,7 @@ class GatherAndScatter(PartsExercise):
         return [{"gathered": plain(whole), "scattered": plain(piece), "w": plain(w.grad), "x": plain(x.grad)}
                 for piece, w, x in zip(pieces, ws, xs)]
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 4)]
 
     def bound(self, trial: Trial) -> int:
@@ -66,13 +66,13 @@ class GatherAndScatter(PartsExercise):
         return trial.world_size * self.bound(trial)
 
 
-class Recomputed(Exercise):
+class RecomputeFunction(Exercise):
     number = "7.5"
     tolerance = ROUNDING
     budget = "kept between forward and backward: one copy of x; `function` runs twice"
     parts = {"y": "the result", "x": "the gradient of x", "W1": "the gradient of W1", "W2": "the gradient of W2",
              "after": "the random number that is drawn after backward"}
-    run = staticmethod(on_rank.recomputed)
+    run = staticmethod(on_rank.recompute)
 
     def trials(self, seed: int) -> list[Trial]:
         made = []
@@ -86,21 +86,21 @@ class Recomputed(Exercise):
                               + ", used twice, one after the other" * (layers > 1)))
         return made
 
-    def given(self, answers: list[Any]) -> list[Any]:
+    def select_parts(self, answers: list[Any]) -> list[Any]:
         return [{name: part(answer, name) for name in self.parts} for answer in answers]
 
-    def expected(self, inputs: Inputs) -> list[Any]:
-        return self.given([on_rank.recomputed(lambda function, x: function(x), inputs[0])])
+    def solve(self, inputs: Inputs) -> list[Any]:
+        return self.select_parts([on_rank.recompute(lambda function, x: function(x), inputs[0])])
 
     def difference(self, given: list[Any], expected: list[Any]) -> str:
         name = next(name for name in self.parts if not alike(given[0][name], expected[0][name], self.tolerance))
         return f"{self.parts[name]} is {describe(given[0][name])}: expected {describe(expected[0][name])}"
 
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
         by_torch = answers[0]["by_torch"]
         return "it uses torch.utils.checkpoint: that is what you are asked to write" if by_torch else None
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         answer, x = answers[0], trial.inputs[0]["given"]["x"]
         layers = trial.inputs[0]["layers"]
         return [Spent("keeps", answer["kept"], layers * x.nbytes, on=" until backward", slack=layers * RNG_BYTES,

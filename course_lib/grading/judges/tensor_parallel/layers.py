@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls
 from course_lib.grading.judges.models import Inputs
 from course_lib.grading.judges.split import (
@@ -30,7 +30,7 @@ from course_lib.grading.judges.split import (
     g,
     least_for_a_sum,
     normal,
-    played,
+    play_ranks,
 )
 from course_lib.grading.on_rank import tensor_parallel as on_rank
 from course_lib.grading.on_rank.plain import plain
@@ -58,7 +58,7 @@ class FAndG(PartsExercise):
                               f"{ranks_of(t)}, {human_bytes(x.nbytes)} of x"))
         return made
 
-    def expected(self, inputs: Inputs) -> Answers:
+    def solve(self, inputs: Inputs) -> Answers:
         xs, ws = ([rank[name].clone().requires_grad_() for rank in inputs] for name in ("x", "w"))
         copies = f(xs)
         hs = [w * (copy + x) for w, copy, x in zip(ws, copies, xs)]
@@ -72,7 +72,7 @@ class FAndG(PartsExercise):
             return f"it returned {describe(given[0]['f'])}: expected two functions, f and g"
         return super().difference(given, expected)
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 2)]
 
     def bound(self, trial: Trial) -> int:
@@ -100,14 +100,14 @@ class GatedColumns(SplitExercise):
             made.append(Trial(ranks, f"{ranks_of(t)}, {human_bytes(8 * B * T * D)} of x"))
         return made
 
-    def expected(self, inputs: Inputs) -> Answers:
+    def solve(self, inputs: Inputs) -> Answers:
         def features(ranks: list[Leaves]) -> list[Tensor]:  # silu(x G^T) * (x U^T)
             own = [[rank[name].chunk(len(ranks))[r] for name in ("gate", "up")] for r, rank in enumerate(ranks)]
             return [F.silu(x @ gate.T) * (x @ up.T) for x, (gate, up) in zip(f([rank["x"] for rank in ranks]), own)]
 
-        return played(inputs, features)
+        return play_ranks(inputs, features)
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         x, dy = trial.inputs[0]["given"]["x"], trial.inputs[0]["dy"]
         return [num_calls(answers, 1), arithmetic(answers, 2 * x.numel() * dy.shape[-1])]
 
@@ -137,14 +137,14 @@ class RowWithResidual(SplitExercise):
             made.append(Trial(ranks, f"{ranks_of(t)}, {human_bytes(dy.nbytes)} of results"))
         return made
 
-    def expected(self, inputs: Inputs) -> Answers:
+    def solve(self, inputs: Inputs) -> Answers:
         def results(ranks: list[Leaves]) -> list[Tensor]:
             sums = g([rank["x"] @ rank["weight"].chunk(len(ranks), 1)[r].T for r, rank in enumerate(ranks)])
             return [rank["residual"] + product + rank["bias"] for product, rank in zip(sums, ranks)]
 
-        return played(inputs, results)
+        return play_ranks(inputs, results)
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         x, dy = trial.inputs[0]["given"]["x"], trial.inputs[0]["dy"]
         return [num_calls(answers, 1), arithmetic(answers, x.numel() * dy.shape[-1])]
 
@@ -172,7 +172,7 @@ class QKVRows(Exercise):
                               f"{ranks_of(t)}, {H} heads of q, {K} of k and v"))
         return made
 
-    def expected(self, inputs: Inputs) -> list[Tensor]:
+    def solve(self, inputs: Inputs) -> list[Tensor]:
         t, (H, K) = len(inputs), inputs[0]["heads"]
         heads = inputs[0]["weight"].unflatten(0, (H + 2 * K, -1))  # (H + 2 K, d, D)
         pieces = []
@@ -182,8 +182,8 @@ class QKVRows(Exercise):
             pieces.append(heads[[*q, *(start + head for start in (H, H + K) for head in kv)]].flatten(0, 1))
         return pieces
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        held, needed = [answer["held"] for answer in answers], self.expected(trial.inputs)[0].nbytes
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        held, needed = [answer["held"] for answer in answers], self.solve(trial.inputs)[0].nbytes
         sent = [traffic.sent_by(rank) for rank in range(trial.world_size)]
         return [Spent("holds", max(held), needed, on=" of rows", rank=most(held), claimed=True),
                 Spent("sent", max(sent), 0, rank=most(sent), slack=traffic.slack(0), claimed=True)]
@@ -211,7 +211,7 @@ class SplitBlock(SplitExercise):
             made.append(Trial(ranks, f"{ranks_of(t)}, {t * heads} heads, x of {human_bytes(x.nbytes)}"))
         return made
 
-    def expected(self, inputs: Inputs) -> Answers:
+    def solve(self, inputs: Inputs) -> Answers:
         d = inputs[0]["head_dim"]
 
         def results(ranks: list[Leaves]) -> list[Tensor]:
@@ -225,7 +225,7 @@ class SplitBlock(SplitExercise):
                 xs = [x + y + own[f"{row}.bias"] for x, y, own in zip(xs, sums, ranks)]
             return xs
 
-        return played(inputs, results)
+        return play_ranks(inputs, results)
 
     def example(self) -> Trial:
         """Norms make [1, -1] of what they get, and gelu leaves 10 and 20 as they are."""
@@ -246,8 +246,8 @@ class SplitBlock(SplitExercise):
         """Half of par: instead of a sum somebody may gather a slice of weights, as long as it is small."""
         return 2 * least_for_a_sum(trial, trial.inputs[0]["dy"].numel())
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        return [replace(each, limit="par {}") for each in super().spent(trial, answers, traffic)]
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        return [replace(each, limit="par {}") for each in super().usage(trial, answers, traffic)]
 
 
 def attention(qkv: Tensor, d: int) -> Tensor:

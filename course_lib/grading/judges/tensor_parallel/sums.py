@@ -63,7 +63,7 @@ class VocabLoss(PartsExercise):
                  for shift in shifts]
         return Trial(ranks, "2 ranks, 4 tokens, V = 6, logits about 900 and -900")
 
-    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+    def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
         z = torch.cat([rank["logits"] for rank in inputs], -1).requires_grad_()  # (B, T, V)
         log_Z, z_y = z.logsumexp(-1), z.gather(-1, inputs[0]["targets"][..., None])[..., 0]
         loss = (log_Z - z_y + inputs[0]["c"] * log_Z**2).mean()
@@ -74,7 +74,7 @@ class VocabLoss(PartsExercise):
         loss = given[0]["loss"]
         return TOO_LARGE if type(loss) is float and not math.isfinite(loss) else super().difference(given, expected)
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 3)]
 
     def bound(self, trial: Trial) -> int:
@@ -105,22 +105,22 @@ class GradientNorm(PartsExercise):
             made.append(Trial(ranks, f"{ranks_of(t)}, {human_bytes(8 * 5 * size)} of parts"))
         return made
 
-    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+    def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
         parts = [sum(each) for each in zip(*(rank["partial"] for rank in inputs))]
         slices = [gradient for rank in inputs for gradient in rank["sliced"]]
         square = sum(gradient.square().sum().item() for gradient in (*slices, *inputs[0]["whole"], *parts))
         return [{"norm": square**0.5, **rank, "partial": parts} for rank in inputs]
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 2)]
 
     def bound(self, trial: Trial) -> int:
-        return all_reduce_bytes(trial, self.num_summed(trial))
+        return all_reduce_bytes(trial, self.num_addends(trial))
 
     def least(self, trial: Trial) -> int:
-        return least_for_a_sum(trial, self.num_summed(trial))
+        return least_for_a_sum(trial, self.num_addends(trial))
 
-    def num_summed(self, trial: Trial) -> int:
+    def num_addends(self, trial: Trial) -> int:
         """All of `partial`, and the square of the slices."""
         return 1 + sum(part.numel() for part in trial.inputs[0]["partial"])
 
@@ -140,7 +140,7 @@ class SmallestHiddenSize(NumberExercise):
              ("16 A100 in two nodes of 8, PCIe 4.0 inside, fp8 on the wire, as long as computing",
               (16, 8, A100, PCIE, HDR, 1.0, 1)))
 
-    def expected(self, t: int, devices_per_node: int, flops_per_s: float, nvlink: float, card: float, share: float,
+    def solve(self, t: int, devices_per_node: int, flops_per_s: float, nvlink: float, card: float, share: float,
                  number_bytes: int) -> float:
         group = Network(devices_per_node, Link.of_rate(nvlink), Link.of_rate(card), devices_per_node).group(t)
         all_reduce = group.seconds_per_byte("reduce_scatter") + group.seconds_per_byte("all_gather")

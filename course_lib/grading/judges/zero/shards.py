@@ -21,7 +21,7 @@ from course_lib.costs.links import Link
 from course_lib.costs.network import Network
 from course_lib.facts import accelerator, interconnect
 from course_lib.grading.compare import alike, describe, part
-from course_lib.grading.exercise import Traffic, Trial, ranks_of
+from course_lib.grading.exercise import SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import CollectiveExercise, num_calls
 from course_lib.grading.judges.models import ROUNDING, Inputs
 from course_lib.grading.judges.numbers import NumberExercise
@@ -48,9 +48,9 @@ class ShardExercise(CollectiveExercise):
     times = 1  # that a rank sends its pieces, or as much of gradients, to each other rank
     parts: tuple[str, ...] = ()  # of a rank's answer, where several are looked at
 
-    def given(self, answers: list[Any]) -> list[Any]:
+    def select_parts(self, answers: list[Any]) -> list[Any]:
         parts = [{name: part(answer, name) for name in self.parts} for answer in answers]
-        return parts if self.parts else super().given(answers)
+        return parts if self.parts else super().select_parts(answers)
 
     def bound(self, trial: Trial) -> int:
         return self.times * (trial.world_size - 1) * pieces_bytes(trial)
@@ -79,7 +79,7 @@ class BytesPerRank(NumberExercise):
              ("[1000, 9, 7, 5] in fp32 with SGD and momentum, stage 1 on 4 ranks", (*TINY, 1, 4, 4, 4)),
              ("a block of GPT-2 in fp32 with AdamW, stage 3 on 64 ranks", (GPT2_BLOCK, 64, 3, 4, 4, 8)))
 
-    def expected(self, sizes: list[int], n: int, stage: int, weight: int, gradient: int, optimizer: int) -> int:
+    def solve(self, sizes: list[int], n: int, stage: int, weight: int, gradient: int, optimizer: int) -> int:
         whole, piece = sum(sizes), sum(ceil(size / n) for size in sizes)
         first_cut_at = ((weight, 3), (gradient, 2), (optimizer, 1))
         return sum(size * (piece if stage >= first else whole) for size, first in first_cut_at)
@@ -89,8 +89,8 @@ class BytesPerRank(NumberExercise):
         return f"{sizes} elements in bf16 with gradients in fp32, stage 2 on {n} ranks", (sizes, n, 2, 2, 4, 12)
 
 
-def most_held(answers: list[Any], allowed: int, what: str, slack: int = 0, name: str = "held",
-              usual: str = "while a gradient is computed") -> Spent:
+def memory_usage(answers: list[Any], allowed: int, what: str, slack: int = 0, name: str = "held",
+                 usual: str = "while a gradient is computed") -> Spent:
     """The bytes at the first point where more than `allowed` is held beside activations, else where most is."""
     looks = [(held, rank, point) for rank, answer in enumerate(answers) for point, held in answer[name]]
     held, rank, point = next((look for look in looks if look[0] > allowed + slack), max(looks, default=(0, 0, "")))
@@ -122,7 +122,7 @@ class ShardedAdamW(ShardExercise):
     def bound(self, trial: Trial) -> int:
         return trial.inputs[0]["num_steps"] * super().bound(trial)
 
-    def expected(self, inputs: Inputs) -> list[Tensor]:
+    def solve(self, inputs: Inputs) -> list[Tensor]:
         """Of torch's AdamW on all weights, in two groups."""
         weights, cut = inputs[0]["weights"].clone(), inputs[0]["num_decayed"]
         decayed, others = nn.Parameter(weights[:cut]), nn.Parameter(weights[cut:])  # on the memory of `weights`
@@ -133,7 +133,7 @@ class ShardedAdamW(ShardExercise):
             optimizer.step()
         return [weights] * len(inputs)
 
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
         if too_little := super().flaw(trial, answers, traffic):
             return too_little
         least, needed = min(answers, key=lambda answer: answer["state"]), 2 * pieces_bytes(trial)
@@ -141,11 +141,11 @@ class ShardedAdamW(ShardExercise):
             f"it returned a {least['kind']} that holds {human_bytes(least['state'])} of state, where two moments "
             f"of a piece are {human_bytes(needed)}: return the optimiser that took the steps")
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         held, allowed = [answer["state"] for answer in answers], 2 * pieces_bytes(trial)
         return [Spent("holds", max(held), allowed, on=" of state", rank=most(held), slack=SCALARS, claimed=True,
                       limit=f"{{}} allowed, {human_bytes(trial.world_size * allowed)} without sharding"),
-                most_held(answers, trial.inputs[0]["awaited"], "gradients, state and weights beside `weights`")]
+                memory_usage(answers, trial.inputs[0]["awaited"], "gradients, state and weights beside `weights`")]
 
 
 class MasterSteps(ShardExercise):
@@ -175,7 +175,7 @@ class MasterSteps(ShardExercise):
     def bound(self, trial: Trial) -> int:
         return trial.inputs[0]["num_steps"] * super().bound(trial)
 
-    def expected(self, inputs: Inputs) -> list[Tensor]:
+    def solve(self, inputs: Inputs) -> list[Tensor]:
         """The master weights of each rank, (N/n,) fp32."""
         master = inputs[0]["weights"].float()
         for _ in range(inputs[0]["num_steps"]):
@@ -184,7 +184,7 @@ class MasterSteps(ShardExercise):
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         """The masters are near the right ones, and the weights are the rounding of the masters that were returned."""
-        given, expected = self.given(answers), self.expected(trial.inputs)
+        given, expected = self.select_parts(answers), self.solve(trial.inputs)
         every = torch.cat(expected)
         for rank, (own, right) in enumerate(zip(given, expected)):
             if not any(alike(own["master"], fine, self.tolerance) for fine in (right, every)):
@@ -199,10 +199,10 @@ class MasterSteps(ShardExercise):
                 )
         return None
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         held = [getattr(answer["master"], "nbytes", 0) for answer in answers]
         return [Spent("returned", max(held), 2 * pieces_bytes(trial), on=" of master weights", rank=most(held)),
-                most_held(answers, 2 * pieces_bytes(trial), "master weights", 3 * pieces_bytes(trial) + SCALARS)]
+                memory_usage(answers, 2 * pieces_bytes(trial), "master weights", 3 * pieces_bytes(trial) + SCALARS)]
 
 
 class ClipOverShards(ShardExercise):
@@ -226,14 +226,14 @@ class ClipOverShards(ShardExercise):
             made.append(Trial(ranks, f"{ranks_of(n)}, a norm {norm}"))
         return made
 
-    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+    def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
         """The norm that each rank returns, and its pieces afterwards."""
         norm = sum(piece.square().sum().item() for rank in inputs for piece in rank["pieces"]) ** 0.5
         limit = inputs[0]["max_norm"]
         factor = limit / norm if norm > limit else 1.0
         return [{"norm": norm, "pieces": [piece * factor for piece in rank["pieces"]]} for rank in inputs]
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 1)]
 
     def bound(self, trial: Trial) -> int:
@@ -244,7 +244,7 @@ class ClipOverShards(ShardExercise):
         return 2 * 4 * (trial.world_size - 1)
 
 
-class MostDevices(NumberExercise):
+class MostShardingDevices(NumberExercise):
     number = "6.8"
     unit = "device"
     budget = "the number itself, as it comes or rounded down"
@@ -254,15 +254,15 @@ class MostDevices(NumberExercise):
              ("the same with both in bf16", (3e6, H100, 8, NVLINK, NDR, 2, 2)),
              ("16 million tokens, nodes of 4 with PCIe 4.0 inside, bf16", (16e6, H100, 4, PCIE, NDR, 2, 2)))
 
-    def expected(self, B: float, F: float, G: int, nvlink: float, card: float, w: int, g: int) -> float:
+    def solve(self, B: float, F: float, G: int, nvlink: float, card: float, w: int, g: int) -> float:
         ring = Network(G, Link.of_rate(nvlink), Link.of_rate(card), G).group(2 * G).ring_s_per_byte
         tokens = max(F * w * ring / 2, F * (w + g) * ring / 4)  # of a device, forward and backward
         return B / tokens
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         """Rounded down is right as well: so many devices there are."""
-        whole = floor(self.expected(*self.arguments(trial)))
-        return None if alike(self.given(answers), whole) else super().wrong(trial, answers)
+        whole = floor(self.solve(*self.arguments(trial)))
+        return None if alike(self.select_parts(answers), whole) else super().wrong(trial, answers)
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
         B, F, G, inside, card, w, g = (source.randint(*bounds) for bounds in (

@@ -51,7 +51,7 @@ class Worker:
         self.control = control
         self.settings = settings
         self.separate = settings["separate"]
-        self.asked: dict = {}  # of the exercise at hand: what a Task needs
+        self.asked: dict = {}  # of the exercise at hand: what a RankTask needs
         self.store = ""
         self.number = 0
         if privileges.LINUX:
@@ -95,7 +95,7 @@ class Worker:
         for number, connection in enumerate(connections):
             scratch = os.path.join(self.settings["folder"], f"scratch-{self.number}-{number}")
             os.makedirs(scratch, exist_ok=True)
-            task = rank.Task.named(
+            task = rank.RankTask.of_settings(
                 **self.settings, **self.asked,
                 store=os.path.join(self.store, "ranks"), scratch=scratch, world_size=world_size)
             if os.fork() == 0:

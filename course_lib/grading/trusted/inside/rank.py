@@ -37,7 +37,7 @@ MAX_MESSAGE = 2000  # characters of an error that are kept
 
 
 @dataclass(frozen=True)
-class Task:
+class RankTask:
     """What a rank has to do, all of it known before the fork."""
 
     run: Callable[[Callable, Any], Any]  # of the exercise, from on_rank/
@@ -54,12 +54,12 @@ class Task:
     limits: dict[str, float]
 
     @classmethod
-    def named(cls, **values: Any) -> "Task":
+    def of_settings(cls, **values: Any) -> "RankTask":
         """The task with these fields; what else was sent is left out."""
         return cls(**{field.name: values[field.name] for field in fields(cls)})
 
 
-def be_rank(task: Task, rank: int, connection: socket.socket) -> None:
+def be_rank(task: RankTask, rank: int, connection: socket.socket) -> None:
     """The whole life of a rank's process, which ends when somebody kills it."""
     confine(task, connection)
     dist.init_process_group("gloo", store=dist.FileStore(task.store, task.world_size), rank=rank,
@@ -84,7 +84,7 @@ def be_rank(task: Task, rank: int, connection: socket.socket) -> None:
         frames.receive(connection)
 
 
-def confine(task: Task, connection: socket.socket) -> None:
+def confine(task: RankTask, connection: socket.socket) -> None:
     """Give up whatever student code must not have: files, descriptors, memory, time, the user's rights. Nothing of it
     comes back.
     """
@@ -129,10 +129,10 @@ def forbid(operations: frozenset[str] | None) -> None:
         for name in names:
             for module in (dist, distributed_c10d):
                 if hasattr(module, name):
-                    setattr(module, name, refused(f"dist.{name}", operations))
+                    setattr(module, name, make_refusing(f"dist.{name}", operations))
         for method in dir(dist.ProcessGroup):
             if method in names or is_form_of(op, method):
-                setattr(dist.ProcessGroup, method, refused(f"ProcessGroup.{method}", operations))
+                setattr(dist.ProcessGroup, method, make_refusing(f"ProcessGroup.{method}", operations))
     for name in list(sys.modules):
         if name == OURS or name.startswith(f"{OURS}."):
             sys.modules[name] = None
@@ -155,7 +155,7 @@ class Refused(RuntimeError):
     """A library's collective was called where the exercise asks for one."""
 
 
-def refused(name: str, operations: frozenset[str]) -> Callable:
+def make_refusing(name: str, operations: frozenset[str]) -> Callable:
     """A function that stands in the place of `name`, and raises Refused when it is called."""
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -178,7 +178,7 @@ def execute(code: Code) -> tuple[dict[str, Any], list[BaseException]]:
     return module.__dict__, failures
 
 
-def say_where_when_late(task: Task, connection: socket.socket) -> None:
+def say_where_when_late(task: RankTask, connection: socket.socket) -> None:
     """Shortly before time is up, tell the grader at which line of the student's this rank is."""
     ours = threading.current_thread().ident
     def say() -> None:
@@ -201,7 +201,7 @@ def place(stack: traceback.StackSummary, code: Code) -> tuple[str, str, str]:
     return where, function, line
 
 
-def answer(task: Task, namespace: dict[str, Any], failures: list[BaseException], inputs: Any,
+def answer(task: RankTask, namespace: dict[str, Any], failures: list[BaseException], inputs: Any,
            connection: socket.socket) -> bytes:
     """What the student's function returns on this rank's inputs, as bytes. NotWritten where there is no such function.
     """
@@ -235,7 +235,7 @@ def no_new_groups() -> AbstractContextManager:
     return patch.object(dist, "new_group", side_effect=RuntimeError(NO_NEW_GROUP))
 
 
-def error_message(error: BaseException, task: Task) -> bytes:
+def error_message(error: BaseException, task: RankTask) -> bytes:
     """Kind, words and the last line of the student's cells, for the feedback. All of it may be forged."""
     where, raised_in, line = place(traceback.extract_tb(error.__traceback__), task.code)
     try:
