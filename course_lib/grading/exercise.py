@@ -11,10 +11,12 @@ The likely mistakes of an exercise stand elsewhere, as code, in solutions/. What
 so that whoever gives the same is told the cause, and not only that numbers differ.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from abc import ABC
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+import torch
 
 from course_lib.grading import recorded
 from course_lib.grading.compare import EXACT, Tolerance, alike, contrast, differences, part
@@ -42,6 +44,11 @@ class Trial:
 def ranks_of(n: int) -> str:
     """"1 rank", "2 ranks"."""
     return f"{n} rank{'s' * (n > 1)}"
+
+
+def trials_of(cases: Iterable[Sequence[Any]], label: Callable[..., str]) -> list[Trial]:
+    """A trial on one rank for the arguments in each of the cases, of which the first is the docstring's example."""
+    return [Trial([list(case)], "the example, " * (number == 0) + label(*case)) for number, case in enumerate(cases)]
 
 
 @dataclass(frozen=True)
@@ -78,10 +85,12 @@ class Exercise(ABC):
     operations: ClassVar[frozenset[str] | None] = None  # of torch.distributed that may be called; None: any
     tolerance: ClassVar[Tolerance] = EXACT
     compared: ClassVar[str] = ""  # the part of a rank's answer that is compared, "" for all of it
+    parts: ClassVar[Iterable[str]] = ()  # the parts of it that are compared, where they are several
     words: ClassVar[str] = "returned"  # between "rank 0" and its answer, where that is wrong
     right: ClassVar[str] = "the result is right"  # begins the sentence about what is right and has another fault
     is_plan: ClassVar[bool] = False  # of many plans that cost the same, a mistake is known by the whole plan
     errors: ClassVar[tuple[tuple[str, str], ...]] = ()  # (part of an error's words, what it means in this exercise)
+    sizes: ClassVar[tuple[tuple[Any, ...], ...]] = ()  # of the trials that are drawn, the most telling first
 
     @property
     def function(self) -> str:
@@ -97,9 +106,18 @@ class Exercise(ABC):
         """What an error with these words means in this exercise: one sentence, or none."""
         return [means for part, means in self.errors if part in words][:1]
 
-    @abstractmethod
     def trials(self, seed: int) -> list[Trial]:
         """The runs, from random inputs of this seed. The most telling first: a reader hears of the first that fails."""
+        generator = torch.Generator().manual_seed(seed)
+        return [self.example_trial(), *(self.draw_trial(generator, *size) for size in self.sizes)]
+
+    def example_trial(self) -> Trial:
+        """The trial of the docstring's example, the same for every seed."""
+        raise NotImplementedError(f"{type(self).__name__} has no example")
+
+    def draw_trial(self, generator: torch.Generator, *size: Any) -> Trial:
+        """A trial of one of `sizes` from random inputs."""
+        raise NotImplementedError(f"{type(self).__name__} has no trials to draw")
 
     def reply(self, trial: Trial, question: Any) -> Any:
         """The answer to what a rank asks during a run, where `asks`. ValueError where it cannot be asked.
@@ -154,7 +172,9 @@ class Exercise(ABC):
         return (trial.inputs,)
 
     def select_parts(self, answers: list[Any]) -> Any:
-        """What is compared of the ranks' answers."""
+        """What is compared of the ranks' answers: `parts` of each, or the part `compared`, or all."""
+        if self.parts:
+            return [{name: part(answer, name) for name in self.parts} for answer in answers]
         return [part(answer, self.compared) for answer in answers] if self.compared else answers
 
     def difference(self, given: list[Any], expected: list[Any]) -> str:

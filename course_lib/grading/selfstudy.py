@@ -25,7 +25,7 @@ from course_lib.grading.points import keep
 from course_lib.grading.registry import exercise
 from course_lib.grading.report import Report, Verdict
 from course_lib.grading.spent import Judgement
-from course_lib.grading.trusted.inside.rank import no_new_groups
+from course_lib.grading.trusted.inside.rank import no_new_groups, serialize
 from course_lib.grading.trusted.inside.student_code import ASKED
 from course_lib.runtime import LaunchError, launch, record_communication
 from course_lib.runtime.instruments.communication import CommunicationLog
@@ -178,10 +178,8 @@ def attempt(asked: Exercise, function: Callable, trial: Trial) -> tuple[str, byt
             answer, unwritten = None, raised_in(error)
     if asked.asks and type(answer) is dict:
         answer["asked"] = len(questions)
-    data = io.BytesIO()
-    torch.save(answer, data)
-    return unwritten, data.getvalue(), list(dict.fromkeys(f"{each.category.__name__}: {each.message}"
-                                                          for each in caught))
+    return unwritten, serialize(answer), list(dict.fromkeys(f"{each.category.__name__}: {each.message}"
+                                                            for each in caught))
 
 
 def warnings_of(ranks: list[list[str]]) -> str:

@@ -8,6 +8,7 @@ that is judged, never from the budget.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from course_lib.grading.compare import number
 from course_lib.grading.sketch import Sketch
@@ -104,6 +105,17 @@ def most(each: Sequence[float], allowed: Sequence[float] | None = None) -> int:
         return each[rank] - (allowed[rank] if allowed else 0), each[rank]
 
     return max(range(len(each)), key=beside)
+
+
+def highest(what: str, each: Sequence[float], allowed: float | Sequence[float], unit: str = "bytes", **more: Any
+            ) -> Spent:
+    """What the rank spent that used most; where each has its own budget, the one that came furthest beyond it.
+
+    each: of every rank what it used; allowed: for all of them, or for each; more: the other fields of Spent.
+    """
+    budgets = allowed if isinstance(allowed, Sequence) else [allowed] * len(each)
+    rank = most(each, budgets)
+    return Spent(what, each[rank], budgets[rank], unit, rank=rank, **more)
 
 
 def quantity(value: float, unit: str, short: bool = False) -> str:

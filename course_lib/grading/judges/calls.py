@@ -10,27 +10,34 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from course_lib.grading.exercise import Exercise, SentBytes, Trial
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.spent import Spent, highest
 from course_lib.pictures.units import human_bytes
 
 HEADERS = 32 * 1024  # bytes: gloo's own, of all the calls of a trial together
 
 
-class CollectiveExercise(Exercise):
+class SendingExercise(Exercise):
+    """The ranks send bytes to one another, for which there is a budget, and a floor."""
+
+    @abstractmethod
+    def bound(self, trial: Trial) -> int:
+        """The most bytes that a rank may send, of collectives by the ring convention."""
+
+    def least(self, trial: Trial) -> int:
+        """What all ranks have to send together, whatever they do: fewer bytes cannot carry the answer.
+
+        Here what the budget allows, which fits where there is no way to send less.
+        """
+        return trial.world_size * self.bound(trial)
+
+
+class CollectiveExercise(SendingExercise):
     """A rank answers a dict in which `calls` is what on_rank/plain.py counted."""
 
     imports = ("torch.fx.experimental.symbolic_shapes",)  # backward from a given gradient does
     gloo_over_ring: ClassVar[float] = 1.0  # the most that gloo really sends for a byte of the ring's count
     besides: ClassVar[str] = "headers and gloo's own algorithm"  # in the operating system's count
     errors = (("NoneType", "a parameter without a gradient, here the frozen one, has .grad None: leave it out"),)
-
-    @abstractmethod
-    def bound(self, trial: Trial) -> int:
-        """The most bytes that a rank may send, by the ring convention."""
-
-    def least(self, trial: Trial) -> int:
-        """What all ranks have to send together, whatever they do: fewer bytes cannot carry the answer."""
-        return 0
 
     def beforehand(self, trial: Trial) -> int:
         """Bytes that a rank sends before the reader's function is called."""
@@ -48,12 +55,11 @@ class CollectiveExercise(Exercise):
     def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         each = [sent_by(rank, answers, traffic, self.gloo_over_ring, self.beforehand(trial))
                 for rank in range(trial.world_size)]
-        rank, bound = most(each), self.bound(trial)
-        spent = [*self.local_usage(trial, answers), Spent("sent", each[rank], bound, rank=rank, claimed=True)]
+        bound = self.bound(trial)
+        spent = [*self.local_usage(trial, answers), highest("sent", each, bound, claimed=True)]
         if not traffic.exact:
             outside = [traffic.sent_by(rank) for rank in range(trial.world_size)]
-            spent.append(Spent("sent", max(outside), bound, rank=most(outside), slack=math.inf,
-                               note=traffic.note(self.besides)))
+            spent.append(highest("sent", outside, bound, slack=math.inf, note=traffic.note(self.besides)))
         return spent
 
 

@@ -23,17 +23,17 @@ Inputs = list[dict[str, Any]]
 
 
 def trial_of(generator: torch.Generator, n: int, widths: Sequence[int], frozen: Sequence[str] = (),
-             num_batches: int = 1, num_rows: int = 3, rows: Sequence[Sequence[int]] = (), **more: Any) -> Trial:
-    """The same weights on all ranks, and `num_batches` batches of `num_rows` rows for each rank.
+             num_batches: int = 1, rows: Sequence[Sequence[int]] = (), **more: Any) -> Trial:
+    """The same weights on all ranks, and `num_batches` batches of three rows for each rank.
 
-    rows: the rows of each batch of each rank, where they differ.
+    rows: the rows of each batch of each rank, where they differ; more: what each rank gets besides.
     """
     bare = Turned(network(widths)) if more.get("turned") else network(widths)
     shapes = {name: value.shape for name, value in bare.state_dict().items()}
     weights = {name: torch.randn(shape, generator=generator, dtype=torch.float64) / shape[-1] ** 0.5
                for name, shape in shapes.items()}
     ranks = []
-    for each in rows or [[num_rows] * num_batches] * n:
+    for each in rows or [[3] * num_batches] * n:
         batches = [[torch.randn(B, width, generator=generator, dtype=torch.float64)
                     for width in (widths[0], widths[-1])] for B in each]
         ranks.append({"widths": list(widths), "frozen": list(frozen), "weights": weights, "batches": batches, **more})

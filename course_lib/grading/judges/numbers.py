@@ -4,12 +4,21 @@ import math
 import random
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
-from course_lib.grading.compare import EXACT, LARGEST, alike, describe, part
+from course_lib.costs.links import Link
+from course_lib.costs.network import Network
+from course_lib.grading.compare import EXACT, alike, describe, is_number, part
 from course_lib.grading.exercise import Exercise, SentBytes, Trial
 from course_lib.grading.on_rank import plain
 from course_lib.grading.spent import Spent, quantity
+
+
+@lru_cache(maxsize=64)
+def network_of_rates(per_node: int, inside: float, card: float) -> Network:
+    """Nodes in which each device has a card of its own; bytes/s of a device inside, and of a card. No latency."""
+    return Network(per_node, Link.of_rate(inside), Link.of_rate(card), per_node)
 
 
 class NumberExercise(Exercise):
@@ -41,14 +50,14 @@ class NumberExercise(Exercise):
         given, right = self.select_parts(answers), self.solve(*self.arguments(trial))
         if alike(given, right, EXACT if type(right) is int else self.tolerance):
             return None
-        if type(given) not in (int, float) or type(given) is int and abs(given) >= LARGEST:
+        if not is_number(given):
             return f"it returned {describe(given)}: expected a number, {quantity(right, self.unit)}"
         times = f", {given / right:.6g} times as much" if right and math.isfinite(given) else ""
         return self.opening(trial, answers).removesuffix(": ") + times
 
     def opening(self, trial: Trial, answers: list[Any]) -> str:
         given, right = self.select_parts(answers), self.solve(*self.arguments(trial))
-        if type(given) not in (int, float) or type(given) is int and abs(given) >= LARGEST:
+        if not is_number(given):
             return ""
         return f"it returned {quantity(given, self.unit)}, expected {quantity(right, self.unit)}: "
 

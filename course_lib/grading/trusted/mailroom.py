@@ -1,6 +1,5 @@
 """The grader's ends of the connections to the ranks: what they are told, and what they say until time is up."""
 
-import io
 import json
 import selectors
 import socket
@@ -8,8 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
-
-import torch
 
 from course_lib.grading.trusted.inside import frames
 from course_lib.grading.trusted.inside.rank import ERROR, LATE, NO_REPLY, QUESTION, REPLY
@@ -122,10 +119,3 @@ class RankConnections:
                     if not piece:
                         selector.unregister(key.fileobj)
                         yield rank, None, b""
-
-
-def serialize(value: Any) -> bytes:
-    """`value` as the bytes of torch.save."""
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    return buffer.getvalue()

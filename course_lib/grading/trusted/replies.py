@@ -22,7 +22,7 @@ class NoAnswers(Exception):
 
 
 def read(payload: bytes, max_bytes: int) -> dict[str, Any]:
-    """A rank's reply: its sizes are checked first, then it is read as plain data, then taken apart. NoAnswers for the rest."""
+    """A rank's reply as plain data: {"answer", "sent"}. NoAnswers for all else; sizes are checked before it is read."""
     try:
         with zipfile.ZipFile(io.BytesIO(payload)) as archive:
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):

@@ -24,8 +24,8 @@ from course_lib.grading.trusted import sandbox
 from course_lib.grading.trusted.counters import claimed_traffic, count_traffic, owners_of
 from course_lib.grading.trusted.inside import frames, privileges
 from course_lib.grading.trusted.inside.main import CLOSE_STORE, CODE, COUNT, FAILED, FINISH, START
-from course_lib.grading.trusted.inside.rank import ANSWER, GO, INPUTS, LOADED, READY
-from course_lib.grading.trusted.mailroom import RankConnections, serialize
+from course_lib.grading.trusted.inside.rank import ANSWER, GO, INPUTS, LOADED, READY, serialize
+from course_lib.grading.trusted.mailroom import RankConnections
 from course_lib.grading.trusted.replies import NoAnswers, read
 from course_lib.runtime.ranks import processes
 

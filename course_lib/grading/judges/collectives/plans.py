@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from course_lib.grading.compare import alike, part
-from course_lib.grading.exercise import SentBytes, Trial, ranks_of
-from course_lib.grading.judges.tensors import TensorExercise, whole_numbers
-from course_lib.grading.spent import SMALLEST_SHOWN, Spent, most
+from course_lib.grading.compare import alike
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
+from course_lib.grading.judges.tensors import TensorExercise, counts_of, whole_numbers
+from course_lib.grading.spent import SMALLEST_SHOWN, Spent, highest
 from course_lib.pictures.units import human_bytes
 
 Inputs = list[list[Any]]
@@ -59,16 +59,12 @@ class Messages(TensorExercise):
     def solve(self, inputs: Inputs) -> list[Tensor]:
         return [total(inputs)] * len(inputs)
 
-    def least(self, trial: Trial) -> int:
-        return trial.world_size * self.bound(trial)
-
     def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         """The ranks' own counts are held to the budget as well: the system's has room for more than a few elements."""
         spent = super().usage(trial, answers, traffic)
         if traffic.exact or self.spent_on:
             return spent
-        own = [found if type(found := part(answer, "sent")) is int else 0 for answer in answers]
-        return [Spent("sent", max(own), self.bound(trial), rank=most(own), claimed=True), *spent]
+        return [highest("sent", counts_of(answers, "sent"), self.bound(trial), claimed=True), *spent]
 
 
 class RingExercise(Messages):
@@ -115,16 +111,14 @@ class RingAllGather(RingExercise):
     budget = "each rank sends n-1 pieces as long as they are, and 8 bytes with each for its length"
     example = (11,), (22, 33)
     messages = staticmethod(lambda n: 2 * (n - 1))
+    sizes = (3, 1), (4, 1), (2, 1), (1, 1), (4, LARGE // 4)
+    trials = Exercise.trials
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example_trial()]
-        for n, unit in ((3, 1), (4, 1), (2, 1), (1, 1), (4, LARGE // 4)):
-            extra = torch.randint(0, 2, (n,), generator=generator).tolist()
-            lengths = [unit * share + more for share, more in zip((4, 12, 7, 9), extra)]
-            inputs = [[whole_numbers(generator, length)] for length in lengths]
-            made.append(Trial(inputs, f"{ranks_of(n)}, {', '.join(f'{length:,}' for length in lengths)} elements"))
-        return made
+    def draw_trial(self, generator: torch.Generator, n: int, unit: int) -> Trial:
+        extra = torch.randint(0, 2, (n,), generator=generator).tolist()
+        lengths = [unit * share + more for share, more in zip((4, 12, 7, 9), extra)]
+        inputs = [[whole_numbers(generator, length)] for length in lengths]
+        return Trial(inputs, f"{ranks_of(n)}, {', '.join(f'{length:,}' for length in lengths)} elements")
 
     def solve(self, inputs: Inputs) -> list[Tensor]:
         return [torch.cat([tensor for tensor, *_ in inputs])] * len(inputs)

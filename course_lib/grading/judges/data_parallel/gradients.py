@@ -23,7 +23,8 @@ from course_lib.grading.judges.data_parallel.plans import fill
 from course_lib.grading.judges.models import EQUAL, LARGE, ROUNDING, SMALL, Inputs, gradient_sizes, trial_of
 from course_lib.grading.on_rank import data_parallel as on_rank
 from course_lib.grading.on_rank.models import batch_loss, gradients_of, model_of
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.on_rank.plain import ring_bytes
+from course_lib.grading.spent import Spent, highest, most
 
 OF_ROWS = 512  # bytes of a message that says how many rows there are
 START = 64 * 1024  # bytes: what DDP agrees on beside its broadcast
@@ -61,7 +62,7 @@ class GradientExercise(CollectiveExercise):
         return [gradients_of(model)] * len(inputs)
 
     def bound(self, trial: Trial) -> int:
-        return -(-2 * (trial.world_size - 1) * sum(gradient_sizes(trial.inputs[0])) // trial.world_size)
+        return ring_bytes(sum(gradient_sizes(trial.inputs[0])), trial.world_size)
 
     def least(self, trial: Trial) -> int:
         return 2 * (trial.world_size - 1) * sum(gradient_sizes(trial.inputs[0]))
@@ -231,9 +232,9 @@ def num_steps(trial: Trial) -> int:
 
 def row_usage(trial: Trial, answers: list[Any]) -> Spent:
     """The rows whose activations waited for backward at the same time, beside those of the largest micro-batch."""
-    rows = [answer["rows"] for answer in answers]
-    return Spent("held", max(rows), max(len(x) for x, _ in trial.inputs[0]["batches"]), "row", on=" of activations",
-                 rank=most(rows), claimed=True, why="one forward, then its backward, then the next micro-batch")
+    return highest("held", [answer["rows"] for answer in answers], max(len(x) for x, _ in trial.inputs[0]["batches"]),
+                   "row", on=" of activations", claimed=True,
+                   why="one forward, then its backward, then the next micro-batch")
 
 
 def bucket_bytes(trial: Trial) -> list[int]:

@@ -23,7 +23,7 @@ from course_lib.costs.hiding import data_parallel_tokens
 from course_lib.costs.links import hardware_link
 from course_lib.costs.network import network_of
 from course_lib.facts import accelerator, interconnect
-from course_lib.grading.compare import describe, part
+from course_lib.grading.compare import describe, is_list_of, part
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.on_rank import data_parallel as on_rank
@@ -107,8 +107,7 @@ def shards_of(answer: Any) -> list[Any]:
     """A rank's indices in each epoch, words for anything else."""
     if type(answer) is not list or len(answer) != len(EPOCHS):
         return [describe(answer)] * len(EPOCHS)
-    return [shard if type(shard) is list and all(type(index) is int for index in shard) else describe(shard)
-            for shard in answer]
+    return [shard if is_list_of(shard, int) else describe(shard) for shard in answer]
 
 
 def faults(epochs: Sequence[Shards], N: int) -> Iterator[str]:

@@ -36,14 +36,14 @@ import torch
 from course_lib.costs.experts import combine_bytes, dispatch_bytes
 from course_lib.costs.network import network_of
 from course_lib.expert_parallel.placement import Ranks, rank_loads
-from course_lib.grading.compare import describe
+from course_lib.grading.compare import describe, is_list_of
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls, sent_by
 from course_lib.grading.judges.expert_parallel.routing import doubles
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.judges.split import PartsExercise, normal
 from course_lib.grading.on_rank import expert_parallel as on_rank
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.spent import Spent, highest
 from course_lib.pictures.units import human_bytes
 
 Loads = list[list[float]]  # of each batch, by expert
@@ -74,7 +74,7 @@ class PlaceExperts(Exercise):
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         (R, S), E, (given,) = trial.inputs[0]["slots"], len(trial.inputs[0]["loads"][0]), answers
-        if type(given) is not list or not all(type(own) is list for own in given) or len(given) != R:
+        if not is_list_of(given, list, length=R):
             has = f"{len(given)} parts" if type(given) is list else describe(given)
             return f"it returned {has}: expected for each of the {R} ranks a list of its experts"
         for rank, own in enumerate(given):
@@ -176,26 +176,21 @@ class ExpertGradients(PartsExercise):
     budget = "(len(same) - 1) times the bytes of its experts' gradients, and R - 1 times the router's and a number"
     run = staticmethod(on_rank.expert_gradients)
     difference = Exercise.difference  # of which expert
+    sizes = (6, 2, 2, 2, 2), (4, 4, 1, 2, 3), (2, 1, 3, 2, 3), (1, 1, 2, 2, 3), (4, 2, 2, 64, 16)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example()]
-        for R, ep, each, D, N in ((6, 2, 2, 2, 2), (4, 4, 1, 2, 3), (2, 1, 3, 2, 3), (1, 1, 2, 2, 3),
-                                  (4, 2, 2, 64, 16)):
-            E, ranks = ep * each, []
-            for r in range(R):
-                # No token comes to the last expert, nor to rank 0's first, but that not in the first two trials:
-                # whoever leaves out experts without tokens has an answer there, and hangs only later on.
-                idle = [E - 1] + [0] * (r == 0 and len(made) > 1)
-                own = range(r % ep * each, (r % ep + 1) * each)
-                gradients = [normal(generator, D, D) * (e not in idle) for e in own]
-                ranks.append({"gradients": gradients, "router": normal(generator, E, D), "num_tokens": N + r,
-                              "same": list(range(r % ep, R, ep))})
-            made.append(Trial(ranks, f"{ranks_of(R)}, {E} experts over {ep}, {human_bytes(8 * each * D * D)} of their "
-                                     "gradients"))
-        return made
+    def draw_trial(self, generator: torch.Generator, R: int, ep: int, each: int, D: int, N: int) -> Trial:
+        E, ranks = ep * each, []
+        for r in range(R):
+            # No token comes to the last expert, nor to rank 0's first, but that not in the first two trials, of which
+            # this is the larger one: whoever leaves out experts without tokens has an answer there, and hangs later on.
+            idle = [E - 1] + [0] * (r == 0 and R < 6)
+            own = range(r % ep * each, (r % ep + 1) * each)
+            gradients = [normal(generator, D, D) * (e not in idle) for e in own]
+            ranks.append({"gradients": gradients, "router": normal(generator, E, D), "num_tokens": N + r,
+                          "same": list(range(r % ep, R, ep))})
+        return Trial(ranks, f"{ranks_of(R)}, {E} experts over {ep}, {human_bytes(8 * each * D * D)} of their gradients")
 
-    def example(self) -> Trial:
+    def example_trial(self) -> Trial:
         ranks = [{"gradients": [doubles([[expert]])], "router": doubles(router), "num_tokens": num_tokens, "same": [r]}
                  for r, (expert, router, num_tokens) in enumerate([(8, [[1], [9]], 3), (4, [[3], [11]], 1)])]
         return Trial(ranks, "the example, 2 ranks with an expert each")
@@ -237,24 +232,21 @@ class Dispatch(PartsExercise):
     budget = ("four collectives: how many, tokens, choices, and results home; to the byte what others have to have, "
               "8 (R-1), 8 D + E/R for each token sent, 8 D for each result")
     run = staticmethod(on_rank.dispatch)
+    sizes = (3, 2, 2, 4, 2), (2, 3, 1, 5, 3), (3, 2, 2, 3, 2, 1), (1, 3, 2, 4, 2), (4, 4, 64, 48, 4)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example()]
-        for R, each, D, N, k, hot in ((3, 2, 2, 4, 2, None), (2, 3, 1, 5, 3, None), (3, 2, 2, 3, 2, 1),
-                                      (1, 3, 2, 4, 2, None), (4, 4, 64, 48, 4, None)):
-            ranks, E = [], R * each
-            for r in range(R):
-                likes = torch.rand(N + r, E, generator=generator)
-                if hot is not None:  # everything is for this rank's experts: the others receive nothing
-                    likes[:, hot * each:(hot + 1) * each] += 1.0
-                choices = torch.zeros(N + r, E, dtype=torch.uint8).scatter_(1, likes.topk(k).indices, 1)
-                ranks.append({"tokens": normal(generator, N + r, D), "choices": choices})
-            made.append(Trial(ranks, f"{ranks_of(R)}, {E} experts, k = {k}, tokens of {human_bytes(8 * D)}"
-                                     + f", all for rank {hot}" * (hot is not None)))
-        return made
+    def draw_trial(self, generator: torch.Generator, R: int, each: int, D: int, N: int, k: int, hot: int | None = None
+                   ) -> Trial:
+        ranks, E = [], R * each
+        for r in range(R):
+            likes = torch.rand(N + r, E, generator=generator)
+            if hot is not None:  # everything is for this rank's experts: the others receive nothing
+                likes[:, hot * each:(hot + 1) * each] += 1.0
+            choices = torch.zeros(N + r, E, dtype=torch.uint8).scatter_(1, likes.topk(k).indices, 1)
+            ranks.append({"tokens": normal(generator, N + r, D), "choices": choices})
+        return Trial(ranks, f"{ranks_of(R)}, {E} experts, k = {k}, tokens of {human_bytes(8 * D)}"
+                            + f", all for rank {hot}" * (hot is not None))
 
-    def example(self) -> Trial:
+    def example_trial(self) -> Trial:
         ranks = [{"tokens": doubles([token]), "choices": torch.tensor([own], dtype=torch.uint8)}
                  for token, own in (([1, 2], [0, 1, 1, 1]), ([5, 7], [1, 0, 0, 0]))]
         return Trial(ranks, "the example, 2 ranks, 4 experts")
@@ -293,9 +285,8 @@ class Dispatch(PartsExercise):
 
     def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         calls, _, *outside = super().usage(trial, answers, traffic)
-        each, allowed = [sent_by(rank, answers, traffic) for rank in range(trial.world_size)], self.sent_bytes(trial)
-        rank = most(each, allowed)
-        return [calls, Spent("sent", each[rank], allowed[rank], rank=rank, claimed=True), *outside]
+        each = [sent_by(rank, answers, traffic) for rank in range(trial.world_size)]
+        return [calls, highest("sent", each, self.sent_bytes(trial), claimed=True), *outside]
 
 
 class SmallestExpert(NumberExercise):

@@ -33,6 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from course_lib.checkpoint.piece import take
 from course_lib.costs.failures import daly_interval, seconds_between_failures, young_interval
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
@@ -41,7 +42,7 @@ from course_lib.grading.judges.models import ROUNDING
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.judges.split import normal
 from course_lib.grading.on_rank import hybrid_parallel as on_rank
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.spent import Spent, highest
 from course_lib.hybrid_parallel.layout import AXES, ParallelLayout
 
 Inputs = list[dict[str, Any]]
@@ -66,20 +67,20 @@ class ReducedGradients(Exercise):
     errors = (("write it with send and recv", "Here the all_reduce that you are given does so, over any axes."),)
     budget = "2(n-1)/n of a gradient's bytes for a group of n ranks, and 8 bytes to count the tokens"
     run = staticmethod(on_rank.reduced_gradients)
+    sizes = (("dp3", 2), ("dp2 cp2 ep2", 2), ("dp2 tp2", 4), ("pp2 cp2", 2), ("pp2 tp2", 4), ("dp1", 2),
+             ("dp2 pp2 tp2 ep2", 32))
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
+    def example_trial(self) -> Trial:
         layout = ParallelLayout.from_string("dp2")
-        example = [{**place, "gradients": {"weight": exact(number)}, "kinds": {"weight": "split"}, "num_tokens": tokens}
-                   for place, number, tokens in zip(places(layout), (3.0, 5.0), (2, 6))]
-        made = [Trial(example, "the example, 2 ranks, dp2")]
-        for text, D in (("dp3", 2), ("dp2 cp2 ep2", 2), ("dp2 tp2", 4), ("pp2 cp2", 2), ("pp2 tp2", 4), ("dp1", 2),
-                        ("dp2 pp2 tp2 ep2", 32)):
-            layout = ParallelLayout.from_string(text)
-            counts = [4 + 3 * (place % 3) for place in range(layout.dp * layout.cp)]  # uneven, as where rows are padded
-            each, tokens = random_gradients(generator, layout, D, sum(counts)), torch.arange(sum(counts))
-            made.append(trial_of(layout, after_backward(layout, each, tokens.split(counts))))
-        return made
+        ranks = [{**place, "gradients": {"weight": exact(number)}, "kinds": {"weight": "split"}, "num_tokens": tokens}
+                 for place, number, tokens in zip(places(layout), (3.0, 5.0), (2, 6))]
+        return Trial(ranks, "the example, 2 ranks, dp2")
+
+    def draw_trial(self, generator: torch.Generator, text: str, D: int) -> Trial:
+        layout = ParallelLayout.from_string(text)
+        counts = [4 + 3 * (place % 3) for place in range(layout.dp * layout.cp)]  # uneven, as where rows are padded
+        each, tokens = random_gradients(generator, layout, D, sum(counts)), torch.arange(sum(counts))
+        return trial_of(layout, after_backward(layout, each, tokens.split(counts)))
 
     def solve(self, inputs: Inputs) -> list[Gradients]:
         num_tokens = sum(inputs[rank]["num_tokens"] for rank in inputs[0]["groups"]["cp,dp"])
@@ -93,8 +94,7 @@ class ReducedGradients(Exercise):
 
     def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         sent, allowed = [answer["sent"] for answer in answers], [sent_bytes(rank) for rank in trial.inputs]
-        rank = most(sent, allowed)
-        return [Spent("sent", sent[rank], allowed[rank], rank=rank, claimed=True)]
+        return [highest("sent", sent, allowed, claimed=True)]
 
 
 class GlobalNorm(CollectiveExercise):
@@ -104,24 +104,23 @@ class GlobalNorm(CollectiveExercise):
     budget = "one all-reduce of one number"
     imports = errors = ()  # no backward here
     run = staticmethod(on_rank.global_norm)
+    sizes = (("dp2 tp2", 2.0, False), ("pp2 tp2", 2.0, False), ("dp2 cp2 ep2", 2.0, False),
+             ("dp2 tp2", math.inf, False), ("dp2 tp2", 2.0, True), ("dp2 cp2 ep2", math.inf, True),
+             ("dp3", 1.0, False), ("dp1", 3.0, False), ("dp2 pp2 tp2 ep2", 2.0, True))
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        example = [{**place, "gradients": {"a": exact(3.0 + place["coordinates"]["tp"]), "b": exact(12.0)},
-                    "kinds": {"a": "split", "b": "replicated"}, "norm_type": 2.0, "zero": False}
-                   for place in places(ParallelLayout.from_string("dp2 tp2"))]
-        made = [Trial(example, "the example, 4 ranks, dp2 tp2, norm 2")]
-        for text, norm_type, zero in (
-                ("dp2 tp2", 2.0, False), ("pp2 tp2", 2.0, False), ("dp2 cp2 ep2", 2.0, False),
-                ("dp2 tp2", math.inf, False), ("dp2 tp2", 2.0, True), ("dp2 cp2 ep2", math.inf, True),
-                ("dp3", 1.0, False), ("dp1", 3.0, False), ("dp2 pp2 tp2 ep2", 2.0, True)):
-            layout = ParallelLayout.from_string(text)
-            whole = random_gradients(generator, layout, D=3)
-            whole["expert"][-1, -1, -1] = -9  # the largest: of the last expert, where few ranks look, and negative
-            inputs = after_reduction(layout, whole, zero)
-            made.append(trial_of(layout, [{**rank, "norm_type": norm_type, "zero": zero} for rank in inputs],
-                                 f"{' under ZeRO' * zero}, norm {norm_type:g}"))
-        return made
+    def example_trial(self) -> Trial:
+        ranks = [{**place, "gradients": {"a": exact(3.0 + place["coordinates"]["tp"]), "b": exact(12.0)},
+                  "kinds": {"a": "split", "b": "replicated"}, "norm_type": 2.0, "zero": False}
+                 for place in places(ParallelLayout.from_string("dp2 tp2"))]
+        return Trial(ranks, "the example, 4 ranks, dp2 tp2, norm 2")
+
+    def draw_trial(self, generator: torch.Generator, text: str, norm_type: float, zero: bool) -> Trial:
+        layout = ParallelLayout.from_string(text)
+        whole = random_gradients(generator, layout, D=3)
+        whole["expert"][-1, -1, -1] = -9  # the largest: of the last expert, where few ranks look, and negative
+        inputs = after_reduction(layout, whole, zero)
+        return trial_of(layout, [{**rank, "norm_type": norm_type, "zero": zero} for rank in inputs],
+                        f"{' under ZeRO' * zero}, norm {norm_type:g}")
 
     def solve(self, inputs: Inputs) -> list[float]:
         dealt = ("dp", "cp", "edp") if inputs[0]["zero"] else ()  # no copies along them
@@ -228,7 +227,7 @@ def after_reduction(layout: ParallelLayout, whole: Gradients, zero: bool) -> Inp
     return inputs
 
 
-Box = list[list[int]]  # offsets and shape
+Range = list[list[int]]  # offsets and shape
 STATE = 12  # bytes a parameter: the weight and AdamW's two, in fp32
 HOURS = round(54 * 24 * 16_384 / 419)  # of a device for each failure: 419 unexpected ones in 54 days of 16,384 H100
 PCIE = 50e9  # bytes/s from a device into the host's memory, of the 64e9 of PCIe 5 x16
@@ -239,49 +238,43 @@ class Resharded(Exercise):
     compared = "returned"
     budget = "no more bytes read than the piece has, on each rank"
     run = staticmethod(on_rank.reshard)
+    sizes = (  # a shape, and into how many pieces each dim is cut: as saved, as wanted
+        ("6 x 4", "2 x 1", "3 x 1"), ("4 x 6", "3 x 1", "1 x 2"), ("7", "3", "2"), ("8 x 2", "4 x 1", "2 x 1"),
+        ("5 x 7", "2 x 2", "1 x 3"), ("4 x 3 x 5", "2 x 1 x 2", "1 x 3 x 1"), ("4 x 4", "2 x 2", "1 x 1"),
+        ("96 x 256", "3 x 1", "2 x 2"))
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        example = {"offsets": [2], "shape": [3], "saved": {"a": [[3], [4]], "b": [[0], [3]]},
-                   "contents": {"a": exact(30, 40, 50, 60), "b": exact(0, 10, 20)}}
-        made = [Trial([example], "the example, 1 rank")]
-        for case in (  # a shape, and into how many pieces each dim is cut: as saved, as wanted
-                ("6 x 4", "2 x 1", "3 x 1"), ("4 x 6", "3 x 1", "1 x 2"), ("7", "3", "2"), ("8 x 2", "4 x 1", "2 x 1"),
-                ("5 x 7", "2 x 2", "1 x 3"), ("4 x 3 x 5", "2 x 1 x 2", "1 x 3 x 1"), ("4 x 4", "2 x 2", "1 x 1"),
-                ("96 x 256", "3 x 1", "2 x 2")):
-            shape, old, new = ([int(number) for number in text.split(" x ")] for text in case)
-            whole, (first, *others), wanted = normal(generator, *shape), boxes_of(shape, old), boxes_of(shape, new)
-            # named in another order than the pieces lie in
-            saved = {f"__{number}_0.distcp": box for number, box in enumerate([*others, first])}
-            contents = {file: whole[part_of(box)].clone() for file, box in saved.items()}
-            made.append(Trial([{"offsets": offsets, "shape": extent, "saved": saved, "contents": contents}
-                               for offsets, extent in wanted],
-                              f"{ranks_of(len(wanted))}, {case[0]} cut {case[1]}, wanted {case[2]}"))
-        return made
+    def example_trial(self) -> Trial:
+        inputs = {"offsets": [2], "shape": [3], "saved": {"a": [[3], [4]], "b": [[0], [3]]},
+                  "contents": {"a": exact(30, 40, 50, 60), "b": exact(0, 10, 20)}}
+        return Trial([inputs], "the example, 1 rank")
+
+    def draw_trial(self, generator: torch.Generator, *case: str) -> Trial:
+        shape, old, new = ([int(number) for number in text.split(" x ")] for text in case)
+        whole, (first, *others), wanted = normal(generator, *shape), ranges_of(shape, old), ranges_of(shape, new)
+        # named in another order than the pieces lie in
+        saved = {f"__{number}_0.distcp": own for number, own in enumerate([*others, first])}
+        contents = {file: take(whole, *own).clone() for file, own in saved.items()}
+        return Trial([{"offsets": offsets, "shape": extent, "saved": saved, "contents": contents}
+                      for offsets, extent in wanted],
+                     f"{ranks_of(len(wanted))}, {case[0]} cut {case[1]}, wanted {case[2]}")
 
     def solve(self, inputs: Inputs) -> list[Tensor]:
-        boxes = inputs[0]["saved"]
-        ends = [[offset + size for offset, size in zip(*box)] for box in boxes.values()]
+        saved = inputs[0]["saved"]
+        ends = [[offset + size for offset, size in zip(*own)] for own in saved.values()]
         whole = torch.empty(list(map(max, zip(*ends))), dtype=torch.float64)
-        for file, box in boxes.items():
-            whole[part_of(box)] = inputs[0]["contents"][file]
-        return [whole[part_of([rank["offsets"], rank["shape"]])] for rank in inputs]
+        for file, own in saved.items():
+            take(whole, *own).copy_(inputs[0]["contents"][file])
+        return [take(whole, rank["offsets"], rank["shape"]) for rank in inputs]
 
     def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         read, wanted = [answer["read"] for answer in answers], [piece.nbytes for piece in self.solve(trial.inputs)]
-        rank = most(read, wanted)
-        return [Spent("read", read[rank], wanted[rank], rank=rank, claimed=True)]
+        return [highest("read", read, wanted, claimed=True)]
 
 
-def boxes_of(shape: Sequence[int], parts: Sequence[int]) -> list[Box]:
+def ranges_of(shape: Sequence[int], parts: Sequence[int]) -> list[Range]:
     """The pieces of a tensor whose dims are cut into so many, the last dim the fastest; sizes may differ by one."""
     cuts = [[part.tolist() for part in torch.arange(size).tensor_split(n)] for size, n in zip(shape, parts)]
-    return [[[dim[0] for dim in box], [len(dim) for dim in box]] for box in product(*cuts)]
-
-
-def part_of(box: Box) -> tuple[slice, ...]:
-    """The box as an index of the whole tensor."""
-    return tuple(slice(offset, offset + size) for offset, size in zip(*box))
+    return [[[dim[0] for dim in own], [len(dim) for dim in own]] for own in product(*cuts)]
 
 
 class SaveInterval(NumberExercise):

@@ -10,16 +10,13 @@ only a look shows them. What hardly changes the choice is left out (latency, the
 
 import random
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import groupby, product
 from math import log2, prod
 from typing import Any
 
-from course_lib.costs.links import Link
-from course_lib.costs.network import Network
-from course_lib.grading.compare import describe, part
+from course_lib.grading.compare import describe, is_list_of, part
 from course_lib.grading.exercise import Exercise, SentBytes, Trial
-from course_lib.grading.judges.numbers import NumberExercise
+from course_lib.grading.judges.numbers import NumberExercise, network_of_rates
 from course_lib.grading.on_rank.hybrid_parallel import cheapest_layout, two_levels
 from course_lib.grading.spent import Spent
 from course_lib.hybrid_parallel.layout import AXES, ParallelLayout
@@ -89,30 +86,19 @@ class TwoLevels(Exercise):
     number = "9.2"
     budget = "par: 2(k-1)/k of an i-th of the message from each rank over the slow wire, i ranks a node, k nodes"
     run = staticmethod(two_levels)
+    cases = (  # axes of the groups, layout, order, ranks of a node
+        ("dp", "dp4 tp2", ORDER, 4), ("dp,tp", "dp2 pp2 cp2 tp4", ORDER, 8), ("dp,cp", "dp4 cp2 tp2", ORDER, 8),
+        ("dp", "dp2 pp2 tp2", ORDER, 4), ("dp,tp", "dp4 pp2 tp2", "tp,cp,pp,dp", 8),
+        ("tp", "dp2 tp4", "dp,tp,cp,pp", 4), ("pp,cp", "dp2 pp2 cp2 tp2", "cp,tp,pp,dp", 4),
+        ("tp", "dp2 pp2 tp2", ORDER, 4), ("dp,cp", "dp8 pp4 cp4 tp4", ORDER, 32), ("dp", "dp1", ORDER, 1))
 
     def trials(self, seed: int) -> list[Trial]:
         source, tp = random.Random(seed), 2 ** random.Random(seed).randint(1, 3)
         drawn = "dp,cp", f"dp4 pp{source.randint(2, 3)} cp2 tp{tp}", source.choice(ORDERS[:2]), 2 * tp
-        return [
-            Trial(
-                [[axes.split(","), sizes_of(text), order, node]],
-                f"{'the example, ' * (text == 'dp4 tp2')}{axes.replace(',', ' and ')} of {text}, {order}, "
-                f"{node} rank{'s' * (node > 1)} a node",
-            )
-            for axes, text, order, node in (
-                ("dp", "dp4 tp2", ORDER, 4),
-                ("dp,tp", "dp2 pp2 cp2 tp4", ORDER, 8),
-                ("dp,cp", "dp4 cp2 tp2", ORDER, 8),
-                ("dp", "dp2 pp2 tp2", ORDER, 4),
-                ("dp,tp", "dp4 pp2 tp2", "tp,cp,pp,dp", 8),
-                ("tp", "dp2 tp4", "dp,tp,cp,pp", 4),
-                ("pp,cp", "dp2 pp2 cp2 tp2", "cp,tp,pp,dp", 4),
-                ("tp", "dp2 pp2 tp2", ORDER, 4),
-                ("dp,cp", "dp8 pp4 cp4 tp4", ORDER, 32),
-                ("dp", "dp1", ORDER, 1),
-                drawn,
-            )
-        ]
+        return [Trial([[axes.split(","), sizes_of(text), order, node]],
+                      f"{'the example, ' * (text == 'dp4 tp2')}{axes.replace(',', ' and ')} of {text}, {order}, "
+                      f"{node} rank{'s' * (node > 1)} a node")
+                for axes, text, order, node in (*self.cases, drawn)]
 
     def solve(self, inputs: list[Any]) -> list[list[Groups]]:
         (axes, sizes, order, node), = inputs
@@ -139,9 +125,8 @@ class TwoLevels(Exercise):
 
 def are_lists(answer: Any) -> bool:
     """Whether this is a pair of lists of lists of whole numbers."""
-    return type(answer) is list and len(answer) == 2 and all(
-        type(groups) is list and all(type(group) is list and all(type(rank) is int for rank in group)
-                                     for group in groups) for groups in answer)
+    return is_list_of(answer, list, length=2) and all(is_list_of(groups, list) and all(
+        is_list_of(group, int) for group in groups) for groups in answer)
 
 
 def slow_share(levels: list[Groups]) -> float:
@@ -211,21 +196,9 @@ def best_of(cluster: Cluster, asked: Sequence[Any]) -> tuple[float, Layout]:
     return min(((seconds, layout) for seconds, held, layout in found if held <= asked[2]), key=lambda each: each[0])
 
 
-def step_of(
-    layout: Layout,
-    cluster: Cluster,
-    devices: int,
-    per_node: int,
-    memory: float,
-    flops_per_s: float,
-    fast: float,
-    slow: float,
-    parameters: float,
-    layers: int,
-    hidden: int,
-    tokens: int,
-    batch_rows: int,
-) -> tuple[float, float]:
+def step_of(layout: Layout, cluster: Cluster, devices: int, per_node: int, memory: float, flops_per_s: float,
+            fast: float, slow: float, parameters: float, layers: int, hidden: int, tokens: int, batch_rows: int
+            ) -> tuple[float, float]:
     """(seconds of a step, bytes on a device) of a GPT in bf16 with AdamW; ranks count along tp, then dp, then pp.
 
     cluster: what no reader is told, small: the share by which each halving of a product by tp makes it slower; hidden:
@@ -234,7 +207,7 @@ def step_of(
     dp, pp, tp, rows, zero, recompute = (layout[key] for key in KEYS)
     part, micro_batches = parameters / (pp * tp), batch_rows // (dp * rows)
     activation = 2 * rows * tokens * hidden  # bytes between two layers
-    wires = network(per_node, fast, slow)
+    wires = network_of_rates(per_node, fast, slow)
     computing = (8 if recompute else 6) * part * rows * tokens / flops_per_s * (1 + cluster["small"] * log2(tp))
     tensor = wires.group(tp).seconds("all_reduce", (6 if recompute else 4) * layers / pp * activation)
     pipe = wires.group(pp, tp * dp).seconds("send", 2 * activation / tp)
@@ -244,12 +217,6 @@ def step_of(
     state = part * {0: 16, 1: 4 + 12 / dp, 3: 16 / dp}[zero]  # weights and gradients 2 + 2, the optimiser's 12
     kept = (2 if recompute else 34) / 2 * activation * layers / (pp * tp) * min(pp, micro_batches)
     return step, state + kept
-
-
-@lru_cache(maxsize=64)
-def network(per_node: int, fast: float, slow: float) -> Network:
-    """A card for each device. No latency."""
-    return Network(per_node, Link.of_rate(fast), Link.of_rate(slow), per_node)
 
 
 def fault_of(layout: Any, devices: int, *cluster: Any) -> str | None:

@@ -34,24 +34,21 @@ class PipelineBackward(Exercise):
               "the weight's between the first and the last")
     operations = frozenset({"send", "recv"})
     run = staticmethod(on_rank.backward)
+    sizes = (3, 4, 2, 3), (2, 1, 3, 2), (1, 2, 2, 2), (4, 3, 64, 48)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example()]
-        for p, m, B, D in ((3, 4, 2, 3), (2, 1, 3, 2), (1, 2, 2, 2), (4, 3, 64, 48)):
-            weights = [normal(generator, D, D, scale=D ** -0.5) for _ in range(p)]
-            weights[-1] = weights[0]
-            x, targets = normal(generator, m, B, D), normal(generator, m, B, D)
-            ranks = []
-            for r, weight in enumerate(weights):
-                bias = normal(generator, D, scale=D ** -0.5)
-                ranks.append({"weight": weight, "bias": bias, "xs": list(x), "first": r == 0, "last": r == p - 1,
-                              "targets": list(targets) if r == p - 1 else None})
-                x = torch.tanh(nn.functional.linear(x, weight, bias))
-            made.append(Trial(ranks, f"{ranks_of(p)}, {m} micro-batch{'es' * (m > 1)} of {human_bytes(B * D * 8)}"))
-        return made
+    def draw_trial(self, generator: torch.Generator, p: int, m: int, B: int, D: int) -> Trial:
+        weights = [normal(generator, D, D, scale=D ** -0.5) for _ in range(p)]
+        weights[-1] = weights[0]
+        x, targets = normal(generator, m, B, D), normal(generator, m, B, D)
+        ranks = []
+        for r, weight in enumerate(weights):
+            bias = normal(generator, D, scale=D ** -0.5)
+            ranks.append({"weight": weight, "bias": bias, "xs": list(x), "first": r == 0, "last": r == p - 1,
+                          "targets": list(targets) if r == p - 1 else None})
+            x = torch.tanh(nn.functional.linear(x, weight, bias))
+        return Trial(ranks, f"{ranks_of(p)}, {m} micro-batch{'es' * (m > 1)} of {human_bytes(B * D * 8)}")
 
-    def example(self) -> Trial:
+    def example_trial(self) -> Trial:
         """One number everywhere: the tied weight is 1, what comes into the last stage tanh(2 w + bias) = 0.5."""
         def one(value: float) -> torch.Tensor:
             return torch.full((1, 1), value, dtype=torch.float64)

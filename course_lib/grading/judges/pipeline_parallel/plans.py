@@ -19,8 +19,8 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from course_lib.costs.bubbles import peak_1f1b
-from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
+from course_lib.grading.compare import describe, is_list_of
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of, trials_of
 from course_lib.grading.on_rank import pipeline_parallel as on_rank
 from course_lib.grading.spent import Spent, most
 from course_lib.pipeline_parallel import Action, Schedule, findings, interleaved_1f1b, one_f_one_b, simulate, zb_h1
@@ -53,12 +53,11 @@ class Partition(PlanExercise):
     def trials(self, seed: int) -> list[Trial]:
         source = random.Random(seed)
         drawn = [source.randint(1, 30) for _ in range(14)], 4
-        return [Trial([[costs, n]], f"{'the example, ' * (number == 0)}{len(costs)} layers, {n} stage{'s' * (n > 1)}")
-                for number, (costs, n) in enumerate((*self.cases, drawn))]
+        return trials_of((*self.cases, drawn), lambda costs, n: f"{len(costs)} layers, {n} stage{'s' * (n > 1)}")
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         (costs, n), (given,) = trial.inputs[0], answers
-        if not are_counts(given):
+        if not is_list_of(given, int):
             return f"it returned {describe(given)}: expected a list of {n} numbers of layers"
         if len(given) != n:
             ends = ": the last one ends with the last layer" if len(given) == n - 1 else ""
@@ -79,10 +78,6 @@ class Partition(PlanExercise):
 def slowest(costs: Sequence[int], starts: Sequence[int]) -> int:
     """What the most expensive stage costs."""
     return max(sum(costs[start:end]) for start, end in pairwise([*starts, len(costs)]))
-
-
-def are_counts(given: Any) -> bool:
-    return type(given) is list and all(type(count) is int for count in given)
 
 
 class Layout(PlanExercise):
@@ -110,18 +105,11 @@ class Layout(PlanExercise):
         source = random.Random(seed)
         N = 2 ** source.randint(3, 6)
         drawn = N, 8 * N, source.randint(100, 300), source.randint(3, 20), 60, source.randint(1, 4)
-        return [
-            Trial(
-                [list(asked)],
-                f"{'the example, ' * (number == 0)}{asked[0]} devices of {asked[4]} GB, {asked[1]} "
-                f"sequences of {asked[3]} GB, {asked[2]} GB of state",
-            )
-            for number, asked in enumerate((*self.cases, drawn))
-        ]
+        return trials_of((*self.cases, drawn), "{0} devices of {4} GB, {1} sequences of {3} GB, {2} GB of state".format)
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         (N, S, *_), (given,) = trial.inputs[0], answers
-        if not are_counts(given) or len(given) != 2:
+        if not is_list_of(given, int, length=2):
             return f"it returned {describe(given)}: expected two whole numbers, p and m"
         p, m = given
         if p < 1 or N % p:
@@ -179,13 +167,9 @@ class OrderExercise(PlanExercise):
         source = random.Random(seed)
         p, m, *more = source.choice(self.sizes[1:])
         drawn = p, m + p * source.randint(1, 9), *more
-        return [
-            Trial(
-                [[r, *size] for r in range(size[0])],
-                "the example, " * (number == 0) + self.label.format(ranks_of(size[0]), *size[1:]),
-            )
-            for number, size in enumerate((*self.sizes, drawn))
-        ]
+        return [Trial([[r, p, *more] for r in range(p)],
+                      "the example, " * (number == 0) + self.label.format(ranks_of(p), *more))
+                for number, (p, *more) in enumerate((*self.sizes, drawn))]
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         par = self.par(*trial.inputs[0][1:])
@@ -198,7 +182,7 @@ class OrderExercise(PlanExercise):
 
     def unreadable(self, answer: Any, r: int, v: int) -> str | None:
         """Why this is no list of actions on v chunks."""
-        if type(answer) is not list or not all(type(action) is str for action in answer):
+        if not is_list_of(answer, str):
             return f"rank {r} returned {describe(answer)}: expected a list of strings such as \"F0\""
         if len(answer) > on_rank.MOST:
             return f"rank {r} returned more than {on_rank.MOST} actions"

@@ -13,7 +13,7 @@ import random
 from typing import Any
 
 from course_lib.facts import published_rows
-from course_lib.grading.compare import describe
+from course_lib.grading.compare import describe, is_list_of
 from course_lib.grading.exercise import Exercise, SentBytes, Trial
 from course_lib.grading.on_rank.plain import values
 from course_lib.grading.spent import Spent
@@ -47,8 +47,7 @@ class FindLeaks(Exercise):
 
     def select_parts(self, answers: list[Any]) -> Any:
         """In the order of the names: any order is right."""
-        return sorted(answers[0]) if type(answers[0]) is list and all(
-            type(name) is str for name in answers[0]) else answers[0]
+        return sorted(answers[0]) if is_list_of(answers[0], str) else answers[0]
 
     def solve(self, rows: list[Row], profiles: Profiles) -> list[str]:
         return sorted(row["id"] for row in rows if row["split"] == "test" and seen_of(row, rows, profiles))
@@ -56,7 +55,7 @@ class FindLeaks(Exercise):
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         given, (rows, profiles) = self.select_parts(answers), trial.inputs[0]
         by_name, right = {row["id"]: row for row in rows}, self.solve(rows, profiles)
-        if type(given) is not list or not all(type(name) is str for name in given):
+        if not is_list_of(given, str):
             return f"it returned {describe(answers[0])}: expected a list of the ids of test rows"
         if len(set(given)) < len(given):
             return "it returned an id twice: expected each row once"

@@ -15,7 +15,7 @@ from functools import lru_cache
 from statistics import mean, median
 from typing import Any
 
-from course_lib.grading.compare import describe
+from course_lib.grading.compare import describe, is_list_of
 from course_lib.grading.exercise import Exercise, SentBytes, Trial
 from course_lib.grading.judges.planner.causes import mean_error
 from course_lib.grading.judges.planner.published import Published, dense_runs
@@ -52,7 +52,7 @@ class MissingTerm(Exercise):
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         (given,), runs = answers, trial.inputs[0][1]
-        if type(given) is not list or not all(type(step) in (int, float) for step in given):
+        if not is_list_of(given, int, float):
             return f"it returned {describe(given)}: expected a list of numbers, the seconds of each unseen run"
         if len(given) != len(runs):
             return f"it returned {len(given)} steps: expected {len(runs)}, one for each unseen run"

@@ -21,8 +21,8 @@ from typing import Any
 
 from course_lib.costs.links import Link
 from course_lib.costs.network import Network
-from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, SentBytes, Trial
+from course_lib.grading.compare import describe, is_list_of
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, trials_of
 from course_lib.grading.on_rank.plain import values
 from course_lib.grading.on_rank.planner import better_layout
 from course_lib.grading.spent import Spent
@@ -63,12 +63,11 @@ class LayoutUnderCap(Exercise):
         source = random.Random(seed)
         l, G, power, A = map(source.randint, (2, 20, 5, 40), (6, 60, 6, 120))
         drawn = 2**power, 4, 12 * l, 192, G / 100, A / 100, 0.05, 40, 0.05
-        return [Trial([list(asked)], "the example, " * (number == 0) + self.label.format(*asked))
-                for number, asked in enumerate((*self.cases, drawn))]
+        return trials_of((*self.cases, drawn), self.label.format)
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         (N, per_node, l, B, *_), (given,) = trial.inputs[0], answers
-        if type(given) is not list or len(given) != 3 or not all(type(count) is int for count in given):
+        if not is_list_of(given, int, length=3):
             return f"it returned {describe(given)}: expected three whole numbers, tp, pp and k"
         if given[0] < 1 or per_node % given[0]:
             return f"it returned tp = {given[0]}: expected a divisor of the {per_node} devices of a node"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.grading.compare import alike, describe, part
+from course_lib.grading.compare import alike, describe
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls
 from course_lib.grading.judges.models import ROUNDING, Inputs
@@ -29,17 +29,14 @@ class GatherAndScatter(PartsExercise):
     gloo_over_ring = 2.5  # its reduce-scatter is an all-reduce
     budget = "one collective each way, four in all; 4(t-1) M bytes sent by each rank, M those of its own tokens"
     run = staticmethod(on_rank.gather_and_scatter)
+    sizes = (3, 2, 2, 2), (2, 1, 3, 2), (1, 2, 2, 1), (4, 2, 16, 64)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example()]
-        for t, (B, c, D) in ((3, (2, 2, 2)), (2, (1, 3, 2)), (1, (2, 2, 1)), (4, (2, 16, 64))):
-            ranks = [{"x": normal(generator, B, c, D, scale=0.5), "w": normal(generator, B, t * c, D, scale=0.5),
-                      "c": normal(generator, B, c, D)} for _ in range(t)]
-            made.append(Trial(ranks, f"{ranks_of(t)}, {human_bytes(8 * B * c * D)} of tokens on each"))
-        return made
+    def draw_trial(self, generator: torch.Generator, t: int, B: int, c: int, D: int) -> Trial:
+        ranks = [{"x": normal(generator, B, c, D, scale=0.5), "w": normal(generator, B, t * c, D, scale=0.5),
+                  "c": normal(generator, B, c, D)} for _ in range(t)]
+        return Trial(ranks, f"{ranks_of(t)}, {human_bytes(8 * B * c * D)} of tokens on each")
 
-    def example(self) -> Trial:
+    def example_trial(self) -> Trial:
         """x is 1 and 2, and exp(w x) is 1 and 2 on rank 0, 10 and 20 on rank 1."""
         def tokens(*values: float) -> Tensor:
             return torch.tensor(values, dtype=torch.float64)[None, :, None]
@@ -62,9 +59,6 @@ class GatherAndScatter(PartsExercise):
     def bound(self, trial: Trial) -> int:
         return 4 * (trial.world_size - 1) * trial.inputs[0]["x"].nbytes
 
-    def least(self, trial: Trial) -> int:
-        return trial.world_size * self.bound(trial)
-
 
 class RecomputeFunction(Exercise):
     number = "7.5"
@@ -85,9 +79,6 @@ class RecomputeFunction(Exercise):
                               f"{'' if made else 'the example, '}x of {T} tokens with {D} numbers, dropout {p}"
                               + ", used twice, one after the other" * (layers > 1)))
         return made
-
-    def select_parts(self, answers: list[Any]) -> list[Any]:
-        return [{name: part(answer, name) for name in self.parts} for answer in answers]
 
     def solve(self, inputs: Inputs) -> list[Any]:
         return self.select_parts([on_rank.recompute(lambda function, x: function(x), inputs[0])])

@@ -23,7 +23,7 @@ from course_lib.grading.compare import describe, readable
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.on_rank import plain
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.spent import Spent, highest
 
 NODES = network_of("H100")  # of eight
 H100 = 600e12  # 0.6 of its peak in bf16
@@ -85,15 +85,15 @@ class DocumentPositions(Exercise):
     right = "every token is on one rank"
     budget = "par: no rank has more to do than the mean"
     run = staticmethod(plain.tensor)
+    sizes = (3, 3), (2, 2), (1, 2), (4, 5)
 
-    def trials(self, seed: int) -> list[Trial]:
-        source = torch.Generator().manual_seed(seed)
-        made = [Trial([[[4, 8]]] * 2, "the example, 2 ranks, documents of [4, 8] tokens")]
-        for R, num_documents in ((3, 3), (2, 2), (1, 2), (4, 5)):
-            lengths = [2 * R * length for length in torch.randint(2, 9, (num_documents,), generator=source).tolist()]
-            lengths[0] += 12 * R  # no two layouts are the same
-            made.append(Trial([[lengths]] * R, f"{ranks_of(R)}, documents of {lengths} tokens"))
-        return made
+    def example_trial(self) -> Trial:
+        return Trial([[[4, 8]]] * 2, "the example, 2 ranks, documents of [4, 8] tokens")
+
+    def draw_trial(self, generator: torch.Generator, R: int, num_documents: int) -> Trial:
+        lengths = [2 * R * length for length in torch.randint(2, 9, (num_documents,), generator=generator).tolist()]
+        lengths[0] += 12 * R  # no two layouts are the same
+        return Trial([[lengths]] * R, f"{ranks_of(R)}, documents of {lengths} tokens")
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         R, T, given = trial.world_size, sum(trial.inputs[0][0]), self.select_parts(answers)
@@ -109,5 +109,5 @@ class DocumentPositions(Exercise):
     def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> Sequence[Spent]:
         costs = torch.cat([torch.arange(1, length + 1) for length in trial.inputs[0][0]])
         work = [costs[own].sum().item() for own in self.select_parts(answers)]
-        return [Spent("has more to do than the mean, by", max(work) * len(work) / sum(work) - 1, 0.0, "share",
-                      rank=most(work), limit="par {}", slack=1e-9, decides=True)]
+        return [highest("has more to do than the mean, by", [own * len(work) / sum(work) - 1 for own in work], 0.0,
+                        "share", limit="par {}", slack=1e-9, decides=True)]

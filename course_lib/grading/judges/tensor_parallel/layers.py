@@ -34,11 +34,11 @@ from course_lib.grading.judges.split import (
 )
 from course_lib.grading.on_rank import tensor_parallel as on_rank
 from course_lib.grading.on_rank.plain import plain
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.spent import Spent, highest
 from course_lib.pictures.units import human_bytes
 
 Answers = list[dict[str, Any]]
-SIZES = ((3, (2, 4, 5, 2)), (1, (1, 2, 2, 3)), (4, (2, 32, 64, 8)))  # t, and B, T, D, F/t, behind the example
+SIZES = ((3, 2, 4, 5, 2), (1, 1, 2, 2, 3), (4, 2, 32, 64, 8))  # t, and B, T, D, F/t, behind the example
 ROW_BIASES = ("output.bias", "down.bias")
 
 
@@ -47,16 +47,16 @@ class FAndG(PartsExercise):
     parts = {"f": "f(x)", "g": "g(h)", "w": "the gradient of w", "x": "the gradient of x", "h": "after g(h), h"}
     budget = "one all-reduce each: f's in backward, g's in forward; 2(t-1)/t M bytes sent by each rank for each"
     run = staticmethod(on_rank.f_and_g)
+    sizes = (3, 2, 3), (1, 3), (4, 1 << 7, 1 << 6)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        example = [{"x": numbers(2), "w": numbers(w), "c": numbers(1)} for w in (3, 5)]
-        made = [Trial(example, "the example, 2 ranks")]
-        for t, shape in ((3, (2, 3)), (1, (3,)), (4, (1 << 7, 1 << 6))):
-            x, c = normal(generator, *shape), normal(generator, *shape)
-            made.append(Trial([{"x": x, "w": normal(generator, *shape), "c": c} for _ in range(t)],
-                              f"{ranks_of(t)}, {human_bytes(x.nbytes)} of x"))
-        return made
+    def example_trial(self) -> Trial:
+        ranks = [{"x": numbers(2), "w": numbers(w), "c": numbers(1)} for w in (3, 5)]
+        return Trial(ranks, "the example, 2 ranks")
+
+    def draw_trial(self, generator: torch.Generator, t: int, *shape: int) -> Trial:
+        x, c = normal(generator, *shape), normal(generator, *shape)
+        return Trial([{"x": x, "w": normal(generator, *shape), "c": c} for _ in range(t)],
+                     f"{ranks_of(t)}, {human_bytes(x.nbytes)} of x")
 
     def solve(self, inputs: Inputs) -> Answers:
         xs, ws = ([rank[name].clone().requires_grad_() for rank in inputs] for name in ("x", "w"))
@@ -87,18 +87,18 @@ class GatedColumns(SplitExercise):
     budget = ("nothing sent in forward; one all-reduce of B T D numbers in backward, for both matrices together; each "
               "rank computes a t-th of the products")
     run = staticmethod(on_rank.layer)
+    sizes = SIZES
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
+    def example_trial(self) -> Trial:
         gate, up = numbers([1, 0], [0, 1], [-1, 0], [1, 1]), numbers([1, 0], [0, 1], [1, 1], [2, 1]) / 100
-        example = {"given": {"x": token(100, 200), "gate": gate, "up": up}, "dy": token(1, 1)}
-        made = [Trial([example] * 2, "the example, 2 ranks, one token")]
-        for t, (B, T, D, part) in SIZES:
-            given = {"x": normal(generator, B, T, D),
-                     **{name: normal(generator, t * part, D, scale=D**-0.5) for name in ("gate", "up")}}
-            ranks = [{"given": given, "dy": normal(generator, B, T, part)} for _ in range(t)]
-            made.append(Trial(ranks, f"{ranks_of(t)}, {human_bytes(8 * B * T * D)} of x"))
-        return made
+        inputs = {"given": {"x": token(100, 200), "gate": gate, "up": up}, "dy": token(1, 1)}
+        return Trial([inputs] * 2, "the example, 2 ranks, one token")
+
+    def draw_trial(self, generator: torch.Generator, t: int, B: int, T: int, D: int, part: int) -> Trial:
+        given = {"x": normal(generator, B, T, D),
+                 **{name: normal(generator, t * part, D, scale=D**-0.5) for name in ("gate", "up")}}
+        ranks = [{"given": given, "dy": normal(generator, B, T, part)} for _ in range(t)]
+        return Trial(ranks, f"{ranks_of(t)}, {human_bytes(8 * B * T * D)} of x")
 
     def solve(self, inputs: Inputs) -> Answers:
         def features(ranks: list[Leaves]) -> list[Tensor]:  # silu(x G^T) * (x U^T)
@@ -123,19 +123,19 @@ class RowWithResidual(SplitExercise):
     budget = ("one all-reduce of B T F numbers in forward, nothing in backward; each rank computes a t-th of the "
               "product")
     run = staticmethod(on_rank.layer)
+    sizes = SIZES
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
+    def example_trial(self) -> Trial:
         shared = {"weight": numbers([10, 100], [20, 300]), "bias": numbers(5, 6), "residual": token(7, 8)}
-        example = [{"given": {"x": token(x), **shared}, "dy": token(1, 1)} for x in (1, 2)]
-        made = [Trial(example, "the example, 2 ranks, one token")]
-        for t, (B, T, out, part) in SIZES:
-            shared = {"weight": normal(generator, out, t * part, scale=part**-0.5), "bias": normal(generator, out),
-                      "residual": normal(generator, B, T, out)}
-            dy = normal(generator, B, T, out)
-            ranks = [{"given": {"x": normal(generator, B, T, part), **shared}, "dy": dy} for _ in range(t)]
-            made.append(Trial(ranks, f"{ranks_of(t)}, {human_bytes(dy.nbytes)} of results"))
-        return made
+        ranks = [{"given": {"x": token(x), **shared}, "dy": token(1, 1)} for x in (1, 2)]
+        return Trial(ranks, "the example, 2 ranks, one token")
+
+    def draw_trial(self, generator: torch.Generator, t: int, B: int, T: int, out: int, part: int) -> Trial:
+        shared = {"weight": normal(generator, out, t * part, scale=part**-0.5), "bias": normal(generator, out),
+                  "residual": normal(generator, B, T, out)}
+        dy = normal(generator, B, T, out)
+        ranks = [{"given": {"x": normal(generator, B, T, part), **shared}, "dy": dy} for _ in range(t)]
+        return Trial(ranks, f"{ranks_of(t)}, {human_bytes(dy.nbytes)} of results")
 
     def solve(self, inputs: Inputs) -> Answers:
         def results(ranks: list[Leaves]) -> list[Tensor]:
@@ -160,17 +160,15 @@ class QKVRows(Exercise):
     compared = "returned"
     budget = "H/t heads of q and as many of k and v as these read, on each rank; nothing sent"
     run = staticmethod(on_rank.qkv_rows)
+    sizes = ((3, 12, 6, 2, 3), (4, 8, 2, 2, 2), (3, 6, 1, 2, 2), (1, 2, 1, 2, 2), (2, 4, 4, 2, 2), (4, 16, 2, 16, 64))
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        example = numbers(10, 11, 12, 13, 20, 21, 30, 31)[:, None]
-        made = [Trial([{"weight": example, "heads": [4, 2]}] * 2, "the example, 2 ranks")]
-        for t, H, K, d, D in ((3, 12, 6, 2, 3), (4, 8, 2, 2, 2), (3, 6, 1, 2, 2), (1, 2, 1, 2, 2), (2, 4, 4, 2, 2),
-                              (4, 16, 2, 16, 64)):
-            weight = normal(generator, (H + 2 * K) * d, D)
-            made.append(Trial([{"weight": weight, "heads": [H, K]}] * t,
-                              f"{ranks_of(t)}, {H} heads of q, {K} of k and v"))
-        return made
+    def example_trial(self) -> Trial:
+        weight = numbers(10, 11, 12, 13, 20, 21, 30, 31)[:, None]
+        return Trial([{"weight": weight, "heads": [4, 2]}] * 2, "the example, 2 ranks")
+
+    def draw_trial(self, generator: torch.Generator, t: int, H: int, K: int, d: int, D: int) -> Trial:
+        weight = normal(generator, (H + 2 * K) * d, D)
+        return Trial([{"weight": weight, "heads": [H, K]}] * t, f"{ranks_of(t)}, {H} heads of q, {K} of k and v")
 
     def solve(self, inputs: Inputs) -> list[Tensor]:
         t, (H, K) = len(inputs), inputs[0]["heads"]
@@ -185,31 +183,28 @@ class QKVRows(Exercise):
     def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         held, needed = [answer["held"] for answer in answers], self.solve(trial.inputs)[0].nbytes
         sent = [traffic.sent_by(rank) for rank in range(trial.world_size)]
-        return [Spent("holds", max(held), needed, on=" of rows", rank=most(held), claimed=True),
-                Spent("sent", max(sent), 0, rank=most(sent), slack=traffic.slack(0), claimed=True)]
+        return [highest("holds", held, needed, on=" of rows", claimed=True),
+                highest("sent", sent, 0, slack=traffic.slack(0), claimed=True)]
 
 
 class SplitBlock(SplitExercise):
     number = "5.7"
     budget = "par: what four all-reduces of B T D numbers send, 4 * 2(t-1)/t * 8 B T D bytes by each rank"
     run = staticmethod(on_rank.block)
+    sizes = (3, 2, 3, 2, 3), (1, 1, 3, 2, 2), (4, 1, 32, 2, 8)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example()]
-        for t, (B, T, heads, d) in ((3, (2, 3, 2, 3)), (1, (1, 3, 2, 2)), (4, (1, 32, 2, 8))):
-            D = t * heads * d
-            x, dy = normal(generator, B, T, D), normal(generator, B, T, D)
-            shared = {f"norm_{i}.{name}": normal(generator, D, scale=0.2) + (name == "weight")
-                      for i in (1, 2) for name in ("weight", "bias")}
-            shared |= {name: normal(generator, D) for name in ROW_BIASES}
-            slices = {"qkv.weight": (3 * D // t, D), "qkv.bias": (3 * D // t,), "output.weight": (D, D // t),
-                      "up.weight": (4 * D // t, D), "up.bias": (4 * D // t,), "down.weight": (D, 4 * D // t)}
-            ranks = [{"given": {"x": x, **shared, **{name: normal(generator, *shape, scale=shape[-1] ** -0.5)
-                                                     for name, shape in slices.items()}}, "dy": dy, "head_dim": d}
-                     for _ in range(t)]
-            made.append(Trial(ranks, f"{ranks_of(t)}, {t * heads} heads, x of {human_bytes(x.nbytes)}"))
-        return made
+    def draw_trial(self, generator: torch.Generator, t: int, B: int, T: int, heads: int, d: int) -> Trial:
+        D = t * heads * d
+        x, dy = normal(generator, B, T, D), normal(generator, B, T, D)
+        shared = {f"norm_{i}.{name}": normal(generator, D, scale=0.2) + (name == "weight")
+                  for i in (1, 2) for name in ("weight", "bias")}
+        shared |= {name: normal(generator, D) for name in ROW_BIASES}
+        slices = {"qkv.weight": (3 * D // t, D), "qkv.bias": (3 * D // t,), "output.weight": (D, D // t),
+                  "up.weight": (4 * D // t, D), "up.bias": (4 * D // t,), "down.weight": (D, 4 * D // t)}
+        ranks = [{"given": {"x": x, **shared, **{name: normal(generator, *shape, scale=shape[-1] ** -0.5)
+                                                 for name, shape in slices.items()}}, "dy": dy, "head_dim": d}
+                 for _ in range(t)]
+        return Trial(ranks, f"{ranks_of(t)}, {t * heads} heads, x of {human_bytes(x.nbytes)}")
 
     def solve(self, inputs: Inputs) -> Answers:
         d = inputs[0]["head_dim"]
@@ -227,7 +222,7 @@ class SplitBlock(SplitExercise):
 
         return play_ranks(inputs, results)
 
-    def example(self) -> Trial:
+    def example_trial(self) -> Trial:
         """Norms make [1, -1] of what they get, and gelu leaves 10 and 20 as they are."""
         norms = {f"norm_{i}.{kind}": numbers(number, number) for i in (1, 2)
                  for kind, number in (("weight", 1), ("bias", 0))}
@@ -264,9 +259,8 @@ def least_for_a_sum_or_all(trial: Trial, summed: int, own: int) -> int:
 
 def arithmetic(answers: list[Any], multiplications: int) -> Spent:
     """The FLOPs of the rank that computed most, beside two for each multiplication, and twice that in backward."""
-    flops = [answer["flops"] for answer in answers]
-    return Spent("computes", max(flops), 6 * multiplications, "FLOP", on=" in its products", rank=most(flops),
-                 claimed=True)
+    return highest("computes", [answer["flops"] for answer in answers], 6 * multiplications, "FLOP",
+                   on=" in its products", claimed=True)
 
 
 def numbers(*values: Any) -> Tensor:

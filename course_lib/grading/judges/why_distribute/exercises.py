@@ -16,7 +16,7 @@ from course_lib.facts import accelerator, model
 from course_lib.grading.exercise import SentBytes, Trial
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.judges.tensors import TensorExercise
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.spent import Spent, highest
 from course_lib.why_distribute import fit_amdahl, training_days, training_flops, training_memory, utilisation
 
 GPT3_N, GPT3_D = model("GPT-3").parameters.value, model("GPT-3").tokens.value
@@ -142,14 +142,14 @@ class ShardedRows(TensorExercise):
     budget = "nothing is sent, and each row is on one rank"
     operations = frozenset()
     errors = (("equal size", SHORT_ROW),)
+    sizes = (3, 36, 4), (2, 41, 4), (3, 100, 7), (1, 23, 5), (4, 4 * 6 + 1, 6)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [Trial([[torch.arange(10), 2] for _ in range(2)], "the example, 2 ranks, 10 tokens, rows of 2")]
-        for n, length, s in ((3, 36, 4), (2, 41, 4), (3, 100, 7), (1, 23, 5), (4, 4 * 6 + 1, 6)):
-            text = torch.randint(0, 256, (length,), generator=generator)
-            made.append(Trial([[text.clone(), s] for _ in range(n)], f"{n} ranks, {length} tokens, rows of {s}"))
-        return made
+    def example_trial(self) -> Trial:
+        return Trial([[torch.arange(10), 2] for _ in range(2)], "the example, 2 ranks, 10 tokens, rows of 2")
+
+    def draw_trial(self, generator: torch.Generator, n: int, length: int, s: int) -> Trial:
+        text = torch.randint(0, 256, (length,), generator=generator)
+        return Trial([[text.clone(), s] for _ in range(n)], f"{n} ranks, {length} tokens, rows of {s}")
 
     def solve(self, inputs: list[list[Any]]) -> list[Tensor]:
         text, s = inputs[0]
@@ -161,7 +161,7 @@ class ShardedRows(TensorExercise):
     def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         (text, s), n = trial.inputs[0], trial.world_size
         each = [len(rows) for rows in self.select_parts(answers)]
-        read = Spent("has", max(each), -(-((len(text) - 1) // s) // n), "row", rank=most(each))
+        read = highest("has", each, -(-((len(text) - 1) // s) // n), "row")
         return [read, *super().usage(trial, answers, traffic)]
 
 

@@ -17,7 +17,7 @@ from course_lib.grading.judges import models
 from course_lib.grading.judges.zero.shards import ADAMW_STEPS, SCALARS, ShardExercise, memory_usage, pieces_bytes
 from course_lib.grading.on_rank import zero as on_rank
 from course_lib.grading.on_rank.zero import SETTINGS
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.spent import Spent, highest
 
 CRASH = "A crash comes from a weight that is read or written while its storage is empty: gather it before it is used."
 UNFIT = (("is too small for", "Before numbers are copied into a weight, its storage has to have room for them: "
@@ -96,9 +96,9 @@ class ScatteredGradients(ShardExercise):
 
     def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         sums, held = [[answer[name] for answer in answers] for name in ("at_once", "held")]
-        return [Spent("piled up", max(sums), 0, on=" of whole gradients in backward", rank=most(sums), claimed=True),
+        return [highest("piled up", sums, 0, on=" of whole gradients in backward", claimed=True),
                 memory_usage(answers, in_backward(trial), "gradients", 0, "in_backward", "in backward"),
-                Spent("holds", max(held), pieces_bytes(trial), on=" after backward", rank=most(held), claimed=True)]
+                highest("holds", held, pieces_bytes(trial), on=" after backward", claimed=True)]
 
 
 class GatheredOnUse(ShardExercise):
@@ -199,7 +199,6 @@ class WholeStep(ShardExercise):
         largest = max(weight.nbytes for weight in trial.inputs[0]["weights"].values())
         at_once, state = [[answer[name] for answer in answers] for name in ("at_once", "state")]
         own = pieces_bytes(trial)
-        return [Spent("holds", max(state), 2 * own, on=" of state", rank=most(state), slack=SCALARS, claimed=True),
-                Spent("piled up", max(at_once), largest, on=" of whole gradients in backward", rank=most(at_once),
-                      claimed=True),
+        return [highest("holds", state, 2 * own, on=" of state", slack=SCALARS, claimed=True),
+                highest("piled up", at_once, largest, on=" of whole gradients in backward", claimed=True),
                 memory_usage(answers, 4 * own, "weights, gradients and state", SCALARS, usual="between the layers")]

@@ -17,17 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.costs.flops import UTILISATION
-from course_lib.costs.links import Link
-from course_lib.costs.network import Network
 from course_lib.facts import accelerator, interconnect
-from course_lib.grading.compare import alike, describe, part
+from course_lib.grading.compare import alike, describe
 from course_lib.grading.exercise import SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import CollectiveExercise, num_calls
 from course_lib.grading.judges.models import ROUNDING, Inputs
-from course_lib.grading.judges.numbers import NumberExercise
+from course_lib.grading.judges.numbers import NumberExercise, network_of_rates
+from course_lib.grading.judges.split import normal
 from course_lib.grading.on_rank import zero as on_rank
 from course_lib.grading.on_rank.zero import LR, SETTINGS
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.spent import Spent, highest
 from course_lib.pictures.units import human_bytes
 
 SCALARS = 64  # bytes: AdamW's count of steps
@@ -46,18 +45,9 @@ class ShardExercise(CollectiveExercise):
     tolerance = ROUNDING
     gloo_over_ring = 2.5  # its reduce-scatter is an all-reduce, with headers above that
     times = 1  # that a rank sends its pieces, or as much of gradients, to each other rank
-    parts: tuple[str, ...] = ()  # of a rank's answer, where several are looked at
-
-    def select_parts(self, answers: list[Any]) -> list[Any]:
-        parts = [{name: part(answer, name) for name in self.parts} for answer in answers]
-        return parts if self.parts else super().select_parts(answers)
 
     def bound(self, trial: Trial) -> int:
         return self.times * (trial.world_size - 1) * pieces_bytes(trial)
-
-    def least(self, trial: Trial) -> int:
-        """Each piece that others need goes to each of them."""
-        return trial.world_size * self.bound(trial)
 
 
 def pieces_bytes(trial: Trial) -> int:
@@ -142,9 +132,10 @@ class ShardedAdamW(ShardExercise):
             f"of a piece are {human_bytes(needed)}: return the optimiser that took the steps")
 
     def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
-        held, allowed = [answer["state"] for answer in answers], 2 * pieces_bytes(trial)
-        return [Spent("holds", max(held), allowed, on=" of state", rank=most(held), slack=SCALARS, claimed=True,
-                      limit=f"{{}} allowed, {human_bytes(trial.world_size * allowed)} without sharding"),
+        allowed = 2 * pieces_bytes(trial)
+        return [highest("holds", [answer["state"] for answer in answers], allowed, on=" of state", slack=SCALARS,
+                        limit=f"{{}} allowed, {human_bytes(trial.world_size * allowed)} without sharding",
+                        claimed=True),
                 memory_usage(answers, trial.inputs[0]["awaited"], "gradients, state and weights beside `weights`")]
 
 
@@ -155,22 +146,16 @@ class MasterSteps(ShardExercise):
     tolerance = MASTER_NEAR
     budget = "4 N/n bytes of master weights on each rank; (n-1)/n 2N bytes sent by each rank a step: two for a weight"
     run = staticmethod(on_rank.master_steps)
+    sizes = (3, 12), (2, 8), (1, 4), (4, 16_384)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = []
-        example = {
-            "weights": torch.tensor([1.5], dtype=torch.bfloat16),
-            "gradient": 1.0,
-            "num_steps": 10,
-            "awaited": 70,
-        }
-        made = [Trial([example], "the example, 1 rank, 10 steps")]
-        for n, N in ((3, 12), (2, 8), (1, 4), (4, 16_384)):
-            inputs = {"weights": (1 + torch.rand(N, generator=generator)).bfloat16(), "num_steps": MASTER_STEPS,
-                      "awaited": 10 * N // n + SCALARS}  # room for a gradient in fp32 and for the rounding, besides
-            made.append(Trial([inputs] * n, f"{ranks_of(n)}, {N:,} weights in bf16, {MASTER_STEPS} steps"))
-        return made
+    def example_trial(self) -> Trial:
+        inputs = {"weights": torch.tensor([1.5], dtype=torch.bfloat16), "gradient": 1.0, "num_steps": 10, "awaited": 70}
+        return Trial([inputs], "the example, 1 rank, 10 steps")
+
+    def draw_trial(self, generator: torch.Generator, n: int, N: int) -> Trial:
+        inputs = {"weights": (1 + torch.rand(N, generator=generator)).bfloat16(), "num_steps": MASTER_STEPS,
+                  "awaited": 10 * N // n + SCALARS}  # room for a gradient in fp32 and for the rounding, besides
+        return Trial([inputs] * n, f"{ranks_of(n)}, {N:,} weights in bf16, {MASTER_STEPS} steps")
 
     def bound(self, trial: Trial) -> int:
         return trial.inputs[0]["num_steps"] * super().bound(trial)
@@ -201,7 +186,7 @@ class MasterSteps(ShardExercise):
 
     def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         held = [getattr(answer["master"], "nbytes", 0) for answer in answers]
-        return [Spent("returned", max(held), 2 * pieces_bytes(trial), on=" of master weights", rank=most(held)),
+        return [highest("returned", held, 2 * pieces_bytes(trial), on=" of master weights"),
                 memory_usage(answers, 2 * pieces_bytes(trial), "master weights", 3 * pieces_bytes(trial) + SCALARS)]
 
 
@@ -215,16 +200,17 @@ class ClipOverShards(ShardExercise):
                "it is."),)
     run = staticmethod(on_rank.clip_over_shards)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [Trial([{"pieces": [torch.tensor([part], dtype=torch.float64)], "max_norm": 1.0} for part in (3.0, 4.0)],
-                      "the example, 2 ranks, a norm of 5")]
-        for n, max_norm, norm in ((3, 1.0, "larger than 1"), (2, 100.0, "smaller than 100"), (1, 1.0, "larger than 1"),
-                                  (4, 2.0, "larger than 2"), (2, 0.0, "of 0, which is not above 0")):
-            ranks = [{"pieces": [torch.randn(size, generator=generator, dtype=torch.float64) * (r + 1) * (max_norm > 0)
-                                 for size in (5, 2, 7)], "max_norm": max_norm} for r in range(n)]
-            made.append(Trial(ranks, f"{ranks_of(n)}, a norm {norm}"))
-        return made
+    sizes = ((3, 1.0, "larger than 1"), (2, 100.0, "smaller than 100"), (1, 1.0, "larger than 1"),
+             (4, 2.0, "larger than 2"), (2, 0.0, "of 0, which is not above 0"))
+
+    def example_trial(self) -> Trial:
+        return Trial([{"pieces": [torch.tensor([part], dtype=torch.float64)], "max_norm": 1.0} for part in (3.0, 4.0)],
+                     "the example, 2 ranks, a norm of 5")
+
+    def draw_trial(self, generator: torch.Generator, n: int, max_norm: float, norm: str) -> Trial:
+        ranks = [{"pieces": [normal(generator, size) * (r + 1) * (max_norm > 0) for size in (5, 2, 7)],
+                  "max_norm": max_norm} for r in range(n)]
+        return Trial(ranks, f"{ranks_of(n)}, a norm {norm}")
 
     def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
         """The norm that each rank returns, and its pieces afterwards."""
@@ -255,7 +241,7 @@ class MostShardingDevices(NumberExercise):
              ("16 million tokens, nodes of 4 with PCIe 4.0 inside, bf16", (16e6, H100, 4, PCIE, NDR, 2, 2)))
 
     def solve(self, B: float, F: float, G: int, nvlink: float, card: float, w: int, g: int) -> float:
-        ring = Network(G, Link.of_rate(nvlink), Link.of_rate(card), G).group(2 * G).ring_s_per_byte
+        ring = network_of_rates(G, nvlink, card).group(2 * G).ring_s_per_byte
         tokens = max(F * w * ring / 2, F * (w + g) * ring / 4)  # of a device, forward and backward
         return B / tokens
 
