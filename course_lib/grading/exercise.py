@@ -66,7 +66,7 @@ class SentBytes:
         return sum(self.sent[rank])
 
     def slack(self, num_bytes: int) -> int:
-        """How far a count of `num_bytes` may be off: nothing, or room for headers."""
+        """By how many bytes a count near `num_bytes` may be off: 0 if it is exact, else room for headers."""
         return 0 if self.exact else num_bytes // 32 + 4096
 
     def note(self, besides: str = "headers") -> str:
@@ -156,7 +156,7 @@ class Exercise(ABC):
         return None if alike(given, expected, self.tolerance) else self.difference(given, expected)
 
     def opening(self, trial: Trial, answers: list[Any]) -> str:
-        """What stands before the cause of a wrong result, where one is known."""
+        """The beginning of the sentence about a wrong result whose cause is known; the cause follows."""
         return ""
 
     def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
@@ -168,7 +168,7 @@ class Exercise(ABC):
         return ()
 
     def arguments(self, trial: Trial) -> Sequence[Any]:
-        """What `solve` gets to know of a trial."""
+        """The arguments of `solve` for this trial."""
         return (trial.inputs,)
 
     def select_parts(self, answers: list[Any]) -> Any:

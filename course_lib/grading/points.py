@@ -22,7 +22,7 @@ ASKED = "COURSE_LIB_PROGRESS"  # a folder: keep it there, also in a test
 
 @dataclass(frozen=True)
 class Shares:
-    """What is known of one exercise, as shares of its points, which may change with the course."""
+    """The best and the last result of one exercise, as shares of its points: the points may change with the course."""
 
     best: float = 0.0
     last: float = 0.0
@@ -58,7 +58,7 @@ class Line:
 
 @dataclass(frozen=True, repr=False)
 class Progress(Drawn):
-    """Points by exercise and chapter."""
+    """The points of all exercises and chapters; it draws itself as a table."""
 
     lines: tuple[Line, ...]
     trouble: str = ""  # what could not be read
@@ -111,7 +111,7 @@ def row(line: Line) -> str:
 
 def progress() -> Progress:
     """What the reader has reached so far, by exercise and by chapter."""
-    folder, lines, damaged = place(), [], []
+    folder, lines, damaged = progress_folder(), [], []
     for path in sorted(recorded.FOLDER.glob("*.json")):
         for number, (function, out_of) in recorded.of_chapter(int(path.stem))["exercises"].items():
             kept, aside = read(folder / f"{number}.json")
@@ -124,7 +124,7 @@ def keep(report: Report) -> None:
     """Remember the verdict, if a reader is at work; a folder that cannot be written is no error of `check`."""
     if ASKED not in os.environ and ("NBGRADER_EXECUTION" in os.environ or stable_output()):
         return
-    path = place() / f"{report.number}.json"
+    path = progress_folder() / f"{report.number}.json"
     try:
         before, _ = read(path)
         share = report.points / report.out_of
@@ -155,7 +155,7 @@ def read(path: Path) -> tuple[Shares | None, str]:
         return None, aside.name
 
 
-def place() -> Path:
+def progress_folder() -> Path:
     """The folder of what is kept: the reader's workspace, or else a folder at home."""
     if os.environ.get(ASKED):
         return Path(os.environ[ASKED])

@@ -168,6 +168,7 @@ def attempt(asked: Exercise, function: Callable, trial: Trial) -> tuple[str, byt
         questions.append(question)
         return asked.reply(trial, question)
 
+    # No new groups, as in the class grader: what passes here has to pass there.
     with record_communication(), no_new_groups(), warnings.catch_warnings(record=True) as caught:
         try:
             answer = asked.run(function, trial.inputs[dist.get_rank()], *([ask] if asked.asks else []))

@@ -57,7 +57,7 @@ def sketch(answer: Any) -> Sketch:
 
 
 def add(value: Any, form: list[str], numbers: list[Tensor]) -> None:
-    """Take `value` apart, depth first."""
+    """Append what `value` is made of, depth first: types and shapes to `form`, numbers to `numbers`."""
     if isinstance(value, Tensor) and readable(value) and value.dtype in READABLE:
         form.append(f"{value.dtype}{list(value.shape)}")
         numbers.append(value.detach().flatten().double())

@@ -53,7 +53,7 @@ class Spent:
 
     @property
     def shown(self) -> bool:
-        """Whether a report names it where it is kept: a few bytes are not worth a line."""
+        """Whether a report names a budget that is kept: one of a few bytes is not worth a line."""
         return self.unit != "bytes" or self.allowed >= SMALLEST_SHOWN
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ class Judgement:
 
 
 def most(each: Sequence[float], allowed: Sequence[float] | None = None) -> int:
-    """The rank that used most, beside what it may where that differs."""
+    """The rank that used most; with `allowed` for each rank, the one that is furthest beyond its own."""
     def beside(rank: int) -> tuple[float, float]:
         return each[rank] - (allowed[rank] if allowed else 0), each[rank]
 

@@ -44,7 +44,7 @@ class CollectiveExercise(SendingExercise):
         return 0
 
     def local_usage(self, trial: Trial, answers: list[Any]) -> Sequence[Spent]:
-        """Calls made and bytes held, where there are budgets for them."""
+        """What a rank used that is not bytes sent, where there are budgets for it: calls made, bytes held, FLOPs."""
         return ()
 
     def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
@@ -82,6 +82,8 @@ def sent_by(rank: int, answers: Sequence[dict[str, Any]], traffic: SentBytes, gl
 
     All above HEADERS and `beforehand`, what the trial itself sent, is taken for what the function sent.
     """
+    # The ring's count is the same on every machine, the system's is not: that one decides only where a rank cannot
+    # have said the truth.
     own = round(sum(sent for _, _, sent in answers[rank]["calls"]))
     outside = 0 if traffic.exact else traffic.sent_by(rank) - beforehand
     return outside if outside > gloo_over_ring * own + HEADERS + traffic.slack(own) else own

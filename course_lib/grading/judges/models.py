@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from course_lib.grading.exercise import Trial, ranks_of
 from course_lib.grading.on_rank.models import Gradients, Turned, batch_loss, gradients_of, model_of, network
@@ -20,6 +21,11 @@ EQUAL = [4, 4, 4, 4]  # all layers have the same size
 ALIKE = [40] * 6  # five layers, of which two are more than one and the pieces of all
 UNEVEN = [3, 4, 2]  # 12 + 4 + 8 + 2 elements are not multiples of 3
 Inputs = list[dict[str, Any]]
+
+
+def doubles(values: Any) -> Tensor:
+    """A number, or lists of numbers, as a tensor in float64."""
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def trial_of(generator: torch.Generator, n: int, widths: Sequence[int], frozen: Sequence[str] = (),

@@ -27,13 +27,13 @@ NO_WAY_BACK = ("the forward pass is right, but nothing has a gradient: what is r
 
 
 def f(xs: Tensors) -> Tensors:
-    """Copies; backward, the sum of the gradients."""
+    """Each rank's tensor as it is; backward gives all of them the sum of the gradients."""
     total = sum(xs)
     return [x.detach() + (total - total.detach()) for x in xs]
 
 
 def g(xs: Tensors) -> Tensors:
-    """The sum; backward, copies."""
+    """The sum of all ranks' tensors, on each; backward gives each rank its own gradient."""
     total = sum(xs).detach()
     return [total + (x - x.detach()) for x in xs]
 

@@ -227,7 +227,10 @@ class NothingPastItsStorage(TorchDispatchMode):
 
 
 def await_release(held: Callable[[], int], awaited: float) -> int:
-    """held(), as soon as it is at most `awaited`: gloo's thread lets go of a message a moment after it has arrived."""
+    """The bytes held as soon as they are at most `awaited`, or after PATIENCE_S.
+
+    gloo's thread lets go of a message a moment after it has arrived.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while (now := held()) > awaited and time.monotonic() < deadline:
         time.sleep(0.001)

@@ -35,9 +35,12 @@ def count_traffic(owners: dict[tuple[int, int], tuple[int, int]], before: dict, 
         sent[source][target] += end[ends][0] - start[ends][0] - again
         sent_again += again
     if "lo_bytes" in after:
+        # The network is the run's own, so each byte that crossed it is one of: a connection's own bytes, those that
+        # were sent again, and a header for each segment. What is beyond these went around the connections.
         total, segments = (after[name] - before[name] for name in ("lo_bytes", "segments"))
         known = sum(map(sum, sent))
         elsewhere = total - HEADERS_OF_SEGMENT * segments - sent_again - known
+        # The counts of a reading are not of one moment: room for what was under way.
         if elsewhere > known * 0.01 + 4096 or after["local_sockets"] > 0:
             raise NoAnswers("data went between the ranks by another way than the process group: use dist.send and "
                             "dist.recv alone", "refused")

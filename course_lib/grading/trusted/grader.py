@@ -42,7 +42,7 @@ class Grader:
             self._worker = None
 
     def worker(self) -> IsolatedWorker:
-        """In namespaces one for the whole notebook: no rank can reach it. Otherwise a new one for each exercise."""
+        """The worker for the next exercise: a new one, or in namespaces, where no rank can reach it, the last."""
         if self._worker and not self.isolation.separate:
             self.close()
         if not self._worker:
@@ -89,6 +89,8 @@ class Grader:
         """The recorded mistake that gives what this answer gives on the trials of SEED, "" where none does."""
         worker = self.worker()
         try:
+            # Records were made of exact counts, which the system cannot give: headers are in its own. The ranks' counts
+            # may be forged, and whoever forges them gets another sentence and the same mark.
             worker.prepare(exercise, cells, believed=True)
             for place, trial in enumerate(exercise.trials(SEED)):
                 judged = self.judge(exercise, trial, *worker.trial(trial))

@@ -71,7 +71,7 @@ class RankConnections:
             elif rank not in received:
                 error = error_in(payload) if got == ERROR else None if got is None else {"words": "sent nonsense"}
                 failures.append((rank, error))
-                deadline.at_most(GRACE_S)
+                deadline.at_most(GRACE_S)  # the others often hang then, and waiting longer tells nothing more
                 if len(failures) + len(received) == len(self.connections):
                     break
         if failures:

@@ -24,6 +24,7 @@ class NoAnswers(Exception):
 def read(payload: bytes, max_bytes: int) -> dict[str, Any]:
     """A rank's reply as plain data: {"answer", "sent"}. NoAnswers for all else; sizes are checked before it is read."""
     try:
+        # A compressed file of a few kB may unpack to gigabytes; torch.save does not compress.
         with zipfile.ZipFile(io.BytesIO(payload)) as archive:
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
                 raise NoAnswers("the result is not as torch.save writes it")

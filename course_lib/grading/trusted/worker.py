@@ -34,7 +34,7 @@ WORKER = Path(__file__).with_name("inside") / "main.py"
 
 @dataclass(frozen=True)
 class Limits:
-    """For each rank, but `trial_s` and `start_s`, which are waited for all of them."""
+    """What a rank may use. `trial_s` and `start_s` are how long the grader waits for all ranks together."""
 
     trial_s: float = TIME_LIMIT_S
     start_s: float = 60.0
@@ -155,12 +155,14 @@ class IsolatedWorker:
         ranks = RankConnections([ours for ours, _ in pairs], self.limits.trial_s, self.limits.result_bytes)
         try:
             self._ask(START, trial.world_size, [theirs for _, theirs in pairs])
-            for _, theirs in pairs:
+            for _, theirs in pairs:  # only the rank has it now: its end shows that the rank has ended
                 theirs.close()
             try:
                 owners = owners_of(ranks.wait(READY, self.limits.start_s))
             except NoAnswers as error:  # no student's code is there yet
                 raise GraderBroken(f"the ranks did not start: {error}") from None
+            # In this order: the store is closed before any student's code runs, and the counters are read before the
+            # inputs are there, without which there is nothing to compute or to send.
             self._ask(CLOSE_STORE)
             ranks.tell(GO, [b""] * trial.world_size)
             ranks.wait(LOADED, self.limits.trial_s)
@@ -172,7 +174,7 @@ class IsolatedWorker:
             for ours, theirs in pairs:
                 ours.close()
                 theirs.close()
-            self._ask(FINISH)
+            self._ask(FINISH)  # whatever failed: a rank that is still there would send into the next trial's counts
         replies = [read(payload, self.limits.result_bytes) for payload in payloads]
         for rank, reply in enumerate(replies):
             if self.exercise.asks and type(reply["answer"]) is dict:

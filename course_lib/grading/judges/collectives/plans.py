@@ -102,7 +102,7 @@ class RingReduceScatter(RingExercise):
         return message_bytes(trial) * (n - 1) // n // (1 if n == 2 else 2)  # of two ranks each is both neighbours
 
     def sent_bytes(self, trial: Trial, traffic: SentBytes) -> list[int]:
-        """To the neighbour that gets more."""
+        """Of each rank the bytes to the neighbour that gets more: the budget is that of one direction."""
         return [max(row) for row in traffic.sent]
 
 
@@ -163,7 +163,7 @@ class TreeReduce(Messages):
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
         trials = []
-        for plain in super().trials(seed):
+        for plain in super().trials(seed):  # drawn first, so that dst does not change what the ranks bring
             n = plain.world_size
             dst = int(torch.randint(1, n, (), generator=generator)) if n > 1 else 0  # 0 would hide an ignored dst
             dst = 1 if plain.label.startswith("the example") else dst
@@ -199,7 +199,7 @@ class TreeReduce(Messages):
 
 
 def steps_of_tree(n: int) -> int:
-    """ceil(log2 n)."""
+    """The fewest steps in which n ranks can hand everything to one: ceil(log2 n)."""
     return (n - 1).bit_length()
 
 

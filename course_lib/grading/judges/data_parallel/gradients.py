@@ -20,7 +20,7 @@ import torch
 from course_lib.grading.exercise import SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import CollectiveExercise, num_calls
 from course_lib.grading.judges.data_parallel.plans import fill
-from course_lib.grading.judges.models import EQUAL, LARGE, ROUNDING, SMALL, Inputs, gradient_sizes, trial_of
+from course_lib.grading.judges.models import EQUAL, LARGE, ROUNDING, SMALL, Inputs, doubles, gradient_sizes, trial_of
 from course_lib.grading.on_rank import data_parallel as on_rank
 from course_lib.grading.on_rank.models import batch_loss, gradients_of, model_of
 from course_lib.grading.on_rank.plain import ring_bytes
@@ -68,23 +68,20 @@ class GradientExercise(CollectiveExercise):
         return 2 * (trial.world_size - 1) * sum(gradient_sizes(trial.inputs[0]))
 
 
-def small(batches: list[tuple[int, float]], bias: bool = False, **more: Any) -> dict[str, Any]:
+def small(batches: list[tuple[int, float]], **more: Any) -> dict[str, Any]:
     """A rank with one weight w = 0, and of each batch rows x = 1 whose mean gradient of (w x - y)^2 is the given one.
 
-    bias: whether it is there; it does not learn.
+    batches: rows and gradient of each.
     """
-    one = {"dtype": torch.float64}
-    return {"widths": [1, 1], "frozen": ["0.bias"],
-            "weights": {"0.weight": torch.zeros(1, 1, **one), "0.bias": torch.zeros(1, **one)},
-            "batches": [[torch.ones(b, 1, **one), torch.full((b, 1), -slope / 2, **one)] for b, slope in batches],
-            **more}
+    return {"widths": [1, 1], "frozen": ["0.bias"], "weights": {"0.weight": doubles([[0]]), "0.bias": doubles([0])},
+            "batches": [[doubles([[1]] * b), doubles([[-slope / 2]] * b)] for b, slope in batches], **more}
 
 
 def with_gradients(rows: int, gradients: dict[str, list[Any]], **more: Any) -> dict[str, Any]:
     """A rank whose backward has left these gradients, of a layer of two inputs and one output."""
-    given = {name: torch.tensor(values, dtype=torch.float64) for name, values in gradients.items()}
-    weights = {"0.weight": torch.zeros(1, 2, dtype=torch.float64), "0.bias": torch.zeros(1, dtype=torch.float64)}
-    batch = [torch.zeros(rows, width, dtype=torch.float64) for width in (2, 1)]
+    given = {name: doubles(values) for name, values in gradients.items()}
+    weights = {"0.weight": doubles([[0, 0]]), "0.bias": doubles([0])}
+    batch = [doubles([[0] * width] * rows) for width in (2, 1)]
     return {"widths": [2, 1], "frozen": [name for name in weights if name not in given], "weights": weights,
             "batches": [batch], "given": given, **more}
 
@@ -108,7 +105,7 @@ class AverageGradients(GradientExercise):
 
 
 def rows_at_once(calls: list[list[Any]]) -> list[list[Any]]:
-    """Without what all_gather_object needs besides: the numbers of rows, pickled, are two messages and one call."""
+    """The calls, those that exchange numbers of rows counted as one: all_gather_object makes two of it."""
     of_rows = [call for call in calls if call[0] != "all_reduce" and call[1] <= OF_ROWS]
     return [call for call in calls if call not in of_rows[1:]]
 
@@ -168,7 +165,7 @@ class TopKAverage(GradientExercise):
     run = staticmethod(on_rank.top_k)
 
     def example(self) -> list[dict[str, Any]]:
-        return [{"given": [torch.tensor(gradient, dtype=torch.float64)], "k": 1}
+        return [{"given": [doubles(gradient)], "k": 1}
                 for gradient in ([4.0, -1.0, 2.0], [1.0, -6.0, 0.0])]
 
     def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
@@ -226,7 +223,7 @@ class OverlappedStep(GradientExercise):
 
 
 def num_steps(trial: Trial) -> int:
-    """Of 3.5."""
+    """How many steps the trial of 3.5 has: one for each gradient that a rank gets."""
     return len(trial.inputs[0].get("given") or trial.inputs[0]["batches"])
 
 
@@ -238,7 +235,7 @@ def row_usage(trial: Trial, answers: list[Any]) -> Spent:
 
 
 def bucket_bytes(trial: Trial) -> list[int]:
-    """Of each of my_buckets."""
+    """The bytes of each bucket that my_buckets makes of the gradients of this trial."""
     sizes = gradient_sizes(trial.inputs[0])
     return [sum(sizes[index] for index in bucket) for bucket in fill(sizes, trial.inputs[0]["cap"])]
 
@@ -257,7 +254,7 @@ def hidden_bytes(order: on_rank.Order) -> int:
 
 
 def why_left(order: on_rank.Order) -> str:
-    """Why less is hidden than could be: the order tells where the bytes are the same."""
+    """Why fewer bytes are hidden behind backward than could be, read off the order of events of a rank."""
     last = max((place for place, (what, _) in enumerate(order) if what == "gradient"), default=0)
     before = {what for what, _ in order[:last]}
     if "begin" not in before:

@@ -39,7 +39,10 @@ Shards = Sequence[list[int]]  # for each rank
 
 
 def fill(sizes: Sequence[int], cap: int) -> Plan:
-    """Indices into `sizes`, the last first, in buckets of at most `cap` bytes; what is larger goes alone."""
+    """Buckets as lists of indices into `sizes`, filled from the last gradient on, of at most `cap` bytes each.
+
+    A gradient that is larger than `cap` has a bucket of its own.
+    """
     last = len(sizes) - 1
     return [[last - index for index in bucket] for bucket in cut_buckets(sizes[::-1], cap)]
 

@@ -39,7 +39,7 @@ from course_lib.expert_parallel.placement import Ranks, rank_loads
 from course_lib.grading.compare import describe, is_list_of
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls, sent_by
-from course_lib.grading.judges.expert_parallel.routing import doubles
+from course_lib.grading.judges.models import doubles
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.judges.split import PartsExercise, normal
 from course_lib.grading.on_rank import expert_parallel as on_rank
@@ -100,7 +100,7 @@ def score(loads: Loads, placement: Ranks) -> float:
 
 
 def reason(loads: Loads, placement: Ranks, slots: list[int]) -> str:
-    """What probably makes the busiest rank so busy."""
+    """What probably makes the busiest rank so busy, as a sentence for the reader."""
     (R, S), held = slots, sum(placement, [])
     if R * S > len(loads[0]) == len(held):
         return "a slot is free and the hottest expert has no copy: its rows would be shared out between both"
@@ -263,7 +263,7 @@ class Dispatch(PartsExercise):
         return answers
 
     def sent_bytes(self, trial: Trial) -> list[int]:
-        """The bytes of each rank, to the byte."""
+        """What each rank has to send, to the byte."""
         R, (num_tokens, E) = trial.world_size, trial.inputs[0]["choices"].shape
         goes = [rank["choices"].unflatten(1, (R, -1)).any(-1).sum(0).tolist() for rank in trial.inputs]  # [from][to]
         token = trial.inputs[0]["tokens"].nbytes // num_tokens
@@ -300,7 +300,7 @@ class SmallestExpert(NumberExercise):
              ("DeepSeek-V3 over the 8 GPUs of one node", (8, 1, 8, 8, 1, 2, H100, NVLINK)))
 
     def solve(self, k: int, shared: int, m: int, G: int, out_bytes: int, home_bytes: int, flops_per_s: float,
-                 bytes_per_s: float) -> float:
+              bytes_per_s: float) -> float:
         return m * (G - 1) / G * (out_bytes + home_bytes) * flops_per_s / (6 * (k + shared) * bytes_per_s)
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:

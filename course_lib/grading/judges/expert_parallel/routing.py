@@ -33,6 +33,7 @@ from course_lib.expert_parallel import capacity_mask, load_balancing_loss, permu
 from course_lib.grading.compare import describe, readable
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls
+from course_lib.grading.judges.models import doubles
 from course_lib.grading.judges.split import PartsExercise, SplitExercise, all_reduce_bytes, normal, play_ranks
 from course_lib.grading.on_rank import expert_parallel as on_rank
 from course_lib.grading.on_rank import plain
@@ -42,10 +43,6 @@ from course_lib.grading.spent import Spent, most
 Inputs = list[dict[str, Any]]
 Answers = list[dict[str, Any]]
 HELD = 4  # times the bytes of rows: rows, what back gathers and weighs, and indices
-
-
-def doubles(values: Any) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 class Gate(SplitExercise):

@@ -38,7 +38,7 @@ from course_lib.costs.failures import daly_interval, seconds_between_failures, y
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import CollectiveExercise, num_calls, too_little
-from course_lib.grading.judges.models import ROUNDING
+from course_lib.grading.judges.models import ROUNDING, doubles
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.judges.split import normal
 from course_lib.grading.on_rank import hybrid_parallel as on_rank
@@ -72,7 +72,8 @@ class ReducedGradients(Exercise):
 
     def example_trial(self) -> Trial:
         layout = ParallelLayout.from_string("dp2")
-        ranks = [{**place, "gradients": {"weight": exact(number)}, "kinds": {"weight": "split"}, "num_tokens": tokens}
+        ranks = [{**place, "gradients": {"weight": doubles([number])}, "kinds": {"weight": "split"},
+                  "num_tokens": tokens}
                  for place, number, tokens in zip(places(layout), (3.0, 5.0), (2, 6))]
         return Trial(ranks, "the example, 2 ranks, dp2")
 
@@ -109,7 +110,7 @@ class GlobalNorm(CollectiveExercise):
              ("dp3", 1.0, False), ("dp1", 3.0, False), ("dp2 pp2 tp2 ep2", 2.0, True))
 
     def example_trial(self) -> Trial:
-        ranks = [{**place, "gradients": {"a": exact(3.0 + place["coordinates"]["tp"]), "b": exact(12.0)},
+        ranks = [{**place, "gradients": {"a": doubles([3.0 + place["coordinates"]["tp"]]), "b": doubles([12.0])},
                   "kinds": {"a": "split", "b": "replicated"}, "norm_type": 2.0, "zero": False}
                  for place in places(ParallelLayout.from_string("dp2 tp2"))]
         return Trial(ranks, "the example, 4 ranks, dp2 tp2, norm 2")
@@ -156,13 +157,19 @@ def groups_of(rank: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def random_gradients(generator: torch.Generator, layout: ParallelLayout, D: int, *num_tokens: int) -> Gradients:
-    """Of the whole model; with `num_tokens` of each token's loss, (num_tokens, shape). An expert's are (E, shape)."""
+    """Gradients of the whole model by name, (shape) or (E, shape) for experts.
+
+    num_tokens: given, they are those of each token's loss, (num_tokens, shape).
+    """
     return {name: normal(generator, *num_tokens, *[layout.ep] * (kind == "expert"), *(n * D for n in shape))
             for name, (kind, _, shape, _) in MODEL.items()}
 
 
 def rank_inputs(layout: ParallelLayout, whole_at: Callable[[str, Where], Tensor]) -> Inputs:
-    """What each rank has, its kinds, place and groups. whole_at(name, where): a gradient there, before it is cut."""
+    """The inputs of each rank: its gradients, their kinds, its coordinates and its groups.
+
+    whole_at(name, where): what a gradient is at these coordinates before tp and ep cut it.
+    """
     inputs = []
     for place in places(layout):
         where, own, kinds = place["coordinates"], {}, {}
@@ -182,10 +189,6 @@ def places(layout: ParallelLayout) -> Inputs:
     return [{"coordinates": {**layout.coordinates(rank), "edp": layout.group_of(rank, "edp").index(rank)},
              "groups": {on_rank.group_key(axes): layout.group_of(rank, *axes) for axes in sorted(named)} | {"": [rank]}}
             for rank in range(layout.world_size)]
-
-
-def exact(*numbers: float) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.float64)
 
 
 def after_backward(layout: ParallelLayout, each: Gradients, dealt: Sequence[Tensor]) -> Inputs:
@@ -211,7 +214,7 @@ def after_backward(layout: ParallelLayout, each: Gradients, dealt: Sequence[Tens
 
 
 def place_in_plane(where: Where, layout: ParallelLayout) -> int:
-    """Counted along tp, then cp, then dp."""
+    """The number of a rank among those of its stage, counted along tp, then cp, then dp."""
     return where["edp"] * layout.ep + where["ep"]
 
 
@@ -245,7 +248,7 @@ class Resharded(Exercise):
 
     def example_trial(self) -> Trial:
         inputs = {"offsets": [2], "shape": [3], "saved": {"a": [[3], [4]], "b": [[0], [3]]},
-                  "contents": {"a": exact(30, 40, 50, 60), "b": exact(0, 10, 20)}}
+                  "contents": {"a": doubles([30, 40, 50, 60]), "b": doubles([0, 10, 20])}}
         return Trial([inputs], "the example, 1 rank")
 
     def draw_trial(self, generator: torch.Generator, *case: str) -> Trial:
@@ -272,7 +275,10 @@ class Resharded(Exercise):
 
 
 def ranges_of(shape: Sequence[int], parts: Sequence[int]) -> list[Range]:
-    """The pieces of a tensor whose dims are cut into so many, the last dim the fastest; sizes may differ by one."""
+    """The pieces of a tensor whose dims are cut into `parts`; along the last dim they follow one another.
+
+    Where a dim cannot be cut evenly, sizes differ by one.
+    """
     cuts = [[part.tolist() for part in torch.arange(size).tensor_split(n)] for size, n in zip(shape, parts)]
     return [[[dim[0] for dim in own], [len(dim) for dim in own]] for own in product(*cuts)]
 
@@ -292,18 +298,15 @@ class SaveInterval(NumberExercise):
              ("7B on 8 devices that copy 1 GB/s, storage of 1 GB/s, asynchronously", (8, 2000, 7e9, 1e9, 1e9, True)))
 
     def solve(self, num_devices: int, device_hours: float, num_parameters: float, copy_bytes_per_s: float,
-                 storage_bytes_per_s: float, asynchronous: bool) -> float:
+              storage_bytes_per_s: float, asynchronous: bool,
+              interval: Callable[[float, float], float] = young_interval) -> float:
         M = seconds_between_failures(1, 3600 * device_hours, 1, num_devices)
         state = STATE * num_parameters
         write, copy = state / storage_bytes_per_s, state / num_devices / copy_bytes_per_s
-        return max(write, young_interval(copy, M)) if asynchronous else young_interval(write, M)
+        return max(write, interval(copy, M)) if asynchronous else interval(write, M)
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
-        devices, hours, N, copies, storage, asynchronous = self.arguments(trial)
-        M, write = seconds_between_failures(1, 3600 * hours, 1, devices), STATE * N / storage
-        by_daly = (
-            max(write, daly_interval(STATE * N / devices / copies, M)) if asynchronous else daly_interval(write, M)
-        )
+        by_daly = self.solve(*self.arguments(trial), daly_interval)
         return None if alike(self.select_parts(answers), by_daly, self.tolerance) else super().wrong(trial, answers)
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:

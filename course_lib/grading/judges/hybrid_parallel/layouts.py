@@ -55,7 +55,7 @@ LITTLE = dict.fromkeys((CASES[2][0], CASES[7][0]), ((0.0, 0.015), (0.35, 0.5)))
 
 
 def sizes_of(text: str) -> Sizes:
-    """Of "dp4 tp2"."""
+    """The size of each axis in a text such as "dp4 tp2"."""
     layout = ParallelLayout.from_string(text)
     return {axis: layout.size(axis) for axis in AXES}
 
@@ -130,7 +130,10 @@ def are_lists(answer: Any) -> bool:
 
 
 def slow_share(levels: list[Groups]) -> float:
-    """Of its message, what a rank sends to other nodes: a ring over each group across, of the pieces of one inside."""
+    """The share of its message that a rank sends to other nodes, of the rank that sends most.
+
+    Each group inside a node cuts the message into pieces; a ring over the group across sends one of them.
+    """
     inside, across = ({rank: len(group) for group in groups for rank in group} for groups in levels)
     return max(2 * (k - 1) / k / inside[rank] for rank, k in across.items())
 
@@ -183,7 +186,7 @@ class CheapestLayout(Exercise):
 
 
 def every_layout(*asked: Any) -> Iterable[Layout]:
-    """All of them: devices and rows are powers of 2."""
+    """Every layout of as many devices as are asked about: sizes of axes and rows are powers of 2."""
     for pp, tp, rows in product(POWERS, POWERS, POWERS):
         sizes = asked[0] // (pp * tp), pp, tp, rows
         if pp * tp <= asked[0] and fault_of(dict(zip(KEYS, (*sizes, 0, 0))), *asked) is None:

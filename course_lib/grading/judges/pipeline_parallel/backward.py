@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
-from course_lib.grading.judges.models import ROUNDING
+from course_lib.grading.judges.models import ROUNDING, doubles
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.judges.split import normal
 from course_lib.grading.on_rank import pipeline_parallel as on_rank
@@ -51,7 +51,7 @@ class PipelineBackward(Exercise):
     def example_trial(self) -> Trial:
         """One number everywhere: the tied weight is 1, what comes into the last stage tanh(2 w + bias) = 0.5."""
         def one(value: float) -> torch.Tensor:
-            return torch.full((1, 1), value, dtype=torch.float64)
+            return doubles([[value]])
 
         weight, into_last = one(1.0), one(0.5)
         first = {"weight": weight, "bias": torch.atanh(into_last)[0] - 2, "xs": [one(2.0)] * 2, "first": True,
@@ -173,5 +173,5 @@ class LeastBatch(NumberExercise):
 
 
 def micro_batches(p: int, v: int, idle: float) -> float:
-    """With so many (p - 1)/(v m + p - 1) is `idle`."""
+    """The number m of micro-batches with which (p - 1)/(v m + p - 1) is `idle`; no whole number as a rule."""
     return (p - 1) * (1 - idle) / (v * idle)

@@ -76,7 +76,7 @@ class Partition(PlanExercise):
 
 
 def slowest(costs: Sequence[int], starts: Sequence[int]) -> int:
-    """What the most expensive stage costs."""
+    """What the most expensive stage costs if the stages begin at the layers `starts`."""
     return max(sum(costs[start:end]) for start, end in pairwise([*starts, len(costs)]))
 
 
@@ -129,7 +129,7 @@ class Layout(PlanExercise):
 
 
 def held_gb(p: int, m: int, N: int, S: int, M: float, A: float, C: float, k: float) -> float:
-    """What the first rank holds under 1F1B."""
+    """GB that the first rank holds under 1F1B: its part of the state, and activations of what is in flight."""
     return (M + peak_1f1b(p, m, 0) * S * p / (N * m) * A) / p
 
 
@@ -204,7 +204,7 @@ class OrderExercise(PlanExercise):
 
 
 def schedule_of(orders: list[list[str]], par: Schedule) -> Schedule:
-    """The readable lists of all ranks, on the stages of `par`."""
+    """The schedule of the orders that all ranks returned, on the stages of `par`. The lists must be readable."""
     parts = ([ACTION.fullmatch(action).groups(default="0") for action in order] for order in orders)
     read = tuple(tuple(Action(kind, int(i), int(chunk)) for kind, i, chunk in order) for order in parts)
     return replace(par, name="yours", actions=read)

@@ -142,6 +142,6 @@ def points_elsewhere(runs: list[Published], cause: str, factor: float) -> bool:
 
 @lru_cache(maxsize=16)
 def telling_runs(cause: str) -> list[Published]:
-    """Published runs that the planner misses by little, those with most of the cause first."""
+    """The 40 published runs that the planner misses by little and in which `cause` takes most of the step."""
     near = [run for run in dense_runs() if abs(math.log(total(run.seconds) / run.measured)) < NEAR]
     return sorted(near, key=lambda run: -run.seconds[cause] / total(run.seconds))[:40]

@@ -46,7 +46,7 @@ class FindLeaks(Exercise):
         return trial.inputs[0]
 
     def select_parts(self, answers: list[Any]) -> Any:
-        """In the order of the names: any order is right."""
+        """The ids in the order of their names, as any order is right."""
         return sorted(answers[0]) if is_list_of(answers[0], str) else answers[0]
 
     def solve(self, rows: list[Row], profiles: Profiles) -> list[str]:
@@ -80,7 +80,7 @@ def same_run(one: Row, other: Row) -> bool:
 
 
 def known_to(row: Row, rows: list[Row], profiles: Profiles) -> list[Row]:
-    """What the planner that says this row was made from."""
+    """The rows from which the planner was made that predicts this one: fitted rows, and those of its profile."""
     return [each for each in rows if each["split"] == "fitted" or each["id"] in profiles[row["software"]]]
 
 
@@ -101,7 +101,7 @@ def why(row: Row, rows: list[Row], profiles: Profiles) -> str:
 
 
 def near_miss(row: Row, rows: list[Row], profiles: Profiles) -> str:
-    """What the row has in common with others, and is no leak."""
+    """Why a reader may have taken the row for a leak, as the end of a sentence."""
     others = [each for each in rows if each is not row]
     if any(row["id"] in made_from for made_from in profiles.values()):
         return ": a profile was made from it, but not that of its own software"

@@ -150,7 +150,7 @@ class BetterLayout(Exercise):
 
 def seconds_of(its: dict[str, int], run: dict[str, int], seconds: dict[str, float], B: int, per_node: int, slower: float
                ) -> dict[str, float]:
-    """By cause, from those of the run."""
+    """Seconds of the layout `its` by cause, from the `seconds` that were measured in the layout `run`."""
     wires = Network(per_node, Link(0.0, 1.0), Link(0.0, slower * per_node), per_node)
 
     def times(n: int, ours: int, n_of_run: int, stride_of_run: int) -> float:

@@ -133,7 +133,7 @@ def run_of(plan: dict[str, Any], cluster: dict[str, float], offer: dict[str, flo
 
 def plan_fault(plan: Any, offers: dict[str, dict[str, float]], parameters: float, layers: int, hidden: int, tokens: int,
                batch_rows: int, *rest: float) -> str | None:
-    """Why this is no plan."""
+    """Why `plan` is no plan of these offers for this model, None where it is one."""
     if not isinstance(plan, dict) or set(plan) != set(KEYS):
         return f"expected {', '.join(KEYS)}, and nothing else"
     name, *sizes = (plan[key] for key in KEYS)

@@ -18,7 +18,7 @@ from torch import Tensor
 from course_lib.grading.compare import readable
 from course_lib.grading.exercise import SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import CollectiveExercise, num_calls
-from course_lib.grading.judges.models import ROUNDING, Inputs
+from course_lib.grading.judges.models import ROUNDING, Inputs, doubles
 from course_lib.grading.judges.split import Leaves, PartsExercise, SplitExercise, all_reduce_bytes, normal, play_ranks
 from course_lib.grading.on_rank import sequence_parallel as on_rank
 from course_lib.grading.spent import Spent, highest
@@ -38,8 +38,7 @@ class MergedAttention(PartsExercise):
     sizes = (3, 1, 2, 3, 4, 0), (2, 2, 1, 3, 2, 900), (1, 1, 1, 2, 2, -900), (4, 2, 4, 64, 16, 5)
 
     def example_trial(self) -> Trial:
-        ranks = [{"out": torch.full((1, 1, 1, 1), out, dtype=torch.float64),
-                  "lse": torch.full((1, 1, 1), num_keys, dtype=torch.float64).log()}
+        ranks = [{"out": doubles([[[[out]]]]), "lse": doubles([[[num_keys]]]).log()}
                  for out, num_keys in ((1, 3), (5, 1))]
         return Trial(ranks, "the example, 2 ranks, one query")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from course_lib.grading.compare import alike, describe
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls
-from course_lib.grading.judges.models import ROUNDING, Inputs
+from course_lib.grading.judges.models import ROUNDING, Inputs, doubles
 from course_lib.grading.judges.split import PartsExercise, normal
 from course_lib.grading.on_rank import sequence_parallel as on_rank
 from course_lib.grading.on_rank.plain import plain
@@ -39,7 +39,7 @@ class GatherAndScatter(PartsExercise):
     def example_trial(self) -> Trial:
         """x is 1 and 2, and exp(w x) is 1 and 2 on rank 0, 10 and 20 on rank 1."""
         def tokens(*values: float) -> Tensor:
-            return torch.tensor(values, dtype=torch.float64)[None, :, None]
+            return doubles(values)[None, :, None]
 
         ranks = [{"x": tokens(x), "w": tokens(*h).log() / tokens(1, 2), "c": tokens(1)}
                  for x, h in ((1, (1, 2)), (2, (10, 20)))]

@@ -67,7 +67,7 @@ class AttentionSeconds(NumberExercise):
              ("128K tokens, Ulysses of 8 alone", (1 << 17, 8, 1, 64, 8, 128, H100, NVLINK, NDR)))
 
     def solve(self, T: int, u: int, R: int, H: int, K: int, d: int, flops_per_s: float, fast: float, slow: float
-                 ) -> float:
+              ) -> float:
         switching = (u - 1) / u * 2 * (2 * H + 2 * K) * d * T / (u * R) / fast  # all-to-alls
         computing = 4 * d * (T / R) ** 2 / 2 * H / u / flops_per_s  # with one block
         sending = 2 * 2 * d * K / u * T / R / slow

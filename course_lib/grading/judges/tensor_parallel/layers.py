@@ -20,7 +20,7 @@ from torch import Tensor
 from course_lib.grading.compare import describe
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls
-from course_lib.grading.judges.models import Inputs
+from course_lib.grading.judges.models import Inputs, doubles
 from course_lib.grading.judges.split import (
     Leaves,
     PartsExercise,
@@ -265,7 +265,7 @@ def arithmetic(answers: list[Any], multiplications: int) -> Spent:
 
 def numbers(*values: Any) -> Tensor:
     """These, or rows of them, as float64."""
-    return torch.tensor(values, dtype=torch.float64)
+    return doubles(values)
 
 
 def token(*values: float) -> Tensor:

@@ -25,7 +25,7 @@ import torch
 
 from course_lib.grading.exercise import Exercise, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls
-from course_lib.grading.judges.models import Inputs
+from course_lib.grading.judges.models import Inputs, doubles
 from course_lib.grading.judges.numbers import NumberExercise, network_of_rates
 from course_lib.grading.judges.split import PartsExercise, all_reduce_bytes, least_for_a_sum, normal
 from course_lib.grading.on_rank import tensor_parallel as on_rank
@@ -44,7 +44,7 @@ class VocabLoss(PartsExercise):
     sizes = (3, 2, 3, 4, 0.05), (1, 1, 3, 5, 0.01), (4, 4, 256, 96, 0.0001), ()  # the last one: extreme logits
 
     def example_trial(self) -> Trial:
-        inputs = {"logits": torch.zeros(1, 1, 2, dtype=torch.float64), "targets": torch.tensor([[2]]), "c": 0.0}
+        inputs = {"logits": doubles([[[0, 0]]]), "targets": torch.tensor([[2]]), "c": 0.0}
         return Trial([inputs] * 2, "the example, 2 ranks, one token")
 
     def draw_trial(self, generator: torch.Generator, *size: Any) -> Trial:
@@ -96,7 +96,7 @@ class GradientNorm(PartsExercise):
     sizes = (3, 2), (1, 2), (4, 1 << 10)
 
     def example_trial(self) -> Trial:
-        ranks = [{kind: [torch.tensor([number], dtype=torch.float64)] for kind, number in own.items()}
+        ranks = [{kind: [doubles([number])] for kind, number in own.items()}
                  for own in ({"sliced": 3, "whole": 2, "partial": 1}, {"sliced": 4, "whole": 2, "partial": 5})]
         return Trial(ranks, "the example, 2 ranks")
 
@@ -122,7 +122,7 @@ class GradientNorm(PartsExercise):
         return least_for_a_sum(trial, self.num_addends(trial))
 
     def num_addends(self, trial: Trial) -> int:
-        """All of `partial`, and the square of the slices."""
+        """How many numbers have to be added up over the ranks: all of `partial`, and the square of the slices."""
         return 1 + sum(part.numel() for part in trial.inputs[0]["partial"])
 
 
@@ -142,7 +142,7 @@ class SmallestHiddenSize(NumberExercise):
               (16, 8, A100, PCIE, HDR, 1.0, 1)))
 
     def solve(self, t: int, devices_per_node: int, flops_per_s: float, nvlink: float, card: float, share: float,
-                 number_bytes: int) -> float:
+              number_bytes: int) -> float:
         group = network_of_rates(devices_per_node, nvlink, card).group(t)
         all_reduce = group.seconds_per_byte("reduce_scatter") + group.seconds_per_byte("all_gather")
         return 4 * number_bytes * all_reduce * t * flops_per_s / (72 * share)

@@ -50,7 +50,7 @@ class TrainingDays(NumberExercise):
              ("Llama 3 405B on 16,384 H100 at 40 %", (405.85e9, 15.6e12, 16_384, 989.5, 0.4)))
 
     def solve(self, num_parameters: float, num_tokens: float, num_devices: int, peak_tflops: float,
-                 utilisation: float) -> float:
+              utilisation: float) -> float:
         return training_days(training_flops(num_parameters, num_tokens), num_devices, peak_tflops * 1e12, utilisation)
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
@@ -68,7 +68,7 @@ class MFU(NumberExercise):
              ("8B on 8 H100", (8.03e9, 2**20, 13.0, 8, 989.5e12, False)))
 
     def solve(self, num_parameters: float, tokens_per_step: int, step_s: float, num_devices: int,
-                 peak_flops_per_s: float, recompute: bool) -> float:
+              peak_flops_per_s: float, recompute: bool) -> float:
         return utilisation(training_flops(num_parameters, tokens_per_step), step_s, num_devices, peak_flops_per_s)
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
@@ -116,7 +116,7 @@ class WhatToOrder(NumberExercise):
         return math.ceil(max(self.nodes(num_parameters, num_tokens, days, utilisation)))
 
     def nodes(self, num_parameters: float, num_tokens: float, days: float, utilisation: float) -> tuple[float, float]:
-        """To be in time, and to hold the state."""
+        """How many nodes it takes to be in time, and how many to hold the state."""
         device = accelerator("H100")
         in_time = 6 * num_parameters * num_tokens / (days * 86_400 * device.peak_flops_per_s() * utilisation)
         in_memory = self.STATE_BYTES * num_parameters / (self.FOR_STATE * device.memory_bytes)

@@ -55,12 +55,10 @@ def in_backward(trial: Trial) -> int:
 
 
 def example_of(widths: list[int], weights: dict[str, Any], batches: list[Any], frozen: list[str]) -> Trial:
-    """The docstring's, as models.trial_of makes others; batches: x and y of each rank, lists of rows."""
-    def exact(values: Any) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64)
-
-    ranks = [{"widths": widths, "frozen": frozen, "weights": {name: exact(rows) for name, rows in weights.items()},
-              "batches": [[exact(x), exact(y)]]} for x, y in batches]
+    """The docstring's example, in the form of models.trial_of; batches: x and y of each rank, lists of rows."""
+    whole = {name: models.doubles(rows) for name, rows in weights.items()}
+    ranks = [{"widths": widths, "frozen": frozen, "weights": whole,
+              "batches": [[models.doubles(x), models.doubles(y)]]} for x, y in batches]
     return Trial(ranks, f"the example, {ranks_of(len(ranks))}")
 
 

@@ -21,7 +21,7 @@ from course_lib.facts import accelerator, interconnect
 from course_lib.grading.compare import alike, describe
 from course_lib.grading.exercise import SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import CollectiveExercise, num_calls
-from course_lib.grading.judges.models import ROUNDING, Inputs
+from course_lib.grading.judges.models import ROUNDING, Inputs, doubles
 from course_lib.grading.judges.numbers import NumberExercise, network_of_rates
 from course_lib.grading.judges.split import normal
 from course_lib.grading.on_rank import zero as on_rank
@@ -40,7 +40,7 @@ NDR, NVLINK, PCIE = (1e9 * interconnect(name).one_way.value
 
 
 class ShardExercise(CollectiveExercise):
-    """Everybody holds a part."""
+    """Each rank holds its pieces of the weights, M/n bytes, and sends them, or gradients, to each other rank."""
 
     tolerance = ROUNDING
     gloo_over_ring = 2.5  # its reduce-scatter is an all-reduce, with headers above that
@@ -98,7 +98,7 @@ class ShardedAdamW(ShardExercise):
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        example = {"weights": torch.ones(4, dtype=torch.float64), "gradient": 0.9, "num_steps": 1, "num_decayed": 3}
+        example = {"weights": doubles([1, 1, 1, 1]), "gradient": 0.9, "num_steps": 1, "num_decayed": 3}
         made = [(2, "the example, ", example)]
         for n, N, cut in ((3, 24, 5), (1, 4, 3), (4, 16_384, 10_000)):
             weights, target, curvature = torch.randn(3, N, generator=generator, dtype=torch.float64)
@@ -204,7 +204,7 @@ class ClipOverShards(ShardExercise):
              (4, 2.0, "larger than 2"), (2, 0.0, "of 0, which is not above 0"))
 
     def example_trial(self) -> Trial:
-        return Trial([{"pieces": [torch.tensor([part], dtype=torch.float64)], "max_norm": 1.0} for part in (3.0, 4.0)],
+        return Trial([{"pieces": [doubles([part])], "max_norm": 1.0} for part in (3.0, 4.0)],
                      "the example, 2 ranks, a norm of 5")
 
     def draw_trial(self, generator: torch.Generator, n: int, max_norm: float, norm: str) -> Trial:

@@ -55,19 +55,19 @@ class RankTask:
 
     @classmethod
     def of_settings(cls, **values: Any) -> "RankTask":
-        """The task with these fields; what else was sent is left out."""
+        """The task made of those `values` that are its fields; the others are left out."""
         return cls(**{field.name: values[field.name] for field in fields(cls)})
 
 
 def be_rank(task: RankTask, rank: int, connection: socket.socket) -> None:
     """The whole life of a rank's process, which ends when somebody kills it."""
-    confine(task, connection)
+    confine(task, connection)  # first: it closes all descriptors, and those of the process group come next
     dist.init_process_group("gloo", store=dist.FileStore(task.store, task.world_size), rank=rank,
                             world_size=task.world_size, timeout=timedelta(seconds=300))
     dist.barrier()  # or a slow rank would still be connecting while a fast one already fails
     frames.send(connection, READY, json.dumps(ports()).encode())
     frames.receive(connection)  # GO: what we met over is closed to writing now
-    forbid(task.operations)
+    forbid(task.operations)  # not before: joining took a barrier, which is forbidden from here on
     say_where_when_late(task, connection)
     namespace, failures = execute(task.code)
     with sending:
@@ -96,12 +96,12 @@ def confine(task: RankTask, connection: socket.socket) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
-    os.closerange(3, keep)
+    os.closerange(3, keep)  # the ends of other ranks' connections among them: a rank may speak only for itself
     os.closerange(keep + 1, 4096)
     privileges.limit(limits["memory_bytes"], limits["file_bytes"], limits["processes"], limits["cpu_s"])
     if task.separate:
         privileges.give_up_privileges(task.uid)
-    elif privileges.LINUX:
+    elif privileges.LINUX:  # at least no program with the set-user-ID bit may give it more
         privileges.set_process_option(privileges.PR_SET_NO_NEW_PRIVS, 1)
     torch.default_generator.manual_seed(0)  # without the 10 ms of torch.manual_seed, which looks for GPUs
 
@@ -133,7 +133,7 @@ def forbid(operations: frozenset[str] | None) -> None:
         for method in dir(dist.ProcessGroup):
             if method in names or is_form_of(op, method):
                 setattr(dist.ProcessGroup, method, make_refusing(f"ProcessGroup.{method}", operations))
-    for name in list(sys.modules):
+    for name in list(sys.modules):  # None in sys.modules makes an import fail, by whatever name it is written
         if name == OURS or name.startswith(f"{OURS}."):
             sys.modules[name] = None
     sys.modules[OURS] = None
@@ -148,7 +148,7 @@ def is_form_of(op: str, method: str) -> bool:
 
 
 class NotWritten(Exception):
-    """There is no function to call."""
+    """The student's cells define no function of the name that is asked for."""
 
 
 class Refused(RuntimeError):
@@ -164,7 +164,7 @@ def make_refusing(name: str, operations: frozenset[str]) -> Callable:
 
 
 def execute(code: Code) -> tuple[dict[str, Any], list[BaseException]]:
-    """The student's namespace, and what the statements that failed raised."""
+    """Execute the statements one by one. Returns the student's namespace, and what those that failed raised."""
     module = ModuleType("__main__")
     sys.modules["__main__"] = module  # so that classes of the student know where they live
     for file, source in code.sources.items():
@@ -183,15 +183,15 @@ def say_where_when_late(task: RankTask, connection: socket.socket) -> None:
     ours = threading.current_thread().ident
     def say() -> None:
         frame = sys._current_frames().get(ours)
-        where, _, _ = place(traceback.extract_stack(frame), task.code)
+        where, _, _ = line_in(traceback.extract_stack(frame), task.code)
         with sending:
             frames.send(connection, LATE, json.dumps({"where": where[:MAX_MESSAGE]}).encode())
     timer = threading.Timer(0.8 * task.limits["trial_s"], say)
-    timer.daemon = True
+    timer.daemon = True  # or it would keep alive a rank that has ended
     timer.start()
 
 
-def place(stack: traceback.StackSummary, code: Code) -> tuple[str, str, str]:
+def line_in(stack: traceback.StackSummary, code: Code) -> tuple[str, str, str]:
     """The last line in the student's cells, in words; the last function of all, and the last line."""
     where, function, line = "", "", ""
     for frame in stack:
@@ -236,13 +236,13 @@ def serialize(value: Any) -> bytes:
 
 
 def no_new_groups() -> AbstractContextManager:
-    """Ranks have no place left to meet over: it would be a way around the counters."""
+    """A context in which making a new process group raises: over its store data could go around the counters."""
     return patch.object(dist, "new_group", side_effect=RuntimeError(NO_NEW_GROUP))
 
 
 def error_message(error: BaseException, task: RankTask) -> bytes:
     """Kind, words and the last line of the student's cells, for the feedback. All of it may be forged."""
-    where, raised_in, line = place(traceback.extract_tb(error.__traceback__), task.code)
+    where, raised_in, line = line_in(traceback.extract_tb(error.__traceback__), task.code)
     try:
         words = str(error)
     except BaseException:
