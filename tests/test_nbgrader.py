@@ -20,7 +20,7 @@ from tests.grading.submissions import (
     NAME,
     POINTS,
     SUBMISSIONS,
-    half_done,
+    solve_half,
     submit,
     submit_text,
 )
@@ -106,7 +106,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     stub, solved = made(folder)
     for student, (change, _) in SUBMISSIONS.items():
         submit(folder, student, change(made(folder)[1]))
-    submit(folder, "half", half_done(stub, solved))
+    submit(folder, "half", solve_half(stub, solved))
     submit(folder, "hostile", hostile(stub))
     submit(folder, "untouched", stub)
     # less than there is: a loop without end takes all of its time, and the machine may have no namespaces

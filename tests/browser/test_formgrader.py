@@ -8,7 +8,7 @@ import pytest
 
 from course_lib.grading.trusted import sandbox
 from tests.browser.conftest import SCREENSHOTS, VIEWPORT
-from tests.grading.submissions import NAME, half_done, submit
+from tests.grading.submissions import NAME, solve_half, submit
 from tests.test_nbgrader import ROOT, command_for, nbgrader
 from tools.harness.browser import LabServer
 from tools.lab import settings_in_environment
@@ -28,7 +28,7 @@ def course(tmp_path_factory):
     nbgrader(folder, "generate_assignment", NAME, "--force")
     stub, solved = (nbformat.read(folder / part / NAME / f"{NAME}.ipynb", as_version=4)
                     for part in ("exercises", "solutions"))
-    submit(folder, "ada", half_done(stub, solved))
+    submit(folder, "ada", solve_half(stub, solved))
     nbgrader(folder, "autograde", NAME, ISOLATION)
     return folder
 

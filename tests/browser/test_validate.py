@@ -6,7 +6,7 @@ import nbformat
 import pytest
 
 from tests.browser.conftest import course_server
-from tests.grading.submissions import NAME, half_done
+from tests.grading.submissions import NAME, solve_half
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = pytest.mark.browser
@@ -23,7 +23,7 @@ def submission(kind: str) -> nbformat.NotebookNode:
     if kind == "stub":
         return stub
     if kind == "half":
-        return half_done(stub, solved)
+        return solve_half(stub, solved)
     for cell in solved.cells:
         cell.metadata.pop("editable", None)
     return solved

@@ -187,7 +187,7 @@ def test_forged_messages_give_no_points_and_run_nothing(grade, forgery, tmp_path
 def test_a_result_of_a_form_or_size_that_no_answer_has_is_refused(value):
     file = io.BytesIO()
     torch.save({"answer": value, "sent": []}, file)
-    with pytest.raises(replies.Failed):
+    with pytest.raises(replies.NoAnswers):
         replies.read(file.getvalue(), max_bytes=500)
 
 
@@ -197,9 +197,9 @@ def test_a_compressed_result_is_refused_before_it_is_unpacked():
     with zipfile.ZipFile(plain) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
         for entry in source.infolist():
             target.writestr(entry.filename, source.read(entry))
-    with pytest.raises(replies.Failed, match="not as torch.save writes it"):
+    with pytest.raises(replies.NoAnswers, match="not as torch.save writes it"):
         replies.read(packed.getvalue(), max_bytes=1 << 30)
-    with pytest.raises(replies.Failed):
+    with pytest.raises(replies.NoAnswers):
         replies.read(pickle.dumps({"answer": 1}), max_bytes=1 << 30)
 
 

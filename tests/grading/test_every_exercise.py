@@ -7,7 +7,7 @@ import nbformat
 import pytest
 import torch
 
-from course_lib.grading.exercise import Traffic
+from course_lib.grading.exercise import SentBytes
 from course_lib.grading.registry import exercises_of
 from course_lib.grading.trusted.preprocessor import TrustedGrade
 from tests.grading.class_exercise import MODES
@@ -35,7 +35,7 @@ def test_whatever_ranks_answer_is_judged_in_words_and_nothing_is_called_measured
     trial = asked.trials(seed=0)[0]
     n = trial.world_size
     for strange in STRANGE:
-        judged = asked.judge(trial, [strange] * n, Traffic([[0] * n for _ in range(n)], exact=False))
+        judged = asked.judge(trial, [strange] * n, SentBytes([[0] * n for _ in range(n)], exact=False))
         assert isinstance(judged.cause, str) and len(judged.cause) < 500 and not judged.figures(), strange
 
 

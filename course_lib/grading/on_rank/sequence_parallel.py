@@ -115,7 +115,7 @@ def fingerprint(block: Tensor) -> list[float]:
     return [block.double().sum().item(), block.flatten()[0].item(), block.flatten()[-1].item()]
 
 
-def recomputed(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
+def recompute(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     """7.5: dropout(gelu(x W1)) W2 by `function`, once or twice: forward, other random numbers, backward, and one more.
 
     kept: bytes between forward and backward; runs: of what is inside.

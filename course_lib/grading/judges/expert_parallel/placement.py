@@ -36,21 +36,21 @@ import torch
 from course_lib.costs.experts import combine_bytes, dispatch_bytes
 from course_lib.costs.network import network_of
 from course_lib.expert_parallel.placement import Ranks, rank_loads
-from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
+from course_lib.grading.compare import describe, is_list_of
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls, sent_by
-from course_lib.grading.judges.expert_parallel.routing import doubles
+from course_lib.grading.judges.models import doubles
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.judges.split import PartsExercise, normal
 from course_lib.grading.on_rank import expert_parallel as on_rank
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.spent import Spent, highest
 from course_lib.pictures.units import human_bytes
 
 Loads = list[list[float]]  # of each batch, by expert
 PAR = 1.15
 
 
-class Placement(Exercise):
+class PlaceExperts(Exercise):
     number = "8.6"
     right = "every expert has a place"
     budget = "par: over the batches, the busiest rank has on average 1.15 times the rows of the mean rank"
@@ -60,12 +60,13 @@ class Placement(Exercise):
         source, made = random.Random(seed), []
         for R, S, loads in (
             (2, 2, [[4, 4, 1, 1], [1, 1, 4, 4]]),
-            (4, 7, planted(source, 4, 7, 6, [range(4)], 0.25)),
-            (4, 2, alone(source, 4)),
-            (5, 7, planted(source, 5, 7, 4, [(0, 1), (2, 3)], 0.6)),
-            (3, 4, crowded(source, 3)),
-            (2, 2, tempting(source, 2)),
-            (4, 7, planted(random.Random(4), 4, 7, 6, [range(4)], 0.25)),  # careless swaps put two copies on a rank
+            (4, 7, solvable_loads(source, 4, 7, 6, [range(4)], 0.25)),
+            (4, 2, lone_expert_loads(source, 4)),
+            (5, 7, solvable_loads(source, 5, 7, 4, [(0, 1), (2, 3)], 0.6)),
+            (3, 4, crowded_loads(source, 3)),
+            (2, 2, tempting_loads(source, 2)),
+            # careless swaps put two copies on a rank
+            (4, 7, solvable_loads(random.Random(4), 4, 7, 6, [range(4)], 0.25)),
         ):
             label = f"{len(loads[0])} experts on {R} ranks of {S} slots, {len(loads)} batches"
             made.append(Trial([{"loads": loads, "slots": [R, S]}], label if made else f"the example, {label}"))
@@ -73,7 +74,7 @@ class Placement(Exercise):
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         (R, S), E, (given,) = trial.inputs[0]["slots"], len(trial.inputs[0]["loads"][0]), answers
-        if type(given) is not list or not all(type(own) is list for own in given) or len(given) != R:
+        if not is_list_of(given, list, length=R):
             has = f"{len(given)} parts" if type(given) is list else describe(given)
             return f"it returned {has}: expected for each of the {R} ranks a list of its experts"
         for rank, own in enumerate(given):
@@ -87,7 +88,7 @@ class Placement(Exercise):
         homeless = set(range(E)).difference(*map(set, given))
         return f"expert {min(homeless)} is on no rank: each needs a place at least once" if homeless else None
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         loads, given = trial.inputs[0]["loads"], answers[0]
         return [Spent("busiest rank has, of the mean rank's rows,", score(loads, given), PAR, "share", who="the",
                       limit="par {}", slack=1e-9, why=reason(loads, given, trial.inputs[0]["slots"]))]
@@ -99,7 +100,7 @@ def score(loads: Loads, placement: Ranks) -> float:
 
 
 def reason(loads: Loads, placement: Ranks, slots: list[int]) -> str:
-    """What probably makes the busiest rank so busy."""
+    """What probably makes the busiest rank so busy, as a sentence for the reader."""
     (R, S), held = slots, sum(placement, [])
     if R * S > len(loads[0]) == len(held):
         return "a slot is free and the hottest expert has no copy: its rows would be shared out between both"
@@ -114,7 +115,7 @@ def reason(loads: Loads, placement: Ranks, slots: list[int]) -> str:
             f"{hottest}: place those with most rows first, always where least is to do")
 
 
-def planted(source: random.Random, R: int, S: int, B: int, hot: Sequence[Sequence[int]], share: float) -> Loads:
+def solvable_loads(source: random.Random, R: int, S: int, B: int, hot: Sequence[Sequence[int]], share: float) -> Loads:
     """Loads for which one placement has score 1: each cold expert has its slot, each hot one a slot on all of `hot`.
 
     hot: of each hot expert, the ranks that it is on; share: about how much of a rank's rows is its.
@@ -128,10 +129,10 @@ def planted(source: random.Random, R: int, S: int, B: int, hot: Sequence[Sequenc
             cold = [source.expovariate(1.0) for _ in range(S - len(here))]
             rows += [(1 - sum(here)) * each / sum(cold) for each in cold]
         batches.append(rows)
-    return named(source, batches)
+    return shuffle_experts(source, batches)
 
 
-def alone(source: random.Random, B: int) -> Loads:
+def lone_expert_loads(source: random.Random, B: int) -> Loads:
     """Of 7 experts on 4 ranks of 2 slots: whoever forgets the slots, or that copies share the rows, is over par.
 
     One expert fills a rank, and its neighbour has no rows at all; one is hot and on two ranks, with a cold one on each;
@@ -141,28 +142,28 @@ def alone(source: random.Random, B: int) -> Loads:
     for _ in range(B):
         hot, more, large = source.uniform(0.53, 0.58), source.uniform(-0.03, 0.03), source.uniform(0.8, 0.9)
         batches.append([1.02, 0.0, 2 * hot, 1 - hot + more, 1 - hot - more, large, 1 - large])
-    return named(source, batches)
+    return shuffle_experts(source, batches)
 
 
-def crowded(source: random.Random, B: int) -> Loads:
+def crowded_loads(source: random.Random, B: int) -> Loads:
     """Of 5 experts on 3 ranks of 4 slots two are on all ranks and three on two each, and the score is 1."""
     batches = []
     for _ in range(B):
         first, second = source.uniform(0.4, 0.46), source.uniform(0.4, 0.46)
         batches.append([3 * first, 3 * second, *[1 - first - second] * 3])
-    return named(source, batches)
+    return shuffle_experts(source, batches)
 
 
-def tempting(source: random.Random, B: int) -> Loads:
+def tempting_loads(source: random.Random, B: int) -> Loads:
     """Of 3 experts on 2 ranks of 2 slots both copies of the hot one, on one rank, would have the score 1.
 
     That is not allowed; with one on each rank it is 1.02 or less.
     """
     more = [source.uniform(0.01, 0.02) for _ in range(B)]
-    return named(source, [[1.0, 0.5 + each, 0.5 - each] for each in more])
+    return shuffle_experts(source, [[1.0, 0.5 + each, 0.5 - each] for each in more])
 
 
-def named(source: random.Random, batches: Loads) -> Loads:
+def shuffle_experts(source: random.Random, batches: Loads) -> Loads:
     """The experts in any order, the same in all batches, and rows by the thousand for each rank."""
     order = source.sample(range(len(batches[0])), len(batches[0]))
     return [[1000 * rows[expert] for expert in order] for rows in batches]
@@ -175,31 +176,26 @@ class ExpertGradients(PartsExercise):
     budget = "(len(same) - 1) times the bytes of its experts' gradients, and R - 1 times the router's and a number"
     run = staticmethod(on_rank.expert_gradients)
     difference = Exercise.difference  # of which expert
+    sizes = (6, 2, 2, 2, 2), (4, 4, 1, 2, 3), (2, 1, 3, 2, 3), (1, 1, 2, 2, 3), (4, 2, 2, 64, 16)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example()]
-        for R, ep, each, D, N in ((6, 2, 2, 2, 2), (4, 4, 1, 2, 3), (2, 1, 3, 2, 3), (1, 1, 2, 2, 3),
-                                  (4, 2, 2, 64, 16)):
-            E, ranks = ep * each, []
-            for r in range(R):
-                # No token comes to the last expert, nor to rank 0's first, but that not in the first two trials:
-                # whoever leaves out experts without tokens has an answer there, and hangs only later on.
-                idle = [E - 1] + [0] * (r == 0 and len(made) > 1)
-                own = range(r % ep * each, (r % ep + 1) * each)
-                gradients = [normal(generator, D, D) * (e not in idle) for e in own]
-                ranks.append({"gradients": gradients, "router": normal(generator, E, D), "num_tokens": N + r,
-                              "same": list(range(r % ep, R, ep))})
-            made.append(Trial(ranks, f"{ranks_of(R)}, {E} experts over {ep}, {human_bytes(8 * each * D * D)} of their "
-                                     "gradients"))
-        return made
+    def draw_trial(self, generator: torch.Generator, R: int, ep: int, each: int, D: int, N: int) -> Trial:
+        E, ranks = ep * each, []
+        for r in range(R):
+            # No token comes to the last expert, nor to rank 0's first, but that not in the first two trials, of which
+            # this is the larger one: whoever leaves out experts without tokens has an answer there, and hangs later on.
+            idle = [E - 1] + [0] * (r == 0 and R < 6)
+            own = range(r % ep * each, (r % ep + 1) * each)
+            gradients = [normal(generator, D, D) * (e not in idle) for e in own]
+            ranks.append({"gradients": gradients, "router": normal(generator, E, D), "num_tokens": N + r,
+                          "same": list(range(r % ep, R, ep))})
+        return Trial(ranks, f"{ranks_of(R)}, {E} experts over {ep}, {human_bytes(8 * each * D * D)} of their gradients")
 
-    def example(self) -> Trial:
+    def example_trial(self) -> Trial:
         ranks = [{"gradients": [doubles([[expert]])], "router": doubles(router), "num_tokens": num_tokens, "same": [r]}
                  for r, (expert, router, num_tokens) in enumerate([(8, [[1], [9]], 3), (4, [[3], [11]], 1)])]
         return Trial(ranks, "the example, 2 ranks with an expert each")
 
-    def expected(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def solve(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         num_tokens = sum(rank["num_tokens"] for rank in inputs)
         router = sum(rank["router"] for rank in inputs) / num_tokens
         same = [zip(*(inputs[s]["gradients"] for s in rank["same"])) for rank in inputs]  # each expert's, of its ranks
@@ -236,29 +232,26 @@ class Dispatch(PartsExercise):
     budget = ("four collectives: how many, tokens, choices, and results home; to the byte what others have to have, "
               "8 (R-1), 8 D + E/R for each token sent, 8 D for each result")
     run = staticmethod(on_rank.dispatch)
+    sizes = (3, 2, 2, 4, 2), (2, 3, 1, 5, 3), (3, 2, 2, 3, 2, 1), (1, 3, 2, 4, 2), (4, 4, 64, 48, 4)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example()]
-        for R, each, D, N, k, hot in ((3, 2, 2, 4, 2, None), (2, 3, 1, 5, 3, None), (3, 2, 2, 3, 2, 1),
-                                      (1, 3, 2, 4, 2, None), (4, 4, 64, 48, 4, None)):
-            ranks, E = [], R * each
-            for r in range(R):
-                likes = torch.rand(N + r, E, generator=generator)
-                if hot is not None:  # everything is for this rank's experts: the others receive nothing
-                    likes[:, hot * each:(hot + 1) * each] += 1.0
-                choices = torch.zeros(N + r, E, dtype=torch.uint8).scatter_(1, likes.topk(k).indices, 1)
-                ranks.append({"tokens": normal(generator, N + r, D), "choices": choices})
-            made.append(Trial(ranks, f"{ranks_of(R)}, {E} experts, k = {k}, tokens of {human_bytes(8 * D)}"
-                                     + f", all for rank {hot}" * (hot is not None)))
-        return made
+    def draw_trial(self, generator: torch.Generator, R: int, each: int, D: int, N: int, k: int, hot: int | None = None
+                   ) -> Trial:
+        ranks, E = [], R * each
+        for r in range(R):
+            likes = torch.rand(N + r, E, generator=generator)
+            if hot is not None:  # everything is for this rank's experts: the others receive nothing
+                likes[:, hot * each:(hot + 1) * each] += 1.0
+            choices = torch.zeros(N + r, E, dtype=torch.uint8).scatter_(1, likes.topk(k).indices, 1)
+            ranks.append({"tokens": normal(generator, N + r, D), "choices": choices})
+        return Trial(ranks, f"{ranks_of(R)}, {E} experts, k = {k}, tokens of {human_bytes(8 * D)}"
+                            + f", all for rank {hot}" * (hot is not None))
 
-    def example(self) -> Trial:
+    def example_trial(self) -> Trial:
         ranks = [{"tokens": doubles([token]), "choices": torch.tensor([own], dtype=torch.uint8)}
                  for token, own in (([1, 2], [0, 1, 1, 1]), ([5, 7], [1, 0, 0, 0]))]
         return Trial(ranks, "the example, 2 ranks, 4 experts")
 
-    def expected(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def solve(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         choices = [rank["choices"].chunk(len(inputs), 1) for rank in inputs]  # of each rank, on each: (N, E/R)
         answers = []
         for r, own in enumerate(inputs):
@@ -269,8 +262,8 @@ class Dispatch(PartsExercise):
                 "home": sum(on_rank.results_of_experts(own["tokens"], chosen) for chosen in choices[r])})
         return answers
 
-    def sent(self, trial: Trial) -> list[int]:
-        """The bytes of each rank, to the byte."""
+    def sent_bytes(self, trial: Trial) -> list[int]:
+        """What each rank has to send, to the byte."""
         R, (num_tokens, E) = trial.world_size, trial.inputs[0]["choices"].shape
         goes = [rank["choices"].unflatten(1, (R, -1)).any(-1).sum(0).tolist() for rank in trial.inputs]  # [from][to]
         token = trial.inputs[0]["tokens"].nbytes // num_tokens
@@ -278,23 +271,22 @@ class Dispatch(PartsExercise):
                 for out, home in zip(dispatch_bytes(goes, token + E // R, 1), combine_bytes(goes, token, 1))]
 
     def bound(self, trial: Trial) -> int:
-        return max(self.sent(trial))
+        return max(self.sent_bytes(trial))
 
     def least(self, trial: Trial) -> int:
         """A token to each other rank that has experts for it, and a result back from there."""
         (num_tokens, E), R = trial.inputs[0]["choices"].shape, trial.world_size
         token = trial.inputs[0]["tokens"].nbytes // num_tokens
-        pairs = (sum(self.sent(trial)) - 8 * R * (R - 1)) // (2 * token + E // R)
+        pairs = (sum(self.sent_bytes(trial)) - 8 * R * (R - 1)) // (2 * token + E // R)
         return pairs * 2 * token
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 4)]
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        calls, _, *outside = super().spent(trial, answers, traffic)
-        each, allowed = [sent_by(rank, answers, traffic) for rank in range(trial.world_size)], self.sent(trial)
-        rank = most(each, allowed)
-        return [calls, Spent("sent", each[rank], allowed[rank], rank=rank, claimed=True), *outside]
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        calls, _, *outside = super().usage(trial, answers, traffic)
+        each = [sent_by(rank, answers, traffic) for rank in range(trial.world_size)]
+        return [calls, highest("sent", each, self.sent_bytes(trial), claimed=True), *outside]
 
 
 class SmallestExpert(NumberExercise):
@@ -307,8 +299,8 @@ class SmallestExpert(NumberExercise):
              ("Mixtral over 8 nodes, bf16", (2, 0, 2, 8, 2, 2, H100, NDR)),
              ("DeepSeek-V3 over the 8 GPUs of one node", (8, 1, 8, 8, 1, 2, H100, NVLINK)))
 
-    def expected(self, k: int, shared: int, m: int, G: int, out_bytes: int, home_bytes: int, flops_per_s: float,
-                 bytes_per_s: float) -> float:
+    def solve(self, k: int, shared: int, m: int, G: int, out_bytes: int, home_bytes: int, flops_per_s: float,
+              bytes_per_s: float) -> float:
         return m * (G - 1) / G * (out_bytes + home_bytes) * flops_per_s / (6 * (k + shared) * bytes_per_s)
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
