@@ -68,7 +68,7 @@ def on_hosts(script: str, *arguments: str, ranks_per_host: int = 2, bytes_per_s:
         agents.write_text(json.dumps([agent(host, reason is None, file, arguments, ranks_per_host)
                                       for host in range(2)]), encoding="utf-8")
         run = [sys.executable, "-I", __file__, str(agents)]  # by its file: without importing torch once more
-        command = run if reason else inside(f"{MAKE}{shaped(bytes_per_s)}exec \"$@\"\n", *run)
+        command = run if reason else inside(f"{MAKE}{shaping_command(bytes_per_s)}exec \"$@\"\n", *run)
         return finish(command, timeout)
 
 
@@ -98,7 +98,7 @@ def inside(shell: str, *command: str) -> list[str]:
     return ["unshare", *mapped, *own, "sh", "-c", shell, "sh", *command]
 
 
-def shaped(bytes_per_s: float | None) -> str:
+def shaping_command(bytes_per_s: float | None) -> str:
     """The command that slows a cable to bytes_per_s; "" for None. ValueError for a rate that is not positive."""
     if bytes_per_s is None:
         return ""
@@ -116,7 +116,7 @@ def why_not(slow: bool = True) -> str | None:
     missing = [tool for tool in ("unshare", "ip", *(["tc"] if slow else [])) if not shutil.which(tool)]
     if missing:
         return f"the commands {', '.join(missing)} are not installed here"
-    tried = subprocess.run(inside(MAKE + (shaped(1e6) if slow else "")), capture_output=True, text=True)
+    tried = subprocess.run(inside(MAKE + (shaping_command(1e6) if slow else "")), capture_output=True, text=True)
     return f"the kernel refuses: {tried.stderr.strip()}" if tried.returncode else None
 
 

@@ -118,13 +118,13 @@ def test_a_conversation_shows_one_prompt_at_a_time_and_keeps_the_turn():
     prompts, answers = [], []
     talk = Conversation(lambda rank, text: prompts.append(rank), lambda rank, typed: answers.append((rank, typed.line)))
     for rank in (2, 0):
-        talk.asked(rank, Asks("at a line"))
+        talk.take_question(rank, Asks("at a line"))
     assert prompts == [2] and talk.stands_still
-    talk.typed(2, "n")
+    talk.take_line(2, "n")
     assert prompts == [2] and talk.stands_still, "rank 2 runs, and keeps its turn"
-    talk.asked(2, Asks("at the next"))
-    talk.typed(2, "c")
-    talk.ended(2)
+    talk.take_question(2, Asks("at the next"))
+    talk.take_line(2, "c")
+    talk.end_turn(2)
     assert prompts == [2, 2, 0] and answers == [(2, "n"), (2, "c")]
-    talk.typed(0, "n")
+    talk.take_line(0, "n")
     assert not talk.stands_still

@@ -29,7 +29,7 @@ pytestmark = linux_only
 
 @pytest.fixture(scope="module", autouse=True)
 def server():
-    launcher.pool().wait_until_preloaded()
+    launcher.pool().wait_for_preload()
 
 
 @pytest.fixture(autouse=True)
@@ -443,7 +443,7 @@ def test_an_argument_that_cannot_be_sent_is_named():
 
 
 def test_ranks_that_return_while_they_are_asked_where_they_are_were_not_late(tmp_path, monkeypatch):
-    gate, ask = str(tmp_path / "gate"), asking.Ranks._ask_and_wait
+    gate, ask = str(tmp_path / "gate"), asking.LaunchRanks._ask_and_wait
 
     def open_and_ask(ranks, heed):
         open(gate, "w").close()
@@ -456,6 +456,6 @@ def test_ranks_that_return_while_they_are_asked_where_they_are_were_not_late(tmp
             time.sleep(0.01)
         return dist.get_rank()
 
-    monkeypatch.setattr(asking.Ranks, "_ask_and_wait", open_and_ask)
+    monkeypatch.setattr(asking.LaunchRanks, "_ask_and_wait", open_and_ask)
     assert list(launch(wait_for_gate, world_size=2, timeout=0.5)) == [0, 1]
     os.remove(gate)

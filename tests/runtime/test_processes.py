@@ -8,7 +8,7 @@ from collections import Counter
 import psutil
 
 from course_lib.runtime import context
-from course_lib.runtime.ranks.processes import kill_marked
+from course_lib.runtime.ranks.processes import kill_by_mark
 
 
 def marked(mark):
@@ -32,10 +32,10 @@ def test_a_process_whose_program_is_still_being_loaded_does_not_escape(monkeypat
     started = marked("a launch")
     try:
         monkeypatch.setattr(psutil.Process, "environ", empty_at_first)
-        kill_marked("another launch", spare=())
+        kill_by_mark("another launch", spare=())
         assert started.poll() is None and looked[started.pid] > 3
         looked.clear()
-        kill_marked("a launch", spare=())
+        kill_by_mark("a launch", spare=())
         assert started.wait(timeout=10) < 0
     finally:
         end(started)
@@ -50,7 +50,7 @@ def test_what_is_missed_at_the_first_look_is_ended_at_the_next(monkeypatch):
 
     try:
         monkeypatch.setattr(psutil.Process, "environ", without_mark_at_first)
-        kill_marked("a launch", spare=())
+        kill_by_mark("a launch", spare=())
         assert found.wait(timeout=10) < 0 and missed.wait(timeout=10) < 0
     finally:
         end(found, missed)
@@ -66,7 +66,7 @@ def test_a_thread_of_the_kernel_which_never_has_an_environment_is_not_waited_for
     try:
         monkeypatch.setattr(psutil.Process, "environ", empty)
         monkeypatch.setattr(psutil.Process, "exe", lambda process: "")
-        kill_marked("a launch", spare=())
+        kill_by_mark("a launch", spare=())
         assert looked[started.pid] == 1 and started.poll() is None
     finally:
         end(started)

@@ -25,7 +25,7 @@ def is_echo(failure: Failed) -> bool:
     return failure.in_communication and bool(_ECHO.search(failure.message))
 
 
-def rank_failed(
+def rank_failure(
     rank: int, failure: Failed, others: Sequence[int], sightings: Sightings, exception: object
 ) -> RankFailed:
     """An exception in one rank; `others` are further ranks that failed of themselves."""
@@ -68,7 +68,7 @@ def _elsewhere(sightings: Sightings, without: int) -> list[str]:
     return ["", "Meanwhile:", *others] if others else []
 
 
-def rank_died(
+def rank_death(
     rank: int, exit_code: int | None, last_words: tuple[Frame, ...], last_seen: Whereabouts | None
 ) -> RankDied:
     """The process is gone: killed, crashed, or ended by os._exit. `last_words`: where it was when it crashed."""
@@ -98,7 +98,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def rank_exited(rank: int, exited: Exited) -> RankDied:
+def rank_exit(rank: int, exited: Exited) -> RankDied:
     """The error for a rank that called sys.exit: where, with what."""
     place = readers_frame(exited.frames)
     code = exited.code if isinstance(exited.code, int) else (0 if exited.code is None else 1)
@@ -109,7 +109,7 @@ def rank_exited(rank: int, exited: Exited) -> RankDied:
     return RankDied(message, rank, code)
 
 
-def quit_by_reader(rank: int, quit_: Quit) -> LaunchInterrupted:
+def reader_quit(rank: int, quit_: Quit) -> LaunchInterrupted:
     """The error for a launch that the reader quit at a breakpoint."""
     place = readers_frame(quit_.frames)
     where = f" at {place.where()}" if place else ""
@@ -197,7 +197,7 @@ def _verb(stem: str, ranks: Sequence[int] | Mapping[int, object]) -> str:
     return stem + "s" * (len(ranks) == 1)
 
 
-def timed_out(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], timeout_s: float) -> LaunchTimeout:
+def launch_timeout(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], timeout_s: float) -> LaunchTimeout:
     """Time is up. `silent` ranks did not answer (they hold the interpreter); their frames came by signal."""
     unfinished = sorted(set(_waiting(sightings)) | set(silent))
     lines = [f"{_ranks(unfinished)} did not finish within {timeout_s:g} s"]
@@ -223,8 +223,8 @@ def timed_out(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], timeo
     return LaunchTimeout("\n".join(lines), tuple(unfinished), all_wait, _waits(sightings) if all_wait else None)
 
 
-def interrupted(sightings: Sightings, silent: Mapping[int, Sequence[Frame]]) -> str:
-    """The reader has had enough. `silent` ranks did not answer, as in `timed_out`."""
+def interruption(sightings: Sightings, silent: Mapping[int, Sequence[Frame]]) -> str:
+    """The reader has had enough. `silent` ranks did not answer, as in `launch_timeout`."""
     frames = {rank: seen.frames for rank, seen in _waiting(sightings).items()} | silent
     lines = ["interrupted; all ranks are stopped"]
     lines += [f"  rank {rank}  {f'was{_at(seen)}' if seen else 'did not say where it was'}"

@@ -17,7 +17,7 @@ MAX_VALUES = 6  # a tensor with no more numbers is shown whole
 _NAMES = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF"}
 
 
-def tensors_named(traceback: TracebackType | None) -> tuple[str, ...]:
+def tensors_in_line(traceback: TracebackType | None) -> tuple[str, ...]:
     """`x: float32[3] on cpu = [1.0, 2.0, 3.0]` for each tensor that the reader's failing line names, in its order.
 
     Also tensors that are attributes there (layer.weight), and lists and tuples of tensors.
@@ -77,14 +77,14 @@ def _attribute(owner: str, value: Any, name: str) -> tuple[str, Any] | None:
 
 def _text_of(value: Any) -> str:
     if isinstance(value, Tensor):
-        return _described(value) + _values_of(value)
+        return _description_of(value) + _values_of(value)
     if type(value) in (list, tuple) and value and all(isinstance(item, Tensor) for item in value):
-        shown = ", ".join(_described(item) for item in value[:MAX_IN_A_LIST])
+        shown = ", ".join(_description_of(item) for item in value[:MAX_IN_A_LIST])
         return f"{type(value).__name__} of {len(value)}: {shown}{', ...' * (len(value) > MAX_IN_A_LIST)}"
     return ""
 
 
-def _described(tensor: Tensor) -> str:
+def _description_of(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} on {tensor.device}"
 
 

@@ -31,7 +31,7 @@ from course_lib.runtime.errors import LaunchError, LaunchInterrupted
 from course_lib.runtime.ranks import home
 from course_lib.runtime.ranks.home import PROJECT
 from course_lib.runtime.ranks.preload import PRELOAD, SERVES_AFTER
-from course_lib.runtime.ranks.processes import kill_marked, kill_tree
+from course_lib.runtime.ranks.processes import kill_by_mark, kill_tree
 from course_lib.runtime.ranks.rank_process import RankProcess
 from course_lib.runtime.ranks.trace import trace
 
@@ -109,7 +109,7 @@ class ForkPool:
         self._ranks, self._exit_codes = [], {}
         # Imported once in the server, a module costs a rank nothing; imported in each rank, it costs all cores at once.
         if world_size > MANY or _MUCH.search(call):
-            self.wait_until_preloaded()
+            self.wait_for_preload()
         self.start()
         ours = home.describe(env, mark=self.folder)
         for rank in range(world_size):
@@ -172,10 +172,10 @@ class ForkPool:
             if threading.current_thread() is self._leaving and not self._at_work:
                 self.close()
 
-    def wait_until_preloaded(self) -> None:
+    def wait_for_preload(self) -> None:
         """Block until the server has imported all that ranks may need."""
         self.start()
-        while not self._ask("preloaded"):
+        while not self._ask("preload_more"):
             pass
 
     def close(self) -> None:
@@ -202,7 +202,7 @@ class ForkPool:
         try:
             self._control.send(request)
         except OSError as error:
-            raise self._ended() from error
+            raise self._error_of_end() from error
 
     def _receive(self) -> Any:
         asked = lived = time.monotonic()
@@ -213,12 +213,12 @@ class ForkPool:
                 if (sign := self._sign_of_life()) != used_s:
                     lived, used_s = now, sign
                 if now - lived > _LIVES_WITHIN_S or now - asked > _ANSWERS_WITHIN_S:
-                    raise self._frozen(now - asked)
+                    raise self._error_of_freeze(now - asked)
                 if self.hurried.is_set() and now - asked > _HURRIED_S:
-                    raise self._frozen(now - asked)
+                    raise self._error_of_freeze(now - asked)
             answer = self._control.recv()
         except (EOFError, OSError) as error:
-            raise self._ended() from error
+            raise self._error_of_end() from error
         trace("server", "notebook", ("answer", answer))
         return answer
 
@@ -234,14 +234,14 @@ class ForkPool:
 
     # How a server ends
 
-    def _ended(self) -> LaunchError:
+    def _error_of_end(self) -> LaunchError:
         path = Path(self.folder, "server.log")
         log = path.read_text(errors="replace").strip() if path.exists() else ""
         self._end_server()
         return LaunchError("the process that starts ranks has ended; the next launch starts a new one"
                            + (f". It said:\n{log[-2000:]}" if log else ""))
 
-    def _frozen(self, waited_s: float) -> LaunchError | LaunchInterrupted:
+    def _error_of_freeze(self, waited_s: float) -> LaunchError | LaunchInterrupted:
         try:
             state = psutil.Process(self._server.pid).status()
         except psutil.Error:
@@ -257,7 +257,7 @@ class ForkPool:
             if self._server.poll() is None:
                 kill_tree(self._server.pid)
                 self._server.wait()
-            kill_marked(self.folder, spare=())
+            kill_by_mark(self.folder, spare=())
             self._server = None
         if self._control is not None:
             self._control.close()

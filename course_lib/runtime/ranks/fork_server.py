@@ -53,7 +53,7 @@ class Server:
 
         self.course = CourseModules(self.folder)
         requests = {"fork": self.fork, "reap": self.reap, "signal": self.signal, "finish": self.finish,
-                    "preloaded": self.preloaded}
+                    "preload_more": self.preload_more}
         try:
             while os.getppid() == self.notebook:  # a notebook that dies leaves its child to another parent
                 # Ranks at work have the machine to themselves: imports wait until they are gone.
@@ -81,7 +81,7 @@ class Server:
                 pass
         self.course.remember()
 
-    def preloaded(self) -> bool:
+    def preload_more(self) -> bool:
         """Whether every import is done; does one more on the way, so that asking in a loop makes it true."""
         if self.waiting_imports:
             self.preload_next()
@@ -92,12 +92,12 @@ class Server:
         handles = [recv_handle(self.control) for _ in range(3)]
         first = not self.ranks
         if first:
-            self.waiting_imports += self.course.forget_edited()
+            self.waiting_imports += self.course.forget_stale_modules()
         gc.freeze()  # a rank's garbage collector need not look at what was here before it, nor copy those pages
         pid = os.fork()
         if pid == 0:
             try:
-                become_rank(self.control, handles, [self.course.tell] if first else [])
+                become_rank(self.control, handles, [self.course.leave_imports] if first else [])
             except BaseException:  # become_rank itself broke, for example because the folder is gone
                 traceback.print_exc()
             finally:
@@ -136,7 +136,7 @@ class Server:
         from course_lib.runtime.ranks.processes import kill_own_children
 
         kill_own_children()
-        self.waiting_imports += self.course.told()
+        self.waiting_imports += self.course.take_imports()
         exit_codes, self.exit_codes = self.exit_codes, {}
         return exit_codes
 

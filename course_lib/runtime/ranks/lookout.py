@@ -25,7 +25,7 @@ class Still:
 
 
 class Lookout:
-    """`processes` and `returned` are those of asking.Ranks; the supervisor fills them."""
+    """`processes` and `returned` are those of asking.LaunchRanks; the supervisor fills them."""
 
     def __init__(self, ranks: list[int], processes: list[RankProcess], returned: dict[int, Returned]) -> None:
         self.ranks = ranks
@@ -66,7 +66,7 @@ class Lookout:
 
     def all_still_for_s(self) -> float:
         """How long all that have not finished were seen to wait so at the same time; 0 or less where they did not."""
-        still = [self.still.get(rank) for rank in self.unfinished()]
+        still = [self.still.get(rank) for rank in self.unfinished_ranks()]
         if not still or any(each is None or each.times < _TIMES for each in still):
             return 0.0
         # The stretch in which all were seen still at the same time: two ranks that wait in turn are no deadlock.
@@ -77,7 +77,7 @@ class Lookout:
         now = time.monotonic()
         self.still = {rank: Still(now, now) for rank in self.still}
 
-    def unfinished(self) -> list[int]:
+    def unfinished_ranks(self) -> list[int]:
         """Ranks that have not returned."""
         return [rank for rank in self.ranks if rank not in self.returned]
 

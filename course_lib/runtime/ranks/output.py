@@ -5,7 +5,7 @@ import sys
 
 from course_lib.pictures.stable import stable_output
 from course_lib.runtime import context
-from course_lib.runtime.ranks.showing import Bundle, received
+from course_lib.runtime.ranks.showing import Bundle, parse_line
 
 _END = re.compile(rb"\r\n|\n|\r")
 
@@ -30,10 +30,10 @@ class RankOutput:
         end = 0
         lines: list[str] = []
         for match in _END.finditer(data):
-            printed, shown = received(data[end : match.end()])
+            printed, shown = parse_line(data[end : match.end()])
             end = match.end()
             if printed:
-                lines.append(self._prefixed(rank, printed if shown is None else printed + b"\n"))
+                lines.append(self._with_prefix(rank, printed if shown is None else printed + b"\n"))
             if shown is not None:
                 lines.append(f"[rank {rank}] shows:\n")
                 self._write(rank, name, "".join(lines))
@@ -42,7 +42,7 @@ class RankOutput:
         self._rest[rank, name] = data[end:]
         self._write(rank, name, "".join(lines))
 
-    def _prefixed(self, rank: int, line: bytes) -> str:
+    def _with_prefix(self, rank: int, line: bytes) -> str:
         text = line.decode(errors="replace")
         if text.strip("\r\n") == "" and text.endswith("\r"):
             return text  # a progress bar going back to the start of its line

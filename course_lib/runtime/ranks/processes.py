@@ -21,7 +21,7 @@ def kill_tree(pid: int) -> None:
     except psutil.NoSuchProcess:
         return
     _kill(doomed)
-    _wait_until_gone(doomed)
+    _wait_for_end(doomed)
 
 
 def kill_own_children() -> None:
@@ -37,7 +37,7 @@ def kill_own_children() -> None:
     _kill(psutil.Process().children(recursive=True))  # Windows has nothing to collect
 
 
-def kill_marked(mark: str, spare: Collection[int]) -> None:
+def kill_by_mark(mark: str, spare: Collection[int]) -> None:
     """End what carries the mark in its environment: also daemons, which are in no tree of processes any more.
 
     Looks again until nothing is found: what was found may have started something since the list was made.
@@ -48,7 +48,7 @@ def kill_marked(mark: str, spare: Collection[int]) -> None:
         if not doomed:
             return
         _kill(doomed)
-        _wait_until_gone(doomed)
+        _wait_for_end(doomed)
 
 
 def _carries(process: psutil.Process, mark: str) -> bool:
@@ -74,7 +74,7 @@ def _kill(processes: Collection[psutil.Process]) -> None:
             pass
 
 
-def _wait_until_gone(processes: Collection[psutil.Process]) -> None:
+def _wait_for_end(processes: Collection[psutil.Process]) -> None:
     deadline = time.monotonic() + _DIES_WITHIN_S
     while any(map(_runs, processes)) and time.monotonic() < deadline:
         time.sleep(0.001)

@@ -15,7 +15,7 @@ import cloudpickle
 
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted
 from course_lib.runtime.ranks import diagnosis, went_wrong
-from course_lib.runtime.ranks.asking import Ranks
+from course_lib.runtime.ranks.asking import LaunchRanks
 from course_lib.runtime.ranks.conversation import Conversation, read_command
 from course_lib.runtime.ranks.listening import read_output, start
 from course_lib.runtime.ranks.messages import (
@@ -53,7 +53,7 @@ class Supervisor:
         self.tasks = tasks
         self.env = env
         self.timeout_s = timeout_s
-        self.ranks = Ranks(ours, tasks)
+        self.ranks = LaunchRanks(ours, tasks)
         self.events = self.ranks.events
         self.lookout = self.ranks.lookout
         self.shown: queue.Queue = queue.Queue(maxsize=1000)  # (rank, stream, bytes); None: the launch has ended
@@ -119,7 +119,7 @@ class Supervisor:
         except BaseException as error:
             self.error = error
         try:
-            self.pool.finish(self._dismiss_the_reported(), _LEAVE_S)
+            self.pool.finish(self._dismiss_reported_ranks(), _LEAVE_S)
         except (LaunchError, LaunchInterrupted) as error:  # the pool's own process is gone
             self.error = self.error or error
         for reader in readers:
@@ -134,7 +134,7 @@ class Supervisor:
             else:
                 os.unlink(path)
 
-    def _dismiss_the_reported(self) -> set[int]:
+    def _dismiss_reported_ranks(self) -> set[int]:
         """Ranks whose function has ended, well or not, may leave; the others can only be stopped."""
         reported = self.reported.copy()  # the readers go on adding to it
         for rank in reported:
@@ -166,7 +166,7 @@ class Supervisor:
             before, now = now, time.monotonic()
             if self.conversation.goes_on:  # nobody is late while the reader debugs
                 deadline += now - before
-            if now >= deadline and (late := went_wrong.timeout(self.ranks, self.timeout_s, self._heed)):
+            if now >= deadline and (late := went_wrong.timeout(self.ranks, self.timeout_s, self._handle)):
                 raise late
             if now >= next_question:
                 self._look_around()
@@ -175,31 +175,31 @@ class Supervisor:
                 rank, message = self.events.get(timeout=max(0.0, min(next_question, deadline) - now))
             except queue.Empty:
                 continue
-            self._heed(rank, message)
+            self._handle(rank, message)
 
-    def _heed(self, rank: int, message: Any) -> None:
+    def _handle(self, rank: int, message: Any) -> None:
         """Take in what a rank or the reader says; raises what ends the launch."""
         match message:
             case Whereabouts():
                 self.lookout.note(rank, message)
             case Returned():
                 self.ranks.returned[rank] = message
-                self.conversation.ended(rank)
+                self.conversation.end_turn(rank)
             case Asks():
-                self.conversation.asked(rank, message)
+                self.conversation.take_question(rank, message)
             case Continues():
-                self.conversation.ended(rank)
+                self.conversation.end_turn(rank)
             case Typed():
                 self.lookout.restart_clocks()
-                self.conversation.typed(rank, message.line)
+                self.conversation.take_line(rank, message.line)
             case Quit():
-                raise diagnosis.quit_by_reader(rank, message)
+                raise diagnosis.reader_quit(rank, message)
             case Failed():
-                raise went_wrong.failure(self.ranks, rank, message, self._heed)
+                raise went_wrong.failure(self.ranks, rank, message, self._handle)
             case Exited():
-                raise diagnosis.rank_exited(rank, message)
+                raise diagnosis.rank_exit(rank, message)
             case Interrupted():
-                raise went_wrong.interrupt(self.ranks, self._heed)
+                raise went_wrong.interrupt(self.ranks, self._handle)
             case Closed():
                 raise went_wrong.death(self.ranks, rank)
 

@@ -20,7 +20,7 @@ from course_lib.runtime.errors import LaunchInterrupted
 from course_lib.runtime.ranks import home
 from course_lib.runtime.ranks.home import PROJECT
 from course_lib.runtime.ranks.preload import PRELOAD
-from course_lib.runtime.ranks.processes import kill_marked, kill_tree
+from course_lib.runtime.ranks.processes import kill_by_mark, kill_tree
 from course_lib.runtime.ranks.rank_process import RankProcess
 
 _HERE = Path(__file__).resolve().parent
@@ -119,7 +119,7 @@ class WarmPool:
                 warm.process.wait()
                 del self._warm[process.rank]
         with self._lock:  # an interpreter being started in the background is no orphan
-            kill_marked(self.folder, spare={warm.process.pid for warm in self._warm.values()})
+            kill_by_mark(self.folder, spare={warm.process.pid for warm in self._warm.values()})
         if len(self._warm) < world_size:  # while the reader reads the error
             self.hurried.clear()
             threading.Thread(target=self._start_ahead, args=(world_size,), daemon=True).start()
@@ -136,7 +136,7 @@ class WarmPool:
             if all(process.connection is not warm.connection for warm in list(self._warm.values())):
                 process.connection.close()
 
-    def wait_until_preloaded(self) -> None:
+    def wait_for_preload(self) -> None:
         """Nothing to wait for: an interpreter imports everything before it says that it is ready."""
 
     def close(self) -> None:
