@@ -42,7 +42,8 @@ class Listing:
     code: str
 
     def _repr_html_(self) -> str:
-        return f'<div style="{HEADING}">{html.escape(self.heading)}</div><pre style="{BOX}">{coloured(self.code)}</pre>'
+        code = colour_code(self.code)
+        return f'<div style="{HEADING}">{html.escape(self.heading)}</div><pre style="{BOX}">{code}</pre>'
 
     def __repr__(self) -> str:
         return f"# {self.heading}\n{self.code}"
@@ -108,7 +109,7 @@ def home(thing: Any) -> str:
     return module.replace(".", "/") + ("/__init__.py" if is_package else ".py")
 
 
-def coloured(code: str) -> str:
+def colour_code(code: str) -> str:
     """`code` as HTML, a span for each token that has a colour."""
     pieces = []
     for kind, text in lex(code, PythonLexer(stripnl=False, ensurenl=False)):

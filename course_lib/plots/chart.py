@@ -160,12 +160,12 @@ def keep_apart(texts: Sequence[Annotation], axes: Axes) -> None:
     curves = [path for line, path in paths.items() if line.get_linestyle() != "None"]
     placed: list[Bbox] = []
 
-    def crowded(place: tuple[str, int, int]) -> tuple[int, int]:
+    def overlaps_at(place: tuple[str, int, int]) -> tuple[int, int]:
         text.set(ha=place[0], position=place[1:])
         box = text.get_window_extent()
         crossed = sum(curve.intersects_bbox(box, filled=False) for curve in curves)
         return box.count_overlaps(placed) + (box.x0 < axes.bbox.x0), box.count_overlaps(points) + crossed
 
     for text in texts:
-        crowded(min(LABEL_PLACES, key=crowded))  # the first of the best, and there it stays
+        overlaps_at(min(LABEL_PLACES, key=overlaps_at))  # the first of the best, and there it stays
         placed.append(text.get_window_extent())

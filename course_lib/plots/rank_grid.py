@@ -47,9 +47,9 @@ class RankGrid(Drawn):
 
     def sizes(self) -> list[str]:
         """What each axis comes to, in words."""
-        return [f"{axis.split(':')[0]} {sized(groups)}" for axis, groups in self.groups.items()]
+        return [f"{axis.split(':')[0]} {group_sizes(groups)}" for axis, groups in self.groups.items()]
 
-    def asked(self) -> str:
+    def key_to_colours(self) -> str:
         told_apart = len(TINTS[1]) * len(RANK_COLOURS)
         again = max(map(len, self.groups.values())) > told_apart
         return "one colour is one group, whose ranks talk to one another" + (
@@ -79,13 +79,13 @@ class RankGrid(Drawn):
                                hint=f"rank {rank}: group {list(group)}")
                     sheet.inside(f"{axis} {rank} is", "on dark" if dark else "on light", *at, side, side, f"{rank}")
             bottom = TOP + self.num_ranks // self.columns * side
-            sheet.text(f"{axis} has", "quiet", left, bottom + 14, sized(groups))
+            sheet.text(f"{axis} has", "quiet", left, bottom + 14, group_sizes(groups))
         headline = f"{self.num_ranks} ranks: {', '.join(self.sizes())}"
-        return Scene(key="ranks", asked=self.asked(), headline=headline, detail="", sentence=self.finding(),
+        return Scene(key="ranks", asked=self.key_to_colours(), headline=headline, detail="", sentence=self.finding(),
                      alternative=headline, height=bottom + 28, marks=tuple(sheet.marks))
 
 
-def sized(groups: Groups) -> str:
+def group_sizes(groups: Groups) -> str:
     """In words: 4 groups of 2."""
     sizes = sorted({len(group) for group in groups})
     return f"{len(groups)} group{'s' * (len(groups) != 1)} of {' and '.join(map(str, sizes))}"

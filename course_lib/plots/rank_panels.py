@@ -49,9 +49,9 @@ class RankPanels(Drawn):
         return cls("", figures)
 
     def finding(self) -> str:
-        return f"RankPanels{': ' if self.headline else ' '}{self._said()} ({', '.join(map(short, self.figures))})"
+        return f"RankPanels{': ' if self.headline else ' '}{self._title()} ({', '.join(map(short, self.figures))})"
 
-    def _said(self) -> str:
+    def _title(self) -> str:
         steps = len(next(iter(self.figures.values())))
         return claim(self.headline, self.holds) if self.headline else f"after {steps} steps"
 
@@ -59,7 +59,7 @@ class RankPanels(Drawn):
         return ". ".join(filter(None, (self.finding(), self.detail)))
 
     def png(self) -> bytes:
-        figure = new_figure(HEIGHT_IN, self._said(), self.detail)
+        figure = new_figure(HEIGHT_IN, self._title(), self.detail)
         panels = figure.subplots(1, len(self.figures), squeeze=False)[0]
         for axes, (name, rows) in zip(panels, self.figures.items()):
             for rank, values in enumerate(zip(*rows)):

@@ -31,30 +31,26 @@ class BucketOverlap(SceneExplorable):
     model = traitlets.Any("GPT-2, 124M").tag(sync=True, echo_update=False)
     controls = ("bucket_cap_mb", "num_ranks", "machine", "model")
 
-    @traitlets.validate("model", "machine", "num_ranks")
-    def _there_is_such_a_machine(self, proposal: Any) -> Any:
-        return self._possible(proposal)
+    @classmethod
+    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        require_one_of("model", settings["model"], [*MODELS])
+        require_one_of("machine", settings["machine"], [*MACHINES])
+        most = MACHINES[settings["machine"]].max_ranks
+        if settings["num_ranks"] > most:
+            raise BadParameter(f"num_ranks={settings['num_ranks']}: expected at most {most} with {settings['machine']}")
+        return settings
 
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("model", asked["model"], [*MODELS])
-        require_one_of("machine", asked["machine"], [*MACHINES])
-        most = MACHINES[asked["machine"]].max_ranks
-        if asked["num_ranks"] > most:
-            raise BadParameter(f"num_ranks={asked['num_ranks']}: expected at most {most} with {asked['machine']}")
-        return asked
-
-    @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
-        return [slider("bucket size", "bucket_cap_mb", CAPS, asked["bucket_cap_mb"], cap_told),
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
+        return [slider("bucket size", "bucket_cap_mb", CAPS, settings["bucket_cap_mb"], cap_words),
                 chooser("machine", "machine", MACHINES, change=lambda name: {
-                    "machine": name, "num_ranks": min(ranks_of(name), key=lambda n: abs(n - asked["num_ranks"]))}),
-                slider("ranks", "num_ranks", ranks_of(asked["machine"]), asked["num_ranks"]),
+                    "machine": name, "num_ranks": min(ranks_of(name), key=lambda n: abs(n - settings["num_ranks"]))}),
+                slider("ranks", "num_ranks", ranks_of(settings["machine"]), settings["num_ranks"]),
                 chooser("model", "model", MODELS)]
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(**asked)
+    def draw(cls, settings: dict[str, Any]) -> Scene:
+        return scene_of(**settings)
 
     def overlap(self, bucket_cap_mb: int | None = None) -> Overlap:
         """The simulated step, with the widget's cap or another one."""
@@ -83,7 +79,7 @@ def scene_of(bucket_cap_mb: int, num_ranks: int, machine: str, model: str) -> Sc
     shown = overlap(model, machine, num_ranks, bucket_cap_mb)
     sweep = {cap: overlap(model, machine, num_ranks, cap).exposed_s for cap in sorted({*CAPS, bucket_cap_mb})}
     headline, detail = texts(shown, sweep)
-    asked = f"{model} on {num_ranks} ranks of {machine}, buckets: {cap_told(bucket_cap_mb)}"
+    asked = f"{model} on {num_ranks} ranks of {machine}, buckets: {cap_words(bucket_cap_mb)}"
     sheet, size, on = Sheet(), MODELS[model], MACHINES[machine]
     add_lanes(sheet, shown)
     add_sweep(sheet, sweep, bucket_cap_mb)
@@ -95,7 +91,7 @@ def scene_of(bucket_cap_mb: int, num_ranks: int, machine: str, model: str) -> Sc
         key=f"{model} | {machine} | n={num_ranks} | cap={bucket_cap_mb}", asked=asked, headline=headline,
         detail=detail, sentence=f"BucketOverlap, {asked}: {headline}; {detail}",
         alternative=f"{headline}. {detail} Exposed by bucket size: "
-                    + "; ".join(f"{cap_told(cap)} {human_seconds(exposed)}" for cap, exposed in sweep.items()),
+                    + "; ".join(f"{cap_words(cap)} {human_seconds(exposed)}" for cap, exposed in sweep.items()),
         height=FOOT + 58, marks=tuple(sheet.marks))
 
 
@@ -107,7 +103,7 @@ def texts(shown: Overlap, sweep: dict[int, float]) -> tuple[str, str]:
             f"{human_seconds(shown.exposed_s)} of {human_seconds(shown.communication_s)} are left",
             f"{num} all-reduce{'s' * (num > 1)}, the largest of {mebibytes(longest.num_bytes)}. Each "
             f"gradient alone would leave {human_seconds(sweep[ALONE])}, one message for all "
-            f"{human_seconds(sweep[TOGETHER])}; best of these: {cap_told(best)}, {human_seconds(sweep[best])}.")
+            f"{human_seconds(sweep[TOGETHER])}; best of these: {cap_words(best)}, {human_seconds(sweep[best])}.")
 
 
 def add_lanes(sheet: Sheet, shown: Overlap) -> None:
@@ -117,7 +113,7 @@ def add_lanes(sheet: Sheet, shown: Overlap) -> None:
     for name, start, end in shown.blocks:
         frame = (LEFT + scale * start, BACKWARD, scale * (end - start), LANE)
         sheet.rect(f"backward of {name}", "work", *frame)
-        sheet.inside(f"backward of {name} is", "on light", *frame, block_told(name), name)
+        sheet.inside(f"backward of {name} is", "on light", *frame, layer_words(name), name)
     for number, bucket in enumerate(shown.buckets):
         frame = (LEFT + scale * bucket.start_s, STREAM, scale * (bucket.end_s - bucket.start_s), LANE)
         sheet.rect(f"bucket {number}", "message", *frame, hint=mebibytes(bucket.num_bytes))
@@ -140,18 +136,18 @@ def add_sweep(sheet: Sheet, sweep: dict[int, float], present: int) -> None:
     for number, (cap, exposed) in enumerate(sweep.items()):
         left, tall = LEFT + column * number, (FOOT - CHART) * exposed / most
         role = "strong" if cap == present else "small"
-        name = cap_told(cap)
+        name = cap_words(cap)
         sheet.rect(f"{name} would expose", "present" if cap == present else "other", left + 6, FOOT - tall, column - 12,
                    tall)
         sheet.text(f"{name} exposes", role, left + column / 2, FOOT - tall - 9, human_seconds(exposed), "middle")
         sheet.text(name, role, left + column / 2, FOOT + 13, name, "middle")
 
 
-def cap_told(cap_mb: int) -> str:
+def cap_words(cap_mb: int) -> str:
     return {ALONE: "each alone", TOGETHER: "all in one"}.get(cap_mb, f"{cap_mb:,} MiB")
 
 
-def block_told(name: str) -> str:
+def layer_words(name: str) -> str:
     return name if not name.isdigit() else f"layer {name}"
 
 

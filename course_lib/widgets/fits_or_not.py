@@ -38,29 +38,21 @@ class FitsOrNot(SceneExplorable):
     precision = traitlets.Any("mixed").tag(sync=True, echo_update=False)
     controls = ("model", "device", "num_devices", "precision")
 
-    def __init__(self, model: str = "Llama 3 8B", device: str = "H100", num_devices: int = 8,
-                 precision: str = "mixed") -> None:
-        super().__init__(model=model, device=device, num_devices=num_devices, precision=precision)
-
-    @traitlets.validate("model", "device", "precision")
-    def _known(self, proposal: Any) -> str:
-        return self._possible(proposal)
-
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
+    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
         for name, known in (("model", MODELS), ("device", DEVICES), ("precision", [*PRECISIONS])):
-            require_one_of(name, asked[name], known)
-        return asked
+            require_one_of(name, settings[name], known)
+        return settings
 
     @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
         return [chooser("model", "model", MODELS), chooser("device", "device", DEVICES),
-                slider("devices", "num_devices", COUNTS, asked["num_devices"], "{:,}".format),
+                slider("devices", "num_devices", COUNTS, settings["num_devices"], "{:,}".format),
                 chooser("precision", "precision", PRECISIONS)]
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(outlook(**asked))
+    def draw(cls, settings: dict[str, Any]) -> Scene:
+        return scene_of(outlook(**settings))
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,14 @@ from course_lib.widgets.planned_layout import (
     HOWS,
     Planned,
     base_of,
-    completed,
     counts_of,
     cut_of,
     cuts_of,
+    estimate_layout,
+    fill_in,
     how_of,
-    kept,
+    nearest_cut,
     own_run,
-    planned,
     runs_beside,
 )
 
@@ -114,40 +114,37 @@ class LayoutPlanner(SceneExplorable):
                  cut: str | None = None, how: str | None = None, *, model: str = "", device: str = "H100",
                  tokens: str = "2M") -> None:
         run = own_run(model, device, tokens) if model else run
-        super().__init__(**completed({"run": run, "devices": devices, "cut": cut, "how": how}))
+        super().__init__(**fill_in({"run": run, "devices": devices, "cut": cut, "how": how}))
 
     @classmethod
     def scene(cls, parameters: Mapping[str, Any]) -> Scene:
         """As of every widget; what is not given is as the run was published, as far as that can be."""
         refuse_unknown(cls.__name__, parameters, cls.controls)
-        return super().scene(completed({"run": cls.run.default_value, **parameters}))
-
-    @traitlets.validate("run", "devices", "cut", "how")
-    def _fits(self, proposal: Any) -> Any:
-        return self._possible(proposal)
+        return super().scene(fill_in({"run": cls.run.default_value, **parameters}))
 
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        base_of(asked["run"])  # BadParameter for what is no run
-        require_one_of("devices", asked["devices"], counts_of(asked["run"]))
-        require_one_of("cut", asked["cut"], [*cuts_of(asked["run"], asked["devices"])])
-        require_one_of("how", asked["how"], [*HOWS])
-        return asked
+    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        base_of(settings["run"])  # BadParameter for what is no run
+        require_one_of("devices", settings["devices"], counts_of(settings["run"]))
+        require_one_of("cut", settings["cut"], [*cuts_of(settings["run"], settings["devices"])])
+        require_one_of("how", settings["how"], [*HOWS])
+        return settings
 
     @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
-        run, devices = asked["run"], asked["devices"]
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
+        run, devices = settings["run"], settings["devices"]
 
         def another_run(run: str) -> dict[str, Any]:
             base = base_of(run)
             count = base.layout.world_size
-            return {"run": run, "devices": count, "cut": kept(run, count, cut_of(base.layout)), "how": how_of(run)}
+            cut = nearest_cut(run, count, cut_of(base.layout))
+            return {"run": run, "devices": count, "cut": cut, "how": how_of(run)}
 
         return [chooser("run", "run", runs_beside(run), change=another_run),
                 slider("devices", "devices", counts_of(run), devices, "{:,}".format,
-                       change=lambda n: {"devices": n, "cut": kept(run, n, asked["cut"])}),
+                       change=lambda n: {"devices": n, "cut": nearest_cut(run, n, settings["cut"])}),
                 chooser("layout", "cut", cuts_of(run, devices)), chooser("memory", "how", HOWS)]
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(planned(asked["run"], asked["devices"], asked["cut"], asked["how"]))
+    def draw(cls, settings: dict[str, Any]) -> Scene:
+        return scene_of(estimate_layout(settings["run"], settings["devices"], settings["cut"], settings["how"]))

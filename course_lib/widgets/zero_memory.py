@@ -195,26 +195,18 @@ class ZeroMemory(SceneExplorable):
     recipe = traitlets.Any(next(iter(RECIPES))).tag(sync=True, echo_update=False)
     controls = ("model", "num_devices", "stage", "recipe")
 
-    def __init__(self, model: str = "Llama 2 7B", num_devices: int = 8, stage: int = 2,
-                 recipe: str = next(iter(RECIPES))) -> None:
-        super().__init__(model=model, num_devices=num_devices, stage=stage, recipe=recipe)
-
-    @traitlets.validate("model", "recipe")
-    def _known(self, proposal: Any) -> str:
-        return self._possible(proposal)
+    @classmethod
+    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        require_one_of("model", settings["model"], MODELS)
+        require_one_of("recipe", settings["recipe"], [*RECIPES])
+        return settings
 
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("model", asked["model"], MODELS)
-        require_one_of("recipe", asked["recipe"], [*RECIPES])
-        return asked
-
-    @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
         return [chooser("model", "model", MODELS),
-                slider("devices", "num_devices", COUNTS, asked["num_devices"], "{:,}".format),
+                slider("devices", "num_devices", COUNTS, settings["num_devices"], "{:,}".format),
                 chooser("stage", "stage", STAGE_NAMES, STAGE_NAMES.__getitem__), chooser("recipe", "recipe", RECIPES)]
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(need(**asked))
+    def draw(cls, settings: dict[str, Any]) -> Scene:
+        return scene_of(need(**settings))
