@@ -57,12 +57,9 @@ class Difference:
     lines: tuple[str, ...]
 
     def _repr_html_(self) -> str:
-        drawn = "".join(f'<div style="{self._style(line)}">{html.escape(line)}</div>' for line in self.lines)
+        styles = {"+": ADDED, "-": REMOVED}
+        drawn = "".join(f'<div style="{styles.get(line[:1], "")}">{html.escape(line)}</div>' for line in self.lines)
         return f'<div style="{HEADING}">{html.escape(self.heading)}</div><pre style="{BOX}">{drawn}</pre>'
-
-    @staticmethod
-    def _style(line: str) -> str:
-        return {"+": ADDED, "-": REMOVED}.get(line[:1], "")
 
     def __repr__(self) -> str:
         return "\n".join([f"# {self.heading}", *self.lines])

@@ -17,7 +17,7 @@ from matplotlib.transforms import Bbox
 
 from course_lib.pictures.drawn import Drawn, claim
 from course_lib.pictures.figures import new_figure, quiet, to_png
-from course_lib.pictures.palette import INK, RANK_COLOURS
+from course_lib.pictures.palette import INK, rank_colour
 
 Series = tuple[Sequence[float], Sequence[float]]
 HEIGHT_IN = 3.9
@@ -116,7 +116,7 @@ class Chart(Drawn):
 
     def _colours(self) -> dict[str, str]:
         families = dict.fromkeys(map(family, [*self.points, *self.lines]))
-        return {name: RANK_COLOURS[number % len(RANK_COLOURS)] for number, name in enumerate(families)}
+        return {name: rank_colour(number) for number, name in enumerate(families)}
 
     def _scales(self, axes: Axes) -> None:
         quiet(axes)

@@ -14,7 +14,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from course_lib.pictures.drawn import Drawn, claim
 from course_lib.pictures.figures import new_figure, quiet, to_png
-from course_lib.pictures.palette import INK, RANK_COLOURS
+from course_lib.pictures.palette import INK, rank_colour
 
 Rows = Sequence[Sequence[float]]  # [step][rank]
 UNITS = {" (s)": "s", " (bytes)": "B"}  # written with prefixes
@@ -64,7 +64,7 @@ class RankPanels(Drawn):
         for axes, (name, rows) in zip(panels, self.figures.items()):
             for rank, values in enumerate(zip(*rows)):
                 name_of = self.names[rank] if self.names else f"rank {rank}"
-                axes.plot(range(1, len(rows) + 1), values, color=colour(rank), lw=1.5, label=name_of, alpha=0.9)
+                axes.plot(range(1, len(rows) + 1), values, color=rank_colour(rank), lw=1.5, label=name_of, alpha=0.9)
             quiet(axes)
             axes.grid(color="#E6E6E6", lw=0.6)
             axes.set_ylim(bottom=0)
@@ -82,10 +82,6 @@ class RankPanels(Drawn):
         rows = self.figures[name]
         later: list[Any] = list(zip(*rows[len(rows) // 2:]))
         return max(range(len(later)), key=lambda rank: sorted(later[rank])[len(later[rank]) // 2])
-
-
-def colour(rank: int) -> str:
-    return RANK_COLOURS[rank % len(RANK_COLOURS)]
 
 
 def short(name: str) -> str:

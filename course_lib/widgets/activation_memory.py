@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -157,7 +156,7 @@ class ActivationMemory(SceneExplorable):
 
     @classmethod
     def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        for name, known in choices().items():
+        for name, known in (("model", MODELS), ("split", tuple(SPLITS)), ("recompute", RECOMPUTE)):
             require_one_of(name, settings[name], known)
         return settings
 
@@ -171,7 +170,3 @@ class ActivationMemory(SceneExplorable):
     @classmethod
     def draw(cls, settings: dict[str, Any]) -> Scene:
         return scene_of(layer(**settings))
-
-
-def choices() -> dict[str, Sequence[str]]:
-    return {"model": MODELS, "split": tuple(SPLITS), "recompute": RECOMPUTE}

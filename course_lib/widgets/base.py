@@ -63,6 +63,14 @@ class WholeNumber(traitlets.TraitType):
         raise BadParameter(f"{self.name}={value!r}: expected a whole number {limits}")
 
 
+def browser_code(*scripts: Path) -> tuple[str, str]:
+    """A widget's JavaScript, `scripts` behind the palette, and the style sheet of all widgets."""
+    texts = [script.read_text(encoding="utf-8") for script in scripts]
+    sheet = (HERE / "explorable.css").read_text(encoding="utf-8")
+    return ("\n".join([f"const PALETTE = {json.dumps(PALETTE)};", *texts]),
+            "\n".join([roles.style_sheet(".explorable", IN_DARK), sheet]))
+
+
 class Explorable(anywidget.AnyWidget):
     """Base of all widgets. `controls` names the traits whose change makes new `frames`."""
 
@@ -71,11 +79,7 @@ class Explorable(anywidget.AnyWidget):
 
     def __init_subclass__(cls, script: str | Path | None = None, **kwargs: Any) -> None:
         if script is not None:
-            sources = [*STAND_ON, Path(inspect.getfile(cls)).parent / script]
-            texts = [source.read_text(encoding="utf-8") for source in sources]
-            cls._esm = "\n".join([f"const PALETTE = {json.dumps(PALETTE)};", *texts])
-            sheet = (HERE / "explorable.css").read_text(encoding="utf-8")
-            cls._css = "\n".join([roles.style_sheet(".explorable", IN_DARK), sheet])
+            cls._esm, cls._css = browser_code(*STAND_ON, Path(inspect.getfile(cls)).parent / script)
         super().__init_subclass__(**kwargs)
         taken = list(inspect.signature(cls.__init__).parameters.values())[1:]
         if "__init__" not in vars(cls):  # a widget is made with its controls, in their order: what Shift+Tab shows

@@ -52,11 +52,6 @@ class BucketOverlap(SceneExplorable):
     def draw(cls, settings: dict[str, Any]) -> Scene:
         return scene_of(**settings)
 
-    def overlap(self, bucket_cap_mb: int | None = None) -> Overlap:
-        """The simulated step, with the widget's cap or another one."""
-        return overlap(self.model, self.machine, self.num_ranks,
-                       self.bucket_cap_mb if bucket_cap_mb is None else bucket_cap_mb)
-
 
 def ranks_of(machine: str) -> list[int]:
     return [num for num in RANKS if num <= MACHINES[machine].max_ranks]
@@ -113,7 +108,7 @@ def add_lanes(sheet: Sheet, shown: Overlap) -> None:
     for name, start, end in shown.blocks:
         frame = (LEFT + scale * start, BACKWARD, scale * (end - start), LANE)
         sheet.rect(f"backward of {name}", "work", *frame)
-        sheet.inside(f"backward of {name} is", "on light", *frame, layer_words(name), name)
+        sheet.inside(f"backward of {name} is", "on light", *frame, f"layer {name}" if name.isdigit() else name, name)
     for number, bucket in enumerate(shown.buckets):
         frame = (LEFT + scale * bucket.start_s, STREAM, scale * (bucket.end_s - bucket.start_s), LANE)
         sheet.rect(f"bucket {number}", "message", *frame, hint=mebibytes(bucket.num_bytes))
@@ -145,10 +140,6 @@ def add_sweep(sheet: Sheet, sweep: dict[int, float], present: int) -> None:
 
 def cap_words(cap_mb: int) -> str:
     return {ALONE: "each alone", TOGETHER: "all in one"}.get(cap_mb, f"{cap_mb:,} MiB")
-
-
-def layer_words(name: str) -> str:
-    return name if not name.isdigit() else f"layer {name}"
 
 
 def percent(share: float) -> str:

@@ -147,10 +147,7 @@ def add_nodes(sheet: Sheet, shown: ParallelLayout, axis: str, rank: int) -> None
         role = "quiet" if not own else "on dark" if ROLES[own] == "forward" and not tint else "on light"
         sheet.inside(f"rank {other} is", role, x, y, CELL - 3, ROW - 4, f"{other}")
     node, place = divmod(rank, PER_NODE)
-    x, y = LEFT + place * CELL - 1.5, TOP + node * ROW - 1.5
-    for side, line in {"top": (x, y, x + CELL, y), "bottom": (x, y + ROW - 1, x + CELL, y + ROW - 1),
-                       "left": (x, y, x, y + ROW - 1), "right": (x + CELL, y, x + CELL, y + ROW - 1)}.items():
-        sheet.line(f"chosen {side}", "limit", *line)
+    sheet.outline("chosen", "limit", LEFT + place * CELL - 1.5, TOP + node * ROW - 1.5, CELL, ROW - 1)
 
 
 def add_table(sheet: Sheet, along: tuple[AxisTraffic, ...], axis: str) -> None:

@@ -128,10 +128,6 @@ class PipelineSchedule(SceneExplorable, script="pipeline_schedule.js"):
             self.stages = [list(chunks) for chunks in schedule.stages]
             self.placed = [[str(action) for action in lane] for lane in schedule.actions]
 
-    def simulation(self) -> Simulation:
-        """The schedule with its times; by hand, as far as it can run."""
-        return with_times(self.schedule, self.slow, self.costs)
-
 
 def schedule_of(settings: dict[str, Any]) -> Schedule:
     order, p, m, given = settings["order"], settings["p"], settings["m"], settings["stages"]
@@ -150,7 +146,7 @@ def scene_of(settings: dict[str, Any]) -> Scene:
     by_hand = order == BY_HAND
     schedule = schedule_of(settings)
     found = findings(schedule, settings["max_in_flight"], finished=False) if by_hand else []
-    done = not by_hand or (not found and is_complete(schedule))
+    done = not by_hand or not (found or findings(schedule))
     simulated = with_times(schedule, slow, costs)
     compared = comparison(settings, simulated if by_hand and done else None)
     headline = finding(simulated, found, by_hand, done)
@@ -259,10 +255,6 @@ def action_of(text: str) -> Action:
 def in_flight(simulated: Simulation) -> str:
     most = max(simulated.peak_activations)
     return f"{write_count(most)} micro-batch{'es' * (most != 1)}"
-
-
-def is_complete(schedule: Schedule) -> bool:
-    return not findings(schedule)
 
 
 def with_times(schedule: Schedule, slow: int | None, costs: tuple, whole: bool = False) -> Simulation:

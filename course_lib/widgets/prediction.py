@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +14,11 @@ import anywidget
 import traitlets
 from matplotlib.figure import Figure
 
-from course_lib.pictures import roles
 from course_lib.pictures.drawn import Drawn
 from course_lib.pictures.figures import new_figure, quiet, to_png
 from course_lib.pictures.palette import BLUE, INK, ORANGE, TEAL
 from course_lib.pictures.units import BYTES_IN, human_bytes, human_seconds
-from course_lib.widgets.base import HERE, IN_DARK, PALETTE, BadParameter
+from course_lib.widgets.base import HERE, BadParameter, browser_code
 from course_lib.widgets.typed_number import read_number
 
 CLOSE = 0.1  # a prediction this near, relative to what was measured, is called right
@@ -57,10 +55,7 @@ class Prediction(anywidget.AnyWidget):
     here. What is no answer comes back as {"refused": sentence}.
     """
 
-    _esm = "\n".join([f"const PALETTE = {json.dumps(PALETTE)};",
-                      *((HERE / name).read_text(encoding="utf-8") for name in ("explorable.js", "prediction.js"))])
-    _css = "\n".join([roles.style_sheet(".explorable", IN_DARK),
-                      (HERE / "explorable.css").read_text(encoding="utf-8")])
+    _esm, _css = browser_code(HERE / "explorable.js", HERE / "prediction.js")
 
     question = traitlets.Unicode().tag(sync=True)
     unit = traitlets.Unicode().tag(sync=True)

@@ -75,7 +75,8 @@ def scene_of(shown: AttentionRing) -> Scene:
         sheet.text(f"step {step}", "strong" if step == shown.step else "quiet", x, top - 12, f"step {step}", "middle")
     for rank in range(R):
         add_rank(sheet, shown, rank, top + rank * CELL)
-    add_present(sheet, shown, top)
+    wide = (RIGHT - LEFT) / R
+    sheet.outline("present", "limit", LEFT + shown.step * wide, top - 2, wide, R * CELL)
     bottom = top + R * CELL
     legend(sheet, LEFT, bottom + 18, [("work", "pairs to compute, darker: more"), ("idle", "nothing to compute")])
     sheet.text("compared", "label", LEFT, bottom + 48, "The ring's time, over that of even work")
@@ -107,15 +108,6 @@ def add_rank(sheet: Sheet, shown: AttentionRing, rank: int, y: float) -> None:
     width = (BAR_RIGHT - BAR_LEFT) * part / 2
     sheet.rect(f"rank {rank} in all", "work", BAR_LEFT, y + 4, width, CELL - 11)
     sheet.text(f"rank {rank} does", "small", BAR_LEFT + width + 7, y + CELL / 2 - 1, f"{part:.0%}")
-
-
-def add_present(sheet: Sheet, shown: AttentionRing, top: float) -> None:
-    """A frame around the present step."""
-    wide = (RIGHT - LEFT) / shown.num_ranks
-    left, right, bottom = LEFT + shown.step * wide, LEFT + (shown.step + 1) * wide, top + shown.num_ranks * CELL - 2
-    for key, line in {"top": (left, top - 2, right, top - 2), "bottom": (left, bottom, right, bottom),
-                      "left": (left, top - 2, left, bottom), "right": (right, top - 2, right, bottom)}.items():
-        sheet.line(f"present {key}", "limit", *line)
 
 
 def tint(rank: int, num_ranks: int) -> float:

@@ -71,10 +71,6 @@ class Stragglers(SceneExplorable):
     def draw(cls, settings: dict[str, Any]) -> Scene:
         return scene_of(**settings)
 
-    def run(self, scheme: str | None = None, slack: int | None | str = "present") -> StragglerRun:
-        """The simulated training, by the widget's scheme and slack or by others."""
-        return run(scheme or self.scheme, self.who, self.slowdown, self.slack if slack == "present" else slack)
-
 
 def run(scheme: str, who: str, slowdown: int, slack: int | None) -> StragglerRun:
     return simulate_stragglers(scheme, slack, float(slowdown), who, NUM_RANKS, SYNC)

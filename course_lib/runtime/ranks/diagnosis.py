@@ -120,15 +120,23 @@ def deadlock(sightings: Sightings, still_s: float) -> Deadlock:
     """All ranks that have not returned wait in a communication call, and have not moved for `still_s` seconds."""
     lines = [f"no rank can continue (nothing moved for {still_s:g} s)"]
     for rank, seen in sorted(sightings.items()):
-        if isinstance(seen, Returned):
-            lines.append(f"  rank {rank}  has returned normally")
-            continue
-        place = readers_frame(seen.frames)
-        code = f":  {place.code()}" if place and place.code() else ""
-        lines.append(f"  rank {rank}  waits{_at(seen.frames)}{code}")
-        lines.append(f"          -> {seen.waits_in}")
-    lines.append(textwrap.fill(f"Hint: {_hint(sightings)}", 100, initial_indent="  ", subsequent_indent="  "))
+        lines += _sighting(rank, seen)
+    lines.append(_hint_lines(_hint(sightings)))
     return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))), _waits(sightings))
+
+
+def _sighting(rank: int, seen: Whereabouts | Returned) -> list[str]:
+    """Where one rank is, and below it the call that it waits in."""
+    if isinstance(seen, Returned):
+        return [f"  rank {rank}  has returned normally"]
+    place = readers_frame(seen.frames)
+    code = f":  {place.code()}" if place and place.code() else ""
+    line = f"  rank {rank}  {'waits' if seen.waits_in else 'is'}{_at(seen.frames)}{code}"
+    return [line, f"          -> {seen.waits_in}"] if seen.waits_in else [line]
+
+
+def _hint_lines(hint: str) -> str:
+    return textwrap.fill(f"Hint: {hint}", 100, initial_indent="  ", subsequent_indent="  ")
 
 
 def _waits(sightings: Sightings) -> dict[int, tuple[str, int]]:
@@ -202,23 +210,15 @@ def launch_timeout(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], 
     unfinished = sorted(set(_waiting(sightings)) | set(silent))
     lines = [f"{_ranks(unfinished)} did not finish within {timeout_s:g} s"]
     for rank in sorted(set(sightings) | set(silent)):
-        seen = sightings.get(rank)
         if rank in silent:
             place = readers_frame(tuple(silent[rank]))
             at = f" at {place.where()}:  {place.code()}" if place else ""
             lines.append(f"  rank {rank}  is busy in one uninterruptible call{at}")
-        elif isinstance(seen, Returned):
-            lines.append(f"  rank {rank}  has returned normally")
         else:
-            place = readers_frame(seen.frames)
-            code = f":  {place.code()}" if place and place.code() else ""
-            lines.append(f"  rank {rank}  {'waits' if seen.waits_in else 'is'}{_at(seen.frames)}{code}")
-            if seen.waits_in:
-                lines.append(f"          -> {seen.waits_in}")
+            lines += _sighting(rank, sightings[rank])
     all_wait = not silent and all(seen.waits_in for seen in _waiting(sightings).values())
     if all_wait:
-        lines.append(textwrap.fill(f"Hint: all of them wait. {_hint(sightings)}", 100, initial_indent="  ",
-                                   subsequent_indent="  "))
+        lines.append(_hint_lines(f"all of them wait. {_hint(sightings)}"))
     lines.append("  Hint: if the work simply needs longer, pass launch(..., timeout=seconds).")
     return LaunchTimeout("\n".join(lines), tuple(unfinished), all_wait, _waits(sightings) if all_wait else None)
 

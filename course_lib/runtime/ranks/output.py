@@ -1,13 +1,35 @@
-"""What ranks print, shown in the notebook with the rank before each line."""
+"""What ranks print, read from their pipes and shown in the notebook with the rank before each line."""
 
+import queue
 import re
 import sys
 
 from course_lib.pictures.stable import stable_output
 from course_lib.runtime import context
+from course_lib.runtime.ranks.rank_process import RankProcess
 from course_lib.runtime.ranks.showing import Bundle, parse_line
 
 _END = re.compile(rb"\r\n|\n|\r")
+
+
+def read_output(process: RankProcess, name: str, shown: queue.Queue) -> None:
+    """Put what the rank writes to its stream `name` into `shown`, as (rank, name, bytes), until it ends."""
+    stream, end, tail = process.streams[name], process.end_of_output, b""
+    while data := stream.read(1 << 16):
+        data = tail + data
+        if end and end in data:
+            shown.put((process.rank, name, data[: data.index(end)]))
+            return
+        keep = _overlap(data, end)
+        tail = data[len(data) - keep :]
+        shown.put((process.rank, name, data[: len(data) - keep]))
+    shown.put((process.rank, name, tail))
+    stream.close()
+
+
+def _overlap(data: bytes, end: bytes) -> int:
+    """How many of data's last bytes may be the beginning of `end`."""
+    return next((n for n in range(min(len(end) - 1, len(data)), 0, -1) if data.endswith(end[:n])), 0)
 
 
 class RankOutput:

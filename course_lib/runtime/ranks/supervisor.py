@@ -9,6 +9,7 @@ import queue
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -17,7 +18,6 @@ from course_lib.runtime.errors import LaunchError, LaunchInterrupted
 from course_lib.runtime.ranks import diagnosis, went_wrong
 from course_lib.runtime.ranks.asking import LaunchRanks
 from course_lib.runtime.ranks.conversation import Conversation, read_command
-from course_lib.runtime.ranks.listening import read_output, start
 from course_lib.runtime.ranks.messages import (
     DISMISS,
     Asks,
@@ -31,7 +31,7 @@ from course_lib.runtime.ranks.messages import (
     Typed,
     Whereabouts,
 )
-from course_lib.runtime.ranks.output import RankOutput
+from course_lib.runtime.ranks.output import RankOutput, read_output
 from course_lib.runtime.ranks.pools import ForkPool, WarmPool
 from course_lib.runtime.ranks.rank_process import RankProcess
 from course_lib.runtime.ranks.trace import Closed
@@ -113,8 +113,9 @@ class Supervisor:
         try:
             for process in self.pool.processes(len(self.tasks), self.env, self.tasks[0].call):
                 self.ranks.processes.append(process)
-                readers.append(start(self._read_messages, process))
-                readers += [start(read_output, process, name, self.shown) for name in process.streams]
+                # A thread for each stream: a rank whose pipe is full would wait until somebody has read it.
+                readers.append(start_reader(self._read_messages, process))
+                readers += [start_reader(read_output, process, name, self.shown) for name in process.streams]
             self._follow()
         except BaseException as error:
             self.error = error
@@ -211,3 +212,11 @@ class Supervisor:
             return
         if self.lookout.all_still_for_s() >= _STILL_S:
             raise diagnosis.deadlock(self.lookout.sightings(), _STILL_S)
+
+
+def start_reader(read: Callable, *arguments: Any) -> threading.Thread:
+    """A daemon thread that runs read(*arguments): a rank that never closes its pipe does not keep the notebook alive.
+    """
+    thread = threading.Thread(target=read, args=arguments, name="course_lib reader", daemon=True)
+    thread.start()
+    return thread
