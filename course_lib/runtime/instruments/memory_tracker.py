@@ -69,6 +69,7 @@ class MemoryTracker(OperatorWatcher):
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Observe until the block ends; then take every hook out again."""
+        # What is entered last ends first: the allocator is read, all is looked at once more, and then the hooks go.
         with ExitStack() as hooks:
             self.look_around()
             hooks.callback(self.stop)
@@ -154,6 +155,7 @@ class MemoryTracker(OperatorWatcher):
         """Learn when a parameter's gradient is ready; forgets the parameter when it is gone."""
         can_have_one = parameter.is_leaf and parameter.requires_grad
         handle = parameter.register_post_accumulate_grad_hook(self.gradient_ready) if can_have_one else None
+        # Not `self`: the callback lives as long as the parameter, and would hold the sources, a whole model, that long.
         key, all_hooked = id(parameter), self.hooked
         self.hooked[key] = Hooked(WeakIdRef(parameter, lambda _: all_hooked.pop(key, None)), named, handle)
 

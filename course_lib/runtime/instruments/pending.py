@@ -110,6 +110,7 @@ listeners: list[Listener] = []
 waiting_in: dict[int, list[GroupCall]] = {}  # thread id -> the calls it is inside, outermost first
 counts: Counter[tuple[str, tuple[int, ...]]] = Counter()  # (op, group's ranks) -> calls begun so far
 _numbers = itertools.count()
+# Weak: a work that nobody waits for is given up by torch, which a reference of ours would keep from happening.
 _calls_of: "weakref.WeakKeyDictionary[Work, list[GroupCall]]" = weakref.WeakKeyDictionary()
 _batches: dict[ProcessGroup, list[GroupCall]] = {}  # what a group has been given since it began to put calls together
 
@@ -147,7 +148,7 @@ def _wrap_wait(wait: Callable) -> Callable:
 def _wrap_method(method: Callable, op: str) -> Callable:
     def call_and_follow(group: ProcessGroup, *arguments: Any, **options: Any) -> Any:
         call = _describe(group, op, arguments, options)
-        counts[op, call.group] += 1
+        counts[op, call.group] += 1  # before the call: of two ranks the one that hangs inside has made one more
         for listener in listeners:
             listener.begin_call(call)
         work = _inside(call, method, (group, *arguments), options)
@@ -213,6 +214,7 @@ def _streams_wait(group: ProcessGroup, tensors: Sequence[torch.Tensor], options:
 def _inside(call: GroupCall, function: Callable, arguments: tuple, options: dict[str, Any]) -> Any:
     """What `function` returns; meanwhile the calling thread counts as being inside `call`."""
     calls = waiting_in.setdefault(threading.get_ident(), [])
+    # Kept: only who has heard the beginning hears the end, whoever comes or goes in between.
     entered = [(listener, listener.begin_wait(call)) for listener in listeners] if listeners else ()
     calls.append(call)
     try:

@@ -79,6 +79,8 @@ class StorageBook:
         self._storages.clear()
 
     def _observe(self, storage: torch.UntypedStorage) -> _Storage:
+        # torch keeps a storage's Python object for as long as its memory lives, so the weak reference goes with both.
+        # The callback has the address only; it takes the entry out before another storage can be given the same one.
         address = storage._cdata
         known = _Storage(OTHER, weakref.ref(storage, partial(self._forget, address)))
         self._storages[address] = known

@@ -1,4 +1,4 @@
-"""Ranks at breakpoints and the one reader they talk to: whose turn it is, and that no clock runs meanwhile.
+"""Prompts of pdb from several ranks at breakpoints, and one reader: whose turn it is. No clock runs meanwhile.
 
 A rank keeps its turn from its first prompt until it continues or ends. It also loses it when what it was told to do
 waits for other ranks, one of which is itself at a breakpoint: otherwise both would wait for ever.

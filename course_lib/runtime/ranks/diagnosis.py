@@ -1,4 +1,4 @@
-"""From what the ranks report to what the reader should know: pure functions over plain data."""
+"""Error messages of launch: from what the ranks report to what the reader should know. Pure functions of plain data."""
 
 import re
 import signal

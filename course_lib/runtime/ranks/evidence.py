@@ -1,4 +1,7 @@
-"""The tensors that a failing line names, as text: most bugs of distributed code are shapes, dtypes and devices."""
+"""Shapes, dtypes and devices of the tensors that the failing line of a traceback names, as text.
+
+Most bugs of distributed code are one of the three.
+"""
 
 import dis
 import traceback as tracebacks

@@ -124,7 +124,7 @@ class ForkPool:
         err_read, err_write = os.pipe()
         streams = {"stdout": open(out_read, "rb", buffering=0), "stderr": open(err_read, "rb", buffering=0)}
         try:
-            with self._lock:
+            with self._lock:  # nobody else's request may come between this one and its handles
                 self._send("fork")
                 for handle in (theirs.fileno(), out_write, err_write):
                     send_handle(self._control, handle, self._server.pid)
@@ -134,6 +134,7 @@ class ForkPool:
                 ours.close()
             raise
         finally:
+            # The rank has its own copies. With ours left open, its end would not end what its readers read.
             theirs.close()
             os.close(out_write)
             os.close(err_write)
@@ -169,6 +170,7 @@ class ForkPool:
 
     def _leave(self) -> None:
         with self._lock:  # whoever starts the server meanwhile waits, and starts another one
+            # A timer that ran out just before it was cancelled comes here, too: another has taken its place.
             if threading.current_thread() is self._leaving and not self._at_work:
                 self.close()
 
@@ -180,6 +182,7 @@ class ForkPool:
 
     def close(self) -> None:
         """End the server; it takes its ranks along."""
+        # Without the lock, which _leave holds already.
         if self._owner == os.getpid() and self._control is not None:
             self._control.close()
             try:

@@ -91,7 +91,7 @@ class Server:
         """Fork one rank around three handles that follow the request: connection, stdout, stderr."""
         handles = [recv_handle(self.control) for _ in range(3)]
         first = not self.ranks
-        if first:
+        if first:  # not for later ones: all ranks of a launch must run the same code
             self.waiting_imports += self.course.forget_stale_modules()
         gc.freeze()  # a rank's garbage collector need not look at what was here before it, nor copy those pages
         pid = os.fork()
@@ -152,6 +152,7 @@ def become_rank(control: Connection, handles: list[int], at_its_end: list[Callab
         atexit.register(function)
     connection_fd, stdout_fd, stderr_fd = handles
     control.close()
+    # A fork inherits what the server does with signals, which is to ignore them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     devnull = os.open(os.devnull, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Where everybody is: ranks are asked, and what they answer says how long each has waited in one place.
+"""Hang detection: ranks are asked where they are, and their answers say how long each has waited on one line.
 
 Only what was seen counts. On a machine that has stood still, or had no core for a rank, time has passed that nobody
 looked into: it says nothing of ranks.

@@ -20,7 +20,7 @@ def read_output(process: RankProcess, name: str, shown: queue.Queue) -> None:
         if end and end in data:
             shown.put((process.rank, name, data[: data.index(end)]))
             return
-        keep = _overlap(data, end)
+        keep = _overlap(data, end)  # the mark may come in two parts, and neither of them is output
         tail = data[len(data) - keep :]
         shown.put((process.rank, name, data[: len(data) - keep]))
     shown.put((process.rank, name, tail))

@@ -1,4 +1,4 @@
-"""What crosses between the notebook and a rank: the function with its arguments there, its result back.
+"""Pickling of what crosses between the notebook and a rank: the function with its arguments, and its result.
 
 In a rank tensors lie on the rank's device, wherever they come from; in the notebook on the CPU, wherever they were.
 """

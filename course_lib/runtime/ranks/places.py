@@ -1,4 +1,4 @@
-"""Where in the reader's code something happened: frames taken in a rank, told as `cell In[7], line 3`."""
+"""Stack frames and tracebacks as data: where in the reader's code a rank is, told as `cell In[7], line 3`."""
 
 import linecache
 import os

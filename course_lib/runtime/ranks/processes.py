@@ -17,6 +17,7 @@ def kill_tree(pid: int) -> None:
     """End a process and what it started."""
     try:
         root = psutil.Process(pid)
+        # Listed before anything is killed: the children of a dead process are somebody else's.
         doomed = [*root.children(recursive=True), root]
     except psutil.NoSuchProcess:
         return

@@ -40,7 +40,7 @@ def main(connection: Connection) -> None:
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(0)  # no return: below on the stack is the server that was forked, in the middle of its loop
 
 
 def main_kept_warm(connection: Connection, folder: str) -> None:
@@ -93,7 +93,7 @@ def _join(task: Task) -> None:
     loopback = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
     if loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-    dump = open(task.dump, "w")
+    dump = open(task.dump, "w")  # stays open: faulthandler writes to its descriptor when Python cannot run any more
     faulthandler.enable(dump)  # a library that aborts leaves its place there
     if hasattr(faulthandler, "register"):  # not on Windows
         faulthandler.register(signal.SIGUSR1, dump, all_threads=True)

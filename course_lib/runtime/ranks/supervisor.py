@@ -56,7 +56,9 @@ class Supervisor:
         self.ranks = LaunchRanks(ours, tasks)
         self.events = self.ranks.events
         self.lookout = self.ranks.lookout
-        self.shown: queue.Queue = queue.Queue(maxsize=1000)  # (rank, stream, bytes); None: the launch has ended
+        # (rank, stream, bytes); None: the launch has ended. Bounded: a rank that prints without end is slowed down to
+        # what the notebook shows, by its full pipe, and does not fill the notebook's memory.
+        self.shown: queue.Queue = queue.Queue(maxsize=1000)
         self.reported: set[int] = set()  # ranks whose function has ended
         self.conversation = Conversation(lambda rank, text: self.shown.put((rank, None, text)), self.lookout.tell)
         self.error: BaseException | None = None
@@ -123,7 +125,7 @@ class Supervisor:
             self.pool.finish(self._dismiss_reported_ranks(), _LEAVE_S)
         except (LaunchError, LaunchInterrupted) as error:  # the pool's own process is gone
             self.error = self.error or error
-        for reader in readers:
+        for reader in readers:  # for a while: a process that could not be ended may hold a pipe open
             reader.join(timeout=5.0)
         self._remove_files()  # before the pool may leave with its folder
         self.pool.release()
@@ -150,7 +152,7 @@ class Supervisor:
         message: Any = None
         try:
             process.send(self.tasks[process.rank])
-            self.lookout.unanswered.discard(process.rank)
+            self.lookout.unanswered.discard(process.rank)  # not before: a rank takes its first message for its task
             while not isinstance(message, _ENDS):
                 message = process.receive()
                 if isinstance(message, _ENDS):

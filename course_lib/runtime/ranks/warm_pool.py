@@ -121,7 +121,7 @@ class WarmPool:
         with self._lock:  # an interpreter being started in the background is no orphan
             kill_by_mark(self.folder, spare={warm.process.pid for warm in self._warm.values()})
         if len(self._warm) < world_size:  # while the reader reads the error
-            self.hurried.clear()
+            self.hurried.clear()  # it was for the launch that has ended
             threading.Thread(target=self._start_ahead, args=(world_size,), daemon=True).start()
 
     def _start_ahead(self, world_size: int) -> None:
@@ -162,6 +162,7 @@ def _accept(listener: Listener, started: dict[int, subprocess.Popen],
             connection = listener.accept()
             arrivals.put((connection.recv(), connection))
 
+    # In a thread: accept() waits without a limit, and an interpreter that dies on its way never comes.
     threading.Thread(target=accept, daemon=True).start()
     missing, deadline = dict(started), time.monotonic() + _STARTS_WITHIN_S
     while missing:
