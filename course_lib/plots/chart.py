@@ -16,7 +16,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocat
 from matplotlib.transforms import Bbox
 
 from course_lib.pictures.drawn import Drawn, claim
-from course_lib.pictures.figures import new_figure, quiet, to_png
+from course_lib.pictures.figures import new_figure, quiet
 from course_lib.pictures.palette import INK, rank_colour
 
 Series = tuple[Sequence[float], Sequence[float]]
@@ -75,9 +75,6 @@ class Chart(Drawn):
 
     def alternative(self) -> str:
         return ". ".join(filter(None, (self.finding(), self.detail)))
-
-    def png(self) -> bytes:
-        return to_png(self.figure())
 
     def figure(self) -> Figure:
         figure = new_figure(HEIGHT_IN, claim(self.headline, self.holds), self.detail)

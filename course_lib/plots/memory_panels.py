@@ -9,8 +9,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from matplotlib.figure import Figure
+
 from course_lib.pictures.drawn import Drawn, claim
-from course_lib.pictures.figures import new_figure, to_png
+from course_lib.pictures.figures import new_figure
 from course_lib.pictures.palette import INK
 from course_lib.pictures.units import BYTES_IN, human_bytes
 from course_lib.runtime import MemoryLog
@@ -29,7 +31,6 @@ class MemoryPanels(Drawn):
     headline: str
     logs: Mapping[str, MemoryLog]
     predicted: Mapping[str, float] = field(default_factory=dict)
-    detail: str = ""
     holds: bool | None = None
 
     def __post_init__(self) -> None:
@@ -42,16 +43,14 @@ class MemoryPanels(Drawn):
     def finding(self) -> str:
         return f"MemoryPanels: {claim(self.headline, self.holds)} ({', '.join(self.logs)})"
 
-    def alternative(self) -> str:
-        return ". ".join(filter(None, (self.finding(), self.detail)))
-
     def fullest_tracks(self) -> dict[str, Track]:
+        """By name, of each log the rank with the highest peak."""
         return {name: max(log.tracks, key=Track.peak) for name, log in self.logs.items()}
 
-    def png(self) -> bytes:
+    def figure(self) -> Figure:
         columns = min(2, len(self.logs))
         rows = math.ceil(len(self.logs) / columns)
-        figure = new_figure(1.2 + 1.9 * rows, claim(self.headline, self.holds), self.detail)
+        figure = new_figure(1.2 + 1.9 * rows, claim(self.headline, self.holds), "")
         panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flatten()
         tracks = self.fullest_tracks()
         highest = max(track.peak() for track in tracks.values())
@@ -65,4 +64,4 @@ class MemoryPanels(Drawn):
                 said = f"dashed: formula {human_bytes(self.predicted[name])}"
                 axes.set_title(said, fontsize=8, loc="right", color=INK)
         finish(figure, unit, tracks.values())
-        return to_png(figure)
+        return figure

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from statistics import mean
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from course_lib.pictures.drawn import Drawn
-from course_lib.pictures.figures import to_png
 from course_lib.pictures.palette import BLUE, INK, ink_on, mix
 from course_lib.plots.cells_picture import BORDER, QUIET, canvas
 
@@ -62,11 +62,11 @@ class TreeAndTorus(Drawn):
     def finding(self) -> str:
         return f"{self.headline()} ({self.side ** 2} chips each; {self.detail()})"
 
-    def png(self) -> bytes:
+    def figure(self) -> Figure:
         figure, axes = canvas(WIDTH, HEIGHT + 0.15, self.headline(), self.detail())
         self._draw_tree(axes, left=0.2, right=4.9)
         self._draw_torus(axes, left=5.7)
-        return to_png(figure)
+        return figure
 
     def _draw_tree(self, axes: Axes, left: float, right: float) -> None:
         title(axes, "fat tree", (left + right) / 2)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from matplotlib.figure import Figure
+
 from course_lib.pictures import painter
 from course_lib.pictures.drawn import Drawn
-from course_lib.pictures.figures import to_png
 from course_lib.pictures.palette import RANK_COLOURS, ink_on
 from course_lib.pictures.scene import WIDTH, Scene, Sheet
 
@@ -58,8 +59,8 @@ class RankGrid(Drawn):
     def finding(self) -> str:
         return f"RankGrid: {self.num_ranks} ranks: {', '.join(self.sizes())}"
 
-    def png(self) -> bytes:
-        return to_png(painter.paint(self.scene()))
+    def figure(self) -> Figure:
+        return painter.paint(self.scene())
 
     def scene(self) -> Scene:
         sheet, wide = Sheet(), (WIDTH - GAP) / len(self.groups)

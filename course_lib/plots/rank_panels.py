@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from course_lib.pictures.drawn import Drawn, claim
-from course_lib.pictures.figures import new_figure, quiet, to_png
+from course_lib.pictures.figures import new_figure, quiet
 from course_lib.pictures.palette import INK, rank_colour
 
 Rows = Sequence[Sequence[float]]  # [step][rank]
@@ -58,7 +59,7 @@ class RankPanels(Drawn):
     def alternative(self) -> str:
         return ". ".join(filter(None, (self.finding(), self.detail)))
 
-    def png(self) -> bytes:
+    def figure(self) -> Figure:
         figure = new_figure(HEIGHT_IN, self._title(), self.detail)
         panels = figure.subplots(1, len(self.figures), squeeze=False)[0]
         for axes, (name, rows) in zip(panels, self.figures.items()):
@@ -75,7 +76,7 @@ class RankPanels(Drawn):
                     axes.yaxis.set_major_formatter(EngFormatter(unit))
         figure.supxlabel(self.x, fontsize=9, color=INK)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
-        return to_png(figure)
+        return figure
 
     def standing_out(self, name: str) -> int:
         """The rank whose `name` is highest in the middle one of the later half of the steps."""

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from matplotlib.figure import Figure
+
 from course_lib.pictures import painter
 from course_lib.pictures.drawn import Drawn, claim
-from course_lib.pictures.figures import to_png
 from course_lib.pictures.palette import RANK_COLOURS, ink_on
 from course_lib.pictures.scene import Scene, Sheet
 
@@ -44,8 +45,8 @@ class RoutedText(Drawn):
         return f"RoutedText: {claim(self.headline, self.holds)} ({len(self.tokens):,} characters, " \
                f"{self.num_experts} experts)"
 
-    def png(self) -> bytes:
-        return to_png(painter.paint(self.scene()))
+    def figure(self) -> Figure:
+        return painter.paint(self.scene())
 
     def favourites(self, expert: int) -> list[str]:
         """The characters that tell most of this expert: often there, and more often than elsewhere."""

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import traitlets
-
 from course_lib import facts
 from course_lib.costs.activations import RECOMPUTE, ActivationTerm, activation_bytes_per_layer, activation_terms
 from course_lib.pictures.parts import axis, bars, legend, round_ticks
 from course_lib.pictures.scene import Scene, Sheet
 from course_lib.pictures.units import gigabytes, human_bytes
-from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 
 MODELS = ("GPT-3", "Megatron-Turing NLG", "Llama 2 7B", "Llama 3 8B", "Llama 3 70B", "Llama 3 405B")
@@ -148,17 +146,11 @@ class ActivationMemory(SceneExplorable):
     """What one layer of `model` keeps for one row of `tokens`: by `split`, a name of SPLITS, and `recompute`, "none",
     "selective" (attention's s x s matrices are made again, or never stored) or "full"."""
 
-    model = traitlets.Any("GPT-3").tag(sync=True, echo_update=False)
-    tokens = WholeNumber(2048, 1, LONGEST).tag(sync=True, echo_update=False)
-    split = traitlets.Any("nothing split").tag(sync=True, echo_update=False)
-    recompute = traitlets.Any("none").tag(sync=True, echo_update=False)
+    model = OneOf("GPT-3", MODELS)
+    tokens = WholeNumber(2048, 1, LONGEST)
+    split = OneOf("nothing split", SPLITS)
+    recompute = OneOf("none", RECOMPUTE)
     controls = ("model", "tokens", "split", "recompute")
-
-    @classmethod
-    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        for name, known in (("model", MODELS), ("split", tuple(SPLITS)), ("recompute", RECOMPUTE)):
-            require_one_of(name, settings[name], known)
-        return settings
 
     @classmethod
     def list_controls(cls, settings: dict[str, Any]) -> list[Control]:

@@ -4,7 +4,7 @@ A widget has traits for what the reader may set, and `controls` names those whos
 pictures are a Scene of course_lib.pictures, which is drawn once, in Python, and painted by painter.js and painter.py:
 
     class Doubler(SceneExplorable):
-        num = WholeNumber(1, 1, 9).tag(sync=True, echo_update=False)
+        num = WholeNumber(1, 1, 9)
         controls = ("num",)
 
         @classmethod
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,15 @@ class BadParameter(ValueError, traitlets.TraitError):
     """A parameter that cannot be; traitlets takes back the change."""
 
 
-class WholeNumber(traitlets.TraitType):
+class Setting(traitlets.TraitType):
+    """What a reader may set, in Python or in the browser."""
+
+    def __init__(self, default: Any) -> None:
+        super().__init__(default)
+        self.tag(sync=True, echo_update=False)
+
+
+class WholeNumber(Setting):
     """A whole number from `lowest` to `highest` (None: no limit). Anything else is a BadParameter."""
 
     def __init__(self, default: int, lowest: int, highest: int | None = None) -> None:
@@ -61,6 +69,18 @@ class WholeNumber(traitlets.TraitType):
             return value
         limits = f"{self.lowest} or more" if self.highest is None else f"from {self.lowest} to {self.highest}"
         raise BadParameter(f"{self.name}={value!r}: expected a whole number {limits}")
+
+
+class OneOf(Setting):
+    """One of `choices`. Anything else is a BadParameter."""
+
+    def __init__(self, default: Any, choices: Iterable[Any]) -> None:
+        super().__init__(default)
+        self.choices = list(choices)
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        require_one_of(self.name, value, self.choices)
+        return value
 
 
 def browser_code(*scripts: Path) -> tuple[str, str]:
@@ -137,7 +157,7 @@ class Explorable(anywidget.AnyWidget):
 class SteppedExplorable(Explorable):
     """An Explorable with a `step` that goes from 0 to frames["num_steps"]; the browser steps on its own."""
 
-    step = WholeNumber(1, 0).tag(sync=True, echo_update=False)
+    step = WholeNumber(1, 0)
 
     def num_steps(self) -> int:
         """How many steps there are with the present parameters."""
@@ -202,7 +222,7 @@ class SceneExplorable(Explorable, script="scene_widget.js"):
         traits = {name: cls.class_traits()[name] for name in cls.controls}
         settings = {name: parameters.get(name, trait.default_value) for name, trait in traits.items()}
         for name, trait in traits.items():
-            if isinstance(trait, WholeNumber):
+            if isinstance(trait, Setting):
                 trait.validate(None, settings[name])
         return cls.draw(cls.check_settings(settings))
 

@@ -6,13 +6,11 @@ import math
 from functools import lru_cache
 from typing import Any
 
-import traitlets
-
 from course_lib.costs.overlap import ALONE, CAPS, MACHINES, MIB, MODELS, TOGETHER, Overlap, simulate_overlap
 from course_lib.pictures.parts import axis, round_ticks
 from course_lib.pictures.scene import Scene, Sheet, width_of
 from course_lib.pictures.units import human_seconds, mebibytes
-from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 
 MIN_RANKS = 2
@@ -25,16 +23,14 @@ class BucketOverlap(SceneExplorable):
     `model` is one of costs.overlap.MODELS, `machine` of MACHINES; the widget's lists have them all.
     """
 
-    bucket_cap_mb = WholeNumber(25, ALONE, TOGETHER).tag(sync=True, echo_update=False)
-    num_ranks = WholeNumber(16, MIN_RANKS).tag(sync=True, echo_update=False)
-    machine = traitlets.Any("A100, 8 in a node, HDR").tag(sync=True, echo_update=False)
-    model = traitlets.Any("GPT-2, 124M").tag(sync=True, echo_update=False)
+    bucket_cap_mb = WholeNumber(25, ALONE, TOGETHER)
+    num_ranks = WholeNumber(16, MIN_RANKS)
+    machine = OneOf("A100, 8 in a node, HDR", MACHINES)
+    model = OneOf("GPT-2, 124M", MODELS)
     controls = ("bucket_cap_mb", "num_ranks", "machine", "model")
 
     @classmethod
     def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("model", settings["model"], [*MODELS])
-        require_one_of("machine", settings["machine"], [*MACHINES])
         most = MACHINES[settings["machine"]].max_ranks
         if settings["num_ranks"] > most:
             raise BadParameter(f"num_ranks={settings['num_ranks']}: expected at most {most} with {settings['machine']}")

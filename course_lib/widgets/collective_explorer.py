@@ -32,7 +32,7 @@ class CollectiveExplorer(SteppedExplorable, script="collective_explorer.js"):
 
     op = traitlets.Any("all_reduce").tag(sync=True, echo_update=False)
     algorithm = traitlets.Any(None, allow_none=True).tag(sync=True, echo_update=False)
-    num_ranks = WholeNumber(4, MIN_RANKS, MAX_RANKS).tag(sync=True, echo_update=False)
+    num_ranks = WholeNumber(4, MIN_RANKS, MAX_RANKS)
     choices = traitlets.List().tag(sync=True, echo_update=False)
     controls = ("op", "algorithm", "num_ranks")
 

@@ -18,11 +18,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import traitlets
-
 from course_lib.pictures.parts import bars
 from course_lib.pictures.scene import Scene, Sheet
-from course_lib.widgets.base import SceneExplorable, require_one_of
+from course_lib.widgets.base import OneOf, SceneExplorable
 from course_lib.widgets.controls import Control, chooser, slider
 
 EXPERTS, STEPS, SHOWN = 8, 240, 60  # SHOWN: columns of the picture
@@ -145,17 +143,10 @@ class ExpertLoad(SceneExplorable):
     `gain`: how fast an expert that gets more tokens than others becomes more wanted.
     """
 
-    balancing = traitlets.Any("none").tag(sync=True, echo_update=False)
-    strength = traitlets.Any(0.1).tag(sync=True, echo_update=False)
-    gain = traitlets.Any(0.2).tag(sync=True, echo_update=False)
+    balancing = OneOf("none", BALANCING)
+    strength = OneOf(0.1, STRENGTHS)
+    gain = OneOf(0.2, GAINS)
     controls = ("balancing", "strength", "gain")
-
-    @classmethod
-    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("balancing", settings["balancing"], BALANCING)
-        require_one_of("strength", settings["strength"], STRENGTHS)
-        require_one_of("gain", settings["gain"], GAINS)
-        return settings
 
     @classmethod
     def list_controls(cls, settings: dict[str, Any]) -> list[Control]:

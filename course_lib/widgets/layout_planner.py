@@ -13,7 +13,7 @@ from course_lib.pictures.parts import axis, legend, round_ticks
 from course_lib.pictures.scene import Scene, Sheet
 from course_lib.pictures.units import gigabytes, human_seconds
 from course_lib.planner import Estimate
-from course_lib.widgets.base import SceneExplorable, WholeNumber, refuse_unknown, require_one_of
+from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber, refuse_unknown, require_one_of
 from course_lib.widgets.controls import Control, chooser, slider
 from course_lib.widgets.planned_layout import (
     HOWS,
@@ -105,9 +105,9 @@ class LayoutPlanner(SceneExplorable):
     """
 
     run = traitlets.Any("Llama 3 405B, H100, Meta 2024").tag(sync=True, echo_update=False)
-    devices = WholeNumber(8192, 8, 1_000_000).tag(sync=True, echo_update=False)
+    devices = WholeNumber(8192, 8, 1_000_000)
     cut = traitlets.Any("tp8,pp16").tag(sync=True, echo_update=False)
-    how = traitlets.Any("ZeRO-2, all kept").tag(sync=True, echo_update=False)
+    how = OneOf("ZeRO-2, all kept", HOWS)
     controls = ("run", "devices", "cut", "how")
 
     def __init__(self, run: str = "Llama 3 405B, H100, Meta 2024", devices: int | None = None,
@@ -127,7 +127,6 @@ class LayoutPlanner(SceneExplorable):
         base_of(settings["run"])  # BadParameter for what is no run
         require_one_of("devices", settings["devices"], counts_of(settings["run"]))
         require_one_of("cut", settings["cut"], [*cuts_of(settings["run"], settings["devices"])])
-        require_one_of("how", settings["how"], [*HOWS])
         return settings
 
     @classmethod

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import traitlets
-
 from course_lib.pictures.parts import bars, legend
 from course_lib.pictures.scene import Scene, Sheet
-from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 
 CUTS = ("columns", "rows")
@@ -146,17 +144,14 @@ def count(collectives: int) -> str:
 class MatrixCut(SceneExplorable):
     """y = GeLU(x A) B on `t` ranks, A and B each cut by "columns" or by "rows", after so many steps."""
 
-    first = traitlets.Any("columns").tag(sync=True, echo_update=False)
-    second = traitlets.Any("rows").tag(sync=True, echo_update=False)
-    t = traitlets.Any(4).tag(sync=True, echo_update=False)
-    step = WholeNumber(0, 0).tag(sync=True, echo_update=False)
+    first = OneOf("columns", CUTS)
+    second = OneOf("rows", CUTS)
+    t = OneOf(4, RANKS)
+    step = WholeNumber(0, 0)
     controls = ("first", "second", "t", "step")
 
     @classmethod
     def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("first", settings["first"], CUTS)
-        require_one_of("second", settings["second"], CUTS)
-        require_one_of("t", settings["t"], RANKS)
         last = number_of_steps(settings["first"], settings["second"])
         if settings["step"] > last:
             raise BadParameter(f"step={settings['step']}: expected a whole number from 0 to {last}")

@@ -18,7 +18,7 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.pictures.parts import bars
 from course_lib.pictures.scene import Scene, Sheet
 from course_lib.pictures.units import human_bytes, human_seconds
-from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber, require_one_of
 from course_lib.widgets.controls import Control, chooser, slider
 
 NODES, PER_NODE = 8, 8
@@ -195,16 +195,14 @@ def texts(shown: ParallelLayout, along: tuple[AxisTraffic, ...], axis: str, rank
 class MeshExplorer(SceneExplorable):
     """A `mesh` of 64 ranks on eight nodes, its axes laid out in `order`, innermost first; groups of `rank`."""
 
-    mesh = traitlets.Any("dp4,pp4,tp4").tag(sync=True, echo_update=False)
-    order = traitlets.Any("tp,cp,dp,pp").tag(sync=True, echo_update=False)
+    mesh = OneOf("dp4,pp4,tp4", LAYOUTS)
+    order = OneOf("tp,cp,dp,pp", ORDERS)
     axis = traitlets.Any("dp").tag(sync=True, echo_update=False)
-    rank = WholeNumber(21, 0, WORLD - 1).tag(sync=True, echo_update=False)
+    rank = WholeNumber(21, 0, WORLD - 1)
     controls = ("mesh", "order", "axis", "rank")
 
     @classmethod
     def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("mesh", settings["mesh"], LAYOUTS)
-        require_one_of("order", settings["order"], ORDERS)
         require_one_of("axis", settings["axis"], axes_of(settings["mesh"]))
         return settings
 

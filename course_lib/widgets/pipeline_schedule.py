@@ -30,7 +30,7 @@ from course_lib.pipeline_parallel import (
 from course_lib.pipeline_parallel.boxes import write_count
 from course_lib.pipeline_parallel.dependencies import walk
 from course_lib.pipeline_parallel.simulate import Costs, timed
-from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Choice, Control, slider
 from course_lib.widgets.pipeline_scene import draw_schedule, keys_of
 
@@ -63,10 +63,10 @@ class PipelineSchedule(SceneExplorable, script="pipeline_schedule.js"):
     `.schedule` is the Schedule that is shown, to be validated, simulated or run; it may be set, too.
     """
 
-    order = traitlets.Any("1F1B").tag(sync=True, echo_update=False)
-    p = WholeNumber(4, 1, MAX_RANKS).tag(sync=True, echo_update=False)
-    m = WholeNumber(8, 1, MAX_MICROBATCHES).tag(sync=True, echo_update=False)
-    v = WholeNumber(2, 1, MAX_CHUNKS).tag(sync=True, echo_update=False)
+    order = OneOf("1F1B", [*ORDERS, BY_HAND])
+    p = WholeNumber(4, 1, MAX_RANKS)
+    m = WholeNumber(8, 1, MAX_MICROBATCHES)
+    v = WholeNumber(2, 1, MAX_CHUNKS)
     slow = traitlets.Any(None, allow_none=True).tag(sync=True, echo_update=False)
     costs = traitlets.Any((1, 1, 1))
     placed = traitlets.Any(()).tag(sync=True, echo_update=False)
@@ -76,7 +76,6 @@ class PipelineSchedule(SceneExplorable, script="pipeline_schedule.js"):
 
     @classmethod
     def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("order", settings["order"], [*ORDERS, BY_HAND])
         for name, highest, words in (("slow", MAX_RANKS - 1, f"a rank from 0 to {MAX_RANKS - 1}, or None"),
                                      ("max_in_flight", None, "a whole number of 1 or more, or None")):
             value, lowest = settings[name], 0 if name == "slow" else 1

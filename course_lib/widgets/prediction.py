@@ -15,7 +15,7 @@ import traitlets
 from matplotlib.figure import Figure
 
 from course_lib.pictures.drawn import Drawn
-from course_lib.pictures.figures import new_figure, quiet, to_png
+from course_lib.pictures.figures import new_figure, quiet
 from course_lib.pictures.palette import BLUE, INK, ORANGE, TEAL
 from course_lib.pictures.units import BYTES_IN, human_bytes, human_seconds
 from course_lib.widgets.base import HERE, BadParameter, browser_code
@@ -178,9 +178,6 @@ class PredictionOutcome(Drawn):
         much = ratio > 1 if self.measured > 0 else ratio < 1
         factor = max(ratio, 1 / ratio)
         return f"{factor:.3g} times too {'much' if much else 'little'}"
-
-    def png(self) -> bytes:
-        return to_png(self.figure())
 
     def figure(self) -> Figure:
         if not self.on_a_line():

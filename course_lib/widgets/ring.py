@@ -23,7 +23,7 @@ class RingAllReduce(SteppedExplorable, script="ring.js"):
     Place in a rank's box = chunk; colour and height = the rank whose share is in the sum.
     """
 
-    num_ranks = WholeNumber(4, MIN_RANKS, MAX_RANKS).tag(sync=True, echo_update=False)
+    num_ranks = WholeNumber(4, MIN_RANKS, MAX_RANKS)
     controls = ("num_ranks",)
 
     def plan(self) -> Plan:

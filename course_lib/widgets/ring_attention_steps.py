@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import traitlets
-
 from course_lib.costs.context_parallel import LAYOUTS, imbalance, ring_work
 from course_lib.pictures.parts import bars, legend
 from course_lib.pictures.scene import Scene, Sheet
-from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 
 RANKS = tuple(range(2, 9))
@@ -137,14 +135,13 @@ class RingAttentionSteps(SceneExplorable):
     A widget's own `layout` is how wide it is on the page, so the tokens' has another name.
     """
 
-    token_layout = traitlets.Any("contiguous").tag(sync=True, echo_update=False)
-    num_ranks = WholeNumber(4, RANKS[0], RANKS[-1]).tag(sync=True, echo_update=False)
-    step = WholeNumber(1, 0, RANKS[-1] - 1).tag(sync=True, echo_update=False)
+    token_layout = OneOf("contiguous", LAYOUTS)
+    num_ranks = WholeNumber(4, RANKS[0], RANKS[-1])
+    step = WholeNumber(1, 0, RANKS[-1] - 1)
     controls = ("token_layout", "num_ranks", "step")
 
     @classmethod
     def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("token_layout", settings["token_layout"], LAYOUTS)
         last = settings["num_ranks"] - 1
         if settings["step"] > last:
             raise BadParameter(f"step={settings['step']}: expected a whole number from 0 to {last}")

@@ -20,7 +20,7 @@ from course_lib.costs.stragglers import (
 )
 from course_lib.pictures.parts import axis, bars, legend
 from course_lib.pictures.scene import Scene, Sheet
-from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 
 NUM_RANKS, STEP_S, SYNC = 4, 0.1, 0.25  # an ordinary step computes for 100 ms and communicates for a quarter of that
@@ -39,9 +39,9 @@ class Stragglers(SceneExplorable):
     training has none.
     """
 
-    scheme = traitlets.Any(SCHEMES[0]).tag(sync=True, echo_update=False)
-    who = traitlets.Any(WHO[0]).tag(sync=True, echo_update=False)
-    slowdown = WholeNumber(3, SLOWDOWNS[0], SLOWDOWNS[-1]).tag(sync=True, echo_update=False)
+    scheme = OneOf(SCHEMES[0], SCHEMES)
+    who = OneOf(WHO[0], WHO)
+    slowdown = WholeNumber(3, SLOWDOWNS[0], SLOWDOWNS[-1])
     slack = traitlets.Any(4, allow_none=True).tag(sync=True, echo_update=False)
     controls = ("scheme", "who", "slowdown", "slack")
 
@@ -50,8 +50,6 @@ class Stragglers(SceneExplorable):
         slack = settings["slack"]
         if slack is not None and (type(slack) is not int or not 0 <= slack <= LARGEST):
             raise BadParameter(f"slack={slack!r}: expected a whole number from 0 to {LARGEST}, or None for no bound")
-        require_one_of("scheme", settings["scheme"], SCHEMES)
-        require_one_of("who", settings["who"], WHO)
         if settings["scheme"] == "local" and slack is None:
             raise BadParameter("slack=None: expected a number for local SGD, which would never average without a bound")
         return settings

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import traitlets
-
 from course_lib.pictures.palette import RANK_COLOURS, ink_on
 from course_lib.pictures.parts import bars, legend
 from course_lib.pictures.scene import Scene, Sheet
 from course_lib.pictures.units import human_bytes
-from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 
 RANKS, EXPERTS, TOKENS = 4, 8, 16  # TOKENS on each rank; expert e is on rank e // 2
@@ -217,18 +215,11 @@ class TokenDispatch(SceneExplorable):
     a bias that makes busy experts less wanted.
     """
 
-    skew = traitlets.Any(1.0).tag(sync=True, echo_update=False)
-    k = traitlets.Any(1).tag(sync=True, echo_update=False)
-    capacity_factor = traitlets.Any(None).tag(sync=True, echo_update=False)
-    balancing = WholeNumber(0, 0, MOST_STEPS).tag(sync=True, echo_update=False)
+    skew = OneOf(1.0, SKEWS)
+    k = OneOf(1, (1, 2))
+    capacity_factor = OneOf(None, CAPACITIES)
+    balancing = WholeNumber(0, 0, MOST_STEPS)
     controls = ("skew", "k", "capacity_factor", "balancing")
-
-    @classmethod
-    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("skew", settings["skew"], SKEWS)
-        require_one_of("k", settings["k"], (1, 2))
-        require_one_of("capacity_factor", settings["capacity_factor"], CAPACITIES)
-        return settings
 
     @classmethod
     def list_controls(cls, settings: dict[str, Any]) -> list[Control]:

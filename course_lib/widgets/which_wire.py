@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import traitlets
-
 from course_lib.costs.network import Group, Network, network_of
 from course_lib.facts import accelerator, interconnect, measured_collectives
 from course_lib.pictures.parts import bars
 from course_lib.pictures.scene import Scene, Sheet
 from course_lib.pictures.units import human_bytes
-from course_lib.widgets.base import SceneExplorable, require_one_of
+from course_lib.widgets.base import OneOf, SceneExplorable
 from course_lib.widgets.controls import Control, chooser
 
 NODES, PER_NODE = 2, 8
@@ -154,16 +152,10 @@ def gigabytes(bytes_per_s: float) -> str:
 class WhichWire(SceneExplorable):
     """Two nodes of eight `device`, whose ranks stand in groups of a shape, `group`, that all make the same `call`."""
 
-    call = traitlets.Any("all_gather").tag(sync=True, echo_update=False)
-    group = traitlets.Any("two whole nodes").tag(sync=True, echo_update=False)
-    device = traitlets.Any("H100").tag(sync=True, echo_update=False)
+    call = OneOf("all_gather", CALLS)
+    group = OneOf("two whole nodes", GROUPS)
+    device = OneOf("H100", DEVICES)
     controls = ("call", "group", "device")
-
-    @classmethod
-    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        for name, known in (("call", CALLS), ("group", GROUPS), ("device", DEVICES)):
-            require_one_of(name, settings[name], [*known])
-        return settings
 
     @classmethod
     def list_controls(cls, settings: dict[str, Any]) -> list[Control]:

@@ -8,15 +8,13 @@ from itertools import groupby
 from math import ceil
 from typing import Any
 
-import traitlets
-
 from course_lib import facts
 from course_lib.costs.memory import STAGE_NAMES, USABLE, Memory, device_memory
 from course_lib.pictures.parts import axis, legend, round_ticks
 from course_lib.pictures.roles import ROLES
 from course_lib.pictures.scene import Scene, Sheet, width_of
 from course_lib.pictures.units import gigabytes
-from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 
 COUNTS = [2**k for k in range(13)]  # what the slider offers; Python takes any number
@@ -189,17 +187,11 @@ class ZeroMemory(SceneExplorable):
     come on top: a tenth of a GPU has to stay free here, and chapter 7 counts them.
     """
 
-    model = traitlets.Any("Llama 2 7B").tag(sync=True, echo_update=False)
-    num_devices = WholeNumber(8, 1, 100_000).tag(sync=True, echo_update=False)
-    stage = WholeNumber(2, 0, 3).tag(sync=True, echo_update=False)
-    recipe = traitlets.Any(next(iter(RECIPES))).tag(sync=True, echo_update=False)
+    model = OneOf("Llama 2 7B", MODELS)
+    num_devices = WholeNumber(8, 1, 100_000)
+    stage = WholeNumber(2, 0, 3)
+    recipe = OneOf(next(iter(RECIPES)), RECIPES)
     controls = ("model", "num_devices", "stage", "recipe")
-
-    @classmethod
-    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("model", settings["model"], MODELS)
-        require_one_of("recipe", settings["recipe"], [*RECIPES])
-        return settings
 
     @classmethod
     def list_controls(cls, settings: dict[str, Any]) -> list[Control]:

@@ -11,7 +11,7 @@ from course_lib.runtime import context
 from course_lib.runtime.ranks.processes import kill_by_mark
 
 
-def marked(mark):
+def start_with_mark(mark):
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"],
                             env={**os.environ, context.RANK_MARK: mark})
 
@@ -29,7 +29,7 @@ def test_a_process_whose_program_is_still_being_loaded_does_not_escape(monkeypat
         looked[process.pid] += 1
         return environ(process) if looked[process.pid] > 3 or process.pid != started.pid else {}
 
-    started = marked("a launch")
+    started = start_with_mark("a launch")
     try:
         monkeypatch.setattr(psutil.Process, "environ", empty_at_first)
         kill_by_mark("another launch", spare=())
@@ -42,7 +42,8 @@ def test_a_process_whose_program_is_still_being_loaded_does_not_escape(monkeypat
 
 
 def test_what_is_missed_at_the_first_look_is_ended_at_the_next(monkeypatch):
-    looked, environ, found, missed = Counter(), psutil.Process.environ, marked("a launch"), marked("a launch")
+    looked, environ = Counter(), psutil.Process.environ
+    found, missed = start_with_mark("a launch"), start_with_mark("a launch")
 
     def without_mark_at_first(process):
         looked[process.pid] += 1
@@ -57,7 +58,7 @@ def test_what_is_missed_at_the_first_look_is_ended_at_the_next(monkeypatch):
 
 
 def test_a_thread_of_the_kernel_which_never_has_an_environment_is_not_waited_for(monkeypatch):
-    looked, started = Counter(), marked("a launch")
+    looked, started = Counter(), start_with_mark("a launch")
 
     def empty(process):
         looked[process.pid] += 1

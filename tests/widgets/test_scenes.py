@@ -85,7 +85,7 @@ def test_a_scene_of_what_cannot_be_is_refused_with_the_reason(kind, wrong, words
         kind.scene(wrong)
 
 
-def crowded(figure):
+def crowded_words(figure):
     """Words that reach beyond the picture, and pairs of words that cover one another, in larger letters: how wide
     words are depends on the machine.
     """
@@ -104,7 +104,7 @@ def crowded(figure):
 @every_scene
 def test_no_words_of_a_picture_cover_one_another_or_reach_beyond_it_whatever_is_chosen(kind):
     for scene in scenes_of_every_choice(kind):
-        assert crowded(paint(scene)) == [], scene.key
+        assert crowded_words(paint(scene)) == [], scene.key
 
 
 @every_scene
