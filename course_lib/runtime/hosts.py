@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -42,17 +41,11 @@ class HostsUnavailable(RuntimeError):
     """This machine does not let us make hosts; the message says why."""
 
 
-@dataclass(frozen=True)
-class HostsRun:
-    """What the ranks of all hosts wrote."""
-
-    stdout: str
-    stderr: str
-
-
 def on_hosts(script: str, *arguments: str, ranks_per_host: int = 2, bytes_per_s: float | None = None,
-             timeout: float = 120.0) -> HostsRun:
+             timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
     """Run a Python script on two hosts under torchrun, `ranks_per_host` ranks on each, and wait for it.
+
+    What it returns has `.stdout` and `.stderr` of the ranks of all hosts.
 
     script: its text. bytes_per_s: what the cable between the hosts carries each way; None: as much as it can.
     HostsUnavailable where a slow cable is asked for and this machine has no namespaces for us; without one, two agents
@@ -120,7 +113,7 @@ def why_not(slow: bool = True) -> str | None:
     return f"the kernel refuses: {tried.stderr.strip()}" if tried.returncode else None
 
 
-def finish(command: list[str], timeout: float) -> HostsRun:
+def finish(command: list[str], timeout: float) -> subprocess.CompletedProcess[str]:
     """Run the command to its end. TimeoutError, after all its processes were killed, where it takes longer."""
     kept = {name: value for name, value in os.environ.items() if name not in LEAVE_OUT}
     path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -137,7 +130,7 @@ def finish(command: list[str], timeout: float) -> HostsRun:
             running.communicate()
     if running.returncode:
         raise RuntimeError(f"a host ended with {running.returncode}:\n{stderr or stdout}")
-    return HostsRun(stdout, stderr)
+    return subprocess.CompletedProcess(command, 0, stdout, stderr)
 
 
 def main(file: str) -> int:

@@ -91,8 +91,30 @@ def browser_code(*scripts: Path) -> tuple[str, str]:
             "\n".join([roles.style_sheet(".explorable", IN_DARK), sheet]))
 
 
-class Explorable(anywidget.AnyWidget):
-    """Base of all widgets. `controls` names the traits whose change makes new `frames`."""
+class StaticView(anywidget.AnyWidget):
+    """A widget with a sentence, and perhaps a picture, for where no browser is."""
+
+    def sentence(self) -> str:
+        """What there is to see, with its numbers, the same on every machine."""
+        raise NotImplementedError
+
+    def picture(self) -> Figure | None:
+        """What the browser draws, drawn without one."""
+        return None
+
+    def __repr__(self) -> str:
+        return self.sentence()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        bundle = super()._repr_mimebundle_(**kwargs) or {}
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        picture = self.picture()
+        png = {} if picture is None else {"image/png": to_png(picture)}
+        return {**data, "text/plain": self.sentence(), **png}, metadata
+
+
+class Explorable(StaticView):
+    """Base of all widgets that show something. `controls` names the traits whose change makes new `frames`."""
 
     controls: tuple[str, ...] = ()
     frames = traitlets.Dict().tag(sync=True, echo_update=False)
@@ -136,22 +158,6 @@ class Explorable(anywidget.AnyWidget):
     def compute(self) -> dict[str, Any]:
         """All that the browser draws for these parameters, as JSON can hold it."""
         raise NotImplementedError
-
-    def sentence(self) -> str:
-        """What there is to see, with its numbers, the same on every machine."""
-        raise NotImplementedError
-
-    def picture(self) -> Figure:
-        """What the browser draws, drawn without one."""
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        return self.sentence()
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        bundle = super()._repr_mimebundle_(**kwargs) or {}
-        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        return {**data, "text/plain": self.sentence(), "image/png": to_png(self.picture())}, metadata
 
 
 class SteppedExplorable(Explorable):

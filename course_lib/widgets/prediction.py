@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import anywidget
 import traitlets
 from matplotlib.figure import Figure
 
@@ -18,7 +17,7 @@ from course_lib.pictures.drawn import Drawn
 from course_lib.pictures.figures import new_figure, quiet
 from course_lib.pictures.palette import BLUE, INK, ORANGE, TEAL
 from course_lib.pictures.units import BYTES_IN, human_bytes, human_seconds
-from course_lib.widgets.base import HERE, BadParameter, browser_code
+from course_lib.widgets.base import HERE, BadParameter, StaticView, browser_code
 from course_lib.widgets.typed_number import read_number
 
 CLOSE = 0.1  # a prediction this near, relative to what was measured, is called right
@@ -48,7 +47,7 @@ def predict(question: str, unit: str = "", options: Sequence[str] | None = None)
     return _asked[asked]
 
 
-class Prediction(anywidget.AnyWidget):
+class Prediction(StaticView):
     """The widget of `predict`. `answer` is None until it is locked, and then stays what it is, until `unlock`.
 
     The browser asks for both in messages, {"lock": text} and {"unlock": true}, so that texts are read in one place:
@@ -107,14 +106,6 @@ class Prediction(anywidget.AnyWidget):
     def sentence(self) -> str:
         said = f"you said {number_words(self.answer, self.unit)}" if self.locked else "nothing is locked yet"
         return f"Prediction: {self.question} ({said})"
-
-    def __repr__(self) -> str:
-        return self.sentence()
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        bundle = super()._repr_mimebundle_(**kwargs) or {}
-        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        return {**data, "text/plain": self.sentence()}, metadata
 
 
 def answer_of(text: str, options: Sequence[str], unit: str) -> Answer:

@@ -3,7 +3,7 @@
 import queue
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from course_lib.runtime.ranks.lookout import Lookout
@@ -67,10 +67,8 @@ class LaunchRanks:
         for rank in ranks:
             self.pool.signal(self.processes[rank], signal.SIGUSR1)
         deadline = time.monotonic() + _DUMP_S
-        while self._any_alive(rank for rank in ranks if not frames[rank]) and time.monotonic() < deadline:
+        while (any(not frames[rank] and self.exit_code(rank) is None for rank in ranks)
+               and time.monotonic() < deadline):
             time.sleep(0.02)
             frames = {rank: seen or frames_of_dump(self.tasks[rank].dump) for rank, seen in frames.items()}
         return frames
-
-    def _any_alive(self, ranks: Iterable[int]) -> bool:
-        return any(self.exit_code(rank) is None for rank in ranks)

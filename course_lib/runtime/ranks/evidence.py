@@ -47,7 +47,9 @@ def _named_in(frame: FrameType, line: int) -> Iterator[tuple[str, Any]]:
     # In the order in which Python itself looks: a local name hides a global one.
     scope = {**frame.f_builtins, **frame.f_globals, **frame.f_locals}
     current: tuple[str, Any] | None = None  # what the next attribute would be one of
-    for instruction in _instructions(frame, line):
+    for instruction in dis.get_instructions(frame.f_code):
+        if not instruction.positions or instruction.positions.lineno != line or instruction.opname == "CACHE":
+            continue
         names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
         if instruction.opname in _NAMES or instruction.opname.startswith("LOAD_FAST"):
             for name in names:  # newer Pythons load two variables at once
@@ -60,12 +62,6 @@ def _named_in(frame: FrameType, line: int) -> Iterator[tuple[str, Any]]:
                 yield current
         else:
             current = None
-
-
-def _instructions(frame: FrameType, line: int) -> Iterator[dis.Instruction]:
-    for instruction in dis.get_instructions(frame.f_code):
-        if instruction.positions and instruction.positions.lineno == line and instruction.opname != "CACHE":
-            yield instruction
 
 
 def _attribute(owner: str, value: Any, name: str) -> tuple[str, Any] | None:

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
@@ -185,10 +186,8 @@ class ForkPool:
         # Without the lock, which _leave holds already.
         if self._owner == os.getpid() and self._control is not None:
             self._control.close()
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self._server.wait(_CLOSES_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                pass
             self._end_server()
 
     # Requests and answers

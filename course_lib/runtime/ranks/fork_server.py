@@ -20,6 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 
@@ -75,10 +76,8 @@ class Server:
         if names[0].startswith("course_lib."):
             names, self.waiting_imports = [*names, *self.waiting_imports], []
         for name in names:
-            try:
+            with suppress(Exception):  # a torch without this part, a file half edited: a rank that needs it will say so
                 importlib.import_module(name)
-            except Exception:  # a torch built without this part, a file half edited: a rank that needs it will say so
-                pass
         self.course.remember()
 
     def preload_more(self) -> bool:

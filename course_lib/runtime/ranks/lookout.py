@@ -5,6 +5,7 @@ looked into: it says nothing of ranks.
 """
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,10 +44,8 @@ class Lookout:
 
     def tell(self, rank: int, message: Any) -> None:
         """Send a message to a rank; nothing where it has ended."""
-        try:
+        with suppress(OSError):  # it has ended: the reader of its messages tells
             self.processes[rank].send(message)
-        except OSError:  # it has ended: the reader of its messages tells
-            pass
 
     def note(self, rank: int, now: Whereabouts) -> None:
         """Take a rank's answer: has it moved since the last one, or waited in the same call?"""

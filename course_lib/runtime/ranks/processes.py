@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Collection
+from contextlib import suppress
 
 import psutil
 
@@ -69,10 +70,8 @@ def _is_beginning(process: psutil.Process) -> bool:
 
 def _kill(processes: Collection[psutil.Process]) -> None:
     for process in processes:
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            pass
 
 
 def _wait_for_end(processes: Collection[psutil.Process]) -> None:

@@ -141,10 +141,7 @@ class Supervisor:
         """Ranks whose function has ended, well or not, may leave; the others can only be stopped."""
         reported = self.reported.copy()  # the readers go on adding to it
         for rank in reported:
-            try:
-                self.ranks.processes[rank].send(DISMISS)
-            except OSError:  # it has died since
-                pass
+            self.lookout.tell(rank, DISMISS)
         return reported
 
     def _read_messages(self, process: RankProcess) -> None:

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
@@ -125,10 +126,8 @@ class WarmPool:
             threading.Thread(target=self._start_ahead, args=(world_size,), daemon=True).start()
 
     def _start_ahead(self, world_size: int) -> None:
-        try:
+        with suppress(RuntimeError, LaunchInterrupted):  # the next launch tries again, and tells
             self.start(world_size)
-        except (RuntimeError, LaunchInterrupted):  # the next launch tries again, and tells
-            pass
 
     def release(self) -> None:
         """Close the connections of the interpreters that were replaced, once nobody reads from them any more."""
@@ -184,10 +183,8 @@ def _accept(listener: Listener, started: dict[int, subprocess.Popen],
 
 
 def _is_ready(process: RankProcess, within_s: float) -> bool:
-    try:
+    with suppress(EOFError, OSError):
         while process.connection.poll(within_s):
             if process.receive() == "ready":  # before it may come an answer that nobody waits for any more
                 return True
-    except (EOFError, OSError):
-        pass
     return False
