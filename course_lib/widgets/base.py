@@ -123,11 +123,12 @@ class Explorable(StaticView):
         if script is not None:
             cls._esm, cls._css = browser_code(*STAND_ON, Path(inspect.getfile(cls)).parent / script)
         super().__init_subclass__(**kwargs)
-        taken = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        if "__init__" not in vars(cls):  # a widget is made with its controls, in their order: what Shift+Tab shows
-            taken = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                                       default=getattr(cls, name).default_value) for name in cls.names()]
-        cls.__signature__ = inspect.Signature(taken)
+        # What Shift+Tab shows: a widget is made with its controls, in their order, where it does not say otherwise.
+        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        if cls.__init__ is Explorable.__init__:
+            parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                                            default=getattr(cls, name).default_value) for name in cls.names()]
+        cls.__signature__ = inspect.Signature(parameters)
 
     def __init__(self, *values: Any, **parameters: Any) -> None:
         refuse_unknown(type(self).__name__, parameters, self.names())

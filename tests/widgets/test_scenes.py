@@ -1,5 +1,6 @@
 """Scenes are pure, plain JSON, and have room for all their words, for every choice of every control."""
 
+import inspect
 import json
 from dataclasses import FrozenInstanceError
 
@@ -37,6 +38,15 @@ def test_a_scene_is_a_pure_function_to_plain_json_and_the_widget_sends_it(kind):
     assert plain.items() <= json.loads(json.dumps(widget.frames)).items()
     with pytest.raises(FrozenInstanceError):
         scene.headline = "another"
+
+
+@every_scene
+def test_a_widget_is_made_with_its_controls_in_their_order_and_shows_them_as_its_signature(kind):
+    settings = kind().settings()
+    assert kind(*settings.values()).current_scene() == kind().current_scene()
+    assert list(inspect.signature(kind).parameters)[:len(settings)] == list(settings)
+    with pytest.raises(TypeError):
+        kind(*settings.values(), "one too many")
 
 
 @every_scene
