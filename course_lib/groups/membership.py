@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.runtime import backends
-from course_lib.runtime.torch_private import new_groups_named
+from course_lib.runtime.torch_private import name_new_groups
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def make_group(ranks: Sequence[int], name: str) -> dist.ProcessGroup:
     world = dist.group.WORLD
     bound, world.bound_device_id = world.bound_device_id, None
     try:
-        with new_groups_named(name):
+        with name_new_groups(name):
             return dist.new_group(list(ranks), use_local_synchronization=True, device_id=bound)
     finally:
         world.bound_device_id = bound

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from matplotlib.figure import Figure
+
 from course_lib.collectives.holdings import Holdings
 from course_lib.pictures.drawn import Drawn
-from course_lib.pictures.figures import to_png
 from course_lib.plots.cells_picture import QUIET, CellStyle, canvas, draw_grid, key_to_cells, rank_names
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class HoldingsPicture(Drawn):
     def finding(self) -> str:
         return f"{self.title}: before, {self.before}; after, {self.after}"
 
-    def png(self) -> bytes:
+    def figure(self) -> Figure:
         """Two grids side by side: a row for each rank, a column for each place of its buffer."""
         style = CellStyle.of(self.before, self.after)
         places = self.before.num_places + self.after.num_places
@@ -54,7 +55,7 @@ class HoldingsPicture(Drawn):
             draw_grid(axes, holdings, x, top, (width, height), style, names)
         axes.annotate("", (second - 0.2, (top + bottom) / 2), (second - 0.6, (top + bottom) / 2),
                       arrowprops={"arrowstyle": "-|>", "color": QUIET, "lw": 1.5})
-        return to_png(figure)
+        return figure
 
 
 def who_holds_what(before: Sequence[Tensor | Sequence[Tensor] | None] | Holdings,

@@ -29,7 +29,7 @@ Names load on first use: a rank that calls `label_chunks` does not have to impor
 
 from course_lib.lazy import load_on_use
 
-load_on_use(__name__, {
+__all__ = load_on_use(__name__, {
     "activation_memory": ("ActivationMemory",),
     "bucket_overlap": ("BucketOverlap",),
     ".plots.chart": ("Chart",),
@@ -58,36 +58,3 @@ load_on_use(__name__, {
     "which_wire": ("WhichWire",),
     "zero_memory": ("ZeroMemory",),
 })
-
-__all__ = [
-    "ActivationMemory",
-    "BucketOverlap",
-    "Chart",
-    "CollectiveExplorer",
-    "ExpertLoad",
-    "Explorable",
-    "FitsOrNot",
-    "HeatMap",
-    "Holdings",
-    "HoldingsPicture",
-    "LayoutPlanner",
-    "MatrixCut",
-    "MemoryPanels",
-    "MeshExplorer",
-    "PipelineSchedule",
-    "Prediction",
-    "RankGrid",
-    "RankPanels",
-    "RingAllReduce",
-    "RingAttentionSteps",
-    "RoutedText",
-    "Stragglers",
-    "Strips",
-    "TokenDispatch",
-    "TreeAndTorus",
-    "WhichWire",
-    "ZeroMemory",
-    "label_chunks",
-    "predict",
-    "who_holds_what",
-]

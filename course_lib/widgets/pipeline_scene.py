@@ -20,7 +20,8 @@ BAR_LEFT, BAR_RIGHT, BAR_ROW = 140, 730, 19
 Compared = list[tuple[str, float, str, bool]]
 
 
-def drawn(simulated: Simulation, found: list[Finding], compared: Compared, unit: str, note: str) -> tuple[Sheet, float]:
+def draw_schedule(simulated: Simulation, found: list[Finding], compared: Compared, unit: str,
+                  note: str) -> tuple[Sheet, float]:
     """The marks and how high they stand."""
     schedule, sheet = simulated.schedule, Sheet()
     tall = max(LEAST, min(MOST, ROOM / schedule.num_ranks))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.runtime import device
-from course_lib.runtime.torch_private import replaced, tree_leaves
+from course_lib.runtime.torch_private import replace_attribute, tree_leaves
 
 MISSING = "DeepSpeed is not installed: expected `pip install .[deepspeed]` in the course's folder"
 
@@ -56,12 +56,13 @@ def deepspeed_engine(module: nn.Module, stage: int, config: dict[str, Any] | Non
     deepspeed = import_quietly()
     comm = importlib.import_module("deepspeed.comm.torch")  # as an attribute of deepspeed.comm, torch is torch itself
     # On the CPU it would compile shared-memory collectives, for a minute, and say so on stdout; gloo does without them.
-    with replaced(comm, "build_shm_op", lambda: None):
+    with replace_attribute(comm, "build_shm_op", lambda: None):
         deepspeed.init_distributed(verbose=False)  # takes the process group that is there
     optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], **defaults)
     # It decorates an optimiser that nobody asked for with torch.compile, which imports for seconds. And where it names
     # no device it expects the host's memory, to pin it say; a rank's default device is its GPU.
-    with replaced(torch, "compile", lambda model=None, **_: model or (lambda function: function)), torch.device("cpu"):
+    unchanged = replace_attribute(torch, "compile", lambda model=None, **_: model or (lambda function: function))
+    with unchanged, torch.device("cpu"):
         return deepspeed.initialize(model=module, optimizer=optimizer, config=config or deepspeed_config(stage))[0]
 
 

@@ -118,7 +118,7 @@ class IsolatedWorker:
             with suppress(GraderBroken):
                 self._ask(FINISH)
             processes.kill_tree(self.worker.pid)
-        processes.kill_marked(self.mark, spare=())  # also waits for what the namespace's end is killing
+        processes.kill_by_mark(self.mark, spare=())  # also waits for what the namespace's end is killing
         self.worker.wait()
         self.control.close()
         self.log.close()
