@@ -6,18 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-IRREGULAR = frozenset("""said held kept made found sent given taken written drawn known shown seen told put left lost met paid
-    sold spent stood struck thought understood won built brought chosen begun broken dealt done fallen felt forgotten gone
-    grown heard hidden laid lent meant sought taught thrown torn worn""".split())
-# Verbs and nouns that end like participles.
-NO_PARTICIPLE = frozenset("seed need feed speed exceed proceed embed red bed".split())
+IRREGULAR = frozenset("""
+    begun broken brought built chosen dealt done drawn fallen felt forgotten found given gone grown heard held hidden
+    kept known laid lent lost made meant met paid said seen sent shown sold sought spent stood struck taken
+    taught thought thrown told torn understood won worn written
+""".split())
+# Verbs and nouns that end like participles, the name of a schedule, and a method that torch calls.
+FINE = frozenset("seed need feed speed exceed proceed embed red bed interleaved is_completed".split())
 # One page that is read from top to bottom, with the chapters' classes once more, each a few lines long.
 ONE_PAGE = ROOT / "course_lib/nano3d.py"
 
 
 def ends_in_participle(name: str) -> bool:
     last = name.strip("_").rsplit("_", 1)[-1]
-    return last not in NO_PARTICIPLE and (last.endswith("ed") or last in IRREGULAR)
+    return not {name, last} & FINE and (last.endswith("ed") or last in IRREGULAR)
 
 
 def trees() -> Iterator[tuple[Path, ast.Module]]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from course_lib.checkpoint.folders import (
     DamagedCheckpoint,
-    completed,
+    complete_checkpoints,
     find,
     origin,
     problems_of,
@@ -59,11 +59,11 @@ def load(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | No
     ranks = all_ranks()
     path = ranks.first(lambda: find(folder))
     verify(path, ranks)
-    return load_verified(path, model, optimizer)
+    return load_and_verify(path, model, optimizer)
 
 
 @torch.no_grad()
-def load_verified(path: Path, model: Model, optimizer: torch.optim.Optimizer | None = None) -> Loaded:
+def load_and_verify(path: Path, model: Model, optimizer: torch.optim.Optimizer | None = None) -> Loaded:
     """As load, from the checkpoint at `path`, whose files somebody has just checked: find_intact, say."""
     from course_lib.checkpoint.planners import read_pieces, saved_tensors  # which takes torch a second to import
 
@@ -104,7 +104,7 @@ def find_intact(folder: str | Path, strict: bool = False) -> tuple[Path | None, 
     last = ranks.first(lambda: find(folder, missing_ok=True))
     if last is None:
         return None, []
-    runs = ranks.first(lambda: {path: origin(path).run for path in completed(last.parent)})
+    runs = ranks.first(lambda: {path: origin(path).run for path in complete_checkpoints(last.parent)})
     run, choices = None, [last] if strict or last == folder else [*reversed(runs)]
     for path in choices:
         if run is not None and runs.get(path) not in (run, None):

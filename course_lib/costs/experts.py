@@ -65,10 +65,10 @@ def dropped_rows(tokens_per_expert: Sequence[int], capacity: int) -> int:
     return sum(max(0, count - capacity) for count in tokens_per_expert)
 
 
-def rows_sent(counts: Counts) -> list[list[int]]:
+def count_sent_rows(counts: Counts) -> list[list[int]]:
     """[from][to]: rows between each two ranks, of `counts` [rank][expert].
 
-    >>> rows_sent([[5, 1, 0, 2], [3, 3, 1, 1]])  # two ranks; rank 0 has experts 0 and 1, rank 1 has 2 and 3
+    >>> count_sent_rows([[5, 1, 0, 2], [3, 3, 1, 1]])  # two ranks; rank 0 has experts 0 and 1, rank 1 has 2 and 3
     [[6, 2], [6, 2]]
     """
     R, E = len(counts), len(counts[0])
@@ -82,13 +82,13 @@ def dispatch_bytes(counts: Counts, hidden_size: int, bytes_per_number: int = 2) 
     >>> dispatch_bytes([[5, 1, 0, 2], [3, 3, 1, 1]], hidden_size=1024)  # 2 rows and 6 rows of 2048 bytes
     [4096, 12288]
     """
-    return [(sum(row) - row[rank]) * hidden_size * bytes_per_number for rank, row in enumerate(rows_sent(counts))]
+    return [(sum(row) - row[rank]) * hidden_size * bytes_per_number for rank, row in enumerate(count_sent_rows(counts))]
 
 
 def combine_bytes(counts: Counts, hidden_size: int, bytes_per_number: int = 2) -> list[int]:
     """What each rank sends back to those whose tokens came. The sum over the ranks is dispatch's; a rank's need not be.
     """
-    columns = zip(*rows_sent(counts))
+    columns = zip(*count_sent_rows(counts))
     return [(sum(column) - column[rank]) * hidden_size * bytes_per_number for rank, column in enumerate(columns)]
 
 

@@ -33,7 +33,7 @@ from functools import cached_property, lru_cache
 
 from course_lib.costs.checks import at_least
 from course_lib.costs.links import Link, collective_time, hardware_link, sent_share
-from course_lib.costs.reached import Reached, across_step_s, reached, slower
+from course_lib.costs.reached import Reached, across_step_s, reached_shares, slower
 from course_lib.facts import TREE_STEP_LATENCY, Accelerator, MeasuredCollective, accelerator, interconnect
 
 TREE_INSIDE_S, TREE_ACROSS_S = (TREE_STEP_LATENCY[kind].value * 1e-6 for kind in ("inside a node", "between nodes"))
@@ -288,7 +288,7 @@ def network_of(device: str | Accelerator, devices_per_node: int = 8, between: st
     device = accelerator(device) if isinstance(device, str) else device
     inside_name, between = device.links[0], between or device.links[-1]
     inside, card = hardware_link(inside_name), interconnect(between)
-    shares = reached() if as_reached else Reached(1.0, 1.0, 1.0, 0.0)
+    shares = reached_shares() if as_reached else Reached(1.0, 1.0, 1.0, 0.0)
     G = at_least(devices_per_node, 1, "devices_per_node")
     switch = inside.beta_s_per_byte / shares.switch if inside_name in SWITCHES else None
     return Network(G, slower(inside, shares.ring),

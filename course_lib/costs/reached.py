@@ -29,7 +29,7 @@ class Reached:
 
 
 @lru_cache(maxsize=1)
-def reached() -> Reached:
+def reached_shares() -> Reached:
     """ring: 8 H200, 16 GiB, the switch turned off. switch: the same with it, where each sends M. card: an all-to-all of
     2 GB on two nodes, of which half crosses. efa_step_s: an all-gather of 32 MB on 32 nodes, less its bytes and steps
     inside.
@@ -53,7 +53,7 @@ def reached() -> Reached:
 def across_step_s(between: str) -> float:
     """Seconds of a step of a ring from node to node."""
     wire = interconnect(between)
-    return reached().efa_step_s if wire.technology == "EFA" else step_s(wire)
+    return reached_shares().efa_step_s if wire.technology == "EFA" else step_s(wire)
 
 
 SHARED_BYTES = 256 * 10**6  # of the messages of facts.SHARED_CLUSTER

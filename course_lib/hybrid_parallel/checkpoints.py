@@ -97,7 +97,7 @@ def resume_run(trainer: HybridTrainer, folder: str | Path, *, strict: bool = Fal
         return None
     require_same_data(path, data_of(trainer))
     # find_intact has read every byte a moment ago, so nothing is verified twice.
-    loaded = checkpoint.load_verified(path, trainer.model, trainer.optimizer)
+    loaded = checkpoint.load_and_verify(path, trainer.model, trainer.optimizer)
     trainer.step_number, trainer.run = loaded.step, checkpoint.continue_run(path)
     said += go_on_with_schedule(trainer, loaded.extra.get("schedule"), schedule)
     # All ranks know the same; one line is enough.

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.checkpoint import models
-from course_lib.checkpoint.piece import Piece, Placement, Region, State, whole
+from course_lib.checkpoint.piece import Piece, Placement, State, TensorRange, whole
 from course_lib.hybrid_parallel.model import HybridModel
 from course_lib.hybrid_parallel.norms import gradients_here, is_counted_here
 from course_lib.hybrid_parallel.optimizer import HybridOptimizer
@@ -89,7 +89,7 @@ def placement_of(model: HybridModel, name: str) -> Placement:
 def cut_again(placement: Placement, other: Placement) -> Placement:
     """What is left of a whole that is cut along one dimension as `placement` says, along another one as `other` does.
     """
-    boxes = (Region(tuple(map(sum, zip(a.start, b.start))), tuple(map(min, a.sizes, b.sizes)),
+    boxes = (TensorRange(tuple(map(sum, zip(a.start, b.start))), tuple(map(min, a.sizes, b.sizes)),
                  tuple(map(sum, zip(a.offsets, b.offsets)))) for a in placement.boxes for b in other.boxes)
     return Placement(placement.shape, tuple(boxes))
 

@@ -58,7 +58,7 @@ from course_lib.planner.plan import Plans, plan
 from course_lib.planner.ranking import pareto, ties
 from course_lib.planner.reasons import reasons_for
 from course_lib.planner.rule import rule_of_thumb
-from course_lib.planner.software import SOFTWARE, Software, software_named
+from course_lib.planner.software import SOFTWARE, Software, find_software
 from course_lib.planner.step import CAUSES
 from course_lib.planner.why_not import WhyNot, why_not
 
@@ -92,7 +92,7 @@ __all__ = [
     "reasons_for",
     "rule_of_thumb",
     "shape_from_config",
-    "software_named",
+    "find_software",
     "ties",
     "why_not",
 ]

@@ -8,7 +8,7 @@ from functools import cached_property
 from course_lib.costs.checks import above_zero, at_least
 from course_lib.costs.links import Link, fit_link, hardware_link
 from course_lib.costs.network import SWITCHES, Network
-from course_lib.costs.reached import measured_seconds, reached, slower
+from course_lib.costs.reached import measured_seconds, reached_shares, slower
 from course_lib.facts import (
     ACCELERATORS,
     DEVICE_VARIANTS,
@@ -191,7 +191,7 @@ def inner_link(device: Accelerator) -> Link:
         return Link.of_rate(2 * wire.one_way_bytes_per_s / wire.neighbours, TORUS_STEP_S)
     curve = measured_link(MEASURED_ON.get(wire.name, "A100"))
     if wire.name in SWITCHES:  # the curve is not a ring's
-        return replace(slower(hardware_link(wire.name), reached().ring), alpha_s=curve.alpha_s / (2 * 7))
+        return replace(slower(hardware_link(wire.name), reached_shares().ring), alpha_s=curve.alpha_s / (2 * 7))
     ring = Link(curve.alpha_s / (2 * 7), curve.beta_s_per_byte / (2 * 7 / 8))
     measured = interconnect(accelerator(MEASURED_ON.get(wire.name, "A100")).links[0])
     share = hardware_link(measured.name).beta_s_per_byte / ring.beta_s_per_byte

@@ -19,7 +19,7 @@ from course_lib.planner.huggingface import shape_from_config
 from course_lib.planner.job import OFFLOAD, PRECISION_NAMES, shape_of
 from course_lib.planner.plan import Plans, plan
 from course_lib.planner.report import as_json, report, why_not_as_json
-from course_lib.planner.software import MEGATRON_CORE, SOFTWARE, software_named
+from course_lib.planner.software import MEGATRON_CORE, SOFTWARE, find_software
 from course_lib.planner.why_not import why_not
 
 PROGRAM = "python -m course_lib.planner"
@@ -151,7 +151,7 @@ def answer(given: argparse.Namespace) -> tuple[str, int]:
     name, shape = model_of(given.model)
     of = cluster_of(given.gpus, given.per_node)
     sequence_length = given.sequence or shape.sequence_length
-    software = software_named(given.software or (TITAN if given.torchtitan else MEGATRON_CORE.name))
+    software = find_software(given.software or (TITAN if given.torchtitan else MEGATRON_CORE.name))
     rows = rows_of(given.tokens, sequence_length)
     saved = {"optimizer": given.optimizer, "offload": given.offload, "lora_rank": given.lora_rank,
              "replicas": given.hsdp}

@@ -171,7 +171,7 @@ def group_errors(compared: Sequence[Compared]) -> dict[str, tuple[MeasuredError,
             for name, group in by_group(compared).items() if group[0].row["metric"] != FITS}
 
 
-def timed(compared: Sequence[Compared], fitted: bool | None = None) -> list[Compared]:
+def rows_with_times(compared: Sequence[Compared], fitted: bool | None = None) -> list[Compared]:
     """The rows whose metric is a time or a rate; where `fitted` is given, those that constants were fitted on (True) or
     not (False).
     """

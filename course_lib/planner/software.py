@@ -94,7 +94,7 @@ WORDS: tuple[tuple[str, Software], ...] = (
     ("fsdp2", FSDP2_EAGER), ("fsdp", FSDP))
 
 
-def software_named(name: str) -> Software:
+def find_software(name: str) -> Software:
     """The one of this name. ValueError, with all names, where there is none."""
     for known in SOFTWARE:
         if known.name == name:

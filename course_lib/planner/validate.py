@@ -27,8 +27,8 @@ from course_lib.planner.compare import (
     group_errors,
     mean_of_groups,
     predict_row,
+    rows_with_times,
     spread_of,
-    timed,
     told_job,
 )
 from course_lib.planner.constants import FITTED, Constants, priors
@@ -172,12 +172,12 @@ def table(compared: Sequence[Compared], noise: dict[str, dict] | None = None) ->
         spread, (_, theirs) = spread_of(group, noise or {}), errors[name]
         lines.append(f"{name:10s} {apart(group)}   {theirs.median:8.1%} {theirs.p90:8.1%}   "
                      f"{'' if spread is None else f'{spread:.1%}':>8s}")
-    return "\n".join([*lines, f"{'all':10s} {apart(timed(compared))}"])
+    return "\n".join([*lines, f"{'all':10s} {apart(rows_with_times(compared))}"])
 
 
 def apart(compared: Sequence[Compared]) -> str:
     """Columns of those that were fitted on, and of those that were not."""
-    fitted, others = timed(compared, True), timed(compared, False)
+    fitted, others = rows_with_times(compared, True), rows_with_times(compared, False)
     left = f"{len(fitted):4d} {errors_of(fitted).median:8.1%}" if fitted else f"{'':13s}"
     return f"{left}   {columns(others)}" if others else f"{left}   {'':31s}"
 
@@ -197,7 +197,7 @@ def ways(rows: Sequence[Row]) -> dict[str, list[Compared]]:
 
 def table_of_ways(found: dict[str, list[Compared]]) -> str:
     """Median and nine of ten by group as text, a pair of columns for each way."""
-    found = {way: timed(compared) for way, compared in found.items()}
+    found = {way: rows_with_times(compared) for way, compared in found.items()}
     lines = [" ".join([f"{'':15s}", *(f"{way:>18s}" for way in found)])]
 
     def line(name: str, cell: Callable[[list[Compared]], str]) -> str:

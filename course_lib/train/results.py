@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from course_lib import checkpoint
-from course_lib.checkpoint.folders import completed, origin, problems_of
+from course_lib.checkpoint.folders import complete_checkpoints, origin, problems_of
 from course_lib.checkpoint.loading import optimizer_names
 from course_lib.checkpoint.random_state import PREFIX
 from course_lib.command_line import Parser, above_zero, whole
@@ -34,7 +34,7 @@ ROWS = 64
 def inspect(arguments: argparse.Namespace) -> None:
     """Every checkpoint in DIR: its run, step, layout and sizes, and whether its files are as they were written."""
     last = checkpoint.find(arguments.folder)
-    paths = [last] if last == arguments.folder else completed(arguments.folder)
+    paths = [last] if last == arguments.folder else complete_checkpoints(arguments.folder)
     runs = {origin(path).run for path in paths}
     print(f"{arguments.folder}: {count(len(paths), 'checkpoint')} of {count(len(runs), 'run')}, oldest first")
     for path in paths:

@@ -47,7 +47,7 @@ def test_a_run_whose_ranks_are_killed_ends_as_the_unbroken_one_on_ever_fewer_ran
     assert [attempt.error.rank for attempt in attempts[:2]] == [1, 0]
     first, losses = attempts[-1].results[0]
     assert first == 4 and losses == pytest.approx(unbroken[first:], rel=1e-9)
-    assert [path.name for path in checkpoint.completed(tmp_path)] == ["step_00000006", "step_00000008"]
+    assert [path.name for path in checkpoint.complete_checkpoints(tmp_path)] == ["step_00000006", "step_00000008"]
 
 
 def test_torchrun_starts_a_run_again_that_goes_on_from_its_checkpoint(tmp_path):

@@ -21,7 +21,7 @@ from course_lib.planner.software import (
     MEGATRON_2021,
     MEGATRON_DEEPSPEED,
     SOFTWARE,
-    software_named,
+    find_software,
 )
 from course_lib.planner.step import CAUSES, MATRICES, accumulation_seconds, matrix_shares, stages_of
 
@@ -214,7 +214,7 @@ def test_stages_hold_all_layers_and_are_as_even_as_they_can_be(layers, p, head):
 
 def test_stages_of_unequal_size_fill_the_pipeline_with_the_layers_that_they_have():
     """32 layers on 16 stages with a large read-out: the largest stage has 3, the others do not."""
-    found = estimate(SHAPE, cluster("H100", 16), ParallelLayout(pp=16), 32, software=software_named("nanotron 2025"))
+    found = estimate(SHAPE, cluster("H100", 16), ParallelLayout(pp=16), 32, software=find_software("nanotron 2025"))
     layer, head = layer_pass(found.job, found.rates), head_pass(found.job, found.rates)
     sizes = stages_of(found.job, layer, head)
     assert 15 * sizes.ordinary + sizes.last > 32
