@@ -155,7 +155,8 @@ class MemoryTracker(OperatorWatcher):
         """Learn when a parameter's gradient is ready; forgets the parameter when it is gone."""
         can_have_one = parameter.is_leaf and parameter.requires_grad
         handle = parameter.register_post_accumulate_grad_hook(self.gradient_ready) if can_have_one else None
-        # Not `self`: the callback lives as long as the parameter, and would hold the sources, a whole model, that long.
+        # Not `self`: the callback and the dict that keeps it are a cycle, which would hold the sources, a whole model,
+        # until the garbage collector comes.
         key, all_hooked = id(parameter), self.hooked
         self.hooked[key] = Hooked(WeakIdRef(parameter, lambda _: all_hooked.pop(key, None)), named, handle)
 
