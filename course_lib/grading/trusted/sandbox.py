@@ -164,7 +164,7 @@ def mounts_in(path: str) -> list[str]:
 
 
 def read_only(root: str, path: str) -> str:
-    """The shell line that makes `path` read-only. It keeps other flags, which nobody without privileges can take off."""
+    """The shell line that makes `path` read-only. It keeps other flags: without privileges they cannot be taken off."""
     try:
         flags = os.statvfs(path).f_flag
     except OSError:
