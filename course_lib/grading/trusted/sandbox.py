@@ -164,7 +164,7 @@ def mounts_in(path: str) -> list[str]:
 
 
 def read_only(root: str, path: str) -> str:
-    """The shell line that makes `path` read-only. Other flags stay: nobody without privileges can take them off."""
+    """The shell line that makes `path` read-only. It keeps other flags: without privileges they cannot be taken off."""
     try:
         flags = os.statvfs(path).f_flag
     except OSError:

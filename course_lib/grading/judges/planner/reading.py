@@ -101,7 +101,7 @@ def word_of(plan: Plan, best: Plan, limit: float) -> str:
 
 
 def is_like(run: Plan, plan: Plan) -> bool:
-    """Whether a run has the plan's device, half as many of them or more, and as the plan tp inside a node or beyond."""
+    """Whether a run has the plan's device, at least half as many of them, and like it tp inside a node or beyond."""
     return (run["device"] == plan["device"] and 2 * run["devices"] >= plan["devices"]
             and (run["tp"] > run["per_node"]) == (plan["tp"] > plan["per_node"]))
 
