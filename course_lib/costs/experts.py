@@ -113,11 +113,6 @@ def split_expert_bytes(num_tokens: int, hidden_size: int, world_size: int, bytes
     return 2 * (at_least(world_size, 1, "world_size") - 1) * num_tokens * hidden_size * bytes_per_number
 
 
-def expert_flops(num_tokens: int, k: int, hidden_size: int, ffn_size: int, gated: bool = True) -> int:
-    """Forward: 2 x 3 x k x D x F a token, or 2 x 2 x k x D x F where experts are not gated."""
-    return 2 * (3 if gated else 2) * k * num_tokens * hidden_size * ffn_size
-
-
 def nodes_of_a_token(num_experts: int, num_nodes: int, k: int) -> float:
     """How many nodes k different experts, drawn evenly, lie on: n (1 - C(E - E/n, k) / C(E, k)), with n nodes.
 

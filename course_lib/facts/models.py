@@ -179,7 +179,6 @@ PUBLISHED_FLOPS: dict[str, Fact] = {
 }
 DEEPSEEK_V3_GPU_HOURS = Fact(2.788e6, "H800 hours", "DeepSeek-AI, DeepSeek-V3 technical report, table 1", "2024")
 GPT3_ENERGY = Fact(1_287_000, "kWh", *PATTERSON)
-GPT3_CARBON = Fact(552, "t CO2e", *PATTERSON)
 # What that counts: watts of one V100 with its share of the server, measured on average, and the data centre's PUE.
 GPT3_POWER = Fact(330, "W", *PATTERSON, unverified=True)
 GPT3_PUE = Fact(1.10, "ratio", *PATTERSON, unverified=True)

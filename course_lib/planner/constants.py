@@ -11,7 +11,7 @@ are smaller than on a cluster that nobody has published. The priors alone, witho
 (planner.validate --leave-out).
 """
 
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, make_dataclass
 
 from course_lib.costs.reached import across_step_s, reached_shares
 
@@ -109,8 +109,3 @@ FITTED = Constants()
 def priors() -> Constants:
     """The constants before anything was fitted."""
     return Constants(**{c.name: c.prior for c in CONSTANTS})
-
-
-def names() -> tuple[str, ...]:
-    """The names of all constants, in the order of their fields."""
-    return tuple(field.name for field in fields(Constants))

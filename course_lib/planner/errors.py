@@ -20,8 +20,19 @@ from course_lib.planner.runs import PublishedRun, features_of, generation_of, ne
 FEWEST = 4  # runs that make an error
 
 
+class InLines:
+    """An answer with the runs that are nearest to the job."""
+
+    nearest: tuple[PublishedRun, ...]
+
+    @property
+    def text(self) -> str:
+        """It in words, and the nearest runs below it, a line each."""
+        return "\n".join([str(self), *(f"    {run}" for run in self.nearest)])
+
+
 @dataclass(frozen=True)
-class MeasuredError:
+class MeasuredError(InLines):
     """Relative errors of step times (or of throughputs), without their signs. `beyond`: where the job is larger than
     all these runs. `nearest`: the runs that are most like the job, whether of this kind or not.
     """
@@ -43,13 +54,13 @@ class MeasuredError:
         return f"runs like it: {self.median:.0%} off, nine of ten {self.p90:.0%}"
 
     @property
-    def text(self) -> str:
-        """The error in words, with the nearest runs, a line each."""
-        return in_lines(self)
+    def columns(self) -> str:
+        """Runs, median, 90th percentile and largest error, as columns of a table."""
+        return f"{self.num_rows:4d} {self.median:8.1%} {self.p90:8.1%} {self.largest:8.1%}"
 
 
 @dataclass(frozen=True)
-class NoRun:
+class NoRun(InLines):
     """There is no error to tell: `why`, and the runs that are least unlike the job."""
 
     why: str
@@ -61,16 +72,6 @@ class NoRun:
     @property
     def short(self) -> str:
         return "no run is like it"
-
-    @property
-    def text(self) -> str:
-        """The warning in words, with the nearest runs, a line each."""
-        return in_lines(self)
-
-
-def in_lines(error: MeasuredError | NoRun) -> str:
-    """The error, and the nearest runs below it, a line each."""
-    return "\n".join([str(error), *(f"    {run}" for run in error.nearest)])
 
 
 def summary(name: str, errors: Sequence[float], beyond: str = "", nearest: tuple[PublishedRun, ...] = ()

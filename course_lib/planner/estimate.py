@@ -14,11 +14,10 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.constants import CONSTANTS, FITTED, Constants
 from course_lib.planner.job import Job, shape_of
-from course_lib.planner.layer import head_pass, layer_pass
 from course_lib.planner.memory import memory_bytes, needed_bytes
-from course_lib.planner.rates import Rates, rates_of
+from course_lib.planner.rates import Rates, rates_of_job
 from course_lib.planner.state import host_bytes
-from course_lib.planner.step import stages_of, step_seconds
+from course_lib.planner.step import stages_at, step_seconds
 
 # Relative: what rows that constants were fitted on are missed by, the root of the mean square of nine tenths of them
 UNEXPLAINED = 0.047
@@ -58,8 +57,7 @@ class Estimate:
         """Bytes of the host's memory that one rank's process needs for what is offloaded. Nothing checks whether the
         host has it.
         """
-        return host_bytes(self.job, stages_of(self.job, layer_pass(self.job, self.rates),
-                                              head_pass(self.job, self.rates)))
+        return host_bytes(self.job, stages_at(self.job, self.rates))
 
     @property
     def fits(self) -> bool:
@@ -127,8 +125,7 @@ class Estimate:
 
     def _step_with(self, name: str) -> float:
         constants = replace(self.constants, **{name: getattr(self.constants, name) * (1 + CHANGE)})
-        job = self.job
-        return sum(step_seconds(job, rates_of(job.cluster, job.software, job.precision, constants)).values())
+        return sum(step_seconds(self.job, rates_of_job(self.job, constants)).values())
 
     def range_of(self, value: float) -> tuple[float, float]:
         """Two thirds of true values lie in it: for a number that is proportional to time or to its inverse."""
@@ -176,6 +173,6 @@ def estimate_job(job: Job, constants: Constants = FITTED, rates: Rates | None = 
     """The estimate of a checked Job. `rates` in the place of the cluster's data sheets, where this machine was
     measured.
     """
-    used = rates or rates_of(job.cluster, job.software, job.precision, constants)
-    stages = stages_of(job, layer_pass(job, used), head_pass(job, used))
-    return Estimate(job, used, None if rates else constants, memory_bytes(job, stages), step_seconds(job, used))
+    used = rates or rates_of_job(job, constants)
+    return Estimate(job, used, None if rates else constants, memory_bytes(job, stages_at(job, used)),
+                    step_seconds(job, used))

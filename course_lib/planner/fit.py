@@ -20,7 +20,7 @@ from course_lib.planner.constants import ACTIVATIONS_EAGER, CONSTANTS, Constants
 from course_lib.planner.guesses import table_of_guesses
 from course_lib.planner.job import Job
 from course_lib.planner.least_squares import ROW_ERROR, most_likely, objective
-from course_lib.planner.rates import Rates, rates_of
+from course_lib.planner.rates import Rates, rates_of_job
 from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, peak_of_row, read_rows
 from course_lib.planner.step import step_seconds
 
@@ -44,7 +44,7 @@ def calibration(rows: Sequence[Row]) -> list[Row]:
 
 def seconds_without(job: Job, constants: Constants, effect: str = "") -> float:
     """Seconds of a step from which one of EFFECTS is left out; "" leaves out none."""
-    rates = rates_of(job.cluster, job.software, job.precision, constants)
+    rates = rates_of_job(job, constants)
     if effect == "sizes":
         rates = without_sizes(rates)
     seconds = step_seconds(job, rates)

@@ -27,7 +27,7 @@ from course_lib.planner.constants import CONSTANTS, FITTED, Constant, Constants
 from course_lib.planner.estimate import Estimate
 from course_lib.planner.job import Job
 from course_lib.planner.least_squares import most_likely
-from course_lib.planner.rates import rates_of
+from course_lib.planner.rates import rates_of, rates_of_job
 from course_lib.planner.runs import describe
 from course_lib.planner.software import MEGATRON_CORE, Software
 from course_lib.planner.step import step_seconds
@@ -83,8 +83,7 @@ class StepOf:
 
     def seconds(self, constants: Constants) -> float:
         """What the planner predicts for it with these constants."""
-        job = self.job
-        return sum(step_seconds(job, rates_of(job.cluster, job.software, job.precision, constants)).values())
+        return sum(step_seconds(self.job, rates_of_job(self.job, constants)).values())
 
     def __str__(self) -> str:
         return f"a step of {describe(self.job)}"

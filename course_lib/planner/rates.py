@@ -12,6 +12,7 @@ from course_lib.costs.reached import crowding
 from course_lib.facts import Accelerator
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.constants import FITTED, Constants
+from course_lib.planner.job import Job
 from course_lib.planner.software import Software
 
 # Constants: of the gain that a precision promises in linear layers; of attention, by generation and kind of device
@@ -96,3 +97,8 @@ def rates_of(cluster: Cluster, software: Software, precision: str = "bf16", cons
         p2p_s=0.0 if software.overlaps_stages else c.p2p_s, step_s=c.step_s, row_passes=c.row_passes,
         rows_s=c.rows_s if software.waits_for_rows else 0.0,
         crowding=crowding(cluster.num_nodes) if cluster.is_cloud else 1.0)
+
+
+def rates_of_job(job: Job, constants: Constants = FITTED) -> Rates:
+    """How fast the job's cluster is with its software and precision."""
+    return rates_of(job.cluster, job.software, job.precision, constants)

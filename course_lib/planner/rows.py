@@ -13,11 +13,10 @@ from course_lib.facts import LatentAttention, Shape, published_rows, published_t
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster, cluster
 from course_lib.planner.job import MODULES, PRECISION_NAMES, Job
-from course_lib.planner.layer import head_pass, layer_pass
 from course_lib.planner.memory import memory_bytes, stage_bytes
-from course_lib.planner.rates import rates_of
+from course_lib.planner.rates import rates_of_job
 from course_lib.planner.software import FSDP2, FSDP2_EAGER, NANOTRON, TORCHTITAN, TRAINERS, Software, software_of
-from course_lib.planner.step import stages_of
+from course_lib.planner.step import stages_at
 
 Row = dict[str, Any]
 # A row's word for hardware -> a name in facts, or in facts.DEVICE_VARIANTS. What stands behind it is software.
@@ -156,8 +155,7 @@ def with_recipe(row: Row, found: Software) -> Software:
 
 def peak_of_row(row: Row, job: Job) -> dict[str, float]:
     """Bytes by kind of the rank whose peak the row tells; of the fullest where nobody says which one that is."""
-    rates = rates_of(job.cluster, job.software, job.precision)
-    stages = stages_of(job, layer_pass(job, rates), head_pass(job, rates))
+    stages = stages_at(job, rates_of_job(job))
     if job.software.name in LOG_OF_FIRST:
         return stage_bytes(job, stages.first, 0)
     if job.software.name == TORCHTITAN.name:

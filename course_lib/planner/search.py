@@ -16,11 +16,10 @@ from course_lib.planner.candidates import ALL, SAVING, Asked, Choices, savings, 
 from course_lib.planner.constants import FITTED
 from course_lib.planner.estimate import Estimate
 from course_lib.planner.job import Job
-from course_lib.planner.layer import head_pass, layer_pass
 from course_lib.planner.memory import memory_bytes
 from course_lib.planner.ranking import simplest_first
 from course_lib.planner.rates import Rates
-from course_lib.planner.step import stages_of, step_seconds
+from course_lib.planner.step import stages_at, step_seconds
 
 SLOWEST = 1.25  # times the best: slower layouts are not listed
 Memory = dict[str, float]  # bytes by kind
@@ -184,7 +183,7 @@ def fewest_layers(job: Job, asked: Asked, kept_bytes: float = 0.0, again_bytes: 
 
 def memory_of(job: Job, asked: Asked) -> Memory:
     """Bytes of the fullest device, by kind."""
-    return memory_bytes(job, stages_of(job, layer_pass(job, asked.rates), head_pass(job, asked.rates)))
+    return memory_bytes(job, stages_at(job, asked.rates))
 
 
 def bytes_of(job: Job, asked: Asked) -> float:

@@ -96,6 +96,11 @@ def stages_of(job: Job, layer: Pass, head: Pass) -> Stages:
     return Stages(even, even, last)
 
 
+def stages_at(job: Job, rates: Rates) -> Stages:
+    """stages_of, for who has no passes yet."""
+    return stages_of(job, layer_pass(job, rates), head_pass(job, rates))
+
+
 def vocabulary_numbers(job: Job, ends: int) -> float:
     """Numbers of the embedding, of the read-out, or (ends=2) of both, on one rank."""
     return ends * job.shape.vocab_size * job.shape.hidden_size / job.ends_tp

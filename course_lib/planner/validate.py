@@ -179,13 +179,7 @@ def apart(compared: Sequence[Compared]) -> str:
     """Columns of those that were fitted on, and of those that were not."""
     fitted, others = rows_with_times(compared, True), rows_with_times(compared, False)
     left = f"{len(fitted):4d} {errors_of(fitted).median:8.1%}" if fitted else f"{'':13s}"
-    return f"{left}   {columns(others)}" if others else f"{left}   {'':31s}"
-
-
-def columns(compared: Sequence[Compared]) -> str:
-    """Rows, median, 90th percentile and largest error, as columns."""
-    errors = errors_of(compared)
-    return f"{errors.num_rows:4d} {errors.median:8.1%} {errors.p90:8.1%} {errors.largest:8.1%}"
+    return f"{left}   {errors_of(others).columns if others else '':31s}"
 
 
 def ways(rows: Sequence[Row]) -> dict[str, list[Compared]]:

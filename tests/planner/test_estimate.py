@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from course_lib.costs.bubbles import balanced_layers, bubble_of_ideal, whole_layers, zb_h1_bubble
+from course_lib.costs.bubbles import balanced_layers, bubble_of_ideal, zb_h1_bubble
 from course_lib.costs.flops import step_flops
 from course_lib.costs.kernels import matmul_seconds
 from course_lib.facts import Shape, accelerator, model
@@ -207,9 +207,6 @@ def test_stages_hold_all_layers_and_are_as_even_as_they_can_be(layers, p, head):
     assert ordinary * (p - 1) + last == pytest.approx(layers)
     if last:
         assert ordinary == pytest.approx(last + head)
-    whole, end = whole_layers(layers, p, head)
-    assert whole * (p - 1) + end >= layers
-    assert max(whole, end + head) >= max(ordinary, last + head) - 1e-9
 
 
 def test_stages_of_unequal_size_fill_the_pipeline_with_the_layers_that_they_have():
