@@ -78,7 +78,8 @@ def show_diff(before: Any, after: Any) -> Difference:
     """What `after` changes in `before`, two functions or classes. TypeError for what has no source in Python."""
     lines = [line for line in difflib.ndiff(source(before).splitlines(), source(after).splitlines())
              if not line.startswith("?")]
-    return Difference(f"{name(before)} -> {name(after)}", tuple(lines))
+    files = dict.fromkeys((home(before), home(after)))
+    return Difference(f"{', '.join(files)}: {name(before)} -> {name(after)}", tuple(lines))
 
 
 def source(thing: Any) -> str:
