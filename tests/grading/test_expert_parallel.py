@@ -13,17 +13,19 @@ from course_lib.costs.hiding import smallest_ffn_size
 from course_lib.expert_parallel import capacity_mask, load_balancing_loss, permute, place_experts, route, unpermute
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import SentBytes, Trial
-from course_lib.grading.judges.expert_parallel.placement import (
+from course_lib.grading.judges.expert_parallel.dispatch import (
     B200,
     H100,
     NDR,
     NODES,
     NVLINK,
-    PAR,
     Dispatch,
+    SmallestExpert,
+)
+from course_lib.grading.judges.expert_parallel.placement import (
+    PAR,
     ExpertGradients,
     PlaceExperts,
-    SmallestExpert,
     score,
     solvable_loads,
 )

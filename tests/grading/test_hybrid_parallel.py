@@ -8,14 +8,13 @@ import torch
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import SentBytes
 from course_lib.grading.judges.hybrid_parallel import gradients, layouts
+from course_lib.grading.judges.hybrid_parallel.checkpoints import Resharded, SaveInterval
 from course_lib.grading.judges.hybrid_parallel.gradients import (
     HEAD,
     MODEL,
     SUMMED,
     GlobalNorm,
     ReducedGradients,
-    Resharded,
-    SaveInterval,
     after_backward,
     after_reduction,
     random_gradients,

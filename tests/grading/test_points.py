@@ -72,7 +72,7 @@ def test_nothing_is_kept_where_others_run_the_check(tmp_path, monkeypatch, name)
     for other in (points.ASKED, *OTHERS):
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, "1")
-    monkeypatch.setattr(points, "place", lambda: tmp_path)
+    monkeypatch.setattr(points, "progress_folder", lambda: tmp_path)
     points.keep(report("2.1", Verdict.CORRECT))
     assert not list(tmp_path.iterdir())
 

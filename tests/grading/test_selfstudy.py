@@ -29,8 +29,8 @@ def test_a_correct_answer_passes_with_its_points_and_the_measured_bytes_beside_t
 
 
 @pytest.mark.parametrize("function, words", [
-    (toys.swap_halves_twice_over, "over budget: rank 0 sent 524.3 kB, where 262.1 kB will do"),
-    (toys.swap_halves_in_half_precision, "262.1 kB together, where 524.3 kB is the least that can carry it"),
+    (toys.swapped_twice_over, "over budget: rank 0 sent 524.3 kB, where 262.1 kB will do"),
+    (toys.swapped_in_half_precision, "262.1 kB together, where 524.3 kB is the least that can carry it"),
     (toys.no_swap, "2 of 2 ranks are wrong; rank 0 returned float32[65536]"),
     (toys.of_another_shape, "returned float32[3] = "),
     (toys.liar, "rank 0 returned a Liar: expected float32[65536]"),
@@ -90,11 +90,11 @@ def test_a_forward_without_ctx_is_told_of_it():
 
 
 def test_a_method_called_like_a_collective_is_none():
-    assert check_exercise(Swap(), toys.swap_halves_by_a_method_called_like_a_collective).passed
+    assert check_exercise(Swap(), toys.swapped_by_a_method_called_like_a_collective).passed
 
 
 @pytest.mark.parametrize("function, words", [
-    (toys.swap_halves_in_place, ""),
+    (toys.swapped_in_place, ""),
     (toys.returned_only, "the result is returned, but the tensor is as it was"),
     (toys.renamed_only, "only moves the name"),
 ])
