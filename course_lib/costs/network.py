@@ -207,7 +207,8 @@ class Group:
 
     def seconds_per_byte(self, op: str) -> float:
         """Seconds for each byte of M in long messages. ValueError for an operation that is not one of OPERATIONS."""
-        require_operation(op)
+        if op not in OPERATIONS:
+            raise ValueError(f"op={op!r}: expected one of {', '.join(OPERATIONS)}")
         if self.n == 1:
             return 0.0
         ring = (self.n - 1) / self.n * self.ring_s_per_byte
@@ -220,10 +221,7 @@ class Group:
 
         "ring": each rank sends them to the next; "send": one does.
         """
-        require_operation(op)
-        if self.n == 1:
-            return 0.0
-        if op == "all_reduce":
+        if op == "all_reduce" and self.n > 1:
             return min(self.all_reduces_s(num_bytes, messages).values())
         return messages * self.latency_s(op) + num_bytes * self.seconds_per_byte(op)
 
@@ -266,12 +264,6 @@ def all_reduce_s(wires: Network | Link, num_bytes: float, n: int) -> float:
     return wires.group(n).seconds("all_reduce", num_bytes)
 
 
-def require_operation(op: str) -> None:
-    """ValueError, with all names, where `op` is not one of OPERATIONS."""
-    if op not in OPERATIONS:
-        raise ValueError(f"op={op!r}: expected one of {', '.join(OPERATIONS)}")
-
-
 def bus_bandwidth(op: str, n: int, num_bytes: float, seconds: float) -> float:
     """Bytes that each of n ranks sends in a bandwidth-optimal `op` on `num_bytes`, over the time."""
     return sent_share(op, n) * num_bytes / seconds if seconds else float("inf")
@@ -293,8 +285,9 @@ def network_of(device: str | Accelerator, devices_per_node: int = 8, between: st
     switch = inside.beta_s_per_byte / shares.switch if inside_name in SWITCHES else None
     return Network(G, slower(inside, shares.ring),
                    slower(Link.of_rate(card.one_way_bytes_per_s, across_step_s(between)), shares.card),
-                   at_least(cards_per_node, 0, "cards_per_node") or device.cards_per_node or G, switch, pod_devices,
-                   oversubscription, interconnect(inside_name).kind == "mesh")
+                   at_least(cards_per_node, 0, "cards_per_node") or device.cards_per_node or G, switch,
+                   pod_devices=pod_devices, oversubscription=oversubscription,
+                   mesh=interconnect(inside_name).kind == "mesh")
 
 
 def measured_network(curve: MeasuredCollective) -> Network:

@@ -1,6 +1,7 @@
 """The places of chapter 8 in a layer with experts: which experts, how rows come to them, and what evens them out."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -42,14 +43,14 @@ def through(book: Book) -> Iterator[Place]:
 
     def through_experts(tokens: Tensor, experts: Tensor, weights: Tensor, kept: Tensor | None, num_experts: int,
                         compute: Experts, me: Member) -> Tensor:
+        by_course = partial(course, tokens, experts, weights, kept, num_experts, compute, me)
         if me.n == 1 and book.has("8.2") and kept is None:
             return book.compare("8.2", None, lambda: in_blocks(book, tokens, experts, weights, num_experts, compute),
-                                lambda: course(tokens, experts, weights, kept, num_experts, compute, me))
+                                by_course)
         if me.n > 1 and book.has("8.3") and num_experts % me.n == 0:
             where = choices_by_expert(experts, weights, kept, num_experts)
-            return book.compare("8.3", me, lambda: dealt_out(book, tokens, where, compute, me), lambda: course(
-                tokens, experts, weights, kept, num_experts, compute, me))
-        return course(tokens, experts, weights, kept, num_experts, compute, me)
+            return book.compare("8.3", me, lambda: dealt_out(book, tokens, where, compute, me), by_course)
+        return by_course()
 
     yield Place(layer, "through_experts", through_experts)
 

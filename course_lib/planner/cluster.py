@@ -71,7 +71,8 @@ class Cluster:
             return Network(self.num_devices, self.inside, self.inside, self.num_devices)
         card = Link.of_rate(self.network_bytes_per_s / self.cards_per_node * share, across_s)
         return Network(G, self.inside, card, 1 if one_card else self.cards_per_node, self.switch_s_per_byte,
-                       self.pod_devices, self.oversubscription, interconnect(self.device.links[0]).kind == "mesh")
+                       pod_devices=self.pod_devices, oversubscription=self.oversubscription,
+                       mesh=interconnect(self.device.links[0]).kind == "mesh")
 
     @cached_property
     def inside(self) -> Link:
@@ -219,4 +220,4 @@ def cluster(name: str, num_devices: int, devices_per_node: int = 0, node_gbit_pe
     found = find("accelerator", name, (*ACCELERATORS, *DEVICE_VARIANTS))
     device, power_share = (found.device, found.power_share) if isinstance(found, DeviceVariant) else (found, 1.0)
     return Cluster(device, num_devices, devices_per_node or device.per_node, node_gbit_per_s * 1e9 / 8, power_share,
-                   pod_devices, oversubscription, between)
+                   pod_devices=pod_devices, oversubscription=oversubscription, between=between)

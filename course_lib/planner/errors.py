@@ -20,7 +20,7 @@ from course_lib.planner.runs import PublishedRun, features_of, generation_of, ne
 FEWEST = 4  # runs that make an error
 
 
-class InLines:
+class WithNearestRuns:
     """An answer with the runs that are nearest to the job."""
 
     nearest: tuple[PublishedRun, ...]
@@ -32,7 +32,7 @@ class InLines:
 
 
 @dataclass(frozen=True)
-class MeasuredError(InLines):
+class MeasuredError(WithNearestRuns):
     """Relative errors of step times (or of throughputs), without their signs. `beyond`: where the job is larger than
     all these runs. `nearest`: the runs that are most like the job, whether of this kind or not.
     """
@@ -60,7 +60,7 @@ class MeasuredError(InLines):
 
 
 @dataclass(frozen=True)
-class NoRun(InLines):
+class NoRun(WithNearestRuns):
     """There is no error to tell: `why`, and the runs that are least unlike the job."""
 
     why: str

@@ -95,7 +95,7 @@ def timed_layer(work: Work, rates: Rates) -> Pass:
     forward = Seconds(linear + forward_a, memory, tp_forward, cp_forward)
     backward = Seconds(linear + weights + backward_a, 2 * memory, tp_backward, cp_backward)
     forward, backward = (replace(each, ep=rows_seconds(work, rates, each)) for each in (forward, backward))
-    backward += made_again(work, rates, forward, linear, last, forward_a, scores)
+    backward += made_again(work, rates, forward, linear=linear, last=last, attention=forward_a, scores=scores)
     launch_s = rates.launch_s * (1 + LAUNCHED_BY_ATTENTION * (work.cp - 1))  # for each block that comes around
     if work.shape.num_experts > 1:
         launch_s *= 1 + LAUNCHED_BY_EXPERTS
@@ -107,8 +107,8 @@ def timed_layer(work: Work, rates: Rates) -> Pass:
     return Pass(forward, backward, weights)
 
 
-def made_again(work: Work, rates: Rates, forward: Seconds, linear: float, last: float, attention: float, scores: float
-               ) -> Seconds:
+def made_again(work: Work, rates: Rates, forward: Seconds, *, linear: float, last: float, attention: float,
+               scores: float) -> Seconds:
     """What recomputation adds to backward."""
     early, flash = work.software.early_stop, work.flash
     if work.modules:

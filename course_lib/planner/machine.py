@@ -25,7 +25,7 @@ import torch.distributed as dist
 from course_lib.costs.activations import activation_bytes_per_layer
 from course_lib.costs.links import Link, fit_link
 from course_lib.costs.network import Network
-from course_lib.facts import Shape, accelerator
+from course_lib.facts import accelerator
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.estimate import Estimate, estimate
@@ -176,10 +176,9 @@ def product_rates(taken: Sequence[float]) -> tuple[float, float]:
 def pass_seconds_per_byte(layer_s: float, P: float, W: float, launch_s: float) -> float:
     """What a layer of BLOCK takes beyond its products and launches, for each byte that it keeps; three passes."""
     h, s, n = BLOCK.hidden_size, BLOCK.sequence_length, ROWS * BLOCK.sequence_length
-    shape = Shape(1, h, 4, 4, 4 * h, 16, s, biases=True)
     flops = 3 * (2 * n * 12 * h * h + 4 * n * s * h)
     operands = 3 * BYTES * (n * (9 + 5) * h + 12 * h * h + 2 * ROWS * 4 * (s * s + 2 * s * h // 4))
-    kept = activation_bytes_per_layer(shape, ROWS, s, bytes_per_number=BYTES)
+    kept = activation_bytes_per_layer(shape_of(BLOCK), ROWS, s, bytes_per_number=BYTES)
     return max(layer_s - 2 * launch_s - flops / P - operands / W, 0.1 * layer_s) / (3 * kept)
 
 
