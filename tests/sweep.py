@@ -33,8 +33,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    reports = [report for reports in terminalreporter.stats.values() for report in reports]
-    left_out = {text for report in reports for name, text in getattr(report, "user_properties", ()) if name == LEFT_OUT}
+    ran = [each for stats in terminalreporter.stats.values() for each in stats if isinstance(each, pytest.TestReport)]
+    left_out = {text for report in ran for name, text in report.user_properties if name == LEFT_OUT}
     if left_out:
         terminalreporter.section("only a part of these ran; `make sweep` runs the whole")
         for text in sorted(left_out):

@@ -52,6 +52,10 @@ def test_a_few_values_run_and_what_is_left_out_is_printed_once(run, workers):
         "test_swept.py::test_one: 1 seed of 4", "test_swept.py: 1 student of 2"][::-1]
 
 
+def test_of_a_test_that_did_not_run_nothing_is_said(run):
+    assert "make sweep" not in run("-n", "0", "-k", "none_of_them")
+
+
 def test_all_values_run_with_sweep_and_one_that_fails_fails_the_run(run):
     text = run("-n", "0", "--sweep", "-m", "sweep")
     assert "FAILED test_swept.py::test_one[3]" in text and "1 failed, 5 passed" in text
