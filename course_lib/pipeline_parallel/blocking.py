@@ -12,7 +12,7 @@ from course_lib.pipeline_parallel.actions import Action, Schedule
 from course_lib.pipeline_parallel.dependencies import Result, messages_of
 
 
-class Transfer(NamedTuple):
+class BlockingCall(NamedTuple):
     """A send or a receive of a rank, and the action it belongs to."""
 
     op: str
@@ -29,19 +29,20 @@ class Transfer(NamedTuple):
         return f"rank {rank} waits at {self.action} for {what} from rank {self.partner}"
 
 
-def transfers_of(schedule: Schedule) -> list[list[Transfer]]:
+def transfers_of(schedule: Schedule) -> list[list[BlockingCall]]:
     """Every rank's sends and receives, in the order in which it makes them."""
-    of_ranks: list[list[Transfer]] = [[] for _ in schedule.actions]
+    of_ranks: list[list[BlockingCall]] = [[] for _ in schedule.actions]
     for message in messages_of(schedule):
         for op, rank, partner, position in (("send", message.source, message.dest, message.sent_at),
                                             ("receive", message.dest, message.source, message.needed_at)):
-            of_ranks[rank].append(Transfer(op, message.content, partner, position, schedule.actions[rank][position]))
+            action = schedule.actions[rank][position]
+            of_ranks[rank].append(BlockingCall(op, message.content, partner, position, action))
     # An action's receive stands before it and its send behind: with sends that block, this order decides.
     return [sorted(transfers, key=lambda transfer: (transfer.position, transfer.op == "send"))
             for transfers in of_ranks]
 
 
-def find_circle(schedule: Schedule) -> list[tuple[int, Transfer]]:
+def find_circle(schedule: Schedule) -> list[tuple[int, BlockingCall]]:
     """The (rank, call) that wait for each other in a circle, in its order; empty where all can be done.
 
     Takes legal schedules.
