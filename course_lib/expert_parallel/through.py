@@ -34,7 +34,7 @@ from course_lib.runtime import span
 
 
 @dataclass(frozen=True)
-class Exchange:
+class RowExchange:
     """Where the rows of one chunk go, and what comes from where: [rank][expert of mine]."""
 
     sent: list[int]
@@ -57,7 +57,7 @@ def through_experts(tokens: Tensor, experts: Tensor, weights: Tensor, kept: Tens
     rows, order = permute(tokens, experts, kept)  # (M, D), by expert, and so by rank
     # The host makes room for what arrives, so it has to know how much: here it waits for the device.
     here = tokens_per_expert(experts, num_experts, kept).cpu()  # (E,)
-    dispatch = Exchange(sent_rows(here, me), exchange_counts(here, me))
+    dispatch = RowExchange(sent_rows(here, me), exchange_counts(here, me))
     with span("dispatch"):
         rows = exchange_rows(rows, dispatch.sent, dispatch.received, me)
     with span("experts"):
@@ -77,7 +77,7 @@ def through_experts_in_chunks(tokens: Tensor, experts: Tensor, weights: Tensor, 
     here = torch.stack([tokens_per_expert(chosen, num_experts, mask) for chosen, mask in zip(choices, masks)], 1).cpu()
     # Counts of all chunks before any row: else each chunk would wait for a message about itself.
     counts = torch.tensor(exchange_counts(here, me), dtype=torch.int64, device="cpu")  # (R, E_r, C), in one message
-    dispatches = [Exchange(sent_rows(sent, me), there.tolist())
+    dispatches = [RowExchange(sent_rows(sent, me), there.tolist())
                   for sent, there in zip(here.unbind(1), counts.unbind(-1))]
     rows = Overlapped.apply(compute, dispatches, me, *(rows for rows, _ in permuted), *compute.parameters())
     return torch.cat([unpermute(back, order, weight) for back, (_, order), weight
@@ -88,7 +88,7 @@ class Overlapped(torch.autograd.Function):
     """Rows of all chunks (M_c, D) -> what the experts make of them (M_c, D). Then come the experts' parameters."""
 
     @staticmethod
-    def forward(ctx: Any, experts: Experts, dispatches: list[Exchange], me: Member, *tensors: Tensor
+    def forward(ctx: Any, experts: Experts, dispatches: list[RowExchange], me: Member, *tensors: Tensor
                 ) -> tuple[Tensor, ...]:
         """Each chunk through experts elsewhere and back, `tensors` being the chunks (M_i, D) and then the experts'
         parameters: a chunk travels while another computes.
@@ -124,8 +124,8 @@ class Overlapped(torch.autograd.Function):
         return None, None, None, *travel(gradients, ctx.dispatches, compute, ctx.me), *map(totals.get, ctx.parameters)
 
 
-def travel(rows: Sequence[Tensor], dispatches: Sequence[Exchange], compute: Callable[[int, Tensor], Tensor], me: Member
-           ) -> list[Tensor]:
+def travel(rows: Sequence[Tensor], dispatches: Sequence[RowExchange], compute: Callable[[int, Tensor], Tensor],
+           me: Member) -> list[Tensor]:
     """Send each chunk's rows, compute on what has come, send that back: chunk i+1 travels while chunk i computes."""
     # All ranks start their all-to-alls in the same order, chunk by chunk, as every collective wants it.
     arrive = start_all_to_all_rows(rows[0], dispatches[0].sent, dispatches[0].received, me)
