@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.harness import Work, benchmark
-from tests.kernel import Kernel
+from tools.harness.kernel import Kernel
 
 IMPORT_OURS = "from course_lib.runtime import launch"
 IMPORT_THEIRS = "from accelerate import notebook_launcher"
@@ -27,7 +27,7 @@ def joined(body):
     return run
 """
 THEIRS = "notebook_launcher(joined({body}), num_processes={num_ranks}, use_port={port!r})"
-PRELOADED = "from course_lib.runtime import launcher; launcher.pool().wait_until_preloaded()"
+PRELOADED = "from course_lib.runtime import launcher; launcher.pool().wait_for_preload()"
 
 
 def all_reduce_a_scalar():

@@ -14,7 +14,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import sync_playwright
 
 from benchmarks.harness import Work, benchmark
-from tests.browser.lab import CHROMIUM_FLAGS, LabNotebook, LabServer, find_chromium
+from tools.harness.browser import CHROMIUM_FLAGS, LabNotebook, LabServer, find_chromium
 from tools.notebooks import METADATA
 
 SLIDERS = {  # a slider of each widget, and the parameter that it sets

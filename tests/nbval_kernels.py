@@ -2,6 +2,6 @@
 
 import nbval.kernel
 
-from tools.kernels import KernelManagerByFiles
+from tools.harness.kernels import KernelManagerByFiles
 
 nbval.kernel.KernelManager = KernelManagerByFiles

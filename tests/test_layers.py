@@ -1,7 +1,7 @@
-"""Imports point down only. The table below is the architecture; this file reads every import and compares."""
+"""Imports point down only. The tables below are the architecture; this file reads every import and compares."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Lowest first. A module may import itself and every layer below its own. Modules of one layer may import one
 # another (never in a circle) only where PEERS says so.
 LAYERS: list[tuple[str, set[str]]] = [
-    ("facts", {"facts", "lazy"}),
+    ("facts", {"facts", "lazy", "command_line"}),
     ("pictures", {"pictures"}),
     ("bench", {"runtime", "reference"}),
     ("closed forms", {"costs"}),
@@ -18,6 +18,7 @@ LAYERS: list[tuple[str, set[str]]] = [
         "why_distribute", "collectives", "data_parallel", "pipeline_parallel", "tensor_parallel", "zero",
         "sequence_parallel", "expert_parallel",
     }),
+    ("plots", {"plots"}),
     ("composition", {"hybrid_parallel", "planner", "checkpoint"}),
     ("surface", {"widgets", "grading", "show"}),
     ("capstone", {"mine"}),
@@ -26,6 +27,9 @@ LAYERS: list[tuple[str, set[str]]] = [
 LAYER_OF = {module: number for number, (_, modules) in enumerate(LAYERS) for module in modules}
 PEERS = {"composition", "surface"}
 FOR_EVERY_CHAPTER = "collectives"  # composition happens in hybrid_parallel, so chapters share this one only
+
+# What stands around course_lib and may import all of it, lowest first; a folder inside another is a room of its own.
+WORKSHOP = ["tools/harness", "tools", "benchmarks", "tools/gpu_day", "tests"]
 
 NEVER_IMPORTED = {"notebooks", "exercises", "solutions", "tests", "benchmarks", "tools"}
 WITHOUT_TORCH = {"facts", "pictures", "costs"}
@@ -97,12 +101,12 @@ def circles(edges: dict[str, set[str]]) -> list[str]:
             for a in sorted(edges) for b in sorted(edges) if a < b and b in reached[a] and a in reached[b]]
 
 
-def files_in_a_circle(root: Path) -> list[str]:
+def files_in_a_circle(root: Path, folders: Iterable[str] = ("course_lib",)) -> list[str]:
     """The names of the files that import each other, directly or through others, at any depth; joined, by circle.
 
     An import of a name that is no file is one of the package that has it.
     """
-    file_of = {module_name(path, root): path for path in sorted((root / "course_lib").rglob("*.py"))}
+    file_of = {module_name(path, root): path for folder in folders for path in sorted((root / folder).rglob("*.py"))}
     edges = {}
     for importer, path in file_of.items():
         named = [name if name in file_of else name.rpartition(".")[0] for _, name in imports(path, root)]
@@ -135,6 +139,26 @@ def problems(root: Path) -> list[str]:
     return found + circles(edges)
 
 
+def room_of(name: str) -> str | None:
+    """The room of WORKSHOP that a dotted name belongs to; None where it is elsewhere."""
+    rooms = [room for room in WORKSHOP if f"{name}.".startswith(room.replace("/", ".") + ".")]
+    return max(rooms, key=len, default=None)
+
+
+def problems_around(root: Path) -> list[str]:
+    """Every import in root's WORKSHOP that points up, with file and line."""
+    found = []
+    folders = {room.split("/")[0] for room in WORKSHOP}
+    for path in sorted(path for folder in folders for path in (root / folder).rglob("*.py")):
+        here = room_of(module_name(path, root))
+        for line, imported in imports(path, root):
+            there = room_of(imported)
+            if there and WORKSHOP.index(there) > WORKSHOP.index(here):
+                found.append(f"{path.relative_to(root).as_posix()}:{line} imports {imported}: "
+                             f"{here} stands below {there}, and imports point down only")
+    return found
+
+
 def tree(root: Path, **sources: str) -> Path:
     """A made-up course_lib under `root`; the key runtime__launch is the file runtime/launch.py."""
     for name in ("__init__", *sources):
@@ -150,6 +174,30 @@ def test_course_lib_imports_point_down_only():
 
 def test_no_files_import_each_other_in_a_circle():
     assert files_in_a_circle(ROOT) == []
+
+
+def test_tools_benchmarks_and_tests_import_down_only():
+    assert problems_around(ROOT) == []
+
+
+def test_no_files_around_course_lib_import_each_other_in_a_circle():
+    assert files_in_a_circle(ROOT, ("tools", "benchmarks", "tests")) == []
+
+
+def test_a_tool_that_imports_a_test_or_a_benchmark_is_refused_and_the_harness_imports_no_tool(tmp_path):
+    made_up = {
+        "tools/gpu_day/steps.py": "from tests.pretend import cells\nfrom benchmarks import ranks",
+        "tools/lock.py": "from benchmarks import ranks",
+        "tools/harness/a.py": "from tools import lock",
+        "benchmarks/ranks.py": "from tools.harness import a",
+        "tests/b.py": "import tools.gpu_day.steps",
+    }
+    for name, source in made_up.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(source)
+    assert sorted(problem.split(": ")[0] for problem in problems_around(tmp_path)) == [
+        "tools/gpu_day/steps.py:1 imports tests.pretend.cells", "tools/harness/a.py:1 imports tools.lock",
+        "tools/lock.py:1 imports benchmarks.ranks"]
 
 
 def test_files_of_one_package_that_import_each_other_are_found_also_where_they_do_it_lazily(tmp_path):

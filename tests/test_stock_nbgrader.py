@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CONFIG = """c = get_config()
 c.CourseDirectory.course_id = "stock"
 c.Execute.timeout = 240
-c.Execute.kernel_manager_class = "tools.kernels.AsyncKernelManagerByFiles"
+c.Execute.kernel_manager_class = "tools.harness.kernels.AsyncKernelManagerByFiles"
 """
 COSTLY = '''def my_ring_reduce_scatter(tensor):
     n, r = dist.get_world_size(), dist.get_rank()

@@ -43,7 +43,7 @@ class Origin(NamedTuple):
     run: str | None
 
 
-def completed(folder: str | Path) -> list[Path]:
+def complete_checkpoints(folder: str | Path) -> list[Path]:
     """The complete checkpoints in `folder`, as they were written, oldest first; none where there is no such folder."""
     found = []
     for path in Path(folder).glob("step_*"):
@@ -54,7 +54,7 @@ def completed(folder: str | Path) -> list[Path]:
 
 
 def origin(path: Path) -> Origin:
-    """Of the checkpoint at `path`. Of one that says no time, or none any more, it is that of its oldest file."""
+    """Which run wrote the checkpoint at `path`, and when. Where it does not say when, the time of its oldest file."""
     facts = (path / MANIFEST).stat()
     return _origin(path, facts.st_mtime_ns, facts.st_size)
 
@@ -82,7 +82,7 @@ def latest(folder: str | Path, intact: bool = False) -> Path | None:
     """The complete checkpoint in `folder` that was written last, or None. `intact`: the last whose files are all as
     they were written, which reads them.
     """
-    for path in reversed(completed(folder)):
+    for path in reversed(complete_checkpoints(folder)):
         if not intact or not problems_of(path):
             return path
     return None
@@ -121,11 +121,11 @@ def begin(folder: str | Path, step: int) -> tuple[Path, Path]:
 
 
 def commit(temporary: Path, final: Path, manifest: Mapping[str, Any]) -> None:
-    """All files are written and on the disk: the manifest, and then the name, which makes it a checkpoint.
+    """Make it a checkpoint, when all files are written and on the disk: the manifest first, and then the name.
 
     It is written later than all others in its folder, also where another host's clock was ahead.
     """
-    last_ns = max((origin(path).written_ns for path in completed(final.parent)), default=0)
+    last_ns = max((origin(path).written_ns for path in complete_checkpoints(final.parent)), default=0)
     manifest = {**manifest, "written_ns": max(time.time_ns(), last_ns + 1)}
     with open(temporary / MANIFEST, "w", encoding="utf-8") as file:
         json.dump({**manifest, "sha256": checksum(manifest)}, file, indent=1)
@@ -140,7 +140,7 @@ def prune(folder: str | Path, keep: int | None, run: str) -> list[Path]:
     """Delete the checkpoints of `run` but the `keep` that were written last (None: all stay); returns which."""
     if keep is None:
         return []
-    deleted = [path for path in completed(folder) if origin(path).run == run][:-keep]
+    deleted = [path for path in complete_checkpoints(folder) if origin(path).run == run][:-keep]
     for path in deleted:
         delete(path)
     return deleted
@@ -178,6 +178,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def checksum(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of a manifest, in hex, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 

@@ -19,7 +19,8 @@ import threading
 from pathlib import Path
 
 import torch.distributed as dist
-from torch._C import _distributed_c10d as c10d
+
+from course_lib.runtime.torch_private import flight_recorder_trace
 
 
 def write_later(folder: Path, after_s: float = 1.0) -> None:
@@ -29,7 +30,7 @@ def write_later(folder: Path, after_s: float = 1.0) -> None:
     rank = dist.get_rank()
 
     def write() -> None:
-        trace = pickle.loads(c10d._dump_fr_trace())
+        trace = pickle.loads(flight_recorder_trace())
         if unnamed := trace["pg_config"].pop("", None):  # torch 2.13: gloo leaves out the name of the world's group,
             trace["pg_config"]["0"] = {**unnamed, "name": "0", "desc": "default_pg"}  # for which the analyser asks
         (folder / f"trace_{rank}").write_bytes(pickle.dumps(trace))

@@ -49,7 +49,7 @@ State = Mapping[str, Sequence[Piece]]
 
 
 @dataclass(frozen=True)
-class Box:
+class TensorRange:
     """The numbers of a local tensor from `start`, `sizes` of them in each dimension, are those from `offsets` on."""
 
     start: Sizes
@@ -62,13 +62,13 @@ class Placement:
     """Where the numbers of a local tensor lie in a whole tensor of `shape`: box by box."""
 
     shape: Sizes
-    boxes: tuple[Box, ...]
+    boxes: tuple[TensorRange, ...]
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> "Placement":
         """The local tensor is the whole one."""
         zeros = (0,) * len(shape)
-        return cls(tuple(shape), (Box(zeros, tuple(shape), zeros),))
+        return cls(tuple(shape), (TensorRange(zeros, tuple(shape), zeros),))
 
     @classmethod
     def cut(cls, shape: Sequence[int], dim: int, r: int, n: int, sections: Sequence[int] | None = None) -> "Placement":
@@ -83,23 +83,25 @@ class Placement:
             first, last = min(r * share, section), min((r + 1) * share, section)
             along = [(0, size, 0) for size in shape]
             along[dim] = (start, last - first, begin + first)
-            boxes.append(Box(*zip(*along)))
+            boxes.append(TensorRange(*zip(*along)))
             start, begin = start + last - first, begin + section
         return cls(tuple(shape), tuple(boxes))
 
     @property
     def local_shape(self) -> Sizes:
-        """Of the local tensor."""
+        """The shape of the local tensor."""
         return tuple(max(ends) for ends in zip(*([a + b for a, b in zip(box.start, box.sizes)] for box in self.boxes)))
 
     def pieces(self, local: Tensor, writes: bool = True) -> list[Piece]:
-        """Those of the local tensor: views of it."""
+        """The local tensor as pieces of the whole one, a view for each box."""
         if tuple(local.shape) != self.local_shape:
             raise ValueError(f"a tensor of shape {list(local.shape)}: expected {list(self.local_shape)}, as placed")
         return [Piece(take(local, box.start, box.sizes), self.shape, box.offsets, writes) for box in self.boxes]
 
     def pieces_of_range(self, flat: Tensor, first: int, writes: bool = True) -> list[Piece]:
-        """Those of the local tensor's numbers from `first` on, of which `flat` (K,) are the next K: views of it."""
+        """The pieces that K of the local tensor's numbers make, from number `first` on; `flat` (K,) holds them, and
+        pieces are views of it.
+        """
         found, done = [], 0
         for start, sizes in boxes_of_range(self.local_shape, first, first + flat.numel()):
             part = flat[done:done + prod(sizes)].view(sizes)

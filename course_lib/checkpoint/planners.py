@@ -47,6 +47,7 @@ def chunk_of(piece: Piece) -> ChunkStorageMetadata:
 
 
 def by_box(state: State) -> dict[MetadataIndex, Tensor]:
+    """Each piece of a state under the index that DCP (torch.distributed.checkpoint) gives it: name and offsets."""
     return {MetadataIndex(name, piece.offsets): piece.tensor for name, pieces in state.items() for piece in pieces}
 
 
@@ -57,28 +58,33 @@ class SavePieces(DefaultSavePlanner):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def create_local_plan(self) -> SavePlan:
+        """The pieces that this rank writes, as a plan for DCP."""
         self.tensors = by_box(self.state_dict)
-        items = [write_item(name, piece) for name, piece in written(self.state_dict)]
+        items = [write_item(name, piece) for name, piece in pieces_to_write(self.state_dict)]
         self.plan = SavePlan(items)
         return self.plan
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        """All ranks' plans, checked together, and the metadata. ValueError where pieces do not make up a whole tensor.
+        """
         plans, metadata = super().create_global_plan(all_plans)
         metadata.planner_data = None  # it maps nested names, and ours are flat
         require_whole(metadata)
         return plans, metadata
 
     def lookup_object(self, index: MetadataIndex) -> Tensor:
+        """The tensor behind an index of the local plan, when DCP comes to write it."""
         return self.tensors[index]
 
 
-def written(state: State) -> Iterator[tuple[str, Piece]]:
+def pieces_to_write(state: State) -> Iterator[tuple[str, Piece]]:
     """Every piece that this rank may have to write. An empty one only where the whole tensor is empty."""
     for name, pieces in state.items():
         yield from ((name, p) for p in pieces if p.writes and (p.tensor.numel() or not math.prod(p.shape)))
 
 
 def write_item(name: str, piece: Piece) -> WriteItem:
+    """One piece as DCP's order to write it: its name, its box in the whole tensor, its dtype."""
     data = TensorWriteData(chunk_of(piece), TensorProperties(dtype=piece.tensor.dtype), torch.Size(piece.shape))
     return WriteItem(MetadataIndex(name, piece.offsets), WriteItemType.SHARD, tensor_data=data)
 
@@ -100,10 +106,12 @@ class LoadPieces(DefaultLoadPlanner):
         self.sources = sources
 
     def set_up_planner(self, state_dict: State, metadata: Metadata | None = None, is_coordinator: bool = False) -> None:
+        """Called by DCP before it plans: remembers the pieces to fill, and the metadata of what was saved."""
         self.state_dict, self.metadata, self.is_coordinator = state_dict, metadata, is_coordinator
         self.tensors = by_box(state_dict)
 
     def create_local_plan(self) -> LoadPlan:
+        """Which parts of which saved boxes this rank reads, into which of its pieces; empty pieces read nothing."""
         saved = self.metadata.state_dict_metadata
         items = []
         for name, pieces in self.state_dict.items():
@@ -114,6 +122,7 @@ class LoadPieces(DefaultLoadPlanner):
         return LoadPlan(items)
 
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
+        """The tensor behind an index of the local plan, when DCP comes to fill it."""
         return self.tensors[index]
 
 

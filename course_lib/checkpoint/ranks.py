@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RankGroup:
     """Place `r` of `n`; `group` is None where there is no process group."""
 
     group: dist.ProcessGroup | None
@@ -40,19 +40,19 @@ class Ranks:
         return [result for result, _ in everyones]
 
     def first(self, do: Callable[[], T]) -> T:
-        """The same for what place 0 does alone: its result."""
+        """What place 0 alone does: its result on every rank, or its error on all. Collective."""
         return self.each(do if self.r == 0 else lambda: None)[0]
 
 
-def all_ranks() -> Ranks:
-    """The world."""
+def all_ranks() -> RankGroup:
+    """The ranks of the world."""
     if not dist.is_initialized():
-        return Ranks(None, 1, 0)
+        return RankGroup(None, 1, 0)
     me = member()
-    return Ranks(me.group, me.n, me.r)
+    return RankGroup(me.group, me.n, me.r)
 
 
-def beside() -> Ranks:
+def beside() -> RankGroup:
     """The same ranks on a group of their own, through the host: what a thread says there does not meet what the step
     says meanwhile. Made once; collective.
     """
@@ -61,7 +61,7 @@ def beside() -> Ranks:
         return ranks
     if ranks.group not in _beside:
         _beside[ranks.group] = dist.new_group(backend="gloo")
-    return Ranks(_beside[ranks.group], ranks.n, ranks.r)
+    return RankGroup(_beside[ranks.group], ranks.n, ranks.r)
 
 
 _beside: "weakref.WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup]" = weakref.WeakKeyDictionary()

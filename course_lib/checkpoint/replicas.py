@@ -71,6 +71,7 @@ def find_corruption(state: State) -> list[Corruption]:
     for (name, offsets, _), by_sum in sorted(holders.items()):
         if len(by_sum) > 1:
             *minorities, most = sorted(by_sum.values(), key=len)
+            # Of two that differ nobody can say which one is wrong.
             certain = len(most) > max(map(len, minorities))
             wrong = sorted(sum(minorities if certain else by_sum.values(), []))
             found.append(Corruption(name, offsets, tuple(wrong), certain))
@@ -84,6 +85,7 @@ def flip_bit(tensor: Tensor, place: int, bit: int) -> None:
     size = 8 * tensor.element_size()
     if not (0 <= place < len(words) and 0 <= bit < size):
         raise ValueError(f"place={place}, bit={bit}: expected a place below {len(words)} and a bit below {size}")
+    # The highest bit of a signed word is its sign: 1 << bit would not fit into it.
     signed = 1 << bit if bit < size - 1 or words.dtype == torch.uint8 else -(1 << bit)
     words[place] ^= signed
 

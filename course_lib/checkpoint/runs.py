@@ -13,7 +13,7 @@ import socket
 from pathlib import Path
 from types import ModuleType
 
-from course_lib.checkpoint.folders import UNNAMED, completed, delete, origin
+from course_lib.checkpoint.folders import UNNAMED, complete_checkpoints, delete, origin
 from course_lib.checkpoint.ranks import all_ranks
 
 fcntl: ModuleType | None
@@ -38,14 +38,14 @@ class Run:
         return self.id
 
     def meet(self, folder: Path) -> None:
-        """All that lies in `folder` now may lie there: the run goes on from it, or will be in its place."""
-        self.known[folder.resolve()] = {path.name for path in completed(folder)}
+        """Accept all checkpoints that lie in `folder` now: the run goes on from them, or will take their place."""
+        self.known[folder.resolve()] = {path.name for path in complete_checkpoints(folder)}
 
     def wrote(self, path: Path) -> None:
-        """It is one of the run's own from now on; those that it is in the place of go."""
+        """Note that the checkpoint at `path` is this run's. Checkpoints in whose place it stands are deleted."""
         folder = path.parent.resolve()
         if self.overwrite and self.known.get(folder):
-            for old in completed(folder):
+            for old in complete_checkpoints(folder):
                 if old.name in self.known[folder] and origin(old).run != self.id:
                     delete(old)
             self.overwrite = False
@@ -55,7 +55,8 @@ class Run:
         """ValueError where checkpoints lie in `folder` that this run does not know."""
         if self.overwrite and folder.resolve() not in self.known:
             self.meet(folder)
-        strangers = [path for path in completed(folder) if path.name not in self.known.get(folder.resolve(), ())]
+        known = self.known.get(folder.resolve(), ())
+        strangers = [path for path in complete_checkpoints(folder) if path.name not in known]
         if strangers:
             raise ValueError(self._refusal(folder, strangers))
 
@@ -70,14 +71,14 @@ class Run:
 
 
 class Unnamed(Run):
-    """Those who save without a run: they see for themselves that nobody else saves there."""
+    """A save without a run: whoever makes it sees for himself that nobody else saves there."""
 
     def __init__(self) -> None:
         super().__init__(UNNAMED)
 
     def require_own(self, folder: Path) -> None:
         """ValueError where all that lies in `folder` is of runs that have a name."""
-        there = completed(folder)
+        there = complete_checkpoints(folder)
         if there and all(origin(path).run not in (UNNAMED, None) for path in there):
             raise ValueError(self._refusal(folder, there))
 
@@ -104,6 +105,7 @@ class Lock:
         self.path, self.run, self.descriptor = folder / LOCK, run, -1
 
     def take(self) -> None:
+        """Take the lock. ValueError, naming the owner, where another run saves into the folder now."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         while fcntl is not None and self.descriptor < 0:
             self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -123,6 +125,7 @@ class Lock:
             os.write(self.descriptor, f"run {self.run} (host {socket.gethostname()}, process {os.getpid()})".encode())
 
     def release(self) -> None:
+        """Give the lock back and delete its file; nothing where it was not held."""
         if self.descriptor >= 0:
             if self._is_there():
                 self.path.unlink()

@@ -52,6 +52,7 @@ def write_file(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mappin
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor on the CPU, without a copy where it is contiguous there."""
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     return memoryview(flat.view(torch.uint8).numpy())
 
@@ -71,6 +72,9 @@ def read_file(path: str | Path) -> dict[str, Tensor]:
 
 
 def tensor_in(content: bytes, start: int, dtype: str, shape: list[int], data_offsets: list[int]) -> Tensor:
+    """The tensor of `dtype` and `shape` that lies at `data_offsets` behind byte `start` of `content`. ValueError where
+    they do not agree.
+    """
     first, last = data_offsets
     kind, numel = DTYPES[dtype], math.prod(shape)
     if last - first != numel * kind.itemsize or start + last > len(content):
@@ -81,4 +85,5 @@ def tensor_in(content: bytes, start: int, dtype: str, shape: list[int], data_off
 
 
 def require_little_endian() -> None:
+    """AssertionError on a machine whose numbers begin with their high byte, which the format does not hold."""
     assert sys.byteorder == "little", "safetensors holds little-endian numbers, and this machine's are not"

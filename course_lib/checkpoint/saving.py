@@ -25,7 +25,7 @@ from course_lib.checkpoint.folders import begin, commit, describe_file, prune
 from course_lib.checkpoint.models import Model, pieces, tied_names
 from course_lib.checkpoint.piece import State
 from course_lib.checkpoint.random_state import PREFIX, random_pieces
-from course_lib.checkpoint.ranks import Ranks, all_ranks, beside
+from course_lib.checkpoint.ranks import RankGroup, all_ranks, beside
 from course_lib.checkpoint.runs import Lock, Run, Unnamed
 from course_lib.groups.agreement import fingerprint
 
@@ -33,7 +33,7 @@ from course_lib.groups.agreement import fingerprint
 class Saving:
     """A checkpoint that is being written while the step goes on. `wait()` before the rank returns, on all ranks."""
 
-    def __init__(self, ranks: Ranks, folder: Path, state: State, manifest: dict, keep: int | None, run: Run
+    def __init__(self, ranks: RankGroup, folder: Path, state: State, manifest: dict, keep: int | None, run: Run
                  ) -> None:
         self._path: Path | None = None
         self._error: BaseException | None = None
@@ -83,9 +83,11 @@ def save(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | No
     if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
         raise ValueError(f"keep={keep!r}: expected at least 1, or None for all")
     ranks, run, folder = all_ranks(), run or Unnamed(), Path(folder)
+    # The save before this one may still be written; two at once would need twice the copies on the host.
     finish()
     ranks.first(lambda: run.require_own(folder))  # now, and not by the thread that writes
     held = pieces(model, optimizer)
+    # In the background the optimiser goes on to change these numbers, so the copy has to be made before save returns.
     state = on_host(deal_out({**held, **random_pieces(ranks.r, ranks.n)}, ranks), copy=background)
     tied = {name: first for of_rank in ranks.everyones(tied_names(model)) for name, first in of_rank.items()}
     manifest = {"step": step, "extra": dict(extra or {}), "options": options_of(optimizer), "tied": tied,
@@ -102,7 +104,7 @@ def finish() -> None:
         _under_way.pop().wait()
 
 
-def write(ranks: Ranks, folder: Path, state: State, manifest: dict[str, Any], keep: int | None, run: Run) -> Path:
+def write(ranks: RankGroup, folder: Path, state: State, manifest: dict[str, Any], keep: int | None, run: Run) -> Path:
     """The files, the manifest, the name. Collective over `ranks`."""
     from course_lib.checkpoint.planners import write_pieces  # which takes torch a second to import
 
@@ -114,6 +116,7 @@ def write(ranks: Ranks, folder: Path, state: State, manifest: dict[str, Any], ke
         return begin(folder, manifest["step"])
 
     def close_folder() -> None:
+        # The name comes last: a run that is killed before leaves a hidden folder, and never half a checkpoint.
         commit(temporary, final, {**manifest, "run": run.id, "files": files})
         run.wrote(final)
         prune(folder, keep, run.id)
@@ -122,6 +125,7 @@ def write(ranks: Ranks, folder: Path, state: State, manifest: dict[str, Any], ke
         temporary, final = ranks.first(open_folder)
         write_pieces(temporary, state, ranks.group)
         mine = [*temporary.glob(f"__{ranks.r}_*"), *([temporary / ".metadata"] if ranks.r == 0 else [])]
+        # Each rank reads back its own file, which is still in its cache; place 0 alone would read all of them.
         described = ranks.each(lambda: {path.name: describe_file(path) for path in mine})
         files = {name: facts for of_rank in described for name, facts in of_rank.items()}
         ranks.first(close_folder)

@@ -21,13 +21,14 @@ from course_lib.groups.membership import Member, member
 AmongFirst = Callable[[Tensor, ReduceOp.RedOpType, Member, int], None]  # (flat (N,), op, me, p): the first p places
 
 
-def all_reduce_folded(tensor: Tensor, op: ReduceOp.RedOpType, group: ProcessGroup | None,
+def folded_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType, group: ProcessGroup | None,
                       among_first: AmongFirst) -> None:
     """All-reduce `tensor` in place over any n ranks by `among_first`, which takes a power of two of them."""
     check(op, tensor)
     me = member(group)
     p = largest_power_of_two(me.n)
     with in_place(tensor, me) as flat:  # (N,)
+        # These ranks sit out: pairs at distance 1, 2, 4 ... leave nobody over only among a power of two.
         if me.r >= p:
             me.send(flat, to=me.r - p)
             me.receive(flat, source=me.r - p)

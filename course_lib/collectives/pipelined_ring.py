@@ -19,7 +19,7 @@ LONG_BYTES = 1 << 20  # chunks shorter than this go the plain way
 SEGMENT_BYTES = 1 << 23
 AHEAD_BYTES = 3 * SEGMENT_BYTES  # receives that wait for their segment while an earlier one is added
 
-_kept = threading.local()
+_kept = threading.local()  # a thread each: two all-reduces at the same time need two buffers
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ def pipelined_all_reduce(chunks: tuple[Tensor, ...], op: ReduceOp.RedOpType, me:
     """All-reduce the n `chunks` of a flat tensor in place: steps 0 to n-2 reduce, steps n-1 to 2n-3 gather."""
     left, right = (me.r - 1) % me.n, (me.r + 1) % me.n
     arrivals, ahead = plan(chunks, me)
+    # Posted before anything is sent, so that what the left neighbour sends first finds its place.
     receives = [me.start_receive(arrival.buffer, left) for arrival in arrivals[:ahead]]
     sends = [me.start_send(segment, right) for segment in cut_segments(chunks[me.r - 1])]
     for number, arrival in enumerate(arrivals):
@@ -50,8 +51,10 @@ def pipelined_all_reduce(chunks: tuple[Tensor, ...], op: ReduceOp.RedOpType, me:
             finish(op, arrival.segment, me.n)
         if arrival.step < 2 * me.n - 3:
             sends.append(me.start_send(arrival.segment, right))
+        # What it goes into is free by now: the buffer that was just added up, or the segment's own place.
         if number + ahead < len(arrivals):
             receives.append(me.start_receive(arrivals[number + ahead].buffer, left))
+    # At the end only: a send is done when its bytes have left, and waiting for each would stop the additions.
     for send in sends:
         send.wait()
 

@@ -29,12 +29,14 @@ def ring_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM, group
         chunks = flat.tensor_split(me.n)  # n of (N/n,)
         if pays_off(chunks):  # the same plan in segments
             return pipelined_all_reduce(chunks, op, me)
+        # The first write into `tensor`: until the sum is there, its chunks are this rank's summands.
         chunks[me.r].copy_(reduce_scatter(chunks, op, me))
         all_gather(chunks, me)
 
 
 def reduce_scatter(chunks: tuple[Tensor, ...], op: ReduceOp.RedOpType, me: Member) -> Tensor:
     """This rank's chunk, reduced over all ranks. `chunks` are only read."""
+    # It begins with the left neighbour's chunk, so that after n-1 steps its own is the one that comes home.
     partial, spare = chunks[me.r - 1], chunks[0].new_empty(2, *chunks[0].shape)
     for step in range(me.n - 1):
         mine = chunks[(me.r - step - 2) % me.n]
@@ -47,6 +49,7 @@ def reduce_scatter(chunks: tuple[Tensor, ...], op: ReduceOp.RedOpType, me: Membe
 def all_gather(chunks: tuple[Tensor, ...], me: Member) -> None:
     """Fill all `chunks`, of which this rank has its own, chunk r."""
     for step in range(me.n - 1):
+        # What came last goes on: nobody asks who has a chunk, and no link carries one twice.
         newest, next_one = chunks[(me.r - step) % me.n], chunks[(me.r - step - 1) % me.n]
         me.exchange(newest, (me.r + 1) % me.n, next_one, (me.r - 1) % me.n)
 
@@ -83,6 +86,7 @@ def ring_all_gather(tensor: Tensor, group: ProcessGroup | None = None, out: Tens
         if (own.numel(), own.dtype) != (tensor.numel(), tensor.dtype):
             raise ValueError(f"out is {describe(out)}, so place {me.r} of {me.n} brings "
                              f"{describe(own, out.device)}: given {describe(tensor)}")
+        # Received chunks are written where they belong in `out`: nothing is copied again at the end.
         own.copy_(tensor.detach().view(own.shape))
         all_gather(chunks, me)
     return out

@@ -39,10 +39,12 @@ class Step:
 
 
 def add(src: int, dst: int, chunks: Chunks) -> Message:
+    """A message whose receiver adds what comes to its own chunks."""
     return Message(src, dst, chunks, "add", chunks)
 
 
 def copy(src: int, dst: int, chunks: Chunks, into: Chunks | None = None) -> Message:
+    """A message whose receiver keeps what comes, in the same places or in those of `into`."""
     return Message(src, dst, chunks, "copy", chunks if into is None else into)
 
 
@@ -61,36 +63,45 @@ def ring_all_gather(ranks: Sequence[int], pieces: Sequence[Chunks]) -> list[Step
 
 
 def singles(n: int) -> list[Chunks]:
+    """n pieces of one chunk each."""
     return [(c,) for c in range(n)]
 
 
 def ring(n: int) -> list[Step]:
+    """All-reduce around a ring: n-1 steps that add up one piece on each rank, n-1 that hand them all around."""
     return ring_reduce_scatter(range(n), singles(n)) + ring_all_gather(range(n), singles(n))
 
 
 def naive(n: int) -> list[Step]:
+    """All-reduce through rank 0: everybody sends it everything, one after the other, and gets the sum back."""
     whole = tuple(range(n))
     to_root = [Step("reduce", (add(other, 0, whole),)) for other in range(1, n)]
     return to_root + [Step("broadcast", (copy(0, other, whole),)) for other in range(1, n)]
 
 
 def tree_broadcast(n: int) -> list[Step]:
+    """Whoever has it passes it on: after step s, 2^s ranks do. ceil(log2 n) steps, rank 0 first."""
     whole = tuple(range(n))
     return [Step("broadcast", tuple(copy(v, v + know, whole) for v in range(know) if v + know < n))
             for know in powers_of_two_below(n)]
 
 
 def tree_reduce(n: int) -> list[Step]:
+    """tree_broadcast run backwards: half of the ranks hand theirs in at each step, until rank 0 has the sum."""
     whole = tuple(range(n))
     return [Step("reduce", tuple(add(v + know, v, whole) for v in range(know) if v + know < n))
             for know in reversed(powers_of_two_below(n))]
 
 
 def tree(n: int) -> list[Step]:
+    """All-reduce up a tree and down again: few steps, but each carries the whole message."""
     return tree_reduce(n) + tree_broadcast(n)
 
 
 def halving_doubling(n: int) -> list[Step]:
+    """All-reduce by pairs at distance 1, 2, 4, ...: each exchanges half of what is left to add up, then the way back
+    doubles it.
+    """
     p = largest_power_of_two(n)
     whole = tuple(range(p))
     halving, doubling = [], []
@@ -104,28 +115,34 @@ def halving_doubling(n: int) -> list[Step]:
             returns.append(copy(r, r ^ distance, mine))
             region[r] = mine
         halving.append(Step("halving", tuple(sends)))
+        # In reverse: who split last comes together first.
         doubling.insert(0, Step("doubling", tuple(returns)))
-    return handed_in_and_back(halving + doubling, whole, range(p, n), p)
+    return hand_in_and_back(halving + doubling, whole, range(p, n), p)
 
 
 def recursive_doubling(n: int) -> list[Step]:
+    """All-reduce by pairs at distance 1, 2, 4, ...: each step exchanges the whole message, so log2 p steps are enough.
+    """
     p = largest_power_of_two(n)
     whole = tuple(range(n))
     doubling = [Step("doubling", tuple(add(r, r ^ distance, whole) for r in range(p)))
                 for distance in powers_of_two_below(p)]
-    return handed_in_and_back(doubling, whole, range(p, n), p)
+    return hand_in_and_back(doubling, whole, range(p, n), p)
 
 
-def handed_in_and_back(steps: list[Step], whole: Chunks, above: range, p: int) -> list[Step]:
+def hand_in_and_back(steps: list[Step], whole: Chunks, above: range, p: int) -> list[Step]:
     """`steps` among the first p ranks; those `above` hand their tensor in before, wait, and get the result after."""
+    # On a power of two there is no such step: an empty one would be counted.
     into = [Step("hand in", tuple(add(r, r - p, whole) for r in above))] * bool(above)
     out = [Step("hand back", tuple(copy(r - p, r, whole) for r in above))] * bool(above)
     return into + steps + out
 
 
 def hierarchical(n: int) -> list[Step]:
+    """All-reduce on two nodes: add up inside each, exchange the pieces across, and share the result inside."""
     k, g = NUM_NODES, n // NUM_NODES
     nodes = [range(node * g, (node + 1) * g) for node in range(k)]
+    # The ranks with the same place in their nodes: after the first phase they hold the same chunks.
     across = [range(place, n, g) for place in range(g)]
     pieces = [tuple(range(place * k, (place + 1) * k)) for place in range(g)]
     parts = [[(c,) for c in piece] for piece in pieces]
@@ -142,15 +159,21 @@ def together(phase: str, groups: Sequence[list[Step]]) -> list[Step]:
 
 
 def gather(n: int) -> list[Step]:
+    """Each rank in turn sends its chunk to rank 0."""
     return [Step("gather", (copy(other, 0, (other,)),)) for other in range(1, n)]
 
 
 def scatter(n: int) -> list[Step]:
+    """Rank 0 sends each rank its chunk, one after the other."""
     return [Step("scatter", (copy(0, other, (other,)),)) for other in range(1, n)]
 
 
 def pairwise(n: int) -> list[Step]:
-    """Places 0 to n-1 are the input, n to 2n-1 the output: piece j goes from place j to place n+r."""
+    """Places 0 to n-1 are the input, n to 2n-1 the output: piece j goes from place j to place n+r.
+
+    >>> [[(message.src, message.dst) for message in step.messages] for step in pairwise(3)]
+    [[(0, 1), (1, 2), (2, 0)], [(0, 2), (1, 0), (2, 1)]]
+    """
     return [Step("all-to-all", tuple(copy(r, (r + step) % n, ((r + step) % n,), (n + r,)) for r in range(n)))
             for step in range(1, n)]
 

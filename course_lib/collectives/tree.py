@@ -29,6 +29,8 @@ def tree_broadcast(tensor: Tensor, src: int = 0, group: ProcessGroup | None = No
         for know in powers_of_two_below(me.n):
             if v < know and v + know < me.n:
                 me.send(flat, to=(me.r + know) % me.n)
+            # The bits of v are the path from the root: whoever has the highest bit `know` is told in this step, and by
+            # v - know.
             elif know <= v < 2 * know:
                 me.receive(flat, source=(me.r - know) % me.n)
 
@@ -42,9 +44,11 @@ def tree_reduce(tensor: Tensor, dst: int = 0, op: ReduceOp.RedOpType = ReduceOp.
     check(op, tensor)
     me = member(group)
     root = me.place_of(dst, "dst")
+    # As seen from the root, which is then place 0 of the tree.
     v = (me.r - root) % me.n
     with in_place(tensor, me) as flat:
         received = torch.empty_like(flat)
+        # The broadcast's messages backwards: whoever was told first waits longest, and so has most to add.
         for know in reversed(powers_of_two_below(me.n)):
             if v < know and v + know < me.n:
                 combine(op, flat, me.receive(received, source=(me.r + know) % me.n))
@@ -57,6 +61,7 @@ def tree_reduce(tensor: Tensor, dst: int = 0, op: ReduceOp.RedOpType = ReduceOp.
 def tree_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM, group: ProcessGroup | None = None) -> None:
     """All-reduce `tensor` in place: up the tree to place 0, and down again. Together the ranks send 2(n-1) M bytes."""
     me = member(group)
+    # Any root will do, since all get the result; place 0 is the one that every rank of the group knows.
     root = get_global_rank(me.group, 0)
     tree_reduce(tensor, root, op, group)
     tree_broadcast(tensor, root, group)

@@ -12,6 +12,9 @@ def cut_buckets(sizes_bytes: Sequence[int], cap_bytes: float) -> list[list[int]]
     """Cut `sizes_bytes` in their order into buckets of at most `cap_bytes`: the indices of each.
 
     What is larger than `cap_bytes` has a bucket of its own. ValueError for negative sizes or a negative cap.
+
+    >>> cut_buckets([10, 20, 30, 100, 5], cap_bytes=50)
+    [[0, 1], [2], [3], [4]]
     """
     if cap_bytes < 0 or any(size < 0 for size in sizes_bytes):
         raise ValueError(f"cap_bytes={cap_bytes!r}, sizes_bytes={list(sizes_bytes)!r}: expected bytes, 0 or more")

@@ -19,7 +19,14 @@ LAYOUTS = ("contiguous", "striped", "zigzag")
 
 
 def tokens_per_rank(num_tokens: int, world_size: int, layout: str) -> int:
-    """c = T/R. ValueError for a layout that there is not, and for tokens that it cannot deal out evenly."""
+    """c = T/R. ValueError for a layout that there is not, and for tokens that it cannot deal out evenly.
+
+    >>> tokens_per_rank(8192, world_size=8, layout="zigzag")
+    1024
+    >>> tokens_per_rank(100, world_size=8, layout="zigzag")
+    Traceback (most recent call last):
+    ValueError: num_tokens=100 in a zigzag layout on 8 ranks: expected a multiple of 16; pad the rows to 112
+    """
     if layout not in LAYOUTS:
         raise ValueError(f"layout={layout!r}: expected one of {', '.join(LAYOUTS)}")
     T, R = at_least(num_tokens, 1, "num_tokens"), at_least(world_size, 1, "world_size")
@@ -46,6 +53,9 @@ def visible_pairs(query_rank: int, key_rank: int, num_tokens: int, world_size: i
 
 def ring_work(num_tokens: int, world_size: int, layout: str, causal: bool = True) -> list[list[int]]:
     """For each step of ring attention the pairs that each rank computes: in step i rank r has the keys of rank r - i.
+
+    >>> ring_work(16, world_size=4, layout="contiguous")
+    [[10, 10, 10, 10], [0, 16, 16, 16], [0, 0, 16, 16], [0, 0, 0, 16]]
     """
     R = at_least(world_size, 1, "world_size")
     return [[visible_pairs(rank, (rank - step) % R, num_tokens, R, layout, causal) for rank in range(R)]
@@ -53,7 +63,11 @@ def ring_work(num_tokens: int, world_size: int, layout: str, causal: bool = True
 
 
 def imbalance(work: list[list[int]]) -> float:
-    """How much more the busiest rank does than the mean, over all steps: 0 where it is even. `work[step][rank]`."""
+    """How much more the busiest rank does than the mean, over all steps: 0 where it is even. `work[step][rank]`.
+
+    >>> [round(imbalance(ring_work(16, 4, layout)), 2) for layout in LAYOUTS]
+    [0.71, 0.18, 0.0]
+    """
     totals = [sum(of_rank) for of_rank in zip(*work)]
     return max(totals) * len(totals) / sum(totals) - 1
 
@@ -70,7 +84,11 @@ def ring_attention_bytes(batch_size: int, num_kv_heads: int, num_tokens: int, he
 
 
 def ulysses_key_heads(num_heads: int, num_kv_heads: int, world_size: int) -> int:
-    """Key heads that are sent: each is repeated where ranks need the same one. ValueError where R does not divide H."""
+    """Key heads that are sent: each is repeated where ranks need the same one. ValueError where R does not divide H.
+
+    >>> ulysses_key_heads(num_heads=32, num_kv_heads=8, world_size=16)  # each of the 8 is sent to two ranks
+    16
+    """
     H, K, R = num_heads, num_kv_heads, world_size
     if H % R:
         raise ValueError(f"{H} query heads on {R} ranks: expected a number of heads that the ranks of the group divide")

@@ -25,7 +25,11 @@ def first_expert(num_experts: int, world_size: int, rank: int) -> int:
 
 
 def experts_per_rank(num_experts: int, world_size: int) -> list[int]:
-    """How many experts each rank holds."""
+    """How many experts each rank holds.
+
+    >>> experts_per_rank(num_experts=10, world_size=4)
+    [2, 3, 2, 3]
+    """
     bounds = [first_expert(num_experts, world_size, rank) for rank in range(world_size + 1)]
     return [end - start for start, end in zip(bounds, bounds[1:])]
 
@@ -44,31 +48,47 @@ def expert_layer_parameters(hidden_size: int, ffn_size: int, num_experts: int, w
 
 
 def expert_capacity(capacity_factor: float, k: int, num_tokens: int, num_experts: int) -> int:
-    """ceil(factor k N / E): rows that one rank's N tokens may send to one expert. Factor 1 is the even share."""
+    """ceil(factor k N / E): rows that one rank's N tokens may send to one expert. Factor 1 is the even share.
+
+    >>> expert_capacity(1.25, k=2, num_tokens=1024, num_experts=8)
+    320
+    """
     return math.ceil(above_zero(capacity_factor, "capacity_factor") * k * num_tokens / num_experts)
 
 
 def dropped_rows(tokens_per_expert: Sequence[int], capacity: int) -> int:
-    """Rows above the capacity, over all experts: sum of max(0, n_e - C)."""
+    """Rows above the capacity, over all experts: sum of max(0, n_e - C).
+
+    >>> dropped_rows([400, 100, 330, 10], capacity=320)
+    90
+    """
     return sum(max(0, count - capacity) for count in tokens_per_expert)
 
 
-def rows_sent(counts: Counts) -> list[list[int]]:
-    """[from][to]: rows between each two ranks, of `counts` [rank][expert]."""
+def count_sent_rows(counts: Counts) -> list[list[int]]:
+    """[from][to]: rows between each two ranks, of `counts` [rank][expert].
+
+    >>> count_sent_rows([[5, 1, 0, 2], [3, 3, 1, 1]])  # two ranks; rank 0 has experts 0 and 1, rank 1 has 2 and 3
+    [[6, 2], [6, 2]]
+    """
     R, E = len(counts), len(counts[0])
     bounds = [first_expert(E, R, rank) for rank in range(R + 1)]
     return [[sum(of_rank[start:end]) for start, end in zip(bounds, bounds[1:])] for of_rank in counts]
 
 
 def dispatch_bytes(counts: Counts, hidden_size: int, bytes_per_number: int = 2) -> list[int]:
-    """What each rank sends to other ranks' experts, for these counts: exactly."""
-    return [(sum(row) - row[rank]) * hidden_size * bytes_per_number for rank, row in enumerate(rows_sent(counts))]
+    """What each rank sends to other ranks' experts, for these counts: exactly.
+
+    >>> dispatch_bytes([[5, 1, 0, 2], [3, 3, 1, 1]], hidden_size=1024)  # 2 rows and 6 rows of 2048 bytes
+    [4096, 12288]
+    """
+    return [(sum(row) - row[rank]) * hidden_size * bytes_per_number for rank, row in enumerate(count_sent_rows(counts))]
 
 
 def combine_bytes(counts: Counts, hidden_size: int, bytes_per_number: int = 2) -> list[int]:
     """What each rank sends back to those whose tokens came. The sum over the ranks is dispatch's; a rank's need not be.
     """
-    columns = zip(*rows_sent(counts))
+    columns = zip(*count_sent_rows(counts))
     return [(sum(column) - column[rank]) * hidden_size * bytes_per_number for rank, column in enumerate(columns)]
 
 
@@ -93,13 +113,12 @@ def split_expert_bytes(num_tokens: int, hidden_size: int, world_size: int, bytes
     return 2 * (at_least(world_size, 1, "world_size") - 1) * num_tokens * hidden_size * bytes_per_number
 
 
-def expert_flops(num_tokens: int, k: int, hidden_size: int, ffn_size: int, gated: bool = True) -> int:
-    """Forward: 2 x 3 x k x D x F a token, or 2 x 2 x k x D x F where experts are not gated."""
-    return 2 * (3 if gated else 2) * k * num_tokens * hidden_size * ffn_size
-
-
 def nodes_of_a_token(num_experts: int, num_nodes: int, k: int) -> float:
-    """How many nodes k different experts, drawn evenly, lie on: n (1 - C(E - E/n, k) / C(E, k)), with n nodes."""
+    """How many nodes k different experts, drawn evenly, lie on: n (1 - C(E - E/n, k) / C(E, k)), with n nodes.
+
+    >>> round(nodes_of_a_token(num_experts=256, num_nodes=8, k=8), 1)
+    5.3
+    """
     n, E = at_least(num_nodes, 1, "num_nodes"), num_experts
     if E % n:
         raise ValueError(f"{E} experts on {n} nodes: expected a number that the nodes divide")

@@ -28,6 +28,10 @@ def seconds_between_failures(num_failures: float, over_s: float, devices: int, n
     """M of `num_devices`, where `devices` of them failed `num_failures` times in `over_s` seconds.
 
     Llama 3: 419 times in 54 days on 16,384 GPUs, so every 3.1 hours; 100 GPUs would see one in 21 days.
+
+    >>> M = seconds_between_failures(419, over_s=54 * 86_400, devices=16_384, num_devices=1024)
+    >>> f"{M / 3600:.0f} hours"
+    '49 hours'
     """
     above_zero(num_failures, "num_failures")
     above_zero(over_s, "over_s")
@@ -40,7 +44,11 @@ def chance_of_no_failure(seconds: float, M: float) -> float:
 
 
 def young_interval(delta: float, M: float) -> float:
-    """tau = sqrt(2 delta M): where the derivative of delta / tau + tau / (2 M) is 0."""
+    """tau = sqrt(2 delta M): where the derivative of delta / tau + tau / (2 M) is 0.
+
+    >>> f"{young_interval(delta=60, M=3 * 3600) / 60:.0f} minutes of work between two saves of a minute"
+    '19 minutes of work between two saves of a minute'
+    """
     return math.sqrt(2 * above_zero(delta, "delta") * above_zero(M, "M"))
 
 
@@ -67,6 +75,7 @@ def expected_seconds(work_s: float, tau: float, delta: float, M: float, R: float
     """
     above_zero(tau, "tau")
     above_zero(M, "M")
+    # expm1 and not exp - 1: where failures are rare the difference of two numbers near 1 has no digits left.
     return M * math.exp(R / M) * math.expm1((tau + delta) / M) * above_zero(work_s, "work_s") / tau
 
 
@@ -74,6 +83,9 @@ def goodput(tau: float, delta: float, M: float, R: float = 0.0) -> float:
     """The share of the time that is work and stays: work / expected_seconds. 1 is perfect, 0: the run never ends.
 
     To first order 1 - (delta / tau + (tau / 2 + R) / M), see first_order_loss.
+
+    >>> f"{goodput(tau=19 * 60, delta=60, M=3 * 3600, R=300):.0%}"
+    '87%'
     """
     return 1 / expected_seconds(1.0, tau, delta, M, R)
 

@@ -30,8 +30,8 @@ def attention_matrices(shape: Shape) -> int:
 
 
 def attention_flops_per_token(shape: Shape, sequence_length: int) -> float:
-    """Of one layer, forward: scores q k^T and the mixing of v, 4 s a d, counted in full (Shape.attended)."""
-    return 2 * shape.attended(sequence_length) * shape.num_heads * (shape.qk_width + shape.v_width)
+    """FLOPs of one layer's scores q k^T and mixing of v, forward: 4 s a d, counted in full (Shape.attended_tokens)."""
+    return 2 * shape.attended_tokens(sequence_length) * shape.num_heads * (shape.qk_width + shape.v_width)
 
 
 def expert_matrices(shape: Shape) -> int:
@@ -40,11 +40,12 @@ def expert_matrices(shape: Shape) -> int:
 
 
 def shared_matrices(shape: Shape) -> int:
-    """The same of the experts that every token uses, in one layer."""
+    """Numbers in the matrices of the experts that every token uses, in one layer."""
     return (3 if shape.gated else 2) * shape.hidden_size * shape.shared_ffn * shape.shared_experts
 
 
 def router_matrix(shape: Shape) -> int:
+    """Numbers in the router of one layer, h x experts; 0 where there is one MLP and so no choice."""
     return shape.hidden_size * shape.num_experts if shape.num_experts > 1 else 0
 
 
@@ -62,13 +63,18 @@ def expert_biases(shape: Shape) -> int:
 
 
 def layer_parameters(shape: Shape) -> int:
-    """Of one layer of a shape whose layers are all of a kind."""
+    """Parameters of one layer, for a shape whose layers are all of a kind."""
     return (attention_matrices(shape) + shape.num_experts * expert_matrices(shape) + shared_matrices(shape)
             + router_matrix(shape) + vectors_of_layer(shape))
 
 
 def count_parameters(shape: Shape, include_embeddings: bool = True) -> int:
-    """N, exactly. Without embeddings it is the N of Kaplan et al. (12 l h^2 and little more, for a GPT)."""
+    """N, exactly. Without embeddings it is the N of Kaplan et al. (12 l h^2 and little more, for a GPT).
+
+    >>> from course_lib.facts import model
+    >>> count_parameters(model("Llama 3 8B").shape)
+    8030261248
+    """
     final_norm = (2 if shape.biases else 1) * shape.hidden_size
     total = sum(count * layer_parameters(kind) for count, kind in shape.kinds()) + final_norm
     if include_embeddings:
@@ -78,14 +84,19 @@ def count_parameters(shape: Shape, include_embeddings: bool = True) -> int:
 
 
 def count_active_parameters(shape: Shape) -> int:
-    """What one token passes through, both embeddings among it: all but the experts that it is not sent to."""
+    """Parameters that one token passes through, both embeddings among them: all but the experts that it is not sent to.
+
+    >>> from course_lib.facts import model
+    >>> f"{count_active_parameters(model('Mixtral 8x7B').shape) / 1e9:.1f} of 46.7 billion"
+    '12.9 of 46.7 billion'
+    """
     return count_parameters(shape) - sum(
         count * (kind.num_experts - kind.active_experts) * (expert_matrices(kind) + expert_biases(kind))
         for count, kind in shape.kinds())
 
 
 def layer_flops_per_token(shape: Shape, sequence_length: int) -> float:
-    """Forward, of one layer of a shape whose layers are all of a kind."""
+    """Forward FLOPs of one layer, for a shape whose layers are all of a kind."""
     matrices = (attention_matrices(shape) + shape.active_experts * expert_matrices(shape) + shared_matrices(shape)
                 + router_matrix(shape))
     return 2 * matrices + attention_flops_per_token(shape, sequence_length)
@@ -110,6 +121,13 @@ def step_flops(shape: Shape, batch_size: int, sequence_length: int | None = None
 
     `recompute`: the layers (not the read-out) are run forward once more, to save memory. Without it this is the
     numerator of MFU, with it that of HFU.
+
+    >>> from course_lib.facts import model
+    >>> shape = model("Llama 3 8B").shape  # a row is 8,192 tokens
+    >>> f"{step_flops(shape, batch_size=1) / 1e12:.0f} TFLOP"
+    '474 TFLOP'
+    >>> f"{step_flops(shape, 1, recompute=True) / step_flops(shape, 1):.2f} times as many"
+    '1.32 times as many'
     """
     s = shape.sequence_length if sequence_length is None else sequence_length
     tokens = at_least(batch_size, 1, "batch_size") * s
@@ -132,7 +150,7 @@ def recomputed_flops(shape: Shape, batch_size: int, sequence_length: int | None 
     per_token = 0.0
     for count, kind in shape.kinds():
         last = 0 if dropout else 2 * kind.hidden_size * kind.ffn_size * kind.active_experts
-        scores = 2 * kind.attended(s) * kind.num_heads * kind.qk_width
+        scores = 2 * kind.attended_tokens(s) * kind.num_heads * kind.qk_width
         per_token += count * (scores if policy == "selective" else layer_flops_per_token(kind, s) - last)
     return round(at_least(batch_size, 1, "batch_size") * s * per_token)
 
@@ -147,24 +165,41 @@ def training_flops(num_parameters: float, num_tokens: float) -> float:
 
     It leaves out attention (small while s is much less than 6h) and counts embeddings that are only looked up. For a
     mixture of experts N is what a token passes through, not what is stored.
+
+    >>> f"{training_flops(num_parameters=8e9, num_tokens=15e12):.1e}"
+    '7.2e+23'
     """
     return 6 * above_zero(num_parameters, "num_parameters") * above_zero(num_tokens, "num_tokens")
 
 
 def utilisation(step_flops: float, step_s: float, num_devices: int, peak_flops_per_s: float) -> float:
-    """MFU when `step_flops` are what the model needs, HFU when recomputed FLOPs are among them."""
+    """MFU when `step_flops` are what the model needs, HFU when recomputed FLOPs are among them.
+
+    >>> round(utilisation(step_flops=4e18, step_s=10, num_devices=1000, peak_flops_per_s=1e15), 3)
+    0.4
+    """
     possible = above_zero(step_s, "step_s") * at_least(num_devices, 1, "num_devices") * above_zero(
         peak_flops_per_s, "peak_flops_per_s")
     return above_zero(step_flops, "step_flops") / possible
 
 
 def roofline(flops_per_byte: float, peak_flops_per_s: float, bytes_per_s: float) -> float:
-    """FLOP/s that a kernel can reach: min(P, intensity x bandwidth) (Williams, Waterman and Patterson 2009)."""
+    """FLOP/s that a kernel can reach: min(P, intensity x bandwidth) (Williams, Waterman and Patterson 2009).
+
+    >>> [roofline(intensity, 989e12, 3.35e12) / 1e12 for intensity in (100, 1000)]  # of an H100, in TFLOP/s
+    [335.0, 989.0]
+    """
     intensity = above_zero(flops_per_byte, "flops_per_byte")
     return min(above_zero(peak_flops_per_s, "peak_flops_per_s"), intensity * above_zero(bytes_per_s, "bytes_per_s"))
 
 
 def matmul_intensity(m: int, k: int, n: int, bytes_per_number: int = 2) -> float:
-    """FLOPs a byte of (m, k) @ (k, n), when each matrix crosses the memory bus once."""
+    """FLOPs a byte of (m, k) @ (k, n), when each matrix crosses the memory bus once.
+
+    >>> f"{matmul_intensity(4096, 4096, 4096):.0f}"  # of two square matrices in 16 bits
+    '1365'
+    >>> f"{matmul_intensity(1, 4096, 4096):.1f}"  # of a single row
+    '1.0'
+    """
     m, k, n = (at_least(value, 1, name) for value, name in ((m, "m"), (k, "k"), (n, "n")))
     return 2 * m * k * n / (at_least(bytes_per_number, 1, "bytes_per_number") * (m * k + k * n + m * n))

@@ -16,6 +16,10 @@ def data_parallel_tokens(group: Group, flops_per_s: float, gradient_bytes: float
     """T with which backward takes as long as an all-reduce of the gradients in rings: 4 N T / F = 2 (n-1)/n g N / W.
 
     A switch that adds up is left out: what libraries reduce with it is at most a third faster (facts: 8 H200).
+
+    >>> from course_lib.costs.network import network_of
+    >>> round(data_parallel_tokens(network_of("H100").group(64), flops_per_s=400e12))
+    984
     """
     halves = group.seconds_per_byte("reduce_scatter") + group.seconds_per_byte("all_gather")
     return above_zero(flops_per_s, "flops_per_s") * gradient_bytes * halves / 4

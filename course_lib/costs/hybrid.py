@@ -87,7 +87,7 @@ def tensor_bytes(work: StageWork, shape: Shape, t: int, c: int, sequence_paralle
 
 
 def context_bytes(work: StageWork, shape: Shape, t: int, c: int, w: int = 4) -> int:
-    """Along cp: the ring of each block."""
+    """Bytes that the stage's ring attention sends along cp, block by block."""
     blocks = sum(layer.startswith("blocks") for layer in work.layers)
     return work.num_microbatches * blocks * sum(ring_attention_bytes(
         work.rows, shape.num_kv_heads // t, shape.sequence_length, shape.d, c, w))

@@ -17,11 +17,11 @@ from course_lib.costs.checks import above_zero
 
 def matmul_seconds(m: float, k: float, n: float, flops_per_s: float, bytes_per_s: float, bytes_per_number: float = 2,
                    count: float = 1) -> float:
-    """Of `count` products (m, k) @ (k, n), one after the other. 0 where a size is 0."""
+    """Seconds of `count` products (m, k) @ (k, n), one after the other. 0 where a size is 0."""
     P, W = above_zero(flops_per_s, "flops_per_s"), above_zero(bytes_per_s, "bytes_per_s")
     return count * (2 * m * k * n / P + bytes_per_number * (m * k + k * n + m * n) / W)
 
 
 def pass_seconds(num_bytes: float, bytes_per_s: float, passes: float = 1) -> float:
-    """`passes` times over `num_bytes` of memory, reading or writing."""
+    """Seconds of reading or writing `num_bytes` of memory `passes` times."""
     return passes * num_bytes / above_zero(bytes_per_s, "bytes_per_s")

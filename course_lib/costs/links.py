@@ -20,7 +20,12 @@ from course_lib.facts import STEP_LATENCY, Interconnect, interconnect
 
 @dataclass(frozen=True)
 class Link:
-    """One message of M bytes takes alpha_s + beta_s_per_byte * M seconds. ValueError for negative values."""
+    """One message of M bytes takes alpha_s + beta_s_per_byte * M seconds. ValueError for negative values.
+
+    >>> link = Link(alpha_s=1e-6, beta_s_per_byte=1e-9)
+    >>> [f"{link.seconds(M):.6f}" for M in (0, 1_000, 1_000_000)]
+    ['0.000001', '0.000002', '0.001001']
+    """
 
     alpha_s: float
     beta_s_per_byte: float
@@ -31,12 +36,12 @@ class Link:
         return cls(alpha_s, 1 / above_zero(bytes_per_s, "bytes_per_s"))
 
     def seconds(self, num_bytes: float) -> float:
-        """Of one message."""
+        """Seconds of one message of num_bytes."""
         return self.alpha_s + self.beta_s_per_byte * num_bytes
 
     @property
     def bytes_per_s(self) -> float:
-        """Of long messages: 1/beta."""
+        """Bytes a second that long messages get: 1/beta."""
         return 1 / self.beta_s_per_byte
 
     def __post_init__(self) -> None:
@@ -57,27 +62,33 @@ def powers_of_two_below(n: int) -> list[int]:
 
 
 def halving_doubling_path(n: int, M: float) -> tuple[float, float]:
+    """(messages, bytes) of an all-reduce of M by halving and doubling; ranks above a power of two add a way in and out.
+    """
     p = largest_power_of_two(n)
     in_and_out = 2 if n > p else 0  # what the ranks above p hand in, and get back
     return 2 * math.log2(p) + in_and_out, 2 * (p - 1) / p * M + in_and_out * M
 
 
 def recursive_doubling_path(n: int, M: float) -> tuple[float, float]:
+    """(messages, bytes) of an all-reduce of M by recursive doubling: log2 p messages, each of all M bytes."""
     p = largest_power_of_two(n)
     messages = math.log2(p) + (2 if n > p else 0)  # all of them as long as the whole
     return messages, messages * M
 
 
 def tree_path(n: int, M: float) -> tuple[float, float]:
+    """(messages, bytes) down a tree of n ranks: ceil(log2 n) messages of M bytes."""
     steps = (n - 1).bit_length()  # ceil(log2 n)
     return steps, steps * M
 
 
 def ring_path(n: int, M: float) -> tuple[float, float]:
+    """(messages, bytes) once around a ring of n ranks: n-1 messages of M/n bytes."""
     return n - 1, (n - 1) / n * M
 
 
 def twice(once: Callable[[int, float], tuple[float, float]]) -> Callable[[int, float], tuple[float, float]]:
+    """The path that goes `once` and then as far again, as an all-reduce does in two halves."""
     return lambda n, M: (2 * once(n, M)[0], 2 * once(n, M)[1])
 
 
@@ -113,8 +124,10 @@ BOUND_FORMULAS = {op: "M" if op in ("broadcast", "reduce") else "(n-1)/n M" for 
 BOUND_FORMULAS["all_reduce"] = "2(n-1)/n M"
 
 
-def share_sent(op: str, n: int) -> float:
-    """Of M, by each of n ranks in a bandwidth-optimal algorithm: what bus bandwidth counts. A message counts whole."""
+def sent_share(op: str, n: int) -> float:
+    """The share of M that each of n ranks sends in a bandwidth-optimal algorithm, as bus bandwidth counts it. A message
+    counts whole.
+    """
     return 1.0 if op in ("ring", "send") else float(BOUNDS[op](n))
 
 
@@ -138,6 +151,12 @@ def collective_time(op: str, algorithm: str, num_bytes: float, world_size: int, 
     """Seconds that `op` on `num_bytes` (M) takes with `algorithm` on `world_size` ranks (n), all links alike.
 
     ValueError for a pair of op and algorithm that is not here, negative bytes, or fewer than one rank.
+
+    >>> nvlink = Link.of_rate(450e9)
+    >>> f"{1e3 * collective_time('all_reduce', 'ring', 1e9, 8, nvlink):.2f} ms"
+    '3.89 ms'
+    >>> f"{1e3 * collective_time('all_reduce', 'naive', 1e9, 8, nvlink):.2f} ms"
+    '31.11 ms'
     """
     if (op, algorithm) not in COSTS:
         there_are = ", ".join(f"{op} {algorithm}" for op, algorithm in COSTS)
@@ -157,6 +176,10 @@ def fit_link(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> Link:
     of all short ones, and alpha is what the short ones know. Where that asks for a negative alpha or beta, it is
     0 and the other one is fitted alone. ValueError for lists of unequal length, fewer than two different sizes,
     negative sizes, or times that are not above 0.
+
+    >>> link = fit_link(sizes_bytes=[1e3, 1e6], times_s=[2e-6, 1.001e-3])
+    >>> f"{1e6 * link.alpha_s:.1f} us and {link.bytes_per_s / 1e9:.1f} GB/s"
+    '1.0 us and 1.0 GB/s'
     """
     M, t = [float(size) for size in sizes_bytes], [float(taken) for taken in times_s]
     if len(M) != len(t):
@@ -167,6 +190,7 @@ def fit_link(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> Link:
         raise ValueError(f"sizes_bytes={M}: expected finite numbers of 0 or more")
     if not all(math.isfinite(taken) and taken > 0 for taken in t):
         raise ValueError(f"times_s={t}: expected finite numbers above 0")
+    # Each equation is divided by its time: so the errors that are squared are relative ones.
     a, b = [1 / taken for taken in t], [size / taken for size, taken in zip(M, t)]  # alpha a + beta b is to be 1
     onto_a = dot(a, b) / dot(a, a)
     rest = [y - onto_a * x for x, y in zip(a, b)]  # of b, what a has no part in

@@ -40,7 +40,7 @@ class Precision:
 
     @property
     def bytes_per_parameter(self) -> int:
-        """With Adam."""
+        """Bytes of weight, gradient, master copy and Adam's two moments for each parameter."""
         return self.parameters + self.gradients + self.master + 2 * self.moment
 
 
@@ -53,7 +53,7 @@ class OptimizerKind:
     moment_bytes: int = 0
 
     def state_bytes(self, precision: Precision) -> int:
-        """Of a parameter, beside its master copy."""
+        """Bytes that the optimiser remembers of a parameter, beside its master copy."""
         return self.num_moments * (self.moment_bytes or precision.moment)
 
 
@@ -82,10 +82,11 @@ class Memory:
 
     @property
     def total(self) -> float:
+        """Bytes on the device, of all kinds."""
         return self.parameters + self.gradients + self.optimizer_state + self.activations
 
     def by_kind(self) -> dict[str, float]:
-        """On the device. The keys are those of record_memory."""
+        """Bytes on the device, by kind; the keys are those of record_memory."""
         return {"parameters": self.parameters, "gradients": self.gradients, "optimizer_state": self.optimizer_state,
                 "activations": self.activations}
 
@@ -95,22 +96,28 @@ class Memory:
         return f"{self.total / 1e9:g} GB: {parts}" + (f"; on the host {self.host / 1e9:g} GB" if self.host else "")
 
 
-def precision_named(name: str) -> Precision:
+def find_precision(name: str) -> Precision:
+    """The Precision of this name. ValueError, with all names, where there is none."""
     if name not in PRECISIONS:
         raise ValueError(f"precision={name!r}: expected one of {', '.join(PRECISIONS)}")
     return PRECISIONS[name]
 
 
-def optimizer_named(name: str) -> OptimizerKind:
+def find_optimizer(name: str) -> OptimizerKind:
+    """The OptimizerKind of this name. ValueError, with all names, where there is none."""
     if name not in OPTIMIZERS:
         raise ValueError(f"optimizer={name!r}: expected one of {', '.join(OPTIMIZERS)}")
     return OPTIMIZERS[name]
 
 
 def state_bytes_per_parameter(precision: str = "mixed", optimizer: str = "adam") -> int:
-    """K: the master copy and the moments. ValueError for a name that is not in PRECISIONS or OPTIMIZERS."""
-    p = precision_named(precision)
-    return p.master + optimizer_named(optimizer).state_bytes(p)
+    """K: the master copy and the moments. ValueError for a name that is not in PRECISIONS or OPTIMIZERS.
+
+    >>> state_bytes_per_parameter(), state_bytes_per_parameter(optimizer="adam8bit")
+    (12, 6)
+    """
+    p = find_precision(precision)
+    return p.master + find_optimizer(optimizer).state_bytes(p)
 
 
 def training_memory(num_parameters: float, precision: str = "mixed", zero_stage: int = 0, num_devices: int = 1,
@@ -119,8 +126,13 @@ def training_memory(num_parameters: float, precision: str = "mixed", zero_stage:
 
     ZeRO shares out over the devices, in this order: optimiser state (1), gradients (2), parameters (3).
     ValueError for an unknown precision, optimiser or stage, or numbers that count nothing.
+
+    >>> print(training_memory(7e9))
+    112 GB: parameters 14 GB, gradients 14 GB, optimizer state 84 GB
+    >>> print(training_memory(7e9, zero_stage=3, num_devices=8))
+    14 GB: parameters 1.75 GB, gradients 1.75 GB, optimizer state 10.5 GB
     """
-    p, K = precision_named(precision), state_bytes_per_parameter(precision, optimizer)
+    p, K = find_precision(precision), state_bytes_per_parameter(precision, optimizer)
     N, n = above_zero(num_parameters, "num_parameters"), at_least(num_devices, 1, "num_devices")
     if zero_stage not in ZERO_STAGES:
         raise ValueError(f"zero_stage={zero_stage!r}: expected 0, 1, 2 or 3")
@@ -138,6 +150,11 @@ def device_memory(num_parameters: float, num_devices: int, stage: int, precision
     (also where the parameters are 32-bit), moments, gradients. The device keeps what forward and backward read and
     write; a gradient that is sharded (stage 2 and 3) leaves it, and in stage 3 so do the parameters.
     ValueError for an unknown stage, precision or optimiser, or numbers that count nothing.
+
+    >>> print(device_memory(7e9, num_devices=8, stage=2))
+    26.25 GB: parameters 14 GB, gradients 1.75 GB, optimizer state 10.5 GB
+    >>> print(device_memory(7e9, num_devices=8, stage=2, offload=True))
+    14 GB: parameters 14 GB, gradients 0 GB, optimizer state 0 GB; on the host 12.25 GB
     """
     if stage not in ZERO_STAGES:
         raise ValueError(f"stage={stage!r}: expected 0 (plain data parallelism), 1, 2 or 3")
@@ -146,7 +163,7 @@ def device_memory(num_parameters: float, num_devices: int, stage: int, precision
         return on_device
     if stage == 0:
         raise ValueError("offload=True with stage=0: expected a stage of at least 1, nothing is sharded in 0")
-    p, state = precision_named(precision), optimizer_named(optimizer).state_bytes(precision_named(precision))
+    p, state = find_precision(precision), find_optimizer(optimizer).state_bytes(find_precision(precision))
     host = (max(p.master, p.parameters) + p.gradients + state) * num_parameters / num_devices
     return replace(on_device, parameters=on_device.parameters if stage < 3 else 0,
                    gradients=on_device.gradients if stage < 2 else 0, optimizer_state=0, host=host)
@@ -159,7 +176,12 @@ def table_1() -> dict[tuple[str, int], tuple[float, float, float]]:
 
 
 def lora_parameters(shape: Shape, rank: int, matrices: tuple[str, ...] = ("q", "v")) -> int:
-    """Numbers that LoRA trains: r (in + out) for each adapted matrix of each layer (Hu et al. 2021, section 4.1)."""
+    """Numbers that LoRA trains: r (in + out) for each adapted matrix of each layer (Hu et al. 2021, section 4.1).
+
+    >>> from course_lib.facts import model
+    >>> lora_parameters(model("Llama 3 8B").shape, rank=16)  # of 8 billion
+    6815744
+    """
     r, h = at_least(rank, 1, "rank"), shape.hidden_size
     heads, kv_heads = shape.num_heads * shape.d, shape.num_kv_heads * shape.d
     sizes = {"q": (h, heads), "k": (h, kv_heads), "v": (h, kv_heads), "o": (heads, h), "gate": (h, shape.ffn_size),
@@ -180,3 +202,14 @@ def lora_memory(num_parameters: float, num_adapted: float, frozen_bytes: float =
     trained = training_memory(n, "mixed", zero_stage, num_devices, optimizer=optimizer)
     frozen = above_zero(frozen_bytes, "frozen_bytes") * N / (num_devices if zero_stage == 3 else 1)
     return Memory(frozen + trained.parameters, trained.gradients, trained.optimizer_state, activations)
+
+
+def offload_seconds(num_parameters: float, wire_bytes_per_s: float, gradient_bytes: float = 2, weight_bytes: float = 2
+                    ) -> float:
+    """Seconds of a step's way to the host and back, where the optimiser's state is: gradients of N numbers there as
+    they are computed with, N new weights back, one after the other over a wire of so many bytes a second each way.
+
+    Adam itself runs on the host, at the speed of its memory. Nothing is hidden here: ZeRO-Offload lets gradients travel
+    beside backward, and an update may run a step late (Ren et al. 2021, section 4).
+    """
+    return num_parameters * (gradient_bytes + weight_bytes) / above_zero(wire_bytes_per_s, "wire_bytes_per_s")

@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from course_lib.costs.checks import at_least
-from course_lib.costs.links import Link, collective_time, hardware_link, share_sent
-from course_lib.costs.reached import Reached, across_step_s, reached, slower
+from course_lib.costs.links import Link, collective_time, hardware_link, sent_share
+from course_lib.costs.reached import Reached, across_step_s, reached_shares, slower
 from course_lib.facts import TREE_STEP_LATENCY, Accelerator, MeasuredCollective, accelerator, interconnect
 
 TREE_INSIDE_S, TREE_ACROSS_S = (TREE_STEP_LATENCY[kind].value * 1e-6 for kind in ("inside a node", "between nodes"))
@@ -60,7 +60,14 @@ class Network:
     mesh: bool = False
 
     def group(self, n: int, stride: int = 1) -> Group:
-        """`n` ranks that stand `stride` apart, nodes filled one after the other. ValueError below 1."""
+        """`n` ranks that stand `stride` apart, nodes filled one after the other. ValueError below 1.
+
+        >>> network = network_of("H100")
+        >>> [f"{network.group(n).bytes_per_s('all_gather') / 1e9:.0f} GB/s" for n in (8, 16)]  # one node, two nodes
+        ['450 GB/s', '400 GB/s']
+        >>> f"{network.group(2, stride=8).bytes_per_s('all_gather') / 1e9:.0f} GB/s"  # one device of each of two nodes
+        '50 GB/s'
+        """
         return strided_group(self, n, stride)
 
     def group_at(self, ranks: Sequence[int]) -> Group:
@@ -72,7 +79,7 @@ class Network:
 
     @property
     def device_card_s_per_byte(self) -> float:
-        """Of a device's share of its node's cards: seconds for each byte that it sends to other nodes."""
+        """Seconds for each byte that a device sends to other nodes, over its share of its node's cards."""
         return self.card.beta_s_per_byte * self.devices_per_node / self.cards_per_node
 
 
@@ -94,26 +101,29 @@ class Group:
 
     @cached_property
     def ring_s_per_byte(self) -> float:
-        """Of what goes around in a ring: the slower of the device's wire and the group's cards."""
+        """Seconds for each byte that goes around a ring: the slower of the device's wire and the group's cards."""
         return self.inside_s_per_byte if self.nodes == 1 else max(self.inside_s_per_byte, self.cards_s_per_byte)
 
     @property
     def inside_s_per_byte(self) -> float:
-        """Of what a member sends to those of its node: in a mesh only the wires between members carry it."""
+        """Seconds for each byte that a member sends inside its node: in a mesh only the wires between members carry it.
+        """
         wires = self.network
         unused = (wires.devices_per_node - 1) / (self.per_node - 1) if wires.mesh and self.per_node > 1 else 1
         return wires.inside.beta_s_per_byte * unused
 
     @property
     def cards_s_per_byte(self) -> float:
-        """Out of a node, on the cards of all its members, or out of a pod, on the group's share of what leads there."""
+        """Seconds for each byte out of a node, on the cards of all its members, or out of a pod, on the group's share
+        of what leads there.
+        """
         per_card = self.network.device_card_s_per_byte
         out_of_pod = per_card * self.network.oversubscription / self.per_pod if self.pods > 1 else 0.0
         return max(per_card / self.per_node, out_of_pod)
 
     @cached_property
     def one_card_s_per_byte(self) -> float:
-        """Of a message to the next rank, when all groups send one at once."""
+        """Seconds for each byte of a message to the next rank, when all groups send one at once."""
         wires = self.network
         if self.nodes == 1:
             return wires.inside.beta_s_per_byte * (wires.devices_per_node - 1 if wires.mesh else 1)
@@ -124,7 +134,9 @@ class Group:
 
     @cached_property
     def all_to_all_s_per_byte(self) -> float:
-        """Of M: what stays in the node, what leaves it and what leaves the pod go at the same time."""
+        """Seconds for each byte of an all-to-all's M: what stays in the node, leaves it, and leaves the pod goes at
+        once.
+        """
         wires, per_card = self.network, self.network.device_card_s_per_byte
         found = [(self.per_node - 1) / self.n * self.inside_s_per_byte]
         if self.nodes > 1:
@@ -136,7 +148,9 @@ class Group:
 
     @cached_property
     def tree_s_per_byte(self) -> float:
-        """Of M in an all-reduce: up and down a tree of nodes, and in each node added up by its switch, if it can."""
+        """Seconds for each byte of an all-reduce's M: up and down a tree of nodes, in each of which its switch adds up,
+        if it can.
+        """
         if not self.has_switch:
             return 2 * self.ring_s_per_byte
         if self.nodes == 1:
@@ -146,6 +160,7 @@ class Group:
 
     @property
     def has_switch(self) -> bool:
+        """Whether the node's switch can add up for this group (NVLink SHARP), which takes a few members there."""
         return self.network.switch_s_per_byte is not None and self.per_node >= FEWEST_IN_SWITCH
 
     # Seconds
@@ -153,6 +168,7 @@ class Group:
     @cached_property
     def around_s(self) -> float:
         """What a ring takes for a piece that has no bytes."""
+        # A ring through k nodes leaves each once but for the last: the other steps stay inside, on the faster wire.
         crossings = self.nodes - 1
         return crossings * self.network.card.alpha_s + (self.n - 1 - crossings) * self.network.inside.alpha_s
 
@@ -165,8 +181,9 @@ class Group:
 
     @property
     def two_levels_s_per_byte(self) -> float:
-        """Of M in an all-gather or a reduce-scatter on two levels at once: what the others' nodes have comes over the
-        cards, each of which then shares its part in the node. NCCL goes around in rings instead.
+        """Seconds for each byte of an all-gather's or a reduce-scatter's M on two levels at once: what the others'
+        nodes have comes over the cards, each of which then shares its part in the node. NCCL goes around in rings
+        instead.
         """
         inside = (self.per_node - 1) / self.per_node * self.inside_s_per_byte
         return max(inside, (self.n - self.per_node) / self.n * self.cards_s_per_byte if self.nodes > 1 else 0.0)
@@ -177,7 +194,7 @@ class Group:
         return {"ring": ring, "tree": messages * self.tree_s + num_bytes * self.tree_s_per_byte}
 
     def latency_s(self, op: str) -> float:
-        """Of one call without bytes."""
+        """Seconds of one call of `op` that carries no bytes."""
         if self.n == 1:
             return 0.0
         wires = self.network
@@ -189,8 +206,9 @@ class Group:
         return first + (self.n - 2) * wires.inside.alpha_s if op == "all_to_all" else first
 
     def seconds_per_byte(self, op: str) -> float:
-        """Of M, in long messages. ValueError for an operation that is not one of OPERATIONS."""
-        require_operation(op)
+        """Seconds for each byte of M in long messages. ValueError for an operation that is not one of OPERATIONS."""
+        if op not in OPERATIONS:
+            raise ValueError(f"op={op!r}: expected one of {', '.join(OPERATIONS)}")
         if self.n == 1:
             return 0.0
         ring = (self.n - 1) / self.n * self.ring_s_per_byte
@@ -199,20 +217,17 @@ class Group:
                 "send": self.one_card_s_per_byte}[op]
 
     def seconds(self, op: str, num_bytes: float, messages: float = 1) -> float:
-        """Of `op`, one of OPERATIONS, on `num_bytes` in `messages` pieces, one after the other.
+        """Seconds of `op`, one of OPERATIONS, on `num_bytes` in `messages` pieces, one after the other.
 
         "ring": each rank sends them to the next; "send": one does.
         """
-        require_operation(op)
-        if self.n == 1:
-            return 0.0
-        if op == "all_reduce":
+        if op == "all_reduce" and self.n > 1:
             return min(self.all_reduces_s(num_bytes, messages).values())
         return messages * self.latency_s(op) + num_bytes * self.seconds_per_byte(op)
 
     def sending_s(self, op: str, sent_bytes: float, messages: float = 1) -> float:
-        """The same by what each rank sends, counted as bus bandwidth counts it."""
-        return self.seconds(op, sent_bytes / share_sent(op, self.n), messages) if self.n > 1 else 0.0
+        """Group.seconds for what each rank sends in place of M, counted as bus bandwidth counts it."""
+        return self.seconds(op, sent_bytes / sent_share(op, self.n), messages) if self.n > 1 else 0.0
 
     # Bytes a second
 
@@ -224,12 +239,16 @@ class Group:
         return bus_bandwidth(op, self.n, 1.0, self.seconds_per_byte(op))
 
     def bus_bandwidth(self, op: str, num_bytes: float) -> float:
-        """The same with messages of this size: what facts.MEASURED_COLLECTIVES holds, in bytes/s."""
+        """Bytes a second that each rank sends with messages of this size, as bytes_per_s counts;
+        facts.MEASURED_COLLECTIVES holds the same, measured.
+        """
         return bus_bandwidth(op, self.n, num_bytes, self.seconds(op, num_bytes))
 
 
 @lru_cache(maxsize=8192)
 def strided_group(network: Network, n: int, stride: int) -> Group:
+    """Network.group, remembered: n ranks `stride` apart, in as few nodes and pods as that allows. ValueError below 1.
+    """
     n, stride = at_least(n, 1, "n"), at_least(stride, 1, "stride")
     inside = []
     for devices in (network.devices_per_node, network.pod_devices or n * stride):
@@ -239,20 +258,15 @@ def strided_group(network: Network, n: int, stride: int) -> Group:
 
 
 def all_reduce_s(wires: Network | Link, num_bytes: float, n: int) -> float:
-    """Of n devices on `wires`: those of a cluster, or a link between any two, all alike, around one ring."""
+    """Seconds of an all-reduce by n devices on `wires`: those of a cluster, or one link, all alike, around a ring."""
     if isinstance(wires, Link):
         return collective_time("all_reduce", "ring", num_bytes, n, wires)
     return wires.group(n).seconds("all_reduce", num_bytes)
 
 
-def require_operation(op: str) -> None:
-    if op not in OPERATIONS:
-        raise ValueError(f"op={op!r}: expected one of {', '.join(OPERATIONS)}")
-
-
 def bus_bandwidth(op: str, n: int, num_bytes: float, seconds: float) -> float:
     """Bytes that each of n ranks sends in a bandwidth-optimal `op` on `num_bytes`, over the time."""
-    return share_sent(op, n) * num_bytes / seconds if seconds else float("inf")
+    return sent_share(op, n) * num_bytes / seconds if seconds else float("inf")
 
 
 def network_of(device: str | Accelerator, devices_per_node: int = 8, between: str = "", cards_per_node: int = 0,
@@ -266,16 +280,17 @@ def network_of(device: str | Accelerator, devices_per_node: int = 8, between: st
     device = accelerator(device) if isinstance(device, str) else device
     inside_name, between = device.links[0], between or device.links[-1]
     inside, card = hardware_link(inside_name), interconnect(between)
-    shares = reached() if as_reached else Reached(1.0, 1.0, 1.0, 0.0)
+    shares = reached_shares() if as_reached else Reached(1.0, 1.0, 1.0, 0.0)
     G = at_least(devices_per_node, 1, "devices_per_node")
     switch = inside.beta_s_per_byte / shares.switch if inside_name in SWITCHES else None
     return Network(G, slower(inside, shares.ring),
                    slower(Link.of_rate(card.one_way_bytes_per_s, across_step_s(between)), shares.card),
-                   at_least(cards_per_node, 0, "cards_per_node") or device.cards_per_node or G, switch, pod_devices,
-                   oversubscription, interconnect(inside_name).kind == "mesh")
+                   at_least(cards_per_node, 0, "cards_per_node") or device.cards_per_node or G, switch,
+                   pod_devices=pod_devices, oversubscription=oversubscription,
+                   mesh=interconnect(inside_name).kind == "mesh")
 
 
 def measured_network(curve: MeasuredCollective) -> Network:
-    """Of the cluster that `curve` was measured on, as far as it was used."""
+    """The wires of the cluster that `curve` was measured on, as far as they were used."""
     return network_of(curve.device, max(1, curve.num_devices // curve.num_nodes) if curve.num_nodes > 1 else 8,
                       curve.network, as_reached=True)

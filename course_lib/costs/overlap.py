@@ -37,7 +37,7 @@ class BackwardPiece:
 
 @dataclass(frozen=True)
 class TimedBucket:
-    """One all-reduce: of which pieces, when it was ready, and when it ran."""
+    """One all-reduce of a step: which pieces it carries, when it was ready, when it ran."""
 
     pieces: tuple[int, ...]
     num_bytes: int
@@ -48,7 +48,7 @@ class TimedBucket:
 
 @dataclass(frozen=True)
 class Overlap:
-    """One step from the begin of backward on."""
+    """What happens in one step, in seconds from the begin of backward."""
 
     blocks: tuple[tuple[str, float, float], ...]  # name, start, end
     buckets: tuple[TimedBucket, ...]
@@ -56,15 +56,17 @@ class Overlap:
 
     @property
     def end_s(self) -> float:
+        """When both backward and the last all-reduce are done, in seconds from backward's begin."""
         return max(self.backward_s, self.buckets[-1].end_s if self.buckets else 0.0)
 
     @property
     def communication_s(self) -> float:
+        """Seconds in which some all-reduce is under way, hidden or not."""
         return sum(bucket.end_s - bucket.start_s for bucket in self.buckets)
 
     @property
     def exposed_s(self) -> float:
-        """What is left when backward has ended: all buckets are ready then, so it has no gaps."""
+        """Seconds of communication after backward has ended: all buckets are ready then, so there are no gaps."""
         return self.end_s - self.backward_s
 
     @property
@@ -88,6 +90,7 @@ def simulate_overlap(pieces: Sequence[BackwardPiece], cap_bytes: float, num_rank
     for bucket in cut_buckets([pieces[index].gradient_bytes for index in with_gradient], cap_bytes):
         indices = [with_gradient[place] for place in bucket]
         num_bytes = sum(pieces[index].gradient_bytes for index in indices)
+        # One stream: a bucket that is ready waits for the all-reduce before it.
         start = max(ready[indices[-1]], free)
         free = start + all_reduce_s(wires, num_bytes, num_ranks)
         buckets.append(TimedBucket(tuple(indices), num_bytes, ready[indices[-1]], start, free))
@@ -95,7 +98,7 @@ def simulate_overlap(pieces: Sequence[BackwardPiece], cap_bytes: float, num_rank
 
 
 @dataclass(frozen=True)
-class Machine:
+class WiredDevices:
     """Devices and what connects them. `max_ranks`: as far as the widget goes."""
 
     flops_per_s: float  # that a step really gets
@@ -110,7 +113,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Model:
+class GPTStep:
     """A GPT with one embedding for both ends, and the tokens that one rank has in a step."""
 
     num_layers: int
@@ -121,6 +124,7 @@ class Model:
 
     @property
     def num_tokens(self) -> int:
+        """Tokens of a step on one device."""
         return self.sequence_length * self.num_sequences
 
     def parameters(self) -> list[tuple[str, str, int]]:
@@ -133,7 +137,9 @@ class Model:
                 for layer in reversed(range(self.num_layers)) for name, elements in reversed(block))]
 
     def pieces(self, flops_per_s: float) -> list[BackwardPiece]:
-        """In the order of backward. The embedding's gradient is made at the head and completed at the very end."""
+        """The pieces of backward, in their order. The embedding's gradient is made at the head and completed at the
+        very end.
+        """
         per_element_s = 4 * self.num_tokens / flops_per_s
         embedding, positions = self.vocab_size * self.hidden_size, self.sequence_length * self.hidden_size
         inside = [BackwardPiece(name, block, GRADIENT_BYTES * elements, per_element_s * elements)
@@ -143,9 +149,9 @@ class Model:
                 BackwardPiece("embedding", "embedding", GRADIENT_BYTES * embedding, 0.0)]
 
 
-def machine(device: str, devices_per_node: int, between: str = "") -> Machine:
+def machine(device: str, devices_per_node: int, between: str = "") -> WiredDevices:
     """`device` and the network between its nodes by their names in facts."""
-    return Machine(UTILISATION * accelerator(device).peak_flops_per_s("bf16"),
+    return WiredDevices(UTILISATION * accelerator(device).peak_flops_per_s("bf16"),
                    network_of(device, devices_per_node, between), 1024)
 
 
@@ -155,10 +161,10 @@ MACHINES = {
     "A100, 1 in a node, Ethernet 10G": machine("A100", 1, "Ethernet 10G"),
     "H100, 8 in a node, NDR": machine("H100", 8),
     # Round numbers, of the order that chapter 2 measures: gloo between processes of one laptop.
-    "laptop, gloo": Machine(50e9, Link(100e-6, 1e-9), 16),
+    "laptop, gloo": WiredDevices(50e9, Link(100e-6, 1e-9), 16),
 }
 MODELS = {
-    "GPT of this course, 11M": Model(6, 384, 256, 128, 16),
-    "GPT-2, 124M": Model(12, 768, 50257, 1024, 8),
-    "GPT-2 XL, 1.6B": Model(48, 1600, 50257, 1024, 8),
+    "GPT of this course, 11M": GPTStep(6, 384, 256, 128, 16),
+    "GPT-2, 124M": GPTStep(12, 768, 50257, 1024, 8),
+    "GPT-2 XL, 1.6B": GPTStep(48, 1600, 50257, 1024, 8),
 }

@@ -14,7 +14,11 @@ from course_lib.costs.network import Network, all_reduce_s
 
 
 def amdahl(parallel_share: float, num_devices: int) -> float:
-    """S = 1 / ((1 - P) + P/n): the work is fixed. However large n, it stays below 1 / (1 - P)."""
+    """S = 1 / ((1 - P) + P/n): the work is fixed. However large n, it stays below 1 / (1 - P).
+
+    >>> [round(amdahl(0.95, n), 1) for n in (8, 64, 10**9)]
+    [5.9, 15.4, 20.0]
+    """
     P, n = fraction(parallel_share, "parallel_share"), at_least(num_devices, 1, "num_devices")
     return 1 / ((1 - P) + P / n)
 
@@ -48,7 +52,7 @@ def total_time(single_s: float, num_devices: int, alpha_s: float, beta_s_per_byt
 
 
 def data_parallel_step(single_s: float, num_devices: int, gradient_bytes: float, wires: Link | Network) -> float:
-    """The same with what a step really sends: T1/n and an all-reduce of the gradients, not overlapped.
+    """Seconds of a step with what it really sends: T1/n and an all-reduce of the gradients, not overlapped.
 
     wires: one link between any two devices, all alike, around a ring; or those of a cluster.
     """
@@ -57,7 +61,11 @@ def data_parallel_step(single_s: float, num_devices: int, gradient_bytes: float,
 
 
 def strong_efficiency(single_s: float, parallel_s: float, num_devices: int) -> float:
-    """T1 / (n Tn): the same work on n devices."""
+    """T1 / (n Tn): the same work on n devices.
+
+    >>> strong_efficiency(single_s=8.0, parallel_s=1.25, num_devices=8)
+    0.8
+    """
     return above_zero(single_s, "single_s") / (at_least(num_devices, 1, "num_devices") * above_zero(parallel_s,
                                                                                                     "parallel_s"))
 

@@ -21,6 +21,9 @@ def sent_bytes(num_parameters: float, num_devices: int, stage: int, bytes_per_nu
 
         stage 0  all-reduce 2 (N-1)/N M                     stage 1  the same, cut in two: reduce-scatter, all-gather
         stage 2  reduce-scatter in each micro-batch         stage 3  two all-gathers and a reduce-scatter in each
+
+    >>> [f"stage {stage}: {sent_bytes(7e9, num_devices=8, stage=stage) / 1e9:g} GB" for stage in (0, 1, 3)]
+    ['stage 0: 24.5 GB', 'stage 1: 24.5 GB', 'stage 3: 36.75 GB']
     """
     if stage not in ZERO_STAGES:
         raise ValueError(f"stage={stage!r}: expected 0 (plain data parallelism), 1, 2 or 3")
@@ -29,17 +32,23 @@ def sent_bytes(num_parameters: float, num_devices: int, stage: int, bytes_per_nu
 
 
 def shard_size(num_elements: int, num_devices: int) -> int:
-    """Numbers in each shard: the last one is padded where N does not divide."""
+    """Numbers in each shard: the last one is padded where N does not divide.
+
+    >>> shard_size(10, num_devices=4)  # 3 + 3 + 3 + 1, and two zeros
+    3
+    """
     return -(-num_elements // num_devices)
 
 
-def padded(num_elements: int, num_devices: int) -> int:
+def padded_size(num_elements: int, num_devices: int) -> int:
+    """num_elements, filled up to the next multiple of num_devices."""
     return shard_size(num_elements, num_devices) * num_devices
 
 
 def fill_buckets(sizes: Sequence[int], cap_bytes: float, bytes_per_number: int = 4) -> list[list[int]]:
     """Sizes of parameters of one dtype, in the buckets of a ZeroOptimizer: from the last to the first, up to the cap.
     """
+    # As backward makes them: the last layer's gradients come first, so their bucket is full first.
     backward = sizes[::-1]
     buckets = cut_buckets([size * bytes_per_number for size in backward], cap_bytes)
     return [[backward[index] for index in bucket] for bucket in buckets]
@@ -68,7 +77,7 @@ def held_bytes(sizes: Sequence[int], num_devices: int, stage: int, rank: int = 0
         own = sum(shard_size(size, N) for size in sizes)
         return Memory(w * own, w * own, num_moments * w * own + 4 * len(sizes) * bool(num_moments))
     buckets = fill_buckets(sizes, bucket_bytes, w)
-    whole = sum(padded(sum(content), N) for content in buckets)
+    whole = sum(padded_size(sum(content), N) for content in buckets)
     pieces = [numbers for content in buckets for numbers in pieces_of(content, N, rank)]
     state = num_moments * w * sum(pieces) + 4 * len(pieces) * bool(num_moments)
     return Memory(w * whole, w * (whole if stage == 1 else whole // N), state)

@@ -23,6 +23,9 @@ def split_layer_bytes(hidden_size: int, num_tokens: int, t: int, bytes_per_numbe
 
     Sequence parallelism sends the same, each all-reduce in two halves. gather_again: it keeps a t-th of the inputs of
     attention and MLP only, and gathers both once more: half an all-reduce each.
+
+    >>> f"{split_layer_bytes(hidden_size=4096, num_tokens=8192, t=8) / 1e6:.0f} MB"
+    '470 MB'
     """
     t, M = at_least(t, 1, "t"), bytes_per_number * hidden_size * at_least(num_tokens, 0, "num_tokens")
     return (5 if gather_again else 4) * 2 * (t - 1) / t * M
@@ -41,8 +44,9 @@ def split_layer_seconds(shape: Shape, num_tokens: int, group: Group, flops_per_s
 
 
 def hidden_seconds(shape: Shape, num_tokens: int, group: Group, flops_per_s: float, bytes_per_number: int = 2) -> float:
-    """Of that sending, what can travel while other products are computed: in backward each of the two all-reduces goes
-    beside the gradient of its columns' weights (q | k | v, and up, with gate), as far as this takes. Of a dense model.
+    """Seconds of split_layer_seconds' sending that travel while other products are computed: in backward each of the
+    two all-reduces goes beside the gradient of its columns' weights (q | k | v, and up, with gate), as far as this
+    takes. Of a dense model.
     """
     computing, sending = split_layer_seconds(shape, num_tokens, group, flops_per_s, bytes_per_number)
     qkv = shape.hidden_size * shape.d * (shape.num_heads + 2 * shape.num_kv_heads)

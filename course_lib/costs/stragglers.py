@@ -55,7 +55,7 @@ class StragglerRun:
         return waits / until
 
     def staleness(self) -> tuple[float, int]:
-        """Mean and maximum over all steps."""
+        """(mean, maximum) staleness over all steps of all ranks."""
         all_steps = [stale for done in self.steps for _, stale in done]
         return sum(all_steps) / len(all_steps), max(all_steps)
 
@@ -64,6 +64,7 @@ def slowness(who: str, num_ranks: int, slowdown: float, seed: int = 0) -> Callab
     """duration(rank, step): `slowdown` for the slow rank, 1 for the others. The same for every scheme."""
     if who == WHO[0]:
         return lambda rank, step: slowdown if rank == SLOW_RANK else 1.0
+    # Drawn before and not on the way, so that every scheme meets the same slow ranks in the same steps.
     draw = random.Random(seed)
     slow = [draw.randrange(num_ranks) for _ in range(10_000)]
     return lambda rank, step: slowdown if slow[step % len(slow)] == rank else 1.0
@@ -72,7 +73,9 @@ def slowness(who: str, num_ranks: int, slowdown: float, seed: int = 0) -> Callab
 @lru_cache(maxsize=32)
 def simulate_stragglers(scheme: str, slack: int | None, slowdown: float, who: str = WHO[0], num_ranks: int = 4,
              sync_s: float = 0.25, num_steps: int = 400, seed: int = 0) -> StragglerRun:
-    """The first `num_steps` steps of the rank that makes fewest. ValueError for what cannot be."""
+    """The first `num_steps` steps of the rank that makes fewest. ValueError for an unknown scheme, or numbers that
+    count nothing.
+    """
     if scheme not in SCHEMES:
         raise ValueError(f"scheme={scheme!r}: expected one of {', '.join(SCHEMES)}")
     if who not in WHO:

@@ -33,6 +33,7 @@ class Bucket(GradientBucket):
 
     def take(self, parameter: nn.Parameter) -> Tensor:
         """Move the gradient of `parameter` in, as a share: one pass over it, which divides and copies."""
+        # Divided on the way in: sums of 16-bit numbers over many ranks could overflow, sums of shares do not.
         parameter.grad = super().take(parameter, 1 / self.group.size())
         return parameter.grad
 
@@ -44,6 +45,7 @@ class Bucket(GradientBucket):
 
     @property
     def ready(self) -> bool:
+        """Whether every gradient of the bucket is there, so that it can be sent."""
         return not self.missing
 
     def __repr__(self) -> str:
@@ -56,14 +58,16 @@ def make_buckets(parameters: Iterable[nn.Parameter], cap_bytes: float, group: di
     return [Bucket(index, content, group) for index, content in enumerate(cut_tensors(backward, cap_bytes))]
 
 
-def find_unused(without: set[nn.Parameter], buckets: Sequence[Bucket]) -> set[nn.Parameter]:
-    """Those of the parameters this rank is `without` that no rank has a gradient for: their sum says so."""
+def find_unused_parameters(without: set[nn.Parameter], buckets: Sequence[Bucket]) -> set[nn.Parameter]:
+    """Of the parameters that this rank is `without` a gradient for, those that no rank has one for: the sum of marks
+    says so.
+    """
     return {parameter for bucket in buckets for parameter in bucket.parameters
             if parameter in without and is_missing(bucket.parts[parameter])}
 
 
-def ask_for_unused(without: set[nn.Parameter], buckets: Sequence[Bucket], group: Group) -> set[nn.Parameter]:
-    """The same where a hook has lost the marks, as those do that send 16 bits, or the largest numbers only.
+def ask_for_unused_parameters(without: set[nn.Parameter], buckets: Sequence[Bucket], group: Group) -> set[nn.Parameter]:
+    """As find_unused_parameters, where a hook has lost the marks: it sent 16 bits, or the largest numbers only.
 
     What nobody has is zero in every element, which all ranks see: only if there is such a parameter do they send the
     marks again, one number for each.

@@ -15,15 +15,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd import Variable
 
 from course_lib.data_parallel import checks
-from course_lib.data_parallel.buckets import ask_for_unused, find_unused, make_buckets
+from course_lib.data_parallel.buckets import ask_for_unused_parameters, find_unused_parameters, make_buckets
 from course_lib.data_parallel.hooks import Hook, all_reduce_hook
 from course_lib.groups.gradients import require_dense, require_first, when_complete
 from course_lib.groups.membership import member
 from course_lib.groups.packing import broadcast
 from course_lib.runtime.tensors import tensors_in
+from course_lib.runtime.torch_private import when_backward_ends
 
 
 class DistributedDataParallel(nn.Module):
@@ -51,13 +51,17 @@ class DistributedDataParallel(nn.Module):
         when_complete(self.bucket_of, self._gradient_is_there)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
+        """The module's own forward. In training, buffers are made rank 0's first, and backward is told to average."""
         checks.require_still_trainable(self.names, self.bucket_of)
-        self._forget_a_backward_that_failed()
+        self._forget_failed_backward()
         if self.module.training and self.synchronizing:
+            # Buffers, such as running means, are of each rank's own rows: without this, ranks would drift apart in
+            # them.
             broadcast(self.module.buffers(), self.member)
         outputs = self.module(*inputs, **named)
         for output in tensors_in(outputs):
             if output.grad_fn is not None:
+                # The earliest moment of backward that anybody can hook: the gradient reaches the outputs first.
                 output.register_hook(self._backward_begins)
         return outputs
 
@@ -74,7 +78,7 @@ class DistributedDataParallel(nn.Module):
         # From the outputs, so that a rank whose loss reaches no parameter takes part too.
         if self.synchronizing and not self.in_backward:
             self.in_backward = True
-            Variable._execution_engine.queue_callback(self._backward_ends)
+            when_backward_ends(self._backward_ends)
 
     def _gradient_is_there(self, parameter: nn.Parameter) -> None:
         """Autograd calls this when a parameter's .grad is complete, and goes on to the parameters before it."""
@@ -98,6 +102,7 @@ class DistributedDataParallel(nn.Module):
         """Send the buckets that wait for a gradient that did not come, then wait for the averages."""
         if not self.in_backward:
             return
+        # Every rank sends every bucket, also where it has no gradient to bring: the others wait in its all-reduce.
         without = {parameter for bucket in self.buckets[len(self.underway):] for parameter in bucket.complete()}
         self._send_what_is_ready()
         for bucket, finish in zip(self.buckets, self.underway):
@@ -105,23 +110,23 @@ class DistributedDataParallel(nn.Module):
             checks.require_average(average, bucket.gradient)
             if average is not bucket.gradient:
                 bucket.gradient.copy_(average)
-        for parameter in without - self._find_unused(without):
+        for parameter in without - self._find_unused_parameters(without):
             parameter.grad = self.bucket_of[parameter].parts[parameter]
         self._reset()
 
-    def _find_unused(self, without: set[nn.Parameter]) -> set[nn.Parameter]:
+    def _find_unused_parameters(self, without: set[nn.Parameter]) -> set[nn.Parameter]:
         """Of the parameters this rank is `without`: nobody's, so that an optimiser leaves them alone."""
         if self.hook is all_reduce_hook:
-            return find_unused(without, self.buckets)
-        return ask_for_unused(without, self.buckets, self.member)
+            return find_unused_parameters(without, self.buckets)
+        return ask_for_unused_parameters(without, self.buckets, self.member)
 
     def _reset(self) -> None:
         for bucket in self.buckets:
-            bucket.close()
+            bucket.free()
         self.underway.clear()
         self.in_backward = False
 
-    def _forget_a_backward_that_failed(self) -> None:
+    def _forget_failed_backward(self) -> None:
         if self.underway:
             raise RuntimeError("the last backward pass raised when some of its gradients were under way, so this rank "
                                "is out of step with the others: expected a new DistributedDataParallel on all ranks")

@@ -44,6 +44,9 @@ def bf16_hook(bucket: Bucket) -> Callable[[], Tensor]:
 
 
 def add_up_as(dtype: torch.dtype, bucket: Bucket) -> Callable[[], Tensor]:
+    """Start the all-reduce of a bucket's gradient as `dtype`; the returned function waits and gives it in its own
+    dtype.
+    """
     message = bucket.gradient.to(dtype)  # (N,)
     work = dist.all_reduce(message, group=bucket.group, async_op=True)
 
@@ -81,6 +84,7 @@ class top_k_hook:  # noqa: N801  used beside the functions above
         values = wanted[indices]
         wanted[indices] = 0
         self.error[bucket] = wanted
+        # Gathered and not added up: each rank chose other places, and a sum needs numbers in the same ones.
         finish_values = start_gather(values, bucket.group)  # n times (k,)
         finish_indices = start_gather(indices.to(torch.int32), bucket.group)
 

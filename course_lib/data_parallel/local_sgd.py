@@ -38,6 +38,7 @@ class LocalSGD:
         broadcast([*module.parameters(), *module.buffers()], self.member)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """The inner optimizer's zero_grad."""
         self.optimizer.zero_grad(set_to_none)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -52,6 +53,7 @@ class LocalSGD:
         """Average now, unless that was just done: afterwards all ranks hold the same."""
         if self.num_steps:
             trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+            # Counters, such as a batch norm's number of batches, are equal already and have no mean.
             buffers = [buffer for buffer in self.module.buffers() if buffer.is_floating_point()]
             for tensors in (trained, buffers):
                 add_up(tensors, self.member, divide_by=self.member.n)

@@ -47,7 +47,7 @@ class Update:
 
 
 class AsyncParameterServer:
-    """The same object on all ranks; place 0 of `group` serves, the others work:
+    """A model whose parameters place 0 of `group` serves, and on which the others work. The same object on all ranks:
 
         server = AsyncParameterServer(model, optimizer, max_staleness=2)
         if server.is_server:
@@ -109,10 +109,12 @@ class AsyncParameterServer:
                 del working[place]
                 done += [place] if kind == DONE else []
             slowest = min(working.values(), default=0)
+            # Looked at after every request: a push, or a worker that is done, may let several others go.
             for place in sorted(place for place in asking if working[place] - slowest <= self.bound):
                 leads[place] = working[place] - slowest
                 self._give(place)
                 asking.remove(place)
+        # The last parameters, at the very end, so that all ranks leave with the same.
         for place in done:
             self._give(place)
         return updates

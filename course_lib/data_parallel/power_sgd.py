@@ -37,6 +37,7 @@ class power_sgd_hook:  # noqa: N801  used beside the functions in hooks.py
 
     def __call__(self, bucket: Bucket) -> Callable[[], Tensor]:
         shapes = [self.shape_to_send(parameter) for parameter in bucket.parameters]
+        # A copy in 32 bits: what is not sent stays in it, as small differences that 16 bits would round away.
         share = bucket.gradient.to(torch.promote_types(bucket.gradient.dtype, torch.float32), copy=True)  # (N,)
         if bucket in self.error:
             share += self.error[bucket]
@@ -51,6 +52,7 @@ class power_sgd_hook:  # noqa: N801  used beside the functions in hooks.py
             P = [torch.linalg.qr(p).Q for p in P]  # (a, k)
             mine = [m.mT @ p for m, p in zip(M, P)]  # (b, k)
             Q = [q.clone() for q in mine]
+            # The second message has to wait for the first: Q is made with the orthonormal P of all ranks' sum.
             add_up(Q, bucket.group)
             for m, p, q in zip(M, P, mine):
                 m -= p @ q.mT  # of this rank's share, P Q^T says all but this
@@ -77,6 +79,9 @@ class power_sgd_hook:  # noqa: N801  used beside the functions in hooks.py
                 for shape, m in zip(shapes, matrices)]
 
     def keep(self, bucket: Bucket, error: Tensor, Q: list[Tensor], finite: bool) -> None:
+        """Keep what this step left unsent of `bucket`, and its Q (m, rank), for the next one; forget both where it is
+        not finite.
+        """
         # An infinite gradient is a step that a gradient scaler skips. Kept as an error it would never go away.
         if finite:
             self.error[bucket], self.Q[bucket] = error, Q
@@ -86,5 +91,5 @@ class power_sgd_hook:  # noqa: N801  used beside the functions in hooks.py
 
 
 def split_by_dim(tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """The matrices, and the others."""
+    """(the matrices, the others): only matrices can be sent as two thin ones."""
     return [tensor for tensor in tensors if tensor.dim() == 2], [tensor for tensor in tensors if tensor.dim() != 2]

@@ -23,6 +23,9 @@ class ShardedSampler(Sampler[int]):
     once, on the first N mod n ranks one more than on the others (with N < n, some have none).
 
     Call set_epoch before each epoch: otherwise every epoch has the order of the first. ValueError for what cannot work.
+
+    >>> [list(ShardedSampler(5, rank, world_size=2, shuffle=False)) for rank in range(2)]  # sample 0 is read twice
+    [[0, 2, 4], [1, 3, 0]]
     """
 
     def __init__(self, data: Sized | int, rank: int | None = None, world_size: int | None = None, shuffle: bool = True,
@@ -59,6 +62,7 @@ class ShardedSampler(Sampler[int]):
         if self.equal_lengths:
             total = len(self) * self.world_size
             order = [order[place % self.num_samples] for place in range(total)]  # begin again where it ends
+        # Strided, as torch's own: the first samples of the order go to different ranks, whatever N is.
         return iter(order[self.rank::self.world_size])
 
     def __len__(self) -> int:

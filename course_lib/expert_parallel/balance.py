@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from course_lib.expert_parallel.layer import MoELayer, moe_layers
 from course_lib.expert_parallel.permute import tokens_per_expert
-from course_lib.expert_parallel.single import member_or_single
-from course_lib.groups.membership import Group
+from course_lib.groups.membership import Group, member_or_single
 from course_lib.groups.tensors import sendable
 
 
@@ -30,9 +29,14 @@ def load_balancing_loss(scores: Tensor, experts: Tensor, counts: Tensor | None =
     scores (N, E), which add up to 1 for each token; experts (N, k). f counts all k slots, before any are dropped.
     counts (E,): choices counted over more tokens than these, the whole batch say (sum_over_group). The mean of the
     ranks' losses is then that of the whole batch, and so is its gradient, however the tokens are dealt out.
+
+    >>> even = torch.full((4, 2), 0.5)
+    >>> load_balancing_loss(even, torch.tensor([[0], [1], [0], [1]])).item()
+    1.0
     """
     E = scores.shape[1]
     counts = tokens_per_expert(experts, E) if counts is None else counts
+    # A rank may have no tokens: then all counts are 0, and so is the loss.
     f = counts.to(scores.dtype) / counts.sum().clamp(min=1)  # (E,)
     P = scores.sum(0) / max(1, len(scores))  # (E,)
     return E * (f * P).sum()
@@ -46,6 +50,7 @@ def router_z_loss(logits: Tensor) -> Tensor:
 def update_bias(bias: Tensor, tokens_per_expert: Tensor, rate: float) -> Tensor:
     """The new bias (E,): up by `rate` for experts that had fewer tokens than the mean, down for those with more."""
     load = tokens_per_expert.to(bias.dtype)
+    # The sign alone, as in the paper: a step of one size, however far off an expert is.
     return bias + rate * (load.mean() - load).sign()
 
 
@@ -72,6 +77,7 @@ def auxiliary_loss(model: nn.Module, balance: float = 0.0, z: float = 0.0, group
         everyones = sum_over_group(everyones, group)
     for layer, counts in zip(layers, everyones):
         routing = layer.last_routing()
+        # The last forward pass's, with its graph: the gradient goes through P into the router.
         scores = routing.scores / routing.scores.sum(-1, keepdim=True)  # sigmoids do not add up to 1
         total = total + balance * load_balancing_loss(scores, routing.experts, counts) + z * router_z_loss(
             routing.logits)
@@ -94,11 +100,16 @@ class BiasBalancer:
             layer.register_forward_hook(lambda layer, *_, index=index: self.count(index, layer))
 
     def count(self, index: int, layer: MoELayer) -> None:
+        """Add the choices of layer `index` in this forward pass; called by a hook, counts in training mode only."""
         if layer.training:
+            # Summed, as there may be several forward passes (micro-batches) to a step.
             self.counted[index] = self.counted[index] + layer.tokens_per_expert()
 
     @torch.no_grad()
     def step(self) -> None:
+        """Add up all ranks' counts, move each layer's bias by `rate`, count anew. ValueError without a forward pass
+        since the last one.
+        """
         if not all(isinstance(count, Tensor) for count in self.counted):
             raise ValueError("nothing was counted since the last step: expected a forward pass in training mode")
         self.tokens_per_expert = sum_over_group(torch.stack(self.counted), self.group)

@@ -47,7 +47,10 @@ class Experts(nn.Module):
     @torch.no_grad()
     def draw(self, seed: int, std1: float, std2: float, bias: bool = True) -> None:
         """New numbers, spread evenly around 0 with these standard deviations; biases too, or zeros."""
+        if self.w1.is_meta:  # it has a shape and no memory: the numbers of large experts would be drawn for nobody
+            return
         for index, experts in enumerate(zip(self.w1, self.w2, *([self.b1, self.b2] if self.b1 is not None else []))):
+            # By the expert's own number: the same experts, whichever rank draws them and on whatever device.
             generator = torch.Generator("cpu").manual_seed(seed + self.first + index)
             for tensor, std in zip(experts, (std1, std2, std1 * bias, std2 * bias)):
                 drawn = torch.rand(tensor.shape, generator=generator, dtype=torch.float64, device="cpu") - 0.5
@@ -58,7 +61,8 @@ class Experts(nn.Module):
         return self.compute(rows, counts, self.b2)
 
     def compute(self, rows: Tensor, counts: list[int], b2: Tensor | None) -> Tensor:
-        """The same with another b2 (E_r, D)."""
+        """As forward, with another b2 (E_r, D)."""
+        # Autocast leaves out products that write into an `out`, as GroupedLinear's do, so the casts stand here.
         rows, w1, b1, w2, b2 = as_autocast(rows, self.w1, self.b1, self.w2, b2)
         wide = GroupedLinear.apply(rows, w1, b1, counts)  # (M, F)
         if self.activation == "swiglu":
@@ -67,6 +71,7 @@ class Experts(nn.Module):
         return GroupedLinear.apply(F.gelu(wide, approximate="tanh"), w2, b2, counts)
 
     def extra_repr(self) -> str:
+        """Sizes, which experts, activation: what print(model) shows."""
         here, D, _ = self.w1.shape
         return f"{D}, {self.w2.shape[1]}, experts {self.first} to {self.first + here - 1}, {self.activation}"
 
@@ -76,6 +81,7 @@ class GroupedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, counts: list[int]) -> Tensor:
+        """x (M, D), in blocks of counts[e] rows, each times its expert's w[e] (D, F) and plus b[e] (F,): (M, F)."""
         ctx.save_for_backward(x, w)
         ctx.counts, ctx.has_bias = counts, b is not None
         y = x.new_empty(len(x), w.shape[2])  # (M, F)
@@ -86,9 +92,11 @@ class GroupedLinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of x (M, D), w (E, D, F) and b (E, F), each only where it is wanted; 0 for experts without rows."""
         x, w = ctx.saved_tensors
         needs_x, needs_w, needs_b, _ = ctx.needs_input_grad
         dx = torch.empty_like(x) if needs_x else None
+        # Zeros and not empty: no product is made for an expert without rows, and its gradient is still asked for.
         dw = torch.zeros_like(w) if needs_w else None
         db = w.new_zeros(len(w), w.shape[2]) if needs_b else None
         for e, (x_e, dy_e, *dx_e) in busy(ctx.counts, x, dy, *([dx] if needs_x else [])):

@@ -19,10 +19,16 @@ def permute(tokens: Tensor, experts: Tensor, kept: Tensor | None = None) -> tupl
 
     tokens (N, D), experts (N, k). order[i] is a place in experts.flatten(). kept (N, k) bool: without the others,
     M = kept.sum(); None keeps all, M = N k.
+
+    >>> experts = torch.tensor([[2], [0], [2]])  # of three tokens, k = 1
+    >>> rows, order = permute(torch.tensor([[10.0], [11.0], [12.0]]), experts)
+    >>> rows.flatten().tolist(), order.tolist()
+    ([11.0, 10.0, 12.0], [1, 0, 2])
     """
     require_choice(experts, len(tokens))
     flat = experts.flatten()  # (N k,)
     if kept is None:
+        # Stable: rows of one expert stay in the order of tokens, so that they are added up in one order every time.
         order = flat.argsort(stable=True)
     else:
         places = kept.flatten().nonzero().squeeze(-1)
@@ -38,12 +44,17 @@ def unpermute(rows: Tensor, order: Tensor, weights: Tensor) -> Tensor:
     N, k = weights.shape
     if order.shape != rows.shape[:1]:
         raise ValueError(f"order {describe(order)} of rows {describe(rows)}: expected one number for each row")
+    # Weights follow their rows: order[i] is the row's place among all choices.
     weighted = rows * weights.flatten().index_select(0, order).unsqueeze(-1).to(rows.dtype)  # (M, D)
     return rows.new_zeros(N, *rows.shape[1:]).index_add(0, order // k, weighted)
 
 
 def tokens_per_expert(experts: Tensor, num_experts: int, kept: Tensor | None = None) -> Tensor:
-    """(E,) int64: how often each expert was chosen in `experts` (N, k), where `kept`."""
+    """(E,) int64: how often each expert was chosen in `experts` (N, k), where `kept`.
+
+    >>> tokens_per_expert(torch.tensor([[2, 0], [2, 1]]), num_experts=4).tolist()
+    [1, 1, 2, 0]
+    """
     chosen = experts.flatten() if kept is None else experts[kept]
     return torch.bincount(chosen, minlength=num_experts)
 
@@ -53,6 +64,9 @@ def capacity_mask(experts: Tensor, num_experts: int, capacity: int, weights: Ten
 
     experts (N, k). First come, first kept: slot 0 of all tokens comes before slot 1. By weight where weights (N, k) are
     given, the largest first: then it does not matter where in the batch a token stands.
+
+    >>> capacity_mask(torch.tensor([[0], [0], [1]]), num_experts=2, capacity=1).flatten().tolist()
+    [True, False, True]
     """
     require_choice(experts, len(experts))
     if capacity < 0:
@@ -63,6 +77,7 @@ def capacity_mask(experts: Tensor, num_experts: int, capacity: int, weights: Ten
         queue = torch.arange(N * k, device=experts.device)
     else:
         queue = weights.detach().T.flatten().argsort(descending=True, stable=True)
+    # Stable once more: within an expert the order of the queue stays.
     by_expert = queue[flat[queue].argsort(stable=True)]  # each expert's queue, one after the other
     lengths = torch.bincount(flat, minlength=num_experts)
     starts = lengths.cumsum(0) - lengths
@@ -73,5 +88,6 @@ def capacity_mask(experts: Tensor, num_experts: int, capacity: int, weights: Ten
 
 
 def require_choice(experts: Tensor, num_tokens: int) -> None:
+    """ValueError unless `experts` is int64 (num_tokens, k)."""
     if experts.dim() != 2 or experts.shape[0] != num_tokens or experts.dtype != torch.int64:
         raise ValueError(f"experts {describe(experts)} of {num_tokens} tokens: expected int64[{num_tokens}, k]")

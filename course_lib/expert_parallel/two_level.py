@@ -28,6 +28,7 @@ def through_nodes(tokens: Tensor, experts: Tensor, weights: Tensor, kept: Tensor
     E_n = num_experts // inter.n
     if kept is not None:
         experts = experts.where(kept, -1)  # nobody's
+    # Once for each node, however many of a token's experts are there: that is what crosses the slow wire.
     is_needed = torch.stack([(experts // E_n == node).any(-1) for node in range(inter.n)])  # (n, N)
     order = is_needed.nonzero()[:, 1]  # (M,): tokens, by the node that they go to
     here = is_needed.sum(1).cpu()
@@ -35,8 +36,10 @@ def through_nodes(tokens: Tensor, experts: Tensor, weights: Tensor, kept: Tensor
     with span("to the nodes"):
         rows, chosen, scale = (exchange_rows(what.index_select(0, order), sent, received, inter)
                                for what in (tokens, experts, weights))
+    # Numbers within this node; what is chosen elsewhere falls outside 0 to E_n and is masked.
     chosen = chosen - inter.r * E_n
     is_mine = (chosen >= 0) & (chosen < E_n)
+    # Already added up on this node: one row goes back, however many of its experts a token used.
     added_up = through_experts(rows, chosen.where(is_mine, 0), scale, is_mine, E_n, compute, intra)
     with span("from the nodes"):
         back = exchange_rows(added_up, received, sent, inter)

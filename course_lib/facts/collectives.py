@@ -31,12 +31,14 @@ class MeasuredCollective:
 
     @property
     def name(self) -> str:
+        """Operation, devices and nodes in words, such as "all-reduce, 16 x A100, 2 nodes"."""
         op = "point-to-point ring" if self.op == "ring" else self.op.replace("_", "-")
         nodes = f"{self.num_nodes} node{'s' * (self.num_nodes > 1)}"
         return f"{op}, {self.num_devices} x {self.device}, {nodes}"
 
 
 def curve(source: tuple[str, str], points: dict[int, float]) -> dict[int, Fact]:
+    """{bytes: Fact in GB/s} from plain numbers, all of one `source`."""
     return {num_bytes: Fact(gb_per_s, "GB/s", *source) for num_bytes, gb_per_s in points.items()}
 
 
@@ -55,6 +57,7 @@ def on_efa(op: str, num_nodes: int, *gb_per_s: float) -> MeasuredCollective:
 
 
 def on_azure(num_devices: int, num_nodes: int, **points: dict[int, float]) -> tuple[MeasuredCollective, ...]:
+    """Measured on Azure's A100 nodes: for each operation {bytes: GB/s}."""
     return tuple(MeasuredCollective(op, "A100", "InfiniBand HDR", num_devices, num_nodes, curve(AZURE, of_op))
                  for op, of_op in points.items())
 
@@ -106,7 +109,7 @@ RING_ON_NVLINK4 = Fact(367.61, "GB/s", *BEKMAN)
 
 
 def measured_collectives(op: str = "", device: str = "", num_nodes: int = 0) -> tuple[MeasuredCollective, ...]:
-    """Those of this operation, device and number of nodes; "" or 0 for any."""
+    """The measured curves of this operation, device and number of nodes; "" or 0 for any."""
     return tuple(each for each in MEASURED_COLLECTIVES
                  if op in ("", each.op) and device in ("", each.device) and num_nodes in (0, each.num_nodes))
 

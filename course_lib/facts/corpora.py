@@ -16,14 +16,17 @@ class Corpus:
 
     @property
     def num_bytes(self) -> float:
+        """Its size in bytes."""
         return self.size.value * 1e9
 
 
 def gigabytes(value: float, source: str, date: str) -> Fact:
+    """A size in GB as a Fact."""
     return Fact(value, "GB", source, date)
 
 
 def tokens(value: float, source: str, date: str) -> Fact:
+    """A count of tokens as a Fact."""
     return Fact(value, "tokens", source, date)
 
 
@@ -60,6 +63,7 @@ class Storage:
 
     @property
     def bytes_per_s(self) -> float:
+        """What one reader gets."""
         return self.bandwidth.value * 1e9
 
 

@@ -13,8 +13,9 @@ QWEN3 = ("NVIDIA NeMo Automodel, performance summary: Qwen3-30B-A3B", "2026")
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """Of `num_experts` experts, each two or (gated) three matrices between `hidden_size` and `ffn_size`, a token uses
-    `k`, and `num_shared` more that everyone uses."""
+    """A layer with `num_experts` experts, each two or (gated) three matrices between `hidden_size` and `ffn_size`; a
+    token uses `k` of them, and `num_shared` more that everyone uses.
+    """
 
     model: str
     hidden_size: int
@@ -49,11 +50,6 @@ EXPERT_REPORTS: dict[str, Fact] = {
     "DeepSeek-V3, a token's experts": Fact(4, "nodes at most", *DEEPSEEK_V3),
     "DeepSeek-V3, rate of the bias": Fact(0.001, "a step", *DEEPSEEK_V3),
     "DeepSeek-V3, reading prompts": Fact(32, "experts more, copies of busy ones, on 32 GPUs", *DEEPSEEK_V3),
-}
-# H800: an H100 with slower NVLink, as DeepSeek-V3's report gives both wires, each way
-H800_LINKS: dict[str, Fact] = {
-    "NVLink (H800)": Fact(160, "GB/s", *DEEPSEEK_V3),
-    "InfiniBand": Fact(50, "GB/s", *DEEPSEEK_V3),
 }
 
 

@@ -13,6 +13,12 @@ class Fact:
     """One number. `date` is the year, or year and month, of the source. ValueError where something is missing.
 
     unverified: written down from memory, or from somebody who quotes the source: nobody here has the source open.
+
+    >>> print(Fact(80, "GB", "NVIDIA, H100 data sheet", "2023"))
+    80 GB (NVIDIA, H100 data sheet, 2023)
+    >>> Fact(80, "GB", "", "2023")
+    Traceback (most recent call last):
+    ValueError: unit='GB', source='': expected both, a number alone is no fact
     """
 
     value: float
@@ -40,8 +46,11 @@ class Fact:
 
 
 class Named(Protocol):
+    """Whatever has a name that find can look for."""
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What it is called in the course."""
 
 
 Found = TypeVar("Found", bound=Named)
@@ -57,6 +66,10 @@ def find(kind: str, name: str, known: Sequence[Found]) -> Found:
 
 
 def nearest_first(name: str, names: Iterable[str]) -> list[str]:
-    """By how many letters they have in common with `name`, in the same order."""
+    """`names` by likeness to `name`: by how many letters they have in common, in the same order.
+
+    >>> nearest_first("Lama 3 8B", ["GPT-3", "Llama 3 8B"])
+    ['Llama 3 8B', 'GPT-3']
+    """
     given = str(name).lower()
     return sorted(names, key=lambda each: -SequenceMatcher(None, given, each.lower()).ratio())

@@ -56,14 +56,17 @@ class Accelerator:
 
     @property
     def memory_bytes(self) -> float:
+        """Bytes of one device's memory; a GB is 1e9."""
         return self.memory.value * 1e9
 
     @property
     def memory_bytes_per_s(self) -> float:
+        """Between the device and its own memory."""
         return self.memory_bandwidth.value * 1e9
 
 
 def peaks(source: str, date: str, unverified: bool = False, **tflops: float) -> dict[str, Fact]:
+    """{number format: Fact} from keywords such as bf16=989, in 1e12 operations a second."""
     return {name: Fact(value, "TOP/s" if name == "int8" else "TFLOP/s", source, date, unverified)
             for name, value in tflops.items()}
 
@@ -71,6 +74,9 @@ def peaks(source: str, date: str, unverified: bool = False, **tflops: float) -> 
 def gpu(name: str, year: int, sheet: str, date: str, memory: float | Fact, gb_per_s: float, watts: float | Fact,
         links: tuple[str, ...], per_node: int = 8, cards_per_node: int = 0, host: str = "PCIe 5.0 x16",
         **tflops: float) -> Accelerator:
+    """A GPU, all of whose numbers stand on one data sheet: memory in GB, its rate in GB/s, watts, and TFLOP/s by number
+    format.
+    """
     memory = memory if isinstance(memory, Fact) else Fact(memory, "GB", sheet, date)
     power = watts if isinstance(watts, Fact) else Fact(watts, "W", sheet, date)
     return Accelerator(name, "GPU", year, peaks(sheet, date, **tflops), memory, Fact(gb_per_s, "GB/s", sheet, date),
@@ -79,6 +85,7 @@ def gpu(name: str, year: int, sheet: str, date: str, memory: float | Fact, gb_pe
 
 def tpu(name: str, year: int, bf16: float, memory_gb: float, gb_per_s: float, power: Fact | None,
         **more: float) -> Accelerator:
+    """A TPU as Austin et al. 2025 describe it: bf16 in TFLOP/s, memory in GB, its rate in GB/s."""
     date = "2025"
     return Accelerator(name, "TPU", year, peaks(SCALING_BOOK, date, bf16=bf16, **more),
                        Fact(memory_gb, "GB", SCALING_BOOK, date), Fact(gb_per_s, "GB/s", SCALING_BOOK, date), power,
@@ -188,7 +195,11 @@ def accelerator(name: str) -> Accelerator:
 
 
 def reported_as(name: str) -> Accelerator | None:
-    """The device that its driver calls `name`, such as "NVIDIA H100 80GB HBM3"; None where there is none here."""
+    """The device that its driver calls `name`, such as "NVIDIA H100 80GB HBM3"; None where there is none here.
+
+    >>> reported_as("NVIDIA H100 80GB HBM3").name
+    'H100'
+    """
     words = set(name.replace("-", " ").split())
     known = [device for device in ACCELERATORS if words.issuperset(device.name.split())]
     return max(known, key=lambda device: len(device.name.split()), default=None)

@@ -56,6 +56,7 @@ class Interconnect:
 
     @property
     def one_way_bytes_per_s(self) -> float:
+        """Out of one device in one direction: half of what is often advertised."""
         return self.one_way.value * 1e9
 
 
@@ -65,6 +66,7 @@ def from_gbit(gbit_per_s: float, source: str, date: str) -> Fact:
 
 
 def ethernet(gbit_per_s: int, standard: str, date: str, latency: Fact | None = None) -> Interconnect:
+    """Ethernet of so many Gbit/s, an eighth of that in GB/s."""
     return Interconnect(f"Ethernet {gbit_per_s}G", "between nodes", from_gbit(gbit_per_s, f"IEEE {standard}", date),
                         f"{gbit_per_s} Gbit/s", latency=latency)
 

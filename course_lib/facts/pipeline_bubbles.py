@@ -28,6 +28,7 @@ class BubbleRates:
 
 
 def table(*rows: tuple[int, tuple[float, ...]]) -> dict[int, dict[str, Fact]]:
+    """{m: {schedule: Fact}} from rows of the paper's table, a rate for each of SCHEDULES."""
     return {m: {name: Fact(rate, "share of the step", QI, "2024") for name, rate in zip(SCHEDULES, rates, strict=True)}
             for m, rates in rows}
 

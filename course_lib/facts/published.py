@@ -12,6 +12,7 @@ from typing import Any
 
 @lru_cache(maxsize=1)
 def published_file() -> dict[str, Any]:
+    """The content of published.json."""
     return json.loads(files("course_lib.facts").joinpath("published.json").read_text(encoding="utf-8"))
 
 

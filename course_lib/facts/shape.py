@@ -33,6 +33,11 @@ class Shape:
     tokens only (0: all look at all). `mtp_layers`: behind the last one, each predicts one token more (multi-token
     prediction), with a pass of the read-out; they are not among num_layers and not among the parameters.
     ValueError for sizes below one, or heads that cannot share their keys.
+
+    >>> shape = Shape(num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=8, ffn_size=14_336,
+    ...               vocab_size=128_256, sequence_length=8192, gated=True)
+    >>> shape.d
+    128
     """
 
     num_layers: int
@@ -94,12 +99,12 @@ class Shape:
 
     @property
     def qk_width(self) -> int:
-        """Numbers that a head compares."""
+        """Numbers that a head compares of a query and a key: their product is a score."""
         return self.latent.nope + self.latent.rope if self.latent else self.d
 
     @property
     def v_width(self) -> int:
-        """Numbers that a head mixes."""
+        """Numbers of a value, which a head mixes by the scores."""
         return self.latent.value if self.latent else self.d
 
     def kinds(self) -> tuple[tuple[int, Shape], ...]:
@@ -112,7 +117,7 @@ class Shape:
         with_experts = replace(self, num_layers=max(1, others), dense_layers=0, dense_ffn=0)
         return ((self.dense_layers, plain), (others, with_experts))
 
-    def attended(self, sequence_length: int) -> float:
+    def attended_tokens(self, sequence_length: int) -> float:
         """Tokens that a token is compared with, on average over the layers, where full attention is counted s x s and
         a window therefore twice as wide as it is.
         """

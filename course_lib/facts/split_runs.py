@@ -33,6 +33,7 @@ class SplitRuns:
 
 
 def runs(*rows: tuple[int, int, float]) -> tuple[SplitRun, ...]:
+    """From rows (t, devices, tokens a second), as the Ultra-Scale Playbook reports them."""
     return tuple(SplitRun(t, n, Fact(rate, "tokens/s", *ULTRA)) for t, n, rate in rows)
 
 

@@ -24,7 +24,7 @@ class MeasuredThroughput:
     per_device: dict[int, Fact]
 
     def relative(self) -> dict[int, float]:
-        """Of each device, beside that with the fewest."""
+        """Throughput of each device, by number of devices, over that of a device in the smallest run."""
         least = self.per_device[min(self.per_device)].value
         return {n: fact.value / least for n, fact in self.per_device.items()}
 

@@ -51,7 +51,7 @@ def explain_parameters(said: str, function: Callable) -> list[str]:
 
 
 def readers_lines(lines: list[str], function: str) -> list[str]:
-    """Without the grader's and libraries' lines of a traceback; a failure among those is said to be in the call."""
+    """A traceback without the grader's and libraries' lines; a failure among those is said to be in the call."""
     start = next((at for at, line in enumerate(lines) if line.startswith("Traceback of rank")), len(lines))
     stack = [line for line in lines[start + 1:] if not OURS.match(line)]
     failed = AT.search(lines[0])

@@ -34,9 +34,11 @@ class Seen:
 
     @classmethod
     def of(cls, trial: int, judged: Judgement) -> "Seen":
+        """What `judged` shows on trial number `trial`: which budget was exceeded, and the form of the fault."""
         return cls(trial, judged.over.what if judged.over else "", judged.sketch if judged.fault else RIGHT)
 
     def is_like(self, other: "Seen", tolerance: Tolerance) -> bool:
+        """Whether both show the same on the same trial, numbers within `tolerance`."""
         return (self.trial, self.over) == (other.trial, other.over) and self.sketch.is_like(other.sketch, tolerance)
 
 
@@ -67,11 +69,12 @@ def work(number: str) -> str:
 
 
 def hints(number: str) -> tuple[str, ...]:
-    """A nudge, then the idea, then nearly the code."""
+    """The hints of an exercise: a nudge, then the idea, then nearly the code."""
     return tuple(of_exercise(number, "hints"))
 
 
 def mistakes(number: str) -> list[Mistake]:
+    """The mistakes recorded for an exercise such as "2.1", each with what is seen of it."""
     return [Mistake(each["says"], tuple(Seen(trial, over, Sketch(form, tuple(numbers), scale))
                                         for trial, over, form, numbers, scale in each["seen"]))
             for each in of_exercise(number, "mistakes")]
@@ -86,6 +89,7 @@ def cause(number: str, tolerance: Tolerance, trial: int, judged: Judgement,
     that is exceeded by another amount than any recorded answer's has their sentence if they all have the same (but a
     plan, which is known as a whole, has none).
     """
+    # A look is a run on real ranks: a third trial is run only where two sentences are left after the second.
     known, now = mistakes(number), Seen.of(trial, judged)
     found = [each for each in known if each.seen[0].is_like(now, tolerance)]
     for place in range(1, MAX_SEEN):

@@ -42,4 +42,5 @@ def exercises_of(chapter: int) -> tuple[Exercise, ...]:
 
 
 def every_exercise() -> list[Exercise]:
+    """All exercises of the course, in the order of chapters."""
     return [each for chapter in CHAPTERS for each in exercises_of(chapter)]

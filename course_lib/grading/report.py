@@ -39,10 +39,12 @@ class Report:
 
     @property
     def passed(self) -> bool:
+        """Whether the answer is right and within its budgets."""
         return self.verdict is Verdict.CORRECT
 
     @property
     def points(self) -> float:
+        """All points for that; a share of them for a right answer that costs too much; else 0."""
         return self.out_of * {Verdict.CORRECT: 1.0, Verdict.COSTLY: self.over_budget}.get(self.verdict, 0.0)
 
     def _headline(self) -> str:

@@ -60,7 +60,7 @@ def all_minus_zeros(numbers: Tensor) -> bool:
 class GradientBucket:
     """Memory for the gradients of `parameters`, of one dtype and device, and those in it that have come.
 
-    `gradient` (N,) is there from the first `take` to `close`, and a view of it for each parameter in `parts`; `missing`
+    `gradient` (N,) is there from the first `take` to `free`, and a view of it for each parameter in `parts`; `missing`
     are the parameters that have brought none, `without` those that had none when the bucket left: only they can be
     missing in the sum. N may be more than they need: the rest is padding, zeros.
     """
@@ -70,20 +70,21 @@ class GradientBucket:
         self.num_used = sum(parameter.numel() for parameter in parameters)
         self.num_elements = self.num_used if num_elements is None else num_elements
         self.without: set[nn.Parameter] = set()
-        self.close()
+        self.free()
 
-    def open(self) -> None:
+    def allocate(self) -> None:
         """New memory each time: a .grad that the reader kept from the last one stays what it was."""
         like = self.parameters[0]
         self.gradient = torch.empty(self.num_elements, dtype=like.dtype, device=like.device)  # (N,)
+        # Padding is added up, too: what memory happened to hold might be a NaN.
         self.gradient[self.num_used:] = 0
         self.parts = dict(zip(self.parameters, unpack(self.gradient, [p.shape for p in self.parameters])))
-        self.missing = set(self.parameters)
+        self.missing, self.without = set(self.parameters), set()
 
     def take(self, parameter: nn.Parameter, factor: float = 1.0) -> Tensor:
         """Move the gradient of `parameter` in, times `factor`, and return its part."""
         if self.gradient is None:
-            self.open()
+            self.allocate()
         part = self.parts[parameter]
         write_gradient(parameter.grad, part, factor)
         self.missing.discard(parameter)
@@ -92,34 +93,41 @@ class GradientBucket:
     def mark_missing(self) -> set[nn.Parameter]:
         """No more gradients will come: minus zeros for those that are missing, which are returned."""
         if self.gradient is None:
-            self.open()
+            self.allocate()
         self.without = set(self.missing)
         for parameter in self.without:
             mark_missing(self.parts[parameter])
         self.missing.clear()
         return self.without
 
-    def close(self) -> None:
-        """Forget the gradients; where .grad is a part, they stay there."""
+    def free(self) -> None:
+        """Let go of the memory; where .grad is a part of it, it lives on there."""
         self.gradient: Tensor | None = None
         self.parts: dict[nn.Parameter, Tensor] = {}
         self.missing = set(self.parameters)
 
 
 @torch.no_grad()
-def average_gradients(parameters: Iterable[nn.Parameter], group: Group = None, cap_bytes: float = LARGE_BYTES) -> None:
+def average_gradients(parameters: Iterable[nn.Parameter], group: Group = None, cap_bytes: float = LARGE_BYTES,
+                      divide_by: int | None = None) -> None:
     """After backward: each .grad becomes the average over the ranks. One message for each dtype, and `cap_bytes` of it.
 
-    A rank without a gradient counts as one of zeros; where no rank has one, there is none.
+    A rank without a gradient counts as one of zeros; where no rank has one, there is none. divide_by: the sum by this
+    number, where backward has added up gradients of more ranks than there are in the group.
     """
     me = member(group)
+    divide_by = me.n if divide_by is None else divide_by
     if me.n == 1:
+        for parameter in parameters if divide_by != 1 else ():
+            if parameter.grad is not None:
+                parameter.grad /= divide_by
         return
+    # Also parameters without a gradient here: a message must have the same numbers on all ranks.
     for some in cut_tensors([p for p in parameters if p.requires_grad], cap_bytes):
         bucket = GradientBucket(some)
         for parameter in some:
             if parameter.grad is not None:
-                bucket.take(parameter, 1 / me.n)
+                bucket.take(parameter, 1 / divide_by)
         without = bucket.mark_missing()
         dist.all_reduce(bucket.gradient, group=me.group)
         for parameter, part in bucket.parts.items():

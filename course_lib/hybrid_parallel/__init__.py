@@ -2,9 +2,9 @@
 
     layout.py       which rank stands where, and its groups
     kinds.py        which gradients are added up where
-    parallelize.py  a plain GPT becomes this rank's part of it; model.py, what that is
+    parallelize.py  a plain GPT becomes this rank's part of it; model.py, what that is, with
+                    ZeRO-3 of a stage
     experts.py      experts dealt out over ep, and what balances them; split_experts.py, over etp
-    sharding.py     ZeRO-3 of a stage
     optimizer.py    any optimiser of torch's, sharded as the layout says
     norms.py        the norm of a gradient in pieces of every kind
     trainer.py      HybridTrainer; learning_rate.py, metrics.py and report.py, what it uses and reports
@@ -28,7 +28,7 @@ load_on_use(__name__, {
     "optimizer": ("HybridOptimizer",),
     "parallelize": ("SCHEDULES", "parallelize"),
     "report": ("TrainingReport",),
-    "state": ("gather_whole", "gradient_pieces", "pieces", "prepare_state"),
+    "state": ("gather_whole", "gradient_pieces", "pieces"),
     "trainer": ("HybridTrainer",),
 })
 
@@ -49,7 +49,6 @@ __all__ = [
     "gradient_pieces",
     "parallelize",
     "pieces",
-    "prepare_state",
     "reduce_gradients",
     "resume_run",
     "save_run",

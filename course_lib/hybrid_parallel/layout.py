@@ -43,6 +43,13 @@ class ParallelLayout:
     ep: ranks that share the experts; etp: those that share one expert's width. ep * etp divides dp * cp * tp.
     zero_stage: what the ranks of dp and cp, for experts of edp, shard: 0 nothing, 1 the optimiser's state, 2 and
     gradients, 3 and parameters.
+
+    >>> layout = ParallelLayout(dp=2, tp=4)
+    >>> layout.world_size
+    8
+    >>> ParallelLayout(dp=0)
+    Traceback (most recent call last):
+    ValueError: dp=0: expected a whole number of at least 1
     """
 
     dp: int = 1
@@ -73,7 +80,12 @@ class ParallelLayout:
 
     @classmethod
     def from_string(cls, text: str, order: str = order) -> "ParallelLayout":
-        """The layout that "dp2,pp2,tp2" names, or "dp2,tp2,ep4,zero1". What is not named is 1, the ZeRO stage 0."""
+        """The layout that "dp2,pp2,tp2" names, or "dp2,tp2,ep4,zero1". What is not named is 1, the ZeRO stage 0.
+
+        >>> layout = ParallelLayout.from_string("dp2,pp2,tp2,zero1")
+        >>> layout.pp, layout.cp, layout.zero_stage
+        (2, 1, 1)
+        """
         sizes: dict[str, int] = {}
         for word in text.replace(",", " ").split():
             found = re.fullmatch(r"(dp|pp|cp|tp|ep|etp|zero)=?(\d+)", word)
@@ -100,6 +112,7 @@ class ParallelLayout:
 
     @property
     def world_size(self) -> int:
+        """dp * pp * cp * tp; experts' axes lie inside these."""
         return self.size(*AXES)
 
     @property
@@ -109,17 +122,25 @@ class ParallelLayout:
 
     def size(self, *axes: str) -> int:
         """How many ranks a group of these axes has."""
-        return prod(getattr(self, axis) for axis in self._known(axes))
+        return prod(getattr(self, axis) for axis in self._require_axes(axes))
 
     # Who is where
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """{"dp": ..., "pp": ..., "cp": ..., "tp": ..., "ep": ...} of a global rank, each from 0."""
+        """{"dp": ..., "pp": ..., "cp": ..., "tp": ..., "ep": ...} of a global rank, each from 0.
+
+        >>> ParallelLayout(dp=2, tp=4).coordinates(5)
+        {'dp': 1, 'pp': 0, 'cp': 0, 'tp': 1, 'ep': 0}
+        """
         where = self._everywhere(rank)
         return {axis: where[axis] for axis in (*AXES, "ep")}
 
     def rank(self, **coordinates: int) -> int:
-        """The rank at these coordinates, 0 where one is not named: coordinates() the other way around."""
+        """The rank at these coordinates, 0 where one is not named: coordinates() the other way around.
+
+        >>> ParallelLayout(dp=2, tp=4).rank(dp=1, tp=1)
+        5
+        """
         if unknown := coordinates.keys() - set(AXES):
             raise ValueError(f"{sorted(unknown)}: expected coordinates along {', '.join(AXES)}")
         rank, stride = 0, 1
@@ -135,18 +156,28 @@ class ParallelLayout:
 
         Ranks ascend within and between groups, in whatever order the axes are named. "ep" are ranks that hold all
         experts together, or the same part of all of them; "etp" the parts of the same experts; "edp" the same numbers.
+
+        >>> ParallelLayout(dp=2, tp=4).groups("tp")  # neighbours
+        [[0, 1, 2, 3], [4, 5, 6, 7]]
+        >>> ParallelLayout(dp=2, tp=4).groups("dp")
+        [[0, 4], [1, 5], [2, 6], [3, 7]]
         """
-        named = set(self._known(axes))
-        others = [axis for axis in self._basis(named) if axis not in named]
-        found: dict[tuple[int, ...], list[int]] = {}
+        groups: list[list[int]] = []
+        in_a_group: set[int] = set()
         for rank in range(self.world_size):
-            where = self._everywhere(rank)
-            found.setdefault(tuple(where[axis] for axis in others), []).append(rank)
-        return sorted(found.values())
+            if rank not in in_a_group:
+                groups.append(self.group_of(rank, *axes))
+                in_a_group.update(groups[-1])
+        return groups
 
     def group_of(self, rank: int, *axes: str) -> list[int]:
-        """The ranks of the group of `axes` that `rank` is in, ascending."""
-        named, where = set(self._known(axes)), self._everywhere(rank)
+        """The ranks of the group of `axes` that `rank` is in, ascending.
+
+        >>> ParallelLayout(dp=2, tp=4).group_of(5, "dp")
+        [1, 5]
+        """
+        named, where = set(self._require_axes(axes)), self._everywhere(rank)
+        # Only the ranks of this group are counted through, not the world: the planner asks for thousands.
         choices = [range(getattr(self, axis)) if axis in named else [where[axis]] for axis in self._basis(named)]
         points = (dict(zip(self._basis(named), point)) for point in product(*choices))
         return sorted(self.rank(**self._off_the_plane(point)) for point in points)
@@ -164,6 +195,7 @@ class ParallelLayout:
         if world.n != self.world_size:
             raise ValueError(f"the layout {self} is one of {self.world_size} ranks, and the world has {world.n}: "
                              "expected as many")
+        # Made where it is first asked for: a layout that is only planned needs no process group.
         return member(group_of_ranks(self.group_of(world.r, *axes)))
 
     def mesh(self) -> "DeviceMesh":
@@ -180,7 +212,7 @@ class ParallelLayout:
 
     # Inside
 
-    def _known(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+    def _require_axes(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         unknown = [axis for axis in axes if axis not in EVERY_AXIS]
         if unknown or not axes:
             raise ValueError(f"axes {list(axes)}: expected one or more of {', '.join(EVERY_AXIS)}")
@@ -206,16 +238,16 @@ class ParallelLayout:
         where, left = {}, rank
         for axis in self.axes:
             left, where[axis] = divmod(left, getattr(self, axis))
-        return where | self._recounted(where, self._plane, OF_EXPERTS)
+        return where | self._recount(where, self._plane, OF_EXPERTS)
 
     def _off_the_plane(self, point: dict[str, int]) -> dict[str, int]:
         """Coordinates along dp, pp, cp and tp of a point that may be named by those of experts."""
-        return {"pp": point["pp"], **self._recounted(point, OF_EXPERTS, self._plane)} if "ep" in point else point
+        return {"pp": point["pp"], **self._recount(point, OF_EXPERTS, self._plane)} if "ep" in point else point
 
-    def _recounted(self, where: dict[str, int], old: tuple[str, ...], new: tuple[str, ...]) -> dict[str, int]:
+    def _recount(self, where: dict[str, int], old: tuple[str, ...], new: tuple[str, ...]) -> dict[str, int]:
         """A place in the plane, given along the axes `old` as digits are, along the axes `new`; innermost first."""
         number, found = 0, {}
-        for axis in reversed(old):
+        for axis in reversed(old):  # the outermost digit first, as a number is read
             number = number * getattr(self, axis) + where[axis]
         for axis in new:
             number, found[axis] = divmod(number, getattr(self, axis))

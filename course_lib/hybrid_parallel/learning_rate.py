@@ -24,7 +24,7 @@ class LearningRate:
             raise ValueError(f"total_steps={self.total_steps} with warmup_steps={self.warmup_steps}: expected more")
 
     def __call__(self, step: int) -> float:
-        """For step `step`, from 0."""
+        """The learning rate of step `step`, from 0."""
         if step < self.warmup_steps:
             return self.peak * (step + 1) / (self.warmup_steps + 1)
         if self.total_steps is None:

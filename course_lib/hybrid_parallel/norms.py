@@ -29,6 +29,7 @@ def clip_grad_norm_(model: HybridModel, max_norm: float, norm_type: float = 2.0)
     counted = [gradient for name, gradient in gradients.items()
                if is_counted_here(model, name, model.shards_gradient(name))]
     norm = total_norm(counted, [], norm_type, member(), device())
+    # All that are here, also those that another rank counted: copies have to stay equal.
     clip(list(gradients.values()), max_norm, norm)
     return norm
 
@@ -37,7 +38,7 @@ def gradients_here(model: HybridModel) -> dict[str, Tensor]:
     """What this rank has of the gradient, by name: what its optimiser will step on."""
     if model.optimizer is not None:
         return model.optimizer.gradients()
-    return {name: parameter.grad for name, parameter in model.named() if parameter.grad is not None}
+    return {name: parameter.grad for name, parameter in model.named_parts() if parameter.grad is not None}
 
 
 def is_counted_here(model: HybridModel, name: str, sharded: bool) -> bool:

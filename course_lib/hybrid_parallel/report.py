@@ -23,6 +23,7 @@ class TrainingReport(Drawn):
 
     @property
     def losses(self) -> list[float]:
+        """The loss of each step, in nats per token."""
         return [step.loss for step in self.steps]
 
     @property
@@ -38,17 +39,20 @@ class TrainingReport(Drawn):
     @property
     def step_s(self) -> float:
         """The median of the steps in which nothing was counted, without the first one."""
+        # Counting slows a step down, and the first step sets up what later ones find.
         plain = [step.step_s for step in self.steps[1:] if step.bytes_by_axis is None] or \
             [step.step_s for step in self.steps]
         return sorted(plain)[len(plain) // 2]
 
     def finding(self) -> str:
+        """Layout, ranks, steps and bytes sent along each axis, in one line without times."""
         ranks = f"{self.world_size} rank{'s' * (self.world_size > 1)}"
         sent = ", ".join(f"{axis} {sent:,}" for axis, sent in self.bytes_by_axis.items())
         return f"TrainingReport: {self.layout} on {ranks}, {len(self.steps)} steps" + (
             f"; bytes sent in a step: {sent}" if sent else "")
 
     def alternative(self) -> str:
+        """What the picture shows, for who does not see it."""
         return f"{self.finding()}. {self._headline()}"
 
     def _headline(self) -> str:
@@ -56,6 +60,7 @@ class TrainingReport(Drawn):
         return f"The loss went {fell} in {len(self.steps)} steps, under {self.layout}"
 
     def png(self) -> bytes:
+        """Three panels: loss over steps, bytes sent by axis, bytes held by kind."""
         from matplotlib.ticker import MaxNLocator  # matplotlib only when drawn
 
         from course_lib.pictures.figures import new_figure, quiet, to_png
@@ -75,11 +80,12 @@ class TrainingReport(Drawn):
         return to_png(figure)
 
     def save(self, path: Path | str) -> None:
-        """The picture, as PNG."""
+        """Write the picture to `path`, as PNG."""
         Path(path).write_bytes(self.png())
 
 
 def bars(axes: "Axes", sizes: dict[str, int], colour: str, title: str) -> None:
+    """A horizontal bar for each size above 0, its bytes written behind it."""
     from course_lib.pictures.figures import quiet
 
     shown = {name: size for name, size in sizes.items() if size}

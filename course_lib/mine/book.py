@@ -33,6 +33,7 @@ class Book:
         self._names: dict[tuple[int, tuple[int, ...]], dict[str, Any]] = {}
 
     def has(self, *numbers: str) -> bool:
+        """Whether all of these exercises have an answer of the reader's."""
         return self.numbers.issuperset(numbers)
 
     def of(self, number: str, group: Group = None) -> Callable:
@@ -49,7 +50,7 @@ class Book:
         names, _ = run_cells(self.notebooks[chapter], modules_of(World(me, self.ledger.sending, instead)))
         for number, (function, _) in recorded.of_chapter(chapter)["exercises"].items():
             if function in names:
-                names[function] = self.ledger.counted(number, names[function])
+                names[function] = self.ledger.count_calls(number, names[function])
         return names
 
     def add_up(self, tensor: Tensor, me: Member) -> None:
@@ -92,11 +93,12 @@ class Book:
 
 
 def tensors(found: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    """One tensor or several as a list."""
     return [found] if isinstance(found, Tensor) else list(found)
 
 
 def is_like(given: Any, expected: Tensor) -> bool:
-    """Of one shape, and alike to TOLERANCE."""
+    """Whether `given` has the expected shape, and the expected numbers to TOLERANCE."""
     if not isinstance(given, Tensor) or given.shape != expected.shape:
         return False
     largest = float(expected.detach().abs().max()) if expected.numel() else 0.0

@@ -1,6 +1,7 @@
 """The places of chapter 8 in a layer with experts: which experts, how rows come to them, and what evens them out."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from course_lib.mine.replaced import Place
 
 
 def gate(book: Book) -> Iterator[Place]:
+    """The place of 8.1: which experts see a token. Other kinds of routing than the exercise's stay the course's."""
     course = routing.route
 
     def route(logits: Tensor, k: int, scoring: str = "softmax", normalize: bool = True, bias: Tensor | None = None,
@@ -36,29 +38,31 @@ def gate(book: Book) -> Iterator[Place]:
 # 8.2 where all experts are here, 8.3 where they are dealt out
 
 def through(book: Book) -> Iterator[Place]:
+    """The places of 8.2, on one rank, and 8.3, on several: tokens through experts and back."""
     course = layer.through_experts
 
     def through_experts(tokens: Tensor, experts: Tensor, weights: Tensor, kept: Tensor | None, num_experts: int,
                         compute: Experts, me: Member) -> Tensor:
+        by_course = partial(course, tokens, experts, weights, kept, num_experts, compute, me)
         if me.n == 1 and book.has("8.2") and kept is None:
             return book.compare("8.2", None, lambda: in_blocks(book, tokens, experts, weights, num_experts, compute),
-                                lambda: course(tokens, experts, weights, kept, num_experts, compute, me))
+                                by_course)
         if me.n > 1 and book.has("8.3") and num_experts % me.n == 0:
-            where = chosen(experts, weights, kept, num_experts)
-            return book.compare("8.3", me, lambda: dealt_out(book, tokens, where, compute, me), lambda: course(
-                tokens, experts, weights, kept, num_experts, compute, me))
-        return course(tokens, experts, weights, kept, num_experts, compute, me)
+            where = choices_by_expert(experts, weights, kept, num_experts)
+            return book.compare("8.3", me, lambda: dealt_out(book, tokens, where, compute, me), by_course)
+        return by_course()
 
     yield Place(layer, "through_experts", through_experts)
 
 
 def in_blocks(book: Book, tokens: Tensor, experts: Tensor, weights: Tensor, num_experts: int, compute: Experts
               ) -> Tensor:
+    """Tokens (N, D) through experts by the reader's 8.2: sorted into blocks, computed, put back."""
     rows, back = book.of("8.2")(tokens, experts, weights, num_experts, 1)
     return back(compute(rows, experts.flatten().bincount(minlength=num_experts).tolist()))
 
 
-def chosen(experts: Tensor, weights: Tensor, kept: Tensor | None, num_experts: int) -> tuple[Tensor, Tensor]:
+def choices_by_expert(experts: Tensor, weights: Tensor, kept: Tensor | None, num_experts: int) -> tuple[Tensor, Tensor]:
     """(choices uint8 (N, E), weights (N, E)): of each token, where it goes, and how much that counts."""
     choices = torch.ones_like(experts, dtype=torch.uint8) if kept is None else kept.to(torch.uint8)
     wide = choices.new_zeros(len(experts), num_experts).scatter(1, experts, choices)
@@ -69,7 +73,7 @@ def dealt_out(book: Book, tokens: Tensor, where: tuple[Tensor, Tensor], compute:
     """A token travels once to a rank, with its weights behind it; each rank weighs and adds up what it made of it."""
     (choices, weights), D = where, tokens.shape[1]
     dispatch = book.of("8.3", me)
-    trip = Trip(dispatch, choices)
+    trip = RoundTrip(dispatch, choices)
     rows = Pair.apply(torch.cat([tokens, weights], 1), trip.there, trip.home)  # (M, D + E)
     E_r = trip.theirs.shape[1]
     book.require(trip.theirs.shape == (len(rows), choices.shape[1] // me.n), "8.3", "`theirs` has another shape")
@@ -80,28 +84,30 @@ def dealt_out(book: Book, tokens: Tensor, where: tuple[Tensor, Tensor], compute:
     return Pair.apply(nn.functional.pad(y, (0, rows.shape[1] - D)), trip.home, trip.again)[:, :D]
 
 
-class Trip:
+class RoundTrip:
     """One dispatch: where rows went, so that results and gradients go the same way."""
 
     def __init__(self, dispatch: Callable, choices: Tensor) -> None:
         self.dispatch, self.choices = dispatch, choices
 
     def there(self, tokens: Tensor) -> Tensor:
+        """Send the tokens by the reader's dispatch, and keep its way back for later."""
         received, self.theirs, self.back = self.dispatch(tokens, self.choices)
         return received
 
     def home(self, y: Tensor) -> Tensor:
-        """Of what ranks made of a token, or of its gradients, the sum."""
+        """Rows back to their tokens: the sum of what ranks made of a token, or of its gradients."""
         return self.back(y.contiguous())
 
     def again(self, gradient: Tensor) -> Tensor:
-        """Each summand gets the sum's gradient."""
+        """The way back of `home`: each summand gets the sum's gradient."""
         return self.dispatch(gradient.contiguous(), self.choices)[0]
 
 
 # 8.4: it balances ranks, and so experts where each rank has one
 
 def balance(book: Book) -> Iterator[Place]:
+    """The place of 8.4: the loss that evens out experts, where it is the exercise's."""
     course = hybrid_experts.auxiliary_loss
 
     def auxiliary_loss(model: nn.Module, balance: float = 0.0, z: float = 0.0, group: Group = None) -> Tensor:

@@ -29,6 +29,7 @@ class Part:
 
     @property
     def work(self) -> str:
+        """What the function does in a training run, in words."""
         return SLOTS[self.number].work
 
 
@@ -57,10 +58,11 @@ class Answers(Drawn):
 
 
 def cell(text: str) -> str:
+    """A cell of the HTML table."""
     return f'<td style="text-align: left">{escape(text)}</td>'
 
 
-def num_written(folder: Path | str) -> int:
+def count_answers(folder: Path | str) -> int:
     """How many answers with a place in training are in `folder`, right or wrong; 0 where there is no such folder."""
     functions: dict[str, Any] = {}
     for notebook in notebooks_in(folder):
@@ -69,7 +71,7 @@ def num_written(folder: Path | str) -> int:
 
 
 def notebooks_in(folder: Path | str) -> tuple[Notebook, ...]:
-    """Of the chapters that have slots."""
+    """The notebooks in `folder` of those chapters whose answers can train."""
     paths = [path for path in sorted(Path(folder).glob("[0-9][0-9]_*/[0-9][0-9]_*.ipynb"))
              if path.stem == path.parent.name]  # not a newer copy beside it
     return tuple(notebook for notebook in map(read_notebook, paths)
@@ -120,6 +122,7 @@ def look_into(notebook: Notebook, functions: dict[str, Any], reasons: dict[str, 
 
 
 def function_of(number: str) -> str:
+    """The name of the function that exercise `number` asks for."""
     return recorded.of_chapter(int(number.partition(".")[0]))["exercises"][number][0]
 
 
@@ -131,6 +134,7 @@ def is_stub(source: str, name: str) -> bool:
 
 
 def part_of(number: str, functions: dict[str, Any], reasons: dict[str, str]) -> Part:
+    """Whose code does exercise `number`: the reader's, or the course's and why."""
     if number not in functions and number not in reasons:
         reasons[number] = "there is no notebook of its chapter"
     why = reasons.get(number) or next((f"it calls {function_of(other)}, which is not yours"

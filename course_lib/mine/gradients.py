@@ -38,6 +38,8 @@ class Rerouted:
 # 2.3: the all-reduce of all gradients
 
 def ring(book: Book) -> Iterator[Place]:
+    """The place of 2.3: all-reduces of gradients by the reader's ring."""
+
     def all_reduce(tensor: Tensor, group: Group = None) -> None:
         book.add_up(tensor, member(group))
 
@@ -47,6 +49,8 @@ def ring(book: Book) -> Iterator[Place]:
 # 3.3 and 3.2: the average, in buckets
 
 def average(book: Book) -> Iterator[Place]:
+    """The place of chapter 3's averages: gradients of replicas, in the reader's buckets."""
+
     def average_gradients(parameters: Iterable[nn.Parameter], group: Group = None) -> None:
         trained, me = [p for p in parameters if p.requires_grad], member(group)
         with_gradients(trained, lambda found: average_in_buckets(book, found, me))
@@ -99,6 +103,8 @@ def word_of(kind: Kind) -> str:
 
 
 def by_kind(book: Book) -> Iterator[Place]:
+    """The place of 9.3: each kind of gradient added up over its axes."""
+
     def reduce_gradients(kind_of: Mapping[nn.Parameter, Kind], member_of: Callable[..., Member]) -> None:
         trained = sorted((p for p in kind_of if p.requires_grad), key=lambda p: word_of(kind_of[p]))
         with_gradients(trained, lambda found: reduce([word_of(kind_of[p]) for p in trained], found, member_of))
@@ -150,6 +156,8 @@ def add_up(book: Book, tensors: Sequence[Tensor], me: Member) -> None:
 # 9.4: the norm
 
 def norm(book: Book) -> Iterator[Place]:
+    """The place of 9.4: one norm over all ranks, by which gradients are clipped."""
+
     @torch.no_grad()
     def clip_grad_norm_(model: HybridModel, max_norm: float, norm_type: float = 2.0) -> Tensor:
         found, where = gradients_here(model), model.layout.coordinates(dist.get_rank())

@@ -20,12 +20,12 @@ class AnswerFailed(RuntimeError):
 
 @dataclass
 class Ledger:
-    """Of one rank: `calls` of the whole run, `sent` bytes of what was recorded, by exercise."""
+    """What one rank's run did by exercise: `calls` of the whole run, `sent` bytes of what was recorded."""
 
     calls: Counter[str] = field(default_factory=Counter)
     sent: Counter[str] = field(default_factory=Counter)
 
-    def counted(self, number: str, function: Callable) -> Callable:
+    def count_calls(self, number: str, function: Callable) -> Callable:
         """`function`, whose calls are counted as those of exercise `number`."""
         @functools.wraps(function)
         def call(*args: object, **kwargs: object) -> object:

@@ -19,6 +19,8 @@ parallelizing = importlib.import_module("course_lib.hybrid_parallel.parallelize"
 # 4.1
 
 def partition(book: Book) -> Iterator[Place]:
+    """The place of 4.1: how many layers each stage has."""
+
     def balanced_cuts(costs: list[float], num_stages: int) -> list[int]:
         counts = book.of("4.1")(list(costs), num_stages)
         is_right = len(counts) == num_stages and sum(counts) == len(costs) and min(counts) > 0
@@ -34,7 +36,7 @@ def schedule(name: str, number: str, num_chunks: int = 1, last: Callable[[int], 
              ) -> Callable[[Book], Iterator[Place]]:
     """The places of one of SCHEDULES. last(m): what the answer is given after (rank, ranks, m micro-batches)."""
     def places(book: Book) -> Iterator[Place]:
-        def made(p: int, m: int) -> Schedule:
+        def make_schedule(p: int, m: int) -> Schedule:
             orders = [book.of(number)(r, p, m, *last(m)) for r in range(p)]
             stages = tuple(tuple(chunk * p + r for chunk in range(num_chunks)) for r in range(p))
             found = Schedule(f"your {number}", m, stages, tuple(tuple(map(action, order)) for order in orders))
@@ -44,13 +46,13 @@ def schedule(name: str, number: str, num_chunks: int = 1, last: Callable[[int], 
                 book.require(False, number, str(error))
             return found
 
-        yield Place(parallelizing, "SCHEDULES", {**parallelizing.SCHEDULES, name: made})
+        yield Place(parallelizing, "SCHEDULES", {**parallelizing.SCHEDULES, name: make_schedule})
 
     return places
 
 
 def action(word: str) -> Action:
-    """Of "F0", "B3" or "F0.1"."""
+    """The Action that "F0", "B3" or "F0.1" writes."""
     microbatch, _, chunk = word[1:].partition(".")
     return Action(word[0], int(microbatch), int(chunk or 0))
 

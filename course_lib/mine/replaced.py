@@ -16,8 +16,8 @@ class Place:
 
 
 @contextmanager
-def replaced(places: Iterable[Place]) -> Iterator[None]:
-    """All of `places` inside, and afterwards what was there before."""
+def stand_in(places: Iterable[Place]) -> Iterator[None]:
+    """A context in which all of `places` hold what they name; afterwards what was there before."""
     before = []
     try:
         for place in places:

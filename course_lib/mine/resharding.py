@@ -12,20 +12,21 @@ from course_lib import checkpoint
 from course_lib.checkpoint import loading
 from course_lib.checkpoint.piece import Piece, State
 from course_lib.mine.book import Book
-from course_lib.mine.replaced import Place, replaced
+from course_lib.mine.replaced import Place, stand_in
 
 
-def resharded(book: Book) -> Iterator[Place]:
-    course = loading.load_verified
+def reshard(book: Book) -> Iterator[Place]:
+    """The place of 9.5: what a rank reads of a checkpoint that another layout wrote."""
+    course = loading.load_and_verify
 
-    def load_verified(*arguments: Any) -> checkpoint.Loaded:
+    def load_and_verify(*arguments: Any) -> checkpoint.Loaded:
         from course_lib.checkpoint import planners  # which takes torch a second to import
 
-        with replaced([Place(planners, "read_pieces", reading(book, planners))]):
+        with stand_in([Place(planners, "read_pieces", reading(book, planners))]):
             return course(*arguments)
 
-    yield Place(loading, "load_verified", load_verified)  # which checkpoint.load calls
-    yield Place(checkpoint, "load_verified", load_verified)
+    yield Place(loading, "load_and_verify", load_and_verify)  # which checkpoint.load calls
+    yield Place(checkpoint, "load_and_verify", load_and_verify)
 
 
 def reading(book: Book, planners: Any) -> Callable:
@@ -58,6 +59,7 @@ class OldBoxes:
         self.boxes: dict[str, Tensor] = {}
 
     def read(self, box: str, start: list[int], stop: list[int]) -> Tensor:
+        """The part from `start` to `stop` of a saved box, in float64; each box is read from disk once."""
         if box not in self.boxes:
             offsets, sizes = self.saved[box]
             whole = torch.empty(sizes, dtype=self.old.properties.dtype)

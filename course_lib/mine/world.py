@@ -69,5 +69,5 @@ class Torch:
 
 
 def modules_of(world: World) -> dict[str, Any]:
-    """What code in this world imports."""
+    """The modules that code in this world imports, by name."""
     return {"torch": Torch(world), "torch.distributed": world}

@@ -1,9 +1,16 @@
 """Drawn: the base of every value that draws itself in a notebook."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from course_lib.pictures.alt_text import with_alt_text
 from course_lib.pictures.stable import stable_output
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NOT_SEEN = "not seen here: "  # begins the text of a picture whose headline its data contradict
 
 
 def claim(headline: str, holds: Any = None) -> str:
@@ -11,7 +18,7 @@ def claim(headline: str, holds: Any = None) -> str:
 
     The text output has it too, so that a strict notebook test fails where pictures are recorded.
     """
-    return headline if holds is None or bool(holds) else f"not seen here: {headline}"
+    return headline if holds is None or bool(holds) else NOT_SEEN + headline
 
 
 class Drawn:
@@ -29,9 +36,17 @@ class Drawn:
         """The value as a table, or None."""
         return None
 
-    def png(self) -> bytes | None:
-        """The value as a picture, or None."""
+    def figure(self) -> Figure | None:
+        """The value as a figure of matplotlib, or None."""
         return None
+
+    def png(self) -> bytes | None:
+        """The value as a picture, by default its figure; or None."""
+        if (figure := self.figure()) is None:
+            return None
+        from course_lib.pictures.figures import to_png  # matplotlib is slow to import
+
+        return to_png(figure)
 
     def __repr__(self) -> str:
         return self.finding()

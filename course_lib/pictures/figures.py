@@ -37,6 +37,7 @@ def words_of(figure: Figure) -> str:
 
 
 def to_png(figure: Figure) -> bytes:
+    """The figure as PNG, the same bytes each time."""
     buffer = io.BytesIO()
     # No "Software" entry: the same picture gives the same bytes under every matplotlib version.
     figure.savefig(buffer, format="png", metadata={"Software": None})

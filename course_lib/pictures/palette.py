@@ -21,6 +21,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def luminance(colour: str) -> float:
+    """Relative luminance of "#rrggbb" from 0, black, to 1, white (WCAG 2), from which contrast is computed."""
     parts = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -31,7 +32,6 @@ def rank_colour(rank: int) -> str:
     return RANK_COLOURS[rank % len(RANK_COLOURS)]
 
 
-def mixed(colour: str, share: float, with_colour: str = PAPER) -> str:
-    """`share` (0 to 1) of `colour`, the rest of the other."""
-    parts = [(int(colour[i:i + 2], 16), int(with_colour[i:i + 2], 16)) for i in (1, 3, 5)]
-    return "#" + "".join(f"{round(share * one + (1 - share) * other):02X}" for one, other in parts)
+def mix(colour: str, share: float) -> str:
+    """`share` (0 to 1) of `colour`, the rest paper."""
+    return "#" + "".join(f"{round(share * int(colour[i:i + 2], 16) + (1 - share) * 255):02X}" for i in (1, 3, 5))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_lib.pictures.palette import BLUE, INK, MAGENTA, ORANGE, PAPER, RANK_COLOURS, RED, TEAL, YELLOW, mixed
+from course_lib.pictures.palette import BLUE, INK, MAGENTA, ORANGE, PAPER, RANK_COLOURS, RED, TEAL, YELLOW, mix
 
 FROM_THEME = {"ink": (INK, "--jp-content-font-color1"), "paper": (PAPER, "--jp-layout-color0")}
 ON_LIGHT_AND_DARK = {"accent": (BLUE, "#2E9BE6"), "alarm": (RED, "#FF7A5C")}
@@ -37,10 +37,12 @@ class Role:
 
 
 def box(fill: str) -> Role:
+    """A filled box with a thin line of paper around it."""
     return Role(fill, "paper", 0.8)
 
 
 def words(fill: str, size: float = 13.0, bold: bool = False, halo: bool = False) -> Role:
+    """Text; `size` in units of the scene, `halo` draws paper around the letters."""
     return Role(fill, size=size, bold=bold, halo=halo)
 
 
@@ -73,7 +75,7 @@ def on_white(colour: str) -> str:
     """The colour as matplotlib takes it, on white paper."""
     if colour in ON_PAPER:
         name, share = ON_PAPER[colour]
-        return mixed(on_white(name), share)
+        return mix(on_white(name), share)
     return {**FROM_THEME, **ON_LIGHT_AND_DARK}.get(colour, (colour,))[0]
 
 
@@ -103,10 +105,12 @@ def for_javascript() -> dict[str, dict[str, str | float]]:
 
 
 def css_class(role: str) -> str:
+    """The class that a mark of this role has in the browser."""
     return f"role-{role.replace(' ', '-')}"
 
 
 def declarations(role: Role) -> dict[str, str]:
+    """The CSS of a role, property by property; {} for stripes, which painter.js makes."""
     if role.striped:  # painter.js makes the stripes: a pattern has to lie in the picture that it fills
         return {}
     look = {"fill": css(role.fill)}
@@ -122,4 +126,5 @@ def declarations(role: Role) -> dict[str, str]:
 
 
 def rule(selector: str, look: dict[str, str]) -> str:
+    """One CSS rule as text."""
     return f"{selector} {{ {' '.join(f'{name}: {value};' for name, value in look.items())} }}"

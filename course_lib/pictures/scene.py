@@ -67,12 +67,13 @@ class Scene:
         assert not twice, f"{self.key}: keys stand twice: {sorted(twice)}"
 
     def plain(self) -> dict[str, Any]:
-        """As JSON can hold it; a mark has only the fields that differ from Mark's own."""
+        """The scene as JSON can hold it; a mark has only the fields that differ from Mark's own."""
         whole = {name: value for name, value in self.__dict__.items() if name != "marks"}
         return {**whole, "marks": [plain_mark(mark) for mark in self.marks]}
 
 
 def plain_mark(mark: Mark) -> dict[str, Any]:
+    """A mark as plain JSON, without what is empty."""
     plain: dict[str, Any] = {"kind": mark.kind, "key": mark.key, "role": mark.role, "at": list(mark.at)}
     if mark.kind == "text":
         plain |= {"text": mark.text, "anchor": mark.anchor}
@@ -91,10 +92,21 @@ class Sheet:
 
     def rect(self, key: str, role: str, x: float, y: float, width: float, height: float, tint: float = 0.0,
              hint: str = "") -> None:
+        """Add a rectangle with its upper left corner at (x, y). `key` names the same thing in the next frame; `tint`
+        makes it paler.
+        """
         self._add("rect", key, role, (x, y, width, height), tint=tint, hint=hint)
 
     def line(self, key: str, role: str, x1: float, y1: float, x2: float, y2: float) -> None:
+        """Add a line from (x1, y1) to (x2, y2)."""
         self._add("line", key, role, (x1, y1, x2, y2))
+
+    def outline(self, key: str, role: str, x: float, y: float, width: float, height: float) -> None:
+        """Four lines around a rectangle, which leave what is inside as it looks."""
+        right, bottom = x + width, y + height
+        for side, line in {"top": (x, y, right, y), "bottom": (x, bottom, right, bottom), "left": (x, y, x, bottom),
+                           "right": (right, y, right, bottom)}.items():
+            self.line(f"{key} {side}", role, *line)
 
     def text(self, key: str, role: str, x: float, middle: float, words: str, anchor: str = "start") -> None:
         """`words` at x by `anchor`; the letters' middle is at `middle`."""

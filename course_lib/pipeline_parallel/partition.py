@@ -26,6 +26,7 @@ class Stage(nn.Module):
     def __init__(self, layers: Layers, shared: dict[str, str]) -> None:
         super().__init__()
         self.layers, self.shared = tuple(layer for _, layer in layers), shared  # a tuple: not registered once more
+        # Modules in between are made anew, so that each parameter has the name that it has in the model.
         for name, layer in layers:
             *path, last = name.split(".")
             parent: nn.Module = self
@@ -36,6 +37,7 @@ class Stage(nn.Module):
             parent.add_module(last, layer)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x through the stage's layers: token numbers on the first stage, (B, T, D) on the others."""
         for layer in self.layers:
             x = layer(x)
         return x
@@ -49,6 +51,7 @@ def partition(model: nn.Module, num_stages: int, costs: Sequence[float] | None =
     Raises ValueError for another kind of model, and for more stages than layers.
     """
     layers = layers_of(model)
+    # Ranks cut the same model by the same costs, so all find the same stages without a message.
     costs = layer_costs(model) if costs is None else list(costs)
     if len(costs) != len(layers):
         raise ValueError(f"costs has {len(costs)} numbers for {len(layers)} layers: expected one for each of "
@@ -60,7 +63,7 @@ def partition(model: nn.Module, num_stages: int, costs: Sequence[float] | None =
 
 
 def layers_of(model: nn.Module) -> Layers:
-    """What a cut can go between."""
+    """The layers of `model` with their names: what a cut can go between."""
     if isinstance(model, GPT):
         blocks = [(f"blocks.{index}", block) for index, block in enumerate(model.blocks)]
         return [("embedding", model.embedding), *blocks, ("norm", model.norm), ("head", model.head)]
@@ -89,7 +92,11 @@ def layer_costs(model: nn.Module) -> list[float]:
 
 
 def balanced_cuts(costs: Sequence[float], num_stages: int) -> list[int]:
-    """Where each stage starts. The largest sum is as small as it can be; among equals the squares decide."""
+    """Where each stage starts. The largest sum is as small as it can be; among equals the squares decide.
+
+    >>> balanced_cuts([1, 1, 1, 1, 3], num_stages=2)  # layers 0 to 2, and 3 to 4
+    [0, 3]
+    """
     if type(num_stages) is not int or not 1 <= num_stages <= len(costs):
         raise ValueError(f"num_stages={num_stages!r}: expected 1 to {len(costs)}, the number of layers, since every "
                          "stage needs one")
@@ -104,6 +111,7 @@ def balanced_cuts(costs: Sequence[float], num_stages: int) -> list[int]:
         for cut in range(first + 1, len(costs) - stages + 2):
             mine = sum(costs[first:cut])
             largest, squares, starts = best(cut, stages - 1)
+            # Squares break ties: among cuts with the same slowest stage, the one whose others are even.
             options.append((max(mine, largest), mine**2 + squares, (first, *starts)))
         return min(options)
 

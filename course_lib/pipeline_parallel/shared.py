@@ -42,10 +42,12 @@ class SharedGradients:
         for name, places in self.places.items():
             parameter = self.parameters[name]
             mine = torch.empty_like(parameter)
+            # Every holder sends, also one whose copy got no gradient: the others wait for its part.
             if parameter.grad is None:
                 mark_missing(mine)
             else:
                 write_gradient(parameter.grad, mine)
+            # Every rank adds in the order of places, its own in its turn: floating-point sums depend on the order.
             total = functools.reduce(torch.add, self._from_all(sendable(mine, self.me), places)).to(parameter.device)
             parameter.grad = self.before[name]
             if is_missing(total):

@@ -34,6 +34,7 @@ def backward_input(output: Tensor, gradient: Tensor | None, x: Tensor) -> tuple[
     """
     if not output.requires_grad:  # it does not depend on x, nor on a parameter that is trained
         return torch.zeros_like(x), lambda: None
+    # A stage that returns its input has no node between the two.
     forks = forks_between(output, x) if output is not x else []
     edges = [GradientEdge(fork.node, slot) for fork in forks for slot in sorted(fork.slots)]
     # Autograd hands out gradients inside the graph, too: those at the forks cost nothing, they pass there anyway.
@@ -59,6 +60,7 @@ def backward_weight(forks: list[Fork], at_slot: dict[tuple[Node, int], Tensor | 
                                 inputs=list(set().union(*(fork.parameters for fork in together))))
         for handle in handles:
             handle.remove()
+    # What autograd saved lives as long as somebody holds its nodes; the caller may keep this function.
     forks.clear()
     at_slot.clear()
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from course_lib.costs.checks import above_zero, at_least
 from course_lib.costs.links import Link, fit_link, hardware_link
 from course_lib.costs.network import SWITCHES, Network
-from course_lib.costs.reached import measured_seconds, reached, slower
+from course_lib.costs.reached import measured_seconds, reached_shares, slower
 from course_lib.facts import (
     ACCELERATORS,
     DEVICE_VARIANTS,
@@ -71,16 +71,17 @@ class Cluster:
             return Network(self.num_devices, self.inside, self.inside, self.num_devices)
         card = Link.of_rate(self.network_bytes_per_s / self.cards_per_node * share, across_s)
         return Network(G, self.inside, card, 1 if one_card else self.cards_per_node, self.switch_s_per_byte,
-                       self.pod_devices, self.oversubscription, interconnect(self.device.links[0]).kind == "mesh")
+                       pod_devices=self.pod_devices, oversubscription=self.oversubscription,
+                       mesh=interconnect(self.device.links[0]).kind == "mesh")
 
     @cached_property
     def inside(self) -> Link:
-        """A ring's, inside a node."""
+        """The link that a ring gets inside a node."""
         return inner_link(self.device)
 
     @cached_property
     def switch_s_per_byte(self) -> float | None:
-        """Of an all-reduce in a node whose switch adds up, as measured; None where it cannot."""
+        """Seconds for each byte of an all-reduce in a node whose switch adds up, as measured; None where it cannot."""
         wire = self.device.links[0]
         if wire not in SWITCHES:
             return None
@@ -95,7 +96,7 @@ class Cluster:
 
     @property
     def wire(self) -> Interconnect:
-        """Of the network between nodes."""
+        """The network between nodes, as facts has it."""
         return interconnect(self.between or self.device.links[-1])
 
     @property
@@ -105,36 +106,40 @@ class Cluster:
 
     @property
     def num_nodes(self) -> int:
+        """Nodes, the last of which may not be full."""
         return -(-self.num_devices // self.devices_per_node)
 
     @property
     def host_link_bytes_per_s(self) -> float:
-        """Of one device to its host's memory, each way, as the data sheet says."""
+        """Bytes a second from one device to its host's memory, each way, as the data sheet says."""
         return interconnect(self.device.host).one_way_bytes_per_s
 
     @property
     def host_memory_bytes_per_s(self) -> float:
-        """One socket's, the only one that facts knows, shared by the devices of a node."""
+        """Bytes a second of the host's memory that a device gets: one socket's, the only one that facts knows, shared.
+        """
         memory = next(each for each in STORAGE if each.name == "host memory")
         return memory.bytes_per_s / min(self.devices_per_node, self.num_devices)
 
     @property
     def cards_per_node(self) -> int:
+        """Network cards of a node: one for each device where the data sheet names no other number."""
         return self.device.cards_per_node or self.devices_per_node
 
     @property
     def is_torus(self) -> bool:
+        """Whether devices have wires to their neighbours only, as TPUs do."""
         return interconnect(self.device.links[0]).kind == "torus"
 
     @property
     def dollars_per_device_hour(self) -> float | None:
-        """The cheapest rent that facts knows."""
+        """The cheapest rent of a device that facts knows, in dollars an hour; None where it knows none."""
         prices = hourly_prices(self.device.name)
         return prices[0].price.value if prices else None
 
     @property
     def watts_per_device(self) -> float | None:
-        """With its share of the server, where facts has one; else the device's own."""
+        """Watts of a device with its share of the server, where facts has one; else the device's own."""
         for system in SYSTEMS:
             if system.device == self.device.name:
                 return system.power.value / system.num_devices
@@ -152,7 +157,9 @@ class Cluster:
         return share * self.peak_flops_per_s()
 
     def peak_flops_per_s(self, precision: str = "bf16") -> float:
-        """Of the data sheet. bf16 and fp16 are the 16-bit format that the device has. ValueError where it has none."""
+        """FLOP/s of the data sheet. bf16 and fp16 are the 16-bit format that the device has. ValueError where it has
+        none.
+        """
         return self.device.peak_flops_per_s(PEAKS.get(precision, self.device.half_precision))
 
     @property
@@ -162,10 +169,12 @@ class Cluster:
         return 0.9875 * self.device.memory.value * unit
 
     def with_devices(self, num_devices: int) -> Cluster:
+        """The same cluster with another number of devices."""
         return replace(self, num_devices=num_devices)
 
 
 def require_pods(of: Cluster) -> None:
+    """ValueError for pods that are not whole nodes, or a network that is shared without them."""
     if of.pod_devices % of.devices_per_node or of.pod_devices < 0:
         raise ValueError(f"pod_devices={of.pod_devices}: expected whole nodes of {of.devices_per_node}, or 0: one pod")
     if not of.oversubscription >= 1:
@@ -183,7 +192,7 @@ def inner_link(device: Accelerator) -> Link:
         return Link.of_rate(2 * wire.one_way_bytes_per_s / wire.neighbours, TORUS_STEP_S)
     curve = measured_link(MEASURED_ON.get(wire.name, "A100"))
     if wire.name in SWITCHES:  # the curve is not a ring's
-        return replace(slower(hardware_link(wire.name), reached().ring), alpha_s=curve.alpha_s / (2 * 7))
+        return replace(slower(hardware_link(wire.name), reached_shares().ring), alpha_s=curve.alpha_s / (2 * 7))
     ring = Link(curve.alpha_s / (2 * 7), curve.beta_s_per_byte / (2 * 7 / 8))
     measured = interconnect(accelerator(MEASURED_ON.get(wire.name, "A100")).links[0])
     share = hardware_link(measured.name).beta_s_per_byte / ring.beta_s_per_byte
@@ -204,8 +213,11 @@ def cluster(name: str, num_devices: int, devices_per_node: int = 0, node_gbit_pe
 
     devices_per_node: 0 for as many as the wire inside usually joins: 8, or the 72 of an NVL72. ValueError, with all
     names, the nearest first, for a device that facts does not know.
+
+    >>> cluster("H100", 64).num_nodes
+    8
     """
     found = find("accelerator", name, (*ACCELERATORS, *DEVICE_VARIANTS))
     device, power_share = (found.device, found.power_share) if isinstance(found, DeviceVariant) else (found, 1.0)
     return Cluster(device, num_devices, devices_per_node or device.per_node, node_gbit_per_s * 1e9 / 8, power_share,
-                   pod_devices, oversubscription, between)
+                   pod_devices=pod_devices, oversubscription=oversubscription, between=between)

@@ -27,7 +27,7 @@ from course_lib.planner.rows import (
     published_seconds,
     with_recipe,
 )
-from course_lib.planner.software import software_of, software_told
+from course_lib.planner.software import software_from_answers, software_of
 
 GROUPS = {  # of published rows, in words
     "sc21": "Megatron-LM 2021", "sc21t2": "Megatron-LM 2021, beside ZeRO-3", "zero3": "DeepSpeed ZeRO-3, 2021",
@@ -54,10 +54,12 @@ class Compared:
 
     @property
     def error(self) -> float:
+        """Predicted over published, less 1."""
         return self.predicted / self.row["value"] - 1
 
     @property
     def guess_error(self) -> float:
+        """The same of the guess with a constant MFU."""
         return self.guess / self.row["value"] - 1
 
 
@@ -92,7 +94,7 @@ def printed_mfu(row: Row, job: Job) -> float | None:
 
 @lru_cache(maxsize=1)
 def constant_mfu() -> dict[str, float]:
-    """Of each device's median calibration row; of all ("") where a device has none."""
+    """The MFU of each device's median calibration row; under "" that of all, for a device that has none."""
     found: dict[str, list[float]] = {"": []}
     for row in published_rows("calibration"):
         if row["metric"] != FITS:
@@ -114,7 +116,8 @@ def guess(row: Row, job: Job) -> float:
 
 # Rows
 
-def predicted(row: Row, job: Job, constants: Constants = FITTED) -> float:
+def predict_row(row: Row, job: Job, constants: Constants = FITTED) -> float:
+    """What the planner says of a row, in the row's own metric."""
     found = estimate_job(job, constants)
     return float(found.fits) if row["metric"] == FITS else in_metric(row, job, found.step_s)
 
@@ -123,7 +126,7 @@ def compare(rows: Sequence[Row], constants: Constants = FITTED, job_of: Callable
             ) -> list[Compared]:
     """`job_of`: generic_job or told_job do without the profile of the row's software."""
     jobs = [job_of(row) for row in rows]
-    return [Compared(row, predicted(row, job, constants), guess(row, job)) for row, job in zip(rows, jobs)]
+    return [Compared(row, predict_row(row, job, constants), guess(row, job)) for row, job in zip(rows, jobs)]
 
 
 def generic_job(row: Row) -> Job:
@@ -137,7 +140,7 @@ def generic_job(row: Row) -> Job:
 def told_job(row: Row) -> Job:
     """The same reader, who says of his software whether it fuses kernels, and which attention it calls."""
     job, generic = job_of_row(row), generic_job(row)
-    software = software_told(job.software.passes == "passes_fused", job.software.attention, row["zero"],
+    software = software_from_answers(job.software.passes == "passes_fused", job.software.attention, row["zero"],
                              row["flash_assumed"])
     return replace(generic, software=with_recipe(row | {"software": ""}, software))
 
@@ -145,6 +148,7 @@ def told_job(row: Row) -> Job:
 # Errors
 
 def by_group(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
+    """The rows of each group, in the order in which groups first come."""
     groups: dict[str, list[Compared]] = {}
     for each in compared:
         groups.setdefault(each.row["group"], []).append(each)
@@ -152,7 +156,7 @@ def by_group(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
 
 
 def balanced_accuracy(compared: Sequence[Compared]) -> float:
-    """Of a group that fits or does not: the mean of the shares that are right among both."""
+    """How often "fits" is predicted rightly: the mean of the share among what fits, and of that among what does not."""
     shares = []
     for value in (1, 0):
         of_these = [each for each in compared if each.row["value"] == value]
@@ -167,12 +171,15 @@ def group_errors(compared: Sequence[Compared]) -> dict[str, tuple[MeasuredError,
             for name, group in by_group(compared).items() if group[0].row["metric"] != FITS}
 
 
-def timed(compared: Sequence[Compared], fitted: bool | None = None) -> list[Compared]:
-    """Those of times; where `fitted` is given, those that constants were fitted on (True) or not (False)."""
+def rows_with_times(compared: Sequence[Compared], fitted: bool | None = None) -> list[Compared]:
+    """The rows whose metric is a time or a rate; where `fitted` is given, those that constants were fitted on (True) or
+    not (False).
+    """
     return [each for each in compared if each.row["metric"] != FITS and fitted in (None, each.fitted)]
 
 
 def errors_of(compared: Sequence[Compared], name: str = "all") -> MeasuredError:
+    """Median, 90th percentile and largest of their errors."""
     return summary(name, [each.error for each in compared])
 
 

@@ -11,20 +11,17 @@ becomes least, r = log(predicted / published) / 5 %. The logarithm lets a row th
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp, expm1, log
-from pathlib import Path
 
-from course_lib.facts import published_rows
 from course_lib.planner.constants import ACTIVATIONS_EAGER, CONSTANTS, Constants
 from course_lib.planner.guesses import table_of_guesses
 from course_lib.planner.job import Job
 from course_lib.planner.least_squares import ROW_ERROR, most_likely, objective
-from course_lib.planner.rates import Rates, rates_of
-from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, peak_of_row
+from course_lib.planner.rates import Rates, rates_of_job
+from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, peak_of_row, read_rows
 from course_lib.planner.step import step_seconds
 
 # What a planner might leave out: a cause of a step's seconds, or that small products are slower ("sizes").
@@ -33,19 +30,21 @@ EFFECTS = ("tp", "memory", "sizes", "bubble", "launch", "dp", "pp", "optimiser")
 
 @dataclass(frozen=True)
 class Fitted:
+    """What a fit gives: the constants, one standard error of each as a share of it, and what is still wrong by row."""
+
     constants: Constants
     uncertainty: dict[str, float]
     errors: dict[str, float]  # log(predicted / published) by row
 
 
 def calibration(rows: Sequence[Row]) -> list[Row]:
-    """Those that constants may be fitted on, and that are times."""
+    """The rows that constants may be fitted on: those marked so whose metric is a time or a rate."""
     return [row for row in rows if row["split"] == "calibration" and row["metric"] != FITS]
 
 
 def seconds_without(job: Job, constants: Constants, effect: str = "") -> float:
-    """Of a step where one of EFFECTS is left out; "" for none."""
-    rates = rates_of(job.cluster, job.software, job.precision, constants)
+    """Seconds of a step from which one of EFFECTS is left out; "" leaves out none."""
+    rates = rates_of_job(job, constants)
     if effect == "sizes":
         rates = without_sizes(rates)
     seconds = step_seconds(job, rates)
@@ -59,11 +58,13 @@ def without_sizes(rates: Rates) -> Rates:
 
 
 def log_errors(rows: Sequence[Row], jobs: Sequence[Job], constants: Constants, without: str = "") -> list[float]:
+    """log(predicted / published) of each row; `without`: a cause that is left out of the prediction."""
     return [log(in_metric(row, job, seconds_without(job, constants, without)) / row["value"])
             for row, job in zip(rows, jobs)]
 
 
 def at(theta: Sequence[float]) -> Constants:
+    """The constants at a point of the fit: theta is the log of each over its prior."""
     return Constants(**{c.name: c.prior * exp(t) for c, t in zip(CONSTANTS, theta)})
 
 
@@ -106,10 +107,10 @@ def fit_activations(rows: Sequence[Row]) -> tuple[float, float]:
 
 
 def main() -> None:
+    """The command: fit, and print constants, uncertainties and errors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", nargs="?", help="rows in the format of facts/published.json; the course's own if none")
-    given = parser.parse_args().file
-    rows = published_rows() if given is None else json.loads(Path(given).read_text(encoding="utf-8"))["rows"]
+    rows, _ = read_rows(parser.parse_args().file)
     fitted = fit(rows)
     for c in CONSTANTS:
         print(f"{c.name:20s} {getattr(fitted.constants, c.name):<12.4g} +- {fitted.uncertainty[c.name]:.0%}"

@@ -20,7 +20,7 @@ NUMBERS = {"bf16": ["--bf16"], "fp16": ["--fp16"], "fp8": ["--bf16", "--fp8-form
 
 
 def megatron_flags(plan: Estimate) -> list[str]:
-    """One for each line. ValueError for what its pre-training does not have."""
+    """The plan as Megatron-Core's flags, one for each line. ValueError for what its pre-training does not have."""
     job = plan.job
     if job.lora_rank:
         raise ValueError(f"LoRA of rank {job.lora_rank}: expected a plan without, Megatron-Core trains whole models")
@@ -29,11 +29,13 @@ def megatron_flags(plan: Estimate) -> list[str]:
 
 
 def in_words(flag: tuple[str, object]) -> str:
+    """One flag of the command line."""
     name, value = flag
     return f"--{name}" if value is True else f"--{name} {value}"
 
 
 def layout_flags(job: Job) -> Flags:
+    """Sizes of the axes, for Megatron-Core."""
     L = job.layout
     return [("tensor-model-parallel-size", L.tp), ("pipeline-model-parallel-size", L.pp),
             ("context-parallel-size", L.cp), ("sequence-parallel", job.sequence_parallel and L.tp > 1),
@@ -42,7 +44,7 @@ def layout_flags(job: Job) -> Flags:
 
 
 def pipeline_flags(job: Job) -> Flags:
-    """Where both ends count as a layer each, Megatron has to be told."""
+    """Flags of the pipeline. Where both ends count as a layer each, Megatron has to be told."""
     shape, pp, v = job.shape, job.layout.pp, job.v
     if pp == 1:
         return []
@@ -89,11 +91,13 @@ def recompute_flags(job: Job) -> Flags:
 
 
 def batch_flags(job: Job) -> Flags:
+    """Rows and tokens, for Megatron-Core."""
     return [("micro-batch-size", job.micro_batch), ("global-batch-size", job.global_batch),
             ("seq-length", job.sequence_length), ("max-position-embeddings", job.sequence_length)]
 
 
 def shape_flags(shape: Shape) -> list[str]:
+    """The model's sizes, for Megatron-Core, without those that are 0 or off."""
     found: Flags = [
         ("num-layers", shape.num_layers), ("hidden-size", shape.hidden_size),
         ("ffn-hidden-size", shape.dense_ffn or shape.ffn_size), ("num-attention-heads", shape.num_heads),
@@ -106,6 +110,7 @@ def shape_flags(shape: Shape) -> list[str]:
 
 
 def latent_flags(shape: Shape) -> Flags:
+    """Flags of latent attention, for Megatron-Core; [] for a model without it."""
     if shape.latent is None:
         return []
     of = shape.latent
@@ -114,6 +119,7 @@ def latent_flags(shape: Shape) -> Flags:
 
 
 def expert_flags(shape: Shape) -> Flags:
+    """Flags of experts, for Megatron-Core; [] for a model without them."""
     if shape.num_experts == 1:
         return []
     dense = f"'([0]*{shape.dense_layers}+[1]*{shape.num_layers - shape.dense_layers})'" if shape.dense_layers else 0
@@ -126,7 +132,9 @@ def expert_flags(shape: Shape) -> Flags:
 # torchtitan
 
 def runs_on_titan(plan: Estimate) -> bool:
-    """It deals out whole experts, shards gradients wherever it shards, and makes no or all layers again."""
+    """Whether torchtitan can run the plan: it deals out whole experts, shards gradients wherever it shards, and makes
+    no or all layers again.
+    """
     return plan.layout.etp == 1 and plan.layout.zero_stage != 1 and not plan.job.recompute_layers
 
 
@@ -156,6 +164,7 @@ def torchtitan_lines(plan: Estimate) -> list[str]:
 
 
 def pipeline_lines(job: Job) -> list[str]:
+    """The pipeline's settings, for torchtitan; the end stages have one layer less where the layers are not even."""
     layers, chunks = job.shape.num_layers, job.layout.pp * job.v
     ends = int(bool(layers % chunks))
     settings = {"pipeline_parallel_schedule": repr("Interleaved1F1B" if job.v > 1 else "1F1B"),

@@ -34,12 +34,14 @@ class Config:
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:
+        """The boolean under `key`. ValueError for anything else that stands there."""
         value = self.values.get(key, default)
         if type(value) is not bool:
             raise ValueError(f"{self.name}: {key}={value!r}: expected true or false")
         return value
 
     def entries(self, key: str) -> list[Any]:
+        """The list under `key`, [] where there is none. ValueError for anything else that stands there."""
         value = self.values.get(key) or []
         if not isinstance(value, list):
             raise ValueError(f"{self.name}: {key}={value!r}: expected a list")
@@ -55,6 +57,11 @@ def shape_from_config(config: str | Path | Mapping[str, Any], sequence_length: i
     sequence_length: 0 for what the model was trained with before its context was stretched, as far as the file tells;
     else the longest that it takes. ValueError, in one line, for a file that is none, an architecture that is not
     here, and a key that is missing or cannot be.
+
+    >>> shape = shape_from_config({"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12,
+    ...                            "vocab_size": 50257, "n_positions": 1024})
+    >>> shape.ffn_size, shape.d
+    (3072, 64)
     """
     read = Config(config, "this config") if isinstance(config, Mapping) else load(Path(config))
     kind = read.values.get("model_type")
@@ -70,6 +77,7 @@ def shape_from_config(config: str | Path | Mapping[str, Any], sequence_length: i
 
 
 def load(path: Path) -> Config:
+    """The config.json at `path`, or in the folder `path`. ValueError where it cannot be read."""
     path = path / "config.json" if path.is_dir() else path
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -86,6 +94,7 @@ def load(path: Path) -> Config:
 
 
 def llama(c: Config, gated: bool = True, biases: bool = False) -> Sizes:
+    """Sizes of a Llama, and of all that are built like it."""
     heads, hidden = c.whole("num_attention_heads"), c.whole("hidden_size")
     head_dim = c.whole("head_dim", 0, least=0)
     return {"num_layers": c.whole("num_hidden_layers"), "hidden_size": hidden, "num_heads": heads,
@@ -96,6 +105,7 @@ def llama(c: Config, gated: bool = True, biases: bool = False) -> Sizes:
 
 
 def trained_length(c: Config) -> int:
+    """Tokens of a row in pre-training: before rotary positions were stretched for longer ones."""
     scaling = c.values.get("rope_scaling") or c.values.get("rope_parameters")
     stretched = Config(scaling, c.name) if isinstance(scaling, Mapping) else c
     longest = c.whole("max_position_embeddings")
@@ -103,7 +113,8 @@ def trained_length(c: Config) -> int:
 
 
 def window(c: Config) -> Sizes:
-    """Of layers that look back at a window: all of them, or, as layer_types lists, one in so many."""
+    """The fields of a model whose layers look back at a window: all of them, or, as layer_types lists, one in so many.
+    """
     width = c.whole("sliding_window", 0, least=0)
     kinds = c.entries("layer_types")
     windows = sum(kind == "sliding_attention" for kind in kinds) if kinds else c.whole("num_hidden_layers")
@@ -117,14 +128,17 @@ def window(c: Config) -> Sizes:
 
 
 def mixtral(c: Config) -> Sizes:
+    """Sizes of a Llama with experts in every layer."""
     return llama(c) | {"num_experts": c.whole("num_local_experts"), "active_experts": c.whole("num_experts_per_tok")}
 
 
 def gpt_oss(c: Config) -> Sizes:
+    """Sizes of gpt-oss: a Mixtral with biases."""
     return mixtral(c) | {"biases": True}
 
 
 def qwen_moe(c: Config) -> Sizes:
+    """Sizes of a Qwen with experts, whose first or every other layer may have none."""
     sizes = llama(c)
     experts = {"num_experts": c.whole("num_experts"), "active_experts": c.whole("num_experts_per_tok"),
                "ffn_size": c.whole("moe_intermediate_size")}
@@ -136,10 +150,12 @@ def qwen_moe(c: Config) -> Sizes:
 
 
 def dense(layers: int, ffn: int) -> Sizes:
+    """The fields of layers without experts; {} where there are none."""
     return {"dense_layers": layers, "dense_ffn": ffn} if layers else {}
 
 
 def deepseek(c: Config) -> Sizes:
+    """Sizes of DeepSeek-V2, -V3 and Kimi K2: latent attention, shared experts, dense layers first."""
     sizes, ffn = llama(c), c.whole("moe_intermediate_size")
     latent = LatentAttention(c.whole("q_lora_rank", 0, least=0), c.whole("kv_lora_rank"), c.whole("qk_nope_head_dim"),
                              c.whole("qk_rope_head_dim"), c.whole("v_head_dim"))
@@ -163,6 +179,7 @@ def llama4(c: Config) -> Sizes:
 
 
 def gpt2(c: Config) -> Sizes:
+    """Sizes of a GPT-2, whose config has names of its own."""
     hidden, heads = c.whole("n_embd"), c.whole("n_head")
     return {"num_layers": c.whole("n_layer"), "hidden_size": hidden, "num_heads": heads, "num_kv_heads": heads,
             "ffn_size": c.whole("n_inner", 4 * hidden), "vocab_size": c.whole("vocab_size"),

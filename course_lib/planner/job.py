@@ -89,7 +89,7 @@ class Job:
             raise ValueError(f"recompute_layers={self.recompute_layers} with recompute={self.recompute!r}: expected "
                              "recompute='full', it says in how many layers")
         if reason := job_problem(self.shape, self.cluster, self.layout, self.global_batch, self.micro_batch,
-                                 self.sequence_length, self.v, self.uneven or self.software.whole_layers):
+                                 self.sequence_length, self.v, uneven=self.uneven or self.software.whole_layers):
             raise ValueError(reason)
         if reason := saving_problem(self):
             raise ValueError(reason)
@@ -106,16 +106,17 @@ class Job:
 
     @property
     def num_microbatches(self) -> int:
+        """Micro-batches of each replica in a step."""
         return self.global_batch // (self.layout.dp * self.micro_batch)
 
     @property
     def tokens(self) -> int:
-        """Of a step."""
+        """Tokens of a step."""
         return self.global_batch * self.sequence_length
 
     @property
     def tokens_per_rank(self) -> float:
-        """Of a micro-batch."""
+        """Tokens of a micro-batch that one rank has."""
         return self.micro_batch * self.sequence_length / self.layout.cp
 
     @property
@@ -124,7 +125,7 @@ class Job:
         return self.layout.dp * self.layout.cp
 
     def shards(self, ranks: int) -> int:
-        """Of `ranks` that hold the same parameters, those among which ZeRO shares them out."""
+        """Among how many of `ranks` that hold the same parameters ZeRO shares them out."""
         return max(1, ranks // self.replicas)
 
     @property
@@ -134,12 +135,12 @@ class Job:
 
     @property
     def num_layers(self) -> int:
-        """Those for multi-token prediction are layers, too."""
+        """Layers of the model, those for multi-token prediction among them."""
         return self.shape.num_layers + self.shape.mtp_layers
 
     @property
     def recomputed_share(self) -> float:
-        """Of the layers, those that are run again in backward, wholly."""
+        """The share of the layers that are run again, wholly, in backward."""
         if self.recompute != "full":
             return 0.0
         return min(1.0, self.recompute_layers * self.layout.pp / self.num_layers) if self.recompute_layers else 1.0

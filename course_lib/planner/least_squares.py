@@ -34,6 +34,9 @@ def solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[flo
 
 
 def objective(residuals: Sequence[float], theta: Sequence[float], sigma: Sequence[float], robust: bool = True) -> float:
+    """What is to be smallest: squares of residuals, large ones damped where `robust`, and of how far theta is from its
+    priors.
+    """
     rows = (2 * log1p(r * r / 2) if robust else r * r for r in residuals)
     return sum(rows) + sum((t / s) ** 2 for t, s in zip(theta, sigma))
 
@@ -51,6 +54,7 @@ def most_likely(residuals_at: Callable[[Sequence[float]], list[float]], sigma: S
         curvature = [[sum(a * b for a, b in zip(weighted[i], slopes[j])) + (i == j) / sigma[i] ** 2 for j in n]
                      for i in n]
         step = solve(curvature, [sum(a * b for a, b in zip(weighted[i], r)) + theta[i] / sigma[i] ** 2 for i in n])
+        # A whole step of a curved problem may overshoot: it is halved until the objective falls.
         for shortened in (1, 1 / 2, 1 / 4, 1 / 8, 1 / 16):
             tried = [min(max(t - shortened * d, -FARTHEST * s), FARTHEST * s) for t, d, s in zip(theta, step, sigma)]
             r_tried = residuals_at(tried)

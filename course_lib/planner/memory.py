@@ -16,13 +16,12 @@ from course_lib.planner.constants import (
     OTHER_BYTES,
 )
 from course_lib.planner.job import MODULES, Job
-from course_lib.planner.layer import kept
+from course_lib.planner.layer import term_bytes
 from course_lib.planner.state import state_bytes
 from course_lib.planner.step import Stages
 from course_lib.planner.work import Work, work_of
 
 OF_A_LOGIT = {"eager": LOGIT_BYTES, "fused": LOGIT_FUSED, "narrow": LOGIT_NARROW, "cut": LOGIT_CUT}
-KINDS = ("parameters", "gradients", "optimizer_state", "activations", "logits", "other")
 MADE_AGAIN = ("SiLU of the gate",)  # in backward, by kernels that do gate, SiLU and product in one
 READ_FOR_WEIGHTS = ("input of the MLP", "their product", "its output")  # alone, so not where weights are frozen
 READ_BY_PRODUCTS = ("input of q, k, v", "input of the MLP", "their product", "its output", "rows sent to experts")
@@ -43,7 +42,8 @@ def memory_bytes(job: Job, stages: Stages) -> dict[str, float]:
 
 
 def stage_bytes(job: Job, layers: float, stage: int) -> dict[str, float]:
-    """Of a rank of this stage, which has `layers` and, at an end of the pipeline, embedding or read-out."""
+    """Bytes by kind of a rank of this stage, which has `layers` and, at an end of the pipeline, embedding or read-out.
+    """
     p = job.layout.pp
     first, last = stage == 0, stage == p - 1
     held = state_bytes(job, layers, (first or last) + (first and last and not job.shape.tied))
@@ -53,19 +53,23 @@ def stage_bytes(job: Job, layers: float, stage: int) -> dict[str, float]:
     held["activations"] = in_flight * max(0.0, layers - job.offload_layers) * of_layer
     held["logits"] = logit_bytes(job) if last else 0.0
     if job.recompute == "full":  # the layer that backward is at, when the logits are gone
+        # One layer at a time is whole again. On the last stage it finds the place that the logits have left.
         held["activations"] += max(0.0, whole - held["logits"])
     held["other"] = OTHER_BYTES + layers * freed_late_bytes(job)
     return held
 
 
 def needed_bytes(held: dict[str, float]) -> float:
-    """Without what the allocator gets back when it waits, as it does before it gives up: of `other` all but buffers."""
+    """Bytes without what the allocator gets back when it waits, as it does before it gives up: of `other` all but
+    buffers.
+    """
     return sum(held.values()) - max(0.0, held["other"] - OTHER_BYTES)
 
 
 def logit_bytes(job: Job) -> float:
-    """At the loss of a micro-batch, by what a software makes of it: the logits as often as they are there, the input of
-    their product if it is kept as it was gathered, and the logits of the other micro-batches where nobody drops them.
+    """Bytes at the loss of a micro-batch, by what a software makes of it: the logits as often as they are there, the
+    input of their product if it is kept as it was gathered, and the logits of the other micro-batches where nobody
+    drops them.
     """
     software, t = job.software, job.layout.tp
     numbers = job.tokens_per_rank * job.shape.vocab_size / (1 if software.gathers_logits else t)
@@ -91,7 +95,7 @@ def freed_late_bytes(job: Job) -> float:
 
 
 def beyond_own_part(job: Job) -> float:
-    """Of one micro-batch's vectors at both blocks of a layer, where sequence parallelism has them whole."""
+    """Bytes of one micro-batch's vectors at both blocks of a layer, where sequence parallelism has them whole."""
     whole = 2 * job.tokens_per_rank * job.shape.hidden_size * len(GATHERED)
     return whole * (1 - 1 / job.layout.tp) if job.sequence_parallel else 0.0
 
@@ -99,22 +103,23 @@ def beyond_own_part(job: Job) -> float:
 def layer_activations(job: Job) -> tuple[float, float]:
     """(what one layer keeps of a micro-batch; what it would keep without recomputation), on average over all layers."""
     work = work_of(job)
-    whole = mean_kept(work)
+    whole = mean_layer_bytes(work)
     if job.recompute == "selective" and job.flash and job.software.early_stop:
-        return mean_kept(work, by_operation=True), whole
+        return mean_layer_bytes(work, by_operation=True), whole
     input_only = 2 * job.tokens_per_rank * job.shape.hidden_size / (job.layout.tp if job.sequence_parallel else 1)
     return job.recomputed_share * input_only + (1 - job.recomputed_share) * whole, whole
 
 
 @lru_cache(maxsize=65536)
-def mean_kept(work: Work, by_operation: bool = False) -> float:
-    """Of a layer, on average over their kinds. by_operation: its input, attention's output, and every other product's.
+def mean_layer_bytes(work: Work, by_operation: bool = False) -> float:
+    """Bytes that a layer keeps, on average over their kinds. by_operation: its input, attention's output, and every
+    other product's.
     """
     kinds, software = work.shape.kinds(), work.software
     times = ACTIVATIONS_EAGER.value if software.activations_eager and work.shape.gated else 1.0  # as Llama: q, k turned
     again = {name for module in work.modules for name in MODULES[module]} | (
         set() if software.activations_eager else set(MADE_AGAIN)) | set(READ_FOR_WEIGHTS if work.lora_rank else ())
-    terms = [(count * times / work.shape.num_layers, term.name, kept_of(term, work))
+    terms = [(count * times / work.shape.num_layers, term.name, term_bytes_as_read(term, work))
              for count, shape in kinds for term in activation_terms(shape, work.micro_batch, work.s // work.cp,
                                                                     dropout=work.dropout) if term.name not in again]
     if by_operation:
@@ -123,14 +128,17 @@ def mean_kept(work: Work, by_operation: bool = False) -> float:
     return sum(share * held for share, _, held in terms)
 
 
-def kept_of(term: ActivationTerm, work: Work) -> float:
+def term_bytes_as_read(term: ActivationTerm, work: Work) -> float:
     """What a product reads is kept as the product reads it, in 8 or 4 bits."""
+    # FlashAttention never stores the s x s matrices, which is what selective recomputation drops.
     policy = "selective" if work.flash or work.recompute == "selective" else "none"
-    return kept(term, work, policy) * (NARROW.get(work.precision, 1.0) if term.name in READ_BY_PRODUCTS else 1.0)
+    return term_bytes(term, work, policy) * (NARROW.get(work.precision, 1.0) if term.name in READ_BY_PRODUCTS else 1.0)
 
 
 def micro_batches_in_flight(job: Job, stage: int) -> Fraction:
-    """Of the whole stage: with v chunks each counts 1/v. ZB-2p holds twice what 1F1B does."""
+    """Micro-batches in flight on a stage, each as large as the whole stage's: with v chunks each counts 1/v. ZB-2p
+    holds twice what 1F1B does.
+    """
     p, m = job.layout.pp, job.num_microbatches
     if job.schedule == "gpipe":
         return Fraction(peak_gpipe(p, m, stage))

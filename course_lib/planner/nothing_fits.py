@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.planner.candidates import schedules
+from course_lib.planner.candidates import Asked, schedules
 from course_lib.planner.job import Job
-from course_lib.planner.search import Asked, bytes_of, leanest
+from course_lib.planner.search import bytes_of, leanest
 
 GIB = 2**30
 MOST_DOUBLINGS = 8
@@ -44,11 +44,10 @@ def ways_to_save(asked: Asked) -> list[str]:
 
 
 def leanest_jobs(asked: Asked) -> list[Job]:
-    """Of each layout the job that needs least."""
+    """For each layout the job that needs least memory."""
     found: dict[ParallelLayout, Job | None] = {}
     world = asked.cluster.num_devices
-    for job in schedules(asked.shape, asked.cluster, asked.global_batch, asked.sequence_length, asked.choices,
-                         range(world // 2 + 1, world + 1), **asked.how):
+    for job in schedules(asked, range(world // 2 + 1, world + 1)):
         if job.layout not in found:
             found[job.layout] = leanest(job, asked)
     return [job for job in found.values() if job]
@@ -58,6 +57,8 @@ def devices_enough(asked: Asked) -> int:
     """How often the devices must be doubled until something fits; 0 where that does not help."""
     for doublings in range(1, MOST_DOUBLINGS + 1):
         larger = replace(asked, cluster=asked.cluster.with_devices(asked.cluster.num_devices * 2**doublings))
+        # Doubling, and not one more device at a time: layouts divide powers of two, and ten looks are enough for a
+        # thousand.
         if any(bytes_of(job, larger) <= larger.limit_bytes for job in leanest_jobs(larger)):
             return larger.cluster.num_devices
     return 0

@@ -27,7 +27,7 @@ from course_lib.planner.constants import CONSTANTS, FITTED, Constant, Constants
 from course_lib.planner.estimate import Estimate
 from course_lib.planner.job import Job
 from course_lib.planner.least_squares import most_likely
-from course_lib.planner.rates import rates_of
+from course_lib.planner.rates import rates_of, rates_of_job
 from course_lib.planner.runs import describe
 from course_lib.planner.software import MEGATRON_CORE, Software
 from course_lib.planner.step import step_seconds
@@ -41,7 +41,7 @@ SHOWN = 0.1  # of its uncertainty: a constant that moves less is not told
 
 
 @dataclass(frozen=True)
-class Measured:
+class BeforeAndAfter:
     """One measurement in words, with what the planner said before it was known, and says now."""
 
     name: str
@@ -63,7 +63,7 @@ class Learned:
     constants: Constants
     uncertainty: dict[str, float]
     moved: dict[str, float]
-    measured: tuple[Measured, ...]
+    measured: tuple[BeforeAndAfter, ...]
     started_at: Constants
 
     def __str__(self) -> str:
@@ -77,11 +77,13 @@ class Learned:
 
 @dataclass(frozen=True)
 class StepOf:
+    """A step of a job, to be compared with the seconds that were measured."""
+
     job: Job
 
     def seconds(self, constants: Constants) -> float:
-        job = self.job
-        return sum(step_seconds(job, rates_of(job.cluster, job.software, job.precision, constants)).values())
+        """What the planner predicts for it with these constants."""
+        return sum(step_seconds(self.job, rates_of_job(self.job, constants)).values())
 
     def __str__(self) -> str:
         return f"a step of {describe(self.job)}"
@@ -89,6 +91,8 @@ class StepOf:
 
 @dataclass(frozen=True)
 class AllReduceOf:
+    """An all-reduce of so many bytes by ranks on several nodes. ValueError unless there are bytes."""
+
     cluster: Cluster
     software: Software
     num_bytes: float
@@ -99,6 +103,7 @@ class AllReduceOf:
         above_zero(self.num_bytes, "bytes of an all-reduce")
 
     def seconds(self, constants: Constants) -> float:
+        """What the planner predicts for it with these constants."""
         network = rates_of(self.cluster, self.software, constants=constants).network
         stride = self.cluster.devices_per_node // (self.num_ranks // self.num_nodes)
         return network.group(self.num_ranks, stride).seconds("all_reduce", self.num_bytes)
@@ -122,6 +127,7 @@ class ProductOf:
             at_least(getattr(self, name), 1, name)
 
     def seconds(self, constants: Constants) -> float:
+        """What the planner predicts for it with these constants."""
         one, any_software = self.cluster.with_devices(1), MEGATRON_CORE
         now, then = (rates_of(one, any_software, constants=c).head_flops_per_s for c in (constants, self.best))
         reached = one.matmul_flops_per_s * one.power_share**constants.power * now / then
@@ -158,12 +164,14 @@ def learn(cluster: Cluster, software: Software = MEGATRON_CORE, *, steps: Sequen
 
 
 def doubt(constant: Constant, wide: Sequence[str]) -> float:
-    """By how much another cluster may differ from those that a constant was fitted on: relative."""
+    """How much another cluster's constant may differ from the fitted one, as a share of it."""
     return WIDE if constant.name in wide else hypot(constant.uncertainty, constant.prior_uncertainty / 2)
 
 
 def most_likely_for(found: Sequence[Measurement], start: Constants,
                     sigma: Sequence[float]) -> Learned:
+    """The constants that fit the measurements best, beginning at `start`; `sigma`: how far each may go, as a log."""
+
     def at(theta: Sequence[float]) -> Constants:
         return Constants(**{c.name: getattr(start, c.name) * exp(t) for c, t in zip(CONSTANTS, theta)})
 
@@ -174,10 +182,12 @@ def most_likely_for(found: Sequence[Measurement], start: Constants,
     return Learned(
         at(theta), {c.name: s for c, s in zip(CONSTANTS, spread)},
         {c.name: t / c.uncertainty for c, t in zip(CONSTANTS, theta)},
-        tuple(Measured(str(of), seconds, of.seconds(start), of.seconds(at(theta))) for of, seconds, _ in found), start)
+        tuple(BeforeAndAfter(str(of), seconds, of.seconds(start), of.seconds(at(theta))) for of, seconds, _ in found),
+        start)
 
 
 def checked_job(of: Estimate | Job, cluster: Cluster) -> Job:
+    """The job of an estimate or itself. ValueError where it is on other devices than the cluster's."""
     job = of.job if isinstance(of, Estimate) else of
     if job.cluster.device.name != cluster.device.name:
         raise ValueError(f"a step on {job.cluster.device.name} tells nothing of {cluster.device.name}: expected a job "
@@ -186,6 +196,7 @@ def checked_job(of: Estimate | Job, cluster: Cluster) -> Job:
 
 
 def checked_ranks(cluster: Cluster, num_ranks: int, num_nodes: int) -> tuple[int, int]:
+    """Both numbers. ValueError unless there are two nodes or more with equally many ranks in each."""
     in_node = cluster.devices_per_node
     if num_nodes < 2 or num_ranks < num_nodes or num_ranks % num_nodes or in_node % (num_ranks // num_nodes):
         raise ValueError(f"an all-reduce by {num_ranks} ranks on {num_nodes} nodes: expected two nodes or more, and in "

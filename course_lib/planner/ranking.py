@@ -24,7 +24,7 @@ def simplest_first(plans: Iterable[Estimate]) -> list[Estimate]:
 
 
 def ties(plans: Sequence[Estimate], share: float = TIE) -> list[Estimate]:
-    """Those whose step is within `share` of the shortest one: no estimate can tell them apart."""
+    """The plans whose step is within `share` of the shortest one: no estimate can tell them apart."""
     shortest = min((each.step_s for each in plans), default=0.0)
     return [each for each in plans if each.step_s <= (1 + share) * shortest]
 
@@ -38,11 +38,12 @@ def complexity(plan: Estimate) -> tuple[float, ...]:
 
 
 def num_savings(job: Job) -> int:
+    """How many means of saving memory a job uses, each of which complicates it."""
     return sum((job.optimizer != "adam", job.offload != "none", job.lora_rank > 0, job.replicas > 1))
 
 
 def pareto(plans: Sequence[Estimate]) -> list[Estimate]:
-    """Those that no other beats in both time and memory, the fastest first."""
+    """The plans that no other one beats in both time and memory, the fastest first."""
     front: list[Estimate] = []
     for each in sorted(plans, key=lambda each: (each.step_s, each.memory_bytes)):
         if not front or each.memory_bytes < front[-1].memory_bytes:

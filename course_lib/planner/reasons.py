@@ -44,6 +44,7 @@ def because(cause: str, estimate: Estimate, best: Estimate) -> str:
 
 
 def size(estimate: Estimate, axis: str) -> int:
+    """The number of ranks along `axis`."""
     return getattr(estimate.layout, axis)
 
 

@@ -21,6 +21,7 @@ COLUMNS = ("", "layout", "v", "micro-batch", "recompute", "s/step", "range", "MF
 
 
 def asked_in_words(plans: Plans, name: str) -> str:
+    """Model, devices, batch, precision and software in one line."""
     asked, of = plans.asked, plans.asked.cluster
     return (f"{name} on {of.num_devices:,} {of.device.name} in nodes of {of.devices_per_node}: {asked.global_batch:,} "
             f"rows of {asked.sequence_length:,} tokens, {asked.how['precision']}, {asked.how['software'].name}")
@@ -41,6 +42,7 @@ def report(plans: Plans, name: str, top: int = 5) -> str:
 
 
 def table(shown: Sequence[Estimate], plans: Plans) -> list[str]:
+    """The table of plans, a line each."""
     tied = ties(plans) if len(plans) else []
     rows = [COLUMNS] + [row_of(number, each, each in tied and len(tied) > 1) for number, each in enumerate(shown, 1)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
@@ -49,6 +51,7 @@ def table(shown: Sequence[Estimate], plans: Plans) -> list[str]:
 
 
 def row_of(number: int, each: Estimate, tied: bool) -> tuple[str, ...]:
+    """The cells of one plan; "=" behind the number of one that ties with the first."""
     low, high = each.step_range_s
     usd = each.dollars(TOKENS)
     layout = ", ".join(filter(None, (str(each.layout), saving(each))))
@@ -77,6 +80,7 @@ def notes(plans: Plans) -> list[str]:
 # JSON
 
 def as_json(plans: Plans, name: str, top: int = 5) -> dict[str, Any]:
+    """The whole answer as plain data."""
     asked, tied = plans.asked, ties(plans)
     error = error_of(plans[0].job) if plans else None
     return {"model": name, "device": asked.cluster.device.name, "num_devices": asked.cluster.num_devices,
@@ -86,11 +90,11 @@ def as_json(plans: Plans, name: str, top: int = 5) -> dict[str, Any]:
             "error": None if error is None else str(error),
             "nearest_runs": [] if error is None else [str(run) for run in error.nearest],
             "plans": [plan_as_json(each, plans[0], each in tied) for each in distinct(plans)[:top]],
-            "nearly": [plan_as_json(each, plans[0], False) if plans else plan_as_json(each, each, False)
-                       for each in plans.nearly[:top]]}
+            "nearly": [plan_as_json(each, plans[0] if plans else each, False) for each in plans.nearly[:top]]}
 
 
 def plan_as_json(each: Estimate, best: Estimate, tied: bool) -> dict[str, Any]:
+    """One plan as plain data: its layout, seconds by cause, bytes by kind, and why it is slower than the best."""
     job, layout = each.job, each.layout
     return {"layout": str(layout), **{axis: getattr(layout, axis) for axis in ("dp", "pp", "cp", "tp", "ep", "etp")},
             "zero_stage": layout.zero_stage, "v": job.v, "micro_batch": job.micro_batch,
@@ -104,6 +108,7 @@ def plan_as_json(each: Estimate, best: Estimate, tied: bool) -> dict[str, Any]:
 
 
 def why_not_as_json(found: WhyNot) -> dict[str, Any]:
+    """Why a layout is not the plan, as plain data."""
     return {"layout": str(found.layout), "verdict": found.verdict, "reasons": list(found.reasons),
             "remedies": list(found.remedies),
             "estimate": None if found.estimate is None else plan_as_json(found.estimate, found.estimate, False)}

@@ -13,6 +13,7 @@ SHARE_FOR_STATE = 0.7  # of the data sheet's memory; activations get the rest
 
 
 def divisors(n: int) -> list[int]:
+    """Whole numbers that divide n, ascending."""
     return [d for d in range(1, n + 1) if n % d == 0]
 
 

@@ -29,7 +29,7 @@ OTHER_DEVICE, OTHER_GENERATION, OTHER_SOFTWARE, OTHER_BITS, OTHER_EXPERTS = 1, 3
 
 
 @dataclass(frozen=True)
-class Run:
+class PublishedRun:
     """A published run. `error`: the planner's, relative, in the row's own metric. `faster`: the planner's run is the
     faster one.
     """
@@ -40,40 +40,42 @@ class Run:
 
     @property
     def faster(self) -> bool:
+        """Whether the planner promises a faster run than was published: of a step time, that it is too low."""
         return (self.error > 0) != self.row["metric"].startswith("step time")
 
     def __str__(self) -> str:
         off = f"{abs(self.error):.0%} too {'fast' if self.faster else 'slow'}"
-        return f"{describe(self.job)}{', v assumed' if v_assumed(self.row) else ''}: {off}"
+        return f"{describe(self.job)}{', v assumed' if assumes_v(self.row) else ''}: {off}"
 
 
 @lru_cache(maxsize=1)
-def unfitted_runs() -> tuple[Run, ...]:
+def unfitted_runs() -> tuple[PublishedRun, ...]:
     """All published times that no constant was fitted on, predicted."""
     found = []
     for row in published_rows("visible"):
         if row["metric"] != FITS:
             job = job_of_row(row)
-            found.append(Run(row, job, in_metric(row, job, estimate_job(job).step_s) / row["value"] - 1))
+            found.append(PublishedRun(row, job, in_metric(row, job, estimate_job(job).step_s) / row["value"] - 1))
     return tuple(found)
 
 
 # What a run is
 
 def generation_of(name: str) -> str:
-    """Of a device, by the first word of its name."""
+    """The generation of a device, by the first word of its name."""
     word = name.split()[0]
     return next((generation for generation, words in GENERATIONS.items() if word in words), name)
 
 
 def scale_of(cluster: Cluster, num_devices: int) -> str:
+    """How large a cluster is, in the words under which errors are sorted."""
     if num_devices <= cluster.devices_per_node:
         return SCALES[0][1]
     return next(words for most, words in SCALES[1:] if num_devices <= most)
 
 
 def bits_of(job: Job) -> int:
-    """Of a number in the products of linear layers."""
+    """Bits of a number in the products of linear layers."""
     return BITS.get(job.precision, 8)
 
 
@@ -96,7 +98,7 @@ def name_of(shape: Shape) -> str:
 
 
 def describe(job: Job) -> str:
-    """In words: model, devices, cut, software."""
+    """The job in words: model, devices, cut, software."""
     L = job.layout
     axes = (("tp", L.tp), ("cp", L.cp), ("pp", L.pp), ("ep", L.ep), ("v", job.v), ("ZeRO-", L.zero_stage))
     cut = " ".join(f"{axis}{size}" for axis, size in axes if size > 1 or axis == "ZeRO-" and size) or "dp alone"
@@ -104,7 +106,7 @@ def describe(job: Job) -> str:
     return f"{name_of(job.shape)} on {L.world_size:,} {job.cluster.device.name}, {cut}{bits}, {job.software.name}"
 
 
-def v_assumed(row: Row) -> bool:
+def assumes_v(row: Row) -> bool:
     """Chunks per stage that the source does not give."""
     return row["v"] > 1 and "v NOT published" in row.get("verified", "")
 
@@ -125,5 +127,6 @@ def distance(one: Job, other: Job) -> float:
         + OTHER_EXPERTS * ((one.shape.num_experts > 1) != (other.shape.num_experts > 1)))
 
 
-def nearest_runs(job: Job, runs: Sequence[Run]) -> tuple[Run, ...]:
+def nearest_runs(job: Job, runs: Sequence[PublishedRun]) -> tuple[PublishedRun, ...]:
+    """The few of `runs` that are most like the job, nearest first."""
     return tuple(sorted(runs, key=lambda run: distance(job, run.job))[:NAMED])

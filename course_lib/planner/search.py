@@ -9,53 +9,20 @@ finds the same (tests/planner/test_plan.py).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from math import ceil, inf
-from typing import Any
 
-from course_lib.costs.memory import USABLE
-from course_lib.facts import Shape
-from course_lib.planner.candidates import ALL, SAVING, Choices, savings, schedules, with_zero, zero_stages
-from course_lib.planner.cluster import Cluster
+from course_lib.planner.candidates import ALL, SAVING, Asked, Choices, savings, schedules, with_zero, zero_stages
 from course_lib.planner.constants import FITTED
 from course_lib.planner.estimate import Estimate
 from course_lib.planner.job import Job
-from course_lib.planner.layer import head_pass, layer_pass
 from course_lib.planner.memory import memory_bytes
 from course_lib.planner.ranking import simplest_first
-from course_lib.planner.rates import Rates, rates_of
-from course_lib.planner.step import stages_of, step_seconds
+from course_lib.planner.rates import Rates
+from course_lib.planner.step import stages_at, step_seconds
 
 SLOWEST = 1.25  # times the best: slower layouts are not listed
-NEARLY = 1.1  # times what a device can allocate
 Memory = dict[str, float]  # bytes by kind
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a plan is for: all but the layout."""
-
-    shape: Shape
-    cluster: Cluster
-    global_batch: int
-    sequence_length: int
-    how: dict[str, Any]
-    choices: Choices = ALL
-    room: float = USABLE
-
-    @cached_property
-    def rates(self) -> Rates:
-        return rates_of(self.cluster, self.how["software"], self.how["precision"])
-
-    @cached_property
-    def limit_bytes(self) -> float:
-        """What an estimate may fill."""
-        return self.room * self.cluster.usable_bytes
-
-    @cached_property
-    def nearly_bytes(self) -> float:
-        return NEARLY * self.cluster.usable_bytes
 
 
 class Search:
@@ -68,11 +35,12 @@ class Search:
         self.best = inf
 
     def look(self, counts: range, slowest: float) -> float:
-        """At all layouts of so many devices whose step may be below `slowest` times the best. The least time that any
-        of them could take.
+        """Look at all layouts of so many devices whose step may be below `slowest` times the best. Returns the least
+        time that any of them could take.
         """
-        rates, limit, candidates = self.asked.rates, self.asked.limit_bytes, ranked(self.asked, counts)
+        rates, limit, candidates = self.asked.rates, self.asked.limit_bytes, candidates_by_bound(self.asked, counts)
         for bound, job in candidates:
+            # Candidates are sorted by what they cannot go below: from here on none can be listed.
             if bound > slowest * self.best:
                 break
             for sharded, memory in variants(job, self.asked):
@@ -90,6 +58,7 @@ def search(asked: Asked, slowest: float = SLOWEST) -> tuple[list[Estimate], list
     could be faster than all that use every device: as fast as these could be at best, in proportion to the devices.
     """
     found, world = Search(asked), asked.cluster.num_devices
+    # All devices first: fewer are worth a look only where they could beat that in proportion.
     ideal = found.look(range(world, world + 1), slowest)
     fewest = ceil(world * ideal / found.best) if found.plans else 1 if asked.choices.data else world // 2 + 1
     found.look(range(fewest, world), 1.0 if found.plans else slowest)
@@ -97,14 +66,13 @@ def search(asked: Asked, slowest: float = SLOWEST) -> tuple[list[Estimate], list
     return listed, sorted((each for each in found.near if each.step_s < found.best), key=lambda each: each.step_s)
 
 
-def ranked(asked: Asked, counts: range) -> list[tuple[float, Job]]:
+def candidates_by_bound(asked: Asked, counts: range) -> list[tuple[float, Job]]:
     """All schedules that may fit, with the time that they cannot go below, the shortest first.
 
     What does not fit with single rows, no chunks and all layers made again fits with nothing else.
     """
     found, hopeless = [], set()
-    for job in schedules(asked.shape, asked.cluster, asked.global_batch, asked.sequence_length, asked.choices, counts,
-                         **asked.how):
+    for job in schedules(asked, counts):
         first = (job.layout, job.micro_batch)
         if job.layout in hopeless or first in hopeless:
             continue
@@ -117,24 +85,27 @@ def ranked(asked: Asked, counts: range) -> list[tuple[float, Job]]:
 
 def fastest_s(job: Job, rates: Rates, choices: Choices = ALL) -> float:
     """No choice of ZeRO's stage, of recomputation or of what saves memory makes the step shorter."""
-    sharded = most_sharded(job, choices)
+    sharded = with_most_sharding(job, choices)
     return min(sum(seconds.values()) - seconds["dp"] - seconds["optimiser"] for seconds in (
         step_seconds(replace(sharded, lora_rank=rank), rates) for rank in choices.lora_ranks))
 
 
-def most_sharded(job: Job, choices: Choices = ALL) -> Job:
+def with_most_sharding(job: Job, choices: Choices = ALL) -> Job:
+    """The job with the highest ZeRO stage that may be chosen, which needs least memory."""
     return with_zero(job, max(zero_stages(job.layout, choices), default=0))
 
 
 def leanest(job: Job, asked: Asked) -> Job | None:
-    """With all sharded, saved and made again that may be; None where it can have nothing of what was asked for."""
+    """The job with all sharded, saved and made again that may be; None where it can have nothing of what was asked for.
+    """
     policies, choices = asked.choices.recompute, asked.choices
-    again = with_policy(most_sharded(job, choices), "full" if "full" in policies else policies[-1], choices)
+    again = with_policy(with_most_sharding(job, choices), "full" if "full" in policies else policies[-1], choices)
     found = [*savings(again, choices)]
     return min(found, key=lambda each: bytes_of(each, asked)) if len(found) > 1 else next(iter(found), None)
 
 
 def nearly_fits(job: Job | None, asked: Asked) -> bool:
+    """Whether there is such a job, and it misses the device by little."""
     return job is not None and bytes_of(job, asked) <= asked.nearly_bytes
 
 
@@ -166,14 +137,14 @@ def variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
             how = tuple(getattr(saved, name) for name in SAVING)
             if zero == 2 and how in whole_fit and not job.software.shards_layers:
                 continue
-            for changed, memory in recomputed(saved, asked):
+            for changed, memory in recompute_variants(saved, asked):
                 if zero == 1 and changed.recompute == "none" and sum(memory.values()) <= asked.limit_bytes:
                     whole_fit.add(how)
                 if sum(memory.values()) <= asked.nearly_bytes:
                     yield changed, memory
 
 
-def recomputed(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
+def recompute_variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
     """Nothing; scores or light modules; all layers; the fewest layers; until it fits."""
     kept = 0.0
     for policy in asked.choices.recompute:
@@ -211,8 +182,10 @@ def fewest_layers(job: Job, asked: Asked, kept_bytes: float = 0.0, again_bytes: 
 
 
 def memory_of(job: Job, asked: Asked) -> Memory:
-    return memory_bytes(job, stages_of(job, layer_pass(job, asked.rates), head_pass(job, asked.rates)))
+    """Bytes of the fullest device, by kind."""
+    return memory_bytes(job, stages_at(job, asked.rates))
 
 
 def bytes_of(job: Job, asked: Asked) -> float:
+    """Bytes of the fullest device."""
     return sum(memory_of(job, asked).values())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Seconds:
-    """By cause. `matmul`: all products, attention's too; `memory`: passes over memory between them."""
+    """Seconds by cause. `matmul`: all products, attention's too; `memory`: passes over memory between them."""
 
     matmul: float = 0.0
     memory: float = 0.0
@@ -18,6 +18,7 @@ class Seconds:
 
     @property
     def total(self) -> float:
+        """Seconds of all causes together."""
         return self.matmul + self.memory + self.tp + self.cp + self.ep + self.launch
 
     def __add__(self, other: Seconds) -> Seconds:
@@ -28,9 +29,9 @@ class Seconds:
         return Seconds(self.matmul * times, self.memory * times, self.tp * times, self.cp * times, self.ep * times,
                        self.launch * times)
 
-    def launched(self, seconds: float, adds: bool = False) -> Seconds:
-        """With the wait for kernels that the processor launches more slowly than the device runs them; or, `adds`,
-        with the time of launching, where one processor does both.
+    def with_launches(self, seconds: float, adds: bool = False) -> Seconds:
+        """These seconds with the wait for kernels that the processor launches more slowly than the device runs them;
+        or, `adds`, with the time of launching, where one processor does both.
         """
         return replace(self, launch=seconds if adds else max(0.0, seconds - self.total))
 
@@ -45,6 +46,7 @@ class Pass:
 
     @property
     def total(self) -> float:
+        """Seconds of forward and backward together."""
         return self.forward.total + self.backward.total
 
     def __add__(self, other: Pass) -> Pass:
@@ -54,6 +56,6 @@ class Pass:
         return Pass(self.forward * times, self.backward * times, self.weight_s * times)
 
 
-def exposed(message_s: float, computing_s: float, drag: float = 0.0) -> float:
+def exposed_seconds(message_s: float, computing_s: float, drag: float = 0.0) -> float:
     """What a message costs beside computing: what is left of it, and the drag of what is hidden."""
     return max(0.0, message_s - computing_s) + drag * min(message_s, computing_s)

@@ -24,7 +24,7 @@ BUCKET_BYTES = 25 << 20
 
 
 def stages(config: GPTConfig, layout: ParallelLayout, batch_size: int, num_microbatches: int = 1) -> list[StageWork]:
-    """Of a plain pipeline: what a rank of each stage does in a step."""
+    """What a rank of each stage of a plain pipeline does in a step."""
     with torch.device("meta"):
         model = GPT(config)
     names, p, m = [name for name, _ in layers_of(model)], layout.pp, num_microbatches
@@ -42,7 +42,7 @@ def stages(config: GPTConfig, layout: ParallelLayout, batch_size: int, num_micro
 
 def sent_bytes(config: GPTConfig, layout: ParallelLayout, batch_size: int, num_microbatches: int = 1, *,
                sequence_parallel: bool = False) -> dict[str, int]:
-    """By all ranks in a step after the first, axis by axis: TrainingReport.bytes_by_axis."""
+    """Bytes that all ranks send in a step after the first, axis by axis: TrainingReport.bytes_by_axis."""
     sizes = {axis: layout.size(axis) for axis in layout.axes}
     totals: dict[str, Fraction] = {}
     for work in stages(config, layout, batch_size, num_microbatches):
@@ -65,7 +65,7 @@ def held_bytes(config: GPTConfig, layout: ParallelLayout, batch_size: int, num_m
 
 
 def stage_bytes(work: StageWork, shape: Shape, layout: ParallelLayout, place: int) -> dict[str, int]:
-    """Of a rank on stage `place`."""
+    """Bytes by kind of a rank on stage `place`."""
     n, zero = layout.dp * layout.cp, layout.zero_stage
     sizes = [size for layer in work.layers for size in parameters_of(layer, shape, layout.tp)]
     if "head" in work.layers and "embedding" in work.layers:
@@ -79,7 +79,7 @@ def stage_bytes(work: StageWork, shape: Shape, layout: ParallelLayout, place: in
 
 
 def activations(work: StageWork, shape: Shape, layout: ParallelLayout, place: int) -> int:
-    """Of the micro-batches in flight. A ring of cp stores no scores."""
+    """Bytes that the micro-batches in flight keep. A ring of cp stores no scores."""
     tokens, t = shape.sequence_length // layout.cp, layout.tp
     layer = activation_bytes_per_layer(shape, work.rows, tokens, recompute="selective" if layout.cp > 1 else "none",
                                        bytes_per_number=W, tensor_parallel=t)

@@ -18,6 +18,7 @@ inside it; `doctor` says what this machine can do. Files in reading order:
     sleep.py        a pause of the rank's device
     instruments/    bytes, memory and time, measured inside a rank
     tensors.py      the tensors in anything
+    torch_private.py  what torch keeps to itself and the course uses: all of it is here
     doctor.py       is this machine fit for the course?
 """
 

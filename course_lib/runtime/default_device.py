@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._device import DeviceContext
+
+from course_lib.runtime.torch_private import DeviceContext
 
 DRAWN = {torch.rand, torch.randn, torch.randint, torch.randperm}
 
@@ -43,7 +44,7 @@ def set_default_device(device: torch.device) -> None:
 
 
 def unset_default_device() -> None:
-    """The CPU again."""
+    """From now on tensors are made on the CPU again."""
     global _own
     if _own is not None:
         _own.__exit__(None, None, None)

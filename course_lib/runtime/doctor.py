@@ -44,20 +44,23 @@ class Check:
 
     @property
     def ok(self) -> bool:
+        """Whether there is nothing to do about it."""
         return not self.advice
 
 
 @dataclass(frozen=True, repr=False)
-class Report(Drawn):
+class DoctorReport(Drawn):
     """What `doctor` found. Draws itself as a table; `ok` when no check asks for anything."""
 
     checks: tuple[Check, ...]
 
     @property
     def ok(self) -> bool:
+        """Whether every check is ok."""
         return all(check.ok for check in self.checks)
 
     def finding(self) -> str:
+        """One line: what to look at, or that all is there."""
         bad = [check.name for check in self.checks if not check.ok]
         # The same text on every healthy machine; the table has what differs.
         return f"doctor: look at {', '.join(bad)}" if bad else "doctor: everything the course needs is here"
@@ -71,6 +74,7 @@ class Report(Drawn):
         return "\n".join(lines)
 
     def html(self) -> str:
+        """The report as a table."""
         rows = "".join(
             f"<tr><td>{'✓' if check.ok else '✗'}</td><td style='text-align:left'>{escape(check.name)}</td>"
             f"<td class='found' style='text-align:left'>{escape(check.found)}"
@@ -80,10 +84,10 @@ class Report(Drawn):
         return f"<p>{escape(self.finding())}</p><table>{rows}</table>"
 
 
-def doctor() -> Report:
+def doctor() -> DoctorReport:
     """Check Python, torch, backends, GPUs, loopback, files, widgets, cores and memory, and launch ranks for real."""
     looks = (_python, _torch, _backends, _gpus, _loopback, _files, _widgets, _cores, _memory, _ranks)
-    return Report(tuple(_look(look) for look in looks))
+    return DoctorReport(tuple(_look(look) for look in looks))
 
 
 def _look(look: Callable[[], Check]) -> Check:

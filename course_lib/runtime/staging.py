@@ -25,11 +25,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import Work
-from torch.utils._pytree import tree_map_only
+from torch.distributed import Work
 
 from course_lib.runtime import context
 from course_lib.runtime.tensors import tensors_in
+from course_lib.runtime.torch_private import OpOverload, dispatch_key, tree_map_only
 
 # c10d's operator -> what torch.distributed calls it
 OPERATORS = {
@@ -68,7 +68,7 @@ def install() -> None:
     global _library, _said
     if _library is not None:
         return
-    key = torch._C._dispatch_key_for_device(torch.accelerator.current_accelerator().type)
+    key = dispatch_key(torch.accelerator.current_accelerator().type)
     _library, _said = torch.library.Library("c10d", "IMPL"), False
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")  # that there was a kernel before
@@ -85,7 +85,7 @@ def uninstall() -> None:
     _collectives.clear()
 
 
-def _kernel(operator: torch._ops.OpOverload, op: str) -> Callable:
+def _kernel(operator: OpOverload, op: str) -> Callable:
     """What `operator` does for tensors of a GPU. Its schema says which arguments it writes: those not called input."""
     names = [argument.name for argument in operator._schema.arguments]
     has_outputs = len(operator._schema.returns) == 2  # the first argument, and the work
@@ -117,6 +117,7 @@ def _check(op: str, arguments: tuple) -> None:
         if op in CONTIGUOUS and not tensor.is_contiguous():
             raise ValueError(f"{op}: expected a contiguous tensor, got strides {tensor.stride()} for shape "
                              f"{list(tensor.shape)}: pass tensor.contiguous()")
+    # The GPU may not have computed yet what is to be copied: gloo and the host know nothing of its streams.
     torch.accelerator.current_stream(devices.pop()).synchronize()
 
 
@@ -141,13 +142,13 @@ def _first_of_its_notebook() -> bool:
 
 def _to_host(named: str, argument: Any, copies: list[tuple[Tensor, Tensor]]) -> Any:
     """`argument` with tensors of the host. Outputs are copied, too: what gloo leaves alone stays as it was."""
-    def moved(tensor: Tensor) -> Tensor:
+    def copy_to_host(tensor: Tensor) -> Tensor:
         host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor)
         if not named.startswith("input"):
             copies.append((tensor, host))
         return host
 
-    return tree_map_only(Tensor, moved, argument)
+    return tree_map_only(Tensor, copy_to_host, argument)
 
 
 class StagedWork(Work):
@@ -178,10 +179,12 @@ class StagedWork(Work):
                 self._copied = True
 
     def synchronize(self) -> None:
+        """Wait for the message, and copy what came back to the GPU."""
         self._host.synchronize()
         self.is_completed()
 
     def is_completed(self) -> bool:
+        """Whether the message has come; then it is copied back to the GPU, too."""
         done = self._host.is_completed()
         if done:
             with contextlib.suppress(RuntimeError):  # how it ended is for wait() to tell
@@ -189,29 +192,35 @@ class StagedWork(Work):
         return done
 
     def is_success(self) -> bool:
+        """Whether it ended without an error."""
         return self._host.is_success()
 
     def exception(self) -> Any:
+        """The error that it ended with."""
         return self._host.exception()
 
     def result(self) -> list[Tensor]:
+        """The tensors on the GPU, which hold the result."""
         self.is_completed()
         return self._own(self._host.result())
 
     def source_rank(self) -> int:
+        """From which rank it came."""
         return self._host.source_rank()
 
     def _source_rank(self) -> int:
         return self._host._source_rank()
 
     def get_future(self) -> torch.futures.Future:
-        def arrived(future: torch.futures.Future) -> Any:
+        """A future of the tensors on the GPU, done when they are copied back."""
+
+        def end_future(future: torch.futures.Future) -> Any:
             value = future.value()  # raises what gloo raised
             self._copy_back()
             _collectives.discard(self)
             return self._own(value)
 
-        return self._host.get_future().then(arrived)
+        return self._host.get_future().then(end_future)
 
     def _own(self, value: Any) -> Any:
         """`value` with the caller's tensors for the host's."""

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+
+from course_lib.runtime.torch_private import tree_leaves
 
 _DICTS = (dict, defaultdict)  # pytree takes their values in the same order
 _NESTING = (tuple, list, *_DICTS)

@@ -19,6 +19,9 @@ def layout_order(num_tokens: int, world_size: int, layout: str) -> Tensor:
     """The order (T,) in which tokens are dealt: the first T/R are rank 0's. On the CPU; ascending within a rank.
 
     ValueError for an unknown layout, and unless R (zigzag: 2R) divides T.
+
+    >>> layout_order(8, world_size=2, layout="zigzag").tolist()  # rank 0 has the first and the last quarter
+    [0, 1, 6, 7, 2, 3, 4, 5]
     """
     T, R = num_tokens, world_size
     tokens_per_rank(T, R, layout)
@@ -52,6 +55,7 @@ def restore_order(x: Tensor, dim: int, world_size: int, layout: str = "zigzag") 
     """`x`, whose tokens stand along `dim` in the order of the layout, in the order of the row."""
     dim = dim_of(x, dim, "dim")
     order = layout_order(x.shape[dim], world_size, layout)
+    # argsort of a permutation is its inverse: where each token of the row stands now.
     return x.index_select(dim, order.argsort().to(x.device))
 
 

@@ -8,20 +8,19 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
 
 from course_lib.runtime import device
+from course_lib.runtime.torch_private import DeviceContext, function_modes
 
 CPU = torch.device("cpu")
 
 
 class Surroundings:
-    """As they are now, for the CPU, the devices of `tensors`, and the rank's own. `restored()` brings them back."""
+    """As they are now, for the CPU, the devices of `tensors`, and the rank's own. `restore()` brings them back."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         devices = {tensor.device for tensor in tensors} | {device(), CPU}
-        self.devices = [each for each in devices if each.type != "meta"]
+        self.devices = [each for each in devices if each.type != "meta"]  # which draws nothing
         self.random = self._random()
         self.autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind),
                           torch.is_autocast_cache_enabled())
@@ -29,7 +28,7 @@ class Surroundings:
         self.default_device = default_device()
 
     @contextmanager
-    def restored(self) -> Iterator[None]:
+    def restore(self) -> Iterator[None]:
         """Until the block ends; then random numbers go on from where they were before it."""
         before = self._random()
         try:
@@ -43,7 +42,7 @@ class Surroundings:
                     stack.enter_context(self.default_device)
                 yield
         finally:
-            self._set_random(before)
+            self._set_random(before)  # whoever draws next must not notice that something ran twice
 
     def _random(self) -> list[Tensor]:
         return [torch.get_rng_state() if each == CPU else torch.get_device_module(each).get_rng_state(each)
@@ -59,5 +58,5 @@ class Surroundings:
 
 def default_device() -> DeviceContext | None:
     """torch's default device of this thread, as the mode that it is; None where nobody has set one."""
-    modes = reversed(_get_current_function_mode_stack())
+    modes = reversed(function_modes())
     return next((mode for mode in modes if isinstance(mode, DeviceContext)), None)

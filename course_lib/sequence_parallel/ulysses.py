@@ -39,7 +39,7 @@ def ulysses_attention(q: Tensor, k: Tensor, v: Tensor, group: Group = None, caus
 
 def ulysses_ring_attention(q: Tensor, k: Tensor, v: Tensor, ulysses_group: Group, ring_group: Group,
                            causal: bool = True, layout: str = "zigzag") -> Tensor:
-    """The same on U x R ranks: all-to-all among U of them, then a ring of R ranks for each part of the heads.
+    """Attention on U x R ranks: all-to-all among U of them, then a ring of R ranks for each part of the heads.
 
     q (B, H, T/(U R), d): `layout` deals the tokens to the R ranks of a ring, and each share is cut contiguously over
     the U ranks of its Ulysses group: local_positions(T, ring_group, layout, ulysses_group). U has to divide H.
@@ -53,10 +53,12 @@ def by_heads(attend: Attention, q: Tensor, k: Tensor, v: Tensor, me: Member) -> 
     require_attention(q, k, v)
     with without_autocast(q, k, v) as (q, k, v):
         repeats = ulysses_key_heads(q.shape[1], k.shape[1], me.n) // k.shape[1]
+        # Before they are sent: ranks that share a key head need it each, and an all-to-all gives equal parts.
         k, v = (x.repeat_interleave(repeats, dim=1) for x in (k, v)) if repeats > 1 else (k, v)
         q, k, v = (all_to_all_along(x, split_dim=1, concat_dim=2, group=me) for x in (q, k, v))  # (B, H/R, T, d)
         return all_to_all_along(attend(q, k, v), split_dim=2, concat_dim=1, group=me)  # (B, H, T/R, d)
 
 
 def whole_rows(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """Attention of q (B, H, T, d) to k and v (B, K, T, d), each key head serving H/K query heads."""
     return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])

@@ -45,15 +45,18 @@ class TokenLosses(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, me: Member, smoothing: float) -> Tensor:
+        """Losses (...) of logits (..., V/t) and targets (...), V being t times what this rank has."""
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))  # 16 bits are too few for a sum over V
         V = wide.shape[-1] * me.n
-        z = wide - all_reduced(wide.amax(-1), dist.ReduceOp.MAX, me).unsqueeze(-1)  # (..., V/t), at most 0
+        z = wide - reduce_over_ranks(wide.amax(-1), dist.ReduceOp.MAX, me).unsqueeze(-1)  # (..., V/t), at most 0
         rows, is_elsewhere = own_rows(targets, V, me)
         z_y = z.gather(-1, rows.unsqueeze(-1)).squeeze(-1).masked_fill(is_elsewhere, 0)  # (...)
         with_mean = torch.stack([z_y, z.sum(-1) / V]) if smoothing else z_y.unsqueeze(0)
+        # In place: (..., V/t) is the largest tensor of a small model, and z is not needed again.
         exponentials = z.exp_()
-        total = all_reduced(exponentials.sum(-1), dist.ReduceOp.SUM, me)  # (...)
-        z_y, *z_mean = all_reduced(with_mean, dist.ReduceOp.SUM, me)
+        total = reduce_over_ranks(exponentials.sum(-1), dist.ReduceOp.SUM, me)  # (...)
+        # One rank brings z_y, all others 0: their sum is a lookup without knowing who has the target.
+        z_y, *z_mean = reduce_over_ranks(with_mean, dist.ReduceOp.SUM, me)
         ctx.save_for_backward(exponentials.div_(total.unsqueeze(-1)).to(logits.dtype), rows, is_elsewhere)
         ctx.smoothing, ctx.V = smoothing, V
         losses = total.log() - (1 - smoothing) * z_y - sum(smoothing * mean for mean in z_mean)
@@ -62,20 +65,26 @@ class TokenLosses(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_losses: Tensor) -> tuple[Tensor, None, None, None]:
+        """Gradient of this rank's logits (..., V/t): softmax less 1 at the target, which one rank has; no
+        communication.
+        """
         softmax, rows, is_elsewhere = ctx.saved_tensors
         d_logits = softmax - ctx.smoothing / ctx.V if ctx.smoothing else softmax.clone()  # (..., V/t)
         is_here = (~is_elsewhere).to(d_logits.dtype) * (1 - ctx.smoothing)
+        # Of a target that lies elsewhere row 0 gets 0: no branch, and no message.
         d_logits.scatter_add_(-1, rows.unsqueeze(-1), -is_here.unsqueeze(-1))
         return d_logits.mul_(d_losses.unsqueeze(-1)), None, None, None
 
 
-def all_reduced(x: Tensor, operation: dist.ReduceOp, me: Member) -> Tensor:
+def reduce_over_ranks(x: Tensor, operation: dist.ReduceOp, me: Member) -> Tensor:
+    """The sum, or maximum, of all ranks' x, in a new tensor."""
     total = sendable(x, me)
     dist.all_reduce(total, operation, group=me.group)
     return total.to(x.device)
 
 
 def require_fitting(logits: Tensor, targets: Tensor, label_smoothing: float, reduction: str) -> None:
+    """ValueError for shapes, a smoothing or a reduction that cannot be."""
     if targets.shape != logits.shape[:-1] or targets.is_floating_point():
         raise ValueError(f"logits {describe(logits)} and targets {describe(targets)}: expected (..., V/t) and (...), "
                          "the targets being numbers of tokens")

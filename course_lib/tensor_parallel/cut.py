@@ -25,6 +25,7 @@ class Cut:
 
     def take(self, whole: Tensor, me: Member) -> Tensor:
         """This rank's slice of `whole` (..., N, ...): (..., N/t, ...), in memory of its own."""
+        # Section by section: a plain t-th of q | k | v would be heads of q alone.
         parts = [section.chunk(me.n, self.dim)[me.r] for section in whole.split(self.sections, self.dim)]
         return torch.cat(parts, self.dim)
 
@@ -32,6 +33,7 @@ class Cut:
         """The whole (..., N, ...) of which the ranks hold `mine` (..., N/t, ...). Collective."""
         slices = start_all_gather_along(mine, self.dim, me)().chunk(me.n, self.dim)
         parts = [one.split([size // me.n for size in self.sections], self.dim) for one in slices]
+        # The whole has all ranks' parts of the first section, then all of the second.
         return torch.cat([part for section in zip(*parts) for part in section], self.dim)
 
 
@@ -51,7 +53,11 @@ def cut_evenly(size: int, dim: int, me: Member, what: str, sections: Sequence[in
 
 
 def qkv_sections(num_heads: int, num_kv_heads: int, head_dim: int) -> tuple[int, int, int]:
-    """The rows of q, k and v in one fused matrix. Heads of k and v may be fewer: grouped queries."""
+    """The rows of q, k and v in one fused matrix. Heads of k and v may be fewer: grouped queries.
+
+    >>> qkv_sections(num_heads=32, num_kv_heads=8, head_dim=128)
+    (4096, 1024, 1024)
+    """
     return num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim
 
 
@@ -68,6 +74,7 @@ def heads_per_rank(num_heads: int, num_kv_heads: int, me: Member) -> tuple[int, 
 
 
 def require_whole_heads(count: int, what: str, me: Member) -> None:
+    """ValueError where the ranks do not divide `count` heads."""
     if count % me.n:
         raise ValueError(f"{count} {what} over {me.n} ranks: expected a number that {me.n} divides, since a head stays "
                          "on one rank")

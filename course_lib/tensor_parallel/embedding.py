@@ -33,17 +33,19 @@ class VocabParallelEmbedding(CutModule):
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, T) int64 -> (B, T, D), the same on all ranks."""
         rows, is_elsewhere = own_rows(tokens, self.num_embeddings, self.member)
+        # The gradient of the padding's row is zero, on the rank that has it.
         padding = None if self.padding_idx is None else self.padding_idx - self.member.r * len(self.weight)
         is_mine = padding is not None and 0 <= padding < len(self.weight)
         x = F.embedding(rows, self.weight, padding if is_mine else None)  # (B, T, D)
         return reduce_from_group(x.masked_fill(is_elsewhere.unsqueeze(-1), 0), self.member)
 
     def extra_repr(self) -> str:
+        """Tokens, ranks and width: what print(model) shows."""
         return f"{self.num_embeddings} / {self.member.n}, {self.embedding_dim}"
 
 
 def own_rows(tokens: Tensor, vocab_size: int, me: Member) -> tuple[Tensor, Tensor]:
-    """Where the `tokens` stand among this rank's V/t, 0 for those of other ranks, and which ones those are.
+    """(each token's row among this rank's V/t, 0 for tokens of other ranks; bool: which ones those are).
 
     A token that is in no vocabulary stays outside, on all ranks, so that torch complains as it always does.
     """

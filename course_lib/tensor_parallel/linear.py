@@ -23,6 +23,7 @@ from course_lib.groups.membership import Group, member
 from course_lib.groups.packing import broadcast
 from course_lib.groups.tensors import as_autocast
 from course_lib.tensor_parallel.cut import Cut, cut_evenly
+from course_lib.tensor_parallel.gathered_product import GatheredColumnProduct, RegatheredColumnProduct
 from course_lib.tensor_parallel.product import ColumnProduct
 
 
@@ -37,10 +38,12 @@ class CutModule(nn.Module):
         """Take the slices of `unsplit`, or of one that is made now, with place 0's numbers."""
         if unsplit is None:
             unsplit = make()
+            # Ranks' generators may differ by now, and slices have to be of one matrix.
             broadcast(unsplit.parameters(), self.member)
         for name, value in unsplit._parameters.items():
             if value is not None:
                 whole, trained = value.detach(), value.requires_grad
+                # A copy: a view of it would keep the whole matrix alive on every rank.
                 mine = self.cuts[name].take(whole, self.member) if name in self.cuts else whole.clone()
                 value = nn.Parameter(mine, trained)
             self.register_parameter(name, value)
@@ -82,14 +85,20 @@ class ColumnParallelLinear(CutModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D), or (B, T/t, D) under sequence_parallel -> (B, T, F/t), or (B, T, F) with gather_output."""
-        x, weight, bias = as_autocast(x, self.weight, self.bias)
-        if self.input_is_copied:
-            y = F.linear(x, weight, bias)
-        else:
-            y = ColumnProduct.apply(x, weight, bias, self.member, self.sequence_parallel, self.gather_again)
+        y = self.multiply(*as_autocast(x, self.weight, self.bias))  # by ColumnProduct, or what chapter 7 adds to it
         return gather_from_group(y, -1, self.member) if self.gather_output else y
 
+    def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x W^T + b (B, T, F/t), with the communication that this x needs."""
+        if self.input_is_copied:
+            return F.linear(x, weight, bias)  # whoever copied x adds up its gradient, once for several layers
+        if not self.sequence_parallel:
+            return ColumnProduct.apply(x, weight, bias, self.member)
+        product = RegatheredColumnProduct if self.gather_again else GatheredColumnProduct
+        return product.apply(x, weight, bias, self.member)
+
     def extra_repr(self) -> str:
+        """Sizes and ranks: what print(model) shows."""
         return f"{self.in_features}, {self.out_features} / {self.member.n}, bias={self.bias is not None}"
 
 
@@ -119,15 +128,18 @@ class RowParallelLinear(CutModule):
         """(B, T, D/t), or (B, T, D) unless input_is_parallel -> (B, T, F), or (B, T/t, F) under sequence_parallel."""
         if not self.input_is_parallel:
             x = scatter_to_group(x, -1, self.member)
+        # Without the bias: t ranks would add it t times.
         summand = F.linear(x, self.weight)  # (B, T, F)
         y = reduce_scatter_along(summand, -2, self.member) if self.sequence_parallel else \
             reduce_from_group(summand, self.member)
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
     def extra_repr(self) -> str:
+        """Sizes and ranks: what print(model) shows."""
         return f"{self.in_features} / {self.member.n}, {self.out_features}, bias={self.bias is not None}"
 
 
 def require_kind(module: Any, kind: type) -> None:
+    """ValueError unless `module` is a `kind`."""
     if not isinstance(module, kind):
         raise ValueError(f"module={module!r} is a {type(module).__name__}: expected an nn.{kind.__name__}")

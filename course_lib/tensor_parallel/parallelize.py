@@ -31,7 +31,7 @@ from course_lib.tensor_parallel.plan import (
     Row,
     Tokenwise,
     Vocabulary,
-    matched,
+    find_style,
 )
 from course_lib.tensor_parallel.shared import share_parameters
 from course_lib.tensor_parallel.streams import agree_on_random_numbers, draw_alone
@@ -71,6 +71,7 @@ def parallelize(model: nn.Module, group: Group = None, sequence_parallel: bool =
              for p in model.get_submodule(name).parameters()}
     broadcast([*(p for p in model.parameters() if p not in apart), *model.buffers()], me)
     if me.n > 1:
+        # Whole tensors lie on every rank: a dropout mask that differs would make copies differ.
         agree_on_random_numbers(me)
     made, attentions = {}, {}
     for name, style in styles.items():
@@ -81,6 +82,7 @@ def parallelize(model: nn.Module, group: Group = None, sequence_parallel: bool =
                                              gather_again=gather_again)
             if isinstance(style, Column) and style.heads:
                 attentions[around] = True
+    # Everything is looked at before anything is swapped: a model that is refused stays as it was.
     seen = dealt_out(model, styles) if sequence_parallel else set()
     require_clear(model, styles, seen)
     surgery.tie_again(made, model)
@@ -90,6 +92,8 @@ def parallelize(model: nn.Module, group: Group = None, sequence_parallel: bool =
     connect(model, styles, seen, sequence_parallel, me)
     for module in model.modules():
         if type(module) is GPT:
+            # The loss needs this rank's logits only: whoever wants all of them gathers them in
+            # TensorParallelGPT.forward.
             module.__class__, module.head.gather_output = TensorParallelGPT, False
     return model
 
@@ -102,7 +106,7 @@ def styles_of(model: nn.Module, plan: Plan | None) -> Styles:
         raise ValueError(f"this {type(model).__name__} has tensor-parallel layers already: expected an unsplit one")
     if plan is None:
         plan = GPT_PLAN if any(isinstance(module, (GPT, Block)) for module in model.modules()) else LLAMA_PLAN
-    found = {name: matched(plan, name) for name, _ in model.named_modules()}
+    found = {name: find_style(plan, name) for name, _ in model.named_modules()}
     styles = {name: style for name, style in found.items() if style is not None}
     if not any(isinstance(style, (Column, Row, Vocabulary)) for style in styles.values()):
         names = [name for name, module in model.named_modules() if isinstance(module, (nn.Linear, nn.Embedding))]
@@ -112,6 +116,7 @@ def styles_of(model: nn.Module, plan: Plan | None) -> Styles:
 
 
 def regions_around(name: str, styles: Styles) -> list[Region]:
+    """The regions of the plan that the module `name` lies in."""
     return [style for region, style in styles.items() if isinstance(style, Region) and name.startswith(f"{region}.")]
 
 

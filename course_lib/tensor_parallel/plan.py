@@ -93,12 +93,13 @@ LLAMA_PLAN: Plan = {  # the names of Hugging Face's Llama, and of many others
 }
 
 
-def matched(plan: Plan, name: str) -> object | None:
+def find_style(plan: Plan, name: str) -> object | None:
     """What `plan` says about the module called `name`; None where it says nothing."""
     return next((style for pattern, style in plan.items() if fits(name, pattern)), None)
 
 
 def fits(name: str, pattern: str) -> bool:
+    """Whether `pattern` matches the end of `name`, from a dot on: "attention.qkv" fits "blocks.0.attention.qkv"."""
     if not SPECIAL & set(pattern):  # a shell's patterns are compiled, a millisecond each
         return f".{name}".endswith(f".{pattern}")
     return fnmatchcase(f".{name}", f"*.{pattern}")

@@ -27,11 +27,13 @@ def own_stream(group: Group = None) -> Iterator[None]:
     common = int(torch.randint(2**53, (), device="cpu"))  # the same on all ranks
     others = [] if here.type == "cpu" else [here]
     with torch.random.fork_rng(others, device_type=here.type if others else "cpu"):
+        # From the common stream and the place, so that a recomputation which restores that stream gets this mask again.
         seed(common + me.r, here)
         yield
 
 
 def seed(number: int, here: torch.device) -> None:
+    """Seed the generators of the CPU and of `here`."""
     torch.default_generator.manual_seed(number)
     if here.type != "cpu":
         torch.get_device_module(here).manual_seed(number)
@@ -60,7 +62,7 @@ class OwnAttention:
         self.attend, self.member = attend, member(group)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0) -> Tensor:
-        if not dropout_p:
+        if not dropout_p:  # nothing is drawn, so the common stream stays where it is
             return self.attend(q, k, v, dropout_p)
         with own_stream(self.member):
             return self.attend(q, k, v, dropout_p)
@@ -71,7 +73,7 @@ def draw_alone(module: nn.Module, group: Group = None) -> None:
     me, entered = member(group), []
 
     def before(module: nn.Module, _: Any) -> None:
-        if module.training and getattr(module, "p", 1):
+        if module.training and getattr(module, "p", 1):  # a Dropout with p = 0 draws nothing
             entered.append(own_stream(me))
             entered[-1].__enter__()
 
@@ -80,4 +82,5 @@ def draw_alone(module: nn.Module, group: Group = None) -> None:
             entered.pop().__exit__(None, None, None)
 
     module.register_forward_pre_hook(before)
+    # Even where forward raises, as in a recomputation that has all it needs.
     module.register_forward_hook(after, always_call=True)

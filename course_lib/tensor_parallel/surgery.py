@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from course_lib.groups.membership import Member
-from course_lib.groups.replaced import remember_replaced
+from course_lib.groups.replaced import remember_replacement
+from course_lib.runtime.torch_private import tree_map
 from course_lib.tensor_parallel.cut import heads_per_rank, qkv_sections, require_whole_heads
 from course_lib.tensor_parallel.embedding import VocabParallelEmbedding
 from course_lib.tensor_parallel.linear import ColumnParallelLinear, CutModule, RowParallelLinear
@@ -44,6 +44,7 @@ def cut_by_heads(linear: nn.Linear, heads: str, attention: nn.Module, me: Member
     if heads != "qkv":
         require_whole_heads(rows, "heads" if heads == "q" else "key and value heads", me)
         return {"unit": head_dim}
+    # Without a word of its own the module has as many heads of k and of v as of q.
     num_kv_heads = next((getattr(attention, name) for name in KV_HEADS if hasattr(attention, name)), rows // 3)
     num_heads = rows - 2 * num_kv_heads
     heads_per_rank(num_heads, num_kv_heads, me)
@@ -51,6 +52,7 @@ def cut_by_heads(linear: nn.Linear, heads: str, attention: nn.Module, me: Member
 
 
 def head_dim_of(linear: nn.Linear, heads: str, attention: nn.Module) -> int:
+    """The width of one head of `attention`. ValueError where the module does not tell."""
     if hasattr(attention, "head_dim"):
         return attention.head_dim
     names = KV_HEADS if heads == "kv" else COUNTS[:4]
@@ -63,10 +65,11 @@ def head_dim_of(linear: nn.Linear, heads: str, attention: nn.Module) -> int:
 
 def divide_heads(attention: nn.Module, me: Member) -> None:
     """`attention` has a part of the heads from now on, and says so where it keeps numbers of them."""
-    for name in COUNTS:
+    for name in COUNTS:  # its forward shapes q, k and v by them
         if isinstance(getattr(attention, name, None), int):
             setattr(attention, name, getattr(attention, name) // me.n)
     if callable(getattr(attention, "attend", None)):
+        # Each rank drops out scores of heads that nobody else has, so it draws a mask of its own.
         attention.attend = OwnAttention(attention.attend, me)
 
 
@@ -82,6 +85,7 @@ def tie_again(made: Mapping[nn.Module, CutModule], model: nn.Module) -> None:
             if other.cuts[name_there] != new.cuts[name]:
                 raise ValueError(f"a tied parameter of shape {list(whole.shape)} would be cut in two ways: expected "
                                  "one way, or copies")
+            # One parameter in two modules: two copies of equal slices would get half of the gradient each.
             new._parameters[name] = other._parameters[name_there]
     for module in model.modules():
         for name, parameter in module._parameters.items():
@@ -92,7 +96,7 @@ def tie_again(made: Mapping[nn.Module, CutModule], model: nn.Module) -> None:
 
 def swap(model: nn.Module, made: Mapping[nn.Module, CutModule]) -> None:
     """The new modules in all places of the old ones."""
-    remember_replaced((parameter for old in made for parameter in old.parameters()), "parallelize")
+    remember_replacement((parameter for old in made for parameter in old.parameters()), "parallelize")
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
             if child in made:
@@ -110,6 +114,7 @@ def behind(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
 
 
 def on_first(function: Callable[[Tensor], Tensor], values: Any) -> Any:
+    """`values`, a tree, with function(x) in the place of the first tensor in it."""
     is_done = False
 
     def change(value: Any) -> Any:

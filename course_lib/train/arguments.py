@@ -1,11 +1,9 @@
 """What can be asked for on the command line."""
 
 import argparse
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
+from course_lib.command_line import Parser, above_zero, whole
 from course_lib.hybrid_parallel import SCHEDULES, ParallelLayout
 from course_lib.hybrid_parallel.trainer import PRECISIONS
 from course_lib.train.experts import BALANCES
@@ -35,34 +33,8 @@ afterwards
 """
 
 
-class Parser(argparse.ArgumentParser):
-    """A mistake is one line."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: error: {message}", file=sys.stderr, flush=True)
-        raise SystemExit(2)
-
-
-def whole(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.lstrip("-").isdigit() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least {least}")
-        return int(text)
-
-    return number
-
-
-def above_zero(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
-    return number
-
-
 def parser() -> Parser:
+    """All options of the command."""
     arguments = Parser(PROGRAM, description=DESCRIPTION, epilog=EXAMPLES,
                        formatter_class=argparse.RawDescriptionHelpFormatter)
     layout = arguments.add_argument_group("layout")
@@ -85,6 +57,7 @@ def parser() -> Parser:
 
 
 def add_training(arguments: Parser) -> None:
+    """Options of the run: steps, batch, learning rate, precision."""
     run = arguments.add_argument_group("training")
     run.add_argument("--steps", type=whole(1), default=50, metavar="N", help="in all, those before --resume too")
     run.add_argument("--batch-size", type=whole(1), default=16, metavar="B",
@@ -102,6 +75,7 @@ def add_training(arguments: Parser) -> None:
 
 
 def add_model(arguments: Parser) -> None:
+    """Options of the model's sizes."""
     model = arguments.add_argument_group("model")
     for option, default in (("layers", 4), ("hidden-size", 64), ("heads", 4), ("sequence-length", 64)):
         model.add_argument(f"--{option}", type=whole(1), default=default, help=f"(default: {default})")
@@ -114,6 +88,7 @@ def add_model(arguments: Parser) -> None:
 
 
 def add_checkpoints(arguments: Parser) -> None:
+    """Options of saving and resuming."""
     keeping = arguments.add_argument_group("checkpoints")
     keeping.add_argument("--save", type=Path, metavar="DIR", help="where to, at the end too; a folder all hosts see, "
                          "with no checkpoints of another run in it")
@@ -128,6 +103,7 @@ def add_checkpoints(arguments: Parser) -> None:
 
 
 def add_mine(arguments: Parser) -> None:
+    """Options that put the reader's own functions into the run."""
     mine = arguments.add_argument_group("your own functions")
     mine.add_argument("--mine", type=Path, metavar="DIR", help="of exercises, workspace/exercises say: your answers in "
                       "the places of the course's own functions, each checked once")

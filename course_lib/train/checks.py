@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from course_lib import checkpoint
-from course_lib.checkpoint.folders import completed, origin, problems_of
+from course_lib.checkpoint.folders import complete_checkpoints, origin, problems_of
 from course_lib.hybrid_parallel import LearningRate, ParallelLayout
 from course_lib.hybrid_parallel.checkpoints import describe_data, require_same_data
 from course_lib.hybrid_parallel.dry_run import require_trainable
@@ -40,7 +40,7 @@ def check(arguments: argparse.Namespace) -> ParallelLayout:
             check_file(f"--{option}", getattr(arguments, option))
         check_folders(arguments)
         if arguments.resume:
-            check_resumed(arguments, describe_data(tokens, arguments.batch_size, arguments.sequence_length,
+            check_resume(arguments, describe_data(tokens, arguments.batch_size, arguments.sequence_length,
                                                    arguments.seed))
     except ValueError as error:
         raise ValueError(in_options(str(error))) from error
@@ -56,6 +56,7 @@ def in_options(message: str) -> str:
 
 
 def config_of(arguments: argparse.Namespace) -> GPTConfig:
+    """The model's sizes that the options name."""
     return GPTConfig(arguments.layers, arguments.hidden_size, arguments.heads,
                      sequence_length=arguments.sequence_length)
 
@@ -69,6 +70,7 @@ def learning_rate_of(arguments: argparse.Namespace, saved: LearningRate | None =
 
 
 def check_model(arguments: argparse.Namespace, layout: ParallelLayout) -> None:
+    """ValueError where model, layout, batch and schedule do not go together; the model is made without memory."""
     experts = describe_experts(arguments)
     if layout.ep > 1 and experts is None:
         raise ValueError(f"--layout {layout} deals out experts over ep, and the model has none: expected --experts E, "
@@ -86,6 +88,7 @@ def check_model(arguments: argparse.Namespace, layout: ParallelLayout) -> None:
 
 
 def check_file(option: str, path: Path | None) -> None:
+    """ValueError where no file can be written at `path`, the value of `option`."""
     if path is not None and not path.absolute().parent.is_dir():
         raise ValueError(f"{option} {path}: there is no folder {path.parent}: expected one that is there")
     if path is not None and path.is_dir():
@@ -102,6 +105,7 @@ def resumes_what_it_saves(arguments: argparse.Namespace) -> bool:
 
 
 def check_folders(arguments: argparse.Namespace) -> None:
+    """ValueError where --save, --resume and --overwrite contradict one another, or the folder holds another run."""
     save, resume = arguments.save, arguments.resume
     if arguments.overwrite and save is None:
         raise ValueError("--overwrite without --save DIR: expected the folder whose checkpoints may go")
@@ -113,14 +117,14 @@ def check_folders(arguments: argparse.Namespace) -> None:
     if arguments.overwrite and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         raise ValueError(f"--overwrite in a run that torchrun has started again, which may have saved into {save} "
                          f"already: expected --resume {save}")
-    there = completed(save) if save is not None and not arguments.overwrite else []
+    there = complete_checkpoints(save) if save is not None and not arguments.overwrite else []
     if there and not resumes_what_it_saves(arguments):
         raise ValueError(f"--save {save}: it holds {len(there)} checkpoint{'s' * (len(there) > 1)} of another run, the "
                          f"last is {there[-1].name}. Expected an empty folder, or --resume {save} to go on with that "
                          "run, or --overwrite to put this one in its place")
 
 
-def check_resumed(arguments: argparse.Namespace, data: dict) -> None:
+def check_resume(arguments: argparse.Namespace, data: dict) -> None:
     """What the last checkpoint whose manifest can be read says; damaged ones the ranks pass over, or refuse."""
     folder = arguments.resume
     last = checkpoint.find(folder, missing_ok=True)
@@ -130,7 +134,8 @@ def check_resumed(arguments: argparse.Namespace, data: dict) -> None:
         there = f"{folder}: no such folder" if not folder.is_dir() else f"{folder}: it holds no checkpoint"
         raise ValueError(f"--resume {there}. Expected a folder that --save wrote to; the same folder in --save and "
                          "--resume begins a run where there is none yet")
-    readable = [path for path in ([last] if last == folder else reversed(completed(folder))) if origin(path).run]
+    paths = [last] if last == folder else reversed(complete_checkpoints(folder))
+    readable = [path for path in paths if origin(path).run]
     if not readable:
         return
     require_same_data(readable[0], data)
@@ -142,6 +147,7 @@ def check_resumed(arguments: argparse.Namespace, data: dict) -> None:
 
 
 def check_same_model(arguments: argparse.Namespace, path: Path, extra: dict) -> None:
+    """ValueError where the checkpoint at `path` is of another model than the options name."""
     experts = describe_experts(arguments) or {}
     mine = {**asdict(config_of(arguments)), "experts": experts.get("num_experts"), "top_k": experts.get("k")}
     if "model" not in extra:

@@ -44,6 +44,7 @@ class Balancer:
 
 
 def has_experts(model: nn.Module) -> bool:
+    """Whether this rank's stage has layers with experts."""
     try:
         return bool(moe_layers(model))
     except ValueError:  # a stage with no block

@@ -29,6 +29,7 @@ DAY_S = 24 * 3600.0
 
 
 def make_trainer(arguments: argparse.Namespace) -> HybridTrainer:
+    """The trainer that the options describe, the same on every rank."""
     config, experts = config_of(arguments), describe_experts(arguments)
     tokens = load_text(arguments.text, config.sequence_length) if arguments.text else None
     return HybridTrainer(
@@ -40,12 +41,12 @@ def make_trainer(arguments: argparse.Namespace) -> HybridTrainer:
 
 
 def train(arguments: argparse.Namespace) -> TrainingReport:
-    """What every rank does."""
+    """What every rank does: make the trainer, resume, train, save, report."""
     trainer, experts = make_trainer(arguments), describe_experts(arguments)
     if arguments.resume:
         loaded = resume_run(trainer, arguments.resume, strict=arguments.strict,
                             schedule=lambda saved: learning_rate_of(arguments, saved))
-        say(describe_resumed(loaded, arguments.resume))
+        say(describe_resume(loaded, arguments.resume))
         say_where_the_schedule_ends(trainer.learning_rate, arguments.steps)
     if trainer.step_number >= arguments.steps:
         raise ValueError(f"the run has taken {trainer.step_number} steps already: expected more of them in "
@@ -66,11 +67,14 @@ def train(arguments: argparse.Namespace) -> TrainingReport:
 
 
 def say(text: str) -> None:
+    """Print on rank 0."""
     if dist.get_rank() == 0:
         print(text, flush=True)
 
 
 def one_after_the_other(functions: Sequence[Callable[[HybridTrainer], object]]) -> Callable[[HybridTrainer], None]:
+    """A function of the trainer that calls all of these."""
+
     def after_step(trainer: HybridTrainer) -> None:
         for function in functions:
             function(trainer)
@@ -78,13 +82,15 @@ def one_after_the_other(functions: Sequence[Callable[[HybridTrainer], object]]) 
     return after_step
 
 
-def describe_resumed(loaded: checkpoint.Loaded | None, folder: Path) -> str:
+def describe_resume(loaded: checkpoint.Loaded | None, folder: Path) -> str:
+    """From which checkpoint the run goes on, or that it begins."""
     if loaded is None:
         return f"no checkpoint in {folder} yet: a new run, from the beginning"
     return f"on from {loaded.path}, saved under {loaded.extra['layout']} after {loaded.step} steps"
 
 
 def say_where_the_schedule_ends(rate: LearningRate, steps: int) -> None:
+    """Warn where the learning rate has reached its end before the last step."""
     if rate.total_steps is not None and rate.total_steps < steps:
         say(f"the run's learning rate ends its cosine at step {rate.total_steps} of {steps} and stays "
             f"{rate(rate.total_steps):g}: --decay-steps {steps} draws it out")

@@ -1,20 +1,11 @@
-"""What a notebook shows and the reader moves: widgets, and pictures of what real ranks hold.
+"""What a notebook shows and the reader moves. The names of course_lib/plots, which nobody moves, can be had here, too.
 
     base.py                 Explorable: a widget with a static picture and a sentence for where no browser is;
                             SceneExplorable: one whose picture is a Scene of course_lib.pictures
     controls.py, .js        its controls, as data: each choice has its words and the parameters that it sets
     scene_widget.js         all else that a widget with a scene needs in the browser
     explorable.js, .css     what all of their JavaScript stands on
-    chart.py                Chart: measured points beside predicted lines
-    heat_map.py             HeatMap: a table of shares, the larger the darker
-    strips.py               Strips: numbers by kind around the value that they should have
     prediction.py, .js      predict: a question whose answer the reader locks before it is measured
-    memory_panels.py        MemoryPanels: recordings of memory on one scale, each beside its formula
-    rank_panels.py          RankPanels: figures of every rank, step by step, one panel a figure
-    holdings_picture.py     who holds which chunk with whose contributions, as real ranks hold it
-    rank_grid.py            RankGrid: the ranks of a layout, once for each axis, coloured by group
-    routed_text.py          RoutedText: a text in the colours of the experts that its characters went to
-    network_picture.py      TreeAndTorus: how many wires lie between two chips of a fat tree, and of a torus
     which_wire.py           WhichWire: two nodes, and which of their wires a group of ranks uses for a collective
     ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
     fits_or_not.py          FitsOrNot: a model's training memory against the devices', days and dollars
@@ -33,70 +24,37 @@
     planned_layout.py       what it plans: the run, its choices, the estimate beside what was published
     zero_memory.py          ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
 
-Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
+Names load on first use: a rank that calls `label_chunks` does not have to import the widget libraries.
 """
 
 from course_lib.lazy import load_on_use
 
-load_on_use(__name__, {
+__all__ = load_on_use(__name__, {
     "activation_memory": ("ActivationMemory",),
     "bucket_overlap": ("BucketOverlap",),
-    "chart": ("Chart",),
+    ".plots.chart": ("Chart",),
     "collective_explorer": ("CollectiveExplorer",),
     "expert_load": ("ExpertLoad",),
     "base": ("Explorable",),
     "fits_or_not": ("FitsOrNot",),
-    "heat_map": ("HeatMap",),
-    ".collectives.holdings": ("Holdings", "labelled"),
-    "holdings_picture": ("HoldingsPicture", "who_holds_what"),
+    ".plots.heat_map": ("HeatMap",),
+    ".collectives.holdings": ("Holdings", "label_chunks"),
+    ".plots.holdings_picture": ("HoldingsPicture", "who_holds_what"),
     "layout_planner": ("LayoutPlanner",),
     "matrix_cut": ("MatrixCut",),
-    "memory_panels": ("MemoryPanels",),
+    ".plots.memory_panels": ("MemoryPanels",),
     "mesh_explorer": ("MeshExplorer",),
     "pipeline_schedule": ("PipelineSchedule",),
     "prediction": ("Prediction", "predict"),
-    "rank_grid": ("RankGrid",),
-    "rank_panels": ("RankPanels",),
+    ".plots.rank_grid": ("RankGrid",),
+    ".plots.rank_panels": ("RankPanels",),
     "ring": ("RingAllReduce",),
     "ring_attention_steps": ("RingAttentionSteps",),
-    "routed_text": ("RoutedText",),
+    ".plots.routed_text": ("RoutedText",),
     "stragglers": ("Stragglers",),
-    "strips": ("Strips",),
+    ".plots.strips": ("Strips",),
     "token_dispatch": ("TokenDispatch",),
-    "network_picture": ("TreeAndTorus",),
+    ".plots.network_picture": ("TreeAndTorus",),
     "which_wire": ("WhichWire",),
     "zero_memory": ("ZeroMemory",),
 })
-
-__all__ = [
-    "ActivationMemory",
-    "BucketOverlap",
-    "Chart",
-    "CollectiveExplorer",
-    "ExpertLoad",
-    "Explorable",
-    "FitsOrNot",
-    "HeatMap",
-    "Holdings",
-    "HoldingsPicture",
-    "LayoutPlanner",
-    "MatrixCut",
-    "MemoryPanels",
-    "MeshExplorer",
-    "PipelineSchedule",
-    "Prediction",
-    "RankGrid",
-    "RankPanels",
-    "RingAllReduce",
-    "RingAttentionSteps",
-    "RoutedText",
-    "Stragglers",
-    "Strips",
-    "TokenDispatch",
-    "TreeAndTorus",
-    "WhichWire",
-    "ZeroMemory",
-    "labelled",
-    "predict",
-    "who_holds_what",
-]

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.groups import gradients
 from course_lib.groups.agreement import require_same
 from course_lib.groups.membership import Member
 from course_lib.groups.packing import require_cap
@@ -73,26 +72,15 @@ def require_same_groups(param_groups: list[dict[str, Any]], bucket_cap_mb: float
     require_same([*lines, f"bucket_cap_mb={bucket_cap_mb}"], me, "parameters", "the same ones, options included,")
 
 
-def require_averageable(parameter: nn.Parameter) -> None:
-    gradients.require_dense(parameter, f"a parameter of shape {list(parameter.shape)}")
-
-
-def require_first(parameter: nn.Parameter, bucket: FlatBucket, num_started: int) -> None:
-    """ValueError where the bucket of a parameter that brings a gradient has it already, or has even left."""
-    gradients.require_first(parameter in bucket.gradients.missing and bucket.index >= num_started,
-                         f"a parameter of shape {list(parameter.shape)}")
-
-
-def require_cleared(buckets: Sequence[FlatBucket]) -> None:
+def require_no_average(buckets: Sequence[FlatBucket]) -> None:
     """ValueError where gradients of the step before are still there; only the reader of stage 1 has them in .grad."""
     for bucket in buckets:
-        parts = bucket.gradients.parts
-        if not parts or any(parameter.grad is part for parameter, part in parts.items()):
+        if not bucket.parts or any(parameter.grad is part for parameter, part in bucket.parts.items()):
             raise ValueError("backward after the gradients were averaged for a step, which would be added to again: "
                              "expected zero_grad() of the ZeroOptimizer before the next step's backward")
 
 
-def require_taken(buckets: Sequence[FlatBucket]) -> None:
+def require_no_gradient_by_hand(buckets: Sequence[FlatBucket]) -> None:
     if any(parameter.grad is not None for bucket in buckets for parameter in bucket.parameters):
         raise ValueError("a .grad was set by hand: in stage 2 expected gradients that backward brings, which are taken "
                          "as they come; stage 1 takes what is in .grad")

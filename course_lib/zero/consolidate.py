@@ -1,11 +1,14 @@
-"""A sharded optimiser's state in torch's own form, and back: pieces of every rank become whole tensors.
+"""What sharded ranks hold, put together as if nothing were sharded: for checkpoints of a plain program.
 
-torch's form: {"state": {number of the parameter: {"exp_avg": tensor in the parameter's shape, "step": ..., ...}},
-"param_groups": [{"lr": ..., ..., "params": numbers}]}.
+The first half is for ZeroOptimizer, whose ranks hold pieces of buckets; the second for FullyShardedDataParallel, whose
+ranks hold a shard of each parameter. torch's form of an optimiser's state:
+
+    {"state": {number of the parameter: {"exp_avg": tensor in the parameter's shape, "step": ..., ...}},
+     "param_groups": [{"lr": ..., ..., "params": numbers}]}
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +16,15 @@ from torch import Tensor, nn
 from course_lib.groups.agreement import agree
 from course_lib.groups.exchange import start_all_gather
 from course_lib.groups.membership import Member
-from course_lib.zero.flat import FlatBucket, Piece
+from course_lib.zero.flat import FlatBucket, FlatPiece
+
+if TYPE_CHECKING:  # stages 1 and 2 need no units
+    from course_lib.zero.units import ShardedParameter
 
 MASTER = "master_weight"  # the key of a 32-bit copy among a parameter's state
 Groups = list[dict[str, Any]]  # torch's param_groups
 State = dict[nn.Parameter, dict[str, Any]]
+Shards = Mapping[nn.Parameter, "ShardedParameter"]  # see FullyShardedDataParallel.shards
 
 
 def options_of(group: dict[str, Any]) -> dict[str, Any]:
@@ -25,28 +32,17 @@ def options_of(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key not in ("params", "param_names")}
 
 
-def number_parameters(groups: Groups) -> dict[nn.Parameter, int]:
-    """Each parameter's number in torch's form: counted through the groups."""
-    parameters = [parameter for group in groups for parameter in group["params"]]
-    return {parameter: number for number, parameter in enumerate(parameters)}
-
-
-def number_groups(groups: Groups) -> Groups:
-    """The groups in torch's form, with numbers for parameters."""
-    numbers = number_parameters(groups)
-    return [{**group, "params": [numbers[p] for p in group["params"]]} for group in groups]
-
-
-def pieces_in(buckets: Sequence[FlatBucket]) -> dict[nn.Parameter, Piece]:
+def pieces_in(buckets: Sequence[FlatBucket]) -> dict[nn.Parameter, FlatPiece]:
     return {piece.parameter: piece for bucket in buckets for piece in bucket.pieces}
 
 
-# Saved
+# Stages 1 and 2: saved
 
 @torch.no_grad()
 def gather_state(groups: Groups, state: State, buckets: Sequence[FlatBucket], me: Member) -> dict[str, Any]:
     """See ZeroOptimizer.state_dict. `state`: of this rank's pieces."""
-    numbers, pieces = number_parameters(groups), pieces_in(buckets)
+    numbers = {p: number for number, p in enumerate(p for group in groups for p in group["params"])}
+    pieces = pieces_in(buckets)
     kept = {p: without_idle_master(of_one, p, pieces[p]) for p, of_one in state.items()}
     mine = {numbers[p]: {key: form_of(value, pieces[p]) for key, value in of_one.items()} for p, of_one in kept.items()}
     forms = {number: of_one for everyones in agree(None, mine, me) for number, of_one in everyones.items()}
@@ -67,10 +63,11 @@ def gather_state(groups: Groups, state: State, buckets: Sequence[FlatBucket], me
             for parameter, of_one in in_bucket:
                 if key in of_one and of_one[key][1] == dtype:
                     gathered[numbers[parameter]][key] = views[parameter].to("cpu", copy=True)
-    return {"state": {number: gathered[number] for number in sorted(gathered)}, "param_groups": number_groups(groups)}
+    return {"state": {number: gathered[number] for number in sorted(gathered)},
+            "param_groups": [{**group, "params": [numbers[p] for p in group["params"]]} for group in groups]}
 
 
-def without_idle_master(of_one: dict[str, Any], parameter: Tensor, piece: Piece) -> dict[str, Any]:
+def without_idle_master(of_one: dict[str, Any], parameter: Tensor, piece: FlatPiece) -> dict[str, Any]:
     """The state, without a master copy that says no more than the parameter: AdamW takes any entry for all its state.
     """
     master = of_one.get(MASTER)
@@ -80,14 +77,14 @@ def without_idle_master(of_one: dict[str, Any], parameter: Tensor, piece: Piece)
     return of_one
 
 
-def form_of(value: Any, piece: Piece) -> tuple[Any, torch.dtype | None]:
+def form_of(value: Any, piece: FlatPiece) -> tuple[Any, torch.dtype | None]:
     """(None, dtype) of what is cut as the parameter is; (value, None) of what is whole, AdamW's step say."""
     if isinstance(value, Tensor) and value.shape == piece.owned.shape and value.dim():
         return None, value.dtype
     return (value.detach().cpu().clone() if isinstance(value, Tensor) else value), None
 
 
-# Loaded
+# Stages 1 and 2: loaded
 
 def load_state(saved: dict[str, Any], groups: Groups, inner: torch.optim.Optimizer, buckets: Sequence[FlatBucket]
                ) -> None:
@@ -101,7 +98,7 @@ def load_state(saved: dict[str, Any], groups: Groups, inner: torch.optim.Optimiz
     state: dict[int, dict[str, Any]] = {}
     for position, parameter in enumerate(p for p in number_of if p in pieces):
         piece, of_one = pieces[parameter], saved["state"].get(number_of[parameter], {})
-        mine = {key: take_piece(key, value, parameter, piece) for key, value in of_one.items() if key != MASTER}
+        mine = {key: cut_piece(key, value, parameter, piece) for key, value in of_one.items() if key != MASTER}
         if mine:
             state[position] = mine
         if masters[parameter] is not None:
@@ -111,13 +108,39 @@ def load_state(saved: dict[str, Any], groups: Groups, inner: torch.optim.Optimiz
         own.update(options_of(group))
 
 
-def take_piece(key: str, value: Any, parameter: Tensor, piece: Piece) -> Any:
+def cut_piece(key: str, value: Any, parameter: Tensor, piece: FlatPiece) -> Any:
     """What of one value of a parameter's state this rank keeps."""
     if isinstance(value, Tensor) and value.shape == parameter.shape and key != "step":
         return slice_of(value, piece)
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def slice_of(whole: Tensor, piece: Piece) -> Tensor:
+def slice_of(whole: Tensor, piece: FlatPiece) -> Tensor:
     """The numbers of a tensor in the parameter's shape that lie in `piece`."""
     return whole.detach().reshape(-1)[piece.first:piece.last]
+
+
+# Stage 3
+
+@torch.no_grad()
+def gather_whole(shard: Tensor, parameter: "ShardedParameter", me: Member) -> Tensor:
+    """All ranks' `shard` (S_i,) in the parameter's shape, on the host. Collective."""
+    flat = torch.empty(me.n * parameter.S, dtype=shard.dtype, device=parameter.padded.device)
+    flat.chunk(me.n)[me.r].copy_(shard)
+    start_all_gather(flat, me, tag=0)()
+    return flat[:parameter.shape.numel()].view(parameter.shape).to("cpu", copy=True)
+
+
+def gather_module(module: nn.Module, shards: Shards, me: Member) -> dict[str, Tensor]:
+    """See FullyShardedDataParallel.full_state_dict."""
+    wholes, state = {}, {}
+    named = dict(module.named_parameters(remove_duplicate=False))
+    for name, value in module.state_dict().items():
+        parameter = shards.get(named.get(name))
+        if parameter is None:
+            state[name] = value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+        else:
+            if parameter not in wholes:  # a tied one is gathered once
+                wholes[parameter] = gather_whole(parameter.sharded, parameter, me)
+            state[name] = wholes[parameter]
+    return state

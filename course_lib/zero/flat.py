@@ -18,11 +18,10 @@ from course_lib.costs.sharding import shard_size
 from course_lib.groups.gradients import GradientBucket, is_missing
 from course_lib.groups.membership import Member
 from course_lib.groups.packing import cut_tensors, unpack
-from course_lib.zero.host import host_tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class FlatPiece:
     """Numbers `first` to `last` of `parameter` (flattened), `start` to `stop` of the block; `owned` is what steps."""
 
     parameter: nn.Parameter
@@ -33,16 +32,17 @@ class Piece:
     owned: nn.Parameter
 
 
-class FlatBucket:
+class FlatBucket(GradientBucket):
     """`parameters` of one dtype and device, views of `flat` (n S,), of which `block` (S,) is this rank's.
 
     `master` (S,): 32-bit numbers to step on where the parameters have fewer, or where `offload` steps on the host.
-    `gradients` (n S,) fill while backward runs; `block_gradient` (S,) is the average of this rank's block of them.
+    `gradient` (n S,) fills while backward runs; `block_gradient` (S,) is the average of this rank's block of it.
     """
 
     def __init__(self, index: int, parameters: list[nn.Parameter], me: Member, offload: bool) -> None:
-        self.index, self.parameters, self.me, self.offload = index, parameters, me, offload
+        self.index, self.me, self.offload = index, me, offload
         self.S = shard_size(sum(parameter.numel() for parameter in parameters), me.n)
+        super().__init__(parameters, me.n * self.S)
         like = parameters[0]
         self.dtype, self.device = like.dtype, like.device
         self.step_dtype = torch.promote_types(like.dtype, torch.float32)
@@ -55,7 +55,6 @@ class FlatBucket:
         if offload or self.dtype != self.step_dtype:
             self.master = self.new_block().copy_(self.block)
         self.pieces = self.make_pieces()
-        self.gradients = GradientBucket(parameters, me.n * self.S)
         self.block_gradient: Tensor | None = None
         self.remember_versions()
 
@@ -73,18 +72,18 @@ class FlatBucket:
             return host_tensor(self.S, self.step_dtype, self.device)
         return torch.zeros(self.S, dtype=self.step_dtype, device=self.device)
 
-    def make_pieces(self) -> list[Piece]:
+    def make_pieces(self) -> list[FlatPiece]:
         steps_on, begin = self.block if self.master is None else self.master, self.me.r * self.S
         pieces, start = [], 0
         for parameter in self.parameters:
             first, last = max(begin - start, 0), min(begin + self.S - start, parameter.numel())
             if first < last:
                 a, b = start + first - begin, start + last - begin
-                pieces.append(Piece(parameter, first, last, a, b, nn.Parameter(steps_on[a:b])))
+                pieces.append(FlatPiece(parameter, first, last, a, b, nn.Parameter(steps_on[a:b])))
             start += parameter.numel()
         return pieces
 
-    # Gradients
+    # Reduce: gradients
 
     def add_gradient(self, average: Tensor) -> None:
         """Add to this block's gradient. Each piece gets its part, and none if no rank ever had one for it."""
@@ -94,16 +93,17 @@ class FlatBucket:
             self.block_gradient += average
         for piece in self.pieces:
             part = self.block_gradient[piece.start:piece.stop]
-            without = piece.parameter in self.gradients.without  # asked first: to look at the part holds up a GPU
+            without = piece.parameter in self.without  # asked first: to look at the part holds up a GPU
             piece.owned.grad = None if without and is_missing(part) else part
 
     def forget_gradients(self) -> None:
-        self.gradients.close()
+        """The memory of the gradients, and of the averages of this rank's block, is free."""
+        self.free()
         self.block_gradient = None
         for piece in self.pieces:
             piece.owned.grad = None
 
-    # Parameters
+    # Step and gather: parameters
 
     def update_master(self) -> None:
         """A parameter that somebody changed by hand, load_state_dict say: the master copy follows."""
@@ -113,13 +113,19 @@ class FlatBucket:
             if piece.parameter._version != self.versions[piece.parameter]:
                 piece.owned.detach().copy_(self.block[piece.start:piece.stop])
 
-    def round_master(self) -> None:
-        """What the optimiser stepped on, rounded, is this rank's block of the parameters."""
-        if self.master is not None:
-            self.block.copy_(self.master)
-
     def remember_versions(self) -> None:
+        """The master copy says what the parameters say now."""
         self.versions = {parameter: parameter._version for parameter in self.parameters}
+
+
+def host_tensor(num_elements: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros in the host's memory, to exchange with `device`, which has no room for them.
+
+    Beside a GPU they are pinned: the system may not move or swap such pages, so that the copy engine reads them on its
+    own, while kernels run. On the CPU the host's memory is all there is; the code is the same, and bytes are counted
+    apart.
+    """
+    return torch.zeros(num_elements, dtype=dtype, device="cpu", pin_memory=device.type != "cpu")
 
 
 def make_buckets(parameters: Sequence[nn.Parameter], cap_bytes: float, me: Member, offload: bool) -> list[FlatBucket]:

@@ -10,25 +10,24 @@ next are on their way, and the gradients of the last.
 Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", and torch's fully_shard.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd import Variable
-from torch.utils._pytree import tree_map
 
 from course_lib.groups.agreement import require_same
+from course_lib.groups.gradients import average_gradients
 from course_lib.groups.membership import Member, member
 from course_lib.groups.norms import clip, total_norm
 from course_lib.groups.packing import broadcast
 from course_lib.groups.tensors import describe
 from course_lib.runtime.tensors import tensors_in
-from course_lib.zero import checks, full_state
-from course_lib.zero.partition import cut_into_units
-from course_lib.zero.replicated import Replicated
-from course_lib.zero.units import ShardedParameter, Unit
+from course_lib.runtime.torch_private import backward_number, tree_map, when_backward_ends
+from course_lib.zero import checks, consolidate
+from course_lib.zero.units import ShardedParameter, Unit, UnitPhase, cut_into_units
 
 ShouldShard = Callable[[str, nn.Module], bool]
 
@@ -71,12 +70,13 @@ class FullyShardedDataParallel(nn.Module):
             broadcast(module.get_submodule(name).parameters(), others)
         elsewhere = {parameter for name in self.groups for parameter in module.get_submodule(name).parameters()}
         broadcast([*(p for p in module.parameters() if p not in elsewhere), *module.buffers()], self.member)
-        self.units, rest = cut_into_units(module, should_shard, self.member, compute_dtype, offload, self.groups)
-        self.replicated = Replicated(rest, self.member)
+        self.units, self.replicated = cut_into_units(module, should_shard, self.member, compute_dtype, offload,
+                                                     self.groups)
         self.forward_order: list[Unit] = list(self.units)  # a guess until a forward pass has shown it
         self.entered: list[Unit] = []  # by the forward pass that runs, or has run; and in the order of leaving them,
         self.left: list[Unit] = []  # in which backward enters them again, from the end
         self.in_backward = False
+        self.to_reduce: set[Unit] = set()  # whose gradients this backward pass has not sent yet
         for unit in self.units:
             unit.module.register_forward_pre_hook(self._hook(self._before_forward, unit), prepend=True,
                                                   with_kwargs=True)
@@ -100,8 +100,8 @@ class FullyShardedDataParallel(nn.Module):
             raise RuntimeError("the last backward pass raised when messages were under way, so this rank is out of "
                                "step with the others: expected a new FullyShardedDataParallel on all ranks")
         for unit in self.units:  # a forward pass that raised may have left something
-            unit.show_sharded()
-            if unit.arriving or unit.gathered and self.reshard_after_forward:
+            unit.show_shards()
+            if unit.phase is UnitPhase.ARRIVING or unit.phase is UnitPhase.GATHERED and self.reshard_after_forward:
                 unit.free()
         self.entered, self.left = [], []
         if self.module.training:
@@ -110,7 +110,7 @@ class FullyShardedDataParallel(nn.Module):
     def _end_of_forward(self, outputs: Any) -> None:
         self.forward_order = list(self.entered) or self.forward_order
         for unit in self.units:
-            if unit.arriving:
+            if unit.phase is UnitPhase.ARRIVING:
                 unit.free()  # gathered ahead, and not used
         for tensor in tensors_in(outputs):
             if tensor.requires_grad and tensor.grad_fn is not None:
@@ -123,6 +123,7 @@ class FullyShardedDataParallel(nn.Module):
         unit.show_whole()
         if not self._inside_backward():
             self.entered.append(unit)
+            # They travel while this unit computes, and begin after its own, which are needed sooner.
             self._gather_ahead(self._after(unit, self.forward_order))
         if self.compute_dtype is not None:
             inputs, named = tree_map(self._to_compute_dtype, (inputs, named))
@@ -131,16 +132,16 @@ class FullyShardedDataParallel(nn.Module):
         return inputs, named
 
     def _after_forward(self, unit: Unit, inputs: tuple, outputs: Any) -> None:
-        if self._inside_backward() and unit.in_backward:
+        if self._inside_backward() and unit.phase is UnitPhase.IN_BACKWARD:
             return  # recomputed, by torch.utils.checkpoint, and about to be used
-        unit.show_sharded()
+        unit.show_shards()
         leaving = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
-        for tensor in leaving:
+        for tensor in leaving:  # backward may reach any of them first, or one of them only
             tensor.register_hook(lambda _: self._before_backward(unit))
         if not self._inside_backward():
             self.left.append(unit)
             unit.uses += bool(leaving)
-        if self.reshard_after_forward or not leaving:
+        if self.reshard_after_forward or not leaving:  # nothing leaving, no backward that would use it
             unit.free()
 
     def _to_compute_dtype(self, value: Any) -> Any:
@@ -151,22 +152,20 @@ class FullyShardedDataParallel(nn.Module):
     # Backward
 
     def _inside_backward(self) -> bool:
-        return torch._C._current_graph_task_id() != -1
+        return backward_number() != -1
 
     def _backward_begins(self) -> None:
         if not self.in_backward:
-            self.in_backward = True
-            for unit in self.units:
-                unit.reduced = False
-            Variable._execution_engine.queue_callback(self._backward_ends)
+            self.in_backward, self.to_reduce = True, set(self.units)
+            when_backward_ends(self._backward_ends)
 
     def _before_backward(self, unit: Unit) -> None:
         """The first gradient of one of the unit's outputs is there, and autograd is about to go through the unit."""
         self._backward_begins()
-        if not unit.in_backward:
-            unit.in_backward = True
+        if unit.phase is not UnitPhase.IN_BACKWARD:
+            self.to_reduce.add(unit)  # once more, where autograd comes back to a unit that it has left
             with torch.no_grad():
-                unit.gather()
+                unit.gather(UnitPhase.IN_BACKWARD)
             unit.show_whole()
             self._gather_ahead(self._after(unit, self.left[::-1]))
 
@@ -174,29 +173,30 @@ class FullyShardedDataParallel(nn.Module):
         """The gradients of the unit's inputs are there: autograd has gone through the unit, and needs it no more."""
         unit.uses -= 1
         if unit.uses <= 0:
-            self._leave(unit)
+            self._free_and_reduce(unit)
 
     @torch.no_grad()
-    def _leave(self, unit: Unit) -> None:
-        unit.in_backward, unit.uses, unit.reduced = False, 0, True
-        unit.show_sharded()
-        unit.free()
+    def _free_and_reduce(self, unit: Unit) -> None:
+        unit.uses = 0
+        self.to_reduce.discard(unit)
+        unit.show_shards()
+        unit.free()  # before the gradients' message takes as much memory again
         for earlier in self.units:
-            earlier.finish_reduce()  # one at a time is under way
+            earlier.finish_reduce()  # had the time of a unit to arrive; one at a time is under way, for its memory
         unit.start_reduce()
 
     @torch.no_grad()
     def _backward_ends(self) -> None:
         """The units that autograd never left, the first one since its inputs are tokens, and those it never reached."""
         for unit in reversed(self.units):
-            if unit.in_backward or not unit.reduced:
-                self._leave(unit)
+            if unit in self.to_reduce:  # a rank that did not reach it sends all the same: the others wait for its part
+                self._free_and_reduce(unit)
         for unit in self.units:
             unit.uses = 0
             unit.finish_reduce()
-            if unit.gathered or unit.arriving:
+            if unit.phase is not UnitPhase.FREE:
                 unit.free()
-        self.replicated.average_gradients()
+        average_gradients(self.replicated, self.member, cap_bytes=math.inf)  # small ones, norms say: in one message
         self.in_backward = False
 
     # Ahead
@@ -219,8 +219,8 @@ class FullyShardedDataParallel(nn.Module):
 
         Collective: one number. torch.nn.utils.clip_grad_norm_ would take the norm of this rank's shards for the whole.
         """
-        shards = [shard.grad for shard in self._shards() if shard.grad is not None]
-        replicated = [p.grad for p in self.replicated.parameters if p.grad is not None]
+        shards = [shard.grad for shard in self.shards() if shard.grad is not None]
+        replicated = [p.grad for p in self.replicated if p.grad is not None]
         norm = total_norm(shards, replicated, norm_type, self._only_group, self.device)
         clip([*shards, *replicated], max_norm, norm)
         return norm
@@ -237,24 +237,13 @@ class FullyShardedDataParallel(nn.Module):
         """Where the module computes."""
         return next((shards.device for unit in self.units for shards in unit.shards), torch.device("cpu"))
 
-    def _shards(self) -> dict[nn.Parameter, ShardedParameter]:
+    def shards(self) -> dict[nn.Parameter, ShardedParameter]:
+        """By parameter of the module as it is now, flat and an n-th as long: what it is a shard of."""
         return {p.sharded: p for unit in self.units for p in unit.parameters}
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """The whole module's state_dict, as it would be without sharding, on the host, on every rank. Collective."""
-        return full_state.gather_module(self.module, self._shards(), self._only_group)
-
-    def load_full_state_dict(self, state_dict: dict[str, Tensor]) -> None:
-        """Take this rank's shards of a plain module's state_dict, which every rank has."""
-        full_state.load_module(self.module, self._shards(), self._only_group, state_dict)
-
-    def full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The state of an `optimizer` of the shards as it would be without sharding. On the host; collective."""
-        return full_state.gather_optimizer(optimizer, self._shards(), self._only_group)
-
-    def load_full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-        """Give `optimizer`, of the shards, its part of a plain optimiser's state_dict, which every rank has."""
-        full_state.load_optimizer(optimizer, self._shards(), self._only_group, state_dict)
+        return consolidate.gather_module(self.module, self.shards(), self._only_group)
 
 
 class WhenGradientsLeave(torch.autograd.Function):

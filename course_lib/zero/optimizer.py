@@ -1,32 +1,34 @@
-"""ZeroOptimizer: stages 1 and 2. Every rank steps on its share of the numbers, and gathers what the others stepped on.
+"""ZeroOptimizer: stages 1 and 2 on a page. Every rank owns one block of the numbers, and a step has three phases.
 
-    stage 1   gradients stay whole until step(), which averages this rank's block of them (reduce-scatter), steps on
-              the block, and gathers all blocks of the parameters (all-gather): together an all-reduce's bytes
-    stage 2   each bucket of gradients is averaged and freed as soon as backward has filled it; a block of it is kept
+    reduce   the owner of a block averages its gradients over the ranks       reduce-scatter   (n-1)/n M
+    step     the owner steps on the block: only here is optimiser state       nothing is sent
+    gather   all ranks get the block as it is now                             all-gather       (n-1)/n M
 
-The optimiser's state, AdamW's two moments say, exists once in the group and not once a rank. What the stages do with
-gradients is in stage1.py and stage2.py; all the rest is the same.
+    stage 1   reduces in step(): gradients stay whole until then, however many backward passes they come from
+    stage 2   reduces in backward: each bucket as soon as it is full, of which one block is kept, and the rest is freed
+
+Reduce and gather are the two halves of an all-reduce, so both stages send what data parallelism sends. The optimiser's
+state, AdamW's two moments say, exists once in the group and not once per rank.
 
 Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 5.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.groups.exchange import start_all_gather
-from course_lib.groups.gradients import when_complete
-from course_lib.groups.membership import member
+from course_lib.groups.exchange import start_all_gather, start_reduce_scatter
+from course_lib.groups.gradients import require_dense, require_first, when_complete
+from course_lib.groups.membership import Member, member
 from course_lib.groups.norms import clip, total_norm
 from course_lib.groups.packing import broadcast
+from course_lib.runtime.torch_private import when_backward_ends
 from course_lib.zero import checks
 from course_lib.zero.consolidate import MASTER, gather_state, load_state, options_of
-from course_lib.zero.flat import Piece, make_buckets
-from course_lib.zero.stage1 import Stage1
-from course_lib.zero.stage2 import Stage2
+from course_lib.zero.flat import FlatBucket, FlatPiece, make_buckets
 
 
 class ZeroOptimizer(torch.optim.Optimizer):
@@ -56,19 +58,19 @@ class ZeroOptimizer(torch.optim.Optimizer):
         broadcast(everything, self.member, bucket_cap_mb * 2**20)
         self.buckets = make_buckets(trained, bucket_cap_mb * 2**20, self.member, offload)
         self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters}
-        self.pieces: dict[nn.Parameter, Piece] = {p.parameter: p for b in self.buckets for p in b.pieces}
+        self.pieces: dict[nn.Parameter, FlatPiece] = {p.parameter: p for b in self.buckets for p in b.pieces}
         self.inner = self._make_inner(optimizer_class, defaults)
-        self.gradients = (Stage1 if stage == 1 else Stage2)(self.buckets, self.member)
-        when_complete(trained, self._take)
+        self.stage = (Stage1 if stage == 1 else Stage2)(self.buckets, self.member)
+        when_complete(trained, self._gradient_is_there)
 
     def _make_inner(self, optimizer_class: type, defaults: dict) -> torch.optim.Optimizer:
         """It knows this rank's pieces only, in the groups in which the reader gave their parameters."""
         groups = [{**options_of(group), "params": [self.pieces[p].owned for p in group["params"] if p in self.pieces]}
                   for group in self.param_groups]
         inner = optimizer_class(groups, **defaults)
-        for own, theirs in zip(self.param_groups, inner.param_groups):
-            for key, value in theirs.items():
-                own.setdefault(key, value)  # the defaults of the class, for schedulers and state_dict
+        for group, inner_group in zip(self.param_groups, inner.param_groups):
+            for key, value in inner_group.items():
+                group.setdefault(key, value)  # the defaults of the class, for schedulers and state_dict
         return inner
 
     def add_param_group(self, param_group: dict) -> None:
@@ -76,25 +78,58 @@ class ZeroOptimizer(torch.optim.Optimizer):
             raise ValueError("add_param_group on a ZeroOptimizer: the blocks are cut. Expected all groups at the start")
         super().add_param_group(param_group)
 
-    # A step
+    @torch.no_grad()
+    def _gradient_is_there(self, parameter: nn.Parameter) -> None:
+        """Autograd calls this when a parameter's .grad is complete, and goes on to the parameters before it."""
+        require_dense(parameter, f"a parameter of shape {list(parameter.shape)}")
+        if self.stage.closed:  # the reader may clear .grad without us, module.zero_grad() say
+            checks.require_no_average(self.buckets)
+            self.stage.forget()
+        self.stage.collect(parameter, self.bucket_of[parameter])
+
+    # A step: reduce, step, gather
 
     @torch.no_grad()
-    def _take(self, parameter: nn.Parameter) -> None:
-        """Autograd calls this when a parameter's .grad is complete, and goes on to the parameters before it."""
-        checks.require_averageable(parameter)
-        if self.gradients.closed:  # the reader may clear .grad without us, module.zero_grad() say
-            checks.require_cleared(self.buckets)
-            self.gradients.forget()
-        self.gradients.take(parameter, self.bucket_of[parameter])
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Average what is not averaged yet, step on this rank's pieces, gather everybody's. Collective."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.average_gradients()  # phase 1, reduce; clip_grad_norm_ may have done it, stage 2 has done it in backward
+        self._step_pieces()  # phase 2
+        self._gather()  # phase 3
+        self.stage.closed = True
+        return loss
 
     @torch.no_grad()
     def average_gradients(self) -> None:
-        """Every piece gets the average of its gradient; once a step. step() and clip_grad_norm_() call it.
+        """Phase 1: every piece gets the average of its gradient; once a step. step() and clip_grad_norm_() call it.
 
         Collective: in stage 1 all bytes of the gradients are sent here, in stage 2 they were sent in backward.
         """
         checks.require_still_frozen(self.frozen)
-        self.gradients.average()
+        self.stage.reduce()
+
+    def _step_pieces(self) -> None:
+        """Phase 2: the inner optimiser steps on the pieces, which lie in this rank's blocks or in their masters."""
+        for group, inner_group in zip(self.param_groups, self.inner.param_groups):
+            inner_group.update(options_of(group))  # schedulers change ours
+        for bucket in self.buckets:
+            bucket.update_master()
+        self.inner.step()
+
+    def _gather(self) -> None:
+        """Phase 3: all blocks arrive in the buckets' memory, of which the model's parameters are views."""
+        waits = []
+        for bucket in self.buckets:  # all begin before one is waited for: what arrives has its memory already
+            if bucket.master is not None:
+                bucket.block.copy_(bucket.master)  # 32 bits are rounded before they are sent: half the bytes
+            waits.append(start_all_gather(bucket.flat, self.member, bucket.index))
+        for bucket, wait in zip(self.buckets, waits):
+            wait()
+            torch.autograd.graph.increment_version(bucket.parameters)  # autograd did not see what came by message
+            bucket.remember_versions()
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
@@ -108,36 +143,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
         clip(gradients, max_norm, norm)
         return norm
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Average what is not averaged yet, step on this rank's pieces, gather everybody's. Collective."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self.average_gradients()
-        for own, theirs in zip(self.param_groups, self.inner.param_groups):
-            theirs.update(options_of(own))
-        for bucket in self.buckets:
-            bucket.update_master()
-        self.inner.step()
-        self._gather_parameters()
-        self.gradients.closed = True
-        return loss
-
-    def _gather_parameters(self) -> None:
-        under_way = []
-        for bucket in self.buckets:
-            bucket.round_master()
-            under_way.append(start_all_gather(bucket.flat, self.member, bucket.index))
-        for bucket, finish in zip(self.buckets, under_way):
-            finish()
-            torch.autograd.graph.increment_version(bucket.parameters)
-            bucket.remember_versions()
-
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients and their memory. In stage 1 set_to_none=False keeps zeros, as in torch."""
-        self.gradients.forget()
+        self.stage.forget()
         super().zero_grad(set_to_none)
 
     # What is kept, saved and loaded
@@ -155,15 +163,6 @@ class ZeroOptimizer(torch.optim.Optimizer):
     def state(self, _: Any) -> None:
         """torch.optim.Optimizer begins with an empty one; ours is that of the inner optimiser."""
 
-    @property
-    def host_bytes(self) -> int:
-        """What lies on the host because of offload=True: this rank's masters and their state and gradients."""
-        if not self.offload:
-            return 0
-        blocks = [block for bucket in self.buckets for block in (bucket.master, bucket.block_gradient)]
-        state = [value for of_one in self.inner.state.values() for value in of_one.values()]
-        return sum(value.nbytes for value in (*blocks, *state) if isinstance(value, Tensor))
-
     def state_dict(self) -> dict[str, Any]:
         """What `optimizer_class` itself would save on one process: whole tensors, on the host, on every rank.
 
@@ -173,7 +172,116 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take this rank's pieces of what state_dict(), or a plain optimiser, saved. Load the module first. Collective.
-        """
+        """Take this rank's pieces of what state_dict(), here or in torch, has saved. After the module. Collective."""
         load_state(state_dict, self.param_groups, self.inner, self.buckets)
-        self._gather_parameters()
+        self._gather()
+
+
+# Phase 1 in the two stages. `closed`: the gradients are final, a step may use them, and nothing may be added to them.
+
+class Stage1:
+    """Reduce in the step: until then gradients stay whole, and after any number of passes they are sent once."""
+
+    def __init__(self, buckets: Sequence[FlatBucket], me: Member) -> None:
+        self.buckets, self.me, self.closed = buckets, me, False
+
+    def collect(self, parameter: nn.Parameter, bucket: FlatBucket) -> None:
+        """A gradient is complete: its part of the bucket becomes .grad, where autograd adds those of later passes."""
+        if parameter.grad is not bucket.parts.get(parameter):
+            parameter.grad = bucket.take(parameter)
+
+    def reduce(self) -> None:
+        """Block r of every bucket is averaged on rank r."""
+        if self.closed:
+            return
+        before = None
+        for bucket in self.buckets:
+            self._fill(bucket)
+            wait = start_reduce_scatter(bucket.gradient, self.me, bucket.index)
+            if before is not None:  # two are under way at most: what arrives needs as much memory as a bucket
+                self._keep_block(*before)
+            before = bucket, wait
+        self._keep_block(*before)
+        self.closed = True
+
+    def _fill(self, bucket: FlatBucket) -> None:
+        """What is in .grad now is what counts, whoever put it there."""
+        for parameter in bucket.parameters:
+            if parameter.grad is None:
+                bucket.missing.add(parameter)
+            else:
+                self.collect(parameter, bucket)
+        bucket.mark_missing()
+
+    def _keep_block(self, bucket: FlatBucket, wait: Callable[[Tensor], None]) -> None:
+        own = bucket.block_of(bucket.gradient)  # (S,), whose memory will do unless a master copy steps
+        average = own if bucket.master is None else bucket.new_block()
+        wait(average)
+        bucket.add_gradient(average)
+
+    def forget(self) -> None:
+        """The memory of all gradients is free."""
+        for bucket in self.buckets:
+            bucket.forget_gradients()
+        self.closed = False
+
+
+class Stage2:
+    """Reduce in backward: a full bucket is sent while backward computes the next, and one block of it is kept."""
+
+    def __init__(self, buckets: Sequence[FlatBucket], me: Member) -> None:
+        self.buckets, self.me, self.closed = buckets, me, False
+        self.in_backward, self.num_sent = False, 0  # buckets that have left in this backward pass
+        self.under_way: tuple[FlatBucket, Callable[[Tensor], None]] | None = None
+
+    def collect(self, parameter: nn.Parameter, bucket: FlatBucket) -> None:
+        """A gradient is complete: it moves into its bucket, and buckets that are full leave."""
+        if not self.in_backward:
+            self.in_backward = True
+            when_backward_ends(self._reduce_rest)
+        is_first = parameter in bucket.missing and bucket.index >= self.num_sent
+        require_first(is_first, f"a parameter of shape {list(parameter.shape)}")
+        bucket.take(parameter)
+        parameter.grad = None  # else the whole gradient would stay until the step, as in stage 1
+        # Gradients may come in another order than buckets, but all ranks have to send in one order.
+        while self.num_sent < len(self.buckets) and not self.buckets[self.num_sent].missing:
+            self._send_next()
+
+    def _send_next(self) -> None:
+        bucket = self.buckets[self.num_sent]
+        self.num_sent += 1
+        wait = start_reduce_scatter(bucket.gradient, self.me, bucket.index)
+        self._keep_block()  # of the bucket before, which had the time until now: two are under way at most
+        self.under_way = bucket, wait
+
+    def _keep_block(self) -> None:
+        if self.under_way is not None:
+            bucket, wait = self.under_way
+            average = bucket.new_block()  # (S,)
+            wait(average)
+            bucket.free()  # the other blocks are others'
+            bucket.add_gradient(average)  # to what earlier passes of this step have left
+            self.under_way = None
+
+    @torch.no_grad()
+    def _reduce_rest(self) -> None:
+        """Backward is over: the buckets leave that wait for a gradient that did not come."""
+        while self.num_sent < len(self.buckets):
+            self.buckets[self.num_sent].mark_missing()  # the message leaves all the same: the others wait for it
+            self._send_next()
+        self._keep_block()
+        self.in_backward, self.num_sent = False, 0
+
+    def reduce(self) -> None:
+        """Backward has done it. A rank whose loss reached no parameter had none, and takes part here."""
+        checks.require_in_step(self.in_backward)
+        checks.require_no_gradient_by_hand(self.buckets)
+        if any(bucket.block_gradient is None for bucket in self.buckets):
+            self._reduce_rest()
+
+    def forget(self) -> None:
+        """The memory of all gradients is free."""
+        checks.require_in_step(self.num_sent > 0)
+        for bucket in self.buckets:
+            bucket.forget_gradients()
+        self.closed = self.in_backward = False

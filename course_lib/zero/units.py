@@ -1,5 +1,8 @@
 """A unit: the parameters of one module, a transformer block say, that are gathered together and freed together.
 
+`cut_into_units` says which parameters make a unit. What a unit does with them has the phases of ZeRO 1 and 2, gather
+and reduce; the step between is any optimiser's.
+
     n ranks, r this one      S_i = ceil(numel_i / n) numbers of parameter i on each rank, the last ones padding
     S = sum of S_i: what one rank holds of the unit, and sends in one message
 
@@ -8,8 +11,9 @@ model. `whole` has the parameter's own shape and computes. Autograd saves views 
 free the storage that all of them share, and to gather it again we fill the same storage: the views are right again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from itertools import accumulate
 
 import torch
@@ -19,7 +23,8 @@ from course_lib.costs.sharding import shard_size
 from course_lib.groups.exchange import start_all_gather, start_reduce_scatter
 from course_lib.groups.gradients import is_missing, mark_missing, write_gradient
 from course_lib.groups.membership import Member
-from course_lib.zero.host import host_tensor
+from course_lib.groups.replaced import remember_replacement
+from course_lib.zero.flat import host_tensor
 
 Home = tuple[nn.Module, str]  # where a parameter is registered; a tied one has several
 
@@ -37,6 +42,7 @@ class ShardedParameter:
     padded: Tensor
 
     def register(self, which: nn.Parameter) -> None:
+        """Where the module looks its parameter up, it finds `which`: `sharded` or `whole`."""
         for module, name in self.homes:
             module._parameters[name] = which
 
@@ -66,6 +72,7 @@ class Shards:
         self.without: set[ShardedParameter] = set()  # those of it that had no gradient on this rank
 
     def shard(self, original: nn.Parameter, homes: list[Home], S: int, offset: int) -> ShardedParameter:
+        """Copy this rank's S numbers of `original` to `own`, and register the shard instead of it."""
         own = self.own[offset:offset + S]
         mine = original.detach().reshape(-1)[self.me.r * S:(self.me.r + 1) * S]
         own[:len(mine)] = mine
@@ -82,28 +89,32 @@ class Shards:
     def trained(self) -> list[ShardedParameter]:
         return [p for p in self.parameters if p.offset < self.S_trained]
 
-    # Parameters
+    # Gather: parameters
 
     def start_gather(self) -> None:
+        """Send this rank's S numbers, and begin to receive everybody's, (n S,)."""
         flat = torch.empty(self.me.n * self.S, dtype=self.compute_dtype, device=self.device)
         flat.chunk(self.me.n)[self.me.r].copy_(self.own)  # rounded to compute_dtype, and to the device from the host
         self.arriving = flat, start_all_gather(flat, self.me, self.tag)
 
     def finish_gather(self) -> None:
-        flat, finish = self.arriving
+        """Wait for everybody's numbers, and put each parameter's together in the memory behind `whole`."""
+        flat, wait = self.arriving
         self.arriving = None
-        finish()
+        wait()
         for p in self.parameters:
             p.padded.untyped_storage().resize_(p.padded.numel() * p.padded.element_size())
+        # It came rank by rank, and is wanted parameter by parameter: a column of it for each.
         by_rank = flat.view(self.me.n, self.S)
         torch.split_with_sizes_copy(by_rank, [p.S for p in self.parameters], dim=1,
                                     out=[p.padded.view(self.me.n, p.S) for p in self.parameters])
 
     def free(self) -> None:
+        """Empty the storage behind `whole`; the tensors stay, and so do views of them."""
         for p in self.parameters:
             p.padded.untyped_storage().resize_(0)
 
-    # Gradients
+    # Reduce: gradients
 
     def start_reduce(self) -> None:
         """Send the gradients of the whole parameters, and free each as soon as it is in the message."""
@@ -112,22 +123,24 @@ class Shards:
         flat = torch.empty(self.me.n * self.S_trained, dtype=self.compute_dtype, device=self.device)
         by_rank = flat.view(self.me.n, self.S_trained)
         self.without = {p for p in self.trained if p.whole.grad is None}
+        # Rank j's part of every gradient has to lie in block j, so the gradients are cut and laid out in columns.
         for p in self.trained:
             lay_out(p.whole.grad, by_rank[:, p.offset:p.offset + p.S])
             p.whole.grad = None
+        # One block ahead: memory for all others' blocks would be another whole unit's.
         self.leaving = flat, start_reduce_scatter(flat, self.me, self.tag + 1, blocks_ahead=1)
 
     def finish_reduce(self) -> None:
         """Add the average to the shards' gradients, in the dtype of the shards."""
         if self.leaving is None:
             return
-        finish, self.leaving = self.leaving[1], None
+        wait, self.leaving = self.leaving[1], None
         average = (host_tensor(self.S_trained, self.dtype, self.device) if self.offload else
                    torch.empty_like(self.own[:self.S_trained]))  # (S,) or less
-        finish(average)
+        wait(average)
         for p in self.trained:
             part = average[p.offset:p.offset + p.S]
-            if p.sharded.grad is not None:
+            if p.sharded.grad is not None:  # of an earlier micro-batch
                 p.sharded.grad += part
             elif p not in self.without or not is_missing(part):  # to look at the part holds up a GPU
                 p.sharded.grad = part
@@ -147,12 +160,21 @@ def lay_out(gradient: Tensor | None, rows: Tensor) -> None:
         write_gradient(numbers[full * S:], rows[full, :len(numbers) - full * S])
 
 
+class UnitPhase(IntEnum):
+    """Where the whole parameters of a unit are: each phase has all that the one before it has."""
+
+    FREE = 0
+    ARRIVING = 1  # their all-gather is under way
+    GATHERED = 2
+    IN_BACKWARD = 3  # gathered, and autograd is inside the unit
+
+
 class Unit:
-    """All parameters that belong to `module` and to no unit inside it, one Shards a dtype, and what they do now."""
+    """All parameters that belong to `module` and to no unit inside it, one Shards a dtype, and their phase."""
 
     def __init__(self, name: str, module: nn.Module, shards: list[Shards]) -> None:
         self.name, self.module, self.shards = name, module, shards
-        self.gathered = self.arriving = self.in_backward = self.reduced = False
+        self.phase = UnitPhase.FREE
         self.uses = 0  # forward passes whose backward pass has not come by yet
         self.versions: list[int] = []
 
@@ -161,20 +183,22 @@ class Unit:
         return [p for shards in self.shards for p in shards.parameters]
 
     def start_gather(self) -> None:
-        if not (self.gathered or self.arriving):
+        """Ahead of time: the parameters travel, and are what the shards say now."""
+        if self.phase is UnitPhase.FREE:
             for shards in self.shards:
                 shards.start_gather()
-            self.arriving, self.versions = True, self.current_versions()
+            self.phase, self.versions = UnitPhase.ARRIVING, self.current_versions()
 
-    def gather(self) -> None:
+    def gather(self, phase: UnitPhase = UnitPhase.GATHERED) -> None:
         """The whole parameters are there when this returns, and they are what the shards say now."""
-        if (self.gathered or self.arriving) and self.versions != self.current_versions():
+        phase = max(phase, self.phase)  # a forward pass that is repeated in backward does not end the unit's backward
+        if self.phase is not UnitPhase.FREE and self.versions != self.current_versions():
             self.free()  # the optimiser stepped in between
         self.start_gather()
-        if self.arriving:
+        if self.phase is UnitPhase.ARRIVING:
             for shards in self.shards:
                 shards.finish_gather()
-            self.arriving, self.gathered = False, True
+        self.phase = phase
 
     def free(self) -> None:
         """The memory of the whole parameters is given back; what is still on its way is waited for."""
@@ -183,9 +207,10 @@ class Unit:
                 shards.arriving[1]()
                 shards.arriving = None
             shards.free()
-        self.gathered = self.arriving = False
+        self.phase = UnitPhase.FREE
 
     def current_versions(self) -> list[int]:
+        """They change when anybody, an optimiser say, changes the shards."""
         return [p.sharded._version for p in self.parameters]
 
     def show_whole(self) -> None:
@@ -194,7 +219,7 @@ class Unit:
             p.whole.requires_grad_(p.sharded.requires_grad)
             p.register(p.whole)
 
-    def show_sharded(self) -> None:
+    def show_shards(self) -> None:
         """What everybody else reads: the optimiser, parameters(), state_dict()."""
         for p in self.parameters:
             p.register(p.sharded)
@@ -206,3 +231,53 @@ class Unit:
     def finish_reduce(self) -> None:
         for shards in self.shards:
             shards.finish_reduce()
+
+
+# Which parameters make a unit
+
+def cut_into_units(module: nn.Module, should_shard: Callable[[str, nn.Module], bool] | None, me: Member,
+                   compute_dtype: torch.dtype | None, offload: bool, groups: Mapping[str, Member]
+                   ) -> tuple[list[Unit], list[nn.Parameter]]:
+    """The units in the order of registration, outer ones first, and the parameters that lie in none of them."""
+    chosen = blocks_and_the_whole(module) if should_shard is None else {
+        name for name, submodule in module.named_modules() if should_shard(name, submodule)}
+    members: dict[str | None, dict[nn.Parameter, list[Home]]] = {}
+    for parameter, names in homes(module).items():
+        unit = innermost_around([name for name, _ in names], chosen)
+        if parameter.numel():
+            members.setdefault(unit, {})[parameter] = [(module.get_submodule(name), key) for name, key in names]
+    rest = list(members.pop(None, {}))
+    remember_replacement((parameter for of_unit in members.values() for parameter in of_unit),
+                         "FullyShardedDataParallel")
+    units, tag = [], 0
+    for name in [name for name, _ in module.named_modules() if name in members]:
+        shards = []
+        for kind in dict.fromkeys((p.dtype, p.device) for p in members[name]):
+            of_kind = {p: where for p, where in members[name].items() if (p.dtype, p.device) == kind}
+            shards.append(Shards(of_kind, groups.get(name, me), compute_dtype, offload, tag))
+            tag += 2
+        units.append(Unit(name, module.get_submodule(name), shards))
+    return units, rest
+
+
+def blocks_and_the_whole(module: nn.Module) -> set[str]:
+    lists = [name for name, submodule in module.named_modules() if isinstance(submodule, nn.ModuleList)]
+    return {""} | {f"{name}.{key}" if name else key for name in lists
+                   for key, _ in module.get_submodule(name).named_children()}
+
+
+def homes(module: nn.Module) -> dict[nn.Parameter, list[tuple[str, str]]]:
+    """Each parameter with all (name of a module, name in it) where it is registered."""
+    found: dict[nn.Parameter, list[tuple[str, str]]] = {}
+    for name, submodule in module.named_modules():
+        for key, parameter in submodule._parameters.items():
+            if parameter is not None:
+                found.setdefault(parameter, []).append((name, key))
+    return found
+
+
+def innermost_around(names: list[str], chosen: set[str]) -> str | None:
+    """The longest name in `chosen` of a module around all modules in `names`; None where there is none."""
+    around = [unit for unit in chosen
+              if all(not unit or name == unit or name.startswith(unit + ".") for name in names)]
+    return max(around, key=len, default=None)

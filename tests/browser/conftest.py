@@ -14,7 +14,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.browser.lab import CHROMIUM_FLAGS, LabNotebook, LabServer, find_chromium
+from tools.harness.browser import CHROMIUM_FLAGS, LabNotebook, LabServer, find_chromium
 from tools.lab import settings_in_environment
 from tools.notebooks import METADATA
 

@@ -4,8 +4,8 @@ import nbformat
 import pytest
 
 from tests.browser.conftest import SCREENSHOTS
-from tests.browser.lab import PAGE_S
 from tests.browser.test_ranks import READERS
+from tools.harness.browser import PAGE_S
 
 pytestmark = pytest.mark.browser
 

@@ -4,9 +4,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from tests.browser.conftest import SCREENSHOTS
-from tests.browser.lab import THEMES
 from tests.browser.test_alt_text import IMPORTS, PICTURES, wait_for_images
 from tests.browser.test_every_widget import EVERY
+from tools.harness.browser import THEMES
 
 pytestmark = pytest.mark.browser
 

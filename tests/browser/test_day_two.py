@@ -12,7 +12,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from playwright.sync_api import WebSocketRoute
 
 from tests.browser.conftest import SCREENSHOTS, new_page
-from tests.browser.lab import PAGE_S, LabNotebook
+from tools.harness.browser import PAGE_S, LabNotebook
 from tools.lab.saved_widgets import STATE
 from tools.notebooks import METADATA
 

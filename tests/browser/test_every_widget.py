@@ -11,8 +11,8 @@ from course_lib import widgets
 from course_lib.pictures.painter import ALIGNED, paint
 from course_lib.pictures.roles import css_class
 from course_lib.widgets.base import SceneExplorable
-from tests.browser.lab import THEMES
 from tests.browser.widget import NAME, Widget
+from tools.harness.browser import THEMES
 
 pytestmark = pytest.mark.browser
 
@@ -67,7 +67,7 @@ def controls_of(widget):
 
 def settings_of(widget, name):
     """How the widget stands in the kernel."""
-    return json.loads(widget.notebook.ask(f"print(json.dumps({name.lower()}.asked()))"))
+    return json.loads(widget.notebook.ask(f"print(json.dumps({name.lower()}.settings()))"))
 
 
 def counted(widget):

@@ -10,8 +10,8 @@ from matplotlib.image import imread
 from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.browser.conftest import SCREENSHOTS
-from tests.browser.lab import PAGE_S
 from tests.browser.widget import Widget
+from tools.harness.browser import PAGE_S
 from tools.notebooks import METADATA
 
 pytestmark = pytest.mark.browser

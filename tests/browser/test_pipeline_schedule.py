@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.browser.lab import THEMES
 from tests.browser.widget import Widget
+from tools.harness.browser import THEMES
 
 pytestmark = pytest.mark.browser
 

@@ -7,7 +7,7 @@ from playwright.sync_api import Locator
 
 from course_lib.pictures.palette import contrast
 from tests.browser.conftest import SCREENSHOTS
-from tests.browser.lab import LabNotebook
+from tools.harness.browser import LabNotebook
 
 # The marks of a painted scene as scene.py has them, in the order of painting.
 PAINTED = """(picture) => [...picture.querySelectorAll(":scope > [data-key]")].map((node) => {

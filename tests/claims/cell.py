@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from tests.pretend.needs import loaded
+from tools.harness.needs import loaded
 
 PICTURES = ("Chart", "MemoryPanels", "RankPanels")  # take a headline and `holds`; a timeline by .shows(...)
 SCOPES = (ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

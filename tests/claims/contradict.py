@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from course_lib.pictures.drawn import NOT_SEEN
 from course_lib.runtime.instruments.timeline import Timeline
 from tests.claims.cell import Headline, headlines, launches, names_of, targets
 from tests.claims.others import is_data, others
 
-NOT_SEEN = "not seen here: "  # as course_lib.pictures.drawn.claim says
 DOES_NOT_HOLD = "does not hold here"
 TRIES_FOR_S = 10.0
 SLOW_S = 0.5  # an assignment that takes longer is not made again

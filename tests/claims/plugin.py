@@ -13,8 +13,9 @@ import pytest
 from nbformat import NotebookNode
 from nbval.plugin import IPyNbCell, coalesce_streams
 
+from course_lib.pictures.drawn import NOT_SEEN
 from tests.claims.cell import headlines
-from tests.claims.contradict import DOES_NOT_HOLD, NOT_SEEN
+from tests.claims.contradict import DOES_NOT_HOLD
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS = re.compile(r"Chart: |MemoryPanels: |RankPanels: |Timeline of \d+ ranks|Timeline of rank \d+")

@@ -4,8 +4,16 @@ import pytest
 
 from course_lib import facts
 from course_lib.costs.flops import matmul_intensity, roofline, step_flops, utilisation
-from course_lib.costs.loading import loading_bytes_per_s, reading_s, tokens_per_s
-from course_lib.costs.money import dollars, kilowatt_hours, sc21_training_seconds, training_days, training_seconds
+from course_lib.costs.money import (
+    dollars,
+    kilowatt_hours,
+    loading_bytes_per_s,
+    reading_s,
+    sc21_training_seconds,
+    tokens_per_s,
+    training_days,
+    training_seconds,
+)
 
 
 def test_the_million_seconds_are_a_billion():

@@ -1,7 +1,6 @@
-"""A pretended GPU for tests on machines without one: what would fail on a GPU fails here, and numbers are the CPU's.
+"""The course on pretended GPUs (tools/harness/pretend).
 
     python -m tests.pretend --mode nccl      every cell, solution and trial under a mode, and a table of what passed
 
-`modes.py` says what can be pretended, `hook.py` gives it to the ranks of `launch`, `device.py` makes a process have the
-device, `build.py` compiles it (device.cpp, wire.cpp, streams.h), `trials/` and `cells.py` are what is run under it.
+`trials/` and tools/cells.py are what is run, exceptions.py says what may fail there and why.
 """

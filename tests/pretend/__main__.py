@@ -5,10 +5,12 @@ import json
 import sys
 from pathlib import Path
 
-from tests.pretend import build, cells, trials
-from tests.pretend.cells import Outcome
+from tests.pretend import trials
 from tests.pretend.exceptions import complaints
-from tests.pretend.modes import MODES
+from tools import cells
+from tools.cells import Outcome
+from tools.harness.pretend import build
+from tools.harness.pretend.modes import MODES
 
 
 def main() -> None:

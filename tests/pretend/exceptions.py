@@ -1,6 +1,6 @@
 """Cells, checks and trials that do not pass in a mode, or print another text there, each with the reason."""
 
-from tests.pretend.cells import Outcome, cell_with
+from tools.cells import Outcome, cell_with
 
 NAMED = "the timeline names what was sent: NCCL has collectives where gloo's ranks send and receive"
 AUTOCAST = "the pretended device has no autocast"

@@ -3,9 +3,9 @@
 import pytest
 
 from course_lib.runtime.doctor import _backends, _gpus
-from tests.pretend.hook import pretended
-from tests.pretend.modes import MODES
 from tests.pretend.needed import built  # noqa: F401  a fixture
+from tools.harness.pretend.hook import pretended
+from tools.harness.pretend.modes import MODES
 
 
 @pytest.mark.parametrize("mode, num_gpus, backend", [

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib.runtime import staging
-from tests.pretend.modes import REFUSED_BY_GLOO
 from tests.pretend.needed import built, on  # noqa: F401  built is a fixture
+from tools.harness.pretend.modes import REFUSED_BY_GLOO
 
 
 def gpu():

@@ -2,8 +2,10 @@
 
 from nbformat.v4 import new_output
 
-from tests.pretend import cells, exceptions, needs
-from tests.pretend.cells import Outcome
+from tests.pretend import exceptions
+from tools import cells
+from tools.cells import Outcome
+from tools.harness import needs
 
 
 def test_a_cell_passes_when_it_fails_as_recorded_and_says_what_it_prints_otherwise():

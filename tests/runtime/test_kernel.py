@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.faults.traces import alive
-from tests.kernel import Kernel, Reply
+from tools.harness.kernel import Kernel, Reply
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills kernels and looks into /proc")
 

@@ -4,7 +4,7 @@ import pytest
 
 from course_lib.runtime import LaunchError, context, launch
 from course_lib.runtime.outside_ranks import SENTENCE, is_outside_ranks
-from tests.kernel import Kernel
+from tools.harness.kernel import Kernel
 
 NO_GROUP = ValueError("Default process group has not been initialized, please make sure to call init_process_group.")
 

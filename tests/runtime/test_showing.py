@@ -10,7 +10,7 @@ import pytest
 
 from course_lib.runtime import launch
 from course_lib.runtime.ranks.output import RankOutput
-from tests.kernel import Kernel
+from tools.harness.kernel import Kernel
 
 
 @pytest.fixture(scope="module")

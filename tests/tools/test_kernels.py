@@ -7,7 +7,7 @@ from pathlib import Path
 import nbval.kernel
 import pytest
 
-from tools.kernels import AsyncKernelManagerByFiles, KernelManagerByFiles
+from tools.harness.kernels import AsyncKernelManagerByFiles, KernelManagerByFiles
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no sockets that are files")
 

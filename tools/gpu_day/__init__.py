@@ -1,7 +1,7 @@
 """For the day a GPU is there: one command that runs what only a GPU can show, and writes one table.
 
     python -m tools.gpu_day [TEXT ...] [--json FILE]    on the GPUs of this machine, in less than ten minutes
-    python -m tools.gpu_day --mode pretended            the same steps on GPUs that tests/pretend pretends
+    python -m tools.gpu_day --mode pretended            the same steps on GPUs that tools/harness/pretend pretends
 
 The steps, in the order in which they run; each module has `steps()` and how long one may be silent:
 

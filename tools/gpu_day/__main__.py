@@ -11,9 +11,9 @@ from benchmarks import machine as host
 from benchmarks.harness import store
 from course_lib.runtime import backends
 from course_lib.runtime.doctor import why_no_gpu
-from tests.pretend import build
 from tools.gpu_day.runner import planned, rows
 from tools.gpu_day.steps import ON, PASSED, Row, machine
+from tools.harness.pretend import build
 
 MODULES = [f"tools.gpu_day.{name}" for name in ("machine", "operations", "numbers", "looks", "lessons", "speed")]
 WITHIN_S = 570.0
@@ -25,7 +25,7 @@ def main(arguments: list[str], modules: Sequence[str] = MODULES) -> int:
     """Returns the exit status: 0 where all steps passed, 1 where one did not, 2 where there is no GPU."""
     parser = argparse.ArgumentParser(prog="python -m tools.gpu_day", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="TEXT", help="steps whose name holds one of these (default: all)")
-    parser.add_argument("--mode", choices=ON, default="gpu", help="pretended: on GPUs that tests/pretend pretends")
+    parser.add_argument("--mode", choices=ON, default="gpu", help="pretended: on GPUs of tools/harness/pretend")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here, as they come")
     parser.add_argument("--within", type=float, default=WITHIN_S, metavar="SECONDS",
                         help="steps that are not over by then are left out (default: %(default)g)")

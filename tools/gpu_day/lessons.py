@@ -5,7 +5,7 @@ from pathlib import Path
 
 import nbformat
 
-from tests.pretend import cells
+from tools import cells
 from tools.gpu_day.steps import ON, Step, now_at, require
 
 DEADLINE_S = cells.CELL_TIMEOUT_S + 10.0  # of one cell

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.harness import tell
-from tests.pretend.hook import pretended
-from tests.pretend.modes import MODES
+from tools.harness.pretend.hook import pretended
+from tools.harness.pretend.modes import MODES
 
-ON = {"gpu": "cpu", "pretended": "nccl"}  # --mode -> tests.pretend's mode; its "cpu" pretends nothing
+ON = {"gpu": "cpu", "pretended": "nccl"}  # --mode -> tools.harness.pretend's mode; its "cpu" pretends nothing
 PASSED, NOT_MET, FAILED, NOT_RUN = "passed", "not met", "FAILED", "not run"
 MOST_CHARACTERS = 200  # of an error, in a row
 

@@ -52,11 +52,13 @@ class RowsHeld:
                 parameter.register_hook(self.backward)
 
     def forward(self, _: nn.Module, given: tuple[Tensor, ...]) -> None:
+        """A forward hook: counts the rows whose graph is kept from now on."""
         if torch.is_grad_enabled():
             self.now += len(given[0])
             self.most = max(self.most, self.now)
 
     def backward(self, _: Tensor) -> None:
+        """A backward hook: the graph is gone, and its rows with it."""
         self.now = 0
 
 
@@ -82,6 +84,7 @@ def top_k(function: Callable, inputs: Inputs) -> dict[str, Any]:
 
 
 def name_step(number: int, returned: Any, residual: Tensor) -> dict[str, Any]:
+    """The two things to compare of one step, under names that say which step it was."""
     return {f"the result of step {number}": returned, f"the residual after step {number}": residual}
 
 
@@ -92,15 +95,16 @@ def flat_gradients(inputs: Inputs) -> list[Tensor]:
 
 
 def flat_gradient(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
+    """The gradient of the batch's loss by all parameters, one vector in their order."""
     batch_loss(model, batch).backward()
     return nn.utils.parameters_to_vector(parameter.grad for parameter in model.parameters())
 
 
 def shard(function: Callable, inputs: Inputs) -> dict[str, Any]:
-    """3.6: this rank's indices of some epochs, the same once more, and whose global generator has moved.
+    """3.6: this rank's indices of some epochs, the same once more, and the global generators that have moved.
 
-    hash() of a text is another one in each process that Python starts, as it is on a cluster, and not in these ranks,
-    which are copies of one process: it is made so.
+    On a cluster hash() of a text differs from process to process. These ranks are copies of one process, where it
+    would be the same: so hash is replaced by one that differs from rank to rank.
     """
     N, n, r = (inputs[name] for name in ("num_samples", "world_size", "rank"))
     common, builtins.hash = hash, lambda value: common(value) ^ (r if "'" in repr(value) else 0)
@@ -116,7 +120,7 @@ def shard(function: Callable, inputs: Inputs) -> dict[str, Any]:
 
 
 def generator_states() -> dict[str, Any]:
-    """Of the global generators that are there."""
+    """The state of each global random generator that there is."""
     states = {"torch": torch.get_rng_state().tolist(), "Python": random.getstate()}
     if "numpy" in sys.modules:
         kind, keys, *rest = sys.modules["numpy"].random.get_state()

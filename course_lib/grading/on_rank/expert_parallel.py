@@ -97,6 +97,7 @@ def expert_gradients(function: Callable, inputs: Inputs) -> dict[str, Any]:
 
 
 def kind_of(value: Any) -> str:
+    """What was returned, in words: "a tensor", "(a tensor, a function)", "nothing (None)"."""
     if isinstance(value, tuple | list):
         return f"({', '.join(map(kind_of, value))})"
     kind = "tensor" if isinstance(value, Tensor) else "function" if callable(value) else type(value).__name__
@@ -104,5 +105,6 @@ def kind_of(value: Any) -> str:
 
 
 def require_kind(returned: Any, expected: str) -> None:
+    """TypeError unless kind_of(returned) is `expected`."""
     if kind_of(returned) != expected:
         raise TypeError(f"it returned {kind_of(returned)}: expected {expected}")

@@ -34,6 +34,7 @@ class Turned(nn.Module):
             self.add_module(name, layer)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x through the layers, the last one first."""
         for layer in reversed(list(self.children())):
             x = layer(x)
         return x
@@ -54,4 +55,5 @@ def batch_loss(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
 
 
 def gradients_of(model: nn.Module) -> Gradients:
+    """By name of a parameter, its gradient as a plain tensor."""
     return {name: plain(parameter.grad) for name, parameter in model.named_parameters()}

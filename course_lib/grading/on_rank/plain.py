@@ -24,7 +24,7 @@ def plain(value: Any) -> Any:
 
 
 def kind(value: Any) -> str:
-    """a dict, an int64."""
+    """What `value` is, in words: "a dict", "an int64"."""
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
@@ -65,6 +65,11 @@ def tensor(function: Any, inputs: list[Any]) -> dict[str, Any]:
     returned, calls = count_calls(function, *inputs)
     sent = [num_bytes for op, _, num_bytes in calls if op == "send"]
     return {"returned": plain(returned), "tensor": plain(inputs[0]), "messages": len(sent), "sent": round(sum(sent))}
+
+
+def ring_bytes(num_bytes: int, n: int) -> int:
+    """What a rank sends in an all-reduce of `num_bytes` over n ranks, by the ring convention."""
+    return -(-2 * (n - 1) * num_bytes // n)
 
 
 def count_calls(function: Callable, *arguments: Any) -> tuple[Any, Calls]:

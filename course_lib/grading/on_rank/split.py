@@ -11,10 +11,12 @@ Leaves = dict[str, Tensor]
 
 
 def leaves_of(inputs: dict[str, Any]) -> Leaves:
+    """The given tensors as leaves of their own, so that gradients can be read and inputs stay as they are."""
     return {name: tensor.clone().requires_grad_() for name, tensor in inputs["given"].items()}
 
 
 def gradients_of(leaves: Leaves) -> dict[str, Any]:
+    """By name, the gradient of each leaf as a plain tensor."""
     return {name: plain(leaf.grad) for name, leaf in leaves.items()}
 
 

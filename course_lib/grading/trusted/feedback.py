@@ -35,6 +35,7 @@ class FeedbackPage(HTMLExporter):
         return None  # not in JupyterLab's menu "Save and Export Notebook As"
 
     def default_filters(self) -> Iterator[tuple[str, Callable]]:
+        """nbgrader's filters for its template, and one that names exercises in the list of contents."""
         yield from super().default_filters()
         yield "name_exercises", name_exercises
 

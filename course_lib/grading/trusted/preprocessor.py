@@ -48,6 +48,9 @@ class TrustedGrade(NbGraderPreprocessor):
         "Share of the points for an answer that is right and over its budget.")).tag(config=True)
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
+        """Grade one submitted notebook: outputs of the student are dropped, each check cell gets the marks that its
+        exercise earns.
+        """
         for cell in nb.cells:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
@@ -72,6 +75,7 @@ class TrustedGrade(NbGraderPreprocessor):
         return nb, resources
 
     def limits(self) -> Limits:
+        """Seconds and bytes of a trial, from the options of nbgrader's configuration."""
         return Limits(trial_s=self.time_limit_s, memory_bytes=self.memory_limit_mb << 20,
                       cpu_s=max(2, round(2 * self.time_limit_s)))
 
@@ -159,6 +163,7 @@ def with_right_ones(grader: Grader, report: Report, exercise: Exercise, cells: C
 
 
 def footnotes(seed: int, isolation: sandbox.Isolation) -> str:
+    """What a mark depends on: the seed, and whatever protection was missing."""
     lines = [f"random inputs of seed {seed}"]
     return "\n".join(lines + [f"graded with less protection: {line}" for line in isolation.missing])
 
@@ -174,5 +179,5 @@ def outputs(report: Report, notes: str) -> list[NotebookNode]:
 
 
 def printable(text: str) -> str:
-    """Without control characters: parts of it come from a student's process."""
+    """`text` without control characters: parts of it come from a student's process."""
     return "".join(char for char in text if char.isprintable() or char == "\n")

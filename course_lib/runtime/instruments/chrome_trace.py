@@ -32,9 +32,11 @@ def trace_events(ranks: Iterable[int], all_events: list[TimelineEvent]) -> list[
 
 
 def metadata(kind: str, rank: int, thread: int, **args: Any) -> dict[str, Any]:
+    """An event that names a process or a thread ("ph": "M")."""
     return {"name": kind, "ph": "M", "pid": rank, "tid": thread, "args": args}
 
 
 def complete(event: TimelineEvent, thread: int) -> dict[str, Any]:
+    """A bar with begin and duration in microseconds ("ph": "X")."""
     return {"name": event.name, "cat": event.lane, "ph": "X", "pid": event.rank, "tid": thread,
             "ts": event.start_s * 1e6, "dur": event.duration_s * 1e6, "args": event.labels}

@@ -25,9 +25,11 @@ class HostClock:
     """What has happened when the call returns: everything on the CPU."""
 
     def mark(self, on_stream: bool = True) -> Mark:
+        """Now, in seconds."""
         return time.perf_counter()
 
     def reader(self) -> Read:
+        """Marks are seconds already."""
         return lambda mark, wait: mark
 
 
@@ -38,6 +40,7 @@ class DeviceClock:
         self.device = device
 
     def mark(self, on_stream: bool = True) -> Mark:
+        """Now on the stream, as an event that need not have happened yet; in seconds where it is not on the stream."""
         if not on_stream:
             return time.perf_counter()
         event = torch.Event(self.device, enable_timing=True)
@@ -46,6 +49,8 @@ class DeviceClock:
         return event
 
     def reader(self) -> Read:
+        """read(mark, wait): its time in the host's seconds; without `wait`, None where the event has not happened yet.
+        """
         reference, reference_s = self._reference()
 
         def read(mark: Mark, wait: bool) -> float | None:

@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _resolve_process_group
 
 from course_lib.runtime.tensors import tensors_in
+from course_lib.runtime.torch_private import OpOverload, group_of_name
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 
@@ -104,7 +104,7 @@ GIVEN_ONE_BLOCK = {"all_gather_into_tensor", "gather", "scatter"}
 SILENT = {"wait_tensor", "_wrap_tensor_autograd", "check_for_nan", "mesh_get_process_group"}
 
 
-def describe(rank: int, operator: torch._ops.OpOverload, args: Sequence[Any]) -> CommunicationEvent | None:
+def describe(rank: int, operator: OpOverload, args: Sequence[Any]) -> CommunicationEvent | None:
     """The event of one call of a c10d operator with positional `args`; None where nothing is communicated."""
     namespace, _, name = operator._schema.name.partition("::")
     key = name.removesuffix("_").removesuffix("_out").removesuffix("_coalesced")
@@ -130,7 +130,8 @@ def describe(rank: int, operator: torch._ops.OpOverload, args: Sequence[Any]) ->
 
 
 @cache
-def argument_names(operator: torch._ops.OpOverload) -> tuple[str, ...]:
+def argument_names(operator: OpOverload) -> tuple[str, ...]:
+    """The names of an operator's arguments, in their order."""
     return tuple(argument.name for argument in operator._schema.arguments)
 
 
@@ -139,7 +140,7 @@ def process_group(named: dict[str, Any]) -> dist.ProcessGroup:
     if "process_group" in named:
         return dist.ProcessGroup.unbox(named["process_group"])
     group = named["group_name"]
-    return _resolve_process_group(group) if isinstance(group, str) else group
+    return group_of_name(group) if isinstance(group, str) else group
 
 
 def kept_bytes(tensors: list[torch.Tensor], named: dict[str, Any], n: int, r: int) -> int:

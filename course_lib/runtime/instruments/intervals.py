@@ -6,7 +6,11 @@ Intervals = list[tuple[float, float]]
 
 
 def union(intervals: Iterable[tuple[float, float]]) -> Intervals:
-    """The times inside at least one of `intervals`, which may overlap and come in any order."""
+    """The times inside at least one of `intervals`, which may overlap and come in any order.
+
+    >>> union([(3, 4), (0, 1), (0.5, 2)])
+    [(0, 2), (3, 4)]
+    """
     merged: Intervals = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
@@ -17,7 +21,11 @@ def union(intervals: Iterable[tuple[float, float]]) -> Intervals:
 
 
 def intersection(these: Intervals, those: Intervals) -> Intervals:
-    """The times inside both."""
+    """The times inside both.
+
+    >>> intersection([(0, 2), (3, 5)], [(1, 4)])
+    [(1, 2), (3, 4)]
+    """
     both: Intervals = []
     i = j = 0
     while i < len(these) and j < len(those):
@@ -38,6 +46,7 @@ def longest_outside(start: float, end: float, taken: Intervals) -> tuple[float, 
 
 
 def length(intervals: Intervals) -> float:
+    """Seconds in all of them."""
     return sum(end - start for start, end in intervals)
 
 

@@ -27,7 +27,6 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves
 
 from course_lib.pictures.units import human_bytes
 from course_lib.runtime.instruments.memory_track import (
@@ -37,11 +36,12 @@ from course_lib.runtime.instruments.memory_track import (
     OPTIMIZER_STATE,
     OTHER,
     PARAMETERS,
-    Phase,
+    MemoryPhase,
     Track,
 )
 from course_lib.runtime.instruments.memory_tracker import MemoryTracker, Sources
 from course_lib.runtime.instruments.recordings import Recording, keeping, this_rank
+from course_lib.runtime.torch_private import tree_leaves
 
 CLAIM_OF_KIND = dict(zip(KINDS, (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, OTHER)))
 
@@ -118,7 +118,7 @@ class MemoryLog(Recording):
         return (track.total() if kind is None else track.over_time()[kind]).tolist()
 
     @property
-    def phases(self) -> list[Phase]:
+    def phases(self) -> list[MemoryPhase]:
         """The spans inside the block, inner ones first; start and end count torch operations."""
         return self._fullest.phases
 

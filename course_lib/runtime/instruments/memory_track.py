@@ -12,7 +12,7 @@ KINDS = ("parameters", "gradients", "optimizer_state", "activations", "other")
 
 
 @dataclass(frozen=True)
-class Phase:
+class MemoryPhase:
     """A span, measured in torch operations since recording began; `depth` is 0 for an outermost span."""
 
     name: str
@@ -28,7 +28,7 @@ class Track:
     rank: int
     changes: list[tuple[int, int, int]] = field(default_factory=list)  # (operations so far, storage, bytes)
     claims: list[int] = field(default_factory=list)  # storage -> index into CLAIMS
-    phases: list[Phase] = field(default_factory=list)
+    phases: list[MemoryPhase] = field(default_factory=list)
     num_ops: int = 0
     on_host: set[int] = field(default_factory=set)  # storages in the host's memory, of a rank that has a GPU
     allocator_peak: int | None = None  # bytes, by the GPU's allocator
@@ -48,6 +48,7 @@ class Track:
         return np.array([more for _, _, more in self.changes] or [0], dtype=np.int64).cumsum()
 
     def peak(self) -> int:
+        """The most bytes that were held at once."""
         return int(self.total().max())
 
     def peak_on_gpu(self) -> int | None:
@@ -62,6 +63,7 @@ class Track:
         return {kind: int(num_bytes[change]) for kind, num_bytes in self.over_time().items()}
 
     def at_peak(self) -> dict[str, int]:
+        """The bytes of each kind at that moment."""
         return self.composition(int(self.total().argmax()))
 
     def phase_of_peak(self) -> str | None:

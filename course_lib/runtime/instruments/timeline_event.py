@@ -18,4 +18,5 @@ class TimelineEvent:
 
     @property
     def duration_s(self) -> float:
+        """Seconds from the event's begin to its end."""
         return self.end_s - self.start_s

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from course_lib.runtime.ranks.messages import Asks, Continues, Typed
 
 if TYPE_CHECKING:
-    from course_lib.runtime.ranks.watcher import Watcher
+    from course_lib.runtime.ranks.watcher import RankWatcher
 
 CALLS_THE_READER = "course_lib.runtime.ranks.rank"
 NOBODY = ("breakpoint() needs somebody to type, and here nobody can: this notebook or test is executed without a "
           "reader. Take it out, or run the cell in JupyterLab")
 
 
-def install(watcher: "Watcher") -> None:
+def install(watcher: "RankWatcher") -> None:
     """In a rank: breakpoint() and pdb.set_trace() open the debugger at the cell's input line."""
     def hook(*_: Any, **__: Any) -> None:
         if os.environ.get("PYTHONBREAKPOINT") != "0":
@@ -34,7 +34,7 @@ def install(watcher: "Watcher") -> None:
 class RankDebugger(pdb.Pdb):
     """pdb with the notebook in place of a terminal."""
 
-    def __init__(self, watcher: "Watcher") -> None:
+    def __init__(self, watcher: "RankWatcher") -> None:
         self.watcher, self.said = watcher, io.StringIO()
         # Stepping out of the reader's function would lead into our own code.
         super().__init__(stdin=self, stdout=self.said, nosigint=True, skip=["course_lib.runtime.*"])
@@ -48,6 +48,7 @@ class RankDebugger(pdb.Pdb):
         return stack[first:], current - first
 
     def interaction(self, *arguments: Any) -> None:
+        """Stop at a frame: get the notebook's sources first, so that listings have text."""
         frame = arguments[0] if arguments and isinstance(arguments[0], FrameType) else None
         self.learn_sources(frame)
         super().interaction(*arguments)
@@ -75,9 +76,11 @@ class RankDebugger(pdb.Pdb):
         return f"{line}\n"
 
     def ask(self, question: Asks) -> Typed:
+        """Send a question to the notebook, and wait for what is typed there."""
         self.watcher.report(question)
         return self.watcher.typed.get()
 
     def set_continue(self) -> None:
+        """Go on, and let the notebook know that clocks may run again."""
         super().set_continue()
         self.watcher.report(Continues())

@@ -1,4 +1,4 @@
-"""What a rank shares with the notebook: environment, working folder and import path, as they are at the launch."""
+"""Environment variables, working folder and import path: a rank takes over the notebook's, as the launch finds them."""
 
 import os
 import sys
@@ -20,6 +20,7 @@ class Home:
     path: list[str]
 
     def summary(self) -> str:
+        """One line for a trace, without the values of environment variables."""
         return f"working folder {self.cwd}, {len(self.env)} environment variables"  # whose values may be secrets
 
 

@@ -32,6 +32,7 @@ class Task:
         return f"{self.store}-mp"
 
     def summary(self) -> str:
+        """One line for a trace, as in every message below."""
         return f"rank {self.rank} of {self.world_size}, {self.backend}, call of {len(self.call):,} bytes"
 
 
@@ -41,7 +42,7 @@ class Whereabouts:
 
     frames: tuple[Frame, ...]  # of the main thread, outermost first
     waits_in: str | None  # the communication call that it is inside, None when it is elsewhere
-    call: pending.Call | None  # the same as data, where it is a call on a process group
+    call: pending.GroupCall | None  # the same as data, where it is a call on a process group
     counts: dict[tuple[str, tuple[int, ...]], int]  # (op, group) -> communication calls begun so far
     busy_s: float  # how long its threads ran, or stood in line for a core
     clock_s: float  # the rank's clock when it looked
@@ -52,6 +53,7 @@ class Whereabouts:
         return same and abs(self.busy_s - before.busy_s) < cpu_share * (self.clock_s - before.clock_s)
 
     def summary(self) -> str:
+        """The innermost frame, and the call that it waits in."""
         at = f"{self.frames[-1].file}:{self.frames[-1].line}" if self.frames else "nowhere"
         return f"waits in {self.waits_in}, at {at}" if self.waits_in else f"at {at}"
 
@@ -64,6 +66,7 @@ class Returned:
     counts: dict[tuple[str, tuple[int, ...]], int]
 
     def summary(self) -> str:
+        """The size of the result."""
         return f"payload of {len(self.payload):,} bytes"
 
 
@@ -80,6 +83,7 @@ class Failed:
     tensors: tuple[str, ...] = ()  # those that the failing line names, as text
 
     def summary(self) -> str:
+        """Type and message of the error."""
         return f"{self.type_name}: {self.message}"
 
 
@@ -91,6 +95,7 @@ class Asks:
     files: tuple[str, ...] = ()  # cells whose text it does not have
 
     def summary(self) -> str:
+        """How much was asked for, not the text."""
         return f"for the text of {len(self.files)} cells" if self.files else f"after {len(self.text):,} characters"
 
 
@@ -102,6 +107,7 @@ class Typed:
     sources: dict[str, str] = field(default_factory=dict)
 
     def summary(self) -> str:
+        """What the reader typed."""
         return "sources" if self.sources else repr(self.line)
 
 
@@ -110,6 +116,7 @@ class Continues:
     """A rank leaves its breakpoint and goes on."""
 
     def summary(self) -> str:
+        """Nothing: the kind of the message says it."""
         return ""
 
 
@@ -120,6 +127,7 @@ class Quit:
     frames: tuple[Frame, ...]
 
     def summary(self) -> str:
+        """Nothing: the kind of the message says it."""
         return ""
 
 
@@ -131,4 +139,10 @@ class Exited:
     frames: tuple[Frame, ...]
 
     def summary(self) -> str:
+        """The code that sys.exit was called with."""
         return f"exit code {self.code}"
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """The reader has stopped the cell. No rank says this: the notebook's own thread does."""

@@ -1,4 +1,4 @@
-"""Where in the reader's code something happened: frames taken in a rank, told as `cell In[7], line 3`."""
+"""Stack frames and tracebacks as data: where in the reader's code a rank is, told as `cell In[7], line 3`."""
 
 import linecache
 import os
@@ -46,6 +46,7 @@ class Frame:
 
     @property
     def is_communication(self) -> bool:
+        """Whether the frame is of the code that sends and receives, and not of whoever calls it."""
         return any(part in self.file for part in _COMMUNICATION)
 
     @property
@@ -138,7 +139,7 @@ def readers_frame(frames: tuple[Frame, ...]) -> Frame | None:
 def story(frames: tuple[Frame, ...]) -> Iterator[str]:
     """The frames as lines to print: the reader's own, then one line for the library in which it ended."""
     mine = [frame for frame in frames if frame.is_readers]
-    for frames_once, more in folded(mine):
+    for frames_once, more in fold_repeats(mine):
         for frame in frames_once:
             name = "" if frame.function.startswith("<") else f" in {frame.function}"
             yield f"{frame.where()}{name}:  {frame.code()}".rstrip(": ")
@@ -151,7 +152,7 @@ def story(frames: tuple[Frame, ...]) -> Iterator[str]:
             yield f"{frame.where()} in {frame.function}:  {frame.code()}".rstrip(": ")
 
 
-def folded(frames: Sequence[Frame]) -> Iterator[tuple[Sequence[Frame], int]]:
+def fold_repeats(frames: Sequence[Frame]) -> Iterator[tuple[Sequence[Frame], int]]:
     """(frames, how often they come again right behind): endless recursion, also of a few functions in turn, is short.
 
     A stretch that does not repeat itself often comes frame by frame, with 0.
@@ -160,6 +161,7 @@ def folded(frames: Sequence[Frame]) -> Iterator[tuple[Sequence[Frame], int]]:
     while start < len(frames):
         length, times = max(((length, _times(frames, start, length)) for length in range(1, _MAX_FOLDED + 1)),
                             key=lambda found: found[0] * (found[1] - 1))
+        # Two or three equal lines are quicker to read than a sentence about them.
         if times <= _SHOWN_TIMES:
             length = times = 1
         yield frames[start : start + length], times - 1

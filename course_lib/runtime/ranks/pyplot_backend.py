@@ -10,12 +10,17 @@ from course_lib.runtime.ranks.showing import display
 
 
 class FigureManager(FigureManagerBase):
+    """matplotlib's manager of a figure, of which only plt.show() matters in a rank."""
+
     @classmethod
     def pyplot_show(cls, **_: Any) -> None:
+        """Show all open figures in the order in which they were made, and close them."""
         for manager in Gcf.get_all_fig_managers():
             display(manager.canvas.figure)
         Gcf.destroy_all()
 
 
 class FigureCanvas(FigureCanvasAgg):
+    """The canvas that matplotlib asks a backend for."""
+
     manager_class = FigureManager

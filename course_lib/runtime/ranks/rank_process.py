@@ -18,7 +18,7 @@ class RankProcess:
     end_of_output: bytes = b""  # what ends a stream; without it, its closing does
 
     def send(self, message: Any) -> None:
-        """OSError where the rank has ended."""
+        """Send a message to the rank. OSError where it has ended."""
         trace("notebook", f"rank {self.rank}", message)
         self.connection.send(message)
 

@@ -36,11 +36,11 @@ def display(*objects: Any, **_: Any) -> None:
     for value in objects:
         data, metadata = _formatter().format(value)
         if "matplotlib.figure" in sys.modules and not stable_output():
-            data = _heard(value, data)
+            data = _with_words(value, data)
         send(data, metadata)
 
 
-def _heard(value: Any, data: dict[str, Any]) -> dict[str, Any]:
+def _with_words(value: Any, data: dict[str, Any]) -> dict[str, Any]:
     """A figure's picture with what the figure says of itself; anything else has words of its own, or none."""
     from matplotlib.figure import Figure
 
@@ -50,6 +50,7 @@ def _heard(value: Any, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def send(data: dict[str, Any], metadata: dict[str, Any]) -> None:
+    """Write what is to be shown into this rank's stdout as one marked line, behind all that was printed before."""
     text = {mime: base64.b64encode(content).decode() if isinstance(content, bytes) else content
             for mime, content in data.items()}
     line = MARK + base64.b64encode(json.dumps([text, metadata], default=str).encode()) + b"\n"
@@ -58,7 +59,7 @@ def send(data: dict[str, Any], metadata: dict[str, Any]) -> None:
         line = line[os.write(1, line):]
 
 
-def received(line: bytes) -> tuple[bytes, Bundle | None]:
+def parse_line(line: bytes) -> tuple[bytes, Bundle | None]:
     """What was printed before on the same line, and what is shown; None for a line of text alone."""
     printed, mark, content = line.partition(MARK)
     return printed, (tuple(json.loads(base64.b64decode(content))) if mark else None)

@@ -29,6 +29,7 @@ class Closed:
     """Stands for the message that will not come: the other end has closed the connection."""
 
     def summary(self) -> str:
+        """What the end of a connection means."""
         return "no more messages will come"
 
 

@@ -22,7 +22,7 @@ _BACKWARD = "_engine_run_backward"
 THREADS = Path("/proc/self/task")
 
 
-class Watcher:
+class RankWatcher:
     """Owns the rank's connection to the notebook from the moment the task has arrived."""
 
     def __init__(self, connection: Connection, folder: str | None) -> None:
@@ -36,10 +36,12 @@ class Watcher:
         self._thread.start()
 
     def report(self, message: Any) -> None:
+        """Send a message to the notebook; two threads may do so at once."""
         with self._sending:
             self._connection.send(message)
 
     def stop(self) -> None:
+        """Wait until the thread has ended."""
         self._thread.join()
 
     def _answer(self) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from course_lib.runtime import LaunchError, launch
-from tests.pretend.hook import pretended
-from tests.pretend.modes import MODES
+from tools.harness.pretend.hook import pretended
+from tools.harness.pretend.modes import MODES
 
 if TYPE_CHECKING:
-    from tests.pretend.cells import Outcome
+    from tools.cells import Outcome
 
 TRIALS: dict[str, Callable[[], None]] = {}
 TIMEOUT_S = 30.0
@@ -34,7 +34,7 @@ def run_all(mode: str, only: str = "") -> list[Outcome]:
 
 
 def run(name: str) -> Outcome:
-    from tests.pretend.cells import Outcome  # here: ranks import this file, and nbformat would cost each 2 s
+    from tools.cells import Outcome  # here: ranks import this file, and nbformat would cost each 2 s
 
     try:
         launch(TRIALS[name], timeout=TIMEOUT_S)

@@ -22,6 +22,7 @@ class Inbox:
         self._bytes = bytearray()
 
     def feed(self, piece: bytes) -> None:
+        """Take bytes as they come, a message or a part of one."""
         self._bytes += piece
         self._length()
 
@@ -46,6 +47,7 @@ class Inbox:
 
 
 def send(connection: socket.socket, kind: bytes, payload: bytes = b"") -> None:
+    """Send one message: its kind, its length, its bytes."""
     connection.sendall(HEADER.pack(kind, len(payload)) + payload)
 
 

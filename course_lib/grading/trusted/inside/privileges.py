@@ -27,7 +27,7 @@ def _call(name: str, *arguments: object) -> None:
 
 
 def set_process_option(option: int, value: int) -> None:
-    """prctl(2)."""
+    """Set an option of this process by prctl(2). OSError where the system refuses."""
     _call("prctl", option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
 
 
@@ -37,6 +37,7 @@ def leave_namespaces() -> None:
 
 
 def mount(kind: str, target: str, flags: int = 0, options: str = "") -> None:
+    """mount(2) of a file system that is its own source, such as proc. OSError where the system refuses."""
     _call("mount", kind.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode() or None)
 
 

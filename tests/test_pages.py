@@ -1,0 +1,62 @@
+"""What the pages in Markdown name is there: links, files, names of functions and classes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ["README.md", "CONTRIBUTING.md", "TEACHING.md",
+         *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
+DECISIONS = [page for page in PAGES if page.startswith("docs/decisions/")]
+FILE = r"`((?:\.ci|benchmarks|course_lib|docs|exercises|notebooks|solutions|tests|tools)/[\w./-]+)`"
+WORDS = "docs/contributing/words.md"
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_a_page_links_exists(page):
+    links = re.findall(r"\]\(([^)#:]+)\)", text_of(page))
+    assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_a_page_names_exists(page):
+    named = {path for path in re.findall(FILE, text_of(page)) if "NAME" not in path}
+    assert {path for path in named if not (ROOT / path).exists()} == set()
+
+
+def test_every_page_below_docs_for_contributors_is_linked_from_contributing_or_from_the_index_of_decisions():
+    linked = {f"docs/{link}" for link in re.findall(r"\]\(docs/([^)#]+)\)", text_of("CONTRIBUTING.md"))}
+    linked |= {f"docs/decisions/{link}" for link in re.findall(r"\]\((\w+\.md)\)", text_of("docs/decisions/README.md"))}
+    assert {page for page in PAGES if page.startswith(("docs/contributing/", "docs/decisions/"))} == linked
+
+
+def test_contributing_begins_with_a_first_change_in_ten_lines():
+    first = [line for line in text_of("CONTRIBUTING.md").split("\n## ")[0].splitlines()[1:] if line]
+    steps = ["git clone", "make lab", "change a cell", "make check NB=", "git commit"]
+    assert len(first) <= 10 and re.search(".*".join(map(re.escape, steps)), " ".join(first))
+
+
+@pytest.mark.parametrize("page", DECISIONS)
+def test_a_decision_is_short_and_dated_and_has_its_measured_table(page):
+    text = text_of(page)
+    assert len(text.splitlines()) <= 60
+    if not page.endswith("README.md"):
+        assert re.search(r"\b2\d{3}-\d\d-\d\d\b", text) and "\n|---|" in text
+
+
+def named_in_words() -> list[tuple[str, str]]:
+    """(file, name) of each row of the table of words."""
+    rows = [re.findall(r"`([^`]+)`", line) for line in text_of(WORDS).splitlines() if line.startswith("| ")]
+    return [(row[0], name) for row in rows if row for name in row[1:]]
+
+
+def test_each_name_in_the_table_of_words_is_defined_where_it_says():
+    named = named_in_words()
+    assert len({name for _, name in named}) > 20
+    assert [(file, name) for file, name in named
+            if not re.search(rf"^ *(class|def) {name}\b", text_of(file), flags=re.MULTILINE)] == []

@@ -1,0 +1,185 @@
+"""The notebooks' cells and the solutions' checks under a mode, each notebook in a fresh kernel, failures included."""
+
+import ast
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import starmap
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+from nbval.plugin import get_sanitize_patterns
+
+from course_lib.pictures.drawn import NOT_SEEN
+from tools import notebooks
+from tools.harness import needs
+from tools.harness.kernels import AsyncKernelManagerByFiles
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+SOLUTIONS = sorted((ROOT / "solutions").glob("*/*.ipynb"))
+SAID_OF_STAGING = re.compile(r"gloo promises no .*: this call, and all like it, go through the host's memory")  # once
+CELL_TIMEOUT_S = 120  # a cell that hangs is interrupted, and the next one runs
+
+
+def cell_with(chapter: str, text: str) -> str:
+    """The label of a chapter's only code cell with this text: ("03", "def stumbling(") is "03[53]" until cells come
+    before it.
+
+    Raises:
+        ValueError: no code cell of the chapter has the text, or several do.
+    """
+    (path,) = [path for path in NOTEBOOKS if path.name.startswith(f"{chapter}_")]
+    numbers = [number for number, cell in enumerate(nbformat.read(path, as_version=4).cells)
+               if cell.cell_type == "code" and text in cell.source]
+    if len(numbers) != 1:
+        raise ValueError(f"Expected one code cell of {path.name} with {text!r}; found {numbers}.")
+    return f"{chapter}[{numbers[0]}]"
+
+
+# Headlines about times. Those of a pretended GPU mean nothing, and those of a busy machine little: nbval asks, alone.
+ABOUT_TIMES = frozenset(starmap(cell_with, (
+    ("01", "def measured_twice("), ("02", "def for_others_s("), ("02", "def all_sizes("), ("03", "def stumbling("),
+    ("04", "def naive_gpipe("), ("06", "def on_the_clock("), ("07", "def on_the_clock("), ("08", "def on_the_clock("),
+    ("09", "def on_one_host("),
+)))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one cell, check or trial."""
+
+    what: str  # "00[17]": the notebook's cell 17 of all kinds, from 0; an exercise "2.1"; a trial's name
+    passed: bool
+    error: str = ""  # its first line
+    other_output: str = ""  # the first line that differs from the output in the repository, where it passed
+
+
+def lessons(modes: Sequence[str], path: Path) -> dict[str, list[Outcome]]:
+    """Mode -> every cell of the notebook whose ranks may have a GPU. One that fails on purpose passes when it fails
+    likewise.
+
+    Only those cells run, and what they need of the others; all modes one after another in one kernel.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    code = [number for number, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
+    needed = needs.kept([notebook.cells[number].source for number in code])
+    recorded = {number: cell.outputs for number, cell in enumerate(notebook.cells)
+                if cell.cell_type == "code" and needs.launches(cell.source)}
+    sources = [notebook.cells[number].source if keep else "pass" for number, keep in zip(code, needed)]
+    place_of = {number: place for place, number in enumerate(code)}
+    return {mode: [lesson(f"{path.name[:2]}[{number}]", outputs[place_of[number]], before)
+                   for number, before in recorded.items()]
+            for mode, outputs in executed(modes, sources, path.parent).items()}
+
+
+def lesson(what: str, outputs: list[NotebookNode], recorded: list[NotebookNode]) -> Outcome:
+    expected, error = error_of(recorded), error_of(outputs)
+    if (expected and expected.ename) != (error and error.ename):
+        return Outcome(what, False, first_line(error) if error else f"no {expected.ename}")
+    now = text_of(outputs)
+    if what in ABOUT_TIMES:
+        now = [line.replace(NOT_SEEN, "") for line in now]
+    return Outcome(what, True, other_output=first_difference(text_of(recorded), now))
+
+
+def checks(modes: Sequence[str], path: Path) -> dict[str, list[Outcome]]:
+    """Mode -> every check cell of a notebook with solutions. It passes where the report says so; the first mode's words
+    are the ones to print.
+    """
+    code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    asked = [number for number, cell in enumerate(code) if cell.metadata.get("nbgrader", {}).get("grade")]
+    sources = [f"_report = {cell.source}\nprint(_report)\nassert _report.passed, _report.cause" if number in asked else
+               cell.source for number, cell in enumerate(code)]
+    by_mode = executed(modes, sources, path.parent)
+    first = by_mode[modes[0]]
+    return {mode: [check(number_of(code[number].source), outputs[number], first[number]) for number in asked]
+            for mode, outputs in by_mode.items()}
+
+
+def check(number: str, outputs: list[NotebookNode], first: list[NotebookNode]) -> Outcome:
+    error = error_of(outputs)
+    if error:
+        return Outcome(number, False, first_line(error))
+    return Outcome(number, True, other_output=first_difference(text_of(first), text_of(outputs)))
+
+
+def number_of(source: str) -> str:
+    """The exercise that a check cell names."""
+    (call,) = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return call.args[0].value
+
+
+def execute(mode: str, notebook: NotebookNode, folder: Path, **hooks: Callable) -> None:
+    """Run all cells in a kernel whose launches find the mode's machine. `hooks` are NotebookClient's."""
+    os.environ |= {"COURSE_LIB_STABLE_OUTPUT": "1", "JUPYTER_PREFER_ENV_PATH": "1"}
+    beginning = (f"from tools.harness.pretend.hook import pretended; from tools.harness.pretend.modes import MODES; "
+                 f"_pretended = pretended(MODES[{mode!r}]); _pretended.__enter__()")
+    client = NotebookClient(
+        notebook, timeout=CELL_TIMEOUT_S, interrupt_on_timeout=True, allow_errors=True, kernel_name="python3",
+        kernel_manager_class=AsyncKernelManagerByFiles, record_timing=False, store_widget_state=False,
+        resources={"metadata": {"path": str(folder)}},
+        extra_arguments=[f"--IPKernelApp.exec_lines={beginning}"], **hooks,
+    )
+    client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+BEGINNING = """
+_pretended = pretended(MODES[{mode!r}])
+_pretended.__enter__()
+get_ipython().display_formatter.active_types = ["text/plain"]  # pictures take long, and nobody looks at them
+get_ipython().execution_count = 0  # errors name cells by their numbers
+"""
+END = "_pretended.__exit__(None, None, None)"
+
+
+def executed(modes: Sequence[str], sources: list[str], folder: Path) -> dict[str, list[list[NotebookNode]]]:
+    """Mode -> the outputs of each cell, in one kernel whose launches find one mode's machine after another's."""
+    notebook = nbformat.v4.new_notebook()
+    for mode in modes:
+        notebook.cells += map(nbformat.v4.new_code_cell, [BEGINNING.format(mode=mode), *sources, END])
+    execute("cpu", notebook, folder)
+    outputs = [cell.outputs for cell in notebook.cells]
+    of_a_mode = len(sources) + 2
+    began = [error for error in map(error_of, outputs[::of_a_mode]) if error]
+    assert not began, f"a mode could not be pretended: {began[0].evalue}"
+    return {mode: outputs[1 + of_a_mode * number:][:len(sources)] for number, mode in enumerate(modes)}
+
+
+def error_of(outputs: list[NotebookNode]) -> NotebookNode | None:
+    return next((output for output in outputs if output.output_type == "error"), None)
+
+
+def first_line(error: NotebookNode) -> str:
+    """The name of an error and the line that tells most: launch says the rank's own error in its second."""
+    lines = [line.strip() for line in error.evalue.splitlines() if line.strip()] or [""]
+    said = lines[1] if error.ename == "RankFailed" and len(lines) > 1 else lines[0]
+    return f"{error.ename}: {said}"
+
+
+def text_of(outputs: list[NotebookNode]) -> list[str]:
+    """The lines that nbval compares, measured times and the like taken out."""
+    kept = notebooks.normalised_outputs([NotebookNode(output) for output in outputs], None)
+    text = "".join(output.get("text", "") or output.get("data", {}).get("text/plain", "") + "\n" for output in kept
+                   if output.output_type != "error")
+    for pattern, replacement in get_sanitize_patterns(notebooks.SANITIZE.read_text(encoding="utf-8")):
+        text = re.sub(pattern, replacement, text)
+    return [line for line in text.splitlines() if not SAID_OF_STAGING.search(line)]
+
+
+def first_difference(before: list[str], now: list[str]) -> str:
+    pairs = zip([*before, *[""] * len(now)], [*now, *[""] * len(before)])
+    return next((f"{new!r} for {old!r}" for old, new in pairs if old != new), "")
+
+
+def everything(mode: str, only: str = "") -> Iterator[tuple[str, list[Outcome]]]:
+    """(title, outcomes) of every notebook and every chapter's solutions whose name begins with `only`."""
+    for path in NOTEBOOKS:
+        if path.name.startswith(only):
+            yield f"lessons {path.stem}", lessons([mode], path)[mode]
+    for path in SOLUTIONS:
+        if path.name.startswith(only):
+            yield f"solutions {path.stem}", checks(["cpu", mode], path)[mode]

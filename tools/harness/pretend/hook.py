@@ -1,0 +1,51 @@
+"""Ranks of `launch` on pretended GPUs, with nothing in course_lib that knows of it.
+
+A rank is told what to do by a `Task`, which it receives before anything else. Under `pretended(mode)` the task that is
+sent unpickles through `arrive`, and that gives the rank its device.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+
+from course_lib.runtime import backends, launcher
+from course_lib.runtime.ranks.messages import Task
+from tools.harness.pretend.modes import Mode
+
+
+@contextlib.contextmanager
+def pretended(mode: Mode) -> Iterator[None]:
+    """Inside, `launch` finds the machine of `mode`. The calling process itself gets no device."""
+    if mode.num_gpus == 0:
+        yield
+        return
+    chosen = backends.choose
+
+    class PretendedTask(Task):
+        def __reduce__(self) -> Any:
+            return arrive, (mode, dict(vars(self)))
+
+    def choose(backend: str, device: str, ranks_here: int) -> str:
+        backend = mode.auto if (backend, device) == ("auto", "auto") and mode.auto else backend
+        if backend == "nccl" and mode.nccl_takes_cpu:  # ranks may share a GPU there
+            return backend
+        return chosen(backend, device, ranks_here)
+
+    with (mock.patch.object(launcher, "Task", PretendedTask),
+          mock.patch.object(backends, "choose", choose),
+          mock.patch.object(backends, "count_gpus", lambda: mode.num_gpus),
+          mock.patch.object(torch.distributed.distributed_c10d, "_NCCL_AVAILABLE", True)):
+        yield
+
+
+def arrive(mode: Mode, told: dict[str, Any]) -> Task:
+    """In the rank: the task, after its device is there. A rank from which GPUs are hidden gets none, as with CUDA."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") != "":
+        from tools.harness.pretend import device
+
+        device.install(mode, 0 if told["backend"] == "gloo-cuda" else told["rank"])
+    return Task(**told)
