@@ -1,8 +1,8 @@
 """The whole course on machines that are pretended: every cell that launches, every solution, every chapter's library.
 
 What may differ there stands in exceptions.py, with its reason. `make test` has the time for the library, for every
-notebook's cells and for two chapters' solutions; `make sweep` runs all solutions; `make pretend` asks for all modes, and
-compares every word of a report with the CPU's.
+notebook's cells and for two chapters' solutions; `make sweep` runs all solutions; `make pretend` asks for all modes,
+and compares every word of a report with the CPU's.
 """
 
 import nbformat
