@@ -1,4 +1,4 @@
-"""docs/documents.md says where each section of the five documents is taught, and where each wrong statement is corrected."""
+"""docs/documents.md: where each section of the five documents is taught, and each wrong statement corrected."""
 
 from course_lib.facts.claims import CLAIMS
 from tools.documents import PAGE, link, page

@@ -17,8 +17,8 @@ SOURCE, PAGE = ROOT / "docs/documents.toml", ROOT / "docs/documents.md"
 HEADER = """\
 # The five documents, section by section
 
-This course follows five documents in Chinese. Each row names a section of a document, and the sections of notebooks that
-teach it. Below stand the statements that are wrong, dated or contradict themselves, with what is right. Written by
+This course follows five documents in Chinese. Each row names a section of a document, and the sections of notebooks
+that teach it. Below stand the statements that are wrong, dated or contradict themselves, with what is right. Written by
 `python -m tools.documents`.
 """
 
@@ -67,7 +67,8 @@ def page() -> Iterator[str]:
         yield ""
     others = [claim for claim in CLAIMS if not claim.documents]
     if others:
-        yield "## Elsewhere\n\n| it is said | right is | how that came about | source | shown in |\n|---|---|---|---|---|"
+        yield "## Elsewhere\n\n| it is said | right is | how that came about | source | shown in |"
+        yield "|---|---|---|---|---|"
         yield from map(rows_of_claim, others)
 
 

@@ -11,9 +11,9 @@ from course_lib.facts.fact import find
 
 @dataclass(frozen=True)
 class Claim:
-    """`said`: the claim in our words, with its numbers. `documents`: which of the five documents of docs/documents.md say
-    it, counted from 1; none of them where it circulates elsewhere. `cell`: the section of a notebook that shows what is
-    right, its number and heading.
+    """`said`: the claim in our words, with its numbers. `documents`: which of the five documents of docs/documents.md
+    say it, counted from 1; none of them where it circulates elsewhere. `cell`: the section of a notebook that shows
+    what is right, its number and heading.
     """
 
     name: str
@@ -169,12 +169,13 @@ CLAIMS: tuple[Claim, ...] = (
           "a picture of an older machine without switches", "NVIDIA DGX A100 data sheet", "2020"),
     Claim("groups the slow way round", (3,), "09 Where a rank stands",
           "data-parallel groups are 0 to 3 and 4 to 7, model-parallel ones 0 and 4, 1 and 5, and so on",
-          "with nodes of four this puts data parallelism inside a node and model parallelism across: the slow way round",
+          "with nodes of four this puts data parallelism inside a node and model parallelism across: the slow way "
+          "round",
           "an example chosen for its numbers", "Narayanan et al. 2021 (SC'21), section 3", "2021"),
     Claim("fine-tuning for thousands", (1,), "01 What one person can do",
           "fine-tuning with LoRA costs a few hundred to a few thousand dollars",
-          "100 million tokens of an 8B model cost tens of dollars; more tokens, several tries or larger models hundreds "
-          "and thousands", "a range without the number of tokens", "the prices of the course", "2026"),
+          "100 million tokens of an 8B model cost tens of dollars; more tokens, several tries or larger models "
+          "hundreds and thousands", "a range without the number of tokens", "the prices of the course", "2026"),
 )
 
 
