@@ -67,18 +67,13 @@ class SchedulePicture(Drawn):
         return figure
 
 
-def picture_of(simulations: Sequence[Timed], critical_path: bool = False) -> SchedulePicture:
+def picture_of(simulations: Sequence[Timed], critical_path: bool = False,
+               unit: str = "time, in the unit of the costs") -> SchedulePicture:
     """Simulated schedules below each other on one time axis."""
     parts = tuple(Part(title_of(simulation), simulation) for simulation in simulations)
-    best = min(simulations, key=lambda simulation: simulation.bubble_fraction)
-    p = best.schedule.num_ranks
-    headline = (f"{best.schedule.name} is idle {best.bubble_fraction:.0%} of the time: "
-                f"{best.bubble_fraction * p:.1f} of {p} ranks are paid for and wait")
-    if len(parts) > 1:
-        headline = "idle: " + ", ".join(f"{each.schedule.name} {each.bubble_fraction:.0%}" for each in simulations)
+    headline = "idle: " + ", ".join(f"{each.schedule.name} {each.bubble_fraction:.0%}" for each in simulations)
     detail = "numbers are micro-batches; striped: a rank waits; right: the most micro-batches it has in flight"
-    return SchedulePicture(parts, headline, detail, "; ".join(map(repr, simulations)), "time, in the unit of the costs",
-                           critical_path)
+    return SchedulePicture(parts, headline, detail, "; ".join(map(repr, simulations)), unit, critical_path)
 
 
 def measured_under_plan(plan: Timed, measured: Timed) -> SchedulePicture:

@@ -143,14 +143,22 @@ def simulate(schedule: Schedule, forward: Cost = 1, backward_input: Cost = 1, ba
 def schedule_picture(*schedules: Schedule | Simulation, critical_path: bool = False, **costs: Any) -> "SchedulePicture":
     """The schedules below each other on one time axis. Those not simulated yet are, with `costs` (see simulate).
 
-    A rank's forward time is 1 unless `costs` say otherwise, so that a chunk of a rank that has v takes 1/v.
+    Without `costs` a rank's forward pass of a micro-batch takes 1, so each of its v chunks takes 1/v.
     """
     from course_lib.pipeline_parallel.picture import picture_of  # matplotlib is slow to import
 
     if not schedules:
         raise ValueError("schedule_picture(): expected at least one Schedule or Simulation")
-    simulations = [each if isinstance(each, Simulation) else simulate(each, **costs) for each in schedules]
-    return picture_of(simulations, critical_path)
+    simulations = [each if isinstance(each, Simulation) else simulate(each, **(costs or of_a_whole_rank(each)))
+                   for each in schedules]
+    unit = [] if costs else ["time (1: a rank's forward pass of a micro-batch)"]
+    return picture_of(simulations, critical_path, *unit)
+
+
+def of_a_whole_rank(schedule: Schedule) -> dict[str, Time]:
+    """Costs in which all chunks of a rank together take 1 for each of a micro-batch's three computations."""
+    each = Fraction(1, len(schedule.stages[0]))
+    return {"forward": each, "backward_input": each, "backward_weight": each}
 
 
 class Costs:

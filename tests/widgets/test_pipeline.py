@@ -200,6 +200,15 @@ def test_a_simulation_draws_itself_and_several_share_a_time_axis():
         schedule_picture()
 
 
+def test_schedules_with_and_without_chunks_are_drawn_in_the_same_unit():
+    both = schedule_picture(one_f_one_b(4, 8), interleaved_1f1b(4, 8, 2))
+    assert both.headline == "idle: 1F1B 27%, interleaved 1F1B 16%"
+    assert [part.simulation.makespan for part in both.parts] == [33, 28.5]
+    assert both.unit == "time (1: a rank's forward pass of a micro-batch)"
+    assert schedule_picture(interleaved_1f1b(4, 8, 2), forward=1).parts[0].simulation.makespan == 57
+    assert schedule_picture(one_f_one_b(4, 8), forward=1).unit == "time, in the unit of the costs"
+
+
 def test_a_measured_step_is_drawn_under_its_plan():
     plan = simulate(gpipe(2, 4), 0.01, 0.01, 0.01)
     late = simulate(gpipe(2, 4), [0.01, 0.02], 0.01, 0.01)
