@@ -15,7 +15,7 @@ endif
 READY := $(VENV)/.ready
 FIRST := notebooks/00_start_here.ipynb
 
-.PHONY: help lab teach doctor check test run-again other-text pretend lint notebooks showing exercises mistakes text write-back bench size lock clean
+.PHONY: help lab teach doctor check test sweep run-again other-text pretend lint notebooks showing exercises mistakes text write-back bench size lock clean
 
 help:
 	@echo "make lab                   open the course in JupyterLab, on your own copies in workspace/"
@@ -25,6 +25,7 @@ help:
 	@echo "make doctor                check the machine, and say what to do"
 	@echo "make check [NB=...]        while you work: lint, layers, models and pictures, one notebook"
 	@echo "make test                  every test: lint, tests, notebooks, browser"
+	@echo "make sweep                 what make test tries a part of, in its whole breadth: every seed, chapter and machine"
 	@echo "make run-again             what failed in the last run of tests, alone"
 	@echo "make other-text [NB=...]   notebooks on another text than the one they are recorded on, outputs compared"
 	@echo "make pretend [MODE=nccl]   the whole course on pretended GPUs, in one mode or in all"
@@ -62,10 +63,11 @@ doctor: $(READY)
 	@$(WITH_PATH) $(BIN)/python -c "from course_lib.runtime import doctor; print(doctor())"
 
 # pytest reads its strict nbval flags from pyproject.toml, and has the last word. Tests, which may compare no times, run
-# three files at a time, in their order: one starts up to 8 ranks of its own. Notebooks claim what their readers will
-# measure, so they run alone, one after the other, as a reader's does.
+# three files at a time, the longest first (tests/order.py): one starts up to 8 ranks of its own. A second thread in one
+# of these processes would only wait for a core, and use up another one while it waits. Notebooks claim what their
+# readers will measure, so they run alone, one after the other, as a reader's does.
 PYTEST := $(WITH_PATH) $(BIN)/python -m pytest
-TESTS := $(PYTEST) --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+TESTS := OMP_NUM_THREADS=1 $(PYTEST) --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 # What a small change breaks first, and no ranks to wait for but a notebook's.
 CHECKED := tests/test_layers.py tests/test_doctests.py tests/test_environment.py tests/test_pages.py tests/facts \
 	tests/pictures tests/costs tests/plots tests/widgets
@@ -80,6 +82,10 @@ test: lint
 	$(TESTS) --junitxml=build/tests.xml --durations=30 tests || status=$$?; \
 	$(PYTEST) --junitxml=build/notebooks.xml --durations=15 notebooks || status=$$?; \
 	exit $$status
+
+# The tests that are marked sweep, with all their values: see tests/sweep.py.
+sweep: $(READY)
+	$(TESTS) --sweep -m sweep --junitxml=build/sweep.xml --durations=30 tests
 
 # What failed in the last run, alone: see tools/run_again.py.
 run-again: $(READY)

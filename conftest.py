@@ -10,4 +10,4 @@ os.environ["COURSE_LIB_STABLE_OUTPUT"] = "1"
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["tests.nbval_kernels", "tests.claims.plugin"]
+pytest_plugins = ["tests.nbval_kernels", "tests.claims.plugin", "tests.sweep", "tests.order"]

@@ -27,7 +27,7 @@ def joined(body):
     return run
 """
 THEIRS = "notebook_launcher(joined({body}), num_processes={num_ranks}, use_port={port!r})"
-PRELOADED = "from course_lib.runtime import launcher; launcher.pool().wait_until_preloaded()"
+PRELOADED = "from course_lib.runtime import launcher; launcher.pool().wait_for_preload()"
 
 
 def all_reduce_a_scalar():

@@ -22,7 +22,7 @@ from course_lib.pipeline_parallel import (
     dualpipe_v,
     gpipe,
     interleaved_1f1b,
-    measured,
+    measured_step,
     naive,
     one_f_one_b,
     partition,
@@ -136,7 +136,7 @@ def idle_shares(seconds: float, tries: int) -> Iterator[tuple[str, float, float,
         while len(found) < tries and not (found and abs(found[-1] - plan) <= MOST):
             # On the CPU: there a message holds up the host, which is what waits here.
             recorded = launch(recorded_step, schedule, seconds, device="cpu")
-            found.append(measured(schedule, recorded.timeline).bubble_fraction)
+            found.append(measured_step(schedule, recorded.timeline).bubble_fraction)
         yield schedule.name, plan, min(found, key=lambda share: abs(share - plan)), len(found)
 
 

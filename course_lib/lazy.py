@@ -34,8 +34,10 @@ class LazyPackage(ModuleType):
         return sorted({*super().__dir__(), *self.HOMES})
 
 
-def load_on_use(package: str, homes: Mapping[str, Iterable[str]]) -> None:
-    """Make `package`, a name in sys.modules, one of these. homes: by module, the names that it has."""
+def load_on_use(package: str, homes: Mapping[str, Iterable[str]]) -> list[str]:
+    """Make `package`, a name in sys.modules, one of these. homes: by module, the names that it has. Returns all names.
+    """
     module = sys.modules[package]
     module.HOMES = {name: home for home, names in homes.items() for name in names}
     module.__class__ = LazyPackage
+    return sorted(module.HOMES)

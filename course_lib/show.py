@@ -42,7 +42,8 @@ class Listing:
     code: str
 
     def _repr_html_(self) -> str:
-        return f'<div style="{HEADING}">{html.escape(self.heading)}</div><pre style="{BOX}">{coloured(self.code)}</pre>'
+        code = colour_code(self.code)
+        return f'<div style="{HEADING}">{html.escape(self.heading)}</div><pre style="{BOX}">{code}</pre>'
 
     def __repr__(self) -> str:
         return f"# {self.heading}\n{self.code}"
@@ -56,12 +57,9 @@ class Difference:
     lines: tuple[str, ...]
 
     def _repr_html_(self) -> str:
-        drawn = "".join(f'<div style="{self._style(line)}">{html.escape(line)}</div>' for line in self.lines)
+        styles = {"+": ADDED, "-": REMOVED}
+        drawn = "".join(f'<div style="{styles.get(line[:1], "")}">{html.escape(line)}</div>' for line in self.lines)
         return f'<div style="{HEADING}">{html.escape(self.heading)}</div><pre style="{BOX}">{drawn}</pre>'
-
-    @staticmethod
-    def _style(line: str) -> str:
-        return {"+": ADDED, "-": REMOVED}.get(line[:1], "")
 
     def __repr__(self) -> str:
         return "\n".join([f"# {self.heading}", *self.lines])
@@ -80,7 +78,8 @@ def show_diff(before: Any, after: Any) -> Difference:
     """What `after` changes in `before`, two functions or classes. TypeError for what has no source in Python."""
     lines = [line for line in difflib.ndiff(source(before).splitlines(), source(after).splitlines())
              if not line.startswith("?")]
-    return Difference(f"{name(before)} -> {name(after)}", tuple(lines))
+    files = dict.fromkeys((home(before), home(after)))
+    return Difference(f"{', '.join(files)}: {name(before)} -> {name(after)}", tuple(lines))
 
 
 def source(thing: Any) -> str:
@@ -108,7 +107,7 @@ def home(thing: Any) -> str:
     return module.replace(".", "/") + ("/__init__.py" if is_package else ".py")
 
 
-def coloured(code: str) -> str:
+def colour_code(code: str) -> str:
     """`code` as HTML, a span for each token that has a colour."""
     pieces = []
     for kind, text in lex(code, PythonLexer(stripnl=False, ensurenl=False)):

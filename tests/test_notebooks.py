@@ -16,7 +16,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course_lib.grading.registry import exercise
-from course_lib.show import Listing
+from course_lib.show import Difference, Listing
 from tools import notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -219,11 +219,15 @@ def test_a_changed_source_names_the_notebooks_that_show_it(tmp_path, monkeypatch
     listing = repr(Listing("course_lib/zero/a.py, course_lib/zero/b.py", "def f(): ..."))
     shown = new_code_cell("show(f)", outputs=[nbformat.v4.new_output("execute_result", {"text/plain": listing})])
     (tmp_path / "notebooks").mkdir()
-    for name, cells in {"01_a": [new_markdown_cell("# course_lib/zero/b.py")], "02_b": [shown], "03_c": []}.items():
+    difference = repr(Difference("course_lib/zero/a.py, course_lib/zero/b.py: f -> g", ("+ def g(): ...",)))
+    differs = new_code_cell("show_diff(f, g)", outputs=[
+        nbformat.v4.new_output("execute_result", {"text/plain": difference})])
+    for name, cells in {"01_a": [new_markdown_cell("# course_lib/zero/b.py")], "02_b": [shown], "03_c": [],
+                        "04_d": [differs]}.items():
         nbformat.write(new_notebook(cells=cells), tmp_path / "notebooks" / f"{name}.ipynb")
     monkeypatch.setattr(notebooks, "ROOT", tmp_path)
     notebooks.main(["showing", "course_lib/zero/b.py"])
-    assert capsys.readouterr().out.split() == [str(Path("notebooks", "02_b.ipynb"))]
+    assert capsys.readouterr().out.split() == [str(Path("notebooks", name)) for name in ("02_b.ipynb", "04_d.ipynb")]
 
 
 def test_the_text_of_exercises_lies_apart_from_the_text_of_their_chapter():

@@ -59,5 +59,5 @@ def test_what_has_no_source_is_refused_by_name(thing):
 
 
 def test_html_keeps_angle_brackets_of_the_code():
-    assert "&lt;" in show.coloured("a < b") and "<b" not in show.coloured("a <b")
+    assert "&lt;" in show.colour_code("a < b") and "<b" not in show.colour_code("a <b")
     assert halving_doubling_all_reduce.__name__ in as_text(show.show(halving_doubling_all_reduce))

@@ -205,7 +205,8 @@ def shown_in(path: Path) -> set[str]:
     cells = nbformat.read(path, as_version=4).cells
     texts = [output.get("data", {}).get("text/plain", "") for cell in cells for output in cell.get("outputs", [])]
     headings = [text.splitlines()[0] for text in texts if text.startswith("# ")]
-    return {file for heading in headings for file in heading.removeprefix("# ").split(", ")}
+    # show_diff goes on behind a colon: what became of what.
+    return {file for heading in headings for file in heading.removeprefix("# ").partition(":")[0].split(", ")}
 
 
 def changed_files() -> list[str]:

@@ -18,8 +18,8 @@
 """
 
 from course_lib.checkpoint.export import export_safetensors, import_safetensors, import_state_dict, read_state_dict
-from course_lib.checkpoint.folders import DamagedCheckpoint, completed, find, latest, read_manifest
-from course_lib.checkpoint.loading import Loaded, find_intact, load, load_verified
+from course_lib.checkpoint.folders import DamagedCheckpoint, complete_checkpoints, find, latest, read_manifest
+from course_lib.checkpoint.loading import Loaded, find_intact, load, load_and_verify
 from course_lib.checkpoint.piece import Piece, Placement, State, whole
 from course_lib.checkpoint.runs import Run, begin_run, continue_run
 from course_lib.checkpoint.saving import Saving, finish, save
@@ -33,7 +33,7 @@ __all__ = [
     "Saving",
     "State",
     "begin_run",
-    "completed",
+    "complete_checkpoints",
     "continue_run",
     "export_safetensors",
     "find",
@@ -43,7 +43,7 @@ __all__ = [
     "import_state_dict",
     "latest",
     "load",
-    "load_verified",
+    "load_and_verify",
     "read_manifest",
     "read_state_dict",
     "save",

@@ -16,27 +16,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from course_lib.checkpoint.piece import Piece, Sizes, State, take
-from course_lib.checkpoint.ranks import Ranks
+from course_lib.checkpoint.ranks import RankGroup
 
 Box = tuple[str, Sizes, Sizes]  # name, offsets, sizes
 PARTS = 10  # of a rank's share, at least
 LEAST_BYTES = 4096  # of a part: torch writes about 1,000 bytes around each
 
 
-def deal_out(state: State, ranks: Ranks) -> State:
+def deal_out(state: State, ranks: RankGroup) -> State:
     """The pieces, or parts of pieces, that this rank writes of its `state`: what several hold, one writes. Collective.
     """
     mine = {(name, piece.offsets, tuple(piece.tensor.shape)): piece for name, some in state.items() for piece in some}
     held = {box: (piece.tensor.nbytes, piece.writes) for box, piece in mine.items()}
     everyones = ranks.everyones(held)
-    dealt = ranks.first(lambda: shares(*counted(everyones)))
+    dealt = ranks.first(lambda: shares(*bytes_and_holders(everyones)))
     written: dict[str, list[Piece]] = defaultdict(list)
     for box, dim, first, last in dealt[ranks.r]:
         written[box[0]].append(part_of(mine[box], dim, first, last))
     return dict(written)
 
 
-def counted(everyones: Sequence[Mapping[Box, tuple[int, bool]]]) -> tuple[dict[Box, int], dict[Box, tuple[int, ...]]]:
+def bytes_and_holders(everyones: Sequence[Mapping[Box, tuple[int, bool]]]
+                      ) -> tuple[dict[Box, int], dict[Box, tuple[int, ...]]]:
     """The bytes of each box that some rank counts, and all ranks that hold it."""
     holders: dict[Box, list[int]] = defaultdict(list)
     num_bytes = {}

@@ -17,12 +17,12 @@ from course_lib.checkpoint.folders import DamagedCheckpoint, find, problems_of, 
 from course_lib.checkpoint.loading import optimizer_names
 from course_lib.checkpoint.piece import State, whole
 from course_lib.checkpoint.random_state import PREFIX
-from course_lib.checkpoint.ranks import Ranks
+from course_lib.checkpoint.ranks import RankGroup
 from course_lib.checkpoint.runs import Unnamed
 from course_lib.checkpoint.safetensors import read_file, write_file
 from course_lib.checkpoint.saving import write
 
-ALONE = Ranks(None, 1, 0)
+ALONE = RankGroup(None, 1, 0)
 
 
 def read_state_dict(checkpoint: str | Path, with_optimizer: bool = False) -> dict[str, Tensor]:

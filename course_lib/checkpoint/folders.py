@@ -43,7 +43,7 @@ class Origin(NamedTuple):
     run: str | None
 
 
-def completed(folder: str | Path) -> list[Path]:
+def complete_checkpoints(folder: str | Path) -> list[Path]:
     """The complete checkpoints in `folder`, as they were written, oldest first; none where there is no such folder."""
     found = []
     for path in Path(folder).glob("step_*"):
@@ -82,7 +82,7 @@ def latest(folder: str | Path, intact: bool = False) -> Path | None:
     """The complete checkpoint in `folder` that was written last, or None. `intact`: the last whose files are all as
     they were written, which reads them.
     """
-    for path in reversed(completed(folder)):
+    for path in reversed(complete_checkpoints(folder)):
         if not intact or not problems_of(path):
             return path
     return None
@@ -125,7 +125,7 @@ def commit(temporary: Path, final: Path, manifest: Mapping[str, Any]) -> None:
 
     It is written later than all others in its folder, also where another host's clock was ahead.
     """
-    last_ns = max((origin(path).written_ns for path in completed(final.parent)), default=0)
+    last_ns = max((origin(path).written_ns for path in complete_checkpoints(final.parent)), default=0)
     manifest = {**manifest, "written_ns": max(time.time_ns(), last_ns + 1)}
     with open(temporary / MANIFEST, "w", encoding="utf-8") as file:
         json.dump({**manifest, "sha256": checksum(manifest)}, file, indent=1)
@@ -140,7 +140,7 @@ def prune(folder: str | Path, keep: int | None, run: str) -> list[Path]:
     """Delete the checkpoints of `run` but the `keep` that were written last (None: all stay); returns which."""
     if keep is None:
         return []
-    deleted = [path for path in completed(folder) if origin(path).run == run][:-keep]
+    deleted = [path for path in complete_checkpoints(folder) if origin(path).run == run][:-keep]
     for path in deleted:
         delete(path)
     return deleted

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from course_lib.checkpoint.folders import (
     DamagedCheckpoint,
-    completed,
+    complete_checkpoints,
     find,
     origin,
     problems_of,
@@ -26,7 +26,7 @@ from course_lib.checkpoint.folders import (
 from course_lib.checkpoint.models import Model, accept, make_state, pieces
 from course_lib.checkpoint.piece import State
 from course_lib.checkpoint.random_state import PREFIX, pieces_to_load, restore
-from course_lib.checkpoint.ranks import Ranks, all_ranks
+from course_lib.checkpoint.ranks import RankGroup, all_ranks
 from course_lib.checkpoint.saving import finish, layout_of
 from course_lib.zero.consolidate import MASTER
 
@@ -59,11 +59,11 @@ def load(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | No
     ranks = all_ranks()
     path = ranks.first(lambda: find(folder))
     verify(path, ranks)
-    return load_verified(path, model, optimizer)
+    return load_and_verify(path, model, optimizer)
 
 
 @torch.no_grad()
-def load_verified(path: Path, model: Model, optimizer: torch.optim.Optimizer | None = None) -> Loaded:
+def load_and_verify(path: Path, model: Model, optimizer: torch.optim.Optimizer | None = None) -> Loaded:
     """As load, from the checkpoint at `path`, whose files somebody has just checked: find_intact, say."""
     from course_lib.checkpoint.planners import read_pieces, saved_tensors  # which takes torch a second to import
 
@@ -104,7 +104,7 @@ def find_intact(folder: str | Path, strict: bool = False) -> tuple[Path | None, 
     last = ranks.first(lambda: find(folder, missing_ok=True))
     if last is None:
         return None, []
-    runs = ranks.first(lambda: {path: origin(path).run for path in completed(last.parent)})
+    runs = ranks.first(lambda: {path: origin(path).run for path in complete_checkpoints(last.parent)})
     run, choices = None, [last] if strict or last == folder else [*reversed(runs)]
     for path in choices:
         if run is not None and runs.get(path) not in (run, None):
@@ -144,7 +144,7 @@ def describe_others(path: Path, folder: Path, runs: Mapping[Path, str | None]) -
                     f"another one: on from {path.name}, the last that was written"] if later else [])
 
 
-def verify(path: Path, ranks: Ranks) -> None:
+def verify(path: Path, ranks: RankGroup) -> None:
     """DamagedCheckpoint, on all ranks, if one file is not as it was written. Each rank reads its share."""
     names = ranks.first(lambda: sorted(read_manifest(path)["files"]))
     # Every file is read once by somebody, and not by each rank: reading is what takes the time.
@@ -179,7 +179,7 @@ def find_sources(held: State, saved: Saved) -> dict[str, str]:
     return sources
 
 
-def require_same_model(held: State, sources: Mapping[str, str], saved: Saved, with_optimizer: bool, ranks: Ranks
+def require_same_model(held: State, sources: Mapping[str, str], saved: Saved, with_optimizer: bool, ranks: RankGroup
                        ) -> None:
     """ValueError, the same on all ranks, with names and shapes that differ."""
     missing = {source for source in sources.values() if source not in saved}
@@ -193,9 +193,9 @@ def require_same_model(held: State, sources: Mapping[str, str], saved: Saved, wi
                 and not name.endswith(f".{MASTER}") and (with_optimizer or name not in optimizers)]
     problems = []
     if missing:
-        problems.append(f"it lacks {listed(missing)}")
+        problems.append(f"it lacks {first_names(missing)}")
     if too_many:
-        problems.append(f"it has {listed(too_many)}, which the model has not")
+        problems.append(f"it has {first_names(too_many)}, which the model has not")
     if different:
         problems.append("; ".join(different[:4]))
     if problems:
@@ -203,7 +203,7 @@ def require_same_model(held: State, sources: Mapping[str, str], saved: Saved, wi
                          + ". Expected the same names and shapes")
 
 
-def listed(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
     """The first four of `names`, and how many more there are: what an error can show of thousands."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 

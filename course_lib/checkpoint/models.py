@@ -32,7 +32,7 @@ Model = nn.Module | Sequence[nn.Module]
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class LocalTensor:
     """`tensor`, a parameter or a buffer of this rank, is the local tensor that `place` describes; or, flat, what comes
     of it from number `first` on: then what is behind its `count` numbers is padding.
     """
@@ -61,7 +61,7 @@ def pieces(model: Model, optimizer: torch.optim.Optimizer | None = None) -> Stat
     return state
 
 
-def optimizer_pieces(name: str, held: Held, kept: dict[str, Any], optimizer: torch.optim.Optimizer) -> State:
+def optimizer_pieces(name: str, held: LocalTensor, kept: dict[str, Any], optimizer: torch.optim.Optimizer) -> State:
     """What an optimiser keeps about one parameter, by NAME.key."""
     state = {}
     for key, value in kept.items():
@@ -80,9 +80,9 @@ def optimizer_pieces(name: str, held: Held, kept: dict[str, Any], optimizer: tor
     return state
 
 
-def held_tensors(model: Model) -> dict[str, Held]:
+def held_tensors(model: Model) -> dict[str, LocalTensor]:
     """This rank's parameters and buffers, by their names in the plain model; a tied one once, by its first."""
-    held: dict[str, Held] = {}
+    held: dict[str, LocalTensor] = {}
     seen = set()
     for name, of_one in named_tensors(model):
         if of_one.tensor not in seen:
@@ -97,7 +97,7 @@ def tied_names(model: Model) -> dict[str, str]:
     """Other names of tensors that are in a checkpoint once -> the name that they have there."""
     first: dict[Tensor, str] = {}
     tied = {}
-    for module in unwrapped(model):
+    for module in unwrap(model):
         inner = module.module if isinstance(module, FullyShardedDataParallel) else module
         shared = getattr(inner, "shared", {})
         for name, tensor in inner.state_dict(keep_vars=True).items():
@@ -107,9 +107,9 @@ def tied_names(model: Model) -> dict[str, str]:
     return tied
 
 
-def named_tensors(model: Model) -> Iterator[tuple[str, Held]]:
+def named_tensors(model: Model) -> Iterator[tuple[str, LocalTensor]]:
     """Everything that state_dict() has; what a stage shares with another one under the model's first name for it."""
-    for module in unwrapped(model):
+    for module in unwrap(model):
         sharded = isinstance(module, FullyShardedDataParallel)
         inner, shards = (module.module, module.shards()) if sharded else (module, {})
         cuts, shared = cuts_of(inner), getattr(inner, "shared", {})
@@ -119,11 +119,11 @@ def named_tensors(model: Model) -> Iterator[tuple[str, Held]]:
             shard = shards.get(tensor)
             place = placement(tensor.shape if shard is None else shard.shape, *cuts.get(name, ()))
             if shard is None:
-                yield shared.get(name, name), Held(tensor, place)
+                yield shared.get(name, name), LocalTensor(tensor, place)
             else:
                 first = min(module.member.r * shard.S, shard.shape.numel())
                 count = min(shard.S, shard.shape.numel() - first)
-                yield shared.get(name, name), Held(tensor, place, first, count)
+                yield shared.get(name, name), LocalTensor(tensor, place, first, count)
 
 
 def cuts_of(module: nn.Module) -> dict[str, tuple[Cut, Member]]:
@@ -142,7 +142,7 @@ def placement(local: Sequence[int], cut: Cut | None = None, me: Member | None = 
     return Placement.cut(shape, cut.dim, me.r, me.n, cut.sections)
 
 
-def unwrapped(model: Model) -> list[nn.Module]:
+def unwrap(model: Model) -> list[nn.Module]:
     """This rank's stages, or the one module, without a DistributedDataParallel (ours or torch's) around it."""
     modules = list(getattr(model, "stages", [model])) if isinstance(model, nn.Module) else list(model)
     wrappers = (DistributedDataParallel, nn.parallel.DistributedDataParallel)

@@ -49,7 +49,7 @@ State = Mapping[str, Sequence[Piece]]
 
 
 @dataclass(frozen=True)
-class Box:
+class TensorRange:
     """The numbers of a local tensor from `start`, `sizes` of them in each dimension, are those from `offsets` on."""
 
     start: Sizes
@@ -62,13 +62,13 @@ class Placement:
     """Where the numbers of a local tensor lie in a whole tensor of `shape`: box by box."""
 
     shape: Sizes
-    boxes: tuple[Box, ...]
+    boxes: tuple[TensorRange, ...]
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> "Placement":
         """The local tensor is the whole one."""
         zeros = (0,) * len(shape)
-        return cls(tuple(shape), (Box(zeros, tuple(shape), zeros),))
+        return cls(tuple(shape), (TensorRange(zeros, tuple(shape), zeros),))
 
     @classmethod
     def cut(cls, shape: Sequence[int], dim: int, r: int, n: int, sections: Sequence[int] | None = None) -> "Placement":
@@ -83,7 +83,7 @@ class Placement:
             first, last = min(r * share, section), min((r + 1) * share, section)
             along = [(0, size, 0) for size in shape]
             along[dim] = (start, last - first, begin + first)
-            boxes.append(Box(*zip(*along)))
+            boxes.append(TensorRange(*zip(*along)))
             start, begin = start + last - first, begin + section
         return cls(tuple(shape), tuple(boxes))
 

@@ -60,7 +60,7 @@ class SavePieces(DefaultSavePlanner):
     def create_local_plan(self) -> SavePlan:
         """The pieces that this rank writes, as a plan for DCP."""
         self.tensors = by_box(self.state_dict)
-        items = [write_item(name, piece) for name, piece in written(self.state_dict)]
+        items = [write_item(name, piece) for name, piece in pieces_to_write(self.state_dict)]
         self.plan = SavePlan(items)
         return self.plan
 
@@ -77,7 +77,7 @@ class SavePieces(DefaultSavePlanner):
         return self.tensors[index]
 
 
-def written(state: State) -> Iterator[tuple[str, Piece]]:
+def pieces_to_write(state: State) -> Iterator[tuple[str, Piece]]:
     """Every piece that this rank may have to write. An empty one only where the whole tensor is empty."""
     for name, pieces in state.items():
         yield from ((name, p) for p in pieces if p.writes and (p.tensor.numel() or not math.prod(p.shape)))

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RankGroup:
     """Place `r` of `n`; `group` is None where there is no process group."""
 
     group: dist.ProcessGroup | None
@@ -44,15 +44,15 @@ class Ranks:
         return self.each(do if self.r == 0 else lambda: None)[0]
 
 
-def all_ranks() -> Ranks:
+def all_ranks() -> RankGroup:
     """The ranks of the world."""
     if not dist.is_initialized():
-        return Ranks(None, 1, 0)
+        return RankGroup(None, 1, 0)
     me = member()
-    return Ranks(me.group, me.n, me.r)
+    return RankGroup(me.group, me.n, me.r)
 
 
-def beside() -> Ranks:
+def beside() -> RankGroup:
     """The same ranks on a group of their own, through the host: what a thread says there does not meet what the step
     says meanwhile. Made once; collective.
     """
@@ -61,7 +61,7 @@ def beside() -> Ranks:
         return ranks
     if ranks.group not in _beside:
         _beside[ranks.group] = dist.new_group(backend="gloo")
-    return Ranks(_beside[ranks.group], ranks.n, ranks.r)
+    return RankGroup(_beside[ranks.group], ranks.n, ranks.r)
 
 
 _beside: "weakref.WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup]" = weakref.WeakKeyDictionary()

@@ -13,7 +13,7 @@ import socket
 from pathlib import Path
 from types import ModuleType
 
-from course_lib.checkpoint.folders import UNNAMED, completed, delete, origin
+from course_lib.checkpoint.folders import UNNAMED, complete_checkpoints, delete, origin
 from course_lib.checkpoint.ranks import all_ranks
 
 fcntl: ModuleType | None
@@ -39,13 +39,13 @@ class Run:
 
     def meet(self, folder: Path) -> None:
         """Accept all checkpoints that lie in `folder` now: the run goes on from them, or will take their place."""
-        self.known[folder.resolve()] = {path.name for path in completed(folder)}
+        self.known[folder.resolve()] = {path.name for path in complete_checkpoints(folder)}
 
     def wrote(self, path: Path) -> None:
         """Note that the checkpoint at `path` is this run's. Checkpoints in whose place it stands are deleted."""
         folder = path.parent.resolve()
         if self.overwrite and self.known.get(folder):
-            for old in completed(folder):
+            for old in complete_checkpoints(folder):
                 if old.name in self.known[folder] and origin(old).run != self.id:
                     delete(old)
             self.overwrite = False
@@ -55,7 +55,8 @@ class Run:
         """ValueError where checkpoints lie in `folder` that this run does not know."""
         if self.overwrite and folder.resolve() not in self.known:
             self.meet(folder)
-        strangers = [path for path in completed(folder) if path.name not in self.known.get(folder.resolve(), ())]
+        known = self.known.get(folder.resolve(), ())
+        strangers = [path for path in complete_checkpoints(folder) if path.name not in known]
         if strangers:
             raise ValueError(self._refusal(folder, strangers))
 
@@ -77,7 +78,7 @@ class Unnamed(Run):
 
     def require_own(self, folder: Path) -> None:
         """ValueError where all that lies in `folder` is of runs that have a name."""
-        there = completed(folder)
+        there = complete_checkpoints(folder)
         if there and all(origin(path).run not in (UNNAMED, None) for path in there):
             raise ValueError(self._refusal(folder, there))
 

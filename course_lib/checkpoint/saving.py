@@ -25,7 +25,7 @@ from course_lib.checkpoint.folders import begin, commit, describe_file, prune
 from course_lib.checkpoint.models import Model, pieces, tied_names
 from course_lib.checkpoint.piece import State
 from course_lib.checkpoint.random_state import PREFIX, random_pieces
-from course_lib.checkpoint.ranks import Ranks, all_ranks, beside
+from course_lib.checkpoint.ranks import RankGroup, all_ranks, beside
 from course_lib.checkpoint.runs import Lock, Run, Unnamed
 from course_lib.groups.agreement import fingerprint
 
@@ -33,7 +33,7 @@ from course_lib.groups.agreement import fingerprint
 class Saving:
     """A checkpoint that is being written while the step goes on. `wait()` before the rank returns, on all ranks."""
 
-    def __init__(self, ranks: Ranks, folder: Path, state: State, manifest: dict, keep: int | None, run: Run
+    def __init__(self, ranks: RankGroup, folder: Path, state: State, manifest: dict, keep: int | None, run: Run
                  ) -> None:
         self._path: Path | None = None
         self._error: BaseException | None = None
@@ -104,7 +104,7 @@ def finish() -> None:
         _under_way.pop().wait()
 
 
-def write(ranks: Ranks, folder: Path, state: State, manifest: dict[str, Any], keep: int | None, run: Run) -> Path:
+def write(ranks: RankGroup, folder: Path, state: State, manifest: dict[str, Any], keep: int | None, run: Run) -> Path:
     """The files, the manifest, the name. Collective over `ranks`."""
     from course_lib.checkpoint.planners import write_pieces  # which takes torch a second to import
 

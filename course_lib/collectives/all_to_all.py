@@ -32,7 +32,10 @@ def pairwise_all_to_all(tensor: Tensor, output_split_sizes: Sequence[int] | None
     with in_place(out, me) as flat:
         outgoing = sendable(tensor, me).split(sizes_in)
         incoming = flat.view(shape).split(sizes_out)
+        # The piece that stays needs no message.
         incoming[me.r].copy_(outgoing[me.r])
+        # In each step everybody sends to another rank: with a fixed order of receivers, all would send to place 0
+        # first.
         for step in range(1, me.n):
             to, source = (me.r + step) % me.n, (me.r - step) % me.n
             me.exchange(outgoing[to], to, incoming[source], source)
@@ -44,6 +47,7 @@ def split_sizes(tensor: Tensor, outputs: Sequence[int] | None, inputs: Sequence[
     """Rows that arrive from each place and rows that go to each place."""
     if outputs is None and inputs is None:
         inputs = [len(piece) for piece in tensor.tensor_split(me.n)]
+        # All ranks bring the same shape, so everybody's piece for this rank is as long as its own.
         return [inputs[me.r]] * me.n, inputs
     if outputs is None or inputs is None:
         raise ValueError("only one of output_split_sizes and input_split_sizes is given: expected both or neither")
@@ -54,6 +58,7 @@ def split_sizes(tensor: Tensor, outputs: Sequence[int] | None, inputs: Sequence[
     if sum(inputs) != len(tensor):
         raise ValueError(f"input_split_sizes={inputs} add up to {sum(inputs)}: expected the {len(tensor)} rows "
                          "of the tensor")
+    # The one pair of sizes that a rank can compare alone: what the others send, only they know.
     if inputs[me.r] != outputs[me.r]:
         raise ValueError(f"place {me.r} keeps {inputs[me.r]} rows by input_split_sizes and {outputs[me.r]} "
                          "by output_split_sizes: expected the same number")

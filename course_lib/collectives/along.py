@@ -24,6 +24,7 @@ def start_all_reduce(x: Tensor, me: Member) -> Finish:
 
     def finish() -> Tensor:
         work.wait()
+        # Under gloo the message lies in the host's memory, and x may lie on a GPU.
         return total.to(x.device)
 
     return finish
@@ -46,6 +47,7 @@ def start_all_gather_along(x: Tensor, dim: int, me: Member) -> Finish:
 
 def start_reduce_scatter_along(x: Tensor, dim: int, me: Member) -> Finish:
     """Piece r of the sum of all ranks' `x` (..., N, ...), cut along `dim` into n pieces: (..., N/n, ...)."""
+    # Stacked: rank j's piece has to be one stretch of memory, whatever `dim` is cut.
     pieces = sendable(torch.stack(x.chunk(me.n, dim)), me)  # (n, ..., N/n, ...)
     total = torch.empty_like(pieces[0])
     work = reduce_scatter_single(total, pieces.flatten(0, 1), group=me.group, async_op=True)

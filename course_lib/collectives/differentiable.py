@@ -37,19 +37,20 @@ from course_lib.groups.tensors import describe, sendable
 def copy_to_group(x: Tensor, group: Group = None) -> Tensor:
     """A copy of `x`, which each rank uses in its own way: backward all-reduces what they have to say of it."""
     me = member(group)
-    return Pair.apply(x, copied, partial(all_reduce, me=me))
+    # A new tensor also where nothing is sent: whoever changes the result in place does not change x.
+    return Pair.apply(x, contiguous_copy, partial(all_reduce, me=me))
 
 
 def reduce_from_group(x: Tensor, group: Group = None) -> Tensor:
     """The sum of all ranks' `x`, which all ranks use alike: each summand's gradient is the sum's, as it is."""
     me = member(group)
-    return Pair.apply(x, partial(all_reduce, me=me), unchanged)
+    return Pair.apply(x, partial(all_reduce, me=me), identity)
 
 
 def scatter_to_group(x: Tensor, dim: int, group: Group = None) -> Tensor:
     """Piece r of `x` (..., N, ...), the same on all ranks, cut along `dim` into n pieces: (..., N/n, ...)."""
     me = member(group)
-    dim = divided(x, dim, "dim", me)
+    dim = divisible_dim(x, dim, "dim", me)
     return Pair.apply(x, partial(own_piece, dim=dim, me=me), partial(all_gather, dim=dim, me=me))
 
 
@@ -57,6 +58,7 @@ def gather_from_group(x: Tensor, dim: int, group: Group = None) -> Tensor:
     """All ranks' `x` (..., N, ...) along `dim`, in rank order: (..., n N, ...), which all ranks use alike."""
     me = member(group)
     dim = dim_of(x, dim, "dim")
+    # All ranks use the result alike, so each already has the whole gradient: its own piece is all it needs.
     return Pair.apply(x, partial(all_gather, dim=dim, me=me), partial(own_piece, dim=dim, me=me))
 
 
@@ -64,13 +66,14 @@ def all_gather_along(x: Tensor, dim: int, group: Group = None) -> Tensor:
     """All ranks' `x` (..., N, ...) along `dim`, in rank order: (..., n N, ...), which each rank uses in its own way."""
     me = member(group)
     dim = dim_of(x, dim, "dim")
+    # Each rank's gradient is that of its own use only. The sum of all is wanted, so backward adds up.
     return Pair.apply(x, partial(all_gather, dim=dim, me=me), partial(reduce_scatter, dim=dim, me=me))
 
 
 def reduce_scatter_along(x: Tensor, dim: int, group: Group = None) -> Tensor:
     """Piece r of the sum of all ranks' `x` (..., N, ...), cut along `dim` into n pieces: (..., N/n, ...)."""
     me = member(group)
-    dim = divided(x, dim, "dim", me)
+    dim = divisible_dim(x, dim, "dim", me)
     return Pair.apply(x, partial(reduce_scatter, dim=dim, me=me), partial(all_gather, dim=dim, me=me))
 
 
@@ -80,7 +83,7 @@ def all_to_all_along(x: Tensor, split_dim: int, concat_dim: int, group: Group = 
     x (..., N, ..., M, ...) -> (..., N/n, ..., n M, ...): a tensor that was in parts along M is now so along N.
     """
     me = member(group)
-    split_dim, concat_dim = divided(x, split_dim, "split_dim", me), dim_of(x, concat_dim, "concat_dim")
+    split_dim, concat_dim = divisible_dim(x, split_dim, "split_dim", me), dim_of(x, concat_dim, "concat_dim")
     return Pair.apply(x, partial(all_to_all, split_dim=split_dim, concat_dim=concat_dim, me=me),
                       partial(all_to_all, split_dim=concat_dim, concat_dim=split_dim, me=me))
 
@@ -91,6 +94,7 @@ class Pair(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:
         """there(x). Backward will do `back` to the gradient."""
+        # No tensor is saved: all pairs are linear, so the gradient does not depend on x.
         ctx.there, ctx.back = there, back
         return there(x)
 
@@ -100,24 +104,25 @@ class Pair(torch.autograd.Function):
         return Pair.apply(gradient, ctx.back, ctx.there), None, None
 
 
-def unchanged(x: Tensor) -> Tensor:
+def identity(x: Tensor) -> Tensor:
     """x itself: one half of a pair in which only the other direction communicates."""
     return x
 
 
-def copied(x: Tensor) -> Tensor:
+def contiguous_copy(x: Tensor) -> Tensor:
     """A contiguous copy of x, which a collective may overwrite."""
     return x.clone(memory_format=torch.contiguous_format)
 
 
 def own_piece(x: Tensor, dim: int, me: Member) -> Tensor:
     """This rank's n-th part of x along `dim`, as a copy."""
-    return copied(x.chunk(me.n, dim)[me.r])  # or a gradient of one piece would keep the memory of all
+    return contiguous_copy(x.chunk(me.n, dim)[me.r])  # or a gradient of one piece would keep the memory of all
 
 
 def all_reduce(x: Tensor, me: Member) -> Tensor:
     """The sum of all ranks' x, of the same shape, in a new tensor."""
-    return start_all_reduce(copied(x), me)()
+    # The message is written over, and autograd may still need x.
+    return start_all_reduce(contiguous_copy(x), me)()
 
 
 def all_gather(x: Tensor, dim: int, me: Member) -> Tensor:
@@ -151,7 +156,7 @@ def dim_of(x: Tensor, dim: int, name: str) -> int:
     return dim % x.dim()
 
 
-def divided(x: Tensor, dim: int, name: str, me: Member) -> int:
+def divisible_dim(x: Tensor, dim: int, name: str, me: Member) -> int:
     """The dimension as a number from 0. ValueError unless `x` has it, and n divides the size of `x` there."""
     dim = dim_of(x, dim, name)
     if x.shape[dim] % me.n:

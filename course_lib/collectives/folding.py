@@ -21,7 +21,7 @@ from course_lib.groups.membership import Member, member
 AmongFirst = Callable[[Tensor, ReduceOp.RedOpType, Member, int], None]  # (flat (N,), op, me, p): the first p places
 
 
-def all_reduce_folded(tensor: Tensor, op: ReduceOp.RedOpType, group: ProcessGroup | None,
+def folded_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType, group: ProcessGroup | None,
                       among_first: AmongFirst) -> None:
     """All-reduce `tensor` in place over any n ranks by `among_first`, which takes a power of two of them."""
     check(op, tensor)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
-from course_lib.collectives.folding import all_reduce_folded
+from course_lib.collectives.folding import folded_all_reduce
 from course_lib.collectives.reduction import combine, finish
 from course_lib.costs.links import powers_of_two_below
 from course_lib.groups.membership import Member
@@ -22,7 +22,7 @@ from course_lib.groups.membership import Member
 def halving_doubling_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM,
                                 group: ProcessGroup | None = None) -> None:
     """All-reduce `tensor` in place. Any n; with a power of two of ranks each sends 2 (n-1)/n M bytes."""
-    all_reduce_folded(tensor, op, group, halve_and_double)
+    folded_all_reduce(tensor, op, group, halve_and_double)
 
 
 def halve_and_double(flat: Tensor, op: ReduceOp.RedOpType, me: Member, p: int) -> None:
@@ -33,6 +33,7 @@ def halve_and_double(flat: Tensor, op: ReduceOp.RedOpType, me: Member, p: int) -
         low, high = region.tensor_split(2)
         mine, theirs = (high, low) if me.r & distance else (low, high)
         received = me.exchange(theirs, partner, torch.empty_like(mine), partner)
+        # From here on only `mine` is worked on: messages get half as long with each step.
         region = combine(op, mine, received)
         steps.append((partner, mine, theirs))
     finish(op, region, me.n)

@@ -32,6 +32,7 @@ def hierarchical_all_reduce(tensor: Tensor, intra: ProcessGroup, inter: ProcessG
     with in_place(tensor, node) as flat:  # (N,)
         chunks = flat.tensor_split(node.n)  # g of (N/g,)
         mine = chunks[node.r]
+        # AVG becomes a mean of means, which is right: all nodes have as many ranks.
         mine.copy_(reduce_scatter(chunks, op, node))
         # Each of the g ranks of a node takes its own part across, so that the slow wires carry M once and all g cards
         # send.

@@ -52,14 +52,14 @@ class Holdings:
 
     @classmethod
     def of(cls, buffers: Sequence[Tensor | Sequence[Tensor] | None], num_places: int | None = None) -> Holdings:
-        """Read what real ranks hold: buffers[r] is rank r's, made of rows of `labelled`, moved and added.
+        """Read what real ranks hold: buffers[r] is rank r's, made of rows of `label_chunks`, moved and added.
 
         A buffer is a tensor (rows, chunks) or (chunks,), a list of such tensors (as of gather), or None for a rank
         that has nothing. Rank r's rows are its places from the first on; a rank with fewer rows than `num_places`
         (default: as many as there are chunks, or rows on any rank) has each row in the place of its chunk.
-        ValueError for a buffer that does not come from `labelled`.
+        ValueError for a buffer that does not come from `label_chunks`.
 
-        >>> Holdings.of([labelled(0, 2) + labelled(1, 2), labelled(1, 2)])  # rank 0 has added up, rank 1 has not
+        >>> Holdings.of([label_chunks(0, 2) + label_chunks(1, 2), label_chunks(1, 2)])  # only rank 0 has added up
         rank 0: 2 chunks, each the sum of 2 ranks; rank 1: 2 chunks of its own
         """
         read = [[cell_of(row, rank, len(buffers)) for row in rows_of(buffer, rank)]
@@ -69,7 +69,7 @@ class Holdings:
         if num_places is None:
             widths = (len(row) for rank, buffer in enumerate(buffers) for row in rows_of(buffer, rank))
             num_places = max([1, *widths, *map(len, read)])
-        return cls(tuple(placed(cells, num_places, rank) for rank, cells in enumerate(read)))
+        return cls(tuple(assign_slots(cells, num_places, rank) for rank, cells in enumerate(read)))
 
     def __repr__(self) -> str:
         parts = [f"{who(ranks)}{' each' * (len(ranks) > 1)}: {what}" for what, ranks in self.by_description().items()]
@@ -83,13 +83,13 @@ class Holdings:
         return found
 
 
-def labelled(rank: int, num_ranks: int, num_chunks: int | None = None) -> Tensor:
+def label_chunks(rank: int, num_ranks: int, num_chunks: int | None = None) -> Tensor:
     """The buffer of `rank`, so filled that its rows can be followed: int64 (num_chunks, num_chunks).
 
     Row c is chunk c: 10**rank in column c, 0 elsewhere. num_chunks is by default num_ranks. A share may be counted up
     to 9 times before its digit runs over. ValueError for more ranks than an int64 has digits, or a rank outside.
 
-    >>> labelled(rank=1, num_ranks=3).tolist()
+    >>> label_chunks(rank=1, num_ranks=3).tolist()
     [[10, 0, 0], [0, 10, 0], [0, 0, 10]]
     """
     import torch  # here, so that the pictures of plans need no torch
@@ -115,7 +115,7 @@ def rows_of(buffer: Tensor | Sequence[Tensor] | None, rank: int) -> list[list[in
         rows = [rows]
     if not isinstance(rows, list) or not all(isinstance(value, int) for row in rows for value in row):
         raise ValueError(f"the buffer of rank {rank} is {tuple(buffer.shape)} {buffer.dtype}: expected whole numbers "
-                         "in rows, as labelled(rank, num_ranks) makes them")
+                         "in rows, as label_chunks(rank, num_ranks) makes them")
     return rows
 
 
@@ -126,25 +126,27 @@ def cell_of(row: Sequence[int], rank: int, num_ranks: int) -> Cell:
         if not 0 <= value < 10**num_ranks:
             raise ValueError(f"rank {rank} holds {value} in a column of chunk {chunk}: expected a sum of 10**rank over "
                              f"the {num_ranks} ranks 0 to {num_ranks - 1}, each at most 9 times")
+        # From the right: the lowest digit is that of rank 0.
         digits = enumerate(int(digit) for digit in reversed(str(value)))
         shares += [Share(origin, chunk, times) for origin, times in digits if times]
     return tuple(sorted(shares))
 
 
-def placed(cells: list[Cell], num_places: int, rank: int) -> tuple[Cell, ...]:
+def assign_slots(cells: list[Cell], num_places: int, rank: int) -> tuple[Cell, ...]:
     """The cells in their places: in their order, or where there are fewer, each in that of its chunk if it has one."""
     if len(cells) > num_places:
         raise ValueError(f"rank {rank} has {len(cells)} rows: expected at most num_places={num_places}")
     chunks = [{share.chunk for share in cell} for cell in cells]
     own = [found.pop() if len(found) == 1 else None for found in chunks]
     places = list(range(len(cells)))
+    # After a reduce-scatter, say, a rank has fewer rows than slots: each row then goes to the slot of its chunk.
     if len(cells) < num_places and None not in own and len(set(own)) == len(own) and max(own, default=0) < num_places:
         places = own
     by_place = dict(zip(places, cells))
     return tuple(by_place.get(place, ()) for place in range(num_places))
 
 
-def is_mixed(cell: Cell) -> bool:
+def mixes_chunks(cell: Cell) -> bool:
     """Whether shares of different chunks were added up, which no collective does."""
     return len({share.chunk for share in cell}) > 1
 
@@ -158,7 +160,7 @@ def describe_cells(rank: int, cells: Iterable[Cell]) -> str:
     sizes = sorted({len({share.rank for share in cell}) for cell in full})
     sources = sorted({share.rank for cell in full for share in cell})
     each = "each " * (len(full) > 1)
-    if any(map(is_mixed, full)):
+    if any(map(mixes_chunks, full)):
         return f"{num}, different ones mixed up"
     if sizes == [1] and sources == [rank]:
         text = f"{num} of its own"

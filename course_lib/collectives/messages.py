@@ -16,6 +16,7 @@ def in_place(tensor: Tensor, me: Member) -> Iterator[Tensor]:
     """`tensor` of any shape and stride as a flat one (N,) to send and receive into; `tensor` has the result after."""
     flat = sendable(tensor, me).view(-1)
     yield flat
+    # `sendable` has made a copy where the tensor is not contiguous, or not where the wire begins.
     if flat.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(flat.view(tensor.shape))
 
@@ -29,6 +30,7 @@ def output(out: Tensor | None, shape: Sequence[int], tensor: Tensor) -> Tensor:
         return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
     same_size = out.numel() == math.prod(shape)
     if not (same_size and out.dtype == tensor.dtype and out.device == tensor.device):
+        # On the device "meta", which has no memory: only the description is wanted.
         expected = describe(torch.empty(shape, dtype=tensor.dtype, device="meta"), tensor.device)
         raise ValueError(f"out is {describe(out)}: expected {expected}, "
                          f"or another shape of {math.prod(shape)} elements")

@@ -19,7 +19,7 @@ LONG_BYTES = 1 << 20  # chunks shorter than this go the plain way
 SEGMENT_BYTES = 1 << 23
 AHEAD_BYTES = 3 * SEGMENT_BYTES  # receives that wait for their segment while an earlier one is added
 
-_kept = threading.local()
+_kept = threading.local()  # a thread each: two all-reduces at the same time need two buffers
 
 
 @dataclass(frozen=True)

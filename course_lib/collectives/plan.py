@@ -49,6 +49,7 @@ class Plan:
     @property
     def after(self) -> Holdings:
         """What the op leaves where it promises to, and nothing elsewhere."""
+        # An all-to-all has its output behind its input; all else works in place.
         first = self.states[0].num_places - self.num_chunks
         return Holdings(tuple(tuple(cell if (rank, place) in self.results else ()
                                     for place, cell in enumerate(cells) if place >= first)
@@ -58,35 +59,30 @@ class Plan:
         """The size of one message, in units of M."""
         return Fraction(len(message.chunks), self.num_chunks)
 
-    def sent(self, step: int = -1) -> Amounts:
+    def sent_by_rank(self, step: int = -1) -> Amounts:
         """What each rank has sent after `step` steps (default: all)."""
-        return self._sent[step]
+        return self._running_sums["src"][step]
 
-    def received(self, step: int = -1) -> Amounts:
+    def received_by_rank(self, step: int = -1) -> Amounts:
         """What each rank has received after `step` steps (default: all)."""
-        return self._received[step]
+        return self._running_sums["dst"][step]
 
     @cached_property
-    def _sent(self) -> list[Amounts]:
-        return self._added_up("src")
-
-    @cached_property
-    def _received(self) -> list[Amounts]:
-        return self._added_up("dst")
-
-    def _added_up(self, end: str) -> list[Amounts]:
-        """For each rank at that end of its messages: nothing, then the sum after each step."""
-        sums = [[Fraction(0)] * self.num_ranks]
+    def _running_sums(self) -> dict[str, list[Amounts]]:
+        """For each rank at either end of its messages: nothing, then the sum after each step."""
+        sums = {end: [(Fraction(0),) * self.num_ranks] for end in ("src", "dst")}
         for step in self.steps:
-            sums.append(sums[-1].copy())
-            for message in step.messages:
-                sums[-1][getattr(message, end)] += self.message_size(message)
-        return [tuple(amounts) for amounts in sums]
+            for end, after_steps in sums.items():
+                amounts = list(after_steps[-1])
+                for message in step.messages:
+                    amounts[getattr(message, end)] += self.message_size(message)
+                after_steps.append(tuple(amounts))
+        return sums
 
     @property
     def busiest(self) -> Fraction:
         """The most that one rank sends or receives."""
-        return max(*self.sent(), *self.received())
+        return max(*self.sent_by_rank(), *self.received_by_rank())
 
     @property
     def bound(self) -> Fraction:
@@ -97,7 +93,7 @@ class Plan:
         """Who is busy: `rank 0 sends 3.0 × the buffer while the others send 1.0 ×`."""
         if self.num_ranks == 1:
             return "one rank alone has nothing to send"
-        sent, received = self.sent(), self.received()
+        sent, received = self.sent_by_rank(), self.received_by_rank()
         verb, each = ("receive", received) if max(received) > max(sent) else ("send", sent)
         most = max(each)
         top = [rank for rank in range(self.num_ranks) if each[rank] == most]
@@ -159,10 +155,12 @@ def plan(op: str, algorithm: str, num_ranks: int) -> Plan:
 @cache
 def make_plan(op: str, algorithm: str, num_ranks: int) -> Plan:
     """The plan itself, once for each collective: widgets ask for it again and again."""
+    # Halving needs chunks that can be halved to the end; the ranks above the power of two wait (see folding.py).
     num_chunks = largest_power_of_two(num_ranks) if algorithm == "halving_doubling" else num_ranks
     steps = tuple(MESSAGES[op, algorithm](num_ranks))
     first = beginning(op, num_ranks, num_chunks)
-    return Plan(op, algorithm, num_ranks, num_chunks, steps, walk(first, steps), promised(op, num_ranks, num_chunks))
+    return Plan(op, algorithm, num_ranks, num_chunks, steps, walk(first, steps),
+                result_slots(op, num_ranks, num_chunks))
 
 
 def beginning(op: str, n: int, num_chunks: int) -> Holdings:
@@ -178,7 +176,7 @@ def beginning(op: str, n: int, num_chunks: int) -> Holdings:
     return Holdings(tuple(tuple(cell(rank, place) for place in range(num_places)) for rank in range(n)))
 
 
-def promised(op: str, n: int, num_chunks: int) -> frozenset[tuple[int, int]]:
+def result_slots(op: str, n: int, num_chunks: int) -> frozenset[tuple[int, int]]:
     """(rank, place) of every chunk of the result."""
     ranks, places = range(n), range(num_chunks)
     if op in ("reduce_scatter", "scatter"):
@@ -207,13 +205,14 @@ def after(step: Step, state: Holdings, own: Holdings) -> Holdings:
                 grid[message.src][place] = own.cells[message.src][place]
     for message in step.messages:
         for place, into in zip(message.chunks, message.into):
+            # From `state` and not from `grid`: all messages of a step travel at the same time.
             arriving = state.cells[message.src][place]
             kept = state.cells[message.dst][into] if message.kind == "add" else ()
-            grid[message.dst][into] = added(kept, arriving)
+            grid[message.dst][into] = add_cells(kept, arriving)
     return Holdings(tuple(map(tuple, grid)))
 
 
-def added(*cells: Cell) -> Cell:
+def add_cells(*cells: Cell) -> Cell:
     """The sum of cells; a share in several of them is counted several times."""
     counts: dict[tuple[int, int], int] = {}
     for share in (share for cell in cells for share in cell):

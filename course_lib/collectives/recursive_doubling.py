@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
-from course_lib.collectives.folding import all_reduce_folded
+from course_lib.collectives.folding import folded_all_reduce
 from course_lib.collectives.reduction import COMBINE, finish
 from course_lib.costs.links import powers_of_two_below
 from course_lib.groups.membership import Member
@@ -24,7 +24,7 @@ from course_lib.groups.membership import Member
 def recursive_doubling_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM,
                                   group: ProcessGroup | None = None) -> None:
     """All-reduce `tensor` in place. Any n; with a power of two of ranks each sends log2 n M bytes."""
-    all_reduce_folded(tensor, op, group, exchange_all)
+    folded_all_reduce(tensor, op, group, exchange_all)
 
 
 def exchange_all(flat: Tensor, op: ReduceOp.RedOpType, me: Member, p: int) -> None:

@@ -30,4 +30,5 @@ def combine(op: ReduceOp.RedOpType, partial: Tensor, received: Tensor) -> Tensor
 
 def finish(op: ReduceOp.RedOpType, total: Tensor, n: int) -> Tensor:
     """`total` over n ranks becomes the result, and is returned: AVG divides, once."""
+    # At the end, and not in each step: every division rounds.
     return total.div_(n) if op == ReduceOp.AVG else total

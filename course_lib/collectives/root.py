@@ -27,6 +27,7 @@ def naive_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM, grou
             me.receive(flat, source=0)
             return
         received = torch.empty_like(flat)
+        # In one order, whoever is ready first: floating-point sums depend on the order.
         for other in range(1, me.n):
             combine(op, flat, me.receive(received, source=other))
         finish(op, flat, me.n)
@@ -50,6 +51,7 @@ def gather(tensor: Tensor, gather_list: list[Tensor] | None = None, dst: int = 0
         return None
     gathered = [None] * me.n if gather_list is None else gather_list
     require_length(gathered, me.n, "gather_list")
+    # All are looked at before the first message: a list with a wrong entry is not left half full.
     gathered = [output(part, tensor.shape, tensor) for part in gathered]
     for place, part in enumerate(gathered):
         if place == me.r:

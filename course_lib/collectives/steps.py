@@ -115,8 +115,9 @@ def halving_doubling(n: int) -> list[Step]:
             returns.append(copy(r, r ^ distance, mine))
             region[r] = mine
         halving.append(Step("halving", tuple(sends)))
+        # In reverse: who split last comes together first.
         doubling.insert(0, Step("doubling", tuple(returns)))
-    return handed_in_and_back(halving + doubling, whole, range(p, n), p)
+    return hand_in_and_back(halving + doubling, whole, range(p, n), p)
 
 
 def recursive_doubling(n: int) -> list[Step]:
@@ -126,11 +127,12 @@ def recursive_doubling(n: int) -> list[Step]:
     whole = tuple(range(n))
     doubling = [Step("doubling", tuple(add(r, r ^ distance, whole) for r in range(p)))
                 for distance in powers_of_two_below(p)]
-    return handed_in_and_back(doubling, whole, range(p, n), p)
+    return hand_in_and_back(doubling, whole, range(p, n), p)
 
 
-def handed_in_and_back(steps: list[Step], whole: Chunks, above: range, p: int) -> list[Step]:
+def hand_in_and_back(steps: list[Step], whole: Chunks, above: range, p: int) -> list[Step]:
     """`steps` among the first p ranks; those `above` hand their tensor in before, wait, and get the result after."""
+    # On a power of two there is no such step: an empty one would be counted.
     into = [Step("hand in", tuple(add(r, r - p, whole) for r in above))] * bool(above)
     out = [Step("hand back", tuple(copy(r - p, r, whole) for r in above))] * bool(above)
     return into + steps + out
@@ -140,6 +142,7 @@ def hierarchical(n: int) -> list[Step]:
     """All-reduce on two nodes: add up inside each, exchange the pieces across, and share the result inside."""
     k, g = NUM_NODES, n // NUM_NODES
     nodes = [range(node * g, (node + 1) * g) for node in range(k)]
+    # The ranks with the same place in their nodes: after the first phase they hold the same chunks.
     across = [range(place, n, g) for place in range(g)]
     pieces = [tuple(range(place * k, (place + 1) * k)) for place in range(g)]
     parts = [[(c,) for c in piece] for piece in pieces]

@@ -6,8 +6,7 @@ goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in 
     checks.py       what a number has to be before a formula takes it
     flops.py        parameters and FLOPs of a shape: 6ND, and the exact count; MFU and HFU; roofline
     money.py        from FLOPs to seconds, dollars, kilowatt-hours; tokens eaten and read a second
-    memory.py       parameters, gradients, optimiser state: by precision, ZeRO stage and offload; LoRA
-    offload.py      what it takes to keep the optimiser in the host's memory
+    memory.py       parameters, gradients, optimiser state: by precision, ZeRO stage and offload, and its seconds; LoRA
     activations.py  what the forward pass keeps
     experts.py      experts dealt out over ranks: bytes, drops, and when it is too much to send
     hybrid.py       what each rank sends in a step under any layout, axis by axis

@@ -38,7 +38,7 @@ class ActivationTerm:
     core: bool = False
     of_dropout: bool = False
 
-    def kept(self, recompute: str = "none", tensor_parallel: int = 1, sequence_parallel: bool = False) -> int:
+    def bytes_on_rank(self, recompute: str = "none", tensor_parallel: int = 1, sequence_parallel: bool = False) -> int:
         """Bytes on each rank. Under full recomputation the layer's input is all, see `activation_terms`."""
         if self.core and recompute == "selective":
             return 0
@@ -104,7 +104,7 @@ def activation_bytes_per_layer(shape: Shape, batch_size: int, sequence_length: i
     t = split_by(shape, tensor_parallel, sequence_parallel)
     terms = activation_terms(shape, batch_size, sequence_length, recompute=recompute, dropout=dropout,
                              bytes_per_number=bytes_per_number, mask_bytes=mask_bytes)
-    return sum(term.kept(recompute, t, sequence_parallel) for term in terms)
+    return sum(term.bytes_on_rank(recompute, t, sequence_parallel) for term in terms)
 
 
 def activation_bytes(shape: Shape, batch_size: int, sequence_length: int | None = None, *, recompute: str = "none",

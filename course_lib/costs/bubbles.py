@@ -81,11 +81,3 @@ def first_past_the_share(num_layers: int, p: int, head_in_layers: float) -> tupl
     share = (num_layers + head_in_layers) / p
     ends = [min(num_layers, int(share * stage) + 1) for stage in range(1, p)]  # the layer that passes the share
     return (ends[0], num_layers - ends[-1]) if p > 1 else (num_layers, num_layers)
-
-
-def whole_layers(num_layers: int, p: int, head_in_layers: float) -> tuple[int, int]:
-    """(layers on an ordinary stage, on the last one) in whole layers: the split whose slowest stage is fastest."""
-    if p == 1:
-        return num_layers, num_layers
-    splits = ((-(-(num_layers - k) // (p - 1)), k) for k in range(num_layers // p + 1))
-    return min(splits, key=lambda split: (max(split[0], split[1] + head_in_layers), -split[1]))

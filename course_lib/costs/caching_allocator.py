@@ -46,7 +46,7 @@ class CachingAllocator:
         """A block of at least `num_bytes`. ValueError for none."""
         if num_bytes < 1:
             raise ValueError(f"num_bytes={num_bytes}: expected at least one")
-        size = rounded(num_bytes, SMALLEST_BLOCK)
+        size = round_up(num_bytes, SMALLEST_BLOCK)
         small = size <= SMALL
         block = next((each for each in self.free if each.small == small and each.size >= size), None)
         if block is None:
@@ -73,7 +73,7 @@ class CachingAllocator:
         insort(self.free, Stretch(block.small, end - start, block.segment, start))
 
     def _new_segment(self, small: bool, size: int) -> Stretch:
-        num_bytes = SEGMENTS[small] if size < OWN_SEGMENT else rounded(size, SEGMENTS[True])
+        num_bytes = SEGMENTS[small] if size < OWN_SEGMENT else round_up(size, SEGMENTS[True])
         self.num_segments += 1
         self.reserved += num_bytes
         return Stretch(small, num_bytes, self.num_segments, 0)
@@ -114,6 +114,6 @@ def reserve(changes: Iterable[tuple[int, int]]) -> Reservation:
     return Reservation(tuple(held), tuple(reserved), allocator.in_pieces)
 
 
-def rounded(num_bytes: int, step: int) -> int:
+def round_up(num_bytes: int, step: int) -> int:
     """`num_bytes`, up to the next multiple of `step`."""
     return -(-num_bytes // step) * step

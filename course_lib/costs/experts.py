@@ -65,10 +65,10 @@ def dropped_rows(tokens_per_expert: Sequence[int], capacity: int) -> int:
     return sum(max(0, count - capacity) for count in tokens_per_expert)
 
 
-def rows_sent(counts: Counts) -> list[list[int]]:
+def count_sent_rows(counts: Counts) -> list[list[int]]:
     """[from][to]: rows between each two ranks, of `counts` [rank][expert].
 
-    >>> rows_sent([[5, 1, 0, 2], [3, 3, 1, 1]])  # two ranks; rank 0 has experts 0 and 1, rank 1 has 2 and 3
+    >>> count_sent_rows([[5, 1, 0, 2], [3, 3, 1, 1]])  # two ranks; rank 0 has experts 0 and 1, rank 1 has 2 and 3
     [[6, 2], [6, 2]]
     """
     R, E = len(counts), len(counts[0])
@@ -82,13 +82,13 @@ def dispatch_bytes(counts: Counts, hidden_size: int, bytes_per_number: int = 2) 
     >>> dispatch_bytes([[5, 1, 0, 2], [3, 3, 1, 1]], hidden_size=1024)  # 2 rows and 6 rows of 2048 bytes
     [4096, 12288]
     """
-    return [(sum(row) - row[rank]) * hidden_size * bytes_per_number for rank, row in enumerate(rows_sent(counts))]
+    return [(sum(row) - row[rank]) * hidden_size * bytes_per_number for rank, row in enumerate(count_sent_rows(counts))]
 
 
 def combine_bytes(counts: Counts, hidden_size: int, bytes_per_number: int = 2) -> list[int]:
     """What each rank sends back to those whose tokens came. The sum over the ranks is dispatch's; a rank's need not be.
     """
-    columns = zip(*rows_sent(counts))
+    columns = zip(*count_sent_rows(counts))
     return [(sum(column) - column[rank]) * hidden_size * bytes_per_number for rank, column in enumerate(columns)]
 
 
@@ -111,11 +111,6 @@ def split_expert_bytes(num_tokens: int, hidden_size: int, world_size: int, bytes
     all-reduce of R N D numbers. Against balanced_expert_bytes that is R/k times as much: EP sends less where k < R.
     """
     return 2 * (at_least(world_size, 1, "world_size") - 1) * num_tokens * hidden_size * bytes_per_number
-
-
-def expert_flops(num_tokens: int, k: int, hidden_size: int, ffn_size: int, gated: bool = True) -> int:
-    """Forward: 2 x 3 x k x D x F a token, or 2 x 2 x k x D x F where experts are not gated."""
-    return 2 * (3 if gated else 2) * k * num_tokens * hidden_size * ffn_size
 
 
 def nodes_of_a_token(num_experts: int, num_nodes: int, k: int) -> float:

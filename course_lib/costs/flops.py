@@ -30,8 +30,8 @@ def attention_matrices(shape: Shape) -> int:
 
 
 def attention_flops_per_token(shape: Shape, sequence_length: int) -> float:
-    """FLOPs of one layer's scores q k^T and mixing of v, forward: 4 s a d, counted in full (Shape.attended)."""
-    return 2 * shape.attended(sequence_length) * shape.num_heads * (shape.qk_width + shape.v_width)
+    """FLOPs of one layer's scores q k^T and mixing of v, forward: 4 s a d, counted in full (Shape.attended_tokens)."""
+    return 2 * shape.attended_tokens(sequence_length) * shape.num_heads * (shape.qk_width + shape.v_width)
 
 
 def expert_matrices(shape: Shape) -> int:
@@ -150,7 +150,7 @@ def recomputed_flops(shape: Shape, batch_size: int, sequence_length: int | None 
     per_token = 0.0
     for count, kind in shape.kinds():
         last = 0 if dropout else 2 * kind.hidden_size * kind.ffn_size * kind.active_experts
-        scores = 2 * kind.attended(s) * kind.num_heads * kind.qk_width
+        scores = 2 * kind.attended_tokens(s) * kind.num_heads * kind.qk_width
         per_token += count * (scores if policy == "selective" else layer_flops_per_token(kind, s) - last)
     return round(at_least(batch_size, 1, "batch_size") * s * per_token)
 

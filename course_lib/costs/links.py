@@ -124,7 +124,7 @@ BOUND_FORMULAS = {op: "M" if op in ("broadcast", "reduce") else "(n-1)/n M" for 
 BOUND_FORMULAS["all_reduce"] = "2(n-1)/n M"
 
 
-def share_sent(op: str, n: int) -> float:
+def sent_share(op: str, n: int) -> float:
     """The share of M that each of n ranks sends in a bandwidth-optimal algorithm, as bus bandwidth counts it. A message
     counts whole.
     """

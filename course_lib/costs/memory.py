@@ -96,14 +96,14 @@ class Memory:
         return f"{self.total / 1e9:g} GB: {parts}" + (f"; on the host {self.host / 1e9:g} GB" if self.host else "")
 
 
-def precision_named(name: str) -> Precision:
+def find_precision(name: str) -> Precision:
     """The Precision of this name. ValueError, with all names, where there is none."""
     if name not in PRECISIONS:
         raise ValueError(f"precision={name!r}: expected one of {', '.join(PRECISIONS)}")
     return PRECISIONS[name]
 
 
-def optimizer_named(name: str) -> OptimizerKind:
+def find_optimizer(name: str) -> OptimizerKind:
     """The OptimizerKind of this name. ValueError, with all names, where there is none."""
     if name not in OPTIMIZERS:
         raise ValueError(f"optimizer={name!r}: expected one of {', '.join(OPTIMIZERS)}")
@@ -116,8 +116,8 @@ def state_bytes_per_parameter(precision: str = "mixed", optimizer: str = "adam")
     >>> state_bytes_per_parameter(), state_bytes_per_parameter(optimizer="adam8bit")
     (12, 6)
     """
-    p = precision_named(precision)
-    return p.master + optimizer_named(optimizer).state_bytes(p)
+    p = find_precision(precision)
+    return p.master + find_optimizer(optimizer).state_bytes(p)
 
 
 def training_memory(num_parameters: float, precision: str = "mixed", zero_stage: int = 0, num_devices: int = 1,
@@ -132,7 +132,7 @@ def training_memory(num_parameters: float, precision: str = "mixed", zero_stage:
     >>> print(training_memory(7e9, zero_stage=3, num_devices=8))
     14 GB: parameters 1.75 GB, gradients 1.75 GB, optimizer state 10.5 GB
     """
-    p, K = precision_named(precision), state_bytes_per_parameter(precision, optimizer)
+    p, K = find_precision(precision), state_bytes_per_parameter(precision, optimizer)
     N, n = above_zero(num_parameters, "num_parameters"), at_least(num_devices, 1, "num_devices")
     if zero_stage not in ZERO_STAGES:
         raise ValueError(f"zero_stage={zero_stage!r}: expected 0, 1, 2 or 3")
@@ -163,7 +163,7 @@ def device_memory(num_parameters: float, num_devices: int, stage: int, precision
         return on_device
     if stage == 0:
         raise ValueError("offload=True with stage=0: expected a stage of at least 1, nothing is sharded in 0")
-    p, state = precision_named(precision), optimizer_named(optimizer).state_bytes(precision_named(precision))
+    p, state = find_precision(precision), find_optimizer(optimizer).state_bytes(find_precision(precision))
     host = (max(p.master, p.parameters) + p.gradients + state) * num_parameters / num_devices
     return replace(on_device, parameters=on_device.parameters if stage < 3 else 0,
                    gradients=on_device.gradients if stage < 2 else 0, optimizer_state=0, host=host)
@@ -202,3 +202,14 @@ def lora_memory(num_parameters: float, num_adapted: float, frozen_bytes: float =
     trained = training_memory(n, "mixed", zero_stage, num_devices, optimizer=optimizer)
     frozen = above_zero(frozen_bytes, "frozen_bytes") * N / (num_devices if zero_stage == 3 else 1)
     return Memory(frozen + trained.parameters, trained.gradients, trained.optimizer_state, activations)
+
+
+def offload_seconds(num_parameters: float, wire_bytes_per_s: float, gradient_bytes: float = 2, weight_bytes: float = 2
+                    ) -> float:
+    """Seconds of a step's way to the host and back, where the optimiser's state is: gradients of N numbers there as
+    they are computed with, N new weights back, one after the other over a wire of so many bytes a second each way.
+
+    Adam itself runs on the host, at the speed of its memory. Nothing is hidden here: ZeRO-Offload lets gradients travel
+    beside backward, and an update may run a step late (Ren et al. 2021, section 4).
+    """
+    return num_parameters * (gradient_bytes + weight_bytes) / above_zero(wire_bytes_per_s, "wire_bytes_per_s")

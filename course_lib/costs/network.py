@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from course_lib.costs.checks import at_least
-from course_lib.costs.links import Link, collective_time, hardware_link, share_sent
-from course_lib.costs.reached import Reached, across_step_s, reached, slower
+from course_lib.costs.links import Link, collective_time, hardware_link, sent_share
+from course_lib.costs.reached import Reached, across_step_s, reached_shares, slower
 from course_lib.facts import TREE_STEP_LATENCY, Accelerator, MeasuredCollective, accelerator, interconnect
 
 TREE_INSIDE_S, TREE_ACROSS_S = (TREE_STEP_LATENCY[kind].value * 1e-6 for kind in ("inside a node", "between nodes"))
@@ -207,7 +207,8 @@ class Group:
 
     def seconds_per_byte(self, op: str) -> float:
         """Seconds for each byte of M in long messages. ValueError for an operation that is not one of OPERATIONS."""
-        require_operation(op)
+        if op not in OPERATIONS:
+            raise ValueError(f"op={op!r}: expected one of {', '.join(OPERATIONS)}")
         if self.n == 1:
             return 0.0
         ring = (self.n - 1) / self.n * self.ring_s_per_byte
@@ -220,16 +221,13 @@ class Group:
 
         "ring": each rank sends them to the next; "send": one does.
         """
-        require_operation(op)
-        if self.n == 1:
-            return 0.0
-        if op == "all_reduce":
+        if op == "all_reduce" and self.n > 1:
             return min(self.all_reduces_s(num_bytes, messages).values())
         return messages * self.latency_s(op) + num_bytes * self.seconds_per_byte(op)
 
     def sending_s(self, op: str, sent_bytes: float, messages: float = 1) -> float:
         """Group.seconds for what each rank sends in place of M, counted as bus bandwidth counts it."""
-        return self.seconds(op, sent_bytes / share_sent(op, self.n), messages) if self.n > 1 else 0.0
+        return self.seconds(op, sent_bytes / sent_share(op, self.n), messages) if self.n > 1 else 0.0
 
     # Bytes a second
 
@@ -266,15 +264,9 @@ def all_reduce_s(wires: Network | Link, num_bytes: float, n: int) -> float:
     return wires.group(n).seconds("all_reduce", num_bytes)
 
 
-def require_operation(op: str) -> None:
-    """ValueError, with all names, where `op` is not one of OPERATIONS."""
-    if op not in OPERATIONS:
-        raise ValueError(f"op={op!r}: expected one of {', '.join(OPERATIONS)}")
-
-
 def bus_bandwidth(op: str, n: int, num_bytes: float, seconds: float) -> float:
     """Bytes that each of n ranks sends in a bandwidth-optimal `op` on `num_bytes`, over the time."""
-    return share_sent(op, n) * num_bytes / seconds if seconds else float("inf")
+    return sent_share(op, n) * num_bytes / seconds if seconds else float("inf")
 
 
 def network_of(device: str | Accelerator, devices_per_node: int = 8, between: str = "", cards_per_node: int = 0,
@@ -288,13 +280,14 @@ def network_of(device: str | Accelerator, devices_per_node: int = 8, between: st
     device = accelerator(device) if isinstance(device, str) else device
     inside_name, between = device.links[0], between or device.links[-1]
     inside, card = hardware_link(inside_name), interconnect(between)
-    shares = reached() if as_reached else Reached(1.0, 1.0, 1.0, 0.0)
+    shares = reached_shares() if as_reached else Reached(1.0, 1.0, 1.0, 0.0)
     G = at_least(devices_per_node, 1, "devices_per_node")
     switch = inside.beta_s_per_byte / shares.switch if inside_name in SWITCHES else None
     return Network(G, slower(inside, shares.ring),
                    slower(Link.of_rate(card.one_way_bytes_per_s, across_step_s(between)), shares.card),
-                   at_least(cards_per_node, 0, "cards_per_node") or device.cards_per_node or G, switch, pod_devices,
-                   oversubscription, interconnect(inside_name).kind == "mesh")
+                   at_least(cards_per_node, 0, "cards_per_node") or device.cards_per_node or G, switch,
+                   pod_devices=pod_devices, oversubscription=oversubscription,
+                   mesh=interconnect(inside_name).kind == "mesh")
 
 
 def measured_network(curve: MeasuredCollective) -> Network:

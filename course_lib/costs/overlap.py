@@ -98,7 +98,7 @@ def simulate_overlap(pieces: Sequence[BackwardPiece], cap_bytes: float, num_rank
 
 
 @dataclass(frozen=True)
-class Machine:
+class WiredDevices:
     """Devices and what connects them. `max_ranks`: as far as the widget goes."""
 
     flops_per_s: float  # that a step really gets
@@ -113,7 +113,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Model:
+class GPTStep:
     """A GPT with one embedding for both ends, and the tokens that one rank has in a step."""
 
     num_layers: int
@@ -149,9 +149,9 @@ class Model:
                 BackwardPiece("embedding", "embedding", GRADIENT_BYTES * embedding, 0.0)]
 
 
-def machine(device: str, devices_per_node: int, between: str = "") -> Machine:
+def machine(device: str, devices_per_node: int, between: str = "") -> WiredDevices:
     """`device` and the network between its nodes by their names in facts."""
-    return Machine(UTILISATION * accelerator(device).peak_flops_per_s("bf16"),
+    return WiredDevices(UTILISATION * accelerator(device).peak_flops_per_s("bf16"),
                    network_of(device, devices_per_node, between), 1024)
 
 
@@ -161,10 +161,10 @@ MACHINES = {
     "A100, 1 in a node, Ethernet 10G": machine("A100", 1, "Ethernet 10G"),
     "H100, 8 in a node, NDR": machine("H100", 8),
     # Round numbers, of the order that chapter 2 measures: gloo between processes of one laptop.
-    "laptop, gloo": Machine(50e9, Link(100e-6, 1e-9), 16),
+    "laptop, gloo": WiredDevices(50e9, Link(100e-6, 1e-9), 16),
 }
 MODELS = {
-    "GPT of this course, 11M": Model(6, 384, 256, 128, 16),
-    "GPT-2, 124M": Model(12, 768, 50257, 1024, 8),
-    "GPT-2 XL, 1.6B": Model(48, 1600, 50257, 1024, 8),
+    "GPT of this course, 11M": GPTStep(6, 384, 256, 128, 16),
+    "GPT-2, 124M": GPTStep(12, 768, 50257, 1024, 8),
+    "GPT-2 XL, 1.6B": GPTStep(48, 1600, 50257, 1024, 8),
 }

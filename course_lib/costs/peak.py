@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from course_lib.costs.sharding import fill_buckets, held_bytes, padded
+from course_lib.costs.sharding import fill_buckets, held_bytes, padded_size
 
 FORWARD, LEFT, BACKWARD, GRADIENT = "forward", "left", "backward", "gradient"
 Added = Iterator[tuple[float, float]]  # bytes that a stage adds when an event happens, and from then to the next
@@ -62,7 +62,7 @@ def step_peak(seen: Watched, num_devices: int, stage: int, rank: int = 0, bucket
     if stage == 3:
         added = units_at_work(seen, num_devices, prefetch)
     else:
-        added = (buckets_begun if stage < 2 else buckets_under_way)(seen, num_devices, bucket_bytes)
+        added = (begun_buckets if stage < 2 else buckets_under_way)(seen, num_devices, bucket_bytes)
     most = max(max(event.at_first + at_first, event.most + then)
                for event, (at_first, then) in zip(seen.events, added))
     return round(states.parameters + states.optimizer_state + most)
@@ -74,10 +74,10 @@ def in_buckets(seen: Watched, N: int, cap: float) -> tuple[list[int], list[int]]
     """The bucket of each parameter; the bytes of each bucket, padding included."""
     filled = fill_buckets(seen.sizes, cap, seen.bytes_per_number)
     backwards = chain.from_iterable([index] * len(content) for index, content in enumerate(filled))
-    return list(backwards)[::-1], [padded(sum(content), N) * seen.bytes_per_number for content in filled]
+    return list(backwards)[::-1], [padded_size(sum(content), N) * seen.bytes_per_number for content in filled]
 
 
-def buckets_begun(seen: Watched, N: int, cap: float) -> Added:
+def begun_buckets(seen: Watched, N: int, cap: float) -> Added:
     """Bytes that ZeRO-1 holds besides after each event: (at that moment, from then on). A bucket is laid out with its
     first gradient and stays.
     """
@@ -91,14 +91,14 @@ def buckets_begun(seen: Watched, N: int, cap: float) -> Added:
 
 
 def buckets_under_way(seen: Watched, N: int, cap: float) -> Added:
-    """As buckets_begun, of ZeRO-2: buckets that are being filled, the one that is being sent, an N-th of each that was.
+    """As begun_buckets, of ZeRO-2: buckets that are being filled, the one that is being sent, an N-th of each that was.
     """
     bucket_of, B = in_buckets(seen, N, cap)
     missing = [bucket_of.count(index) for index in range(len(B))]
     filling: set[int] = set()
     sent = 0
 
-    def held() -> float:
+    def bytes_now() -> float:
         under_way = B[sent - 1] + B[sent - 1] * (N - 1) / N if sent else 0
         return sum(B[index] for index in filling) + under_way + sum(B[:max(sent - 1, 0)]) / N
 
@@ -107,23 +107,23 @@ def buckets_under_way(seen: Watched, N: int, cap: float) -> Added:
         if event.kind == GRADIENT:
             filling.add(bucket_of[event.parameter])
             missing[bucket_of[event.parameter]] -= 1
-            at_first = held()
+            at_first = bytes_now()
             while sent < len(B) and not missing[sent]:  # memory for what arrives, before the one before is finished
                 own_of_before = B[sent - 1] / N if sent else 0
                 moved = seen.sizes[event.parameter] * seen.bytes_per_number  # the gradient lies in its bucket by now
-                at_first = max(at_first, held() + B[sent] * (N - 1) / N + own_of_before - moved)
+                at_first = max(at_first, bytes_now() + B[sent] * (N - 1) / N + own_of_before - moved)
                 filling.remove(sent)
                 sent += 1
-        yield at_first, held()
+        yield at_first, bytes_now()
 
 
 # Stage 3
 
 def units_at_work(seen: Watched, N: int, prefetch: int) -> Added:
-    """As buckets_begun, of ZeRO-3: units gathered now, those fetched `prefetch` ahead, gradients until they leave."""
+    """As begun_buckets, of ZeRO-3: units gathered now, those fetched `prefetch` ahead, gradients until they leave."""
     U = {event.unit: 0 for event in seen.events}
     for size, unit in zip(seen.sizes, seen.units):
-        U[unit] += padded(size, N) * seen.bytes_per_number
+        U[unit] += padded_size(size, N) * seen.bytes_per_number
     order = [event.unit for event in seen.events if event.kind == FORWARD]
     order_back = [event.unit for event in seen.events if event.kind == LEFT][::-1]
     whole: set[str] = set()

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log2
 
-from course_lib.costs.links import Link, hardware_link, share_sent, step_s
+from course_lib.costs.links import Link, hardware_link, sent_share, step_s
 from course_lib.facts import RING_ON_NVLINK4, SHARED_CLUSTER, MeasuredCollective, interconnect, measured_collectives
 
 
 def measured_seconds(curve: MeasuredCollective, num_bytes: int) -> float:
     """What facts has as bus bandwidth, as the time of the call that was measured."""
-    sent = share_sent(curve.op, curve.num_devices) * num_bytes
+    sent = sent_share(curve.op, curve.num_devices) * num_bytes
     return Link.of_rate(curve.bus_bandwidth[num_bytes].value * 1e9).seconds(sent)
 
 
@@ -29,7 +29,7 @@ class Reached:
 
 
 @lru_cache(maxsize=1)
-def reached() -> Reached:
+def reached_shares() -> Reached:
     """ring: 8 H200, 16 GiB, the switch turned off. switch: the same with it, where each sends M. card: an all-to-all of
     2 GB on two nodes, of which half crosses. efa_step_s: an all-gather of 32 MB on 32 nodes, less its bytes and steps
     inside.
@@ -53,14 +53,14 @@ def reached() -> Reached:
 def across_step_s(between: str) -> float:
     """Seconds of a step of a ring from node to node."""
     wire = interconnect(between)
-    return reached().efa_step_s if wire.technology == "EFA" else step_s(wire)
+    return reached_shares().efa_step_s if wire.technology == "EFA" else step_s(wire)
 
 
 SHARED_BYTES = 256 * 10**6  # of the messages of facts.SHARED_CLUSTER
 
 
 @lru_cache(maxsize=1)
-def crowding_measured() -> dict[int, float]:
+def measured_crowding() -> dict[int, float]:
     """By nodes: how many times longer an all-gather took on a shared cluster than on the same wires while nobody else
     was there.
     """
@@ -73,7 +73,7 @@ def crowding(num_nodes: int) -> float:
     """How many times longer a message takes on so many nodes of a shared cluster. Between two measured numbers of nodes
     by their logarithm; beyond the largest as there.
     """
-    measured = crowding_measured()
+    measured = measured_crowding()
     below = max(nodes for nodes in measured if nodes <= num_nodes)
     above = min((nodes for nodes in measured if nodes > num_nodes), default=below)
     share = log2(num_nodes / below) / log2(above / below) if above > below else 0.0

@@ -40,7 +40,7 @@ def shard_size(num_elements: int, num_devices: int) -> int:
     return -(-num_elements // num_devices)
 
 
-def padded(num_elements: int, num_devices: int) -> int:
+def padded_size(num_elements: int, num_devices: int) -> int:
     """num_elements, filled up to the next multiple of num_devices."""
     return shard_size(num_elements, num_devices) * num_devices
 
@@ -77,7 +77,7 @@ def held_bytes(sizes: Sequence[int], num_devices: int, stage: int, rank: int = 0
         own = sum(shard_size(size, N) for size in sizes)
         return Memory(w * own, w * own, num_moments * w * own + 4 * len(sizes) * bool(num_moments))
     buckets = fill_buckets(sizes, bucket_bytes, w)
-    whole = sum(padded(sum(content), N) for content in buckets)
+    whole = sum(padded_size(sum(content), N) for content in buckets)
     pieces = [numbers for content in buckets for numbers in pieces_of(content, N, rank)]
     state = num_moments * w * sum(pieces) + 4 * len(pieces) * bool(num_moments)
     return Memory(w * whole, w * (whole if stage == 1 else whole // N), state)

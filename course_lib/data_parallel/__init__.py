@@ -13,7 +13,7 @@
 `group=None` is the world, and every process group of torch.distributed will do.
 """
 
-from course_lib.data_parallel.averaging import average_each, average_flattened, loss_weight
+from course_lib.data_parallel.averaging import average_each, average_flat, loss_weight
 from course_lib.data_parallel.buckets import Bucket
 from course_lib.data_parallel.ddp import DistributedDataParallel
 from course_lib.data_parallel.hooks import all_reduce_hook, bf16_hook, fp16_hook, top_k_hook
@@ -31,7 +31,7 @@ __all__ = [
     "Update",
     "all_reduce_hook",
     "average_each",
-    "average_flattened",
+    "average_flat",
     "bf16_hook",
     "fp16_hook",
     "loss_weight",

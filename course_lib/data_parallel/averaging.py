@@ -29,7 +29,7 @@ def average_each(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup | 
             parameter.grad /= n
 
 
-def average_flattened(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup | None = None) -> None:
+def average_flat(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup | None = None) -> None:
     """After backward: all gradients, of one dtype, in one message. Few messages, but none before backward is over."""
     n = member(group).n
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]

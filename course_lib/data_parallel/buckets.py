@@ -58,7 +58,7 @@ def make_buckets(parameters: Iterable[nn.Parameter], cap_bytes: float, group: di
     return [Bucket(index, content, group) for index, content in enumerate(cut_tensors(backward, cap_bytes))]
 
 
-def find_unused(without: set[nn.Parameter], buckets: Sequence[Bucket]) -> set[nn.Parameter]:
+def find_unused_parameters(without: set[nn.Parameter], buckets: Sequence[Bucket]) -> set[nn.Parameter]:
     """Of the parameters that this rank is `without` a gradient for, those that no rank has one for: the sum of marks
     says so.
     """
@@ -66,8 +66,8 @@ def find_unused(without: set[nn.Parameter], buckets: Sequence[Bucket]) -> set[nn
             if parameter in without and is_missing(bucket.parts[parameter])}
 
 
-def ask_for_unused(without: set[nn.Parameter], buckets: Sequence[Bucket], group: Group) -> set[nn.Parameter]:
-    """As find_unused, where a hook has lost the marks, as those do that send 16 bits, or the largest numbers only.
+def ask_for_unused_parameters(without: set[nn.Parameter], buckets: Sequence[Bucket], group: Group) -> set[nn.Parameter]:
+    """As find_unused_parameters, where a hook has lost the marks: it sent 16 bits, or the largest numbers only.
 
     What nobody has is zero in every element, which all ranks see: only if there is such a parameter do they send the
     marks again, one number for each.

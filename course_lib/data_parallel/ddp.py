@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.data_parallel import checks
-from course_lib.data_parallel.buckets import ask_for_unused, find_unused, make_buckets
+from course_lib.data_parallel.buckets import ask_for_unused_parameters, find_unused_parameters, make_buckets
 from course_lib.data_parallel.hooks import Hook, all_reduce_hook
 from course_lib.groups.gradients import require_dense, require_first, when_complete
 from course_lib.groups.membership import member
@@ -53,7 +53,7 @@ class DistributedDataParallel(nn.Module):
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """The module's own forward. In training, buffers are made rank 0's first, and backward is told to average."""
         checks.require_still_trainable(self.names, self.bucket_of)
-        self._forget_a_backward_that_failed()
+        self._forget_failed_backward()
         if self.module.training and self.synchronizing:
             # Buffers, such as running means, are of each rank's own rows: without this, ranks would drift apart in
             # them.
@@ -110,15 +110,15 @@ class DistributedDataParallel(nn.Module):
             checks.require_average(average, bucket.gradient)
             if average is not bucket.gradient:
                 bucket.gradient.copy_(average)
-        for parameter in without - self._find_unused(without):
+        for parameter in without - self._find_unused_parameters(without):
             parameter.grad = self.bucket_of[parameter].parts[parameter]
         self._reset()
 
-    def _find_unused(self, without: set[nn.Parameter]) -> set[nn.Parameter]:
+    def _find_unused_parameters(self, without: set[nn.Parameter]) -> set[nn.Parameter]:
         """Of the parameters this rank is `without`: nobody's, so that an optimiser leaves them alone."""
         if self.hook is all_reduce_hook:
-            return find_unused(without, self.buckets)
-        return ask_for_unused(without, self.buckets, self.member)
+            return find_unused_parameters(without, self.buckets)
+        return ask_for_unused_parameters(without, self.buckets, self.member)
 
     def _reset(self) -> None:
         for bucket in self.buckets:
@@ -126,7 +126,7 @@ class DistributedDataParallel(nn.Module):
         self.underway.clear()
         self.in_backward = False
 
-    def _forget_a_backward_that_failed(self) -> None:
+    def _forget_failed_backward(self) -> None:
         if self.underway:
             raise RuntimeError("the last backward pass raised when some of its gradients were under way, so this rank "
                                "is out of step with the others: expected a new DistributedDataParallel on all ranks")

@@ -6,7 +6,7 @@
     experts.py     several experts on one rank, without padding
     through.py     dispatch, experts and combine, in one piece or in chunks that overlap
     two_level.py   the same over nodes: a row crosses the slow wire once
-    layer.py       MoELayer: all of it; single.py, a group of one
+    layer.py       MoELayer: all of it
     balance.py     the loss that keeps experts busy, and the bias that does so without one
     gradients.py   averages: experts and all else, each over its own ranks
     full_state.py  the state as if all experts were in one place
@@ -21,15 +21,14 @@ from course_lib.costs.experts import (
     balanced_expert_bytes,
     combine_bytes,
     count_bytes,
+    count_sent_rows,
     dispatch_bytes,
     dropped_rows,
     expert_capacity,
-    expert_flops,
     expert_layer_parameters,
     experts_per_rank,
     first_expert,
     nodes_of_a_token,
-    rows_sent,
     slow_rows,
     split_expert_bytes,
     two_level_bytes,
@@ -45,7 +44,7 @@ from course_lib.expert_parallel.balance import (
 )
 from course_lib.expert_parallel.dispatch import dispatch_splits, exchange_rows
 from course_lib.expert_parallel.experts import Experts
-from course_lib.expert_parallel.full_state import full_state_dict, load_full_state_dict
+from course_lib.expert_parallel.full_state import full_state_dict
 from course_lib.expert_parallel.gradients import (
     average_expert_gradients,
     average_gradients,
@@ -60,7 +59,7 @@ from course_lib.expert_parallel.model import MoEGPT, moe_gpt
 from course_lib.expert_parallel.permute import capacity_mask, permute, tokens_per_expert, unpermute
 from course_lib.expert_parallel.placement import place_experts, rank_loads
 from course_lib.expert_parallel.routing import Routing, TopKRouter, route
-from course_lib.expert_parallel.single import SINGLE
+from course_lib.groups.membership import SINGLE
 
 __all__ = [
     "SINGLE",
@@ -84,14 +83,12 @@ __all__ = [
     "dropped_rows",
     "exchange_rows",
     "expert_capacity",
-    "expert_flops",
     "expert_layer_parameters",
     "expert_parameters",
     "experts_per_rank",
     "first_expert",
     "full_state_dict",
     "load_balancing_loss",
-    "load_full_state_dict",
     "make_groups",
     "moe_gpt",
     "moe_layers",
@@ -102,7 +99,7 @@ __all__ = [
     "replicated_parameters",
     "route",
     "router_z_loss",
-    "rows_sent",
+    "count_sent_rows",
     "slow_rows",
     "smallest_ffn_size",
     "split_expert_bytes",

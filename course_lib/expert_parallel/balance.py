@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from course_lib.expert_parallel.layer import MoELayer, moe_layers
 from course_lib.expert_parallel.permute import tokens_per_expert
-from course_lib.expert_parallel.single import member_or_single
-from course_lib.groups.membership import Group
+from course_lib.groups.membership import Group, member_or_single
 from course_lib.groups.tensors import sendable
 
 
@@ -37,6 +36,7 @@ def load_balancing_loss(scores: Tensor, experts: Tensor, counts: Tensor | None =
     """
     E = scores.shape[1]
     counts = tokens_per_expert(experts, E) if counts is None else counts
+    # A rank may have no tokens: then all counts are 0, and so is the loss.
     f = counts.to(scores.dtype) / counts.sum().clamp(min=1)  # (E,)
     P = scores.sum(0) / max(1, len(scores))  # (E,)
     return E * (f * P).sum()
@@ -102,6 +102,7 @@ class BiasBalancer:
     def count(self, index: int, layer: MoELayer) -> None:
         """Add the choices of layer `index` in this forward pass; called by a hook, counts in training mode only."""
         if layer.training:
+            # Summed, as there may be several forward passes (micro-batches) to a step.
             self.counted[index] = self.counted[index] + layer.tokens_per_expert()
 
     @torch.no_grad()

@@ -18,8 +18,7 @@ from course_lib.collectives.along import Finish
 from course_lib.collectives.differentiable import Pair
 from course_lib.costs.experts import experts_per_rank
 from course_lib.expert_parallel.permute import tokens_per_expert
-from course_lib.expert_parallel.single import member_or_single
-from course_lib.groups.membership import Group, Member
+from course_lib.groups.membership import Group, Member, member_or_single
 from course_lib.groups.tensors import sendable
 
 
@@ -30,6 +29,7 @@ def dispatch_splits(experts: Tensor, num_experts: int, group: Group = None, kept
     Collective: counts travel, no rows.
     """
     me = member_or_single(group)
+    # On the host: the sizes of messages are numbers that Python has to know.
     counts = tokens_per_expert(experts, num_experts, kept).cpu()
     return sent_rows(counts, me), [sum(of_rank) for of_rank in exchange_counts(counts, me)]
 
@@ -44,14 +44,14 @@ def exchange_counts(counts: Tensor, me: Member) -> list:
 
     On the host, which has to know how much will travel.
     """
-    held = experts_per_rank(len(counts), me.n)
+    num_experts = experts_per_rank(len(counts), me.n)  # of each rank
     incoming = counts
     if me.n > 1:
         outgoing = sendable(counts, me)
-        incoming = outgoing.new_empty(me.n * held[me.r], *counts.shape[1:])
+        incoming = outgoing.new_empty(me.n * num_experts[me.r], *counts.shape[1:])
         # Counts before rows: a receiver that does not know how much comes cannot make room for it.
-        dist.all_to_all_single(incoming, outgoing, [held[me.r]] * me.n, held, group=me.group)
-    return incoming.view(me.n, held[me.r], *counts.shape[1:]).tolist()
+        dist.all_to_all_single(incoming, outgoing, [num_experts[me.r]] * me.n, num_experts, group=me.group)
+    return incoming.view(me.n, num_experts[me.r], *counts.shape[1:]).tolist()
 
 
 def exchange_rows(rows: Tensor, sent: list[int], received: list[int], me: Member) -> Tensor:
@@ -74,6 +74,7 @@ def all_to_all_rows(rows: Tensor, sent: list[int], received: list[int], me: Memb
 
 def start_all_to_all_rows(rows: Tensor, sent: list[int], received: list[int], me: Member) -> Finish:
     """all_to_all_rows, begun now; autograd does not see it. The function returned waits, and gives what has come."""
+    # Not waited for: in chunks, another chunk's experts compute meanwhile.
     outgoing = sendable(rows, me)
     incoming = outgoing.new_empty(sum(received), *rows.shape[1:])
     work = dist.all_to_all_single(incoming, outgoing, received, sent, group=me.group, async_op=True)
@@ -87,15 +88,15 @@ def start_all_to_all_rows(rows: Tensor, sent: list[int], received: list[int], me
 
 def by_expert(rows: Tensor, counts: list[list[int]]) -> Tensor:
     """Rows that lie by rank, and within a rank by expert, so that they lie by expert, and within it by rank."""
-    return reordered(rows, counts)
+    return transpose_blocks(rows, counts)
 
 
 def by_rank(rows: Tensor, counts: list[list[int]]) -> Tensor:
     """Rows that lie by expert, back in the order of the ranks that they came from."""
-    return reordered(rows, [list(of_expert) for of_expert in zip(*counts)])
+    return transpose_blocks(rows, [list(of_expert) for of_expert in zip(*counts)])
 
 
-def reordered(rows: Tensor, counts: list[list[int]]) -> Tensor:
+def transpose_blocks(rows: Tensor, counts: list[list[int]]) -> Tensor:
     """Blocks that lie [a][b], of counts[a][b] rows, in the order [b][a]."""
     # With one rank or one expert the rows lie in both orders at once.
     if len(counts) < 2 or len(counts[0]) < 2:

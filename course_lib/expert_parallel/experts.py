@@ -47,6 +47,8 @@ class Experts(nn.Module):
     @torch.no_grad()
     def draw(self, seed: int, std1: float, std2: float, bias: bool = True) -> None:
         """New numbers, spread evenly around 0 with these standard deviations; biases too, or zeros."""
+        if self.w1.is_meta:  # it has a shape and no memory: the numbers of large experts would be drawn for nobody
+            return
         for index, experts in enumerate(zip(self.w1, self.w2, *([self.b1, self.b2] if self.b1 is not None else []))):
             # By the expert's own number: the same experts, whichever rank draws them and on whatever device.
             generator = torch.Generator("cpu").manual_seed(seed + self.first + index)
@@ -60,6 +62,7 @@ class Experts(nn.Module):
 
     def compute(self, rows: Tensor, counts: list[int], b2: Tensor | None) -> Tensor:
         """As forward, with another b2 (E_r, D)."""
+        # Autocast leaves out products that write into an `out`, as GroupedLinear's do, so the casts stand here.
         rows, w1, b1, w2, b2 = as_autocast(rows, self.w1, self.b1, self.w2, b2)
         wide = GroupedLinear.apply(rows, w1, b1, counts)  # (M, F)
         if self.activation == "swiglu":

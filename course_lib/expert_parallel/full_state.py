@@ -1,7 +1,4 @@
-"""The state of a model whose experts are dealt out as if all of them were here, in torch's own form; and the other way.
-"""
-
-from collections.abc import Mapping
+"""The state of a model whose experts are dealt out as if all of them were here, in torch's own form."""
 
 import torch
 import torch.distributed as dist
@@ -27,6 +24,7 @@ def gather_experts(mine: Tensor, num_experts: int, me: Member) -> Tensor:
     if me.n > 1:
         parts = [parts[0] if place == me.r else parts[0].new_empty(here, *mine.shape[1:])
                  for place, here in enumerate(experts_per_rank(num_experts, me.n))]
+        # Ranks may hold different numbers of experts, and an all-gather takes parts of one size only.
         for place, part in enumerate(parts):
             dist.broadcast(part, group=me.group, group_src=place)
     return torch.cat(parts).to(mine.device)
@@ -38,26 +36,10 @@ def full_state_dict(model: nn.Module) -> dict[str, Tensor]:
     """
     layers, state, wholes = layers_by_name(model), {}, {}
     for name, value in model.state_dict(keep_vars=True).items():
+        # A tied parameter has several names: it is gathered once.
         if isinstance(value, Tensor) and value not in wholes:
             layer = layers.get(name)
             whole = value.detach() if layer is None else gather_experts(value.detach(), layer.num_experts, layer.member)
             wholes[value] = whole.to("cpu", copy=True)
         state[name] = wholes[value] if isinstance(value, Tensor) else value
     return state
-
-
-@torch.no_grad()
-def load_full_state_dict(model: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
-    """Take this rank's experts, and all else, from a state_dict with all experts. ValueError for another model's."""
-    layers, own = layers_by_name(model), model.state_dict(keep_vars=True)
-    if own.keys() != state_dict.keys():
-        raise ValueError(f"the state has {sorted(state_dict.keys() - own.keys())} too many and lacks "
-                         f"{sorted(own.keys() - state_dict.keys())}: expected the same model's, with all experts")
-    for name, target in own.items():
-        if isinstance(target, Tensor):
-            layer, whole = layers.get(name), state_dict[name].detach()
-            expected = list(target.shape) if layer is None else [layer.num_experts, *target.shape[1:]]
-            if list(whole.shape) != expected:
-                raise ValueError(f"{name} has shape {list(whole.shape)}: expected {expected}, as with all experts")
-            first = 0 if layer is None else layer.experts.first
-            target.copy_(whole if layer is None else whole[first:first + len(target)])

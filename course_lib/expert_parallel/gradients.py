@@ -19,11 +19,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.expert_parallel.layer import moe_layers
-from course_lib.expert_parallel.single import SINGLE, member_or_single
-from course_lib.groups.gradients import is_missing, mark_missing
-from course_lib.groups.membership import Group
+from course_lib.groups.gradients import average_gradients as average
+from course_lib.groups.membership import SINGLE, Group, member_or_single
 from course_lib.groups.norms import clip, total_norm
-from course_lib.groups.packing import add_up
 
 
 def make_groups(ranks_per_group: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
@@ -54,22 +52,22 @@ def average_gradients(model: nn.Module, group: Group = None, same_experts: Group
             raise ValueError(f"experts are shared by {sorted(sharing)} of {world.n} ranks: expected same_experts, the "
                              "ranks that hold the same ones; make_groups gives both")
         same_experts = world if sharing == {1} else SINGLE
-    held = member_or_single(same_experts)
-    if sharing != {world.n // held.n}:
-        raise ValueError(f"experts are shared by {sorted(sharing)} ranks and held {held.n} times in a group of "
+    same = member_or_single(same_experts)
+    if sharing != {world.n // same.n}:
+        raise ValueError(f"experts are shared by {sorted(sharing)} ranks and held {same.n} times in a group of "
                          f"{world.n}: expected numbers that multiply to it")
-    average_expert_gradients(expert_parameters(model), held, world.n)
+    average_expert_gradients(expert_parameters(model), same, world.n)
     average_replicated_gradients(replicated_parameters(model), world)
 
 
 def average_expert_gradients(parameters: Iterable[nn.Parameter], same_experts: Group, num_ranks: int) -> None:
     """Sum over the ranks that hold the same experts, divided by all `num_ranks` whose tokens went into it."""
-    add_up_gradients(parameters, same_experts, num_ranks)
+    average(parameters, member_or_single(same_experts), divide_by=num_ranks)
 
 
 def average_replicated_gradients(parameters: Iterable[nn.Parameter], group: Group = None) -> None:
     """Mean over all ranks: of routers, shared experts, and whatever is no expert."""
-    add_up_gradients(parameters, group, member_or_single(group).n)
+    average(parameters, member_or_single(group))
 
 
 def expert_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -95,25 +93,3 @@ def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -
     norm = total_norm(experts, others, norm_type, moe_layers(model)[0].member, next(model.parameters()).device)
     clip([*experts, *others], max_norm, norm)
     return norm
-
-
-@torch.no_grad()
-def add_up_gradients(parameters: Iterable[nn.Parameter], group: Group, divide_by: int) -> None:
-    """A rank that did not use a parameter adds nothing; where no rank did, .grad stays None."""
-    trained = [parameter for parameter in dict.fromkeys(parameters) if parameter.requires_grad]
-    me = member_or_single(group)
-    for parameter in trained:
-        if parameter.grad is not None:
-            parameter.grad.add_(0.0)  # minus zeros mean "none"
-        elif me.n > 1:
-            parameter.grad = torch.empty_like(parameter)
-            mark_missing(parameter.grad)
-    found = [parameter for parameter in trained if parameter.grad is not None]
-    if me.n > 1:
-        add_up([parameter.grad for parameter in found], me, divide_by)
-    else:
-        for parameter in found:
-            parameter.grad /= divide_by
-    for parameter in found:
-        if is_missing(parameter.grad):
-            parameter.grad = None

@@ -25,10 +25,9 @@ from course_lib.costs.experts import expert_capacity, experts_per_rank, first_ex
 from course_lib.expert_parallel.experts import Experts
 from course_lib.expert_parallel.permute import capacity_mask, tokens_per_expert
 from course_lib.expert_parallel.routing import Routing, TopKRouter
-from course_lib.expert_parallel.single import member_or_single
 from course_lib.expert_parallel.through import through_experts, through_experts_in_chunks
 from course_lib.expert_parallel.two_level import Nodes, require_nodes, through_nodes
-from course_lib.groups.membership import Group, Member
+from course_lib.groups.membership import Group, Member, member_or_single
 from course_lib.groups.packing import broadcast
 from course_lib.groups.tensors import describe
 
@@ -65,7 +64,9 @@ class MoELayer(nn.Module):
         self.shared = Experts(hidden_size, num_shared * ffn_hidden_size, 1, activation, bias,
                               num_experts, seed) if num_shared else None
         self.dropout = nn.Dropout(dropout)
+        # Experts draw from one seed. The router has drawn from each rank's own generator.
         broadcast(self.router.parameters(), me)
+        # What from_unsplit needs to make the same layer on a group.
         self.options = {"k": k, "capacity_factor": capacity_factor, "activation": activation,
                         "num_shared": num_shared, "bias": bias, "dropout": dropout, **router}
         self.routing: Routing | None = None  # of the last forward pass, and which of its choices were kept
@@ -92,8 +93,9 @@ class MoELayer(nn.Module):
         if x.shape[-1:] != self.router.weight.shape[1:]:
             raise ValueError(f"x {describe(x)}: expected (..., {self.router.weight.shape[1]})")
         tokens = x.reshape(-1, x.shape[-1])  # (N, D)
+        # Kept with its graph: an auxiliary loss asks for it after the forward pass.
         self.routing = routing = self.router(tokens)
-        self.kept = kept = self.choices_kept(routing)
+        self.kept = kept = self.mask_of_choices(routing)
         what = (tokens, routing.experts, routing.weights, kept, self.num_experts, self.experts)
         if self.nodes is not None:
             y = through_nodes(*what, *self.nodes)
@@ -102,10 +104,11 @@ class MoELayer(nn.Module):
         else:
             y = through_experts(*what, self.member)
         if self.shared is not None:
+            # Shared experts are whole on every rank: nothing is sent for them.
             y = y + self.shared(tokens, [len(tokens)])
         return self.dropout(y.view(x.shape))
 
-    def choices_kept(self, routing: Routing) -> Tensor | None:
+    def mask_of_choices(self, routing: Routing) -> Tensor | None:
         """(N, k) bool, or None where there is no capacity."""
         if self.capacity_factor is None:
             return None
@@ -123,10 +126,6 @@ class MoELayer(nn.Module):
         """(E,): how many of this rank's choices in the last forward pass went to each expert, before drops."""
         return tokens_per_expert(self.last_routing().experts, self.num_experts)
 
-    def num_dropped(self) -> int:
-        """Choices of this rank that the last forward pass did not keep."""
-        return 0 if self.last_routing() and self.kept is None else int((~self.kept).sum())
-
     def extra_repr(self) -> str:
         """Experts, ranks and capacity: what print(model) shows."""
         return f"{self.num_experts} experts / {self.member.n} ranks, capacity_factor={self.capacity_factor}"
@@ -135,6 +134,7 @@ class MoELayer(nn.Module):
 def common_seed(me: Member) -> int:
     """A number that place 0 draws from torch's generator of the CPU."""
     seed = torch.randint(2**31, (1,), device="cpu")
+    # A group of one has no wire.
     seed = seed.to(me.wire(torch.device("cpu"))) if me.n > 1 else seed
     broadcast([seed], me)
     return int(seed)

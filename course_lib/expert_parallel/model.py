@@ -12,10 +12,9 @@ from torch import Tensor
 
 from course_lib.expert_parallel.balance import auxiliary_loss
 from course_lib.expert_parallel.layer import MoELayer, common_seed
-from course_lib.expert_parallel.single import member_or_single
-from course_lib.groups.membership import Group, Member
+from course_lib.groups.membership import Group, Member, member_or_single
 from course_lib.groups.packing import broadcast
-from course_lib.groups.replaced import remember_replaced
+from course_lib.groups.replaced import remember_replacement
 from course_lib.reference import GPT
 
 
@@ -53,8 +52,9 @@ def moe_gpt(model: GPT, num_experts: int, k: int = 2, *, blocks: Iterable[int] |
         raise ValueError(f"blocks={list(chosen)} of {config.num_layers}: expected numbers from 0 on")
     seed, like = common_seed(world), model.embedding.token.weight
     for number in chosen:
+        # A seed for each of E experts, one for the shared ones and one for the router: E + 2 per block.
         block, of_block = model.blocks[number], seed + number * (num_experts + 2)
-        remember_replaced(block.mlp.parameters(), "moe_gpt")
+        remember_replacement(block.mlp.parameters(), "moe_gpt")
         made = MoELayer(config.hidden_size, F, num_experts, k, group=group, dropout=config.dropout, seed=of_block,
                         **layer)
         made.router.draw(config.hidden_size**-0.5, of_block + num_experts + 1)
@@ -62,8 +62,10 @@ def moe_gpt(model: GPT, num_experts: int, k: int = 2, *, blocks: Iterable[int] |
             experts.draw(of_block, 0.02, 0.02 / math.sqrt(2 * config.num_layers), bias=False)
         block.mlp = made.to(like.device, like.dtype).train(block.training)
     with torch.no_grad():
+        # Everything but the experts, of which each rank has others.
         dealt_out = {p for block in model.blocks if isinstance(block.mlp, MoELayer) for p in
                      block.mlp.experts.parameters()}
         broadcast([p for p in model.parameters() if p not in dealt_out], world)
+    # A change of class and not a wrapper: the names of all parameters stay.
     model.__class__, model.balance, model.z, model.tokens_group = MoEGPT, balance, z, world
     return model

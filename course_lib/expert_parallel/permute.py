@@ -77,6 +77,7 @@ def capacity_mask(experts: Tensor, num_experts: int, capacity: int, weights: Ten
         queue = torch.arange(N * k, device=experts.device)
     else:
         queue = weights.detach().T.flatten().argsort(descending=True, stable=True)
+    # Stable once more: within an expert the order of the queue stays.
     by_expert = queue[flat[queue].argsort(stable=True)]  # each expert's queue, one after the other
     lengths = torch.bincount(flat, minlength=num_experts)
     starts = lengths.cumsum(0) - lengths

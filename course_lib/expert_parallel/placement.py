@@ -33,15 +33,15 @@ def place_experts(load: Sequence[float], num_ranks: int, num_replicas: int) -> R
     >>> rank_loads(place_experts(load, num_ranks=2, num_replicas=6), load)  # on both
     [6.0, 6.0]
     """
-    load, R, S = [float(each) for each in load], at_least(num_ranks, 1, "num_ranks"), num_replicas
+    load, R, S = [float(tokens) for tokens in load], at_least(num_ranks, 1, "num_ranks"), num_replicas
     if not load or min(load) < 0 or not all(map(math.isfinite, load)):
         raise ValueError(f"load={load}: expected a number of 0 or more for each expert")
     if S < len(load) or S % R:
         raise ValueError(f"num_replicas={S} of {len(load)} experts on {R} ranks: expected a multiple of {R}, and one "
                          "for each expert at least")
-    best = swapped(packed(pieces(load, replicas(load, S)), R, S // R))
+    best = swap_replicas(pack_replicas(sort_replicas(load, count_replicas(load, S)), R, S // R))
     if math.comb(S - 1, len(load) - 1) <= STEPS // 10:
-        best = searched(load, R, S, best)
+        best = search_placements(load, R, S, best)
     return [sorted(expert for _, expert in rank) for rank in best]
 
 
@@ -55,10 +55,10 @@ def rank_loads(placement: Ranks, load: Sequence[float]) -> list[float]:
     return [sum(load[expert] / held.count(expert) for expert in rank) for rank in placement]
 
 
-Piece = tuple[float, int]  # what one replica does, and of which expert it is
+Replica = tuple[float, int]  # what one replica does, and of which expert it is
 
 
-def replicas(load: Sequence[float], S: int) -> list[int]:
+def count_replicas(load: Sequence[float], S: int) -> list[int]:
     """How many replicas each expert has, S together: each one more goes to the expert whose replicas are busiest."""
     counts = [1] * len(load)
     for _ in range(S - len(load)):
@@ -67,30 +67,30 @@ def replicas(load: Sequence[float], S: int) -> list[int]:
     return counts
 
 
-def pieces(load: Sequence[float], counts: Sequence[int]) -> list[Piece]:
+def sort_replicas(load: Sequence[float], counts: Sequence[int]) -> list[Replica]:
     """(load, expert) of every replica, the busiest first."""
     return sorted(((load[expert] / count, expert) for expert, count in enumerate(counts) for _ in range(count)),
                   reverse=True)
 
 
-def total(rank: Sequence[Piece]) -> float:
+def total(rank: Sequence[Replica]) -> float:
     """What a rank has to do: tokens of all replicas that lie on it."""
     return sum(work for work, _ in rank)
 
 
-def packed(some: Sequence[Piece], R: int, places: int) -> list[list[Piece]]:
-    """The pieces dealt out to R ranks of `places` each, in their order: each to the rank that has least to do and a
-    place free (LPT).
+def pack_replicas(replicas: Sequence[Replica], R: int, per_rank: int) -> list[list[Replica]]:
+    """The replicas dealt out to R ranks, `per_rank` each, in their order: each to the rank that has least to do, of
+    those with room (LPT).
     """
-    ranks: list[list[Piece]] = [[] for _ in range(R)]
-    for piece in some:
-        free = [rank for rank in ranks if len(rank) < places]
-        # A second replica on one rank would help nobody: better somewhere else, where that can be
-        min(free, key=lambda rank: (piece in rank, total(rank))).append(piece)
+    ranks: list[list[Replica]] = [[] for _ in range(R)]
+    for replica in replicas:
+        free = [rank for rank in ranks if len(rank) < per_rank]
+        # A second replica of an expert on one rank would help nobody: better somewhere else, where that can be.
+        min(free, key=lambda rank: (replica in rank, total(rank))).append(replica)
     return ranks
 
 
-def swapped(ranks: list[list[Piece]]) -> list[list[Piece]]:
+def swap_replicas(ranks: list[list[Replica]]) -> list[list[Replica]]:
     """Swap two replicas, one of the busiest rank, as long as the busier one of the two ranks then does less."""
     while True:
         busiest = max(ranks, key=total)
@@ -102,18 +102,19 @@ def swapped(ranks: list[list[Piece]]) -> list[list[Piece]]:
                     less = mine[0] - theirs[0]
                     if 0 < less < gap and (best is None or max(work - less, of_other + less) < best[0]):
                         best = max(work - less, of_other + less), other, i, j
+        # A gain by rounding alone is none: the loop would not end.
         if best is None or best[0] >= work * (1 - 1e-12):
             return ranks
         _, other, i, j = best
         busiest[i], other[j] = other[j], busiest[i]
 
 
-def searched(load: Sequence[float], R: int, S: int, best: list[list[Piece]]) -> list[list[Piece]]:
+def search_placements(load: Sequence[float], R: int, S: int, best: list[list[Replica]]) -> list[list[Replica]]:
     """The best placement that a search of STEPS finds, beginning with `best`."""
     least, steps = total(max(best, key=total)), 0
     enough = sum(load) / R * (1 + 1e-12)  # nobody can be better than the mean
 
-    def place(left: list[Piece], ranks: list[list[Piece]], works: list[float]) -> None:
+    def try_all(left: list[Replica], ranks: list[list[Replica]], works: list[float]) -> None:
         nonlocal best, least, steps
         steps += 1
         if not left:
@@ -126,13 +127,13 @@ def searched(load: Sequence[float], R: int, S: int, best: list[list[Piece]]) -> 
             tried.add(state)
             ranks[r].append(left[0])
             works[r] += left[0][0]
-            place(left[1:], ranks, works)
+            try_all(left[1:], ranks, works)
             works[r] -= ranks[r].pop()[0]
 
     for counts in all_counts(len(load), S):
-        some = pieces(load, counts)
-        if some[0][0] < least:
-            place(some, [[] for _ in range(R)], [0.0] * R)
+        replicas = sort_replicas(load, counts)
+        if replicas[0][0] < least:
+            try_all(replicas, [[] for _ in range(R)], [0.0] * R)
     return best
 
 

@@ -46,6 +46,7 @@ def route(logits: Tensor, k: int, scoring: str = "softmax", normalize: bool = Tr
     """
     require_routing(logits, k, scoring, num_groups, top_groups)
     scores = logits.softmax(-1) if scoring == "softmax" else logits.sigmoid()  # (N, E)
+    # Which experts are the highest is no function with a gradient.
     choice = scores.detach() if bias is None else scores.detach() + bias
     if num_groups is not None:
         choice = within_best_groups(choice, k, num_groups, top_groups)
@@ -101,6 +102,7 @@ class TopKRouter(nn.Module):
         tokens = tokens.to(dtype)
         if self.jitter and self.training:
             tokens = tokens * torch.empty_like(tokens).uniform_(1 - self.jitter, 1 + self.jitter)
+        # Nearly equal scores would be equal in 16 bits, and the choice arbitrary.
         with torch.autocast(tokens.device.type, enabled=False):
             logits = F.linear(tokens, self.weight.to(dtype))  # (N, E)
         return route(logits, self.k, self.scoring, self.normalize, self.bias, self.num_groups, self.top_groups)

@@ -34,7 +34,7 @@ from course_lib.runtime import span
 
 
 @dataclass(frozen=True)
-class Trip:
+class RowExchange:
     """Where the rows of one chunk go, and what comes from where: [rank][expert of mine]."""
 
     sent: list[int]
@@ -57,13 +57,13 @@ def through_experts(tokens: Tensor, experts: Tensor, weights: Tensor, kept: Tens
     rows, order = permute(tokens, experts, kept)  # (M, D), by expert, and so by rank
     # The host makes room for what arrives, so it has to know how much: here it waits for the device.
     here = tokens_per_expert(experts, num_experts, kept).cpu()  # (E,)
-    trip = Trip(sent_rows(here, me), exchange_counts(here, me))
+    dispatch = RowExchange(sent_rows(here, me), exchange_counts(here, me))
     with span("dispatch"):
-        rows = exchange_rows(rows, trip.sent, trip.received, me)
+        rows = exchange_rows(rows, dispatch.sent, dispatch.received, me)
     with span("experts"):
-        rows = trip.compute(compute, rows)
+        rows = dispatch.compute(compute, rows)
     with span("combine"):
-        rows = exchange_rows(rows, trip.received, trip.sent, me)
+        rows = exchange_rows(rows, dispatch.received, dispatch.sent, me)
     # Weights here and not where the experts are: they would have to travel, and so would their gradients.
     return unpermute(rows, order, weights)
 
@@ -77,8 +77,9 @@ def through_experts_in_chunks(tokens: Tensor, experts: Tensor, weights: Tensor, 
     here = torch.stack([tokens_per_expert(chosen, num_experts, mask) for chosen, mask in zip(choices, masks)], 1).cpu()
     # Counts of all chunks before any row: else each chunk would wait for a message about itself.
     counts = torch.tensor(exchange_counts(here, me), dtype=torch.int64, device="cpu")  # (R, E_r, C), in one message
-    trips = [Trip(sent_rows(sent, me), there.tolist()) for sent, there in zip(here.unbind(1), counts.unbind(-1))]
-    rows = Overlapped.apply(compute, trips, me, *(rows for rows, _ in permuted), *compute.parameters())
+    dispatches = [RowExchange(sent_rows(sent, me), there.tolist())
+                  for sent, there in zip(here.unbind(1), counts.unbind(-1))]
+    rows = Overlapped.apply(compute, dispatches, me, *(rows for rows, _ in permuted), *compute.parameters())
     return torch.cat([unpermute(back, order, weight) for back, (_, order), weight
                       in zip(rows, permuted, weights.tensor_split(num_chunks))])
 
@@ -87,21 +88,23 @@ class Overlapped(torch.autograd.Function):
     """Rows of all chunks (M_c, D) -> what the experts make of them (M_c, D). Then come the experts' parameters."""
 
     @staticmethod
-    def forward(ctx: Any, experts: Experts, trips: list[Trip], me: Member, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, experts: Experts, dispatches: list[RowExchange], me: Member, *tensors: Tensor
+                ) -> tuple[Tensor, ...]:
         """Each chunk through experts elsewhere and back, `tensors` being the chunks (M_i, D) and then the experts'
         parameters: a chunk travels while another computes.
         """
-        ctx.trips, ctx.me, ctx.graphs = trips, me, []
-        ctx.parameters = tensors[len(trips):]
+        ctx.dispatches, ctx.me, ctx.graphs = dispatches, me, []
+        ctx.parameters = tensors[len(dispatches):]
+        # In evaluation no graph is built: it would keep all activations.
         is_trained = any(ctx.needs_input_grad)
 
         def compute(chunk: int, rows: Tensor) -> Tensor:
             with torch.set_grad_enabled(is_trained):  # a small graph for each chunk, which backward takes up
-                result = trips[chunk].compute(experts, rows.requires_grad_(is_trained))
+                result = dispatches[chunk].compute(experts, rows.requires_grad_(is_trained))
             ctx.graphs.append((rows, result))
             return result.detach()
 
-        return tuple(travel(tensors[:len(trips)], trips, compute, me))
+        return tuple(travel(tensors[:len(dispatches)], dispatches, compute, me))
 
     @staticmethod
     @once_differentiable
@@ -118,20 +121,21 @@ class Overlapped(torch.autograd.Function):
                 totals[parameter] += part
             return of_rows
 
-        return None, None, None, *travel(gradients, ctx.trips, compute, ctx.me), *map(totals.get, ctx.parameters)
+        return None, None, None, *travel(gradients, ctx.dispatches, compute, ctx.me), *map(totals.get, ctx.parameters)
 
 
-def travel(rows: Sequence[Tensor], trips: Sequence[Trip], compute: Callable[[int, Tensor], Tensor], me: Member
-           ) -> list[Tensor]:
+def travel(rows: Sequence[Tensor], dispatches: Sequence[RowExchange], compute: Callable[[int, Tensor], Tensor],
+           me: Member) -> list[Tensor]:
     """Send each chunk's rows, compute on what has come, send that back: chunk i+1 travels while chunk i computes."""
     # All ranks start their all-to-alls in the same order, chunk by chunk, as every collective wants it.
-    arrive = start_all_to_all_rows(rows[0], trips[0].sent, trips[0].received, me)
+    arrive = start_all_to_all_rows(rows[0], dispatches[0].sent, dispatches[0].received, me)
     returning = []
-    for chunk, trip in enumerate(trips):
+    for chunk, dispatch in enumerate(dispatches):
         incoming = arrive()
-        if chunk + 1 < len(trips):
-            arrive = start_all_to_all_rows(rows[chunk + 1], trips[chunk + 1].sent, trips[chunk + 1].received, me)
+        if chunk + 1 < len(dispatches):
+            following = dispatches[chunk + 1]
+            arrive = start_all_to_all_rows(rows[chunk + 1], following.sent, following.received, me)
         with span("experts", chunk=chunk):
             outgoing = compute(chunk, incoming)
-        returning.append(start_all_to_all_rows(outgoing, trip.received, trip.sent, me))
+        returning.append(start_all_to_all_rows(outgoing, dispatch.received, dispatch.sent, me))
     return [finish() for finish in returning]

@@ -39,6 +39,7 @@ def through_nodes(tokens: Tensor, experts: Tensor, weights: Tensor, kept: Tensor
     # Numbers within this node; what is chosen elsewhere falls outside 0 to E_n and is masked.
     chosen = chosen - inter.r * E_n
     is_mine = (chosen >= 0) & (chosen < E_n)
+    # Already added up on this node: one row goes back, however many of its experts a token used.
     added_up = through_experts(rows, chosen.where(is_mine, 0), scale, is_mine, E_n, compute, intra)
     with span("from the nodes"):
         back = exchange_rows(added_up, received, sent, inter)

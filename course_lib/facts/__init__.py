@@ -29,15 +29,13 @@ from course_lib.facts.collectives import (
     measured_collectives,
 )
 from course_lib.facts.corpora import A100_CLOCK, A100_MEMORY, CORPORA, STORAGE, Corpus, MemoryLevel, Storage
-from course_lib.facts.expert_models import EXPERT_LAYERS, EXPERT_REPORTS, H800_LINKS, ExpertLayer, expert_layer
+from course_lib.facts.expert_models import EXPERT_LAYERS, EXPERT_REPORTS, ExpertLayer, expert_layer
 from course_lib.facts.fact import Fact, find, nearest_first
 from course_lib.facts.failures import (
-    LLAMA_3_BY_HAND,
     LLAMA_3_CAUSES,
     LLAMA_3_EFFECTIVE,
     LLAMA_3_GPU_HOURS,
     LLAMA_3_GPUS,
-    LLAMA_3_PLANNED,
     LLAMA_3_SNAPSHOT,
     LLAMA_3_UNEXPECTED,
 )
@@ -64,7 +62,6 @@ from course_lib.facts.links import (
 from course_lib.facts.long_rows import LONG_ROWS
 from course_lib.facts.models import (
     DEEPSEEK_V3_GPU_HOURS,
-    GPT3_CARBON,
     GPT3_COSTS,
     GPT3_ENERGY,
     GPT3_ON_ONE_V100,
@@ -74,7 +71,7 @@ from course_lib.facts.models import (
     PUBLISHED_FLOPS,
     TRAINING_REPORTS,
     Model,
-    TrainingReport,
+    ReportedRun,
     model,
 )
 from course_lib.facts.pipeline_bubbles import BUBBLE_RATES, BubbleRates
@@ -83,7 +80,6 @@ from course_lib.facts.prices import (
     HOUSEHOLD,
     PRICES,
     PUE_AVERAGE,
-    PUE_BEST,
     Price,
     hourly_prices,
 )
@@ -107,22 +103,18 @@ __all__ = [
     "ELECTRICITY",
     "EXPERT_LAYERS",
     "EXPERT_REPORTS",
-    "GPT3_CARBON",
     "GPT3_COSTS",
     "GPT3_ENERGY",
     "GPT3_ON_ONE_V100",
     "GPT3_POWER",
     "GPT3_PUE",
-    "H800_LINKS",
     "HOUSEHOLD",
     "LINKS",
-    "LLAMA_3_BY_HAND",
     "LLAMA_3_CAUSES",
     "LLAMA_3_EFFECTIVE",
     "LLAMA_3_GPU_HOURS",
     "LLAMA_3_GPUS",
     "LLAMA_3_OVERSUBSCRIPTION",
-    "LLAMA_3_PLANNED",
     "LLAMA_3_POD",
     "LLAMA_3_SNAPSHOT",
     "LLAMA_3_UNEXPECTED",
@@ -138,7 +130,6 @@ __all__ = [
     "PUBLISHED_FLOPS",
     "PUBLISHED_T",
     "PUE_AVERAGE",
-    "PUE_BEST",
     "RING_ON_NVLINK4",
     "SHARED_CLUSTER",
     "SPLIT_RUNS",
@@ -168,7 +159,7 @@ __all__ = [
     "SplitRuns",
     "Storage",
     "System",
-    "TrainingReport",
+    "ReportedRun",
     "accelerator",
     "claim",
     "expert_layer",

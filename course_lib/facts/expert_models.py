@@ -51,11 +51,6 @@ EXPERT_REPORTS: dict[str, Fact] = {
     "DeepSeek-V3, rate of the bias": Fact(0.001, "a step", *DEEPSEEK_V3),
     "DeepSeek-V3, reading prompts": Fact(32, "experts more, copies of busy ones, on 32 GPUs", *DEEPSEEK_V3),
 }
-# H800: an H100 with slower NVLink, as DeepSeek-V3's report gives both wires, each way
-H800_LINKS: dict[str, Fact] = {
-    "NVLink (H800)": Fact(160, "GB/s", *DEEPSEEK_V3),
-    "InfiniBand": Fact(50, "GB/s", *DEEPSEEK_V3),
-}
 
 
 def expert_layer(model: str) -> ExpertLayer:

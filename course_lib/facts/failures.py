@@ -7,10 +7,8 @@ TABLE = ("Llama team, The Llama 3 Herd of Models, table 5", "2024")
 
 LLAMA_3_GPUS = Fact(16384, "H100", *SECTION)
 LLAMA_3_SNAPSHOT = Fact(54, "days", *SECTION)
-LLAMA_3_PLANNED = Fact(47, "interruptions", *SECTION)
 LLAMA_3_UNEXPECTED = Fact(419, "interruptions", *SECTION)
 LLAMA_3_EFFECTIVE = Fact(90, "% of the time, more than", *SECTION)
-LLAMA_3_BY_HAND = Fact(3, "interruptions that took much work by hand", *SECTION)
 
 LLAMA_3_GPU_HOURS = Fact(30.84e6, "H100 hours", "Meta, Llama 3.1 model card, Training Energy Use", "2024-07")
 

@@ -148,7 +148,7 @@ MODELS: tuple[Model, ...] = (
 
 
 @dataclass(frozen=True)
-class TrainingReport:
+class ReportedRun:
     """A run as its makers, or somebody who measured, reported it. `achieved`: TFLOP/s of one device.
 
     `counts_recomputation`: `achieved` counts the forward passes that were done twice to save memory (HFU's FLOPs).
@@ -164,12 +164,12 @@ class TrainingReport:
 
 PATTERSON = ("Patterson et al., Carbon Emissions and Large Neural Network Training, table 4", "2021")
 SC21 = ("Narayanan et al., Efficient Large-Scale Language Model Training (SC'21), section 5.1", "2021")
-TRAINING_REPORTS: tuple[TrainingReport, ...] = (
-    TrainingReport("GPT-3", "A100", 1024, Fact(140, "TFLOP/s", *SC21), True, Fact(34, "days", *SC21)),
-    TrainingReport("1T GPT", "A100", 3072, Fact(163, "TFLOP/s", *SC21), True, Fact(84, "days", *SC21)),
-    TrainingReport("Llama 3 405B", "H100", 16_384,
+TRAINING_REPORTS: tuple[ReportedRun, ...] = (
+    ReportedRun("GPT-3", "A100", 1024, Fact(140, "TFLOP/s", *SC21), True, Fact(34, "days", *SC21)),
+    ReportedRun("1T GPT", "A100", 3072, Fact(163, "TFLOP/s", *SC21), True, Fact(84, "days", *SC21)),
+    ReportedRun("Llama 3 405B", "H100", 16_384,
                    Fact(400, "TFLOP/s", "Llama team, The Llama 3 Herd of Models, table 4", "2024"), False),
-    TrainingReport("GPT-3", "V100", 10_000, Fact(24.6, "TFLOP/s", *PATTERSON, unverified=True), False,
+    ReportedRun("GPT-3", "V100", 10_000, Fact(24.6, "TFLOP/s", *PATTERSON, unverified=True), False,
                    Fact(14.8, "days", *PATTERSON, unverified=True)),
 )
 PUBLISHED_FLOPS: dict[str, Fact] = {
@@ -179,7 +179,6 @@ PUBLISHED_FLOPS: dict[str, Fact] = {
 }
 DEEPSEEK_V3_GPU_HOURS = Fact(2.788e6, "H800 hours", "DeepSeek-AI, DeepSeek-V3 technical report, table 1", "2024")
 GPT3_ENERGY = Fact(1_287_000, "kWh", *PATTERSON)
-GPT3_CARBON = Fact(552, "t CO2e", *PATTERSON)
 # What that counts: watts of one V100 with its share of the server, measured on average, and the data centre's PUE.
 GPT3_POWER = Fact(330, "W", *PATTERSON, unverified=True)
 GPT3_PUE = Fact(1.10, "ratio", *PATTERSON, unverified=True)

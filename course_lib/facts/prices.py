@@ -51,7 +51,6 @@ ELECTRICITY = Fact(0.0806, "USD/kWh", "EIA, Electric Power Monthly: average for 
                    "2024-03")
 # PUE: all that a data centre draws, over what its computers draw
 PUE_AVERAGE = Fact(1.58, "ratio", "Uptime Institute, Global Data Center Survey", "2023")
-PUE_BEST = Fact(1.10, "ratio", "Google, data centre efficiency: fleet average, second quarter of 2021", "2022-04")
 HOUSEHOLD = Fact(10_715, "kWh/year", "EIA: average of a residential customer, United States, 2020", "2021-10")
 
 

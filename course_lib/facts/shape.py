@@ -117,7 +117,7 @@ class Shape:
         with_experts = replace(self, num_layers=max(1, others), dense_layers=0, dense_ffn=0)
         return ((self.dense_layers, plain), (others, with_experts))
 
-    def attended(self, sequence_length: int) -> float:
+    def attended_tokens(self, sequence_length: int) -> float:
         """Tokens that a token is compared with, on average over the layers, where full attention is counted s x s and
         a window therefore twice as wide as it is.
         """

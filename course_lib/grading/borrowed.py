@@ -12,11 +12,11 @@ from typing import Any
 from course_lib.grading.trusted.inside.student_code import own_answers
 
 
-def borrowed(function: Callable, seen: set[Callable]) -> set[tuple[str, str]]:
+def find_course_answers(function: Callable, seen: set[Callable]) -> set[tuple[str, str]]:
     """What `function`, and the reader's functions that it calls by name, use of the course's own: (package, name)."""
     seen.add(function)
     found = set()
-    for name in names_loaded(function.__code__):
+    for name in loaded_names(function.__code__):
         first, *attributes = name.split(".")
         value = function.__globals__.get(first)
         module = name if value is None else value_module(value)
@@ -25,11 +25,11 @@ def borrowed(function: Callable, seen: set[Callable]) -> set[tuple[str, str]]:
         if package := own_answers(module):
             found.add((package, name))
         elif inspect.isfunction(value) and value not in seen and not module.startswith(("torch", "course_lib")):
-            found |= borrowed(value, seen)
+            found |= find_course_answers(value, seen)
     return found
 
 
-def names_loaded(code: CodeType) -> Iterator[str]:
+def loaded_names(code: CodeType) -> Iterator[str]:
     """The globals that `code` reads, with the attributes that follow (dist.get_rank), and what it imports."""
     imported = chain = ""
     for instruction in dis.get_instructions(code):
@@ -47,7 +47,7 @@ def names_loaded(code: CodeType) -> Iterator[str]:
             yield f"{imported}.{instruction.argval}"
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from names_loaded(constant)
+            yield from loaded_names(constant)
 
 
 def value_module(value: Any) -> str:

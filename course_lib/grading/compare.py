@@ -83,7 +83,7 @@ def contrast_elements(given: Tensor, expected: Tensor, tolerance: Tolerance) -> 
 def unlike(given: Any, expected: Any) -> tuple[str, str]:
     """Both in words, numbers with as many digits as it takes to see that they differ."""
     pairs = [(describe(given), describe(expected))]
-    if all(type(each) in (int, float) and abs(each) < LARGEST for each in (given, expected)):
+    if is_number(given) and is_number(expected):
         pairs += [(number(given, digits), number(expected, digits)) for digits in range(6, 18)]
         pairs.append((str(given), str(expected)))
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
@@ -98,6 +98,16 @@ def part(answer: Any, name: str) -> Any:
     """The part `name` of a rank's answer, all of it where it has no parts; words for a tensor that cannot be read."""
     found = answer.get(name) if type(answer) is dict else answer
     return describe(found) if isinstance(found, Tensor) and not readable(found) else found
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is an int or a float that can be computed with: no bool, and no whole number beyond all floats."""
+    return type(value) is float or type(value) is int and abs(value) < LARGEST
+
+
+def is_list_of(value: Any, *kinds: type, length: int | None = None) -> bool:
+    """Whether this is a list, of `length` where one is given, in which everything is of one of these types."""
+    return type(value) is list and length in (None, len(value)) and all(type(each) in kinds for each in value)
 
 
 def number(value: float, digits: int = 6) -> str:

@@ -11,10 +11,12 @@ The likely mistakes of an exercise stand elsewhere, as code, in solutions/. What
 so that whoever gives the same is told the cause, and not only that numbers differ.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from abc import ABC
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+import torch
 
 from course_lib.grading import recorded
 from course_lib.grading.compare import EXACT, Tolerance, alike, contrast, differences, part
@@ -44,8 +46,13 @@ def ranks_of(n: int) -> str:
     return f"{n} rank{'s' * (n > 1)}"
 
 
+def trials_of(cases: Iterable[Sequence[Any]], label: Callable[..., str]) -> list[Trial]:
+    """A trial on one rank for the arguments in each of the cases, of which the first is the docstring's example."""
+    return [Trial([list(case)], "the example, " * (number == 0) + label(*case)) for number, case in enumerate(cases)]
+
+
 @dataclass(frozen=True)
-class Traffic:
+class SentBytes:
     """What the ranks of one trial sent to each other: sent[src][dst] in bytes.
 
     `exact`: counted by the ranks, message by message. Otherwise by the operating system, with the headers of messages.
@@ -59,7 +66,7 @@ class Traffic:
         return sum(self.sent[rank])
 
     def slack(self, num_bytes: int) -> int:
-        """How far a count of `num_bytes` may be off: nothing, or room for headers."""
+        """By how many bytes a count near `num_bytes` may be off: 0 if it is exact, else room for headers."""
         return 0 if self.exact else num_bytes // 32 + 4096
 
     def note(self, besides: str = "headers") -> str:
@@ -77,11 +84,13 @@ class Exercise(ABC):
     asks: ClassVar[bool] = False  # `run` gets a third argument, ask(question): what `reply` says to it
     operations: ClassVar[frozenset[str] | None] = None  # of torch.distributed that may be called; None: any
     tolerance: ClassVar[Tolerance] = EXACT
-    compared: ClassVar[str] = ""  # the part of a rank's answer that is compared with `expected`, "" for all of it
+    compared: ClassVar[str] = ""  # the part of a rank's answer that is compared, "" for all of it
+    parts: ClassVar[Iterable[str]] = ()  # the parts of it that are compared, where they are several
     words: ClassVar[str] = "returned"  # between "rank 0" and its answer, where that is wrong
     right: ClassVar[str] = "the result is right"  # begins the sentence about what is right and has another fault
     is_plan: ClassVar[bool] = False  # of many plans that cost the same, a mistake is known by the whole plan
     errors: ClassVar[tuple[tuple[str, str], ...]] = ()  # (part of an error's words, what it means in this exercise)
+    sizes: ClassVar[tuple[tuple[Any, ...], ...]] = ()  # of the trials that are drawn, the most telling first
 
     @property
     def function(self) -> str:
@@ -97,9 +106,18 @@ class Exercise(ABC):
         """What an error with these words means in this exercise: one sentence, or none."""
         return [means for part, means in self.errors if part in words][:1]
 
-    @abstractmethod
     def trials(self, seed: int) -> list[Trial]:
         """The runs, from random inputs of this seed. The most telling first: a reader hears of the first that fails."""
+        generator = torch.Generator().manual_seed(seed)
+        return [self.example_trial(), *(self.draw_trial(generator, *size) for size in self.sizes)]
+
+    def example_trial(self) -> Trial:
+        """The trial of the docstring's example, the same for every seed."""
+        raise NotImplementedError(f"{type(self).__name__} has no example")
+
+    def draw_trial(self, generator: torch.Generator, *size: Any) -> Trial:
+        """A trial of one of `sizes` from random inputs."""
+        raise NotImplementedError(f"{type(self).__name__} has no trials to draw")
 
     def reply(self, trial: Trial, question: Any) -> Any:
         """The answer to what a rank asks during a run, where `asks`. ValueError where it cannot be asked.
@@ -109,51 +127,54 @@ class Exercise(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} answers no questions")
 
-    def expected(self, *arguments: Any) -> Any:
-        """The right answers, as `given` makes them of the ranks'; with `arguments` of a trial."""
+    def solve(self, *arguments: Any) -> Any:
+        """The right answers, as `select_parts` makes them of the ranks'; with `arguments` of a trial."""
         raise NotImplementedError(f"{type(self).__name__} has no reference to compare with")
 
-    def judge(self, trial: Trial, answers: list[Any], traffic: Traffic) -> Judgement:
+    def judge(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> Judgement:
         """Whether the answers (one a rank) are right and within budget, else what is wrong; and what the run spent.
 
         The answers come from the reader's process: anything at all, of the types a Trial may hold.
         """
         wrong = self.wrong(trial, answers)
         if wrong:
-            return Judgement(trial.label, wrong, said=self.said(trial, answers), sketch=sketch(self.given(answers)))
-        flaw, spent = self.flaw(trial, answers, traffic), self.spent(trial, answers, traffic)
+            return Judgement(trial.label, wrong, opening=self.opening(trial, answers),
+                             sketch=sketch(self.select_parts(answers)))
+        flaw, usage = self.flaw(trial, answers, traffic), self.usage(trial, answers, traffic)
         but = f"{self.right}, but "
         if flaw:
-            return Judgement(trial.label, but + flaw, spent, but, sketch=sketch(flaw))
-        over = next((each for each in spent if each.complaint), None)
+            return Judgement(trial.label, but + flaw, usage, but, sketch=sketch(flaw))
+        over = next((each for each in usage if each.complaint), None)
         if over is None:
-            return Judgement(trial.label, spent=spent)
-        seen = self.given(answers) if self.is_plan else [over.what, over.measured]
-        return Judgement(trial.label, but + over.complaint, spent, but + over.excess, over, sketch(seen))
+            return Judgement(trial.label, usage=usage)
+        seen = self.select_parts(answers) if self.is_plan else [over.what, over.measured]
+        return Judgement(trial.label, but + over.complaint, usage, but + over.excess, over, sketch(seen))
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         """How the results differ from what is right, None where they do not."""
-        given, expected = self.given(answers), self.expected(*self.arguments(trial))
+        given, expected = self.select_parts(answers), self.solve(*self.arguments(trial))
         return None if alike(given, expected, self.tolerance) else self.difference(given, expected)
 
-    def said(self, trial: Trial, answers: list[Any]) -> str:
-        """What stands before the cause of a wrong result, where one is known."""
+    def opening(self, trial: Trial, answers: list[Any]) -> str:
+        """The beginning of the sentence about a wrong result whose cause is known; the cause follows."""
         return ""
 
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
         """What is wrong with a right answer, other than that it spent too much."""
         return None
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> Sequence[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> Sequence[Spent]:
         """What the run of a right answer used of each budget. A complaint is made of the first that is exceeded."""
         return ()
 
     def arguments(self, trial: Trial) -> Sequence[Any]:
-        """What `expected` gets to know of a trial."""
+        """The arguments of `solve` for this trial."""
         return (trial.inputs,)
 
-    def given(self, answers: list[Any]) -> Any:
-        """What is compared of the ranks' answers."""
+    def select_parts(self, answers: list[Any]) -> Any:
+        """What is compared of the ranks' answers: `parts` of each, or the part `compared`, or all."""
+        if self.parts:
+            return [{name: part(answer, name) for name in self.parts} for answer in answers]
         return [part(answer, self.compared) for answer in answers] if self.compared else answers
 
     def difference(self, given: list[Any], expected: list[Any]) -> str:

@@ -21,8 +21,8 @@ ASKED = "COURSE_LIB_PROGRESS"  # a folder: keep it there, also in a test
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What is known of one exercise, as shares of its points, which may change with the course."""
+class Shares:
+    """The best and the last result of one exercise, as shares of its points: the points may change with the course."""
 
     best: float = 0.0
     last: float = 0.0
@@ -35,7 +35,7 @@ class Line:
     number: str
     function: str
     out_of: int
-    kept: Kept | None  # None: never checked
+    kept: Shares | None  # None: never checked
     link: str  # relative to the notebook; empty where there is no such file
 
     @property
@@ -58,7 +58,7 @@ class Line:
 
 @dataclass(frozen=True, repr=False)
 class Progress(Drawn):
-    """Points by exercise and chapter."""
+    """The points of all exercises and chapters; it draws itself as a table."""
 
     lines: tuple[Line, ...]
     trouble: str = ""  # what could not be read
@@ -111,7 +111,7 @@ def row(line: Line) -> str:
 
 def progress() -> Progress:
     """What the reader has reached so far, by exercise and by chapter."""
-    folder, lines, damaged = place(), [], []
+    folder, lines, damaged = progress_folder(), [], []
     for path in sorted(recorded.FOLDER.glob("*.json")):
         for number, (function, out_of) in recorded.of_chapter(int(path.stem))["exercises"].items():
             kept, aside = read(folder / f"{number}.json")
@@ -124,7 +124,7 @@ def keep(report: Report) -> None:
     """Remember the verdict, if a reader is at work; a folder that cannot be written is no error of `check`."""
     if ASKED not in os.environ and ("NBGRADER_EXECUTION" in os.environ or stable_output()):
         return
-    path = place() / f"{report.number}.json"
+    path = progress_folder() / f"{report.number}.json"
     try:
         before, _ = read(path)
         share = report.points / report.out_of
@@ -136,11 +136,11 @@ def keep(report: Report) -> None:
         pass
 
 
-def read(path: Path) -> tuple[Kept | None, str]:
+def read(path: Path) -> tuple[Shares | None, str]:
     """What is kept at `path`, and the name under which a damaged file was put aside ("": it was not)."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        kept = Kept(float(found["best"]), float(found["last"]))
+        kept = Shares(float(found["best"]), float(found["last"]))
         if not (0 <= kept.best <= 1 and 0 <= kept.last <= 1):
             raise ValueError(path)
         return kept, ""
@@ -155,7 +155,7 @@ def read(path: Path) -> tuple[Kept | None, str]:
         return None, aside.name
 
 
-def place() -> Path:
+def progress_folder() -> Path:
     """The folder of what is kept: the reader's workspace, or else a folder at home."""
     if os.environ.get(ASKED):
         return Path(os.environ[ASKED])

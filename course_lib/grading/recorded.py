@@ -69,7 +69,7 @@ def work(number: str) -> str:
 
 
 def hints(number: str) -> tuple[str, ...]:
-    """A nudge, then the idea, then nearly the code."""
+    """The hints of an exercise: a nudge, then the idea, then nearly the code."""
     return tuple(of_exercise(number, "hints"))
 
 
@@ -89,6 +89,7 @@ def cause(number: str, tolerance: Tolerance, trial: int, judged: Judgement,
     that is exceeded by another amount than any recorded answer's has their sentence if they all have the same (but a
     plan, which is known as a whole, has none).
     """
+    # A look is a run on real ranks: a third trial is run only where two sentences are left after the second.
     known, now = mistakes(number), Seen.of(trial, judged)
     found = [each for each in known if each.seen[0].is_like(now, tolerance)]
     for place in range(1, MAX_SEEN):

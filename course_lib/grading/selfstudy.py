@@ -18,14 +18,14 @@ import torch
 import torch.distributed as dist
 
 from course_lib.grading import recorded
-from course_lib.grading.borrowed import borrowed
-from course_lib.grading.exercise import SEED, TIME_LIMIT_S, Exercise, Traffic, Trial
+from course_lib.grading.borrowed import find_course_answers
+from course_lib.grading.exercise import SEED, TIME_LIMIT_S, Exercise, SentBytes, Trial
 from course_lib.grading.explain import explain
 from course_lib.grading.points import keep
 from course_lib.grading.registry import exercise
 from course_lib.grading.report import Report, Verdict
 from course_lib.grading.spent import Judgement
-from course_lib.grading.trusted.inside.rank import no_new_groups
+from course_lib.grading.trusted.inside.rank import no_new_groups, serialize
 from course_lib.grading.trusted.inside.student_code import ASKED
 from course_lib.runtime import LaunchError, launch, record_communication
 from course_lib.runtime.instruments.communication import CommunicationLog
@@ -85,7 +85,7 @@ def check_exercise(asked: Exercise, function: Callable, hint: str = "") -> Repor
     if judged and judged.fault:
         known = recorded.cause(asked.number, asked.tolerance, found.trial, judged,
                                lambda place: judgement(asked, function, asked.trials(SEED)[place]))
-        cause = judged.explained(known).cause
+        cause = judged.with_cause(known).cause
     return Report(asked.number, asked.function, found.verdict, asked.points, asked.budget, found.measured, cause or "",
                   hint, found.warned)
 
@@ -104,7 +104,7 @@ class Examined:
 
 def examine(asked: Exercise, function: Callable, seed: int = SEED) -> Examined:
     """Run `function` through the trials of `seed`, up to the first that fails, without looking for known mistakes."""
-    taken_over = sorted(borrowed(function, set()))
+    taken_over = sorted(find_course_answers(function, set()))
     if taken_over:
         modules = ", ".join(dict.fromkeys(module for module, _ in taken_over))
         names = ", ".join(name for _, name in taken_over)
@@ -168,6 +168,7 @@ def attempt(asked: Exercise, function: Callable, trial: Trial) -> tuple[str, byt
         questions.append(question)
         return asked.reply(trial, question)
 
+    # No new groups, as in the class grader: what passes here has to pass there.
     with record_communication(), no_new_groups(), warnings.catch_warnings(record=True) as caught:
         try:
             answer = asked.run(function, trial.inputs[dist.get_rank()], *([ask] if asked.asks else []))
@@ -178,10 +179,8 @@ def attempt(asked: Exercise, function: Callable, trial: Trial) -> tuple[str, byt
             answer, unwritten = None, raised_in(error)
     if asked.asks and type(answer) is dict:
         answer["asked"] = len(questions)
-    data = io.BytesIO()
-    torch.save(answer, data)
-    return unwritten, data.getvalue(), list(dict.fromkeys(f"{each.category.__name__}: {each.message}"
-                                                          for each in caught))
+    return unwritten, serialize(answer), list(dict.fromkeys(f"{each.category.__name__}: {each.message}"
+                                                            for each in caught))
 
 
 def warnings_of(ranks: list[list[str]]) -> str:
@@ -203,11 +202,11 @@ def raised_in(error: BaseException) -> str:
     return traceback.tb_frame.f_code.co_name
 
 
-def traffic_of(log: CommunicationLog, world_size: int) -> Traffic:
+def traffic_of(log: CommunicationLog, world_size: int) -> SentBytes:
     """The messages between ranks as a table. What a collective sends is taken to go to the right neighbour."""
     sent = [[0] * world_size for _ in range(world_size)]
     for event in log.events:
         if event.op not in ("recv", "barrier"):
             peer = event.peer if event.op == "send" else (event.rank + 1) % world_size
             sent[event.rank][peer] += math.ceil(event.sent_bytes or 0)
-    return Traffic(sent, exact=True)
+    return SentBytes(sent, exact=True)

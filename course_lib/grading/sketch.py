@@ -1,7 +1,7 @@
 """A few numbers that stand for an answer, however long it is: what gives the same sketch gave the same answer.
 
 So the answer of a mistake can be recorded in a line (recorded.py), and found again on another machine, where sums are
-rounded in another way.
+round_digits in another way.
 """
 
 import hashlib
@@ -50,14 +50,14 @@ def sketch(answer: Any) -> Sketch:
         numbers = numbers.where(~odd, 0.0)
     name = hashlib.sha256("\n".join(form).encode()).hexdigest()[:12]
     if len(numbers) <= NUMBERS:
-        return Sketch(name, tuple(map(rounded, numbers.tolist())))
+        return Sketch(name, tuple(map(round_digits, numbers.tolist())))
     places = torch.arange(1, len(numbers) + 1, dtype=torch.float64)
     means = [(numbers * torch.cos(frequency * places)).mean().item() for frequency in FREQUENCIES]
-    return Sketch(name, tuple(map(rounded, means)), rounded(numbers.abs().mean().item()))
+    return Sketch(name, tuple(map(round_digits, means)), round_digits(numbers.abs().mean().item()))
 
 
 def add(value: Any, form: list[str], numbers: list[Tensor]) -> None:
-    """Take `value` apart, depth first."""
+    """Append what `value` is made of, depth first: types and shapes to `form`, numbers to `numbers`."""
     if isinstance(value, Tensor) and readable(value) and value.dtype in READABLE:
         form.append(f"{value.dtype}{list(value.shape)}")
         numbers.append(value.detach().flatten().double())
@@ -76,6 +76,6 @@ def add(value: Any, form: list[str], numbers: list[Tensor]) -> None:
         form.append(value if type(value) is str else describe(value))
 
 
-def rounded(number: float) -> float:
+def round_digits(number: float) -> float:
     """Nine significant digits: enough to tell mistakes apart, few enough to be read."""
     return float(f"{number:.9g}")

@@ -8,6 +8,7 @@ that is judged, never from the budget.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from course_lib.grading.compare import number
 from course_lib.grading.sketch import Sketch
@@ -52,7 +53,7 @@ class Spent:
 
     @property
     def shown(self) -> bool:
-        """Whether a report names it where it is kept: a few bytes are not worth a line."""
+        """Whether a report names a budget that is kept: one of a few bytes is not worth a line."""
         return self.unit != "bytes" or self.allowed >= SMALLEST_SHOWN
 
     def __str__(self) -> str:
@@ -68,8 +69,8 @@ class Judgement:
 
     label: str
     fault: str = ""  # "": right and within budget
-    spent: Sequence[Spent] = ()
-    said: str = ""  # stands before the fault's cause where one is known
+    usage: Sequence[Spent] = ()
+    opening: str = ""  # stands before the fault's cause where one is known
     over: Spent | None = None  # the budget that is exceeded, where the results are right
     sketch: Sketch = field(default_factory=lambda: Sketch("", ()))  # of what is at fault
 
@@ -83,27 +84,38 @@ class Judgement:
         """What is at fault, with the trial's label; None where nothing is."""
         return f"{self.label}: {self.fault}" if self.fault else None
 
-    def explained(self, cause: str) -> "Judgement":
+    def with_cause(self, cause: str) -> "Judgement":
         """The judgement with `cause` as what is at fault; "" where none is known."""
         joint = ": " if self.over else ""
-        return replace(self, fault=f"{self.said}{joint}{cause}") if cause else self
+        return replace(self, fault=f"{self.opening}{joint}{cause}") if cause else self
 
     def figures(self, believed: bool = True) -> str:
         """What was measured beside what is allowed, empty where nothing is worth showing.
 
         believed: whether figures that the reader's own processes claim are shown.
         """
-        said = "; ".join(str(each) for each in self.spent
-                         if (each.shown or self.fault and each.measured) and (believed or not each.claimed))
-        return f"{self.label}: {said}" if said else ""
+        figures = "; ".join(str(each) for each in self.usage
+                            if (each.shown or self.fault and each.measured) and (believed or not each.claimed))
+        return f"{self.label}: {figures}" if figures else ""
 
 
 def most(each: Sequence[float], allowed: Sequence[float] | None = None) -> int:
-    """The rank that used most, beside what it may where that differs."""
+    """The rank that used most; with `allowed` for each rank, the one that is furthest beyond its own."""
     def beside(rank: int) -> tuple[float, float]:
         return each[rank] - (allowed[rank] if allowed else 0), each[rank]
 
     return max(range(len(each)), key=beside)
+
+
+def highest(what: str, each: Sequence[float], allowed: float | Sequence[float], unit: str = "bytes", **more: Any
+            ) -> Spent:
+    """What the rank spent that used most; where each has its own budget, the one that came furthest beyond it.
+
+    each: of every rank what it used; allowed: for all of them, or for each; more: the other fields of Spent.
+    """
+    budgets = allowed if isinstance(allowed, Sequence) else [allowed] * len(each)
+    rank = most(each, budgets)
+    return Spent(what, each[rank], budgets[rank], unit, rank=rank, **more)
 
 
 def quantity(value: float, unit: str, short: bool = False) -> str:

@@ -20,6 +20,7 @@ from course_lib.runtime import device
 def agree(problem: str | None, facts: object, group: Group = None) -> list:
     """The `facts` of all ranks, in the order of the group; ValueError on every rank if one has a `problem`."""
     me = member(group)
+    # Ranks without a problem take part, too: that another one has one they learn here.
     everyones: list = [(problem, facts)] * me.n
     if me.n > 1:
         dist.all_gather_object(everyones, (problem, facts), group=me.group)
@@ -36,6 +37,7 @@ def start_agreement(problem: str | None, numbers: Sequence[int], group: Group = 
 
     def finish() -> list[list[int]]:
         found = finish_gather()
+        # All ranks see the same flags, so either all of them send the text or none.
         if any(has_one for has_one, *_ in found):
             agree(problem, None, group)
         return [of_rank for _, *of_rank in found]
@@ -49,6 +51,7 @@ def require_same(lines: Sequence[str], group: Group, what: str, expected: str) -
     It begins "the ranks hold different `what`" and ends "Expected `expected` on every rank".
     """
     everyones = start_gather_numbers([fingerprint("\n".join(lines))], group)()
+    # Only now do the lines themselves travel: in the usual case eight bytes were enough.
     if any(each != everyones[0] for each in everyones):
         require_equal(agree(None, list(lines), group), what, expected)
 

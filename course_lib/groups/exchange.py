@@ -45,7 +45,7 @@ def start_reduce_scatter(flat: Tensor, group: Group, tag: int, blocks_ahead: int
     """
     me = member(group)
     if me.n == 1 or not flat.numel():
-        return copy_later(flat.chunk(me.n)[me.r])
+        return lambda out: out.copy_(flat.chunk(me.n)[me.r])  # the average of one rank is its own block
     if me.wire(flat.device).type != "cpu":
         return start_reduce_scatter_of_nccl(flat, me)
     outgoing = [block.cpu() for block in flat.chunk(me.n)]  # the very same memory on the CPU
@@ -89,13 +89,15 @@ def start_all_gather(flat: Tensor, group: Group, tag: int) -> Callable[[], None]
     if me.n == 1 or not flat.numel():
         return lambda: None
     if me.wire(flat.device).type != "cpu":
-        return start_all_gather_of_nccl(flat, me)
+        return all_gather_single(flat, flat.chunk(me.n)[me.r], group=me.group, async_op=True).wait  # NCCL, in place
     blocks = flat.chunk(me.n)
+    # gloo sends from the memory of the host; on the CPU that is `flat` itself.
     on_host = [block if block.is_cpu else torch.empty_like(block, device="cpu") for block in blocks]
     if not flat.is_cpu:
         on_host[me.r].copy_(blocks[me.r])
     works = []
     for place in others(me):
+        # The receive is posted first, so that a block that comes finds its memory.
         works.append(dist.irecv(on_host[place], group=me.group, group_src=place, tag=tag))
         works.append(dist.isend(on_host[me.r], group=me.group, group_dst=place, tag=tag))
 
@@ -124,15 +126,7 @@ def start_gather(mine: Tensor, group: Group = None) -> Callable[[], list[Tensor]
     return finish
 
 
-# One rank alone, and NCCL
-
-def copy_later(average: Tensor) -> Callable[[Tensor], None]:
-    """Of one rank the average is its own block: nothing is sent."""
-    def finish(out: Tensor) -> None:
-        out.copy_(average)
-
-    return finish
-
+# NCCL
 
 def start_reduce_scatter_of_nccl(flat: Tensor, me: Member) -> Callable[[Tensor], None]:
     """NCCL averages on the GPU, in the dtype of `flat`."""
@@ -142,16 +136,5 @@ def start_reduce_scatter_of_nccl(flat: Tensor, me: Member) -> Callable[[Tensor],
     def finish(out: Tensor) -> None:
         work.wait()
         out.copy_(average)
-
-    return finish
-
-
-def start_all_gather_of_nccl(flat: Tensor, me: Member) -> Callable[[], None]:
-    """NCCL gathers in place."""
-    mine = flat.chunk(me.n)[me.r]
-    work = all_gather_single(flat, mine, group=me.group, async_op=True)
-
-    def finish() -> None:
-        work.wait()
 
     return finish

@@ -76,6 +76,7 @@ class GradientBucket:
         """New memory each time: a .grad that the reader kept from the last one stays what it was."""
         like = self.parameters[0]
         self.gradient = torch.empty(self.num_elements, dtype=like.dtype, device=like.device)  # (N,)
+        # Padding is added up, too: what memory happened to hold might be a NaN.
         self.gradient[self.num_used:] = 0
         self.parts = dict(zip(self.parameters, unpack(self.gradient, [p.shape for p in self.parameters])))
         self.missing, self.without = set(self.parameters), set()
@@ -107,19 +108,26 @@ class GradientBucket:
 
 
 @torch.no_grad()
-def average_gradients(parameters: Iterable[nn.Parameter], group: Group = None, cap_bytes: float = LARGE_BYTES) -> None:
+def average_gradients(parameters: Iterable[nn.Parameter], group: Group = None, cap_bytes: float = LARGE_BYTES,
+                      divide_by: int | None = None) -> None:
     """After backward: each .grad becomes the average over the ranks. One message for each dtype, and `cap_bytes` of it.
 
-    A rank without a gradient counts as one of zeros; where no rank has one, there is none.
+    A rank without a gradient counts as one of zeros; where no rank has one, there is none. divide_by: the sum by this
+    number, where backward has added up gradients of more ranks than there are in the group.
     """
     me = member(group)
+    divide_by = me.n if divide_by is None else divide_by
     if me.n == 1:
+        for parameter in parameters if divide_by != 1 else ():
+            if parameter.grad is not None:
+                parameter.grad /= divide_by
         return
+    # Also parameters without a gradient here: a message must have the same numbers on all ranks.
     for some in cut_tensors([p for p in parameters if p.requires_grad], cap_bytes):
         bucket = GradientBucket(some)
         for parameter in some:
             if parameter.grad is not None:
-                bucket.take(parameter, 1 / me.n)
+                bucket.take(parameter, 1 / divide_by)
         without = bucket.mark_missing()
         dist.all_reduce(bucket.gradient, group=me.group)
         for parameter, part in bucket.parts.items():

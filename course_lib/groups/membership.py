@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.runtime import backends
-from course_lib.runtime.torch_private import new_groups_named
+from course_lib.runtime.torch_private import name_new_groups
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,8 @@ class Member:
     def _begin(self, messages: list[tuple[Callable, Tensor, int]]) -> list[dist.Work]:
         operations = [dist.P2POp(kind, tensor, group=self.group, group_peer=place)
                       for kind, tensor, place in messages if tensor.numel()]
+        # In one batch, since NCCL works off one call after the other: two ranks that both send first would wait for
+        # ever.
         return dist.batch_isend_irecv(operations) if operations else []
 
     def another_group(self) -> dist.ProcessGroup:
@@ -82,6 +84,7 @@ class Member:
         ranks = dist.get_process_group_ranks(self.group)
         if len(ranks) == dist.get_world_size():
             return dist.new_group(ranks)
+        # torch keeps groups by name, and all of their ranks have to find the same name.
         _numbers[self.group] = number = _numbers.get(self.group, 0) + 1
         return make_group(ranks, f"{self.group.group_name} another {number}")
 
@@ -110,7 +113,7 @@ def make_group(ranks: Sequence[int], name: str) -> dist.ProcessGroup:
     world = dist.group.WORLD
     bound, world.bound_device_id = world.bound_device_id, None
     try:
-        with new_groups_named(name):
+        with name_new_groups(name):
             return dist.new_group(list(ranks), use_local_synchronization=True, device_id=bound)
     finally:
         world.bound_device_id = bound
@@ -120,6 +123,7 @@ def group_of_ranks(ranks: Sequence[int]) -> dist.ProcessGroup:
     """The process group of these global ranks, this one among them: made together the first time, and kept."""
     if len(ranks) == dist.get_world_size():
         return dist.group.WORLD
+    # By world: ranks that are launched again have a new one, and the groups of the old one are gone with it.
     made = _made.setdefault(dist.group.WORLD, {})
     key = tuple(sorted(ranks))
     if key not in made:
@@ -140,3 +144,11 @@ def member(group: Group = None) -> Member:
     if not isinstance(group, dist.ProcessGroup):
         raise ValueError(f"group={group!r} is not a group: expected None (the world) or what new_group returns")
     return Member(group, group.size(), group.rank())
+
+
+SINGLE = Member(None, 1, 0)  # a group of one, which needs no process group: all is here, and nothing is sent
+
+
+def member_or_single(group: Group = None) -> Member:
+    """As member, but usable outside of launch, where the world is this one process."""
+    return SINGLE if group is None and not dist.is_initialized() else member(group)

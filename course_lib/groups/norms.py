@@ -19,8 +19,10 @@ def total_norm(shards: Sequence[Tensor], replicated: Sequence[Tensor], norm_type
     p = float(norm_type)
     if not p > 0:
         raise ValueError(f"norm_type={norm_type!r}: expected a number above 0, or math.inf")
+    # Replicated ones on place 0 only: all ranks are added up, and each number counts once.
     norms = [torch.linalg.vector_norm(g.detach(), p, dtype=torch.promote_types(g.dtype, torch.float32)).to(device)
              for g in (*shards, *(replicated if me.r == 0 else ()))]
+    # In 64 bits, so that the result hardly depends on how a layout cuts the sum.
     wide = torch.stack([norm.double() for norm in norms]) if norms else torch.zeros(1, dtype=torch.float64,
                                                                                       device=device)
     total = wide.max() if p == math.inf else wide.pow(p).sum()

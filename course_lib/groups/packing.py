@@ -47,6 +47,8 @@ def cut_tensors(tensors: Iterable[Tensor], cap_bytes: float) -> list[list[Tensor
     kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for index, tensor in enumerate(tensors):
         kinds.setdefault((tensor.dtype, tensor.device), []).append(index)
+    # Kinds are cut apart from each other, then all messages are ordered by their last tensor: that is when each is
+    # full.
     messages = [[indices[place] for place in places] for indices in kinds.values()
                 for places in cut_buckets([tensors[index].nbytes for index in indices], cap_bytes)]
     return [[tensors[index] for index in indices] for indices in sorted(messages, key=max)]
@@ -65,18 +67,19 @@ def broadcast(tensors: Iterable[Tensor], group: Group = None, cap_bytes: float =
     for some in cut_tensors(tensors, cap_bytes) if me.n > 1 else []:
         flat, _ = pack(some)
         dist.broadcast(flat, group=me.group, group_src=0)
+        # Place 0 has them already.
         if me.r > 0:
             unpack_into(some, flat)
 
 
 @torch.no_grad()
-def add_up(tensors: Iterable[Tensor], group: Group = None, divide_by: int = 1, cap_bytes: float = LARGE_BYTES) -> None:
+def add_up(tensors: Iterable[Tensor], group: Group = None, divide_by: int = 1) -> None:
     """Give every rank the sum over the ranks, in messages like those of `broadcast`.
 
     Each rank's share is divided before it is sent: a sum of n large numbers might not fit into 16 bits.
     """
     me = member(group)
-    for some in cut_tensors(tensors, cap_bytes):
+    for some in cut_tensors(tensors, LARGE_BYTES):
         flat, _ = pack(some)
         if divide_by != 1:
             flat /= divide_by

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 REPLACED_BY = "_replaced_by"
 
 
-def remember_replaced(parameters: Iterable[nn.Parameter], by: str) -> None:
+def remember_replacement(parameters: Iterable[nn.Parameter], by: str) -> None:
     """From now on an optimiser of one of `parameters` raises ValueError when it steps. `by`: who has cut them."""
     for parameter in parameters:
         setattr(parameter, REPLACED_BY, by)
@@ -26,4 +26,5 @@ def require_parts(optimizer: torch.optim.Optimizer, *_: Any) -> None:
                              "expected an optimiser made afterwards, of the parameters() that the module has then")
 
 
+# For all optimisers there are and will be: who cuts a parameter does not know who steps on it.
 register_optimizer_step_pre_hook(require_parts)

@@ -28,7 +28,7 @@ load_on_use(__name__, {
     "optimizer": ("HybridOptimizer",),
     "parallelize": ("SCHEDULES", "parallelize"),
     "report": ("TrainingReport",),
-    "state": ("gather_whole", "gradient_pieces", "pieces", "prepare_state"),
+    "state": ("gather_whole", "gradient_pieces", "pieces"),
     "trainer": ("HybridTrainer",),
 })
 
@@ -49,7 +49,6 @@ __all__ = [
     "gradient_pieces",
     "parallelize",
     "pieces",
-    "prepare_state",
     "reduce_gradients",
     "resume_run",
     "save_run",

@@ -36,6 +36,7 @@ def describe_data(tokens: torch.Tensor | None, batch_size: int, sequence_length:
     """What data a trainer that will be made trains on, as a checkpoint says it. tokens: None for the reference's text.
     """
     tokens = load_text() if tokens is None else tokens
+    # A sample, since a text may have gigabytes: enough to tell one text from another.
     some = tokens[::max(1, len(tokens) // 4096)].tolist()
     return {"batch_size": batch_size, "sequence_length": sequence_length, "seed": seed,
             "text": fingerprint(f"{len(tokens)} {some}")}
@@ -95,9 +96,11 @@ def resume_run(trainer: HybridTrainer, folder: str | Path, *, strict: bool = Fal
     if path is None:
         return None
     require_same_data(path, data_of(trainer))
-    loaded = checkpoint.load_verified(path, trainer.model, trainer.optimizer)
+    # find_intact has read every byte a moment ago, so nothing is verified twice.
+    loaded = checkpoint.load_and_verify(path, trainer.model, trainer.optimizer)
     trainer.step_number, trainer.run = loaded.step, checkpoint.continue_run(path)
     said += go_on_with_schedule(trainer, loaded.extra.get("schedule"), schedule)
+    # All ranks know the same; one line is enough.
     if dist.get_rank() == 0:
         for line in said:
             print(f"WARNING: {line}", file=sys.stderr, flush=True)

@@ -4,7 +4,7 @@ on a model that need have no memory (torch.device("meta")).
 
 from course_lib.groups.membership import Member
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.hybrid_parallel.parallelize import PLAN, chosen_schedule, require_fitting
+from course_lib.hybrid_parallel.parallelize import PLAN, find_schedule, require_fitting
 from course_lib.hybrid_parallel.trainer import require_dividing
 from course_lib.pipeline_parallel.partition import layers_of
 from course_lib.reference import GPT
@@ -17,14 +17,15 @@ def require_trainable(model: GPT, layout: ParallelLayout, *, batch_size: int, nu
                       schedule: str = "1f1b", sequence_parallel: bool = False) -> None:
     """ValueError for what HybridTrainer would refuse on the ranks of `layout`. `model` is left as it is."""
     require_dividing(batch_size, layout.dp, num_microbatches)
-    written = chosen_schedule(schedule, layout.pp, num_microbatches)
+    pipeline = find_schedule(schedule, layout.pp, num_microbatches)
     layers = [name for name, _ in layers_of(model)]
-    if written.num_stages > len(layers):
-        each = written.num_stages // layout.pp
+    if pipeline.num_stages > len(layers):
+        each = pipeline.num_stages // layout.pp
         raise ValueError(f"pp={layout.pp}" + (f" with {each} stages for each rank" if each > 1 else "") + f" needs "
-                         f"{written.num_stages} stages, and a model of {model.config.num_layers} layers has at most "
+                         f"{pipeline.num_stages} stages, and a model of {model.config.num_layers} layers has at most "
                          f"{len(layers)}: a stage for each layer, the embedding, the last norm and the head")
-    require_fitting(model, layout, written, sequence_parallel)
+    require_fitting(model, layout, pipeline, sequence_parallel)
+    # A place without a process group: what is checked is sizes, and nothing is sent.
     me = Member(None, layout.tp, 0)
     for name, style in styles_of(model, PLAN).items() if layout.tp > 1 else ():
         if isinstance(style, (Column, Row, Vocabulary)):

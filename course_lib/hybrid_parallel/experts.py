@@ -37,6 +37,8 @@ def deal_out_experts(model: GPT, ep: Member, etp: Member) -> None:
     """Each MoELayer of `model`, which has all experts, becomes this rank's part of it."""
     for block in model.blocks:
         if isinstance(block.mlp, MoELayer):
+            # Whole experts are dealt out first, then each one that is here is cut: the two cuts are of different
+            # dimensions.
             if ep.n > 1:
                 block.mlp = MoELayer.from_unsplit(block.mlp, ep)
             if etp.n > 1:
@@ -80,6 +82,7 @@ def carry_auxiliary_loss(stage: nn.Module, auxiliary: Callable[[nn.Module], Tens
         return
 
     def carry(stage: nn.Module, _: Any, y: Tensor) -> Tensor | None:
+        # Without a backward pass there is nothing that would carry it.
         return WithAuxiliaryLoss.apply(y, auxiliary(stage)) if stage.training and torch.is_grad_enabled() else None
 
     stage.register_forward_hook(carry)
@@ -91,6 +94,7 @@ class WithAuxiliaryLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, loss: Tensor) -> Tensor:
         """y (..., D) itself. `loss`, a scalar, gets a gradient of 1 when y gets its own."""
+        # Only what it looks like: with its graph the loss would keep the activations of the routers.
         ctx.like = loss.detach()
         return y.view_as(y)
 

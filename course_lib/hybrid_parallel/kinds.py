@@ -23,7 +23,7 @@ from course_lib.groups.gradients import average_gradients
 from course_lib.groups.membership import Member
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.tensor_parallel.linear import CutModule, RowParallelLinear
-from course_lib.tensor_parallel.plan import Plan, Tokenwise, matched
+from course_lib.tensor_parallel.plan import Plan, Tokenwise, find_style
 
 Axes = tuple[str, ...]
 
@@ -45,20 +45,16 @@ EXPERTS = Kind("experts", ("ep", "etp"), ("edp",), ("edp",))
 KINDS = (SPLIT, WHOLE, SEQUENCE, EXPERTS)
 
 
-def on_two_stages(kind: Kind) -> Kind:
-    """The same kind of a parameter that the first and the last stage both hold: its gradient is added up over pp, too.
-    """
-    return replace(kind, name=f"{kind.name}, tied", in_backward=(*kind.in_backward, "pp"))
-
-
 def kinds_of(stage: nn.Module, plan: Plan, tp: int, sequence_parallel: bool, tied: Mapping[str, str]
              ) -> dict[str, Kind]:
     """The kind of each parameter of `stage`, by name. `tied`: those that another rank's stage has, too."""
-    found, experts = {}, expert_names(stage)
+    kind_of, experts = {}, expert_names(stage)
+    # With or without sequence parallelism, each rank of tp has other tokens there: gradients of router and shared
+    # experts are summands.
     in_layer = tuple(f"{name}." for name, module in stage.named_modules() if isinstance(module, MoELayer))
     for prefix, module in stage.named_modules(remove_duplicate=False):
         on_own_tokens = tp > 1 and prefix.startswith(in_layer) or sequence_parallel and (
-            isinstance(module, RowParallelLinear) or isinstance(matched(plan, prefix), Tokenwise))
+            isinstance(module, RowParallelLinear) or isinstance(find_style(plan, prefix), Tokenwise))
         for name, parameter in module._parameters.items():
             if parameter is None:
                 continue
@@ -69,8 +65,10 @@ def kinds_of(stage: nn.Module, plan: Plan, tp: int, sequence_parallel: bool, tie
                 kind = SPLIT
             else:
                 kind = SEQUENCE if on_own_tokens else WHOLE
-            found[full] = on_two_stages(kind) if full in tied else kind
-    return found
+            if full in tied:  # the first and the last stage both hold it: its gradient is added up over pp, too
+                kind = replace(kind, name=f"{kind.name}, tied", in_backward=(*kind.in_backward, "pp"))
+            kind_of[full] = kind
+    return kind_of
 
 
 def expert_names(stage: nn.Module) -> set[str]:
@@ -98,6 +96,7 @@ def counts_here(kind: Kind, layout: ParallelLayout, rank: int, sharded: bool = F
     sharded: ZeRO has cut them over the ranks that average them, so that each of these has numbers of its own.
     """
     copies = [axis for axis in kind.copies if not (sharded and axis in kind.averaged)]
+    # The lowest of them: any would do, if only all ranks say the same one.
     return not copies or layout.group_of(rank, *copies)[0] == rank
 
 

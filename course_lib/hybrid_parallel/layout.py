@@ -122,7 +122,7 @@ class ParallelLayout:
 
     def size(self, *axes: str) -> int:
         """How many ranks a group of these axes has."""
-        return prod(getattr(self, axis) for axis in self._known(axes))
+        return prod(getattr(self, axis) for axis in self._require_axes(axes))
 
     # Who is where
 
@@ -162,13 +162,13 @@ class ParallelLayout:
         >>> ParallelLayout(dp=2, tp=4).groups("dp")
         [[0, 4], [1, 5], [2, 6], [3, 7]]
         """
-        named = set(self._known(axes))
-        others = [axis for axis in self._basis(named) if axis not in named]
-        found: dict[tuple[int, ...], list[int]] = {}
+        groups: list[list[int]] = []
+        in_a_group: set[int] = set()
         for rank in range(self.world_size):
-            where = self._everywhere(rank)
-            found.setdefault(tuple(where[axis] for axis in others), []).append(rank)
-        return sorted(found.values())
+            if rank not in in_a_group:
+                groups.append(self.group_of(rank, *axes))
+                in_a_group.update(groups[-1])
+        return groups
 
     def group_of(self, rank: int, *axes: str) -> list[int]:
         """The ranks of the group of `axes` that `rank` is in, ascending.
@@ -176,7 +176,8 @@ class ParallelLayout:
         >>> ParallelLayout(dp=2, tp=4).group_of(5, "dp")
         [1, 5]
         """
-        named, where = set(self._known(axes)), self._everywhere(rank)
+        named, where = set(self._require_axes(axes)), self._everywhere(rank)
+        # Only the ranks of this group are counted through, not the world: the planner asks for thousands.
         choices = [range(getattr(self, axis)) if axis in named else [where[axis]] for axis in self._basis(named)]
         points = (dict(zip(self._basis(named), point)) for point in product(*choices))
         return sorted(self.rank(**self._off_the_plane(point)) for point in points)
@@ -194,6 +195,7 @@ class ParallelLayout:
         if world.n != self.world_size:
             raise ValueError(f"the layout {self} is one of {self.world_size} ranks, and the world has {world.n}: "
                              "expected as many")
+        # Made where it is first asked for: a layout that is only planned needs no process group.
         return member(group_of_ranks(self.group_of(world.r, *axes)))
 
     def mesh(self) -> "DeviceMesh":
@@ -210,7 +212,7 @@ class ParallelLayout:
 
     # Inside
 
-    def _known(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+    def _require_axes(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         unknown = [axis for axis in axes if axis not in EVERY_AXIS]
         if unknown or not axes:
             raise ValueError(f"axes {list(axes)}: expected one or more of {', '.join(EVERY_AXIS)}")
@@ -236,16 +238,16 @@ class ParallelLayout:
         where, left = {}, rank
         for axis in self.axes:
             left, where[axis] = divmod(left, getattr(self, axis))
-        return where | self._recounted(where, self._plane, OF_EXPERTS)
+        return where | self._recount(where, self._plane, OF_EXPERTS)
 
     def _off_the_plane(self, point: dict[str, int]) -> dict[str, int]:
         """Coordinates along dp, pp, cp and tp of a point that may be named by those of experts."""
-        return {"pp": point["pp"], **self._recounted(point, OF_EXPERTS, self._plane)} if "ep" in point else point
+        return {"pp": point["pp"], **self._recount(point, OF_EXPERTS, self._plane)} if "ep" in point else point
 
-    def _recounted(self, where: dict[str, int], old: tuple[str, ...], new: tuple[str, ...]) -> dict[str, int]:
+    def _recount(self, where: dict[str, int], old: tuple[str, ...], new: tuple[str, ...]) -> dict[str, int]:
         """A place in the plane, given along the axes `old` as digits are, along the axes `new`; innermost first."""
         number, found = 0, {}
-        for axis in reversed(old):
+        for axis in reversed(old):  # the outermost digit first, as a number is read
             number = number * getattr(self, axis) + where[axis]
         for axis in new:
             number, found[axis] = divmod(number, getattr(self, axis))

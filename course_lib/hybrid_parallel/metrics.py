@@ -10,16 +10,13 @@ from fractions import Fraction
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from course_lib.costs.flops import step_flops, utilisation
+from course_lib.costs.flops import utilisation
 from course_lib.facts import reported_as
 from course_lib.hybrid_parallel.layout import PLANE, ParallelLayout
-from course_lib.reference import GPTConfig
 from course_lib.runtime import device, seconds
 from course_lib.runtime.instruments.communication import CommunicationLog
 from course_lib.runtime.instruments.communication_rules import CommunicationEvent, whole
-from course_lib.why_distribute import shape_of
 
 AXES_BY_NAME = (("tp",), ("cp",), ("pp",), ("dp",), ("dp", "cp"))
 
@@ -47,25 +44,11 @@ class StepMetrics:
         """Tokens of all ranks together, a second."""
         return self.tokens / self.step_s
 
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps({**asdict(self), "tokens_per_s": self.tokens_per_s})
-
 
 def write_line(path: Path | str, metrics: StepMetrics) -> None:
     """Append the step as a line of JSON to `path`."""
     with open(path, "a", encoding="utf-8") as lines:
-        lines.write(metrics.to_json() + "\n")
-
-
-def read_lines(path: Path | str) -> list[StepMetrics]:
-    """What write_line has written, step by step."""
-    found = []
-    for line in Path(path).read_text(encoding="utf-8").splitlines():
-        values = json.loads(line)
-        values.pop("tokens_per_s")
-        found.append(StepMetrics(**values))
-    return found
+        lines.write(json.dumps({**asdict(metrics), "tokens_per_s": metrics.tokens_per_s}) + "\n")
 
 
 # Bytes
@@ -77,6 +60,7 @@ def bytes_by_axis(log: CommunicationLog, layout: ParallelLayout) -> dict[str, in
         if event.sent_bytes:
             alike.setdefault((event.rank, event.op == "all_to_all", event.group), []).append(event)
     found: dict[str, int | Fraction] = {}
+    # A step has thousands of events and a few groups: the axis is looked up once for each group.
     for events in alike.values():
         axis = axis_of(events[0], layout)
         found[axis] = whole(found.get(axis, 0) + sum(event.sent_bytes for event in events))
@@ -96,7 +80,7 @@ def axis_of(event: CommunicationEvent, layout: ParallelLayout) -> str:
     return "dp+cp+tp" if layout.pp > 1 and layout.group_of(event.rank, *PLANE) == ranks else "world"
 
 
-def added(of_ranks: list[Mapping[str, int | Fraction]]) -> dict[str, int]:
+def sum_by_axis(of_ranks: list[Mapping[str, int | Fraction]]) -> dict[str, int]:
     """The sum over the ranks, axis by axis."""
     totals: dict[str, Fraction] = {}
     for of_rank in of_ranks:
@@ -107,31 +91,22 @@ def added(of_ranks: list[Mapping[str, int | Fraction]]) -> dict[str, int]:
 
 # Speed
 
-def model_flops(config: GPTConfig, batch_size: int) -> int:
-    """FLOPs that one step needs: 3 times those of a forward pass."""
-    return step_flops(shape_of(config), batch_size)
-
-
 def mfu(flops: int, step_s: float, world_size: int, peak_flops_per_s: float | None) -> float | None:
     """The share of the peak that the model's FLOPs reach; None where the device's peak is not known."""
     return None if peak_flops_per_s is None else utilisation(flops, step_s, world_size, peak_flops_per_s)
 
 
 def peak_of_device(dtype: torch.dtype) -> float | None:
-    """FLOP/s of this rank's device in `dtype`: on a data sheet, or on a CPU what a large product reaches here and now.
+    """FLOP/s of this rank's device in `dtype`: on a data sheet, or on a CPU those of the fastest of a few products.
 
     On a CPU all ranks measure at the same time, as they will compute; so it is the share that each gets. None for a GPU
     that facts does not know.
     """
     here = device()
     if here.type == "cpu":
-        return measured_peak(dtype)
+        # Large enough to reach the peak, small enough to take milliseconds on each start.
+        a = torch.ones(256, 256, dtype=dtype, device="cpu")
+        return 2 * len(a)**3 / min(seconds(torch.mm, a, a) for _ in range(4))
     known = reported_as(torch.get_device_module(here).get_device_name(here))
     number_format = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")
     return known.peak_flops_per_s(number_format) if known else None
-
-
-def measured_peak(dtype: torch.dtype, size: int = 256, times: int = 3) -> float:
-    """2 n^3 / seconds of the fastest of some square products, on this rank's CPU."""
-    a: Tensor = torch.ones(size, size, dtype=dtype, device="cpu")
-    return 2 * size**3 / min(seconds(torch.mm, a, a) for _ in range(times + 1))

@@ -32,8 +32,8 @@ class HybridModel(nn.Module):
         optimizer.step()
         optimizer.zero_grad()
 
-    `named()` gives the parameters the names that they have in the plain model; `kinds` says by these names what kind
-    each is, `cuts` which slices of the plain one it is.
+    `named_parts()` gives the parameters the names that they have in the plain model; `kinds` says by these names what
+    kind each is, `cuts` which slices of the plain one it is.
     """
 
     def __init__(self, stages: Sequence[Stage], layout: ParallelLayout, schedule: Schedule, loss_fn: Loss,
@@ -42,6 +42,7 @@ class HybridModel(nn.Module):
         self.layout, self.schedule, self.kinds, self.optimizer = layout, schedule, kind_of, None
         self.dp, self.cp, self.pp, self.replicas = (layout.member(*axes) for axes in
                                                     (("dp",), ("cp",), ("pp",), ("dp", "cp")))
+        # This rank may have a second copy of a parameter, under a name that the plain model does not have.
         self.tied = {name: common for stage in stages for name, common in stage.shared.items()}
         self.cuts = {name: cuts for stage in stages for name, cuts in cuts_of(stage).items()}
         # Before ZeRO cuts them: a checkpoint asks for the shape of this rank's whole part.
@@ -50,8 +51,10 @@ class HybridModel(nn.Module):
         sharded = [shard_stage(stage, layout) for stage in stages] if layout.zero_stage == 3 else stages
         self.stages = nn.ModuleList(sharded)
         self.sharded = dict(pair for stage in sharded if layout.zero_stage == 3 for pair in named_shards(stage))
+        # Under ZeRO-3 backward brings the gradient to the whole parameter; the shard gets an average, which no hook
+        # sees.
         scale_gradients([self.sharded[name].whole if name in self.sharded else parameter
-                         for name, parameter in self.named() if kind_of[name].averaged == kinds.EXPERTS.averaged],
+                         for name, parameter in self.named_parts() if kind_of[name].averaged == kinds.EXPERTS.averaged],
                         layout)
         if autocast is not None:
             loss_fn = in_autocast(loss_fn, autocast)
@@ -59,8 +62,9 @@ class HybridModel(nn.Module):
                 stage.forward = in_autocast(stage.forward, autocast)
         self.pipeline = PipelineParallel(list(self.stages), schedule, self.pp.group, loss_fn)
 
-    def named(self) -> Iterator[tuple[str, nn.Parameter]]:
+    def named_parts(self) -> Iterator[tuple[str, nn.Parameter]]:
         """(name in the plain model, this rank's part of it), each parameter once."""
+        # Two stages of one rank may share a parameter.
         seen = set()
         for stage in self.stages:
             for name, parameter in stage.named_parameters():
@@ -101,7 +105,7 @@ class HybridModel(nn.Module):
     def reduce_gradients(self) -> None:
         """What forward_backward ends with: see kinds.reduce_gradients, and chapter 6 for what ZeRO does instead."""
         if self.layout.zero_stage == 0:
-            kinds.reduce_gradients({p: self.kinds[name] for name, p in self.named()}, self.layout.member)
+            kinds.reduce_gradients({p: self.kinds[name] for name, p in self.named_parts()}, self.layout.member)
         elif self.optimizer is not None:
             self.optimizer.average_gradients()
 
@@ -131,6 +135,7 @@ def shard_stage(stage: Stage, layout: ParallelLayout) -> FullyShardedDataParalle
     blocks = [name for name, module in stage.named_modules() if isinstance(module, Block)]
     experts = {f"{name}.experts": layout.member("edp") for name, module in stage.named_modules()
                if isinstance(module, MoELayer)}
+    # A unit for the whole stage would take the shared parameter along, so each module with parameters becomes a unit.
     apart = {home for parameter, where in homes(stage).items() if parameter not in shared for home, _ in where}
 
     def is_unit(name: str, module: nn.Module) -> bool:
@@ -139,6 +144,7 @@ def shard_stage(stage: Stage, layout: ParallelLayout) -> FullyShardedDataParalle
         return not name if not shared else name in apart and not any(name.startswith(f"{block}.") for block in blocks)
 
     sharded = FullyShardedDataParallel(stage, layout.member("dp", "cp").group, is_unit, groups=experts)
+    # The pipeline asks the wrapper, whose names begin with "module.".
     sharded.shared = {f"module.{name}": common for name, common in stage.shared.items()}
     return sharded
 

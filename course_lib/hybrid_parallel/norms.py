@@ -38,7 +38,7 @@ def gradients_here(model: HybridModel) -> dict[str, Tensor]:
     """What this rank has of the gradient, by name: what its optimiser will step on."""
     if model.optimizer is not None:
         return model.optimizer.gradients()
-    return {name: parameter.grad for name, parameter in model.named() if parameter.grad is not None}
+    return {name: parameter.grad for name, parameter in model.named_parts() if parameter.grad is not None}
 
 
 def is_counted_here(model: HybridModel, name: str, sharded: bool) -> bool:

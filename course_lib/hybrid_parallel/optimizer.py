@@ -26,13 +26,14 @@ class HybridOptimizer:
     def __init__(self, model: HybridModel, optimizer_class: type[torch.optim.Optimizer] = torch.optim.AdamW,
                  **defaults: Any) -> None:
         self.model, stage = model, model.layout.zero_stage
-        trained = [(name, parameter) for name, parameter in model.named() if parameter.requires_grad]
+        trained = [(name, parameter) for name, parameter in model.named_parts() if parameter.requires_grad]
         if stage in (1, 2):
             self.parts = [ZeroOptimizer(parameters, optimizer_class, stage_here, model.layout.member(*axes).group,
                                         **defaults)
                           for (axes, stage_here), parameters in by_ranks_and_stage(model, trained)]
         else:
             self.parts = [optimizer_class([parameter for _, parameter in trained], **defaults)]
+        # The model asks it for gradients: under ZeRO 1 and 2 they are not in .grad.
         model.optimizer = self
 
     @property
@@ -59,13 +60,13 @@ class HybridOptimizer:
     def gradients(self) -> dict[str, Tensor]:
         """What each part steps on, by the parameter's name: .grad, or this rank's piece of it."""
         found = {}
-        for name, parameter in self.model.named():
-            stepped = self.stepped(parameter)
+        for name, parameter in self.model.named_parts():
+            stepped = self.part_to_step(parameter)
             if stepped is not None and stepped.grad is not None:
                 found[name] = stepped.grad
         return found
 
-    def stepped(self, parameter: nn.Parameter) -> nn.Parameter | None:
+    def part_to_step(self, parameter: nn.Parameter) -> nn.Parameter | None:
         """What the optimiser steps on for `parameter`: itself, or this rank's piece of it; None where it has none."""
         for part in self.parts:
             if isinstance(part, ZeroOptimizer) and parameter in part.bucket_of:
@@ -92,4 +93,5 @@ def by_ranks_and_stage(model: HybridModel, trained: Iterable[tuple[str, nn.Param
         kind = model.kinds[named[0]]
         return kind.averaged, 1 if "pp" in kind.in_backward else model.layout.zero_stage
 
+    # Sorted: groupby joins neighbours only, and all ranks must make their optimisers in one order.
     return [(key, [parameter for _, parameter in some]) for key, some in groupby(sorted(trained, key=where), where)]

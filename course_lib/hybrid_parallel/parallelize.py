@@ -57,18 +57,17 @@ PLAN = {**GPT_PLAN, "mlp.router": Tokenwise(), "mlp.shared": Tokenwise(),
 
 def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1,
                 schedule: str | Callable[[int, int], Schedule] = "1f1b", sequence_parallel: bool = False,
-                autocast: torch.dtype | None = None, attention: tokens_dealt_out.ulysses.Attention | None = None
-                ) -> HybridModel:
+                autocast: torch.dtype | None = None) -> HybridModel:
     """This rank's part of `model`, a GPT or one with experts, cut in place. Collective; rank 0's parameters are used.
 
     schedule: one of SCHEDULES, or a function of (p, m) that returns a Schedule. sequence_parallel: between the
     matrices each rank of tp computes on its own T/t tokens. autocast: the dtype of matrix products, torch.bfloat16 say;
-    parameters, and what is averaged, stay as they are. attention(q, k, v): instead of the reference's, where cp is 1.
+    parameters, and what is averaged, stay as they are.
 
     The optimiser is made afterwards: hybrid_parallel.HybridOptimizer. ValueError for what does not divide.
     """
-    written = chosen_schedule(schedule, layout.pp, num_microbatches)
-    require_fitting(model, layout, written, sequence_parallel)
+    pipeline = find_schedule(schedule, layout.pp, num_microbatches)
+    require_fitting(model, layout, pipeline, sequence_parallel)
     for axes in (("tp",), ("cp",), ("dp",), ("pp",), ("ep",), ("etp",), ("edp",), ("dp", "cp")):
         layout.member(*axes)  # made now, in one order on all ranks
     # Before anything is cut: whatever ranks made of their seeds, each cuts its part from the same numbers.
@@ -76,7 +75,9 @@ def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1
     broadcast([*model.parameters(), *model.buffers()])
     # Costs of whole layers: once they are cut, a rank would count its own part only.
     costs, sequence_parallel = layer_costs(model), sequence_parallel and layout.tp > 1
+    # A share of the loss, since gradients of all micro-batches are added up, and those of all ranks of tp.
     auxiliary = auxiliary_of(model, layout, 1 / num_microbatches / layout.tp)
+    # MoEGPT adds auxiliary losses to the loss of the whole model, which no stage has: each stage carries its own.
     model.__class__ = GPT
     deal_out_experts(model, layout.member("ep"), layout.member("etp"))
     if layout.tp > 1:
@@ -87,16 +88,13 @@ def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1
         cp, T = layout.member("cp"), model.config.sequence_length
         around = partial(tokens_dealt_out.ring_attention, group=cp, layout="zigzag")
         tokens_dealt_out.context_parallel(model, around, tokens_dealt_out.local_positions(T, cp))
-    elif attention is not None:
-        for block in model.blocks:
-            block.attention.attend = lambda q, k, v, dropout_p: attention(q, k, v)
-    whole = partition(model, written.num_stages, costs)
-    mine = [whole[number] for number in written.stages[layout.member("pp").r]]
+    all_stages = partition(model, pipeline.num_stages, costs)
+    stages = [all_stages[number] for number in pipeline.stages[layout.member("pp").r]]
     kinds = {}
-    for stage in mine:
-        kinds |= kinds_of(stage, PLAN, layout.tp, sequence_parallel, names_elsewhere(stage, mine))
+    for stage in stages:
+        kinds |= kinds_of(stage, PLAN, layout.tp, sequence_parallel, names_elsewhere(stage, stages))
         carry_auxiliary_loss(stage, auxiliary)
-    return HybridModel(mine, layout, written, partial(mean_loss, tp=layout.member("tp")), kinds, autocast)
+    return HybridModel(stages, layout, pipeline, partial(mean_loss, tp=layout.member("tp")), kinds, autocast)
 
 
 def mean_loss(logits: Tensor, targets: Tensor, tp: Member) -> Tensor:
@@ -107,7 +105,7 @@ def mean_loss(logits: Tensor, targets: Tensor, tp: Member) -> Tensor:
     return F.cross_entropy(wide.flatten(0, -2), targets.flatten())
 
 
-def chosen_schedule(schedule: str | Callable[[int, int], Schedule], p: int, m: int) -> Schedule:
+def find_schedule(schedule: str | Callable[[int, int], Schedule], p: int, m: int) -> Schedule:
     """The schedule for p ranks and m micro-batches. ValueError, with all names, for an unknown one."""
     if isinstance(schedule, str):
         if schedule not in SCHEDULES:
@@ -118,6 +116,7 @@ def chosen_schedule(schedule: str | Callable[[int, int], Schedule], p: int, m: i
 
 def names_elsewhere(stage: Stage, mine: Sequence[Stage]) -> dict[str, str]:
     """Parameters of `stage` that other stages have as well, without those that another stage of `mine` has."""
+    # Both copies on this rank are one parameter, and autograd adds up its gradient.
     own = [common for other in mine for common in other.shared.values()]
     return {name: common for name, common in stage.shared.items() if own.count(common) == 1}
 

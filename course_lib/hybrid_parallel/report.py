@@ -39,6 +39,7 @@ class TrainingReport(Drawn):
     @property
     def step_s(self) -> float:
         """The median of the steps in which nothing was counted, without the first one."""
+        # Counting slows a step down, and the first step sets up what later ones find.
         plain = [step.step_s for step in self.steps[1:] if step.bytes_by_axis is None] or \
             [step.step_s for step in self.steps]
         return sorted(plain)[len(plain) // 2]

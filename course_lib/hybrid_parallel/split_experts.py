@@ -28,6 +28,7 @@ class SplitExperts(Experts):
     """This rank's part of each expert of `whole`. Forward: (M_r, D), counts -> (M_r, D). Collective."""
 
     def __init__(self, whole: Experts, etp: Member) -> None:
+        # Not that of Experts, which would draw numbers for whole experts.
         nn.Module.__init__(self)
         self.activation, self.first, self.member = whole.activation, whole.first, etp
         _, width, D = whole.w2.shape
@@ -45,10 +46,12 @@ class SplitExperts(Experts):
     def forward(self, rows: Tensor, counts: list[int]) -> Tensor:
         """rows (M_r, D), by expert, counts of them -> (M_r, D)."""
         me = self.member
+        # Counts go first: no rank knows how many rows the others have.
         everyones = all_rows(torch.tensor([counts], device="cpu"), [1] * me.n, me).tolist()  # [rank][expert]
         there = [sum(of_rank) for of_rank in everyones]
         rows = Pair.apply(rows, partial(all_rows, there=there, me=me), partial(sums_home, there=there, me=me))
         b2 = self.b2
+        # With zeros around it: in the sum over the ranks each number of b2 counts once.
         if b2 is not None:
             before, after = me.r * b2.shape[1], (me.n - 1 - me.r) * b2.shape[1]
             b2 = F.pad(b2, (before, after))  # (E_r, D)

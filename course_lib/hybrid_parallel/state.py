@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.checkpoint import models
-from course_lib.checkpoint.piece import Box, Piece, Placement, State, whole
+from course_lib.checkpoint.piece import Piece, Placement, State, TensorRange, whole
 from course_lib.hybrid_parallel.model import HybridModel
 from course_lib.hybrid_parallel.norms import gradients_here, is_counted_here
 from course_lib.hybrid_parallel.optimizer import HybridOptimizer
@@ -23,38 +23,39 @@ from course_lib.hybrid_parallel.optimizer import HybridOptimizer
 def pieces(model: HybridModel, optimizer: HybridOptimizer | None = None) -> dict[str, list[Piece]]:
     """{name: this rank's pieces}: views of the memory that the model and the optimiser use, to be read or filled.
 
-    Optimiser state is there from the first step on, or after `prepare_state(optimizer)`.
+    Optimiser state is there from the first step on, or after `checkpoint.models.make_state(optimizer)`.
     """
     found: dict[str, list[Piece]] = {}
-    for name, parameter in model.named():
+    for name, parameter in model.named_parts():
         plain, placement = model.tied.get(name, name), placement_of(model, name)
         cut = shard_range(model, name)
-        found[plain] = laid_out(placement, parameter.detach(), cut, is_counted_here(model, name, cut is not None))
+        found[plain] = make_pieces(placement, parameter.detach(), cut, is_counted_here(model, name, cut is not None))
         if optimizer is None:
             continue
+        # ZeRO 1 and 2 cut only what the optimiser keeps, ZeRO-3 the parameter as well.
         cut, writes = optimizer.range_of(parameter) or cut, is_counted_here(model, name, model.shards_gradient(name))
         for key, value in state_of(optimizer, parameter):
-            found[f"{plain}.{key}"] = laid_out(placement, value, cut, writes) if value.dim() else whole(value)
+            found[f"{plain}.{key}"] = make_pieces(placement, value, cut, writes) if value.dim() else whole(value)
     return found
 
 
 @models.pieces.register(HybridModel)
 def all_pieces(model: HybridModel, optimizer: HybridOptimizer | None = None) -> State:
     """What a checkpoint has: these, and buffers, which all ranks hold whole: the bias of a router, say."""
-    buffers = {name: whole(buffer) for stage in models.unwrapped(model)
+    buffers = {name: whole(buffer) for stage in models.unwrap(model)
                for name, buffer in getattr(stage, "module", stage).named_buffers()}
     return {**pieces(model, optimizer), **buffers}
 
 
 def gradient_pieces(model: HybridModel) -> dict[str, list[Piece]]:
     """By name, the pieces of the gradient that this rank holds between forward_backward and the optimiser's step."""
-    parameters, found = dict(model.named()), {}
+    parameters, found = dict(model.named_parts()), {}
     for name, gradient in gradients_here(model).items():
         cut = shard_range(model, name)
         if model.optimizer is not None:
             cut = model.optimizer.range_of(parameters[name]) or cut
         writes = is_counted_here(model, name, model.shards_gradient(name))
-        found[model.tied.get(name, name)] = laid_out(placement_of(model, name), gradient, cut, writes)
+        found[model.tied.get(name, name)] = make_pieces(placement_of(model, name), gradient, cut, writes)
     return found
 
 
@@ -64,6 +65,7 @@ def gather_whole(found: Mapping[str, Sequence[Piece]]) -> dict[str, Tensor]:
     """
     mine = [(name, piece.shape, piece.offsets, piece.tensor.cpu()) for name, some in found.items() for piece in some
             if piece.writes]
+    # As objects: pieces have any number and shape, and ranks do not know those of others.
     everyones: list = [None] * dist.get_world_size()
     dist.all_gather_object(everyones, mine)
     wholes: dict[str, Tensor] = {}
@@ -87,12 +89,12 @@ def placement_of(model: HybridModel, name: str) -> Placement:
 def cut_again(placement: Placement, other: Placement) -> Placement:
     """What is left of a whole that is cut along one dimension as `placement` says, along another one as `other` does.
     """
-    boxes = (Box(tuple(map(sum, zip(a.start, b.start))), tuple(map(min, a.sizes, b.sizes)),
+    boxes = (TensorRange(tuple(map(sum, zip(a.start, b.start))), tuple(map(min, a.sizes, b.sizes)),
                  tuple(map(sum, zip(a.offsets, b.offsets)))) for a in placement.boxes for b in other.boxes)
     return Placement(placement.shape, tuple(boxes))
 
 
-def laid_out(placement: Placement, tensor: Tensor, cut: tuple[int, int] | None, writes: bool) -> list[Piece]:
+def make_pieces(placement: Placement, tensor: Tensor, cut: tuple[int, int] | None, writes: bool) -> list[Piece]:
     """cut: which numbers of the local tensor `tensor` begins with, if it is flat and not all of them."""
     if cut is None:
         return placement.pieces(tensor, writes)
@@ -105,6 +107,7 @@ def shard_range(model: HybridModel, name: str) -> tuple[int, int] | None:
     if name not in model.sharded:
         return None
     shard, size = model.sharded[name], model.shapes[name].numel()
+    # The last ranks may have padding only, which is no number of the parameter.
     first = min(model.layout.member(*model.kinds[name].averaged).r * shard.S, size)
     return first, min(first + shard.S, size)
 
@@ -115,26 +118,3 @@ def state_of(optimizer: HybridOptimizer, parameter: nn.Parameter) -> Iterator[tu
         for key, value in part.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
                 yield key, value
-
-
-@torch.no_grad()
-def prepare_state(optimizer: HybridOptimizer) -> None:
-    """Zeros for all that the optimiser will keep, as memory to load into: by a step of length 0."""
-    for part in optimizer.parts:
-        inner = getattr(part, "inner", part)
-        rates = [group["lr"] for group in inner.param_groups]
-        gradients = {p: p.grad for group in inner.param_groups for p in group["params"]}
-        new = {p for p in gradients if not inner.state.get(p)}
-        for p in gradients:
-            # Only what has no state yet gets a gradient: a step on the others would move their moments.
-            p.grad = torch.zeros_like(p) if p in new else None
-        for group in inner.param_groups:
-            # A step of length 0 makes the state and leaves the parameters: every optimiser knows best what it keeps.
-            group["lr"] = 0.0
-        inner.step()
-        for group, rate in zip(inner.param_groups, rates):
-            group["lr"] = rate
-        for p, gradient in gradients.items():
-            p.grad = gradient
-        for value in (value for p in new for value in inner.state[p].values() if isinstance(value, Tensor)):
-            value.zero_()

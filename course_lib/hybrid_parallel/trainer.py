@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from tqdm import tqdm
 
+from course_lib.costs.flops import step_flops
 from course_lib.groups.agreement import fingerprint
 from course_lib.hybrid_parallel import metrics
 from course_lib.hybrid_parallel.layout import ParallelLayout
@@ -24,11 +24,11 @@ from course_lib.hybrid_parallel.norms import clip_grad_norm_
 from course_lib.hybrid_parallel.optimizer import HybridOptimizer
 from course_lib.hybrid_parallel.parallelize import parallelize
 from course_lib.hybrid_parallel.report import TrainingReport
-from course_lib.pictures.stable import stable_output
 from course_lib.pipeline_parallel import Schedule
 from course_lib.reference import GPT, GPTConfig, batches
-from course_lib.reference.progress import bar_stream
+from course_lib.reference.progress import progress_bar
 from course_lib.runtime import device, record_communication, record_memory, seconds
+from course_lib.why_distribute import shape_of
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
 COUNTED_STEP = 1  # of those a trainer takes: the first one sends shapes besides, which later ones know
@@ -50,7 +50,7 @@ class HybridTrainer:
                  schedule: str | Callable[[int, int], Schedule] = "1f1b", sequence_parallel: bool = False,
                  precision: str = "fp32", learning_rate: LearningRate | float = 1e-3, weight_decay: float = 0.01,
                  max_norm: float | None = 1.0, tokens: Tensor | None = None, seed: int = 0, compiled: bool = False,
-                 make_model: Callable[[], GPT] | None = None, attention: Callable | None = None) -> None:
+                 make_model: Callable[[], GPT] | None = None) -> None:
         require_dividing(batch_size, layout.dp, num_microbatches)
         if precision not in PRECISIONS:
             raise ValueError(f"precision={precision!r}: expected one of {', '.join(PRECISIONS)}")
@@ -58,12 +58,12 @@ class HybridTrainer:
         self.learning_rate = learning_rate if callable(learning_rate) else LearningRate(learning_rate)
         self.max_norm, self.step_number, self.num_steps = max_norm, 0, 0
         self.run = None  # whose its checkpoints are: see checkpoints.py
+        # All ranks make the same whole model, of which parallelize cuts a part for each.
         torch.manual_seed(seed)
         model = (make_model or (lambda: GPT(config)))()
-        self.flops = metrics.model_flops(config, batch_size)
+        self.flops = step_flops(shape_of(config), batch_size)
         self.model = parallelize(model, layout, num_microbatches=num_microbatches, schedule=schedule,
-                                 sequence_parallel=sequence_parallel, autocast=PRECISIONS[precision],
-                                 attention=attention)
+                                 sequence_parallel=sequence_parallel, autocast=PRECISIONS[precision])
         if compiled:
             for stage in self.model.stages:
                 stage.forward = torch.compile(stage.forward)
@@ -94,11 +94,12 @@ class HybridTrainer:
             # Reading a number waits for the device: only behind the clock, and once for both.
             step_s = seconds(lambda: results.extend(self._update()))
         loss, norm = (result.item() for result in results)
+        # The loss is the same on all ranks, so all of them raise.
         if loss != loss or loss in (float("inf"), -float("inf")):
             raise FloatingPointError(f"the loss is {loss} at step {self.step_number}: often the learning rate is too "
                                      f"high; it was {rate:g}")
-        by_axis, by_kind = self._gathered(metrics.bytes_by_axis(sent, self.layout), held.peak_by_kind) if counts else (
-            None, None)
+        by_axis, by_kind = (self._gather_counts(metrics.bytes_by_axis(sent, self.layout), held.peak_by_kind)
+                            if counts else (None, None))
         done = StepMetrics(self.step_number, loss, norm, rate, step_s, self.batch_size * self.config.sequence_length,
                            metrics.mfu(self.flops, step_s, self.layout.world_size, self.peak_flops_per_s), by_axis,
                            by_kind)
@@ -113,10 +114,10 @@ class HybridTrainer:
         self.optimizer.zero_grad()
         return loss, norm
 
-    def _gathered(self, sent: dict, held: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
+    def _gather_counts(self, sent: dict, held: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
         everyones: list = [None] * self.layout.world_size
         dist.all_gather_object(everyones, (sent, held))
-        return (metrics.added([sent for sent, _ in everyones]),
+        return (metrics.sum_by_axis([sent for sent, _ in everyones]),
                 {kind: max(held[kind] for _, held in everyones) for kind in held})
 
     def train(self, num_steps: int, *, metrics_file: Path | str | None = None, progress: bool = True,
@@ -128,9 +129,7 @@ class HybridTrainer:
         if num_steps < 1:
             raise ValueError(f"num_steps={num_steps!r}: expected at least 1")
         first, steps = dist.get_rank() == 0, []
-        hidden = not first or not progress or stable_output()
-        with tqdm(total=num_steps, desc=f"training {self.layout}", unit="step", file=bar_stream(),
-                  disable=hidden) as bar:
+        with progress_bar(num_steps, f"training {self.layout}", shown=first and progress) as bar:
             for _ in range(num_steps):
                 steps.append(self.step())
                 if first and metrics_file is not None:

@@ -11,10 +11,12 @@
     command.py   python -m course_lib.train --mine workspace/exercises
 """
 
-from course_lib.mine.find import Answers, Part, find, num_written
+from course_lib.mine.find import Answers, Part, count_answers, find
 from course_lib.mine.ledger import AnswerFailed
 from course_lib.mine.outcome import Outcome
 from course_lib.mine.put import Account, TrainedBy, put
 from course_lib.mine.slots import SLOTS
 
-__all__ = ["SLOTS", "Account", "AnswerFailed", "Answers", "Outcome", "Part", "TrainedBy", "find", "num_written", "put"]
+__all__ = [
+    "SLOTS", "Account", "AnswerFailed", "Answers", "Outcome", "Part", "TrainedBy", "count_answers", "find", "put",
+]

@@ -50,7 +50,7 @@ class Book:
         names, _ = run_cells(self.notebooks[chapter], modules_of(World(me, self.ledger.sending, instead)))
         for number, (function, _) in recorded.of_chapter(chapter)["exercises"].items():
             if function in names:
-                names[function] = self.ledger.counted(number, names[function])
+                names[function] = self.ledger.count_calls(number, names[function])
         return names
 
     def add_up(self, tensor: Tensor, me: Member) -> None:

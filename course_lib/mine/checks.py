@@ -11,7 +11,7 @@ import numpy
 import torch
 import torch.distributed as dist
 
-from course_lib.grading.borrowed import borrowed
+from course_lib.grading.borrowed import find_course_answers
 from course_lib.grading.exercise import SEED, Exercise, Trial, ranks_of
 from course_lib.grading.registry import exercise
 from course_lib.grading.report import Report, Verdict
@@ -29,12 +29,12 @@ def check_all(functions: Mapping[str, Callable], say: Callable[[str], None]) -> 
     asked = {number: exercise(number) for number in functions}
     tasks = [(number, trial, function) for number, function in functions.items()
              for trial in asked[number].trials(SEED)]
-    passed = {number for number, function in functions.items() if not borrowed(function, set())}
+    passed = {number for number, function in functions.items() if not find_course_answers(function, set())}
     for world_size in sorted({trial.world_size for _, trial, _ in tasks}):
         some = [task for task in tasks if task[1].world_size == world_size and task[0] in passed]
         if some:
             say(f"{len(some)} trials on {ranks_of(world_size)}")
-            passed -= failed(some, asked, world_size)
+            passed -= find_failures(some, asked, world_size)
     reports = {}
     for number, function in functions.items():
         if number in passed:
@@ -45,7 +45,7 @@ def check_all(functions: Mapping[str, Callable], say: Callable[[str], None]) -> 
     return reports
 
 
-def failed(tasks: list[Task], asked: Mapping[str, Exercise], world_size: int) -> set[str]:
+def find_failures(tasks: list[Task], asked: Mapping[str, Exercise], world_size: int) -> set[str]:
     """The numbers of those that do not pass one of their `tasks`; of all where the launch as a whole fails."""
     try:
         ranks = launch(attempts, [(asked[number], function, trial) for number, trial, function in tasks],

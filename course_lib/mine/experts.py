@@ -1,6 +1,7 @@
 """The places of chapter 8 in a layer with experts: which experts, how rows come to them, and what evens them out."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -42,14 +43,14 @@ def through(book: Book) -> Iterator[Place]:
 
     def through_experts(tokens: Tensor, experts: Tensor, weights: Tensor, kept: Tensor | None, num_experts: int,
                         compute: Experts, me: Member) -> Tensor:
+        by_course = partial(course, tokens, experts, weights, kept, num_experts, compute, me)
         if me.n == 1 and book.has("8.2") and kept is None:
             return book.compare("8.2", None, lambda: in_blocks(book, tokens, experts, weights, num_experts, compute),
-                                lambda: course(tokens, experts, weights, kept, num_experts, compute, me))
+                                by_course)
         if me.n > 1 and book.has("8.3") and num_experts % me.n == 0:
-            where = chosen(experts, weights, kept, num_experts)
-            return book.compare("8.3", me, lambda: dealt_out(book, tokens, where, compute, me), lambda: course(
-                tokens, experts, weights, kept, num_experts, compute, me))
-        return course(tokens, experts, weights, kept, num_experts, compute, me)
+            where = choices_by_expert(experts, weights, kept, num_experts)
+            return book.compare("8.3", me, lambda: dealt_out(book, tokens, where, compute, me), by_course)
+        return by_course()
 
     yield Place(layer, "through_experts", through_experts)
 
@@ -61,7 +62,7 @@ def in_blocks(book: Book, tokens: Tensor, experts: Tensor, weights: Tensor, num_
     return back(compute(rows, experts.flatten().bincount(minlength=num_experts).tolist()))
 
 
-def chosen(experts: Tensor, weights: Tensor, kept: Tensor | None, num_experts: int) -> tuple[Tensor, Tensor]:
+def choices_by_expert(experts: Tensor, weights: Tensor, kept: Tensor | None, num_experts: int) -> tuple[Tensor, Tensor]:
     """(choices uint8 (N, E), weights (N, E)): of each token, where it goes, and how much that counts."""
     choices = torch.ones_like(experts, dtype=torch.uint8) if kept is None else kept.to(torch.uint8)
     wide = choices.new_zeros(len(experts), num_experts).scatter(1, experts, choices)
@@ -72,7 +73,7 @@ def dealt_out(book: Book, tokens: Tensor, where: tuple[Tensor, Tensor], compute:
     """A token travels once to a rank, with its weights behind it; each rank weighs and adds up what it made of it."""
     (choices, weights), D = where, tokens.shape[1]
     dispatch = book.of("8.3", me)
-    trip = Trip(dispatch, choices)
+    trip = RoundTrip(dispatch, choices)
     rows = Pair.apply(torch.cat([tokens, weights], 1), trip.there, trip.home)  # (M, D + E)
     E_r = trip.theirs.shape[1]
     book.require(trip.theirs.shape == (len(rows), choices.shape[1] // me.n), "8.3", "`theirs` has another shape")
@@ -83,7 +84,7 @@ def dealt_out(book: Book, tokens: Tensor, where: tuple[Tensor, Tensor], compute:
     return Pair.apply(nn.functional.pad(y, (0, rows.shape[1] - D)), trip.home, trip.again)[:, :D]
 
 
-class Trip:
+class RoundTrip:
     """One dispatch: where rows went, so that results and gradients go the same way."""
 
     def __init__(self, dispatch: Callable, choices: Tensor) -> None:

@@ -62,7 +62,7 @@ def cell(text: str) -> str:
     return f'<td style="text-align: left">{escape(text)}</td>'
 
 
-def num_written(folder: Path | str) -> int:
+def count_answers(folder: Path | str) -> int:
     """How many answers with a place in training are in `folder`, right or wrong; 0 where there is no such folder."""
     functions: dict[str, Any] = {}
     for notebook in notebooks_in(folder):

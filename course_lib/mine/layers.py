@@ -20,25 +20,19 @@ from course_lib.mine.replaced import Place
 from course_lib.sequence_parallel.layouts import layout_order
 from course_lib.tensor_parallel import embedding, linear
 from course_lib.tensor_parallel.cut import Cut
-from course_lib.tensor_parallel.product import ColumnProduct
 
 SPLIT_BACKWARD = set("IW")
 
 
 class Product:
-    """In the place of ColumnProduct: the reader's f, or gather, and then a product."""
+    """In the place of a column layer's product: the reader's f of 5.1, or gather of 7.1, and then F.linear."""
 
-    def __init__(self, book: Book) -> None:
-        self.book = book
+    def __init__(self, book: Book, number: str) -> None:
+        self.book, self.number = book, number
 
-    def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None, me: Member, dealt: bool, gather_again: bool
-              ) -> Tensor:
-        """As ColumnProduct.apply, the communication before the product being the reader's 5.1 or 7.1 where there is
-        one.
-        """
-        if not self.book.has("7.1" if dealt else "5.1"):
-            return ColumnProduct.apply(x, weight, bias, me, dealt, gather_again)
-        before = pair(self.book, "7.1", me)[0] if dealt else pair(self.book, "5.1", me)[0]
+    def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None, me: Member) -> Tensor:
+        """x W^T + b, as ColumnProduct.apply; the reader's function says what autograd does before the product."""
+        before, _ = pair(self.book, self.number, me)
         return F.linear(before(x), weight, bias)
 
 
@@ -48,12 +42,12 @@ PROBES = {"5.1": (collectives.copy_to_group, collectives.reduce_from_group),
 
 def pair(book: Book, number: str, me: Member) -> tuple[Callable, Callable]:
     """(f, g) of 5.1, or (gather, scatter) of 7.1, made each time: it costs two classes."""
-    def probed(functions: tuple[Callable, Callable]) -> list[Tensor]:
+    def probe(functions: tuple[Callable, Callable]) -> list[Tensor]:
         return [tensor for function in functions for tensor in there_and_back(function, me)]
 
     if book.is_first(number, me):
-        book.compare(number, me, lambda: probed(book.of(number, me)()),
-                     lambda: probed(tuple(partial(function, group=me) for function in PROBES[number])))
+        book.compare(number, me, lambda: probe(book.of(number, me)()),
+                     lambda: probe(tuple(partial(function, group=me) for function in PROBES[number])))
     return book.of(number, me)()
 
 
@@ -73,7 +67,7 @@ def f_and_g(book: Book) -> Iterator[Place]:
     def reduce_from_group(x: Tensor, group: Group = None) -> Tensor:
         return pair(book, "5.1", member(group))[1](x)
 
-    yield Place(linear, "ColumnProduct", Product(book))
+    yield Place(linear, "ColumnProduct", Product(book, "5.1"))
     for user in (linear, embedding):
         yield Place(user, "reduce_from_group", reduce_from_group)
 
@@ -84,7 +78,8 @@ def gather_and_scatter(book: Book) -> Iterator[Place]:
     def reduce_scatter_along(x: Tensor, dim: int, group: Group = None) -> Tensor:
         return pair(book, "7.1", member(group))[1](x)  # dim is that of the tokens, -2 of (B, T, D)
 
-    yield Place(linear, "ColumnProduct", Product(book))
+    for name in ("GatheredColumnProduct", "RegatheredColumnProduct"):
+        yield Place(linear, name, Product(book, "7.1"))
     yield Place(linear, "reduce_scatter_along", reduce_scatter_along)
 
 
@@ -129,14 +124,14 @@ def vocabulary_loss(book: Book) -> Iterator[Place]:
 
     def vocab_parallel_cross_entropy(logits: Tensor, targets: Tensor, group: Group = None) -> Tensor:
         @torch.enable_grad()
-        def expected(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        def by_course(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             leaf = logits.detach().requires_grad_()
             loss = course(leaf, targets, group)
             return loss.detach(), *torch.autograd.grad(loss, leaf)
 
         def function(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             return book.compare("5.5", group, lambda: book.of("5.5", group)(logits, targets, 0.0),
-                                lambda: expected(logits, targets))
+                                lambda: by_course(logits, targets))
 
         return LossWithGradient.apply(logits, targets, function)
 
@@ -172,7 +167,7 @@ def whole_ring(book: Book) -> Iterator[Place]:
 
 # 7.5
 
-def recomputed(book: Book) -> Iterator[Place]:
+def recompute_attention(book: Book) -> Iterator[Place]:
     """Attention keeps its input only. Not where backward is cut in two, or hooks of ZeRO wait for its end."""
     course = trainer.parallelize
 

@@ -25,7 +25,7 @@ class Ledger:
     calls: Counter[str] = field(default_factory=Counter)
     sent: Counter[str] = field(default_factory=Counter)
 
-    def counted(self, number: str, function: Callable) -> Callable:
+    def count_calls(self, number: str, function: Callable) -> Callable:
         """`function`, whose calls are counted as those of exercise `number`."""
         @functools.wraps(function)
         def call(*args: object, **kwargs: object) -> object:

@@ -41,7 +41,7 @@ class Outcome(Drawn):
         """Bytes of a step that the reader's code sent, by exercise; the rest is the course's."""
         return {number: num_bytes for number, num_bytes in sorted(self.account.sent.items()) if number and num_bytes}
 
-    def worked(self, part: Part) -> str:
+    def describe_part(self, part: Part) -> str:
         """What came of a part in this run, in words."""
         calls = self.account.calls.get(part.number, 0)
         if part.whose != YOURS:
@@ -56,7 +56,7 @@ class Outcome(Drawn):
             f"under {self.report.layout}",
             f"your code sent {yours:,} of {everything:,} bytes of a step" + f" ({yours / everything:.0%})" * bool(
                 everything),
-            *(f"  {part.number} {part.function}: {self.worked(part)}" + (
+            *(f"  {part.number} {part.function}: {self.describe_part(part)}" + (
                 f", {self.sent_by_answers[part.number]:,} bytes" if part.number in self.sent_by_answers else "")
               for part in used),
             self.verdict()])
@@ -72,7 +72,7 @@ class Outcome(Drawn):
                 "something else in training. Leave them out one by one: --without 5.5")
 
     def html(self) -> str:
-        rows = "".join(f"<tr>{cell(part.number)}{cell(part.function)}{cell(part.work)}{cell(self.worked(part))}"
+        rows = "".join(f"<tr>{cell(part.number)}{cell(part.function)}{cell(part.work)}{cell(self.describe_part(part))}"
                        f"{cell(f'{self.account.sent.get(part.number, 0):,}')}</tr>" for part in self.answers.parts)
         head = "".join(map(cell, ("", "function", "its work", "in this run", "bytes of a step")))
         first, second, *_, last = self.finding().splitlines()

@@ -36,7 +36,7 @@ def schedule(name: str, number: str, num_chunks: int = 1, last: Callable[[int], 
              ) -> Callable[[Book], Iterator[Place]]:
     """The places of one of SCHEDULES. last(m): what the answer is given after (rank, ranks, m micro-batches)."""
     def places(book: Book) -> Iterator[Place]:
-        def made(p: int, m: int) -> Schedule:
+        def make_schedule(p: int, m: int) -> Schedule:
             orders = [book.of(number)(r, p, m, *last(m)) for r in range(p)]
             stages = tuple(tuple(chunk * p + r for chunk in range(num_chunks)) for r in range(p))
             found = Schedule(f"your {number}", m, stages, tuple(tuple(map(action, order)) for order in orders))
@@ -46,7 +46,7 @@ def schedule(name: str, number: str, num_chunks: int = 1, last: Callable[[int], 
                 book.require(False, number, str(error))
             return found
 
-        yield Place(parallelizing, "SCHEDULES", {**parallelizing.SCHEDULES, name: made})
+        yield Place(parallelizing, "SCHEDULES", {**parallelizing.SCHEDULES, name: make_schedule})
 
     return places
 

@@ -16,7 +16,7 @@ class Place:
 
 
 @contextmanager
-def replaced(places: Iterable[Place]) -> Iterator[None]:
+def stand_in(places: Iterable[Place]) -> Iterator[None]:
     """A context in which all of `places` hold what they name; afterwards what was there before."""
     before = []
     try:

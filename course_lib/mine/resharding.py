@@ -12,21 +12,21 @@ from course_lib import checkpoint
 from course_lib.checkpoint import loading
 from course_lib.checkpoint.piece import Piece, State
 from course_lib.mine.book import Book
-from course_lib.mine.replaced import Place, replaced
+from course_lib.mine.replaced import Place, stand_in
 
 
-def resharded(book: Book) -> Iterator[Place]:
+def reshard(book: Book) -> Iterator[Place]:
     """The place of 9.5: what a rank reads of a checkpoint that another layout wrote."""
-    course = loading.load_verified
+    course = loading.load_and_verify
 
-    def load_verified(*arguments: Any) -> checkpoint.Loaded:
+    def load_and_verify(*arguments: Any) -> checkpoint.Loaded:
         from course_lib.checkpoint import planners  # which takes torch a second to import
 
-        with replaced([Place(planners, "read_pieces", reading(book, planners))]):
+        with stand_in([Place(planners, "read_pieces", reading(book, planners))]):
             return course(*arguments)
 
-    yield Place(loading, "load_verified", load_verified)  # which checkpoint.load calls
-    yield Place(checkpoint, "load_verified", load_verified)
+    yield Place(loading, "load_and_verify", load_and_verify)  # which checkpoint.load calls
+    yield Place(checkpoint, "load_and_verify", load_and_verify)
 
 
 def reading(book: Book, planners: Any) -> Callable:

@@ -54,13 +54,13 @@ def all_gather(book: Book) -> Iterator[Place]:
         if me.n == 1 or not flat.numel():
             return course(flat, group, tag)
 
-        def gathered() -> Tensor:
+        def gather_by_course() -> Tensor:
             whole = flat.clone()
             course(whole, group, tag)()
             return whole
 
         own = flat.chunk(me.n)[me.r].clone()
-        flat.copy_(book.compare("2.2", me, lambda: book.of("2.2", me)(own), gathered))
+        flat.copy_(book.compare("2.2", me, lambda: book.of("2.2", me)(own), gather_by_course))
         return lambda: None
 
     course = units.start_all_gather
@@ -101,7 +101,7 @@ class Scattered:
         self.closed = False
 
 
-def scattered(book: Book) -> Iterator[Place]:
+def scatter_in_backward(book: Book) -> Iterator[Place]:
     """Each parameter is a bucket of its own, as in the exercise."""
     course = zero_optimizer.when_complete
 

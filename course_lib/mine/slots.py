@@ -20,7 +20,7 @@ def called_by_others(book: Book) -> Iterator[Place]:
 
 
 @dataclass(frozen=True)
-class Slot:
+class AnswerSlot:
     """`needs`: other answers that it calls by name, without which it cannot work."""
 
     number: str
@@ -34,32 +34,32 @@ class Slot:
 
 
 SLOTS = {slot.number: slot for slot in (
-    Slot("2.1", sharding.reduce_scatter),
-    Slot("2.2", sharding.all_gather),
-    Slot("2.3", gradients.ring, ("2.1", "2.2")),
-    Slot("3.2", called_by_others),
-    Slot("3.3", gradients.average, ("3.2",)),
-    Slot("4.1", pipeline.partition),
-    Slot("4.2", pipeline.schedule("gpipe", "4.2", last=lambda m: (m,))),
-    Slot("4.4", pipeline.schedule("1f1b", "4.4")),
-    Slot("4.6", pipeline.schedule("zb-h1", "4.6")),
-    Slot("4.7", pipeline.schedule("interleaved", "4.7", num_chunks=2, last=lambda m: (2,))),
-    Slot("5.1", layers.f_and_g),
-    Slot("5.4", layers.qkv_rows),
-    Slot("5.5", layers.vocabulary_loss),
-    Slot("6.3", sharding.scattered),
-    Slot("7.1", layers.gather_and_scatter),
-    Slot("7.3", layers.positions),
-    Slot("7.5", layers.recomputed),
-    Slot("7.7", layers.whole_ring),
-    Slot("8.1", experts.gate),
-    Slot("8.2", experts.through),
-    Slot("8.3", experts.through),
-    Slot("8.4", experts.balance),
-    Slot("9.2", pipeline.groups),
-    Slot("9.3", gradients.by_kind),
-    Slot("9.4", gradients.norm),
-    Slot("9.5", resharding.resharded),
+    AnswerSlot("2.1", sharding.reduce_scatter),
+    AnswerSlot("2.2", sharding.all_gather),
+    AnswerSlot("2.3", gradients.ring, ("2.1", "2.2")),
+    AnswerSlot("3.2", called_by_others),
+    AnswerSlot("3.3", gradients.average, ("3.2",)),
+    AnswerSlot("4.1", pipeline.partition),
+    AnswerSlot("4.2", pipeline.schedule("gpipe", "4.2", last=lambda m: (m,))),
+    AnswerSlot("4.4", pipeline.schedule("1f1b", "4.4")),
+    AnswerSlot("4.6", pipeline.schedule("zb-h1", "4.6")),
+    AnswerSlot("4.7", pipeline.schedule("interleaved", "4.7", num_chunks=2, last=lambda m: (2,))),
+    AnswerSlot("5.1", layers.f_and_g),
+    AnswerSlot("5.4", layers.qkv_rows),
+    AnswerSlot("5.5", layers.vocabulary_loss),
+    AnswerSlot("6.3", sharding.scatter_in_backward),
+    AnswerSlot("7.1", layers.gather_and_scatter),
+    AnswerSlot("7.3", layers.positions),
+    AnswerSlot("7.5", layers.recompute_attention),
+    AnswerSlot("7.7", layers.whole_ring),
+    AnswerSlot("8.1", experts.gate),
+    AnswerSlot("8.2", experts.through),
+    AnswerSlot("8.3", experts.through),
+    AnswerSlot("8.4", experts.balance),
+    AnswerSlot("9.2", pipeline.groups),
+    AnswerSlot("9.3", gradients.by_kind),
+    AnswerSlot("9.4", gradients.norm),
+    AnswerSlot("9.5", resharding.reshard),
 )}
 
 

@@ -1,9 +1,14 @@
 """Drawn: the base of every value that draws itself in a notebook."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from course_lib.pictures.alt_text import with_alt_text
 from course_lib.pictures.stable import stable_output
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NOT_SEEN = "not seen here: "  # begins the text of a picture whose headline its data contradict
 
@@ -31,9 +36,17 @@ class Drawn:
         """The value as a table, or None."""
         return None
 
-    def png(self) -> bytes | None:
-        """The value as a picture, or None."""
+    def figure(self) -> Figure | None:
+        """The value as a figure of matplotlib, or None."""
         return None
+
+    def png(self) -> bytes | None:
+        """The value as a picture, by default its figure; or None."""
+        if (figure := self.figure()) is None:
+            return None
+        from course_lib.pictures.figures import to_png  # matplotlib is slow to import
+
+        return to_png(figure)
 
     def __repr__(self) -> str:
         return self.finding()

@@ -12,7 +12,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 
 from course_lib.pictures.figures import DPI, WIDTH_IN
-from course_lib.pictures.palette import mixed
+from course_lib.pictures.palette import mix
 from course_lib.pictures.roles import ROLES, on_white
 from course_lib.pictures.scene import Mark, Scene
 
@@ -49,7 +49,7 @@ def add(axes: Axes, mark: Mark, points: float, order: int) -> None:
     look = ROLES[mark.role]
     fill, stroke, width = on_white(look.fill), on_white(look.stroke), points * look.stroke_width
     if mark.tint:
-        fill = mixed(fill, 1 - mark.tint)
+        fill = mix(fill, 1 - mark.tint)
     if mark.kind == "rect":
         x, y, wide, tall = mark.at
         artist = Rectangle((x, y), wide, tall, facecolor=fill, edgecolor=stroke, lw=0 if look.striped else width,

@@ -32,7 +32,6 @@ def rank_colour(rank: int) -> str:
     return RANK_COLOURS[rank % len(RANK_COLOURS)]
 
 
-def mixed(colour: str, share: float, with_colour: str = PAPER) -> str:
-    """`share` (0 to 1) of `colour`, the rest of the other."""
-    parts = [(int(colour[i:i + 2], 16), int(with_colour[i:i + 2], 16)) for i in (1, 3, 5)]
-    return "#" + "".join(f"{round(share * one + (1 - share) * other):02X}" for one, other in parts)
+def mix(colour: str, share: float) -> str:
+    """`share` (0 to 1) of `colour`, the rest paper."""
+    return "#" + "".join(f"{round(share * int(colour[i:i + 2], 16) + (1 - share) * 255):02X}" for i in (1, 3, 5))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_lib.pictures.palette import BLUE, INK, MAGENTA, ORANGE, PAPER, RANK_COLOURS, RED, TEAL, YELLOW, mixed
+from course_lib.pictures.palette import BLUE, INK, MAGENTA, ORANGE, PAPER, RANK_COLOURS, RED, TEAL, YELLOW, mix
 
 FROM_THEME = {"ink": (INK, "--jp-content-font-color1"), "paper": (PAPER, "--jp-layout-color0")}
 ON_LIGHT_AND_DARK = {"accent": (BLUE, "#2E9BE6"), "alarm": (RED, "#FF7A5C")}
@@ -75,7 +75,7 @@ def on_white(colour: str) -> str:
     """The colour as matplotlib takes it, on white paper."""
     if colour in ON_PAPER:
         name, share = ON_PAPER[colour]
-        return mixed(on_white(name), share)
+        return mix(on_white(name), share)
     return {**FROM_THEME, **ON_LIGHT_AND_DARK}.get(colour, (colour,))[0]
 
 

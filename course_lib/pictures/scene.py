@@ -101,6 +101,13 @@ class Sheet:
         """Add a line from (x1, y1) to (x2, y2)."""
         self._add("line", key, role, (x1, y1, x2, y2))
 
+    def outline(self, key: str, role: str, x: float, y: float, width: float, height: float) -> None:
+        """Four lines around a rectangle, which leave what is inside as it looks."""
+        right, bottom = x + width, y + height
+        for side, line in {"top": (x, y, right, y), "bottom": (x, bottom, right, bottom), "left": (x, y, x, bottom),
+                           "right": (right, y, right, bottom)}.items():
+            self.line(f"{key} {side}", role, *line)
+
     def text(self, key: str, role: str, x: float, middle: float, words: str, anchor: str = "start") -> None:
         """`words` at x by `anchor`; the letters' middle is at `middle`."""
         assert anchor in ANCHORS, f"{key}: anchor {anchor!r}"

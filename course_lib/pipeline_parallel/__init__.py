@@ -2,20 +2,17 @@
 
     actions.py      what a schedule is made of
     schedules.py    those that were published, from the naive one to DualPipe-V
-    dependencies.py what an action needs, and in which order a schedule can run at all
+    dependencies.py what an action needs, who sends what to whom, and in which order a schedule can run at all
     validate.py     what is wrong with a schedule, in words
     blocking.py     what would happen if sends blocked
-    memory.py       activations in flight
     partition.py    a model cut into stages
     execute.py      PipelineParallel: a schedule run on real ranks
-    measured.py     what a step on ranks took, in the form of a simulation
     split_backward.py  a backward pass in two parts, I and W
     mailbox.py      messages between stages; shared.py: parameters on two stages; delay.py: waiting like for a GPU
     checks.py       what cannot work, said on every rank
-    boxes.py        a schedule with its times
-    simulate.py     when each action runs, given what it costs
+    timing.py       a schedule with its times: idle shares, activations in flight
+    simulate.py     when each action runs, given what it costs, or as it was measured on ranks
     published.py    published bubble rates, predicted from two fitted costs
-    published_picture.py  the same, drawn (published_rows.py)
     picture.py      schedules drawn, also a measured step under its plan
 
 What the papers say about idle time and memory is in course_lib.costs.bubbles, one line a formula.
@@ -45,32 +42,32 @@ from course_lib.pipeline_parallel.schedules import (
     zb_h2,
     zb_v,
 )
-from course_lib.pipeline_parallel.simulate import Box, Simulation, schedule_picture, simulate
+from course_lib.pipeline_parallel.simulate import Simulation, measured_step, schedule_picture, simulate
+from course_lib.pipeline_parallel.timing import TimedAction
 from course_lib.pipeline_parallel.validate import Finding, InvalidSchedule, findings, validate
 
 load_on_use(__name__, {
     "execute": ("PipelineParallel",),
-    "measured": ("measured",),
     "partition": ("Stage", "partition"),
     "picture": ("measured_under_plan",),
 })
 
 __all__ = [
     "Action",
-    "Box",
     "Finding",
     "InvalidSchedule",
     "PipelineParallel",
     "Schedule",
     "Simulation",
     "Stage",
+    "TimedAction",
     "bubble_of_ideal",
     "bubble_of_total",
     "dualpipe_v",
     "findings",
     "gpipe",
     "interleaved_1f1b",
-    "measured",
+    "measured_step",
     "measured_under_plan",
     "naive",
     "naive_bubble",

@@ -4,6 +4,7 @@ A schedule is data. The generators of `schedules` write it, a reader's hand may 
 `simulate` gives it times, and `PipelineParallel` runs it on ranks: the same object every time.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -51,3 +52,9 @@ class Schedule:
             if stage in chunks:
                 return rank, chunks.index(stage)
         raise ValueError(f"stage {stage} is on no rank; the schedule places stages {sorted(sum(self.stages, ()))}")
+
+    def positions(self) -> Iterator[tuple[int, int, Action]]:
+        """(rank, position in its list, action) of all actions."""
+        for rank, actions in enumerate(self.actions):
+            for position, action in enumerate(actions):
+                yield rank, position, action

@@ -9,10 +9,10 @@ with their receives (batch_isend_irecv), or leave them pending, as PipelineParal
 from typing import NamedTuple
 
 from course_lib.pipeline_parallel.actions import Action, Schedule
-from course_lib.pipeline_parallel.dependencies import Result, leaves, needs
+from course_lib.pipeline_parallel.dependencies import Result, messages_of
 
 
-class Call(NamedTuple):
+class BlockingCall(NamedTuple):
     """A send or a receive of a rank, and the action it belongs to."""
 
     op: str
@@ -29,43 +29,41 @@ class Call(NamedTuple):
         return f"rank {rank} waits at {self.action} for {what} from rank {self.partner}"
 
 
-def calls(schedule: Schedule) -> list[list[Call]]:
+def transfers_of(schedule: Schedule) -> list[list[BlockingCall]]:
     """Every rank's sends and receives, in the order in which it makes them."""
-    num_stages, place = schedule.num_stages, [schedule.where(stage)[0] for stage in range(schedule.num_stages)]
-    all_calls: list[list[Call]] = []
-    for rank, actions in enumerate(schedule.actions):
-        mine: list[Call] = []
-        for position, action in enumerate(actions):
-            stage = schedule.stages[rank][action.chunk]
-            mine += [Call("receive", need, place[need.stage], position, action)
-                     for need in needs(action, stage, num_stages) if place[need.stage] != rank]
-            result, target = leaves(action, stage), stage + (1 if action.kind == "F" else -1)
-            if result and 0 <= target < num_stages and place[target] != rank:
-                mine.append(Call("send", result, place[target], position, action))
-        all_calls.append(mine)
-    return all_calls
+    of_ranks: list[list[BlockingCall]] = [[] for _ in schedule.actions]
+    for message in messages_of(schedule):
+        for op, rank, partner, position in (("send", message.source, message.dest, message.sent_at),
+                                            ("receive", message.dest, message.source, message.needed_at)):
+            action = schedule.actions[rank][position]
+            of_ranks[rank].append(BlockingCall(op, message.content, partner, position, action))
+    # An action's receive stands before it and its send behind: with sends that block, this order decides.
+    return [sorted(transfers, key=lambda transfer: (transfer.position, transfer.op == "send"))
+            for transfers in of_ranks]
 
 
-def blocked(schedule: Schedule) -> list[tuple[int, Call]]:
+def find_circle(schedule: Schedule) -> list[tuple[int, BlockingCall]]:
     """The (rank, call) that wait for each other in a circle, in its order; empty where all can be done.
 
     Takes legal schedules.
     """
-    left = [mine[::-1] for mine in calls(schedule)]
+    left = [mine[::-1] for mine in transfers_of(schedule)]
     ready = list(range(schedule.num_ranks))
     while ready:
         rank = ready.pop()
         if not left[rank]:
             continue
         call, other = left[rank][-1], left[rank][-1].partner
+        # A message passes only when both of its ends have come to it.
         theirs = left[other][-1] if left[other] else None
         if theirs and theirs.partner == rank and theirs.result == call.result:  # the one sends what the other awaits
             left[rank].pop()
             left[other].pop()
             ready += [other, rank]
+    # Each rank that is left waits for one partner, so a walk from partner to partner ends in a circle.
     rank = next((rank for rank, mine in enumerate(left) if mine), None)
     path: list[int] = []
     while rank is not None and rank not in path:
         path.append(rank)
         rank = left[rank][-1].partner
-    return [(each, left[each][-1]) for each in path[path.index(rank):]] if path else []
+    return [(waiting, left[waiting][-1]) for waiting in path[path.index(rank):]] if path else []

@@ -14,6 +14,7 @@ from course_lib.pipeline_parallel.validate import validate
 
 def problem_with_arguments(stages: Any, schedule: Any, loss_fn: Any, delay: Any, me: Member) -> str | None:
     """What is wrong with the arguments of PipelineParallel on this rank."""
+    # Returned and not raised: a rank that stopped alone would leave the others waiting.
     if not isinstance(schedule, Schedule):
         return f"schedule={schedule!r}: expected a Schedule, such as one_f_one_b(p, m)"
     try:
@@ -39,6 +40,7 @@ def describe_schedule(schedule: Any) -> list[str]:
     """Lines that are the same on two ranks if the schedules are."""
     if not isinstance(schedule, Schedule):
         return ["none"]
+    # A fingerprint for each list: only whether they differ is asked, and lists are long.
     actions = [f"for rank {rank} actions with the fingerprint {fingerprint(repr(actions)):x}"
                for rank, actions in enumerate(schedule.actions)]
     return [f"{schedule.name!r} with {schedule.num_microbatches} micro-batches", f"stages {schedule.stages}", *actions]
@@ -64,6 +66,7 @@ def describe_batch(inputs: Tensor | None, targets: Tensor | None) -> list[int]:
 
 def require_same_rows(everyones: list[list[int]]) -> tuple[int, int]:
     """The rows of the batch and how it looks, as all ranks know now. ValueError unless inputs and targets fit."""
+    # Ranks that have no inputs or targets sent -1, so the largest number is that of the rank that has them.
     rows, looks, target_rows = (max(column) for column in zip(*everyones))
     if rows != target_rows:
         raise ValueError(f"inputs has {rows} rows and targets {target_rows}: expected as many")

@@ -47,4 +47,5 @@ def lasting(seconds: float | None) -> Iterator[None]:
     started = time.perf_counter()
     yield
     catch_up()
+    # Only what the action has not taken itself: a delay below that changes nothing.
     time.sleep(max(0.0, seconds - (time.perf_counter() - started)))

@@ -1,4 +1,4 @@
-"""What an action needs before it can run, what it leaves behind, and in which order a whole schedule can run at all.
+"""What an action needs, what it leaves behind for whom, and in which order a schedule can run at all.
 
     F on stage s   needs the activations of stage s - 1                        leaves the activations of s
     B, I on s      need the activations of s and the gradient of s + 1         leave the gradient of s
@@ -8,7 +8,7 @@ Sends never block: what a rank has sent lies in a buffer until the receiver take
 schedule gets stuck only where actions wait for each other in a circle, and where a thing never comes.
 """
 
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -43,63 +43,84 @@ def leaves(action: Action, stage: int) -> Result | None:
     return Result("activations" if action.kind == "F" else "gradient", action.microbatch, stage)
 
 
-class Block(NamedTuple):
-    """Actions of a rank that run as one: almost always a single one."""
+@dataclass(frozen=True)
+class StageMessage:
+    """`content` on its way from `source` to `dest`, places in the group.
 
-    rank: int
-    actions: tuple[Action, ...]
+    `sent_at` and `needed_at` are positions in the actions of the one and of the other. `number` counts the messages
+    from this source to this dest.
+    """
 
-
-class Source(NamedTuple):
-    """Where something comes from: the action `number` of the block at `place` of a Walk."""
-
-    place: int
+    content: Result
+    source: int
+    dest: int
+    sent_at: int
+    needed_at: int
     number: int
+
+    @property
+    def boundary(self) -> int:
+        """The stage in front of the boundary that it crosses. Gradients look like the activations there."""
+        return self.content.stage - (self.content.what == "gradient")
+
+
+def messages_of(schedule: Schedule) -> list[StageMessage]:
+    """Every message of a valid schedule; those of one source in the order in which it sends them."""
+    made: dict[Result, tuple[int, int]] = {}
+    for rank, position, action in schedule.positions():
+        made[leaves(action, schedule.stages[rank][action.chunk])] = rank, position
+    transfers = []
+    for rank, position, action in schedule.positions():
+        for content in needs(action, schedule.stages[rank][action.chunk], schedule.num_stages):
+            source, sent_at = made[content]
+            if source != rank:
+                transfers.append((source, sent_at, rank, position, content))
+    counts: Counter[tuple[int, int]] = Counter()
+    messages = []
+    for source, sent_at, dest, needed_at, content in sorted(transfers):
+        messages.append(StageMessage(content, source, dest, sent_at, needed_at, counts[source, dest]))
+        counts[source, dest] += 1
+    return messages
 
 
 @dataclass(frozen=True)
 class Walk:
-    """The blocks in an order in which they can run, with the sources of what each needs; which does not hang on costs.
+    """All actions in an order in which they can run, which does not hang on costs.
 
-    stuck: for each rank that cannot go on, its block and what is missing.
+    done: (rank, action). sources: for each of them, the positions in `done` of what it needs. stuck: for each rank that
+    cannot go on, its action and what is missing.
     """
 
-    done: list[Block]
-    sources: list[list[Source]]
-    stuck: dict[int, tuple[Block, Result]]
+    done: list[tuple[int, Action]]
+    sources: list[list[int]]
+    stuck: dict[int, tuple[Action, Result]]
 
 
-def walk(schedule: Schedule, lanes: Sequence[Sequence[Block]] | None = None) -> Walk:
+def walk(schedule: Schedule) -> Walk:
     """Let every rank go on as long as what it needs is there. Takes schedules with gaps, also those not finished."""
-    lanes = singles(schedule) if lanes is None else lanes
-    num_stages = schedule.num_stages
-    there: dict[Result, Source] = {}
+    there: dict[Result, int] = {}
     waiting: dict[Result, list[int]] = {}
     walked = Walk([], [], {})
-    position = [0] * len(lanes)
-    ready = list(range(len(lanes)))[::-1]
+    position = [0] * schedule.num_ranks
+    ready = list(range(schedule.num_ranks))[::-1]
+    # In whatever order ranks are asked, the same actions run: one that runs takes nothing from another.
     while ready:
         rank = ready.pop()
         walked.stuck.pop(rank, None)
-        stages = schedule.stages[rank]
-        for block in lanes[rank][position[rank]:]:
-            needed = [need for action in block.actions for need in needs(action, stages[action.chunk], num_stages)]
+        for action in schedule.actions[rank][position[rank]:]:
+            stage = schedule.stages[rank][action.chunk]
+            needed = needs(action, stage, schedule.num_stages)
             missing = next((need for need in needed if need not in there), None)
             if missing:
-                walked.stuck[rank] = block, missing
+                walked.stuck[rank] = action, missing
+                # The rank is looked at again when this result comes, so no rank is asked twice in vain.
                 waiting.setdefault(missing, []).append(rank)
                 break
             position[rank] += 1
-            for number, action in enumerate(block.actions):
-                result = leaves(action, stages[action.chunk])
-                if result:
-                    there[result] = Source(len(walked.done), number)
-                    ready.extend(waiting.pop(result, []))
-            walked.done.append(block)
+            result = leaves(action, stage)
+            if result:
+                there[result] = len(walked.done)
+                ready.extend(waiting.pop(result, []))
+            walked.done.append((rank, action))
             walked.sources.append([there[need] for need in needed])
     return walked
-
-
-def singles(schedule: Schedule) -> list[list[Block]]:
-    """Each rank's actions, every one a block by itself."""
-    return [[Block(rank, (action,)) for action in actions] for rank, actions in enumerate(schedule.actions)]

@@ -44,16 +44,18 @@ class PipelineParallel:
         self.me = member(group)
         problem = checks.problem_with_arguments(stages, schedule, loss_fn, delay, self.me)
         mine = {} if problem else shared_parameters(stages)
+        # All that can be wrong is exchanged once, here: no rank waits for a message of one that has raised.
         facts = agree(problem, (checks.describe_schedule(schedule), sorted(mine)), self.me)
         require_equal([lines for lines, _ in facts], "schedules", "the same one")
         self.stages, self.schedule, self.loss_fn = list(stages), schedule, loss_fn
-        self.held, self.actions = schedule.stages[self.me.r], schedule.actions[self.me.r]
+        self.stage_numbers, self.actions = schedule.stages[self.me.r], schedule.actions[self.me.r]
         self.last = schedule.num_stages - 1
         self.device = next((parameter.device for parameter in self.parameters()), device())
         self.mailbox = Mailbox(schedule, self.me, self.device)
         self.shared = SharedGradients(mine, [names for _, names in facts], self.me)
         self.seconds = None if delay is None else seconds_of(delay, schedule.num_stages)
         self.work = {"F": self._forward, "B": self._backward, "I": self._backward_input, "W": self._backward_weight}
+        # Of the last batch: as long as a batch looks alike, no shape has to be sent ahead of its tensors.
         self.looks: tuple[int, int] | None = None
         self.num_steps = 0
 
@@ -72,14 +74,17 @@ class PipelineParallel:
         self._begin(inputs, targets)
         for action in self.actions:
             self._run(action)
-        self._agreed().close()
+        # Open by now unless this rank had no message: then it still has to hear whether the batch was right.
+        self._open_mailbox().close()
+        # Only after the last backward pass are the gradients of all copies complete.
         self.shared.finish()
+        # Until the next step the batch is not held here.
         self.inputs = self.targets = ()
         self.num_steps += 1
         return self._loss_for_all()
 
     def _begin(self, inputs: Tensor | None, targets: Tensor | None) -> None:
-        m, first, last = self.schedule.num_microbatches, 0 in self.held, self.last in self.held
+        m, first, last = self.schedule.num_microbatches, 0 in self.stage_numbers, self.last in self.stage_numbers
         problem = checks.problem_with_batch(inputs if first else targets, first, m) if first or last else None
         if first and last:
             problem = problem or checks.problem_with_batch(targets, False, m)
@@ -89,16 +94,17 @@ class PipelineParallel:
         self.agreement = start_agreement(problem, numbers, self.me)
         # Who sees a problem must not go on to compute; the others find out before their first message.
         if problem or self.me.n == 1:
-            self._agreed()
+            self._open_mailbox()
         self.inputs = inputs.chunk(m) if first else ()
         self.targets = targets.chunk(m) if last else ()
         self.saved: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # (chunk, micro-batch) -> x, y
         self.deferred: dict[tuple[int, int], Callable[[], None]] = {}  # what W has to do
         self.loss = torch.zeros((), device=self.device)
 
-    def _agreed(self) -> Mailbox:
+    def _open_mailbox(self) -> Mailbox:
         """The mailbox, open from when all ranks know that nothing is wrong with the batch: before the first message."""
         if self.agreement:
+            # Only the first message of a step waits here, and by then the agreement has usually arrived.
             everyones, self.agreement = self.agreement(), None
             looks = checks.require_same_rows(everyones)
             self.mailbox.open(new_shapes=looks != self.looks)
@@ -107,20 +113,20 @@ class PipelineParallel:
         return self.mailbox
 
     def _run(self, action: Action) -> None:
-        stage = self.held[action.chunk]
-        arrived = self._arrived(action, stage)  # what is waited for here is the bubble
+        stage = self.stage_numbers[action.chunk]
+        message = self._receive(action, stage)  # what is waited for here is the bubble
         labels = {"microbatch": action.microbatch, "chunk": action.chunk, "stage": stage, "step": self.num_steps}
         with span(action.kind, **labels), lasting(self.seconds and self.seconds(action.kind, stage)):
-            made = self.work[action.kind](action, stage, arrived)
+            result = self.work[action.kind](action, stage, message)
         # Outside of the span: sending returns at once, and what it takes is not computing.
-        if made is not None:
-            self._agreed().give(leaves(action, stage), made)
+        if result is not None:
+            self._open_mailbox().give(leaves(action, stage), result)
 
-    def _arrived(self, action: Action, stage: int) -> Tensor | None:
+    def _receive(self, action: Action, stage: int) -> Tensor | None:
         if action.kind == "F" and stage > 0:
-            return self._agreed().take(Result("activations", action.microbatch, stage - 1))
+            return self._open_mailbox().take(Result("activations", action.microbatch, stage - 1))
         if action.kind in "BI" and stage < self.last:
-            return self._agreed().take(Result("gradient", action.microbatch, stage + 1))
+            return self._open_mailbox().take(Result("gradient", action.microbatch, stage + 1))
         return None
 
     def _forward(self, action: Action, stage: int, x: Tensor | None) -> Tensor | None:
@@ -153,6 +159,7 @@ class PipelineParallel:
             x, y = self.saved.pop(key)
             for_x, self.deferred[key] = backward_input(y, gradient, x)
             return for_x
+        # On the first stage: nobody waits for the gradient of its input, so W does the whole pass.
         self.deferred[key] = lambda: self._backward(action, stage, gradient)
 
     def _backward_weight(self, action: Action, stage: int, _: None) -> None:

@@ -6,9 +6,7 @@ keeps, until a later message of the receiver proves that the receiver has used i
 """
 
 import itertools
-from collections import Counter, deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import deque
 
 import torch
 import torch.distributed as dist
@@ -16,59 +14,12 @@ from torch import Tensor
 
 from course_lib.groups.membership import Member
 from course_lib.groups.tensors import describe, sendable
-from course_lib.pipeline_parallel.actions import Action, Schedule
-from course_lib.pipeline_parallel.dependencies import Result, leaves, needs
+from course_lib.pipeline_parallel.actions import Schedule
+from course_lib.pipeline_parallel.dependencies import Result, StageMessage, messages_of
 
 AHEAD = 2  # messages of each neighbour that are posted before they are needed
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 MAX_DIMS = 8
-
-
-@dataclass(frozen=True)
-class Message:
-    """`content` on its way from `source` to `dest`, places in the group.
-
-    `sent_at` and `needed_at` are positions in the actions of the one and of the other. `number` counts the messages
-    from this source to this dest.
-    """
-
-    content: Result
-    source: int
-    dest: int
-    sent_at: int
-    needed_at: int
-    number: int
-
-    @property
-    def boundary(self) -> int:
-        """The stage in front of the boundary that it crosses. Gradients look like the activations there."""
-        return self.content.stage - (self.content.what == "gradient")
-
-
-def messages_of(schedule: Schedule) -> list[Message]:
-    """Every message of a valid schedule; those of one source in the order in which it sends them."""
-    made: dict[Result, tuple[int, int]] = {}
-    for rank, position, action, stage in everything(schedule):
-        made[leaves(action, stage)] = rank, position
-    found = []
-    for rank, position, action, stage in everything(schedule):
-        for content in needs(action, stage, schedule.num_stages):
-            source, sent_at = made[content]
-            if source != rank:
-                found.append((source, sent_at, rank, position, content))
-    counts: Counter[tuple[int, int]] = Counter()
-    messages = []
-    for source, sent_at, dest, needed_at, content in sorted(found):
-        messages.append(Message(content, source, dest, sent_at, needed_at, counts[source, dest]))
-        counts[source, dest] += 1
-    return messages
-
-
-def everything(schedule: Schedule) -> Iterator[tuple[int, int, Action, int]]:
-    """(rank, position, action, stage) of all actions."""
-    for rank, actions in enumerate(schedule.actions):
-        for position, action in enumerate(actions):
-            yield rank, position, action, schedule.stages[rank][action.chunk]
 
 
 class Mailbox:
@@ -77,7 +28,7 @@ class Mailbox:
     def __init__(self, schedule: Schedule, me: Member, device: torch.device) -> None:
         messages = messages_of(schedule)
         self.outgoing = {message.content: message for message in messages if message.source == me.r}
-        self.expected: dict[int, list[Message]] = {}  # from each source, in the order in which it sends
+        self.expected: dict[int, list[StageMessage]] = {}  # from each source, in the order in which it sends
         for message in messages:
             if message.dest == me.r:
                 self.expected.setdefault(message.source, []).append(message)
@@ -95,7 +46,7 @@ class Mailbox:
             self.shapes.clear()
         self.to_post = {source: deque(queue) for source, queue in self.expected.items()}
         self.posted: dict[Result, tuple[dist.Work, Tensor]] = {}
-        self.kept: dict[int, list[tuple[Message, dist.Work, Tensor]]] = {}
+        self.kept: dict[int, list[tuple[StageMessage, dist.Work, Tensor]]] = {}
         for source in self.to_post:
             self._post_ahead(source)
 
@@ -107,7 +58,9 @@ class Mailbox:
             return
         known = self.shapes.get(message.boundary)
         looks = tuple(tensor.shape), tensor.dtype
+        # A gradient looks like the activations that crossed the same boundary, so one header serves both directions.
         if known is None:
+            # Two tags for each message: a header and its tensor may be under way at the same time.
             self._send(message, header_of(tensor, message.boundary).to(self.wire), tag=2 * message.number)
             self.shapes[message.boundary] = looks
             self._post_ahead(message.dest)  # its gradients can be received now
@@ -122,6 +75,7 @@ class Mailbox:
         message = self.incoming.get(content)
         if message is None:
             return self.local.pop(content)
+        # What the source sends before it is posted before it: messages come in the order of sending.
         while content not in self.posted:
             self._post_next(message.source)
         work, tensor = self.posted.pop(content)
@@ -137,13 +91,13 @@ class Mailbox:
                 work.wait()
         self.kept.clear()
 
-    def _send(self, message: Message, tensor: Tensor, tag: int) -> None:
+    def _send(self, message: StageMessage, tensor: Tensor, tag: int) -> None:
         work = dist.isend(tensor, self.ranks[message.dest], self.group_of_link[message.source, message.dest], tag)
         # Kept, since the tensor must live until its bytes have left; and not waited for, or two ranks that send to each
         # other at the same time would wait for ever.
         self.kept.setdefault(message.dest, []).append((message, work, tensor))
 
-    def _receive(self, message: Message, tensor: Tensor, tag: int) -> dist.Work:
+    def _receive(self, message: StageMessage, tensor: Tensor, tag: int) -> dist.Work:
         return dist.irecv(tensor, self.ranks[message.source], self.group_of_link[message.source, message.dest], tag)
 
     def _post_next(self, source: int) -> None:
@@ -165,7 +119,7 @@ class Mailbox:
             self._post_next(source)
             waiting += 1
 
-    def _release(self, arrived: Message) -> None:
+    def _release(self, arrived: StageMessage) -> None:
         """Forget what has been used: whoever sent `arrived` had by then done all its actions before."""
         sent = self.kept.get(arrived.source, [])
         for entry in [entry for entry in sent if entry[0].needed_at <= arrived.sent_at]:
@@ -183,6 +137,7 @@ def groups_of_links(links: set[tuple[int, int]], me: Member, device: torch.devic
     if not works_off_in_order(me, device):
         return dict.fromkeys(links, me.group)
     color_of: dict[tuple[int, int], int] = {}
+    # Sorted: all ranks have to find the same groups, and a set has another order in each process.
     for link in sorted(links):
         taken = {color for other, color in color_of.items() if set(link) & set(other)}
         color_of[link] = next(color for color in itertools.count() if color not in taken)

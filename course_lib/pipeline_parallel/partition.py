@@ -26,6 +26,7 @@ class Stage(nn.Module):
     def __init__(self, layers: Layers, shared: dict[str, str]) -> None:
         super().__init__()
         self.layers, self.shared = tuple(layer for _, layer in layers), shared  # a tuple: not registered once more
+        # Modules in between are made anew, so that each parameter has the name that it has in the model.
         for name, layer in layers:
             *path, last = name.split(".")
             parent: nn.Module = self
@@ -50,6 +51,7 @@ def partition(model: nn.Module, num_stages: int, costs: Sequence[float] | None =
     Raises ValueError for another kind of model, and for more stages than layers.
     """
     layers = layers_of(model)
+    # Ranks cut the same model by the same costs, so all find the same stages without a message.
     costs = layer_costs(model) if costs is None else list(costs)
     if len(costs) != len(layers):
         raise ValueError(f"costs has {len(costs)} numbers for {len(layers)} layers: expected one for each of "

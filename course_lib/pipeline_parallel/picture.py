@@ -1,6 +1,6 @@
 """Draw schedules with their times: a lane for each rank, forward blue, backward orange, weight gradients teal.
 
-`picture_of` puts several below each other on one time axis, `measured_under_plan` a measured step below its plan.
+`picture_of` draws one, `measured_under_plan` a measured step below its plan, on one time axis.
 """
 
 from collections.abc import Sequence
@@ -16,34 +16,32 @@ from course_lib.pictures.drawn import Drawn
 from course_lib.pictures.figures import WIDTH_IN, new_figure, quiet, to_png
 from course_lib.pictures.palette import BLUE, INK, ORANGE, TEAL, ink_on
 from course_lib.pipeline_parallel.actions import Action, Schedule
-from course_lib.pipeline_parallel.boxes import Box, Time, Timed, write_count
+from course_lib.pipeline_parallel.timing import Time, TimedAction, Timing, write_count
 
 COLOURS = {"F": BLUE, "B": ORANGE, "I": ORANGE, "W": TEAL}
 NAMES = {"F": "forward (F)", "B": "whole backward (B)", "I": "backward, input (I)", "W": "backward, weights (W)"}
 LIGHTEST = 0.5  # how much white is in the colour of a rank's last chunk
 PALE = "#FBEFEC"  # behind the stripes of idle time
 LANE_IN, TITLE_IN, DIGIT_IN = 0.3, 0.3, 0.075
-IN_FLIGHT_IN = 1.1  # the column at the right
 
 
 @dataclass(frozen=True)
-class Part:
+class Panel:
     """One schedule in a picture."""
 
     title: str
-    simulation: Timed
+    simulation: Timing
 
 
 @dataclass(frozen=True, repr=False)
 class SchedulePicture(Drawn):
-    """What schedule_picture (in simulate.py) and measured_under_plan return; a cell that ends in it shows it."""
+    """What picture_of and measured_under_plan return; a cell that ends in it shows it."""
 
-    parts: tuple[Part, ...]
+    panels: tuple[Panel, ...]
     headline: str
     detail: str
     sentence: str
     unit: str
-    critical_path: bool = False
 
     def finding(self) -> str:
         return self.sentence
@@ -53,30 +51,29 @@ class SchedulePicture(Drawn):
 
     def figure(self) -> Figure:
         """The matplotlib figure: a panel for each schedule, all on one scale of time."""
-        lanes = [part.simulation.schedule.num_ranks for part in self.parts]
+        lanes = [panel.simulation.schedule.num_ranks for panel in self.panels]
         heights = [TITLE_IN + LANE_IN * num for num in lanes]
         figure = new_figure(sum(heights) + 1.5, self.headline, self.detail)
-        all_axes = figure.subplots(len(self.parts), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
-        end = max(part.simulation.makespan for part in self.parts) or 1
-        for axes, part in zip(all_axes, self.parts):
-            draw_lanes(axes, part.simulation, end, self.critical_path)
-            axes.set_title(part.title, loc="left", fontsize=9, color=INK)
+        all_axes = figure.subplots(len(self.panels), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+        end = max(panel.simulation.makespan for panel in self.panels) or 1
+        for axes, panel in zip(all_axes, self.panels):
+            draw_lanes(axes, panel.simulation, end)
+            axes.set_title(panel.title, loc="left", fontsize=9, color=INK)
         all_axes[-1].set_xlabel(self.unit, fontsize=9, color=INK)
-        figure.legend(handles=legend([part.simulation for part in self.parts], self.critical_path), ncols=6,
-                      loc="outside lower left", fontsize=8, frameon=False)
+        figure.legend(handles=legend([panel.simulation for panel in self.panels]), ncols=6, loc="outside lower left",
+                      fontsize=8, frameon=False)
         return figure
 
 
-def picture_of(simulations: Sequence[Timed], critical_path: bool = False,
-               unit: str = "time, in the unit of the costs") -> SchedulePicture:
+def picture_of(simulations: Sequence[Timing], unit: str = "time, in the unit of the costs") -> SchedulePicture:
     """Simulated schedules below each other on one time axis."""
-    parts = tuple(Part(title_of(simulation), simulation) for simulation in simulations)
+    panels = tuple(Panel(title_of(simulation), simulation) for simulation in simulations)
     headline = "idle: " + ", ".join(f"{each.schedule.name} {each.bubble_fraction:.0%}" for each in simulations)
     detail = "numbers are micro-batches; striped: a rank waits; right: the most micro-batches it has in flight"
-    return SchedulePicture(parts, headline, detail, "; ".join(map(repr, simulations)), unit, critical_path)
+    return SchedulePicture(panels, headline, detail, "; ".join(map(repr, simulations)), unit)
 
 
-def measured_under_plan(plan: Timed, measured: Timed) -> SchedulePicture:
+def measured_under_plan(plan: Timing, measured: Timing) -> SchedulePicture:
     """A step that was planned, and below it the same step as it was measured; both in seconds.
 
     ValueError where they are not of the same schedule.
@@ -86,21 +83,21 @@ def measured_under_plan(plan: Timed, measured: Timed) -> SchedulePicture:
                          f"{plan.schedule.num_microbatches} micro-batches, what was measured of "
                          f"{measured.schedule.name!r}, {measured.schedule.num_ranks} ranks and "
                          f"{measured.schedule.num_microbatches}: expected the same schedule")
-    parts = tuple(Part(f"{name}: {float(each.makespan):.3g} s, {each.bubble_fraction:.1%} idle", each)
-                  for name, each in (("plan", plan), ("measured", measured)))
+    panels = tuple(Panel(f"{name}: {float(step.makespan):.3g} s, {step.bubble_fraction:.1%} idle", step)
+                   for name, step in (("plan", plan), ("measured", measured)))
     headline = f"planned to be idle {plan.bubble_fraction:.0%} of the time, measured {measured.bubble_fraction:.0%}"
     detail = f"{plan.schedule.name}; numbers are micro-batches; striped: a rank waits"
-    return SchedulePicture(parts, headline, detail, f"{plan!r}; below it the step as it was measured",
+    return SchedulePicture(panels, headline, detail, f"{plan!r}; below it the step as it was measured",
                            "time since the first action (s)")
 
 
-def title_of(simulation: Timed) -> str:
+def title_of(simulation: Timing) -> str:
     """Name and idle shares of one panel."""
-    said = (f"{simulation.schedule.name}: {simulation.bubble_fraction:.1%} idle, "
-            f"{simulation.bubble_of_ideal:.1%} of the ideal time")
+    title = (f"{simulation.schedule.name}: {simulation.bubble_fraction:.1%} idle, "
+             f"{simulation.bubble_of_ideal:.1%} of the ideal time")
     if simulation.bubble_of_span < simulation.bubble_fraction:
-        said += f"; {simulation.bubble_of_span:.1%} between a rank's own start and end"
-    return said
+        title += f"; {simulation.bubble_of_span:.1%} between a rank's own start and end"
+    return title
 
 
 def colour_of(action: Action, num_chunks: int) -> str:
@@ -109,7 +106,7 @@ def colour_of(action: Action, num_chunks: int) -> str:
     return to_hex([part + (1 - part) * white for part in to_rgb(COLOURS[action.kind])])
 
 
-def draw_lanes(axes: Axes, simulation: Timed, end: Time, critical_path: bool = False) -> None:
+def draw_lanes(axes: Axes, simulation: Timing, end: Time) -> None:
     """Time to the right up to `end`, ranks downwards."""
     schedule, num = simulation.schedule, simulation.schedule.num_ranks
     axes.set(xlim=(0, float(end)), ylim=(num, 0))
@@ -117,20 +114,17 @@ def draw_lanes(axes: Axes, simulation: Timed, end: Time, critical_path: bool = F
     quiet(axes)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
+    # One rectangle behind each lane: what no action covers stays visible as idle time.
     idle = [Rectangle((0, rank + 0.06), float(simulation.makespan), 0.88) for rank in range(num)]
     axes.add_collection(PatchCollection(idle, facecolor=PALE, edgecolor="#E3A598", hatch="////", lw=0))
     paint(axes, simulation.timeline, schedule)
-    if critical_path:
-        outlines = [Rectangle((float(box.start), box.rank + 0.06), float(box.duration), 0.88)
-                    for box in simulation.critical_path]
-        axes.add_collection(PatchCollection(outlines, facecolor="none", edgecolor=INK, lw=1.8, zorder=4))
     numbers(axes, simulation.timeline, schedule, (WIDTH_IN - 2.2) / float(end))
     for rank, peak in enumerate(simulation.peak_activations):
         axes.text(1.01, rank + 0.5, f"{write_count(peak)} in flight", transform=axes.get_yaxis_transform(), va="center",
                   fontsize=8, color=INK)
 
 
-def paint(axes: Axes, boxes: Sequence[Box], schedule: Schedule) -> None:
+def paint(axes: Axes, boxes: Sequence[TimedAction], schedule: Schedule) -> None:
     """A rectangle for each box, in the colour of its kind and chunk."""
     shapes, colours = [], []
     for box in boxes:
@@ -145,7 +139,7 @@ def paint(axes: Axes, boxes: Sequence[Box], schedule: Schedule) -> None:
     axes.add_collection(PatchCollection(strips, facecolors=teal, edgecolor="white", lw=0.6, zorder=3))
 
 
-def numbers(axes: Axes, boxes: Sequence[Box], schedule: Schedule, inches_a_time: float) -> None:
+def numbers(axes: Axes, boxes: Sequence[TimedAction], schedule: Schedule, inches_a_time: float) -> None:
     """Write the micro-batch into each box that has room for it."""
     for box in boxes:
         text = str(box.action.microbatch)
@@ -156,7 +150,7 @@ def numbers(axes: Axes, boxes: Sequence[Box], schedule: Schedule, inches_a_time:
                       color=INK if light else ink_on(COLOURS[box.action.kind]))
 
 
-def legend(simulations: Sequence[Timed], critical_path: bool) -> list[Patch]:
+def legend(simulations: Sequence[Timing]) -> list[Patch]:
     """What the colours mean, as far as they occur."""
     kinds = {box.action.kind for simulation in simulations for box in simulation.timeline}
     edges = {"B": TEAL}  # as the strip in its boxes
@@ -165,6 +159,4 @@ def legend(simulations: Sequence[Timed], critical_path: bool) -> list[Patch]:
     patches.append(Patch(facecolor=PALE, edgecolor="#E3A598", hatch="////", label="idle"))
     if any(len(chunks) > 1 for simulation in simulations for chunks in simulation.schedule.stages):
         patches.append(Patch(color="#80BBDD", label="lighter: later chunk"))
-    if critical_path:
-        patches.append(Patch(facecolor="white", edgecolor=INK, lw=1.8, label="critical path"))
     return patches

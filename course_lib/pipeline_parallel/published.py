@@ -7,20 +7,18 @@ ZB-H1 (p - 1)(F + I - W)), so the rates cannot tell F from I: they are taken as 
 to four rates.
 """
 
-import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from course_lib.facts.pipeline_bubbles import BUBBLE_RATES, BubbleRates
-from course_lib.pictures.drawn import Drawn
+from course_lib.facts.pipeline_bubbles import BubbleRates
 from course_lib.pipeline_parallel.actions import Schedule
 from course_lib.pipeline_parallel.dependencies import Walk, walk
-from course_lib.pipeline_parallel.published_rows import RelativeCosts, Row
 from course_lib.pipeline_parallel.schedules import interleaved_1f1b, one_f_one_b, zb_h1, zb_h2
-from course_lib.pipeline_parallel.simulate import Box, Costs, Simulation, timed
+from course_lib.pipeline_parallel.simulate import Costs, Simulation, give_times
+from course_lib.pipeline_parallel.timing import TimedAction
 
 GENERATORS: dict[str, Callable[[int, int, int], Schedule]] = {
     "1F1B": lambda p, m, v: one_f_one_b(p, m),
@@ -31,6 +29,14 @@ GENERATORS: dict[str, Callable[[int, int, int], Schedule]] = {
 STEPS = 8  # Newton's method; the path usually stays after two or three
 
 
+@dataclass(frozen=True)
+class RelativeCosts:
+    """Times in units of F = I, a rank's layers forward, or backward for the input, for one micro-batch."""
+
+    backward_weight: float
+    p2p: float
+
+
 def fit(published: BubbleRates) -> RelativeCosts:
     """The costs whose simulated rates come closest to the four published ones at the smallest m."""
     m = min(published.rates)
@@ -38,8 +44,10 @@ def fit(published: BubbleRates) -> RelativeCosts:
     orders = [order(published, m, name) for name in GENERATORS]
     costs = np.array([1.0, 0.0])
     for _ in range(STEPS):
-        rates, slopes = zip(*(with_slope(simulated(*each, RelativeCosts(*costs)), m, costs) for each in orders))
+        rates, slopes = zip(*(with_slope(simulate_order(schedule, walked, RelativeCosts(*costs)), m, costs)
+                              for schedule, walked in orders))
         change = np.linalg.lstsq(np.array(slopes), goal - np.array(rates), rcond=None)[0]
+        # A negative cost has no meaning, and the simulation refuses it.
         costs = np.maximum(costs + change, 0.0)
         if np.abs(change).max() < 1e-6:
             break
@@ -48,46 +56,8 @@ def fit(published: BubbleRates) -> RelativeCosts:
 
 def predict(published: BubbleRates, costs: RelativeCosts) -> dict[tuple[int, str], float]:
     """The simulated bubble rate for every (m, schedule) of the table that a generator is here for."""
-    return {(m, name): simulated(*order(published, m, name), costs).bubble_of_span
+    return {(m, name): simulate_order(*order(published, m, name), costs).bubble_of_span
             for m in published.rates for name in GENERATORS}
-
-
-@dataclass(frozen=True, repr=False)
-class Comparison(Drawn):
-    """What compare returns; a cell that ends in it shows it as a picture."""
-
-    rows: tuple[Row, ...]
-    costs: dict[str, RelativeCosts]
-
-    @property
-    def largest_deviation(self) -> Row:
-        """The rate that is predicted worst, of those that nothing was fitted on."""
-        return max((row for row in self.rows if not row.fitted), key=lambda row: abs(row.predicted - row.published))
-
-    def finding(self) -> str:
-        worst, num = self.largest_deviation, sum(not row.fitted for row in self.rows)
-        points = 100 * abs(worst.predicted - worst.published)
-        return (f"{num} published bubble rates of {len(self.costs)} models predicted, at worst {points:.1f} percentage "
-                f"points away ({worst.schedule}, {worst.model}, m = {worst.m})")
-
-    def png(self) -> bytes:
-        from course_lib.pipeline_parallel.published_picture import draw  # matplotlib is slow to import
-
-        return draw(self.rows, self.costs, self.largest_deviation)
-
-
-def compare(tables: Sequence[BubbleRates] = BUBBLE_RATES) -> Comparison:
-    """Fit each model's two costs on its smallest m, predict all its rates. All four models take some seconds."""
-    collecting = gc.isenabled()
-    gc.disable()  # millions of tuples and no circles among them: collecting would double the time
-    try:
-        costs = {published.model: fit(published) for published in tables}
-        rows = [Row(published.model, m, name, published.rates[m][name].value, rate, m == min(published.rates))
-                for published in tables for (m, name), rate in predict(published, costs[published.model]).items()]
-    finally:
-        if collecting:
-            gc.enable()
-    return Comparison(tuple(rows), costs)
 
 
 def order(published: BubbleRates, m: int, name: str) -> tuple[Schedule, Walk]:
@@ -96,17 +66,18 @@ def order(published: BubbleRates, m: int, name: str) -> tuple[Schedule, Walk]:
     return schedule, walk(schedule)
 
 
-def simulated(schedule: Schedule, walked: Walk, costs: RelativeCosts) -> Simulation:
+def simulate_order(schedule: Schedule, walked: Walk, costs: RelativeCosts) -> Simulation:
     """The schedule in times of a whole rank's forward pass, each of its chunks taking an equal part."""
     chunks = len(schedule.stages[0])
-    return timed(schedule, walked, Costs(schedule, 1 / chunks, 1 / chunks, costs.backward_weight / chunks, costs.p2p))
+    return give_times(schedule, walked,
+                      Costs(schedule, 1 / chunks, 1 / chunks, costs.backward_weight / chunks, costs.p2p))
 
 
 def with_slope(simulation: Simulation, m: int, costs: np.ndarray) -> tuple[float, np.ndarray]:
     """The bubble rate 1 - m (2 + W) / span, and its derivatives by W and p2p."""
-    rank = max(simulation.by_rank, key=lambda boxes: boxes[-1].end - boxes[0].start)
+    rank = max(simulation.by_rank, key=lambda of_rank: of_rank[-1].end - of_rank[0].start)
     chunks = len(simulation.schedule.stages[0])
-    # The way to the rank's first start is in both counts and falls out; the first box itself belongs to the span.
+    # The way to the rank's first start is in both counts and falls out; the first action itself belongs to the span.
     counts = (count_weights_and_messages(simulation.path_to(rank[-1])) + count_weights_and_messages(rank[:1])
               - count_weights_and_messages(simulation.path_to(rank[0])))
     of_span = counts / [chunks, 1]
@@ -115,7 +86,7 @@ def with_slope(simulation: Simulation, m: int, costs: np.ndarray) -> tuple[float
     return 1 - computing / span, computing / span**2 * of_span - of_computing / span
 
 
-def count_weights_and_messages(path: Sequence[Box]) -> np.ndarray:
+def count_weights_and_messages(path: Sequence[TimedAction]) -> np.ndarray:
     """How often weight gradients and messages stand on the path."""
-    return np.array([sum(box.action.kind in "BW" for box in path),
-                     sum(box.rank != after.rank for box, after in pairwise(path))])
+    return np.array([sum(timed.action.kind in "BW" for timed in path),
+                     sum(timed.rank != after.rank for timed, after in pairwise(path))])

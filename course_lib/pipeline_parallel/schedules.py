@@ -21,20 +21,20 @@ def counting(generate: Callable[..., Schedule]) -> Callable[..., Schedule]:
     names = tuple(signature(generate).parameters)
 
     @wraps(generate)
-    def checked(*args: int, **kwargs: int) -> Schedule:
+    def check_counts(*args: int, **kwargs: int) -> Schedule:
         for name, count in (dict(zip(names, args)) | kwargs).items():
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
                 raise ValueError(f"{name}={count!r}: expected a whole number of 1 or more")
         return generate(*args, **kwargs)
 
-    return checked
+    return check_counts
 
 
 @counting
 def naive(p: int, m: int = 1) -> Schedule:
     """One micro-batch at a time, down through all ranks and back: one rank works, the others wait."""
     order = [Action(kind, i) for i in range(m) for kind in "FB"]
-    return plain("naive", p, m, lambda r: order)
+    return one_stage_each("naive", p, m, lambda r: order)
 
 
 @counting
@@ -48,7 +48,7 @@ def gpipe(p: int, m: int) -> Schedule:
     'F0 F1 F2 B0 B1 B2'
     """
     order = [Action(kind, i) for kind in "FB" for i in range(m)]
-    return plain("GPipe", p, m, lambda r: order)
+    return one_stage_each("GPipe", p, m, lambda r: order)
 
 
 @counting
@@ -60,8 +60,9 @@ def one_f_one_b(p: int, m: int) -> Schedule:
     >>> " ".join(map(str, one_f_one_b(p=2, m=3).actions[0]))
     'F0 F1 B0 F2 B1 B2'
     """
-    forwards, backwards = each("F", m), each("B", m)
-    return plain("1F1B", p, m, lambda r: taking_turns(forwards, backwards, warmup=p - 1 - r))
+    forwards, backwards = all_microbatches("F", m), all_microbatches("B", m)
+    # p - 1 - r stages lie behind rank r: when its first gradient can be back, so many micro-batches have passed it.
+    return one_stage_each("1F1B", p, m, lambda r: take_turns(forwards, backwards, warmup=p - 1 - r))
 
 
 @counting
@@ -76,15 +77,16 @@ def interleaved_1f1b(p: int, m: int, v: int) -> Schedule:
     ((0, 2), (1, 3))
     """
     groups = range(0, m, p)
+    # The last group may reach beyond m: make_schedule leaves those actions out.
     forwards = [Action("F", i, c) for g in groups for c in range(v) for i in range(g, g + p)]
     backwards = [Action("B", i, c) for g in groups for c in reversed(range(v)) for i in range(g, g + p)]
 
     def order(r: int) -> Iterable[Action]:
         # Down and up again between chunks of one group, which is why a rank is two forwards ahead of the next one.
         warmup = 2 * (p - 1 - r) + (v - 1) * p if v > 1 else p - 1 - r
-        return taking_turns(forwards, backwards, warmup)
+        return take_turns(forwards, backwards, warmup)
 
-    return written("interleaved 1F1B", m, [range(r, v * p, p) for r in range(p)], order)
+    return make_schedule("interleaved 1F1B", m, [range(r, v * p, p) for r in range(p)], order)
 
 
 @counting
@@ -97,7 +99,8 @@ def zb_h1(p: int, m: int) -> Schedule:
     >>> " ".join(map(str, zb_h1(p=2, m=3).actions[1]))
     'F0 I0 F1 I1 W0 F2 I2 W1 W2'
     """
-    return plain("ZB-H1", p, m, lambda r: delaying_weights(m, ahead=p - 1 - r, lag=r))
+    # A longer head start and a shorter lag, rank by rank: so all hold p activations.
+    return one_stage_each("ZB-H1", p, m, lambda r: delay_weights(m, ahead=p - 1 - r, lag=r))
 
 
 @counting
@@ -107,7 +110,7 @@ def zb_h2(p: int, m: int) -> Schedule:
     No bubble when F, I and W take equally long, m >= 2p - 1 and the ranks start their next step one after the other.
     Source: Qi et al. 2023, section 2.3.
     """
-    return plain("ZB-H2", p, m, lambda r: delaying_weights(m, ahead=2 * (p - 1 - r), lag=2 * r))
+    return one_stage_each("ZB-H2", p, m, lambda r: delay_weights(m, ahead=2 * (p - 1 - r), lag=2 * r))
 
 
 @counting
@@ -120,11 +123,11 @@ def zb_v(p: int, m: int) -> Schedule:
     >>> zb_v(p=4, m=8).stages  # rank 0 has the first stage and the last
     ((0, 7), (1, 6), (2, 5), (3, 4))
     """
-    # With fewer micro-batches the order is that of n of them: `written` leaves out those that are not there.
+    # With fewer micro-batches the order is that of n of them: `make_schedule` leaves out those that are not there.
     n = max(m, 2 * p - 1)
 
     def order(r: int) -> Iterator[Action]:
-        f0, f1, i0, i1, w0, w1 = (iter(each(kind, n, c)) for kind in "FIW" for c in (0, 1))
+        f0, f1, i0, i1, w0, w1 = (iter(all_microbatches(kind, n, c)) for kind in "FIW" for c in (0, 1))
         yield from in_turns(2 * (p - r) - 1, f0)  # as long as the first micro-batch is on its way down and up the V
         yield from in_turns(r, f1, f0)
         yield from in_turns(p - r, f1, i1, w1)  # and until its gradient has come down and up again
@@ -134,7 +137,7 @@ def zb_v(p: int, m: int) -> Schedule:
         yield from in_turns(p - r, i0, w0)
         yield from (*w1, *w0)
 
-    return written("ZB-V", m, v_shape(p), order)
+    return make_schedule("ZB-V", m, v_shape(p), order)
 
 
 @counting
@@ -145,11 +148,12 @@ def dualpipe_v(p: int, m: int) -> Schedule:
     only where a W fills a gap. 2p + 1 half-sized activations in flight; the library asks for m >= 2p.
     Source: DeepSeek-AI 2024 (DeepSeek-V3 report), section 3.2.1, and its library DualPipe; the V is by Qi et al. 2025.
     """
+    # As in ZB-V: the order of n micro-batches, of which those that are not there are left out.
     n = max(m, 2 * p)
 
     def order(r: int) -> Iterator[Action]:
-        f0, f1 = iter(each("F", n, 0)), iter(each("F", n, 1))
-        backwards = {c: iter(each("B", n, c)) for c in (0, 1)}
+        f0, f1 = iter(all_microbatches("F", n, 0)), iter(all_microbatches("F", n, 1))
+        backwards = {c: iter(all_microbatches("B", n, c)) for c in (0, 1)}
         waiting: deque[Action] = deque()  # weight gradients
 
         def whole(c: int) -> Action:
@@ -174,10 +178,10 @@ def dualpipe_v(p: int, m: int) -> Schedule:
             yield from (waiting.popleft(), split(0))
         yield from waiting
 
-    return written("DualPipe-V", m, v_shape(p), order)
+    return make_schedule("DualPipe-V", m, v_shape(p), order)
 
 
-def each(kind: str, m: int, chunk: int = 0) -> list[Action]:
+def all_microbatches(kind: str, m: int, chunk: int = 0) -> list[Action]:
     """This kind of action for every micro-batch."""
     return [Action(kind, i, chunk) for i in range(m)]
 
@@ -189,7 +193,7 @@ def in_turns(rounds: int, *queues: Iterator[Action]) -> Iterator[Action]:
             yield next(queue)
 
 
-def taking_turns(forwards: list[Action], backwards: list[Action], warmup: int) -> list[Action]:
+def take_turns(forwards: list[Action], backwards: list[Action], warmup: int) -> list[Action]:
     """`warmup` forwards, then one forward and one backward in turns, then the backwards that are left."""
     # With fewer micro-batches than ranks there is nothing more to warm up with.
     warmup = min(warmup, len(forwards))
@@ -197,9 +201,9 @@ def taking_turns(forwards: list[Action], backwards: list[Action], warmup: int) -
     return [*forwards[:warmup], *turns, *backwards[len(forwards) - warmup:]]
 
 
-def delaying_weights(m: int, ahead: int, lag: int) -> Iterator[Action]:
+def delay_weights(m: int, ahead: int, lag: int) -> Iterator[Action]:
     """`ahead` forwards, then F and I in turns, each W `lag` micro-batches after its I; what is left at the end."""
-    forwards, weights = iter(each("F", m)), iter(each("W", m))
+    forwards, weights = iter(all_microbatches("F", m)), iter(all_microbatches("W", m))
     yield from in_turns(min(ahead, m), forwards)
     for i in range(m):
         yield from in_turns(i + ahead < m, forwards)
@@ -209,9 +213,9 @@ def delaying_weights(m: int, ahead: int, lag: int) -> Iterator[Action]:
     yield from weights
 
 
-def plain(name: str, p: int, m: int, order: Callable[[int], Iterable[Action]]) -> Schedule:
+def one_stage_each(name: str, p: int, m: int, order: Callable[[int], Iterable[Action]]) -> Schedule:
     """The Schedule with one stage on each rank, in which rank r does `order(r)`."""
-    return written(name, m, [(r,) for r in range(p)], order)
+    return make_schedule(name, m, [(r,) for r in range(p)], order)
 
 
 def v_shape(p: int) -> list[Sequence[int]]:
@@ -219,7 +223,8 @@ def v_shape(p: int) -> list[Sequence[int]]:
     return [(r, 2 * p - 1 - r) for r in range(p)]
 
 
-def written(name: str, m: int, stages: Sequence[Sequence[int]], order: Callable[[int], Iterable[Action]]) -> Schedule:
+def make_schedule(name: str, m: int, stages: Sequence[Sequence[int]], order: Callable[[int], Iterable[Action]]
+                  ) -> Schedule:
     """The Schedule in which rank r does `order(r)`, micro-batches from m on left out."""
     actions = (tuple(action for action in order(r) if action.microbatch < m) for r in range(len(stages)))
     return Schedule(name, m, tuple(map(tuple, stages)), tuple(actions))

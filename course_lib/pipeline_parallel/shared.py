@@ -42,6 +42,7 @@ class SharedGradients:
         for name, places in self.places.items():
             parameter = self.parameters[name]
             mine = torch.empty_like(parameter)
+            # Every holder sends, also one whose copy got no gradient: the others wait for its part.
             if parameter.grad is None:
                 mark_missing(mine)
             else:

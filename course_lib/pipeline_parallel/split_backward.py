@@ -34,6 +34,7 @@ def backward_input(output: Tensor, gradient: Tensor | None, x: Tensor) -> tuple[
     """
     if not output.requires_grad:  # it does not depend on x, nor on a parameter that is trained
         return torch.zeros_like(x), lambda: None
+    # A stage that returns its input has no node between the two.
     forks = forks_between(output, x) if output is not x else []
     edges = [GradientEdge(fork.node, slot) for fork in forks for slot in sorted(fork.slots)]
     # Autograd hands out gradients inside the graph, too: those at the forks cost nothing, they pass there anyway.

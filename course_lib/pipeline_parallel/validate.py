@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from course_lib.pipeline_parallel.actions import KINDS, Action, Schedule
-from course_lib.pipeline_parallel.blocking import blocked
-from course_lib.pipeline_parallel.dependencies import Block, Result, leaves, needs, walk
-from course_lib.pipeline_parallel.memory import in_flight
+from course_lib.pipeline_parallel.blocking import find_circle
+from course_lib.pipeline_parallel.dependencies import Result, leaves, needs, walk
+from course_lib.pipeline_parallel.timing import in_flight
 
 MOST_SHOWN = 6  # in the message; `.findings` has all
 
@@ -65,10 +65,11 @@ def findings(schedule: Schedule, max_in_flight: int | Sequence[int] | None = Non
     """
     if not isinstance(schedule, Schedule):
         raise ValueError(f"{schedule!r} is no schedule: expected a Schedule, such as gpipe(4, 8)")
+    # Later questions look stages up: they need a placement and actions that exist.
     found = list(placement(schedule)) or list(unknown(schedule))
     if found:
         return found
-    found = list(repeated(schedule))
+    found = list(repetitions(schedule))
     if not found:
         found = [*out_of_order(schedule, finished), *(absent(schedule) if finished else ())]
     if not found:
@@ -100,7 +101,7 @@ def placement(schedule: Schedule) -> Iterator[Finding]:
 
 def unknown(schedule: Schedule) -> Iterator[Finding]:
     """Actions that are none, of micro-batches or chunks that are not there."""
-    for rank, position, action in everything(schedule):
+    for rank, position, action in schedule.positions():
         chunks = schedule.stages[rank]
         if not isinstance(action, Action):
             text = f"{action!r} is no action: expected Action(kind, microbatch, chunk)"
@@ -115,10 +116,10 @@ def unknown(schedule: Schedule) -> Iterator[Finding]:
         yield Finding(f"rank {rank}: {text}", rank, position)
 
 
-def repeated(schedule: Schedule) -> Iterator[Finding]:
+def repetitions(schedule: Schedule) -> Iterator[Finding]:
     """Actions that stand there twice, and backwards that are both whole and split."""
     seen: dict[tuple[int, Action], int] = {}
-    for rank, position, action in everything(schedule):
+    for rank, position, action in schedule.positions():
         if (rank, action) in seen:
             yield Finding(f"rank {rank}: {action} stands there twice", rank, position)
         seen[rank, action] = position
@@ -170,29 +171,30 @@ def deadlock(schedule: Schedule) -> Iterator[Finding]:
     stuck = walk(schedule).stuck
     for rank in stuck:
         path: list[int] = []
+        # What a stuck rank waits for is made by another stuck rank, so the walk ends in a circle.
         while rank in stuck and rank not in path:
             path.append(rank)
             rank = schedule.where(stuck[rank][1].stage)[0]
         if rank in path:
             circle = path[path.index(rank):]
-            block, _ = stuck[circle[0]]
-            yield Finding(f"deadlock: {'; '.join(waits_for(schedule, *stuck[rank]) for rank in circle)}",
-                          circle[0], schedule.actions[circle[0]].index(block.actions[0]))
+            action, _ = stuck[circle[0]]
+            yield Finding(f"deadlock: {'; '.join(waits_for(schedule, rank, *stuck[rank]) for rank in circle)}",
+                          circle[0], schedule.actions[circle[0]].index(action))
             return
 
 
-def waits_for(schedule: Schedule, block: Block, need: Result) -> str:
-    """What a block of a deadlock waits for, in words."""
+def waits_for(schedule: Schedule, rank: int, action: Action, need: Result) -> str:
+    """What an action of a deadlock waits for, in words."""
     other, chunk = schedule.where(need.stage)
     usual = Action("F" if need.what == "activations" else "B", need.microbatch, chunk)
-    maker = next((action for action in schedule.actions[other]
-                  if leaves(action, schedule.stages[other][action.chunk]) == need), usual)
-    return f"rank {block.rank} cannot start {block.actions[0]} before rank {other} has done {maker}"
+    maker = next((made for made in schedule.actions[other]
+                  if leaves(made, schedule.stages[other][made.chunk]) == need), usual)
+    return f"rank {rank} cannot start {action} before rank {other} has done {maker}"
 
 
 def deadlock_of_sends(schedule: Schedule) -> Iterator[Finding]:
     """The circle of ranks in which each waits inside a send or a receive for the next one to come."""
-    circle = blocked(schedule)
+    circle = find_circle(schedule)
     if circle:
         rank, call = circle[0]
         text = "; ".join(call.describe(rank) for rank, call in circle)
@@ -211,10 +213,3 @@ def too_many(schedule: Schedule, max_in_flight: int | Sequence[int]) -> Iterator
         if beyond is not None:
             yield Finding(f"rank {rank}: {schedule.actions[rank][beyond]} makes {held[beyond]} activations in flight, "
                           f"{max(held)} at the peak; at most {limit} may be", rank, beyond)
-
-
-def everything(schedule: Schedule) -> Iterator[tuple[int, int, Action]]:
-    """(rank, position, action) of the whole schedule."""
-    for rank, actions in enumerate(schedule.actions):
-        for position, action in enumerate(actions):
-            yield rank, position, action

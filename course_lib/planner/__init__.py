@@ -14,8 +14,7 @@ It adds up what the chapters' closed forms say (course_lib.costs), with the numb
     layer.py          seconds of one layer, by cause, those of adapters (LoRA) among them
     split_layer.py    what tensor parallelism adds to a layer: messages, and what hides them
     expert_layer.py   what experts add to a layer: products, router, the way of the rows
-    step.py           seconds of a step: stages, bubble, data parallelism, optimiser
-    optimiser.py      seconds of its step, on the device or its host
+    step.py           seconds of a step: stages, bubble, data parallelism, optimiser, on the device or its host
     state.py          bytes of parameters, gradients and optimiser: sharded, on the host, of adapters
     memory.py         bytes of the fullest device, by kind
     estimate.py       both, MFU, money, and how sure
@@ -59,7 +58,7 @@ from course_lib.planner.plan import Plans, plan
 from course_lib.planner.ranking import pareto, ties
 from course_lib.planner.reasons import reasons_for
 from course_lib.planner.rule import rule_of_thumb
-from course_lib.planner.software import SOFTWARE, Software, software_named
+from course_lib.planner.software import SOFTWARE, Software, find_software
 from course_lib.planner.step import CAUSES
 from course_lib.planner.why_not import WhyNot, why_not
 
@@ -93,7 +92,7 @@ __all__ = [
     "reasons_for",
     "rule_of_thumb",
     "shape_from_config",
-    "software_named",
+    "find_software",
     "ties",
     "why_not",
 ]

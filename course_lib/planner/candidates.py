@@ -14,20 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
-from course_lib.facts import Shape
+from course_lib.costs.checks import at_least, positive_share
+from course_lib.costs.memory import USABLE
+from course_lib.facts import Model, Shape
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster
-from course_lib.planner.job import Job
+from course_lib.planner.job import Job, shape_of
+from course_lib.planner.rates import Rates, rates_of
 from course_lib.planner.rule import divisors
+from course_lib.planner.software import MEGATRON_CORE
 
 MOST_ROWS = 16  # of a micro-batch
 SHORTEST_PIECE = 256  # tokens of a row on one rank: below, a product of matrices is far from its speed
 SMALL_BUBBLE = 0.005  # of the step: more chunks would gain less than that
-
-
+NEARLY = 1.1  # times what a device can allocate
 SAVING = {"optimizer": "optimizers", "offload": "offload", "lora_rank": "lora_ranks", "replicas": "replicas"}
 
 
@@ -56,13 +60,12 @@ class Choices:
     lora_ranks: tuple[int, ...] = (0,)
     replicas: tuple[int, ...] = (1,)
 
-    @classmethod
-    def asked(cls, choices: Choices, how: dict[str, Any]) -> tuple[Choices, dict[str, Any]]:
-        """(`choices` with what `how` asks for of those fields of a Job that not every ZeRO stage can have; the rest of
+    def take_savings(self, how: dict[str, Any]) -> tuple[Choices, dict[str, Any]]:
+        """(these with what `how` asks for of those fields of a Job that not every ZeRO stage can have; the rest of
         `how`).
         """
         fixed = {field: (how[name],) for name, field in SAVING.items() if name in how}
-        return replace(choices, **fixed), {name: value for name, value in how.items() if name not in SAVING}
+        return replace(self, **fixed), {name: value for name, value in how.items() if name not in SAVING}
 
     @property
     def fixes_rows(self) -> bool:
@@ -73,9 +76,56 @@ class Choices:
 ALL = Choices()
 
 
-def allowed(numbers: list[int], asked: tuple[int, ...]) -> list[int]:
-    """`numbers`, or those among them that were asked for."""
-    return [n for n in numbers if n in asked] if asked else numbers
+@dataclass(frozen=True)
+class Asked:
+    """What a plan is for: all but the layout. how: fields of a Job that are the same for all layouts."""
+
+    shape: Shape
+    cluster: Cluster
+    global_batch: int
+    sequence_length: int
+    how: dict[str, Any]
+    choices: Choices = ALL
+    room: float = USABLE
+
+    @cached_property
+    def rates(self) -> Rates:
+        """How fast the cluster is with the software that was asked for."""
+        return rates_of(self.cluster, self.how["software"], self.how["precision"])
+
+    @cached_property
+    def limit_bytes(self) -> float:
+        """Bytes of a device that an estimate may fill: `room` of what can be allocated."""
+        return self.room * self.cluster.usable_bytes
+
+    @cached_property
+    def nearly_bytes(self) -> float:
+        """Up to here a plan counts as one that nearly fits."""
+        return NEARLY * self.cluster.usable_bytes
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether ranks of tensor parallelism deal out tokens."""
+        return self.how.get("sequence_parallel", True)
+
+    def job(self, layout: ParallelLayout, micro_batch: int, v: int) -> Job:
+        """It under one layout, with nothing made again."""
+        together = self.sequence_parallel and layout.tp > 1
+        return Job(self.shape, self.cluster, layout, self.global_batch, micro_batch, self.sequence_length, v,
+                   **self.how | {"sequence_parallel": together})
+
+
+def ask(model: Model | Shape, cluster: Cluster, global_batch: int, *, choices: Choices = ALL, room: float = USABLE,
+        sequence_length: int = 0, **how: Any) -> Asked:
+    """What plan and why_not are asked for. ValueError for a model without a shape, and for numbers that cannot be."""
+    shape, (choices, how) = shape_of(model), choices.take_savings(how)
+    return Asked(shape, cluster, at_least(global_batch, 1, "global_batch"), sequence_length or shape.sequence_length,
+                 {"precision": "bf16", "software": MEGATRON_CORE} | how, choices, positive_share(room, "room"))
+
+
+def restrict(numbers: list[int], choices: tuple[int, ...]) -> list[int]:
+    """`numbers`, or those among them that are in `choices`, if it names any."""
+    return [n for n in numbers if n in choices] if choices else numbers
 
 
 def num_layers(shape: Shape) -> int:
@@ -101,34 +151,30 @@ def whole_chunks(layers: int, chunks: int) -> bool:
 
 def stage_counts(layers: int, most: int, choices: Choices = ALL) -> list[int]:
     """Numbers of pipeline stages, at most `most`, over which the layers can be cut in whole chunks."""
-    return allowed([p for p in range(1, min(layers, most) + 1) if whole_chunks(layers, p)], choices.pipeline)
+    return restrict([p for p in range(1, min(layers, most) + 1) if whole_chunks(layers, p)], choices.pipeline)
 
 
 def piece_counts(sequence_length: int, most: int, choices: Choices = ALL) -> list[int]:
     """cp: a row is cut in 2 cp pieces, of which each rank has one from either end."""
     longest = max(1, min(most, sequence_length // SHORTEST_PIECE))
-    return allowed([c for c in range(1, longest + 1) if c == 1 or sequence_length % (2 * c) == 0], choices.context)
+    return restrict([c for c in range(1, longest + 1) if c == 1 or sequence_length % (2 * c) == 0], choices.context)
 
 
 def expert_cuts(shape: Shape, plane: int, tp: int, choices: Choices = ALL) -> list[tuple[int, int]]:
     """(ep, etp) on a plane of dp cp tp ranks."""
     if shape.num_experts == 1:
         return [(1, 1)]
-    counts = allowed(divisors(shape.num_experts), choices.experts)
+    counts = restrict(divisors(shape.num_experts), choices.experts)
     return [(ep, etp) for ep in counts for etp in {1, tp} if plane % (ep * etp) == 0 and shape.ffn_size % etp == 0]
 
 
-def layouts(shape: Shape, cluster: Cluster, global_batch: int, sequence_length: int = 0, choices: Choices = ALL,
-            counts: range | None = None) -> Iterator[ParallelLayout]:
-    """All that use as many devices as `counts` has, by default all of them, at ZeRO stage 0; dp is the largest that
-    there is room for.
-    """
-    world, layers = cluster.num_devices, num_layers(shape)
-    counts = range(world, world + 1) if counts is None else counts
-    replicas = allowed(divisors(global_batch), choices.data)
-    for tp in tensor_sizes(shape, cluster, choices):
-        for pp in stage_counts(layers, world // tp, choices):
-            for cp in piece_counts(sequence_length or shape.sequence_length, world // (tp * pp), choices):
+def layouts(asked: Asked, counts: range) -> Iterator[ParallelLayout]:
+    """All that use as many devices as `counts` has, at ZeRO stage 0; dp is the largest that there is room for."""
+    shape, choices, world = asked.shape, asked.choices, asked.cluster.num_devices
+    replicas = restrict(divisors(asked.global_batch), choices.data)
+    for tp in tensor_sizes(shape, asked.cluster, choices):
+        for pp in stage_counts(num_layers(shape), world // tp, choices):
+            for cp in piece_counts(asked.sequence_length, world // (tp * pp), choices):
                 dp = max((d for d in replicas if d * cp * tp * pp <= world), default=0)
                 if dp * cp * tp * pp in counts:
                     for ep, etp in expert_cuts(shape, dp * cp * tp, tp, choices):
@@ -138,17 +184,17 @@ def layouts(shape: Shape, cluster: Cluster, global_batch: int, sequence_length: 
 def chunk_counts(layers: int, pp: int, num_microbatches: int, choices: Choices = ALL) -> list[int]:
     """v, until the bubble is too small to be worth more."""
     if pp == 1 or num_microbatches % pp:
-        return allowed([1], choices.chunks)
+        return restrict([1], choices.chunks)
     found = [v for v in range(1, (layers + 2) // pp + 1) if whole_chunks(layers, pp * v)]
     if choices.chunks:
-        return allowed(found, choices.chunks)
+        return restrict(found, choices.chunks)
     enough = (pp - 1) / (SMALL_BUBBLE * num_microbatches)
     return [v for v in found if v < enough] + [v for v in found if v >= enough][:1]
 
 
 def micro_batch_sizes(rows: int, choices: Choices = ALL) -> list[int]:
     """Rows of a micro-batch, at most MOST_ROWS, that divide `rows`."""
-    return allowed([b for b in range(1, min(rows, MOST_ROWS) + 1) if rows % b == 0], choices.micro_batches)
+    return restrict([b for b in range(1, min(rows, MOST_ROWS) + 1) if rows % b == 0], choices.micro_batches)
 
 
 def zero_stages(layout: ParallelLayout, choices: Choices = ALL) -> list[int]:
@@ -159,29 +205,27 @@ def zero_stages(layout: ParallelLayout, choices: Choices = ALL) -> list[int]:
     return [zero for zero in choices.zero_stages if zero < 3 or layout.pp == 1]
 
 
-def schedules(shape: Shape, cluster: Cluster, global_batch: int, sequence_length: int, choices: Choices = ALL,
-              counts: range | None = None, **how: Any) -> Iterator[Job]:
-    """A Job for each layout, micro-batch and v, with nothing sharded and nothing made again. `how`: what else a Job is
-    asked for, the same for all.
+def schedules(asked: Asked, counts: range) -> Iterator[Job]:
+    """A Job for each layout on as many devices as `counts` has, micro-batch and v, with nothing sharded and nothing
+    made again.
     """
-    together = how.pop("sequence_parallel", True)
-    for layout in layouts(shape, cluster, global_batch, sequence_length, choices, counts):
-        if together and sequence_length // layout.cp % layout.tp:
+    choices = asked.choices
+    for layout in layouts(asked, counts):
+        if asked.sequence_parallel and asked.sequence_length // layout.cp % layout.tp:
             continue
-        rows = global_batch // layout.dp
+        rows = asked.global_batch // layout.dp
         for micro_batch in micro_batch_sizes(rows, choices):
             if layout.cp > 1 and micro_batch > 1 and not choices.fixes_rows:
                 continue  # whole rows of more replicas give a rank as many tokens, or nearly, and need no ring
-            for v in chunk_counts(num_layers(shape), layout.pp, rows // micro_batch, choices):
-                yield Job(shape, cluster, layout, global_batch, micro_batch, sequence_length, v, "1f1b", "none",
-                          together and layout.tp > 1, **how)
+            for v in chunk_counts(num_layers(asked.shape), layout.pp, rows // micro_batch, choices):
+                yield asked.job(layout, micro_batch, v)
 
 
-def build_problem(shape: Shape, layout: ParallelLayout, global_batch: int, micro_batch: int, sequence_length: int,
-                  v: int = 1, sequence_parallel: bool = True) -> str | None:
+def build_problem(asked: Asked, layout: ParallelLayout, micro_batch: int, v: int) -> str | None:
     """Why no trainer runs a layout that can be estimated; None where one does."""
-    tp, pp, cp, layers = layout.tp, layout.pp, layout.cp, num_layers(shape)
-    num_microbatches = global_batch // (layout.dp * micro_batch)
+    shape, sequence_length, layers = asked.shape, asked.sequence_length, num_layers(asked.shape)
+    tp, pp, cp = layout.tp, layout.pp, layout.cp
+    num_microbatches = asked.global_batch // (layout.dp * micro_batch)
     if not splits_keys(shape, tp):
         return f"tp={tp}: expected a divisor or a multiple of the {shape.num_kv_heads} heads of keys and values"
     if not whole_chunks(layers, pp * v) or v > 1 and pp == 1:
@@ -191,7 +235,7 @@ def build_problem(shape: Shape, layout: ParallelLayout, global_batch: int, micro
         return f"v={v} with {num_microbatches} micro-batches: expected a multiple of pp={pp}, or v=1"
     if cp > 1 and sequence_length % (2 * cp):
         return f"cp={cp}: expected a row of {sequence_length} tokens to be a multiple of {2 * cp}, for a zigzag"
-    if sequence_parallel and sequence_length // cp % tp:
+    if asked.sequence_parallel and sequence_length // cp % tp:
         return f"tp={tp}: expected to divide the {sequence_length // cp} tokens of a row on each rank"
     return None
 

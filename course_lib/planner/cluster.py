@@ -8,7 +8,7 @@ from functools import cached_property
 from course_lib.costs.checks import above_zero, at_least
 from course_lib.costs.links import Link, fit_link, hardware_link
 from course_lib.costs.network import SWITCHES, Network
-from course_lib.costs.reached import measured_seconds, reached, slower
+from course_lib.costs.reached import measured_seconds, reached_shares, slower
 from course_lib.facts import (
     ACCELERATORS,
     DEVICE_VARIANTS,
@@ -71,7 +71,8 @@ class Cluster:
             return Network(self.num_devices, self.inside, self.inside, self.num_devices)
         card = Link.of_rate(self.network_bytes_per_s / self.cards_per_node * share, across_s)
         return Network(G, self.inside, card, 1 if one_card else self.cards_per_node, self.switch_s_per_byte,
-                       self.pod_devices, self.oversubscription, interconnect(self.device.links[0]).kind == "mesh")
+                       pod_devices=self.pod_devices, oversubscription=self.oversubscription,
+                       mesh=interconnect(self.device.links[0]).kind == "mesh")
 
     @cached_property
     def inside(self) -> Link:
@@ -191,7 +192,7 @@ def inner_link(device: Accelerator) -> Link:
         return Link.of_rate(2 * wire.one_way_bytes_per_s / wire.neighbours, TORUS_STEP_S)
     curve = measured_link(MEASURED_ON.get(wire.name, "A100"))
     if wire.name in SWITCHES:  # the curve is not a ring's
-        return replace(slower(hardware_link(wire.name), reached().ring), alpha_s=curve.alpha_s / (2 * 7))
+        return replace(slower(hardware_link(wire.name), reached_shares().ring), alpha_s=curve.alpha_s / (2 * 7))
     ring = Link(curve.alpha_s / (2 * 7), curve.beta_s_per_byte / (2 * 7 / 8))
     measured = interconnect(accelerator(MEASURED_ON.get(wire.name, "A100")).links[0])
     share = hardware_link(measured.name).beta_s_per_byte / ring.beta_s_per_byte
@@ -219,4 +220,4 @@ def cluster(name: str, num_devices: int, devices_per_node: int = 0, node_gbit_pe
     found = find("accelerator", name, (*ACCELERATORS, *DEVICE_VARIANTS))
     device, power_share = (found.device, found.power_share) if isinstance(found, DeviceVariant) else (found, 1.0)
     return Cluster(device, num_devices, devices_per_node or device.per_node, node_gbit_per_s * 1e9 / 8, power_share,
-                   pod_devices, oversubscription, between)
+                   pod_devices=pod_devices, oversubscription=oversubscription, between=between)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from course_lib.command_line import Parser, whole
 from course_lib.facts import ACCELERATORS, DEVICE_VARIANTS, Model, Shape, model
 from course_lib.facts.models import MODELS
 from course_lib.planner.candidates import Choices
@@ -19,7 +19,7 @@ from course_lib.planner.huggingface import shape_from_config
 from course_lib.planner.job import OFFLOAD, PRECISION_NAMES, shape_of
 from course_lib.planner.plan import Plans, plan
 from course_lib.planner.report import as_json, report, why_not_as_json
-from course_lib.planner.software import MEGATRON_CORE, SOFTWARE, software_named
+from course_lib.planner.software import MEGATRON_CORE, SOFTWARE, find_software
 from course_lib.planner.why_not import why_not
 
 PROGRAM = "python -m course_lib.planner"
@@ -44,15 +44,6 @@ UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 TITAN = "FSDP2, compiled"
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose complaint about a mistake is one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """End with status 2 and one line on stderr, without the usage."""
-        print(f"{self.prog}: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
-        raise SystemExit(2)
-
-
 def parser() -> Parser:
     """All options of the command."""
     arguments = Parser(PROGRAM, description=DESCRIPTION, epilog=EXAMPLES,
@@ -61,16 +52,16 @@ def parser() -> Parser:
     what.add_argument("--model", required=True, metavar="NAME|config.json", help="a model of course_lib.facts, or the "
                       "config.json of a Hugging Face model")
     what.add_argument("--gpus", required=True, metavar="64xH100", help="how many of which device")
-    what.add_argument("--per-node", type=whole, metavar="N", help="devices of a node (default: 8, or what the device "
-                      "usually has)")
+    what.add_argument("--per-node", type=whole(1), metavar="N", help="devices of a node (default: 8, or what the "
+                      "device usually has)")
     what.add_argument("--tokens", required=True, metavar="2M", help="of a step, in all rows")
-    what.add_argument("--sequence", type=whole, metavar="N", help="tokens of a row (default: the model's)")
+    what.add_argument("--sequence", type=whole(1), metavar="N", help="tokens of a row (default: the model's)")
     what.add_argument("--precision", default="bf16", choices=PRECISION_NAMES, help="of products (default: bf16)")
     what.add_argument("--software", metavar="NAME", help=f"one of {', '.join(s.name for s in SOFTWARE)} (default: "
                       f"{MEGATRON_CORE.name}; with --torchtitan {TITAN})")
     add_axes(arguments)
     out = arguments.add_argument_group("what is told")
-    out.add_argument("--top", type=whole, default=5, metavar="N", help="plans (default: 5)")
+    out.add_argument("--top", type=whole(1), default=5, metavar="N", help="plans (default: 5)")
     out.add_argument("--why-not", metavar="dp2,pp8,tp4", help="why this layout is not the best")
     form = out.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="all of it, for a program")
@@ -84,23 +75,16 @@ def add_axes(arguments: Parser) -> None:
     axes = arguments.add_argument_group("as you want it (default: whatever is best)")
     for axis, words in (("tp", "tensor parallelism"), ("pp", "pipeline stages"), ("cp", "context parallelism"),
                         ("ep", "expert parallelism"), ("dp", "replicas")):
-        axes.add_argument(f"--{axis}", type=whole, metavar="N", help=words)
-    axes.add_argument("--v", type=whole, metavar="N", help="chunks of layers on each stage")
-    axes.add_argument("--micro-batch", type=whole, metavar="N", help="rows")
+        axes.add_argument(f"--{axis}", type=whole(1), metavar="N", help=words)
+    axes.add_argument("--v", type=whole(1), metavar="N", help="chunks of layers on each stage")
+    axes.add_argument("--micro-batch", type=whole(1), metavar="N", help="rows")
     axes.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="what replicas shard")
     axes.add_argument("--recompute", choices=("none", "selective", "full"), help="what is made again in backward")
     saved = arguments.add_argument_group("what saves memory, at a price (default: nothing of it)")
     saved.add_argument("--optimizer", choices=("adam", "adam8bit"), help="2 bytes of moments a number in place of 8")
     saved.add_argument("--offload", choices=OFFLOAD, help="to the host's memory: the optimiser, or parameters as well")
-    saved.add_argument("--lora-rank", type=whole, metavar="N", help="adapters of q and v alone are trained")
-    saved.add_argument("--hsdp", type=whole, metavar="N", help="groups of devices, each of which shards all of it")
-
-
-def whole(text: str) -> int:
-    """For argparse: a whole number of at least 1."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1")
-    return int(text)
+    saved.add_argument("--lora-rank", type=whole(1), metavar="N", help="adapters of q and v alone are trained")
+    saved.add_argument("--hsdp", type=whole(1), metavar="N", help="groups of devices, each of which shards all of it")
 
 
 # What was asked for
@@ -167,7 +151,7 @@ def answer(given: argparse.Namespace) -> tuple[str, int]:
     name, shape = model_of(given.model)
     of = cluster_of(given.gpus, given.per_node)
     sequence_length = given.sequence or shape.sequence_length
-    software = software_named(given.software or (TITAN if given.torchtitan else MEGATRON_CORE.name))
+    software = find_software(given.software or (TITAN if given.torchtitan else MEGATRON_CORE.name))
     rows = rows_of(given.tokens, sequence_length)
     saved = {"optimizer": given.optimizer, "offload": given.offload, "lora_rank": given.lora_rank,
              "replicas": given.hsdp}
@@ -177,10 +161,10 @@ def answer(given: argparse.Namespace) -> tuple[str, int]:
         found = why_not(shape, of, given.why_not, rows, micro_batch=given.micro_batch or 0, v=given.v or 0,
                         recompute=given.recompute or "none", **how)
         return (in_json(why_not_as_json(found)) if given.json else str(found)), 0
-    return told(plan(shape, of, rows, choices=choices_of(given), **how), name, given)
+    return plans_as_text(plan(shape, of, rows, choices=choices_of(given), **how), name, given)
 
 
-def told(plans: Plans, name: str, given: argparse.Namespace) -> tuple[str, int]:
+def plans_as_text(plans: Plans, name: str, given: argparse.Namespace) -> tuple[str, int]:
     """What the command prints, and its exit status: 0 where there is a plan, 1 where there is none."""
     code = 0 if plans else 1
     if given.json:

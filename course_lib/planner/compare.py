@@ -27,7 +27,7 @@ from course_lib.planner.rows import (
     published_seconds,
     with_recipe,
 )
-from course_lib.planner.software import software_of, software_told
+from course_lib.planner.software import software_from_answers, software_of
 
 GROUPS = {  # of published rows, in words
     "sc21": "Megatron-LM 2021", "sc21t2": "Megatron-LM 2021, beside ZeRO-3", "zero3": "DeepSpeed ZeRO-3, 2021",
@@ -116,7 +116,7 @@ def guess(row: Row, job: Job) -> float:
 
 # Rows
 
-def predicted(row: Row, job: Job, constants: Constants = FITTED) -> float:
+def predict_row(row: Row, job: Job, constants: Constants = FITTED) -> float:
     """What the planner says of a row, in the row's own metric."""
     found = estimate_job(job, constants)
     return float(found.fits) if row["metric"] == FITS else in_metric(row, job, found.step_s)
@@ -126,7 +126,7 @@ def compare(rows: Sequence[Row], constants: Constants = FITTED, job_of: Callable
             ) -> list[Compared]:
     """`job_of`: generic_job or told_job do without the profile of the row's software."""
     jobs = [job_of(row) for row in rows]
-    return [Compared(row, predicted(row, job, constants), guess(row, job)) for row, job in zip(rows, jobs)]
+    return [Compared(row, predict_row(row, job, constants), guess(row, job)) for row, job in zip(rows, jobs)]
 
 
 def generic_job(row: Row) -> Job:
@@ -140,7 +140,7 @@ def generic_job(row: Row) -> Job:
 def told_job(row: Row) -> Job:
     """The same reader, who says of his software whether it fuses kernels, and which attention it calls."""
     job, generic = job_of_row(row), generic_job(row)
-    software = software_told(job.software.passes == "passes_fused", job.software.attention, row["zero"],
+    software = software_from_answers(job.software.passes == "passes_fused", job.software.attention, row["zero"],
                              row["flash_assumed"])
     return replace(generic, software=with_recipe(row | {"software": ""}, software))
 
@@ -171,7 +171,7 @@ def group_errors(compared: Sequence[Compared]) -> dict[str, tuple[MeasuredError,
             for name, group in by_group(compared).items() if group[0].row["metric"] != FITS}
 
 
-def timed(compared: Sequence[Compared], fitted: bool | None = None) -> list[Compared]:
+def rows_with_times(compared: Sequence[Compared], fitted: bool | None = None) -> list[Compared]:
     """The rows whose metric is a time or a rate; where `fitted` is given, those that constants were fitted on (True) or
     not (False).
     """

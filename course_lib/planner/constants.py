@@ -11,9 +11,9 @@ are smaller than on a cluster that nobody has published. The priors alone, witho
 (planner.validate --leave-out).
 """
 
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, make_dataclass
 
-from course_lib.costs.reached import across_step_s, reached
+from course_lib.costs.reached import across_step_s, reached_shares
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ CONSTANTS: tuple[Constant, ...] = (
     Constant("across_cloud_s", 5.54e-05, 0.14, "s", "the same on a cloud's Ethernet (EFA)",
              across_step_s("EFA v2"), 0.15, "an all-gather of 32 MB on 32 nodes (costs.reached)"),
     Constant("network", 0.8076, 0.05, "share", "of the data sheet's network that a ring gets",
-             reached().card, 0.08, "an all-to-all of 2 GB on two nodes (costs.reached)"),
+             reached_shares().card, 0.08, "an all-to-all of 2 GB on two nodes (costs.reached)"),
     Constant("tp_hidden", 0.5304, 0.32, "share", "of tensor parallelism's messages that Megatron-Core hides",
              0.5, 0.40, GUESS),
     Constant("tp_copies", 2.586, 0.59, "passes", "over a message that DTensor makes, to cut and join it",
@@ -109,8 +109,3 @@ FITTED = Constants()
 def priors() -> Constants:
     """The constants before anything was fitted."""
     return Constants(**{c.name: c.prior for c in CONSTANTS})
-
-
-def names() -> tuple[str, ...]:
-    """The names of all constants, in the order of their fields."""
-    return tuple(field.name for field in fields(Constants))

@@ -15,13 +15,24 @@ from functools import lru_cache
 from statistics import median
 
 from course_lib.planner.job import Job
-from course_lib.planner.runs import Run, features_of, generation_of, nearest_runs, scale_of, unfitted_runs
+from course_lib.planner.runs import PublishedRun, features_of, generation_of, nearest_runs, scale_of, unfitted_runs
 
 FEWEST = 4  # runs that make an error
 
 
+class WithNearestRuns:
+    """An answer with the runs that are nearest to the job."""
+
+    nearest: tuple[PublishedRun, ...]
+
+    @property
+    def text(self) -> str:
+        """It in words, and the nearest runs below it, a line each."""
+        return "\n".join([str(self), *(f"    {run}" for run in self.nearest)])
+
+
 @dataclass(frozen=True)
-class MeasuredError:
+class MeasuredError(WithNearestRuns):
     """Relative errors of step times (or of throughputs), without their signs. `beyond`: where the job is larger than
     all these runs. `nearest`: the runs that are most like the job, whether of this kind or not.
     """
@@ -32,7 +43,7 @@ class MeasuredError:
     p90: float
     largest: float
     beyond: str = ""
-    nearest: tuple[Run, ...] = ()
+    nearest: tuple[PublishedRun, ...] = ()
 
     def __str__(self) -> str:
         return (f"{self.kind}, {self.num_rows} published runs: {self.median:.0%} median, {self.p90:.0%} for nine of ten"
@@ -43,17 +54,17 @@ class MeasuredError:
         return f"runs like it: {self.median:.0%} off, nine of ten {self.p90:.0%}"
 
     @property
-    def text(self) -> str:
-        """The error in words, with the nearest runs, a line each."""
-        return in_lines(self)
+    def columns(self) -> str:
+        """Runs, median, 90th percentile and largest error, as columns of a table."""
+        return f"{self.num_rows:4d} {self.median:8.1%} {self.p90:8.1%} {self.largest:8.1%}"
 
 
 @dataclass(frozen=True)
-class NoRun:
+class NoRun(WithNearestRuns):
     """There is no error to tell: `why`, and the runs that are least unlike the job."""
 
     why: str
-    nearest: tuple[Run, ...] = ()
+    nearest: tuple[PublishedRun, ...] = ()
 
     def __str__(self) -> str:
         return f"no run like this: {self.why}"
@@ -62,18 +73,9 @@ class NoRun:
     def short(self) -> str:
         return "no run is like it"
 
-    @property
-    def text(self) -> str:
-        """The warning in words, with the nearest runs, a line each."""
-        return in_lines(self)
 
-
-def in_lines(error: MeasuredError | NoRun) -> str:
-    """The error, and the nearest runs below it, a line each."""
-    return "\n".join([str(error), *(f"    {run}" for run in error.nearest)])
-
-
-def summary(name: str, errors: Sequence[float], beyond: str = "", nearest: tuple[Run, ...] = ()) -> MeasuredError:
+def summary(name: str, errors: Sequence[float], beyond: str = "", nearest: tuple[PublishedRun, ...] = ()
+            ) -> MeasuredError:
     """p90: the smallest that at least nine tenths of them do not exceed."""
     ordered = sorted(map(abs, errors))
     return MeasuredError(name, len(ordered), median(ordered), ordered[-(-9 * len(ordered) // 10) - 1], ordered[-1],
@@ -100,9 +102,9 @@ def keys_of(job: Job) -> list[tuple[str, Key]]:
 
 
 @lru_cache(maxsize=1)
-def runs_by_key() -> dict[Key, tuple[Run, ...]]:
+def runs_by_key() -> dict[Key, tuple[PublishedRun, ...]]:
     """Published runs that were not fitted, by each kind that they are of."""
-    found: dict[Key, tuple[Run, ...]] = {}
+    found: dict[Key, tuple[PublishedRun, ...]] = {}
     for run in unfitted_runs():
         for _, key in keys_of(run.job):
             found[key] = (*found.get(key, ()), run)
@@ -132,7 +134,7 @@ def error_of(job: Job) -> MeasuredError | NoRun:
     return NoRun(f"{len(alike) or 'none'} of {name}" + f", expected {FEWEST}" * bool(alike), nearest)
 
 
-def beyond(job: Job, runs: Sequence[Run]) -> str:
+def beyond(job: Job, runs: Sequence[PublishedRun]) -> str:
     """A warning where the job is larger than every run that the error was measured on; "" otherwise."""
     most = max(run.job.layout.world_size for run in runs)
     return f"; none on more than {most:,} devices" if job.layout.world_size > most else ""

@@ -12,14 +12,12 @@ from course_lib.costs.money import dollars, kilowatt_hours
 from course_lib.facts import PUE_AVERAGE, Model, Shape
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster
-from course_lib.planner.constants import ACTIVATIONS_EAGER, CONSTANTS, FITTED, Constants
+from course_lib.planner.constants import CONSTANTS, FITTED, Constants
 from course_lib.planner.job import Job, shape_of
-from course_lib.planner.layer import head_pass, layer_pass
 from course_lib.planner.memory import memory_bytes, needed_bytes
-from course_lib.planner.rates import Rates, rates_of
-from course_lib.planner.software import MEGATRON_CORE, Software
+from course_lib.planner.rates import Rates, rates_of_job
 from course_lib.planner.state import host_bytes
-from course_lib.planner.step import stages_of, step_seconds
+from course_lib.planner.step import stages_at, step_seconds
 
 # Relative: what rows that constants were fitted on are missed by, the root of the mean square of nine tenths of them
 UNEXPLAINED = 0.047
@@ -59,8 +57,7 @@ class Estimate:
         """Bytes of the host's memory that one rank's process needs for what is offloaded. Nothing checks whether the
         host has it.
         """
-        return host_bytes(self.job, stages_of(self.job, layer_pass(self.job, self.rates),
-                                              head_pass(self.job, self.rates)))
+        return host_bytes(self.job, stages_at(self.job, self.rates))
 
     @property
     def fits(self) -> bool:
@@ -88,12 +85,6 @@ class Estimate:
         return utilisation(self._flops, self.step_s, self.num_devices, self.job.cluster.peak_flops_per_s())
 
     @property
-    def hfu(self) -> float:
-        """As mfu, with what recomputation adds: a forward pass of every layer, or attention's scores and mixing."""
-        return utilisation(self._flops + self._recomputed, self.step_s, self.num_devices,
-                           self.job.cluster.peak_flops_per_s())
-
-    @property
     def _flops(self) -> float:
         """Without gradients of frozen weights: 4 in place of 6 for each."""
         job, s = self.job, self.job.sequence_length
@@ -102,15 +93,6 @@ class Estimate:
             return whole
         attention = sum(count * attention_flops_per_token(kind, s) for count, kind in job.shape.kinds())
         return whole - job.tokens * (forward_flops_per_token(job.shape, s) - attention)
-
-    @property
-    def _recomputed(self) -> float:
-        shape, s = self.job.shape, self.job.sequence_length
-        if self.job.recompute == "full":
-            return self.job.tokens * (forward_flops_per_token(shape, s) - 2 * shape.hidden_size * shape.vocab_size)
-        if self.job.recompute == "selective":
-            return self.job.tokens * 4 * s * shape.num_heads * shape.d * shape.num_layers
-        return 0.0
 
     def training_s(self, num_tokens: float) -> float:
         """Seconds of a training run on so many tokens."""
@@ -143,8 +125,7 @@ class Estimate:
 
     def _step_with(self, name: str) -> float:
         constants = replace(self.constants, **{name: getattr(self.constants, name) * (1 + CHANGE)})
-        job = self.job
-        return sum(step_seconds(job, rates_of(job.cluster, job.software, job.precision, constants)).values())
+        return sum(step_seconds(self.job, rates_of_job(self.job, constants)).values())
 
     def range_of(self, value: float) -> tuple[float, float]:
         """Two thirds of true values lie in it: for a number that is proportional to time or to its inverse."""
@@ -154,12 +135,6 @@ class Estimate:
     def step_range_s(self) -> tuple[float, float]:
         """(low, high) of step_s: two thirds of true values lie between."""
         return self.range_of(self.step_s)
-
-    @property
-    def memory_range_bytes(self) -> tuple[float, float]:
-        """(low, high) of memory_bytes. Only what activations keep is uncertain."""
-        doubt = ACTIVATIONS_EAGER.uncertainty * (self.memory["activations"] + self.memory["logits"])
-        return self.memory_bytes - doubt, self.memory_bytes + doubt
 
     def __str__(self) -> str:
         low, high = self.step_range_s
@@ -173,12 +148,10 @@ class Estimate:
 
 
 def estimate(model: Model | Shape, cluster: Cluster, layout: ParallelLayout, global_batch: int, micro_batch: int = 1, *,
-             sequence_length: int = 0, v: int = 1, schedule: str = "1f1b", recompute: str = "none",
-             sequence_parallel: bool | None = None, precision: str = "bf16", gradient_bytes: int = 4,
-             master: bool = True, flash: bool = True, dropout: bool = False, software: Software = MEGATRON_CORE,
-             constants: Constants = FITTED, rates: Rates | None = None, **more: Any) -> Estimate:
-    """What a step takes and holds. Arguments as in Job, `more` its other fields; sequence_parallel=None: wherever there
-    is tensor parallelism.
+             sequence_parallel: bool | None = None, constants: Constants = FITTED, rates: Rates | None = None,
+             **more: Any) -> Estimate:
+    """What a step takes and holds. Arguments as in Job, `more` its other fields: v, recompute, software, precision and
+    so on; sequence_parallel=None: wherever there is tensor parallelism.
 
     `rates`: of a machine that was measured, in place of what facts and constants say of `cluster`.
     ValueError for a model without a shape, and for a layout that cannot be.
@@ -192,8 +165,7 @@ def estimate(model: Model | Shape, cluster: Cluster, layout: ParallelLayout, glo
     True
     """
     together = layout.tp > 1 if sequence_parallel is None else sequence_parallel
-    job = Job(shape_of(model), cluster, layout, global_batch, micro_batch, sequence_length, v, schedule, recompute,
-              together, precision, gradient_bytes, master, flash, dropout, software, **more)
+    job = Job(shape_of(model), cluster, layout, global_batch, micro_batch, sequence_parallel=together, **more)
     return estimate_job(job, constants, rates)
 
 
@@ -201,6 +173,6 @@ def estimate_job(job: Job, constants: Constants = FITTED, rates: Rates | None = 
     """The estimate of a checked Job. `rates` in the place of the cluster's data sheets, where this machine was
     measured.
     """
-    used = rates or rates_of(job.cluster, job.software, job.precision, constants)
-    stages = stages_of(job, layer_pass(job, used), head_pass(job, used))
-    return Estimate(job, used, None if rates else constants, memory_bytes(job, stages), step_seconds(job, used))
+    used = rates or rates_of_job(job, constants)
+    return Estimate(job, used, None if rates else constants, memory_bytes(job, stages_at(job, used)),
+                    step_seconds(job, used))

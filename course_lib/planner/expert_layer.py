@@ -10,38 +10,40 @@ Source: Liu et al. 2025, "MoE Parallel Folding"; hybrid_parallel.layout.
 
 from __future__ import annotations
 
-from course_lib.costs.kernels import matmul_seconds, pass_seconds
-from course_lib.facts import Shape
+from course_lib.costs.kernels import matmul_seconds
 from course_lib.planner.rates import Rates
+from course_lib.planner.work import Work
 
 ROUTER_BYTES, ROUTER_PASSES = 4, 6  # 32 bits; product, scores, the best k, their weights, and a loss that balances
 LAUNCHED_BY_EXPERTS = 1.0  # of an ordinary layer's operations, besides
 
 
-def expert_seconds(shape: Shape, rates: Rates, n: float, t: int, ep: int, etp: int, imbalance: float = 1.0
-                   ) -> tuple[float, float]:
+def expert_seconds(work: Work, rates: Rates) -> tuple[float, float]:
     """(all products of a rank's experts, forward; the last of them). All wait for the rank with the most rows."""
-    experts, h, f = shape.num_experts / ep, shape.hidden_size, shape.ffn_size / etp
-    rows = imbalance * n * shape.active_experts * etp / t / experts
-    P, W, w = rates.flops_per_s * rates.expert_share, rates.operand_bytes_per_s, rates.number_bytes
-    last = matmul_seconds(rows, f, h, P, W, w, experts)
-    return last + matmul_seconds(rows, h, (2 if shape.gated else 1) * f, P, W, w, experts), last
+    shape, e, x = work.shape, work.ep, work.etp
+    experts, h, f = shape.num_experts / e, shape.hidden_size, shape.ffn_size / x
+    rows = work.imbalance * work.n * shape.active_experts * x / work.t / experts
+    how = {"count": experts, "flops_per_s": rates.flops_per_s * rates.expert_share}
+    last = rates.product_s(rows, f, h, **how)
+    return last + rates.product_s(rows, h, (2 if shape.gated else 1) * f, **how), last
 
 
-def router_seconds(shape: Shape, rates: Rates, n: float, t: int) -> tuple[float, float]:
+def router_seconds(work: Work, rates: Rates) -> tuple[float, float]:
     """(product, passes) of the router, forward."""
-    numbers = n / t * shape.num_experts
-    product = matmul_seconds(n / t, shape.hidden_size, shape.num_experts, rates.head_flops_per_s,
+    tokens, experts = work.n / work.t, work.shape.num_experts
+    product = matmul_seconds(tokens, work.shape.hidden_size, experts, rates.head_flops_per_s,
                              rates.operand_bytes_per_s, ROUTER_BYTES)
-    return product, pass_seconds(ROUTER_BYTES * numbers, rates.memory_bytes_per_s, ROUTER_PASSES)
+    return product, rates.pass_s(ROUTER_BYTES * (tokens * experts), ROUTER_PASSES)
 
 
-def dispatch_seconds(shape: Shape, rates: Rates, n: float, t: int, ep: int, etp: int, imbalance: float = 1.0,
-                     once: bool = False) -> float:
-    """There and back. once: a row goes once to each node, or in one node to each rank, that has experts for it."""
-    row = rates.number_bytes * imbalance * n / t * shape.hidden_size
-    group, k = rates.network.group(ep, etp), shape.active_experts
-    if once:  # by one kernel, which does not wait for one neighbour after the other
+def dispatch_seconds(work: Work, rates: Rates) -> float:
+    """There and back. Where rows are sent once, a row goes once to each node, or in one node to each rank, that has
+    experts for it.
+    """
+    ep, etp, k = work.ep, work.etp, work.shape.active_experts
+    row = rates.number_bytes * work.imbalance * work.n / work.t * work.shape.hidden_size
+    group = rates.network.group(ep, etp)
+    if work.software.sends_rows_once:  # by one kernel, which does not wait for one neighbour after the other
         places = group.nodes if group.nodes > 1 else ep
         apart = group.latency_s("send") + group.seconds_per_byte("all_to_all") * row * distinct(places, k)
     else:

@@ -11,20 +11,17 @@ becomes least, r = log(predicted / published) / 5 %. The logarithm lets a row th
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp, expm1, log
-from pathlib import Path
 
-from course_lib.facts import published_rows
 from course_lib.planner.constants import ACTIVATIONS_EAGER, CONSTANTS, Constants
 from course_lib.planner.guesses import table_of_guesses
 from course_lib.planner.job import Job
 from course_lib.planner.least_squares import ROW_ERROR, most_likely, objective
-from course_lib.planner.rates import Rates, rates_of
-from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, peak_of_row
+from course_lib.planner.rates import Rates, rates_of_job
+from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, peak_of_row, read_rows
 from course_lib.planner.step import step_seconds
 
 # What a planner might leave out: a cause of a step's seconds, or that small products are slower ("sizes").
@@ -47,7 +44,7 @@ def calibration(rows: Sequence[Row]) -> list[Row]:
 
 def seconds_without(job: Job, constants: Constants, effect: str = "") -> float:
     """Seconds of a step from which one of EFFECTS is left out; "" leaves out none."""
-    rates = rates_of(job.cluster, job.software, job.precision, constants)
+    rates = rates_of_job(job, constants)
     if effect == "sizes":
         rates = without_sizes(rates)
     seconds = step_seconds(job, rates)
@@ -113,8 +110,7 @@ def main() -> None:
     """The command: fit, and print constants, uncertainties and errors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", nargs="?", help="rows in the format of facts/published.json; the course's own if none")
-    given = parser.parse_args().file
-    rows = published_rows() if given is None else json.loads(Path(given).read_text(encoding="utf-8"))["rows"]
+    rows, _ = read_rows(parser.parse_args().file)
     fitted = fit(rows)
     for c in CONSTANTS:
         print(f"{c.name:20s} {getattr(fitted.constants, c.name):<12.4g} +- {fitted.uncertainty[c.name]:.0%}"

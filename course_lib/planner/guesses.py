@@ -25,10 +25,9 @@ from course_lib.planner.estimate import UNEXPLAINED
 from course_lib.planner.expert_layer import LAUNCHED_BY_EXPERTS, ROUTER_BYTES, ROUTER_PASSES
 from course_lib.planner.layer import BACKWARD_OF_FLASH, LAUNCHED_BY_ATTENTION
 from course_lib.planner.least_squares import ROW_ERROR
-from course_lib.planner.optimiser import STATE_PASSES
 from course_lib.planner.software import FSDP, MEGATRON_CORE, MEGATRON_DEEPSPEED
 from course_lib.planner.state import GATHERED_LAYERS
-from course_lib.planner.step import MATRICES
+from course_lib.planner.step import MATRICES, STATE_PASSES
 
 MOVED = 0.02  # of its value: less is not moved
 SURER = 0.9  # of its prior uncertainty: more is as unsure as before

@@ -89,7 +89,7 @@ class Job:
             raise ValueError(f"recompute_layers={self.recompute_layers} with recompute={self.recompute!r}: expected "
                              "recompute='full', it says in how many layers")
         if reason := job_problem(self.shape, self.cluster, self.layout, self.global_batch, self.micro_batch,
-                                 self.sequence_length, self.v, self.uneven or self.software.whole_layers):
+                                 self.sequence_length, self.v, uneven=self.uneven or self.software.whole_layers):
             raise ValueError(reason)
         if reason := saving_problem(self):
             raise ValueError(reason)

@@ -23,10 +23,9 @@ import torch
 import torch.distributed as dist
 
 from course_lib.costs.activations import activation_bytes_per_layer
-from course_lib.costs.flops import count_parameters
 from course_lib.costs.links import Link, fit_link
 from course_lib.costs.network import Network
-from course_lib.facts import Shape, accelerator
+from course_lib.facts import accelerator
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.estimate import Estimate, estimate
@@ -54,7 +53,7 @@ Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRank:
     """What was measured on one rank while `num_busy` compute. flops_per_s: of a large product; bytes_per_s: of the
     products' operands.
 
@@ -76,9 +75,11 @@ class Measured:
         """What was measured, in the form in which the planner takes a cluster's data sheet."""
         one_host = max(self.num_busy, 2)
         network = Network(one_host, self.link, self.link, one_host)
-        return Rates(self.flops_per_s, self.flops_per_s, self.flops_per_s, self.bytes_per_s, 1 / self.pass_s_per_byte,
-                     1.0, network, self.launch_s, step_s=self.step_s, call_s=self.call_s,
-                     num_ranks=self.num_busy, number_bytes=BYTES, launch_adds=True)
+        P = self.flops_per_s
+        return Rates(flops_per_s=P, head_flops_per_s=P, flash_flops_per_s=P, operand_bytes_per_s=self.bytes_per_s,
+                     memory_bytes_per_s=1 / self.pass_s_per_byte, passes=1.0, network=network, launch_s=self.launch_s,
+                     step_s=self.step_s, call_s=self.call_s, num_ranks=self.num_busy, number_bytes=BYTES,
+                     launch_adds=True)
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class Machine:
 
     num_ranks: int
     num_cores: int
-    free: Measured
-    crowded: Measured
+    free: MeasuredRank
+    crowded: MeasuredRank
 
     def estimate(self, config: GPTConfig, layout: ParallelLayout, batch_size: int, num_microbatches: int = 1, *,
                  sequence_parallel: bool = False) -> Estimate:
@@ -114,20 +115,22 @@ def measure(num_ranks: int = 4, num_cores: int = 0) -> Machine:
     return Machine(num_ranks, cores, free, crowded)
 
 
-def middle(of_ranks: Sequence[Measured]) -> Measured:
+def middle(of_ranks: Sequence[MeasuredRank]) -> MeasuredRank:
     """The rank in the middle by speed, so that neither a disturbed one nor a lucky one speaks for all."""
     return sorted(of_ranks, key=lambda each: each.launch_s + 1e9 / each.flops_per_s)[len(of_ranks) // 2]
 
 
-def measure_rank() -> Measured:
+def measure_rank() -> MeasuredRank:
     """This rank's Measured, to be called while all others do the same."""
     taken = steady([*(product(*size) for size in PRODUCTS), *(gpt_step(config) for config in GPTS)], window)
     P, W = product_rates(taken[:len(PRODUCTS)])
     one, five, block, blocks = taken[len(PRODUCTS):]
     of_layer = max(five - one, 0.0) / 4  # three passes, backward being two
     launch_s, step_s = of_layer / 2, max(one - of_layer, 0.0)
-    return Measured(dist.get_world_size(), P, W, pass_seconds_per_byte((blocks - block) / 2, P, W, launch_s), launch_s,
-                    step_s, *measure_messages())
+    link, call_s = measure_messages()
+    return MeasuredRank(num_busy=dist.get_world_size(), flops_per_s=P, bytes_per_s=W,
+                        pass_s_per_byte=pass_seconds_per_byte((blocks - block) / 2, P, W, launch_s), launch_s=launch_s,
+                        step_s=step_s, link=link, call_s=call_s)
 
 
 def steady(functions: Sequence[Call], mean_s: Callable[[Call], float]) -> list[float]:
@@ -173,10 +176,9 @@ def product_rates(taken: Sequence[float]) -> tuple[float, float]:
 def pass_seconds_per_byte(layer_s: float, P: float, W: float, launch_s: float) -> float:
     """What a layer of BLOCK takes beyond its products and launches, for each byte that it keeps; three passes."""
     h, s, n = BLOCK.hidden_size, BLOCK.sequence_length, ROWS * BLOCK.sequence_length
-    shape = Shape(1, h, 4, 4, 4 * h, 16, s, biases=True)
     flops = 3 * (2 * n * 12 * h * h + 4 * n * s * h)
     operands = 3 * BYTES * (n * (9 + 5) * h + 12 * h * h + 2 * ROWS * 4 * (s * s + 2 * s * h // 4))
-    kept = activation_bytes_per_layer(shape, ROWS, s, bytes_per_number=BYTES)
+    kept = activation_bytes_per_layer(shape_of(BLOCK), ROWS, s, bytes_per_number=BYTES)
     return max(layer_s - 2 * launch_s - flops / P - operands / W, 0.1 * layer_s) / (3 * kept)
 
 
@@ -227,9 +229,3 @@ def together(function: Call) -> float:
             function()
 
     return seconds(calls) / CALLS
-
-
-def state_bytes(config: GPTConfig) -> int:
-    """Parameters, gradients and AdamW's moments of the whole model in 32 bits."""
-    shape = shape_of(config)
-    return 4 * BYTES * count_parameters(shape)

@@ -16,13 +16,12 @@ from course_lib.planner.constants import (
     OTHER_BYTES,
 )
 from course_lib.planner.job import MODULES, Job
-from course_lib.planner.layer import kept
+from course_lib.planner.layer import term_bytes
 from course_lib.planner.state import state_bytes
 from course_lib.planner.step import Stages
 from course_lib.planner.work import Work, work_of
 
 OF_A_LOGIT = {"eager": LOGIT_BYTES, "fused": LOGIT_FUSED, "narrow": LOGIT_NARROW, "cut": LOGIT_CUT}
-KINDS = ("parameters", "gradients", "optimizer_state", "activations", "logits", "other")
 MADE_AGAIN = ("SiLU of the gate",)  # in backward, by kernels that do gate, SiLU and product in one
 READ_FOR_WEIGHTS = ("input of the MLP", "their product", "its output")  # alone, so not where weights are frozen
 READ_BY_PRODUCTS = ("input of q, k, v", "input of the MLP", "their product", "its output", "rows sent to experts")
@@ -104,15 +103,15 @@ def beyond_own_part(job: Job) -> float:
 def layer_activations(job: Job) -> tuple[float, float]:
     """(what one layer keeps of a micro-batch; what it would keep without recomputation), on average over all layers."""
     work = work_of(job)
-    whole = mean_kept(work)
+    whole = mean_layer_bytes(work)
     if job.recompute == "selective" and job.flash and job.software.early_stop:
-        return mean_kept(work, by_operation=True), whole
+        return mean_layer_bytes(work, by_operation=True), whole
     input_only = 2 * job.tokens_per_rank * job.shape.hidden_size / (job.layout.tp if job.sequence_parallel else 1)
     return job.recomputed_share * input_only + (1 - job.recomputed_share) * whole, whole
 
 
 @lru_cache(maxsize=65536)
-def mean_kept(work: Work, by_operation: bool = False) -> float:
+def mean_layer_bytes(work: Work, by_operation: bool = False) -> float:
     """Bytes that a layer keeps, on average over their kinds. by_operation: its input, attention's output, and every
     other product's.
     """
@@ -120,7 +119,7 @@ def mean_kept(work: Work, by_operation: bool = False) -> float:
     times = ACTIVATIONS_EAGER.value if software.activations_eager and work.shape.gated else 1.0  # as Llama: q, k turned
     again = {name for module in work.modules for name in MODULES[module]} | (
         set() if software.activations_eager else set(MADE_AGAIN)) | set(READ_FOR_WEIGHTS if work.lora_rank else ())
-    terms = [(count * times / work.shape.num_layers, term.name, kept_of(term, work))
+    terms = [(count * times / work.shape.num_layers, term.name, term_bytes_as_read(term, work))
              for count, shape in kinds for term in activation_terms(shape, work.micro_batch, work.s // work.cp,
                                                                     dropout=work.dropout) if term.name not in again]
     if by_operation:
@@ -129,11 +128,11 @@ def mean_kept(work: Work, by_operation: bool = False) -> float:
     return sum(share * held for share, _, held in terms)
 
 
-def kept_of(term: ActivationTerm, work: Work) -> float:
+def term_bytes_as_read(term: ActivationTerm, work: Work) -> float:
     """What a product reads is kept as the product reads it, in 8 or 4 bits."""
     # FlashAttention never stores the s x s matrices, which is what selective recomputation drops.
     policy = "selective" if work.flash or work.recompute == "selective" else "none"
-    return kept(term, work, policy) * (NARROW.get(work.precision, 1.0) if term.name in READ_BY_PRODUCTS else 1.0)
+    return term_bytes(term, work, policy) * (NARROW.get(work.precision, 1.0) if term.name in READ_BY_PRODUCTS else 1.0)
 
 
 def micro_batches_in_flight(job: Job, stage: int) -> Fraction:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.planner.candidates import schedules
+from course_lib.planner.candidates import Asked, schedules
 from course_lib.planner.job import Job
-from course_lib.planner.search import Asked, bytes_of, leanest
+from course_lib.planner.search import bytes_of, leanest
 
 GIB = 2**30
 MOST_DOUBLINGS = 8
@@ -47,8 +47,7 @@ def leanest_jobs(asked: Asked) -> list[Job]:
     """For each layout the job that needs least memory."""
     found: dict[ParallelLayout, Job | None] = {}
     world = asked.cluster.num_devices
-    for job in schedules(asked.shape, asked.cluster, asked.global_batch, asked.sequence_length, asked.choices,
-                         range(world // 2 + 1, world + 1), **asked.how):
+    for job in schedules(asked, range(world // 2 + 1, world + 1)):
         if job.layout not in found:
             found[job.layout] = leanest(job, asked)
     return [job for job in found.values() if job]

@@ -27,7 +27,7 @@ from course_lib.planner.constants import CONSTANTS, FITTED, Constant, Constants
 from course_lib.planner.estimate import Estimate
 from course_lib.planner.job import Job
 from course_lib.planner.least_squares import most_likely
-from course_lib.planner.rates import rates_of
+from course_lib.planner.rates import rates_of, rates_of_job
 from course_lib.planner.runs import describe
 from course_lib.planner.software import MEGATRON_CORE, Software
 from course_lib.planner.step import step_seconds
@@ -41,7 +41,7 @@ SHOWN = 0.1  # of its uncertainty: a constant that moves less is not told
 
 
 @dataclass(frozen=True)
-class Measured:
+class BeforeAndAfter:
     """One measurement in words, with what the planner said before it was known, and says now."""
 
     name: str
@@ -63,7 +63,7 @@ class Learned:
     constants: Constants
     uncertainty: dict[str, float]
     moved: dict[str, float]
-    measured: tuple[Measured, ...]
+    measured: tuple[BeforeAndAfter, ...]
     started_at: Constants
 
     def __str__(self) -> str:
@@ -83,8 +83,7 @@ class StepOf:
 
     def seconds(self, constants: Constants) -> float:
         """What the planner predicts for it with these constants."""
-        job = self.job
-        return sum(step_seconds(job, rates_of(job.cluster, job.software, job.precision, constants)).values())
+        return sum(step_seconds(self.job, rates_of_job(self.job, constants)).values())
 
     def __str__(self) -> str:
         return f"a step of {describe(self.job)}"
@@ -183,7 +182,8 @@ def most_likely_for(found: Sequence[Measurement], start: Constants,
     return Learned(
         at(theta), {c.name: s for c, s in zip(CONSTANTS, spread)},
         {c.name: t / c.uncertainty for c, t in zip(CONSTANTS, theta)},
-        tuple(Measured(str(of), seconds, of.seconds(start), of.seconds(at(theta))) for of, seconds, _ in found), start)
+        tuple(BeforeAndAfter(str(of), seconds, of.seconds(start), of.seconds(at(theta))) for of, seconds, _ in found),
+        start)
 
 
 def checked_job(of: Estimate | Job, cluster: Cluster) -> Job:

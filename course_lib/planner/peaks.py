@@ -53,6 +53,5 @@ def table_of_peaks(peaks: Sequence[MeasuredPeak]) -> str:
         if group:
             errors = summary(name, [each.error for each in group])
             refused = sum(not each.said_to_fit for each in group)
-            lines.append(f"{name:28s} {errors.num_rows:4d} {errors.median:8.1%} {errors.p90:8.1%} "
-                         f"{errors.largest:8.1%}   {refused or ''}")
+            lines.append(f"{name:28s} {errors.columns}   {refused or ''}")
     return "\n".join(lines)

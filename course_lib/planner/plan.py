@@ -6,16 +6,12 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
-from course_lib.costs.checks import at_least, positive_share
-from course_lib.costs.memory import USABLE
 from course_lib.facts import Model, Shape
-from course_lib.planner.candidates import ALL, Choices
+from course_lib.planner.candidates import Asked, ask
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.estimate import Estimate
-from course_lib.planner.job import shape_of
 from course_lib.planner.nothing_fits import reason_of_none
-from course_lib.planner.search import SLOWEST, Asked, search
-from course_lib.planner.software import MEGATRON_CORE, Software
+from course_lib.planner.search import SLOWEST, search
 
 
 class Plans(list[Estimate]):
@@ -43,19 +39,18 @@ class Plans(list[Estimate]):
         return super().__getitem__(index)
 
 
-def plan(model: Model | Shape, cluster: Cluster, global_batch: int, *, sequence_length: int = 0,
-         precision: str = "bf16", gradient_bytes: int = 4, flash: bool = True, sequence_parallel: bool = True,
-         software: Software = MEGATRON_CORE, choices: Choices = ALL, room: float = USABLE, slowest: float = SLOWEST,
-         **how: Any) -> Plans:
+def plan(model: Model | Shape, cluster: Cluster, global_batch: int, *, slowest: float = SLOWEST, **how: Any) -> Plans:
     """Estimates of all layouts that can be built, fit, and take at most `slowest` times as long as the best; ties with
     the first of them simplest first. `reasons_for` says why one is worse, `why_not` why one is missing.
 
     Where the model does not divide the devices, plans use fewer (Plans.idle_devices). An empty one has a `reason`.
-    global_batch: rows of a step. room: share of what a device can allocate that an estimate may fill; the rest is for
-    fragments and for what the estimate misses. how: other fields of Job, such as offload="optimizer" or lora_rank=16.
+    global_batch: rows of a step. choices: what the search may choose from. room: share of what a device can allocate
+    that an estimate may fill, 0.9 of it; the rest is for fragments and for what the estimate misses. Others as in Job:
+    sequence_length, precision, software, gradient_bytes, flash, sequence_parallel (wherever there is tensor
+    parallelism), offload and so on.
 
     >>> from course_lib.facts import model
-    >>> from course_lib.planner import cluster
+    >>> from course_lib.planner import Choices, cluster
     >>> only_replicas = Choices(tensor=(1,), pipeline=(1,), context=(1,), micro_batches=(1,), recompute=("none",))
     >>> found = plan(model("Llama 3 8B"), cluster("H100", 8), global_batch=64, choices=only_replicas)
     >>> [str(each.layout) for each in found]
@@ -63,10 +58,6 @@ def plan(model: Model | Shape, cluster: Cluster, global_batch: int, *, sequence_
     >>> plan(model("Llama 2 70B"), cluster("H100", 2), global_batch=8, choices=only_replicas)
     []
     """
-    shape = shape_of(model)
-    choices, how = Choices.asked(choices, how)
-    asked = Asked(shape, cluster, at_least(global_batch, 1, "global_batch"), sequence_length or shape.sequence_length,
-                  dict(how, precision=precision, gradient_bytes=gradient_bytes, flash=flash, software=software,
-                       sequence_parallel=sequence_parallel), choices, positive_share(room, "room"))
+    asked = ask(model, cluster, global_batch, **how)
     found, nearly = search(asked, slowest)
     return Plans(found, asked, nearly)

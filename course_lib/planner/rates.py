@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import log, sqrt
 
+from course_lib.costs.kernels import matmul_seconds, pass_seconds
 from course_lib.costs.network import Network
 from course_lib.costs.reached import crowding
 from course_lib.facts import Accelerator
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.constants import FITTED, Constants
+from course_lib.planner.job import Job
 from course_lib.planner.software import Software
 
 # Constants: of the gain that a precision promises in linear layers; of attention, by generation and kind of device
@@ -51,6 +53,15 @@ class Rates:
     rows_s: float = 0.0  # until kernels flow again behind rows that were waited for
     crowding: float = 1.0  # how many times longer tensor parallelism's messages between nodes take beside other jobs
 
+    def product_s(self, m: float, k: float, n: float, *, count: float = 1, flops_per_s: float = 0.0) -> float:
+        """Seconds of `count` products (m, k) @ (k, n); flops_per_s: 0 for that of linear layers."""
+        return matmul_seconds(m, k, n, flops_per_s or self.flops_per_s, self.operand_bytes_per_s, self.number_bytes,
+                              count)
+
+    def pass_s(self, num_bytes: float, passes: float = 1) -> float:
+        """Seconds of `passes` over so many bytes of the device's memory."""
+        return pass_seconds(num_bytes, self.memory_bytes_per_s, passes)
+
     def gathering_s(self, n: int) -> float:
         """Until `n` ranks are at a message: the fewer there must be, the sooner."""
         return 0.0 if n == 1 else self.call_s * n / self.num_ranks
@@ -77,10 +88,17 @@ def rates_of(cluster: Cluster, software: Software, precision: str = "bf16", cons
     flash = getattr(c, FLASH[software.attention][kind])
     network = cluster.network(c.across_cloud_s if cluster.is_cloud else c.across_s, c.network, software.one_card)
     return Rates(
-        linear, half, cluster.peak_flops_per_s() * flash * slowed, device.memory_bytes_per_s,
-        device.memory_bytes_per_s, getattr(c, software.passes), network,
-        getattr(c, software.launch) if software.waits_for_launches else 0.0, getattr(c, software.experts),
-        c.tp_hidden if software.overlaps_tensor else 0.0,
-        getattr(c, software.copies) if software.copies else 0.0, c.drag, 0.0 if software.overlaps_stages else c.p2p_s,
-        c.step_s, row_passes=c.row_passes, rows_s=c.rows_s if software.waits_for_rows else 0.0,
+        flops_per_s=linear, head_flops_per_s=half, flash_flops_per_s=cluster.peak_flops_per_s() * flash * slowed,
+        operand_bytes_per_s=device.memory_bytes_per_s, memory_bytes_per_s=device.memory_bytes_per_s,
+        passes=getattr(c, software.passes), network=network,
+        launch_s=getattr(c, software.launch) if software.waits_for_launches else 0.0,
+        expert_share=getattr(c, software.experts), tensor_hidden=c.tp_hidden if software.overlaps_tensor else 0.0,
+        tensor_copies=getattr(c, software.copies) if software.copies else 0.0, drag=c.drag,
+        p2p_s=0.0 if software.overlaps_stages else c.p2p_s, step_s=c.step_s, row_passes=c.row_passes,
+        rows_s=c.rows_s if software.waits_for_rows else 0.0,
         crowding=crowding(cluster.num_nodes) if cluster.is_cloud else 1.0)
+
+
+def rates_of_job(job: Job, constants: Constants = FITTED) -> Rates:
+    """How fast the job's cluster is with its software and precision."""
+    return rates_of(job.cluster, job.software, job.precision, constants)

@@ -90,8 +90,7 @@ def as_json(plans: Plans, name: str, top: int = 5) -> dict[str, Any]:
             "error": None if error is None else str(error),
             "nearest_runs": [] if error is None else [str(run) for run in error.nearest],
             "plans": [plan_as_json(each, plans[0], each in tied) for each in distinct(plans)[:top]],
-            "nearly": [plan_as_json(each, plans[0], False) if plans else plan_as_json(each, each, False)
-                       for each in plans.nearly[:top]]}
+            "nearly": [plan_as_json(each, plans[0] if plans else each, False) for each in plans.nearly[:top]]}
 
 
 def plan_as_json(each: Estimate, best: Estimate, tied: bool) -> dict[str, Any]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from course_lib.costs.flops import attention_flops_per_token, sc21_step_flops, step_flops
-from course_lib.facts import LatentAttention, Shape
+from course_lib.facts import LatentAttention, Shape, published_rows, published_table
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster, cluster
 from course_lib.planner.job import MODULES, PRECISION_NAMES, Job
-from course_lib.planner.layer import head_pass, layer_pass
 from course_lib.planner.memory import memory_bytes, stage_bytes
-from course_lib.planner.rates import rates_of
+from course_lib.planner.rates import rates_of_job
 from course_lib.planner.software import FSDP2, FSDP2_EAGER, NANOTRON, TORCHTITAN, TRAINERS, Software, software_of
-from course_lib.planner.step import stages_of
+from course_lib.planner.step import stages_at
 
 Row = dict[str, Any]
 # A row's word for hardware -> a name in facts, or in facts.DEVICE_VARIANTS. What stands behind it is software.
@@ -35,6 +36,16 @@ LOG_OF_FIRST = (NANOTRON.name, FSDP2.name, FSDP2_EAGER.name)
 OF_TRAINERS: dict[str, Row] = {"nanotron": {"network": "EFA v2"}, "kempnerforge": {"master": False}}
 SEND_ONCE = ("hybridep", "deepep")  # dispatchers: a token's row goes once to each node
 FITS = "fits in device memory (1 yes, 0 out of memory)"
+
+
+def read_rows(file: str | None) -> tuple[list[Row], dict[str, Any]]:
+    """(rows, what their fields mean) of a file in the format of facts/published.json, or of a list of rows; None: the
+    course's own.
+    """
+    if file is None:
+        return published_rows(), published_table("fields")
+    content = json.loads(Path(file).read_text(encoding="utf-8"))
+    return (content["rows"], content.get("fields", {})) if isinstance(content, dict) else (content, {})
 
 
 def per_device(flops: Callable[[Row, Shape], float], unit: float = 1e12) -> Callable[[Row, Job, float], float]:
@@ -61,7 +72,7 @@ METRICS: dict[str, Callable[[Row, Job, float], float]] = {
 }
 
 
-def checked(row: Row) -> None:
+def require_row(row: Row) -> None:
     """ValueError that names what is missing or unknown."""
     missing = [name for name in NEEDED if row.get(name) is None]
     if missing:
@@ -99,17 +110,18 @@ def cluster_of_row(row: Row) -> Cluster:
 
 def job_of_row(row: Row) -> Job:
     """ValueError that names an unknown field's value, or says why the layout cannot be."""
-    checked(row)
+    require_row(row)
     row = known_of_trainer(row) | row
     layout = ParallelLayout(dp=row["dp"], pp=row["pp"], cp=row["cp"], tp=row["tp"], ep=row.get("ep") or 1,
                             etp=row.get("etp") or (row["tp"] if (row.get("experts") or 1) > 1 else 1),
                             zero_stage=row["zero"])
     some = row.get("recompute_layers") or 0
     return Job(shape_of_row(row), cluster_of_row(row), layout, row["gbs"], row["mbs"], row["seq"], row["v"],
-               row["schedule"], "full" if some else row["recompute"], row["sp"], row.get("precision", "bf16"),
-               row.get("grad_bytes", 2), row.get("master", True), row["flash_assumed"], not row["flash_assumed"],
-               software_of_row(row), some,
+               schedule=row["schedule"], recompute="full" if some else row["recompute"], recompute_layers=some,
                recompute_modules=tuple(set(row.get("recompute_modules") or ()) & set(MODULES)),
+               sequence_parallel=row["sp"], precision=row.get("precision", "bf16"), flash=row["flash_assumed"],
+               gradient_bytes=row.get("grad_bytes", 2), master=row.get("master", True),
+               dropout=not row["flash_assumed"], software=software_of_row(row),
                offload_layers=row.get("cpu_offload_layers") or 0, uneven=True)
 
 
@@ -143,8 +155,7 @@ def with_recipe(row: Row, found: Software) -> Software:
 
 def peak_of_row(row: Row, job: Job) -> dict[str, float]:
     """Bytes by kind of the rank whose peak the row tells; of the fullest where nobody says which one that is."""
-    rates = rates_of(job.cluster, job.software, job.precision)
-    stages = stages_of(job, layer_pass(job, rates), head_pass(job, rates))
+    stages = stages_at(job, rates_of_job(job))
     if job.software.name in LOG_OF_FIRST:
         return stage_bytes(job, stages.first, 0)
     if job.software.name == TORCHTITAN.name:

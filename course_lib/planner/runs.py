@@ -29,7 +29,7 @@ OTHER_DEVICE, OTHER_GENERATION, OTHER_SOFTWARE, OTHER_BITS, OTHER_EXPERTS = 1, 3
 
 
 @dataclass(frozen=True)
-class Run:
+class PublishedRun:
     """A published run. `error`: the planner's, relative, in the row's own metric. `faster`: the planner's run is the
     faster one.
     """
@@ -45,17 +45,17 @@ class Run:
 
     def __str__(self) -> str:
         off = f"{abs(self.error):.0%} too {'fast' if self.faster else 'slow'}"
-        return f"{describe(self.job)}{', v assumed' if v_assumed(self.row) else ''}: {off}"
+        return f"{describe(self.job)}{', v assumed' if assumes_v(self.row) else ''}: {off}"
 
 
 @lru_cache(maxsize=1)
-def unfitted_runs() -> tuple[Run, ...]:
+def unfitted_runs() -> tuple[PublishedRun, ...]:
     """All published times that no constant was fitted on, predicted."""
     found = []
     for row in published_rows("visible"):
         if row["metric"] != FITS:
             job = job_of_row(row)
-            found.append(Run(row, job, in_metric(row, job, estimate_job(job).step_s) / row["value"] - 1))
+            found.append(PublishedRun(row, job, in_metric(row, job, estimate_job(job).step_s) / row["value"] - 1))
     return tuple(found)
 
 
@@ -106,7 +106,7 @@ def describe(job: Job) -> str:
     return f"{name_of(job.shape)} on {L.world_size:,} {job.cluster.device.name}, {cut}{bits}, {job.software.name}"
 
 
-def v_assumed(row: Row) -> bool:
+def assumes_v(row: Row) -> bool:
     """Chunks per stage that the source does not give."""
     return row["v"] > 1 and "v NOT published" in row.get("verified", "")
 
@@ -127,6 +127,6 @@ def distance(one: Job, other: Job) -> float:
         + OTHER_EXPERTS * ((one.shape.num_experts > 1) != (other.shape.num_experts > 1)))
 
 
-def nearest_runs(job: Job, runs: Sequence[Run]) -> tuple[Run, ...]:
+def nearest_runs(job: Job, runs: Sequence[PublishedRun]) -> tuple[PublishedRun, ...]:
     """The few of `runs` that are most like the job, nearest first."""
     return tuple(sorted(runs, key=lambda run: distance(job, run.job))[:NAMED])

@@ -9,55 +9,20 @@ finds the same (tests/planner/test_plan.py).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from math import ceil, inf
-from typing import Any
 
-from course_lib.costs.memory import USABLE
-from course_lib.facts import Shape
-from course_lib.planner.candidates import ALL, SAVING, Choices, savings, schedules, with_zero, zero_stages
-from course_lib.planner.cluster import Cluster
+from course_lib.planner.candidates import ALL, SAVING, Asked, Choices, savings, schedules, with_zero, zero_stages
 from course_lib.planner.constants import FITTED
 from course_lib.planner.estimate import Estimate
 from course_lib.planner.job import Job
-from course_lib.planner.layer import head_pass, layer_pass
 from course_lib.planner.memory import memory_bytes
 from course_lib.planner.ranking import simplest_first
-from course_lib.planner.rates import Rates, rates_of
-from course_lib.planner.step import stages_of, step_seconds
+from course_lib.planner.rates import Rates
+from course_lib.planner.step import stages_at, step_seconds
 
 SLOWEST = 1.25  # times the best: slower layouts are not listed
-NEARLY = 1.1  # times what a device can allocate
 Memory = dict[str, float]  # bytes by kind
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a plan is for: all but the layout."""
-
-    shape: Shape
-    cluster: Cluster
-    global_batch: int
-    sequence_length: int
-    how: dict[str, Any]
-    choices: Choices = ALL
-    room: float = USABLE
-
-    @cached_property
-    def rates(self) -> Rates:
-        """How fast the cluster is with the software that was asked for."""
-        return rates_of(self.cluster, self.how["software"], self.how["precision"])
-
-    @cached_property
-    def limit_bytes(self) -> float:
-        """Bytes of a device that an estimate may fill: `room` of what can be allocated."""
-        return self.room * self.cluster.usable_bytes
-
-    @cached_property
-    def nearly_bytes(self) -> float:
-        """Up to here a plan counts as one that nearly fits."""
-        return NEARLY * self.cluster.usable_bytes
 
 
 class Search:
@@ -73,7 +38,7 @@ class Search:
         """Look at all layouts of so many devices whose step may be below `slowest` times the best. Returns the least
         time that any of them could take.
         """
-        rates, limit, candidates = self.asked.rates, self.asked.limit_bytes, ranked(self.asked, counts)
+        rates, limit, candidates = self.asked.rates, self.asked.limit_bytes, candidates_by_bound(self.asked, counts)
         for bound, job in candidates:
             # Candidates are sorted by what they cannot go below: from here on none can be listed.
             if bound > slowest * self.best:
@@ -101,14 +66,13 @@ def search(asked: Asked, slowest: float = SLOWEST) -> tuple[list[Estimate], list
     return listed, sorted((each for each in found.near if each.step_s < found.best), key=lambda each: each.step_s)
 
 
-def ranked(asked: Asked, counts: range) -> list[tuple[float, Job]]:
+def candidates_by_bound(asked: Asked, counts: range) -> list[tuple[float, Job]]:
     """All schedules that may fit, with the time that they cannot go below, the shortest first.
 
     What does not fit with single rows, no chunks and all layers made again fits with nothing else.
     """
     found, hopeless = [], set()
-    for job in schedules(asked.shape, asked.cluster, asked.global_batch, asked.sequence_length, asked.choices, counts,
-                         **asked.how):
+    for job in schedules(asked, counts):
         first = (job.layout, job.micro_batch)
         if job.layout in hopeless or first in hopeless:
             continue
@@ -121,12 +85,12 @@ def ranked(asked: Asked, counts: range) -> list[tuple[float, Job]]:
 
 def fastest_s(job: Job, rates: Rates, choices: Choices = ALL) -> float:
     """No choice of ZeRO's stage, of recomputation or of what saves memory makes the step shorter."""
-    sharded = most_sharded(job, choices)
+    sharded = with_most_sharding(job, choices)
     return min(sum(seconds.values()) - seconds["dp"] - seconds["optimiser"] for seconds in (
         step_seconds(replace(sharded, lora_rank=rank), rates) for rank in choices.lora_ranks))
 
 
-def most_sharded(job: Job, choices: Choices = ALL) -> Job:
+def with_most_sharding(job: Job, choices: Choices = ALL) -> Job:
     """The job with the highest ZeRO stage that may be chosen, which needs least memory."""
     return with_zero(job, max(zero_stages(job.layout, choices), default=0))
 
@@ -135,7 +99,7 @@ def leanest(job: Job, asked: Asked) -> Job | None:
     """The job with all sharded, saved and made again that may be; None where it can have nothing of what was asked for.
     """
     policies, choices = asked.choices.recompute, asked.choices
-    again = with_policy(most_sharded(job, choices), "full" if "full" in policies else policies[-1], choices)
+    again = with_policy(with_most_sharding(job, choices), "full" if "full" in policies else policies[-1], choices)
     found = [*savings(again, choices)]
     return min(found, key=lambda each: bytes_of(each, asked)) if len(found) > 1 else next(iter(found), None)
 
@@ -173,14 +137,14 @@ def variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
             how = tuple(getattr(saved, name) for name in SAVING)
             if zero == 2 and how in whole_fit and not job.software.shards_layers:
                 continue
-            for changed, memory in recomputed(saved, asked):
+            for changed, memory in recompute_variants(saved, asked):
                 if zero == 1 and changed.recompute == "none" and sum(memory.values()) <= asked.limit_bytes:
                     whole_fit.add(how)
                 if sum(memory.values()) <= asked.nearly_bytes:
                     yield changed, memory
 
 
-def recomputed(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
+def recompute_variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
     """Nothing; scores or light modules; all layers; the fewest layers; until it fits."""
     kept = 0.0
     for policy in asked.choices.recompute:
@@ -219,7 +183,7 @@ def fewest_layers(job: Job, asked: Asked, kept_bytes: float = 0.0, again_bytes: 
 
 def memory_of(job: Job, asked: Asked) -> Memory:
     """Bytes of the fullest device, by kind."""
-    return memory_bytes(job, stages_of(job, layer_pass(job, asked.rates), head_pass(job, asked.rates)))
+    return memory_bytes(job, stages_at(job, asked.rates))
 
 
 def bytes_of(job: Job, asked: Asked) -> float:

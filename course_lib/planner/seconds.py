@@ -29,7 +29,7 @@ class Seconds:
         return Seconds(self.matmul * times, self.memory * times, self.tp * times, self.cp * times, self.ep * times,
                        self.launch * times)
 
-    def launched(self, seconds: float, adds: bool = False) -> Seconds:
+    def with_launches(self, seconds: float, adds: bool = False) -> Seconds:
         """These seconds with the wait for kernels that the processor launches more slowly than the device runs them;
         or, `adds`, with the time of launching, where one processor does both.
         """
@@ -56,6 +56,6 @@ class Pass:
         return Pass(self.forward * times, self.backward * times, self.weight_s * times)
 
 
-def exposed(message_s: float, computing_s: float, drag: float = 0.0) -> float:
+def exposed_seconds(message_s: float, computing_s: float, drag: float = 0.0) -> float:
     """What a message costs beside computing: what is left of it, and the drag of what is hidden."""
     return max(0.0, message_s - computing_s) + drag * min(message_s, computing_s)

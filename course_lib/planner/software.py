@@ -2,7 +2,7 @@
 
 A row says in free text what ran. Where it says nothing, the year tells: attention that stores its scores is Megatron-LM
 of 2021, sharded parameters are PyTorch's FSDP, and everything else is Megatron-Core. Whoever knows whether his software
-fuses kernels, and which attention it calls, is told more: software_told.
+fuses kernels, and which attention it calls, is told more: software_from_answers.
 """
 
 from dataclasses import dataclass, replace
@@ -94,7 +94,7 @@ WORDS: tuple[tuple[str, Software], ...] = (
     ("fsdp2", FSDP2_EAGER), ("fsdp", FSDP))
 
 
-def software_named(name: str) -> Software:
+def find_software(name: str) -> Software:
     """The one of this name. ValueError, with all names, where there is none."""
     for known in SOFTWARE:
         if known.name == name:
@@ -112,7 +112,7 @@ def software_of(text: str, stores_no_scores: bool, zero_stage: int) -> Software:
     return FSDP if zero_stage == 3 else MEGATRON_CORE
 
 
-def software_told(fuses: bool, attention: str, zero_stage: int, stores_no_scores: bool = True) -> Software:
+def software_from_answers(fuses: bool, attention: str, zero_stage: int, stores_no_scores: bool = True) -> Software:
     """For a reader whose software is none of SOFTWARE, from two things that he knows of it: whether it `fuses` kernels,
     by hand or by a compiler, and which generation of attention it calls ("flash1", "flash2" or "flash3").
     """

@@ -14,10 +14,9 @@ than twice as much, so nothing is added there.
 
 from __future__ import annotations
 
-from course_lib.costs.kernels import matmul_seconds, pass_seconds
 from course_lib.facts import Shape
 from course_lib.planner.rates import Rates
-from course_lib.planner.seconds import exposed
+from course_lib.planner.seconds import exposed_seconds
 from course_lib.planner.work import Work
 
 
@@ -36,8 +35,7 @@ def column_seconds(work: Work, rates: Rates) -> tuple[float, ...]:
     """Seconds of the products that a block begins with, forward, by block: q, k and v together; gate and up."""
     shape, t = work.shape, work.t
     sizes = [attention_sizes(shape, t)[0], (shape.hidden_size, (2 if shape.gated else 1) * shape.ffn_size / t)]
-    return tuple(matmul_seconds(work.n, k, columns, rates.flops_per_s, rates.operand_bytes_per_s, rates.number_bytes)
-                 for k, columns in sizes[:len(entries(work))])
+    return tuple(rates.product_s(work.n, k, columns) for k, columns in sizes[:len(entries(work))])
 
 
 def entries(work: Work) -> tuple[int, ...]:
@@ -66,7 +64,7 @@ def tensor_seconds(work: Work, rates: Rates) -> tuple[float, float]:
         return (1 - hidden) * blocks * whole + calls, (1 - hidden) * entered * whole + calls
     one = crowding * group.seconds("all_gather", message_bytes)
     forward, backward = exposed_messages(work, rates, one, group.nodes == 1)
-    copies = pass_seconds(message_bytes, rates.memory_bytes_per_s, rates.tensor_copies) * (entered + blocks)
+    copies = rates.pass_s(message_bytes, rates.tensor_copies) * (entered + blocks)
     return forward + copies + calls, backward + copies + calls
 
 
@@ -77,7 +75,7 @@ def exposed_messages(work: Work, rates: Rates, one: float, in_node: bool) -> tup
     """
     blocks, entered = len(entries(work)), sum(entries(work))
     if work.software.overlaps_columns:
-        return (entered + blocks) * one, blocks * one + sum(2 * exposed(one, product, rates.drag)
+        return (entered + blocks) * one, blocks * one + sum(2 * exposed_seconds(one, product, rates.drag)
                                                             for product in column_seconds(work, rates))
     hidden = rates.tensor_hidden if in_node else 0.0
     again = 0 if hidden or work.software.gathers_by_matrix else entered

@@ -6,11 +6,11 @@ from course_lib.costs.memory import Memory, device_memory, lora_memory, training
 from course_lib.planner.job import Job
 from course_lib.planner.step import (
     Stages,
+    gathers_once,
     matrix_shares,
     numbers_of,
     rank_numbers,
     shards_layers,
-    stays_gathered,
     trained_of,
     vocabulary_numbers,
 )
@@ -21,13 +21,13 @@ NOTHING = Memory(0, 0, 0)
 
 def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
     """Parameters, gradients and the optimiser's state. ZeRO shards experts over the ranks that hold the same ones."""
-    zero = 1 if stays_gathered(job) else job.layout.zero_stage
+    zero = 1 if gathers_once(job) else job.layout.zero_stage
     found, whole = dict.fromkeys(("parameters", "gradients", "optimizer_state"), 0.0), 0.0
     for index, (numbers, ranks, _) in enumerate(numbers_of(job)):
         numbers = layers * numbers + (vocabulary_numbers(job, ends) if index == 0 else 0.0)
         of_these = memory_of(job, numbers, zero, ranks, layers * adapters_of_layer(job, index)).by_kind()
         found, whole = {kind: found[kind] + of_these[kind] for kind in found}, whole + numbers
-    if (stays_gathered(job) or adds_up_whole(job)) and not job.lora_rank:
+    if (gathers_once(job) or adds_up_whole(job)) and not job.lora_rank:
         found["gradients"] = 4 * whole
     if zero == 3 and shards_layers(job):
         found["parameters"] += 2 * gathered_numbers(job)

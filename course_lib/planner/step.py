@@ -15,16 +15,16 @@ from course_lib.costs.flops import (
     vectors_of_layer,
 )
 from course_lib.costs.kernels import pass_seconds
-from course_lib.costs.memory import lora_parameters
+from course_lib.costs.memory import OPTIMIZERS, PRECISIONS, lora_parameters, offload_seconds
 from course_lib.facts import Shape
 from course_lib.planner.job import Job
 from course_lib.planner.layer import head_pass, layer_pass
-from course_lib.planner.optimiser import optimiser_seconds
 from course_lib.planner.rates import Rates
-from course_lib.planner.seconds import Pass, Seconds, exposed
+from course_lib.planner.seconds import Pass, Seconds, exposed_seconds
 
 CAUSES = ("matmul", "memory", "tp", "cp", "ep", "launch", "pp", "bubble", "dp", "optimiser")
 MATRICES = 4  # of a layer, those that are sent on their own: q, k, v together, output, up (and gate), down
+STATE_PASSES = 1.2  # over what the optimiser reads and writes
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,11 @@ def stages_of(job: Job, layer: Pass, head: Pass) -> Stages:
     return Stages(even, even, last)
 
 
+def stages_at(job: Job, rates: Rates) -> Stages:
+    """stages_of, for who has no passes yet."""
+    return stages_of(job, layer_pass(job, rates), head_pass(job, rates))
+
+
 def vocabulary_numbers(job: Job, ends: int) -> float:
     """Numbers of the embedding, of the read-out, or (ends=2) of both, on one rank."""
     return ends * job.shape.vocab_size * job.shape.hidden_size / job.ends_tp
@@ -138,23 +143,23 @@ def accumulation_seconds(job: Job, rates: Rates) -> float:
     if job.num_microbatches == 1:
         return 0.0
     numbers = sum(numbers / (job.shards(ranks) if scatters_often(job) else 1) for numbers, ranks, _ in trained_of(job))
-    return pass_seconds(3 * job.gradient_bytes * numbers, rates.memory_bytes_per_s)
+    return rates.pass_s(3 * job.gradient_bytes * numbers)
 
 
-def stays_gathered(job: Job) -> bool:
+def gathers_once(job: Job) -> bool:
     """FSDP in a pipeline: a stage's parameters are gathered once a step, and its gradients reduced once."""
     return job.software.shards_layers and job.layout.pp > 1 and job.layout.zero_stage >= 2
 
 
 def scatters_often(job: Job) -> bool:
     """Gradients are scattered in each micro-batch, since nobody keeps them whole."""
-    return job.plane > 1 and job.layout.zero_stage >= 2 and not stays_gathered(job)
+    return job.plane > 1 and job.layout.zero_stage >= 2 and not gathers_once(job)
 
 
 def shards_layers(job: Job) -> bool:
     """Layers are gathered one by one as they are needed."""
     stage = job.layout.zero_stage
-    return job.plane > 1 and not stays_gathered(job) and (stage == 3 or stage == 2 and job.software.shards_layers)
+    return job.plane > 1 and not gathers_once(job) and (stage == 3 or stage == 2 and job.software.shards_layers)
 
 
 def stage_messages(job: Job, rates: Rates) -> float:
@@ -194,14 +199,16 @@ def data_seconds(job: Job, rates: Rates, layer: Pass, head: Pass, stages: Stages
     sent = rank_numbers(job, stages)
     if stage == 0:
         reduction = message_seconds(job, rates, "all_reduce", sent, job.gradient_bytes)
-        return exposed(reduction, backward, rates.drag) if software.overlaps_gradients else reduction
+        return exposed_seconds(reduction, backward, rates.drag) if software.overlaps_gradients else reduction
     messages = MATRICES * stages.most if software.matrix_by_matrix else 0.0  # and when backward has ended
     scatter = message_seconds(job, rates, "reduce_scatter", sent, job.gradient_bytes, messages)
     gather = message_seconds(job, rates, "all_gather", sent, rates.number_bytes, messages)
     overlaps = software.overlaps_gradients and not software.matrix_by_matrix
-    shown = exposed(scatter, backward, rates.drag) if overlaps else scatter
+    shown = exposed_seconds(scatter, backward, rates.drag) if overlaps else scatter
     times = job.num_microbatches if scatters_often(job) else 1  # gradients that are sharded, or that are reduced once
-    return times * shown + (exposed(gather, backward / 2, rates.drag) if software.overlaps_parameters else gather)
+    if software.overlaps_parameters:
+        gather = exposed_seconds(gather, backward / 2, rates.drag)
+    return times * shown + gather
 
 
 def message_seconds(job: Job, rates: Rates, op: str, sent: Sequence[tuple[float, int, int]], bytes_per_number: int,
@@ -230,11 +237,12 @@ def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> floa
     scatter = message_seconds(job, rates, "reduce_scatter", trained_of(job), job.gradient_bytes, messages)
     once, alone = job.layout.zero_stage == 2, gather + scatter
     forward = gather / job.num_microbatches if once else gather
+    backward = scatter + (0.0 if once else gather)
     shares = matrix_shares(job.shape) if job.software.matrix_by_matrix else (1.0,)
     # One behind the other, so each share is weighed against the time of the product that runs meanwhile.
     beside = shares[-1:] + shares[:-1]  # a message hides behind the matrix before it
-    shown = sum(exposed(share * forward, hides * layer.forward.total, rates.drag)
-                + exposed(share * (scatter + (0.0 if once else gather)), hides * layer.backward.total, rates.drag)
+    shown = sum(exposed_seconds(share * forward, hides * layer.forward.total, rates.drag)
+                + exposed_seconds(share * backward, hides * layer.backward.total, rates.drag)
                 for share, hides in zip(shares, beside))
     vocabulary = [(vocabulary_numbers(job, 1 if job.shape.tied else 2), job.plane, job.layout.tp)]
     ends = message_seconds(job, rates, "all_gather", vocabulary, rates.number_bytes, 1)
@@ -247,3 +255,35 @@ def matrix_shares(shape: Shape) -> tuple[float, ...]:
     sizes = (attention_matrices(shape) - output, output, (2 if shape.gated else 1) * h * shape.ffn_size,
              h * shape.ffn_size)
     return tuple(size / sum(sizes) for size in sizes)
+
+
+# The optimiser
+
+def optimiser_seconds(job: Job, rates: Rates, trained: Sequence[tuple[float, int, int]]) -> float:
+    """Reads and writes 32-bit weights and moments, reads gradients, writes weights: with Adam 30 bytes a number, on the
+    device or on its host. trained: (numbers, ranks that have the same, how far apart these stand).
+    """
+    numbers = sum(numbers / (job.shards(ranks) if job.layout.zero_stage else 1) for numbers, ranks, _ in trained)
+    num_bytes, calls = numbers * touched_bytes(job), 2 * rates.gathering_s(job.layout.world_size)  # norm and loss
+    own = rates.step_s + calls
+    if job.offload == "none":
+        return rates.pass_s(num_bytes, STATE_PASSES) + own
+    return pass_seconds(num_bytes, job.cluster.host_memory_bytes_per_s, STATE_PASSES) + own + transfer_seconds(
+        job, numbers, rates.number_bytes)
+
+
+def touched_bytes(job: Job) -> int:
+    """Bytes that the optimiser reads and writes for each number: those of Adam, less what other moments are smaller by.
+    """
+    kept = PRECISIONS["mixed" if job.master else "pure 16-bit"]
+    smaller = OPTIMIZERS["adam"].state_bytes(kept) - OPTIMIZERS[job.optimizer].state_bytes(kept)
+    return (30 if job.master else 16) - 2 * smaller
+
+
+def transfer_seconds(job: Job, numbers: float, number_bytes: int) -> float:
+    """Over the wire to the host, of the numbers that a rank steps on: gradients there, with ZeRO-2 and 3 in each
+    micro-batch; new weights back, or, where they stay there, before both passes of each.
+    """
+    m, often = job.num_microbatches, job.layout.zero_stage >= 2 or job.plane == 1
+    return offload_seconds(numbers, job.cluster.host_link_bytes_per_s, number_bytes * (m if often else 1),
+                           number_bytes * (2 * m if job.offload == "all" else 1))

@@ -10,14 +10,13 @@ are predicted before and after one was learned.
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import mean, median_low
 
-from course_lib.facts import published_rows, published_table
+from course_lib.facts import published_rows
 from course_lib.planner.compare import (
     Compared,
     balanced_accuracy,
@@ -27,9 +26,9 @@ from course_lib.planner.compare import (
     generic_job,
     group_errors,
     mean_of_groups,
-    predicted,
+    predict_row,
+    rows_with_times,
     spread_of,
-    timed,
     told_job,
 )
 from course_lib.planner.constants import FITTED, Constants, priors
@@ -38,7 +37,7 @@ from course_lib.planner.fit import EFFECTS, fit, seconds_without
 from course_lib.planner.job import Job
 from course_lib.planner.one_step import learn
 from course_lib.planner.peaks import measured_peaks, table_of_peaks
-from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, published_seconds
+from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, published_seconds, read_rows
 
 NEAR = 0.01  # fits of which only the errors are looked at end sooner
 # What has to lie within the rows that constants were fitted on, or a warning says so.
@@ -56,11 +55,11 @@ def predict(row: Row, constants: Constants = FITTED) -> float:
     if outside:
         warnings.warn(f"the row {row.get('id', '')!r} lies outside the calibrated range: {', '.join(outside)}",
                       stacklevel=2)
-    return predicted(row, job, constants)
+    return predict_row(row, job, constants)
 
 
 @lru_cache(maxsize=1)
-def calibrated() -> tuple[dict[str, tuple[float, float]], frozenset[str]]:
+def calibration_ranges() -> tuple[dict[str, tuple[float, float]], frozenset[str]]:
     """Smallest and largest of RANGED, and the hardware, among calibration rows."""
     rows = published_rows("calibration")
     return ({name: (min(row[name] for row in rows), max(row[name] for row in rows)) for name in RANGED},
@@ -69,7 +68,7 @@ def calibrated() -> tuple[dict[str, tuple[float, float]], frozenset[str]]:
 
 def outside_of_calibration(row: Row) -> list[str]:
     """In which fields the row lies outside of all rows that constants were fitted on."""
-    ranges, hardware = calibrated()
+    ranges, hardware = calibration_ranges()
     found = [f"{name}={row[name]} (fitted on {low} to {high})" for name, (low, high) in ranges.items()
              if not low <= row[name] <= high]
     return found + ([f"hw={row['hw']}"] if row["hw"].split(" ")[0] not in hardware else [])
@@ -173,20 +172,14 @@ def table(compared: Sequence[Compared], noise: dict[str, dict] | None = None) ->
         spread, (_, theirs) = spread_of(group, noise or {}), errors[name]
         lines.append(f"{name:10s} {apart(group)}   {theirs.median:8.1%} {theirs.p90:8.1%}   "
                      f"{'' if spread is None else f'{spread:.1%}':>8s}")
-    return "\n".join([*lines, f"{'all':10s} {apart(timed(compared))}"])
+    return "\n".join([*lines, f"{'all':10s} {apart(rows_with_times(compared))}"])
 
 
 def apart(compared: Sequence[Compared]) -> str:
     """Columns of those that were fitted on, and of those that were not."""
-    fitted, others = timed(compared, True), timed(compared, False)
+    fitted, others = rows_with_times(compared, True), rows_with_times(compared, False)
     left = f"{len(fitted):4d} {errors_of(fitted).median:8.1%}" if fitted else f"{'':13s}"
-    return f"{left}   {columns(others)}" if others else f"{left}   {'':31s}"
-
-
-def columns(compared: Sequence[Compared]) -> str:
-    """Rows, median, 90th percentile and largest error, as columns."""
-    errors = errors_of(compared)
-    return f"{errors.num_rows:4d} {errors.median:8.1%} {errors.p90:8.1%} {errors.largest:8.1%}"
+    return f"{left}   {errors_of(others).columns if others else '':31s}"
 
 
 def ways(rows: Sequence[Row]) -> dict[str, list[Compared]]:
@@ -198,7 +191,7 @@ def ways(rows: Sequence[Row]) -> dict[str, list[Compared]]:
 
 def table_of_ways(found: dict[str, list[Compared]]) -> str:
     """Median and nine of ten by group as text, a pair of columns for each way."""
-    found = {way: timed(compared) for way, compared in found.items()}
+    found = {way: rows_with_times(compared) for way, compared in found.items()}
     lines = [" ".join([f"{'':15s}", *(f"{way:>18s}" for way in found)])]
 
     def line(name: str, cell: Callable[[list[Compared]], str]) -> str:
@@ -223,12 +216,7 @@ def main() -> None:
     parser.add_argument("--one-step", action="store_true", help="learn one run of each cluster, predict its others")
     parser.add_argument("--groups", action="store_true", help="errors by group only")
     options = parser.parse_args()
-    if options.file:
-        with open(options.file, encoding="utf-8") as file:
-            content = json.load(file)
-        rows, fields = (content["rows"], content.get("fields", {})) if isinstance(content, dict) else (content, {})
-    else:
-        rows, fields = published_rows(), published_table("fields")
+    rows, fields = read_rows(options.file)
     known = [row for row in rows if not unknown(row)]
     compared = compare(known)
     if not options.groups:

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from course_lib.costs.memory import USABLE
 from course_lib.facts import Model, Shape
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.candidates import (
-    ALL,
-    Choices,
+    Asked,
+    ask,
     build_problem,
     chunk_counts,
     micro_batch_sizes,
@@ -24,12 +23,11 @@ from course_lib.planner.candidates import (
 )
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.estimate import Estimate, estimate_job
-from course_lib.planner.job import Job, job_problem, shape_of
+from course_lib.planner.job import Job, job_problem
 from course_lib.planner.nothing_fits import devices_enough
 from course_lib.planner.ranking import TIE
 from course_lib.planner.reasons import reasons_for
-from course_lib.planner.search import Asked, bytes_of, fewest_layers, light_modules, search
-from course_lib.planner.software import MEGATRON_CORE, Software
+from course_lib.planner.search import bytes_of, fewest_layers, light_modules, search
 
 GIB = 2**30
 
@@ -54,11 +52,9 @@ class WhyNot:
 
 
 def why_not(model: Model | Shape, cluster: Cluster, layout: ParallelLayout | str, global_batch: int, *,
-            micro_batch: int = 0, v: int = 0, recompute: str = "none", recompute_layers: int = 0,
-            sequence_length: int = 0, precision: str = "bf16", gradient_bytes: int = 4, flash: bool = True,
-            software: Software = MEGATRON_CORE, sequence_parallel: bool = True, room: float = USABLE,
-            **how: Any) -> WhyNot:
-    """Why `layout`, such as "dp2,pp8,tp4", is not what plan puts first. micro_batch, v: 0 for the best there are.
+            micro_batch: int = 0, v: int = 0, recompute: str = "none", recompute_layers: int = 0, **how: Any) -> WhyNot:
+    """Why `layout`, such as "dp2,pp8,tp4", is not what plan puts first. micro_batch, v: 0 for the best there are. how:
+    what else plan was asked for.
 
     ValueError for what names no layout.
 
@@ -70,14 +66,9 @@ def why_not(model: Model | Shape, cluster: Cluster, layout: ParallelLayout | str
     tp3: cannot be built
         tp=3: expected a number that divides the 32 heads and the MLP's width of 14336
     """
-    shape = shape_of(model)
     layout = ParallelLayout.from_string(layout) if isinstance(layout, str) else layout
-    choices, how = Choices.asked(ALL, how)
-    asked = Asked(shape, cluster, global_batch, sequence_length or shape.sequence_length,
-                  dict(how, precision=precision, gradient_bytes=gradient_bytes, flash=flash, software=software,
-                       sequence_parallel=sequence_parallel), choices, room)
-    problem = layout_problem(asked, layout, micro_batch or 1, v or 1)
-    if problem:
+    asked = ask(model, cluster, global_batch, **how)
+    if problem := layout_problem(asked, layout, micro_batch or 1, v or 1):
         return WhyNot(layout, "cannot be built", (problem,))
     jobs = [replace(job, recompute=recompute, recompute_layers=recompute_layers)
             for job in jobs_of(asked, layout, micro_batch, v)]
@@ -92,19 +83,16 @@ def why_not(model: Model | Shape, cluster: Cluster, layout: ParallelLayout | str
 
 def layout_problem(asked: Asked, layout: ParallelLayout, micro_batch: int, v: int) -> str | None:
     """What the planner, the trainers of chapter 9 or Megatron-Core would refuse."""
-    shape, rows, s = asked.shape, asked.global_batch, asked.sequence_length
-    return job_problem(shape, asked.cluster, layout, rows, micro_batch, s, v) or build_problem(
-        shape, layout, rows, micro_batch, s, v, asked.how.get("sequence_parallel", True))
+    return job_problem(asked.shape, asked.cluster, layout, asked.global_batch, micro_batch, asked.sequence_length, v
+                       ) or build_problem(asked, layout, micro_batch, v)
 
 
 def jobs_of(asked: Asked, layout: ParallelLayout, micro_batch: int = 0, v: int = 0) -> Iterator[Job]:
     """The layout with every micro-batch and v, or those that are named."""
-    rows, how = asked.global_batch // layout.dp, dict(asked.how)
-    together = how.pop("sequence_parallel", True) and layout.tp > 1
+    rows = asked.global_batch // layout.dp
     for b in (micro_batch,) if micro_batch else micro_batch_sizes(rows):
         for chunks in (v,) if v else chunk_counts(num_layers(asked.shape), layout.pp, rows // b):
-            yield from savings(Job(asked.shape, asked.cluster, layout, asked.global_batch, b, asked.sequence_length,
-                                   chunks, "1f1b", "none", together, **how), asked.choices)
+            yield from savings(asked.job(layout, b, chunks), asked.choices)
 
 
 # It does not fit
@@ -135,7 +123,7 @@ def remedies(job: Job, asked: Asked) -> Iterator[tuple[str, Job]]:
                ("recompute all layers", all_again))
         if modules := light_modules(job):
             yield f"recompute {' and '.join(modules)} of all layers", replace(job, recompute_modules=modules)
-    yield from sharded(job, asked)
+    yield from sharding_remedies(job, asked)
     yield from cut_further(job, asked)
     for b in sorted(b for b in micro_batch_sizes(asked.global_batch // job.layout.dp) if b < job.micro_batch)[-1:]:
         if not layout_problem(asked, job.layout, b, job.v):
@@ -145,7 +133,7 @@ def remedies(job: Job, asked: Asked) -> Iterator[tuple[str, Job]]:
     yield from more_devices(job, asked)
 
 
-def sharded(job: Job, asked: Asked) -> Iterator[tuple[str, Job]]:
+def sharding_remedies(job: Job, asked: Asked) -> Iterator[tuple[str, Job]]:
     """The lowest ZeRO stage that lets it fit."""
     for zero in range(job.layout.zero_stage + 1, 4 if job.layout.dp * job.layout.cp > 1 else 0):
         changed = with_zero(job, zero)

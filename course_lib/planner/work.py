@@ -39,6 +39,7 @@ class Work:
 def work_of(job: Job, recompute: str = "") -> Work:
     """The part of a job that decides the time of one layer; `recompute` in the place of the job's own, if given."""
     L = job.layout
-    return Work(job.shape, L.tp, L.cp, L.ep, L.etp, job.micro_batch, job.sequence_length, recompute or job.recompute,
-                job.sequence_parallel, job.flash, job.dropout, job.expert_imbalance, job.software,
-                job.precision, job.recompute_modules, job.lora_rank)
+    return Work(shape=job.shape, t=L.tp, cp=L.cp, ep=L.ep, etp=L.etp, micro_batch=job.micro_batch,
+                s=job.sequence_length, recompute=recompute or job.recompute, sequence_parallel=job.sequence_parallel,
+                flash=job.flash, dropout=job.dropout, imbalance=job.expert_imbalance, software=job.software,
+                precision=job.precision, modules=job.recompute_modules, lora_rank=job.lora_rank)

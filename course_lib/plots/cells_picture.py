@@ -10,7 +10,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_lib.collectives.holdings import Cell, Holdings, is_mixed
+from course_lib.collectives.holdings import Cell, Holdings, mixes_chunks
 from course_lib.pictures.figures import TITLE_IN, WIDTH_IN, new_figure
 from course_lib.pictures.palette import INK, RED, ink_on, rank_colour
 
@@ -66,7 +66,7 @@ def draw_cell(boxes: Boxes, x: float, y: float, width: float, height: float, cel
     """One place of one rank's buffer, its top left corner at (x, y)."""
     boxes.add(x, y, width, height, "white" if cell else EMPTY, INK if outlined else BORDER, 1.6 if outlined else 0.8,
               zorder=2)
-    if is_mixed(cell):
+    if mixes_chunks(cell):
         boxes.axes.add_patch(Rectangle((x, y), width, height, fill=False, edgecolor=RED, hatch="xxx", lw=0, zorder=3))
         boxes.axes.text(x + width / 2, y + height / 2, "mixed up", ha="center", va="center", fontsize=7, color=RED,
                         zorder=4, backgroundcolor="white")

@@ -16,8 +16,8 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocat
 from matplotlib.transforms import Bbox
 
 from course_lib.pictures.drawn import Drawn, claim
-from course_lib.pictures.figures import new_figure, quiet, to_png
-from course_lib.pictures.palette import INK, RANK_COLOURS
+from course_lib.pictures.figures import new_figure, quiet
+from course_lib.pictures.palette import INK, rank_colour
 
 Series = tuple[Sequence[float], Sequence[float]]
 HEIGHT_IN = 3.9
@@ -76,9 +76,6 @@ class Chart(Drawn):
     def alternative(self) -> str:
         return ". ".join(filter(None, (self.finding(), self.detail)))
 
-    def png(self) -> bytes:
-        return to_png(self.figure())
-
     def figure(self) -> Figure:
         figure = new_figure(HEIGHT_IN, claim(self.headline, self.holds), self.detail)
         axes = figure.subplots()
@@ -116,7 +113,7 @@ class Chart(Drawn):
 
     def _colours(self) -> dict[str, str]:
         families = dict.fromkeys(map(family, [*self.points, *self.lines]))
-        return {name: RANK_COLOURS[number % len(RANK_COLOURS)] for number, name in enumerate(families)}
+        return {name: rank_colour(number) for number, name in enumerate(families)}
 
     def _scales(self, axes: Axes) -> None:
         quiet(axes)
@@ -160,12 +157,12 @@ def keep_apart(texts: Sequence[Annotation], axes: Axes) -> None:
     curves = [path for line, path in paths.items() if line.get_linestyle() != "None"]
     placed: list[Bbox] = []
 
-    def crowded(place: tuple[str, int, int]) -> tuple[int, int]:
+    def overlaps_at(place: tuple[str, int, int]) -> tuple[int, int]:
         text.set(ha=place[0], position=place[1:])
         box = text.get_window_extent()
         crossed = sum(curve.intersects_bbox(box, filled=False) for curve in curves)
         return box.count_overlaps(placed) + (box.x0 < axes.bbox.x0), box.count_overlaps(points) + crossed
 
     for text in texts:
-        crowded(min(LABEL_PLACES, key=crowded))  # the first of the best, and there it stays
+        overlaps_at(min(LABEL_PLACES, key=overlaps_at))  # the first of the best, and there it stays
         placed.append(text.get_window_extent())

@@ -9,7 +9,7 @@ from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 
 from course_lib.pictures.drawn import Drawn, claim
-from course_lib.pictures.figures import new_figure, to_png
+from course_lib.pictures.figures import new_figure
 from course_lib.pictures.palette import INK, ORANGE, PAPER, RED, ink_on
 
 ROW_IN, AROUND_IN = 0.27, 1.25
@@ -44,9 +44,6 @@ class HeatMap(Drawn):
     def alternative(self) -> str:
         lines = [f"{name}: {', '.join(map(percent, row))}" for name, row in zip(self.rows, self.values)]
         return ". ".join(filter(None, (self.finding(), self.detail, *lines)))
-
-    def png(self) -> bytes:
-        return to_png(self.figure())
 
     def figure(self) -> Figure:
         figure = new_figure(AROUND_IN + ROW_IN * len(self.rows), claim(self.headline, self.holds), self.detail)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from matplotlib.figure import Figure
+
 from course_lib.collectives.holdings import Holdings
 from course_lib.pictures.drawn import Drawn
-from course_lib.pictures.figures import to_png
 from course_lib.plots.cells_picture import QUIET, CellStyle, canvas, draw_grid, key_to_cells, rank_names
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class HoldingsPicture(Drawn):
     def finding(self) -> str:
         return f"{self.title}: before, {self.before}; after, {self.after}"
 
-    def png(self) -> bytes:
+    def figure(self) -> Figure:
         """Two grids side by side: a row for each rank, a column for each place of its buffer."""
         style = CellStyle.of(self.before, self.after)
         places = self.before.num_places + self.after.num_places
@@ -55,7 +56,7 @@ class HoldingsPicture(Drawn):
             draw_grid(axes, holdings, x, top, (width, height), style, names)
         axes.annotate("", (second - 0.2, (top + bottom) / 2), (second - 0.6, (top + bottom) / 2),
                       arrowprops={"arrowstyle": "-|>", "color": QUIET, "lw": 1.5})
-        return to_png(figure)
+        return figure
 
 
 def who_holds_what(before: Sequence[Tensor | Sequence[Tensor] | None] | Holdings,
@@ -64,7 +65,7 @@ def who_holds_what(before: Sequence[Tensor | Sequence[Tensor] | None] | Holdings
     """The buffers of all ranks before and after a collective, side by side; see Holdings.of for what a buffer may be.
 
         def body():
-            mine = labelled(dist.get_rank(), 4)
+            mine = label_chunks(dist.get_rank(), 4)
             before = mine.clone()
             ring_all_reduce(mine)
             return before, mine
@@ -89,7 +90,7 @@ class HoldingsSheet(Drawn):
     def finding(self) -> str:
         return f"{self.title}. {'. '.join(each.finding() for each in self.pictures)}"
 
-    def png(self) -> bytes:
+    def figure(self) -> Figure:
         """For each collective two small grids: a row for each rank, a column for each place."""
         num_ranks = max(each.before.num_ranks for each in self.pictures)
         height = max(0.26, 0.085 * num_ranks)
@@ -109,7 +110,7 @@ class HoldingsSheet(Drawn):
             middle = top + each.before.num_ranks * height / 2
             axes.annotate("", (second - 0.04, middle), (second - BETWEEN + 0.04, middle),
                           arrowprops={"arrowstyle": "-|>", "color": QUIET, "lw": 1.5})
-        return to_png(figure)
+        return figure
 
 
 def each_collective(results: Sequence[Mapping[str, tuple[object, object]]], title: str) -> HoldingsSheet:

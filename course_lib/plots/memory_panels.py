@@ -9,15 +9,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from matplotlib.patches import Patch
+from matplotlib.figure import Figure
 
 from course_lib.pictures.drawn import Drawn, claim
-from course_lib.pictures.figures import new_figure, to_png
+from course_lib.pictures.figures import new_figure
 from course_lib.pictures.palette import INK
 from course_lib.pictures.units import BYTES_IN, human_bytes
 from course_lib.runtime import MemoryLog
-from course_lib.runtime.instruments.memory_picture import COLOURS, panel
-from course_lib.runtime.instruments.memory_track import KINDS
+from course_lib.runtime.instruments.memory_picture import finish, panel
+from course_lib.runtime.instruments.memory_track import Track
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,7 +31,6 @@ class MemoryPanels(Drawn):
     headline: str
     logs: Mapping[str, MemoryLog]
     predicted: Mapping[str, float] = field(default_factory=dict)
-    detail: str = ""
     holds: bool | None = None
 
     def __post_init__(self) -> None:
@@ -44,15 +43,16 @@ class MemoryPanels(Drawn):
     def finding(self) -> str:
         return f"MemoryPanels: {claim(self.headline, self.holds)} ({', '.join(self.logs)})"
 
-    def alternative(self) -> str:
-        return ". ".join(filter(None, (self.finding(), self.detail)))
+    def fullest_tracks(self) -> dict[str, Track]:
+        """By name, of each log the rank with the highest peak."""
+        return {name: max(log.tracks, key=Track.peak) for name, log in self.logs.items()}
 
-    def png(self) -> bytes:
+    def figure(self) -> Figure:
         columns = min(2, len(self.logs))
         rows = math.ceil(len(self.logs) / columns)
-        figure = new_figure(1.2 + 1.9 * rows, claim(self.headline, self.holds), self.detail)
+        figure = new_figure(1.2 + 1.9 * rows, claim(self.headline, self.holds), "")
         panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flatten()
-        tracks = {name: log.by_rank(fullest(log)).tracks[0] for name, log in self.logs.items()}
+        tracks = self.fullest_tracks()
         highest = max(track.peak() for track in tracks.values())
         unit = human_bytes(highest).split()[1]
         for axes, (name, track) in zip(panels, tracks.items()):
@@ -64,15 +64,5 @@ class MemoryPanels(Drawn):
                 # Above the panel: beside the line, words would lie on bars or on those of the peak.
                 said = f"dashed: formula {human_bytes(self.predicted[name])}"
                 axes.set_title(said, fontsize=8, loc="right", color=INK)
-        for axes in panels[len(tracks):]:
-            axes.set_visible(False)
-        figure.supylabel(f"held ({unit})", fontsize=9, color=INK)
-        figure.supxlabel("torch operations since recording began", fontsize=9, color=INK)
-        used = [kind for kind in KINDS if any(track.over_time()[kind].any() for track in tracks.values())]
-        patches = [Patch(color=COLOURS[kind], label=kind.replace("_", " ")) for kind in reversed(used)]
-        figure.legend(handles=patches, loc="outside right center", fontsize=8, frameon=False)
-        return to_png(figure)
-
-
-def fullest(log: MemoryLog) -> int:
-    return max(log.ranks, key=lambda rank: log.by_rank(rank).peak)
+        finish(figure, unit, tracks.values())
+        return figure

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from statistics import mean
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from course_lib.pictures.drawn import Drawn
-from course_lib.pictures.figures import to_png
-from course_lib.pictures.palette import BLUE, INK, ink_on, mixed
+from course_lib.pictures.palette import BLUE, INK, ink_on, mix
 from course_lib.plots.cells_picture import BORDER, QUIET, canvas
 
 WIDTH, TOP, HEIGHT = 9.0, 0.45, 2.5  # inches; the drawings lie between TOP and HEIGHT
@@ -62,11 +62,11 @@ class TreeAndTorus(Drawn):
     def finding(self) -> str:
         return f"{self.headline()} ({self.side ** 2} chips each; {self.detail()})"
 
-    def png(self) -> bytes:
+    def figure(self) -> Figure:
         figure, axes = canvas(WIDTH, HEIGHT + 0.15, self.headline(), self.detail())
         self._draw_tree(axes, left=0.2, right=4.9)
         self._draw_torus(axes, left=5.7)
-        return to_png(figure)
+        return figure
 
     def _draw_tree(self, axes: Axes, left: float, right: float) -> None:
         title(axes, "fat tree", (left + right) / 2)
@@ -115,7 +115,7 @@ def around_the_edge(axes: Axes, start: tuple[float, float], end: tuple[float, fl
 
 
 def chip_box(axes: Axes, x: float, y: float, wires: int) -> None:
-    colour = mixed(BLUE, 1 - 0.2 * wires)
+    colour = mix(BLUE, 1 - 0.2 * wires)
     axes.add_patch(Rectangle((x - CHIP / 2, y - CHIP / 2), CHIP, CHIP, facecolor=colour, edgecolor=BORDER, lw=0.8,
                              zorder=3))
     axes.text(x, y, str(wires), ha="center", va="center_baseline", fontsize=8, color=ink_on(colour), zorder=4)

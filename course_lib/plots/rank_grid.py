@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from matplotlib.figure import Figure
+
 from course_lib.pictures import painter
 from course_lib.pictures.drawn import Drawn
-from course_lib.pictures.figures import to_png
 from course_lib.pictures.palette import RANK_COLOURS, ink_on
 from course_lib.pictures.scene import WIDTH, Scene, Sheet
 
@@ -47,9 +48,9 @@ class RankGrid(Drawn):
 
     def sizes(self) -> list[str]:
         """What each axis comes to, in words."""
-        return [f"{axis.split(':')[0]} {sized(groups)}" for axis, groups in self.groups.items()]
+        return [f"{axis.split(':')[0]} {group_sizes(groups)}" for axis, groups in self.groups.items()]
 
-    def asked(self) -> str:
+    def key_to_colours(self) -> str:
         told_apart = len(TINTS[1]) * len(RANK_COLOURS)
         again = max(map(len, self.groups.values())) > told_apart
         return "one colour is one group, whose ranks talk to one another" + (
@@ -58,8 +59,8 @@ class RankGrid(Drawn):
     def finding(self) -> str:
         return f"RankGrid: {self.num_ranks} ranks: {', '.join(self.sizes())}"
 
-    def png(self) -> bytes:
-        return to_png(painter.paint(self.scene()))
+    def figure(self) -> Figure:
+        return painter.paint(self.scene())
 
     def scene(self) -> Scene:
         sheet, wide = Sheet(), (WIDTH - GAP) / len(self.groups)
@@ -79,13 +80,13 @@ class RankGrid(Drawn):
                                hint=f"rank {rank}: group {list(group)}")
                     sheet.inside(f"{axis} {rank} is", "on dark" if dark else "on light", *at, side, side, f"{rank}")
             bottom = TOP + self.num_ranks // self.columns * side
-            sheet.text(f"{axis} has", "quiet", left, bottom + 14, sized(groups))
+            sheet.text(f"{axis} has", "quiet", left, bottom + 14, group_sizes(groups))
         headline = f"{self.num_ranks} ranks: {', '.join(self.sizes())}"
-        return Scene(key="ranks", asked=self.asked(), headline=headline, detail="", sentence=self.finding(),
+        return Scene(key="ranks", asked=self.key_to_colours(), headline=headline, detail="", sentence=self.finding(),
                      alternative=headline, height=bottom + 28, marks=tuple(sheet.marks))
 
 
-def sized(groups: Groups) -> str:
+def group_sizes(groups: Groups) -> str:
     """In words: 4 groups of 2."""
     sizes = sorted({len(group) for group in groups})
     return f"{len(groups)} group{'s' * (len(groups) != 1)} of {' and '.join(map(str, sizes))}"

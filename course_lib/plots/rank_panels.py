@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from course_lib.pictures.drawn import Drawn, claim
-from course_lib.pictures.figures import new_figure, quiet, to_png
-from course_lib.pictures.palette import INK, RANK_COLOURS
+from course_lib.pictures.figures import new_figure, quiet
+from course_lib.pictures.palette import INK, rank_colour
 
 Rows = Sequence[Sequence[float]]  # [step][rank]
 UNITS = {" (s)": "s", " (bytes)": "B"}  # written with prefixes
@@ -49,22 +50,22 @@ class RankPanels(Drawn):
         return cls("", figures)
 
     def finding(self) -> str:
-        return f"RankPanels{': ' if self.headline else ' '}{self._said()} ({', '.join(map(short, self.figures))})"
+        return f"RankPanels{': ' if self.headline else ' '}{self._title()} ({', '.join(map(short, self.figures))})"
 
-    def _said(self) -> str:
+    def _title(self) -> str:
         steps = len(next(iter(self.figures.values())))
         return claim(self.headline, self.holds) if self.headline else f"after {steps} steps"
 
     def alternative(self) -> str:
         return ". ".join(filter(None, (self.finding(), self.detail)))
 
-    def png(self) -> bytes:
-        figure = new_figure(HEIGHT_IN, self._said(), self.detail)
+    def figure(self) -> Figure:
+        figure = new_figure(HEIGHT_IN, self._title(), self.detail)
         panels = figure.subplots(1, len(self.figures), squeeze=False)[0]
         for axes, (name, rows) in zip(panels, self.figures.items()):
             for rank, values in enumerate(zip(*rows)):
                 name_of = self.names[rank] if self.names else f"rank {rank}"
-                axes.plot(range(1, len(rows) + 1), values, color=colour(rank), lw=1.5, label=name_of, alpha=0.9)
+                axes.plot(range(1, len(rows) + 1), values, color=rank_colour(rank), lw=1.5, label=name_of, alpha=0.9)
             quiet(axes)
             axes.grid(color="#E6E6E6", lw=0.6)
             axes.set_ylim(bottom=0)
@@ -75,17 +76,13 @@ class RankPanels(Drawn):
                     axes.yaxis.set_major_formatter(EngFormatter(unit))
         figure.supxlabel(self.x, fontsize=9, color=INK)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
-        return to_png(figure)
+        return figure
 
     def standing_out(self, name: str) -> int:
         """The rank whose `name` is highest in the middle one of the later half of the steps."""
         rows = self.figures[name]
         later: list[Any] = list(zip(*rows[len(rows) // 2:]))
         return max(range(len(later)), key=lambda rank: sorted(later[rank])[len(later[rank]) // 2])
-
-
-def colour(rank: int) -> str:
-    return RANK_COLOURS[rank % len(RANK_COLOURS)]
 
 
 def short(name: str) -> str:

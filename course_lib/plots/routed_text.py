@@ -7,16 +7,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from matplotlib.figure import Figure
+
 from course_lib.pictures import painter
 from course_lib.pictures.drawn import Drawn, claim
-from course_lib.pictures.figures import to_png
 from course_lib.pictures.palette import RANK_COLOURS, ink_on
 from course_lib.pictures.scene import Scene, Sheet
 
 COLUMNS, ROWS = 46, 11
 LEFT, WIDE, TALL, LIST = 10, 13.2, 18.5, 640
 VISIBLE = {" ": "␣", "\n": "↵"}
-LIKED = 7  # characters to name for each expert
+FAVOURITES = 7  # characters to name for each expert
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,10 +45,10 @@ class RoutedText(Drawn):
         return f"RoutedText: {claim(self.headline, self.holds)} ({len(self.tokens):,} characters, " \
                f"{self.num_experts} experts)"
 
-    def png(self) -> bytes:
-        return to_png(painter.paint(self.scene()))
+    def figure(self) -> Figure:
+        return painter.paint(self.scene())
 
-    def liked(self, expert: int) -> list[str]:
+    def favourites(self, expert: int) -> list[str]:
         """The characters that tell most of this expert: often there, and more often than elsewhere."""
         everywhere = Counter(self.tokens)
         here = Counter(token for token, chosen in zip(self.tokens, self.experts, strict=True) if chosen == expert)
@@ -57,7 +58,7 @@ class RoutedText(Drawn):
             return here[token] * math.log(here[token] / rows * num_tokens / everywhere[token])
 
         found = sorted((token for token in here if tells(token) > 0), key=lambda token: (-tells(token), token))
-        return [character(token) for token in found[:LIKED]]
+        return [character(token) for token in found[:FAVOURITES]]
 
     def share(self, expert: int) -> float:
         return sum(chosen == expert for chosen in self.experts) / len(self.experts)
@@ -75,7 +76,7 @@ class RoutedText(Drawn):
             sheet.rect(f"expert {expert}", f"rank {expert}", LIST, y, 17, 17)
             sheet.inside(f"expert {expert} is", ink(expert), LIST, y, 17, 17, f"{expert}")
             sheet.text(f"expert {expert} has", "small", LIST + 25, y + 8.5, f"{self.share(expert):.0%}")
-            sheet.text(f"expert {expert} likes", "label", LIST + 66, y + 8.5, "  ".join(self.liked(expert)))
+            sheet.text(f"expert {expert} likes", "label", LIST + 66, y + 8.5, "  ".join(self.favourites(expert)))
         return Scene(key="text", asked="each character in the colour of its expert; to the right what each expert gets "
                      "more of than others", headline=claim(self.headline, self.holds), detail="",
                      sentence=self.finding(), alternative=self.finding(), height=max(ROWS * TALL, 210) + 8,

@@ -9,25 +9,23 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from course_lib.pictures.drawn import Drawn, claim
-from course_lib.pictures.figures import new_figure, quiet, to_png
+from course_lib.pictures.figures import new_figure, quiet
 from course_lib.pictures.palette import INK, RANK_COLOURS
 
+RIGHT, BAND = 1.0, 0.1  # a ratio that is right, and how far from it is near
 ROW_IN, AROUND_IN = 0.3, 1.35
 APART, LEVELS = 0.025, (0, 0.17, -0.17, 0.34, -0.34)  # of the axis: nearer points get another level of their line
 
 
 @dataclass(frozen=True, repr=False)
 class Strips(Drawn):
-    """`points`: by name of a series, then by kind, its numbers. `right`: the value that all should have; `band`: how
-    far from it is near. The axis is linear and has all points. ValueError where there are none.
+    """`points`: by name of a series, then by kind, its numbers, all of which should be RIGHT; grey is what is near it.
+    The axis is linear and has all points. ValueError where there are none.
     """
 
     headline: str
     x: str
     points: Mapping[str, Mapping[str, Sequence[float]]]
-    right: float = 1.0
-    band: float = 0.1
-    detail: str = ""
     holds: bool | None = None
 
     def __post_init__(self) -> None:
@@ -44,17 +42,14 @@ class Strips(Drawn):
     def alternative(self) -> str:
         spans = [f"{kind}, {name}: {len(values)} from {min(values):.2f} to {max(values):.2f}"
                  for name, series in self.points.items() for kind, values in series.items() if values]
-        return ". ".join(filter(None, (self.finding(), self.detail, *spans)))
-
-    def png(self) -> bytes:
-        return to_png(self.figure())
+        return ". ".join([self.finding(), *spans])
 
     def figure(self) -> Figure:
         kinds = self.kinds
-        figure = new_figure(AROUND_IN + ROW_IN * len(kinds), claim(self.headline, self.holds), self.detail)
+        figure = new_figure(AROUND_IN + ROW_IN * len(kinds), claim(self.headline, self.holds), "")
         axes = figure.subplots()
-        axes.axvspan(self.right - self.band, self.right + self.band, color="#EEEEEE", lw=0)
-        axes.axvline(self.right, color=INK, lw=0.9)
+        axes.axvspan(RIGHT - BAND, RIGHT + BAND, color="#EEEEEE", lw=0)
+        axes.axvline(RIGHT, color=INK, lw=0.9)
         everything = [value for series in self.points.values() for values in series.values() for value in values]
         gap = APART * (max(everything) - min(everything) or 1.0)
         taken: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}

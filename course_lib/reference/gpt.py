@@ -39,10 +39,8 @@ class GPTConfig:
             if field.type is int and (type(value) is not int or value < 1):
                 raise ValueError(f"{field.name} must be an integer of at least 1, got {value!r}")
         if self.hidden_size % self.num_heads:
-            raise ValueError(
-                f"hidden_size must be a multiple of num_heads, so that all heads have the same size: "
-                f"got hidden_size={self.hidden_size}, num_heads={self.num_heads}"
-            )
+            raise ValueError("hidden_size must be a multiple of num_heads, so that all heads have the same size: "
+                             f"got hidden_size={self.hidden_size}, num_heads={self.num_heads}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be a probability in [0, 1), got {self.dropout!r}")
 
@@ -161,6 +159,7 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.hidden_size)
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        # Before initialising: named_parameters then has the tied matrix once, by the name of the embedding.
         self.head.weight = self.embedding.token.weight
         self._initialise()
 
@@ -179,10 +178,8 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """tokens, targets (B, T) int64 -> logits (B, T, V), and the mean loss in nats if targets."""
         if tokens.dim() != 2 or tokens.shape[1] > self.config.sequence_length:
-            raise ValueError(
-                f"tokens must be (B, T) with T at most sequence_length={self.config.sequence_length}, "
-                f"got shape {tuple(tokens.shape)}"
-            )
+            raise ValueError(f"tokens must be (B, T) with T at most sequence_length={self.config.sequence_length}, "
+                             f"got shape {tuple(tokens.shape)}")
         x = self.embedding(tokens)  # (B, T, D)
         for block in self.blocks:
             x = block(x)  # (B, T, D)

@@ -1,13 +1,18 @@
-"""Where progress bars are written."""
+"""The progress bar of a training run."""
 
 import os
 import sys
-from typing import TextIO
+
+from tqdm import tqdm  # plain: a widget is gone when the notebook is opened again
+
+from course_lib.pictures.stable import stable_output
 
 
-def bar_stream() -> TextIO:
-    """stdout in a notebook and its ranks, where what comes on stderr looks like an error; elsewhere stderr.
+def progress_bar(num_steps: int, title: str, shown: bool) -> tqdm:
+    """A bar that counts steps, where it is `shown` and times may be in the output.
 
-    Jupyter names itself in the environment of each kernel, and ranks inherit that.
+    On stdout in a notebook and its ranks, where what comes on stderr looks like an error; elsewhere on stderr. Jupyter
+    names itself in the environment of each kernel, and ranks inherit that.
     """
-    return sys.stdout if "JPY_PARENT_PID" in os.environ else sys.stderr
+    stream = sys.stdout if "JPY_PARENT_PID" in os.environ else sys.stderr
+    return tqdm(total=num_steps, desc=title, unit="step", file=stream, disable=not shown or stable_output())

@@ -41,6 +41,7 @@ def load_text(path: str | Path | None = None, sequence_length: int = GPTConfig.s
     content = file.read_bytes()
     if not content:
         raise ValueError(f"path must be a file with text in it, got '{file}', which is empty")
+    # A bytearray, since a tensor over `bytes` would be writable memory that must not be written.
     tokens = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     for part in split_text(tokens):
         _require_a_row(part, sequence_length, f"'{file}' ({len(tokens):,} bytes)")
@@ -72,23 +73,13 @@ def split_text(tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 def _require_a_row(part: Tensor, sequence_length: int, source: str) -> None:
     if len(part) < sequence_length + 1:  # T inputs, and the target of the last one
-        raise ValueError(
-            f"{source} is too short for sequence_length={sequence_length}: its train and held-out parts need "
-            f"{sequence_length + 1} tokens each, {10 * (sequence_length + 1):,} in all are enough"
-        )
+        raise ValueError(f"{source} is too short for sequence_length={sequence_length}: its train and held-out parts "
+                         f"need {sequence_length + 1} tokens each, {10 * (sequence_length + 1):,} in all are enough")
 
 
-def batches(
-    step: int,
-    rank: int = 0,
-    world_size: int = 1,
-    *,
-    batch_size: int = 16,
-    sequence_length: int = GPTConfig.sequence_length,
-    tokens: Tensor | None = None,
-    split: str = "train",
-    seed: int = 0,
-) -> tuple[Tensor, Tensor]:
+def batches(step: int, rank: int = 0, world_size: int = 1, *, batch_size: int = 16,
+            sequence_length: int = GPTConfig.sequence_length, tokens: Tensor | None = None, split: str = "train",
+            seed: int = 0) -> tuple[Tensor, Tensor]:
     """This rank's rows of the batch of one step: inputs and targets, each (B_local, T) int64.
 
     Targets are the inputs one token later. `batch_size` is B, the rows of all ranks together. Ranks take
@@ -102,15 +93,11 @@ def batches(
     if not 0 <= rank < world_size:
         raise ValueError(f"rank must be in 0..world_size-1, got rank={rank}, world_size={world_size}")
     if batch_size < world_size:
-        raise ValueError(
-            f"batch_size counts the rows of all ranks together and must be at least world_size, "
-            f"got batch_size={batch_size}, world_size={world_size}"
-        )
+        raise ValueError("batch_size counts the rows of all ranks together and must be at least world_size, "
+                         f"got batch_size={batch_size}, world_size={world_size}")
     if step < 0 or seed < 0 or sequence_length < 1:
-        raise ValueError(
-            f"step and seed must be at least 0 and sequence_length at least 1, "
-            f"got step={step}, seed={seed}, sequence_length={sequence_length}"
-        )
+        raise ValueError("step and seed must be at least 0 and sequence_length at least 1, "
+                         f"got step={step}, seed={seed}, sequence_length={sequence_length}")
     if split not in SPLITS:
         raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
     text = load_text(sequence_length=sequence_length) if tokens is None else tokens
@@ -118,9 +105,7 @@ def batches(
     _require_a_row(part, sequence_length, f"the text ({len(text):,} tokens)")
     # Every rank draws the starts of the whole batch and keeps its own: cheaper than telling each other.
     # numpy's generator, because torch's CPU generator keeps 32 bits of its seed: too few for (seed, step).
-    starts = np.random.default_rng((seed, step)).integers(
-        len(part) - sequence_length, size=batch_size
-    )  # (B,)
+    starts = np.random.default_rng((seed, step)).integers(len(part) - sequence_length, size=batch_size)  # (B,)
     return _rows(part, torch.from_numpy(starts).tensor_split(world_size)[rank], sequence_length)
 
 

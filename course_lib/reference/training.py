@@ -9,29 +9,16 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm  # plain: a widget is gone when the notebook is opened again
 
-from course_lib.pictures.stable import stable_output
 from course_lib.reference.gpt import GPTConfig
-from course_lib.reference.progress import bar_stream
+from course_lib.reference.progress import progress_bar
 from course_lib.reference.text import batches, held_out_rows, load_text, split_text, unigram_entropy
 from course_lib.reference.training_log import TrainingLog
 
 
-def train(
-    model: nn.Module,
-    *,
-    steps: int = 60,
-    batch_size: int = 16,
-    rank: int = 0,
-    world_size: int = 1,
-    after_backward: Callable[[nn.Module], object] | None = None,
-    learning_rate: float = 1e-3,
-    tokens: Tensor | None = None,
-    seed: int = 0,
-    held_out: bool = True,
-    progress: bool = True,
-) -> TrainingLog:
+def train(model: nn.Module, *, steps: int = 60, batch_size: int = 16, rank: int = 0, world_size: int = 1,
+          after_backward: Callable[[nn.Module], object] | None = None, learning_rate: float = 1e-3,
+          tokens: Tensor | None = None, seed: int = 0, held_out: bool = True, progress: bool = True) -> TrainingLog:
     """Train `model`, a GPT or a wrapper with the GPT in `.module`, in place; return what happened.
 
     Step i learns from `batches(i, rank, world_size, ...)`; `batch_size` is B, the rows of all ranks together.
@@ -49,15 +36,12 @@ def train(
     config, text = _config(model), load_text() if tokens is None else tokens
     floor = unigram_entropy(split_text(text)[1])
     if (largest := int(text.max())) >= config.vocab_size:
-        raise ValueError(
-            f"tokens must be below the model's vocab_size={config.vocab_size}, got a token {largest}"
-        )
+        raise ValueError(f"tokens must be below the model's vocab_size={config.vocab_size}, got a token {largest}")
     shard = {"batch_size": batch_size, "sequence_length": config.sequence_length, "tokens": text, "seed": seed}
     local_batches = (batches(step, rank, world_size, **shard) for step in range(steps))
     before = _finite(evaluate(model, tokens=text), "before step 0") if held_out else None
     losses: list[float] = []
-    hidden = rank != 0 or not progress or stable_output()  # a bar holds times
-    with tqdm(total=steps, desc="training", unit="step", file=bar_stream(), disable=hidden) as bar:
+    with progress_bar(steps, "training", shown=rank == 0 and progress) as bar:
         for loss in _steps(model, local_batches, learning_rate, after_backward):
             losses.append(loss)
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
@@ -66,12 +50,8 @@ def train(
     return TrainingLog(tuple(losses), floor, steps * batch_size * config.sequence_length, before, after)
 
 
-def _steps(
-    model: nn.Module,
-    local_batches: Iterable[tuple[Tensor, Tensor]],
-    learning_rate: float,
-    after_backward: Callable[[nn.Module], object] | None,
-) -> Iterator[float]:
+def _steps(model: nn.Module, local_batches: Iterable[tuple[Tensor, Tensor]], learning_rate: float,
+           after_backward: Callable[[nn.Module], object] | None) -> Iterator[float]:
     """Take a step for each (inputs, targets), (B_local, T) each, and yield its loss, that of the local rows."""
     device = next(model.parameters()).device
     # beta2 = 0.95 (GPT-3, Brown et al. 2020): the average of 0.999 spans 1,000 steps, longer than our runs.
@@ -118,8 +98,6 @@ def _config(model: nn.Module) -> GPTConfig:
 
 def _finite(loss: float, moment: str) -> float:
     if not math.isfinite(loss):
-        raise FloatingPointError(
-            f"the loss is {loss} {moment}. Often the learning rate is too high, or gradients were added "
-            f"where they should have been averaged"
-        )
+        raise FloatingPointError(f"the loss is {loss} {moment}. Often the learning rate is too high, or gradients were "
+                                 "added where they should have been averaged")
     return loss

@@ -49,7 +49,7 @@ class Check:
 
 
 @dataclass(frozen=True, repr=False)
-class Report(Drawn):
+class DoctorReport(Drawn):
     """What `doctor` found. Draws itself as a table; `ok` when no check asks for anything."""
 
     checks: tuple[Check, ...]
@@ -84,10 +84,10 @@ class Report(Drawn):
         return f"<p>{escape(self.finding())}</p><table>{rows}</table>"
 
 
-def doctor() -> Report:
+def doctor() -> DoctorReport:
     """Check Python, torch, backends, GPUs, loopback, files, widgets, cores and memory, and launch ranks for real."""
     looks = (_python, _torch, _backends, _gpus, _loopback, _files, _widgets, _cores, _memory, _ranks)
-    return Report(tuple(_look(look) for look in looks))
+    return DoctorReport(tuple(_look(look) for look in looks))
 
 
 def _look(look: Callable[[], Check]) -> Check:

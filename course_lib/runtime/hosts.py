@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -42,17 +41,11 @@ class HostsUnavailable(RuntimeError):
     """This machine does not let us make hosts; the message says why."""
 
 
-@dataclass(frozen=True)
-class HostsRun:
-    """What the ranks of all hosts wrote."""
-
-    stdout: str
-    stderr: str
-
-
 def on_hosts(script: str, *arguments: str, ranks_per_host: int = 2, bytes_per_s: float | None = None,
-             timeout: float = 120.0) -> HostsRun:
+             timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
     """Run a Python script on two hosts under torchrun, `ranks_per_host` ranks on each, and wait for it.
+
+    What it returns has `.stdout` and `.stderr` of the ranks of all hosts.
 
     script: its text. bytes_per_s: what the cable between the hosts carries each way; None: as much as it can.
     HostsUnavailable where a slow cable is asked for and this machine has no namespaces for us; without one, two agents
@@ -68,7 +61,7 @@ def on_hosts(script: str, *arguments: str, ranks_per_host: int = 2, bytes_per_s:
         agents.write_text(json.dumps([agent(host, reason is None, file, arguments, ranks_per_host)
                                       for host in range(2)]), encoding="utf-8")
         run = [sys.executable, "-I", __file__, str(agents)]  # by its file: without importing torch once more
-        command = run if reason else inside(f"{MAKE}{shaped(bytes_per_s)}exec \"$@\"\n", *run)
+        command = run if reason else inside(f"{MAKE}{shaping_command(bytes_per_s)}exec \"$@\"\n", *run)
         return finish(command, timeout)
 
 
@@ -98,7 +91,7 @@ def inside(shell: str, *command: str) -> list[str]:
     return ["unshare", *mapped, *own, "sh", "-c", shell, "sh", *command]
 
 
-def shaped(bytes_per_s: float | None) -> str:
+def shaping_command(bytes_per_s: float | None) -> str:
     """The command that slows a cable to bytes_per_s; "" for None. ValueError for a rate that is not positive."""
     if bytes_per_s is None:
         return ""
@@ -116,11 +109,11 @@ def why_not(slow: bool = True) -> str | None:
     missing = [tool for tool in ("unshare", "ip", *(["tc"] if slow else [])) if not shutil.which(tool)]
     if missing:
         return f"the commands {', '.join(missing)} are not installed here"
-    tried = subprocess.run(inside(MAKE + (shaped(1e6) if slow else "")), capture_output=True, text=True)
+    tried = subprocess.run(inside(MAKE + (shaping_command(1e6) if slow else "")), capture_output=True, text=True)
     return f"the kernel refuses: {tried.stderr.strip()}" if tried.returncode else None
 
 
-def finish(command: list[str], timeout: float) -> HostsRun:
+def finish(command: list[str], timeout: float) -> subprocess.CompletedProcess[str]:
     """Run the command to its end. TimeoutError, after all its processes were killed, where it takes longer."""
     kept = {name: value for name, value in os.environ.items() if name not in LEAVE_OUT}
     path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -137,7 +130,7 @@ def finish(command: list[str], timeout: float) -> HostsRun:
             running.communicate()
     if running.returncode:
         raise RuntimeError(f"a host ended with {running.returncode}:\n{stderr or stdout}")
-    return HostsRun(stdout, stderr)
+    return subprocess.CompletedProcess(command, 0, stdout, stderr)
 
 
 def main(file: str) -> int:

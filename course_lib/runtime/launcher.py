@@ -21,7 +21,7 @@ from course_lib.runtime.results import Results
 from course_lib.runtime.torchrun import launch_under_torchrun
 
 _launches = itertools.count()
-_one_at_a_time = threading.Lock()
+_one_at_a_time = threading.Lock()  # the pool has the ranks of one launch: another thread's launch waits for its turn
 
 
 def launch(

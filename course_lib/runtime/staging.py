@@ -142,13 +142,13 @@ def _first_of_its_notebook() -> bool:
 
 def _to_host(named: str, argument: Any, copies: list[tuple[Tensor, Tensor]]) -> Any:
     """`argument` with tensors of the host. Outputs are copied, too: what gloo leaves alone stays as it was."""
-    def moved(tensor: Tensor) -> Tensor:
+    def copy_to_host(tensor: Tensor) -> Tensor:
         host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor)
         if not named.startswith("input"):
             copies.append((tensor, host))
         return host
 
-    return tree_map_only(Tensor, moved, argument)
+    return tree_map_only(Tensor, copy_to_host, argument)
 
 
 class StagedWork(Work):
@@ -214,13 +214,13 @@ class StagedWork(Work):
     def get_future(self) -> torch.futures.Future:
         """A future of the tensors on the GPU, done when they are copied back."""
 
-        def arrived(future: torch.futures.Future) -> Any:
+        def end_future(future: torch.futures.Future) -> Any:
             value = future.value()  # raises what gloo raised
             self._copy_back()
             _collectives.discard(self)
             return self._own(value)
 
-        return self._host.get_future().then(arrived)
+        return self._host.get_future().then(end_future)
 
     def _own(self, value: Any) -> Any:
         """`value` with the caller's tensors for the host's."""

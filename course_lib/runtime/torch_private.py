@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch._ops import OpOverload
 from torch.autograd import Variable
-from torch.distributed.distributed_c10d import _resolve_process_group as group_named
+from torch.distributed.distributed_c10d import _resolve_process_group as group_of_name
 from torch.overrides import _get_current_function_mode_stack as function_modes
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_on
 
 __all__ = [
     "COMPOSITE", "DeviceContext", "NAMES", "OpOverload", "TorchDispatchMode", "backward_number",
-    "current_dispatch_mode", "dispatch_key", "flight_recorder_trace", "function_modes", "group_named",
-    "new_groups_named", "replaced", "saved_tensor_hooks_through", "tree_flatten", "tree_leaves", "tree_map",
+    "current_dispatch_mode", "dispatch_key", "flight_recorder_trace", "function_modes", "group_of_name",
+    "name_new_groups", "replace_attribute", "saved_tensor_hooks_through", "tree_flatten", "tree_leaves", "tree_map",
     "tree_map_only", "tree_unflatten", "when_backward_ends", "will_run", "without_dispatch", "wrap_batches",
 ]
 
@@ -84,15 +84,15 @@ def flight_recorder_trace() -> bytes:
     return torch._C._distributed_c10d._dump_fr_trace()
 
 
-def new_groups_named(name: str) -> AbstractContextManager[None]:
+def name_new_groups(name: str) -> AbstractContextManager[None]:
     """Process groups that are made inside are called `name`; torch would count the groups this rank is in."""
-    return replaced(c10d, "_hash_ranks_to_str", lambda ranks: name)
+    return replace_attribute(c10d, "_hash_ranks_to_str", lambda ranks: name)
 
 
 def saved_tensor_hooks_through(change: Callable[[Callable], Callable]) -> AbstractContextManager[None]:
     """Whoever sets hooks for saved tensors inside sets `change(pack)` in place of `pack`."""
     push = torch._C._autograd._push_saved_tensors_default_hooks
-    return replaced(torch._C._autograd, "_push_saved_tensors_default_hooks",
+    return replace_attribute(torch._C._autograd, "_push_saved_tensors_default_hooks",
                     lambda pack, unpack: push(change(pack), unpack))
 
 
@@ -103,7 +103,7 @@ def wrap_batches(beginning: Callable[[Callable], Callable], ending: Callable[[Ca
 
 
 @contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replace_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
     """`owner.name` is `value` until the block ends."""
     original = getattr(owner, name)
     setattr(owner, name, value)

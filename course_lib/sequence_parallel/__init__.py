@@ -6,13 +6,13 @@
     ulysses.py       tokens for heads and back, by all-to-all; and both together
     positions.py     rotary positions of tokens that stand anywhere
     context.py       a whole GPT on its part of the tokens, and its loss
-    recompute.py     full and selective recomputation
+    recompute.py     full and selective recomputation; repeatable_call.py, a call whose saved tensors are made again
     surroundings.py  random numbers, autocast and default device, as they were
     checks.py        what cannot be attended to, said before it goes wrong
 
 What is kept, sent and computed is counted in course_lib.costs: activations.py and context_parallel.py, hiding.py for
 what hides behind computing, and flops.py for what recomputation costs. Megatron's sequence parallelism is a switch of
-chapter 5's layers.
+chapter 5's layers: tensor_parallel/gathered_product.py.
 """
 
 from course_lib.costs.activations import (
@@ -36,13 +36,13 @@ from course_lib.sequence_parallel.layouts import gather_tokens, layout_order, lo
 from course_lib.sequence_parallel.positions import rotary
 from course_lib.sequence_parallel.recompute import recompute
 from course_lib.sequence_parallel.ring import ring_attention
-from course_lib.sequence_parallel.tiles import Block, OnlineSoftmax
+from course_lib.sequence_parallel.tiles import KeyBlock, OnlineSoftmax
 from course_lib.sequence_parallel.ulysses import ulysses_attention, ulysses_ring_attention
 
 __all__ = [
     "LAYOUTS",
     "ActivationTerm",
-    "Block",
+    "KeyBlock",
     "OnlineSoftmax",
     "activation_bytes",
     "activation_bytes_per_layer",

@@ -33,6 +33,7 @@ def without_autocast(*tensors: Tensor) -> Iterator[list[Tensor]]:
         yield list(tensors)
         return
     dtype = torch.get_autocast_dtype(kind)
+    # As torch's own: autocast leaves 64 bits alone.
     cast = [tensor if tensor.dtype == torch.float64 else tensor.to(dtype) for tensor in tensors]
     with torch.autocast(kind, enabled=False):
         yield cast

@@ -38,6 +38,7 @@ def context_parallel(model: GPT, attention: Attention, positions: Tensor) -> GPT
             raise ValueError(f"{len(local)} tokens in a row: expected {len(positions)}, one for each position")
         return positions.to(local.device)
 
+    # Only here and in attention does a GPT ask where a token stands.
     model.embedding.position.register_forward_pre_hook(global_positions)
     for block in model.blocks:
         block.attention.attend = lambda q, k, v, dropout_p: attention(q, k, v)
@@ -55,8 +56,10 @@ def context_parallel_loss(logits: Tensor, targets: Tensor, group: Group = None, 
     own = cross_entropy(logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32)), targets.flatten(),
                         ignore_index=ignore_index, reduction="sum")
     own_count = (targets != ignore_index).sum()
+    # One message for both. In 64 bits, since 32 cannot count beyond 16 million tokens.
     sums = torch.stack([own.detach().double(), own_count.double()]).to(me.wire(own.device))
     dist.all_reduce(sums, group=me.group)
     total, N = sums.to(own.device, own.dtype)
-    share = own * (me.n / N)
+    share = own * (me.n / N)  # times R: averaging gradients over the ranks will divide by R
+    # The value is that of all ranks' tokens, the gradient that of this rank's.
     return share + (total / N - share).detach()

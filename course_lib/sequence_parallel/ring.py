@@ -23,7 +23,7 @@ from course_lib.groups.membership import Group, Member, member
 from course_lib.groups.tensors import sendable
 from course_lib.sequence_parallel.checks import require_attention, without_autocast
 from course_lib.sequence_parallel.layouts import layout_order
-from course_lib.sequence_parallel.tiles import Block, OnlineSoftmax, add_gradients
+from course_lib.sequence_parallel.tiles import KeyBlock, OnlineSoftmax, add_gradients
 
 
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: Group = None, causal: bool = True,
@@ -41,17 +41,17 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: Group = None, causal:
 
 
 class RingAttention(torch.autograd.Function):
-    """Attention of this rank's queries to all keys, whose blocks go around; backward goes around once more."""
+    """Attention of this rank's queries to all keys, whose blocks go around; backward they go around once more."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, ...], causal: bool,
                 me: Member) -> Tensor:
         softmax = OnlineSoftmax(by_key_head(q, k, scaled=True))  # q (B, K, G, T/R, d)
-        for step, (k_block, v_block) in enumerate(around(k, v, me)):
-            source = (me.r - step) % me.n
-            softmax.add(Block(k_block, v_block, positions[me.r], positions[source], causal))
+        for block in around(k, v, positions, causal, me):
+            softmax.add(block)
         out, lse = softmax.result()
         out = out.flatten(1, 2).to(q.dtype)  # (B, H, T/R, d)
+        # Nothing of any block: with lse, each block's weights can be made again without the other blocks.
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.positions, ctx.causal, ctx.me = positions, causal, me
         return out
@@ -61,34 +61,34 @@ class RingAttention(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         (q, k, v, out, lse), me = ctx.saved_tensors, ctx.me
         scaled, d_out, out = by_key_head(q, k, scaled=True), by_key_head(d_out, k), by_key_head(out, k)
-        delta, dq = (d_out * out).sum(-1, keepdim=True), torch.zeros_like(scaled)
-        d_own, arriving = None, None
-        for step, (k_block, v_block) in enumerate(around(k, v, me)):
-            source = (me.r - step) % me.n
-            d_block = torch.zeros((2, *k.shape), dtype=dq.dtype, device=k.device)  # of k and of v
-            block = Block(k_block, v_block, ctx.positions[me.r], ctx.positions[source], ctx.causal)
+        delta = (d_out * out).sum(-1, keepdim=True)  # (B, K, G, T/R, 1)
+        dq, arriving = torch.zeros_like(scaled), None
+        for step, block in enumerate(around(k, v, ctx.positions, ctx.causal, me)):
+            # What this rank's queries say of the block's k and v, added up in 32 bits at least
+            d_block = torch.zeros((2, *k.shape), dtype=dq.dtype, device=k.device)  # (2, B, K, T/R, d)
             add_gradients(block, scaled, lse, d_out, delta, dq, *d_block)
-            if d_own is None:
-                d_own = d_block  # stays here: what the others have to say of it comes home at the end
+            if step == 0:
+                d_own = d_block  # of its own block: it waits here until the sum of all others comes home
                 continue
             if arriving:
-                d_block += arriving().to(k.device)  # from those who had this block before
-            arriving = start_shift(sendable(d_block, me), me)
+                d_block += arriving().to(k.device)  # from the left neighbour, who used this block a step ago
+            arriving = start_shift(sendable(d_block, me), me)  # behind the block, while the next one is used
         if arriving:
-            d_own += arriving().to(k.device)
+            d_own += arriving().to(k.device)  # home: the left neighbour was the last to use this rank's block
         dk, dv = d_own.to(k.dtype)
         return dq.flatten(1, 2).mul_(q.shape[-1] ** -0.5).to(q.dtype), dk, dv, None, None, None
 
 
-def around(k: Tensor, v: Tensor, me: Member) -> Iterator[Tensor]:
-    """The blocks (2, B, K, T/R, d) of all ranks, this one's first, then its left neighbour's, and so on.
+def around(k: Tensor, v: Tensor, positions: tuple[Tensor, ...], causal: bool, me: Member) -> Iterator[KeyBlock]:
+    """The keys and values of all ranks, this one's first, then its left neighbour's, and so on.
 
-    While one is being used, the next is on its way.
+    While one block is being used, the next is on its way.
     """
-    block = sendable(torch.stack([k, v]), me)
+    block = sendable(torch.stack([k, v]), me)  # (2, B, K, T/R, d)
     for step in range(me.n):
         arriving = start_shift(block, me) if step < me.n - 1 else None
-        yield block.to(k.device, accumulation(k.dtype))
+        source = (me.r - step) % me.n  # whose block it is: it has come `step` ranks to the right
+        yield KeyBlock(*block.to(k.device, accumulation(k.dtype)), positions[me.r], positions[source], causal)
         block = arriving() if arriving else None
 
 

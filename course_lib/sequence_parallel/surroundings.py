@@ -16,11 +16,11 @@ CPU = torch.device("cpu")
 
 
 class Surroundings:
-    """As they are now, for the CPU, the devices of `tensors`, and the rank's own. `restored()` brings them back."""
+    """As they are now, for the CPU, the devices of `tensors`, and the rank's own. `restore()` brings them back."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         devices = {tensor.device for tensor in tensors} | {device(), CPU}
-        self.devices = [each for each in devices if each.type != "meta"]
+        self.devices = [each for each in devices if each.type != "meta"]  # which draws nothing
         self.random = self._random()
         self.autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind),
                           torch.is_autocast_cache_enabled())
@@ -28,7 +28,7 @@ class Surroundings:
         self.default_device = default_device()
 
     @contextmanager
-    def restored(self) -> Iterator[None]:
+    def restore(self) -> Iterator[None]:
         """Until the block ends; then random numbers go on from where they were before it."""
         before = self._random()
         try:
@@ -42,7 +42,7 @@ class Surroundings:
                     stack.enter_context(self.default_device)
                 yield
         finally:
-            self._set_random(before)
+            self._set_random(before)  # whoever draws next must not notice that something ran twice
 
     def _random(self) -> list[Tensor]:
         return [torch.get_rng_state() if each == CPU else torch.get_device_module(each).get_rng_state(each)

@@ -29,11 +29,6 @@ class Tile:
     num_keys: int
     num_open: int
 
-    @property
-    def num_pairs(self) -> int:
-        """How many scores, pairs of a query and a key, are computed in the tile."""
-        return (self.rows.stop - self.rows.start) * self.num_keys
-
 
 def cut_tiles(queries: Tensor, keys: Tensor, causal: bool) -> list[Tile]:
     """The tiles that have something to read. queries (T,), keys (S,): their positions, ascending, on the CPU."""
@@ -52,7 +47,7 @@ def cut_tiles(queries: Tensor, keys: Tensor, causal: bool) -> list[Tile]:
 
 
 @dataclass(frozen=True)
-class Block:
+class KeyBlock:
     """Keys and values of one rank, (B, K, S, d) each, and how this rank's queries, at `queries` (T,), read them."""
 
     k: Tensor
@@ -87,7 +82,7 @@ class OnlineSoftmax:
         self.l = torch.zeros_like(self.m)
         self.o = torch.zeros_like(q)
 
-    def add(self, block: Block) -> None:
+    def add(self, block: KeyBlock) -> None:
         for tile in block.tiles():
             scores = block.scores(self.q, tile)  # (B, K, G, t, num_keys)
             m, l, o = (state[..., tile.rows, :] for state in (self.m, self.l, self.o))
@@ -95,8 +90,7 @@ class OnlineSoftmax:
             m_new = torch.maximum(m, scores.amax(-1, keepdim=True))
             weights, shrink = scores.sub_(m_new).exp_(), (m - m_new).exp_()
             l.mul_(shrink).add_(weights.sum(-1, keepdim=True))
-            # What was added up under the old maximum is put under the new one; in the end o/l does not depend on any of
-            # them.
+            # What was added up under the old maximum is put under the new one. In the end o/l depends on none of them.
             o.mul_(shrink).add_(mix(weights, block.v[:, :, :tile.num_keys]))
             m.copy_(m_new)
 
@@ -111,18 +105,20 @@ def mix(weights: Tensor, v: Tensor) -> Tensor:
     return (weights.flatten(2, 3) @ v).unflatten(2, weights.shape[2:4])
 
 
-def add_gradients(block: Block, q: Tensor, lse: Tensor, d_out: Tensor, delta: Tensor, dq: Tensor, dk: Tensor,
+def add_gradients(block: KeyBlock, q: Tensor, lse: Tensor, d_out: Tensor, delta: Tensor, dq: Tensor, dk: Tensor,
                   dv: Tensor) -> None:
     """What this block adds to dq (B, K, G, T, d), of the scaled q, and to its own dk and dv (B, K, S, d).
 
-    delta (B, K, G, T, 1): the sum of d_out * out over d, all that backward needs to know of the other blocks.
+    lse and delta (B, K, G, T, 1) are what backward has to know of all other blocks. delta is the mean of dP = dO V^T
+    by the weights of the whole row; out being that mean of V, it is the sum of d_out * out over d.
     """
     for tile in block.tiles():
         k, v = (part[:, :, :tile.num_keys] for part in (block.k, block.v))
         q_rows, d_rows = (rows[..., tile.rows, :].flatten(2, 3) for rows in (q, d_out))  # (B, K, G t, d)
-        # Final weights at once, without m and l: lse is complete, whichever block is looked at.
+        # P = exp(S - lse), the final weights at once: lse is complete, whichever block is looked at.
         weights = block.scores(q, tile).sub_(lse[..., tile.rows, :]).exp_()  # (B, K, G, t, num_keys)
+        # dS = P * (dP - delta), dP = dO V^T: weights add up to 1, so only what lies above the mean of dP counts.
         d_scores = (d_rows @ v.mT).view_as(weights).sub_(delta[..., tile.rows, :]).mul_(weights)
-        dv[:, :, :tile.num_keys] += weights.flatten(2, 3).mT @ d_rows
-        dq[..., tile.rows, :] += mix(d_scores, k)
-        dk[:, :, :tile.num_keys] += d_scores.flatten(2, 3).mT @ q_rows
+        dv[:, :, :tile.num_keys] += weights.flatten(2, 3).mT @ d_rows  # P^T dO, summed over the G heads that share v
+        dq[..., tile.rows, :] += mix(d_scores, k)  # dS K
+        dk[:, :, :tile.num_keys] += d_scores.flatten(2, 3).mT @ q_rows  # dS^T Q

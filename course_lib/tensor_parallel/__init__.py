@@ -2,7 +2,8 @@
 
     cut.py            which slice of a parameter a rank holds, and back
     linear.py         a matrix by columns, then one by rows: one all-reduce for both
-    product.py        the backward pass of columns: one gradient travels while the other is computed
+    product.py        the backward pass of columns: one gradient travels while the other is computed;
+                      gathered_product.py, what chapter 7 adds: each rank has a part of the tokens
     embedding.py      the vocabulary in parts
     cross_entropy.py  the loss, of logits that nobody has whole
     shared.py         parameters whose gradient is a sum over the ranks: norms under sequence parallelism

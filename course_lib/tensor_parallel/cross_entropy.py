@@ -48,15 +48,15 @@ class TokenLosses(torch.autograd.Function):
         """Losses (...) of logits (..., V/t) and targets (...), V being t times what this rank has."""
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))  # 16 bits are too few for a sum over V
         V = wide.shape[-1] * me.n
-        z = wide - all_reduced(wide.amax(-1), dist.ReduceOp.MAX, me).unsqueeze(-1)  # (..., V/t), at most 0
+        z = wide - reduce_over_ranks(wide.amax(-1), dist.ReduceOp.MAX, me).unsqueeze(-1)  # (..., V/t), at most 0
         rows, is_elsewhere = own_rows(targets, V, me)
         z_y = z.gather(-1, rows.unsqueeze(-1)).squeeze(-1).masked_fill(is_elsewhere, 0)  # (...)
         with_mean = torch.stack([z_y, z.sum(-1) / V]) if smoothing else z_y.unsqueeze(0)
         # In place: (..., V/t) is the largest tensor of a small model, and z is not needed again.
         exponentials = z.exp_()
-        total = all_reduced(exponentials.sum(-1), dist.ReduceOp.SUM, me)  # (...)
+        total = reduce_over_ranks(exponentials.sum(-1), dist.ReduceOp.SUM, me)  # (...)
         # One rank brings z_y, all others 0: their sum is a lookup without knowing who has the target.
-        z_y, *z_mean = all_reduced(with_mean, dist.ReduceOp.SUM, me)
+        z_y, *z_mean = reduce_over_ranks(with_mean, dist.ReduceOp.SUM, me)
         ctx.save_for_backward(exponentials.div_(total.unsqueeze(-1)).to(logits.dtype), rows, is_elsewhere)
         ctx.smoothing, ctx.V = smoothing, V
         losses = total.log() - (1 - smoothing) * z_y - sum(smoothing * mean for mean in z_mean)
@@ -76,7 +76,7 @@ class TokenLosses(torch.autograd.Function):
         return d_logits.mul_(d_losses.unsqueeze(-1)), None, None, None
 
 
-def all_reduced(x: Tensor, operation: dist.ReduceOp, me: Member) -> Tensor:
+def reduce_over_ranks(x: Tensor, operation: dist.ReduceOp, me: Member) -> Tensor:
     """The sum, or maximum, of all ranks' x, in a new tensor."""
     total = sendable(x, me)
     dist.all_reduce(total, operation, group=me.group)

@@ -25,6 +25,7 @@ class Cut:
 
     def take(self, whole: Tensor, me: Member) -> Tensor:
         """This rank's slice of `whole` (..., N, ...): (..., N/t, ...), in memory of its own."""
+        # Section by section: a plain t-th of q | k | v would be heads of q alone.
         parts = [section.chunk(me.n, self.dim)[me.r] for section in whole.split(self.sections, self.dim)]
         return torch.cat(parts, self.dim)
 
@@ -32,6 +33,7 @@ class Cut:
         """The whole (..., N, ...) of which the ranks hold `mine` (..., N/t, ...). Collective."""
         slices = start_all_gather_along(mine, self.dim, me)().chunk(me.n, self.dim)
         parts = [one.split([size // me.n for size in self.sections], self.dim) for one in slices]
+        # The whole has all ranks' parts of the first section, then all of the second.
         return torch.cat([part for section in zip(*parts) for part in section], self.dim)
 
 

@@ -38,7 +38,7 @@ def dtensor_gpt(model: GPT, group: Group | DeviceMesh = None, sequence_parallel:
         plan |= {"embedding": PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(1)),
                  "norm": SequenceParallel()}
     parallelize_module(model, mesh, plan)
-    model.head.weight = model.embedding.token.weight
+    model.head.weight = model.embedding.token.weight  # parallelize_module has made a DTensor of each
     for block in model.blocks:
         D = block.attention.qkv.in_features
         cut = Cut(0, (D, D, D))

@@ -33,6 +33,7 @@ class VocabParallelEmbedding(CutModule):
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, T) int64 -> (B, T, D), the same on all ranks."""
         rows, is_elsewhere = own_rows(tokens, self.num_embeddings, self.member)
+        # The gradient of the padding's row is zero, on the rank that has it.
         padding = None if self.padding_idx is None else self.padding_idx - self.member.r * len(self.weight)
         is_mine = padding is not None and 0 <= padding < len(self.weight)
         x = F.embedding(rows, self.weight, padding if is_mine else None)  # (B, T, D)

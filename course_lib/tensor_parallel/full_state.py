@@ -27,12 +27,12 @@ def full_state_dict(model: nn.Module) -> dict[str, Tensor]:
     cuts, wholes, state = cuts_by_name(model), {}, {}
     for name, value in model.state_dict(keep_vars=True).items():
         if not isinstance(value, Tensor):
-            state[name] = value
+            state[name] = value  # what a module's get_extra_state gave
             continue
         if value not in wholes:
             cut, me = cuts.get(name, (None, None))
             whole = value.detach() if cut is None else cut.join(value.detach(), me)
-            wholes[value] = whole.to("cpu", copy=True)
+            wholes[value] = whole.to("cpu", copy=True)  # a copy, which the next step does not change
         state[name] = wholes[value]
     return state
 
@@ -52,7 +52,7 @@ def load_full_state_dict(model: nn.Module, state_dict: Mapping[str, Tensor]) -> 
             whole, (cut, me) = state_dict[name].detach(), cuts.get(name, (None, None))
             expected = list(target.shape)
             if cut is not None:
-                expected[cut.dim] *= me.n
+                expected[cut.dim] *= me.n  # this rank has a t-th of it
             if list(whole.shape) != expected:
                 raise ValueError(f"{name} has shape {list(whole.shape)}: expected {expected}, as the unsplit model's")
             target.copy_(whole if cut is None else cut.take(whole, me))

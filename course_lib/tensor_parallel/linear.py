@@ -23,6 +23,7 @@ from course_lib.groups.membership import Group, member
 from course_lib.groups.packing import broadcast
 from course_lib.groups.tensors import as_autocast
 from course_lib.tensor_parallel.cut import Cut, cut_evenly
+from course_lib.tensor_parallel.gathered_product import GatheredColumnProduct, RegatheredColumnProduct
 from course_lib.tensor_parallel.product import ColumnProduct
 
 
@@ -84,12 +85,17 @@ class ColumnParallelLinear(CutModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D), or (B, T/t, D) under sequence_parallel -> (B, T, F/t), or (B, T, F) with gather_output."""
-        x, weight, bias = as_autocast(x, self.weight, self.bias)
-        if self.input_is_copied:
-            y = F.linear(x, weight, bias)
-        else:
-            y = ColumnProduct.apply(x, weight, bias, self.member, self.sequence_parallel, self.gather_again)
+        y = self.multiply(*as_autocast(x, self.weight, self.bias))  # by ColumnProduct, or what chapter 7 adds to it
         return gather_from_group(y, -1, self.member) if self.gather_output else y
+
+    def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x W^T + b (B, T, F/t), with the communication that this x needs."""
+        if self.input_is_copied:
+            return F.linear(x, weight, bias)  # whoever copied x adds up its gradient, once for several layers
+        if not self.sequence_parallel:
+            return ColumnProduct.apply(x, weight, bias, self.member)
+        product = RegatheredColumnProduct if self.gather_again else GatheredColumnProduct
+        return product.apply(x, weight, bias, self.member)
 
     def extra_repr(self) -> str:
         """Sizes and ranks: what print(model) shows."""

@@ -24,9 +24,11 @@ def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -
     ranks would scale differently; and adding up all ranks' squares would count what is whole t times.
     """
     cut = cut_modules(model)
+    # A layer without a bias has None in its place.
     slices = {module._parameters[name] for module in cut for name in module.cuts} - {None}
     trained = [parameter for parameter in model.parameters() if parameter.grad is not None]
     parts = [parameter.grad for parameter in trained if parameter in slices]
+    # All ranks hold the same gradient of these: one of t equal squares counts.
     wholes = [parameter.grad for parameter in trained if parameter not in slices]
     device = trained[0].device if trained else torch.device("cpu")
     norm = total_norm(parts, wholes, norm_type, cut[0].member, device)

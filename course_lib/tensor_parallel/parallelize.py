@@ -31,7 +31,7 @@ from course_lib.tensor_parallel.plan import (
     Row,
     Tokenwise,
     Vocabulary,
-    matched,
+    find_style,
 )
 from course_lib.tensor_parallel.shared import share_parameters
 from course_lib.tensor_parallel.streams import agree_on_random_numbers, draw_alone
@@ -106,7 +106,7 @@ def styles_of(model: nn.Module, plan: Plan | None) -> Styles:
         raise ValueError(f"this {type(model).__name__} has tensor-parallel layers already: expected an unsplit one")
     if plan is None:
         plan = GPT_PLAN if any(isinstance(module, (GPT, Block)) for module in model.modules()) else LLAMA_PLAN
-    found = {name: matched(plan, name) for name, _ in model.named_modules()}
+    found = {name: find_style(plan, name) for name, _ in model.named_modules()}
     styles = {name: style for name, style in found.items() if style is not None}
     if not any(isinstance(style, (Column, Row, Vocabulary)) for style in styles.values()):
         names = [name for name, module in model.named_modules() if isinstance(module, (nn.Linear, nn.Embedding))]

@@ -93,7 +93,7 @@ LLAMA_PLAN: Plan = {  # the names of Hugging Face's Llama, and of many others
 }
 
 
-def matched(plan: Plan, name: str) -> object | None:
+def find_style(plan: Plan, name: str) -> object | None:
     """What `plan` says about the module called `name`; None where it says nothing."""
     return next((style for pattern, style in plan.items() if fits(name, pattern)), None)
 

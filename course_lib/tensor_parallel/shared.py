@@ -38,13 +38,14 @@ def share_parameters(module: nn.Module, group: Group = None) -> None:
         own = {name: module._parameters[name] for name in names}
         trained = {name: value for name, value in own.items() if value is not None and value.requires_grad}
         replaced.append(own)
-        if trained and torch.is_grad_enabled():
+        if trained and torch.is_grad_enabled():  # otherwise no gradient will come
             module._parameters.update(zip(trained, CopyAll.apply(me, *trained.values())))
 
     def after(module: nn.Module, *_: Any) -> None:
         module._parameters.update(replaced.pop())
 
     module.register_forward_pre_hook(before)
+    # Even where forward raises, as in a recomputation that has all it needs.
     module.register_forward_hook(after, always_call=True)
 
 
@@ -60,5 +61,5 @@ class CopyAll(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Each gradient summed over the ranks, all in one message."""
-        flat, shapes = pack(gradients)
+        flat, shapes = pack(gradients)  # one message: weight and bias of a norm are short
         return None, *unpack(start_all_reduce(flat, ctx.me)(), shapes)

@@ -62,7 +62,7 @@ class OwnAttention:
         self.attend, self.member = attend, member(group)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0) -> Tensor:
-        if not dropout_p:
+        if not dropout_p:  # nothing is drawn, so the common stream stays where it is
             return self.attend(q, k, v, dropout_p)
         with own_stream(self.member):
             return self.attend(q, k, v, dropout_p)
@@ -73,7 +73,7 @@ def draw_alone(module: nn.Module, group: Group = None) -> None:
     me, entered = member(group), []
 
     def before(module: nn.Module, _: Any) -> None:
-        if module.training and getattr(module, "p", 1):
+        if module.training and getattr(module, "p", 1):  # a Dropout with p = 0 draws nothing
             entered.append(own_stream(me))
             entered[-1].__enter__()
 
@@ -82,4 +82,5 @@ def draw_alone(module: nn.Module, group: Group = None) -> None:
             entered.pop().__exit__(None, None, None)
 
     module.register_forward_pre_hook(before)
+    # Even where forward raises, as in a recomputation that has all it needs.
     module.register_forward_hook(after, always_call=True)

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from course_lib.groups.membership import Member
-from course_lib.groups.replaced import remember_replaced
+from course_lib.groups.replaced import remember_replacement
 from course_lib.runtime.torch_private import tree_map
 from course_lib.tensor_parallel.cut import heads_per_rank, qkv_sections, require_whole_heads
 from course_lib.tensor_parallel.embedding import VocabParallelEmbedding
@@ -44,6 +44,7 @@ def cut_by_heads(linear: nn.Linear, heads: str, attention: nn.Module, me: Member
     if heads != "qkv":
         require_whole_heads(rows, "heads" if heads == "q" else "key and value heads", me)
         return {"unit": head_dim}
+    # Without a word of its own the module has as many heads of k and of v as of q.
     num_kv_heads = next((getattr(attention, name) for name in KV_HEADS if hasattr(attention, name)), rows // 3)
     num_heads = rows - 2 * num_kv_heads
     heads_per_rank(num_heads, num_kv_heads, me)
@@ -64,7 +65,7 @@ def head_dim_of(linear: nn.Linear, heads: str, attention: nn.Module) -> int:
 
 def divide_heads(attention: nn.Module, me: Member) -> None:
     """`attention` has a part of the heads from now on, and says so where it keeps numbers of them."""
-    for name in COUNTS:
+    for name in COUNTS:  # its forward shapes q, k and v by them
         if isinstance(getattr(attention, name, None), int):
             setattr(attention, name, getattr(attention, name) // me.n)
     if callable(getattr(attention, "attend", None)):
@@ -95,7 +96,7 @@ def tie_again(made: Mapping[nn.Module, CutModule], model: nn.Module) -> None:
 
 def swap(model: nn.Module, made: Mapping[nn.Module, CutModule]) -> None:
     """The new modules in all places of the old ones."""
-    remember_replaced((parameter for old in made for parameter in old.parameters()), "parallelize")
+    remember_replacement((parameter for old in made for parameter in old.parameters()), "parallelize")
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
             if child in made:

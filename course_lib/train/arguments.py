@@ -1,11 +1,9 @@
 """What can be asked for on the command line."""
 
 import argparse
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
+from course_lib.command_line import Parser, above_zero, whole
 from course_lib.hybrid_parallel import SCHEDULES, ParallelLayout
 from course_lib.hybrid_parallel.trainer import PRECISIONS
 from course_lib.train.experts import BALANCES
@@ -33,37 +31,6 @@ afterwards
   text from the model:            python -m course_lib.train sample runs/a "def " --tokens 200
   for other programs:             python -m course_lib.train export runs/a model.safetensors
 """
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose complaint about a mistake is one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """End with status 2 and one line on stderr, without the usage."""
-        print(f"{self.prog}: error: {message}", file=sys.stderr, flush=True)
-        raise SystemExit(2)
-
-
-def whole(least: int) -> Callable[[str], int]:
-    """For argparse: a whole number of at least `least`."""
-
-    def number(text: str) -> int:
-        if not text.lstrip("-").isdigit() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least {least}")
-        return int(text)
-
-    return number
-
-
-def above_zero(text: str) -> float:
-    """For argparse: a finite number above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
-    return number
 
 
 def parser() -> Parser:

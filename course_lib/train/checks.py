@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from course_lib import checkpoint
-from course_lib.checkpoint.folders import completed, origin, problems_of
+from course_lib.checkpoint.folders import complete_checkpoints, origin, problems_of
 from course_lib.hybrid_parallel import LearningRate, ParallelLayout
 from course_lib.hybrid_parallel.checkpoints import describe_data, require_same_data
 from course_lib.hybrid_parallel.dry_run import require_trainable
@@ -40,7 +40,7 @@ def check(arguments: argparse.Namespace) -> ParallelLayout:
             check_file(f"--{option}", getattr(arguments, option))
         check_folders(arguments)
         if arguments.resume:
-            check_resumed(arguments, describe_data(tokens, arguments.batch_size, arguments.sequence_length,
+            check_resume(arguments, describe_data(tokens, arguments.batch_size, arguments.sequence_length,
                                                    arguments.seed))
     except ValueError as error:
         raise ValueError(in_options(str(error))) from error
@@ -117,14 +117,14 @@ def check_folders(arguments: argparse.Namespace) -> None:
     if arguments.overwrite and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         raise ValueError(f"--overwrite in a run that torchrun has started again, which may have saved into {save} "
                          f"already: expected --resume {save}")
-    there = completed(save) if save is not None and not arguments.overwrite else []
+    there = complete_checkpoints(save) if save is not None and not arguments.overwrite else []
     if there and not resumes_what_it_saves(arguments):
         raise ValueError(f"--save {save}: it holds {len(there)} checkpoint{'s' * (len(there) > 1)} of another run, the "
                          f"last is {there[-1].name}. Expected an empty folder, or --resume {save} to go on with that "
                          "run, or --overwrite to put this one in its place")
 
 
-def check_resumed(arguments: argparse.Namespace, data: dict) -> None:
+def check_resume(arguments: argparse.Namespace, data: dict) -> None:
     """What the last checkpoint whose manifest can be read says; damaged ones the ranks pass over, or refuse."""
     folder = arguments.resume
     last = checkpoint.find(folder, missing_ok=True)
@@ -134,7 +134,8 @@ def check_resumed(arguments: argparse.Namespace, data: dict) -> None:
         there = f"{folder}: no such folder" if not folder.is_dir() else f"{folder}: it holds no checkpoint"
         raise ValueError(f"--resume {there}. Expected a folder that --save wrote to; the same folder in --save and "
                          "--resume begins a run where there is none yet")
-    readable = [path for path in ([last] if last == folder else reversed(completed(folder))) if origin(path).run]
+    paths = [last] if last == folder else reversed(complete_checkpoints(folder))
+    readable = [path for path in paths if origin(path).run]
     if not readable:
         return
     require_same_data(readable[0], data)

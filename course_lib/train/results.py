@@ -14,15 +14,16 @@ import torch
 from torch import Tensor
 
 from course_lib import checkpoint
-from course_lib.checkpoint.folders import completed, origin, problems_of
+from course_lib.checkpoint.folders import complete_checkpoints, origin, problems_of
 from course_lib.checkpoint.loading import optimizer_names
 from course_lib.checkpoint.random_state import PREFIX
+from course_lib.command_line import Parser, above_zero, whole
 from course_lib.hybrid_parallel import HybridTrainer, LearningRate, ParallelLayout
 from course_lib.reference import GPT, GPTConfig
 from course_lib.reference.text import held_out_rows, load_text
 from course_lib.reference.training import evaluate as evaluate_alone
 from course_lib.runtime import RankFailed, launch
-from course_lib.train.arguments import PROGRAM, Parser, above_zero, whole
+from course_lib.train.arguments import PROGRAM
 from course_lib.train.experts import make_model
 
 ROWS = 64
@@ -33,7 +34,7 @@ ROWS = 64
 def inspect(arguments: argparse.Namespace) -> None:
     """Every checkpoint in DIR: its run, step, layout and sizes, and whether its files are as they were written."""
     last = checkpoint.find(arguments.folder)
-    paths = [last] if last == arguments.folder else completed(arguments.folder)
+    paths = [last] if last == arguments.folder else complete_checkpoints(arguments.folder)
     runs = {origin(path).run for path in paths}
     print(f"{arguments.folder}: {count(len(paths), 'checkpoint')} of {count(len(runs), 'run')}, oldest first")
     for path in paths:
@@ -87,7 +88,7 @@ def count(number: int, what: str) -> str:
 
 # The model of a checkpoint
 
-def remembered(folder: Path) -> tuple[Path, GPTConfig, Mapping | None]:
+def find_model(folder: Path) -> tuple[Path, GPTConfig, Mapping | None]:
     """The last checkpoint in `folder`, the model's sizes, and its experts. ValueError where it says none."""
     path = checkpoint.find(folder)
     extra = checkpoint.read_manifest(path)["extra"]
@@ -98,7 +99,7 @@ def remembered(folder: Path) -> tuple[Path, GPTConfig, Mapping | None]:
 
 def plain_model(folder: Path) -> GPT:
     """The model in the last checkpoint of `folder`, whole, in this process, in evaluation mode."""
-    path, config, experts = remembered(folder)
+    path, config, experts = find_model(folder)
     model = make_model(config, experts)
     model.load_state_dict(checkpoint.read_state_dict(path))
     return model.eval()
@@ -108,7 +109,7 @@ def plain_model(folder: Path) -> GPT:
 
 def evaluate(arguments: argparse.Namespace) -> None:
     """The mean loss on text that the run was not trained on."""
-    path, config, _ = remembered(arguments.folder)
+    path, config, _ = find_model(arguments.folder)
     tokens = load_text(arguments.text, config.sequence_length) if arguments.text else None
     if arguments.layout is None:
         loss = evaluate_alone(plain_model(path), tokens=tokens, num_rows=arguments.rows)
@@ -122,7 +123,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 def evaluate_on_ranks(path: Path, layout: ParallelLayout, tokens: Tensor | None, num_rows: int) -> float:
     """The same as in one process, under `layout`: a pass of the pipeline, whose gradients nobody uses."""
-    _, config, experts = remembered(path)
+    _, config, experts = find_model(path)
     trainer = HybridTrainer(config, layout, batch_size=num_rows, tokens=tokens,
                             make_model=lambda: make_model(config, experts))
     checkpoint.load(path, trainer.model)

@@ -46,7 +46,7 @@ def train(arguments: argparse.Namespace) -> TrainingReport:
     if arguments.resume:
         loaded = resume_run(trainer, arguments.resume, strict=arguments.strict,
                             schedule=lambda saved: learning_rate_of(arguments, saved))
-        say(describe_resumed(loaded, arguments.resume))
+        say(describe_resume(loaded, arguments.resume))
         say_where_the_schedule_ends(trainer.learning_rate, arguments.steps)
     if trainer.step_number >= arguments.steps:
         raise ValueError(f"the run has taken {trainer.step_number} steps already: expected more of them in "
@@ -82,7 +82,7 @@ def one_after_the_other(functions: Sequence[Callable[[HybridTrainer], object]]) 
     return after_step
 
 
-def describe_resumed(loaded: checkpoint.Loaded | None, folder: Path) -> str:
+def describe_resume(loaded: checkpoint.Loaded | None, folder: Path) -> str:
     """From which checkpoint the run goes on, or that it begins."""
     if loaded is None:
         return f"no checkpoint in {folder} yet: a new run, from the beginning"

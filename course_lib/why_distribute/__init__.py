@@ -41,11 +41,11 @@ from course_lib.costs.scaling import (
     weak_efficiency,
 )
 from course_lib.why_distribute.data import stream_rows
-from course_lib.why_distribute.plan import Run, Strategy, plan_run, rule_of_thumb, starting_strategy
+from course_lib.why_distribute.plan import Strategy, TrainingNeeds, plan_run, rule_of_thumb, starting_strategy
 from course_lib.why_distribute.small_gpt import shape_of, small_gpt_activation_bytes
 
 __all__ = [
-    "PRECISIONS", "Memory", "Run", "Strategy", "activation_bytes", "activation_bytes_per_layer", "amdahl",
+    "PRECISIONS", "Memory", "Strategy", "TrainingNeeds", "activation_bytes", "activation_bytes_per_layer", "amdahl",
     "count_parameters", "data_parallel_step", "dollars", "fit_amdahl", "forward_flops_per_token", "gustafson",
     "ideal_on_cores", "kilowatt_hours", "loading_bytes_per_s", "lora_memory", "lora_parameters", "matmul_intensity",
     "plan_run", "reading_s", "roofline", "rule_of_thumb", "sc21_step_flops", "sc21_training_seconds", "shape_of",

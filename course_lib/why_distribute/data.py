@@ -23,10 +23,12 @@ def stream_rows(path: str | Path, sequence_length: int, rank: int = 0, world_siz
     s, R = at_least(sequence_length, 1, "sequence_length"), at_least(world_size, 1, "world_size")
     if not 0 <= rank < R:
         raise ValueError(f"rank={rank!r}: expected 0 to {R - 1}")
+    # The last byte is only a target. Rows are counted from the size alone: nothing is read yet.
     num_rows = (Path(path).stat().st_size - 1) // s
     if num_rows < R:
         raise ValueError(f"{path} has {max(num_rows, 0)} rows of {s} tokens: expected at least one for each of {R} "
                          f"ranks")
+    # A second function, so that what is wrong is said now: the first line of a generator runs when it is first asked.
     return read_rows(Path(path), s, range(rank, num_rows, R))
 
 

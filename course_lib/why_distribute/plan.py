@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from course_lib.costs.activations import activation_bytes
 from course_lib.costs.checks import above_zero, at_least
 from course_lib.costs.flops import UTILISATION, training_flops
-from course_lib.costs.memory import USABLE, Memory, precision_named, training_memory
+from course_lib.costs.memory import USABLE, Memory, find_precision, training_memory
 from course_lib.costs.money import DAY_S, dollars, kilowatt_hours, training_seconds
 from course_lib.facts import PUE_AVERAGE, SYSTEMS, Accelerator, Model, hourly_prices
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingNeeds:
     """`needed`: on each device. `usd` and `dearest_usd`: at the lowest and the highest rent of facts, None where it
     has none. `kwh` is None where it has no power."""
 
@@ -39,7 +39,7 @@ class Run:
 
 
 def plan_run(model: Model, device: Accelerator, num_devices: int = 1, precision: str = "mixed", zero_stage: int = 0,
-             num_tokens: float | None = None, utilisation: float = UTILISATION, micro_batch: int = 1) -> Run:
+             num_tokens: float | None = None, utilisation: float = UTILISATION) -> TrainingNeeds:
     """What training `model` on `num_tokens` (its own where published) takes on these devices, with data parallelism.
 
     Time is 6ND over the peak times `utilisation`; money the cheapest and the dearest rent of facts; energy that of
@@ -51,18 +51,19 @@ def plan_run(model: Model, device: Accelerator, num_devices: int = 1, precision:
     if tokens is None:
         raise ValueError(f"num_tokens={num_tokens!r}: expected a number, nobody has published on how many "
                          f"{model.name} trained")
-    how = precision_named(precision)
+    how = find_precision(precision)
     peak = device.peak_flops_per_s(device.half_precision if how.peak == "half" else how.peak)
-    kept = 0 if model.shape is None else activation_bytes(model.shape, micro_batch, recompute="selective",
+    kept = 0 if model.shape is None else activation_bytes(model.shape, 1, recompute="selective",
                                                           bytes_per_number=how.activation_bytes)
     needed = training_memory(model.parameters.value, precision, zero_stage, num_devices, kept)
     flops = training_flops(model.active_parameters, tokens)
     seconds = training_seconds(flops, num_devices, peak, utilisation)
+    # From the cheapest to the dearest, as facts sorts them.
     rents = [dollars(seconds, num_devices, each.price.value) for each in hourly_prices(device.name)]
     watts = watts_in_server(device)
-    return Run(model, device, num_devices, precision, zero_stage, needed, flops, seconds,
-               rents[0] if rents else None, rents[-1] if rents else None,
-               kilowatt_hours(seconds, num_devices, watts, PUE_AVERAGE.value) if watts else None)
+    return TrainingNeeds(model, device, num_devices, precision, zero_stage, needed, flops, seconds,
+                         rents[0] if rents else None, rents[-1] if rents else None,
+                         kilowatt_hours(seconds, num_devices, watts, PUE_AVERAGE.value) if watts else None)
 
 
 def watts_in_server(device: Accelerator) -> float | None:

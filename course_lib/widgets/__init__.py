@@ -24,12 +24,12 @@
     planned_layout.py       what it plans: the run, its choices, the estimate beside what was published
     zero_memory.py          ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
 
-Names load on first use: a rank that calls `labelled` does not have to import the widget libraries.
+Names load on first use: a rank that calls `label_chunks` does not have to import the widget libraries.
 """
 
 from course_lib.lazy import load_on_use
 
-load_on_use(__name__, {
+__all__ = load_on_use(__name__, {
     "activation_memory": ("ActivationMemory",),
     "bucket_overlap": ("BucketOverlap",),
     ".plots.chart": ("Chart",),
@@ -38,7 +38,7 @@ load_on_use(__name__, {
     "base": ("Explorable",),
     "fits_or_not": ("FitsOrNot",),
     ".plots.heat_map": ("HeatMap",),
-    ".collectives.holdings": ("Holdings", "labelled"),
+    ".collectives.holdings": ("Holdings", "label_chunks"),
     ".plots.holdings_picture": ("HoldingsPicture", "HoldingsSheet", "each_collective", "who_holds_what"),
     "layout_planner": ("LayoutPlanner",),
     "matrix_cut": ("MatrixCut",),
@@ -58,38 +58,3 @@ load_on_use(__name__, {
     "which_wire": ("WhichWire",),
     "zero_memory": ("ZeroMemory",),
 })
-
-__all__ = [
-    "ActivationMemory",
-    "BucketOverlap",
-    "Chart",
-    "CollectiveExplorer",
-    "ExpertLoad",
-    "Explorable",
-    "FitsOrNot",
-    "HeatMap",
-    "Holdings",
-    "HoldingsPicture",
-    "HoldingsSheet",
-    "LayoutPlanner",
-    "MatrixCut",
-    "MemoryPanels",
-    "MeshExplorer",
-    "PipelineSchedule",
-    "Prediction",
-    "RankGrid",
-    "RankPanels",
-    "RingAllReduce",
-    "RingAttentionSteps",
-    "RoutedText",
-    "Stragglers",
-    "Strips",
-    "TokenDispatch",
-    "TreeAndTorus",
-    "WhichWire",
-    "ZeroMemory",
-    "each_collective",
-    "labelled",
-    "predict",
-    "who_holds_what",
-]

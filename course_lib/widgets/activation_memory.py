@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-
-import traitlets
 
 from course_lib import facts
 from course_lib.costs.activations import RECOMPUTE, ActivationTerm, activation_bytes_per_layer, activation_terms
 from course_lib.pictures.parts import axis, bars, legend, round_ticks
 from course_lib.pictures.scene import Scene, Sheet
 from course_lib.pictures.units import gigabytes, human_bytes
-from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 
 MODELS = ("GPT-3", "Megatron-Turing NLG", "Llama 2 7B", "Llama 3 8B", "Llama 3 70B", "Llama 3 405B")
@@ -30,7 +27,7 @@ CORE, SPLIT, WHOLE = "activations", "forward", "backward"  # roles: s x s matric
 
 
 @dataclass(frozen=True)
-class Held:
+class LayerTerm:
     """A term of a layer: its bytes where nothing is split, what a rank keeps of it, and its role in the picture."""
 
     name: str
@@ -47,7 +44,7 @@ class Layer:
     tokens: int
     split: str
     recompute: str
-    terms: tuple[Held, ...]
+    terms: tuple[LayerTerm, ...]
     ways: tuple[tuple[str, int, bool], ...]  # (name, bytes, whether it is what is shown)
 
     @property
@@ -77,18 +74,18 @@ def layer(model: str, tokens: int, split: str, recompute: str) -> Layer:
     t, sequence_parallel = SPLITS[split]
     terms = activation_terms(facts.model(model).shape, 1, tokens, dropout=with_dropout(model))
 
-    def kept(number: int, term: ActivationTerm) -> int:
+    def kept_bytes(number: int, term: ActivationTerm) -> int:
         if recompute == "full" and number:  # of a layer that is made again only its input is kept, the first term
             return 0
-        return term.kept(recompute, t, sequence_parallel)
+        return term.bytes_on_rank(recompute, t, sequence_parallel)
 
-    held = tuple(Held(term.name, term.num_bytes, kept(number, term),
+    held = tuple(LayerTerm(term.name, term.num_bytes, kept_bytes(number, term),
                       CORE if term.core else SPLIT if term.by_tensor or sequence_parallel else WHOLE)
                  for number, term in enumerate(terms))
-    return Layer(model, tokens, split, recompute, held, compared(model, tokens, split, recompute))
+    return Layer(model, tokens, split, recompute, held, comparison_rows(model, tokens, split, recompute))
 
 
-def compared(model: str, tokens: int, split: str, recompute: str) -> tuple[tuple[str, int, bool], ...]:
+def comparison_rows(model: str, tokens: int, split: str, recompute: str) -> tuple[tuple[str, int, bool], ...]:
     """The rows of the paper's table 2: t is the chosen one, 8 where nothing is split."""
     t = SPLITS[split][0] if SPLITS[split][0] > 1 else 8
     tensor, both = f"tensor parallel, t = {t}", f"tensor and sequence parallel, t = {t}"
@@ -126,7 +123,7 @@ def scene_of(shown: Layer) -> Scene:
         height=bottom + 94 + ROW * len(rows) + 8, marks=tuple(sheet.marks))
 
 
-def add_term(sheet: Sheet, term: Held, y: float, unit: float) -> None:
+def add_term(sheet: Sheet, term: LayerTerm, y: float, unit: float) -> None:
     tall = ROW - 5
     sheet.text(f"{term.name} is", "small", LEFT - 9, y + tall / 2, term.name, "end")
     sheet.rect(f"{term.name} in all", "room", LEFT, y, unit * term.num_bytes, tall)
@@ -149,37 +146,19 @@ class ActivationMemory(SceneExplorable):
     """What one layer of `model` keeps for one row of `tokens`: by `split`, a name of SPLITS, and `recompute`, "none",
     "selective" (attention's s x s matrices are made again, or never stored) or "full"."""
 
-    model = traitlets.Any("GPT-3").tag(sync=True, echo_update=False)
-    tokens = WholeNumber(2048, 1, LONGEST).tag(sync=True, echo_update=False)
-    split = traitlets.Any("nothing split").tag(sync=True, echo_update=False)
-    recompute = traitlets.Any("none").tag(sync=True, echo_update=False)
+    model = OneOf("GPT-3", MODELS)
+    tokens = WholeNumber(2048, 1, LONGEST)
+    split = OneOf("nothing split", SPLITS)
+    recompute = OneOf("none", RECOMPUTE)
     controls = ("model", "tokens", "split", "recompute")
 
-    def __init__(self, model: str = "GPT-3", tokens: int = 2048, split: str = "nothing split",
-                 recompute: str = "none") -> None:
-        super().__init__(model=model, tokens=tokens, split=split, recompute=recompute)
-
-    @traitlets.validate("model", "split", "recompute")
-    def _there_is_such_a_layer(self, proposal: Any) -> Any:
-        return self._possible(proposal)
-
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        for name, known in choices().items():
-            require_one_of(name, asked[name], known)
-        return asked
-
-    @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
         return [chooser("model", "model", MODELS),
-                slider("tokens", "tokens", LENGTHS, asked["tokens"], "{:,}".format),
+                slider("tokens", "tokens", LENGTHS, settings["tokens"], "{:,}".format),
                 chooser("split", "split", SPLITS),
                 chooser("memory", "recompute", RECOMPUTE, KEPT.__getitem__)]
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(layer(**asked))
-
-
-def choices() -> dict[str, Sequence[str]]:
-    return {"model": MODELS, "split": tuple(SPLITS), "recompute": RECOMPUTE}
+    def draw(cls, settings: dict[str, Any]) -> Scene:
+        return scene_of(layer(**settings))

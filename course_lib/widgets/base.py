@@ -4,14 +4,14 @@ A widget has traits for what the reader may set, and `controls` names those whos
 pictures are a Scene of course_lib.pictures, which is drawn once, in Python, and painted by painter.js and painter.py:
 
     class Doubler(SceneExplorable):
-        num = WholeNumber(1, 1, 9).tag(sync=True, echo_update=False)
+        num = WholeNumber(1, 1, 9)
         controls = ("num",)
 
         @classmethod
-        def draw(cls, asked): return Scene(...)  # asked: {"num": 1}
+        def draw(cls, settings): return Scene(...)  # settings: {"num": 1}
 
         @classmethod
-        def list_controls(cls, asked): return [slider("number", "num", range(1, 10), asked["num"])]
+        def list_controls(cls, settings): return [slider("number", "num", range(1, 10), settings["num"])]
 
 Where that is not enough, name.js beside name.py has `export default { render }` and finds the helpers of explorable.js,
 painter.js and controls.js above itself. Python sends all frames once for each change of the parameters, so that
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,15 @@ class BadParameter(ValueError, traitlets.TraitError):
     """A parameter that cannot be; traitlets takes back the change."""
 
 
-class WholeNumber(traitlets.TraitType):
+class Setting(traitlets.TraitType):
+    """What a reader may set, in Python or in the browser."""
+
+    def __init__(self, default: Any) -> None:
+        super().__init__(default)
+        self.tag(sync=True, echo_update=False)
+
+
+class WholeNumber(Setting):
     """A whole number from `lowest` to `highest` (None: no limit). Anything else is a BadParameter."""
 
     def __init__(self, default: int, lowest: int, highest: int | None = None) -> None:
@@ -63,30 +71,78 @@ class WholeNumber(traitlets.TraitType):
         raise BadParameter(f"{self.name}={value!r}: expected a whole number {limits}")
 
 
-class Explorable(anywidget.AnyWidget):
-    """Base of all widgets. `controls` names the traits whose change makes new `frames`."""
+class OneOf(Setting):
+    """One of `choices`. Anything else is a BadParameter."""
+
+    def __init__(self, default: Any, choices: Iterable[Any]) -> None:
+        super().__init__(default)
+        self.choices = list(choices)
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        require_one_of(self.name, value, self.choices)
+        return value
+
+
+def browser_code(*scripts: Path) -> tuple[str, str]:
+    """A widget's JavaScript, `scripts` behind the palette, and the style sheet of all widgets."""
+    texts = [script.read_text(encoding="utf-8") for script in scripts]
+    sheet = (HERE / "explorable.css").read_text(encoding="utf-8")
+    return ("\n".join([f"const PALETTE = {json.dumps(PALETTE)};", *texts]),
+            "\n".join([roles.style_sheet(".explorable", IN_DARK), sheet]))
+
+
+class StaticView(anywidget.AnyWidget):
+    """A widget with a sentence, and perhaps a picture, for where no browser is."""
+
+    def sentence(self) -> str:
+        """What there is to see, with its numbers, the same on every machine."""
+        raise NotImplementedError
+
+    def picture(self) -> Figure | None:
+        """What the browser draws, drawn without one."""
+        return None
+
+    def __repr__(self) -> str:
+        return self.sentence()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        bundle = super()._repr_mimebundle_(**kwargs) or {}
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        picture = self.picture()
+        png = {} if picture is None else {"image/png": to_png(picture)}
+        return {**data, "text/plain": self.sentence(), **png}, metadata
+
+
+class Explorable(StaticView):
+    """Base of all widgets that show something. `controls` names the traits whose change makes new `frames`."""
 
     controls: tuple[str, ...] = ()
     frames = traitlets.Dict().tag(sync=True, echo_update=False)
 
     def __init_subclass__(cls, script: str | Path | None = None, **kwargs: Any) -> None:
         if script is not None:
-            sources = [*STAND_ON, Path(inspect.getfile(cls)).parent / script]
-            texts = [source.read_text(encoding="utf-8") for source in sources]
-            cls._esm = "\n".join([f"const PALETTE = {json.dumps(PALETTE)};", *texts])
-            sheet = (HERE / "explorable.css").read_text(encoding="utf-8")
-            cls._css = "\n".join([roles.style_sheet(".explorable", IN_DARK), sheet])
+            cls._esm, cls._css = browser_code(*STAND_ON, Path(inspect.getfile(cls)).parent / script)
         super().__init_subclass__(**kwargs)
+        # What Shift+Tab shows: a widget is made with its controls, in their order, where it does not say otherwise.
+        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        if cls.__init__ is Explorable.__init__:
+            parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                                            default=getattr(cls, name).default_value) for name in cls.names()]
+        cls.__signature__ = inspect.Signature(parameters)
 
-    def __init__(self, **parameters: Any) -> None:
-        known = [*self.controls, *(["step"] if self.has_trait("step") else [])]
-        refuse_unknown(type(self).__name__, parameters, known)
-        super().__init__(**parameters)
+    def __init__(self, *values: Any, **parameters: Any) -> None:
+        refuse_unknown(type(self).__name__, parameters, self.names())
+        super().__init__(**self.__signature__.bind(*values, **parameters).arguments if values else parameters)
         self.frames = self.compute()
-        self._computed = self.asked()
+        self._computed = self.settings()
         self.observe(self._recompute, names=list(self.controls))
 
-    def asked(self) -> dict[str, Any]:
+    @classmethod
+    def names(cls) -> list[str]:
+        """The parameters that a new widget takes: its controls, and its step where it has one."""
+        return [*cls.controls, *(["step"] if hasattr(cls, "step") and "step" not in cls.controls else [])]
+
+    def settings(self) -> dict[str, Any]:
         """The parameters as they are set now."""
         return {name: getattr(self, name) for name in self.controls}
 
@@ -95,36 +151,20 @@ class Explorable(anywidget.AnyWidget):
         raise NotImplementedError
 
     def _recompute(self, change: Any) -> None:
-        asked = self.asked()
-        if asked != self._computed:  # of several changes at once the first has computed for all
-            self._computed = asked
+        settings = self.settings()
+        if settings != self._computed:  # of several changes at once the first has computed for all
+            self._computed = settings
             self.frames = self.compute()
 
     def compute(self) -> dict[str, Any]:
         """All that the browser draws for these parameters, as JSON can hold it."""
         raise NotImplementedError
 
-    def sentence(self) -> str:
-        """What there is to see, with its numbers, the same on every machine."""
-        raise NotImplementedError
-
-    def picture(self) -> Figure:
-        """What the browser draws, drawn without one."""
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        return self.sentence()
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        bundle = super()._repr_mimebundle_(**kwargs) or {}
-        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        return {**data, "text/plain": self.sentence(), "image/png": to_png(self.picture())}, metadata
-
 
 class SteppedExplorable(Explorable):
     """An Explorable with a `step` that goes from 0 to frames["num_steps"]; the browser steps on its own."""
 
-    step = WholeNumber(1, 0).tag(sync=True, echo_update=False)
+    step = WholeNumber(1, 0)
 
     def num_steps(self) -> int:
         """How many steps there are with the present parameters."""
@@ -153,22 +193,31 @@ class SteppedExplorable(Explorable):
 
 class SceneExplorable(Explorable, script="scene_widget.js"):
     """An Explorable whose picture is a Scene. Subclasses have `draw`, `list_controls` and, where traits depend on one
-    another, `check_asked`; all three are pure functions of the parameters."""
+    another, `check_settings`; all three are pure functions of the parameters."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._fits = traitlets.validate(*cls.controls)(SceneExplorable._checked_value)
+
+    def _checked_value(self, proposal: Any) -> Any:
+        """A change must fit the other parameters."""
+        name = proposal.trait.name
+        return self.check_settings(self.settings() | {name: proposal.value})[name]
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
+    def draw(cls, settings: dict[str, Any]) -> Scene:
         """The scene for these parameters, which are all there and possible."""
         raise NotImplementedError
 
     @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
         """The controls, each with its choices, at most four."""
         raise NotImplementedError
 
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
+    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """The parameters as the traits shall hold them; BadParameter where they cannot be."""
-        return asked
+        return settings
 
     @classmethod
     def scene(cls, parameters: Mapping[str, Any]) -> Scene:
@@ -178,33 +227,29 @@ class SceneExplorable(Explorable, script="scene_widget.js"):
         """
         refuse_unknown(cls.__name__, parameters, cls.controls)
         traits = {name: cls.class_traits()[name] for name in cls.controls}
-        asked = {name: parameters.get(name, trait.default_value) for name, trait in traits.items()}
+        settings = {name: parameters.get(name, trait.default_value) for name, trait in traits.items()}
         for name, trait in traits.items():
-            if isinstance(trait, WholeNumber):
-                trait.validate(None, asked[name])
-        return cls.draw(cls.check_asked(asked))
+            if isinstance(trait, Setting):
+                trait.validate(None, settings[name])
+        return cls.draw(cls.check_settings(settings))
 
     def parameters(self) -> dict[str, list[Any]]:
-        return {name: values for control in self.list_controls(self.asked())
+        return {name: values for control in self.list_controls(self.settings())
                 for name, values in control.values().items()}
 
-    def shown(self) -> Scene:
+    def current_scene(self) -> Scene:
         """What there is to see now."""
-        return self.draw(self.asked())
+        return self.draw(self.settings())
 
     def compute(self) -> dict[str, Any]:
-        return {**self.shown().plain(), "controls": [control.plain() for control in self.list_controls(self.asked())]}
+        controls = [control.plain() for control in self.list_controls(self.settings())]
+        return {**self.current_scene().plain(), "controls": controls}
 
     def sentence(self) -> str:
-        return self.shown().sentence
+        return self.current_scene().sentence
 
     def picture(self) -> Figure:
-        return painter.paint(self.shown())
-
-    def _possible(self, proposal: Any) -> Any:
-        """For @traitlets.validate: a change must fit the other parameters."""
-        name = proposal.trait.name
-        return self.check_asked(self.asked() | {name: proposal.value})[name]
+        return painter.paint(self.current_scene())
 
 
 def refuse_unknown(name: str, parameters: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -6,13 +6,11 @@ import math
 from functools import lru_cache
 from typing import Any
 
-import traitlets
-
 from course_lib.costs.overlap import ALONE, CAPS, MACHINES, MIB, MODELS, TOGETHER, Overlap, simulate_overlap
 from course_lib.pictures.parts import axis, round_ticks
 from course_lib.pictures.scene import Scene, Sheet, width_of
 from course_lib.pictures.units import human_seconds, mebibytes
-from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 
 MIN_RANKS = 2
@@ -25,41 +23,30 @@ class BucketOverlap(SceneExplorable):
     `model` is one of costs.overlap.MODELS, `machine` of MACHINES; the widget's lists have them all.
     """
 
-    bucket_cap_mb = WholeNumber(25, ALONE, TOGETHER).tag(sync=True, echo_update=False)
-    num_ranks = WholeNumber(16, MIN_RANKS).tag(sync=True, echo_update=False)
-    machine = traitlets.Any("A100, 8 in a node, HDR").tag(sync=True, echo_update=False)
-    model = traitlets.Any("GPT-2, 124M").tag(sync=True, echo_update=False)
+    bucket_cap_mb = WholeNumber(25, ALONE, TOGETHER)
+    num_ranks = WholeNumber(16, MIN_RANKS)
+    machine = OneOf("A100, 8 in a node, HDR", MACHINES)
+    model = OneOf("GPT-2, 124M", MODELS)
     controls = ("bucket_cap_mb", "num_ranks", "machine", "model")
 
-    @traitlets.validate("model", "machine", "num_ranks")
-    def _there_is_such_a_machine(self, proposal: Any) -> Any:
-        return self._possible(proposal)
+    @classmethod
+    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        most = MACHINES[settings["machine"]].max_ranks
+        if settings["num_ranks"] > most:
+            raise BadParameter(f"num_ranks={settings['num_ranks']}: expected at most {most} with {settings['machine']}")
+        return settings
 
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("model", asked["model"], [*MODELS])
-        require_one_of("machine", asked["machine"], [*MACHINES])
-        most = MACHINES[asked["machine"]].max_ranks
-        if asked["num_ranks"] > most:
-            raise BadParameter(f"num_ranks={asked['num_ranks']}: expected at most {most} with {asked['machine']}")
-        return asked
-
-    @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
-        return [slider("bucket size", "bucket_cap_mb", CAPS, asked["bucket_cap_mb"], cap_told),
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
+        return [slider("bucket size", "bucket_cap_mb", CAPS, settings["bucket_cap_mb"], cap_words),
                 chooser("machine", "machine", MACHINES, change=lambda name: {
-                    "machine": name, "num_ranks": min(ranks_of(name), key=lambda n: abs(n - asked["num_ranks"]))}),
-                slider("ranks", "num_ranks", ranks_of(asked["machine"]), asked["num_ranks"]),
+                    "machine": name, "num_ranks": min(ranks_of(name), key=lambda n: abs(n - settings["num_ranks"]))}),
+                slider("ranks", "num_ranks", ranks_of(settings["machine"]), settings["num_ranks"]),
                 chooser("model", "model", MODELS)]
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(**asked)
-
-    def overlap(self, bucket_cap_mb: int | None = None) -> Overlap:
-        """The simulated step, with the widget's cap or another one."""
-        return overlap(self.model, self.machine, self.num_ranks,
-                       self.bucket_cap_mb if bucket_cap_mb is None else bucket_cap_mb)
+    def draw(cls, settings: dict[str, Any]) -> Scene:
+        return scene_of(**settings)
 
 
 def ranks_of(machine: str) -> list[int]:
@@ -83,7 +70,7 @@ def scene_of(bucket_cap_mb: int, num_ranks: int, machine: str, model: str) -> Sc
     shown = overlap(model, machine, num_ranks, bucket_cap_mb)
     sweep = {cap: overlap(model, machine, num_ranks, cap).exposed_s for cap in sorted({*CAPS, bucket_cap_mb})}
     headline, detail = texts(shown, sweep)
-    asked = f"{model} on {num_ranks} ranks of {machine}, buckets: {cap_told(bucket_cap_mb)}"
+    asked = f"{model} on {num_ranks} ranks of {machine}, buckets: {cap_words(bucket_cap_mb)}"
     sheet, size, on = Sheet(), MODELS[model], MACHINES[machine]
     add_lanes(sheet, shown)
     add_sweep(sheet, sweep, bucket_cap_mb)
@@ -95,7 +82,7 @@ def scene_of(bucket_cap_mb: int, num_ranks: int, machine: str, model: str) -> Sc
         key=f"{model} | {machine} | n={num_ranks} | cap={bucket_cap_mb}", asked=asked, headline=headline,
         detail=detail, sentence=f"BucketOverlap, {asked}: {headline}; {detail}",
         alternative=f"{headline}. {detail} Exposed by bucket size: "
-                    + "; ".join(f"{cap_told(cap)} {human_seconds(exposed)}" for cap, exposed in sweep.items()),
+                    + "; ".join(f"{cap_words(cap)} {human_seconds(exposed)}" for cap, exposed in sweep.items()),
         height=FOOT + 58, marks=tuple(sheet.marks))
 
 
@@ -107,7 +94,7 @@ def texts(shown: Overlap, sweep: dict[int, float]) -> tuple[str, str]:
             f"{human_seconds(shown.exposed_s)} of {human_seconds(shown.communication_s)} are left",
             f"{num} all-reduce{'s' * (num > 1)}, the largest of {mebibytes(longest.num_bytes)}. Each "
             f"gradient alone would leave {human_seconds(sweep[ALONE])}, one message for all "
-            f"{human_seconds(sweep[TOGETHER])}; best of these: {cap_told(best)}, {human_seconds(sweep[best])}.")
+            f"{human_seconds(sweep[TOGETHER])}; best of these: {cap_words(best)}, {human_seconds(sweep[best])}.")
 
 
 def add_lanes(sheet: Sheet, shown: Overlap) -> None:
@@ -117,7 +104,7 @@ def add_lanes(sheet: Sheet, shown: Overlap) -> None:
     for name, start, end in shown.blocks:
         frame = (LEFT + scale * start, BACKWARD, scale * (end - start), LANE)
         sheet.rect(f"backward of {name}", "work", *frame)
-        sheet.inside(f"backward of {name} is", "on light", *frame, block_told(name), name)
+        sheet.inside(f"backward of {name} is", "on light", *frame, f"layer {name}" if name.isdigit() else name, name)
     for number, bucket in enumerate(shown.buckets):
         frame = (LEFT + scale * bucket.start_s, STREAM, scale * (bucket.end_s - bucket.start_s), LANE)
         sheet.rect(f"bucket {number}", "message", *frame, hint=mebibytes(bucket.num_bytes))
@@ -140,19 +127,15 @@ def add_sweep(sheet: Sheet, sweep: dict[int, float], present: int) -> None:
     for number, (cap, exposed) in enumerate(sweep.items()):
         left, tall = LEFT + column * number, (FOOT - CHART) * exposed / most
         role = "strong" if cap == present else "small"
-        name = cap_told(cap)
+        name = cap_words(cap)
         sheet.rect(f"{name} would expose", "present" if cap == present else "other", left + 6, FOOT - tall, column - 12,
                    tall)
         sheet.text(f"{name} exposes", role, left + column / 2, FOOT - tall - 9, human_seconds(exposed), "middle")
         sheet.text(name, role, left + column / 2, FOOT + 13, name, "middle")
 
 
-def cap_told(cap_mb: int) -> str:
+def cap_words(cap_mb: int) -> str:
     return {ALONE: "each alone", TOGETHER: "all in one"}.get(cap_mb, f"{cap_mb:,} MiB")
-
-
-def block_told(name: str) -> str:
-    return name if not name.isdigit() else f"layer {name}"
 
 
 def percent(share: float) -> str:

@@ -16,7 +16,7 @@ from course_lib.collectives.steps import MESSAGES, NUM_NODES, Message
 from course_lib.plots.cells_picture import CellStyle, key_to_cells
 from course_lib.widgets.base import BadParameter, SteppedExplorable, WholeNumber
 from course_lib.widgets.collective_picture import draw
-from course_lib.widgets.frames import encoded
+from course_lib.widgets.frames import encode
 
 MIN_RANKS, MAX_RANKS = 2, 8
 OPS = tuple(dict.fromkeys(op for op, _ in MESSAGES))
@@ -32,7 +32,7 @@ class CollectiveExplorer(SteppedExplorable, script="collective_explorer.js"):
 
     op = traitlets.Any("all_reduce").tag(sync=True, echo_update=False)
     algorithm = traitlets.Any(None, allow_none=True).tag(sync=True, echo_update=False)
-    num_ranks = WholeNumber(4, MIN_RANKS, MAX_RANKS).tag(sync=True, echo_update=False)
+    num_ranks = WholeNumber(4, MIN_RANKS, MAX_RANKS)
     choices = traitlets.List().tag(sync=True, echo_update=False)
     controls = ("op", "algorithm", "num_ranks")
 
@@ -90,11 +90,12 @@ def frames(op: str, algorithm: str, num_ranks: int) -> dict[str, Any]:
         "adds": adds(shown),
         "columns": columns(shown),
         "num_inputs": shown.num_chunks,
-        "states": [encoded(state) for state in shown.states],
+        "states": [encode(state) for state in shown.states],
         "messages": [[]] + [[[m.src, m.dst, list(m.into), m.kind] for m in step.messages] for step in shown.steps],
-        "sent": [list(map(float, shown.sent(step))) for step in steps],
-        "received": [list(map(float, shown.received(step))) for step in steps],
-        "amounts": [[list(map(times, shown.sent(step))), list(map(times, shown.received(step)))] for step in steps],
+        "sent": [list(map(float, shown.sent_by_rank(step))) for step in steps],
+        "received": [list(map(float, shown.received_by_rank(step))) for step in steps],
+        "amounts": [[list(map(times, shown.sent_by_rank(step))), list(map(times, shown.received_by_rank(step)))]
+                    for step in steps],
         "busiest": float(shown.busiest),
         "bound": float(shown.bound),
         "bound_text": f"bound {times(shown.bound)}",
@@ -130,22 +131,22 @@ def texts(shown: Plan, step: int) -> dict[str, str]:
     return {
         "headline": finding[0].upper() + finding[1:],
         "detail": shown.detail()[0].upper() + shown.detail()[1:],
-        "step": f"Step {step} of {shown.num_steps}: {happened(shown, step)}",
+        "step": f"Step {step} of {shown.num_steps}: {describe_step(shown, step)}",
         "key": f"{shown.op} {shown.algorithm} n={shown.num_ranks} step={step}",
     }
 
 
-def happened(shown: Plan, step: int) -> str:
+def describe_step(shown: Plan, step: int) -> str:
     if step == 0:
         return "nothing has been sent yet"
     done = shown.steps[step - 1]
     num = len(done.messages)
     example = done.messages[0]
     many = f"{num} messages at once, such as" if num > 1 else "one message, everybody else waits:"
-    return f"{done.phase}, {many} {said(shown, example)}"
+    return f"{done.phase}, {many} {describe_message(shown, example)}"
 
 
-def said(shown: Plan, message: Message) -> str:
+def describe_message(shown: Plan, message: Message) -> str:
     """`rank 0 sends chunk 3 to rank 1, which adds it`."""
     num = len(message.chunks)
     if num == shown.num_chunks and num > 1:

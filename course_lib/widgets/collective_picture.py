@@ -54,7 +54,7 @@ def bars(axes: Axes, shown: Plan, step: int, left: float, height: float) -> None
     """Two bars a rank, red where one is longer than it has to be."""
     room = WIDTH - left - 0.75
     scale = room / float(max(shown.busiest, shown.bound))
-    sent, received = shown.sent(step), shown.received(step)
+    sent, received = shown.sent_by_rank(step), shown.received_by_rank(step)
     bottom = TOP + shown.num_ranks * height
     for colour, name, x in ((BLUE, "sent", left), (GREY, "received", left + 0.65)):
         axes.add_patch(Rectangle((x, TOP - 0.2), 0.1, 0.1, color=colour, lw=0))

@@ -18,11 +18,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import traitlets
-
 from course_lib.pictures.parts import bars
 from course_lib.pictures.scene import Scene, Sheet
-from course_lib.widgets.base import SceneExplorable, require_one_of
+from course_lib.widgets.base import OneOf, SceneExplorable
 from course_lib.widgets.controls import Control, chooser, slider
 
 EXPERTS, STEPS, SHOWN = 8, 240, 60  # SHOWN: columns of the picture
@@ -34,7 +32,7 @@ START = (0.04, -0.08, 0.12, 0.02, -0.03, -0.10, 0.06, -0.03)
 
 
 @dataclass(frozen=True)
-class Run:
+class RouterRun:
     """All that there is to see. `shares[step][expert]`: of the tokens, from before the first step to after the last."""
 
     balancing: str
@@ -60,7 +58,7 @@ def softmax(z: list[float]) -> list[float]:
 
 
 @cache
-def run(balancing: str, strength: float, gain: float, start: tuple[float, ...] = START) -> Run:
+def run(balancing: str, strength: float, gain: float, start: tuple[float, ...] = START) -> RouterRun:
     """The shares of all experts over STEPS steps from these logits."""
     z, b, shares = list(start), [0.0] * len(start), []
     for _ in range(STEPS):
@@ -73,13 +71,13 @@ def run(balancing: str, strength: float, gain: float, start: tuple[float, ...] =
         if balancing == "bias":
             b = [b_i + strength * ((1 / E > f_i) - (1 / E < f_i)) for b_i, f_i in zip(b, f)]
     shares.append(tuple(softmax([each + bias for each, bias in zip(z, b)])))
-    return Run(balancing, strength, gain, tuple(shares))
+    return RouterRun(balancing, strength, gain, tuple(shares))
 
 
 LEFT, RIGHT, TOP, TALL = 76, 760, 30, 224
 
 
-def scene_of(shown: Run) -> Scene:
+def scene_of(shown: RouterRun) -> Scene:
     """A column for every fourth step, in it every expert's share; below, the three ways beside one another."""
     sheet, wide = Sheet(), (RIGHT - LEFT) / SHOWN
     sheet.text("shares are", "label", LEFT, 12, "Shares of the tokens, expert above expert")
@@ -114,7 +112,7 @@ def scene_of(shown: Run) -> Scene:
         height=bottom + 38 + 20 * len(rows) + 8, marks=tuple(sheet.marks))
 
 
-def add_names(sheet: Sheet, shown: Run) -> None:
+def add_names(sheet: Sheet, shown: RouterRun) -> None:
     """Beside the last column, of those whose share has room for a name."""
     y = TOP
     for expert, share in enumerate(shown.shares[-1]):
@@ -127,7 +125,7 @@ def experts(number: int) -> str:
     return f"{number} expert{'s' * (number != 1)}"
 
 
-def texts(shown: Run) -> tuple[str, str]:
+def texts(shown: RouterRun) -> tuple[str, str]:
     """Headline and detail."""
     finding = f"the busiest expert ends with {shown.imbalance:.2f} times the mean; {experts(shown.starved)} starved"
     if shown.balancing == "auxiliary loss":
@@ -145,32 +143,18 @@ class ExpertLoad(SceneExplorable):
     `gain`: how fast an expert that gets more tokens than others becomes more wanted.
     """
 
-    balancing = traitlets.Any("none").tag(sync=True, echo_update=False)
-    strength = traitlets.Any(0.1).tag(sync=True, echo_update=False)
-    gain = traitlets.Any(0.2).tag(sync=True, echo_update=False)
+    balancing = OneOf("none", BALANCING)
+    strength = OneOf(0.1, STRENGTHS)
+    gain = OneOf(0.2, GAINS)
     controls = ("balancing", "strength", "gain")
 
-    def __init__(self, balancing: str = "none", strength: float = 0.1, gain: float = 0.2) -> None:
-        super().__init__(balancing=balancing, strength=strength, gain=gain)
-
-    @traitlets.validate("balancing", "strength", "gain")
-    def _there_is_such_a_run(self, proposal: Any) -> Any:
-        return self._possible(proposal)
-
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("balancing", asked["balancing"], BALANCING)
-        require_one_of("strength", asked["strength"], STRENGTHS)
-        require_one_of("gain", asked["gain"], GAINS)
-        return asked
-
-    @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
         return [chooser("balancing", "balancing", BALANCING),
-                slider("strength", "strength", STRENGTHS, asked["strength"], "{:g}".format,
-                       enabled=asked["balancing"] != "none"),
-                slider("gain", "gain", GAINS, asked["gain"], "{:g}".format)]
+                slider("strength", "strength", STRENGTHS, settings["strength"], "{:g}".format,
+                       enabled=settings["balancing"] != "none"),
+                slider("gain", "gain", GAINS, settings["gain"], "{:g}".format)]
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(run(**asked))
+    def draw(cls, settings: dict[str, Any]) -> Scene:
+        return scene_of(run(**settings))

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import traitlets
-
 from course_lib import facts
 from course_lib.costs.flops import UTILISATION
 from course_lib.costs.memory import PRECISIONS, USABLE, ZERO_STAGES, Memory
 from course_lib.pictures.parts import axis, legend, round_ticks
 from course_lib.pictures.scene import Scene, Sheet, width_of
 from course_lib.pictures.units import gigabytes
-from course_lib.why_distribute import Run, plan_run
-from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
+from course_lib.why_distribute import TrainingNeeds, plan_run
+from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 
 COUNTS = [2**k for k in range(15)]  # what the slider offers; Python takes any number
@@ -32,35 +30,21 @@ class FitsOrNot(SceneExplorable):
     peak.
     """
 
-    model = traitlets.Any("Llama 3 8B").tag(sync=True, echo_update=False)
-    device = traitlets.Any("H100").tag(sync=True, echo_update=False)
-    num_devices = WholeNumber(8, 1, 100_000).tag(sync=True, echo_update=False)
-    precision = traitlets.Any("mixed").tag(sync=True, echo_update=False)
+    model = OneOf("Llama 3 8B", MODELS)
+    device = OneOf("H100", DEVICES)
+    num_devices = WholeNumber(8, 1, 100_000)
+    precision = OneOf("mixed", PRECISIONS)
     controls = ("model", "device", "num_devices", "precision")
 
-    def __init__(self, model: str = "Llama 3 8B", device: str = "H100", num_devices: int = 8,
-                 precision: str = "mixed") -> None:
-        super().__init__(model=model, device=device, num_devices=num_devices, precision=precision)
-
-    @traitlets.validate("model", "device", "precision")
-    def _known(self, proposal: Any) -> str:
-        return self._possible(proposal)
-
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        for name, known in (("model", MODELS), ("device", DEVICES), ("precision", [*PRECISIONS])):
-            require_one_of(name, asked[name], known)
-        return asked
-
-    @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
         return [chooser("model", "model", MODELS), chooser("device", "device", DEVICES),
-                slider("devices", "num_devices", COUNTS, asked["num_devices"], "{:,}".format),
+                slider("devices", "num_devices", COUNTS, settings["num_devices"], "{:,}".format),
                 chooser("precision", "precision", PRECISIONS)]
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(outlook(**asked))
+    def draw(cls, settings: dict[str, Any]) -> Scene:
+        return scene_of(outlook(**settings))
 
 
 @dataclass(frozen=True)
@@ -74,7 +58,7 @@ class Outlook:
     precision: str
     by_stage: tuple[Memory, ...]
     there: float
-    run: Run | None
+    run: TrainingNeeds | None
 
     @property
     def first_that_fits(self) -> int | None:

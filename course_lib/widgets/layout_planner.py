@@ -13,20 +13,20 @@ from course_lib.pictures.parts import axis, legend, round_ticks
 from course_lib.pictures.scene import Scene, Sheet
 from course_lib.pictures.units import gigabytes, human_seconds
 from course_lib.planner import Estimate
-from course_lib.widgets.base import SceneExplorable, WholeNumber, refuse_unknown, require_one_of
+from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber, refuse_unknown, require_one_of
 from course_lib.widgets.controls import Control, chooser, slider
 from course_lib.widgets.planned_layout import (
     HOWS,
     Planned,
     base_of,
-    completed,
     counts_of,
     cut_of,
     cuts_of,
+    estimate_layout,
+    fill_in,
     how_of,
-    kept,
+    nearest_cut,
     own_run,
-    planned,
     runs_beside,
 )
 
@@ -105,49 +105,45 @@ class LayoutPlanner(SceneExplorable):
     """
 
     run = traitlets.Any("Llama 3 405B, H100, Meta 2024").tag(sync=True, echo_update=False)
-    devices = WholeNumber(8192, 8, 1_000_000).tag(sync=True, echo_update=False)
+    devices = WholeNumber(8192, 8, 1_000_000)
     cut = traitlets.Any("tp8,pp16").tag(sync=True, echo_update=False)
-    how = traitlets.Any("ZeRO-2, all kept").tag(sync=True, echo_update=False)
+    how = OneOf("ZeRO-2, all kept", HOWS)
     controls = ("run", "devices", "cut", "how")
 
     def __init__(self, run: str = "Llama 3 405B, H100, Meta 2024", devices: int | None = None,
                  cut: str | None = None, how: str | None = None, *, model: str = "", device: str = "H100",
                  tokens: str = "2M") -> None:
         run = own_run(model, device, tokens) if model else run
-        super().__init__(**completed({"run": run, "devices": devices, "cut": cut, "how": how}))
+        super().__init__(**fill_in({"run": run, "devices": devices, "cut": cut, "how": how}))
 
     @classmethod
     def scene(cls, parameters: Mapping[str, Any]) -> Scene:
         """As of every widget; what is not given is as the run was published, as far as that can be."""
         refuse_unknown(cls.__name__, parameters, cls.controls)
-        return super().scene(completed({"run": cls.run.default_value, **parameters}))
-
-    @traitlets.validate("run", "devices", "cut", "how")
-    def _fits(self, proposal: Any) -> Any:
-        return self._possible(proposal)
+        return super().scene(fill_in({"run": cls.run.default_value, **parameters}))
 
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        base_of(asked["run"])  # BadParameter for what is no run
-        require_one_of("devices", asked["devices"], counts_of(asked["run"]))
-        require_one_of("cut", asked["cut"], [*cuts_of(asked["run"], asked["devices"])])
-        require_one_of("how", asked["how"], [*HOWS])
-        return asked
+    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        base_of(settings["run"])  # BadParameter for what is no run
+        require_one_of("devices", settings["devices"], counts_of(settings["run"]))
+        require_one_of("cut", settings["cut"], [*cuts_of(settings["run"], settings["devices"])])
+        return settings
 
     @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
-        run, devices = asked["run"], asked["devices"]
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
+        run, devices = settings["run"], settings["devices"]
 
         def another_run(run: str) -> dict[str, Any]:
             base = base_of(run)
             count = base.layout.world_size
-            return {"run": run, "devices": count, "cut": kept(run, count, cut_of(base.layout)), "how": how_of(run)}
+            cut = nearest_cut(run, count, cut_of(base.layout))
+            return {"run": run, "devices": count, "cut": cut, "how": how_of(run)}
 
         return [chooser("run", "run", runs_beside(run), change=another_run),
                 slider("devices", "devices", counts_of(run), devices, "{:,}".format,
-                       change=lambda n: {"devices": n, "cut": kept(run, n, asked["cut"])}),
+                       change=lambda n: {"devices": n, "cut": nearest_cut(run, n, settings["cut"])}),
                 chooser("layout", "cut", cuts_of(run, devices)), chooser("memory", "how", HOWS)]
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(planned(asked["run"], asked["devices"], asked["cut"], asked["how"]))
+    def draw(cls, settings: dict[str, Any]) -> Scene:
+        return scene_of(estimate_layout(settings["run"], settings["devices"], settings["cut"], settings["how"]))

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import traitlets
-
 from course_lib.pictures.parts import bars, legend
 from course_lib.pictures.scene import Scene, Sheet
-from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 
 CUTS = ("columns", "rows")
@@ -22,7 +20,7 @@ Held = dict[str, str]  # of x, A, h, B, y: which of these, the same on all ranks
 
 
 @dataclass(frozen=True)
-class Step:
+class ProductStep:
     """`said`: what happens, to matrix `at`. `held`: what a rank has afterwards. `sent`: by each, in numbers of x; `op`:
     how."""
 
@@ -33,16 +31,16 @@ class Step:
     op: str = ""
 
 
-def plan(first: str, second: str, t: int) -> tuple[Step, ...]:
+def product_steps(first: str, second: str, t: int) -> tuple[ProductStep, ...]:
     """y = GeLU(x A) B with A cut by `first` and B by `second`, from what all ranks hold to y on all ranks.
 
     A product by columns needs the whole input and makes a part; by rows it needs a part and makes a summand. GeLU
     takes whole or part. A message goes wherever one does not give what the next needs.
     """
-    steps = [Step("all ranks hold x; each holds its part of A and of B", {"x": WHOLE, "A": PART, "B": PART})]
+    steps = [ProductStep("all ranks hold x; each holds its part of A and of B", {"x": WHOLE, "A": PART, "B": PART})]
 
     def add(said: str, sent: Fraction = Fraction(0), op: str = "", **held: str) -> None:
-        steps.append(Step(said, steps[-1].held | held, next(iter(held), "h"), sent, op))  # GeLU makes h of h
+        steps.append(ProductStep(said, steps[-1].held | held, next(iter(held), "h"), sent, op))  # GeLU makes h of h
 
     if first == "rows":
         add("each takes the features of x that its rows of A want", x=PART)
@@ -67,11 +65,11 @@ def plan(first: str, second: str, t: int) -> tuple[Step, ...]:
 
 def sent_in_all(first: str, second: str, t: int) -> Fraction:
     """Numbers that each rank sends, over the numbers of x."""
-    return sum((step.sent for step in plan(first, second, t)), Fraction(0))
+    return sum((step.sent for step in product_steps(first, second, t)), Fraction(0))
 
 
 def number_of_steps(first: str, second: str) -> int:
-    return len(plan(first, second, 2)) - 1
+    return len(product_steps(first, second, 2)) - 1
 
 
 ROLE = {WHOLE: "activations", PART: "activations", SUMMAND: "late"}
@@ -82,7 +80,7 @@ TOP, ROW = 34, 76
 
 def scene_of(first: str, second: str, t: int, step: int) -> Scene:
     """A row for each rank: x A = h, GeLU, h B = y, with what it holds filled in."""
-    steps, sheet = plan(first, second, t), Sheet()
+    steps, sheet = product_steps(first, second, t), Sheet()
     now = steps[step]
     for name, (x, wide, _) in PLACES.items():
         sheet.text(f"{name} is called", "label", x + wide / 2, TOP - 16, name, "middle")
@@ -108,7 +106,7 @@ def scene_of(first: str, second: str, t: int, step: int) -> Scene:
                  height=bottom + 42 + 19 * len(ORDERS) + 8, marks=tuple(sheet.marks))
 
 
-def add_rank(sheet: Sheet, rank: int, t: int, cuts: tuple[str, str], now: Step, y: float) -> None:
+def add_rank(sheet: Sheet, rank: int, t: int, cuts: tuple[str, str], now: ProductStep, y: float) -> None:
     middle = y + 30
     sheet.text(f"rank {rank}", "label", 84, middle, f"rank {rank}", "end")
     for key, (x, sign) in SIGNS.items():
@@ -146,32 +144,22 @@ def count(collectives: int) -> str:
 class MatrixCut(SceneExplorable):
     """y = GeLU(x A) B on `t` ranks, A and B each cut by "columns" or by "rows", after so many steps."""
 
-    first = traitlets.Any("columns").tag(sync=True, echo_update=False)
-    second = traitlets.Any("rows").tag(sync=True, echo_update=False)
-    t = traitlets.Any(4).tag(sync=True, echo_update=False)
-    step = WholeNumber(0, 0).tag(sync=True, echo_update=False)
+    first = OneOf("columns", CUTS)
+    second = OneOf("rows", CUTS)
+    t = OneOf(4, RANKS)
+    step = WholeNumber(0, 0)
     controls = ("first", "second", "t", "step")
 
-    def __init__(self, first: str = "columns", second: str = "rows", t: int = 4, step: int = 0) -> None:
-        super().__init__(first=first, second=second, t=t, step=step)
-
-    @traitlets.validate("first", "second", "t", "step")
-    def _fits(self, proposal: Any) -> Any:
-        return self._possible(proposal)
+    @classmethod
+    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        last = number_of_steps(settings["first"], settings["second"])
+        if settings["step"] > last:
+            raise BadParameter(f"step={settings['step']}: expected a whole number from 0 to {last}")
+        return settings
 
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("first", asked["first"], CUTS)
-        require_one_of("second", asked["second"], CUTS)
-        require_one_of("t", asked["t"], RANKS)
-        last = number_of_steps(asked["first"], asked["second"])
-        if asked["step"] > last:
-            raise BadParameter(f"step={asked['step']}: expected a whole number from 0 to {last}")
-        return asked
-
-    @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
-        first, second, step = asked["first"], asked["second"], asked["step"]
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
+        first, second, step = settings["first"], settings["second"], settings["step"]
         return [chooser("A by", "first", CUTS,
                         change=lambda cut: {"first": cut, "step": min(step, number_of_steps(cut, second))}),
                 chooser("B by", "second", CUTS,
@@ -180,5 +168,5 @@ class MatrixCut(SceneExplorable):
                 slider("step", "step", range(number_of_steps(first, second) + 1), step)]
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(**asked)
+    def draw(cls, settings: dict[str, Any]) -> Scene:
+        return scene_of(**settings)

@@ -18,7 +18,7 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.pictures.parts import bars
 from course_lib.pictures.scene import Scene, Sheet
 from course_lib.pictures.units import human_bytes, human_seconds
-from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber, require_one_of
 from course_lib.widgets.controls import Control, chooser, slider
 
 NODES, PER_NODE = 8, 8
@@ -34,7 +34,7 @@ MICRO_BATCHES = 8  # of one row each
 
 
 @dataclass(frozen=True)
-class Traffic:
+class AxisTraffic:
     """What one rank sends along one axis in a step. `seconds`: as if nothing else went on meanwhile."""
 
     axis: str
@@ -47,7 +47,7 @@ class Traffic:
     seconds: float
 
 
-def trained(layout: ParallelLayout) -> str:
+def model_name(layout: ParallelLayout) -> str:
     return "Mixtral 8x7B" if layout.ep > 1 else "Llama 3 8B"
 
 
@@ -73,34 +73,34 @@ def sent_along(axis: str, layout: ParallelLayout, shape: Shape) -> tuple[int, fl
     return 1, sent
 
 
-def averaged(axis: str) -> tuple[str, ...]:
+def axes_averaged_over(axis: str) -> tuple[str, ...]:
     """Gradients are averaged over dp and cp together: the ranks of both hold the same parameters."""
     return ("dp", "cp") if axis == "dp" else (axis,)
 
 
 def group_along(layout: ParallelLayout, axis: str) -> Group:
     """The group that has most of the network to cross; of a pipeline the next stage alone may lie elsewhere."""
-    groups = [CLUSTER.group_at(group) for group in layout.groups(*averaged(axis))]
+    groups = [CLUSTER.group_at(group) for group in layout.groups(*axes_averaged_over(axis))]
     return max(groups, key=lambda group: group.nodes)
 
 
 @cache
-def traffic(layout: ParallelLayout) -> tuple[Traffic, ...]:
+def traffic(layout: ParallelLayout) -> tuple[AxisTraffic, ...]:
     """One entry for each axis that has more than one place, innermost first."""
-    shape, found = model(trained(layout)).shape, []
+    shape, found = model(model_name(layout)).shape, []
     for axis in [*layout.axes, "ep"]:
-        size = layout.size(*averaged(axis))
+        size = layout.size(*axes_averaged_over(axis))
         if size == 1:
             continue
         times, sent = sent_along(axis, layout, shape)
         group, op = group_along(layout, axis), OPERATIONS[axis]
         calls = 2 * times if op == "all_gather" else times
-        found.append(Traffic(axis, size, layout.cp > 1, times, sent, group.nodes > 1, group.bytes_per_s(op),
+        found.append(AxisTraffic(axis, size, layout.cp > 1, times, sent, group.nodes > 1, group.bytes_per_s(op),
                              group.sending_s(op, sent, calls)))
     return tuple(found)
 
 
-def ordered(layout: str, order: str) -> ParallelLayout:
+def layout_of(layout: str, order: str) -> ParallelLayout:
     return ParallelLayout.from_string(layout, order)
 
 
@@ -115,7 +115,7 @@ def scene_of(shown: ParallelLayout, axis: str, rank: int) -> Scene:
     add_table(sheet, along, axis)
     bottom = TOP + NODES * ROW + 14
     sheet.text("compared", "label", LEFT, bottom, "Sending in a step, nothing hidden, by the order of the axes")
-    times = {order: sum(each.seconds for each in traffic(ordered(str(shown), order))) for order in ORDERS}
+    times = {order: sum(each.seconds for each in traffic(layout_of(str(shown), order))) for order in ORDERS}
     bars(sheet, 250, 760, bottom + 12, 20, [
         (f"{order.split(',')[0]} innermost, {order.split(',')[-1]} outermost", took, human_seconds(took),
          order == shown.order) for order, took in times.items()])
@@ -132,8 +132,8 @@ def scene_of(shown: ParallelLayout, axis: str, rank: int) -> Scene:
 def add_nodes(sheet: Sheet, shown: ParallelLayout, axis: str, rank: int) -> None:
     """Ranks in the order of the nodes; the groups of `rank` in colour, those of the other axes paler."""
     axes = [each.axis for each in traffic(shown) if each.axis != axis]
-    group_of = {other: each for each in axes for other in shown.group_of(rank, *averaged(each))}
-    group_of |= dict.fromkeys(shown.group_of(rank, *averaged(axis)), axis)
+    group_of = {other: each for each in axes for other in shown.group_of(rank, *axes_averaged_over(each))}
+    group_of |= dict.fromkeys(shown.group_of(rank, *axes_averaged_over(axis)), axis)
     sheet.text("nodes are", "quiet", LEFT, TOP - 14, "64 GPUs, eight in a node, by rank")
     for other in range(WORLD):
         node, place = divmod(other, PER_NODE)
@@ -147,13 +147,10 @@ def add_nodes(sheet: Sheet, shown: ParallelLayout, axis: str, rank: int) -> None
         role = "quiet" if not own else "on dark" if ROLES[own] == "forward" and not tint else "on light"
         sheet.inside(f"rank {other} is", role, x, y, CELL - 3, ROW - 4, f"{other}")
     node, place = divmod(rank, PER_NODE)
-    x, y = LEFT + place * CELL - 1.5, TOP + node * ROW - 1.5
-    for side, line in {"top": (x, y, x + CELL, y), "bottom": (x, y + ROW - 1, x + CELL, y + ROW - 1),
-                       "left": (x, y, x, y + ROW - 1), "right": (x + CELL, y, x + CELL, y + ROW - 1)}.items():
-        sheet.line(f"chosen {side}", "limit", *line)
+    sheet.outline("chosen", "limit", LEFT + place * CELL - 1.5, TOP + node * ROW - 1.5, CELL, ROW - 1)
 
 
-def add_table(sheet: Sheet, along: tuple[Traffic, ...], axis: str) -> None:
+def add_table(sheet: Sheet, along: tuple[AxisTraffic, ...], axis: str) -> None:
     """A row for each axis: how often a rank sends, how much, over which link, and how long that takes."""
     heads = {"axis": TABLE, "messages": TABLE + 138, "bytes a step": TABLE + 212, "time": BAR}
     for words, x in heads.items():
@@ -164,7 +161,7 @@ def add_table(sheet: Sheet, along: tuple[Traffic, ...], axis: str) -> None:
         role = "strong" if each.axis == axis else "small"
         sheet.rect(f"{each.axis} colour", ROLES[each.axis], TABLE, y - 7, 14, 14,
                    tint=0.0 if each.axis == axis else 0.62)
-        sheet.text(f"{each.axis} is", role, TABLE + 20, y, named(each))
+        sheet.text(f"{each.axis} is", role, TABLE + 20, y, axis_words(each))
         sheet.text(f"{each.axis} times", role, TABLE + 138, y, f"{each.times}")
         sheet.text(f"{each.axis} sends", role, TABLE + 212, y, human_bytes(each.sent))
         sheet.text(f"{each.axis} link", "alarm" if each.between_nodes else "quiet", TABLE + 20, y + 17, where(each))
@@ -173,24 +170,24 @@ def add_table(sheet: Sheet, along: tuple[Traffic, ...], axis: str) -> None:
         sheet.text(f"{each.axis} took", "small", BAR + wide + 6, y, human_seconds(each.seconds))
 
 
-def named(each: Traffic) -> str:
+def axis_words(each: AxisTraffic) -> str:
     return f"{'dp x cp' if each.axis == 'dp' and each.with_cp else each.axis} {each.size}, {SAID[each.axis]}"
 
 
-def where(each: Traffic) -> str:
+def where(each: AxisTraffic) -> str:
     return f"{'between nodes' if each.between_nodes else 'inside a node'}, {each.bytes_per_s / 1e9:.3g} GB/s"
 
 
-def texts(shown: ParallelLayout, along: tuple[Traffic, ...], axis: str, rank: int,
+def texts(shown: ParallelLayout, along: tuple[AxisTraffic, ...], axis: str, rank: int,
           times: dict[str, float]) -> tuple[str, str]:
     """Headline and detail."""
     own, best = times[shown.order], min(times, key=times.get)
     most = max(along, key=lambda each: each.seconds)
     against = ("no order sends for less" if own <= times[best] * 1.0001
                else f"{own / times[best]:.1f} times what it takes with {best.split(',')[0]} innermost")
-    finding = f"a step of {trained(shown)} sends for {human_seconds(own)}, most of it along {most.axis}: {against}"
+    finding = f"a step of {model_name(shown)} sends for {human_seconds(own)}, most of it along {most.axis}: {against}"
     place = ", ".join(f"{name} {value}" for name, value in shown.coordinates(rank).items())
-    group = shown.group_of(rank, *averaged(axis))
+    group = shown.group_of(rank, *axes_averaged_over(axis))
     listed = ", ".join(map(str, group)) if len(group) <= 8 else f"{group[0]}, {group[1]}, ... {group[-1]}"
     return finding, f"rank {rank} is {place}; along {axis} it talks to ranks {listed}"
 
@@ -198,42 +195,33 @@ def texts(shown: ParallelLayout, along: tuple[Traffic, ...], axis: str, rank: in
 class MeshExplorer(SceneExplorable):
     """A `mesh` of 64 ranks on eight nodes, its axes laid out in `order`, innermost first; groups of `rank`."""
 
-    mesh = traitlets.Any("dp4,pp4,tp4").tag(sync=True, echo_update=False)
-    order = traitlets.Any("tp,cp,dp,pp").tag(sync=True, echo_update=False)
+    mesh = OneOf("dp4,pp4,tp4", LAYOUTS)
+    order = OneOf("tp,cp,dp,pp", ORDERS)
     axis = traitlets.Any("dp").tag(sync=True, echo_update=False)
-    rank = WholeNumber(21, 0, WORLD - 1).tag(sync=True, echo_update=False)
+    rank = WholeNumber(21, 0, WORLD - 1)
     controls = ("mesh", "order", "axis", "rank")
 
-    def __init__(self, mesh: str = "dp4,pp4,tp4", order: str = "tp,cp,dp,pp", axis: str = "dp", rank: int = 21) -> None:
-        super().__init__(mesh=mesh, order=order, axis=axis, rank=rank)
-
-    @traitlets.validate("mesh", "order", "axis", "rank")
-    def _fits(self, proposal: Any) -> Any:
-        return self._possible(proposal)
+    @classmethod
+    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        require_one_of("axis", settings["axis"], axes_of(settings["mesh"]))
+        return settings
 
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("mesh", asked["mesh"], LAYOUTS)
-        require_one_of("order", asked["order"], ORDERS)
-        require_one_of("axis", asked["axis"], axes_of(asked["mesh"]))
-        return asked
-
-    @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
         return [chooser("layout", "mesh", LAYOUTS,
-                        change=lambda mesh: {"mesh": mesh, "axis": kept(asked["axis"], axes_of(mesh))}),
-                chooser("order", "order", ORDERS), chooser("axis", "axis", axes_of(asked["mesh"])),
-                slider("rank", "rank", range(WORLD), asked["rank"])]
+                        change=lambda mesh: {"mesh": mesh, "axis": axis_to_show(settings["axis"], axes_of(mesh))}),
+                chooser("order", "order", ORDERS), chooser("axis", "axis", axes_of(settings["mesh"])),
+                slider("rank", "rank", range(WORLD), settings["rank"])]
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(ordered(asked["mesh"], asked["order"]), asked["axis"], asked["rank"])
+    def draw(cls, settings: dict[str, Any]) -> Scene:
+        return scene_of(layout_of(settings["mesh"], settings["order"]), settings["axis"], settings["rank"])
 
 
 def axes_of(mesh: str) -> tuple[str, ...]:
-    return tuple(each.axis for each in traffic(ordered(mesh, ORDERS[0])))
+    return tuple(each.axis for each in traffic(layout_of(mesh, ORDERS[0])))
 
 
-def kept(axis: str, axes: tuple[str, ...]) -> str:
+def axis_to_show(axis: str, axes: tuple[str, ...]) -> str:
     """The axis that is shown where the new layout has it, its first one otherwise."""
     return axis if axis in axes else axes[0]

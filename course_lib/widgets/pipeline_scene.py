@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from course_lib.pictures.parts import axis, bars, legend, round_ticks
 from course_lib.pictures.scene import Sheet, width_of
 from course_lib.pipeline_parallel import Action, Finding, Schedule, Simulation
-from course_lib.pipeline_parallel.boxes import write_count
 from course_lib.pipeline_parallel.picture import LIGHTEST
+from course_lib.pipeline_parallel.timing import write_count
 
 RUNS, WAITS, WRONG = range(3)  # what becomes of an action
 ROLES = {"F": "forward", "B": "backward", "I": "backward", "W": "weights"}
@@ -20,7 +20,8 @@ BAR_LEFT, BAR_RIGHT, BAR_ROW = 140, 730, 19
 Compared = list[tuple[str, float, str, bool]]
 
 
-def drawn(simulated: Simulation, found: list[Finding], compared: Compared, unit: str, note: str) -> tuple[Sheet, float]:
+def draw_schedule(simulated: Simulation, found: list[Finding], compared: Compared, unit: str,
+                  note: str) -> tuple[Sheet, float]:
     """The marks and how high they stand."""
     schedule, sheet = simulated.schedule, Sheet()
     tall = max(LEAST, min(MOST, ROOM / schedule.num_ranks))

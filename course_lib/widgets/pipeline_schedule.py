@@ -27,12 +27,12 @@ from course_lib.pipeline_parallel import (
     zb_h2,
     zb_v,
 )
-from course_lib.pipeline_parallel.boxes import write_count
 from course_lib.pipeline_parallel.dependencies import walk
-from course_lib.pipeline_parallel.simulate import Costs, timed
-from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
+from course_lib.pipeline_parallel.simulate import Costs, give_times
+from course_lib.pipeline_parallel.timing import write_count
+from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Choice, Control, slider
-from course_lib.widgets.pipeline_scene import drawn, keys_of
+from course_lib.widgets.pipeline_scene import draw_schedule, keys_of
 
 ORDERS: dict[str, Callable[[int, int, int], Schedule]] = {
     "naive": lambda p, m, v: naive(p, m),
@@ -63,10 +63,10 @@ class PipelineSchedule(SceneExplorable, script="pipeline_schedule.js"):
     `.schedule` is the Schedule that is shown, to be validated, simulated or run; it may be set, too.
     """
 
-    order = traitlets.Any("1F1B").tag(sync=True, echo_update=False)
-    p = WholeNumber(4, 1, MAX_RANKS).tag(sync=True, echo_update=False)
-    m = WholeNumber(8, 1, MAX_MICROBATCHES).tag(sync=True, echo_update=False)
-    v = WholeNumber(2, 1, MAX_CHUNKS).tag(sync=True, echo_update=False)
+    order = OneOf("1F1B", [*ORDERS, BY_HAND])
+    p = WholeNumber(4, 1, MAX_RANKS)
+    m = WholeNumber(8, 1, MAX_MICROBATCHES)
+    v = WholeNumber(2, 1, MAX_CHUNKS)
     slow = traitlets.Any(None, allow_none=True).tag(sync=True, echo_update=False)
     costs = traitlets.Any((1, 1, 1))
     placed = traitlets.Any(()).tag(sync=True, echo_update=False)
@@ -74,38 +74,33 @@ class PipelineSchedule(SceneExplorable, script="pipeline_schedule.js"):
     max_in_flight = traitlets.Any(None, allow_none=True)
     controls = ("order", "p", "m", "v", "slow", "costs", "placed", "stages", "max_in_flight")
 
-    @traitlets.validate("order", "slow", "costs", "placed", "stages", "max_in_flight")
-    def _can_be_shown(self, proposal: Any) -> Any:
-        return self._possible(proposal)
-
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("order", asked["order"], [*ORDERS, BY_HAND])
+    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
         for name, highest, words in (("slow", MAX_RANKS - 1, f"a rank from 0 to {MAX_RANKS - 1}, or None"),
                                      ("max_in_flight", None, "a whole number of 1 or more, or None")):
-            value, lowest = asked[name], 0 if name == "slow" else 1
+            value, lowest = settings[name], 0 if name == "slow" else 1
             if value is not None and (type(value) is not int or value < lowest or value > (highest or value)):
                 raise BadParameter(f"{name}={value!r}: expected {words}")
-        return asked | {"costs": checked_costs(asked["costs"]), "placed": checked_actions(asked["placed"]),
-                        "stages": checked_stages(asked["stages"])}
+        return settings | {"costs": checked_costs(settings["costs"]), "placed": checked_actions(settings["placed"]),
+                           "stages": checked_stages(settings["stages"])}
 
     @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
         orders = [Choice(f"{name}, v = {v}" if v else name, {"order": name, **({"v": v} if v else {})})
                   for name in ORDERS for v in (range(2, MAX_CHUNKS + 1) if name == INTERLEAVED else [0])]
         # The browser knows what was placed before, so that it does these two itself.
         by_hand = [Choice("change it by hand", {}), Choice("draw your own", {})]
-        p, slow = asked["p"], asked["slow"]
+        p, slow = settings["p"], settings["slow"]
         return [Control("chooser", "schedule", ("order", "v"), (*orders, *by_hand)),
                 slider("ranks", "p", range(2, MAX_RANKS + 1), p,
                        change=lambda p: {"p": p, "slow": slow if slow is not None and slow < p else None}),
-                slider("micro-batches", "m", SLIDER_MICROBATCHES, asked["m"]),
+                slider("micro-batches", "m", SLIDER_MICROBATCHES, settings["m"]),
                 slider("slow rank", "slow", [None, *range(p)], slow,
                        lambda rank: "none" if rank is None else f"{rank}, twice as long")]
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(asked)
+    def draw(cls, settings: dict[str, Any]) -> Scene:
+        return scene_of(settings)
 
     def compute(self) -> dict[str, Any]:
         schedule = self.schedule
@@ -121,7 +116,7 @@ class PipelineSchedule(SceneExplorable, script="pipeline_schedule.js"):
     @property
     def schedule(self) -> Schedule:
         """What is shown, as data: `validate` it, `simulate` it, or run it on ranks."""
-        return schedule_of(self.asked())
+        return schedule_of(self.settings())
 
     @schedule.setter
     def schedule(self, schedule: Schedule) -> None:
@@ -132,16 +127,12 @@ class PipelineSchedule(SceneExplorable, script="pipeline_schedule.js"):
             self.stages = [list(chunks) for chunks in schedule.stages]
             self.placed = [[str(action) for action in lane] for lane in schedule.actions]
 
-    def simulated(self) -> Simulation:
-        """The schedule with its times; by hand, as far as it can run."""
-        return with_times(self.schedule, self.slow, self.costs)
 
-
-def schedule_of(asked: dict[str, Any]) -> Schedule:
-    order, p, m, given = asked["order"], asked["p"], asked["m"], asked["stages"]
+def schedule_of(settings: dict[str, Any]) -> Schedule:
+    order, p, m, given = settings["order"], settings["p"], settings["m"], settings["stages"]
     if order != BY_HAND:
-        return ORDERS[order](p, m, asked["v"])
-    lanes = [[action_of(text) for text in lane] for lane in asked["placed"]][:p]
+        return ORDERS[order](p, m, settings["v"])
+    lanes = [[action_of(text) for text in lane] for lane in settings["placed"]][:p]
     lanes += [[] for _ in range(p - len(lanes))]
     stages = tuple(map(tuple, given)) if len(given) == p else tuple((rank,) for rank in range(p))
     return Schedule(BY_HAND, m, stages, tuple(
@@ -149,24 +140,24 @@ def schedule_of(asked: dict[str, Any]) -> Schedule:
         for lane, chunks in zip(lanes, stages)))
 
 
-def scene_of(asked: dict[str, Any]) -> Scene:
-    order, p, m, v, slow, costs = (asked[name] for name in ("order", "p", "m", "v", "slow", "costs"))
+def scene_of(settings: dict[str, Any]) -> Scene:
+    order, p, m, v, slow, costs = (settings[name] for name in ("order", "p", "m", "v", "slow", "costs"))
     by_hand = order == BY_HAND
-    schedule = schedule_of(asked)
-    found = findings(schedule, asked["max_in_flight"], finished=False) if by_hand else []
-    done = not by_hand or (not found and finished(schedule))
+    schedule = schedule_of(settings)
+    found = findings(schedule, settings["max_in_flight"], finished=False) if by_hand else []
+    done = not by_hand or not (found or findings(schedule))
     simulated = with_times(schedule, slow, costs)
-    compared = comparison(asked, simulated if by_hand and done else None)
+    compared = comparison(settings, simulated if by_hand and done else None)
     headline = finding(simulated, found, by_hand, done)
-    detail = explained(simulated, slow) if done else still_missing(schedule, found)
+    detail = explanation(simulated, slow) if done else still_missing(schedule, found)
     unit = ("time; 1 is forward through a rank's layers for one micro-batch" if costs == (1, 1, 1)
             else f"time; F, I, W of a rank's layers take {', '.join(map(str, costs))}")
-    sheet, height = drawn(simulated, found, compared, unit, KEYS if by_hand else "numbers are micro-batches")
+    sheet, height = draw_schedule(simulated, found, compared, unit, KEYS if by_hand else "numbers are micro-batches")
     name = f"{order}, v = {v}" if order == INTERLEAVED else order
     size = f"{p} rank{'s' * (p > 1)}, {m} micro-batch{'es' * (m > 1)}"
     question = f"{name}, {size}{'' if slow is None else f', rank {slow} slow'}"
     return Scene(
-        key=key_of(asked, schedule), asked=question, headline=headline, detail=detail,
+        key=key_of(settings, schedule), asked=question, headline=headline, detail=detail,
         sentence=f"PipelineSchedule, {question}: {headline}. {detail}".strip(),
         alternative=f"{headline}. {detail} Most in flight: "
                     + ", ".join(f"rank {rank} {write_count(peak)}"
@@ -175,18 +166,19 @@ def scene_of(asked: dict[str, Any]) -> Scene:
         height=height, marks=tuple(sheet.marks))
 
 
-def key_of(asked: dict[str, Any], schedule: Schedule) -> str:
-    order, slow = asked["order"], asked["slow"]
-    interleaved = f", v={asked['v']}" if order == INTERLEAVED else ""
+def key_of(settings: dict[str, Any], schedule: Schedule) -> str:
+    order, slow = settings["order"], settings["slow"]
+    interleaved = f", v={settings['v']}" if order == INTERLEAVED else ""
     placed = " / ".join(" ".join(map(str, lane)) for lane in schedule.actions) if order == BY_HAND else ""
     slow = "none" if slow is None else f"rank {slow}"
-    return f"{order}{interleaved} | p={asked['p']} | m={asked['m']} | slow={slow}" + (f" | {placed}" if placed else "")
+    key = f"{order}{interleaved} | p={settings['p']} | m={settings['m']} | slow={slow}"
+    return f"{key} | {placed}" if placed else key
 
 
-def comparison(asked: dict[str, Any], own: Simulation | None) -> list[tuple[str, float, str, bool]]:
+def comparison(settings: dict[str, Any], own: Simulation | None) -> list[tuple[str, float, str, bool]]:
     """(name, idle share, words, whether it is what is shown) of every schedule, with this p, m, v and costs."""
-    rows = [(name, idle, f"{idle:.0%} idle, {peak} in flight", name == asked["order"]) for name, idle, peak in
-            all_orders(*(asked[name] for name in ("p", "m", "v", "slow", "costs")))]
+    rows = [(name, idle, f"{idle:.0%} idle, {peak} in flight", name == settings["order"]) for name, idle, peak in
+            all_orders(*(settings[name] for name in ("p", "m", "v", "slow", "costs")))]
     if own is not None:
         idle = own.bubble_fraction
         rows.append(("yours", idle, f"{idle:.0%} idle, {write_count(max(own.peak_activations))} in flight", True))
@@ -215,7 +207,7 @@ def still_missing(schedule: Schedule, found: list[Finding]) -> str:
     return f"{rest[0].text}." if rest else ""
 
 
-def explained(simulated: Simulation, slow: int | None) -> str:
+def explanation(simulated: Simulation, slow: int | None) -> str:
     step, work = (f"{float(each):.4g}" for each in (simulated.makespan, max(simulated.busy)))
     working = f"the busiest rank works {work}" if slow is not None else f"{work} of it work"
     idle = f"{simulated.bubble_of_ideal:.1%} of the ideal time"
@@ -264,10 +256,6 @@ def in_flight(simulated: Simulation) -> str:
     return f"{write_count(most)} micro-batch{'es' * (most != 1)}"
 
 
-def finished(schedule: Schedule) -> bool:
-    return not findings(schedule)
-
-
 def with_times(schedule: Schedule, slow: int | None, costs: tuple, whole: bool = False) -> Simulation:
     """As far as it can run. A rank's costs are shared among its chunks.
 
@@ -279,7 +267,7 @@ def with_times(schedule: Schedule, slow: int | None, costs: tuple, whole: bool =
         each = Fraction(times * (SLOWLY if rank == slow else 1), len(chunks))
         for stage in chunks:
             factor[stage] = each.numerator if each.denominator == 1 else each  # whole numbers are quick
-    return timed(schedule, walk(schedule), Costs(schedule, *([cost * each for each in factor] for cost in costs)))
+    return give_times(schedule, walk(schedule), Costs(schedule, *([cost * each for each in factor] for cost in costs)))
 
 
 @lru_cache(maxsize=64)

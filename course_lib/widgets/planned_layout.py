@@ -20,7 +20,7 @@ from course_lib.planner.estimate import estimate_job
 from course_lib.planner.job import job_problem, shape_of
 from course_lib.planner.rows import job_of_row, published_seconds
 from course_lib.planner.rule import divisors
-from course_lib.planner.runs import v_assumed
+from course_lib.planner.runs import assumes_v
 from course_lib.widgets.base import BadParameter
 from course_lib.widgets.fits_or_not import amount
 
@@ -161,38 +161,38 @@ def how_of(run: str) -> str:
     return next(how for how, choice in HOWS.items() if choice == (base.layout.zero_stage, base.recompute))
 
 
-def kept(run: str, devices: int, cut: str) -> str:
+def nearest_cut(run: str, devices: int, cut: str) -> str:
     """The cut where it can be, else the published one, else the first that can."""
     known = cuts_of(run, devices)
     return next(each for each in (cut, cut_of(base_of(run).layout), *known) if each in known)
 
 
-def completed(given: Mapping[str, Any]) -> dict[str, Any]:
+def fill_in(given: Mapping[str, Any]) -> dict[str, Any]:
     """With the published devices, layout and memory of the run in the place of what is missing or None."""
     run = given["run"]
     known = {name: value for name, value in given.items() if value is not None}
     own = base_of(run).layout
     devices = known.get("devices", own.world_size)
-    cut = kept(run, devices, cut_of(own)) if devices in list(counts_of(run)) else cut_of(own)
+    cut = nearest_cut(run, devices, cut_of(own)) if devices in list(counts_of(run)) else cut_of(own)
     return {"run": run, "devices": devices, "cut": cut, "how": how_of(run), **known}
 
 
 @cache
-def planned(run: str, devices: int, cut: str, how: str) -> Planned:
+def estimate_layout(run: str, devices: int, cut: str, how: str) -> Planned:
     """What the widget shows for these parameters."""
     job, base = job_of(run, devices, *cuts_of(run, devices)[cut], how), base_of(run)
     if run not in RUNS or (job.layout, job.v, job.recompute) != (base.layout, base.v, base.recompute):
         return Planned(run, estimate_job(job), how, None, "")
     row = row_of(run)
-    return Planned(run, estimate_job(job), how, published_seconds(row, job), how_counted(row, job))
+    return Planned(run, estimate_job(job), how, published_seconds(row, job), publication_notes(row, job))
 
 
-def how_counted(row: dict[str, Any], job: Job) -> str:
+def publication_notes(row: dict[str, Any], job: Job) -> str:
     """In brackets: the published MFU, where it is counted otherwise than here, and chunks that were not published."""
     printed, here = printed_mfu(row, job), mfu_of(row, job)
     told = [f"whose {printed:.0%} of the peak are {here:.0%} as counted here"] * (
         printed is not None and f"{printed:.0%}" != f"{here:.0%}")
-    told += ["v assumed"] * v_assumed(row)
+    told += ["v assumed"] * assumes_v(row)
     return f" ({', '.join(told)})" if told else ""
 
 

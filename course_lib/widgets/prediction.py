@@ -6,21 +6,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import anywidget
 import traitlets
 from matplotlib.figure import Figure
 
-from course_lib.pictures import roles
 from course_lib.pictures.drawn import Drawn
-from course_lib.pictures.figures import new_figure, quiet, to_png
+from course_lib.pictures.figures import new_figure, quiet
 from course_lib.pictures.palette import BLUE, INK, ORANGE, TEAL
 from course_lib.pictures.units import BYTES_IN, human_bytes, human_seconds
-from course_lib.widgets.base import HERE, IN_DARK, PALETTE, BadParameter
+from course_lib.widgets.base import HERE, BadParameter, StaticView, browser_code
 from course_lib.widgets.typed_number import read_number
 
 CLOSE = 0.1  # a prediction this near, relative to what was measured, is called right
@@ -50,17 +47,14 @@ def predict(question: str, unit: str = "", options: Sequence[str] | None = None)
     return _asked[asked]
 
 
-class Prediction(anywidget.AnyWidget):
+class Prediction(StaticView):
     """The widget of `predict`. `answer` is None until it is locked, and then stays what it is, until `unlock`.
 
     The browser asks for both in messages, {"lock": text} and {"unlock": true}, so that texts are read in one place:
     here. What is no answer comes back as {"refused": sentence}.
     """
 
-    _esm = "\n".join([f"const PALETTE = {json.dumps(PALETTE)};",
-                      *((HERE / name).read_text(encoding="utf-8") for name in ("explorable.js", "prediction.js"))])
-    _css = "\n".join([roles.style_sheet(".explorable", IN_DARK),
-                      (HERE / "explorable.css").read_text(encoding="utf-8")])
+    _esm, _css = browser_code(HERE / "explorable.js", HERE / "prediction.js")
 
     question = traitlets.Unicode().tag(sync=True)
     unit = traitlets.Unicode().tag(sync=True)
@@ -98,7 +92,7 @@ class Prediction(anywidget.AnyWidget):
         except BadParameter as error:
             return self.send({"refused": str(error)})
 
-    def against(self, measured: Answer, formula: Answer | None = None, source: str = "measured") -> Comparison:
+    def against(self, measured: Answer, formula: Answer | None = None, source: str = "measured") -> PredictionOutcome:
         """The prediction beside what came out, and beside what a formula says. Without a prediction it says so.
 
         source: how the first figure came about, where nothing was measured: "computed", "simulated", "published".
@@ -107,19 +101,11 @@ class Prediction(anywidget.AnyWidget):
             raise ValueError(f"measured={measured!r}: expected one of the options {list(self.options)}")
         if source in ("you", "formula"):
             raise ValueError(f"source={source!r} has a mark of its own: expected another word, such as 'computed'")
-        return Comparison(self.question, self.unit, self.answer, measured, formula, source)
+        return PredictionOutcome(self.question, self.unit, self.answer, measured, formula, source)
 
     def sentence(self) -> str:
-        said = f"you said {shown(self.answer, self.unit)}" if self.locked else "nothing is locked yet"
+        said = f"you said {number_words(self.answer, self.unit)}" if self.locked else "nothing is locked yet"
         return f"Prediction: {self.question} ({said})"
-
-    def __repr__(self) -> str:
-        return self.sentence()
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        bundle = super()._repr_mimebundle_(**kwargs) or {}
-        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        return {**data, "text/plain": self.sentence()}, metadata
 
 
 def answer_of(text: str, options: Sequence[str], unit: str) -> Answer:
@@ -135,7 +121,7 @@ def answer_of(text: str, options: Sequence[str], unit: str) -> Answer:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Drawn):
+class PredictionOutcome(Drawn):
     """What was predicted, what was measured, what the formula says. `answer` is None where nothing was predicted.
 
     `source` stands beside `measured` in the picture.
@@ -155,7 +141,7 @@ class Comparison(Drawn):
         return f"Prediction: {self.question} {self.headline()}{f' ({self.exactly()})' if self.exactly() else ''}"
 
     def alternative(self) -> str:
-        formula = "" if self.formula is None else f"; the formula says {shown(self.formula, self.unit)}"
+        formula = "" if self.formula is None else f"; the formula says {number_words(self.formula, self.unit)}"
         return f"Prediction: {self.question} {self.headline()}{formula}"
 
     def exactly(self) -> str:
@@ -165,10 +151,10 @@ class Comparison(Drawn):
         return ", ".join(f"{name} {exact(value, self.unit)}" for name, value in self.marks().items())
 
     def headline(self) -> str:
-        came_out = f"it is {shown(self.measured, self.unit)}"
+        came_out = f"it is {number_words(self.measured, self.unit)}"
         if self.answer is None:
             return f"{came_out}; you have not predicted it"
-        return f"you said {shown(self.answer, self.unit)}, and {came_out}: {self.verdict()}"
+        return f"you said {number_words(self.answer, self.unit)}, and {came_out}: {self.verdict()}"
 
     def verdict(self) -> str:
         if isinstance(self.measured, str) or isinstance(self.answer, str):
@@ -184,13 +170,10 @@ class Comparison(Drawn):
         factor = max(ratio, 1 / ratio)
         return f"{factor:.3g} times too {'much' if much else 'little'}"
 
-    def png(self) -> bytes:
-        return to_png(self.figure())
-
     def figure(self) -> Figure:
         if not self.on_a_line():
             return new_figure(HEADLINE_ALONE_IN, self.headline(), "")
-        formula = "" if self.formula is None else f"the formula says {shown(self.formula, self.unit)}"
+        formula = "" if self.formula is None else f"the formula says {number_words(self.formula, self.unit)}"
         figure = new_figure(HEIGHT_IN, self.headline(), self.exactly() or formula)
         draw_line(figure, self.marks(), self.unit)
         return figure
@@ -210,8 +193,8 @@ def draw_line(figure: Figure, marks: dict[str, float], unit: str) -> None:
     for row, (name, value) in enumerate(marks.items()):
         # Unclipped: half of a dot at 0 would be missing.
         axes.plot([value], [-row], "o", ms=8, color=colours.get(name, BLUE), clip_on=False)
-        axes.annotate(f"{name}: {shown(value, unit)}", (value, -row), (9, 0), textcoords="offset points", fontsize=8.5,
-                      va="center", color=INK)
+        axes.annotate(f"{name}: {number_words(value, unit)}", (value, -row), (9, 0), textcoords="offset points",
+                      fontsize=8.5, va="center", color=INK)
     values = list(marks.values())
     if min(values) > 0 and max(values) > 20 * min(values):
         axes.set_xscale("log")
@@ -228,7 +211,7 @@ def draw_line(figure: Figure, marks: dict[str, float], unit: str) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def shown(value: Answer, unit: str) -> str:
+def number_words(value: Answer, unit: str) -> str:
     if isinstance(value, str):
         return value
     if unit == "bytes" and value >= 0:
@@ -239,12 +222,12 @@ def shown(value: Answer, unit: str) -> str:
 
 
 def exact(value: float, unit: str) -> str:
-    return f"{value:,.0f} bytes" if unit == "bytes" else shown(value, unit)
+    return f"{value:,.0f} bytes" if unit == "bytes" else number_words(value, unit)
 
 
 def tick(value: float, unit: str) -> str:
     """As `shown`, and never two different ticks alike: 1.25 MB is not 1.2 MB."""
     if unit != "bytes" or value < 0:
-        return shown(value, unit)
+        return number_words(value, unit)
     ending, size = next(((ending, size) for ending, size in BYTES_IN.items() if value < 1000 * size), ("GB", 1e9))
     return f"{value / size:.4g} {ending}"

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from course_lib.collectives.plan import Plan, plan, times
 from course_lib.plots.cells_picture import CellStyle, key_to_cells
 from course_lib.widgets.base import SteppedExplorable, WholeNumber
-from course_lib.widgets.frames import encoded
+from course_lib.widgets.frames import encode
 from course_lib.widgets.ring_picture import draw
 
 MIN_RANKS, MAX_RANKS = 2, 8
@@ -23,7 +23,7 @@ class RingAllReduce(SteppedExplorable, script="ring.js"):
     Place in a rank's box = chunk; colour and height = the rank whose share is in the sum.
     """
 
-    num_ranks = WholeNumber(4, MIN_RANKS, MAX_RANKS).tag(sync=True, echo_update=False)
+    num_ranks = WholeNumber(4, MIN_RANKS, MAX_RANKS)
     controls = ("num_ranks",)
 
     def plan(self) -> Plan:
@@ -54,7 +54,7 @@ def frames(num_ranks: int) -> dict[str, Any]:
         "num_ranks": num_ranks,
         "choices": list(range(MIN_RANKS, MAX_RANKS + 1)),
         "num_steps": ring.num_steps,
-        "states": [encoded(state) for state in ring.states],
+        "states": [encode(state) for state in ring.states],
         "messages": [[]] + [[[m.src, m.dst, m.chunks[0]] for m in step.messages] for step in ring.steps],
         "key": KEY,
         "texts": [texts(ring, step) for step in range(ring.num_steps + 1)],
@@ -64,7 +64,7 @@ def frames(num_ranks: int) -> dict[str, Any]:
 def texts(ring: Plan, step: int) -> dict[str, Any]:
     """All that is said at one step; the browser and the static picture show the same."""
     n, last = ring.num_ranks, ring.num_steps
-    sent = ring.sent(step)[0]
+    sent = ring.sent_by_rank(step)[0]
     phase = ring.steps[max(step, 1) - 1].phase
     return {
         "headline": f"Step {step} of {last}: {finding(ring, step)}",
@@ -80,7 +80,7 @@ def texts(ring: Plan, step: int) -> dict[str, Any]:
 
 
 def finding(ring: Plan, step: int) -> str:
-    n, sent = ring.num_ranks, times(ring.sent(step)[0])
+    n, sent = ring.num_ranks, times(ring.sent_by_rank(step)[0])
     if step == 0:
         return "every rank has only its own share of each chunk"
     if step == n - 1:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import traitlets
-
 from course_lib.costs.context_parallel import LAYOUTS, imbalance, ring_work
 from course_lib.pictures.parts import bars, legend
 from course_lib.pictures.scene import Scene, Sheet
-from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 
 RANKS = tuple(range(2, 9))
@@ -19,7 +17,7 @@ PIECES = 4  # that stand for a rank's tokens in the picture
 
 
 @dataclass(frozen=True)
-class Ring:
+class AttentionRing:
     """All that there is to see. `work[step][rank]`: pairs of a query and a key that it reads."""
 
     layout: str
@@ -37,8 +35,8 @@ class Ring:
         return sum(max(of_step) for of_step in self.work) * self.num_ranks / sum(self.totals)
 
 
-def ring(layout: str, num_ranks: int, step: int) -> Ring:
-    return Ring(layout, num_ranks, step, tuple(map(tuple, ring_work(TOKENS, num_ranks, layout))))
+def ring(layout: str, num_ranks: int, step: int) -> AttentionRing:
+    return AttentionRing(layout, num_ranks, step, tuple(map(tuple, ring_work(TOKENS, num_ranks, layout))))
 
 
 def holder(layout: str, num_ranks: int, piece: int) -> int:
@@ -56,7 +54,7 @@ LEFT, RIGHT, TOP = 92, 620, 30
 CELL, BAR_LEFT, BAR_RIGHT = 30, 680, 800
 
 
-def scene_of(shown: Ring) -> Scene:
+def scene_of(shown: AttentionRing) -> Scene:
     """The row with its holders; a row for each rank, a column for each step; each rank's work over all steps."""
     sheet, R = Sheet(), shown.num_ranks
     sheet.text("row is", "label", LEFT, 12, "The row of tokens, and the rank that holds each piece")
@@ -75,7 +73,8 @@ def scene_of(shown: Ring) -> Scene:
         sheet.text(f"step {step}", "strong" if step == shown.step else "quiet", x, top - 12, f"step {step}", "middle")
     for rank in range(R):
         add_rank(sheet, shown, rank, top + rank * CELL)
-    add_present(sheet, shown, top)
+    wide = (RIGHT - LEFT) / R
+    sheet.outline("present", "limit", LEFT + shown.step * wide, top - 2, wide, R * CELL)
     bottom = top + R * CELL
     legend(sheet, LEFT, bottom + 18, [("work", "pairs to compute, darker: more"), ("idle", "nothing to compute")])
     sheet.text("compared", "label", LEFT, bottom + 48, "The ring's time, over that of even work")
@@ -92,7 +91,7 @@ def scene_of(shown: Ring) -> Scene:
         height=bottom + 126, marks=tuple(sheet.marks))
 
 
-def add_rank(sheet: Sheet, shown: Ring, rank: int, y: float) -> None:
+def add_rank(sheet: Sheet, shown: AttentionRing, rank: int, y: float) -> None:
     R, wide = shown.num_ranks, (RIGHT - LEFT) / shown.num_ranks
     whole = (TOKENS // R) ** 2  # pairs of a block under no mask
     sheet.text(f"rank {rank}", "label", LEFT - 9, y + CELL / 2, f"rank {rank}", "end")
@@ -109,25 +108,16 @@ def add_rank(sheet: Sheet, shown: Ring, rank: int, y: float) -> None:
     sheet.text(f"rank {rank} does", "small", BAR_LEFT + width + 7, y + CELL / 2 - 1, f"{part:.0%}")
 
 
-def add_present(sheet: Sheet, shown: Ring, top: float) -> None:
-    """A frame around the present step."""
-    wide = (RIGHT - LEFT) / shown.num_ranks
-    left, right, bottom = LEFT + shown.step * wide, LEFT + (shown.step + 1) * wide, top + shown.num_ranks * CELL - 2
-    for key, line in {"top": (left, top - 2, right, top - 2), "bottom": (left, bottom, right, bottom),
-                      "left": (left, top - 2, left, bottom), "right": (right, top - 2, right, bottom)}.items():
-        sheet.line(f"present {key}", "limit", *line)
-
-
 def tint(rank: int, num_ranks: int) -> float:
     return 0.85 * rank / (num_ranks - 1)
 
 
-def shares(shown: Ring) -> list[float]:
+def shares(shown: AttentionRing) -> list[float]:
     """Each rank's work over the mean."""
     return [total * shown.num_ranks / sum(shown.totals) for total in shown.totals]
 
 
-def texts(shown: Ring) -> tuple[str, str]:
+def texts(shown: AttentionRing) -> tuple[str, str]:
     """Headline and detail."""
     worst = imbalance([list(of_step) for of_step in shown.work])
     finding = (f"the busiest rank does {worst:.0%} more than the mean: {shown.lock_step:.2f} times the time of even "
@@ -145,34 +135,26 @@ class RingAttentionSteps(SceneExplorable):
     A widget's own `layout` is how wide it is on the page, so the tokens' has another name.
     """
 
-    token_layout = traitlets.Any("contiguous").tag(sync=True, echo_update=False)
-    num_ranks = WholeNumber(4, RANKS[0], RANKS[-1]).tag(sync=True, echo_update=False)
-    step = WholeNumber(1, 0, RANKS[-1] - 1).tag(sync=True, echo_update=False)
+    token_layout = OneOf("contiguous", LAYOUTS)
+    num_ranks = WholeNumber(4, RANKS[0], RANKS[-1])
+    step = WholeNumber(1, 0, RANKS[-1] - 1)
     controls = ("token_layout", "num_ranks", "step")
 
-    def __init__(self, token_layout: str = "contiguous", num_ranks: int = 4, step: int = 1) -> None:
-        super().__init__(token_layout=token_layout, num_ranks=num_ranks, step=step)
-
-    @traitlets.validate("token_layout", "num_ranks", "step")
-    def _there_is_such_a_step(self, proposal: Any) -> Any:
-        return self._possible(proposal)
+    @classmethod
+    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        last = settings["num_ranks"] - 1
+        if settings["step"] > last:
+            raise BadParameter(f"step={settings['step']}: expected a whole number from 0 to {last}")
+        return settings
 
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("token_layout", asked["token_layout"], LAYOUTS)
-        last = asked["num_ranks"] - 1
-        if asked["step"] > last:
-            raise BadParameter(f"step={asked['step']}: expected a whole number from 0 to {last}")
-        return asked
-
-    @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
-        step = asked["step"]
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
+        step = settings["step"]
         return [chooser("layout", "token_layout", LAYOUTS),
-                slider("ranks", "num_ranks", RANKS, asked["num_ranks"],
+                slider("ranks", "num_ranks", RANKS, settings["num_ranks"],
                        change=lambda R: {"num_ranks": R, "step": min(step, R - 1)}),
-                slider("step", "step", range(asked["num_ranks"]), step)]
+                slider("step", "step", range(settings["num_ranks"]), step)]
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(ring(asked["token_layout"], asked["num_ranks"], asked["step"]))
+    def draw(cls, settings: dict[str, Any]) -> Scene:
+        return scene_of(ring(settings["token_layout"], settings["num_ranks"], settings["step"]))

@@ -20,7 +20,7 @@ from course_lib.costs.stragglers import (
 )
 from course_lib.pictures.parts import axis, bars, legend
 from course_lib.pictures.scene import Scene, Sheet
-from course_lib.widgets.base import BadParameter, SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 
 NUM_RANKS, STEP_S, SYNC = 4, 0.1, 0.25  # an ordinary step computes for 100 ms and communicates for a quarter of that
@@ -39,45 +39,35 @@ class Stragglers(SceneExplorable):
     training has none.
     """
 
-    scheme = traitlets.Any(SCHEMES[0]).tag(sync=True, echo_update=False)
-    who = traitlets.Any(WHO[0]).tag(sync=True, echo_update=False)
-    slowdown = WholeNumber(3, SLOWDOWNS[0], SLOWDOWNS[-1]).tag(sync=True, echo_update=False)
+    scheme = OneOf(SCHEMES[0], SCHEMES)
+    who = OneOf(WHO[0], WHO)
+    slowdown = WholeNumber(3, SLOWDOWNS[0], SLOWDOWNS[-1])
     slack = traitlets.Any(4, allow_none=True).tag(sync=True, echo_update=False)
     controls = ("scheme", "who", "slowdown", "slack")
 
-    @traitlets.validate("scheme", "who", "slack")
-    def _there_is_such_a_run(self, proposal: Any) -> Any:
-        return self._possible(proposal)
-
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        slack = asked["slack"]
+    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        slack = settings["slack"]
         if slack is not None and (type(slack) is not int or not 0 <= slack <= LARGEST):
             raise BadParameter(f"slack={slack!r}: expected a whole number from 0 to {LARGEST}, or None for no bound")
-        require_one_of("scheme", asked["scheme"], SCHEMES)
-        require_one_of("who", asked["who"], WHO)
-        if asked["scheme"] == "local" and slack is None:
+        if settings["scheme"] == "local" and slack is None:
             raise BadParameter("slack=None: expected a number for local SGD, which would never average without a bound")
-        return asked
+        return settings
 
     @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
-        scheme, slack = asked["scheme"], asked["slack"]
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
+        scheme, slack = settings["scheme"], settings["slack"]
         bounded = LARGEST if slack is None else slack  # local SGD needs a bound
-        return [chooser("scheme", "scheme", SCHEMES, scheme_told,
+        return [chooser("scheme", "scheme", SCHEMES, scheme_words,
                         lambda name: {"scheme": name, "slack": bounded if name == "local" else slack}),
                 chooser("slow is", "who", WHO),
-                slider("slowdown", "slowdown", SLOWDOWNS, asked["slowdown"], "× {}".format),
+                slider("slowdown", "slowdown", SLOWDOWNS, settings["slowdown"], "× {}".format),
                 slider("slack", "slack", SLACKS[:-1] if scheme == "local" else SLACKS, slack,
-                       lambda each: slack_told(scheme, each), enabled=scheme != "synchronous")]  # it has none
+                       lambda each: slack_words(scheme, each), enabled=scheme != "synchronous")]  # it has none
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(**asked)
-
-    def run(self, scheme: str | None = None, slack: int | None | str = "present") -> StragglerRun:
-        """The simulated training, by the widget's scheme and slack or by others."""
-        return run(scheme or self.scheme, self.who, self.slowdown, self.slack if slack == "present" else slack)
+    def draw(cls, settings: dict[str, Any]) -> Scene:
+        return scene_of(**settings)
 
 
 def run(scheme: str, who: str, slowdown: int, slack: int | None) -> StragglerRun:
@@ -107,17 +97,17 @@ def scene_of(scheme: str, who: str, slowdown: int, slack: int | None) -> Scene:
     bottom = TOP + NUM_RANKS * ROW
     axis(sheet, LEFT, RIGHT, bottom, HORIZON, [(at, f"{at * STEP_S:g} s") for at in range(0, HORIZON + 1, 4)])
     compared = comparison(scheme, who, slowdown, slack)
-    sheet.text("chart", "label", 8, bottom + 48, f"All schemes, steps/s per rank, {slow_told(who, slowdown)}")
+    sheet.text("chart", "label", 8, bottom + 48, f"All schemes, steps/s per rank, {slowness_words(who, slowdown)}")
     bars(sheet, BAR_LEFT, BAR_RIGHT, bottom + 62, BAR_ROW, compared)
     foot = bottom + 62 + BAR_ROW * len(compared)
     sheet.text("note", "quiet", 8, foot + 18, "a step: 100 ms of computing, 25 ms of communication; "
                "stale: by how many steps the furthest rank is ahead of a gradient")
-    name = scheme_told(scheme, None if scheme == "synchronous" else slack)
+    name = scheme_words(scheme, None if scheme == "synchronous" else slack)
     waits = ", ".join(f"rank {rank} {shown.waiting(rank):.0%}" for rank in range(NUM_RANKS))
     return Scene(
-        key=f"{scheme} | {who} | x{slowdown} | slack={slack}", asked=f"{name}, {slow_told(who, slowdown)}",
+        key=f"{scheme} | {who} | x{slowdown} | slack={slack}", asked=f"{name}, {slowness_words(who, slowdown)}",
         headline=headline, detail=detail,
-        sentence=f"Stragglers, {name}, {slow_told(who, slowdown)}: {headline}. {detail}",
+        sentence=f"Stragglers, {name}, {slowness_words(who, slowdown)}: {headline}. {detail}",
         alternative=f"{headline}. {detail} Waiting: {waits}. All schemes: "
                     + "; ".join(f"{name} {words}" for name, _, words, _ in compared),
         height=foot + 30, marks=tuple(sheet.marks))
@@ -142,7 +132,7 @@ def comparison(scheme: str, who: str, slowdown: int, slack: int | None) -> list[
         ran = run(other, who, slowdown, with_slack)
         rate = ran.throughput() / STEP_S / NUM_RANKS
         present = other == scheme and (other == "synchronous" or with_slack == slack)
-        rows.append((scheme_told(other, with_slack), rate, f"{rate:.1f} steps/s, {stale_told(ran, with_slack)}",
+        rows.append((scheme_words(other, with_slack), rate, f"{rate:.1f} steps/s, {staleness_words(ran, with_slack)}",
                      present))
     return rows
 
@@ -150,14 +140,14 @@ def comparison(scheme: str, who: str, slowdown: int, slack: int | None) -> list[
 def texts(shown: StragglerRun, scheme: str, who: str, slowdown: int, slack: int | None) -> tuple[str, str]:
     """Headline and detail."""
     waiting = sum(map(shown.waiting, range(NUM_RANKS))) / NUM_RANKS
-    stale = stale_told(shown, 0 if scheme == "synchronous" else slack)
+    stale = staleness_words(shown, 0 if scheme == "synchronous" else slack)
     rate, at_best = shown.throughput() / STEP_S / NUM_RANKS, possible(scheme, who, slowdown, slack) / NUM_RANKS
     return (f"{rate:.1f} of {at_best:.1f} possible steps/s per rank: ranks wait {waiting:.0%} of their time, "
             f"gradients {stale}",
-            explained(shown, scheme, who, slowdown, slack))
+            explanation(shown, scheme, who, slowdown, slack))
 
 
-def explained(run: StragglerRun, scheme: str, who: str, slowdown: int, slack: int | None) -> str:
+def explanation(run: StragglerRun, scheme: str, who: str, slowdown: int, slack: int | None) -> str:
     """Why it is so."""
     if slowdown == 1:
         return "All ranks are equally fast, so nobody has to wait."
@@ -177,28 +167,28 @@ def explained(run: StragglerRun, scheme: str, who: str, slowdown: int, slack: in
             f"A hiccup stops the others only where they are {slack} steps ahead already.")
 
 
-def scheme_told(scheme: str, slack: int | None | str = "unsaid") -> str:
+def scheme_words(scheme: str, slack: int | None | str = "unsaid") -> str:
     """`local SGD, H = 5`; without a slack only the name."""
     name = {"synchronous": "synchronous", "local": "local SGD", "asynchronous": "asynchronous"}[scheme]
     if slack == "unsaid" or scheme == "synchronous":
         return name
-    return f"{name}, {slack_told(scheme, slack)}"
+    return f"{name}, {slack_words(scheme, slack)}"
 
 
-def slack_told(scheme: str, slack: int | None) -> str:
+def slack_words(scheme: str, slack: int | None) -> str:
     if scheme == "synchronous":
         return "none"
     return f"H = {slack + 1}" if scheme == "local" else "no bound" if slack is None else f"s = {slack}"
 
 
-def slow_told(who: str, slowdown: int) -> str:
+def slowness_words(who: str, slowdown: int) -> str:
     if slowdown == 1:
         return "no rank slow"
     return (f"rank 1 takes {slowdown} times as long" if who == WHO[0] else
             f"in each step a random rank takes {slowdown} times as long")
 
 
-def stale_told(run: StragglerRun, slack: int | None) -> str:
+def staleness_words(run: StragglerRun, slack: int | None) -> str:
     most = run.staleness()[1]
     if slack is None and most:
         return "ever more stale"

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import traitlets
-
 from course_lib.pictures.palette import RANK_COLOURS, ink_on
 from course_lib.pictures.parts import bars, legend
 from course_lib.pictures.scene import Scene, Sheet
 from course_lib.pictures.units import human_bytes
-from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 
 RANKS, EXPERTS, TOKENS = 4, 8, 16  # TOKENS on each rank; expert e is on rank e // 2
@@ -89,20 +87,20 @@ def scores(skew: float) -> tuple[tuple[float, ...], ...]:
                  for _ in range(RANKS * TOKENS))
 
 
-def chosen(skew: float, k: int, bias: list[float]) -> list[tuple[int, ...]]:
+def choose_experts(skew: float, k: int, bias: list[float]) -> list[tuple[int, ...]]:
     """The k experts of each token, best first."""
     return [tuple(sorted(range(EXPERTS), key=lambda e: -row[e] - bias[e])[:k]) for row in scores(skew)]
 
 
 @cache
-def balanced(skew: float, k: int, steps: int) -> tuple[tuple[int, ...], ...]:
+def balance_choices(skew: float, k: int, steps: int) -> tuple[tuple[int, ...], ...]:
     """Choices after so many steps of a bias that goes down for experts with more than the mean, up for others."""
     bias, mean = [0.0] * EXPERTS, RANKS * TOKENS * k / EXPERTS
     for _ in range(steps):
-        choices = chosen(skew, k, bias)
+        choices = choose_experts(skew, k, bias)
         load = [sum(e in experts for experts in choices) for e in range(EXPERTS)]
         bias = [b + RATE * ((mean > n) - (mean < n)) for b, n in zip(bias, load)]
-    return tuple(chosen(skew, k, bias))
+    return tuple(choose_experts(skew, k, bias))
 
 
 def capacity(k: int, factor: float | None) -> int | None:
@@ -111,9 +109,9 @@ def capacity(k: int, factor: float | None) -> int | None:
 
 
 @cache
-def dispatched(skew: float, k: int, capacity_factor: float | None, balancing: int) -> Dispatched:
+def dispatch(skew: float, k: int, capacity_factor: float | None, balancing: int) -> Dispatched:
     """What the widget shows for these parameters."""
-    flat, limit = balanced(skew, k, balancing), capacity(k, capacity_factor)
+    flat, limit = balance_choices(skew, k, balancing), capacity(k, capacity_factor)
     choices = tuple(flat[rank * TOKENS:(rank + 1) * TOKENS] for rank in range(RANKS))
     kept = [[[True] * k for _ in range(TOKENS)] for _ in range(RANKS)]
     for rank, of_rank in enumerate(choices):
@@ -144,7 +142,7 @@ def scene_of(shown: Dispatched) -> Scene:
     entries = [*((f"rank {rank}", f"of rank {rank}") for rank in range(RANKS)), ("wrong", "dropped")]
     legend(sheet, LEFT, bottom + 8, entries)
     sheet.text("compared", "label", LEFT, bottom + 40, "The busiest rank, over even work without drops")
-    others = [dispatched(shown.skew, shown.k, factor, shown.steps) for factor in CAPACITIES]
+    others = [dispatch(shown.skew, shown.k, factor, shown.steps) for factor in CAPACITIES]
     rows = [(capacity_words(other.capacity_factor), other.slowest, f"{other.slowest:.2f}, {other.dropped} dropped",
              other.capacity_factor == shown.capacity_factor) for other in others]
     bars(sheet, 190, 640, bottom + 52, 20, rows)
@@ -217,33 +215,19 @@ class TokenDispatch(SceneExplorable):
     a bias that makes busy experts less wanted.
     """
 
-    skew = traitlets.Any(1.0).tag(sync=True, echo_update=False)
-    k = traitlets.Any(1).tag(sync=True, echo_update=False)
-    capacity_factor = traitlets.Any(None).tag(sync=True, echo_update=False)
-    balancing = WholeNumber(0, 0, MOST_STEPS).tag(sync=True, echo_update=False)
+    skew = OneOf(1.0, SKEWS)
+    k = OneOf(1, (1, 2))
+    capacity_factor = OneOf(None, CAPACITIES)
+    balancing = WholeNumber(0, 0, MOST_STEPS)
     controls = ("skew", "k", "capacity_factor", "balancing")
 
-    def __init__(self, skew: float = 1.0, k: int = 1, capacity_factor: float | None = None, balancing: int = 0) -> None:
-        super().__init__(skew=skew, k=k, capacity_factor=capacity_factor, balancing=balancing)
-
-    @traitlets.validate("skew", "k", "capacity_factor")
-    def _there_are_such_tokens(self, proposal: Any) -> Any:
-        return self._possible(proposal)
-
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("skew", asked["skew"], SKEWS)
-        require_one_of("k", asked["k"], (1, 2))
-        require_one_of("capacity_factor", asked["capacity_factor"], CAPACITIES)
-        return asked
-
-    @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
-        return [slider("skew", "skew", SKEWS, asked["skew"], "{:g}".format),
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
+        return [slider("skew", "skew", SKEWS, settings["skew"], "{:g}".format),
                 chooser("experts a token, k", "k", (1, 2)),
                 chooser("capacity", "capacity_factor", CAPACITIES, capacity_words),
-                slider("steps of balancing", "balancing", STEPS, asked["balancing"])]
+                slider("steps of balancing", "balancing", STEPS, settings["balancing"])]
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(dispatched(**asked))
+    def draw(cls, settings: dict[str, Any]) -> Scene:
+        return scene_of(dispatch(**settings))

@@ -44,7 +44,7 @@ def read_number(text: str, unit: str) -> float:
             number = math.nan
         if size is not None and math.isfinite(number):
             return number * size
-    raise ValueError(f"{text!r}: {expected(text, unit)}")
+    raise ValueError(f"{text!r}: {hint_for(text, unit)}")
 
 
 def sizes(unit: str) -> dict[str, float]:
@@ -61,7 +61,7 @@ def spelling(ending: str, unit: str) -> str:
     return SPELLINGS.get(plain, SPELLINGS.get(plain.removesuffix("s"), plain)).lower()
 
 
-def expected(text: str, unit: str) -> str:
+def hint_for(text: str, unit: str) -> str:
     """What would have been understood, said to somebody who typed `text`."""
     if DECIMAL_COMMA.search(text):
         return "a comma stands between thousands only, as in 1,300; a decimal part has a point, as in 1.3"

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import traitlets
-
 from course_lib.costs.network import Group, Network, network_of
 from course_lib.facts import accelerator, interconnect, measured_collectives
 from course_lib.pictures.parts import bars
 from course_lib.pictures.scene import Scene, Sheet
 from course_lib.pictures.units import human_bytes
-from course_lib.widgets.base import SceneExplorable, require_one_of
+from course_lib.widgets.base import OneOf, SceneExplorable
 from course_lib.widgets.controls import Control, chooser
 
 NODES, PER_NODE = 2, 8
@@ -43,7 +41,7 @@ def members(group: str) -> list[list[int]]:
     return [[first + stride * place for place in range(n)] for first in firsts]
 
 
-def used(call: str, ranks: list[int]) -> dict[int, Wires]:
+def wires_in_use(call: str, ranks: list[int]) -> dict[int, Wires]:
     """Around a ring of single messages the ranks at the edges of a node send and receive for it."""
     nodes = [[rank for rank in ranks if rank // PER_NODE == node] for node in range(NODES)]
     across = sum(bool(here) for here in nodes) > 1
@@ -89,7 +87,7 @@ def add_nodes(sheet: Sheet, device: str, call: str, group: str) -> None:
         sheet.rect(f"switch {node}", "room", LEFT, SWITCH_Y[node], wide, CARD)
         sheet.inside(f"switch {node} is", "small", LEFT, SWITCH_Y[node], wide, CARD, "the node's switch")
     for number, ranks in enumerate(members(group)):
-        for rank, wires in used(call, ranks).items():
+        for rank, wires in wires_in_use(call, ranks).items():
             add_gpu(sheet, rank, number, wires)
     for y, name, wire in ((60, inside.technology, inside), (CARD_Y[0], "a card", between)):
         sheet.text(name, "quiet", LEFT + wide + 8, y, name)
@@ -131,11 +129,12 @@ def texts(device: str, call: str, group: str) -> tuple[str, str]:
         cards = {1: "one card", PER_NODE: "all eight cards of each node"}.get(found.per_node, f"{found.per_node} cards")
         why = cards + (kept if others else ", in eight rings")
     reached = group_of(network_of(device, as_reached=True), group).bytes_per_s(call)
+    measured = measurement_words(device, call, group)
     return (f"{gigabytes(found.bytes_per_s(call))} from each GPU: {why}",
-            f"by data sheets; such wires, else idle, reach about {gigabytes(reached)}{measured(device, call, group)}")
+            f"by data sheets; such wires, else idle, reach about {gigabytes(reached)}{measured}")
 
 
-def measured(device: str, call: str, group: str) -> str:
+def measurement_words(device: str, call: str, group: str) -> str:
     """What was measured on just this group, with the longest message."""
     found = group_of(network_of(device), group)
     for curve in measured_collectives(call, device, found.nodes):
@@ -153,26 +152,16 @@ def gigabytes(bytes_per_s: float) -> str:
 class WhichWire(SceneExplorable):
     """Two nodes of eight `device`, whose ranks stand in groups of a shape, `group`, that all make the same `call`."""
 
-    call = traitlets.Any("all_gather").tag(sync=True, echo_update=False)
-    group = traitlets.Any("two whole nodes").tag(sync=True, echo_update=False)
-    device = traitlets.Any("H100").tag(sync=True, echo_update=False)
+    call = OneOf("all_gather", CALLS)
+    group = OneOf("two whole nodes", GROUPS)
+    device = OneOf("H100", DEVICES)
     controls = ("call", "group", "device")
 
-    @traitlets.validate("call", "group", "device")
-    def _is_one_of_the_choices(self, proposal: Any) -> Any:
-        return self._possible(proposal)
-
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        for name, known in (("call", CALLS), ("group", GROUPS), ("device", DEVICES)):
-            require_one_of(name, asked[name], [*known])
-        return asked
-
-    @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
         return [chooser("call", "call", CALLS, lambda call: CALLS[call]), chooser("group", "group", GROUPS),
                 chooser("device", "device", DEVICES)]
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(**asked)
+    def draw(cls, settings: dict[str, Any]) -> Scene:
+        return scene_of(**settings)

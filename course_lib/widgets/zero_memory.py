@@ -8,15 +8,13 @@ from itertools import groupby
 from math import ceil
 from typing import Any
 
-import traitlets
-
 from course_lib import facts
 from course_lib.costs.memory import STAGE_NAMES, USABLE, Memory, device_memory
 from course_lib.pictures.parts import axis, legend, round_ticks
 from course_lib.pictures.roles import ROLES
 from course_lib.pictures.scene import Scene, Sheet, width_of
 from course_lib.pictures.units import gigabytes
-from course_lib.widgets.base import SceneExplorable, WholeNumber, require_one_of
+from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 
 COUNTS = [2**k for k in range(13)]  # what the slider offers; Python takes any number
@@ -189,32 +187,18 @@ class ZeroMemory(SceneExplorable):
     come on top: a tenth of a GPU has to stay free here, and chapter 7 counts them.
     """
 
-    model = traitlets.Any("Llama 2 7B").tag(sync=True, echo_update=False)
-    num_devices = WholeNumber(8, 1, 100_000).tag(sync=True, echo_update=False)
-    stage = WholeNumber(2, 0, 3).tag(sync=True, echo_update=False)
-    recipe = traitlets.Any(next(iter(RECIPES))).tag(sync=True, echo_update=False)
+    model = OneOf("Llama 2 7B", MODELS)
+    num_devices = WholeNumber(8, 1, 100_000)
+    stage = WholeNumber(2, 0, 3)
+    recipe = OneOf(next(iter(RECIPES)), RECIPES)
     controls = ("model", "num_devices", "stage", "recipe")
 
-    def __init__(self, model: str = "Llama 2 7B", num_devices: int = 8, stage: int = 2,
-                 recipe: str = next(iter(RECIPES))) -> None:
-        super().__init__(model=model, num_devices=num_devices, stage=stage, recipe=recipe)
-
-    @traitlets.validate("model", "recipe")
-    def _known(self, proposal: Any) -> str:
-        return self._possible(proposal)
-
     @classmethod
-    def check_asked(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("model", asked["model"], MODELS)
-        require_one_of("recipe", asked["recipe"], [*RECIPES])
-        return asked
-
-    @classmethod
-    def list_controls(cls, asked: dict[str, Any]) -> list[Control]:
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
         return [chooser("model", "model", MODELS),
-                slider("devices", "num_devices", COUNTS, asked["num_devices"], "{:,}".format),
+                slider("devices", "num_devices", COUNTS, settings["num_devices"], "{:,}".format),
                 chooser("stage", "stage", STAGE_NAMES, STAGE_NAMES.__getitem__), chooser("recipe", "recipe", RECIPES)]
 
     @classmethod
-    def draw(cls, asked: dict[str, Any]) -> Scene:
-        return scene_of(need(**asked))
+    def draw(cls, settings: dict[str, Any]) -> Scene:
+        return scene_of(need(**settings))

@@ -72,7 +72,7 @@ def require_same_groups(param_groups: list[dict[str, Any]], bucket_cap_mb: float
     require_same([*lines, f"bucket_cap_mb={bucket_cap_mb}"], me, "parameters", "the same ones, options included,")
 
 
-def require_cleared(buckets: Sequence[FlatBucket]) -> None:
+def require_no_average(buckets: Sequence[FlatBucket]) -> None:
     """ValueError where gradients of the step before are still there; only the reader of stage 1 has them in .grad."""
     for bucket in buckets:
         if not bucket.parts or any(parameter.grad is part for parameter, part in bucket.parts.items()):
@@ -80,7 +80,7 @@ def require_cleared(buckets: Sequence[FlatBucket]) -> None:
                              "expected zero_grad() of the ZeroOptimizer before the next step's backward")
 
 
-def require_taken(buckets: Sequence[FlatBucket]) -> None:
+def require_no_gradient_by_hand(buckets: Sequence[FlatBucket]) -> None:
     if any(parameter.grad is not None for bucket in buckets for parameter in bucket.parameters):
         raise ValueError("a .grad was set by hand: in stage 2 expected gradients that backward brings, which are taken "
                          "as they come; stage 1 takes what is in .grad")

@@ -1,4 +1,4 @@
-"""What sharded ranks hold, put together as if nothing were sharded, and cut again: for checkpoints of a plain program.
+"""What sharded ranks hold, put together as if nothing were sharded: for checkpoints of a plain program.
 
 The first half is for ZeroOptimizer, whose ranks hold pieces of buckets; the second for FullyShardedDataParallel, whose
 ranks hold a shard of each parameter. torch's form of an optimiser's state:
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from course_lib.groups.agreement import agree
 from course_lib.groups.exchange import start_all_gather
 from course_lib.groups.membership import Member
-from course_lib.zero.flat import FlatBucket, Piece
+from course_lib.zero.flat import FlatBucket, FlatPiece
 
 if TYPE_CHECKING:  # stages 1 and 2 need no units
     from course_lib.zero.units import ShardedParameter
@@ -32,19 +32,7 @@ def options_of(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key not in ("params", "param_names")}
 
 
-def number_parameters(groups: Groups) -> dict[nn.Parameter, int]:
-    """Each parameter's number in torch's form: counted through the groups."""
-    parameters = [parameter for group in groups for parameter in group["params"]]
-    return {parameter: number for number, parameter in enumerate(parameters)}
-
-
-def number_groups(groups: Groups) -> Groups:
-    """The groups in torch's form, with numbers for parameters."""
-    numbers = number_parameters(groups)
-    return [{**group, "params": [numbers[p] for p in group["params"]]} for group in groups]
-
-
-def pieces_in(buckets: Sequence[FlatBucket]) -> dict[nn.Parameter, Piece]:
+def pieces_in(buckets: Sequence[FlatBucket]) -> dict[nn.Parameter, FlatPiece]:
     return {piece.parameter: piece for bucket in buckets for piece in bucket.pieces}
 
 
@@ -53,7 +41,8 @@ def pieces_in(buckets: Sequence[FlatBucket]) -> dict[nn.Parameter, Piece]:
 @torch.no_grad()
 def gather_state(groups: Groups, state: State, buckets: Sequence[FlatBucket], me: Member) -> dict[str, Any]:
     """See ZeroOptimizer.state_dict. `state`: of this rank's pieces."""
-    numbers, pieces = number_parameters(groups), pieces_in(buckets)
+    numbers = {p: number for number, p in enumerate(p for group in groups for p in group["params"])}
+    pieces = pieces_in(buckets)
     kept = {p: without_idle_master(of_one, p, pieces[p]) for p, of_one in state.items()}
     mine = {numbers[p]: {key: form_of(value, pieces[p]) for key, value in of_one.items()} for p, of_one in kept.items()}
     forms = {number: of_one for everyones in agree(None, mine, me) for number, of_one in everyones.items()}
@@ -74,10 +63,11 @@ def gather_state(groups: Groups, state: State, buckets: Sequence[FlatBucket], me
             for parameter, of_one in in_bucket:
                 if key in of_one and of_one[key][1] == dtype:
                     gathered[numbers[parameter]][key] = views[parameter].to("cpu", copy=True)
-    return {"state": {number: gathered[number] for number in sorted(gathered)}, "param_groups": number_groups(groups)}
+    return {"state": {number: gathered[number] for number in sorted(gathered)},
+            "param_groups": [{**group, "params": [numbers[p] for p in group["params"]]} for group in groups]}
 
 
-def without_idle_master(of_one: dict[str, Any], parameter: Tensor, piece: Piece) -> dict[str, Any]:
+def without_idle_master(of_one: dict[str, Any], parameter: Tensor, piece: FlatPiece) -> dict[str, Any]:
     """The state, without a master copy that says no more than the parameter: AdamW takes any entry for all its state.
     """
     master = of_one.get(MASTER)
@@ -87,7 +77,7 @@ def without_idle_master(of_one: dict[str, Any], parameter: Tensor, piece: Piece)
     return of_one
 
 
-def form_of(value: Any, piece: Piece) -> tuple[Any, torch.dtype | None]:
+def form_of(value: Any, piece: FlatPiece) -> tuple[Any, torch.dtype | None]:
     """(None, dtype) of what is cut as the parameter is; (value, None) of what is whole, AdamW's step say."""
     if isinstance(value, Tensor) and value.shape == piece.owned.shape and value.dim():
         return None, value.dtype
@@ -118,14 +108,14 @@ def load_state(saved: dict[str, Any], groups: Groups, inner: torch.optim.Optimiz
         own.update(options_of(group))
 
 
-def cut_piece(key: str, value: Any, parameter: Tensor, piece: Piece) -> Any:
+def cut_piece(key: str, value: Any, parameter: Tensor, piece: FlatPiece) -> Any:
     """What of one value of a parameter's state this rank keeps."""
     if isinstance(value, Tensor) and value.shape == parameter.shape and key != "step":
         return slice_of(value, piece)
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def slice_of(whole: Tensor, piece: Piece) -> Tensor:
+def slice_of(whole: Tensor, piece: FlatPiece) -> Tensor:
     """The numbers of a tensor in the parameter's shape that lie in `piece`."""
     return whole.detach().reshape(-1)[piece.first:piece.last]
 
@@ -141,17 +131,6 @@ def gather_whole(shard: Tensor, parameter: "ShardedParameter", me: Member) -> Te
     return flat[:parameter.shape.numel()].view(parameter.shape).to("cpu", copy=True)
 
 
-def cut_shard(whole: Tensor, parameter: "ShardedParameter", me: Member) -> Tensor:
-    """This rank's shard (S_i,) of a tensor in the parameter's shape."""
-    if whole.shape != parameter.shape:
-        raise ValueError(f"a tensor of shape {list(whole.shape)} for a parameter of shape {list(parameter.shape)}: "
-                         "expected the state of the same module, unsharded")
-    shard = whole.new_zeros(parameter.S)
-    mine = whole.detach().reshape(-1)[me.r * parameter.S:(me.r + 1) * parameter.S]
-    shard[:len(mine)] = mine
-    return shard
-
-
 def gather_module(module: nn.Module, shards: Shards, me: Member) -> dict[str, Tensor]:
     """See FullyShardedDataParallel.full_state_dict."""
     wholes, state = {}, {}
@@ -165,49 +144,3 @@ def gather_module(module: nn.Module, shards: Shards, me: Member) -> dict[str, Te
                 wholes[parameter] = gather_whole(parameter.sharded, parameter, me)
             state[name] = wholes[parameter]
     return state
-
-
-@torch.no_grad()
-def load_module(module: nn.Module, shards: Shards, me: Member, saved: dict[str, Tensor]) -> None:
-    """See FullyShardedDataParallel.load_full_state_dict."""
-    own = module.state_dict(keep_vars=True)
-    if own.keys() != saved.keys():
-        raise ValueError(f"the state has {sorted(saved.keys() - own.keys())} too many and lacks "
-                         f"{sorted(own.keys() - saved.keys())}: expected the state_dict of the same module")
-    for name, target in own.items():
-        parameter, value = shards.get(target), saved[name]
-        if parameter is not None:
-            target.copy_(cut_shard(value, parameter, me))
-        elif isinstance(target, Tensor):
-            target.copy_(value)
-
-
-def gather_optimizer(optimizer: torch.optim.Optimizer, shards: Shards, me: Member) -> dict[str, Any]:
-    """See FullyShardedDataParallel.full_optimizer_state_dict."""
-    state = {}
-    for parameter, number in number_parameters(optimizer.param_groups).items():
-        of_one = optimizer.state.get(parameter)
-        if not of_one:
-            continue
-        shard = shards.get(parameter)
-        state[number] = {key: gather_whole(value, shard, me)
-                         if shard is not None and isinstance(value, Tensor) and value.shape == parameter.shape else
-                         value.detach().cpu().clone() if isinstance(value, Tensor) else value
-                         for key, value in of_one.items()}
-    return {"state": state, "param_groups": number_groups(optimizer.param_groups)}
-
-
-def load_optimizer(optimizer: torch.optim.Optimizer, shards: Shards, me: Member, saved: dict[str, Any]) -> None:
-    """See FullyShardedDataParallel.load_full_optimizer_state_dict."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    numbers = [number for group in saved["param_groups"] for number in group["params"]]
-    if len(parameters) != len(numbers):
-        raise ValueError(f"the saved optimiser has {len(numbers)} parameters: expected {len(parameters)}")
-    state = {}
-    for number, parameter in zip(numbers, parameters):
-        shard, of_one = shards.get(parameter), saved["state"].get(number)
-        if of_one is not None:
-            state[number] = {key: cut_shard(value, shard, me)
-                             if shard is not None and isinstance(value, Tensor) and value.shape == shard.shape
-                             and key != "step" else value for key, value in of_one.items()}
-    optimizer.load_state_dict({"state": state, "param_groups": saved["param_groups"]})

@@ -21,21 +21,20 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.runtime import device
-from course_lib.runtime.torch_private import replaced, tree_leaves
+from course_lib.runtime.torch_private import replace_attribute, tree_leaves
 
 MISSING = "DeepSpeed is not installed: expected `pip install .[deepspeed]` in the course's folder"
 
 
-def deepspeed_config(stage: int, micro_batch: int = 1, micro_batches: int = 1, max_norm: float = 0.0,
-                     offload: bool = False, bucket_cap_mb: float = 25) -> dict[str, Any]:
+def deepspeed_config(stage: int, bucket_cap_mb: float = 25) -> dict[str, Any]:
     """The same work as ours: buckets of as many bytes (DeepSpeed counts numbers), and in stage 3 every parameter is
     sharded, where by default those below 100,000 numbers stay whole.
     """
     bucket = int(bucket_cap_mb * 2**20 / 4)
     return {
-        "train_micro_batch_size_per_gpu": micro_batch,
-        "gradient_accumulation_steps": micro_batches,
-        "gradient_clipping": max_norm,
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": 0.0,
         "zero_optimization": {
             "stage": stage,
             "overlap_comm": stage > 1,
@@ -43,32 +42,31 @@ def deepspeed_config(stage: int, micro_batch: int = 1, micro_batches: int = 1, m
             "allgather_bucket_size": bucket,
             "stage3_prefetch_bucket_size": bucket,
             "stage3_param_persistence_threshold": 0,
-            **({"offload_optimizer": {"device": "cpu"}} if offload else {}),
         },
         "zero_allow_untested_optimizer": True,  # torch's own AdamW, and not the one it would compile
         "zero_force_ds_cpu_optimizer": False,
     }
 
 
-def deepspeed_engine(module: nn.Module, stage: int, config: dict[str, Any] | None = None,
-                     optimizer_class: type[torch.optim.Optimizer] = torch.optim.AdamW, **defaults: Any) -> Any:
-    """A DeepSpeedEngine around `module` on the ranks of the world, quiet enough for a notebook.
+def deepspeed_engine(module: nn.Module, stage: int, config: dict[str, Any] | None = None, **defaults: Any) -> Any:
+    """A DeepSpeedEngine around `module`, with AdamW, on the ranks of the world, quiet enough for a notebook.
 
-    `config` defaults to deepspeed_config(stage); `defaults` are the optimiser's. ImportError where it is not installed.
+    `config` defaults to deepspeed_config(stage); `defaults` are AdamW's. ImportError where it is not installed.
     """
-    deepspeed = quietly_imported()
+    deepspeed = import_quietly()
     comm = importlib.import_module("deepspeed.comm.torch")  # as an attribute of deepspeed.comm, torch is torch itself
     # On the CPU it would compile shared-memory collectives, for a minute, and say so on stdout; gloo does without them.
-    with replaced(comm, "build_shm_op", lambda: None):
+    with replace_attribute(comm, "build_shm_op", lambda: None):
         deepspeed.init_distributed(verbose=False)  # takes the process group that is there
-    optimizer = optimizer_class([p for p in module.parameters() if p.requires_grad], **defaults)
+    optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], **defaults)
     # It decorates an optimiser that nobody asked for with torch.compile, which imports for seconds. And where it names
     # no device it expects the host's memory, to pin it say; a rank's default device is its GPU.
-    with replaced(torch, "compile", lambda model=None, **_: model or (lambda function: function)), torch.device("cpu"):
+    unchanged = replace_attribute(torch, "compile", lambda model=None, **_: model or (lambda function: function))
+    with unchanged, torch.device("cpu"):
         return deepspeed.initialize(model=module, optimizer=optimizer, config=config or deepspeed_config(stage))[0]
 
 
-def is_installed() -> bool:
+def is_available() -> bool:
     return importlib.util.find_spec("deepspeed") is not None
 
 
@@ -89,7 +87,7 @@ def held_by(engine: Any) -> dict[str, nn.Module | Callable[[], list[Tensor]]]:
     return {"model": engine.module, **{kind: partial(tensors, names) for kind, names in ATTRIBUTES.items()}}
 
 
-def quietly_imported() -> Any:
+def import_quietly() -> Any:
     """The module deepspeed, on this rank's accelerator, without its log and the warnings of its imports."""
     os.environ.setdefault("DS_ACCELERATOR", device().type)
     if device().type != "cpu":

@@ -21,7 +21,7 @@ from course_lib.groups.packing import cut_tensors, unpack
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class FlatPiece:
     """Numbers `first` to `last` of `parameter` (flattened), `start` to `stop` of the block; `owned` is what steps."""
 
     parameter: nn.Parameter
@@ -72,14 +72,14 @@ class FlatBucket(GradientBucket):
             return host_tensor(self.S, self.step_dtype, self.device)
         return torch.zeros(self.S, dtype=self.step_dtype, device=self.device)
 
-    def make_pieces(self) -> list[Piece]:
+    def make_pieces(self) -> list[FlatPiece]:
         steps_on, begin = self.block if self.master is None else self.master, self.me.r * self.S
         pieces, start = [], 0
         for parameter in self.parameters:
             first, last = max(begin - start, 0), min(begin + self.S - start, parameter.numel())
             if first < last:
                 a, b = start + first - begin, start + last - begin
-                pieces.append(Piece(parameter, first, last, a, b, nn.Parameter(steps_on[a:b])))
+                pieces.append(FlatPiece(parameter, first, last, a, b, nn.Parameter(steps_on[a:b])))
             start += parameter.numel()
         return pieces
 

@@ -27,7 +27,7 @@ from course_lib.groups.tensors import describe
 from course_lib.runtime.tensors import tensors_in
 from course_lib.runtime.torch_private import backward_number, tree_map, when_backward_ends
 from course_lib.zero import checks, consolidate
-from course_lib.zero.units import Phase, ShardedParameter, Unit, cut_into_units
+from course_lib.zero.units import ShardedParameter, Unit, UnitPhase, cut_into_units
 
 ShouldShard = Callable[[str, nn.Module], bool]
 
@@ -100,8 +100,8 @@ class FullyShardedDataParallel(nn.Module):
             raise RuntimeError("the last backward pass raised when messages were under way, so this rank is out of "
                                "step with the others: expected a new FullyShardedDataParallel on all ranks")
         for unit in self.units:  # a forward pass that raised may have left something
-            unit.show_sharded()
-            if unit.phase is Phase.ARRIVING or unit.phase is Phase.GATHERED and self.reshard_after_forward:
+            unit.show_shards()
+            if unit.phase is UnitPhase.ARRIVING or unit.phase is UnitPhase.GATHERED and self.reshard_after_forward:
                 unit.free()
         self.entered, self.left = [], []
         if self.module.training:
@@ -110,7 +110,7 @@ class FullyShardedDataParallel(nn.Module):
     def _end_of_forward(self, outputs: Any) -> None:
         self.forward_order = list(self.entered) or self.forward_order
         for unit in self.units:
-            if unit.phase is Phase.ARRIVING:
+            if unit.phase is UnitPhase.ARRIVING:
                 unit.free()  # gathered ahead, and not used
         for tensor in tensors_in(outputs):
             if tensor.requires_grad and tensor.grad_fn is not None:
@@ -132,9 +132,9 @@ class FullyShardedDataParallel(nn.Module):
         return inputs, named
 
     def _after_forward(self, unit: Unit, inputs: tuple, outputs: Any) -> None:
-        if self._inside_backward() and unit.phase is Phase.IN_BACKWARD:
+        if self._inside_backward() and unit.phase is UnitPhase.IN_BACKWARD:
             return  # recomputed, by torch.utils.checkpoint, and about to be used
-        unit.show_sharded()
+        unit.show_shards()
         leaving = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
         for tensor in leaving:  # backward may reach any of them first, or one of them only
             tensor.register_hook(lambda _: self._before_backward(unit))
@@ -162,10 +162,10 @@ class FullyShardedDataParallel(nn.Module):
     def _before_backward(self, unit: Unit) -> None:
         """The first gradient of one of the unit's outputs is there, and autograd is about to go through the unit."""
         self._backward_begins()
-        if unit.phase is not Phase.IN_BACKWARD:
+        if unit.phase is not UnitPhase.IN_BACKWARD:
             self.to_reduce.add(unit)  # once more, where autograd comes back to a unit that it has left
             with torch.no_grad():
-                unit.gather(Phase.IN_BACKWARD)
+                unit.gather(UnitPhase.IN_BACKWARD)
             unit.show_whole()
             self._gather_ahead(self._after(unit, self.left[::-1]))
 
@@ -179,7 +179,7 @@ class FullyShardedDataParallel(nn.Module):
     def _free_and_reduce(self, unit: Unit) -> None:
         unit.uses = 0
         self.to_reduce.discard(unit)
-        unit.show_sharded()
+        unit.show_shards()
         unit.free()  # before the gradients' message takes as much memory again
         for earlier in self.units:
             earlier.finish_reduce()  # had the time of a unit to arrive; one at a time is under way, for its memory
@@ -194,7 +194,7 @@ class FullyShardedDataParallel(nn.Module):
         for unit in self.units:
             unit.uses = 0
             unit.finish_reduce()
-            if unit.phase is not Phase.FREE:
+            if unit.phase is not UnitPhase.FREE:
                 unit.free()
         average_gradients(self.replicated, self.member, cap_bytes=math.inf)  # small ones, norms say: in one message
         self.in_backward = False
@@ -244,18 +244,6 @@ class FullyShardedDataParallel(nn.Module):
     def full_state_dict(self) -> dict[str, Tensor]:
         """The whole module's state_dict, as it would be without sharding, on the host, on every rank. Collective."""
         return consolidate.gather_module(self.module, self.shards(), self._only_group)
-
-    def load_full_state_dict(self, state_dict: dict[str, Tensor]) -> None:
-        """Take this rank's shards of a plain module's state_dict, which every rank has."""
-        consolidate.load_module(self.module, self.shards(), self._only_group, state_dict)
-
-    def full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The state of an `optimizer` of the shards as it would be without sharding. On the host; collective."""
-        return consolidate.gather_optimizer(optimizer, self.shards(), self._only_group)
-
-    def load_full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-        """Give `optimizer`, of the shards, its part of a plain optimiser's state_dict, which every rank has."""
-        consolidate.load_optimizer(optimizer, self.shards(), self._only_group, state_dict)
 
 
 class WhenGradientsLeave(torch.autograd.Function):

@@ -28,7 +28,7 @@ from course_lib.groups.packing import broadcast
 from course_lib.runtime.torch_private import when_backward_ends
 from course_lib.zero import checks
 from course_lib.zero.consolidate import MASTER, gather_state, load_state, options_of
-from course_lib.zero.flat import FlatBucket, Piece, make_buckets
+from course_lib.zero.flat import FlatBucket, FlatPiece, make_buckets
 
 
 class ZeroOptimizer(torch.optim.Optimizer):
@@ -58,7 +58,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         broadcast(everything, self.member, bucket_cap_mb * 2**20)
         self.buckets = make_buckets(trained, bucket_cap_mb * 2**20, self.member, offload)
         self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters}
-        self.pieces: dict[nn.Parameter, Piece] = {p.parameter: p for b in self.buckets for p in b.pieces}
+        self.pieces: dict[nn.Parameter, FlatPiece] = {p.parameter: p for b in self.buckets for p in b.pieces}
         self.inner = self._make_inner(optimizer_class, defaults)
         self.stage = (Stage1 if stage == 1 else Stage2)(self.buckets, self.member)
         when_complete(trained, self._gradient_is_there)
@@ -68,9 +68,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
         groups = [{**options_of(group), "params": [self.pieces[p].owned for p in group["params"] if p in self.pieces]}
                   for group in self.param_groups]
         inner = optimizer_class(groups, **defaults)
-        for own, theirs in zip(self.param_groups, inner.param_groups):
-            for key, value in theirs.items():
-                own.setdefault(key, value)  # the defaults of the class, for schedulers and state_dict
+        for group, inner_group in zip(self.param_groups, inner.param_groups):
+            for key, value in inner_group.items():
+                group.setdefault(key, value)  # the defaults of the class, for schedulers and state_dict
         return inner
 
     def add_param_group(self, param_group: dict) -> None:
@@ -83,7 +83,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         """Autograd calls this when a parameter's .grad is complete, and goes on to the parameters before it."""
         require_dense(parameter, f"a parameter of shape {list(parameter.shape)}")
         if self.stage.closed:  # the reader may clear .grad without us, module.zero_grad() say
-            checks.require_cleared(self.buckets)
+            checks.require_no_average(self.buckets)
             self.stage.forget()
         self.stage.collect(parameter, self.bucket_of[parameter])
 
@@ -113,8 +113,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     def _step_pieces(self) -> None:
         """Phase 2: the inner optimiser steps on the pieces, which lie in this rank's blocks or in their masters."""
-        for own, theirs in zip(self.param_groups, self.inner.param_groups):
-            theirs.update(options_of(own))  # schedulers change ours
+        for group, inner_group in zip(self.param_groups, self.inner.param_groups):
+            inner_group.update(options_of(group))  # schedulers change ours
         for bucket in self.buckets:
             bucket.update_master()
         self.inner.step()
@@ -162,15 +162,6 @@ class ZeroOptimizer(torch.optim.Optimizer):
     @state.setter
     def state(self, _: Any) -> None:
         """torch.optim.Optimizer begins with an empty one; ours is that of the inner optimiser."""
-
-    @property
-    def host_bytes(self) -> int:
-        """What lies on the host because of offload=True: this rank's masters and their state and gradients."""
-        if not self.offload:
-            return 0
-        blocks = [block for bucket in self.buckets for block in (bucket.master, bucket.block_gradient)]
-        state = [value for of_one in self.inner.state.values() for value in of_one.values()]
-        return sum(value.nbytes for value in (*blocks, *state) if isinstance(value, Tensor))
 
     def state_dict(self) -> dict[str, Any]:
         """What `optimizer_class` itself would save on one process: whole tensors, on the host, on every rank.
@@ -284,7 +275,7 @@ class Stage2:
     def reduce(self) -> None:
         """Backward has done it. A rank whose loss reached no parameter had none, and takes part here."""
         checks.require_in_step(self.in_backward)
-        checks.require_taken(self.buckets)
+        checks.require_no_gradient_by_hand(self.buckets)
         if any(bucket.block_gradient is None for bucket in self.buckets):
             self._reduce_rest()
 

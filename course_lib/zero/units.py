@@ -23,7 +23,7 @@ from course_lib.costs.sharding import shard_size
 from course_lib.groups.exchange import start_all_gather, start_reduce_scatter
 from course_lib.groups.gradients import is_missing, mark_missing, write_gradient
 from course_lib.groups.membership import Member
-from course_lib.groups.replaced import remember_replaced
+from course_lib.groups.replaced import remember_replacement
 from course_lib.zero.flat import host_tensor
 
 Home = tuple[nn.Module, str]  # where a parameter is registered; a tied one has several
@@ -160,7 +160,7 @@ def lay_out(gradient: Tensor | None, rows: Tensor) -> None:
         write_gradient(numbers[full * S:], rows[full, :len(numbers) - full * S])
 
 
-class Phase(IntEnum):
+class UnitPhase(IntEnum):
     """Where the whole parameters of a unit are: each phase has all that the one before it has."""
 
     FREE = 0
@@ -174,7 +174,7 @@ class Unit:
 
     def __init__(self, name: str, module: nn.Module, shards: list[Shards]) -> None:
         self.name, self.module, self.shards = name, module, shards
-        self.phase = Phase.FREE
+        self.phase = UnitPhase.FREE
         self.uses = 0  # forward passes whose backward pass has not come by yet
         self.versions: list[int] = []
 
@@ -184,18 +184,18 @@ class Unit:
 
     def start_gather(self) -> None:
         """Ahead of time: the parameters travel, and are what the shards say now."""
-        if self.phase is Phase.FREE:
+        if self.phase is UnitPhase.FREE:
             for shards in self.shards:
                 shards.start_gather()
-            self.phase, self.versions = Phase.ARRIVING, self.current_versions()
+            self.phase, self.versions = UnitPhase.ARRIVING, self.current_versions()
 
-    def gather(self, phase: Phase = Phase.GATHERED) -> None:
+    def gather(self, phase: UnitPhase = UnitPhase.GATHERED) -> None:
         """The whole parameters are there when this returns, and they are what the shards say now."""
         phase = max(phase, self.phase)  # a forward pass that is repeated in backward does not end the unit's backward
-        if self.phase is not Phase.FREE and self.versions != self.current_versions():
+        if self.phase is not UnitPhase.FREE and self.versions != self.current_versions():
             self.free()  # the optimiser stepped in between
         self.start_gather()
-        if self.phase is Phase.ARRIVING:
+        if self.phase is UnitPhase.ARRIVING:
             for shards in self.shards:
                 shards.finish_gather()
         self.phase = phase
@@ -207,7 +207,7 @@ class Unit:
                 shards.arriving[1]()
                 shards.arriving = None
             shards.free()
-        self.phase = Phase.FREE
+        self.phase = UnitPhase.FREE
 
     def current_versions(self) -> list[int]:
         """They change when anybody, an optimiser say, changes the shards."""
@@ -219,7 +219,7 @@ class Unit:
             p.whole.requires_grad_(p.sharded.requires_grad)
             p.register(p.whole)
 
-    def show_sharded(self) -> None:
+    def show_shards(self) -> None:
         """What everybody else reads: the optimiser, parameters(), state_dict()."""
         for p in self.parameters:
             p.register(p.sharded)
@@ -247,7 +247,8 @@ def cut_into_units(module: nn.Module, should_shard: Callable[[str, nn.Module], b
         if parameter.numel():
             members.setdefault(unit, {})[parameter] = [(module.get_submodule(name), key) for name, key in names]
     rest = list(members.pop(None, {}))
-    remember_replaced([parameter for of_unit in members.values() for parameter in of_unit], "FullyShardedDataParallel")
+    remember_replacement((parameter for of_unit in members.values() for parameter in of_unit),
+                         "FullyShardedDataParallel")
     units, tag = [], 0
     for name in [name for name, _ in module.named_modules() if name in members]:
         shards = []

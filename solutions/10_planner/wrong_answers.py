@@ -616,7 +616,7 @@ def reading_of_the_best_alone(*asked):
 def reading_of_the_judge(*asked):
     from course_lib.grading.judges.planner.reading import ReadPlans
 
-    return ReadPlans().expected(*asked)
+    return ReadPlans().solve(*asked)
 
 
 TOLD = ("id", "source", "split", "software", "metric", "value")
@@ -685,7 +685,7 @@ def rows_that_may_stay(rows, profiles):
 def leaks_of_the_judge(*asked):
     from course_lib.grading.judges.planner.leaks import FindLeaks
 
-    return FindLeaks().expected(*asked)
+    return FindLeaks().solve(*asked)
 
 
 WORK = ("matmul", "memory", "tp", "launch")

@@ -67,7 +67,7 @@ def controls_of(widget):
 
 def settings_of(widget, name):
     """How the widget stands in the kernel."""
-    return json.loads(widget.notebook.ask(f"print(json.dumps({name.lower()}.asked()))"))
+    return json.loads(widget.notebook.ask(f"print(json.dumps({name.lower()}.settings()))"))
 
 
 def counted(widget):

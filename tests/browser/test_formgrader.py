@@ -1,14 +1,14 @@
 """A teacher in formgrader, in a real JupyterLab with nbgrader's menus: sees the points, sets one, and it stays."""
 
-import csv
 import shutil
 
 import nbformat
 import pytest
+from nbgrader.api import Gradebook
 
 from course_lib.grading.trusted import sandbox
 from tests.browser.conftest import SCREENSHOTS, VIEWPORT
-from tests.grading.submissions import NAME, half_done, submit
+from tests.grading.submissions import NAME, solve_half, submit
 from tests.test_nbgrader import ROOT, command_for, nbgrader
 from tools.harness.browser import LabServer
 from tools.lab import settings_in_environment
@@ -28,15 +28,15 @@ def course(tmp_path_factory):
     nbgrader(folder, "generate_assignment", NAME, "--force")
     stub, solved = (nbformat.read(folder / part / NAME / f"{NAME}.ipynb", as_version=4)
                     for part in ("exercises", "solutions"))
-    submit(folder, "ada", half_done(stub, solved))
+    submit(folder, "ada", solve_half(stub, solved))
     nbgrader(folder, "autograde", NAME, ISOLATION)
     return folder
 
 
 def marks(course) -> float:
-    nbgrader(course, "export", "--to", "grades.csv")
-    with open(course / "grades.csv", newline="") as file:
-        return float(next(csv.DictReader(file))["score"])
+    """What `nbgrader export` writes into its table."""
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
+        return gradebook.find_submission(NAME, "ada").score
 
 
 def test_a_score_entered_in_formgrader_counts_and_survives_a_new_autograde(course, chromium, tmp_path_factory):

@@ -116,7 +116,7 @@ def found_in(folder: Path) -> dict:
     completed = (folder / "completed").read_text().split() if (folder / "completed").exists() else []
     return {"completed": int(completed[-1]) if completed else 0, "latest": read_manifest(path)["step"] if path else 0,
             "problems": problems_of(path) if path else [], "left": sorted(path.name for path in folder.glob(".*")),
-            "kept": len(checkpoint.completed(folder))}
+            "kept": len(checkpoint.complete_checkpoints(folder))}
 
 
 def main(folder: Path, seed: int, kills: int) -> None:

@@ -58,7 +58,7 @@ def without_a_run(folder, run):
 
 def a_shorter_run_that_overwrites(folder, run):
     One(overwrite=True).save(folder, 1)
-    return str(sorted(path.name for path in checkpoint.completed(folder)))
+    return str(sorted(path.name for path in checkpoint.complete_checkpoints(folder)))
 
 
 def a_crash_in_the_first_save_that_overwrites(folder, run):

@@ -32,7 +32,7 @@ class One:
         path, said = checkpoint.find_intact(folder, strict)
         if path is None:
             return "nothing there: from the beginning"
-        checkpoint.load_verified(path, self.model, self.optimizer)
+        checkpoint.load_and_verify(path, self.model, self.optimizer)
         self.run = checkpoint.continue_run(path)
         return "; ".join([f"on from {path.name}", *said])
 

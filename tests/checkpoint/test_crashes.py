@@ -14,25 +14,23 @@ from course_lib.runtime import RankDied, RankFailed
 from tests.checkpoint import runs
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = 12  # 50 take minutes: python -m tests.checkpoint.crashes FOLDER 0 50
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks its ranks")
-def test_kills_under_three_axes_lose_nothing_that_was_complete_and_every_step_is_one_process_s(tmp_path):
+@pytest.mark.sweep("kills", few=[8], all=[50], words="8 kills of 50")
+def test_kills_under_three_axes_lose_nothing_that_was_complete_and_every_step_is_one_process_s(tmp_path, kills):
     """dp2,pp2,tp2 mostly, pp2,tp2 and tp2 between; one rank is killed at a random line of saving or loading. A loss of
     another checkpoint than the last, or of a damaged one, would not be one process's.
     """
-    command = [sys.executable, "-m", "tests.checkpoint.crashes", str(tmp_path), "0", str(KILLS)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=500)
+    command = [sys.executable, "-m", "tests.checkpoint.crashes", str(tmp_path), "0", str(kills)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=50 * kills)
     found = json.loads(done.stdout)
     attempts = found["attempts"]
-    assert len(attempts) == KILLS and all(attempt["killed"] for attempt in attempts)
+    assert len(attempts) == kills and all(attempt["killed"] for attempt in attempts)
     steps = [attempt["latest"] for attempt in attempts]
-    assert steps == sorted(steps) and steps[-1] >= KILLS / 2
+    assert steps == sorted(steps) and steps[-1] >= kills / 2
     for attempt in attempts:
         assert attempt["problems"] == [] and attempt["kept"] <= 3
         assert attempt["completed"] <= attempt["latest"] <= attempt["completed"] + 1
-    assert sum(bool(attempt["left"]) for attempt in attempts) > KILLS / 4  # killed in the midst of a save
+    assert sum(bool(attempt["left"]) for attempt in attempts) > kills / 4  # killed in the midst of a save
     assert {step for step, _ in found["losses"]} >= set(range(steps[-1]))
     for step, loss in found["losses"]:
         assert loss == pytest.approx(found["unbroken"][step], rel=1e-9), step
@@ -47,7 +45,7 @@ def test_a_run_whose_ranks_are_killed_ends_as_the_unbroken_one_on_ever_fewer_ran
     assert [attempt.error.rank for attempt in attempts[:2]] == [1, 0]
     first, losses = attempts[-1].results[0]
     assert first == 4 and losses == pytest.approx(unbroken[first:], rel=1e-9)
-    assert [path.name for path in checkpoint.completed(tmp_path)] == ["step_00000006", "step_00000008"]
+    assert [path.name for path in checkpoint.complete_checkpoints(tmp_path)] == ["step_00000006", "step_00000008"]
 
 
 def test_torchrun_starts_a_run_again_that_goes_on_from_its_checkpoint(tmp_path):

@@ -27,7 +27,7 @@ def take_a_step(model, optimizer):
 
 
 def steps_in(folder):
-    return [folders.read_manifest(path)["step"] for path in checkpoint.completed(folder)]
+    return [folders.read_manifest(path)["step"] for path in checkpoint.complete_checkpoints(folder)]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_the_last_complete_one_is_the_latest_and_an_incomplete_one_is_never_chos
 
 
 def test_where_there_is_none_the_error_says_what_there_is(tmp_path):
-    assert checkpoint.latest(tmp_path) is None and checkpoint.completed(tmp_path / "nowhere") == []
+    assert checkpoint.latest(tmp_path) is None and checkpoint.complete_checkpoints(tmp_path / "nowhere") == []
     (tmp_path / "notes.txt").write_text("no checkpoint")
     with pytest.raises(ValueError, match=r"it holds \['notes.txt'\]"):
         checkpoint.load(tmp_path, *one())

@@ -71,7 +71,7 @@ def test_the_command_line_saves_prunes_and_goes_on_under_another_layout(command,
     unbroken = command("--steps", "5", "--layout", "dp2", "--save", str(folder), "--save-every", "2", "--keep", "2",
                        "--resume", str(folder))
     assert "from the beginning" in capfd.readouterr().out
-    found = checkpoint.completed(folder)
+    found = checkpoint.complete_checkpoints(folder)
     assert [path.name for path in found] == ["step_00000004", "step_00000005"]
     gone_on = command("--steps", "5", "--layout", "tp2", "--resume", str(found[0]))
     assert "saved under dp2 after 4 steps" in capfd.readouterr().out
@@ -80,7 +80,7 @@ def test_the_command_line_saves_prunes_and_goes_on_under_another_layout(command,
 
 def test_a_run_on_other_rows_is_not_gone_on_with(command, tmp_path, capsys):
     command("--steps", "1", "--save", str(tmp_path))
-    assert [path.name for path in checkpoint.completed(tmp_path)] == ["step_00000001"]
+    assert [path.name for path in checkpoint.complete_checkpoints(tmp_path)] == ["step_00000001"]
     with pytest.raises(SystemExit):
         command("--steps", "2", "--batch-size", "4", "--seed", "1", "--resume", str(tmp_path))
     assert "on other rows: --batch-size, seed differ (--batch-size 8, and here 4" in capsys.readouterr().err

@@ -78,7 +78,7 @@ def test_a_misuse_is_told_and_loses_no_completed_checkpoint(name, tmp_path):
     run = first_run(folder)
     said = case.do(folder, run)
     assert case.said in said
-    there = {path.name for path in checkpoint.completed(folder)}
+    there = {path.name for path in checkpoint.complete_checkpoints(folder)}
     assert there >= misuse.ALL - case.lost
     assert [problem for lasting in misuse.ALL - case.lost for problem in problems_of(folder / lasting)] == []
 

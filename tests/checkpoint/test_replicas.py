@@ -89,7 +89,7 @@ def slip(wrong, factor):
         average()
 
     run.model.reduce_gradients = look_and_average
-    dict(run.model.named())["blocks.0.mlp.input.weight"].register_hook(
+    dict(run.model.named_parts())["blocks.0.mlp.input.weight"].register_hook(
         lambda gradient: gradient * (factor if dist.get_rank() == wrong and run.step_number >= 2 else 1))
     hybrid.losses(run, 4)
     return by_norms, find_corruption(pieces(run.model, run.optimizer))
@@ -111,7 +111,7 @@ def repeat(layout, wrong, bit):
         return gradient
 
     if dist.get_rank() == wrong:
-        dict(model.named())["blocks.0.mlp_norm.weight"].register_hook(flipped)
+        dict(model.named_parts())["blocks.0.mlp_norm.weight"].register_hook(flipped)
 
     def gradients_of(place):
         model.zero_grad()

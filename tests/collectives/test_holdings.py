@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from course_lib.collectives.holdings import Holdings, Share, labelled
+from course_lib.collectives.holdings import Holdings, Share, label_chunks
 
 
 def buffers(num_ranks):
-    return [labelled(rank, num_ranks) for rank in range(num_ranks)]
+    return [label_chunks(rank, num_ranks) for rank in range(num_ranks)]
 
 
 def test_labelled_is_10_to_the_rank_on_the_diagonal():
-    assert torch.equal(labelled(2, 3), torch.diag(torch.tensor([100, 100, 100])))
-    assert labelled(0, 4, 2).shape == (2, 2) and labelled(17, 18).dtype == torch.int64
+    assert torch.equal(label_chunks(2, 3), torch.diag(torch.tensor([100, 100, 100])))
+    assert label_chunks(0, 4, 2).shape == (2, 2) and label_chunks(17, 18).dtype == torch.int64
 
 
 @pytest.mark.parametrize("wrong, message", [
@@ -20,18 +20,18 @@ def test_labelled_is_10_to_the_rank_on_the_diagonal():
 ])
 def test_labels_that_cannot_be_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
-        labelled(*wrong)
+        label_chunks(*wrong)
 
 
 def test_a_cell_names_who_contributed_to_which_chunk():
-    held = Holdings.of([sum(buffers(3)), None, labelled(2, 3)])
+    held = Holdings.of([sum(buffers(3)), None, label_chunks(2, 3)])
     assert held.cells[0][1] == (Share(0, 1), Share(1, 1), Share(2, 1))
     assert held.cells[1] == ((), (), ())
     assert held.cells[2][2] == (Share(2, 2),)
 
 
 def test_a_share_counted_twice_and_chunks_mixed_up_are_seen():
-    twice, mixed = labelled(0, 2) * 2 + labelled(1, 2), labelled(1, 2) + labelled(1, 2).flip(0)
+    twice, mixed = label_chunks(0, 2) * 2 + label_chunks(1, 2), label_chunks(1, 2) + label_chunks(1, 2).flip(0)
     held = Holdings.of([twice, mixed])
     assert held.cells[0][0] == (Share(0, 0, 2), Share(1, 0))
     assert held.cells[1][0] == (Share(1, 0), Share(1, 1))
@@ -40,7 +40,8 @@ def test_a_share_counted_twice_and_chunks_mixed_up_are_seen():
 
 
 def test_a_rank_with_fewer_rows_has_each_in_the_place_of_its_chunk_and_a_full_one_in_its_order():
-    held = Holdings.of([labelled(0, 3)[2:], labelled(1, 3).flip(0), [labelled(2, 3)[1], labelled(2, 3)[0]]])
+    held = Holdings.of([label_chunks(0, 3)[2:], label_chunks(1, 3).flip(0),
+                        [label_chunks(2, 3)[1], label_chunks(2, 3)[0]]])
     assert held.cells[0] == ((), (), (Share(0, 2),))
     assert [cell[0].chunk for cell in held.cells[1]] == [2, 1, 0]
     assert held.cells[2] == ((Share(2, 0),), (Share(2, 1),), ())
@@ -49,8 +50,8 @@ def test_a_rank_with_fewer_rows_has_each_in_the_place_of_its_chunk_and_a_full_on
 @pytest.mark.parametrize("buffer, message", [
     (torch.ones(2, 2), "expected whole numbers"),
     (torch.tensor(3), "expected whole numbers"),
-    (-labelled(0, 2), "holds -1 in a column of chunk 0"),
-    (labelled(2, 3), "expected a sum of 10\\*\\*rank over the 2 ranks 0 to 1"),
+    (-label_chunks(0, 2), "holds -1 in a column of chunk 0"),
+    (label_chunks(2, 3), "expected a sum of 10\\*\\*rank over the 2 ranks 0 to 1"),
 ])
 def test_a_buffer_that_does_not_come_from_labelled_is_refused(buffer, message):
     with pytest.raises(ValueError, match=message):
@@ -59,6 +60,6 @@ def test_a_buffer_that_does_not_come_from_labelled_is_refused(buffer, message):
 
 def test_more_rows_than_places_and_no_buffers_are_refused():
     with pytest.raises(ValueError, match="rank 0 has 3 rows: expected at most num_places=2"):
-        Holdings.of([labelled(0, 3)], num_places=2)
+        Holdings.of([label_chunks(0, 3)], num_places=2)
     with pytest.raises(ValueError, match="no buffers"):
         Holdings.of([])

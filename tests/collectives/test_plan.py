@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import collectives
-from course_lib.collectives.holdings import Holdings, cell_of, labelled
+from course_lib.collectives.holdings import Holdings, cell_of, label_chunks
 from course_lib.collectives.plan import plan, times
 from course_lib.collectives.steps import MESSAGES, NUM_NODES
 from course_lib.costs.links import BOUNDS
@@ -43,7 +43,7 @@ def nodes():
 def real(op, algorithm, num_chunks, intra, inter):
     """One collective: [(op, peer, bytes)], the rows in each message sent, what the rank gave, and what it got."""
     rank, n = dist.get_rank(), dist.get_world_size()
-    mine = labelled(rank, n, num_chunks)
+    mine = label_chunks(rank, n, num_chunks)
     own_row = mine[rank:rank + 1].clone() if rank < num_chunks else None
     before, got = mine.clone(), mine
     sent = []
@@ -128,7 +128,7 @@ def test_bytes_and_steps_are_the_closed_forms(n):
 
     def check(op, algorithm, num_steps, sent):
         shown = plan(op, algorithm, n)
-        assert (shown.num_steps, shown.sent()) == (num_steps, tuple(sent)), (op, algorithm)
+        assert (shown.num_steps, shown.sent_by_rank()) == (num_steps, tuple(sent)), (op, algorithm)
 
     check("all_reduce", "ring", 2 * (n - 1), [2 * around] * n)
     check("all_reduce", "naive", 2 * (n - 1), [n - 1] + [1] * (n - 1))
@@ -138,8 +138,9 @@ def test_bytes_and_steps_are_the_closed_forms(n):
     check("scatter", "naive", n - 1, [around] + [0] * (n - 1))
     check("all_to_all", "pairwise", n - 1, [around] * n)
     check("reduce", "tree", log2, [0] + [1] * (n - 1))
-    assert (plan("broadcast", "tree", n).num_steps, sum(plan("broadcast", "tree", n).sent())) == (log2, n - 1)
-    assert (plan("all_reduce", "tree", n).num_steps, sum(plan("all_reduce", "tree", n).sent())) == (2 * log2, 2 * n - 2)
+    down, both_ways = plan("broadcast", "tree", n), plan("all_reduce", "tree", n)
+    assert (down.num_steps, sum(down.sent_by_rank())) == (log2, n - 1)
+    assert (both_ways.num_steps, sum(both_ways.sent_by_rank())) == (2 * log2, 2 * n - 2)
     if n == p:
         check("all_reduce", "halving_doubling", 2 * log2, [2 * around] * n)
         check("all_reduce", "recursive_doubling", log2, [log2] * n)

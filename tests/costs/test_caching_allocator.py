@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib.costs.caching_allocator import CachingAllocator, reserve, rounded
+from course_lib.costs.caching_allocator import CachingAllocator, reserve, round_up
 from course_lib.costs.overlap import MIB
 
 
@@ -60,4 +60,4 @@ def test_what_cannot_be_is_refused():
         reserve([(1, -5)])
     with pytest.raises(ValueError, match="num_bytes=0"):
         CachingAllocator().allocate(0)
-    assert rounded(513, 512) == 1024
+    assert round_up(513, 512) == 1024

@@ -7,13 +7,13 @@ import pytest
 from course_lib.costs.experts import (
     balanced_expert_bytes,
     combine_bytes,
+    count_sent_rows,
     dispatch_bytes,
     dropped_rows,
     expert_capacity,
     experts_per_rank,
     first_expert,
     nodes_of_a_token,
-    rows_sent,
     slow_rows,
     split_expert_bytes,
     two_level_bytes,
@@ -35,7 +35,7 @@ def test_even_counts_send_what_the_formula_says_and_two_passes_twice_that():
 
 def test_counts_say_who_sends_what():
     counts = [[3, 1, 0, 2], [5, 0, 0, 0]]  # on two ranks: experts 0 and 1 on the first
-    assert rows_sent(counts) == [[4, 2], [5, 0]]
+    assert count_sent_rows(counts) == [[4, 2], [5, 0]]
     assert dispatch_bytes(counts, 10, 2) == [2 * 20, 5 * 20] and combine_bytes(counts, 10, 2) == [5 * 20, 2 * 20]
 
 

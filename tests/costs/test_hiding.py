@@ -3,7 +3,6 @@
 import pytest
 
 from course_lib.costs.context_parallel import ring_attention_bytes
-from course_lib.costs.experts import expert_flops
 from course_lib.costs.hiding import (
     data_parallel_tokens,
     fully_sharded_tokens,
@@ -60,9 +59,9 @@ def test_a_ring_across_nodes_has_one_card_however_it_stands():
 def test_an_expert_so_wide_computes_as_long_as_its_rows_travel(group, gated):
     F, k, N, D, w = 600e12, 2, 512, 1024, 2
     forward, backward = smallest_ffn_size(group, F, gated, w)
-    travel = 2 * group.seconds("all_to_all", k * N * D * w)
-    assert expert_flops(N, k, D, 1, gated) * forward / F == pytest.approx(travel)
-    assert 2 * expert_flops(N, k, D, 1, gated) * backward / F == pytest.approx(travel)
+    travel, flops_of_width_1 = 2 * group.seconds("all_to_all", k * N * D * w), 2 * (3 if gated else 2) * k * N * D
+    assert flops_of_width_1 * forward / F == pytest.approx(travel)
+    assert 2 * flops_of_width_1 * backward / F == pytest.approx(travel)
 
 
 def test_of_eight_nodes_an_eighth_of_the_rows_stays_at_home():

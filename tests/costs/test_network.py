@@ -15,7 +15,7 @@ from course_lib.costs.network import (
     measured_network,
     network_of,
 )
-from course_lib.costs.reached import measured_seconds, reached
+from course_lib.costs.reached import measured_seconds, reached_shares
 from course_lib.facts import LLAMA_3_OVERSUBSCRIPTION, LLAMA_3_POD, MEASURED_COLLECTIVES, measured_collectives
 
 H100, A100 = network_of("H100"), network_of("A100")
@@ -161,7 +161,7 @@ def test_four_numbers_are_read_off_a_curve_each_and_the_others_follow():
 
 
 def test_the_numbers_that_are_fitted_are_those_of_their_points():
-    found = reached()
+    found = reached_shares()
     assert found.ring == pytest.approx(367.61 / 450)
     assert found.switch == pytest.approx(482.26 / 1.75 / 450)
     assert found.card == pytest.approx(0.845, abs=0.001) and found.efa_step_s == pytest.approx(55.4e-6, rel=0.01)

@@ -11,7 +11,7 @@ from torch import nn
 from course_lib.data_parallel import (
     DistributedDataParallel,
     average_each,
-    average_flattened,
+    average_flat,
     bf16_hook,
     fp16_hook,
     loss_weight,
@@ -166,7 +166,7 @@ def test_a_hooks_mistakes_are_answered_with_what_was_expected():
         power_sgd_hook(0)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.sweep("seed", few=[0], all=[0, 1], words="training from 1 seed of 2")
 def test_a_tenth_of_the_bytes_costs_at_most_a_tenth_of_the_loss_after_exact_first_steps(seed):
     # python -m benchmarks.compression, 3 seeds on each of two texts, above the uncompressed held-out loss: PowerSGD 2.1
     # to 4.3 %, top-k after exact steps 1.8 to 5.0 %, without them 7.2 to 11.6 %. The learning rate is train's 1e-3: at
@@ -216,7 +216,7 @@ def test_the_naive_averages_and_the_weighted_mean_of_unequal_batches_are_those_o
         gradients = zip(model.parameters(), alone.parameters())
         return max((a.grad - b.grad).abs().max().item() for a, b in gradients)
 
-    for average, known in ((None, False), (None, True), (average_each, True), (average_flattened, False)):
+    for average, known in ((None, False), (None, True), (average_each, True), (average_flat, False)):
         assert max(launch(body, average, known, world_size=3)) < 1e-12
 
 

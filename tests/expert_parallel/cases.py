@@ -140,8 +140,9 @@ def problems_of(case: Case, groups: tuple, **how: Any) -> Iterator[str]:
     factor = case.capacity_factor
     drops = 0 if factor is None else dropped_rows(layer.tokens_per_expert().tolist(),
                                                   expert_capacity(factor, case.k, N, case.num_experts))
-    if layer.num_dropped() != drops:
-        yield f"{case}: dropped {layer.num_dropped()}, expected {drops}"
+    dropped = 0 if layer.kept is None else int((~layer.kept).sum())
+    if dropped != drops:
+        yield f"{case}: dropped {dropped}, expected {drops}"
     state = full_state_dict(layer)
     for name, value in layer_alone(case).state_dict().items():
         if not torch.equal(state[name], value.cpu()):

@@ -38,7 +38,7 @@ def soak(num_faults: int, seed: int) -> int:
 
     fork_pool._LIVES_WITHIN_S = SERVER_LIMIT_S
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell makes its background jobs deaf to it
-    launcher.pool().wait_until_preloaded()
+    launcher.pool().wait_for_preload()
     assert rank_sum_works(2), "launch does not work even without faults"
     choose = random.Random(seed)
     late_s: dict[str, list[float]] = defaultdict(list)

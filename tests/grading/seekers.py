@@ -19,11 +19,11 @@ def asked(candidate, arguments):
     kind = candidate if isinstance(candidate, type) else type(candidate)
     answer = (kind() if isinstance(candidate, type) else candidate)
     try:
-        return answer.expected(*arguments)
+        return answer.solve(*arguments)
     except Exception:
         inputs = [None] * dist.get_world_size()
         dist.all_gather_object(inputs, list(arguments))
-        return answer.expected(inputs)[dist.get_rank()]
+        return answer.solve(inputs)[dist.get_rank()]
 '''
 
 BY_REGISTRY = ASK + '''

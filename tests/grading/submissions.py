@@ -50,7 +50,7 @@ def without(*grade_ids: str) -> Callable[[NotebookNode], NotebookNode]:
     return change
 
 
-def doubled(grade_id: str, first: str = "") -> Callable[[NotebookNode], NotebookNode]:
+def double_cell(grade_id: str, first: str = "") -> Callable[[NotebookNode], NotebookNode]:
     """The cell twice, as JupyterLab's button does it; the upper one with another source where one is given."""
     def change(notebook: NotebookNode) -> NotebookNode:
         cell = cell_of(notebook, grade_id)
@@ -60,19 +60,19 @@ def doubled(grade_id: str, first: str = "") -> Callable[[NotebookNode], Notebook
     return change
 
 
-def renamed(notebook: NotebookNode) -> NotebookNode:
+def rename_cells(notebook: NotebookNode) -> NotebookNode:
     for grade_id in (OWN, f"check_{OWN}"):
         cell_of(notebook, grade_id).metadata.nbgrader["grade_id"] = f"my_{grade_id}"
     return notebook
 
 
-def stripped(notebook: NotebookNode) -> NotebookNode:
+def strip_marks(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         cell.metadata.pop("nbgrader", None)
     return notebook
 
 
-def worth_a_hundred(notebook: NotebookNode) -> NotebookNode:
+def forge_hundred_points(notebook: NotebookNode) -> NotebookNode:
     check = cell_of(with_own(WRONG)(notebook), f"check_{OWN}")
     check.metadata.nbgrader["points"], check.source = 100, "1000"
     return notebook
@@ -95,7 +95,7 @@ def with_experiments(notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
-def unchanged(notebook: NotebookNode) -> NotebookNode:
+def same_notebook(notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
@@ -105,8 +105,8 @@ OUTSIDE = ("    import os\n    os.system('touch /tmp/was_here')\n"
 NOISE = "    import sys, warnings\n    warnings.warn('old')\n    print('!', file=sys.stderr)\n"
 
 SUBMISSIONS: dict[str, tuple[Callable[[NotebookNode], NotebookNode], float]] = {
-    "right": (unchanged, ALL),
-    "Zoë O'Neill": (unchanged, ALL),
+    "right": (same_notebook, ALL),
+    "Zoë O'Neill": (same_notebook, ALL),
     "from nbformat 4.2": (from_before_ids, ALL),
     "long output": (with_long_output, ALL),
     "wild experiments": (with_experiments, ALL),
@@ -115,7 +115,7 @@ SUBMISSIONS: dict[str, tuple[Callable[[NotebookNode], NotebookNode], float]] = {
     "loop in the function": (with_own("def my_ring_reduce_scatter(tensor):\n    while True: pass\n"), WITHOUT_2_1),
     "loop in the cell": (with_own(f"{WRONG}while True: pass\n"), WITHOUT_2_1),
     "memory hog": (with_own("def my_ring_reduce_scatter(tensor):\n    return bytearray(3 << 30)\n"), WITHOUT_2_1),
-    "worth a hundred": (worth_a_hundred, WITHOUT_2_1),
+    "worth a hundred": (forge_hundred_points, WITHOUT_2_1),
     "prints": (before_own("    for _ in range(300): print('x' * 100_000)\n"), ALL),
     "reads and writes outside": (before_own(OUTSIDE), ALL),
     "no check": (without(f"check_{OWN}"), ALL),
@@ -123,14 +123,14 @@ SUBMISSIONS: dict[str, tuple[Callable[[NotebookNode], NotebookNode], float]] = {
     "no solution and no check": (without(OWN, f"check_{OWN}"), WITHOUT_2_1),
     "no imports": (without("imports"), ALL),
     "no given function": (without("exchange"), ALL),
-    "renamed ids": (renamed, ALL),
-    "no marks on cells": (stripped, ALL),
-    "solution doubled": (doubled(OWN, WRONG), ALL),
-    "check doubled": (doubled(f"check_{OWN}", f'check("2.1", my_{OWN}, hint=1)'), ALL),
+    "renamed ids": (rename_cells, ALL),
+    "no marks on cells": (strip_marks, ALL),
+    "solution doubled": (double_cell(OWN, WRONG), ALL),
+    "check doubled": (double_cell(f"check_{OWN}", f'check("2.1", my_{OWN}, hint=1)'), ALL),
 }
 
 
-def half_done(stub: NotebookNode, solved: NotebookNode) -> NotebookNode:
+def solve_half(stub: NotebookNode, solved: NotebookNode) -> NotebookNode:
     """2.1, 2.2 and 2.5 are right, with warnings and experiments around; 2.3 is wrong, the others are stubs."""
     notebook = nbformat.from_dict(stub)
     right = {grade_id: cell_of(solved, grade_id).source for grade_id in (OWN, "ring_all_gather", "all_to_all")}

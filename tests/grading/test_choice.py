@@ -5,7 +5,7 @@ import math
 import pytest
 
 from course_lib.costs.links import Link, collective_time
-from course_lib.grading.judges.collectives.choice import lost
+from course_lib.grading.judges.collectives.choice import lost_share
 
 CASES = [(1e-5, 1e-10, 4), (3.4e-6, 2.2e-12, 8), (1e-4, 1e-9, 1024), (9.6e-6, 2e-11, 2)]
 SIZES = [2 ** (k / 8) for k in range(8 * 40 + 1)]  # 1 byte to 1 TiB
@@ -25,7 +25,7 @@ def crossover(alpha, beta, n):
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_is_lost_at_the_crossover_beyond_which_the_ring_is_faster(case):
     where = crossover(*case)
-    assert lost(case, where) == pytest.approx(0, abs=1e-9)
+    assert lost_share(case, where) == pytest.approx(0, abs=1e-9)
     for M in SIZES:
         doubling, ring = times(case, M)
         assert (ring < doubling) == (M > where)
@@ -40,4 +40,4 @@ def test_what_a_choice_loses_is_what_it_loses_at_its_worst_size(case, factor):
     for M in (*SIZES, *(chosen * by for by in (1 - 1e-9, 1 + 1e-9) if math.isfinite(chosen))):
         doubling, ring = times(case, M)
         by_size.append((doubling if M < chosen else ring) / min(doubling, ring) - 1)
-    assert lost(case, chosen) == pytest.approx(max(by_size), abs=1e-6)
+    assert lost_share(case, chosen) == pytest.approx(max(by_size), abs=1e-6)

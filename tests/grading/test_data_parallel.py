@@ -9,7 +9,7 @@ from course_lib.costs.links import Link, collective_time
 from course_lib.data_parallel import ShardedSampler
 from course_lib.facts import measured_collectives
 from course_lib.grading.compare import alike
-from course_lib.grading.exercise import Traffic
+from course_lib.grading.exercise import SentBytes
 from course_lib.grading.judges.calls import sent_by
 from course_lib.grading.judges.data_parallel.gradients import (
     AccumulatedBackward,
@@ -23,14 +23,14 @@ from course_lib.grading.judges.data_parallel.gradients import (
 )
 from course_lib.grading.judges.data_parallel.plans import (
     Buckets,
-    MostDevices,
+    MostDataParallelDevices,
     Shard,
     SmallestBatch,
     faults,
     fill,
     step_share,
 )
-from course_lib.grading.judges.models import ROUNDING, combined, gradient_bytes, own_gradients
+from course_lib.grading.judges.models import ROUNDING, gradient_bytes, own_gradients, weighted_sum
 from course_lib.grading.on_rank.data_parallel import EPOCHS, flat_gradients, leave_out_calling
 
 
@@ -42,8 +42,8 @@ def test_expected_gradients_are_those_of_each_batch_weighed_by_its_rows(asked):
         rows = [len(rank["batches"][i][0]) for rank, i in batches]
         each = [{name: rank["given"].get(name) for name in rank["weights"]} if "given" in rank else
                 own_gradients(rank, [i]) for rank, i in batches]  # of the example only the gradients are given
-        mean = combined(each, 1 / sum(rows), rows)
-        assert alike([mean] * trial.world_size, asked.expected(trial.inputs), ROUNDING)
+        mean = weighted_sum(each, 1 / sum(rows), rows)
+        assert alike([mean] * trial.world_size, asked.solve(trial.inputs), ROUNDING)
 
 
 def test_of_top_k_what_was_sent_and_what_is_owed_are_all_gradients():
@@ -51,7 +51,7 @@ def test_of_top_k_what_was_sent_and_what_is_owed_are_all_gradients():
     for trial in asked.trials(seed=3)[1:]:  # the example has a gradient of 0, which nobody owes
         n, k = trial.world_size, trial.inputs[0]["k"]
         gradients = [flat_gradients(rank) for rank in trial.inputs]
-        answers = asked.expected(trial.inputs)
+        answers = asked.solve(trial.inputs)
         for step in range(len(gradients[0])):
             so_far = sum(sum(own[:step + 1]) for own in gradients)
             sent = sum(n * answers[0][f"the result of step {i}"] for i in range(step + 1))
@@ -65,11 +65,11 @@ def test_of_top_k_what_was_sent_and_what_is_owed_are_all_gradients():
 
 def test_a_rank_that_keeps_silent_about_its_calls_is_counted_by_the_operating_system():
     silent = [{"calls": []}, {"calls": [["all_reduce", 1 << 20, float(1 << 20)]]}]
-    own = Traffic([[0, 0], [0, 0]], exact=True)
+    own = SentBytes([[0, 0], [0, 0]], exact=True)
     assert [sent_by(rank, silent, own) for rank in range(2)] == [0, 1 << 20]
-    outside = Traffic([[0, 1 << 20], [(1 << 20) + 999, 0]], exact=False)
+    outside = SentBytes([[0, 1 << 20], [(1 << 20) + 999, 0]], exact=False)
     assert [sent_by(rank, silent, outside) for rank in range(2)] == [1 << 20, 1 << 20]  # 999 bytes are headers
-    few = Traffic([[0, 4096], [0, 0]], exact=False)
+    few = SentBytes([[0, 4096], [0, 0]], exact=False)
     assert sent_by(0, silent, few) == 0  # and so are a few thousand of several small calls
     assert sent_by(0, silent, outside, beforehand=1 << 20) == 0
 
@@ -88,7 +88,7 @@ def test_buckets_hold_what_fits_from_the_last_to_the_first(sizes, cap, buckets):
 ])
 def test_plans_of_any_form_are_refused_with_words(given):
     asked = Buckets()
-    assert asked.judge(asked.trials(seed=5)[0], [given], Traffic([[0]], exact=True)).cause
+    assert asked.judge(asked.trials(seed=5)[0], [given], SentBytes([[0]], exact=True)).cause
 
 
 def test_shards_are_refused_for_what_is_wrong_with_them():
@@ -125,7 +125,7 @@ def test_the_chapters_own_sampler_would_pass():
                 own.set_epoch(epoch)
                 shards.append(list(own))
             answers.append({"shards": shards, "again": shards, "moved": []})
-        assert asked.judge(trial, answers, Traffic([], exact=True)).cause is None
+        assert asked.judge(trial, answers, SentBytes([], exact=True)).cause is None
         for moved, whose in ((["Python", "torch"], "Python and torch"), (["numpy"], "numpy"), (True, "some")):
             refused = asked.wrong(trial, [{**answer, "moved": moved} for answer in answers])
             assert f"generator of {whose} has moved" in refused
@@ -174,15 +174,15 @@ def test_the_smallest_batch_takes_as_long_as_the_buckets_of_a_ring():
     asked, source = SmallestBatch(), random.Random(4)
     for N, B, n, flops_per_s, alpha_s, beta, length in [each for _, each in (*asked.cases, asked.draw(source))]:
         messages_s = B * collective_time("all_reduce", "ring", 4 * N / B, n, Link(alpha_s, beta))
-        fewest = asked.expected(N, B, n, flops_per_s, alpha_s, beta, length)
+        fewest = asked.solve(N, B, n, flops_per_s, alpha_s, beta, length)
         backward_s, less_s = (4 * N * sequences * length / flops_per_s for sequences in (fewest, fewest - 1))
         assert backward_s >= messages_s > less_s
 
 
 def test_at_the_most_devices_backward_and_an_all_reduce_over_all_cards_take_equally_long():
-    asked, N, four_cards = MostDevices(), 1.3e9, 4 * 25e9
+    asked, N, four_cards = MostDataParallelDevices(), 1.3e9, 4 * 25e9
     assert len(asked.trials(seed=1)) == 1  # one question, one answer
-    n = asked.expected()
+    n = asked.solve()
     assert n == pytest.approx(1283, rel=1e-3)
     backward_s = 4 * N * 3.2e6 / n / (0.4 * 312e12)
     assert backward_s == pytest.approx(2 * (n - 1) / n * 4 * N / four_cards)

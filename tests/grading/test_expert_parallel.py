@@ -12,22 +12,24 @@ from course_lib.costs.experts import split_expert_bytes
 from course_lib.costs.hiding import smallest_ffn_size
 from course_lib.expert_parallel import capacity_mask, load_balancing_loss, permute, place_experts, route, unpermute
 from course_lib.grading.compare import alike
-from course_lib.grading.exercise import Traffic, Trial
-from course_lib.grading.judges.expert_parallel.placement import (
+from course_lib.grading.exercise import SentBytes, Trial
+from course_lib.grading.judges.expert_parallel.dispatch import (
     B200,
     H100,
     NDR,
     NODES,
     NVLINK,
-    PAR,
     Dispatch,
-    ExpertGradients,
-    Placement,
     SmallestExpert,
-    planted,
-    score,
 )
-from course_lib.grading.judges.expert_parallel.routing import BalanceLoss, BlockRows, Gate, Kept
+from course_lib.grading.judges.expert_parallel.placement import (
+    PAR,
+    ExpertGradients,
+    PlaceExperts,
+    score,
+    solvable_loads,
+)
+from course_lib.grading.judges.expert_parallel.routing import BalanceLoss, BlockRows, Gate, KeptWithinCapacity
 from course_lib.grading.judges.models import ROUNDING
 from course_lib.grading.judges.split import normal
 from course_lib.grading.on_rank.expert_parallel import kind_of, results_of, results_of_experts
@@ -37,7 +39,7 @@ def test_a_gate_of_one_group_is_the_chapters_own_and_all_groups_of_others_get_eq
     for trial in Gate().trials(seed=1):
         inputs, = trial.inputs
         k, G, scale = inputs["numbers"]
-        weights = Gate().expected(trial.inputs)[0]["y"]
+        weights = Gate().solve(trial.inputs)[0]["y"]
         assert torch.allclose(weights.sum(1), torch.tensor(scale, dtype=torch.float64))
         assert (weights.unflatten(1, (G, -1)).ne(0).sum(-1) == k // G).all()
         if G == 1:
@@ -58,7 +60,7 @@ def test_rows_in_blocks_are_those_of_permute_and_come_back_as_unpermute_brings_t
         filled = rows.new_zeros(int(padded.sum()), rows.shape[1]).index_copy(0, place, rows)
         combined = unpermute(results_of(filled)[place], order, weights)
         combined.backward(inputs["dy"])
-        answer, = BlockRows().expected(trial.inputs)
+        answer, = BlockRows().solve(trial.inputs)
         assert torch.equal(answer["rows"], filled)
         assert alike([answer[name] for name in ("y", "tokens", "weights")],
                      [combined.detach(), tokens.grad, weights.grad], ROUNDING)
@@ -66,7 +68,7 @@ def test_rows_in_blocks_are_those_of_permute_and_come_back_as_unpermute_brings_t
 
 def test_tokens_come_home_as_if_all_experts_were_here_and_fewer_bytes_do_not_carry_them():
     for trial in Dispatch().trials(seed=1):
-        answers, R = Dispatch().expected(trial.inputs), trial.world_size
+        answers, R = Dispatch().solve(trial.inputs), trial.world_size
         of_rank = trial.inputs[0]["choices"].shape[1] // R
         for answer, rank in zip(answers, trial.inputs):
             by_rank = [results_of_experts(rank["tokens"], own) for own in rank["choices"].split(of_rank, 1)]
@@ -77,13 +79,13 @@ def test_tokens_come_home_as_if_all_experts_were_here_and_fewer_bytes_do_not_car
         row = trial.inputs[0]["tokens"][0].nbytes
         at_home = sum(int(rank["choices"].view(-1, R, of_rank)[:, r].any(-1).sum())
                       for r, rank in enumerate(trial.inputs))
-        assert sum(Dispatch().sent(trial)) == (pairs - at_home) * (2 * row + of_rank) + R * 8 * (R - 1)
+        assert sum(Dispatch().sent_bytes(trial)) == (pairs - at_home) * (2 * row + of_rank) + R * 8 * (R - 1)
         assert Dispatch().least(trial) == (pairs - at_home) * 2 * row
 
 
 def test_a_rank_that_receives_nothing_is_among_the_trials():
     assert any(len(answer["received"]) == 0 for trial in Dispatch().trials(seed=1)
-               for answer in Dispatch().expected(trial.inputs))
+               for answer in Dispatch().solve(trial.inputs))
 
 
 def test_the_mean_of_the_ranks_losses_and_gradients_is_that_of_one_process_with_all_tokens():
@@ -94,17 +96,17 @@ def test_the_mean_of_the_ranks_losses_and_gradients_is_that_of_one_process_with_
         by_rank = logits.softmax(-1).unflatten(1, (R, -1)).sum(-1)
         loss = load_balancing_loss(by_rank, logits.topk(k).indices // of_rank)
         (c * loss).backward()
-        answers = BalanceLoss().expected(trial.inputs)
+        answers = BalanceLoss().solve(trial.inputs)
         assert math.isclose(sum(answer["y"].item() for answer in answers) / R, loss.item(), rel_tol=1e-9)
         assert alike(torch.cat([answer["gradients"]["logits"] for answer in answers]) / R, logits.grad, ROUNDING)
 
 
 def test_what_is_kept_of_unprotected_tokens_is_the_chapters_mask_by_weight_of_ranks_for_experts():
-    for trial in Kept().trials(seed=1):
+    for trial in KeptWithinCapacity().trials(seed=1):
         experts, weights, protected, E, R, C = trial.inputs[0]
         owner, bare = experts // (E // R), [experts, weights, torch.zeros_like(protected), E, R, C]
-        assert torch.equal(Kept().expected([bare])[0], capacity_mask(owner, R, C, weights))
-        kept, = Kept().expected(trial.inputs)
+        assert torch.equal(KeptWithinCapacity().solve([bare])[0], capacity_mask(owner, R, C, weights))
+        kept, = KeptWithinCapacity().solve(trial.inputs)
         assert kept[protected].all()
         for r in range(R):
             safe = int((owner == r)[protected].sum())
@@ -113,7 +115,7 @@ def test_what_is_kept_of_unprotected_tokens_is_the_chapters_mask_by_weight_of_ra
 
 def test_planted_loads_can_be_placed_evenly_and_no_placement_scores_less_than_one():
     for seed in range(20):
-        loads = planted(random.Random(seed), 3, 2, 4, [], 0.0)
+        loads = solvable_loads(random.Random(seed), 3, 2, 4, [], 0.0)
         scores = [score(loads, [[0, b], [c, d], [e, f]]) for b in range(1, 6) for c in range(1, 6) for d in range(1, 6)
                   for e in range(1, 6) for f in range(1, 6) if len({b, c, d, e, f}) == 5]
         assert math.isclose(min(scores), 1.0)
@@ -121,7 +123,7 @@ def test_planted_loads_can_be_placed_evenly_and_no_placement_scores_less_than_on
 
 def test_every_trial_has_a_placement_with_a_score_of_at_most_1_02():
     for seed in range(20):
-        trials = Placement().trials(seed)
+        trials = PlaceExperts().trials(seed)
         assert min(score(trials[0].inputs[0]["loads"], each) for each in ([[0, 2], [1, 3]], [[0, 3], [1, 2]])) == 1.0
         assert best_of_pairs(trials[2].inputs[0]["loads"]) <= 1.02
         crowd = trials[4].inputs[0]["loads"]
@@ -150,7 +152,7 @@ def pairings(experts):
 
 def test_whoever_forgets_the_slots_gives_a_rank_too_many_experts_at_every_seed():
     for seed in range(20):
-        loads, (R, S) = Placement().trials(seed)[2].inputs[0].values()
+        loads, (R, S) = PlaceExperts().trials(seed)[2].inputs[0].values()
         together, ranks = [sum(rows) for rows in zip(*loads)], [[] for _ in range(R)]
         hot = max(range(len(together)), key=together.__getitem__)
         share = [rows / (1 + (e == hot)) for e, rows in enumerate(together)]
@@ -161,10 +163,10 @@ def test_whoever_forgets_the_slots_gives_a_rank_too_many_experts_at_every_seed()
 
 @pytest.mark.parametrize("seed", [0, 1, 3])  # with 2, two replicas lie on one rank
 def test_a_placement_by_the_sums_over_all_batches_is_over_par_on_the_next_trial_and_told_why(seed):
-    trial = Placement().trials(seed)[1]
+    trial = PlaceExperts().trials(seed)[1]
     R, S = trial.inputs[0]["slots"]
     placed = place_experts([sum(rows) for rows in zip(*trial.inputs[0]["loads"])], R, R * S)
-    judged = Placement().judge(trial, [placed], Traffic([[0]], exact=True))
+    judged = PlaceExperts().judge(trial, [placed], SentBytes([[0]], exact=True))
     assert score(trial.inputs[0]["loads"], placed) > PAR
     assert "hot in the same batch" in judged.cause and "par 115.0 %" in judged.figures()
 
@@ -175,17 +177,17 @@ def test_a_placement_by_the_sums_over_all_batches_is_over_par_on_the_next_trial_
     ([[0, 1], [2, 3], [4, 0]], "expert 5 is on no rank"), ("nothing (None)", "it returned nothing")])
 def test_what_is_no_placement_is_told_what_is_missing(given, words):
     trial = Trial([{"loads": [[1, 2, 3, 4, 5, 6]], "slots": [3, 2]}], "6 experts on 3 ranks of 2 slots")
-    assert words in Placement().judge(trial, [given], Traffic([[0]], exact=True)).cause
+    assert words in PlaceExperts().judge(trial, [given], SentBytes([[0]], exact=True)).cause
 
 
 @pytest.mark.parametrize("returned", [
     ((0, 2), (1, 3)), numpy.array([[0, 2], [1, 3]]), torch.tensor([[0, 2], [1, 3]]),
     [numpy.array([0, 2]), [torch.tensor(1), numpy.int64(3)]]])
 def test_a_placement_is_taken_in_whatever_lists_and_whole_numbers_it_comes(returned):
-    trial = Placement().trials(0)[0]
-    answer = Placement.run(lambda *asked: returned, trial.inputs[0])
+    trial = PlaceExperts().trials(0)[0]
+    answer = PlaceExperts.run(lambda *asked: returned, trial.inputs[0])
     assert answer == [[0, 2], [1, 3]]
-    assert not Placement().judge(trial, [answer], Traffic([[0]], exact=True)).fault
+    assert not PlaceExperts().judge(trial, [answer], SentBytes([[0]], exact=True)).fault
 
 
 @pytest.mark.parametrize("R, ep, each", [(6, 2, 2), (4, 4, 1), (2, 1, 3), (1, 1, 2)])
@@ -202,7 +204,7 @@ def test_gradients_of_experts_and_router_are_those_of_the_mean_over_everybodys_t
         ranks.append({"gradients": list(sum(of_rank[s][0] for s in peers)[own]), "router": of_rank[r][1],
                       "num_tokens": 3 + r, "same": list(range(r % ep, R, ep))})
     toy_losses(torch.cat(tokens), torch.cat(choices), weights, router).mean().backward()
-    for r, answer in enumerate(ExpertGradients().expected(ranks)):
+    for r, answer in enumerate(ExpertGradients().solve(ranks)):
         assert alike(answer["experts"], list(weights.grad[r % ep * each:(r % ep + 1) * each]), ROUNDING)
         assert alike(answer["router"], router.grad, ROUNDING)
 
@@ -232,8 +234,8 @@ def test_right_results_that_fewer_bytes_came_with_than_can_carry_them_are_refuse
     least, nothing = asked.least(trial), [0] * (trial.world_size - 1)
     for sent, enough in ((least, True), (least - 1, False)):
         calls = [[["all_reduce", 0, float(each)]] for each in (sent, *nothing)]
-        answers = [{**answer, "calls": own} for answer, own in zip(asked.expected(trial.inputs), calls)]
-        fault = asked.flaw(trial, answers, Traffic([[0] * trial.world_size] * trial.world_size, exact=True))
+        answers = [{**answer, "calls": own} for answer, own in zip(asked.solve(trial.inputs), calls)]
+        fault = asked.flaw(trial, answers, SentBytes([[0] * trial.world_size] * trial.world_size, exact=True))
         assert (fault is None) == enough
     assert 0 < least <= asked.bound(trial) * trial.world_size
 
@@ -249,16 +251,16 @@ def test_of_an_expert_without_tokens_nothing_has_to_be_sent_and_what_one_rank_ha
 
 def test_the_smallest_expert_is_the_chapters_own_where_every_row_travels_by_itself_both_ways_alike():
     for k, nodes in ((1, 2), (2, 8), (8, 64)):
-        assert math.isclose(SmallestExpert().expected(k, 0, k, nodes, 2, 2, H100, NDR),
+        assert math.isclose(SmallestExpert().solve(k, 0, k, nodes, 2, 2, H100, NDR),
                             smallest_ffn_size(NODES.group(8 * nodes), H100)[0], rel_tol=1e-9)
     for n in (2, 8):
-        assert math.isclose(SmallestExpert().expected(8, 0, 8, n, 2, 2, H100, NVLINK),
+        assert math.isclose(SmallestExpert().solve(8, 0, 8, n, 2, 2, H100, NVLINK),
                             smallest_ffn_size(NODES.group(n), H100)[0], rel_tol=1e-9)
 
 
 def test_deepseek_v3_sends_a_seventh_longer_than_it_computes_and_tensor_parallelism_would_send_more():
-    assert SmallestExpert().expected(8, 1, 4, 8, 1, 1, B200, NDR) == 3500  # what is asked: the notebook shows the other
-    smallest = SmallestExpert().expected(8, 1, 4, 8, 1, 2, H100, NDR)
+    assert SmallestExpert().solve(8, 1, 4, 8, 1, 1, B200, NDR) == 3500  # what is asked: the notebook shows the other
+    smallest = SmallestExpert().solve(8, 1, 4, 8, 1, 2, H100, NDR)
     assert math.isclose(smallest / 2048, 1.14, abs_tol=0.005)
     sent = 4 * 7 / 8 * 3 * 7168
     assert sent == 10.5 * 7168 and split_expert_bytes(1, 7168, 8) == 28 * 7168

@@ -6,16 +6,15 @@ import pytest
 import torch
 
 from course_lib.grading.compare import alike
-from course_lib.grading.exercise import Traffic
+from course_lib.grading.exercise import SentBytes
 from course_lib.grading.judges.hybrid_parallel import gradients, layouts
+from course_lib.grading.judges.hybrid_parallel.checkpoints import Resharded, SaveInterval
 from course_lib.grading.judges.hybrid_parallel.gradients import (
     HEAD,
     MODEL,
     SUMMED,
     GlobalNorm,
     ReducedGradients,
-    Resharded,
-    SaveInterval,
     after_backward,
     after_reduction,
     random_gradients,
@@ -36,7 +35,7 @@ from course_lib.grading.judges.hybrid_parallel.layouts import (
 from course_lib.hybrid_parallel import ParallelLayout
 
 LAYOUTS = ["dp2 tp2", "pp2 cp2", "dp2 cp2 ep2", "dp2 cp2 tp2 pp2 ep4", "dp2 tp4 ep2", "pp3 tp2"]
-NO_MESSAGES = Traffic([[0]], True)
+NO_MESSAGES = SentBytes([[0]], True)
 CLUSTER = {"small": 0.05, "hidden": 0.4}  # what only looks show
 
 
@@ -44,7 +43,7 @@ CLUSTER = {"small": 0.05, "hidden": 0.4}  # what only looks show
 def test_a_moved_rank_has_the_coordinates_that_it_had(order):
     sizes, asked = sizes_of("dp4 pp2 cp2 tp3"), MovedRank()
     layout, default = ParallelLayout(**sizes, order=order), ParallelLayout(**sizes)
-    moved = [asked.expected(rank, sizes, order, ORDERS[0]) for rank in range(layout.world_size)]
+    moved = [asked.solve(rank, sizes, order, ORDERS[0]) for rank in range(layout.world_size)]
     assert sorted(moved) == list(range(layout.world_size))
     assert all(default.coordinates(int(new)) == layout.coordinates(old) for old, new in enumerate(moved))
 
@@ -53,7 +52,7 @@ def test_two_levels_join_the_ranks_of_the_whole_group_and_keep_nodes_apart():
     asked = TwoLevels()
     for trial in asked.trials(seed=1):
         axes, sizes, order, node = trial.inputs[0]
-        (inside, across), = asked.expected(trial.inputs)
+        (inside, across), = asked.solve(trial.inputs)
         for group in ParallelLayout(**sizes, order=order).groups(*axes):
             parts = [part for part in inside if set(part) <= set(group)]
             assert sorted(rank for part in parts for rank in part) == group
@@ -77,7 +76,7 @@ def test_what_is_no_pair_of_lists_of_groups_is_told_so(answer):
 ])
 def test_the_first_group_that_is_wrong_is_named(change, says):
     asked, trial = TwoLevels(), TwoLevels().trials(seed=1)[1]
-    (inside, across), = asked.expected(trial.inputs)
+    (inside, across), = asked.solve(trial.inputs)
     assert says in asked.judge(trial, [[change(inside), across]], NO_MESSAGES).cause
 
 
@@ -85,7 +84,7 @@ def test_two_levels_send_as_much_over_the_slow_wire_as_one_ring_of_the_nodes():
     asked = TwoLevels()
     for trial in asked.trials(seed=1):
         axes, sizes, order, node = trial.inputs[0]
-        spent, = asked.spent(trial, asked.expected(trial.inputs), NO_MESSAGES)
+        spent, = asked.usage(trial, asked.solve(trial.inputs), NO_MESSAGES)
         group = ParallelLayout(**sizes, order=order).groups(*axes)[0]
         num_nodes = len({rank // node for rank in group})
         assert math.isclose(spent.measured, 2 * (num_nodes - 1) / len(group))
@@ -101,7 +100,7 @@ def test_gradients_added_up_by_the_table_are_those_of_one_process(text):
     means = {name: gradient.sum(0) / num_tokens for name, gradient in each.items()}
     means["embedding"] *= 1 + HEAD
     whole = after_reduction(layout, means, zero=False)
-    for own, right in zip(ReducedGradients().expected(ranks), whole):
+    for own, right in zip(ReducedGradients().solve(ranks), whole):
         assert alike(own, right["gradients"], (1e-9, 1e-12))
     assert {name for rank in ranks for name in rank["kinds"]} == MODEL.keys()
 
@@ -109,11 +108,11 @@ def test_gradients_added_up_by_the_table_are_those_of_one_process(text):
 def test_every_kind_and_every_axis_matters_in_some_trial(monkeypatch):
     asked = ReducedGradients()
     trials = asked.trials(seed=1)
-    right = [asked.expected(trial.inputs) for trial in trials]
+    right = [asked.solve(trial.inputs) for trial in trials]
     for kind, axes in SUMMED.items():
         for axis in axes:
             monkeypatch.setitem(gradients.SUMMED, kind, tuple(other for other in axes if other != axis))
-            assert any(not alike(asked.expected(trial.inputs), its, asked.tolerance)
+            assert any(not alike(asked.solve(trial.inputs), its, asked.tolerance)
                        for trial, its in zip(trials, right)), (kind, axis)
         monkeypatch.undo()
 
@@ -121,7 +120,7 @@ def test_every_kind_and_every_axis_matters_in_some_trial(monkeypatch):
 def test_gradients_that_nobody_added_up_are_no_answer_however_right():
     asked = ReducedGradients()
     for trial in asked.trials(seed=1)[:2]:
-        own = [{"gradients": gradients, "sent": 0} for gradients in asked.expected(trial.inputs)]
+        own = [{"gradients": gradients, "sent": 0} for gradients in asked.solve(trial.inputs)]
         judged = asked.judge(trial, own, NO_MESSAGES)
         assert not judged.right and "the ranks sent 0 B together" in judged.cause
 
@@ -134,7 +133,7 @@ def test_the_norm_is_torchs_of_the_whole_gradient(text, zero):
     ranks = after_reduction(layout, whole, zero)
     for norm_type in (1.0, 2.0, math.inf):
         right = torch.nn.utils.get_total_norm(whole.values(), norm_type).item()
-        given = GlobalNorm().expected([{**rank, "norm_type": norm_type, "zero": zero} for rank in ranks])
+        given = GlobalNorm().solve([{**rank, "norm_type": norm_type, "zero": zero} for rank in ranks])
         assert alike(given, [right] * len(ranks), (1e-9, 0.0))
 
 
@@ -153,7 +152,7 @@ def test_the_new_pieces_are_cut_from_the_tensor_that_the_files_make():
         whole = torch.full(shape, math.nan, dtype=torch.float64)
         for file, (offsets, extent) in saved.items():
             whole[tuple(slice(a, a + n) for a, n in zip(offsets, extent))] = contents[file]
-        for rank, piece in zip(trial.inputs, asked.expected(trial.inputs)):
+        for rank, piece in zip(trial.inputs, asked.solve(trial.inputs)):
             place = tuple(slice(a, a + n) for a, n in zip(rank["offsets"], rank["shape"]))
             assert torch.equal(piece, whole[place])
 
@@ -164,11 +163,11 @@ def test_at_youngs_interval_the_least_time_is_lost():
         between, write = 3600 * hours / N, 12 * parameters / storage
         pause = 12 * parameters / N / copy if asynchronous else write
 
-        def lost(tau, pause=pause, between=between, write=write, asynchronous=asynchronous):
+        def loss_share(tau, pause=pause, between=between, write=write, asynchronous=asynchronous):
             return math.inf if asynchronous and tau < write * 0.999 else pause / tau + (tau / 2 + write) / between
 
-        best = asked.expected(N, hours, parameters, copy, storage, asynchronous)
-        assert all(lost(best) <= lost(best * factor) for factor in (0.5, 0.9, 1.1, 2.0))
+        best = asked.solve(N, hours, parameters, copy, storage, asynchronous)
+        assert all(loss_share(best) <= loss_share(best * factor) for factor in (0.5, 0.9, 1.1, 2.0))
 
 
 @pytest.mark.parametrize("asked", [asked for _, asked in CASES], ids=[label for label, _ in CASES])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.grading.exercise import Traffic
+from course_lib.grading.exercise import SentBytes
 from course_lib.grading.registry import exercise
 from course_lib.grading.selfstudy import check
 from course_lib.grading.spent import Judgement, Spent
@@ -149,8 +149,8 @@ def test_headers_are_said_to_be_in_the_systems_count_and_small_ones_are_not_show
     small, *_, large = asked.trials(0)
     for trial, shown in ((small, False), (large, True)):
         n, bound = trial.world_size, asked.bound(trial)
-        answers = [{"returned": chunk} for chunk in asked.expected(trial.inputs)]
+        answers = [{"returned": chunk} for chunk in asked.solve(trial.inputs)]
         sent = [[bound + 100 if to in ((rank + 1) % n, (rank - 1) % n) else 0 for to in range(n)] for rank in range(n)]
-        figures = asked.judge(trial, answers, Traffic(sent, exact=False)).figures(believed=False)
+        figures = asked.judge(trial, answers, SentBytes(sent, exact=False)).figures(believed=False)
         assert ("with headers" in figures) == shown
-        assert asked.judge(trial, answers, Traffic(sent, exact=True)).figures(believed=False) == ""  # the ranks' own
+        assert asked.judge(trial, answers, SentBytes(sent, exact=True)).figures(believed=False) == ""  # the ranks' own

@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from course_lib.grading import check
-from course_lib.grading.exercise import Traffic
+from course_lib.grading.exercise import SentBytes
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.on_rank.plain import data, number
 from course_lib.grading.registry import exercise, exercises_of
 
 NUMBERS = [each for chapter in (1, 2, 4, 6) for each in exercises_of(chapter) if isinstance(each, NumberExercise)]
-NO_TRAFFIC = Traffic([[0]], exact=True)
+NO_TRAFFIC = SentBytes([[0]], exact=True)
 
 
-def judged(asked, trial, value):
+def fault_of(asked, trial, value):
     return asked.judge(trial, [number(lambda *_: value, [])], NO_TRAFFIC).cause
 
 
@@ -25,14 +25,14 @@ def judged(asked, trial, value):
 def test_the_right_number_passes_every_trial_in_any_form_and_one_beyond_its_tolerance_none(asked):
     beyond = max(0.001, 1.1 * asked.tolerance[0])
     for trial in asked.trials(0):
-        right = asked.expected(*trial.inputs[0])
+        right = asked.solve(*trial.inputs[0])
         if type(right) is int:
             forms = (right, float(right), numpy.int64(right), torch.tensor(right), Fraction(right))
-            assert judged(asked, trial, right + 1) and judged(asked, trial, right * (1 + 1e-9) + 1e-3)
+            assert fault_of(asked, trial, right + 1) and fault_of(asked, trial, right * (1 + 1e-9) + 1e-3)
         else:
             forms = (right * (1 + 1e-9), numpy.float64(right), torch.tensor(right, dtype=torch.float64))
-        assert not any(judged(asked, trial, form) for form in forms)
-        assert judged(asked, trial, right * (1 + beyond) + 0.001)
+        assert not any(fault_of(asked, trial, form) for form in forms)
+        assert fault_of(asked, trial, right * (1 + beyond) + 0.001)
 
 
 @pytest.mark.parametrize("asked", NUMBERS, ids=lambda each: each.number)
@@ -44,7 +44,7 @@ def test_another_seed_asks_for_another_number_too(asked):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "12", None, [1.0], True, 10**400, {}])
 def test_what_is_no_number_is_wrong_and_never_an_error(value):
     asked = exercise("1.2")
-    assert "expected" in judged(asked, asked.trials(0)[0], value)
+    assert "expected" in fault_of(asked, asked.trials(0)[0], value)
 
 
 @pytest.mark.parametrize("value, as_data", [

@@ -8,7 +8,7 @@ from torch import nn
 
 from course_lib.costs.bubbles import bubble_of_total, peak_1f1b
 from course_lib.grading.compare import alike
-from course_lib.grading.exercise import Traffic
+from course_lib.grading.exercise import SentBytes
 from course_lib.grading.judges.models import ROUNDING
 from course_lib.grading.judges.pipeline_parallel import backward, plans
 from course_lib.grading.registry import exercises_of
@@ -18,16 +18,16 @@ from tools.solutions import SOLUTIONS, names_of
 
 ORDERS = pytest.mark.parametrize("asked", [each for each in exercises_of(4) if isinstance(each, plans.OrderExercise)],
                                  ids=lambda each: each.number)
-NOTHING = Traffic([[0]], exact=True)
+NOTHING = SentBytes([[0]], exact=True)
 
 
-def solved(asked, *size):
+def solve_orders(asked, *size):
     """The lists of all ranks of an exercise's solution."""
     function = names_of(SOLUTIONS[4])[asked.function]
     return [function(r, *size) for r in range(size[0])]
 
 
-def written(schedule):
+def orders(schedule):
     return [[str(action) for action in actions] for actions in schedule.actions]
 
 
@@ -35,16 +35,16 @@ def written(schedule):
 @pytest.mark.parametrize("seed", range(5))
 def test_the_solution_is_as_good_as_par_on_every_trial(asked, seed):
     for trial in asked.trials(seed):
-        answers = solved(asked, *trial.inputs[0][1:])
+        answers = solve_orders(asked, *trial.inputs[0][1:])
         assert asked.judge(trial, answers, NOTHING).cause is None
-        for spent in asked.spent(trial, answers, NOTHING):
+        for spent in asked.usage(trial, answers, NOTHING):
             assert spent.measured == pytest.approx(spent.allowed)
 
 
 def test_a_par_of_the_library_passes_but_for_the_papers_head_start():
     for asked in (plans.RoundsOrder(), plans.OneFOneBOrder(), plans.ParSchedule(), plans.InterleavedOrder()):
         trial = asked.trials(seed=0)[1]
-        judged = asked.judge(trial, written(asked.par(*trial.inputs[0][1:])), NOTHING)
+        judged = asked.judge(trial, orders(asked.par(*trial.inputs[0][1:])), NOTHING)
         assert bool(judged.over) == (asked.number == "4.7")
         assert not judged.over or judged.over.what == "has"
 
@@ -62,9 +62,9 @@ def test_an_order_that_is_better_than_asked_or_merely_different_passes():
     trial = rounds.trials(0)[1]
     backwards = [["F0", "F1", "F2", "B2", "B1", "B0", "F3", "F4", "F5", "B5", "B4", "B3", "F6", "F7", "B7", "B6"]] * 5
     assert rounds.judge(trial, backwards, NOTHING).cause is None
-    three_at_most = written(one_f_one_b(3, 6))
+    three_at_most = orders(one_f_one_b(3, 6))
     assert rounds.judge(rounds.trials(0)[2], three_at_most, NOTHING).cause is None
-    assert under_par.judge(under_par.trials(0)[2], written(zb_h1(4, 8)), NOTHING).cause is None
+    assert under_par.judge(under_par.trials(0)[2], orders(zb_h1(4, 8)), NOTHING).cause is None
 
 
 @pytest.mark.parametrize("p, m, g", [(4, 8, 4), (3, 6, 2), (2, 9, 3)])
@@ -77,7 +77,7 @@ def test_rounds_idle_as_their_budget_says(p, m, g):
 @pytest.mark.parametrize("p, m, v", [(4, 8, 2), (2, 6, 3), (3, 3, 2), (1, 2, 2), (5, 10, 4), (4, 8, 1)])
 def test_where_messages_take_no_time_half_the_papers_head_start_wastes_no_more_and_holds_less(p, m, v):
     asked, paper = plans.InterleavedOrder(), interleaved_1f1b(p, m, v)
-    half = simulate(plans.schedule_of(solved(asked, p, m, v), paper))
+    half = simulate(plans.schedule_of(solve_orders(asked, p, m, v), paper))
     assert half.bubble_fraction == simulate(paper).bubble_fraction == bubble_of_total(p, m, v)
     assert list(half.peak_in_flight) == asked.allowed_in_flight(paper) == [v * p - r for r in range(p)]
     assert sum(half.peak_in_flight) <= sum(simulate(paper).peak_in_flight)
@@ -87,17 +87,17 @@ def test_less_idle_time_for_more_memory_than_allowed_is_refused():
     asked = plans.ParSchedule()
     trial = asked.trials(0)[3]
     assert simulate(zb_h2(4, 12)).span < simulate(zb_h1(4, 12)).span
-    assert "has 7 micro-batches in flight, where 4 will do" in asked.judge(trial, written(zb_h2(4, 12)), NOTHING).cause
+    assert "has 7 micro-batches in flight, where 4 will do" in asked.judge(trial, orders(zb_h2(4, 12)), NOTHING).cause
 
 
 @ORDERS
 @pytest.mark.parametrize("odd", ["nothing (None)", None, 3, [], ["F"], ["F0 "], ["X0"], ["F00000"], [0], [None], {},
                                  ["F0"] * 5000, ["F0.9"], ["F0.x"], ["F99"], ["F-1"], ["F0", "F0"], [["F0"]],
                                  torch.ones(2)])
-def test_orders_of_any_form_are_refused_with_words(asked, odd):
+def test_orders_any_form_are_refused_with_words(asked, odd):
     trial = asked.trials(0)[0]
     assert asked.judge(trial, [odd] * trial.world_size, NOTHING).cause
-    assert asked.judge(trial, [*written(asked.par(*trial.inputs[0][1:]))[:3], odd], NOTHING).cause
+    assert asked.judge(trial, [*orders(asked.par(*trial.inputs[0][1:]))[:3], odd], NOTHING).cause
 
 
 @pytest.mark.parametrize("costs, stages", plans.Partition.cases)
@@ -126,7 +126,7 @@ def test_expected_gradients_are_those_of_a_model_with_one_tied_weight_and_the_me
         for x, y in zip(first["xs"], last["targets"]):
             (nn.functional.mse_loss(model(x), y) / m).backward()
         right = [{"weight": layer.weight.grad, "bias": layer.bias.grad} for layer in layers]
-        assert alike(asked.expected(trial.inputs), right, ROUNDING)
+        assert alike(asked.solve(trial.inputs), right, ROUNDING)
 
 
 def test_what_comes_into_a_stage_is_what_the_stage_before_gives():
@@ -164,33 +164,33 @@ def answer_of(rank, gradients, num_micro_batches=4, num_bytes=48):
 def test_ranks_that_make_one_another_wait_are_told_so(change, words):
     asked = backward.PipelineBackward()
     trial = asked.trials(seed=1)[1]
-    answers = [answer_of(rank, gradients) for rank, gradients in enumerate(asked.expected(trial.inputs))]
+    answers = [answer_of(rank, gradients) for rank, gradients in enumerate(asked.solve(trial.inputs))]
     change(answers[1])
-    tied, needed, _ = backward.bytes_needed(trial)
-    traffic = Traffic([[0, 0, tied], [needed, 0, 0], [tied, needed, 0]], exact=True)
+    tied, needed, _ = backward.needed_bytes(trial)
+    traffic = SentBytes([[0, 0, tied], [needed, 0, 0], [tied, needed, 0]], exact=True)
     assert words in asked.judge(trial, answers, traffic).cause
 
 
 def test_gradients_that_nobody_sent_are_not_believed():
     asked = backward.PipelineBackward()
     trial = asked.trials(seed=1)[1]
-    right = [answer_of(rank, gradients) for rank, gradients in enumerate(asked.expected(trial.inputs))]
-    tied, needed, both = backward.bytes_needed(trial)
+    right = [answer_of(rank, gradients) for rank, gradients in enumerate(asked.solve(trial.inputs))]
+    tied, needed, both = backward.needed_bytes(trial)
     assert both == tied + needed
     sent = [[0, 0, tied], [needed, 0, 0], [tied, needed, 0]]
-    assert asked.judge(trial, right, Traffic(sent, exact=True)).cause is None
-    assert "send the gradient of the tied" in asked.judge(trial, right, Traffic([[0] * 3] * 3, exact=True)).cause
+    assert asked.judge(trial, right, SentBytes(sent, exact=True)).cause is None
+    assert "send the gradient of the tied" in asked.judge(trial, right, SentBytes([[0] * 3] * 3, exact=True)).cause
     silent = [sent[0], [0, 0, 0], sent[2]]
-    assert "send x.grad to the rank before" in asked.judge(trial, right, Traffic(silent, exact=True)).cause
+    assert "send x.grad to the rank before" in asked.judge(trial, right, SentBytes(silent, exact=True)).cause
     sent[0][1] = 8
-    assert "rank 0 sent 80 B, where 72 B will do" in asked.judge(trial, right, Traffic(sent, exact=True)).cause
+    assert "rank 0 sent 80 B, where 72 B will do" in asked.judge(trial, right, SentBytes(sent, exact=True)).cause
 
 
 @pytest.mark.parametrize("odd", [None, {}, "words", {"weight": "a str", "bias": None}, [1, 2], torch.ones(1)])
 def test_gradients_of_any_form_are_refused_with_words(odd):
     asked = backward.PipelineBackward()
     trial = asked.trials(seed=1)[0]
-    assert asked.judge(trial, [odd] * trial.world_size, Traffic([[0] * 3] * 3, exact=True)).cause
+    assert asked.judge(trial, [odd] * trial.world_size, SentBytes([[0] * 3] * 3, exact=True)).cause
 
 
 def test_a_layout_that_does_not_fit_has_no_points_and_a_slow_one_some():
@@ -231,5 +231,5 @@ def test_the_least_batch_is_the_first_with_which_no_more_is_idle():
     asked = backward.LeastBatch()
     for trial in asked.trials(seed=3):
         num_devices, tp, p, v, tokens, idle = trial.inputs[0]
-        m = round(asked.expected(*trial.inputs[0]) / (num_devices / (tp * p) * tokens))
+        m = round(asked.solve(*trial.inputs[0]) / (num_devices / (tp * p) * tokens))
         assert bubble_of_total(p, m, v) <= idle + 1e-9 < bubble_of_total(p, m - 1, v) + 1e-9

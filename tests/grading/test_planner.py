@@ -7,7 +7,7 @@ import pytest
 
 from course_lib.costs.activations import activation_bytes_per_layer
 from course_lib.facts import Shape, accelerator
-from course_lib.grading.exercise import Traffic
+from course_lib.grading.exercise import SentBytes
 from course_lib.grading.judges.planner.memory import CUTS, LayoutMemory
 from course_lib.grading.judges.planner.plans import AXES, BetterLayout, LayoutUnderCap, costs_of, seconds_of
 from course_lib.grading.judges.planner.runs import (
@@ -24,13 +24,13 @@ from course_lib.pipeline_parallel import one_f_one_b, simulate
 from tools.solutions import SOLUTIONS, names_of
 
 CLUSTER = {"small": 0.05, "restart": 0.5}  # what only looks show
-NOTHING = Traffic([[0]], exact=True)
+NOTHING = SentBytes([[0]], exact=True)
 PLANS = pytest.mark.parametrize("asked", [LayoutUnderCap(), BetterLayout(), CheapestRun()], ids=lambda it: it.number)
 
 
 def held_by(l, h, V, s, B, stage, dp, tp, pp, rows=1, zero=1, recompute=0):
     layout = dict(zip(CUTS, (dp, tp, pp, rows, zero, recompute)))
-    return LayoutMemory().expected([[l, h, V, s, B, layout, stage]])[0]
+    return LayoutMemory().solve([[l, h, V, s, B, layout, stage]])[0]
 
 
 def points_of(asked):
@@ -77,8 +77,8 @@ def test_the_solution_is_the_best_plan_of_every_trial(asked, seed):
         function = names_of(SOLUTIONS[10])[asked.function]
         judged = asked.judge(trial, [asked.run(function, trial.inputs[0], *ask)], NOTHING)
         assert judged.cause is None
-        least = judged.spent[-1].allowed / (1 if asked.number == "10.3" else 1.01)
-        assert judged.spent[-1].measured == pytest.approx(least, rel=1e-4)
+        least = judged.usage[-1].allowed / (1 if asked.number == "10.3" else 1.01)
+        assert judged.usage[-1].measured == pytest.approx(least, rel=1e-4)
 
 
 @PLANS
@@ -140,7 +140,7 @@ def test_seconds_of_tp_and_dp_follow_what_a_rank_sends():
     run, seconds, batch_rows, per_node, slower, fit = BetterLayout().trials(0)[2].inputs[0]
     layers = 60
 
-    def sent(its):
+    def sent_per_rank(its):
         dp, tp, pp = (its[axis] for axis in AXES)
         return batch_rows / dp * layers / pp * (tp - 1) / tp, (dp - 1) / dp / (tp * pp)
 
@@ -152,7 +152,7 @@ def test_seconds_of_tp_and_dp_follow_what_a_rank_sends():
 
     for its in fit:
         took = seconds_of(its, run, seconds, batch_rows, per_node, slower)
-        for cause, here, there in zip(("tp", "dp"), sent(its), sent(run)):
+        for cause, here, there in zip(("tp", "dp"), sent_per_rank(its), sent_per_rank(run)):
             assert math.isclose(took[cause], seconds[cause] * wire(cause, its) * here / wire(cause, run) / there)
 
 

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from course_lib.facts import model, published_rows
-from course_lib.grading.exercise import Traffic
+from course_lib.grading.exercise import SentBytes
 from course_lib.grading.judges.planner import causes, leaks, missing, reading
 from course_lib.grading.judges.planner.published import CAUSES, dense_runs
 from course_lib.hybrid_parallel.layout import ParallelLayout
@@ -15,13 +15,13 @@ from course_lib.planner.cluster import cluster
 from course_lib.planner.estimate import estimate, estimate_job
 from tools.solutions import SOLUTIONS, names_of
 
-NOTHING = Traffic([[0]], exact=True)
+NOTHING = SentBytes([[0]], exact=True)
 ASKED = (reading.ReadPlans(), leaks.FindLeaks(), causes.WrongTerm(), missing.MissingTerm())
 EACH = pytest.mark.parametrize("asked", ASKED, ids=lambda it: it.number)
 SEEDS = range(6)
 
 
-def judged(asked, trial, answer):
+def judge_answer(asked, trial, answer):
     return asked.judge(trial, [answer], NOTHING)
 
 
@@ -30,7 +30,7 @@ def judged(asked, trial, answer):
 def test_the_solution_is_right_at_every_seed(asked, seed):
     function = names_of(SOLUTIONS[10])[asked.function]
     for trial in asked.trials(seed):
-        assert judged(asked, trial, asked.run(function, trial.inputs[0])).cause is None
+        assert judge_answer(asked, trial, asked.run(function, trial.inputs[0])).cause is None
 
 
 @EACH
@@ -38,7 +38,7 @@ def test_the_solution_is_right_at_every_seed(asked, seed):
     None, "tp", [], {}, 3, [None], [["best", 1]], [["best"]], ["tp", -1.0], ["tp", "2"], ["tp", math.inf],
     ["tp", math.nan], [math.nan], [-1.0], [[]], ["a", "b", "c", "e", "e"]])
 def test_odd_answers_are_refused_in_words(asked, odd):
-    assert judged(asked, asked.trials(0)[0], odd).cause
+    assert judge_answer(asked, asked.trials(0)[0], odd).cause
 
 
 @EACH
@@ -49,7 +49,7 @@ def test_drawn_trials_differ_from_seed_to_seed(asked):
 # 10.2
 
 def test_every_word_is_the_answer_of_some_plan():
-    words = {word for trial in ASKED[0].trials(0) for word, _ in ASKED[0].expected(*trial.inputs[0])}
+    words = {word for trial in ASKED[0].trials(0) for word, _ in ASKED[0].solve(*trial.inputs[0])}
     assert words >= {"best", "tie", "ZeRO-1", "ZeRO-2", "ZeRO-3", "too large", "tp", "bubble", "matmul"}
 
 
@@ -57,11 +57,11 @@ def test_every_word_is_the_answer_of_some_plan():
 def test_what_is_said_of_a_plan_is_said_of_numbers_a_per_mille_off_too(seed):
     for trial in ASKED[0].trials(seed)[1:]:
         plans, limit, runs = trial.inputs[0]
-        said = ASKED[0].expected(*trial.inputs[0])
+        said = ASKED[0].solve(*trial.inputs[0])
         for off, place in product((0.999, 1.001), range(len(plans))):
             moved = [plan | {"memory": {kind: size * off for kind, size in plan["memory"].items()}} if at == place
                      else plan for at, plan in enumerate(plans)]
-            assert ASKED[0].expected(moved, limit, runs) == said
+            assert ASKED[0].solve(moved, limit, runs) == said
 
 
 def test_zero_divides_in_the_exercise_what_it_divides_in_the_planner():
@@ -76,7 +76,7 @@ def test_zero_divides_in_the_exercise_what_it_divides_in_the_planner():
 
 def test_a_table_without_a_leak_and_tables_with_each_kind_are_asked_about():
     tables = [trial.inputs[0] for trial in ASKED[1].trials(0)]
-    assert [len(ASKED[1].expected(*table)) for table in tables[1:5]] == [0, 2, 2, 4]
+    assert [len(ASKED[1].solve(*table)) for table in tables[1:5]] == [0, 2, 2, 4]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -84,7 +84,7 @@ def test_a_row_that_does_not_leak_is_like_one_that_does(seed):
     """So nobody is right who flags all rows that have anything in common."""
     for trial in ASKED[1].trials(seed)[1:]:
         rows, profiles = trial.inputs[0]
-        said = ASKED[1].expected(rows, profiles)
+        said = ASKED[1].solve(rows, profiles)
         test = [row for row in rows if row["split"] == "test" and row["id"] not in said]
         alike = [row for row in test if any(leaks.document_of(row) == leaks.document_of(each) or leaks.same_run(
             row, each) for each in rows if each is not row)]

@@ -72,7 +72,7 @@ def test_nothing_is_kept_where_others_run_the_check(tmp_path, monkeypatch, name)
     for other in (points.ASKED, *OTHERS):
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, "1")
-    monkeypatch.setattr(points, "place", lambda: tmp_path)
+    monkeypatch.setattr(points, "progress_folder", lambda: tmp_path)
     points.keep(report("2.1", Verdict.CORRECT))
     assert not list(tmp_path.iterdir())
 
@@ -85,7 +85,7 @@ def test_it_lies_in_the_readers_copies_and_links_from_there(tmp_path, monkeypatc
     (tmp_path / "workspace/exercises/03_data_parallel/03_data_parallel.ipynb").write_text("")
     monkeypatch.delenv(points.ASKED, raising=False)
     monkeypatch.chdir(here)
-    assert points.place() == tmp_path / "workspace" / ".progress"
+    assert points.progress_folder() == tmp_path / "workspace" / ".progress"
     assert 'href="../03_data_parallel/03_data_parallel.ipynb"' in progress().html()
 
 

@@ -45,12 +45,12 @@ SWAPPED = torch.tensor([1.0, 2.0])
 OVER = Spent("sent", 96, 16)
 
 
-def seen(answer, trial=0, over=""):
+def sight(answer, trial=0, over=""):
     return Seen(trial, over, sketch([over, answer] if over else answer))
 
 
 def mistake(says, *each):
-    return Mistake(says, each or (seen(SWAPPED),))
+    return Mistake(says, each or (sight(SWAPPED),))
 
 
 def wrong(answer):
@@ -66,10 +66,10 @@ def costly(num_bytes):
     ([mistake("turned")], wrong(SWAPPED), 1, ""),
     ([mistake("turned")], wrong(SWAPPED + 1), 0, ""),
     ([mistake("turned"), mistake("mirrored")], wrong(SWAPPED), 0, "turned\nOr: mirrored"),
-    ([mistake("twice", seen(96, over="sent"))], costly(96), 0, "twice"),
-    ([mistake("twice", seen(32, over="sent"))], costly(96), 1, "twice"),
-    ([mistake("twice", seen(32, over="sent")), mistake("whole", seen(64, over="sent"))], costly(96), 0, ""),
-    ([mistake("twice", seen(96, over="holds"))], costly(96), 0, ""),
+    ([mistake("twice", sight(96, over="sent"))], costly(96), 0, "twice"),
+    ([mistake("twice", sight(32, over="sent"))], costly(96), 1, "twice"),
+    ([mistake("twice", sight(32, over="sent")), mistake("whole", sight(64, over="sent"))], costly(96), 0, ""),
+    ([mistake("twice", sight(96, over="holds"))], costly(96), 0, ""),
 ])
 def test_a_cause_is_named_where_the_same_was_seen(monkeypatch, known, judged, trial, says):
     monkeypatch.setattr(recorded, "mistakes", lambda number: known)
@@ -78,19 +78,19 @@ def test_a_cause_is_named_where_the_same_was_seen(monkeypatch, known, judged, tr
 
 def two_alike(*later):
     """Two mistakes that give the same on trial 0, and then what `later` says of the first."""
-    return [mistake("turned", seen(SWAPPED), *later), mistake("mirrored", seen(SWAPPED), seen(SWAPPED + 7, 1))]
+    return [mistake("turned", sight(SWAPPED), *later), mistake("mirrored", sight(SWAPPED), sight(SWAPPED + 7, 1))]
 
 
 @pytest.mark.parametrize("known, then, says", [
-    (two_alike(seen(SWAPPED + 1, 1)), {1: wrong(SWAPPED + 1)}, "turned"),
-    (two_alike(seen(SWAPPED + 1, 1)), {1: wrong(SWAPPED + 7)}, "mirrored"),
-    (two_alike(seen(SWAPPED + 1, 1)), {1: wrong(SWAPPED + 2)}, ""),  # neither: another mistake gives that here too
-    (two_alike(seen(SWAPPED + 1, 1)), {1: None}, ""),
-    (two_alike(seen("right", 1)), {1: Judgement("b")}, "turned"),
-    (two_alike(seen(SWAPPED + 7, 1), seen(SWAPPED, 2)), {1: wrong(SWAPPED + 7), 2: wrong(SWAPPED)},
+    (two_alike(sight(SWAPPED + 1, 1)), {1: wrong(SWAPPED + 1)}, "turned"),
+    (two_alike(sight(SWAPPED + 1, 1)), {1: wrong(SWAPPED + 7)}, "mirrored"),
+    (two_alike(sight(SWAPPED + 1, 1)), {1: wrong(SWAPPED + 2)}, ""),  # neither: another mistake gives that here too
+    (two_alike(sight(SWAPPED + 1, 1)), {1: None}, ""),
+    (two_alike(sight("right", 1)), {1: Judgement("b")}, "turned"),
+    (two_alike(sight(SWAPPED + 7, 1), sight(SWAPPED, 2)), {1: wrong(SWAPPED + 7), 2: wrong(SWAPPED)},
      "turned\nOr: mirrored"),
-    (two_alike(seen(SWAPPED + 7, 1), seen(SWAPPED, 2)), {1: wrong(SWAPPED + 7), 2: wrong(SWAPPED + 9)}, "mirrored"),
-    ([mistake("turned", seen(SWAPPED), seen(SWAPPED, 1), seen(SWAPPED, 2))], {1: wrong(SWAPPED)}, "turned"),
+    (two_alike(sight(SWAPPED + 7, 1), sight(SWAPPED, 2)), {1: wrong(SWAPPED + 7), 2: wrong(SWAPPED + 9)}, "mirrored"),
+    ([mistake("turned", sight(SWAPPED), sight(SWAPPED, 1), sight(SWAPPED, 2))], {1: wrong(SWAPPED)}, "turned"),
 ])
 def test_of_mistakes_that_collide_the_next_trials_decide(monkeypatch, known, then, says):
     monkeypatch.setattr(recorded, "mistakes", lambda number: known)
@@ -101,12 +101,12 @@ def test_a_mistake_that_was_recorded_is_told_in_its_words(monkeypatch):
     inputs = Swap().trials(0)[0].inputs
     own = Seen(0, "", sketch([tensor for tensor, in inputs]))
     monkeypatch.setattr(recorded, "mistakes", lambda number: [Mistake("nothing was swapped", (own,))])
-    assert check_exercise(Swap(), toys.not_swapped).cause == "2 ranks: nothing was swapped"
+    assert check_exercise(Swap(), toys.no_swap).cause == "2 ranks: nothing was swapped"
     assert "expected float32[65536]" in check_exercise(Swap(), toys.of_another_shape).cause
 
 
 def test_what_is_costly_is_told_how_much_and_why(monkeypatch):
-    known = mistake("once is enough", seen(1 << 19, over="sent"))
+    known = mistake("once is enough", sight(1 << 19, over="sent"))
     monkeypatch.setattr(recorded, "mistakes", lambda number: [known])
     cause = check_exercise(Swap(), toys.swapped_twice_over).cause
     assert cause == ("2 ranks: the result is right, but over budget: rank 0 sent 524.3 kB, where 262.1 kB will do: "

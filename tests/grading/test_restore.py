@@ -45,7 +45,7 @@ def test_what_nobody_touched_stays_and_nothing_is_said():
 
 
 def test_of_two_solutions_the_lower_one_is_graded_and_the_other_is_a_cell_like_any():
-    notebook = submissions.doubled(OWN, WRONG)(read("solutions"))
+    notebook = submissions.double_cell(OWN, WRONG)(read("solutions"))
     right = cell_of(read("solutions"), OWN).source
     restore(notebook.cells, originals())
     assert cell_of(notebook, OWN).source == right
@@ -62,7 +62,7 @@ def test_a_check_stands_behind_its_solution_again_and_an_imports_cell_at_the_top
 
 
 def test_what_was_done_is_said():
-    notebook = submissions.renamed(read("solutions"))
+    notebook = submissions.rename_cells(read("solutions"))
     done = "\n".join(restore(notebook.cells, originals()))
     assert f"lost the marks of 'my_{OWN}': nobody gave such a cell out" in done and f"marks of '{OWN}' again" in done
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from course_lib.grading import check, recorded, selfstudy
-from course_lib.grading.exercise import Traffic
+from course_lib.grading.exercise import SentBytes
 from course_lib.grading.explain import circle_of, explain_parameters
-from course_lib.grading.judges.collectives.plans import steps_of_tree, steps_taken
+from course_lib.grading.judges.collectives.plans import fewest_steps, steps_of_tree
 from course_lib.grading.registry import exercises_of
 from course_lib.grading.report import Report, Verdict
 from course_lib.grading.selfstudy import check_exercise
@@ -22,7 +22,7 @@ CHAPTER_2 = exercises_of(2)
 
 
 def test_a_correct_answer_passes_with_its_points_and_the_measured_bytes_beside_the_budget():
-    report = check_exercise(Swap(), toys.swapped)
+    report = check_exercise(Swap(), toys.swap_halves)
     assert report.passed and report.points == 5
     assert repr(report) == ("✓ 0.1 swap: correct, 5 of 5 points\n  budget: M bytes\n"
                             "  measured: 2 ranks: sent at most 262.1 kB a rank, 262.1 kB allowed")
@@ -31,7 +31,7 @@ def test_a_correct_answer_passes_with_its_points_and_the_measured_bytes_beside_t
 @pytest.mark.parametrize("function, words", [
     (toys.swapped_twice_over, "over budget: rank 0 sent 524.3 kB, where 262.1 kB will do"),
     (toys.swapped_in_half_precision, "262.1 kB together, where 524.3 kB is the least that can carry it"),
-    (toys.not_swapped, "2 of 2 ranks are wrong; rank 0 returned float32[65536]"),
+    (toys.no_swap, "2 of 2 ranks are wrong; rank 0 returned float32[65536]"),
     (toys.of_another_shape, "returned float32[3] = "),
     (toys.liar, "rank 0 returned a Liar: expected float32[65536]"),
     (toys.nothing, "rank 0 returned nothing (None)"),
@@ -190,10 +190,10 @@ def test_a_circle_is_found_wherever_it_lies():
 def test_headers_are_allowed_where_the_system_counts_and_nothing_more(asked):
     large = asked.trials(0)[-1]
     n = large.world_size
-    answers = [{"returned": t, "tensor": t} for t in asked.expected(large.inputs)]
+    answers = [{"returned": t, "tensor": t} for t in asked.solve(large.inputs)]
     needed = asked.bound(large)
 
-    def judged(scale, exact):
+    def complaint_at(scale, exact):
         sent = [[0] * n for _ in range(n)]
         for r in range(n):
             for on in {"2.1": (1, -1), "2.6": (2,)}.get(asked.number, (1,)):
@@ -202,18 +202,18 @@ def test_headers_are_allowed_where_the_system_counts_and_nothing_more(asked):
             sent, dst = [[0] * n for _ in range(n)], large.inputs[0][1]
             for to, source in ((0, 1), (0, 2), (1, 3)):
                 sent[(dst + source) % n][(dst + to) % n] = int(scale * needed)
-        return asked.judge(large, answers, Traffic(sent, exact)).cause
+        return asked.judge(large, answers, SentBytes(sent, exact)).cause
 
-    assert judged(1, exact=True) is None and judged(1.02, exact=False) is None
-    assert "where" in judged(1.02, exact=True) and "where" in judged(1.1, exact=False)
-    assert "least that can carry it" in judged(0.8, exact=False)
+    assert complaint_at(1, exact=True) is None and complaint_at(1.02, exact=False) is None
+    assert "where" in complaint_at(1.02, exact=True) and "where" in complaint_at(1.1, exact=False)
+    assert "least that can carry it" in complaint_at(0.8, exact=False)
 
 
 def test_steps_are_counted_from_who_told_whom():
     def traffic(n, *told):
-        return Traffic([[8 * ((a, b) in told) for b in range(n)] for a in range(n)], exact=True)
+        return SentBytes([[8 * ((a, b) in told) for b in range(n)] for a in range(n)], exact=True)
 
-    assert steps_taken(traffic(4, (0, 1), (0, 2), (1, 3)), src=0) == 2 == steps_of_tree(4)
-    assert steps_taken(traffic(4, (0, 1), (0, 2), (0, 3)), src=0) == 3
-    assert steps_taken(traffic(4, (2, 3), (3, 0), (0, 1)), src=2) == 3
-    assert steps_taken(traffic(1), src=0) == 0 == steps_of_tree(1)
+    assert fewest_steps(traffic(4, (0, 1), (0, 2), (1, 3)), src=0) == 2 == steps_of_tree(4)
+    assert fewest_steps(traffic(4, (0, 1), (0, 2), (0, 3)), src=0) == 3
+    assert fewest_steps(traffic(4, (2, 3), (3, 0), (0, 1)), src=2) == 3
+    assert fewest_steps(traffic(1), src=0) == 0 == steps_of_tree(1)

@@ -27,7 +27,7 @@ class Swap(TensorExercise):
         made = [[torch.randint(1, 99, (1 << 16,), generator=generator).float()] for _ in range(2)]
         return [Trial(made, "2 ranks")]
 
-    def expected(self, inputs):
+    def solve(self, inputs):
         return [inputs[1][0], inputs[0][0]]
 
     def bound(self, trial):
@@ -50,7 +50,7 @@ class Liar(torch.Tensor):
     __hash__ = torch.Tensor.__hash__
 
 
-def swapped(tensor):
+def swap_halves(tensor):
     peer, received = 1 - dist.get_rank(), torch.empty_like(tensor)
     sending = dist.isend(tensor, peer)
     dist.recv(received, peer)
@@ -59,44 +59,44 @@ def swapped(tensor):
 
 
 def swapped_twice_over(tensor):
-    swapped(tensor)
-    return swapped(tensor)
+    swap_halves(tensor)
+    return swap_halves(tensor)
 
 
 def swapped_in_half_precision(tensor):
-    return swapped(tensor.half()).float()
+    return swap_halves(tensor.half()).float()
 
 
 def swapped_in_place(tensor):
-    tensor.copy_(swapped(tensor))
+    tensor.copy_(swap_halves(tensor))
 
 
 def returned_only(tensor):
-    return swapped(tensor.clone())
+    return swap_halves(tensor.clone())
 
 
 def renamed_only(tensor):
-    tensor = swapped(tensor.clone())
+    tensor = swap_halves(tensor.clone())
 
 
 def put_into_the_input(tensor):
     swapped_in_place(tensor)
 
 
-def not_swapped(tensor):
+def no_swap(tensor):
     return tensor
 
 
 def warns(tensor):
     for _ in range(3):
         warnings.warn("the old way", FutureWarning, stacklevel=1)
-    return swapped(tensor)
+    return swap_halves(tensor)
 
 
 def warns_on_rank_1(tensor):
     if dist.get_rank() == 1:
         warnings.warn("the odd rank", stacklevel=1)
-    return swapped(tensor)
+    return swap_halves(tensor)
 
 
 def wants_two(tensor, other):
@@ -108,7 +108,7 @@ def calls_a_library_wrongly(tensor):
 
 
 def of_another_shape(tensor):
-    return swapped(tensor)[:3]
+    return swap_halves(tensor)[:3]
 
 
 def liar(tensor):
@@ -158,10 +158,10 @@ def by_the_library(tensor):
 
 
 def by_the_course(tensor):
-    return helped(tensor)
+    return unwritten_helper(tensor)
 
 
-def helped(tensor):
+def unwritten_helper(tensor):
     return ring_all_gather(tensor).flip(0)
 
 
@@ -192,7 +192,7 @@ def by_another_chapter_imported_inside(tensor):
 
 
 def swapped_by_a_method_called_like_a_collective(tensor):
-    return swapped(tensor).gather(0, torch.arange(len(tensor)))
+    return swap_halves(tensor).gather(0, torch.arange(len(tensor)))
 
 
 def sends_first(tensor):

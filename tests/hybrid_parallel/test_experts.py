@@ -21,7 +21,6 @@ from course_lib.hybrid_parallel import (
     kinds,
     parallelize,
     pieces,
-    prepare_state,
 )
 from course_lib.reference import GPT
 from course_lib.runtime import launch, record_communication
@@ -146,7 +145,6 @@ def saved_and_loaded(source, other, folder):
     for number, text in enumerate((source, other)):
         model, optimizer = laid_out(text, {}, experts=4, balance=0.01)
         if number:
-            prepare_state(optimizer)
             checkpoint.load(folder, model, optimizer)
         for step in range(3)[2 * number:]:
             loss = model.forward_backward(*batch(step, model.dp.r, model.dp.n)).item()

@@ -36,7 +36,7 @@ def swapped():
     """Gradients averaged over the ranks of tp, in the place of dp's."""
     model, _ = gradient("dp2,tp2", {}, reduced=False)
     swap = {"dp": "tp", "tp": "dp"}
-    reduce_gradients({p: model.kinds[name] for name, p in model.named()},
+    reduce_gradients({p: model.kinds[name] for name, p in model.named_parts()},
                      lambda *axes: model.layout.member(*(swap.get(axis, axis) for axis in axes if axis != "cp")))
     return off_by_name(gather_whole(gradient_pieces(model)), alone(1)[2])
 
@@ -116,7 +116,7 @@ def test_clipped_gradients_have_the_norm_that_was_asked_for():
 def test_the_kinds_are_a_table_of_every_parameter():
     def body():
         model, _ = laid_out("pp2,tp2", SP)
-        return kinds.table(model.kinds), set(model.kinds) >= {name for name, _ in model.named()}
+        return kinds.table(model.kinds), set(model.kinds) >= {name for name, _ in model.named_parts()}
 
     ranks = launch(body, world_size=4)
     assert all(is_complete and "split, tied   pp " in text for text, is_complete in ranks)

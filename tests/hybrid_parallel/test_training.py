@@ -33,16 +33,17 @@ def cases_of(world_size):
     return [case for case in CASES if ParallelLayout.from_string(case[0]).world_size == world_size]
 
 
-def all_of(cases):
-    return [together(text, options, **model) for text, options, model in cases]
+def all_of(cases, steps):
+    return [together(text, options, steps, **model) for text, options, model in cases]
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_twenty_steps_under_any_layout_are_those_of_one_process(world_size):
+@pytest.mark.sweep("steps", few=[6], all=[20], words="6 steps of 20, under each layout")
+def test_steps_under_any_layout_are_those_of_one_process(world_size, steps):
     cases = cases_of(world_size)
-    found = launch(all_of, cases, world_size=world_size, timeout=150)
+    found = launch(all_of, cases, steps, world_size=world_size, timeout=150)
     for (text, options, model), (losses, norms, first, final) in zip(cases, found[0]):
-        expected_losses, expected_norms, expected_first, expected_final = alone(**model)
+        expected_losses, expected_norms, expected_first, expected_final = alone(steps, **model)
         told = f"{text} {options} {model}"
         assert off(losses, expected_losses) < 1e-4, told
         assert off_by_name(first, expected_first) < 1e-5, told

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import nbformat
 
-from course_lib.expert_parallel import moe_gpt
-from course_lib.expert_parallel.single import SINGLE
+from course_lib.expert_parallel import SINGLE, moe_gpt
 from course_lib.hybrid_parallel import HybridTrainer, ParallelLayout, TrainingReport
 from course_lib.mine import SLOTS, Answers, Outcome, Part, TrainedBy
 from course_lib.mine.cells import read_notebook

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from course_lib.pictures.painter import paint
-from course_lib.pictures.palette import PAPER, RANK_COLOURS, contrast, ink_on, mixed
+from course_lib.pictures.palette import PAPER, RANK_COLOURS, contrast, ink_on, mix
 from course_lib.pictures.parts import axis, bars, legend
 from course_lib.pictures.roles import ROLES, on_white, style_sheet
 from course_lib.pictures.scene import Mark, Scene, Sheet, width_of
@@ -40,7 +40,7 @@ def test_a_tint_lightens_and_later_marks_lie_on_earlier_ones():
     sheet.rect("above", "backward", 130, 20, 60, 40, tint=0.5)
     figure = paint(scene_of(sheet))
     assert colour_at(figure, 115, 40) == on_white(ROLES["forward"].fill)
-    assert colour_at(figure, 145, 40) == mixed(on_white(ROLES["backward"].fill), 0.5)
+    assert colour_at(figure, 145, 40) == mix(on_white(ROLES["backward"].fill), 0.5)
 
 
 def test_words_can_be_told_from_white_paper_and_from_the_colours_of_ranks():

@@ -15,7 +15,7 @@ from course_lib.pipeline_parallel import (
     Schedule,
     gpipe,
     interleaved_1f1b,
-    measured,
+    measured_step,
     one_f_one_b,
     simulate,
     zb_v,
@@ -252,7 +252,7 @@ def test_ranks_do_what_the_schedule_says_in_its_order_and_nothing_before_what_it
     schedule = GENERATORS[name](3, 4)
     timeline = recorded(name, 3, 4)
     for step in (0, 1):
-        found = measured(schedule, timeline, step)  # raises where the order differs
+        found = measured_step(schedule, timeline, step)  # raises where the order differs
         done = {}
         for box in sorted(found.timeline, key=lambda box: box.end):
             done[leaves(box.action, box.stage)] = box.end
@@ -264,7 +264,7 @@ def test_ranks_do_what_the_schedule_says_in_its_order_and_nothing_before_what_it
 
 def test_an_action_lasts_at_least_as_long_as_its_delay_says():
     delay = {"F": [0.01, 0.03], "I": 0.02, "W": 0.005}
-    found = measured(one_f_one_b(2, 2), recorded("1f1b", 2, 2, delay=delay))
+    found = measured_step(one_f_one_b(2, 2), recorded("1f1b", 2, 2, delay=delay))
     for box in found.timeline:
         assert box.duration >= {"F": delay["F"][box.stage], "B": 0.025}[box.action.kind]
 
@@ -272,9 +272,9 @@ def test_an_action_lasts_at_least_as_long_as_its_delay_says():
 def test_a_step_that_was_not_recorded_as_a_whole_is_no_measurement():
     timeline = recorded("1f1b", 2, 2)
     with pytest.raises(ValueError, match="step 7 of '1F1B' is not in the timeline as a whole: recorded were steps"):
-        measured(one_f_one_b(2, 2), timeline, step=7)
+        measured_step(one_f_one_b(2, 2), timeline, step=7)
     with pytest.raises(ValueError, match="on all 2 ranks"):
-        measured(one_f_one_b(2, 2), timeline.by_rank(0))
+        measured_step(one_f_one_b(2, 2), timeline.by_rank(0))
 
 
 # What cannot work

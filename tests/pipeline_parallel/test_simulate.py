@@ -13,6 +13,8 @@ from course_lib.pipeline_parallel import (
     Action,
     InvalidSchedule,
     Schedule,
+    Simulation,
+    TimedAction,
     dualpipe_v,
     gpipe,
     interleaved_1f1b,
@@ -23,8 +25,8 @@ from course_lib.pipeline_parallel import (
     zb_h2,
     zb_v,
 )
-from course_lib.pipeline_parallel.published import compare
-from tests.widgets.pictures import size_and_colours
+from course_lib.pipeline_parallel.dependencies import Result, leaves, needs
+from course_lib.pipeline_parallel.published import fit, predict
 
 SHAPES = [(p, m) for p in (1, 2, 3, 4, 6) for m in sorted({1, p, 2 * p - 1, 2 * p, 4 * p, 4 * p + 1})]
 COSTS = [(1, 1, 1), (3, 5, 2), (5, 3, 2), (5, 4, 0), (Fraction(1, 3), Fraction(1, 2), Fraction(1, 7))]
@@ -69,15 +71,40 @@ def test_zb_h2_and_zb_v_have_no_bubble_between_a_ranks_own_start_and_end_for_equ
 @pytest.mark.parametrize("p, m", [(p, m) for p, m in SHAPES if m >= 2 * p])
 def test_dualpipe_v_waits_as_long_as_the_table_of_deepseek_says(p, m):
     for F, I, W, pair in [(1, 1, 1, 3), (10, 10, 10, 25), (10, 11, 9, 27), (2, 3, 2, 5)]:  # noqa: E741
-        simulated = simulate(dualpipe_v(p, m), F, I, W, pair=pair)
+        idle = idle_in_pairs(dualpipe_v(p, m), {"F": F, "I": I, "W": W, "B": I + W}, pair)
         table_2 = (p - 1) * (pair + (I + W) - 3 * W)  # DeepSeek-AI 2024, with 2p stages on p ranks and F <= I
-        assert max(simulated.idle) == simulated.idle[-1] == table_2
+        assert max(idle) == idle[-1] == table_2
+
+
+def idle_in_pairs(schedule: Schedule, costs: dict[str, int], pair: int) -> list[int]:
+    """Each rank's idle time where an F and the whole B of another micro-batch behind it run as one, as in DualPipe."""
+    lanes: list[list[list[Action]]] = [[] for _ in schedule.actions]
+    for rank, _, action in schedule.positions():
+        last = lanes[rank][-1] if lanes[rank] else []
+        if [each.kind for each in (*last, action)] == ["F", "B"] and last[0].microbatch != action.microbatch:
+            last.append(action)
+        else:
+            lanes[rank].append([action])
+    there: dict[Result, int] = {}
+    free, busy, left = [0] * len(lanes), [0] * len(lanes), [lane[::-1] for lane in lanes]
+    while any(left):
+        for rank, lane in enumerate(left):
+            stages = schedule.stages[rank]
+            while lane and all(need in there for action in lane[-1]
+                               for need in needs(action, stages[action.chunk], schedule.num_stages)):
+                actions = lane.pop()
+                start = max([free[rank], *(there[need] for action in actions
+                                           for need in needs(action, stages[action.chunk], schedule.num_stages))])
+                cost = pair if len(actions) > 1 else costs[actions[0].kind]
+                free[rank], busy[rank] = start + cost, busy[rank] + cost
+                there |= {leaves(action, stages[action.chunk]): free[rank] for action in actions}
+    return [max(free) - of_rank for of_rank in busy]
 
 
 def test_a_pair_that_runs_one_after_the_other_halves_dualpipes_bubble():
     """F is through before B, so that the next rank need not wait for both."""
     assert simulate(dualpipe_v(4, 8)).idle == (3, 3, 3, 3)
-    assert simulate(dualpipe_v(4, 8), pair=3).idle == (6, 6, 6, 6)
+    assert idle_in_pairs(dualpipe_v(4, 8), {"F": 1, "I": 1, "W": 1, "B": 2}, pair=3) == [6, 6, 6, 6]
 
 
 @pytest.mark.parametrize("p, m", SHAPES)
@@ -110,11 +137,11 @@ def test_weight_gradients_that_wait_hold_activations():
 
 @derandomized
 @given(st.integers(1, 4), st.integers(1, 8), st.sampled_from([gpipe, one_f_one_b, zb_h1, zb_h2, zb_v, dualpipe_v]),
-       st.lists(st.integers(0, 5), min_size=8, max_size=8), st.integers(0, 3), st.booleans())
-def test_every_action_starts_when_its_rank_is_free_and_its_inputs_are_there(p, m, generate, costs, p2p, overlap):
+       st.lists(st.integers(0, 5), min_size=8, max_size=8), st.integers(0, 3))
+def test_every_action_starts_when_its_rank_is_free_and_its_inputs_are_there(p, m, generate, costs, p2p):
     schedule = generate(p, m)
     costs = costs[: schedule.num_stages]
-    simulated = simulate(schedule, costs, costs[::-1], 1, p2p, overlap)
+    simulated = simulate(schedule, costs, costs[::-1], 1, p2p)
     assert [tuple(box.action for box in boxes) for boxes in simulated.by_rank] == list(schedule.actions)
     for boxes in simulated.by_rank:
         assert boxes[0].start >= 0 and all(now.end <= after.start for now, after in zip(boxes, boxes[1:]))
@@ -129,23 +156,25 @@ def test_every_action_starts_when_its_rank_is_free_and_its_inputs_are_there(p, m
 
 @derandomized
 @given(st.integers(1, 4), st.integers(1, 8), st.sampled_from([gpipe, one_f_one_b, zb_h1, zb_v]), st.integers(0, 3))
-def test_the_critical_path_explains_the_whole_makespan(p, m, generate, p2p):
+def test_the_path_to_the_last_end_explains_the_whole_makespan(p, m, generate, p2p):
     simulated = simulate(generate(p, m), 3, 4, 2, p2p)
-    path = simulated.critical_path
+    path = path_to_the_end(simulated)
     messages = sum(box.rank != after.rank for box, after in zip(path, path[1:]))
     assert path[0].start == 0
     assert sum(box.duration for box in path) + p2p * messages == simulated.makespan
 
 
 def test_a_slow_stage_is_on_the_critical_path_of_every_micro_batch():
-    path = simulate(one_f_one_b(4, 8), [1, 1, 3, 1], [1, 1, 3, 1], [1, 1, 3, 1]).critical_path
+    path = path_to_the_end(simulate(one_f_one_b(4, 8), [1, 1, 3, 1], [1, 1, 3, 1], [1, 1, 3, 1]))
     assert {box.action.microbatch for box in path if box.rank == 2} == set(range(8))
 
 
-def test_messages_delay_and_without_overlap_keep_the_sender_too():
-    free, slow, busy = (simulate(gpipe(2, 4), p2p=time, overlap=overlap).makespan
-                        for time, overlap in [(0, True), (Fraction(1, 2), True), (Fraction(1, 2), False)])
-    assert (free, slow, busy) == (15, 16, 19)
+def path_to_the_end(simulated: Simulation) -> tuple[TimedAction, ...]:
+    return simulated.path_to(max(simulated.timeline, key=lambda timed: timed.end))
+
+
+def test_messages_delay():
+    assert [simulate(gpipe(2, 4), p2p=time).makespan for time in (0, Fraction(1, 2))] == [15, 16]
     assert simulate(zb_v(1, 4), p2p=100).makespan == 24  # between two stages of one rank there is no message
     assert simulate(gpipe(2, 1), p2p=lambda sender, receiver: 5 if sender == 0 else 7).makespan == 1 + 5 + 3 + 7 + 2
 
@@ -160,7 +189,7 @@ def test_costs_may_depend_on_stage_and_micro_batch():
 @pytest.mark.parametrize("wrong, said", [
     ({"forward": -1}, "forward=-1: expected a finite number"), ({"p2p": float("inf")}, "p2p=inf"),
     ({"backward_input": [1, 2, 3]}, "backward_input has 3 costs: expected one, or one for each of 2 stages"),
-    ({"backward_weight": [1, "2"]}, r"backward_weight\[1\]='2'"), ({"pair": True}, "pair=True"),
+    ({"backward_weight": [1, "2"]}, r"backward_weight\[1\]='2'"), ({"p2p": True}, "p2p=True"),
     ({"forward": lambda stage, microbatch: float("nan")}, r"forward\(0, 0\)=nan"),
 ])
 def test_costs_that_cannot_be_are_refused(wrong, said):
@@ -173,32 +202,17 @@ def test_what_cannot_run_is_not_simulated():
         simulate(Schedule("half", 1, ((0,),), ((Action("F", 0),),)))
 
 
-def test_pairs_that_wait_for_each_other_are_refused():
-    """Rank 1's F1 needs rank 0's, rank 0's B0 needs rank 1's; as one, neither pair F1, B0 can start."""
-    with pytest.raises(InvalidSchedule, match="rank 0 cannot run F1 and B0 as one: the gradient of micro-batch 0"):
-        simulate(gpipe(2, 2), pair=3)
-
-
 def test_the_sentence_has_both_conventions_and_the_memory():
     said = repr(simulate(one_f_one_b(4, 8)))
     assert said == ("1F1B, 4 ranks, 8 micro-batches: 27.3% idle (37.5% of the ideal time), at most 4, 3, 2, 1 "
                     "micro-batches in flight")
 
 
-@pytest.fixture(scope="module")
-def small_models():
+@pytest.mark.parametrize("table", BUBBLE_RATES[:2], ids=lambda table: table.model)
+def test_published_bubble_rates_follow_from_costs_fitted_on_the_smallest_m(table):
     """1.5B and 6.2B; 28.3B, on 32 ranks, takes seconds: the notebook shows it."""
-    return compare(BUBBLE_RATES[:2])
-
-
-def test_published_bubble_rates_follow_from_costs_fitted_on_the_smallest_m(small_models):
-    assert len(small_models.rows) == 2 * 3 * 4 and {row.m for row in small_models.rows if row.fitted} == {24}
-    assert all(abs(row.predicted - row.published) < 0.0075 for row in small_models.rows)
-    assert all(0.5 < costs.backward_weight < 0.7 and 0 < costs.p2p < 0.05 for costs in small_models.costs.values())
-
-
-def test_the_comparison_with_published_rates_says_how_far_off_it_is_at_worst_and_draws_itself(small_models):
-    assert repr(small_models) == ("16 published bubble rates of 2 models predicted, at worst 0.7 percentage points "
-                                  "away (1F1B, 1.5B, m = 64)")
-    (width, height), colours = size_and_colours(small_models._repr_mimebundle_()["image/png"])
-    assert width > 900 and height > 200 and colours > 4
+    costs = fit(table)
+    assert 0.5 < costs.backward_weight < 0.7 and 0 < costs.p2p < 0.05
+    predicted = predict(table, costs)
+    assert len(predicted) == 3 * 4
+    assert all(abs(rate - table.rates[m][name].value) < 0.0075 for (m, name), rate in predicted.items())

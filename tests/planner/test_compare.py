@@ -11,7 +11,7 @@ from course_lib.planner.compare import (
     mfu_in_full,
     mfu_of,
     printed_mfu,
-    timed,
+    rows_with_times,
     told_job,
 )
 from course_lib.planner.constants import FITTED, priors
@@ -96,7 +96,7 @@ def test_two_things_told_of_an_unknown_software_halve_what_its_runs_are_missed_b
 
 def test_fitted_rows_and_others_stand_apart_in_the_table():
     compared = compare([row for row in ROWS if row["group"] == "vtrain"])
-    fitted, others = timed(compared, True), timed(compared, False)
+    fitted, others = rows_with_times(compared, True), rows_with_times(compared, False)
     last = table(compared).splitlines()[-1].split()
     assert fitted and others and last[0] == "all" and last[1] == str(len(fitted)) and last[3] == str(len(others))
 

@@ -4,7 +4,7 @@ import pytest
 
 from course_lib.facts import model, published_rows
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.planner import MeasuredError, NoRun, cluster, error_of, errors_by_kind, estimate, software_named
+from course_lib.planner import MeasuredError, NoRun, cluster, error_of, errors_by_kind, estimate, find_software
 from course_lib.planner.errors import FEWEST
 from course_lib.planner.rows import FITS, job_of_row
 from course_lib.planner.runs import describe, distance, nearest_runs, unfitted_runs
@@ -24,7 +24,7 @@ def test_no_row_that_constants_were_fitted_on_is_among_the_errors_or_named():
 
 
 def test_an_advice_comes_with_the_error_of_its_software_on_its_generation_of_devices():
-    error = error_of(job("Llama 3 8B", "H100", ParallelLayout(dp=8, zero_stage=3), software=software_named("FSDP")))
+    error = error_of(job("Llama 3 8B", "H100", ParallelLayout(dp=8, zero_stage=3), software=find_software("FSDP")))
     assert isinstance(error, MeasuredError) and error.kind.startswith("FSDP on Hopper")
     assert 0 < error.median <= error.p90 <= error.largest and error.num_rows >= FEWEST
     assert str(error).startswith(error.kind) and "\n" not in str(error)
@@ -36,7 +36,7 @@ def test_too_few_runs_of_a_kind_are_widened_and_the_wider_kind_is_named():
 
 
 def test_a_job_larger_than_all_runs_of_its_kind_is_told_so():
-    error = error_of(job("Llama 3 8B", "V100", ParallelLayout(dp=16, tp=4), software=software_named("Megatron-LM 2021"),
+    error = error_of(job("Llama 3 8B", "V100", ParallelLayout(dp=16, tp=4), software=find_software("Megatron-LM 2021"),
                          precision="fp16", flash=False))
     assert str(error).endswith("none on more than 8 devices")
 
@@ -52,7 +52,7 @@ def test_tensor_parallelism_across_nodes_is_not_vouched_for_by_another_software(
                       for tp in (8, 16))
     assert isinstance(inside, MeasuredError)
     assert isinstance(across, NoRun) and "tensor parallelism across nodes" in str(across)
-    nanotron = software_named("nanotron 2025")
+    nanotron = find_software("nanotron 2025")
     own = error_of(job("Llama 3 8B", "H100", ParallelLayout(dp=4, tp=16), software=nanotron))
     assert own.kind.startswith("nanotron") and own.kind.endswith("tensor parallelism across nodes")
 

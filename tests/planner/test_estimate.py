@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from course_lib.costs.bubbles import balanced_layers, bubble_of_ideal, whole_layers, zb_h1_bubble
+from course_lib.costs.bubbles import balanced_layers, bubble_of_ideal, zb_h1_bubble
 from course_lib.costs.flops import step_flops
 from course_lib.costs.kernels import matmul_seconds
 from course_lib.facts import Shape, accelerator, model
@@ -21,7 +21,7 @@ from course_lib.planner.software import (
     MEGATRON_2021,
     MEGATRON_DEEPSPEED,
     SOFTWARE,
-    software_named,
+    find_software,
 )
 from course_lib.planner.step import CAUSES, MATRICES, accumulation_seconds, matrix_shares, stages_of
 
@@ -125,7 +125,7 @@ def test_no_step_is_faster_than_the_roofline(found):
     attention = 12 * job.sequence_length * job.shape.num_heads * job.shape.d * job.shape.num_layers * job.tokens
     needed = step_flops(job.shape, job.global_batch, job.sequence_length) - attention / 2
     assert found.step_s >= needed / found.num_devices / job.cluster.peak_flops_per_s()
-    assert 0 < found.mfu and found.hfu >= found.mfu
+    assert found.mfu > 0
 
 
 @settings(max_examples=100, deadline=None)
@@ -207,14 +207,11 @@ def test_stages_hold_all_layers_and_are_as_even_as_they_can_be(layers, p, head):
     assert ordinary * (p - 1) + last == pytest.approx(layers)
     if last:
         assert ordinary == pytest.approx(last + head)
-    whole, end = whole_layers(layers, p, head)
-    assert whole * (p - 1) + end >= layers
-    assert max(whole, end + head) >= max(ordinary, last + head) - 1e-9
 
 
 def test_stages_of_unequal_size_fill_the_pipeline_with_the_layers_that_they_have():
     """32 layers on 16 stages with a large read-out: the largest stage has 3, the others do not."""
-    found = estimate(SHAPE, cluster("H100", 16), ParallelLayout(pp=16), 32, software=software_named("nanotron 2025"))
+    found = estimate(SHAPE, cluster("H100", 16), ParallelLayout(pp=16), 32, software=find_software("nanotron 2025"))
     layer, head = layer_pass(found.job, found.rates), head_pass(found.job, found.rates)
     sizes = stages_of(found.job, layer, head)
     assert 15 * sizes.ordinary + sizes.last > 32

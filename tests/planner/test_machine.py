@@ -6,11 +6,11 @@ import pytest
 
 from course_lib.costs.links import Link
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.planner.machine import Machine, Measured, measure
+from course_lib.planner.machine import Machine, MeasuredRank, measure
 from course_lib.reference import GPTConfig
 
 CONFIG = GPTConfig(num_layers=4, hidden_size=128, num_heads=4, sequence_length=64)
-ALONE = Measured(2, 4e10, 1e10, 3e-10, 3e-4, 2e-3, Link(1e-4, 1e-9), 1e-3)
+ALONE = MeasuredRank(2, 4e10, 1e10, 3e-10, 3e-4, 2e-3, Link(1e-4, 1e-9), 1e-3)
 CROWDED = replace(ALONE, num_busy=4, flops_per_s=2e10, bytes_per_s=5e9, pass_s_per_byte=6e-10, launch_s=6e-4,
                   call_s=3e-3)
 MACHINE = Machine(4, 2, ALONE, CROWDED)
@@ -30,7 +30,7 @@ def test_where_ranks_share_cores_the_bubble_is_filled_by_others():
 
 
 def test_a_machine_twice_as_fast_takes_half_as_long():
-    twice = Measured(2, 2 * ALONE.flops_per_s, 2 * ALONE.bytes_per_s, ALONE.pass_s_per_byte / 2, ALONE.launch_s / 2,
+    twice = MeasuredRank(2, 2 * ALONE.flops_per_s, 2 * ALONE.bytes_per_s, ALONE.pass_s_per_byte / 2, ALONE.launch_s / 2,
                      ALONE.step_s / 2, ALONE.link, ALONE.call_s)
     slow, fast = (replace(MACHINE, free=each).estimate(CONFIG, ParallelLayout(), 16) for each in (ALONE, twice))
     assert fast.seconds["matmul"] == pytest.approx(slow.seconds["matmul"] / 2)

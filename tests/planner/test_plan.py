@@ -8,7 +8,15 @@ import pytest
 from course_lib.facts import Shape, model
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner import search
-from course_lib.planner.candidates import Choices, chunk_counts, layouts, micro_batch_sizes, piece_counts, schedules
+from course_lib.planner.candidates import (
+    Choices,
+    ask,
+    chunk_counts,
+    layouts,
+    micro_batch_sizes,
+    piece_counts,
+    schedules,
+)
 from course_lib.planner.cluster import cluster
 from course_lib.planner.estimate import estimate, estimate_job
 from course_lib.planner.job import Job
@@ -122,7 +130,7 @@ def test_a_search_without_its_bound_finds_the_same():
 
 def test_every_layout_that_divides_is_tried_once():
     shape = Shape(8, 64, 8, 8, 256, 256, 128)
-    found = list(layouts(shape, cluster("A100", 16), 16, 128))
+    found = list(layouts(ask(shape, cluster("A100", 16), 16), range(16, 17)))
     assert len(found) == len(set(found))
     expected = {(tp, pp) for tp in (1, 2, 4, 8) for pp in (1, 2, 4, 8) if tp * pp <= 16}
     assert expected <= {(each.tp, each.pp) for each in found if each.world_size == 16}
@@ -248,5 +256,5 @@ def test_recomputing_is_told_as_the_reason():
 
 def test_all_candidates_are_jobs_that_can_be():
     shape = replace(TINY, num_experts=1)
-    found = list(schedules(shape, cluster("A100", 8), 16, 8192, gradient_bytes=4))
+    found = list(schedules(ask(shape, cluster("A100", 8), 16, sequence_length=8192), range(8, 9)))
     assert found and len({(job.layout, job.micro_batch, job.v) for job in found}) == len(found)

@@ -5,8 +5,13 @@ from dataclasses import replace
 import pytest
 
 from course_lib.costs.flops import attention_flops_per_token, forward_flops_per_token, step_flops
-from course_lib.costs.memory import device_memory, lora_memory, lora_parameters, state_bytes_per_parameter
-from course_lib.costs.offload import offload_seconds
+from course_lib.costs.memory import (
+    device_memory,
+    lora_memory,
+    lora_parameters,
+    offload_seconds,
+    state_bytes_per_parameter,
+)
 from course_lib.facts import Shape, model
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.candidates import Choices

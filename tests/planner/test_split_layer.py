@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.costs.reached import crowding, crowding_measured
+from course_lib.costs.reached import crowding, measured_crowding
 from course_lib.facts import Shape, published_rows
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner import cluster, step
@@ -60,7 +60,7 @@ def test_as_many_layers_on_each_stage_is_never_faster_than_stages_that_are_even_
 # Beside other jobs
 
 def test_a_shared_cluster_is_slower_the_more_nodes_a_job_has_and_ends_at_three_times():
-    measured = crowding_measured()
+    measured = measured_crowding()
     assert measured[1] == 1 < measured[2] < 1.3 and all(2 < measured[nodes] < 3.3 for nodes in (4, 8, 16, 32))
     assert all(crowding(nodes) == measured[nodes] for nodes in measured) and crowding(64) == measured[32]
     assert measured[2] < crowding(3) < measured[4]

@@ -8,12 +8,11 @@ import pytest
 from course_lib.facts import model
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner import why_not as exported
-from course_lib.planner.candidates import Choices
+from course_lib.planner.candidates import Asked, Choices
 from course_lib.planner.cluster import cluster
 from course_lib.planner.estimate import estimate_job
 from course_lib.planner.plan import plan
 from course_lib.planner.ranking import ties
-from course_lib.planner.search import Asked
 from course_lib.planner.software import MEGATRON_CORE
 from course_lib.planner.why_not import layout_problem, nearly_better, remedies, why_not
 

@@ -8,12 +8,12 @@ import torch.distributed as dist
 from course_lib.collectives import pairwise_all_to_all, ring_all_reduce, ring_reduce_scatter
 from course_lib.collectives.holdings import Share
 from course_lib.runtime import launch
-from course_lib.widgets import Holdings, HoldingsPicture, each_collective, labelled, who_holds_what
+from course_lib.widgets import Holdings, HoldingsPicture, each_collective, label_chunks, who_holds_what
 from tests.widgets.pictures import size_and_colours
 
 
 def buffers(num_ranks):
-    return [labelled(rank, num_ranks) for rank in range(num_ranks)]
+    return [label_chunks(rank, num_ranks) for rank in range(num_ranks)]
 
 
 def test_different_ranks_before_and_after_and_an_empty_title_are_refused():
@@ -24,7 +24,7 @@ def test_different_ranks_before_and_after_and_an_empty_title_are_refused():
 
 
 def some_collectives():
-    mine = labelled(dist.get_rank(), 3)
+    mine = label_chunks(dist.get_rank(), 3)
     summed = mine.clone()
     ring_all_reduce(summed)
     return mine, summed, ring_reduce_scatter(mine), pairwise_all_to_all(mine)
@@ -70,7 +70,7 @@ def test_ranks_that_name_different_collectives_are_refused():
 
 
 def widget_libraries_after_labelling():
-    labelled(0, 1)
+    label_chunks(0, 1)
     return sorted({"anywidget", "ipywidgets"} & sys.modules.keys())
 
 

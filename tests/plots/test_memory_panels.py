@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from course_lib.plots.memory_panels import fullest
 from course_lib.runtime import MemoryLog, record_memory
 from course_lib.widgets import MemoryPanels
 from tests.widgets.pictures import size_and_colours
@@ -38,7 +37,7 @@ def test_a_headline_that_the_recordings_contradict_says_so(log):
 
 def test_of_several_ranks_the_fullest_is_drawn(log):
     small, large = replace(log.tracks[0], rank=0, changes=log.tracks[0].changes[:1]), replace(log.tracks[0], rank=1)
-    assert fullest(MemoryLog((0, 1), (small, large))) == 1
+    assert MemoryPanels("two ranks", {"run": MemoryLog((0, 1), (small, large))}).fullest_tracks() == {"run": large}
 
 
 @pytest.mark.parametrize("logs, predicted, complaint", [

@@ -8,7 +8,7 @@ from course_lib.widgets import TreeAndTorus
 from tests.widgets.pictures import size_and_colours
 
 
-def walked(side: int) -> list[int]:
+def walk(side: int) -> list[int]:
     """By chip, row after row: steps from chip 0 by breadth-first search over a grid whose edges are joined."""
     steps, newest = {(0, 0): 0}, {(0, 0)}
     for step in itertools.count(1):
@@ -22,7 +22,7 @@ def walked(side: int) -> list[int]:
 
 @pytest.mark.parametrize("side", [3, 4, 5])
 def test_torus_wires_are_the_shortest_walk(side):
-    assert TreeAndTorus(side).torus_wires() == walked(side)
+    assert TreeAndTorus(side).torus_wires() == walk(side)
 
 
 def test_along_an_axis_of_even_length_it_is_a_quarter_of_it_on_average():

@@ -17,7 +17,7 @@ def test_every_character_has_the_colour_of_its_expert():
 
 def test_an_expert_likes_what_it_has_more_of_than_others_and_most_what_is_frequent():
     text = RoutedText("", b"aaab" b"aabb", [0, 0, 0, 0, 1, 1, 1, 1], 2)
-    assert text.liked(0) == ["a"] and text.liked(1) == ["b"]
+    assert text.favourites(0) == ["a"] and text.favourites(1) == ["b"]
     assert [text.share(expert) for expert in range(2)] == [0.5, 0.5]
 
 

@@ -13,7 +13,7 @@ from torch.distributed._functional_collectives import all_reduce as functional_a
 
 from course_lib.runtime import RankFailed, backends, device
 from tests.pretend.needed import built, on  # noqa: F401  built is a fixture
-from tests.runtime.zoo import described, devices, zoo
+from tests.runtime.zoo import devices, in_plain_words, zoo
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU_MODES = pytest.mark.parametrize("mode", ["nccl", "gloo-cuda"])
@@ -54,20 +54,20 @@ def test_what_is_sent_arrives_on_the_ranks_device_as_it_was_whatever_it_is_neste
     sent = zoo()
 
     def look(argument):
-        return devices(argument), devices(sent), described(argument), described(sent)
+        return devices(argument), devices(sent), in_plain_words(argument), in_plain_words(sent)
 
-    assert on(mode, look, sent, world_size=1) == [({"gpu"}, {"gpu"}, described(sent), described(sent))]
+    assert on(mode, look, sent, world_size=1) == [({"gpu"}, {"gpu"}, in_plain_words(sent), in_plain_words(sent))]
 
 
 @GPU_MODES
 def test_what_a_rank_returns_is_on_the_cpu_as_it_was_whatever_it_is_nested_in(mode):
     def build():
         built_there = zoo()
-        return built_there, devices(built_there), described(built_there)
+        return built_there, devices(built_there), in_plain_words(built_there)
 
     returned, there, before = on(mode, build, world_size=1)[0]
     assert there >= {"gpu"} and devices(returned) == {"cpu"}  # an optimiser counts its steps on the CPU
-    assert described(returned) == before
+    assert in_plain_words(returned) == before
 
 
 def test_tied_parameters_stay_tied_both_ways():

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.pipeline_parallel import PipelineParallel, measured, one_f_one_b, partition, zb_v
+from course_lib.pipeline_parallel import PipelineParallel, measured_step, one_f_one_b, partition, zb_v
 from course_lib.pipeline_parallel.dependencies import leaves, needs
 from course_lib.runtime import record_timeline, sleep, span
 from tests.pretend import needed
@@ -66,7 +66,7 @@ def test_delayed_actions_last_as_told_and_begin_when_the_gpu_has_what_they_need(
         with record_timeline():
             pipeline.step(torch.ones(4, 6), torch.ones(4, 6))
 
-    found = measured(schedule, on_gpus(body, world_size=3).timeline)
+    found = measured_step(schedule, on_gpus(body, world_size=3).timeline)
     done = {leaves(box.action, box.stage): box.end for box in found.timeline}
     for box in found.timeline:
         assert box.duration >= (delay | {"B": 0.015})[box.action.kind], box

@@ -54,28 +54,28 @@ def test_what_does_not_fit_together_is_refused_in_words(gpus, number, asked, say
 
 def test_counting_gpus_initialises_no_driver(monkeypatch):
     """As on a machine with three GPUs: NVML counts them, and what would initialise CUDA raises here."""
-    def touched(*_):
+    def refuse(*_):
         raise AssertionError("the driver was initialised")
 
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "_is_compiled", lambda: True)
     monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: 3)
     monkeypatch.setattr(torch.cuda, "_cached_device_count", None)
-    monkeypatch.setattr(torch.cuda, "_lazy_init", touched)
+    monkeypatch.setattr(torch.cuda, "_lazy_init", refuse)
     for name in ("_cuda_getDeviceCount", "_cuda_init"):
-        monkeypatch.setattr(torch._C, name, touched, raising=False)
+        monkeypatch.setattr(torch._C, name, refuse, raising=False)
     assert backends.count_gpus() == 3
 
 
-def gpus_seen():
+def visible_gpus():
     return os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
 
 
 @pytest.mark.parametrize("options", [{}, {"backend": "gloo"}, {"device": "cpu"}])
 def test_a_rank_on_the_cpu_sees_no_gpu_unless_the_readers_own_env_says_so(options, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    assert launch(gpus_seen, world_size=1, **options) == [("", 0)]
-    assert launch(gpus_seen, world_size=1, env={"CUDA_VISIBLE_DEVICES": "1"}, **options)[0][0] == "1"
+    assert launch(visible_gpus, world_size=1, **options) == [("", 0)]
+    assert launch(visible_gpus, world_size=1, env={"CUDA_VISIBLE_DEVICES": "1"}, **options)[0][0] == "1"
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 

@@ -35,7 +35,7 @@ def kernel():
         yield kernel
 
 
-def said(reply: Reply) -> str:
+def streams_text(reply: Reply) -> str:
     return "".join(text for _, text in reply.streams)
 
 
@@ -48,7 +48,7 @@ def test_step_print_a_shape_and_go_on(kernel):
     first = ["n"] if sys.version_info >= (3, 13) else []  # there breakpoint() stops at its own line
     reply = kernel.run("launch(on_rank_1, world_size=2)", [*first, "x.shape", "n", "p x.tolist()", "c"])
     assert reply.error is None and reply.value == "[6.0, 6.0]", reply
-    text = said(reply)
+    text = streams_text(reply)
     assert text.count("[rank 1] (Pdb) ") == 4 + len(first) and "[rank 0]" not in text
     for line in ("x = x + 1", "torch.Size([3])", "dist.all_reduce(x)", "[2.0, 2.0, 2.0]"):
         assert f"[rank 1] {'-> ' * ('=' in line or '(x)' in line)}{line}" in text, text
@@ -56,7 +56,7 @@ def test_step_print_a_shape_and_go_on(kernel):
 
 def test_the_stack_and_the_source_are_those_of_the_cell(kernel):
     reply = kernel.run("launch(on_rank_1, world_size=2)", ["w", "ll", "c"])
-    text = said(reply)
+    text = streams_text(reply)
     assert "rank.py" not in text and "fork_server.py" not in text
     assert "    if dist.get_rank() == 1:" in text and "B->" not in text
 
@@ -118,13 +118,13 @@ def test_a_conversation_shows_one_prompt_at_a_time_and_keeps_the_turn():
     prompts, answers = [], []
     talk = Conversation(lambda rank, text: prompts.append(rank), lambda rank, typed: answers.append((rank, typed.line)))
     for rank in (2, 0):
-        talk.asked(rank, Asks("at a line"))
+        talk.take_question(rank, Asks("at a line"))
     assert prompts == [2] and talk.stands_still
-    talk.typed(2, "n")
+    talk.take_line(2, "n")
     assert prompts == [2] and talk.stands_still, "rank 2 runs, and keeps its turn"
-    talk.asked(2, Asks("at the next"))
-    talk.typed(2, "c")
-    talk.ended(2)
+    talk.take_question(2, Asks("at the next"))
+    talk.take_line(2, "c")
+    talk.end_turn(2)
     assert prompts == [2, 2, 0] and answers == [(2, "n"), (2, "c")]
-    talk.typed(0, "n")
+    talk.take_line(0, "n")
     assert not talk.stands_still

@@ -19,7 +19,7 @@ from course_lib.runtime import launch, record_communication
 F32, BF16 = torch.float32, torch.bfloat16
 
 
-def counted(communicate):
+def record_counts(communicate):
     """What `communicate` recorded on this rank: (op, message bytes, sent bytes) for each event."""
     with record_communication() as log:
         communicate()
@@ -44,29 +44,29 @@ def every_collective():
             dist.all_reduce(block(6))
 
     return {
-        "all_reduce": counted(lambda: dist.all_reduce(block())),
-        "all_reduce later": counted(lambda: dist.all_reduce(block(), async_op=True).wait()),
-        "all_reduce bf16": counted(lambda: dist.all_reduce(block(dtype=BF16))),
-        "all_reduce coalesced": counted(two_in_one),
-        "all_gather": counted(lambda: dist.all_gather(blocks, block())),
-        "all_gather_into_tensor": counted(lambda: dist.all_gather_into_tensor(block(12 * n), block())),
-        "reduce_scatter": counted(lambda: dist.reduce_scatter(block(), blocks)),
-        "reduce_scatter_tensor": counted(lambda: dist.reduce_scatter_tensor(block(), block(12 * n))),
-        "all_to_all_single": counted(lambda: dist.all_to_all_single(block(12 * n), block(12 * n))),
-        "all_to_all uneven": counted(lambda: dist.all_to_all_single(*uneven)),
-        "broadcast": counted(lambda: dist.broadcast(block(), src=n - 1)),
-        "reduce": counted(lambda: dist.reduce(block(), dst=0)),
-        "gather": counted(lambda: dist.gather(block(), blocks if r == 0 else None, dst=0)),
-        "scatter": counted(lambda: dist.scatter(block(), blocks if r == 0 else None, src=0)),
-        "barrier": counted(lambda: dist.barrier()),
-        "monitored_barrier": counted(lambda: dist.monitored_barrier()),
-        "functional all_reduce": counted(lambda: functional.all_reduce(block(), "sum", world).sum()),
-        "functional all_reduce coalesced": counted(
+        "all_reduce": record_counts(lambda: dist.all_reduce(block())),
+        "all_reduce later": record_counts(lambda: dist.all_reduce(block(), async_op=True).wait()),
+        "all_reduce bf16": record_counts(lambda: dist.all_reduce(block(dtype=BF16))),
+        "all_reduce coalesced": record_counts(two_in_one),
+        "all_gather": record_counts(lambda: dist.all_gather(blocks, block())),
+        "all_gather_into_tensor": record_counts(lambda: dist.all_gather_into_tensor(block(12 * n), block())),
+        "reduce_scatter": record_counts(lambda: dist.reduce_scatter(block(), blocks)),
+        "reduce_scatter_tensor": record_counts(lambda: dist.reduce_scatter_tensor(block(), block(12 * n))),
+        "all_to_all_single": record_counts(lambda: dist.all_to_all_single(block(12 * n), block(12 * n))),
+        "all_to_all uneven": record_counts(lambda: dist.all_to_all_single(*uneven)),
+        "broadcast": record_counts(lambda: dist.broadcast(block(), src=n - 1)),
+        "reduce": record_counts(lambda: dist.reduce(block(), dst=0)),
+        "gather": record_counts(lambda: dist.gather(block(), blocks if r == 0 else None, dst=0)),
+        "scatter": record_counts(lambda: dist.scatter(block(), blocks if r == 0 else None, src=0)),
+        "barrier": record_counts(lambda: dist.barrier()),
+        "monitored_barrier": record_counts(lambda: dist.monitored_barrier()),
+        "functional all_reduce": record_counts(lambda: functional.all_reduce(block(), "sum", world).sum()),
+        "functional all_reduce coalesced": record_counts(
             lambda: functional.all_reduce_coalesced([block(), block(6)], "sum", world)),
-        "functional all_gather": counted(lambda: functional.all_gather_tensor(block(), 0, world).sum()),
-        "functional reduce_scatter": counted(
+        "functional all_gather": record_counts(lambda: functional.all_gather_tensor(block(), 0, world).sum()),
+        "functional reduce_scatter": record_counts(
             lambda: functional.reduce_scatter_tensor(block(12 * n), "sum", 0, world).sum()),
-        "functional all_to_all": counted(
+        "functional all_to_all": record_counts(
             lambda: functional.all_to_all_single(*uneven[1:], world).sum()),
     }
 
@@ -242,14 +242,14 @@ def torchs_own():
     leaf = torch.ones(8, requires_grad=True)
     world = dist.group.WORLD
     return {
-        "hooks": counted(backward_hooks),
-        "ddp": counted(lambda: ddp(torch.ones(2, 8)).sum().backward()),
-        "fsdp": counted(lambda: fsdp(torch.ones(2, 8)).sum().backward()),
-        "tensor parallel": counted(lambda: parallel(torch.ones(2, 8, requires_grad=True)).sum().backward()),
-        "gather": counted(lambda: rows.full_tensor()),
-        "sum": counted(lambda: partial.redistribute(mesh, [Replicate()]).to_local().sum()),
-        "sum of shards": counted(lambda: partial.redistribute(mesh, [Shard(0)]).to_local().sum()),
-        "autograd": counted(lambda: functional.all_gather_tensor_autograd(leaf, 0, world).sum().backward()),
+        "hooks": record_counts(backward_hooks),
+        "ddp": record_counts(lambda: ddp(torch.ones(2, 8)).sum().backward()),
+        "fsdp": record_counts(lambda: fsdp(torch.ones(2, 8)).sum().backward()),
+        "tensor parallel": record_counts(lambda: parallel(torch.ones(2, 8, requires_grad=True)).sum().backward()),
+        "gather": record_counts(lambda: rows.full_tensor()),
+        "sum": record_counts(lambda: partial.redistribute(mesh, [Replicate()]).to_local().sum()),
+        "sum of shards": record_counts(lambda: partial.redistribute(mesh, [Shard(0)]).to_local().sum()),
+        "autograd": record_counts(lambda: functional.all_gather_tensor_autograd(leaf, 0, world).sum().backward()),
     }
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from course_lib.runtime.instruments.pending import Call
+from course_lib.runtime.instruments.pending import GroupCall
 from course_lib.runtime.ranks import diagnosis
 from course_lib.runtime.ranks.messages import Failed, Returned, Whereabouts
 from course_lib.runtime.ranks.places import Frame
@@ -13,19 +13,19 @@ WORLD = (0, 1, 2)
 
 
 def waits(op, peer=None, group=WORLD, count=1, size=4):
-    call = Call(0, op, peer, group, [(torch.float32, (size,))])
+    call = GroupCall(0, op, peer, group, [(torch.float32, (size,))])
     text = f"{op}(float32[{size}])"
     return Whereabouts((HERE,), text, call, {(op, group): count}, 0.0, 0.0)
 
 
-def returned(**counts):
+def a_return(**counts):
     return Returned(b"", {(op, WORLD): count for op, count in counts.items()})
 
 
 @pytest.mark.parametrize(
     ("sightings", "hint"),
     [
-        ({0: waits("recv", peer=1), 1: returned()}, "rank 0 waits for rank 1, which has already returned."),
+        ({0: waits("recv", peer=1), 1: a_return()}, "rank 0 waits for rank 1, which has already returned."),
         ({0: waits("send", peer=1), 1: waits("send", peer=0)}, "every rank sends and nobody receives"),
         ({0: waits("recv", peer=1), 1: waits("recv", peer=0)}, "every rank waits to receive and nobody sends."),
         ({0: waits("recv", peer=1), 1: waits("barrier")}, "rank 0 waits for rank 1, but rank 1 waits elsewhere: in"),
@@ -33,9 +33,9 @@ def returned(**counts):
          "ranks 0 and 2 call all_reduce, rank 1 calls broadcast. All ranks of a group must make the same"),
         ({0: waits("all_reduce", size=4), 1: waits("all_reduce", size=5)},
          "the ranks call all_reduce with different tensors"),
-        ({0: waits("all_reduce", count=3), 1: waits("all_reduce", count=3), 2: returned(all_reduce=2)},
+        ({0: waits("all_reduce", count=3), 1: waits("all_reduce", count=3), 2: a_return(all_reduce=2)},
          "0 and 1 wait in all_reduce number 3 of this launch, and rank 2 has called it only 2 times and returned"),
-        ({0: waits("barrier"), 1: waits("barrier"), 2: returned()}, "rank 2 has not called it and returned"),
+        ({0: waits("barrier"), 1: waits("barrier"), 2: a_return()}, "rank 2 has not called it and returned"),
     ],
 )
 def test_a_hang_is_told_by_its_pattern(sightings, hint):
@@ -45,7 +45,7 @@ def test_a_hang_is_told_by_its_pattern(sightings, hint):
 
 
 def test_a_deadlock_names_every_rank_its_place_and_its_call():
-    text = str(diagnosis.deadlock({0: waits("recv", peer=1), 1: returned()}, 3.0))
+    text = str(diagnosis.deadlock({0: waits("recv", peer=1), 1: a_return()}, 3.0))
     assert "nothing moved for 3 s" in text
     assert "rank 0  waits at train.py, line 7" in text
     assert "-> recv(float32[4])" in text
@@ -54,7 +54,7 @@ def test_a_deadlock_names_every_rank_its_place_and_its_call():
 
 def test_ranks_that_all_wait_when_time_is_up_are_told_as_those_of_a_deadlock_are():
     sightings = {0: waits("recv", peer=1), 1: waits("recv", peer=0)}
-    error = diagnosis.timed_out(sightings, {}, 20.0)
+    error = diagnosis.launch_timeout(sightings, {}, 20.0)
     assert error.all_wait and error.waits == {0: ("recv", 1), 1: ("recv", 0)}
     assert "ranks 0 and 1 did not finish within 20 s" in str(error)
     assert "every rank waits to receive and nobody sends" in str(error)
@@ -62,12 +62,12 @@ def test_ranks_that_all_wait_when_time_is_up_are_told_as_those_of_a_deadlock_are
 
 def test_a_rank_at_work_when_time_is_up_may_only_need_longer():
     busy = {0: waits("recv", peer=1), 1: Whereabouts((), None, None, {}, 0.0, 0.0)}
-    for error in (diagnosis.timed_out(busy, {}, 20.0), diagnosis.timed_out({0: busy[0]}, {1: ()}, 20.0)):
+    for error in (diagnosis.launch_timeout(busy, {}, 20.0), diagnosis.launch_timeout({0: busy[0]}, {1: ()}, 20.0)):
         assert not error.all_wait and not error.waits and "all of them wait" not in str(error)
 
 
 def test_a_deadlock_knows_as_data_who_waits_for_whom():
-    sightings = {0: waits("recv", peer=1), 1: waits("send", peer=2), 2: waits("barrier"), 3: returned()}
+    sightings = {0: waits("recv", peer=1), 1: waits("send", peer=2), 2: waits("barrier"), 3: a_return()}
     assert diagnosis.deadlock(sightings, 3.0).waits == {0: ("recv", 1), 1: ("send", 2)}
 
 
@@ -83,17 +83,17 @@ def test_a_broken_connection_inside_a_collective_is_an_echo(noise):
 
 
 def test_a_failure_in_a_collective_tells_where_the_others_were():
-    error = diagnosis.rank_failed(0, failure("sizes differ", True), [], {1: waits("broadcast"), 2: returned()}, None)
+    error = diagnosis.rank_failure(0, failure("sizes differ", True), [], {1: waits("broadcast"), 2: a_return()}, None)
     assert "Meanwhile:\n  rank 1 was in broadcast(float32[4]) at train.py, line 7" in str(error)
 
 
 def test_signals_and_exit_codes_are_named():
-    assert "was killed by SIGKILL (signal 9)" in str(diagnosis.rank_died(1, -9, (), None))
-    assert "memory ran out" in str(diagnosis.rank_died(1, -9, (), None))
+    assert "was killed by SIGKILL (signal 9)" in str(diagnosis.rank_death(1, -9, (), None))
+    assert "memory ran out" in str(diagnosis.rank_death(1, -9, (), None))
     beside = Frame(diagnosis.__file__.replace("runtime/ranks/diagnosis", "groups/exchange"), 7, None, "all_reduce")
-    assert "has a different size" in str(diagnosis.rank_died(0, -6, (HERE, beside), None)), "its own thread aborted it"
-    assert "has a different size" not in str(diagnosis.rank_died(0, -6, (HERE,), None))
-    died = diagnosis.rank_died(2, 7, (), waits("barrier"))
+    assert "has a different size" in str(diagnosis.rank_death(0, -6, (HERE, beside), None)), "its own thread aborted it"
+    assert "has a different size" not in str(diagnosis.rank_death(0, -6, (HERE,), None))
+    died = diagnosis.rank_death(2, 7, (), waits("barrier"))
     assert "ended with exit code 7 before its function returned" in str(died)
     assert "last seen at train.py, line 7" in str(died)
     assert (died.rank, died.exit_code) == (2, 7)

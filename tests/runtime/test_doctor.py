@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from course_lib.runtime import backends, doctor
-from course_lib.runtime.doctor import Check, Report, _gpus, _look
+from course_lib.runtime.doctor import Check, DoctorReport, _gpus, _look
 
 
 def test_this_machine_is_fit_and_two_real_ranks_met():
@@ -17,7 +17,7 @@ def test_this_machine_is_fit_and_two_real_ranks_met():
 
 
 def test_what_is_missing_is_named_with_advice():
-    report = Report((Check("torch", "2.1", "the course needs torch 2.8"), Check("cores", "2")))
+    report = DoctorReport((Check("torch", "2.1", "the course needs torch 2.8"), Check("cores", "2")))
     assert not report.ok
     assert repr(report) == "doctor: look at torch"
     assert "-> the course needs torch 2.8" in str(report)

@@ -8,7 +8,7 @@ from torch import nn
 from course_lib.runtime import RankFailed, launch
 
 
-def told(function, world_size=2):
+def error_text(function, world_size=2):
     with pytest.raises(RankFailed) as failure:
         launch(function, world_size=world_size)
     return str(failure.value)
@@ -29,7 +29,7 @@ class Layer(nn.Module):
 
 
 def test_variables_attributes_and_lists_of_tensors_are_shown_in_the_order_of_the_line():
-    text = told(lambda: Layer()(torch.ones(2, 3, dtype=torch.float64)))
+    text = error_text(lambda: Layer()(torch.ones(2, 3, dtype=torch.float64)))
     shown = [line.strip() for line in text.splitlines() if " on cpu" in line]
     assert shown == ["x: float64[2, 3] on cpu = [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]",
                      "self.weight: float32[4, 5] on cpu",
@@ -43,7 +43,7 @@ def test_each_failing_rank_speaks_of_its_own_tensor_and_the_lowest_is_told():
             return shares + torch.ones(2)
         return shares
 
-    assert "shares: float32[3] on cpu = [1.0, 1.0, 1.0]" in told(body)
+    assert "shares: float32[3] on cpu = [1.0, 1.0, 1.0]" in error_text(body)
 
 
 def test_long_tensors_show_no_values_and_other_lines_show_nothing():
@@ -52,7 +52,7 @@ def test_long_tensors_show_no_values_and_other_lines_show_nothing():
         assert unrelated.sum() == 2
         return weights @ weights
 
-    text = told(body)
+    text = error_text(body)
     assert "weights: float32[3, 4] on cpu\n" in text + "\n" and "unrelated" not in text
 
 
@@ -62,7 +62,7 @@ def test_a_tensor_whose_storage_was_emptied_is_not_read():
         weight.untyped_storage().resize_(0)
         return weight + torch.ones(2)
 
-    assert "weight: float32[3] on cpu without memory" in told(body, world_size=1)
+    assert "weight: float32[3] on cpu without memory" in error_text(body, world_size=1)
 
 
 def test_what_cannot_be_looked_at_does_not_hide_the_failure():
@@ -75,7 +75,7 @@ def test_what_cannot_be_looked_at_does_not_hide_the_failure():
         odd = torch.ones(2).as_subclass(Odd)
         raise RuntimeError(f"the story {id(odd) > 0}")
 
-    assert "RuntimeError: the story True" in told(body)
+    assert "RuntimeError: the story True" in error_text(body)
 
 
 def test_a_failure_without_tensors_says_none():
@@ -83,4 +83,4 @@ def test_a_failure_without_tensors_says_none():
         number = 3
         raise ValueError(f"number {number}")
 
-    assert told(body).splitlines()[1:] == ['    raise ValueError(f"number {number}")', "  ValueError: number 3"]
+    assert error_text(body).splitlines()[1:] == ['    raise ValueError(f"number {number}")', "  ValueError: number 3"]

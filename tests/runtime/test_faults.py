@@ -29,7 +29,7 @@ pytestmark = linux_only
 
 @pytest.fixture(scope="module", autouse=True)
 def server():
-    launcher.pool().wait_until_preloaded()
+    launcher.pool().wait_for_preload()
 
 
 @pytest.fixture(autouse=True)
@@ -143,13 +143,13 @@ def test_an_exception_class_of_the_reader_comes_back_as_itself_or_at_least_as_te
 
 
 def test_a_note_on_an_exception_is_part_of_its_message():
-    def noted():
+    def raise_with_note():
         error = ValueError("too wide")
         error.add_note("it was meant in metres")
         raise error
 
     with pytest.raises(RankFailed, match="ValueError: too wide\n *it was meant in metres"):
-        launch(noted, world_size=1)
+        launch(raise_with_note, world_size=1)
 
 
 def test_a_keyboard_interrupt_raised_inside_a_rank_is_that_ranks_failure():
@@ -305,12 +305,12 @@ def test_closures_lambdas_classes_and_keyword_arguments_make_the_round_trip():
         def __init__(self, x):
             self.x = x
 
-        def moved(self, by):
+        def shift(self, by):
             return Point(self.x + by)
 
     offset = 10
     assert launch(lambda: dist.get_rank() + offset, world_size=2) == [10, 11]
-    points = launch(lambda point, *, by: point.moved(by + dist.get_rank()), Point(1), by=5, world_size=2)
+    points = launch(lambda point, *, by: point.shift(by + dist.get_rank()), Point(1), by=5, world_size=2)
     assert [point.x for point in points] == [6, 7]
     assert all(type(point) is Point for point in points)
 
@@ -443,7 +443,7 @@ def test_an_argument_that_cannot_be_sent_is_named():
 
 
 def test_ranks_that_return_while_they_are_asked_where_they_are_were_not_late(tmp_path, monkeypatch):
-    gate, ask = str(tmp_path / "gate"), asking.Ranks._ask_and_wait
+    gate, ask = str(tmp_path / "gate"), asking.LaunchRanks._ask_and_wait
 
     def open_and_ask(ranks, heed):
         open(gate, "w").close()
@@ -456,6 +456,6 @@ def test_ranks_that_return_while_they_are_asked_where_they_are_were_not_late(tmp
             time.sleep(0.01)
         return dist.get_rank()
 
-    monkeypatch.setattr(asking.Ranks, "_ask_and_wait", open_and_ask)
+    monkeypatch.setattr(asking.LaunchRanks, "_ask_and_wait", open_and_ask)
     assert list(launch(wait_for_gate, world_size=2, timeout=0.5)) == [0, 1]
     os.remove(gate)

@@ -104,10 +104,10 @@ def test_device_is_the_cpu_under_gloo_and_in_the_notebook():
 
 
 def test_an_unfinished_collective_is_waited_for_before_its_result_leaves_the_rank():
-    def unfinished():
+    def return_before_wait():
         return functional_all_reduce(torch.ones(1000), "sum", dist.group.WORLD)
 
-    for tensor in launch(unfinished, world_size=3):
+    for tensor in launch(return_before_wait, world_size=3):
         assert type(tensor) is torch.Tensor
         assert torch.equal(tensor, torch.full((1000,), 3.0))
 
@@ -118,15 +118,15 @@ def test_a_tensor_with_a_gradient_history_leaves_the_rank_as_numbers():
 
 
 def test_a_dtensor_result_is_refused_with_the_way_out():
-    def sharded():
+    def return_dtensor():
         return distribute_tensor(torch.ones(4), init_device_mesh("cpu", (2,)), [Replicate()])
 
     with pytest.raises(RankFailed, match=r"full_tensor\(\) or tensor.to_local\(\)"):
-        launch(sharded, world_size=2)
+        launch(return_dtensor, world_size=2)
 
 
 def test_a_launch_inside_a_rank_is_refused_and_importing_the_course_there_starts_no_server():
-    def nested():
+    def launch_inside():
         import psutil
 
         children = len(psutil.Process().children())
@@ -135,7 +135,7 @@ def test_a_launch_inside_a_rank_is_refused_and_importing_the_course_there_starts
         except ValueError as error:
             return children, str(error)
 
-    children, message = launch(nested, world_size=1)[0]
+    children, message = launch(launch_inside, world_size=1)[0]
     assert children == 0
     assert "inside a rank" in message
 

@@ -16,7 +16,7 @@ FLOAT = 4  # bytes
 
 
 @pytest.fixture(autouse=True)
-def seeded():
+def seed_torch():
     torch.manual_seed(0)
 
 

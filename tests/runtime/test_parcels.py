@@ -12,7 +12,7 @@ from torch import nn
 
 from course_lib.runtime import RankFailed, launch
 from course_lib.runtime.ranks.parcels import pack_call, pack_result, unpack_call
-from tests.runtime.zoo import described, zoo
+from tests.runtime.zoo import in_plain_words, zoo
 
 FOR_THE_CPU = {  # what the pretended GPU does not know
     "conjugate": torch.tensor([1 + 2j, 3 - 1j]).conj(),
@@ -23,18 +23,18 @@ FOR_THE_CPU = {  # what the pretended GPU does not know
 
 def test_every_kind_of_tensor_arrives_as_it_was_sent_by_argument_and_by_closure():
     sent = {**zoo(), **FOR_THE_CPU}
-    expected = described(sent)
-    assert launch(described, sent, world_size=1) == [expected]
-    assert launch(lambda: described(sent), world_size=1) == [expected]
+    expected = in_plain_words(sent)
+    assert launch(in_plain_words, sent, world_size=1) == [expected]
+    assert launch(lambda: in_plain_words(sent), world_size=1) == [expected]
 
 
 def test_every_kind_of_tensor_returns_as_the_rank_had_it():
     def build():
         built = {**zoo(), **FOR_THE_CPU}
-        return built, described(built)
+        return built, in_plain_words(built)
 
     returned, before = launch(build, world_size=1)[0]
-    assert described(returned) == before
+    assert in_plain_words(returned) == before
 
 
 def test_tied_parameters_stay_tied_and_a_parameter_stays_one():

@@ -118,7 +118,7 @@ def test_a_module_that_touches_a_driver_or_starts_a_thread_is_found(tmp_path):
 
 @pytest.mark.skipif(not isinstance(launcher.pool(), ForkPool), reason="only a server that forks matters")
 def test_the_server_itself_has_mapped_no_driver():
-    launcher.pool().wait_until_preloaded()
+    launcher.pool().wait_for_preload()
     server = psutil.Process(launcher.pool()._server.pid)
     mapped = {Path(library.path).name for library in server.memory_maps()}
     drivers = ("libcuda.so", "libnvidia", "libamdhip", "libhsa-runtime")
@@ -161,11 +161,11 @@ def ask():
     return len(ahead), twice.answer
 
 def write(name, text):
-    pool().wait_until_preloaded()
+    pool().wait_for_preload()
     Path(course_lib.__path__[0], f"{name}.py").write_text(text)
 
 def answers():
-    pool().wait_until_preloaded()
+    pool().wait_for_preload()
     try:
         return launch(ask, world_size=2, timeout=120)
     except RankFailed as error:

@@ -8,10 +8,10 @@ from collections import Counter
 import psutil
 
 from course_lib.runtime import context
-from course_lib.runtime.ranks.processes import kill_marked
+from course_lib.runtime.ranks.processes import kill_by_mark
 
 
-def marked(mark):
+def start_with_mark(mark):
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"],
                             env={**os.environ, context.RANK_MARK: mark})
 
@@ -29,20 +29,21 @@ def test_a_process_whose_program_is_still_being_loaded_does_not_escape(monkeypat
         looked[process.pid] += 1
         return environ(process) if looked[process.pid] > 3 or process.pid != started.pid else {}
 
-    started = marked("a launch")
+    started = start_with_mark("a launch")
     try:
         monkeypatch.setattr(psutil.Process, "environ", empty_at_first)
-        kill_marked("another launch", spare=())
+        kill_by_mark("another launch", spare=())
         assert started.poll() is None and looked[started.pid] > 3
         looked.clear()
-        kill_marked("a launch", spare=())
+        kill_by_mark("a launch", spare=())
         assert started.wait(timeout=10) < 0
     finally:
         end(started)
 
 
 def test_what_is_missed_at_the_first_look_is_ended_at_the_next(monkeypatch):
-    looked, environ, found, missed = Counter(), psutil.Process.environ, marked("a launch"), marked("a launch")
+    looked, environ = Counter(), psutil.Process.environ
+    found, missed = start_with_mark("a launch"), start_with_mark("a launch")
 
     def without_mark_at_first(process):
         looked[process.pid] += 1
@@ -50,14 +51,14 @@ def test_what_is_missed_at_the_first_look_is_ended_at_the_next(monkeypatch):
 
     try:
         monkeypatch.setattr(psutil.Process, "environ", without_mark_at_first)
-        kill_marked("a launch", spare=())
+        kill_by_mark("a launch", spare=())
         assert found.wait(timeout=10) < 0 and missed.wait(timeout=10) < 0
     finally:
         end(found, missed)
 
 
 def test_a_thread_of_the_kernel_which_never_has_an_environment_is_not_waited_for(monkeypatch):
-    looked, started = Counter(), marked("a launch")
+    looked, started = Counter(), start_with_mark("a launch")
 
     def empty(process):
         looked[process.pid] += 1
@@ -66,7 +67,7 @@ def test_a_thread_of_the_kernel_which_never_has_an_environment_is_not_waited_for
     try:
         monkeypatch.setattr(psutil.Process, "environ", empty)
         monkeypatch.setattr(psutil.Process, "exe", lambda process: "")
-        kill_marked("a launch", spare=())
+        kill_by_mark("a launch", spare=())
         assert looked[started.pid] == 1 and started.poll() is None
     finally:
         end(started)

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only there rank
 
 @pytest.fixture(autouse=True)
 def the_next_launch_works():
-    launcher.pool().wait_until_preloaded()
+    launcher.pool().wait_for_preload()
     yield
     assert launch(rank_sum, world_size=2) == [1.0, 1.0]
 

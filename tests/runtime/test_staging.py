@@ -33,7 +33,7 @@ from tests.pretend.needed import built  # noqa: F401  a fixture
 CPU = torch.device("cpu")
 
 
-def shared(function, *arguments, **options):
+def on_shared_gpu(function, *arguments, **options):
     """`function` on ranks that share a GPU: their default device is that GPU."""
     return needed.on("gloo-cuda", function, *arguments, **options)
 
@@ -189,7 +189,7 @@ def outcome(operation, hands):
         return str(error)
 
 
-def compared(dtypes, group_of=None):
+def differences(dtypes, group_of=None):
     """(operation, dtype, later) of those that end otherwise than on the CPU; how many end in numbers."""
     warnings.simplefilter("ignore")
     group = dist.new_group(group_of) if group_of else None
@@ -208,17 +208,17 @@ def compared(dtypes, group_of=None):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_every_operation_gives_what_it_gives_on_the_cpu_at_once_and_later(world_size):
-    for others, numbers in shared(compared, [torch.float32], world_size=world_size):
+    for others, numbers in on_shared_gpu(differences, [torch.float32], world_size=world_size):
         assert others == [] and numbers == 2 * len(OPERATIONS)
 
 
 def test_every_number_type_goes_or_is_refused_as_on_the_cpu():
-    for others, numbers in shared(compared, DTYPES):
+    for others, numbers in on_shared_gpu(differences, DTYPES):
         assert others == [] and numbers > len(OPERATIONS) * len(DTYPES)
 
 
 def test_a_subgroup_stages_like_the_world():
-    results = shared(compared, [torch.float32], [1, 2], world_size=3)
+    results = on_shared_gpu(differences, [torch.float32], [1, 2], world_size=3)
     assert [others for others, _ in results] == [[]] * 3
     assert [numbers for _, numbers in results] == [0, 2 * len(OPERATIONS), 2 * len(OPERATIONS)]
 
@@ -239,7 +239,7 @@ def ring(order, batched):
 @pytest.mark.parametrize("order", [1, -1])
 def test_messages_go_round_a_ring_in_either_order_batched_or_not(order, batched):
     for n in (2, 3, 4):
-        assert shared(ring, order, batched, world_size=n) == [[float((rank - 1) % n)] * 3 for rank in range(n)]
+        assert on_shared_gpu(ring, order, batched, world_size=n) == [[float((rank - 1) % n)] * 3 for rank in range(n)]
 
 
 def waited_out_of_order():
@@ -254,7 +254,7 @@ def waited_out_of_order():
 
 
 def test_messages_are_matched_by_tag_and_waited_for_in_any_order():
-    assert shared(waited_out_of_order) == [[[rank, tag] for tag in range(3)] for rank in range(2)]
+    assert on_shared_gpu(waited_out_of_order) == [[[rank, tag] for tag in range(3)] for rank in range(2)]
 
 
 def receive_from_anybody():
@@ -266,7 +266,7 @@ def receive_from_anybody():
 
 
 def test_a_receive_from_any_rank_says_whom_it_heard():
-    assert shared(receive_from_anybody, world_size=3)[0] == [(1, 1.0, 1.0), (2, 2.0, 2.0)]
+    assert on_shared_gpu(receive_from_anybody, world_size=3)[0] == [(1, 1.0, 1.0), (2, 2.0, 2.0)]
 
 
 def receive_more_than_comes():
@@ -279,7 +279,7 @@ def receive_more_than_comes():
 
 
 def test_what_a_short_message_does_not_reach_stays_as_it_was():
-    assert shared(receive_more_than_comes)[1] == [1.0, 1.0, 9.0, 9.0]
+    assert on_shared_gpu(receive_more_than_comes)[1] == [1.0, 1.0, 9.0, 9.0]
 
 
 def late_wait():
@@ -297,10 +297,10 @@ def late_wait():
 
 
 def test_a_receive_writes_when_it_is_waited_for():
-    assert shared(late_wait)[1] == ([0.0, 0.0], [1.0, 1.0])
+    assert on_shared_gpu(late_wait)[1] == ([0.0, 0.0], [1.0, 1.0])
 
 
-def dropped():
+def drop_receive():
     """Whether the work of a receive that nobody kept is there still, after the next call."""
     work = weakref.ref(dist.irecv(torch.zeros(2), 1 - dist.get_rank(), tag=1))
     dist.all_gather([torch.zeros(2) for _ in range(2)], torch.ones(2))
@@ -308,7 +308,7 @@ def dropped():
 
 
 def test_a_receive_that_was_dropped_is_given_up():
-    assert shared(dropped) == [True, True]
+    assert on_shared_gpu(drop_receive) == [True, True]
 
 
 # What a work says
@@ -324,7 +324,7 @@ def works():
 
 
 def test_a_future_and_a_poll_bring_the_numbers_without_a_wait_and_leave_nothing_behind():
-    assert shared(works)[0] == ([True, True], [[1.0, 1.0], [2.0, 2.0]], [2.0] * 3, 0)
+    assert on_shared_gpu(works)[0] == ([True, True], [[1.0, 1.0], [2.0, 2.0]], [2.0] * 3, 0)
 
 
 def passes_for_autograd():
@@ -339,7 +339,7 @@ def passes_for_autograd():
 
 def test_autograd_sees_a_staged_call_as_it_sees_a_backends_own():
     warnings.simplefilter("ignore")
-    assert shared(passes_for_autograd) == [[6.0, 6.0]] * 2
+    assert on_shared_gpu(passes_for_autograd) == [[6.0, 6.0]] * 2
 
 
 # Errors
@@ -370,7 +370,7 @@ def strided_all_to_all():
 ])
 def test_a_call_that_cannot_work_is_refused_in_the_readers_line(function, words):
     with pytest.raises(RankFailed, match=words) as raised:
-        shared(function)
+        on_shared_gpu(function)
     assert f"in {function.__name__}:" in str(raised.value)
 
 
@@ -392,14 +392,14 @@ def peer_that_fails():
 
 def test_sizes_that_differ_between_ranks_end_as_on_the_cpu():
     with pytest.raises(RankDied, match="another rank's tensor in the same call has a different size"):
-        shared(too_long_a_message)
+        on_shared_gpu(too_long_a_message)
 
 
 def test_a_peers_end_is_told_and_not_its_echo():
     with pytest.raises(RankDied, match="rank 0 ended with exit code 3"):
-        shared(peer_that_leaves)
+        on_shared_gpu(peer_that_leaves)
     with pytest.raises(RankFailed, match="rank 0 failed .*\n.*\n  KeyError: 'mine'"):
-        shared(peer_that_fails)
+        on_shared_gpu(peer_that_fails)
 
 
 def both_receive():
@@ -408,7 +408,7 @@ def both_receive():
 
 def test_a_deadlock_is_told_with_the_readers_tensors():
     with pytest.raises(Deadlock, match=r"-> recv\(src=1, float32\[4\]\)") as raised:
-        shared(both_receive)
+        on_shared_gpu(both_receive)
     assert raised.value.waits == {0: ("recv", 1), 1: ("recv", 0)}
 
 
@@ -424,12 +424,12 @@ def functional():
 
 
 def test_functional_collectives_are_staged_both_ways_and_leave_nothing_behind():
-    for rank, result in enumerate(shared(functional, world_size=3)):
+    for rank, result in enumerate(on_shared_gpu(functional, world_size=3)):
         mixed = [2.0 * rank + i + 10 * other for other in range(3) for i in range(2)]
         assert result == (torch.Size([18]), [3.0] * 6, mixed, 0)
 
 
-def redistributed():
+def redistribute():
     mesh = init_device_mesh(device().type, (dist.get_world_size(),))
     whole = torch.arange(24.0).view(4, 6)
     rows = distribute_tensor(whole, mesh, [Shard(0)])
@@ -439,7 +439,7 @@ def redistributed():
 
 
 def test_a_dtensor_changes_its_layout():
-    assert shared(redistributed) == [(True, True)] * 2
+    assert on_shared_gpu(redistribute) == [(True, True)] * 2
 
 
 def trained_by_fsdp2(where):
@@ -458,7 +458,7 @@ def trained_by_fsdp2(where):
 
 
 def test_fsdp2_trains_to_the_cpus_numbers():
-    ours, theirs = shared(lambda: (trained_by_fsdp2(device()), trained_by_fsdp2("cpu")))[0]
+    ours, theirs = on_shared_gpu(lambda: (trained_by_fsdp2(device()), trained_by_fsdp2("cpu")))[0]
     assert all(torch.allclose(ours[name], theirs[name], rtol=0, atol=1e-12) for name in theirs)
 
 
@@ -470,12 +470,12 @@ def objects():
 
 
 def test_objects_go_round():
-    assert shared(objects) == [([0, 1], [1])] * 2
+    assert on_shared_gpu(objects) == [([0, 1], [1])] * 2
 
 
 # Seen once
 
-def observed():
+def observe_messages():
     ahead, behind = around()
     mine, theirs = torch.ones(5), torch.zeros(5)
     with record_communication() as communication, record_timeline() as timeline:
@@ -489,7 +489,7 @@ def observed():
 
 
 def test_a_staged_call_is_recorded_once_with_the_callers_bytes():
-    for events, names in shared(observed):
+    for events, names in on_shared_gpu(observe_messages):
         assert events == [("send", 20, 20), ("recv", 20, 0), ("all_gather", 24, 12), ("reduce_scatter", 24, 12)]
         assert sorted(names) == ["all_gather", "recv", "reduce_scatter", "send"]
 
@@ -500,7 +500,7 @@ def staged_twice():
     dist.reduce(torch.ones(2), 0)
 
 
-def never_staged():
+def call_what_gloo_carries():
     values = torch.ones(2)
     dist.all_reduce(values)
     dist.broadcast(values, 0)
@@ -511,13 +511,13 @@ def never_staged():
 
 def test_staging_is_said_once_by_rank_0_of_the_first_launch_in_which_it_happens(capsys):
     Path(pool().folder, staging.SAID).unlink(missing_ok=True)  # by a launch of another test
-    shared(never_staged)
+    on_shared_gpu(call_what_gloo_carries)
     assert capsys.readouterr().err == ""
-    shared(staged_twice)
+    on_shared_gpu(staged_twice)
     assert capsys.readouterr().err.splitlines() == [
         "[rank 0] gloo promises no all_gather for tensors of a GPU: this call, and all like it, go through the host's "
         "memory"]
-    shared(staged_twice)
+    on_shared_gpu(staged_twice)
     assert capsys.readouterr().err == ""
 
 
@@ -528,4 +528,4 @@ def after_uninstalling():
 
 def test_uninstalling_gives_torch_its_own_kernels_back():
     with pytest.raises(RankFailed, match="gloo has no all_gather for tensors of a GPU"):
-        shared(after_uninstalling)
+        on_shared_gpu(after_uninstalling)

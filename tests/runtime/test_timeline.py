@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from course_lib.runtime import Timeline, launch, record_timeline, span
 from course_lib.runtime.instruments.intervals import longest_outside
-from course_lib.runtime.instruments.pending import Call
+from course_lib.runtime.instruments.pending import GroupCall
 from course_lib.runtime.instruments.timeline import Clock
 from course_lib.runtime.instruments.timeline_event import TimelineEvent
 from course_lib.runtime.instruments.timeline_recorder import TimelineRecorder
@@ -79,13 +79,13 @@ class Behind:
 def recorded_behind(*, wait_for_call, wait=True, reached=0.0):
     """(lane, start, end, unfinished) of a span in which a call is made, which the device may not have finished."""
     recorder = TimelineRecorder(Behind())
-    call = Call(0, "all_reduce", None, (0, 1), [(torch.float32, (2,))], on_stream=True)
-    recorder.span_started("step", {})  # 1
-    recorder.started(call)  # 2
-    recorder.waited(call, recorder.entered(call))  # 3 to 4
-    recorder.finished(call)  # 5
+    call = GroupCall(0, "all_reduce", None, (0, 1), [(torch.float32, (2,))], on_stream=True)
+    recorder.begin_span("step", {})  # 1
+    recorder.begin_call(call)  # 2
+    recorder.end_wait(call, recorder.begin_wait(call))  # 3 to 4
+    recorder.end_call(call)  # 5
     if wait_for_call:
-        recorder.waited(call, recorder.entered(call))  # 6 to 7
+        recorder.end_wait(call, recorder.begin_wait(call))  # 6 to 7
     recorder.clock.reached = reached
     return [(event.lane, event.start_s, event.end_s, event.labels.get("unfinished", False))
             for event in recorder.close(0, 0.0, wait)]

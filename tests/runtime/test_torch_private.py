@@ -53,7 +53,7 @@ def test_a_name_that_is_gone_is_told_with_torch_s_version_and_who_needs_it():
     assert sentence.startswith(f"torch {torch.__version__} has no torch._C._gone_by_now. It is needed by record_memory")
 
 
-def names_used(source: str) -> Iterator[tuple[int, str]]:
+def private_names(source: str) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of what `source` uses of torch by names with an underscore in front of a part."""
     tree = ast.parse(source)
     means = {}
@@ -71,15 +71,15 @@ def names_used(source: str) -> Iterator[tuple[int, str]]:
             if is_private(whole):
                 yield where.lineno, whole
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and (name := dotted(node, means)) and is_private(name):
+        if isinstance(node, ast.Attribute) and (name := dotted_name(node, means)) and is_private(name):
             yield node.lineno, name
 
 
-def dotted(node: ast.expr, means: dict[str, str]) -> str:
+def dotted_name(node: ast.expr, means: dict[str, str]) -> str:
     """torch.autograd.Variable.x for `Variable.x`; empty for what is no chain of imported names."""
     if isinstance(node, ast.Name):
         return means.get(node.id, "")
-    base = dotted(node.value, means) if isinstance(node, ast.Attribute) else ""
+    base = dotted_name(node.value, means) if isinstance(node, ast.Attribute) else ""
     return f"{base}.{node.attr}" if base else ""
 
 
@@ -91,13 +91,13 @@ def is_private(name: str) -> bool:
 def test_no_other_file_uses_what_torch_keeps_to_itself():
     found = [f"{path.relative_to(COURSE.parent)}:{line} uses {name}: take it from course_lib/runtime/torch_private.py"
              for path in sorted(COURSE.rglob("*.py")) if path.name != "torch_private.py"
-             for line, name in names_used(path.read_text(encoding="utf-8"))]
+             for line, name in private_names(path.read_text(encoding="utf-8"))]
     assert found == []
 
 
 def test_every_private_name_of_the_file_is_in_its_table():
     path = COURSE / "runtime" / "torch_private.py"
-    used = {name for _, name in names_used(path.read_text(encoding="utf-8"))}
+    used = {name for _, name in private_names(path.read_text(encoding="utf-8"))}
     whole = {name for name in used if not any(other.startswith(name + ".") for other in used)}
     assert {name for name in whole if not any(name.startswith(known) for known in torch_private.NAMES)} == set()
 
@@ -107,10 +107,10 @@ def test_every_private_name_of_the_file_is_in_its_table():
                                     "import torch.distributed.distributed_c10d as c\nc._x = 1",
                                     "from torch.autograd import Variable as V\nV._execution_engine"])
 def test_a_private_name_is_found_however_it_is_spelled(source):
-    assert list(names_used(source))
+    assert list(private_names(source))
 
 
 @pytest.mark.parametrize("source", ["import torch\ntorch.ones(2)._version", "from torch import nn\nnn.Linear.__init__",
                                     "import torch.nn as nn\nself._x"])
 def test_what_is_no_name_of_torch_is_left_alone(source):
-    assert not list(names_used(source))
+    assert not list(private_names(source))

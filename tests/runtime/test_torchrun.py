@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from course_lib.runtime import HostsUnavailable, on_hosts
-from course_lib.runtime.hosts import LEAVE_OUT, inside, shaped, why_not
+from course_lib.runtime.hosts import LEAVE_OUT, inside, shaping_command, why_not
 
 _WITHIN_S = 240.0  # a watchdog: eight interpreters import torch
 
@@ -126,7 +126,7 @@ def test_what_ends_badly_on_a_host_is_said_and_leaves_nothing_behind():
 
 def test_a_cable_that_cannot_be_is_refused_by_name(monkeypatch):
     with pytest.raises(ValueError, match="bytes_per_s=0: expected a positive number"):
-        shaped(0)
+        shaping_command(0)
     monkeypatch.setattr("course_lib.runtime.hosts.why_not", lambda slow: "no kernel of ours")
     with pytest.raises(HostsUnavailable, match="no kernel of ours"):
         on_hosts("", bytes_per_s=1e6)

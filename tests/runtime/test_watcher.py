@@ -11,14 +11,14 @@ import torch
 
 from course_lib.runtime.ranks import watcher
 from course_lib.runtime.ranks.messages import ASK, DISMISS
-from course_lib.runtime.ranks.watcher import THREADS, Watcher, busy_s
+from course_lib.runtime.ranks.watcher import THREADS, RankWatcher, busy_s
 
 
 @pytest.fixture
 def notebook():
     """The notebook's end of the connection to a watcher of this very process."""
     ours, theirs = Pipe()
-    watching = Watcher(theirs, None)
+    watching = RankWatcher(theirs, None)
     yield ours
     ours.send(DISMISS)
     watching.stop()

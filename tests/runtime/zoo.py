@@ -54,14 +54,14 @@ def zoo() -> dict[str, Any]:
     }
 
 
-def described(value: Any) -> Any:
+def in_plain_words(value: Any) -> Any:
     """`value` with plain words and numbers for each tensor, all that has to survive a journey but the device."""
     if isinstance(value, Pair):
-        return [described(value.left), described(value.right)]
+        return [in_plain_words(value.left), in_plain_words(value.right)]
     if isinstance(value, nn.Module):
-        return {name: described(tensor) for name, tensor in (*value.named_parameters(), *value.named_buffers())}
+        return {name: in_plain_words(tensor) for name, tensor in (*value.named_parameters(), *value.named_buffers())}
     return tree_map(lambda leaf: words(leaf) if isinstance(leaf, Tensor) else
-                    described(leaf) if isinstance(leaf, (Pair, nn.Module)) else leaf, value)
+                    in_plain_words(leaf) if isinstance(leaf, (Pair, nn.Module)) else leaf, value)
 
 
 def words(tensor: Tensor) -> str:

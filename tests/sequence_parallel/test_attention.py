@@ -20,7 +20,7 @@ from course_lib.sequence_parallel import (
     ulysses_attention,
     ulysses_ring_attention,
 )
-from course_lib.sequence_parallel.tiles import Block, cut_tiles
+from course_lib.sequence_parallel.tiles import KeyBlock, cut_tiles
 from tests.sequence_parallel.cases import Case, cases, in_one_process, run, whole
 
 PROBLEM_LIMIT = 3
@@ -66,7 +66,7 @@ def test_blocks_may_come_in_any_order_after_the_first():
         softmax = OnlineSoftmax(q.double())
         for piece in order:
             keys = positions.chunk(3)[piece]
-            softmax.add(Block(k[:, :, keys].double(), v[:, :, keys].double(), positions, keys, False))
+            softmax.add(KeyBlock(k[:, :, keys].double(), v[:, :, keys].double(), positions, keys, False))
         results.append(softmax.result()[0])
     expected = torch.softmax(q.double() @ k.double().mT.unsqueeze(2), -1) @ v.double().unsqueeze(2)
     for result in results:
@@ -107,8 +107,11 @@ def test_a_message_goes_to_the_right_neighbour_and_nobody_gathers():
 def pairs_computed(layout, world_size, num_tokens):
     """Scores that each rank computes in each step, tiles being computed whole: [step][rank]."""
     places = sequence_parallel.layout_order(num_tokens, world_size, layout).chunk(world_size)
-    return [[sum(tile.num_pairs for tile in cut_tiles(places[rank], places[(rank - step) % world_size], True))
-             for rank in range(world_size)] for step in range(world_size)]
+    def pairs(queries, keys):
+        return sum((tile.rows.stop - tile.rows.start) * tile.num_keys for tile in cut_tiles(queries, keys, True))
+
+    return [[pairs(places[rank], places[(rank - step) % world_size]) for rank in range(world_size)]
+            for step in range(world_size)]
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])

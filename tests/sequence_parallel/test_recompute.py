@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_lib.reference import GPT, GPTConfig
 from course_lib.runtime import launch, record_memory
 from course_lib.sequence_parallel import recompute, recomputed_flops
-from course_lib.sequence_parallel.recompute import Recomputed
+from course_lib.sequence_parallel.recompute import RecomputedFunction
 from course_lib.why_distribute import shape_of
 
 CONFIG = GPTConfig(num_layers=3, hidden_size=32, num_heads=4, vocab_size=64, sequence_length=32, dropout=0.2)
@@ -283,7 +283,7 @@ def test_the_core_may_be_a_module_or_a_method():
 def test_a_copy_of_a_model_recomputes_its_own_blocks():
     model = gpt("full")
     twin = copy.deepcopy(model)
-    assert isinstance(twin.blocks[0].forward, Recomputed)
+    assert isinstance(twin.blocks[0].forward, RecomputedFunction)
     assert twin.blocks[0].forward.function.__self__ is twin.blocks[0]
 
 

@@ -32,7 +32,7 @@ def command(monkeypatch, tmp_path, capfd):
 
 
 def names(folder="a"):
-    return [path.name for path in checkpoint.completed(folder)]
+    return [path.name for path in checkpoint.complete_checkpoints(folder)]
 
 
 def run_of(path):
@@ -75,14 +75,14 @@ def cut_short(path):
 def test_a_damaged_checkpoint_is_passed_over_aloud_and_strict_refuses_it(command):
     unbroken = command("--layout dp2 --steps 6 --save a --save-every 2 --keep 9").losses
     cut_short(checkpoint.latest("a") / "__1_0.distcp")
-    (checkpoint.completed("a")[1] / "manifest.json").write_text("nonsense")
+    (checkpoint.complete_checkpoints("a")[1] / "manifest.json").write_text("nonsense")
     assert "__1_0.distcp has" in refused(command, "--steps 8 --resume a --strict --layout dp2")
     again = command("--steps 6 --decay-steps 6 --resume a --layout dp2").losses
     said = command.said()
     assert "WARNING: step_00000006 is damaged and is passed over" in said and "__1_0.distcp has" in said
     assert "WARNING: step_00000004 is damaged" in said and "steps 3 to 6 are lost and will be taken again" in said
     assert again == unbroken[2:]
-    cut_short(checkpoint.completed("a")[0] / ".metadata")
+    cut_short(checkpoint.complete_checkpoints("a")[0] / ".metadata")
     assert "Expected an intact checkpoint" in refused(command, "--steps 8 --resume a")
 
 
@@ -123,7 +123,7 @@ def test_experts_train_under_ep_as_in_one_process_and_go_on_without_it(command, 
 
 def test_inspect_evaluate_sample_and_export_of_a_run_of_any_layout(command, tmp_path):
     command("--steps 4 --layout dp2,tp2 --save a --save-every 2 --learning-rate 0.01")
-    cut_short(checkpoint.completed("a")[0] / ".metadata")
+    cut_short(checkpoint.complete_checkpoints("a")[0] / ".metadata")
     command.said()
     main(["inspect", "a"])
     said = command.said()

@@ -10,7 +10,17 @@ from course_lib.planner.rows import in_metric, job_of_row, published_seconds
 from course_lib.widgets import LayoutPlanner
 from course_lib.widgets.base import BadParameter
 from course_lib.widgets.layout_planner import KINDS, LEFT, RIGHT, scene_of
-from course_lib.widgets.planned_layout import HOWS, RUNS, base_of, counts_of, cuts_of, job_of, kept, planned, row_of
+from course_lib.widgets.planned_layout import (
+    HOWS,
+    RUNS,
+    base_of,
+    counts_of,
+    cuts_of,
+    estimate_layout,
+    job_of,
+    nearest_cut,
+    row_of,
+)
 from tests.widgets.pictures import size_and_colours
 
 META, MEGATRON = list(RUNS)[:2]
@@ -19,7 +29,7 @@ META, MEGATRON = list(RUNS)[:2]
 @pytest.mark.parametrize("run", RUNS)
 def test_a_new_widget_shows_the_run_as_it_was_published(run):
     widget, base = LayoutPlanner(run), base_of(run)
-    shown = planned(widget.run, widget.devices, widget.cut, widget.how)
+    shown = estimate_layout(widget.run, widget.devices, widget.cut, widget.how)
     for name in ("layout", "v", "micro_batch", "recompute", "global_batch", "schedule", "sequence_parallel"):
         assert getattr(shown.estimate.job, name) == getattr(base, name), name
     assert shown.estimate.step_s == estimate_job(base).step_s
@@ -36,14 +46,14 @@ def test_what_a_row_publishes_gives_back_its_value():
 
 
 def test_another_layout_has_no_published_step():
-    shown = planned(META, 8192, "tp16,pp16", "ZeRO-2, all kept")
+    shown = estimate_layout(META, 8192, "tp16,pp16", "ZeRO-2, all kept")
     assert shown.published_s is None and "published" not in shown.detail
     assert not [mark for mark in scene_of(shown).marks if mark.key == "published"]
 
 
 @pytest.mark.parametrize("how", HOWS)
 def test_bars_are_the_estimate(how):
-    shown = planned(META, 2048, "tp8,pp16", how)
+    shown = estimate_layout(META, 2048, "tp8,pp16", how)
     marks = {mark.key: mark for mark in scene_of(shown).marks}
     unit = (RIGHT - LEFT) / (1.5 * shown.estimate.job.cluster.usable_bytes)
     held = sum(marks[f"held {kind}"].at[2] for kind in KINDS)
@@ -55,7 +65,7 @@ def test_bars_are_the_estimate(how):
 
 
 def test_what_does_not_fit_is_said_first():
-    shown = planned(META, 1024, "tp8,pp16", "ZeRO-2, all kept")
+    shown = estimate_layout(META, 1024, "tp8,pp16", "ZeRO-2, all kept")
     assert not shown.estimate.fits and shown.finding.startswith("does not fit: ")
     verdict = next(mark for mark in scene_of(shown).marks if mark.key == "held in all")
     assert verdict.role == "refusal" and verdict.text.startswith("✗")
@@ -68,17 +78,17 @@ def test_every_choice_uses_every_device_and_has_a_scene(run):
             job = job_of(run, devices, *cut, "ZeRO-1, all kept")
             assert job.layout.world_size == devices and job.num_microbatches >= 1
             assert job.num_microbatches * job.micro_batch * job.layout.dp == job.global_batch
-            assert kept(run, devices, name) == name
+            assert nearest_cut(run, devices, name) == name
         last = next(reversed(cuts_of(run, devices)))
-        assert all(scene_of(planned(run, devices, last, how)).headline for how in HOWS)
+        assert all(scene_of(estimate_layout(run, devices, last, how)).headline for how in HOWS)
 
 
 def test_another_run_brings_its_published_layout_and_another_number_of_devices_keeps_the_cut_where_it_can():
-    controls = {control.label: control for control in LayoutPlanner.list_controls(LayoutPlanner().asked())}
+    controls = {control.label: control for control in LayoutPlanner.list_controls(LayoutPlanner().settings())}
     change = next(choice.change for choice in controls["run"].choices if choice.label == MEGATRON)
     assert change == {"run": MEGATRON, "devices": 1920, "cut": "tp8,pp16", "how": "ZeRO-0, layers made again"}
     assert {choice.change["cut"] for choice in controls["devices"].choices} == {"tp8,pp16"}
-    assert kept(META, 16_384, "tp3,pp5") == "tp8,pp16"
+    assert nearest_cut(META, 16_384, "tp3,pp5") == "tp8,pp16"
 
 
 def test_what_cannot_be_is_refused_and_the_old_value_stays():
@@ -104,14 +114,14 @@ def test_any_model_on_any_devices_begins_as_planned_for_the_fewest():
     assert widget.run == OWN and widget.devices == 8
     best = plan(model("Llama 3 8B"), cluster("H100", 8), 128, choices=Choices(tensor=(1, 2, 4, 8, 16), context=(1,)))[0]
     assert (base_of(OWN).layout, base_of(OWN).v) == (best.layout, best.job.v)
-    shown = planned(widget.run, widget.devices, widget.cut, widget.how)
+    shown = estimate_layout(widget.run, widget.devices, widget.cut, widget.how)
     assert shown.published_s is None and shown.estimate.fits
     assert shown.estimate.step_s == pytest.approx(best.step_s, rel=0.05)
 
 
 def test_of_an_own_run_devices_layout_and_memory_can_be_chosen():
     widget = LayoutPlanner(OWN, 64, "tp2,pp4", "ZeRO-1, layers made again")
-    assert planned(widget.run, widget.devices, widget.cut, widget.how).estimate.layout.dp == 8
+    assert estimate_layout(widget.run, widget.devices, widget.cut, widget.how).estimate.layout.dp == 8
     assert counts_of(OWN)[:3] == (8, 16, 32)
     for devices in counts_of(OWN):
         assert cuts_of(OWN, devices)
@@ -119,18 +129,18 @@ def test_of_an_own_run_devices_layout_and_memory_can_be_chosen():
 
 
 def test_beside_an_own_run_are_other_models_on_its_devices():
-    run = LayoutPlanner.list_controls(LayoutPlanner(OWN).asked())[0]
+    run = LayoutPlanner.list_controls(LayoutPlanner(OWN).settings())[0]
     labels = [choice.label for choice in run.choices]
     assert OWN in labels and "Llama 3 70B on H100, 1M tokens a step" in labels and META in labels
     for choice in run.choices:
-        assert LayoutPlanner.check_asked(choice.change) == choice.change
+        assert LayoutPlanner.check_settings(choice.change) == choice.change
 
 
 def test_experts_messages_have_a_row():
-    shown = planned(*LayoutPlanner(model="Mixtral 8x7B", device="H100", tokens="1M").asked().values())
+    shown = estimate_layout(*LayoutPlanner(model="Mixtral 8x7B", device="H100", tokens="1M").settings().values())
     assert shown.estimate.layout.ep > 1
     assert {"time ep", "time tp"} <= {mark.key for mark in scene_of(shown).marks}
-    assert "time ep" not in {mark.key for mark in scene_of(planned(*LayoutPlanner().asked().values())).marks}
+    assert "time ep" not in {mark.key for mark in scene_of(estimate_layout(*LayoutPlanner().settings().values())).marks}
 
 
 @pytest.mark.parametrize("run, told", [

@@ -8,7 +8,7 @@ import pytest
 from course_lib.pictures.figures import to_png
 from course_lib.widgets import MatrixCut
 from course_lib.widgets.base import BadParameter
-from course_lib.widgets.matrix_cut import ORDERS, PART, RANKS, SUMMAND, WHOLE, WIDER, plan, sent_in_all
+from course_lib.widgets.matrix_cut import ORDERS, PART, RANKS, SUMMAND, WHOLE, WIDER, product_steps, sent_in_all
 from tests.widgets.pictures import size_and_colours
 
 every_order = pytest.mark.parametrize("first, second", ORDERS)
@@ -45,8 +45,8 @@ def test_the_steps_carried_out_on_numbers_give_the_product(first, second, t):
     weights = {name: np.split(matrix, t, 1 if cut == "columns" else 0)
                for name, matrix, cut in (("A", A, first), ("B", B, second))}
     here = {"x": [x] * t}
-    before = plan(first, second, t)[0].held
-    for step in plan(first, second, t)[1:]:
+    before = product_steps(first, second, t)[0].held
+    for step in product_steps(first, second, t)[1:]:
         changed = [name for name in step.held if step.held[name] != before.get(name)]
         if "GeLU of" in step.said and not changed:
             here["h"] = [gelu(one) for one in here["h"]]
@@ -69,7 +69,7 @@ def test_the_steps_carried_out_on_numbers_give_the_product(first, second, t):
 
 @every_order
 def test_gelu_never_meets_a_summand(first, second):
-    for step in plan(first, second, 4):
+    for step in product_steps(first, second, 4):
         if step.said.startswith("GeLU of") and not step.op:
             assert step.held["h"] in (WHOLE, PART) and step.held["h"] != SUMMAND
 

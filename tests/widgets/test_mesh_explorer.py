@@ -14,9 +14,9 @@ from course_lib.widgets.mesh_explorer import (
     MICRO_BATCHES,
     ORDERS,
     PER_NODE,
-    averaged,
+    axes_averaged_over,
     axes_of,
-    ordered,
+    layout_of,
     scene_of,
     traffic,
 )
@@ -26,12 +26,12 @@ D, LAYERS = model("Llama 3 8B").shape.hidden_size, model("Llama 3 8B").shape.num
 
 
 def along(mesh: str, axis: str, order: str = ORDERS[0]):
-    return next(each for each in traffic(ordered(mesh, order)) if each.axis == axis)
+    return next(each for each in traffic(layout_of(mesh, order)) if each.axis == axis)
 
 
 def test_every_layout_has_64_ranks_and_a_layouts_name_says_it_all():
     for mesh, order in product(LAYOUTS, ORDERS):
-        layout = ordered(mesh, order)
+        layout = layout_of(mesh, order)
         assert layout.world_size == 64 and layout.order == order
         assert ParallelLayout.from_string(str(layout), order) == layout
 
@@ -47,9 +47,9 @@ def test_bytes_are_those_of_the_closed_forms():
 
 def test_a_group_on_one_node_talks_inside_it_and_one_on_several_over_the_network():
     for mesh, order in product(LAYOUTS, ORDERS):
-        layout = ordered(mesh, order)
+        layout = layout_of(mesh, order)
         for each in traffic(layout):
-            nodes = [{rank // PER_NODE for rank in group} for group in layout.groups(*averaged(each.axis))]
+            nodes = [{rank // PER_NODE for rank in group} for group in layout.groups(*axes_averaged_over(each.axis))]
             assert each.between_nodes == any(len(of_group) > 1 for of_group in nodes), (mesh, order, each.axis)
             assert (each.bytes_per_s == 450e9) == (not each.between_nodes)
             assert each.seconds > each.sent / each.bytes_per_s  # and the latency of its messages
@@ -69,7 +69,7 @@ def test_each_axis_has_the_cards_that_its_groups_use(mesh, axis, order, gb_per_s
 
 def test_tp_innermost_is_the_fastest_order_of_every_layout_that_has_tp():
     for mesh in LAYOUTS:
-        times = {order: sum(each.seconds for each in traffic(ordered(mesh, order))) for order in ORDERS}
+        times = {order: sum(each.seconds for each in traffic(layout_of(mesh, order))) for order in ORDERS}
         if "tp" in mesh:
             assert min(times[order] for order in ORDERS if order.startswith("tp")) == min(times.values())
             assert times["dp,cp,pp,tp"] > 3 * min(times.values())
@@ -85,7 +85,7 @@ def test_the_headline_is_the_finding():
 def test_every_choice_can_be_shown():
     for mesh, order in product(LAYOUTS, ORDERS):
         for axis, rank in product(axes_of(mesh), (0, 21, 63)):
-            assert scene_of(ordered(mesh, order), axis, rank).key == f"{mesh} {order} {axis} {rank}"
+            assert scene_of(layout_of(mesh, order), axis, rank).key == f"{mesh} {order} {axis} {rank}"
 
 
 def test_the_picture_has_every_colour():
@@ -99,5 +99,5 @@ def test_an_axis_that_the_layout_does_not_have_is_refused_and_another_layout_bri
     with pytest.raises(BadParameter, match="expected a whole number from 0 to 63"):
         MeshExplorer(rank=64)
     widget = MeshExplorer(axis="pp")
-    layouts = next(control for control in widget.list_controls(widget.asked()) if control.label == "layout")
+    layouts = next(control for control in widget.list_controls(widget.settings()) if control.label == "layout")
     assert layouts.choices[2].change == {"mesh": "dp8,tp8", "axis": "tp"}

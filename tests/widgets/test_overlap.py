@@ -10,13 +10,13 @@ from course_lib.pictures.parts import round_ticks
 from course_lib.pictures.units import human_seconds
 from course_lib.widgets import BucketOverlap
 from course_lib.widgets.base import BadParameter
-from course_lib.widgets.bucket_overlap import percent, ranks_of
+from course_lib.widgets.bucket_overlap import overlap, percent, ranks_of
 from tests.widgets.pictures import size_and_colours
 
 
 def test_the_widget_says_what_the_simulation_found():
     shown = BucketOverlap(bucket_cap_mb=25)
-    step = shown.overlap()
+    step = overlap(shown.model, shown.machine, shown.num_ranks, shown.bucket_cap_mb)
     assert repr(shown) == (
         "BucketOverlap, GPT-2, 124M on 16 ranks of A100, 8 in a node, HDR, buckets: 25 MiB: 71% of the communication "
         "is hidden behind backward: 1.9 ms of 6.76 ms are left; 17 all-reduces, the largest of 147 MiB. Each "

@@ -15,7 +15,7 @@ def no_question_is_known_yet(monkeypatch):
     monkeypatch.setattr(prediction, "_asked", {})
 
 
-def locked(answer, **how):
+def lock_prediction(answer, **how):
     """A new prediction, whatever was asked before."""
     prediction._asked.clear()
     asked = predict("How much?", **how)
@@ -33,31 +33,31 @@ def locked(answer, **how):
     ("30 us", "s", 30e-6), ("1 device", "devices", 1), ("2.8 million", "million", 2.8), ("35 percent", "%", 35),
     (".5", "times", 0.5), ("1E3 B", "bytes", 1000)])
 def test_a_number_may_be_typed_as_people_write_it(typed, unit, meant):
-    assert locked(typed, unit=unit).answer == pytest.approx(meant)
+    assert lock_prediction(typed, unit=unit).answer == pytest.approx(meant)
 
 
 @pytest.mark.parametrize("typed", ["many", "nan", "inf", "1 2 x", "12 MB", "1.3.4", "s", "-", "1e", "3 Mbit", "2 s s"])
 def test_what_is_no_number_is_refused_with_the_endings_and_an_example(typed):
     with pytest.raises(ValueError, match="of s, alone or with s, ms, µs, ns, min, h, days behind it, such as 1200"):
-        locked(typed, unit="s")
+        lock_prediction(typed, unit="s")
 
 
 @pytest.mark.parametrize("typed", ["about a megabyte", "a lot of MB", "MB"])
 def test_words_for_bytes_are_refused_with_the_endings_of_bytes(typed):
     with pytest.raises(ValueError, match="expected a number of bytes, alone or with B, kB, MB, GB, TB, KiB, MiB, GiB"):
-        locked(typed, unit="bytes")
+        lock_prediction(typed, unit="bytes")
 
 
 @pytest.mark.parametrize("typed", ["1,3 MB", "1,3", "12,34", "1,3,4", "1,3000", "0,5 MB"])
 def test_a_decimal_comma_is_refused_and_never_read_as_thousands(typed):
     with pytest.raises(ValueError, match="a comma stands between thousands only, as in 1,300; a decimal"):
-        locked(typed, unit="bytes")
+        lock_prediction(typed, unit="bytes")
 
 
 def test_one_of_the_options_is_an_answer_and_nothing_else():
-    assert locked("tree", options=["ring", "tree"]).answer == "tree"
+    assert lock_prediction("tree", options=["ring", "tree"]).answer == "tree"
     with pytest.raises(BadParameter, match="expected one of ring, tree"):
-        locked("star", options=["ring", "tree"])
+        lock_prediction("star", options=["ring", "tree"])
     with pytest.raises(ValueError, match="one of the options"):
         predict("Which?", options=["ring", "tree"]).against("star")
     for options in ([], ["ring"], ["ring", "ring"], [1, 2]):
@@ -66,7 +66,7 @@ def test_one_of_the_options_is_an_answer_and_nothing_else():
 
 
 def test_a_locked_prediction_stays_what_it_is_until_it_is_unlocked():
-    prediction = locked("12")
+    prediction = lock_prediction("12")
     with pytest.raises(BadParameter, match="is locked, 12: unlock"):
         prediction.lock("13")
     prediction.lock("12")
@@ -110,11 +110,11 @@ def test_without_a_prediction_the_texts_hold_no_number():
     (12, 12, "exactly right"), (12.5, 12, "about right"), (24, 12, "2 times too much"), (3, 12, "4 times too little"),
     (1, 0, "too much"), (-1, 2, "too little"), (-8, -2, "4 times too little"), (-1, -4, "4 times too much")])
 def test_the_verdict_is_a_factor_where_there_is_one(said, measured, verdict):
-    assert locked(said).against(measured).verdict() == verdict
+    assert lock_prediction(said).against(measured).verdict() == verdict
 
 
 def test_the_comparison_says_all_three_numbers_and_draws_them():
-    comparison = locked("40 MB", unit="bytes").against(12_000_000, formula=12e6)
+    comparison = lock_prediction("40 MB", unit="bytes").against(12_000_000, formula=12e6)
     assert str(comparison) == ("Prediction: How much? you said 40.0 MB, and it is 12.0 MB: 3.33 times too much "
                                "(you 40,000,000 bytes, measured 12,000,000 bytes, formula 12,000,000 bytes)")
     texts = [text.get_text() for text in comparison.figure().findobj(lambda artist: hasattr(artist, "get_text"))]
@@ -131,7 +131,7 @@ def test_two_ticks_of_bytes_never_read_alike():
 
 @pytest.mark.parametrize(("said", "measured", "formula"), [(1, 1e6, None), (0, 0, 0), (-3, 5, None), (5, 5.0, 5)])
 def test_any_numbers_have_a_picture(said, measured, formula):
-    assert locked(said).against(measured, formula).png().startswith(b"\x89PNG")
+    assert lock_prediction(said).against(measured, formula).png().startswith(b"\x89PNG")
 
 
 def test_what_was_not_measured_is_not_called_so():
@@ -143,6 +143,6 @@ def test_what_was_not_measured_is_not_called_so():
 
 def test_of_options_it_says_whether_it_was_right():
     options = {"options": ["ring", "tree"]}
-    assert str(locked("ring", **options).against("tree")).endswith("you said ring, and it is tree: not so")
-    right = locked("tree", **options).against("tree")
+    assert str(lock_prediction("ring", **options).against("tree")).endswith("you said ring, and it is tree: not so")
+    right = lock_prediction("tree", **options).against("tree")
     assert str(right).endswith("right") and right.png()

@@ -60,6 +60,6 @@ def test_a_step_that_is_not_there_is_refused_and_fewer_ranks_bring_the_last_step
         widget.step = 4
     with pytest.raises(BadParameter, match="expected one of"):
         widget.token_layout = "random"
-    ranks = next(control for control in widget.list_controls(widget.asked()) if control.label == "ranks")
+    ranks = next(control for control in widget.list_controls(widget.settings()) if control.label == "ranks")
     changes = [choice.change for choice in ranks.choices]
     assert changes[0] == {"num_ranks": 2, "step": 1} and widget.step == 3

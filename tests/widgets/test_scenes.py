@@ -1,5 +1,6 @@
 """Scenes are pure, plain JSON, and have room for all their words, for every choice of every control."""
 
+import inspect
 import json
 from dataclasses import FrozenInstanceError
 
@@ -22,21 +23,30 @@ every_scene = pytest.mark.parametrize("kind", SCENES, ids=lambda kind: kind.__na
 def scenes_of_every_choice(kind):
     """What there is to see after any one choice in a new widget."""
     widget = kind()
-    for control in kind.list_controls(widget.asked()):
+    for control in kind.list_controls(widget.settings()):
         for choice in control.choices:
-            yield kind.scene(widget.asked() | choice.change)
+            yield kind.scene(widget.settings() | choice.change)
 
 
 @every_scene
 def test_a_scene_is_a_pure_function_to_plain_json_and_the_widget_sends_it(kind):
     widget = kind()
-    before = widget.asked()
-    scene = widget.scene(widget.asked())
-    assert scene == widget.scene({}) == kind.scene({}) and widget.asked() == before
+    before = widget.settings()
+    scene = widget.scene(widget.settings())
+    assert scene == widget.scene({}) == kind.scene({}) and widget.settings() == before
     plain = json.loads(json.dumps(scene.plain()))
     assert plain.items() <= json.loads(json.dumps(widget.frames)).items()
     with pytest.raises(FrozenInstanceError):
         scene.headline = "another"
+
+
+@every_scene
+def test_a_widget_is_made_with_its_controls_in_their_order_and_shows_them_as_its_signature(kind):
+    settings = kind().settings()
+    assert kind(*settings.values()).current_scene() == kind().current_scene()
+    assert list(inspect.signature(kind).parameters)[:len(settings)] == list(settings)
+    with pytest.raises(TypeError):
+        kind(*settings.values(), "one too many")
 
 
 @every_scene
@@ -50,7 +60,7 @@ def test_every_choice_of_every_control_is_listed_and_can_be_shown(kind):
             assert scene.sentence.startswith(f"{kind.__name__}, {scene.asked}: ")
             assert scene.headline[-20:] in scene.sentence and scene.alternative.startswith(scene.headline)
             assert len({mark.key for mark in scene.marks}) == len(scene.marks)
-    assert len(kind.list_controls(widget.asked())) <= 4
+    assert len(kind.list_controls(widget.settings())) <= 4
 
 
 def test_choices_follow_the_other_parameters_and_a_value_of_ones_own_joins_a_slider():
@@ -63,12 +73,12 @@ def test_choices_follow_the_other_parameters_and_a_value_of_ones_own_joins_a_sli
 
 
 def test_a_choice_that_does_not_fit_the_others_brings_what_does():
-    machines = BucketOverlap.list_controls(BucketOverlap(num_ranks=1024).asked())[1]
+    machines = BucketOverlap.list_controls(BucketOverlap(num_ranks=1024).settings())[1]
     assert next(choice.change for choice in machines.choices if choice.label == "laptop, gloo") == {
         "machine": "laptop, gloo", "num_ranks": 16}
-    schemes = Stragglers.list_controls(Stragglers(scheme="asynchronous", slack=None).asked())[0]
+    schemes = Stragglers.list_controls(Stragglers(scheme="asynchronous", slack=None).settings())[0]
     assert [choice.change["slack"] for choice in schemes.choices] == [None, 32, None]
-    ranks = PipelineSchedule.list_controls(PipelineSchedule(slow=3).asked())[1]
+    ranks = PipelineSchedule.list_controls(PipelineSchedule(slow=3).settings())[1]
     assert [choice.change for choice in ranks.choices][:3] == [{"p": 2, "slow": None}, {"p": 3, "slow": None},
                                                                {"p": 4, "slow": 3}]
 
@@ -85,7 +95,7 @@ def test_a_scene_of_what_cannot_be_is_refused_with_the_reason(kind, wrong, words
         kind.scene(wrong)
 
 
-def crowded(figure):
+def crowded_words(figure):
     """Words that reach beyond the picture, and pairs of words that cover one another, in larger letters: how wide
     words are depends on the machine.
     """
@@ -104,7 +114,7 @@ def crowded(figure):
 @every_scene
 def test_no_words_of_a_picture_cover_one_another_or_reach_beyond_it_whatever_is_chosen(kind):
     for scene in scenes_of_every_choice(kind):
-        assert crowded(paint(scene)) == [], scene.key
+        assert crowded_words(paint(scene)) == [], scene.key
 
 
 @every_scene

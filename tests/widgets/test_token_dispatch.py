@@ -19,7 +19,7 @@ from course_lib.widgets.token_dispatch import (
     STEPS,
     TOKENS,
     capacity,
-    dispatched,
+    dispatch,
     home,
 )
 from tests.widgets.pictures import size_and_colours
@@ -29,14 +29,14 @@ ALL = list(product(SKEWS, (1, 2), CAPACITIES, (0, STEPS[-1])))
 
 def test_every_token_asks_for_k_different_experts_whatever_the_capacity():
     for skew, k, factor, steps in ALL:
-        shown = dispatched(skew, k, factor, steps)
-        assert shown.choices == dispatched(skew, k, None, steps).choices
+        shown = dispatch(skew, k, factor, steps)
+        assert shown.choices == dispatch(skew, k, None, steps).choices
         assert all(len(set(experts)) == k for of_rank in shown.choices for experts in of_rank)
 
 
 def test_drops_are_what_exceeds_the_capacity_of_each_rank_and_expert_and_second_choices_drop_first():
     for skew, k, factor, steps in ALL:
-        shown, limit = dispatched(skew, k, factor, steps), capacity(k, factor)
+        shown, limit = dispatch(skew, k, factor, steps), capacity(k, factor)
         counts = [[sum(e in experts for experts in of_rank) for e in range(EXPERTS)] for of_rank in shown.choices]
         over = 0 if limit is None else sum(max(0, n - limit) for of_rank in counts for n in of_rank)
         assert shown.dropped == over and sum(shown.load) == sum(shown.work) == shown.asked_for - over
@@ -55,7 +55,7 @@ def test_capacity_is_the_factor_times_even_rows_rounded_up():
 
 def test_the_library_keeps_and_drops_the_same_rows():
     for skew, k, factor, steps in ALL:
-        shown, limit = dispatched(skew, k, factor, steps), capacity(k, factor)
+        shown, limit = dispatch(skew, k, factor, steps), capacity(k, factor)
         for of_rank, kept in zip(shown.choices, shown.kept, strict=True) if limit is not None else ():
             experts = torch.tensor(of_rank)
             assert capacity_mask(experts, EXPERTS, limit).tolist() == [list(of_token) for of_token in kept]
@@ -65,21 +65,21 @@ def test_the_library_keeps_and_drops_the_same_rows():
 
 def test_rows_that_stay_on_their_rank_are_not_sent():
     for parameters in ALL:
-        shown = dispatched(*parameters)
+        shown = dispatch(*parameters)
         stay = sum(home(expert) == rank for expert, rank, *_ in shown.rows)
         assert shown.rows_sent == len(shown.rows) - stay
 
 
 def test_skew_makes_a_rank_busy_and_balancing_makes_it_even_whatever_the_skew():
     for k in (1, 2):
-        unbalanced = [dispatched(skew, k, None, 0).slowest for skew in SKEWS]
+        unbalanced = [dispatch(skew, k, None, 0).slowest for skew in SKEWS]
         assert unbalanced == sorted(unbalanced) and unbalanced[-1] > 2
         for skew in SKEWS:
-            assert dispatched(skew, k, None, STEPS[-1]).slowest < 1.2
+            assert dispatch(skew, k, None, STEPS[-1]).slowest < 1.2
 
 
 def test_every_queue_has_room_in_the_picture():
-    assert max(max(dispatched(*parameters).load) for parameters in ALL) <= 2 * LONGEST
+    assert max(max(dispatch(*parameters).load) for parameters in ALL) <= 2 * LONGEST
 
 
 def test_ranks_hold_equally_many_experts():

@@ -8,7 +8,7 @@ from course_lib.costs.network import network_of
 from course_lib.pictures.figures import to_png
 from course_lib.widgets import WhichWire
 from course_lib.widgets.base import BadParameter
-from course_lib.widgets.which_wire import CALLS, DEVICES, GROUPS, NODES, PER_NODE, Wires, members, used
+from course_lib.widgets.which_wire import CALLS, DEVICES, GROUPS, NODES, PER_NODE, Wires, members, wires_in_use
 from tests.widgets.pictures import size_and_colours
 
 
@@ -24,7 +24,7 @@ def test_groups_share_out_all_gpus_and_are_those_of_the_model(group):
 def test_the_cards_in_use_carry_what_the_headline_says(device, call, group):
     """What leaves a node in a second is what its cards in use carry, or less where NVLink is the slower one."""
     network, ranks = network_of(device), members(group)[0]
-    found, wires = network.group_at(ranks), used(call, members(group)[0])
+    found, wires = network.group_at(ranks), wires_in_use(call, members(group)[0])
     here = [rank for rank in ranks if rank < PER_NODE]
     cards = sum(wires[rank].card for rank in here)
     rate = found.bytes_per_s(call)
@@ -41,9 +41,9 @@ def test_the_cards_in_use_carry_what_the_headline_says(device, call, group):
 
 
 def test_of_a_ring_of_single_messages_the_edges_alone_leave_the_node():
-    wires = used("ring", members("every other GPU")[1])
+    wires = wires_in_use("ring", members("every other GPU")[1])
     assert [rank for rank, each in wires.items() if each.card] == [1, 7, 9, 15]
-    assert used("ring", members("one of each node")[3]) == {3: Wires(False, True), 11: Wires(False, True)}
+    assert wires_in_use("ring", members("one of each node")[3]) == {3: Wires(False, True), 11: Wires(False, True)}
 
 
 def test_the_headline_is_the_finding_with_what_was_measured():

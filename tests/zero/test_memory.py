@@ -156,7 +156,9 @@ def test_what_offload_moves_lies_on_the_host_to_the_byte():
         optimizer = ZeroOptimizer(model.parameters(), torch.optim.AdamW, stage=2, offload=True)
         backward(model, 0)
         optimizer.step()
-        return optimizer.host_bytes, len(optimizer.state)
+        blocks = [block for bucket in optimizer.buckets for block in (bucket.master, bucket.block_gradient)]
+        kept = [value for of_one in optimizer.inner.state.values() for value in of_one.values()]
+        return sum(value.nbytes for value in (*blocks, *kept) if value is not None), len(optimizer.state)
 
     P = sum(sizes(SMALL))
     for on_host, num_pieces in launch(body, world_size=2):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from course_lib.grading.exercise import Trial, ranks_of
 from course_lib.grading.on_rank.models import Gradients, Turned, batch_loss, gradients_of, model_of, network
@@ -22,18 +23,23 @@ UNEVEN = [3, 4, 2]  # 12 + 4 + 8 + 2 elements are not multiples of 3
 Inputs = list[dict[str, Any]]
 
 
-def trial_of(generator: torch.Generator, n: int, widths: Sequence[int], frozen: Sequence[str] = (),
-             num_batches: int = 1, num_rows: int = 3, rows: Sequence[Sequence[int]] = (), **more: Any) -> Trial:
-    """The same weights on all ranks, and `num_batches` batches of `num_rows` rows for each rank.
+def doubles(values: Any) -> Tensor:
+    """A number, or lists of numbers, as a tensor in float64."""
+    return torch.tensor(values, dtype=torch.float64)
 
-    rows: the rows of each batch of each rank, where they differ.
+
+def trial_of(generator: torch.Generator, n: int, widths: Sequence[int], frozen: Sequence[str] = (),
+             num_batches: int = 1, rows: Sequence[Sequence[int]] = (), **more: Any) -> Trial:
+    """The same weights on all ranks, and `num_batches` batches of three rows for each rank.
+
+    rows: the rows of each batch of each rank, where they differ; more: what each rank gets besides.
     """
     bare = Turned(network(widths)) if more.get("turned") else network(widths)
     shapes = {name: value.shape for name, value in bare.state_dict().items()}
     weights = {name: torch.randn(shape, generator=generator, dtype=torch.float64) / shape[-1] ** 0.5
                for name, shape in shapes.items()}
     ranks = []
-    for each in rows or [[num_rows] * num_batches] * n:
+    for each in rows or [[3] * num_batches] * n:
         batches = [[torch.randn(B, width, generator=generator, dtype=torch.float64)
                     for width in (widths[0], widths[-1])] for B in each]
         ranks.append({"widths": list(widths), "frozen": list(frozen), "weights": weights, "batches": batches, **more})
@@ -48,7 +54,7 @@ def own_gradients(inputs: dict[str, Any], batches: Iterable[int] = (0,)) -> Grad
     return gradients_of(model)
 
 
-def combined(each: Sequence[Gradients], scale: float = 1.0, weights: Sequence[float] = ()) -> Gradients:
+def weighted_sum(each: Sequence[Gradients], scale: float = 1.0, weights: Sequence[float] = ()) -> Gradients:
     """The sum of several gradients, each times its weight where there are some, and all times `scale`."""
     weights = weights or [1.0] * len(each)
     return {name: None if first is None else scale * sum(w * gradients[name] for w, gradients in zip(weights, each))

@@ -4,18 +4,27 @@ import math
 import random
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
-from course_lib.grading.compare import EXACT, LARGEST, alike, describe, part
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.costs.links import Link
+from course_lib.costs.network import Network
+from course_lib.grading.compare import EXACT, alike, describe, is_number, part
+from course_lib.grading.exercise import Exercise, SentBytes, Trial
 from course_lib.grading.on_rank import plain
 from course_lib.grading.spent import Spent, quantity
 
 
-class NumberExercise(Exercise):
-    """The function gets the arguments of the trial and returns a number, as `expected` does.
+@lru_cache(maxsize=64)
+def network_of_rates(per_node: int, inside: float, card: float) -> Network:
+    """Nodes in which each device has a card of its own; bytes/s of a device inside, and of a card. No latency."""
+    return Network(per_node, Link.of_rate(inside), Link.of_rate(card), per_node)
 
-    Where `expected` is a whole number, only this one is right; a float is, within `tolerance`.
+
+class NumberExercise(Exercise):
+    """The function gets the arguments of the trial and returns a number, as `solve` does.
+
+    Where that is a whole number, only this one is right; a float is, within `tolerance`.
     """
 
     unit: ClassVar[str] = ""
@@ -34,24 +43,24 @@ class NumberExercise(Exercise):
     def arguments(self, trial: Trial) -> Sequence[Any]:
         return trial.inputs[0]
 
-    def given(self, answers: list[Any]) -> Any:
+    def select_parts(self, answers: list[Any]) -> Any:
         return part(answers[0], "value") if len(answers) == 1 else None
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
-        given, right = self.given(answers), self.expected(*self.arguments(trial))
+        given, right = self.select_parts(answers), self.solve(*self.arguments(trial))
         if alike(given, right, EXACT if type(right) is int else self.tolerance):
             return None
-        if type(given) not in (int, float) or type(given) is int and abs(given) >= LARGEST:
+        if not is_number(given):
             return f"it returned {describe(given)}: expected a number, {quantity(right, self.unit)}"
         times = f", {given / right:.6g} times as much" if right and math.isfinite(given) else ""
-        return self.said(trial, answers).removesuffix(": ") + times
+        return self.opening(trial, answers).removesuffix(": ") + times
 
-    def said(self, trial: Trial, answers: list[Any]) -> str:
-        given, right = self.given(answers), self.expected(*self.arguments(trial))
-        if type(given) not in (int, float) or type(given) is int and abs(given) >= LARGEST:
+    def opening(self, trial: Trial, answers: list[Any]) -> str:
+        given, right = self.select_parts(answers), self.solve(*self.arguments(trial))
+        if not is_number(given):
             return ""
         return f"it returned {quantity(given, self.unit)}, expected {quantity(right, self.unit)}: "
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        return [Spent("returned", self.given(answers), self.expected(*self.arguments(trial)), self.unit,
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        return [Spent("returned", self.select_parts(answers), self.solve(*self.arguments(trial)), self.unit,
                       limit="expected {}", slack=math.inf)]

@@ -1,4 +1,4 @@
-"""What the trials of chapters 5 and 7 share: t ranks played in one process.
+"""What the trials of chapters 5 and 7 share: t ranks play_ranks in one process.
 
     t  ranks, r this one      xs  a list with each rank's tensor      B T  tokens, of D numbers each
 
@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.grading.compare import alike, describe, part
+from course_lib.grading.compare import alike, describe
 from course_lib.grading.exercise import Trial
 from course_lib.grading.judges.calls import CollectiveExercise
 from course_lib.grading.judges.models import ROUNDING
-from course_lib.grading.on_rank.plain import plain
+from course_lib.grading.on_rank.plain import plain, ring_bytes
 from course_lib.grading.on_rank.split import Leaves, gradients_of, leaves_of
 
 Tensors = list[Tensor]
@@ -27,18 +27,18 @@ NO_WAY_BACK = ("the forward pass is right, but nothing has a gradient: what is r
 
 
 def f(xs: Tensors) -> Tensors:
-    """Copies; backward, the sum of the gradients."""
+    """Each rank's tensor as it is; backward gives all of them the sum of the gradients."""
     total = sum(xs)
     return [x.detach() + (total - total.detach()) for x in xs]
 
 
 def g(xs: Tensors) -> Tensors:
-    """The sum; backward, copies."""
+    """The sum of all ranks' tensors, on each; backward gives each rank its own gradient."""
     total = sum(xs).detach()
     return [total + (x - x.detach()) for x in xs]
 
 
-def played(inputs: list[dict[str, Any]], compute: Callable[[list[Leaves]], Tensors]) -> list[dict[str, Any]]:
+def play_ranks(inputs: list[dict[str, Any]], compute: Callable[[list[Leaves]], Tensors]) -> list[dict[str, Any]]:
     """What each rank answers if together they compute `compute`, of all ranks' leaves."""
     leaves = [leaves_of(rank) for rank in inputs]
     ys = compute(leaves)
@@ -51,10 +51,8 @@ class SplitExercise(CollectiveExercise):
 
     tolerance = ROUNDING
     gloo_over_ring = 2.5  # its reduce-scatter, which may be used, is an all-reduce
+    parts = ("y", "gradients")
     errors = (("shapes cannot be multiplied", OUT_IN), ("size mismatch", OUT_IN), *CollectiveExercise.errors)
-
-    def given(self, answers: list[Any]) -> list[Any]:
-        return [{name: part(answer, name) for name in ("y", "gradients")} for answer in answers]
 
     def difference(self, given: list[Any], expected: list[dict[str, Any]]) -> str:
         for rank, (own, right) in enumerate(zip(given, expected)):
@@ -77,9 +75,6 @@ class PartsExercise(CollectiveExercise):
     tolerance = ROUNDING
     parts: dict[str, str]
 
-    def given(self, answers: list[Any]) -> list[Any]:
-        return [{name: part(answer, name) for name in self.parts} for answer in answers]
-
     def difference(self, given: list[Any], expected: list[dict[str, Any]]) -> str:
         for name, words in self.parts.items():
             for rank, (own, right) in enumerate(zip(given, expected)):
@@ -95,8 +90,7 @@ def least_for_a_sum(trial: Trial, numbers: int) -> int:
 
 def all_reduce_bytes(trial: Trial, numbers: int) -> int:
     """What a rank sends in one all-reduce of so many numbers, by the ring convention."""
-    t = trial.world_size
-    return -(-2 * (t - 1) * 8 * numbers // t)
+    return ring_bytes(8 * numbers, trial.world_size)
 
 
 def normal(generator: torch.Generator, *shape: int, scale: float = 1.0) -> Tensor:

@@ -101,10 +101,10 @@ def flat_gradient(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
 
 
 def shard(function: Callable, inputs: Inputs) -> dict[str, Any]:
-    """3.6: this rank's indices of some epochs, the same once more, and whose global generator has moved.
+    """3.6: this rank's indices of some epochs, the same once more, and the global generators that have moved.
 
-    hash() of a text is another one in each process that Python starts, as it is on a cluster, and not in these ranks,
-    which are copies of one process: it is made so.
+    On a cluster hash() of a text differs from process to process. These ranks are copies of one process, where it
+    would be the same: so hash is replaced by one that differs from rank to rank.
     """
     N, n, r = (inputs[name] for name in ("num_samples", "world_size", "rank"))
     common, builtins.hash = hash, lambda value: common(value) ^ (r if "'" in repr(value) else 0)

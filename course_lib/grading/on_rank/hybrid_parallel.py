@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.grading.on_rank.plain import count_calls, data, kind, number, plain
+from course_lib.grading.on_rank.plain import count_calls, data, kind, number, plain, ring_bytes
 
 
 def two_levels(function: Callable, inputs: list[Any]) -> Any:
@@ -66,11 +66,6 @@ def exchange(own: Tensor, group: list[int]) -> list[Tensor]:
     return [arriving.get(rank, own) for rank in group]
 
 
-def ring_bytes(num_bytes: int, n: int) -> int:
-    """What a rank sends in an all-reduce over n ranks."""
-    return -(-2 * (n - 1) * num_bytes // n)
-
-
 def global_norm(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     """9.4: a number, or a tensor of one."""
     gradients = {name: gradient.clone() for name, gradient in inputs["gradients"].items()}
@@ -80,7 +75,7 @@ def global_norm(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     return {**number(lambda: norm, []), "calls": calls}
 
 
-def resharded(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
+def reshard(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     """9.5: this rank's piece, and the bytes that were read."""
     num_bytes: list[int] = []
 

@@ -18,7 +18,7 @@ from course_lib.runtime.instruments.communication import CommunicationLog
 MOST = 4000  # in a list: more are no answer
 
 
-def listed(function: Callable, inputs: list[Any]) -> Any:
+def counts_or_actions(function: Callable, inputs: list[Any]) -> Any:
     """All but 4.3, 4.5 and 4.9: a list of counts, or of actions such as "F0"; words for anything else."""
     returned = data(function(*inputs))
     if not isinstance(returned, list):
@@ -46,12 +46,12 @@ class Watch:
         """Count each dist.recv that has returned."""
         recv = dist.recv
 
-        def counted(*arguments: Any, **named: Any) -> Any:
+        def counting_recv(*arguments: Any, **named: Any) -> Any:
             source = recv(*arguments, **named)
             self.num_received += 1
             return source
 
-        dist.recv = counted
+        dist.recv = counting_recv
         try:
             yield
         finally:

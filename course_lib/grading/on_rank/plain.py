@@ -67,6 +67,11 @@ def tensor(function: Any, inputs: list[Any]) -> dict[str, Any]:
     return {"returned": plain(returned), "tensor": plain(inputs[0]), "messages": len(sent), "sent": round(sum(sent))}
 
 
+def ring_bytes(num_bytes: int, n: int) -> int:
+    """What a rank sends in an all-reduce of `num_bytes` over n ranks, by the ring convention."""
+    return -(-2 * (n - 1) * num_bytes // n)
+
+
 def count_calls(function: Callable, *arguments: Any) -> tuple[Any, Calls]:
     """What `function` returns, and its calls of torch.distributed. ValueError for one whose bytes are not known."""
     with record_communication() as log:

@@ -81,20 +81,20 @@ class OpenCalls:
         names = {name for name, _ in self.begun.values()} - {"barrier"}
         return [direction for direction, other in ((SEND, "recv"), (RECEIVE, "send")) if names - {other}]
 
-    def started(self, call: pending.Call) -> None:
+    def begin_call(self, call: pending.GroupCall) -> None:
         """A call on a process group has begun."""
         self.begun[call.number] = call.op, False
 
-    def entered(self, call: pending.Call) -> None:
+    def begin_wait(self, call: pending.GroupCall) -> None:
         """Into the call itself, or into its wait()."""
 
-    def waited(self, call: pending.Call, since: Any) -> None:
+    def end_wait(self, call: pending.GroupCall, since: Any) -> None:
         """The rank has come out of the call itself, or of its wait(), which closes it."""
         name, returned = self.begun.pop(call.number, (call.op, True))
         if not returned:  # that was the call itself
             self.begun[call.number] = name, True
 
-    def finished(self, call: pending.Call) -> None:
+    def end_call(self, call: pending.GroupCall) -> None:
         """Nothing: how quick the other ranks are is not judged, only what this rank waits for."""
 
 
@@ -115,7 +115,7 @@ def fingerprint(block: Tensor) -> list[float]:
     return [block.double().sum().item(), block.flatten()[0].item(), block.flatten()[-1].item()]
 
 
-def recomputed(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
+def recompute(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     """7.5: dropout(gelu(x W1)) W2 by `function`, once or twice: forward, other random numbers, backward, and one more.
 
     kept: bytes between forward and backward; runs: of what is inside.

@@ -28,10 +28,10 @@ def f_and_g(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(callable, pair)):
             answer["f"] = plain(pair)
             return
-        copied = applied(pair[0], x, "f")
+        copied = apply_half(pair[0], x, "f")
         answer["f"] = plain(copied)
         h = w * (copied + x)
-        s = applied(pair[1], h, "g")
+        s = apply_half(pair[1], h, "g")
         answer["g"], answer["h"] = plain(s), plain(h)
         if s.requires_grad:
             (inputs["c"] * s).sum().backward()
@@ -41,7 +41,7 @@ def f_and_g(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "calls": calls}
 
 
-def applied(function: Callable, x: Tensor, name: str) -> Tensor:
+def apply_half(function: Callable, x: Tensor, name: str) -> Tensor:
     """f or g of x. TypeError in words for what returns no tensor."""
     if isinstance(function, type) and issubclass(function, torch.autograd.Function):
         kind = function.__name__

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from course_lib.grading.on_rank.models import batch_loss, gradients_of, model_of
 from course_lib.grading.on_rank.plain import count_calls, data, kind, plain
-from course_lib.runtime import record_memory
+from course_lib.runtime import MemoryLog, record_memory
 from course_lib.runtime.tensors import tensors_in
 from course_lib.runtime.torch_private import TorchDispatchMode
 
@@ -28,25 +28,33 @@ def sharded_adamw(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     """6.2: the weights, what is held while a gradient is computed, and of what is returned its kind and state."""
     weights = inputs["weights"].clone()
     with record_memory() as log:
-        gradient, held = weighed(
-            lambda at: coupled_gradient(inputs, at.detach()), lambda: log.current, inputs["awaited"]
-        )
+        looks = Looks(log, inputs["awaited"])
+        gradient = looks.before_each(lambda at: coupled_gradient(inputs, at.detach()))
         returned, calls = count_calls(function, weights, gradient, inputs["num_steps"], SETTINGS,
                                       inputs["num_decayed"])
-    return {"weights": plain(weights), "calls": calls, "kind": type(returned).__name__, "held": held,
+    return {"weights": plain(weights), "calls": calls, "kind": type(returned).__name__, "held": looks.seen,
             "state": state_bytes(returned)}
 
 
-def weighed(gradient: Callable, held: Callable[[], int], awaited: float) -> tuple[Callable, list[list[Any]]]:
-    """`gradient`, and a list that gets ["in step 2", bytes] at each call: what the reader holds beside the weights."""
-    looks: list[list[Any]] = []
+class Looks:
+    """What was held at some points, [point, bytes] of each in `seen`, beside what is usual there."""
 
-    def look(at: Tensor) -> Tensor:
-        waits = all(now <= awaited for _, now in looks)
-        looks.append([f"in step {len(looks)}", settled(held, awaited if waits else math.inf)])
-        return gradient(at)
+    def __init__(self, log: MemoryLog, awaited: float) -> None:
+        self.log, self.awaited = log, awaited
+        self.seen: list[list[Any]] = []
 
-    return look, looks
+    def look(self, point: str, usual: int = 0) -> None:
+        """See what is held now. Waits for gloo only up to the first point at which too much is held."""
+        waits = all(held <= self.awaited for _, held in self.seen)
+        self.seen.append([point, await_release(lambda: self.log.current - usual, self.awaited if waits else math.inf)])
+
+    def before_each(self, gradient: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """`gradient`, with a look before each of its calls, of which there is one in a step."""
+        def look_first(at: Tensor) -> Tensor:
+            self.look(f"in step {len(self.seen)}")
+            return gradient(at)
+
+        return look_first
 
 
 def coupled_gradient(inputs: dict[str, Any], weights: Tensor) -> Tensor:
@@ -73,20 +81,17 @@ def scattered_gradients(function: Callable, inputs: dict[str, Any]) -> dict[str,
     def backward(
         function: Callable, beside: Iterator[int], awaited: float
     ) -> tuple[Any, nn.Module, int, list[Any], int]:
-        model, looks = model_of(inputs), []
+        model = model_of(inputs)
         with record_memory() as log:
-            def look(_: Tensor) -> None:
-                usual = next(beside, 0)
-                waits = all(held <= awaited for _, held in looks)
-                looks.append([f"after gradient {len(looks)} of backward",
-                              settled(lambda: log.current - usual, awaited if waits else math.inf)])
-
+            looks = Looks(log, awaited)
             returned, sums = function(model), sum_gradients(model)
             for parameter in model.parameters():
                 if parameter.requires_grad:
-                    parameter.register_post_accumulate_grad_hook(look)
+                    parameter.register_post_accumulate_grad_hook(
+                        lambda _: looks.look(f"after gradient {len(looks.seen)} of backward", next(beside, 0)))
             batch_loss(model, [each.clone() for each in inputs["batches"][0]]).backward()
-            return returned, model, max(sums, default=0), looks, settled(lambda: log.current, inputs["awaited"])
+            held = await_release(lambda: log.current, inputs["awaited"])
+        return returned, model, max(sums, default=0), looks.seen, held
 
     _, _, _, usual, _ = backward(throw_gradients_away, repeat(0), math.inf)
     (returned, model, whole, looks, held), calls = count_calls(
@@ -137,7 +142,7 @@ def gathered_on_use(function: Callable, inputs: dict[str, Any]) -> dict[str, Any
 
     answer, weighed = weigh(inputs, step, function, lambda layer: None)
     model, pieces = seen
-    kept = {name: stored(piece) for name, piece in pieces.items()}
+    kept = {name: piece_data(piece) for name, piece in pieces.items()}
     later = None
     if kept and all(isinstance(piece, Tensor) for piece in kept.values()):
         with torch.no_grad():
@@ -154,7 +159,7 @@ def zero_3_training(function: Callable, inputs: dict[str, Any]) -> dict[str, Any
 
     optimizer, weighed = weigh(inputs, train, function, backward_only)
     groups = getattr(optimizer, "param_groups", None)
-    own = [stored(piece) for group in groups for piece in group["params"]] if groups else plain(optimizer)
+    own = [piece_data(piece) for group in groups for piece in group["params"]] if groups else plain(optimizer)
     return {"pieces": own, "state": state_bytes(optimizer), **weighed}
 
 
@@ -172,15 +177,15 @@ def weigh(inputs: dict[str, Any], work: Callable, function: Callable, usual: Cal
     at_once: the most bytes of .grad at the moments at which one is complete.
     """
     def run(function: Callable, activations: Iterator[int], awaited: float) -> tuple[Any, list[Any], int]:
-        model, looks = model_of(inputs), []
+        model = model_of(inputs)
         sums = sum_gradients(model)
         with record_memory(parameters=list(model.parameters())) as log, NothingPastItsStorage():
+            looks = Looks(log, awaited)
 
             def look(point: str, *_: Any) -> None:
                 beside = next(activations, None)
                 if beside is not None:
-                    waits = all(held <= awaited for _, held in looks)  # up to the first point at which too much is held
-                    looks.append([point, settled(lambda: log.current - beside, awaited if waits else math.inf)])
+                    looks.look(point, beside)
 
             for index, layer in enumerate(model):
                 if not isinstance(layer, nn.Linear):
@@ -188,7 +193,7 @@ def weigh(inputs: dict[str, Any], work: Callable, function: Callable, usual: Cal
                     layer.register_full_backward_pre_hook(partial(look, f"in backward, after layer {index + 1}"))
             returned = work(model, function, look)
             look("in the end")
-        return returned, looks, max(sums, default=0)
+        return returned, looks.seen, max(sums, default=0)
 
     M = sum(weight.nbytes for weight in inputs["weights"].values())
     _, looks, _ = run(usual, repeat(0), math.inf)
@@ -202,7 +207,7 @@ def missing_bytes(tensor: Tensor) -> int:
     return max(0, tensor.nbytes - tensor.untyped_storage().nbytes()) if ours else 0
 
 
-def stored(piece: Any) -> Any:
+def piece_data(piece: Any) -> Any:
     """`piece` as data; words where it has no memory, which nobody may read."""
     return "a tensor whose storage is empty" if isinstance(piece, Tensor) and missing_bytes(piece) else plain(piece)
 
@@ -221,8 +226,11 @@ class NothingPastItsStorage(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def settled(held: Callable[[], int], awaited: float) -> int:
-    """held(), as soon as it is at most `awaited`: gloo's thread lets go of a message a moment after it has arrived."""
+def await_release(held: Callable[[], int], awaited: float) -> int:
+    """The bytes held as soon as they are at most `awaited`, or after PATIENCE_S.
+
+    gloo's thread lets go of a message a moment after it has arrived.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while (now := held()) > awaited and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -233,9 +241,10 @@ def master_steps(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     """6.5: the weights and the master weights, and what is held while a gradient is computed."""
     weights = inputs["weights"].clone()
     with record_memory() as log:
-        gradient, held = weighed(partial(far_gradient, inputs), lambda: log.current, inputs["awaited"])
+        looks = Looks(log, inputs["awaited"])
+        gradient = looks.before_each(partial(far_gradient, inputs))
         master, calls = count_calls(function, weights, gradient, inputs["num_steps"], LR)
-    return {"weights": plain(weights), "master": plain(master), "held": held, "calls": calls}
+    return {"weights": plain(weights), "master": plain(master), "held": looks.seen, "calls": calls}
 
 
 def far_gradient(inputs: dict[str, Any], weights: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from course_lib.grading.exercise import SEED, Exercise, Trial
 from course_lib.grading.report import OVER_BUDGET, Report, Verdict
 from course_lib.grading.spent import Judgement
 from course_lib.grading.trusted import sandbox
-from course_lib.grading.trusted.replies import Failed
+from course_lib.grading.trusted.replies import NoAnswers
 from course_lib.grading.trusted.worker import GraderBroken, IsolatedWorker, Limits
 
 Cells = list[dict[str, Any]]  # {"source", "name", "own": whether it is the exercise's own solution cell}
@@ -42,7 +42,7 @@ class Grader:
             self._worker = None
 
     def worker(self) -> IsolatedWorker:
-        """In namespaces one for the whole notebook: no rank can reach it. Otherwise a new one for each exercise."""
+        """The worker for the next exercise: a new one, or in namespaces, where no rank can reach it, the last."""
         if self._worker and not self.isolation.separate:
             self.close()
         if not self._worker:
@@ -73,13 +73,13 @@ class Grader:
             worker.prepare(exercise, cells)
             for trial in exercise.trials(seed):
                 label = f"{trial.label}: "
-                judged = self.judged(exercise, trial, *worker.trial(trial))
+                judged = self.judge(exercise, trial, *worker.trial(trial))
                 measured = list(filter(None, [judged.figures(believed=False)]))  # what the ranks claim proves nothing
                 if judged.fault:
                     verdict = Verdict.COSTLY if judged.right else Verdict.WRONG
                     return verdict, self.known_cause(exercise, cells) or judged.cause or "", measured
                 figures += measured
-        except Failed as failure:
+        except NoAnswers as failure:
             if failure.kind == "not written":
                 return Verdict.NOT_WRITTEN, "" if str(failure).endswith(": not written yet") else str(failure), []
             return Verdict.WRONG, "\n".join([f"{label}{failure}", *exercise.meaning(str(failure))]), []
@@ -89,26 +89,28 @@ class Grader:
         """The recorded mistake that gives what this answer gives on the trials of SEED, "" where none does."""
         worker = self.worker()
         try:
+            # Records were made of exact counts, which the system cannot give: headers are in its own. The ranks' counts
+            # may be forged, and whoever forges them gets another sentence and the same mark.
             worker.prepare(exercise, cells, believed=True)
             for place, trial in enumerate(exercise.trials(SEED)):
-                judged = self.judged(exercise, trial, *worker.trial(trial))
+                judged = self.judge(exercise, trial, *worker.trial(trial))
                 if judged.fault:
                     cause = recorded.cause(exercise.number, exercise.tolerance, place, judged,
-                                           lambda other: self.judged_again(exercise, other))
-                    return judged.explained(cause).cause or "" if cause else ""
-        except Failed:
+                                           lambda other: self.judge_again(exercise, other))
+                    return judged.with_cause(cause).cause or "" if cause else ""
+        except NoAnswers:
             pass
         return ""
 
-    def judged_again(self, exercise: Exercise, place: int) -> Judgement | None:
+    def judge_again(self, exercise: Exercise, place: int) -> Judgement | None:
         """What another trial of SEED gives, None where it has no results."""
         trial = exercise.trials(SEED)[place]
         try:
-            return self.judged(exercise, trial, *self.worker().trial(trial))
-        except Failed:
+            return self.judge(exercise, trial, *self.worker().trial(trial))
+        except NoAnswers:
             return None
 
-    def judged(self, exercise: Exercise, trial: Trial, *answers_traffic: Any) -> Judgement:
+    def judge(self, exercise: Exercise, trial: Trial, *answers_traffic: Any) -> Judgement:
         """What the exercise says of the answers, which may be of a form that it did not think of."""
         try:
             return exercise.judge(trial, *answers_traffic)

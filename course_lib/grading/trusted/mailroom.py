@@ -1,6 +1,5 @@
 """The grader's ends of the connections to the ranks: what they are told, and what they say until time is up."""
 
-import io
 import json
 import selectors
 import socket
@@ -9,11 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-import torch
-
 from course_lib.grading.trusted.inside import frames
 from course_lib.grading.trusted.inside.rank import ERROR, LATE, NO_REPLY, QUESTION, REPLY
-from course_lib.grading.trusted.replies import Failed, error_in, too_late, worst
+from course_lib.grading.trusted.replies import NoAnswers, error_in, too_late, worst
 
 MAX_QUESTION = 10_000  # bytes
 GRACE_S = 0.5  # after the first rank failed: another one may know more
@@ -34,7 +31,7 @@ class Deadline:
         return self._at - time.monotonic()
 
 
-class Ranks:
+class RankConnections:
     """The grader's ends of the connections to the ranks of one trial."""
 
     def __init__(self, connections: list[socket.socket], trial_s: float, result_bytes: int) -> None:
@@ -44,16 +41,16 @@ class Ranks:
         self.asked = [0] * len(connections)  # questions of each rank
 
     def tell(self, kind: bytes, payloads: list[bytes]) -> None:
-        """Send each rank its payload. Failed where one has ended already."""
+        """Send each rank its payload. NoAnswers where one has ended already."""
         for rank, (connection, payload) in enumerate(zip(self.connections, payloads)):
             connection.settimeout(self.trial_s)
             try:
                 frames.send(connection, kind, payload)
             except OSError:
-                raise Failed(f"rank {rank} ended before it was asked anything") from None
+                raise NoAnswers(f"rank {rank} ended before it was asked anything") from None
 
     def wait(self, kind: bytes, timeout_s: float, reply: Callable[[Any], Any] | None = None) -> list[bytes]:
-        """One message of this kind from every rank. Failed where a rank fails, ends, or is late.
+        """One message of this kind from every rank. NoAnswers where a rank fails, ends, or is late.
 
         reply: answers what a rank asks before that, with a ValueError for what cannot be asked.
         """
@@ -74,7 +71,7 @@ class Ranks:
             elif rank not in received:
                 error = error_in(payload) if got == ERROR else None if got is None else {"words": "sent nonsense"}
                 failures.append((rank, error))
-                deadline.at_most(GRACE_S)
+                deadline.at_most(GRACE_S)  # the others often hang then, and waiting longer tells nothing more
                 if len(failures) + len(received) == len(self.connections):
                     break
         if failures:
@@ -82,7 +79,7 @@ class Ranks:
         waiting = [rank for rank in range(len(self.connections)) if rank not in received]
         ranks = ", ".join(map(str, waiting))
         at = "".join(f"\nrank {rank} was at {places[rank]}" for rank in waiting if places.get(rank))
-        raise Failed(too_late(kind, f"rank{'s' * (len(waiting) > 1)} {ranks}", timeout_s) + at)
+        raise NoAnswers(too_late(kind, f"rank{'s' * (len(waiting) > 1)} {ranks}", timeout_s) + at)
 
     def _reply(self, connection: socket.socket, reply: Callable[[Any], Any], payload: bytes) -> None:
         try:
@@ -122,10 +119,3 @@ class Ranks:
                     if not piece:
                         selector.unregister(key.fileobj)
                         yield rank, None, b""
-
-
-def saved(value: Any) -> bytes:
-    """`value` as the bytes of torch.save."""
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    return buffer.getvalue()

@@ -179,5 +179,5 @@ def outputs(report: Report, notes: str) -> list[NotebookNode]:
 
 
 def printable(text: str) -> str:
-    """Without control characters: parts of it come from a student's process."""
+    """`text` without control characters: parts of it come from a student's process."""
     return "".join(char for char in text if char.isprintable() or char == "\n")

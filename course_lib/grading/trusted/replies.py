@@ -13,7 +13,7 @@ import torch
 from course_lib.grading.trusted.inside.rank import LOADED
 
 
-class Failed(Exception):
+class NoAnswers(Exception):
     """The trial has no answers: what a student should hear. `kind`: "not written", "refused" or ""."""
 
     def __init__(self, message: str, kind: str = "") -> None:
@@ -22,31 +22,32 @@ class Failed(Exception):
 
 
 def read(payload: bytes, max_bytes: int) -> dict[str, Any]:
-    """A rank's reply: checked for its sizes first, then read as plain data, then taken apart. Failed for all else."""
+    """A rank's reply as plain data: {"answer", "sent"}. NoAnswers for all else; sizes are checked before it is read."""
     try:
+        # A compressed file of a few kB may unpack to gigabytes; torch.save does not compress.
         with zipfile.ZipFile(io.BytesIO(payload)) as archive:
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                raise Failed("the result is not as torch.save writes it")
+                raise NoAnswers("the result is not as torch.save writes it")
         # On "meta" tensors have a size and no memory: a small file may describe a huge tensor.
         sizes = torch.load(io.BytesIO(payload), weights_only=True, map_location="meta")
         check(sizes, max_bytes)
         reply = torch.load(io.BytesIO(payload), weights_only=True)
         if type(reply) is not dict or "answer" not in reply:
-            raise Failed("the result is not as the grader wrote it")
+            raise NoAnswers("the result is not as the grader wrote it")
         return reply
-    except Failed:
+    except NoAnswers:
         raise
     except Exception as error:  # whatever a forged file makes torch or zipfile raise: it is their word that it is bad
-        raise Failed(f"the result cannot be read as tensors and numbers ({type(error).__name__})") from None
+        raise NoAnswers(f"the result cannot be read as tensors and numbers ({type(error).__name__})") from None
 
 
 def check(value: Any, max_bytes: int, depth: int = 0) -> int:
-    """Bytes of all tensors in `value`. Failed above `max_bytes`, and for types that no answer needs."""
+    """Bytes of all tensors in `value`. NoAnswers above `max_bytes`, and for types that no answer needs."""
     if depth > 10:
-        raise Failed("the result is nested too deeply")
+        raise NoAnswers("the result is nested too deeply")
     if type(value) is torch.Tensor:
         if value.layout is not torch.strided or value.is_quantized:
-            raise Failed("the result holds a tensor that is not a plain one")
+            raise NoAnswers("the result holds a tensor that is not a plain one")
         total = value.numel() * value.element_size()
     elif type(value) in (list, tuple, dict):
         parts = [*value.keys(), *value.values()] if type(value) is dict else value
@@ -54,9 +55,10 @@ def check(value: Any, max_bytes: int, depth: int = 0) -> int:
     elif value is None or type(value) in (bool, int, float, str):
         total = 0
     else:
-        raise Failed(f"the result holds a {type(value).__name__}: expected tensors, numbers, strings, lists and dicts")
+        raise NoAnswers(f"the result holds a {type(value).__name__}: expected tensors, numbers, strings, lists and "
+                        "dicts")
     if total > max_bytes:
-        raise Failed(f"the result holds more than {max_bytes:,} bytes")
+        raise NoAnswers(f"the result holds more than {max_bytes:,} bytes")
     return total
 
 
@@ -69,21 +71,21 @@ def error_in(payload: bytes) -> dict[str, str]:
         return {"words": "sent nonsense"}
 
 
-def worst(failures: list[tuple[int, dict | None]]) -> Failed:
+def worst(failures: list[tuple[int, dict | None]]) -> NoAnswers:
     """The failure that explains the others: a process that ended, else the first error that is not its echo."""
     def is_echo(error: dict | None) -> bool:
         return error is not None and "onnection" in error["words"]  # "Connection closed by peer": another one ended
     rank, error = next((one for one in failures if not is_echo(one[1])), failures[0])
     if error is None:
-        return Failed(f"rank {rank} ended without an answer: its process was ended (os._exit, a crash, or a limit on "
-                      "memory, time or the size of files)")
+        return NoAnswers(f"rank {rank} ended without an answer: its process was ended (os._exit, a crash, or a limit "
+                         "on memory, time or the size of files)")
     if error.get("kind") == "not written":
-        return Failed(f"rank {rank}: {error['words']}", "not written")
+        return NoAnswers(f"rank {rank}: {error['words']}", "not written")
     where = f" ({error['where']})" if error.get("where") else ""
     if error.get("kind") == "refused":
-        return Failed(error["words"] + where, "refused")
+        return NoAnswers(error["words"] + where, "refused")
     what = ": ".join(filter(None, (error.get("name"), error["words"])))
-    return Failed(f"rank {rank}: {what}{where}")
+    return NoAnswers(f"rank {rank}: {what}{where}")
 
 
 def too_late(kind: bytes, who: str, timeout_s: float) -> str:

@@ -28,7 +28,7 @@ class Original:
 
     @property
     def marks(self) -> dict:
-        """nbgrader's metadata."""
+        """The metadata with which nbgrader knows the cell."""
         points = {"points": self.points} if self.grade else {}
         return {"grade": self.grade, "grade_id": self.grade_id, "locked": self.locked, "schema_version": 3,
                 "solution": self.solution, "task": False, **points}
@@ -96,7 +96,7 @@ def place_after(cells: list[NotebookNode], before: list[Original]) -> int:
 
 
 def new_cell(original: Original, with_id: bool) -> NotebookNode:
-    """with_id: not in notebooks from before nbformat 4.5."""
+    """The cell as it was given out. with_id: notebooks from before nbformat 4.5 have no ids."""
     make = new_code_cell if original.cell_type == "code" else new_markdown_cell
     cell = make(original.source, metadata={"nbgrader": original.marks})
     if not with_id:

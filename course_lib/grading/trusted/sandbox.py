@@ -112,7 +112,7 @@ def setup(root: str, hidden: tuple[str, ...]) -> list[str]:
     """Shell lines that make the file system at `root`, leave the old one and start the network."""
     lines = [f"mount -t tmpfs -o mode=755,size=16m,nosuid,nodev tmpfs {q(root)}", "umask 022"]
     covers = []
-    for path, shown in plan(hidden):
+    for path, shown in choose_mounts(hidden):
         inside = root + path
         if not shown:
             lines.append(f"mount -t tmpfs -o mode=755,size=1m,nosuid,nodev tmpfs {q(inside)}")
@@ -133,7 +133,7 @@ def setup(root: str, hidden: tuple[str, ...]) -> list[str]:
     ]
 
 
-def plan(hidden: tuple[str, ...]) -> list[tuple[str, bool]]:
+def choose_mounts(hidden: tuple[str, ...]) -> list[tuple[str, bool]]:
     """(path, whether it is shown), the outer ones first. Hidden are the course and `hidden` where a shown folder holds
     them; and what has to be seen inside of those is shown again."""
     course = [str(COURSE / "course_lib" / part) for part in SHOWN_OF_COURSE]
@@ -164,7 +164,7 @@ def mounts_in(path: str) -> list[str]:
 
 
 def read_only(root: str, path: str) -> str:
-    """Keeps the flags that the file system has: without privileges they cannot be taken off."""
+    """The shell line that makes `path` read-only. It keeps other flags: without privileges they cannot be taken off."""
     try:
         flags = os.statvfs(path).f_flag
     except OSError:

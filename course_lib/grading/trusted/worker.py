@@ -19,14 +19,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from course_lib.grading.exercise import TIME_LIMIT_S, Exercise, Traffic, Trial
+from course_lib.grading.exercise import TIME_LIMIT_S, Exercise, SentBytes, Trial
 from course_lib.grading.trusted import sandbox
-from course_lib.grading.trusted.counters import owners_of, traffic_claimed, traffic_counted
+from course_lib.grading.trusted.counters import claimed_traffic, count_traffic, owners_of
 from course_lib.grading.trusted.inside import frames, privileges
 from course_lib.grading.trusted.inside.main import CLOSE_STORE, CODE, COUNT, FAILED, FINISH, START
-from course_lib.grading.trusted.inside.rank import ANSWER, GO, INPUTS, LOADED, READY
-from course_lib.grading.trusted.mailroom import Ranks, saved
-from course_lib.grading.trusted.replies import Failed, read
+from course_lib.grading.trusted.inside.rank import ANSWER, GO, INPUTS, LOADED, READY, serialize
+from course_lib.grading.trusted.mailroom import RankConnections
+from course_lib.grading.trusted.replies import NoAnswers, read
 from course_lib.runtime.ranks import processes
 
 WORKER = Path(__file__).with_name("inside") / "main.py"
@@ -34,7 +34,7 @@ WORKER = Path(__file__).with_name("inside") / "main.py"
 
 @dataclass(frozen=True)
 class Limits:
-    """For each rank, but `trial_s` and `start_s`, which are waited for all of them."""
+    """What a rank may use. `trial_s` and `start_s` are how long the grader waits for all ranks together."""
 
     trial_s: float = TIME_LIMIT_S
     start_s: float = 60.0
@@ -94,7 +94,7 @@ class IsolatedWorker:
         """Have the worker read the student's code. cells: those above the check cell, {"source", "name", "own"}.
 
         believed: in the trials that follow, bytes are those that the ranks say: exact, and no ground for marks.
-        Failed where the code is refused as it stands.
+        NoAnswers where the code is refused as it stands.
         """
         self.exercise = exercise
         self.believed = believed or self.counting_tool is None
@@ -105,7 +105,7 @@ class IsolatedWorker:
             "operations": None if operations is None else sorted(operations), "count_inside": self.believed,
             "cells": cells})
         if refusal:
-            raise Failed(refusal, "refused")
+            raise NoAnswers(refusal, "refused")
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -118,7 +118,7 @@ class IsolatedWorker:
             with suppress(GraderBroken):
                 self._ask(FINISH)
             processes.kill_tree(self.worker.pid)
-        processes.kill_marked(self.mark, spare=())  # also waits for what the namespace's end is killing
+        processes.kill_by_mark(self.mark, spare=())  # also waits for what the namespace's end is killing
         self.worker.wait()
         self.control.close()
         self.log.close()
@@ -149,34 +149,36 @@ class IsolatedWorker:
         self.log.seek(0)
         return self.log.read()[-2000:].decode(errors="replace").strip()
 
-    def trial(self, trial: Trial) -> tuple[list[Any], Traffic]:
-        """Answers and traffic of one trial. Failed where there are none, in words for the student."""
+    def trial(self, trial: Trial) -> tuple[list[Any], SentBytes]:
+        """Answers and traffic of one trial. NoAnswers where there are none, in words for the student."""
         pairs = [socket.socketpair() for _ in trial.inputs]
-        ranks = Ranks([ours for ours, _ in pairs], self.limits.trial_s, self.limits.result_bytes)
+        ranks = RankConnections([ours for ours, _ in pairs], self.limits.trial_s, self.limits.result_bytes)
         try:
             self._ask(START, trial.world_size, [theirs for _, theirs in pairs])
-            for _, theirs in pairs:
+            for _, theirs in pairs:  # only the rank has it now: its end shows that the rank has ended
                 theirs.close()
             try:
                 owners = owners_of(ranks.wait(READY, self.limits.start_s))
-            except Failed as error:  # no student's code is there yet
+            except NoAnswers as error:  # no student's code is there yet
                 raise GraderBroken(f"the ranks did not start: {error}") from None
+            # In this order: the store is closed before any student's code runs, and the counters are read before the
+            # inputs are there, without which there is nothing to compute or to send.
             self._ask(CLOSE_STORE)
             ranks.tell(GO, [b""] * trial.world_size)
             ranks.wait(LOADED, self.limits.trial_s)
             before = self._ask(COUNT)
-            ranks.tell(INPUTS, [saved(value) for value in trial.inputs])
+            ranks.tell(INPUTS, [serialize(value) for value in trial.inputs])
             payloads = ranks.wait(ANSWER, self.limits.trial_s, lambda asked: self.exercise.reply(trial, asked))
             after = self._ask(COUNT)
         finally:
             for ours, theirs in pairs:
                 ours.close()
                 theirs.close()
-            self._ask(FINISH)
+            self._ask(FINISH)  # whatever failed: a rank that is still there would send into the next trial's counts
         replies = [read(payload, self.limits.result_bytes) for payload in payloads]
         for rank, reply in enumerate(replies):
             if self.exercise.asks and type(reply["answer"]) is dict:
                 reply["answer"]["asked"] = ranks.asked[rank]
         if self.believed:
-            return [reply["answer"] for reply in replies], traffic_claimed([reply.get("sent") for reply in replies])
-        return [reply["answer"] for reply in replies], traffic_counted(owners, before, after, trial.world_size)
+            return [reply["answer"] for reply in replies], claimed_traffic([reply.get("sent") for reply in replies])
+        return [reply["answer"] for reply in replies], count_traffic(owners, before, after, trial.world_size)

@@ -15,7 +15,7 @@ from html import escape
 from typing import Any
 
 from course_lib.runtime.instruments.communication_rules import NAMESPACES, CommunicationEvent, describe, whole
-from course_lib.runtime.instruments.dispatch import Run, Watcher, watching
+from course_lib.runtime.instruments.dispatch import OperatorWatcher, Run, watching
 from course_lib.runtime.instruments.recordings import Recording, keeping, this_rank
 
 MAX_NAMED_GROUPS = 4  # a table cell names this many groups or pairs, and counts more
@@ -107,7 +107,7 @@ def record_communication() -> Iterator[CommunicationLog]:
         yield log
 
 
-class _CommunicationWatcher(Watcher):
+class _CommunicationWatcher(OperatorWatcher):
     """Writes each operation into `log`."""
 
     def __init__(self, log: CommunicationLog) -> None:
@@ -117,7 +117,7 @@ class _CommunicationWatcher(Watcher):
         if operator.namespace not in NAMESPACES:
             return run
 
-        def recorded(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        def run_and_record(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             # Described before it runs (a sparse all_reduce changes its tensor), kept only when it did run.
             event = describe(self.log.ranks[0], operator, args)
             result = run(args, kwargs)
@@ -125,7 +125,7 @@ class _CommunicationWatcher(Watcher):
                 self.log.events.append(event)
             return result
 
-        return recorded
+        return run_and_record
 
 
 def table(log: CommunicationLog) -> str:

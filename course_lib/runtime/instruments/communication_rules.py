@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.runtime.tensors import tensors_in
-from course_lib.runtime.torch_private import OpOverload, group_named
+from course_lib.runtime.torch_private import OpOverload, group_of_name
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 
@@ -140,7 +140,7 @@ def process_group(named: dict[str, Any]) -> dist.ProcessGroup:
     if "process_group" in named:
         return dist.ProcessGroup.unbox(named["process_group"])
     group = named["group_name"]
-    return group_named(group) if isinstance(group, str) else group
+    return group_of_name(group) if isinstance(group, str) else group
 
 
 def kept_bytes(tensors: list[torch.Tensor], named: dict[str, Any], n: int, r: int) -> int:

@@ -14,7 +14,7 @@ from course_lib.runtime.torch_private import TorchDispatchMode, current_dispatch
 Run = Callable[[Sequence[Any], dict[str, Any]], Any]  # args and kwargs of an operator -> its result
 
 
-class Watcher:
+class OperatorWatcher:
     """What a recorder does at the operators of torch; by default nothing."""
 
     def around(self, operator: Any, run: Run) -> Run:
@@ -23,12 +23,12 @@ class Watcher:
         """
         return run
 
-    def wrapped(self, args: Sequence[Any]) -> None:
+    def see_wrappers(self, args: Sequence[Any]) -> None:
         """An operator on tensors that wrap others, such as DTensors: those inside come by next, one at a time."""
 
 
 @contextmanager
-def watching(watcher: Watcher) -> Iterator[None]:
+def watching(watcher: OperatorWatcher) -> Iterator[None]:
     """`watcher` sees the operators of this thread, and of the backward passes that it starts, until the block ends.
 
     Recorders inside each other share one mode, since a mode alone costs some 5 us an operator.
@@ -47,7 +47,7 @@ class _WatchingMode(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.watchers: list[Watcher] = []
+        self.watchers: list[OperatorWatcher] = []
         self.runs: dict[int, Run] = {}  # id of an operator, whose own hash is slow; what runs keeps it alive
 
     @classmethod
@@ -56,7 +56,7 @@ class _WatchingMode(TorchDispatchMode):
         return False
 
     @contextmanager
-    def joined_by(self, watcher: Watcher) -> Iterator[None]:
+    def joined_by(self, watcher: OperatorWatcher) -> Iterator[None]:
         self.watchers.append(watcher)
         self.runs.clear()
         try:
@@ -68,7 +68,7 @@ class _WatchingMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and any(wraps_tensors(kind) for kind in types):
             for watcher in self.watchers:
-                watcher.wrapped(args)
+                watcher.see_wrappers(args)
             return NotImplemented
         run = self.runs.get(id(func)) or self._learn(func)
         return run(args, kwargs or {})

@@ -36,7 +36,7 @@ from course_lib.runtime.instruments.memory_track import (
     OPTIMIZER_STATE,
     OTHER,
     PARAMETERS,
-    Phase,
+    MemoryPhase,
     Track,
 )
 from course_lib.runtime.instruments.memory_tracker import MemoryTracker, Sources
@@ -118,7 +118,7 @@ class MemoryLog(Recording):
         return (track.total() if kind is None else track.over_time()[kind]).tolist()
 
     @property
-    def phases(self) -> list[Phase]:
+    def phases(self) -> list[MemoryPhase]:
         """The spans inside the block, inner ones first; start and end count torch operations."""
         return self._fullest.phases
 

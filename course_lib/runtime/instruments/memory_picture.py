@@ -1,9 +1,11 @@
 """Draw a MemoryLog: the kinds stacked over the course of the block, a panel for each rank."""
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from course_lib.pictures.figures import new_figure, quiet, to_png
@@ -27,14 +29,19 @@ def draw(tracks: tuple[Track, ...], headline: str, detail: str) -> bytes:
     unit = human_bytes(fullest[0].peak()).split()[1]
     for axes, track in zip(panels, shown):
         panel(axes, track, BYTES_IN[unit], f"rank {track.rank}" if len(tracks) > 1 else "")
-    for axes in panels[len(shown):]:
+    finish(figure, unit, shown)
+    return to_png(figure)
+
+
+def finish(figure: Figure, unit: str, tracks: Collection[Track]) -> None:
+    """What all panels have in common: words at the axes, and a legend of the kinds; panels of no track are hidden."""
+    for axes in figure.axes[len(tracks):]:
         axes.set_visible(False)
     figure.supylabel(f"held ({unit})", fontsize=9, color=INK)
     figure.supxlabel("torch operations since recording began", fontsize=9, color=INK)
-    used = [kind for kind in KINDS if any(track.over_time()[kind].any() for track in shown)]
+    used = [kind for kind in KINDS if any(track.over_time()[kind].any() for track in tracks)]
     patches = [Patch(color=COLOURS[kind], label=kind.replace("_", " ")) for kind in reversed(used)]
     figure.legend(handles=patches, loc="outside right center", fontsize=8, frameon=False)
-    return to_png(figure)
 
 
 def panel(axes: Axes, track: Track, unit: int, title: str) -> None:

@@ -12,7 +12,7 @@ KINDS = ("parameters", "gradients", "optimizer_state", "activations", "other")
 
 
 @dataclass(frozen=True)
-class Phase:
+class MemoryPhase:
     """A span, measured in torch operations since recording began; `depth` is 0 for an outermost span."""
 
     name: str
@@ -28,7 +28,7 @@ class Track:
     rank: int
     changes: list[tuple[int, int, int]] = field(default_factory=list)  # (operations so far, storage, bytes)
     claims: list[int] = field(default_factory=list)  # storage -> index into CLAIMS
-    phases: list[Phase] = field(default_factory=list)
+    phases: list[MemoryPhase] = field(default_factory=list)
     num_ops: int = 0
     on_host: set[int] = field(default_factory=set)  # storages in the host's memory, of a rank that has a GPU
     allocator_peak: int | None = None  # bytes, by the GPU's allocator

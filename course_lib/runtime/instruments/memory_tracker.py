@@ -20,14 +20,14 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdRef
 
 from course_lib.runtime.instruments.allocator import allocator_peak
-from course_lib.runtime.instruments.dispatch import Run, Watcher, watching
+from course_lib.runtime.instruments.dispatch import OperatorWatcher, Run, watching
 from course_lib.runtime.instruments.memory_track import (
     ACTIVATIONS,
     GRADIENTS,
     OPTIMIZER_STATE,
     PARAMETERS,
     SEEN_PARAMETERS,
-    Phase,
+    MemoryPhase,
     Track,
 )
 from course_lib.runtime.instruments.spans import span_listeners
@@ -35,7 +35,7 @@ from course_lib.runtime.instruments.storage_book import StorageBook, may_return_
 from course_lib.runtime.tensors import NO_TENSORS, tensors_in
 from course_lib.runtime.torch_private import (
     backward_number,
-    replaced,
+    replace_attribute,
     saved_tensor_hooks_through,
     when_backward_ends,
     without_dispatch,
@@ -55,7 +55,7 @@ class Hooked:
     handle: RemovableHandle | None
 
 
-class MemoryTracker(Watcher):
+class MemoryTracker(OperatorWatcher):
     """Writes into `track` while `watching()`."""
 
     def __init__(self, track: Track, sources: Sources) -> None:
@@ -69,43 +69,44 @@ class MemoryTracker(Watcher):
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Observe until the block ends; then take every hook out again."""
+        # What is entered last ends first: the allocator is read, all is looked at once more, and then the hooks go.
         with ExitStack() as hooks:
             self.look_around()
             hooks.callback(self.stop)
             resize = torch.UntypedStorage.resize_
-            hooks.enter_context(replaced(torch.UntypedStorage, "resize_",
+            hooks.enter_context(replace_attribute(torch.UntypedStorage, "resize_",
                                          lambda storage, size: self.book.resize(resize, storage, size)))
             hooks.enter_context(saved_tensors_hooks(self.pack, self.unpack))
             hooks.enter_context(saved_tensor_hooks_through(self.marking))
             hooks.callback(register_optimizer_step_pre_hook(lambda *_: self.look_around()).remove)
-            hooks.callback(register_optimizer_step_post_hook(self.optimizer_stepped).remove)
+            hooks.callback(register_optimizer_step_post_hook(self.claim_optimizer_state).remove)
             span_listeners.append(self)
             hooks.callback(span_listeners.remove, self)
             hooks.enter_context(watching(self))
             hooks.callback(self.look_around)
-            hooks.enter_context(allocator_peak(self.allocator_peaked))
+            hooks.enter_context(allocator_peak(self.note_allocator_peak))
             yield
 
     def stop(self) -> None:
         """Close what is open and take the hooks off; the track stays."""
         while self.open_spans:
-            self.span_ended()
+            self.end_span()
         for hooked in self.hooked.values():
             if hooked.handle is not None:
                 hooked.handle.remove()
         self.book.close()
 
-    def allocator_peaked(self, num_bytes: int) -> None:
+    def note_allocator_peak(self, num_bytes: int) -> None:
         """Note the peak that the device's own allocator reports."""
         self.track.allocator_peak = num_bytes
 
     # torch operators
 
     def around(self, operator: Any, run: Run) -> Run:
-        track, hooked, returned = self.track, self.hooked, self.book.returned
+        track, hooked, note_result = self.track, self.hooked, self.book.note_result
         is_looked_at = may_return_other_memory(operator)
 
-        def tracked(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        def run_and_track(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             if self.packing:
                 return run(args, kwargs)
             for value in args:
@@ -115,12 +116,12 @@ class MemoryTracker(Watcher):
             track.num_ops += 1
             if is_looked_at:
                 for tensor in (result,) if type(result) is torch.Tensor else tensors_in(result):
-                    returned(tensor, operator, args, kwargs)
+                    note_result(tensor, operator, args, kwargs)
             return result
 
-        return tracked
+        return run_and_track
 
-    def wrapped(self, args: Sequence[Any]) -> None:
+    def see_wrappers(self, args: Sequence[Any]) -> None:
         if not self.packing:
             self.see_parameters_in(args)
 
@@ -154,6 +155,8 @@ class MemoryTracker(Watcher):
         """Learn when a parameter's gradient is ready; forgets the parameter when it is gone."""
         can_have_one = parameter.is_leaf and parameter.requires_grad
         handle = parameter.register_post_accumulate_grad_hook(self.gradient_ready) if can_have_one else None
+        # Not `self`: the callback and the dict that keeps it are a cycle, which would hold the sources, a whole model,
+        # until the garbage collector comes.
         key, all_hooked = id(parameter), self.hooked
         self.hooked[key] = Hooked(WeakIdRef(parameter, lambda _: all_hooked.pop(key, None)), named, handle)
 
@@ -167,7 +170,7 @@ class MemoryTracker(Watcher):
             self.last_backward = backward
             when_backward_ends(self.look_around)
 
-    def optimizer_stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def claim_optimizer_state(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Claim what the optimizer's state holds."""
         for tensor in tensors_in(optimizer.state):
             self.book.claim(tensor, OPTIMIZER_STATE, count=False)
@@ -177,7 +180,7 @@ class MemoryTracker(Watcher):
 
     def pack(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
         """Detached: an output that its own graph node keeps would otherwise never be freed."""
-        self.saved(tensor)
+        self.claim_saved_tensor(tensor)
         if type(tensor) in PLAIN:
             with without_dispatch():  # our own detach is no operation of the reader's
                 return tensor.detach(), tensor._version
@@ -196,7 +199,7 @@ class MemoryTracker(Watcher):
                                f"{tensor._version}; expected version {version} instead")
         return tensor
 
-    def saved(self, tensor: torch.Tensor) -> None:
+    def claim_saved_tensor(self, tensor: torch.Tensor) -> None:
         """Claim what autograd keeps: a parameter for itself, anything else as an activation."""
         if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):
             self.see_parameter(tensor)
@@ -205,28 +208,28 @@ class MemoryTracker(Watcher):
 
     def marking(self, pack: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
         """The pack hook of somebody else, who is asked instead of us, with what it keeps marked as saved."""
-        def marked(tensor: torch.Tensor) -> Any:
+        def pack_and_mark(tensor: torch.Tensor) -> Any:
             try:
                 packed = pack(tensor)
             except BaseException:
-                self.saved(tensor)  # torch.utils.checkpoint ends its recomputation so, with the last tensor
+                self.claim_saved_tensor(tensor)  # torch.utils.checkpoint ends its recomputation so, with the last one
                 raise
             for kept in tensors_in(packed):
-                self.saved(kept)
+                self.claim_saved_tensor(kept)
             return packed
 
-        return marked
+        return pack_and_mark
 
     # Spans
 
-    def span_started(self, name: str, labels: dict[str, Any]) -> None:
+    def begin_span(self, name: str, labels: dict[str, Any]) -> None:
         """A span begins: a phase of the track."""
         self.open_spans.append((name, self.track.num_ops))
 
-    def span_ended(self) -> None:
+    def end_span(self) -> None:
         """The innermost span ends."""
         if self.open_spans:  # empty when the span outlives the recorder
             name, start = self.open_spans.pop()
-            self.track.phases.append(Phase(name, start, self.track.num_ops, depth=len(self.open_spans)))
+            self.track.phases.append(MemoryPhase(name, start, self.track.num_ops, depth=len(self.open_spans)))
 
 

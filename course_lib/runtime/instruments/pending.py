@@ -55,7 +55,7 @@ METHODS = {
 GIVING_NOTHING = ("barrier", "gather")  # at least on some ranks: their futures hold no tensor, and so know of no stream
 
 
-class Call:
+class GroupCall:
     """One call on a process group. `number` counts this rank's calls, `peer` is a global rank (send and recv only).
 
     Made for every message a rank sends, and looked at for few of them: it keeps dtypes and shapes, and no text.
@@ -91,27 +91,28 @@ class Call:
 class Listener(Protocol):
     """What hears of every call on a process group, from its begin to its completion."""
 
-    def started(self, call: Call) -> None:
+    def begin_call(self, call: GroupCall) -> None:
         """The call begins, on the thread that makes it."""
 
-    def finished(self, call: Call) -> None:
+    def end_call(self, call: GroupCall) -> None:
         """Called once per call, at its completion; perhaps from a thread of the backend. Where the call is `on_stream`,
         the current stream is at its completion, and the host ahead of it.
         """
 
-    def entered(self, call: Call) -> Any:
-        """The calling thread goes into the call, or its wait(); `waited` gets back what this returns."""
+    def begin_wait(self, call: GroupCall) -> Any:
+        """The calling thread goes into the call, or its wait(); `end_wait` gets back what this returns."""
 
-    def waited(self, call: Call, since: Any) -> None:
+    def end_wait(self, call: GroupCall, since: Any) -> None:
         """It has come out again."""
 
 
 listeners: list[Listener] = []
-waiting_in: dict[int, list[Call]] = {}  # thread id -> the calls it is inside, outermost first
+waiting_in: dict[int, list[GroupCall]] = {}  # thread id -> the calls it is inside, outermost first
 counts: Counter[tuple[str, tuple[int, ...]]] = Counter()  # (op, group's ranks) -> calls begun so far
 _numbers = itertools.count()
-_calls_of: "weakref.WeakKeyDictionary[Work, list[Call]]" = weakref.WeakKeyDictionary()
-_batches: dict[ProcessGroup, list[Call]] = {}  # what a group has been given since it began to put calls together
+# Weak: a work that nobody waits for is given up by torch, which a reference of ours would keep from happening.
+_calls_of: "weakref.WeakKeyDictionary[Work, list[GroupCall]]" = weakref.WeakKeyDictionary()
+_batches: dict[ProcessGroup, list[GroupCall]] = {}  # what a group has been given since it began to put calls together
 
 
 _installed = False
@@ -125,15 +126,15 @@ def install() -> None:
         return
     _installed = True
     for kind in (Work, StagedWork):
-        kind.wait = _wrapped_wait(kind.wait)
+        kind.wait = _wrap_wait(kind.wait)
     for method, op in METHODS.items():
         if hasattr(ProcessGroup, method):
-            setattr(ProcessGroup, method, _wrapped(getattr(ProcessGroup, method), op))
+            setattr(ProcessGroup, method, _wrap_method(getattr(ProcessGroup, method), op))
     wrap_batches(_beginning_a_batch, _ending_a_batch)
 
 
-def _wrapped_wait(wait: Callable) -> Callable:
-    def waited(work: Work, *arguments: Any) -> Any:
+def _wrap_wait(wait: Callable) -> Callable:
+    def wait_and_finish(work: Work, *arguments: Any) -> Any:
         calls = _calls_of.get(work)
         if calls is None:  # made before, made in C++, or what a staged call asks of gloo
             return wait(work, *arguments)
@@ -141,15 +142,15 @@ def _wrapped_wait(wait: Callable) -> Callable:
         _finish(calls)
         return done
 
-    return waited
+    return wait_and_finish
 
 
-def _wrapped(method: Callable, op: str) -> Callable:
-    def called(group: ProcessGroup, *arguments: Any, **options: Any) -> Any:
+def _wrap_method(method: Callable, op: str) -> Callable:
+    def call_and_follow(group: ProcessGroup, *arguments: Any, **options: Any) -> Any:
         call = _describe(group, op, arguments, options)
-        counts[op, call.group] += 1
+        counts[op, call.group] += 1  # before the call: of two ranks the one that hangs inside has made one more
         for listener in listeners:
-            listener.started(call)
+            listener.begin_call(call)
         work = _inside(call, method, (group, *arguments), options)
         if _batches and group in _batches:
             _batches[group].append(call)
@@ -157,7 +158,7 @@ def _wrapped(method: Callable, op: str) -> Callable:
             _follow(group, work, [call])
         return work
 
-    return called
+    return call_and_follow
 
 
 def _beginning_a_batch(method: Callable) -> Callable:
@@ -180,7 +181,7 @@ def _ending_a_batch(method: Callable) -> Callable:
     return end
 
 
-def _follow(group: ProcessGroup, work: Any, calls: list[Call], batch: bool = False) -> None:
+def _follow(group: ProcessGroup, work: Any, calls: list[GroupCall], batch: bool = False) -> None:
     """See to it that the end of `calls`, which have one work, is noticed."""
     if not isinstance(work, Work):  # it has waited already, or NCCL made the current stream wait
         _finish(calls)
@@ -189,16 +190,16 @@ def _follow(group: ProcessGroup, work: Any, calls: list[Call], batch: bool = Fal
     if listeners and calls[0].on_stream:
         _finish_beside(group, work, calls, batch)
     elif listeners:
-        _finish_when_done(work, calls)
+        _finish_by_future(work, calls)
 
 
-def _describe(group: ProcessGroup, op: str, arguments: tuple, options: dict[str, Any]) -> Call:
+def _describe(group: ProcessGroup, op: str, arguments: tuple, options: dict[str, Any]) -> GroupCall:
     ranks = tuple(dist.get_process_group_ranks(group))
     if op in ("send", "recv") and len(arguments) == 3:  # (tensors, peer's rank in the group, tag)
         tensors, peer = arguments[0], ranks[arguments[1]]
     else:
         tensors, peer = tensors_in(arguments), None
-    return Call(next(_numbers), op, peer, ranks, [(tensor.dtype, tensor.shape) for tensor in tensors],
+    return GroupCall(next(_numbers), op, peer, ranks, [(tensor.dtype, tensor.shape) for tensor in tensors],
                 _streams_wait(group, tensors, options))
 
 
@@ -210,24 +211,25 @@ def _streams_wait(group: ProcessGroup, tensors: Sequence[torch.Tensor], options:
     return device is not None and returns_at_once(group, device)
 
 
-def _inside(call: Call, function: Callable, arguments: tuple, options: dict[str, Any]) -> Any:
+def _inside(call: GroupCall, function: Callable, arguments: tuple, options: dict[str, Any]) -> Any:
     """What `function` returns; meanwhile the calling thread counts as being inside `call`."""
     calls = waiting_in.setdefault(threading.get_ident(), [])
-    entered = [(listener, listener.entered(call)) for listener in listeners] if listeners else ()
+    # Kept: only who has heard the beginning hears the end, whoever comes or goes in between.
+    entered = [(listener, listener.begin_wait(call)) for listener in listeners] if listeners else ()
     calls.append(call)
     try:
         return function(*arguments, **options)
     finally:
         calls.pop()
         for listener, since in entered:
-            listener.waited(call, since)
+            listener.end_wait(call, since)
 
 
 _finished: set[int] = set()  # numbers of the calls whose end the listeners know
 _finished_lock = threading.Lock()  # the end is seen by wait() and by the backend's own thread
 
 
-def _finish(calls: list[Call]) -> None:
+def _finish(calls: list[GroupCall]) -> None:
     if not listeners:
         return
     for call in calls:
@@ -236,10 +238,10 @@ def _finish(calls: list[Call]) -> None:
             _finished.add(call.number)
         if first:
             for listener in listeners:
-                listener.finished(call)
+                listener.end_call(call)
 
 
-def _finish_when_done(work: Work, calls: list[Call]) -> None:
+def _finish_by_future(work: Work, calls: list[GroupCall]) -> None:
     try:
         work.get_future().add_done_callback(lambda _: _finish(calls))
     except RuntimeError:  # gloo's send and recv have no future: wait() tells
@@ -249,7 +251,7 @@ def _finish_when_done(work: Work, calls: list[Call]) -> None:
 _beside = threading.Lock()
 
 
-def _finish_beside(group: ProcessGroup, work: Work, calls: list[Call], batch: bool) -> None:
+def _finish_beside(group: ProcessGroup, work: Work, calls: list[GroupCall], batch: bool) -> None:
     """The end of what streams wait for: on a stream that does nothing else, which waits now, and holds up nobody."""
     # One stream a communicator, which does one thing after another, so that none holds up the end of another.
     # One thread at a time, since the stream remembers which one it stands in for.

@@ -6,10 +6,10 @@ from typing import Any, Protocol
 class SpanListener(Protocol):
     """What a recorder that wants to hear of spans provides."""
 
-    def span_started(self, name: str, labels: dict[str, Any]) -> None:
+    def begin_span(self, name: str, labels: dict[str, Any]) -> None:
         """A span of this name begins on the calling thread; `labels` are what the reader gave with it."""
 
-    def span_ended(self) -> None:
+    def end_span(self) -> None:
         """The innermost open span has ended."""
 
 
@@ -28,8 +28,8 @@ class span:  # noqa: N801  used like a function; a class, because a generator co
         # Remembered: a recorder opened inside the span must not hear its end.
         self.heard_by = tuple(span_listeners)
         for listener in self.heard_by:
-            listener.span_started(self.name, self.labels)
+            listener.begin_span(self.name, self.labels)
 
     def __exit__(self, *exc_info: object) -> None:
         for listener in self.heard_by:
-            listener.span_ended()
+            listener.end_span()

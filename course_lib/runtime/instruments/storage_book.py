@@ -55,7 +55,7 @@ class StorageBook:
                     self.track.claims[known.number] = claim
             self._measure(storage, known, count and known.claim == claim)
 
-    def returned(self, tensor: torch.Tensor, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def note_result(self, tensor: torch.Tensor, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """An operator returned `tensor`: an allocation, unless it shares the memory of an input."""
         for storage in storages(tensor):
             known = self._storages.get(storage._cdata)
@@ -79,8 +79,10 @@ class StorageBook:
         self._storages.clear()
 
     def _observe(self, storage: torch.UntypedStorage) -> _Storage:
+        # torch keeps a storage's Python object for as long as its memory lives, so the weak reference goes with both.
+        # The callback has the address only; it takes the entry out before another storage can be given the same one.
         address = storage._cdata
-        known = _Storage(OTHER, weakref.ref(storage, partial(self._freed, address)))
+        known = _Storage(OTHER, weakref.ref(storage, partial(self._forget, address)))
         self._storages[address] = known
         return known
 
@@ -94,7 +96,7 @@ class StorageBook:
         if known.number is not None and (num_bytes := storage.nbytes()) != known.num_bytes:
             self._change(known, num_bytes - known.num_bytes)
 
-    def _freed(self, address: int, reference: weakref.ref) -> None:
+    def _forget(self, address: int, reference: weakref.ref) -> None:
         known = self._storages.pop(address)
         if known.number is not None and known.num_bytes:
             self._change(known, -known.num_bytes)

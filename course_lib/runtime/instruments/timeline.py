@@ -134,7 +134,7 @@ class Timeline(Recording):
         who = f"{len(self.ranks)} ranks" if len(self.ranks) > 1 else f"rank {self.ranks[0]}"
         lanes = [(what, Counter(event.name for event in self.events if event.lane == lane))
                  for what, lane in (("spans", "compute"), ("communication calls", "communication"))]
-        texts = [f"{counts.total()} {what}{named(counts)}" for what, counts in lanes]
+        texts = [f"{counts.total()} {what}{name_counts(counts)}" for what, counts in lanes]
         said = f": {claim(self.headline, self.holds)}" if self.headline else ""
         return f"Timeline of {who}{said}: {'; '.join(texts)}"
 
@@ -169,7 +169,7 @@ class Timeline(Recording):
         return draw(self.ranks, self.events, self.waits, self.until_s or self.duration_s, *self._texts())
 
 
-def named(counts: Counter) -> str:
+def name_counts(counts: Counter) -> str:
     """The first names with their counts, in brackets."""
     if not counts:
         return ""

@@ -24,7 +24,7 @@ LETTER_IN = 0.07  # width of a letter in a box
 
 
 @dataclass(frozen=True)
-class Box:
+class EventBox:
     """An event's place: seconds from the first event, and bands from the top."""
 
     event: TimelineEvent
@@ -44,17 +44,17 @@ def draw(ranks: Sequence[int], events: list[TimelineEvent], waits: list[Timeline
     zero = min(event.start_s for event in events)
     figure = new_figure(1.5 + 0.72 * len(ranks), headline, detail)
     axes = figure.subplots()
-    boxes: list[Box] = []
-    wait_boxes: list[Box] = []  # hatched: for others
-    blocked_boxes: list[Box] = []  # on top of them, dotted: while bytes of the rank's own move
+    boxes: list[EventBox] = []
+    wait_boxes: list[EventBox] = []  # hatched: for others
+    blocked_boxes: list[EventBox] = []  # on top of them, dotted: while bytes of the rank's own move
     moving = transfers(events)
     for band, rank in enumerate(ranks):
         mine = [event for event in events if event.rank == rank]
         boxes += compute_lane(mine, zero, band, colours) + communication_lane(mine, zero, band)
         own = [wait for wait in waits if wait.rank == rank]
-        wait_boxes += [Box(wait, wait.start_s - zero, band, LANE, "white") for wait in own]
+        wait_boxes += [EventBox(wait, wait.start_s - zero, band, LANE, "white") for wait in own]
         blocked = intersection(union((wait.start_s, wait.end_s) for wait in own), moving.get(rank, []))
-        blocked_boxes += [Box(replace(own[0], start_s=start, end_s=end), start - zero, band, LANE, BLOCKED)
+        blocked_boxes += [EventBox(replace(own[0], start_s=start, end_s=end), start - zero, band, LANE, BLOCKED)
                           for start, end in blocked]
     prepare(axes, ranks, duration_s)
     paint(axes, boxes, edgecolor="white", lw=0.4)
@@ -68,7 +68,7 @@ def draw(ranks: Sequence[int], events: list[TimelineEvent], waits: list[Timeline
     return to_png(figure)
 
 
-def compute_lane(events: list[TimelineEvent], zero: float, band: int, colours: dict[str, str]) -> list[Box]:
+def compute_lane(events: list[TimelineEvent], zero: float, band: int, colours: dict[str, str]) -> list[EventBox]:
     """Spans, inner ones on top of and shorter than the ones around them."""
     spans = sorted((event for event in events if event.lane == "compute"), key=lambda event: event.start_s)
     latest: dict[int, TimelineEvent] = {}  # depth -> the span that began last, around what is one deeper
@@ -79,17 +79,17 @@ def compute_lane(events: list[TimelineEvent], zero: float, band: int, colours: d
     boxes = []
     for event in sorted(spans, key=lambda event: event.depth):
         inset = LANE * min(INSET * event.depth, 0.7)
-        boxes.append(Box(event, event.start_s - zero, band + inset, LANE - inset, colours[event.name],
+        boxes.append(EventBox(event, event.start_s - zero, band + inset, LANE - inset, colours[event.name],
                          text=id(event) not in covered))
     return boxes
 
 
-def communication_lane(events: list[TimelineEvent], zero: float, band: int) -> list[Box]:
+def communication_lane(events: list[TimelineEvent], zero: float, band: int) -> list[EventBox]:
     """Calls, those in flight at the same time below each other."""
     calls = [event for event in events if event.lane == "communication"]
     rows = side_by_side([(call.start_s, call.end_s) for call in calls])
     height = LANE / (max(rows, default=0) + 1)
-    return [Box(call, call.start_s - zero, band + LANE + row * height, height, MAGENTA)
+    return [EventBox(call, call.start_s - zero, band + LANE + row * height, height, MAGENTA)
             for call, row in zip(calls, rows)]
 
 
@@ -106,13 +106,13 @@ def prepare(axes: Axes, ranks: Sequence[int], duration_s: float) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def paint(axes: Axes, boxes: list[Box], **style: Any) -> None:
+def paint(axes: Axes, boxes: list[EventBox], **style: Any) -> None:
     """A rectangle for each box, in its colour."""
     rectangles = [Rectangle((box.start_s, box.top), box.event.duration_s, box.height) for box in boxes]
     axes.add_collection(PatchCollection(rectangles, facecolors=[box.colour for box in boxes], **style))
 
 
-def write(axes: Axes, boxes: list[Box], hatched: dict[int, Intervals], duration_s: float) -> None:
+def write(axes: Axes, boxes: list[EventBox], hatched: dict[int, Intervals], duration_s: float) -> None:
     """Into each box what fits: name and labels, the name, or nothing. Nothing is written over a wait."""
     letters_a_second = (WIDTH_IN - 2.0) / duration_s / LETTER_IN
     for box in boxes:
@@ -134,7 +134,8 @@ def texts(event: TimelineEvent) -> tuple[str, str]:
     return f"{event.name}{peer}, {human_bytes(event.labels['bytes'])}", event.name
 
 
-def legend(colours: dict[str, str], waits: list[Box], blocked: list[Box], boxes: list[Box]) -> list[Patch]:
+def legend(colours: dict[str, str], waits: list[EventBox], blocked: list[EventBox],
+           boxes: list[EventBox]) -> list[Patch]:
     """What the colours mean; spans with a grey name are counted only."""
     few = [Patch(color=colour, label=name) for name, colour in colours.items() if colour != GREY]
     if len(few) < len(colours):

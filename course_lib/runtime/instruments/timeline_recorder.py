@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from course_lib.runtime.instruments.clocks import DeviceClock, HostClock, Mark, Read
-from course_lib.runtime.instruments.pending import Call
+from course_lib.runtime.instruments.pending import GroupCall
 from course_lib.runtime.instruments.timeline_event import TimelineEvent
 
 
@@ -35,13 +35,13 @@ class TimelineRecorder:
         self.open_spans: list[_Bar] = []
         self.calls: dict[int, _Bar] = {}
 
-    def span_started(self, name: str, labels: dict[str, Any]) -> None:
+    def begin_span(self, name: str, labels: dict[str, Any]) -> None:
         """A span begins: a bar of computing."""
         bar = _Bar("compute", name, 0.0, None, labels, len(self.open_spans))
         self.open_spans.append(bar)
         bar.start = self.clock.mark()
 
-    def span_ended(self) -> None:
+    def end_span(self) -> None:
         """The innermost span ends."""
         end = self.clock.mark()
         if self.open_spans:  # empty when the recorder was closed inside the span
@@ -49,23 +49,23 @@ class TimelineRecorder:
             bar.end = end
             self.bars.append(bar)
 
-    def started(self, call: Call) -> None:
+    def begin_call(self, call: GroupCall) -> None:
         """A call on a process group begins: a bar of communication."""
         partner = {"group": call.group} if call.peer is None else {"peer": call.peer}
         labels = {"bytes": call.num_bytes, **partner}
         self.calls[call.number] = _Bar("communication", call.op, self.clock.mark(call.on_stream), None, labels)
 
-    def finished(self, call: Call) -> None:
+    def end_call(self, call: GroupCall) -> None:
         """The call is complete, which nobody may have waited for yet."""
         end = self.clock.mark(call.on_stream)
         if bar := self.calls.get(call.number):  # None when the call began before the recording
             bar.end, bar.reached = end, False
 
-    def entered(self, call: Call) -> Mark:
+    def begin_wait(self, call: GroupCall) -> Mark:
         """The rank begins to wait for a call."""
         return self.clock.mark(call.on_stream)
 
-    def waited(self, call: Call, since: Mark) -> None:
+    def end_wait(self, call: GroupCall, since: Mark) -> None:
         """It goes on; the stretch between is a bar of waiting."""
         self.bars.append(_Bar("waiting", call.op, since, self.clock.mark(call.on_stream)))
         if (bar := self.calls.get(call.number)) and bar.end is not None:
@@ -78,7 +78,7 @@ class TimelineRecorder:
         that they do not wait for: perhaps the other rank begins it only when this one is further on.
         """
         while self.open_spans:
-            self.span_ended()
+            self.end_span()
         now, read = self.clock.mark(), self.clock.reader()
         now_s = read(now, wait)  # first: what was marked on this stream before is there, too, from now on
         now_s = time.perf_counter() if now_s is None else now_s

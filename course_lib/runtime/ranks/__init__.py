@@ -32,16 +32,15 @@ Files in reading order:
     launcher.py       (one folder up) checks what is asked for and makes the tasks
     supervisor.py     one launch from start to end
     asking.py         asks its ranks where they are, by message and by signal
-    lookout.py        what they answered, and how long they have waited there
+    lookout.py        hang detection: what they answered, and how long they have waited there
     went_wrong.py     which failure, death or lateness is the story, once the other ranks are heard
-    listening.py      its threads that listen to the ranks
     rank.py           what happens inside a rank
     watcher.py        its thread that answers "where are you?"
-    parcels.py        the call and its result on their way, and onto which device
-    evidence.py       the tensors that a failing line names
-    places.py         lines of the reader's code, as data
+    parcels.py        pickling of the call and its result, and onto which device their tensors come
+    evidence.py       shapes, dtypes and devices of the tensors that a failing line names
+    places.py         stack frames and tracebacks, as data
     diagnosis.py      from what ranks report to what the reader should know: pure functions
-    output.py         what ranks print, with the rank before each line
+    output.py         what ranks print: reading their pipes, and the rank before each line
     debugging.py      breakpoint() in a rank: pdb, whose commands come from the cell
     conversation.py   the ranks at breakpoints and the one reader
     showing.py        what ranks display, pictures too, and pyplot_backend.py, which is plt.show() there
@@ -50,7 +49,7 @@ Files in reading order:
     warm_pool.py      interpreters kept warm, and warm_rank.py, one of them
     rank_process.py   a rank as the notebook's process sees it, from either pool
     preload.py        what is imported ahead
-    home.py           what a rank shares with the notebook
+    home.py           environment variables, working folder, import path: a rank's are the notebook's
     processes.py      ending what ranks started
     trace.py          the trace
 """

@@ -3,7 +3,7 @@
 import queue
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from course_lib.runtime.ranks.lookout import Lookout
@@ -16,7 +16,7 @@ _ANSWER_S = 0.5  # a rank that does not say within this time where it is holds t
 _DUMP_S = 2.0  # by then a signal has made it write that down, also where it waits for a core
 
 
-class Ranks:
+class LaunchRanks:
     """What is known of the ranks of one launch. The supervisor fills `processes` and `returned`."""
 
     def __init__(self, pool: "ForkPool | WarmPool", tasks: list[Task]) -> None:
@@ -37,16 +37,16 @@ class Ranks:
 
     def ask(self) -> None:
         """Every unfinished rank, where it is; its answer comes as an event."""
-        for rank in self.lookout.unfinished():
+        for rank in self.lookout.unfinished_ranks():
             self.lookout.ask(rank)
 
-    def silent_frames(self, heed: Callable[[int, Any], None]) -> dict[int, tuple[Frame, ...]]:
-        """Ask and wait: where the ranks are that do not answer in time. `heed` takes the answers of the others."""
-        return self._frames_by_signal(self._ask_and_wait(heed))
+    def silent_frames(self, handle: Callable[[int, Any], None]) -> dict[int, tuple[Frame, ...]]:
+        """Ask and wait: where the ranks are that do not answer in time. `handle` takes the answers of the others."""
+        return self._frames_by_signal(self._ask_and_wait(handle))
 
-    def _ask_and_wait(self, heed: Callable[[int, Any], None]) -> list[int]:
+    def _ask_and_wait(self, handle: Callable[[int, Any], None]) -> list[int]:
         """Ask every unfinished rank; returns those that did not answer in time."""
-        silent, until = set(self.lookout.unfinished()), time.monotonic() + _ANSWER_S
+        silent, until = set(self.lookout.unfinished_ranks()), time.monotonic() + _ANSWER_S
         while silent and time.monotonic() < until:
             for rank in silent:  # again and again, for one that takes its task in this moment could not be asked yet
                 self.lookout.ask(rank)
@@ -55,7 +55,7 @@ class Ranks:
             except queue.Empty:
                 continue
             if isinstance(message, (Whereabouts, Returned)):
-                heed(rank, message)
+                handle(rank, message)
                 silent.discard(rank)
         return sorted(silent)
 
@@ -67,10 +67,8 @@ class Ranks:
         for rank in ranks:
             self.pool.signal(self.processes[rank], signal.SIGUSR1)
         deadline = time.monotonic() + _DUMP_S
-        while self._any_alive(rank for rank in ranks if not frames[rank]) and time.monotonic() < deadline:
+        while (any(not frames[rank] and self.exit_code(rank) is None for rank in ranks)
+               and time.monotonic() < deadline):
             time.sleep(0.02)
             frames = {rank: seen or frames_of_dump(self.tasks[rank].dump) for rank, seen in frames.items()}
         return frames
-
-    def _any_alive(self, ranks: Iterable[int]) -> bool:
-        return any(self.exit_code(rank) is None for rank in ranks)

@@ -1,4 +1,4 @@
-"""Ranks at breakpoints and the one reader they talk to: whose turn it is, and that no clock runs meanwhile.
+"""Prompts of pdb from several ranks at breakpoints, and one reader: whose turn it is. No clock runs meanwhile.
 
 A rank keeps its turn from its first prompt until it continues or ends. It also loses it when what it was told to do
 waits for other ranks, one of which is itself at a breakpoint: otherwise both would wait for ever.
@@ -32,7 +32,7 @@ class Conversation:
         """Whether a rank is being stepped through: it stands still, or does what the reader told it to."""
         return self._turn is not None or self.stands_still
 
-    def asked(self, rank: int, question: Asks) -> None:
+    def take_question(self, rank: int, question: Asks) -> None:
         """A rank asks: for sources, which it gets at once, or for the reader's next line, for which ranks queue."""
         if question.files:
             texts = {file: "".join(linecache.getlines(file)) for file in question.files}
@@ -41,15 +41,15 @@ class Conversation:
         self._waiting.append((rank, question.text))
         self._next()
 
-    def typed(self, rank: int, line: str | None) -> None:
+    def take_line(self, rank: int, line: str | None) -> None:
         """The reader has answered; None where nobody can."""
         self._open = None
         self._answer(rank, Typed(line))
         if line is None:
-            self.ended(rank)
+            self.end_turn(rank)
         self._next()
 
-    def ended(self, rank: int) -> None:
+    def end_turn(self, rank: int) -> None:
         """The rank goes on by itself, or its function has ended."""
         if self._turn == rank:
             self._turn = None
@@ -58,7 +58,7 @@ class Conversation:
     def pass_on(self, waits: Callable[[int], bool]) -> None:
         """Give the turn to the next one in line if the rank that has it runs, and waits for other ranks."""
         if self._turn is not None and self._open is None and self._waiting and waits(self._turn):
-            self.ended(self._turn)
+            self.end_turn(self._turn)
 
     def _next(self) -> None:
         if self._open is not None:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from course_lib.runtime.ranks.messages import Asks, Continues, Typed
 
 if TYPE_CHECKING:
-    from course_lib.runtime.ranks.watcher import Watcher
+    from course_lib.runtime.ranks.watcher import RankWatcher
 
 CALLS_THE_READER = "course_lib.runtime.ranks.rank"
 NOBODY = ("breakpoint() needs somebody to type, and here nobody can: this notebook or test is executed without a "
           "reader. Take it out, or run the cell in JupyterLab")
 
 
-def install(watcher: "Watcher") -> None:
+def install(watcher: "RankWatcher") -> None:
     """In a rank: breakpoint() and pdb.set_trace() open the debugger at the cell's input line."""
     def hook(*_: Any, **__: Any) -> None:
         if os.environ.get("PYTHONBREAKPOINT") != "0":
@@ -34,7 +34,7 @@ def install(watcher: "Watcher") -> None:
 class RankDebugger(pdb.Pdb):
     """pdb with the notebook in place of a terminal."""
 
-    def __init__(self, watcher: "Watcher") -> None:
+    def __init__(self, watcher: "RankWatcher") -> None:
         self.watcher, self.said = watcher, io.StringIO()
         # Stepping out of the reader's function would lead into our own code.
         super().__init__(stdin=self, stdout=self.said, nosigint=True, skip=["course_lib.runtime.*"])

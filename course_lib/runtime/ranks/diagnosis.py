@@ -1,4 +1,4 @@
-"""From what the ranks report to what the reader should know: pure functions over plain data."""
+"""Error messages of launch: from what the ranks report to what the reader should know. Pure functions of plain data."""
 
 import re
 import signal
@@ -25,7 +25,7 @@ def is_echo(failure: Failed) -> bool:
     return failure.in_communication and bool(_ECHO.search(failure.message))
 
 
-def rank_failed(
+def rank_failure(
     rank: int, failure: Failed, others: Sequence[int], sightings: Sightings, exception: object
 ) -> RankFailed:
     """An exception in one rank; `others` are further ranks that failed of themselves."""
@@ -68,7 +68,7 @@ def _elsewhere(sightings: Sightings, without: int) -> list[str]:
     return ["", "Meanwhile:", *others] if others else []
 
 
-def rank_died(
+def rank_death(
     rank: int, exit_code: int | None, last_words: tuple[Frame, ...], last_seen: Whereabouts | None
 ) -> RankDied:
     """The process is gone: killed, crashed, or ended by os._exit. `last_words`: where it was when it crashed."""
@@ -98,7 +98,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def rank_exited(rank: int, exited: Exited) -> RankDied:
+def rank_exit(rank: int, exited: Exited) -> RankDied:
     """The error for a rank that called sys.exit: where, with what."""
     place = readers_frame(exited.frames)
     code = exited.code if isinstance(exited.code, int) else (0 if exited.code is None else 1)
@@ -109,7 +109,7 @@ def rank_exited(rank: int, exited: Exited) -> RankDied:
     return RankDied(message, rank, code)
 
 
-def quit_by_reader(rank: int, quit_: Quit) -> LaunchInterrupted:
+def reader_quit(rank: int, quit_: Quit) -> LaunchInterrupted:
     """The error for a launch that the reader quit at a breakpoint."""
     place = readers_frame(quit_.frames)
     where = f" at {place.where()}" if place else ""
@@ -120,15 +120,23 @@ def deadlock(sightings: Sightings, still_s: float) -> Deadlock:
     """All ranks that have not returned wait in a communication call, and have not moved for `still_s` seconds."""
     lines = [f"no rank can continue (nothing moved for {still_s:g} s)"]
     for rank, seen in sorted(sightings.items()):
-        if isinstance(seen, Returned):
-            lines.append(f"  rank {rank}  has returned normally")
-            continue
-        place = readers_frame(seen.frames)
-        code = f":  {place.code()}" if place and place.code() else ""
-        lines.append(f"  rank {rank}  waits{_at(seen.frames)}{code}")
-        lines.append(f"          -> {seen.waits_in}")
-    lines.append(textwrap.fill(f"Hint: {_hint(sightings)}", 100, initial_indent="  ", subsequent_indent="  "))
+        lines += _sighting(rank, seen)
+    lines.append(_hint_lines(_hint(sightings)))
     return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))), _waits(sightings))
+
+
+def _sighting(rank: int, seen: Whereabouts | Returned) -> list[str]:
+    """Where one rank is, and below it the call that it waits in."""
+    if isinstance(seen, Returned):
+        return [f"  rank {rank}  has returned normally"]
+    place = readers_frame(seen.frames)
+    code = f":  {place.code()}" if place and place.code() else ""
+    line = f"  rank {rank}  {'waits' if seen.waits_in else 'is'}{_at(seen.frames)}{code}"
+    return [line, f"          -> {seen.waits_in}"] if seen.waits_in else [line]
+
+
+def _hint_lines(hint: str) -> str:
+    return textwrap.fill(f"Hint: {hint}", 100, initial_indent="  ", subsequent_indent="  ")
 
 
 def _waits(sightings: Sightings) -> dict[int, tuple[str, int]]:
@@ -197,34 +205,26 @@ def _verb(stem: str, ranks: Sequence[int] | Mapping[int, object]) -> str:
     return stem + "s" * (len(ranks) == 1)
 
 
-def timed_out(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], timeout_s: float) -> LaunchTimeout:
+def launch_timeout(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], timeout_s: float) -> LaunchTimeout:
     """Time is up. `silent` ranks did not answer (they hold the interpreter); their frames came by signal."""
     unfinished = sorted(set(_waiting(sightings)) | set(silent))
     lines = [f"{_ranks(unfinished)} did not finish within {timeout_s:g} s"]
     for rank in sorted(set(sightings) | set(silent)):
-        seen = sightings.get(rank)
         if rank in silent:
             place = readers_frame(tuple(silent[rank]))
             at = f" at {place.where()}:  {place.code()}" if place else ""
             lines.append(f"  rank {rank}  is busy in one uninterruptible call{at}")
-        elif isinstance(seen, Returned):
-            lines.append(f"  rank {rank}  has returned normally")
         else:
-            place = readers_frame(seen.frames)
-            code = f":  {place.code()}" if place and place.code() else ""
-            lines.append(f"  rank {rank}  {'waits' if seen.waits_in else 'is'}{_at(seen.frames)}{code}")
-            if seen.waits_in:
-                lines.append(f"          -> {seen.waits_in}")
+            lines += _sighting(rank, sightings[rank])
     all_wait = not silent and all(seen.waits_in for seen in _waiting(sightings).values())
     if all_wait:
-        lines.append(textwrap.fill(f"Hint: all of them wait. {_hint(sightings)}", 100, initial_indent="  ",
-                                   subsequent_indent="  "))
+        lines.append(_hint_lines(f"all of them wait. {_hint(sightings)}"))
     lines.append("  Hint: if the work simply needs longer, pass launch(..., timeout=seconds).")
     return LaunchTimeout("\n".join(lines), tuple(unfinished), all_wait, _waits(sightings) if all_wait else None)
 
 
-def interrupted(sightings: Sightings, silent: Mapping[int, Sequence[Frame]]) -> str:
-    """The reader has had enough. `silent` ranks did not answer, as in `timed_out`."""
+def interruption(sightings: Sightings, silent: Mapping[int, Sequence[Frame]]) -> str:
+    """The reader has had enough. `silent` ranks did not answer, as in `launch_timeout`."""
     frames = {rank: seen.frames for rank, seen in _waiting(sightings).items()} | silent
     lines = ["interrupted; all ranks are stopped"]
     lines += [f"  rank {rank}  {f'was{_at(seen)}' if seen else 'did not say where it was'}"

@@ -1,4 +1,7 @@
-"""The tensors that a failing line names, as text: most bugs of distributed code are shapes, dtypes and devices."""
+"""Shapes, dtypes and devices of the tensors that the failing line of a traceback names, as text.
+
+Most bugs of distributed code are one of the three.
+"""
 
 import dis
 import traceback as tracebacks
@@ -17,7 +20,7 @@ MAX_VALUES = 6  # a tensor with no more numbers is shown whole
 _NAMES = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF"}
 
 
-def tensors_named(traceback: TracebackType | None) -> tuple[str, ...]:
+def tensors_in_line(traceback: TracebackType | None) -> tuple[str, ...]:
     """`x: float32[3] on cpu = [1.0, 2.0, 3.0]` for each tensor that the reader's failing line names, in its order.
 
     Also tensors that are attributes there (layer.weight), and lists and tuples of tensors.
@@ -44,7 +47,9 @@ def _named_in(frame: FrameType, line: int) -> Iterator[tuple[str, Any]]:
     # In the order in which Python itself looks: a local name hides a global one.
     scope = {**frame.f_builtins, **frame.f_globals, **frame.f_locals}
     current: tuple[str, Any] | None = None  # what the next attribute would be one of
-    for instruction in _instructions(frame, line):
+    for instruction in dis.get_instructions(frame.f_code):
+        if not instruction.positions or instruction.positions.lineno != line or instruction.opname == "CACHE":
+            continue
         names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
         if instruction.opname in _NAMES or instruction.opname.startswith("LOAD_FAST"):
             for name in names:  # newer Pythons load two variables at once
@@ -59,12 +64,6 @@ def _named_in(frame: FrameType, line: int) -> Iterator[tuple[str, Any]]:
             current = None
 
 
-def _instructions(frame: FrameType, line: int) -> Iterator[dis.Instruction]:
-    for instruction in dis.get_instructions(frame.f_code):
-        if instruction.positions and instruction.positions.lineno == line and instruction.opname != "CACHE":
-            yield instruction
-
-
 def _attribute(owner: str, value: Any, name: str) -> tuple[str, Any] | None:
     """Read without running any of the reader's code: what lies in the object, or is a part of a module."""
     places = [getattr(value, "__dict__", {})]
@@ -77,14 +76,14 @@ def _attribute(owner: str, value: Any, name: str) -> tuple[str, Any] | None:
 
 def _text_of(value: Any) -> str:
     if isinstance(value, Tensor):
-        return _described(value) + _values_of(value)
+        return _description_of(value) + _values_of(value)
     if type(value) in (list, tuple) and value and all(isinstance(item, Tensor) for item in value):
-        shown = ", ".join(_described(item) for item in value[:MAX_IN_A_LIST])
+        shown = ", ".join(_description_of(item) for item in value[:MAX_IN_A_LIST])
         return f"{type(value).__name__} of {len(value)}: {shown}{', ...' * (len(value) > MAX_IN_A_LIST)}"
     return ""
 
 
-def _described(tensor: Tensor) -> str:
+def _description_of(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} on {tensor.device}"
 
 

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
@@ -31,7 +32,7 @@ from course_lib.runtime.errors import LaunchError, LaunchInterrupted
 from course_lib.runtime.ranks import home
 from course_lib.runtime.ranks.home import PROJECT
 from course_lib.runtime.ranks.preload import PRELOAD, SERVES_AFTER
-from course_lib.runtime.ranks.processes import kill_marked, kill_tree
+from course_lib.runtime.ranks.processes import kill_by_mark, kill_tree
 from course_lib.runtime.ranks.rank_process import RankProcess
 from course_lib.runtime.ranks.trace import trace
 
@@ -109,7 +110,7 @@ class ForkPool:
         self._ranks, self._exit_codes = [], {}
         # Imported once in the server, a module costs a rank nothing; imported in each rank, it costs all cores at once.
         if world_size > MANY or _MUCH.search(call):
-            self.wait_until_preloaded()
+            self.wait_for_preload()
         self.start()
         ours = home.describe(env, mark=self.folder)
         for rank in range(world_size):
@@ -124,7 +125,7 @@ class ForkPool:
         err_read, err_write = os.pipe()
         streams = {"stdout": open(out_read, "rb", buffering=0), "stderr": open(err_read, "rb", buffering=0)}
         try:
-            with self._lock:
+            with self._lock:  # nobody else's request may come between this one and its handles
                 self._send("fork")
                 for handle in (theirs.fileno(), out_write, err_write):
                     send_handle(self._control, handle, self._server.pid)
@@ -134,6 +135,7 @@ class ForkPool:
                 ours.close()
             raise
         finally:
+            # The rank has its own copies. With ours left open, its end would not end what its readers read.
             theirs.close()
             os.close(out_write)
             os.close(err_write)
@@ -169,23 +171,23 @@ class ForkPool:
 
     def _leave(self) -> None:
         with self._lock:  # whoever starts the server meanwhile waits, and starts another one
+            # A timer that ran out just before it was cancelled comes here, too: another has taken its place.
             if threading.current_thread() is self._leaving and not self._at_work:
                 self.close()
 
-    def wait_until_preloaded(self) -> None:
+    def wait_for_preload(self) -> None:
         """Block until the server has imported all that ranks may need."""
         self.start()
-        while not self._ask("preloaded"):
+        while not self._ask("preload_more"):
             pass
 
     def close(self) -> None:
         """End the server; it takes its ranks along."""
+        # Without the lock, which _leave holds already.
         if self._owner == os.getpid() and self._control is not None:
             self._control.close()
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self._server.wait(_CLOSES_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                pass
             self._end_server()
 
     # Requests and answers
@@ -202,7 +204,7 @@ class ForkPool:
         try:
             self._control.send(request)
         except OSError as error:
-            raise self._ended() from error
+            raise self._error_of_end() from error
 
     def _receive(self) -> Any:
         asked = lived = time.monotonic()
@@ -213,12 +215,12 @@ class ForkPool:
                 if (sign := self._sign_of_life()) != used_s:
                     lived, used_s = now, sign
                 if now - lived > _LIVES_WITHIN_S or now - asked > _ANSWERS_WITHIN_S:
-                    raise self._frozen(now - asked)
+                    raise self._error_of_freeze(now - asked)
                 if self.hurried.is_set() and now - asked > _HURRIED_S:
-                    raise self._frozen(now - asked)
+                    raise self._error_of_freeze(now - asked)
             answer = self._control.recv()
         except (EOFError, OSError) as error:
-            raise self._ended() from error
+            raise self._error_of_end() from error
         trace("server", "notebook", ("answer", answer))
         return answer
 
@@ -234,14 +236,14 @@ class ForkPool:
 
     # How a server ends
 
-    def _ended(self) -> LaunchError:
+    def _error_of_end(self) -> LaunchError:
         path = Path(self.folder, "server.log")
         log = path.read_text(errors="replace").strip() if path.exists() else ""
         self._end_server()
         return LaunchError("the process that starts ranks has ended; the next launch starts a new one"
                            + (f". It said:\n{log[-2000:]}" if log else ""))
 
-    def _frozen(self, waited_s: float) -> LaunchError | LaunchInterrupted:
+    def _error_of_freeze(self, waited_s: float) -> LaunchError | LaunchInterrupted:
         try:
             state = psutil.Process(self._server.pid).status()
         except psutil.Error:
@@ -257,7 +259,7 @@ class ForkPool:
             if self._server.poll() is None:
                 kill_tree(self._server.pid)
                 self._server.wait()
-            kill_marked(self.folder, spare=())
+            kill_by_mark(self.folder, spare=())
             self._server = None
         if self._control is not None:
             self._control.close()

@@ -20,6 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 
@@ -53,7 +54,7 @@ class Server:
 
         self.course = CourseModules(self.folder)
         requests = {"fork": self.fork, "reap": self.reap, "signal": self.signal, "finish": self.finish,
-                    "preloaded": self.preloaded}
+                    "preload_more": self.preload_more}
         try:
             while os.getppid() == self.notebook:  # a notebook that dies leaves its child to another parent
                 # Ranks at work have the machine to themselves: imports wait until they are gone.
@@ -75,13 +76,11 @@ class Server:
         if names[0].startswith("course_lib."):
             names, self.waiting_imports = [*names, *self.waiting_imports], []
         for name in names:
-            try:
+            with suppress(Exception):  # a torch without this part, a file half edited: a rank that needs it will say so
                 importlib.import_module(name)
-            except Exception:  # a torch built without this part, a file half edited: a rank that needs it will say so
-                pass
         self.course.remember()
 
-    def preloaded(self) -> bool:
+    def preload_more(self) -> bool:
         """Whether every import is done; does one more on the way, so that asking in a loop makes it true."""
         if self.waiting_imports:
             self.preload_next()
@@ -91,13 +90,13 @@ class Server:
         """Fork one rank around three handles that follow the request: connection, stdout, stderr."""
         handles = [recv_handle(self.control) for _ in range(3)]
         first = not self.ranks
-        if first:
-            self.waiting_imports += self.course.forget_edited()
+        if first:  # not for later ones: all ranks of a launch must run the same code
+            self.waiting_imports += self.course.forget_stale_modules()
         gc.freeze()  # a rank's garbage collector need not look at what was here before it, nor copy those pages
         pid = os.fork()
         if pid == 0:
             try:
-                become_rank(self.control, handles, [self.course.tell] if first else [])
+                become_rank(self.control, handles, [self.course.leave_imports] if first else [])
             except BaseException:  # become_rank itself broke, for example because the folder is gone
                 traceback.print_exc()
             finally:
@@ -136,7 +135,7 @@ class Server:
         from course_lib.runtime.ranks.processes import kill_own_children
 
         kill_own_children()
-        self.waiting_imports += self.course.told()
+        self.waiting_imports += self.course.take_imports()
         exit_codes, self.exit_codes = self.exit_codes, {}
         return exit_codes
 
@@ -152,6 +151,7 @@ def become_rank(control: Connection, handles: list[int], at_its_end: list[Callab
         atexit.register(function)
     connection_fd, stdout_fd, stderr_fd = handles
     control.close()
+    # A fork inherits what the server does with signals, which is to ignore them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     devnull = os.open(os.devnull, os.O_RDONLY)

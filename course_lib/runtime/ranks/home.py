@@ -1,4 +1,4 @@
-"""What a rank shares with the notebook: environment, working folder and import path, as they are at the launch."""
+"""Environment variables, working folder and import path: a rank takes over the notebook's, as the launch finds them."""
 
 import os
 import sys

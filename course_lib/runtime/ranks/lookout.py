@@ -1,10 +1,11 @@
-"""Where everybody is: ranks are asked, and what they answer says how long each has waited in one place.
+"""Hang detection: ranks are asked where they are, and their answers say how long each has waited on one line.
 
 Only what was seen counts. On a machine that has stood still, or had no core for a rank, time has passed that nobody
 looked into: it says nothing of ranks.
 """
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ class Still:
 
 
 class Lookout:
-    """`processes` and `returned` are those of asking.Ranks; the supervisor fills them."""
+    """`processes` and `returned` are those of asking.LaunchRanks; the supervisor fills them."""
 
     def __init__(self, ranks: list[int], processes: list[RankProcess], returned: dict[int, Returned]) -> None:
         self.ranks = ranks
@@ -43,10 +44,8 @@ class Lookout:
 
     def tell(self, rank: int, message: Any) -> None:
         """Send a message to a rank; nothing where it has ended."""
-        try:
+        with suppress(OSError):  # it has ended: the reader of its messages tells
             self.processes[rank].send(message)
-        except OSError:  # it has ended: the reader of its messages tells
-            pass
 
     def note(self, rank: int, now: Whereabouts) -> None:
         """Take a rank's answer: has it moved since the last one, or waited in the same call?"""
@@ -66,7 +65,7 @@ class Lookout:
 
     def all_still_for_s(self) -> float:
         """How long all that have not finished were seen to wait so at the same time; 0 or less where they did not."""
-        still = [self.still.get(rank) for rank in self.unfinished()]
+        still = [self.still.get(rank) for rank in self.unfinished_ranks()]
         if not still or any(each is None or each.times < _TIMES for each in still):
             return 0.0
         # The stretch in which all were seen still at the same time: two ranks that wait in turn are no deadlock.
@@ -77,7 +76,7 @@ class Lookout:
         now = time.monotonic()
         self.still = {rank: Still(now, now) for rank in self.still}
 
-    def unfinished(self) -> list[int]:
+    def unfinished_ranks(self) -> list[int]:
         """Ranks that have not returned."""
         return [rank for rank in self.ranks if rank not in self.returned]
 

@@ -42,7 +42,7 @@ class Whereabouts:
 
     frames: tuple[Frame, ...]  # of the main thread, outermost first
     waits_in: str | None  # the communication call that it is inside, None when it is elsewhere
-    call: pending.Call | None  # the same as data, where it is a call on a process group
+    call: pending.GroupCall | None  # the same as data, where it is a call on a process group
     counts: dict[tuple[str, tuple[int, ...]], int]  # (op, group) -> communication calls begun so far
     busy_s: float  # how long its threads ran, or stood in line for a core
     clock_s: float  # the rank's clock when it looked

@@ -1,13 +1,35 @@
-"""What ranks print, shown in the notebook with the rank before each line."""
+"""What ranks print, read from their pipes and shown in the notebook with the rank before each line."""
 
+import queue
 import re
 import sys
 
 from course_lib.pictures.stable import stable_output
 from course_lib.runtime import context
-from course_lib.runtime.ranks.showing import Bundle, received
+from course_lib.runtime.ranks.rank_process import RankProcess
+from course_lib.runtime.ranks.showing import Bundle, parse_line
 
 _END = re.compile(rb"\r\n|\n|\r")
+
+
+def read_output(process: RankProcess, name: str, shown: queue.Queue) -> None:
+    """Put what the rank writes to its stream `name` into `shown`, as (rank, name, bytes), until it ends."""
+    stream, end, tail = process.streams[name], process.end_of_output, b""
+    while data := stream.read(1 << 16):
+        data = tail + data
+        if end and end in data:
+            shown.put((process.rank, name, data[: data.index(end)]))
+            return
+        keep = _overlap(data, end)  # the mark may come in two parts, and neither of them is output
+        tail = data[len(data) - keep :]
+        shown.put((process.rank, name, data[: len(data) - keep]))
+    shown.put((process.rank, name, tail))
+    stream.close()
+
+
+def _overlap(data: bytes, end: bytes) -> int:
+    """How many of data's last bytes may be the beginning of `end`."""
+    return next((n for n in range(min(len(end) - 1, len(data)), 0, -1) if data.endswith(end[:n])), 0)
 
 
 class RankOutput:
@@ -30,10 +52,10 @@ class RankOutput:
         end = 0
         lines: list[str] = []
         for match in _END.finditer(data):
-            printed, shown = received(data[end : match.end()])
+            printed, shown = parse_line(data[end : match.end()])
             end = match.end()
             if printed:
-                lines.append(self._prefixed(rank, printed if shown is None else printed + b"\n"))
+                lines.append(self._with_prefix(rank, printed if shown is None else printed + b"\n"))
             if shown is not None:
                 lines.append(f"[rank {rank}] shows:\n")
                 self._write(rank, name, "".join(lines))
@@ -42,7 +64,7 @@ class RankOutput:
         self._rest[rank, name] = data[end:]
         self._write(rank, name, "".join(lines))
 
-    def _prefixed(self, rank: int, line: bytes) -> str:
+    def _with_prefix(self, rank: int, line: bytes) -> str:
         text = line.decode(errors="replace")
         if text.strip("\r\n") == "" and text.endswith("\r"):
             return text  # a progress bar going back to the start of its line

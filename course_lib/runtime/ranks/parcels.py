@@ -1,4 +1,4 @@
-"""What crosses between the notebook and a rank: the function with its arguments there, its result back.
+"""Pickling of what crosses between the notebook and a rank: the function with its arguments, and its result.
 
 In a rank tensors lie on the rank's device, wherever they come from; in the notebook on the CPU, wherever they were.
 """
@@ -24,7 +24,7 @@ from course_lib.runtime.ranks import showing
 def pack_call(fn: Callable, args: tuple, kwargs: dict) -> bytes:
     """The pickle of (fn, args, kwargs). ValueError, with the names to blame, for what cannot be sent."""
     try:
-        return _pickled(_CallPickler, (fn, args, kwargs))
+        return _pickle_with(_CallPickler, (fn, args, kwargs))
     except Exception as error:
         culprits = [*_unpicklable({f"argument {n}": value for n, value in enumerate(args)} | kwargs),
                     *_unpicklable(_names_used_by(fn))]
@@ -33,7 +33,7 @@ def pack_call(fn: Callable, args: tuple, kwargs: dict) -> bytes:
                          "Make such an object inside the function instead") from None
 
 
-def _pickled(pickler: type[cloudpickle.Pickler], value: Any) -> bytes:
+def _pickle_with(pickler: type[cloudpickle.Pickler], value: Any) -> bytes:
     buffer = io.BytesIO()
     pickler(buffer).dump(value)
     return buffer.getvalue()
@@ -92,10 +92,10 @@ class _Unpacker(pickle.Unpickler):
 def _load_onto_own_device(numbers: bytes) -> TypedStorage:
     # Read as the CPU's: the notebook's GPU, where they may have lain, is perhaps none of this rank's.
     storage = torch.load(io.BytesIO(numbers), map_location="cpu", weights_only=False)
-    return _moved(storage, context.device())
+    return _copy_to(storage, context.device())
 
 
-def _moved(storage: TypedStorage, device: torch.device) -> TypedStorage:
+def _copy_to(storage: TypedStorage, device: torch.device) -> TypedStorage:
     """A copy on `device`. (TypedStorage's own methods that copy warn that it will go; tensors are pickled as such.)"""
     own = storage._untyped_storage
     if own.device == device:
@@ -106,7 +106,7 @@ def _moved(storage: TypedStorage, device: torch.device) -> TypedStorage:
 
 def pack_result(result: Any) -> bytes:
     """The pickle of what a rank returns. TypeError for what cannot leave it."""
-    return _pickled(_ResultPickler, result)
+    return _pickle_with(_ResultPickler, result)
 
 
 class _ResultPickler(cloudpickle.Pickler):
@@ -120,7 +120,7 @@ class _ResultPickler(cloudpickle.Pickler):
                 raise TypeError("a DTensor lives on its mesh: return tensor.full_tensor() or tensor.to_local()")
         if isinstance(value, TypedStorage) and value._untyped_storage.device.type not in ("cpu", "meta"):
             # A tensor's numbers. What else it is (a parameter, a view) travels as it would from the CPU.
-            return _moved(value, torch.device("cpu")).__reduce__()
+            return _copy_to(value, torch.device("cpu")).__reduce__()
         return super().reducer_override(value)
 
 

@@ -1,4 +1,4 @@
-"""Where in the reader's code something happened: frames taken in a rank, told as `cell In[7], line 3`."""
+"""Stack frames and tracebacks as data: where in the reader's code a rank is, told as `cell In[7], line 3`."""
 
 import linecache
 import os
@@ -139,7 +139,7 @@ def readers_frame(frames: tuple[Frame, ...]) -> Frame | None:
 def story(frames: tuple[Frame, ...]) -> Iterator[str]:
     """The frames as lines to print: the reader's own, then one line for the library in which it ended."""
     mine = [frame for frame in frames if frame.is_readers]
-    for frames_once, more in folded(mine):
+    for frames_once, more in fold_repeats(mine):
         for frame in frames_once:
             name = "" if frame.function.startswith("<") else f" in {frame.function}"
             yield f"{frame.where()}{name}:  {frame.code()}".rstrip(": ")
@@ -152,7 +152,7 @@ def story(frames: tuple[Frame, ...]) -> Iterator[str]:
             yield f"{frame.where()} in {frame.function}:  {frame.code()}".rstrip(": ")
 
 
-def folded(frames: Sequence[Frame]) -> Iterator[tuple[Sequence[Frame], int]]:
+def fold_repeats(frames: Sequence[Frame]) -> Iterator[tuple[Sequence[Frame], int]]:
     """(frames, how often they come again right behind): endless recursion, also of a few functions in turn, is short.
 
     A stretch that does not repeat itself often comes frame by frame, with 0.

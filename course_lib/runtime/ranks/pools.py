@@ -6,6 +6,7 @@ rank started is alive.
 
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 from course_lib.runtime.ranks.fork_pool import ForkPool
@@ -31,7 +32,5 @@ def start_at_each_cell_of(shell: Any) -> None:
 
 
 def _start(cell: Any) -> None:
-    try:
+    with suppress(OSError):  # a full disk: the launch that needs it will say so
         pool().start()
-    except OSError:  # a full disk: the launch that needs it will say so
-        pass

@@ -43,15 +43,15 @@ class CourseModules:
 
     def __init__(self, folder: str) -> None:
         self._told = Path(folder, "imported")
-        self._kept = set(_loaded())  # what the server itself runs on
+        self._kept = set(_course_modules())  # what the server itself runs on
         self._files: dict[str, tuple[int, int] | None] = {}  # of each module imported ahead, as its file was then
 
-    def tell(self) -> None:
+    def leave_imports(self) -> None:
         """In a rank that ends: leave word of what it had to import."""
-        if names := [name for name in _loaded() if name not in self._kept and name not in self._files]:
+        if names := [name for name in _course_modules() if name not in self._kept and name not in self._files]:
             self._told.write_text("\n".join(names), encoding="utf-8")
 
-    def told(self) -> list[str]:
+    def take_imports(self) -> list[str]:
         """In the server, between launches: what the last launch's first rank had to import, once."""
         try:
             names = self._told.read_text(encoding="utf-8").splitlines()
@@ -62,11 +62,11 @@ class CourseModules:
 
     def remember(self) -> None:
         """After an import ahead: the state of the files that it read."""
-        for name in _loaded():
+        for name in _course_modules():
             if name not in self._kept and name not in self._files:
                 self._files[name] = _state_of(sys.modules[name])
 
-    def forget_edited(self) -> list[str]:
+    def forget_stale_modules(self) -> list[str]:
         """Before a launch: if any file is another now, no module imported ahead is left. The names of those that were.
 
         All of them, since a module holds what it has imported from others.
@@ -83,7 +83,7 @@ class CourseModules:
         return forgotten
 
 
-def _loaded() -> list[str]:
+def _course_modules() -> list[str]:
     return [name for name in sys.modules if name.startswith("course_lib.")]
 
 

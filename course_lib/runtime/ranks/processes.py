@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Collection
+from contextlib import suppress
 
 import psutil
 
@@ -17,11 +18,12 @@ def kill_tree(pid: int) -> None:
     """End a process and what it started."""
     try:
         root = psutil.Process(pid)
+        # Listed before anything is killed: the children of a dead process are somebody else's.
         doomed = [*root.children(recursive=True), root]
     except psutil.NoSuchProcess:
         return
     _kill(doomed)
-    _wait_until_gone(doomed)
+    _wait_for_end(doomed)
 
 
 def kill_own_children() -> None:
@@ -37,7 +39,7 @@ def kill_own_children() -> None:
     _kill(psutil.Process().children(recursive=True))  # Windows has nothing to collect
 
 
-def kill_marked(mark: str, spare: Collection[int]) -> None:
+def kill_by_mark(mark: str, spare: Collection[int]) -> None:
     """End what carries the mark in its environment: also daemons, which are in no tree of processes any more.
 
     Looks again until nothing is found: what was found may have started something since the list was made.
@@ -48,7 +50,7 @@ def kill_marked(mark: str, spare: Collection[int]) -> None:
         if not doomed:
             return
         _kill(doomed)
-        _wait_until_gone(doomed)
+        _wait_for_end(doomed)
 
 
 def _carries(process: psutil.Process, mark: str) -> bool:
@@ -68,13 +70,11 @@ def _is_beginning(process: psutil.Process) -> bool:
 
 def _kill(processes: Collection[psutil.Process]) -> None:
     for process in processes:
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            pass
 
 
-def _wait_until_gone(processes: Collection[psutil.Process]) -> None:
+def _wait_for_end(processes: Collection[psutil.Process]) -> None:
     deadline = time.monotonic() + _DIES_WITHIN_S
     while any(map(_runs, processes)) and time.monotonic() < deadline:
         time.sleep(0.001)

@@ -20,12 +20,12 @@ import torch.distributed as dist
 from course_lib.runtime import context, process_group
 from course_lib.runtime.instruments import pending, recordings
 from course_lib.runtime.ranks import debugging, showing
-from course_lib.runtime.ranks.evidence import tensors_named
+from course_lib.runtime.ranks.evidence import tensors_in_line
 from course_lib.runtime.ranks.messages import Exited, Failed, Quit, Returned, Task
 from course_lib.runtime.ranks.parcels import pack_result, unpack_call
 from course_lib.runtime.ranks.places import frames_of_traceback
 from course_lib.runtime.ranks.processes import kill_own_children
-from course_lib.runtime.ranks.watcher import Watcher
+from course_lib.runtime.ranks.watcher import RankWatcher
 
 _MAX_MEMBERS = 10  # of an exception group that are told
 
@@ -40,7 +40,7 @@ def main(connection: Connection) -> None:
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(0)  # no return: below on the stack is the server that was forked, in the middle of its loop
 
 
 def main_kept_warm(connection: Connection, folder: str) -> None:
@@ -62,7 +62,7 @@ def _belongs_to_the_reader(module: Any) -> bool:
 
 def _run_and_report(connection: Connection, folder: str | None = None) -> None:
     task: Task = connection.recv()
-    watcher = Watcher(connection, folder)
+    watcher = RankWatcher(connection, folder)
     try:
         _join(task)
         recordings.take()  # a warm interpreter's last task may have failed and left some
@@ -70,14 +70,14 @@ def _run_and_report(connection: Connection, folder: str | None = None) -> None:
         debugging.install(watcher)
         function, args, kwargs = unpack_call(task.call)
         result = function(*args, **kwargs)
-        report: Any = _returned(result)
+        report: Any = _report_of_result(result)
     except bdb.BdbQuit as quit_:
         report = Quit(frames_of_traceback(quit_.__traceback__, skip=__file__))
     except SystemExit as exit_:
         code = exit_.code if exit_.code is None or isinstance(exit_.code, int) else _text_of(exit_.code)
         report = Exited(code, frames_of_traceback(exit_.__traceback__, skip=__file__))
     except BaseException as error:
-        report = _failed(error)
+        report = _report_of_error(error)
     sys.stdout.flush()
     sys.stderr.flush()
     watcher.report(report)
@@ -93,7 +93,7 @@ def _join(task: Task) -> None:
     loopback = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
     if loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-    dump = open(task.dump, "w")
+    dump = open(task.dump, "w")  # stays open: faulthandler writes to its descriptor when Python cannot run any more
     faulthandler.enable(dump)  # a library that aborts leaves its place there
     if hasattr(faulthandler, "register"):  # not on Windows
         faulthandler.register(signal.SIGUSR1, dump, all_threads=True)
@@ -120,7 +120,7 @@ def seed_everything(seed: int) -> None:
         sys.modules["numpy"].random.seed(seed % 2**32)
 
 
-def _returned(result: Any) -> "Returned | Failed":
+def _report_of_result(result: Any) -> "Returned | Failed":
     try:
         payload = pack_result((result, recordings.take()))
     except Exception as error:
@@ -134,12 +134,12 @@ def _kind(value: Any) -> str:
     return f"a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "").replace("__main__.", "")
 
 
-def _failed(error: BaseException) -> Failed:
+def _report_of_error(error: BaseException) -> Failed:
     frames = frames_of_traceback(error.__traceback__, skip=__file__)
     words = "\n".join(map(_text_of, [error, *_notes_of(error)]))
     tensors, members = _evidence(error), ()
     if isinstance(error, BaseExceptionGroup):
-        members = tuple(replace(_failed(member), exception=None) for member in error.exceptions[:_MAX_MEMBERS])
+        members = tuple(replace(_report_of_error(member), exception=None) for member in error.exceptions[:_MAX_MEMBERS])
     try:
         pickled = pack_result(error.with_traceback(None))  # its tensors come to the CPU too
     except Exception:
@@ -150,7 +150,7 @@ def _failed(error: BaseException) -> Failed:
 
 def _evidence(error: BaseException) -> tuple[str, ...]:
     try:
-        return tensors_named(error.__traceback__)
+        return tensors_in_line(error.__traceback__)
     except Exception:  # the rank has a failure to report, whatever the reader's objects do when they are looked at
         return ()
 

@@ -36,11 +36,11 @@ def display(*objects: Any, **_: Any) -> None:
     for value in objects:
         data, metadata = _formatter().format(value)
         if "matplotlib.figure" in sys.modules and not stable_output():
-            data = _heard(value, data)
+            data = _with_words(value, data)
         send(data, metadata)
 
 
-def _heard(value: Any, data: dict[str, Any]) -> dict[str, Any]:
+def _with_words(value: Any, data: dict[str, Any]) -> dict[str, Any]:
     """A figure's picture with what the figure says of itself; anything else has words of its own, or none."""
     from matplotlib.figure import Figure
 
@@ -59,7 +59,7 @@ def send(data: dict[str, Any], metadata: dict[str, Any]) -> None:
         line = line[os.write(1, line):]
 
 
-def received(line: bytes) -> tuple[bytes, Bundle | None]:
+def parse_line(line: bytes) -> tuple[bytes, Bundle | None]:
     """What was printed before on the same line, and what is shown; None for a line of text alone."""
     printed, mark, content = line.partition(MARK)
     return printed, (tuple(json.loads(base64.b64decode(content))) if mark else None)

@@ -9,15 +9,15 @@ import queue
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted
 from course_lib.runtime.ranks import diagnosis, went_wrong
-from course_lib.runtime.ranks.asking import Ranks
+from course_lib.runtime.ranks.asking import LaunchRanks
 from course_lib.runtime.ranks.conversation import Conversation, read_command
-from course_lib.runtime.ranks.listening import read_output, start
 from course_lib.runtime.ranks.messages import (
     DISMISS,
     Asks,
@@ -31,7 +31,7 @@ from course_lib.runtime.ranks.messages import (
     Typed,
     Whereabouts,
 )
-from course_lib.runtime.ranks.output import RankOutput
+from course_lib.runtime.ranks.output import RankOutput, read_output
 from course_lib.runtime.ranks.pools import ForkPool, WarmPool
 from course_lib.runtime.ranks.rank_process import RankProcess
 from course_lib.runtime.ranks.trace import Closed
@@ -53,10 +53,12 @@ class Supervisor:
         self.tasks = tasks
         self.env = env
         self.timeout_s = timeout_s
-        self.ranks = Ranks(ours, tasks)
+        self.ranks = LaunchRanks(ours, tasks)
         self.events = self.ranks.events
         self.lookout = self.ranks.lookout
-        self.shown: queue.Queue = queue.Queue(maxsize=1000)  # (rank, stream, bytes); None: the launch has ended
+        # (rank, stream, bytes); None: the launch has ended. Bounded: a rank that prints without end is slowed down to
+        # what the notebook shows, by its full pipe, and does not fill the notebook's memory.
+        self.shown: queue.Queue = queue.Queue(maxsize=1000)
         self.reported: set[int] = set()  # ranks whose function has ended
         self.conversation = Conversation(lambda rank, text: self.shown.put((rank, None, text)), self.lookout.tell)
         self.error: BaseException | None = None
@@ -113,16 +115,17 @@ class Supervisor:
         try:
             for process in self.pool.processes(len(self.tasks), self.env, self.tasks[0].call):
                 self.ranks.processes.append(process)
-                readers.append(start(self._read_messages, process))
-                readers += [start(read_output, process, name, self.shown) for name in process.streams]
+                # A thread for each stream: a rank whose pipe is full would wait until somebody has read it.
+                readers.append(start_reader(self._read_messages, process))
+                readers += [start_reader(read_output, process, name, self.shown) for name in process.streams]
             self._follow()
         except BaseException as error:
             self.error = error
         try:
-            self.pool.finish(self._dismiss_the_reported(), _LEAVE_S)
+            self.pool.finish(self._dismiss_reported_ranks(), _LEAVE_S)
         except (LaunchError, LaunchInterrupted) as error:  # the pool's own process is gone
             self.error = self.error or error
-        for reader in readers:
+        for reader in readers:  # for a while: a process that could not be ended may hold a pipe open
             reader.join(timeout=5.0)
         self._remove_files()  # before the pool may leave with its folder
         self.pool.release()
@@ -134,14 +137,11 @@ class Supervisor:
             else:
                 os.unlink(path)
 
-    def _dismiss_the_reported(self) -> set[int]:
+    def _dismiss_reported_ranks(self) -> set[int]:
         """Ranks whose function has ended, well or not, may leave; the others can only be stopped."""
         reported = self.reported.copy()  # the readers go on adding to it
         for rank in reported:
-            try:
-                self.ranks.processes[rank].send(DISMISS)
-            except OSError:  # it has died since
-                pass
+            self.lookout.tell(rank, DISMISS)
         return reported
 
     def _read_messages(self, process: RankProcess) -> None:
@@ -149,7 +149,7 @@ class Supervisor:
         message: Any = None
         try:
             process.send(self.tasks[process.rank])
-            self.lookout.unanswered.discard(process.rank)
+            self.lookout.unanswered.discard(process.rank)  # not before: a rank takes its first message for its task
             while not isinstance(message, _ENDS):
                 message = process.receive()
                 if isinstance(message, _ENDS):
@@ -166,7 +166,7 @@ class Supervisor:
             before, now = now, time.monotonic()
             if self.conversation.goes_on:  # nobody is late while the reader debugs
                 deadline += now - before
-            if now >= deadline and (late := went_wrong.timeout(self.ranks, self.timeout_s, self._heed)):
+            if now >= deadline and (late := went_wrong.timeout(self.ranks, self.timeout_s, self._handle)):
                 raise late
             if now >= next_question:
                 self._look_around()
@@ -175,31 +175,31 @@ class Supervisor:
                 rank, message = self.events.get(timeout=max(0.0, min(next_question, deadline) - now))
             except queue.Empty:
                 continue
-            self._heed(rank, message)
+            self._handle(rank, message)
 
-    def _heed(self, rank: int, message: Any) -> None:
+    def _handle(self, rank: int, message: Any) -> None:
         """Take in what a rank or the reader says; raises what ends the launch."""
         match message:
             case Whereabouts():
                 self.lookout.note(rank, message)
             case Returned():
                 self.ranks.returned[rank] = message
-                self.conversation.ended(rank)
+                self.conversation.end_turn(rank)
             case Asks():
-                self.conversation.asked(rank, message)
+                self.conversation.take_question(rank, message)
             case Continues():
-                self.conversation.ended(rank)
+                self.conversation.end_turn(rank)
             case Typed():
                 self.lookout.restart_clocks()
-                self.conversation.typed(rank, message.line)
+                self.conversation.take_line(rank, message.line)
             case Quit():
-                raise diagnosis.quit_by_reader(rank, message)
+                raise diagnosis.reader_quit(rank, message)
             case Failed():
-                raise went_wrong.failure(self.ranks, rank, message, self._heed)
+                raise went_wrong.failure(self.ranks, rank, message, self._handle)
             case Exited():
-                raise diagnosis.rank_exited(rank, message)
+                raise diagnosis.rank_exit(rank, message)
             case Interrupted():
-                raise went_wrong.interrupt(self.ranks, self._heed)
+                raise went_wrong.interrupt(self.ranks, self._handle)
             case Closed():
                 raise went_wrong.death(self.ranks, rank)
 
@@ -211,3 +211,11 @@ class Supervisor:
             return
         if self.lookout.all_still_for_s() >= _STILL_S:
             raise diagnosis.deadlock(self.lookout.sightings(), _STILL_S)
+
+
+def start_reader(read: Callable, *arguments: Any) -> threading.Thread:
+    """A daemon thread that runs read(*arguments): a rank that never closes its pipe does not keep the notebook alive.
+    """
+    thread = threading.Thread(target=read, args=arguments, name="course_lib reader", daemon=True)
+    thread.start()
+    return thread

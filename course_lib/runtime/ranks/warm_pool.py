@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
@@ -20,7 +21,7 @@ from course_lib.runtime.errors import LaunchInterrupted
 from course_lib.runtime.ranks import home
 from course_lib.runtime.ranks.home import PROJECT
 from course_lib.runtime.ranks.preload import PRELOAD
-from course_lib.runtime.ranks.processes import kill_marked, kill_tree
+from course_lib.runtime.ranks.processes import kill_by_mark, kill_tree
 from course_lib.runtime.ranks.rank_process import RankProcess
 
 _HERE = Path(__file__).resolve().parent
@@ -119,16 +120,14 @@ class WarmPool:
                 warm.process.wait()
                 del self._warm[process.rank]
         with self._lock:  # an interpreter being started in the background is no orphan
-            kill_marked(self.folder, spare={warm.process.pid for warm in self._warm.values()})
+            kill_by_mark(self.folder, spare={warm.process.pid for warm in self._warm.values()})
         if len(self._warm) < world_size:  # while the reader reads the error
-            self.hurried.clear()
+            self.hurried.clear()  # it was for the launch that has ended
             threading.Thread(target=self._start_ahead, args=(world_size,), daemon=True).start()
 
     def _start_ahead(self, world_size: int) -> None:
-        try:
+        with suppress(RuntimeError, LaunchInterrupted):  # the next launch tries again, and tells
             self.start(world_size)
-        except (RuntimeError, LaunchInterrupted):  # the next launch tries again, and tells
-            pass
 
     def release(self) -> None:
         """Close the connections of the interpreters that were replaced, once nobody reads from them any more."""
@@ -136,7 +135,7 @@ class WarmPool:
             if all(process.connection is not warm.connection for warm in list(self._warm.values())):
                 process.connection.close()
 
-    def wait_until_preloaded(self) -> None:
+    def wait_for_preload(self) -> None:
         """Nothing to wait for: an interpreter imports everything before it says that it is ready."""
 
     def close(self) -> None:
@@ -162,6 +161,7 @@ def _accept(listener: Listener, started: dict[int, subprocess.Popen],
             connection = listener.accept()
             arrivals.put((connection.recv(), connection))
 
+    # In a thread: accept() waits without a limit, and an interpreter that dies on its way never comes.
     threading.Thread(target=accept, daemon=True).start()
     missing, deadline = dict(started), time.monotonic() + _STARTS_WITHIN_S
     while missing:
@@ -183,10 +183,8 @@ def _accept(listener: Listener, started: dict[int, subprocess.Popen],
 
 
 def _is_ready(process: RankProcess, within_s: float) -> bool:
-    try:
+    with suppress(EOFError, OSError):
         while process.connection.poll(within_s):
             if process.receive() == "ready":  # before it may come an answer that nobody waits for any more
                 return True
-    except (EOFError, OSError):
-        pass
     return False

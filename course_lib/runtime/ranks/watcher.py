@@ -22,7 +22,7 @@ _BACKWARD = "_engine_run_backward"
 THREADS = Path("/proc/self/task")
 
 
-class Watcher:
+class RankWatcher:
     """Owns the rank's connection to the notebook from the moment the task has arrived."""
 
     def __init__(self, connection: Connection, folder: str | None) -> None:

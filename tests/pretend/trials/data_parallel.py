@@ -44,7 +44,7 @@ def averages() -> None:
     trained = model().to(device())
     trained(mine(0)).square().mean().backward()
     data_parallel.average_each(trained.parameters())
-    data_parallel.average_flattened(trained.parameters())
+    data_parallel.average_flat(trained.parameters())
     data_parallel.loss_weight(3)
 
 

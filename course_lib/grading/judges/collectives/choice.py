@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from course_lib.costs.links import Link, collective_time, hardware_link
-from course_lib.costs.network import Network
 from course_lib.facts import LINKS, STEP_LATENCY
-from course_lib.grading.compare import LARGEST, describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial
-from course_lib.grading.judges.numbers import NumberExercise
+from course_lib.grading.compare import describe, is_number
+from course_lib.grading.exercise import Exercise, SentBytes, Trial
+from course_lib.grading.judges.numbers import NumberExercise, network_of_rates
 from course_lib.grading.on_rank import collectives as on_rank
 from course_lib.grading.spent import Spent
 from course_lib.pictures.units import human_bytes
@@ -48,9 +47,9 @@ class Crossover(Exercise):
         (given,), (cases,) = answers, trial.inputs
         if type(given) is not list or len(given) != len(cases):
             return f"it returned {describe(given)}: expected a number of bytes for each of the {len(cases)} cases"
-        if bad := [value for value in given if not is_number(value)]:
+        if bad := [value for value in given if not is_number(value) or math.isnan(value)]:
             return f"it returned {describe(bad[0])}: expected a number of bytes"
-        loss, (alpha, beta, n), value = max((lost(case, value), case, value) for case, value in zip(cases, given))
+        loss, (alpha, beta, n), value = max((lost_share(case, value), case, value) for case, value in zip(cases, given))
         if loss <= self.ALLOWED:
             return None
         at = human_bytes(value) if math.isfinite(value) else "no size"
@@ -58,16 +57,12 @@ class Crossover(Exercise):
         return (f"alpha {1e6 * alpha:.3g} us, 1/beta {1 / beta / 1e9:.3g} GB/s, {n} ranks: who changes at {at} takes "
                 f"up to {100 * loss:.3g} % longer than the better choice: {why}")
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        worst = max(lost(case, value) for case, value in zip(trial.inputs[0], answers[0]))
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        worst = max(lost_share(case, value) for case, value in zip(trial.inputs[0], answers[0]))
         return [Spent("takes", worst, self.ALLOWED, "share", on=" longer than the better choice, at worst")]
 
 
-def is_number(value: Any) -> bool:
-    return type(value) is float and not math.isnan(value) or type(value) is int and abs(value) < LARGEST
-
-
-def lost(case: Sequence[Any], crossover: float) -> float:
+def lost_share(case: Sequence[Any], crossover: float) -> float:
     """The share of time lost, at the worst size, by whoever takes doubling below `crossover` bytes and the ring above.
 
     case: alpha_s, beta_s_per_byte, n. Between the right crossover and the chosen one the wrong algorithm runs, worst
@@ -95,9 +90,9 @@ class LargestModel(NumberExercise):
              ("16 nodes of one A100, 2 seconds", (16, 1, 2.0, *A100)),
              ("4 nodes of 8 devices on PCIe 4.0, half a second", (4, 8, 0.5, 31.5e9, 25e9)))
 
-    def expected(self, num_nodes: int, g: int, seconds: float, nvlink: float, card: float) -> float:
-        wires = Network(g, Link.of_rate(nvlink), Link.of_rate(card), g)
+    def solve(self, num_nodes: int, g: int, seconds: float, nvlink: float, card: float) -> float:
         gradient_bytes = 2
+        wires = network_of_rates(g, nvlink, card)
         return seconds / wires.group(num_nodes * g).all_reduces_s(1.0)["ring"] / gradient_bytes
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from course_lib.grading.compare import alike, part
-from course_lib.grading.exercise import Traffic, Trial, ranks_of
-from course_lib.grading.judges.tensors import TensorExercise, whole_numbers
-from course_lib.grading.spent import SMALLEST_SHOWN, Spent, most
+from course_lib.grading.compare import alike
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
+from course_lib.grading.judges.tensors import TensorExercise, counts_of, whole_numbers
+from course_lib.grading.spent import SMALLEST_SHOWN, Spent, highest
 from course_lib.pictures.units import human_bytes
 
 Inputs = list[list[Any]]
@@ -56,27 +56,23 @@ class Messages(TensorExercise):
     def most_messages(self, trial: Trial) -> int:
         return self.messages(trial.world_size)
 
-    def expected(self, inputs: Inputs) -> list[Tensor]:
+    def solve(self, inputs: Inputs) -> list[Tensor]:
         return [total(inputs)] * len(inputs)
 
-    def least(self, trial: Trial) -> int:
-        return trial.world_size * self.bound(trial)
-
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         """The ranks' own counts are held to the budget as well: the system's has room for more than a few elements."""
-        spent = super().spent(trial, answers, traffic)
+        spent = super().usage(trial, answers, traffic)
         if traffic.exact or self.spent_on:
             return spent
-        own = [found if type(found := part(answer, "sent")) is int else 0 for answer in answers]
-        return [Spent("sent", max(own), self.bound(trial), rank=most(own), claimed=True), *spent]
+        return [highest("sent", counts_of(answers, "sent"), self.bound(trial), claimed=True), *spent]
 
 
-class Ring(Messages):
+class RingExercise(Messages):
     """Messages go to the neighbours `around` and to nobody else."""
 
     around: ClassVar[tuple[int, ...]] = (1,)  # 1: the right one, -1: the left one
 
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
         for r, sent in enumerate(traffic.sent):
             neighbours = [(r + on) % trial.world_size for on in self.around]
             for to, num_bytes in enumerate(sent):
@@ -86,7 +82,7 @@ class Ring(Messages):
         return super().flaw(trial, answers, traffic)
 
 
-class RingReduceScatter(Ring):
+class RingReduceScatter(RingExercise):
     number = "2.1"
     budget = (
         "each rank sends (n-1)/(2n) M bytes to each neighbour: n-1 half chunks to the right, n-1 to the left (of two "
@@ -98,35 +94,33 @@ class RingReduceScatter(Ring):
     around = (1, -1)
     length = staticmethod(lambda n, k: 2 * n * k)
 
-    def expected(self, inputs: Inputs) -> list[Tensor]:
+    def solve(self, inputs: Inputs) -> list[Tensor]:
         return list(total(inputs).chunk(len(inputs)))
 
     def bound(self, trial: Trial) -> int:
         n = trial.world_size
         return message_bytes(trial) * (n - 1) // n // (1 if n == 2 else 2)  # of two ranks each is both neighbours
 
-    def sent(self, trial: Trial, traffic: Traffic) -> list[int]:
-        """To the neighbour that gets more."""
+    def sent_bytes(self, trial: Trial, traffic: SentBytes) -> list[int]:
+        """Of each rank the bytes to the neighbour that gets more: the budget is that of one direction."""
         return [max(row) for row in traffic.sent]
 
 
-class RingAllGather(Ring):
+class RingAllGather(RingExercise):
     number = "2.2"
     budget = "each rank sends n-1 pieces as long as they are, and 8 bytes with each for its length"
     example = (11,), (22, 33)
     messages = staticmethod(lambda n: 2 * (n - 1))
+    sizes = (3, 1), (4, 1), (2, 1), (1, 1), (4, LARGE // 4)
+    trials = Exercise.trials
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example_trial()]
-        for n, unit in ((3, 1), (4, 1), (2, 1), (1, 1), (4, LARGE // 4)):
-            extra = torch.randint(0, 2, (n,), generator=generator).tolist()
-            lengths = [unit * share + more for share, more in zip((4, 12, 7, 9), extra)]
-            inputs = [[whole_numbers(generator, length)] for length in lengths]
-            made.append(Trial(inputs, f"{ranks_of(n)}, {', '.join(f'{length:,}' for length in lengths)} elements"))
-        return made
+    def draw_trial(self, generator: torch.Generator, n: int, unit: int) -> Trial:
+        extra = torch.randint(0, 2, (n,), generator=generator).tolist()
+        lengths = [unit * share + more for share, more in zip((4, 12, 7, 9), extra)]
+        inputs = [[whole_numbers(generator, length)] for length in lengths]
+        return Trial(inputs, f"{ranks_of(n)}, {', '.join(f'{length:,}' for length in lengths)} elements")
 
-    def expected(self, inputs: Inputs) -> list[Tensor]:
+    def solve(self, inputs: Inputs) -> list[Tensor]:
         return [torch.cat([tensor for tensor, *_ in inputs])] * len(inputs)
 
     def bound(self, trial: Trial) -> int:
@@ -138,7 +132,7 @@ class RingAllGather(Ring):
         return (trial.world_size - 1) * sum(tensor.nbytes for tensor, *_ in trial.inputs)
 
 
-class RingAllReduce(Messages):
+class UnevenRingAllReduce(Messages):
     number = "2.3"
     in_place = True
     budget = ("each rank sends 2(n-1)/n M bytes, M being the tensor filled up to a multiple of 2n elements, and the "
@@ -169,7 +163,7 @@ class TreeReduce(Messages):
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
         trials = []
-        for plain in super().trials(seed):
+        for plain in super().trials(seed):  # drawn first, so that dst does not change what the ranks bring
             n = plain.world_size
             dst = int(torch.randint(1, n, (), generator=generator)) if n > 1 else 0  # 0 would hide an ignored dst
             dst = 1 if plain.label.startswith("the example") else dst
@@ -188,28 +182,28 @@ class TreeReduce(Messages):
     def least(self, trial: Trial) -> int:
         return (trial.world_size - 1) * message_bytes(trial)
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         n, M, dst, least = trial.world_size, message_bytes(trial), trial.inputs[0][1], self.least(trial)
-        spent = [Spent("sent", sum(self.sent(trial, traffic)), least, on=" together", who="the ranks",
+        spent = [Spent("sent", sum(self.sent_bytes(trial, traffic)), least, on=" together", who="the ranks",
                        slack=traffic.slack(least), note=traffic.note(), claimed=traffic.exact),
-                 *super().spent(trial, answers, traffic)]
+                 *super().usage(trial, answers, traffic)]
         if traffic.exact or M >= SMALLEST_SHOWN:  # in less, headers look like messages
-            backwards = Traffic([list(column) for column in zip(*traffic.sent)], traffic.exact)  # a broadcast's, then
+            backwards = SentBytes([list(column) for column in zip(*traffic.sent)], traffic.exact)  # a broadcast's, then
             # Both take n-1 steps, so that no record could tell them apart: who sent to whom does.
             why = ("dst adds everything up itself: let others add on the way"
                    if all(traffic.sent[r][dst] >= M for r in range(n) if r != dst)
                    else "they add up in a row: in each step as many as can hand theirs to another one")
-            spent.insert(1, Spent("took", steps_taken(backwards, dst), steps_of_tree(n), "step", why=why,
+            spent.insert(1, Spent("took", fewest_steps(backwards, dst), steps_of_tree(n), "step", why=why,
                                   claimed=traffic.exact))
         return spent
 
 
 def steps_of_tree(n: int) -> int:
-    """ceil(log2 n)."""
+    """The fewest steps in which n ranks can hand everything to one: ceil(log2 n)."""
     return (n - 1).bit_length()
 
 
-def steps_taken(traffic: Traffic, src: int) -> int:
+def fewest_steps(traffic: SentBytes, src: int) -> int:
     """The fewest steps in which messages can have gone from src to all as they did, each rank telling one at a time.
 
     A rank learns it from whoever sent it most, and tells first those below whom most is still to be done.
@@ -230,7 +224,7 @@ class AllToAll(Messages):
     example = (1, 2), (10, 20)
     messages = staticmethod(lambda n: n - 1)
 
-    def expected(self, inputs: Inputs) -> list[Tensor]:
+    def solve(self, inputs: Inputs) -> list[Tensor]:
         sent = [tensor.chunk(len(inputs)) for tensor, *_ in inputs]  # sent[q][r]: from rank q to rank r
         return [torch.cat(arrived) for arrived in zip(*sent)]
 
@@ -264,10 +258,10 @@ class TwoNodeAllReduce(Messages):
     def least(self, trial: Trial) -> int:
         return 2 * message_bytes(trial)  # each node needs all that the other one knows
 
-    def sent(self, trial: Trial, traffic: Traffic) -> list[int]:
+    def sent_bytes(self, trial: Trial, traffic: SentBytes) -> list[int]:
         return [sum(traffic.sent[r][to] for to in range(4) if to // 2 != r // 2) for r in range(4)]
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        spent = super().spent(trial, answers, traffic)
-        through_one = min(self.sent(trial, traffic)) == 0  # another mistake than the same bytes of every rank
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        spent = super().usage(trial, answers, traffic)
+        through_one = min(self.sent_bytes(trial, traffic)) == 0  # another mistake than the same bytes of every rank
         return [replace(each, what="alone sent") for each in spent] if through_one else spent

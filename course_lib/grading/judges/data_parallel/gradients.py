@@ -17,13 +17,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from course_lib.grading.exercise import Traffic, Trial, ranks_of
+from course_lib.grading.exercise import SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import CollectiveExercise, num_calls
 from course_lib.grading.judges.data_parallel.plans import fill
-from course_lib.grading.judges.models import EQUAL, LARGE, ROUNDING, SMALL, Inputs, gradient_sizes, trial_of
+from course_lib.grading.judges.models import EQUAL, LARGE, ROUNDING, SMALL, Inputs, doubles, gradient_sizes, trial_of
 from course_lib.grading.on_rank import data_parallel as on_rank
 from course_lib.grading.on_rank.models import batch_loss, gradients_of, model_of
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.on_rank.plain import ring_bytes
+from course_lib.grading.spent import Spent, highest, most
 
 OF_ROWS = 512  # bytes of a message that says how many rows there are
 START = 64 * 1024  # bytes: what DDP agrees on beside its broadcast
@@ -49,7 +50,7 @@ class GradientExercise(CollectiveExercise):
         return [Trial(example, f"the example, {ranks_of(len(example))}"),
                 *(replace(trial, label=f"{trial.label}, {words}") for words, trial in made)]
 
-    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+    def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
         """The gradients of the mean loss over everybody's rows, in one process."""
         if "given" in inputs[0]:
             rows = [len(rank["batches"][0][0]) for rank in inputs]
@@ -61,29 +62,26 @@ class GradientExercise(CollectiveExercise):
         return [gradients_of(model)] * len(inputs)
 
     def bound(self, trial: Trial) -> int:
-        return -(-2 * (trial.world_size - 1) * sum(gradient_sizes(trial.inputs[0])) // trial.world_size)
+        return ring_bytes(sum(gradient_sizes(trial.inputs[0])), trial.world_size)
 
     def least(self, trial: Trial) -> int:
         return 2 * (trial.world_size - 1) * sum(gradient_sizes(trial.inputs[0]))
 
 
-def small(batches: list[tuple[int, float]], bias: bool = False, **more: Any) -> dict[str, Any]:
+def small(batches: list[tuple[int, float]], **more: Any) -> dict[str, Any]:
     """A rank with one weight w = 0, and of each batch rows x = 1 whose mean gradient of (w x - y)^2 is the given one.
 
-    bias: whether it is there; it does not learn.
+    batches: rows and gradient of each.
     """
-    one = {"dtype": torch.float64}
-    return {"widths": [1, 1], "frozen": ["0.bias"],
-            "weights": {"0.weight": torch.zeros(1, 1, **one), "0.bias": torch.zeros(1, **one)},
-            "batches": [[torch.ones(b, 1, **one), torch.full((b, 1), -slope / 2, **one)] for b, slope in batches],
-            **more}
+    return {"widths": [1, 1], "frozen": ["0.bias"], "weights": {"0.weight": doubles([[0]]), "0.bias": doubles([0])},
+            "batches": [[doubles([[1]] * b), doubles([[-slope / 2]] * b)] for b, slope in batches], **more}
 
 
 def with_gradients(rows: int, gradients: dict[str, list[Any]], **more: Any) -> dict[str, Any]:
     """A rank whose backward has left these gradients, of a layer of two inputs and one output."""
-    given = {name: torch.tensor(values, dtype=torch.float64) for name, values in gradients.items()}
-    weights = {"0.weight": torch.zeros(1, 2, dtype=torch.float64), "0.bias": torch.zeros(1, dtype=torch.float64)}
-    batch = [torch.zeros(rows, width, dtype=torch.float64) for width in (2, 1)]
+    given = {name: doubles(values) for name, values in gradients.items()}
+    weights = {"0.weight": doubles([[0, 0]]), "0.bias": doubles([0])}
+    batch = [doubles([[0] * width] * rows) for width in (2, 1)]
     return {"widths": [2, 1], "frozen": [name for name in weights if name not in given], "weights": weights,
             "batches": [batch], "given": given, **more}
 
@@ -101,13 +99,13 @@ class AverageGradients(GradientExercise):
     def bound(self, trial: Trial) -> int:
         return super().bound(trial) + 128  # room for the rows, however they are sent
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         counted = [answer | {"calls": rows_at_once(answer["calls"])} for answer in answers]
         return [num_calls(counted, len(gradient_sizes(trial.inputs[0])) + 1)]
 
 
 def rows_at_once(calls: list[list[Any]]) -> list[list[Any]]:
-    """Without what all_gather_object needs besides: the numbers of rows, pickled, are two messages and one call."""
+    """The calls, those that exchange numbers of rows counted as one: all_gather_object makes two of it."""
     of_rows = [call for call in calls if call[0] != "all_reduce" and call[1] <= OF_ROWS]
     return [call for call in calls if call not in of_rows[1:]]
 
@@ -124,10 +122,10 @@ class BucketedAverage(GradientExercise):
         return [with_gradients(1, {"0.weight": [weight], "0.bias": [bias]}, cap=24)
                 for weight, bias in (([1.0, 2.0], 5.0), ([3.0, 6.0], 7.0))]
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, len(bucket_bytes(trial)))]
 
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
         right = bucket_bytes(trial)
         sent = ([message for _, message, _ in answer["calls"]] for answer in answers)
         # More calls are over budget, and said there.
@@ -151,10 +149,10 @@ class AccumulatedBackward(GradientExercise):
     def beforehand(self, trial: Trial) -> int:
         return 2 * sum(tensor.nbytes for tensor in trial.inputs[0]["weights"].values()) + START  # DDP's broadcast
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         sent = max(sum(message for _, message, _ in answer["calls"]) for answer in answers)
         times = sent / sum(gradient_sizes(trial.inputs[0]))
-        return [rows_held(trial, answers), Spent("communicated the gradients", times, 1, "time", claimed=True)]
+        return [row_usage(trial, answers), Spent("communicated the gradients", times, 1, "time", claimed=True)]
 
 
 class TopKAverage(GradientExercise):
@@ -167,10 +165,10 @@ class TopKAverage(GradientExercise):
     run = staticmethod(on_rank.top_k)
 
     def example(self) -> list[dict[str, Any]]:
-        return [{"given": [torch.tensor(gradient, dtype=torch.float64)], "k": 1}
+        return [{"given": [doubles(gradient)], "k": 1}
                 for gradient in ([4.0, -1.0, 2.0], [1.0, -6.0, 0.0])]
 
-    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+    def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
         steps, gradients = [{} for _ in inputs], [on_rank.flat_gradients(rank) for rank in inputs]
         owed = torch.zeros(len(inputs), len(gradients[0][0]), dtype=torch.float64)  # (n, N)
         for number, of_ranks in enumerate(zip(*gradients)):
@@ -208,36 +206,36 @@ class OverlappedStep(GradientExercise):
     def example(self) -> list[dict[str, Any]]:
         return [small([(1, slope)], cap=8) for slope in (1.0, 3.0)]
 
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
         first, second = (max(len(answer["steps"][step]["calls"]) for answer in answers) for step in (0, 1))
         return super().flaw(trial, answers, traffic) if second <= first else (
             f"the second step made {second} calls, the first one {first}: its hooks are still there. Keep what "
             "register_post_accumulate_grad_hook returns, and remove() it when backward is over")
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         M = sum(gradient_sizes(trial.inputs[0]))
         left = [max(1 - hidden_bytes(step["order"]) / M for step in answer["steps"]) for answer in answers]
         # Nobody can hide the bucket that waits for the last gradient: the last one, or the first of a turned network.
         par = bucket_bytes(trial)[0 if trial.inputs[0].get("turned") else -1] / M
-        return [rows_held(trial, answers), num_calls(answers, on_rank.STEPS * len(bucket_bytes(trial))),
+        return [row_usage(trial, answers), num_calls(answers, on_rank.STEPS * len(bucket_bytes(trial))),
                 Spent("left", max(left), par, "share", on=" of the bytes for after backward", limit="par {}",
                       slack=1e-9, claimed=True, why=why_left(answers[most(left)]["steps"][0]["order"]))]
 
 
 def num_steps(trial: Trial) -> int:
-    """Of 3.5."""
+    """How many steps the trial of 3.5 has: one for each gradient that a rank gets."""
     return len(trial.inputs[0].get("given") or trial.inputs[0]["batches"])
 
 
-def rows_held(trial: Trial, answers: list[Any]) -> Spent:
+def row_usage(trial: Trial, answers: list[Any]) -> Spent:
     """The rows whose activations waited for backward at the same time, beside those of the largest micro-batch."""
-    rows = [answer["rows"] for answer in answers]
-    return Spent("held", max(rows), max(len(x) for x, _ in trial.inputs[0]["batches"]), "row", on=" of activations",
-                 rank=most(rows), claimed=True, why="one forward, then its backward, then the next micro-batch")
+    return highest("held", [answer["rows"] for answer in answers], max(len(x) for x, _ in trial.inputs[0]["batches"]),
+                   "row", on=" of activations", claimed=True,
+                   why="one forward, then its backward, then the next micro-batch")
 
 
 def bucket_bytes(trial: Trial) -> list[int]:
-    """Of each of my_buckets."""
+    """The bytes of each bucket that my_buckets makes of the gradients of this trial."""
     sizes = gradient_sizes(trial.inputs[0])
     return [sum(sizes[index] for index in bucket) for bucket in fill(sizes, trial.inputs[0]["cap"])]
 
@@ -256,7 +254,7 @@ def hidden_bytes(order: on_rank.Order) -> int:
 
 
 def why_left(order: on_rank.Order) -> str:
-    """Why less is hidden than could be: the order tells where the bytes are the same."""
+    """Why fewer bytes are hidden behind backward than could be, read off the order of events of a rank."""
     last = max((place for place, (what, _) in enumerate(order) if what == "gradient"), default=0)
     before = {what for what, _ in order[:last]}
     if "begin" not in before:

@@ -23,8 +23,8 @@ from course_lib.costs.hiding import data_parallel_tokens
 from course_lib.costs.links import hardware_link
 from course_lib.costs.network import network_of
 from course_lib.facts import accelerator, interconnect
-from course_lib.grading.compare import describe, part
-from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
+from course_lib.grading.compare import describe, is_list_of, part
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.on_rank import data_parallel as on_rank
 from course_lib.grading.on_rank.data_parallel import EPOCHS
@@ -39,7 +39,10 @@ Shards = Sequence[list[int]]  # for each rank
 
 
 def fill(sizes: Sequence[int], cap: int) -> Plan:
-    """Indices into `sizes`, the last first, in buckets of at most `cap` bytes; what is larger goes alone."""
+    """Buckets as lists of indices into `sizes`, filled from the last gradient on, of at most `cap` bytes each.
+
+    A gradient that is larger than `cap` has a bucket of its own.
+    """
     last = len(sizes) - 1
     return [[last - index for index in bucket] for bucket in cut_buckets(sizes[::-1], cap)]
 
@@ -63,13 +66,13 @@ class Buckets(Exercise):
                                  f"{len(sizes)} gradient{'s' * (len(sizes) > 1)}, at most 100 kB")
                            for sizes in (*fixed, drawn.tolist())]
 
-    def expected(self, inputs: list[Any]) -> list[Plan]:
+    def solve(self, inputs: list[Any]) -> list[Plan]:
         return [fill(*inputs[0])]
 
     def difference(self, given: list[Any], expected: list[Plan]) -> str:
         return f"it returned {str(given[0])[:150]}: expected {str(expected[0])[:150]}"
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         return [Spent("made", len(answers[0]), len(fill(*trial.inputs[0])), "bucket")]
 
 
@@ -97,7 +100,7 @@ class Shard(Exercise):
         return next(faults(epochs, trial.inputs[0]["num_samples"]), None) or (
             MOVED.format(" and ".join(whose)) if whose else None)
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         each = [max(map(len, answer["shards"])) for answer in answers]
         return [Spent("has", max(each), -(-trial.inputs[0]["num_samples"] // trial.world_size), "sample",
                       on=" an epoch", rank=most(each))]
@@ -107,8 +110,7 @@ def shards_of(answer: Any) -> list[Any]:
     """A rank's indices in each epoch, words for anything else."""
     if type(answer) is not list or len(answer) != len(EPOCHS):
         return [describe(answer)] * len(EPOCHS)
-    return [shard if type(shard) is list and all(type(index) is int for index in shard) else describe(shard)
-            for shard in answer]
+    return [shard if is_list_of(shard, int) else describe(shard) for shard in answer]
 
 
 def faults(epochs: Sequence[Shards], N: int) -> Iterator[str]:
@@ -184,7 +186,7 @@ class SmallestBatch(NumberExercise):
     cases = (("the example", (1e9, 10, 2, 1e14, 1e-3, 1e-9, 1000)), *(case(*each) for each in CASES),
              ("messages as long as whole sequences", (2.0**30, 4, 2, 2.0**47, 2.0**-3, 2.0**-30, 1024)))
 
-    def expected(self, N: float, B: int, n: int, flops_per_s: float, alpha_s: float, beta: float, s: int) -> int:
+    def solve(self, N: float, B: int, n: int, flops_per_s: float, alpha_s: float, beta: float, s: int) -> int:
         communication_s = B * 2 * (n - 1) * alpha_s + 2 * (n - 1) / n * GRADIENT_BYTES * N * beta
         return max(1, math.ceil(communication_s * flops_per_s / (4 * N) / s))
 
@@ -194,7 +196,7 @@ class SmallestBatch(NumberExercise):
         return case(device, link, source.randint(2, 90) * 1e8, source.randint(10, 400), source.randint(3, most), 1024)
 
 
-class MostDevices(NumberExercise):
+class MostDataParallelDevices(NumberExercise):
     number = "3.9"
     unit = "device"
     tolerance = (0.1, 0.0)  # who takes W as it was measured, and not from data sheets, is within it
@@ -204,7 +206,7 @@ class MostDevices(NumberExercise):
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
         return "3.2M tokens a step, nodes of four A100, each with an HDR card", ()
 
-    def expected(self) -> float:
+    def solve(self) -> float:
         """Each of n devices has B/n tokens, and needs (n-1)/n of what it would need among very many."""
         flops_per_s = UTILISATION * accelerator("A100").peak_flops_per_s("bf16")
         nodes = network_of("A100", 4).group(64)

@@ -10,21 +10,6 @@
 
 Sources: DeepSeek-AI 2024, DeepSeek-V3, section 3.4 (redundant experts); DeepSeek-AI 2025, EPLB, which looks at the sums
 over all batches only; Rajbhandari et al. 2022, DeepSpeed-MoE (gradients).
-
-Exercises 8.3 and 8.8: tokens to the ranks of their experts and home again, and how wide an expert has to be for it.
-
-    R  ranks, r this one    E  experts, rank r has those from r E/R on    N  tokens of a rank, of D numbers
-    n_out tokens for other ranks, n_in from them, once for each rank and not for each expert
-    bytes that a rank sends: how many it will send, 8 (R-1); tokens, 8 D n_out; for which of the experts there,
-    E/R n_out; and others' results home, 8 D n_in
-
-    k  experts of a token, s shared ones    m  nodes that it goes to, of G    F  width of an expert
-    C  FLOP/s that a device does    W  bytes/s of its card, as all ranks of a node send rows of their own at once
-    w  bytes of a number on its way, out and home
-    computing of N tokens  N (k + s) 6 D F / C        sending  N m (G-1)/G D (w_out + w_home) / W        forward
-
-Sources: DeepSeek-AI 2024, DeepSeek-V3, sections 2.1.2 (at most 4 nodes), 3.2.1 (computing to sending about 1 : 1),
-3.2.2 (once to each node that has experts for it) and 3.3.2 (fp8 out, bf16 home); Jiang et al. 2024, Mixtral of Experts.
 """
 
 import random
@@ -33,24 +18,20 @@ from typing import Any
 
 import torch
 
-from course_lib.costs.experts import combine_bytes, dispatch_bytes
-from course_lib.costs.network import network_of
 from course_lib.expert_parallel.placement import Ranks, rank_loads
-from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
-from course_lib.grading.judges.calls import num_calls, sent_by
-from course_lib.grading.judges.expert_parallel.routing import doubles
-from course_lib.grading.judges.numbers import NumberExercise
+from course_lib.grading.compare import describe, is_list_of
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
+from course_lib.grading.judges.models import doubles
 from course_lib.grading.judges.split import PartsExercise, normal
 from course_lib.grading.on_rank import expert_parallel as on_rank
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.spent import Spent
 from course_lib.pictures.units import human_bytes
 
 Loads = list[list[float]]  # of each batch, by expert
 PAR = 1.15
 
 
-class Placement(Exercise):
+class PlaceExperts(Exercise):
     number = "8.6"
     right = "every expert has a place"
     budget = "par: over the batches, the busiest rank has on average 1.15 times the rows of the mean rank"
@@ -60,12 +41,13 @@ class Placement(Exercise):
         source, made = random.Random(seed), []
         for R, S, loads in (
             (2, 2, [[4, 4, 1, 1], [1, 1, 4, 4]]),
-            (4, 7, planted(source, 4, 7, 6, [range(4)], 0.25)),
-            (4, 2, alone(source, 4)),
-            (5, 7, planted(source, 5, 7, 4, [(0, 1), (2, 3)], 0.6)),
-            (3, 4, crowded(source, 3)),
-            (2, 2, tempting(source, 2)),
-            (4, 7, planted(random.Random(4), 4, 7, 6, [range(4)], 0.25)),  # careless swaps put two copies on a rank
+            (4, 7, solvable_loads(source, 4, 7, 6, [range(4)], 0.25)),
+            (4, 2, lone_expert_loads(source, 4)),
+            (5, 7, solvable_loads(source, 5, 7, 4, [(0, 1), (2, 3)], 0.6)),
+            (3, 4, crowded_loads(source, 3)),
+            (2, 2, tempting_loads(source, 2)),
+            # careless swaps put two copies on a rank
+            (4, 7, solvable_loads(random.Random(4), 4, 7, 6, [range(4)], 0.25)),
         ):
             label = f"{len(loads[0])} experts on {R} ranks of {S} slots, {len(loads)} batches"
             made.append(Trial([{"loads": loads, "slots": [R, S]}], label if made else f"the example, {label}"))
@@ -73,7 +55,7 @@ class Placement(Exercise):
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         (R, S), E, (given,) = trial.inputs[0]["slots"], len(trial.inputs[0]["loads"][0]), answers
-        if type(given) is not list or not all(type(own) is list for own in given) or len(given) != R:
+        if not is_list_of(given, list, length=R):
             has = f"{len(given)} parts" if type(given) is list else describe(given)
             return f"it returned {has}: expected for each of the {R} ranks a list of its experts"
         for rank, own in enumerate(given):
@@ -87,7 +69,7 @@ class Placement(Exercise):
         homeless = set(range(E)).difference(*map(set, given))
         return f"expert {min(homeless)} is on no rank: each needs a place at least once" if homeless else None
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         loads, given = trial.inputs[0]["loads"], answers[0]
         return [Spent("busiest rank has, of the mean rank's rows,", score(loads, given), PAR, "share", who="the",
                       limit="par {}", slack=1e-9, why=reason(loads, given, trial.inputs[0]["slots"]))]
@@ -99,7 +81,7 @@ def score(loads: Loads, placement: Ranks) -> float:
 
 
 def reason(loads: Loads, placement: Ranks, slots: list[int]) -> str:
-    """What probably makes the busiest rank so busy."""
+    """What probably makes the busiest rank so busy, as a sentence for the reader."""
     (R, S), held = slots, sum(placement, [])
     if R * S > len(loads[0]) == len(held):
         return "a slot is free and the hottest expert has no copy: its rows would be shared out between both"
@@ -114,7 +96,7 @@ def reason(loads: Loads, placement: Ranks, slots: list[int]) -> str:
             f"{hottest}: place those with most rows first, always where least is to do")
 
 
-def planted(source: random.Random, R: int, S: int, B: int, hot: Sequence[Sequence[int]], share: float) -> Loads:
+def solvable_loads(source: random.Random, R: int, S: int, B: int, hot: Sequence[Sequence[int]], share: float) -> Loads:
     """Loads for which one placement has score 1: each cold expert has its slot, each hot one a slot on all of `hot`.
 
     hot: of each hot expert, the ranks that it is on; share: about how much of a rank's rows is its.
@@ -128,10 +110,10 @@ def planted(source: random.Random, R: int, S: int, B: int, hot: Sequence[Sequenc
             cold = [source.expovariate(1.0) for _ in range(S - len(here))]
             rows += [(1 - sum(here)) * each / sum(cold) for each in cold]
         batches.append(rows)
-    return named(source, batches)
+    return shuffle_experts(source, batches)
 
 
-def alone(source: random.Random, B: int) -> Loads:
+def lone_expert_loads(source: random.Random, B: int) -> Loads:
     """Of 7 experts on 4 ranks of 2 slots: whoever forgets the slots, or that copies share the rows, is over par.
 
     One expert fills a rank, and its neighbour has no rows at all; one is hot and on two ranks, with a cold one on each;
@@ -141,28 +123,28 @@ def alone(source: random.Random, B: int) -> Loads:
     for _ in range(B):
         hot, more, large = source.uniform(0.53, 0.58), source.uniform(-0.03, 0.03), source.uniform(0.8, 0.9)
         batches.append([1.02, 0.0, 2 * hot, 1 - hot + more, 1 - hot - more, large, 1 - large])
-    return named(source, batches)
+    return shuffle_experts(source, batches)
 
 
-def crowded(source: random.Random, B: int) -> Loads:
+def crowded_loads(source: random.Random, B: int) -> Loads:
     """Of 5 experts on 3 ranks of 4 slots two are on all ranks and three on two each, and the score is 1."""
     batches = []
     for _ in range(B):
         first, second = source.uniform(0.4, 0.46), source.uniform(0.4, 0.46)
         batches.append([3 * first, 3 * second, *[1 - first - second] * 3])
-    return named(source, batches)
+    return shuffle_experts(source, batches)
 
 
-def tempting(source: random.Random, B: int) -> Loads:
+def tempting_loads(source: random.Random, B: int) -> Loads:
     """Of 3 experts on 2 ranks of 2 slots both copies of the hot one, on one rank, would have the score 1.
 
     That is not allowed; with one on each rank it is 1.02 or less.
     """
     more = [source.uniform(0.01, 0.02) for _ in range(B)]
-    return named(source, [[1.0, 0.5 + each, 0.5 - each] for each in more])
+    return shuffle_experts(source, [[1.0, 0.5 + each, 0.5 - each] for each in more])
 
 
-def named(source: random.Random, batches: Loads) -> Loads:
+def shuffle_experts(source: random.Random, batches: Loads) -> Loads:
     """The experts in any order, the same in all batches, and rows by the thousand for each rank."""
     order = source.sample(range(len(batches[0])), len(batches[0]))
     return [[1000 * rows[expert] for expert in order] for rows in batches]
@@ -175,31 +157,26 @@ class ExpertGradients(PartsExercise):
     budget = "(len(same) - 1) times the bytes of its experts' gradients, and R - 1 times the router's and a number"
     run = staticmethod(on_rank.expert_gradients)
     difference = Exercise.difference  # of which expert
+    sizes = (6, 2, 2, 2, 2), (4, 4, 1, 2, 3), (2, 1, 3, 2, 3), (1, 1, 2, 2, 3), (4, 2, 2, 64, 16)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example()]
-        for R, ep, each, D, N in ((6, 2, 2, 2, 2), (4, 4, 1, 2, 3), (2, 1, 3, 2, 3), (1, 1, 2, 2, 3),
-                                  (4, 2, 2, 64, 16)):
-            E, ranks = ep * each, []
-            for r in range(R):
-                # No token comes to the last expert, nor to rank 0's first, but that not in the first two trials:
-                # whoever leaves out experts without tokens has an answer there, and hangs only later on.
-                idle = [E - 1] + [0] * (r == 0 and len(made) > 1)
-                own = range(r % ep * each, (r % ep + 1) * each)
-                gradients = [normal(generator, D, D) * (e not in idle) for e in own]
-                ranks.append({"gradients": gradients, "router": normal(generator, E, D), "num_tokens": N + r,
-                              "same": list(range(r % ep, R, ep))})
-            made.append(Trial(ranks, f"{ranks_of(R)}, {E} experts over {ep}, {human_bytes(8 * each * D * D)} of their "
-                                     "gradients"))
-        return made
+    def draw_trial(self, generator: torch.Generator, R: int, ep: int, each: int, D: int, N: int) -> Trial:
+        E, ranks = ep * each, []
+        for r in range(R):
+            # No token comes to the last expert, nor to rank 0's first, but that not in the first two trials, of which
+            # this is the larger one: whoever leaves out experts without tokens has an answer there, and hangs later on.
+            idle = [E - 1] + [0] * (r == 0 and R < 6)
+            own = range(r % ep * each, (r % ep + 1) * each)
+            gradients = [normal(generator, D, D) * (e not in idle) for e in own]
+            ranks.append({"gradients": gradients, "router": normal(generator, E, D), "num_tokens": N + r,
+                          "same": list(range(r % ep, R, ep))})
+        return Trial(ranks, f"{ranks_of(R)}, {E} experts over {ep}, {human_bytes(8 * each * D * D)} of their gradients")
 
-    def example(self) -> Trial:
+    def example_trial(self) -> Trial:
         ranks = [{"gradients": [doubles([[expert]])], "router": doubles(router), "num_tokens": num_tokens, "same": [r]}
                  for r, (expert, router, num_tokens) in enumerate([(8, [[1], [9]], 3), (4, [[3], [11]], 1)])]
         return Trial(ranks, "the example, 2 ranks with an expert each")
 
-    def expected(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def solve(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         num_tokens = sum(rank["num_tokens"] for rank in inputs)
         router = sum(rank["router"] for rank in inputs) / num_tokens
         same = [zip(*(inputs[s]["gradients"] for s in rank["same"])) for rank in inputs]  # each expert's, of its ranks
@@ -221,98 +198,3 @@ class ExpertGradients(PartsExercise):
                 num_with_tokens = sum(bool(gradient.any()) for gradient in of_expert)
                 total += (num_with_tokens - 1 + len(same) - 1) * of_expert[0].nbytes * bool(num_with_tokens)
         return total
-
-
-NODES = network_of("H100")  # of eight
-H100, B200 = 600e12, 1350e12  # 0.6 of their peaks in bf16
-NVLINK = float(round(NODES.group(8).bytes_per_s("all_to_all")))
-NDR = float(round(NODES.group(64).bytes_per_s("send")))  # what leaves its node in an all-to-all has its own card, too
-
-
-class Dispatch(PartsExercise):
-    number = "8.3"
-    parts = {"received": "received", "theirs": "theirs", "home": "back(y)"}
-    right = "tokens arrive and results come home"
-    budget = ("four collectives: how many, tokens, choices, and results home; to the byte what others have to have, "
-              "8 (R-1), 8 D + E/R for each token sent, 8 D for each result")
-    run = staticmethod(on_rank.dispatch)
-
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example()]
-        for R, each, D, N, k, hot in ((3, 2, 2, 4, 2, None), (2, 3, 1, 5, 3, None), (3, 2, 2, 3, 2, 1),
-                                      (1, 3, 2, 4, 2, None), (4, 4, 64, 48, 4, None)):
-            ranks, E = [], R * each
-            for r in range(R):
-                likes = torch.rand(N + r, E, generator=generator)
-                if hot is not None:  # everything is for this rank's experts: the others receive nothing
-                    likes[:, hot * each:(hot + 1) * each] += 1.0
-                choices = torch.zeros(N + r, E, dtype=torch.uint8).scatter_(1, likes.topk(k).indices, 1)
-                ranks.append({"tokens": normal(generator, N + r, D), "choices": choices})
-            made.append(Trial(ranks, f"{ranks_of(R)}, {E} experts, k = {k}, tokens of {human_bytes(8 * D)}"
-                                     + f", all for rank {hot}" * (hot is not None)))
-        return made
-
-    def example(self) -> Trial:
-        ranks = [{"tokens": doubles([token]), "choices": torch.tensor([own], dtype=torch.uint8)}
-                 for token, own in (([1, 2], [0, 1, 1, 1]), ([5, 7], [1, 0, 0, 0]))]
-        return Trial(ranks, "the example, 2 ranks, 4 experts")
-
-    def expected(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        choices = [rank["choices"].chunk(len(inputs), 1) for rank in inputs]  # of each rank, on each: (N, E/R)
-        answers = []
-        for r, own in enumerate(inputs):
-            goes = [chosen[r].bool().any(1) for chosen in choices]
-            answers.append({
-                "received": torch.cat([rank["tokens"][here] for rank, here in zip(inputs, goes)]),
-                "theirs": torch.cat([chosen[r][here] for chosen, here in zip(choices, goes)]),
-                "home": sum(on_rank.results_of_experts(own["tokens"], chosen) for chosen in choices[r])})
-        return answers
-
-    def sent(self, trial: Trial) -> list[int]:
-        """The bytes of each rank, to the byte."""
-        R, (num_tokens, E) = trial.world_size, trial.inputs[0]["choices"].shape
-        goes = [rank["choices"].unflatten(1, (R, -1)).any(-1).sum(0).tolist() for rank in trial.inputs]  # [from][to]
-        token = trial.inputs[0]["tokens"].nbytes // num_tokens
-        return [8 * (R - 1) + out + home
-                for out, home in zip(dispatch_bytes(goes, token + E // R, 1), combine_bytes(goes, token, 1))]
-
-    def bound(self, trial: Trial) -> int:
-        return max(self.sent(trial))
-
-    def least(self, trial: Trial) -> int:
-        """A token to each other rank that has experts for it, and a result back from there."""
-        (num_tokens, E), R = trial.inputs[0]["choices"].shape, trial.world_size
-        token = trial.inputs[0]["tokens"].nbytes // num_tokens
-        pairs = (sum(self.sent(trial)) - 8 * R * (R - 1)) // (2 * token + E // R)
-        return pairs * 2 * token
-
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
-        return [num_calls(answers, 4)]
-
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        calls, _, *outside = super().spent(trial, answers, traffic)
-        each, allowed = [sent_by(rank, answers, traffic) for rank in range(trial.world_size)], self.sent(trial)
-        rank = most(each, allowed)
-        return [calls, Spent("sent", each[rank], allowed[rank], rank=rank, claimed=True), *outside]
-
-
-class SmallestExpert(NumberExercise):
-    number = "8.8"
-    budget = "the formula's F, which need not be a whole number"
-    cases = (("the example, k = 6, one shared, m = 2 of 4", (6, 1, 2, 4, 3, 2, 112, 5)),
-             ("DeepSeek-V3 over 8 nodes of B200, fp8 out and home", (8, 1, 4, 8, 1, 1, B200, NDR)),
-             ("DeepSeek-V3 over 8 nodes of H100, fp8 out, bf16 home", (8, 1, 4, 8, 1, 2, H100, NDR)),
-             ("the same, each row sent by itself", (8, 1, 8, 8, 1, 2, H100, NDR)),
-             ("Mixtral over 8 nodes, bf16", (2, 0, 2, 8, 2, 2, H100, NDR)),
-             ("DeepSeek-V3 over the 8 GPUs of one node", (8, 1, 8, 8, 1, 2, H100, NVLINK)))
-
-    def expected(self, k: int, shared: int, m: int, G: int, out_bytes: int, home_bytes: int, flops_per_s: float,
-                 bytes_per_s: float) -> float:
-        return m * (G - 1) / G * (out_bytes + home_bytes) * flops_per_s / (6 * (k + shared) * bytes_per_s)
-
-    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
-        m, shared, G, F, W = (source.randint(*bounds) for bounds in ((2, 4), (1, 3), (5, 16), (100, 900), (20, 400)))
-        k, out = m + source.randint(1, 4), source.choice((1, 2))
-        return (f"k = {k}, {shared} shared, m = {m} of {G}, {out} and 4 bytes, {F} TFLOP/s, {W} GB/s",
-                (k, shared, m, G, out, 4, F * 1e12, W * 1e9))

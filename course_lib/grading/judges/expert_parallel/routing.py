@@ -31,9 +31,10 @@ from torch.nn.functional import pad
 
 from course_lib.expert_parallel import capacity_mask, load_balancing_loss, permute, tokens_per_expert, unpermute
 from course_lib.grading.compare import describe, readable
-from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls
-from course_lib.grading.judges.split import PartsExercise, SplitExercise, all_reduce_bytes, normal, played
+from course_lib.grading.judges.models import doubles
+from course_lib.grading.judges.split import PartsExercise, SplitExercise, all_reduce_bytes, normal, play_ranks
 from course_lib.grading.on_rank import expert_parallel as on_rank
 from course_lib.grading.on_rank import plain
 from course_lib.grading.on_rank.split import Leaves, gradients_of, leaves_of
@@ -44,31 +45,24 @@ Answers = list[dict[str, Any]]
 HELD = 4  # times the bytes of rows: rows, what back gathers and weighs, and indices
 
 
-def doubles(values: Any) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
 class Gate(SplitExercise):
     number = "8.1"
     budget = "the busiest group gets k N/G rows, as many as the mean; nothing sent"
     run = staticmethod(on_rank.gate)
+    sizes = (8, 12, 4, 2, 2.5), (16, 6, 3, 3, 1.5), (6, 5, 2, 1, 2.0), (64, 64, 8, 8, 2.5)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example()]
-        for N, E, k, G, scale in ((8, 12, 4, 2, 2.5), (16, 6, 3, 3, 1.5), (6, 5, 2, 1, 2.0), (64, 64, 8, 8, 2.5)):
-            inputs = {"given": {"logits": normal(generator, N, E)}, "bias": normal(generator, E, scale=0.4),
-                      "numbers": [k, G, scale], "dy": normal(generator, N, E)}
-            made.append(Trial([inputs], f"{N} tokens, {E} experts in {G} group{'s' * (G > 1)}, k = {k}"))
-        return made
+    def draw_trial(self, generator: torch.Generator, N: int, E: int, k: int, G: int, scale: float) -> Trial:
+        inputs = {"given": {"logits": normal(generator, N, E)}, "bias": normal(generator, E, scale=0.4),
+                  "numbers": [k, G, scale], "dy": normal(generator, N, E)}
+        return Trial([inputs], f"{N} tokens, {E} experts in {G} group{'s' * (G > 1)}, k = {k}")
 
-    def example(self) -> Trial:
+    def example_trial(self) -> Trial:
         """The bias decides in both groups; added to the logits, it would in the first one only."""
         inputs = {"given": {"logits": doubles([[0.7, 0.6, 0.3, 0.2]]).logit()}, "bias": doubles([0, 0.5, 0, 0.3]),
                   "numbers": [2, 2, 2], "dy": doubles([[1, 2, 3, 4]])}
         return Trial([inputs], "the example, 1 token, 4 experts in 2 groups, k = 2")
 
-    def expected(self, inputs: Inputs) -> Answers:
+    def solve(self, inputs: Inputs) -> Answers:
         bias, (k, G, scale) = inputs[0]["bias"], inputs[0]["numbers"]
 
         def weights_of(leaves: list[Leaves]) -> list[Tensor]:
@@ -77,12 +71,12 @@ class Gate(SplitExercise):
             chosen = scores * torch.zeros_like(by).scatter(2, by.topk(k // G).indices, 1.0).flatten(1)
             return [scale * chosen / chosen.sum(1, keepdim=True)]
 
-        return played(inputs, weights_of)
+        return play_ranks(inputs, weights_of)
 
     def difference(self, given: list[Any], expected: Answers) -> str:
         return super().difference(given, expected).replace("rank 0 returned", "all experts' weights, chosen or 0, are")
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         k, G, _ = trial.inputs[0]["numbers"]
         rows = answers[0]["y"].ne(0).unflatten(1, (G, -1)).sum((0, 2))  # of each group
         return [Spent("gives a group", rows.max().item(), k * len(answers[0]["y"]) // G, "row")]
@@ -97,27 +91,24 @@ class BlockRows(PartsExercise):
              "weights": "the gradient of the weights"}
     budget = "at most 4 times the bytes of rows held on the way there or back: places, no matrix of tokens by rows"
     run = staticmethod(on_rank.block_rows)
+    sizes = ((7, 2, 4, 2, 4, 2), (6, 3, 4, 1, 2, 0, 2), (3, 2, 2, 2, 1), (1, 1, 4, 3, 8),
+             (256, 64, 16, 2, 16, 0, 6, 15))  # the last ones: experts without tokens
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example()]
-        for N, D, E, k, block, idle in ((7, 2, 4, 2, 4, [2]), (6, 3, 4, 1, 2, [0, 2]), (3, 2, 2, 2, 1, []),
-                                        (1, 1, 4, 3, 8, []), (256, 64, 16, 2, 16, [0, 6, 15])):
-            names = torch.tensor([e for e in range(E) if e not in idle])
-            likes = torch.rand(N, len(names), generator=generator) + torch.linspace(0, 0.4, len(names))
-            if N == 7:  # 4, 6 and 4 rows, and none: full blocks, and one that is not
-                likes[torch.randperm(N, generator=generator), torch.tensor([0, 0, 0, 1, 2, 2, 2])] = -1.0
-            inputs = {"given": {"tokens": normal(generator, N, D), "weights": normal(generator, N, k).sigmoid()},
-                      "experts": names[likes.topk(k).indices], "numbers": [E, block], "dy": normal(generator, N, D)}
-            made.append(Trial([inputs], f"{N} token{'s' * (N > 1)} of {D}, k = {k}, {E} experts, blocks of {block}"))
-        return made
+    def draw_trial(self, generator: torch.Generator, N: int, D: int, E: int, k: int, block: int, *idle: int) -> Trial:
+        names = torch.tensor([e for e in range(E) if e not in idle])
+        likes = torch.rand(N, len(names), generator=generator) + torch.linspace(0, 0.4, len(names))
+        if N == 7:  # 4, 6 and 4 rows, and none: full blocks, and one that is not
+            likes[torch.randperm(N, generator=generator), torch.tensor([0, 0, 0, 1, 2, 2, 2])] = -1.0
+        inputs = {"given": {"tokens": normal(generator, N, D), "weights": normal(generator, N, k).sigmoid()},
+                  "experts": names[likes.topk(k).indices], "numbers": [E, block], "dy": normal(generator, N, D)}
+        return Trial([inputs], f"{N} token{'s' * (N > 1)} of {D}, k = {k}, {E} experts, blocks of {block}")
 
-    def example(self) -> Trial:
+    def example_trial(self) -> Trial:
         inputs = {"given": {"tokens": doubles([[1, 2], [3, 4], [5, 6]]), "weights": doubles([[0.5], [0.25], [2]])},
                   "experts": torch.tensor([[1], [0], [1]]), "numbers": [2, 2], "dy": doubles([[1, 2], [3, 4], [5, 6]])}
         return Trial([inputs], "the example, 3 tokens of 2, k = 1, 2 experts, blocks of 2")
 
-    def expected(self, inputs: Inputs) -> Answers:
+    def solve(self, inputs: Inputs) -> Answers:
         rank, = inputs
         leaves, (E, block) = leaves_of(rank), rank["numbers"]
         own_rows, order = permute(leaves["tokens"], rank["experts"])
@@ -128,7 +119,7 @@ class BlockRows(PartsExercise):
         combined.backward(rank["dy"])
         return [{"rows": rows.detach(), "y": combined.detach(), **gradients_of(leaves)}]
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         held, rows = answers[0]["held"], answers[0]["rows"]
         return [Spent("holds", held, HELD * rows.nbytes, on=" on its way", slack=4096, claimed=True)]
 
@@ -140,23 +131,20 @@ class BalanceLoss(SplitExercise):
     number = "8.4"
     budget = "one all-reduce of R numbers: 2(R-1)/R * 8 R bytes sent by each rank, forward and backward together"
     run = staticmethod(on_rank.balance_loss)
+    sizes = (3, 5, 12, 2), (2, 4, 6, 1), (1, 6, 3, 2), (4, 32, 64, 4)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example()]
-        for R, N, E, k in ((3, 5, 12, 2), (2, 4, 6, 1), (1, 6, 3, 2), (4, 32, 64, 4)):
-            ranks = [{"given": {"logits": normal(generator, N, E, scale=1.5) + normal(generator, E)}, "k": k,
-                      "dy": torch.tensor(1.5, dtype=torch.float64)} for _ in range(R)]
-            made.append(Trial(ranks, f"{ranks_of(R)} with {N} tokens each, {E} experts, k = {k}"))
-        return made
+    def draw_trial(self, generator: torch.Generator, R: int, N: int, E: int, k: int) -> Trial:
+        ranks = [{"given": {"logits": normal(generator, N, E, scale=1.5) + normal(generator, E)}, "k": k,
+                  "dy": doubles(1.5)} for _ in range(R)]
+        return Trial(ranks, f"{ranks_of(R)} with {N} tokens each, {E} experts, k = {k}")
 
-    def example(self) -> Trial:
+    def example_trial(self) -> Trial:
         """Three of the four choices fall on rank 0's experts."""
         p = doubles([[[0.5, 0.2, 0.2, 0.1], [0.1, 0.6, 0.1, 0.2]], [[0.4, 0.3, 0.2, 0.1], [0.2, 0.3, 0.4, 0.1]]])
         ranks = [{"given": {"logits": own.log()}, "k": 1, "dy": doubles(1)} for own in p]
         return Trial(ranks, "the example, 2 ranks with 2 tokens each, 4 experts, k = 1")
 
-    def expected(self, inputs: list[Any]) -> list[dict[str, Any]]:
+    def solve(self, inputs: list[Any]) -> list[dict[str, Any]]:
         R, k = len(inputs), inputs[0]["k"]
 
         def losses(leaves: list[Leaves]) -> list[Tensor]:
@@ -166,9 +154,9 @@ class BalanceLoss(SplitExercise):
             return [load_balancing_loss(z.softmax(-1).unflatten(1, (R, -1)).sum(-1), own, counts)
                     for z, own in zip(zs, ranks)]
 
-        return played(inputs, losses)
+        return play_ranks(inputs, losses)
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 1)]
 
     def bound(self, trial: Trial) -> int:
@@ -179,31 +167,28 @@ class BalanceLoss(SplitExercise):
         return 2 * (trial.world_size - 1) ** 2
 
 
-class Kept(Exercise):
+class KeptWithinCapacity(Exercise):
     number = "8.5"
     compared = "returned"
     budget = "no rank gets more than C rows, or its protected ones where these are more; nothing that fits is dropped"
     run = staticmethod(plain.tensor)
+    sizes = ((24, 2, 6, 3, 0.5, 2), (8, 1, 4, 2, 0.5, 0), (10, 3, 4, 1, 0.5, 3), (12, 2, 4, 2, 0.5, 8),
+             (16, 1, 8, 4, 0.25, 1), (512, 4, 32, 4, 1.0, 50))
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example()]
-        for N, k, E, R, factor, safe in ((24, 2, 6, 3, 0.5, 2), (8, 1, 4, 2, 0.5, 0), (10, 3, 4, 1, 0.5, 3),
-                                         (12, 2, 4, 2, 0.5, 8), (16, 1, 8, 4, 0.25, 1), (512, 4, 32, 4, 1.0, 50)):
-            hot = 0.3 * (torch.arange(E) % (E // R) == 0) + torch.linspace(0.3, 0.0, E)  # experts and ranks
-            experts = (torch.rand(N, E, generator=generator) + hot).topk(k).indices
-            protected = torch.randperm(N, generator=generator) < safe
-            C, weights = int(factor * k * N / R), normal(generator, N, k).sigmoid()
-            made.append(Trial([[experts, weights, protected, E, R, C]],
-                              f"{N} tokens, {safe} protected, k = {k}, {E} experts on {ranks_of(R)}, C = {C}"))
-        return made
+    def draw_trial(self, generator: torch.Generator, N: int, k: int, E: int, R: int, factor: float, safe: int) -> Trial:
+        hot = 0.3 * (torch.arange(E) % (E // R) == 0) + torch.linspace(0.3, 0.0, E)  # experts and ranks
+        experts = (torch.rand(N, E, generator=generator) + hot).topk(k).indices
+        protected = torch.randperm(N, generator=generator) < safe
+        C, weights = int(factor * k * N / R), normal(generator, N, k).sigmoid()
+        return Trial([[experts, weights, protected, E, R, C]],
+                     f"{N} tokens, {safe} protected, k = {k}, {E} experts on {ranks_of(R)}, C = {C}")
 
-    def example(self) -> Trial:
+    def example_trial(self) -> Trial:
         inputs = [torch.tensor([[0], [1], [1], [0]]), doubles([[0.5], [0.9], [0.6], [0.7]]),
                   torch.tensor([True, False, False, False]), 4, 2, 3]
         return Trial([inputs], "the example, 4 tokens, 1 protected, k = 1, 4 experts on 2 ranks, C = 3")
 
-    def expected(self, inputs: list[Any]) -> list[Tensor]:
+    def solve(self, inputs: list[Any]) -> list[Tensor]:
         experts, weights, protected, E, R, C = inputs[0]
         urgency = weights + 2.0 * protected.unsqueeze(1)  # a weight is at most 1
         return [capacity_mask(experts // (E // R), R, C, urgency) | protected.unsqueeze(1)]
@@ -216,10 +201,10 @@ class Kept(Exercise):
         return (f"{int((kept != right).sum())} of {kept.numel()} rows are wrong; the first one, token {token}'s slot "
                 f"{slot}, should be {'kept' if right[token, slot] else 'dropped'}")
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         experts, _, protected, E, R, C = trial.inputs[0]
         owner, kept = experts // (E // R), answers[0]["returned"]
         each = tokens_per_expert(owner, R, kept).tolist()
         allowed = [max(C, safe) for safe in tokens_per_expert(owner[protected], R).tolist()]
-        rank = most(each, allowed)
+        rank = most(each, allowed)  # of the layout that is asked about: it is none of the trial's own ranks
         return [Spent("gives a rank", each[rank], allowed[rank], "row")]

@@ -1,1 +1,3 @@
-"""Chapter 9. layouts.py: places, groups, the best layout; gradients.py: added up where, one norm, checkpoints."""
+"""Chapter 9. layouts.py: places, groups, the best layout; gradients.py: added up where, one norm;
+checkpoints.py: pieces for another layout, how often to save.
+"""

@@ -11,37 +11,22 @@ Gradients are random numbers in float64, in 9.3 for every token: what they are o
 
 9.3: backward began at the sum of the losses of this rank's own tokens; asked is the gradient of the mean over all.
 9.4: |g|_p = (sum over all numbers of |x|^p)^(1/p),  |g|_inf = the largest |x|
-
-Exercises 9.5 and 9.6: a checkpoint that another layout has written, and how often to save.
-
-    offsets, shape  of a piece: where its first number stands in the whole tensor, and how far it goes, dim by dim
-
-    N  devices      M  seconds between failures of the whole      tau  seconds from one save to the next
-    d  seconds that a save stops the run      w  seconds until it is written
-    lost share(tau) = d/tau + (tau/2 + w + restart)/M,  least at tau = sqrt(2 d M)
-
-Sources: Young 1974, "A First Order Approximation to the Optimum Checkpoint Interval"; Daly 2006, "A Higher Order
-Estimate of the Optimum Checkpoint Interval for Restart Dumps"; Llama team 2024, sections 3.3.1 and 3.3.4.
 """
 
 import math
-import random
 from collections.abc import Callable, Sequence
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from course_lib.costs.failures import daly_interval, seconds_between_failures, young_interval
-from course_lib.grading.compare import alike
-from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import CollectiveExercise, num_calls, too_little
-from course_lib.grading.judges.models import ROUNDING
-from course_lib.grading.judges.numbers import NumberExercise
+from course_lib.grading.judges.models import ROUNDING, doubles
 from course_lib.grading.judges.split import normal
 from course_lib.grading.on_rank import hybrid_parallel as on_rank
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.spent import Spent, highest
 from course_lib.hybrid_parallel.layout import AXES, ParallelLayout
 
 Inputs = list[dict[str, Any]]
@@ -66,35 +51,35 @@ class ReducedGradients(Exercise):
     errors = (("write it with send and recv", "Here the all_reduce that you are given does so, over any axes."),)
     budget = "2(n-1)/n of a gradient's bytes for a group of n ranks, and 8 bytes to count the tokens"
     run = staticmethod(on_rank.reduced_gradients)
+    sizes = (("dp3", 2), ("dp2 cp2 ep2", 2), ("dp2 tp2", 4), ("pp2 cp2", 2), ("pp2 tp2", 4), ("dp1", 2),
+             ("dp2 pp2 tp2 ep2", 32))
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
+    def example_trial(self) -> Trial:
         layout = ParallelLayout.from_string("dp2")
-        example = [{**place, "gradients": {"weight": exact(number)}, "kinds": {"weight": "split"}, "num_tokens": tokens}
-                   for place, number, tokens in zip(places(layout), (3.0, 5.0), (2, 6))]
-        made = [Trial(example, "the example, 2 ranks, dp2")]
-        for text, D in (("dp3", 2), ("dp2 cp2 ep2", 2), ("dp2 tp2", 4), ("pp2 cp2", 2), ("pp2 tp2", 4), ("dp1", 2),
-                        ("dp2 pp2 tp2 ep2", 32)):
-            layout = ParallelLayout.from_string(text)
-            counts = [4 + 3 * (place % 3) for place in range(layout.dp * layout.cp)]  # uneven, as where rows are padded
-            each, tokens = random_gradients(generator, layout, D, sum(counts)), torch.arange(sum(counts))
-            made.append(trial_of(layout, after_backward(layout, each, tokens.split(counts))))
-        return made
+        ranks = [{**place, "gradients": {"weight": doubles([number])}, "kinds": {"weight": "split"},
+                  "num_tokens": tokens}
+                 for place, number, tokens in zip(places(layout), (3.0, 5.0), (2, 6))]
+        return Trial(ranks, "the example, 2 ranks, dp2")
 
-    def expected(self, inputs: Inputs) -> list[Gradients]:
+    def draw_trial(self, generator: torch.Generator, text: str, D: int) -> Trial:
+        layout = ParallelLayout.from_string(text)
+        counts = [4 + 3 * (place % 3) for place in range(layout.dp * layout.cp)]  # uneven, as where rows are padded
+        each, tokens = random_gradients(generator, layout, D, sum(counts)), torch.arange(sum(counts))
+        return trial_of(layout, after_backward(layout, each, tokens.split(counts)))
+
+    def solve(self, inputs: Inputs) -> list[Gradients]:
         num_tokens = sum(inputs[rank]["num_tokens"] for rank in inputs[0]["groups"]["cp,dp"])
         return [{name: sum(inputs[other]["gradients"][name] for other in group if name in inputs[other]["gradients"])
                  / num_tokens for name, group in groups_of(rank).items()} for rank in inputs]
 
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
         """Too little was added up by all_reduce; a byte less for each gradient, which may travel together."""
         least = sum(sent_bytes(rank) - len(rank["gradients"]) for rank in trial.inputs)
-        return too_little(sum(answer["sent"] for answer in answers), least, Traffic(traffic.sent, exact=True))
+        return too_little(sum(answer["sent"] for answer in answers), least, SentBytes(traffic.sent, exact=True))
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         sent, allowed = [answer["sent"] for answer in answers], [sent_bytes(rank) for rank in trial.inputs]
-        rank = most(sent, allowed)
-        return [Spent("sent", sent[rank], allowed[rank], rank=rank, claimed=True)]
+        return [highest("sent", sent, allowed, claimed=True)]
 
 
 class GlobalNorm(CollectiveExercise):
@@ -104,32 +89,31 @@ class GlobalNorm(CollectiveExercise):
     budget = "one all-reduce of one number"
     imports = errors = ()  # no backward here
     run = staticmethod(on_rank.global_norm)
+    sizes = (("dp2 tp2", 2.0, False), ("pp2 tp2", 2.0, False), ("dp2 cp2 ep2", 2.0, False),
+             ("dp2 tp2", math.inf, False), ("dp2 tp2", 2.0, True), ("dp2 cp2 ep2", math.inf, True),
+             ("dp3", 1.0, False), ("dp1", 3.0, False), ("dp2 pp2 tp2 ep2", 2.0, True))
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        example = [{**place, "gradients": {"a": exact(3.0 + place["coordinates"]["tp"]), "b": exact(12.0)},
-                    "kinds": {"a": "split", "b": "replicated"}, "norm_type": 2.0, "zero": False}
-                   for place in places(ParallelLayout.from_string("dp2 tp2"))]
-        made = [Trial(example, "the example, 4 ranks, dp2 tp2, norm 2")]
-        for text, norm_type, zero in (
-                ("dp2 tp2", 2.0, False), ("pp2 tp2", 2.0, False), ("dp2 cp2 ep2", 2.0, False),
-                ("dp2 tp2", math.inf, False), ("dp2 tp2", 2.0, True), ("dp2 cp2 ep2", math.inf, True),
-                ("dp3", 1.0, False), ("dp1", 3.0, False), ("dp2 pp2 tp2 ep2", 2.0, True)):
-            layout = ParallelLayout.from_string(text)
-            whole = random_gradients(generator, layout, D=3)
-            whole["expert"][-1, -1, -1] = -9  # the largest: of the last expert, where few ranks look, and negative
-            inputs = after_reduction(layout, whole, zero)
-            made.append(trial_of(layout, [{**rank, "norm_type": norm_type, "zero": zero} for rank in inputs],
-                                 f"{' under ZeRO' * zero}, norm {norm_type:g}"))
-        return made
+    def example_trial(self) -> Trial:
+        ranks = [{**place, "gradients": {"a": doubles([3.0 + place["coordinates"]["tp"]]), "b": doubles([12.0])},
+                  "kinds": {"a": "split", "b": "replicated"}, "norm_type": 2.0, "zero": False}
+                 for place in places(ParallelLayout.from_string("dp2 tp2"))]
+        return Trial(ranks, "the example, 4 ranks, dp2 tp2, norm 2")
 
-    def expected(self, inputs: Inputs) -> list[float]:
+    def draw_trial(self, generator: torch.Generator, text: str, norm_type: float, zero: bool) -> Trial:
+        layout = ParallelLayout.from_string(text)
+        whole = random_gradients(generator, layout, D=3)
+        whole["expert"][-1, -1, -1] = -9  # the largest: of the last expert, where few ranks look, and negative
+        inputs = after_reduction(layout, whole, zero)
+        return trial_of(layout, [{**rank, "norm_type": norm_type, "zero": zero} for rank in inputs],
+                        f"{' under ZeRO' * zero}, norm {norm_type:g}")
+
+    def solve(self, inputs: Inputs) -> list[float]:
         dealt = ("dp", "cp", "edp") if inputs[0]["zero"] else ()  # no copies along them
         counted = [gradient for rank in inputs for name, gradient in rank["gradients"].items() if gradient.numel()
                    and not any(rank["coordinates"][axis] for axis in COPIES[rank["kinds"][name]] if axis not in dealt)]
         return [torch.nn.utils.get_total_norm(counted, inputs[0]["norm_type"]).item()] * len(inputs)
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 1)]
 
     def bound(self, trial: Trial) -> int:
@@ -157,13 +141,19 @@ def groups_of(rank: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def random_gradients(generator: torch.Generator, layout: ParallelLayout, D: int, *num_tokens: int) -> Gradients:
-    """Of the whole model; with `num_tokens` of each token's loss, (num_tokens, shape). An expert's are (E, shape)."""
+    """Gradients of the whole model by name, (shape) or (E, shape) for experts.
+
+    num_tokens: given, they are those of each token's loss, (num_tokens, shape).
+    """
     return {name: normal(generator, *num_tokens, *[layout.ep] * (kind == "expert"), *(n * D for n in shape))
             for name, (kind, _, shape, _) in MODEL.items()}
 
 
 def rank_inputs(layout: ParallelLayout, whole_at: Callable[[str, Where], Tensor]) -> Inputs:
-    """What each rank has, its kinds, place and groups. whole_at(name, where): a gradient there, before it is cut."""
+    """The inputs of each rank: its gradients, their kinds, its coordinates and its groups.
+
+    whole_at(name, where): what a gradient is at these coordinates before tp and ep cut it.
+    """
     inputs = []
     for place in places(layout):
         where, own, kinds = place["coordinates"], {}, {}
@@ -183,10 +173,6 @@ def places(layout: ParallelLayout) -> Inputs:
     return [{"coordinates": {**layout.coordinates(rank), "edp": layout.group_of(rank, "edp").index(rank)},
              "groups": {on_rank.group_key(axes): layout.group_of(rank, *axes) for axes in sorted(named)} | {"": [rank]}}
             for rank in range(layout.world_size)]
-
-
-def exact(*numbers: float) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.float64)
 
 
 def after_backward(layout: ParallelLayout, each: Gradients, dealt: Sequence[Tensor]) -> Inputs:
@@ -212,7 +198,7 @@ def after_backward(layout: ParallelLayout, each: Gradients, dealt: Sequence[Tens
 
 
 def place_in_plane(where: Where, layout: ParallelLayout) -> int:
-    """Counted along tp, then cp, then dp."""
+    """The number of a rank among those of its stage, counted along tp, then cp, then dp."""
     return where["edp"] * layout.ep + where["ep"]
 
 
@@ -226,95 +212,3 @@ def after_reduction(layout: ParallelLayout, whole: Gradients, zero: bool) -> Inp
             size = -(-gradient.numel() // n)  # the last pieces may be empty
             rank["gradients"][name] = gradient.flatten()[place * size:(place + 1) * size].clone()
     return inputs
-
-
-Box = list[list[int]]  # offsets and shape
-STATE = 12  # bytes a parameter: the weight and AdamW's two, in fp32
-HOURS = round(54 * 24 * 16_384 / 419)  # of a device for each failure: 419 unexpected ones in 54 days of 16,384 H100
-PCIE = 50e9  # bytes/s from a device into the host's memory, of the 64e9 of PCIe 5 x16
-
-
-class Resharded(Exercise):
-    number = "9.5"
-    compared = "returned"
-    budget = "no more bytes read than the piece has, on each rank"
-    run = staticmethod(on_rank.resharded)
-
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        example = {"offsets": [2], "shape": [3], "saved": {"a": [[3], [4]], "b": [[0], [3]]},
-                   "contents": {"a": exact(30, 40, 50, 60), "b": exact(0, 10, 20)}}
-        made = [Trial([example], "the example, 1 rank")]
-        for case in (  # a shape, and into how many pieces each dim is cut: as saved, as wanted
-                ("6 x 4", "2 x 1", "3 x 1"), ("4 x 6", "3 x 1", "1 x 2"), ("7", "3", "2"), ("8 x 2", "4 x 1", "2 x 1"),
-                ("5 x 7", "2 x 2", "1 x 3"), ("4 x 3 x 5", "2 x 1 x 2", "1 x 3 x 1"), ("4 x 4", "2 x 2", "1 x 1"),
-                ("96 x 256", "3 x 1", "2 x 2")):
-            shape, old, new = ([int(number) for number in text.split(" x ")] for text in case)
-            whole, (first, *others), wanted = normal(generator, *shape), boxes_of(shape, old), boxes_of(shape, new)
-            # named in another order than the pieces lie in
-            saved = {f"__{number}_0.distcp": box for number, box in enumerate([*others, first])}
-            contents = {file: whole[part_of(box)].clone() for file, box in saved.items()}
-            made.append(Trial([{"offsets": offsets, "shape": extent, "saved": saved, "contents": contents}
-                               for offsets, extent in wanted],
-                              f"{ranks_of(len(wanted))}, {case[0]} cut {case[1]}, wanted {case[2]}"))
-        return made
-
-    def expected(self, inputs: Inputs) -> list[Tensor]:
-        boxes = inputs[0]["saved"]
-        ends = [[offset + size for offset, size in zip(*box)] for box in boxes.values()]
-        whole = torch.empty(list(map(max, zip(*ends))), dtype=torch.float64)
-        for file, box in boxes.items():
-            whole[part_of(box)] = inputs[0]["contents"][file]
-        return [whole[part_of([rank["offsets"], rank["shape"]])] for rank in inputs]
-
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        read, wanted = [answer["read"] for answer in answers], [piece.nbytes for piece in self.expected(trial.inputs)]
-        rank = most(read, wanted)
-        return [Spent("read", read[rank], wanted[rank], rank=rank, claimed=True)]
-
-
-def boxes_of(shape: Sequence[int], parts: Sequence[int]) -> list[Box]:
-    """The pieces of a tensor whose dims are cut into so many, the last dim the fastest; sizes may differ by one."""
-    cuts = [[part.tolist() for part in torch.arange(size).tensor_split(n)] for size, n in zip(shape, parts)]
-    return [[[dim[0] for dim in box], [len(dim) for dim in box]] for box in product(*cuts)]
-
-
-def part_of(box: Box) -> tuple[slice, ...]:
-    """The box as an index of the whole tensor."""
-    return tuple(slice(offset, offset + size) for offset, size in zip(*box))
-
-
-class SaveInterval(NumberExercise):
-    number = "9.6"
-    unit = "exact s"
-    budget = "Young's interval, or Daly's, who counts to a higher order"
-    LLAMA = 16_384, HOURS, 405e9, PCIE
-    EXAMPLE = 10, 5, 1e9, 1.2e9, 3e9
-    cases = (("the example, 10 devices, the run waits", (*EXAMPLE, False)),
-             ("the same, asynchronously", (*EXAMPLE, True)),
-             ("405B on 16,384 H100, storage of 100 GB/s, the run waits", (*LLAMA, 100e9, False)),
-             ("405B on them, asynchronously", (*LLAMA, 100e9, True)),
-             ("the same on Llama 3's storage of 2 TB/s, asynchronously", (*LLAMA, 2e12, True)),
-             ("70B on 1,024 H100, storage of 10 GB/s, the run waits", (1024, HOURS, 70e9, PCIE, 10e9, False)),
-             ("7B on 8 devices that copy 1 GB/s, storage of 1 GB/s, asynchronously", (8, 2000, 7e9, 1e9, 1e9, True)))
-
-    def expected(self, num_devices: int, device_hours: float, num_parameters: float, copy_bytes_per_s: float,
-                 storage_bytes_per_s: float, asynchronous: bool) -> float:
-        M = seconds_between_failures(1, 3600 * device_hours, 1, num_devices)
-        state = STATE * num_parameters
-        write, copy = state / storage_bytes_per_s, state / num_devices / copy_bytes_per_s
-        return max(write, young_interval(copy, M)) if asynchronous else young_interval(write, M)
-
-    def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
-        devices, hours, N, copies, storage, asynchronous = self.arguments(trial)
-        M, write = seconds_between_failures(1, 3600 * hours, 1, devices), STATE * N / storage
-        by_daly = (
-            max(write, daly_interval(STATE * N / devices / copies, M)) if asynchronous else daly_interval(write, M)
-        )
-        return None if alike(self.given(answers), by_daly, self.tolerance) else super().wrong(trial, answers)
-
-    def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
-        N, hours, B = 8 * source.randint(1, 500), 1000 * source.randint(5, 60), source.randint(1, 90)
-        storage = source.randint(1, 40)
-        return (f"{B}B on {N} devices, a failure in {hours:,} h of one, {storage} GB/s, the run waits",
-                (N, hours, B * 1e9, PCIE, storage * 1e9, False))

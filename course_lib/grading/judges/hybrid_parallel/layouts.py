@@ -10,16 +10,13 @@ only a look shows them. What hardly changes the choice is left out (latency, the
 
 import random
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import groupby, product
 from math import log2, prod
 from typing import Any
 
-from course_lib.costs.links import Link
-from course_lib.costs.network import Network
-from course_lib.grading.compare import describe, part
-from course_lib.grading.exercise import Exercise, Traffic, Trial
-from course_lib.grading.judges.numbers import NumberExercise
+from course_lib.grading.compare import describe, is_list_of, part
+from course_lib.grading.exercise import Exercise, SentBytes, Trial
+from course_lib.grading.judges.numbers import NumberExercise, network_of_rates
 from course_lib.grading.on_rank.hybrid_parallel import cheapest_layout, two_levels
 from course_lib.grading.spent import Spent
 from course_lib.hybrid_parallel.layout import AXES, ParallelLayout
@@ -58,7 +55,7 @@ LITTLE = dict.fromkeys((CASES[2][0], CASES[7][0]), ((0.0, 0.015), (0.35, 0.5)))
 
 
 def sizes_of(text: str) -> Sizes:
-    """Of "dp4 tp2"."""
+    """The size of each axis in a text such as "dp4 tp2"."""
     layout = ParallelLayout.from_string(text)
     return {axis: layout.size(axis) for axis in AXES}
 
@@ -74,7 +71,7 @@ class MovedRank(NumberExercise):
                       (9, "dp4 pp4 tp4", ORDER, ORDER), (0, "dp1", ORDER, "pp,tp,dp,cp"),
                       (12_345, "dp8 pp16 cp16 tp8", "tp,cp,pp,dp", ORDER)))  # Llama 3's
 
-    def expected(self, rank: int, sizes: Sizes, order: str, new_order: str) -> int:
+    def solve(self, rank: int, sizes: Sizes, order: str, new_order: str) -> int:
         where = ParallelLayout(**sizes, order=order).coordinates(rank)
         return ParallelLayout(**sizes, order=new_order).rank(**{axis: where[axis] for axis in AXES})
 
@@ -89,32 +86,21 @@ class TwoLevels(Exercise):
     number = "9.2"
     budget = "par: 2(k-1)/k of an i-th of the message from each rank over the slow wire, i ranks a node, k nodes"
     run = staticmethod(two_levels)
+    cases = (  # axes of the groups, layout, order, ranks of a node
+        ("dp", "dp4 tp2", ORDER, 4), ("dp,tp", "dp2 pp2 cp2 tp4", ORDER, 8), ("dp,cp", "dp4 cp2 tp2", ORDER, 8),
+        ("dp", "dp2 pp2 tp2", ORDER, 4), ("dp,tp", "dp4 pp2 tp2", "tp,cp,pp,dp", 8),
+        ("tp", "dp2 tp4", "dp,tp,cp,pp", 4), ("pp,cp", "dp2 pp2 cp2 tp2", "cp,tp,pp,dp", 4),
+        ("tp", "dp2 pp2 tp2", ORDER, 4), ("dp,cp", "dp8 pp4 cp4 tp4", ORDER, 32), ("dp", "dp1", ORDER, 1))
 
     def trials(self, seed: int) -> list[Trial]:
         source, tp = random.Random(seed), 2 ** random.Random(seed).randint(1, 3)
         drawn = "dp,cp", f"dp4 pp{source.randint(2, 3)} cp2 tp{tp}", source.choice(ORDERS[:2]), 2 * tp
-        return [
-            Trial(
-                [[axes.split(","), sizes_of(text), order, node]],
-                f"{'the example, ' * (text == 'dp4 tp2')}{axes.replace(',', ' and ')} of {text}, {order}, "
-                f"{node} rank{'s' * (node > 1)} a node",
-            )
-            for axes, text, order, node in (
-                ("dp", "dp4 tp2", ORDER, 4),
-                ("dp,tp", "dp2 pp2 cp2 tp4", ORDER, 8),
-                ("dp,cp", "dp4 cp2 tp2", ORDER, 8),
-                ("dp", "dp2 pp2 tp2", ORDER, 4),
-                ("dp,tp", "dp4 pp2 tp2", "tp,cp,pp,dp", 8),
-                ("tp", "dp2 tp4", "dp,tp,cp,pp", 4),
-                ("pp,cp", "dp2 pp2 cp2 tp2", "cp,tp,pp,dp", 4),
-                ("tp", "dp2 pp2 tp2", ORDER, 4),
-                ("dp,cp", "dp8 pp4 cp4 tp4", ORDER, 32),
-                ("dp", "dp1", ORDER, 1),
-                drawn,
-            )
-        ]
+        return [Trial([[axes.split(","), sizes_of(text), order, node]],
+                      f"{'the example, ' * (text == 'dp4 tp2')}{axes.replace(',', ' and ')} of {text}, {order}, "
+                      f"{node} rank{'s' * (node > 1)} a node")
+                for axes, text, order, node in (*self.cases, drawn)]
 
-    def expected(self, inputs: list[Any]) -> list[list[Groups]]:
+    def solve(self, inputs: list[Any]) -> list[list[Groups]]:
         (axes, sizes, order, node), = inputs
         inside, across = [], []
         for group in ParallelLayout(**sizes, order=order).groups(*axes):
@@ -132,20 +118,22 @@ class TwoLevels(Exercise):
         missing = [f"{group[:16]} is one" for group in expected[level] if group not in given[level]][:1]
         return f"{('inside', 'across')[level]} nodes: {', and '.join(strange + missing) or 'a group is there twice'}"
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        share, par = slow_share(answers[0]), slow_share(*self.expected(trial.inputs))
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        share, par = slow_share(answers[0]), slow_share(*self.solve(trial.inputs))
         return [Spent("sends", share, par, "share", on=" of a message over the slow wire", limit="par {}", slack=1e-9)]
 
 
 def are_lists(answer: Any) -> bool:
     """Whether this is a pair of lists of lists of whole numbers."""
-    return type(answer) is list and len(answer) == 2 and all(
-        type(groups) is list and all(type(group) is list and all(type(rank) is int for rank in group)
-                                     for group in groups) for groups in answer)
+    return is_list_of(answer, list, length=2) and all(is_list_of(groups, list) and all(
+        is_list_of(group, int) for group in groups) for groups in answer)
 
 
 def slow_share(levels: list[Groups]) -> float:
-    """Of its message, what a rank sends to other nodes: a ring over each group across, of the pieces of one inside."""
+    """The share of its message that a rank sends to other nodes, of the rank that sends most.
+
+    Each group inside a node cuts the message into pieces; a ring over the group across sends one of them.
+    """
     inside, across = ({rank: len(group) for group in groups for rank in group} for groups in levels)
     return max(2 * (k - 1) / k / inside[rank] for rank, k in across.items())
 
@@ -186,7 +174,7 @@ class CheapestLayout(Exercise):
         fault = fault_of(layout, *trial.inputs[0]) if type(looks) is int else "nobody has counted how often it looked"
         return f"it returned {layout if type(layout) is dict else describe(layout)}: {fault}" if fault else None
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         asked, layout = trial.inputs[0], answers[0]["layout"]
         (seconds, held), (shortest, best) = step_of(layout, trial.hidden, *asked), best_of(trial.hidden, asked)
         who = (f"with dp{layout['dp']} pp{layout['pp']} tp{layout['tp']}, {layout['rows']} row"
@@ -198,7 +186,7 @@ class CheapestLayout(Exercise):
 
 
 def every_layout(*asked: Any) -> Iterable[Layout]:
-    """All of them: devices and rows are powers of 2."""
+    """Every layout of as many devices as are asked about: sizes of axes and rows are powers of 2."""
     for pp, tp, rows in product(POWERS, POWERS, POWERS):
         sizes = asked[0] // (pp * tp), pp, tp, rows
         if pp * tp <= asked[0] and fault_of(dict(zip(KEYS, (*sizes, 0, 0))), *asked) is None:
@@ -211,21 +199,9 @@ def best_of(cluster: Cluster, asked: Sequence[Any]) -> tuple[float, Layout]:
     return min(((seconds, layout) for seconds, held, layout in found if held <= asked[2]), key=lambda each: each[0])
 
 
-def step_of(
-    layout: Layout,
-    cluster: Cluster,
-    devices: int,
-    per_node: int,
-    memory: float,
-    flops_per_s: float,
-    fast: float,
-    slow: float,
-    parameters: float,
-    layers: int,
-    hidden: int,
-    tokens: int,
-    batch_rows: int,
-) -> tuple[float, float]:
+def step_of(layout: Layout, cluster: Cluster, devices: int, per_node: int, memory: float, flops_per_s: float,
+            fast: float, slow: float, parameters: float, layers: int, hidden: int, tokens: int, batch_rows: int
+            ) -> tuple[float, float]:
     """(seconds of a step, bytes on a device) of a GPT in bf16 with AdamW; ranks count along tp, then dp, then pp.
 
     cluster: what no reader is told, small: the share by which each halving of a product by tp makes it slower; hidden:
@@ -234,7 +210,7 @@ def step_of(
     dp, pp, tp, rows, zero, recompute = (layout[key] for key in KEYS)
     part, micro_batches = parameters / (pp * tp), batch_rows // (dp * rows)
     activation = 2 * rows * tokens * hidden  # bytes between two layers
-    wires = network(per_node, fast, slow)
+    wires = network_of_rates(per_node, fast, slow)
     computing = (8 if recompute else 6) * part * rows * tokens / flops_per_s * (1 + cluster["small"] * log2(tp))
     tensor = wires.group(tp).seconds("all_reduce", (6 if recompute else 4) * layers / pp * activation)
     pipe = wires.group(pp, tp * dp).seconds("send", 2 * activation / tp)
@@ -244,12 +220,6 @@ def step_of(
     state = part * {0: 16, 1: 4 + 12 / dp, 3: 16 / dp}[zero]  # weights and gradients 2 + 2, the optimiser's 12
     kept = (2 if recompute else 34) / 2 * activation * layers / (pp * tp) * min(pp, micro_batches)
     return step, state + kept
-
-
-@lru_cache(maxsize=64)
-def network(per_node: int, fast: float, slow: float) -> Network:
-    """A card for each device. No latency."""
-    return Network(per_node, Link.of_rate(fast), Link.of_rate(slow), per_node)
 
 
 def fault_of(layout: Any, devices: int, *cluster: Any) -> str | None:

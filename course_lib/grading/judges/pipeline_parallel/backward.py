@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
-from course_lib.grading.judges.models import ROUNDING
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
+from course_lib.grading.judges.models import ROUNDING, doubles
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.judges.split import normal
 from course_lib.grading.on_rank import pipeline_parallel as on_rank
@@ -34,27 +34,24 @@ class PipelineBackward(Exercise):
               "the weight's between the first and the last")
     operations = frozenset({"send", "recv"})
     run = staticmethod(on_rank.backward)
+    sizes = (3, 4, 2, 3), (2, 1, 3, 2), (1, 2, 2, 2), (4, 3, 64, 48)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example()]
-        for p, m, B, D in ((3, 4, 2, 3), (2, 1, 3, 2), (1, 2, 2, 2), (4, 3, 64, 48)):
-            weights = [normal(generator, D, D, scale=D ** -0.5) for _ in range(p)]
-            weights[-1] = weights[0]
-            x, targets = normal(generator, m, B, D), normal(generator, m, B, D)
-            ranks = []
-            for r, weight in enumerate(weights):
-                bias = normal(generator, D, scale=D ** -0.5)
-                ranks.append({"weight": weight, "bias": bias, "xs": list(x), "first": r == 0, "last": r == p - 1,
-                              "targets": list(targets) if r == p - 1 else None})
-                x = torch.tanh(nn.functional.linear(x, weight, bias))
-            made.append(Trial(ranks, f"{ranks_of(p)}, {m} micro-batch{'es' * (m > 1)} of {human_bytes(B * D * 8)}"))
-        return made
+    def draw_trial(self, generator: torch.Generator, p: int, m: int, B: int, D: int) -> Trial:
+        weights = [normal(generator, D, D, scale=D ** -0.5) for _ in range(p)]
+        weights[-1] = weights[0]
+        x, targets = normal(generator, m, B, D), normal(generator, m, B, D)
+        ranks = []
+        for r, weight in enumerate(weights):
+            bias = normal(generator, D, scale=D ** -0.5)
+            ranks.append({"weight": weight, "bias": bias, "xs": list(x), "first": r == 0, "last": r == p - 1,
+                          "targets": list(targets) if r == p - 1 else None})
+            x = torch.tanh(nn.functional.linear(x, weight, bias))
+        return Trial(ranks, f"{ranks_of(p)}, {m} micro-batch{'es' * (m > 1)} of {human_bytes(B * D * 8)}")
 
-    def example(self) -> Trial:
+    def example_trial(self) -> Trial:
         """One number everywhere: the tied weight is 1, what comes into the last stage tanh(2 w + bias) = 0.5."""
         def one(value: float) -> torch.Tensor:
-            return torch.full((1, 1), value, dtype=torch.float64)
+            return doubles([[value]])
 
         weight, into_last = one(1.0), one(0.5)
         first = {"weight": weight, "bias": torch.atanh(into_last)[0] - 2, "xs": [one(2.0)] * 2, "first": True,
@@ -63,7 +60,7 @@ class PipelineBackward(Exercise):
                 "last": True, "targets": [one(0.0), one(-1.0)]}
         return Trial([first, last], "the example, 2 ranks, 2 micro-batches")
 
-    def expected(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def solve(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """One process, the whole batch, one weight at two places."""
         layers = [[rank[name].clone().requires_grad_() for name in ("weight", "bias")] for rank in inputs]
         layers[-1][0] = layers[0][0]
@@ -74,14 +71,14 @@ class PipelineBackward(Exercise):
         nn.functional.mse_loss(y, torch.cat(inputs[-1]["targets"])).backward()
         return [{"weight": weight.grad, "bias": bias.grad} for weight, bias in layers]
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        allowed = bytes_needed(trial)
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        allowed = needed_bytes(trial)
         busiest = max(range(1, trial.world_size), key=traffic.sent_by, default=0)
         return [Spent("sent", traffic.sent_by(rank), allowed[rank], rank=rank, note=traffic.note(),
                       slack=traffic.slack(allowed[rank]), claimed=traffic.exact) for rank in (busiest, 0)]
 
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
-        for rank, needed in enumerate(bytes_needed(trial)):
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
+        for rank, needed in enumerate(needed_bytes(trial)):
             if (sent := traffic.sent_by(rank)) < needed - traffic.slack(needed):
                 return (f"rank {rank} sent {human_bytes(sent)}, where {human_bytes(needed)} is the least: send "
                         f"{'x.grad to the rank before' if rank else 'the gradient of the tied weight'}")
@@ -117,7 +114,7 @@ def disorder(rank: int, trial: Trial, answer: dict[str, Any]) -> Iterator[str]:
             )
 
 
-def bytes_needed(trial: Trial) -> list[int]:
+def needed_bytes(trial: Trial) -> list[int]:
     """Bytes that each rank sends: the gradients of all micro-batches at its boundary, nothing from the first; and from
     the first and the last that of the weight that both hold."""
     first, p = trial.inputs[0], trial.world_size
@@ -140,7 +137,7 @@ class Bubble(NumberExercise):
              ("8 equal stages, 16 micro-batches, of the ideal time", ([3] * 8, 16, "ideal")),
              ("one stage", ([4], 5, "total")))
 
-    def expected(self, stage_costs: Sequence[int], num_microbatches: int, of: str) -> float:
+    def solve(self, stage_costs: Sequence[int], num_microbatches: int, of: str) -> float:
         plan = simulate(gpipe(len(stage_costs), num_microbatches), stage_costs, stage_costs, stage_costs)
         return plan.bubble_fraction if of == "total" else plan.bubble_of_ideal
 
@@ -160,7 +157,7 @@ class LeastBatch(NumberExercise):
              ("the same with one chunk and 7 % idle", (*LLAMA, 1, 8192, 0.07)),
              ("1,024 devices, TP 1, 4 stages, 1 chunk, 4,096 tokens, 22 % idle", (1024, 1, 4, 1, 4096, 0.22)))
 
-    def expected(self, num_devices: int, tensor_parallel: int, p: int, v: int, tokens: int, idle: float) -> int:
+    def solve(self, num_devices: int, tensor_parallel: int, p: int, v: int, tokens: int, idle: float) -> int:
         return num_devices // (tensor_parallel * p) * math.ceil(micro_batches(p, v, idle)) * tokens
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
@@ -176,5 +173,5 @@ class LeastBatch(NumberExercise):
 
 
 def micro_batches(p: int, v: int, idle: float) -> float:
-    """With so many (p - 1)/(v m + p - 1) is `idle`."""
+    """The number m of micro-batches with which (p - 1)/(v m + p - 1) is `idle`; no whole number as a rule."""
     return (p - 1) * (1 - idle) / (v * idle)

@@ -19,19 +19,19 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from course_lib.costs.bubbles import peak_1f1b
-from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
+from course_lib.grading.compare import describe, is_list_of
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of, trials_of
 from course_lib.grading.on_rank import pipeline_parallel as on_rank
 from course_lib.grading.spent import Spent, most
 from course_lib.pipeline_parallel import Action, Schedule, findings, interleaved_1f1b, one_f_one_b, simulate, zb_h1
 from course_lib.pipeline_parallel.partition import balanced_cuts
-from course_lib.pipeline_parallel.schedules import plain
+from course_lib.pipeline_parallel.schedules import one_stage_each
 
 
 class PlanExercise(Exercise):
     """The answer is a plan, judged by what comes of it: any plan that is as good as the best passes."""
 
-    run = staticmethod(on_rank.listed)
+    run = staticmethod(on_rank.counts_or_actions)
     is_plan = True
 
 
@@ -53,12 +53,11 @@ class Partition(PlanExercise):
     def trials(self, seed: int) -> list[Trial]:
         source = random.Random(seed)
         drawn = [source.randint(1, 30) for _ in range(14)], 4
-        return [Trial([[costs, n]], f"{'the example, ' * (number == 0)}{len(costs)} layers, {n} stage{'s' * (n > 1)}")
-                for number, (costs, n) in enumerate((*self.cases, drawn))]
+        return trials_of((*self.cases, drawn), lambda costs, n: f"{len(costs)} layers, {n} stage{'s' * (n > 1)}")
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         (costs, n), (given,) = trial.inputs[0], answers
-        if not are_counts(given):
+        if not is_list_of(given, int):
             return f"it returned {describe(given)}: expected a list of {n} numbers of layers"
         if len(given) != n:
             ends = ": the last one ends with the last layer" if len(given) == n - 1 else ""
@@ -69,7 +68,7 @@ class Partition(PlanExercise):
             return f"the stages have {sum(given)} layers together, and the model has {len(costs)}"
         return None
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         (costs, n), (given,) = trial.inputs[0], answers
         starts = [sum(given[:stage]) for stage in range(n)]
         return [Spent("the most expensive stage costs", slowest(costs, starts), slowest(costs, balanced_cuts(costs, n)),
@@ -77,12 +76,8 @@ class Partition(PlanExercise):
 
 
 def slowest(costs: Sequence[int], starts: Sequence[int]) -> int:
-    """What the most expensive stage costs."""
+    """What the most expensive stage costs if the stages begin at the layers `starts`."""
     return max(sum(costs[start:end]) for start, end in pairwise([*starts, len(costs)]))
-
-
-def are_counts(given: Any) -> bool:
-    return type(given) is list and all(type(count) is int for count in given)
 
 
 class Layout(PlanExercise):
@@ -110,18 +105,11 @@ class Layout(PlanExercise):
         source = random.Random(seed)
         N = 2 ** source.randint(3, 6)
         drawn = N, 8 * N, source.randint(100, 300), source.randint(3, 20), 60, source.randint(1, 4)
-        return [
-            Trial(
-                [list(asked)],
-                f"{'the example, ' * (number == 0)}{asked[0]} devices of {asked[4]} GB, {asked[1]} "
-                f"sequences of {asked[3]} GB, {asked[2]} GB of state",
-            )
-            for number, asked in enumerate((*self.cases, drawn))
-        ]
+        return trials_of((*self.cases, drawn), "{0} devices of {4} GB, {1} sequences of {3} GB, {2} GB of state".format)
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         (N, S, *_), (given,) = trial.inputs[0], answers
-        if not are_counts(given) or len(given) != 2:
+        if not is_list_of(given, int, length=2):
             return f"it returned {describe(given)}: expected two whole numbers, p and m"
         p, m = given
         if p < 1 or N % p:
@@ -132,7 +120,7 @@ class Layout(PlanExercise):
                     f"that{whole}")
         return None
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         asked, (p, m) = trial.inputs[0], answers[0]
         who, (best, _, _) = f"with {p} stages and {m} micro-batches", min(fitting(*asked))
         return [Spent("the first rank holds", held_gb(p, m, *asked), asked[4], "", " GB", who=who, decides=True),
@@ -141,7 +129,7 @@ class Layout(PlanExercise):
 
 
 def held_gb(p: int, m: int, N: int, S: int, M: float, A: float, C: float, k: float) -> float:
-    """What the first rank holds under 1F1B."""
+    """GB that the first rank holds under 1F1B: its part of the state, and activations of what is in flight."""
     return (M + peak_1f1b(p, m, 0) * S * p / (N * m) * A) / p
 
 
@@ -179,13 +167,9 @@ class OrderExercise(PlanExercise):
         source = random.Random(seed)
         p, m, *more = source.choice(self.sizes[1:])
         drawn = p, m + p * source.randint(1, 9), *more
-        return [
-            Trial(
-                [[r, *size] for r in range(size[0])],
-                "the example, " * (number == 0) + self.label.format(ranks_of(size[0]), *size[1:]),
-            )
-            for number, size in enumerate((*self.sizes, drawn))
-        ]
+        return [Trial([[r, p, *more] for r in range(p)],
+                      "the example, " * (number == 0) + self.label.format(ranks_of(p), *more))
+                for number, (p, *more) in enumerate((*self.sizes, drawn))]
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         par = self.par(*trial.inputs[0][1:])
@@ -193,12 +177,12 @@ class OrderExercise(PlanExercise):
         unreadable = [words for r, answer in enumerate(answers) if (words := self.unreadable(answer, r, v))]
         return unreadable[0] if unreadable else next(map(str, findings(schedule_of(answers, par))), None)
 
-    def said(self, trial: Trial, answers: list[Any]) -> str:
+    def opening(self, trial: Trial, answers: list[Any]) -> str:
         return f"{self.wrong(trial, answers)}\n"
 
     def unreadable(self, answer: Any, r: int, v: int) -> str | None:
         """Why this is no list of actions on v chunks."""
-        if type(answer) is not list or not all(type(action) is str for action in answer):
+        if not is_list_of(answer, str):
             return f"rank {r} returned {describe(answer)}: expected a list of strings such as \"F0\""
         if len(answer) > on_rank.MOST:
             return f"rank {r} returned more than {on_rank.MOST} actions"
@@ -210,7 +194,7 @@ class OrderExercise(PlanExercise):
                 return f"rank {r} returned {action[:20]!r} among its actions: expected {kinds} and so on{chunks}"
         return None
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         par = self.par(*trial.inputs[0][1:])
         given, allowed = simulate(schedule_of(answers, par)), self.allowed_in_flight(par)
         rank = most(given.peak_in_flight, allowed)
@@ -220,7 +204,7 @@ class OrderExercise(PlanExercise):
 
 
 def schedule_of(orders: list[list[str]], par: Schedule) -> Schedule:
-    """The readable lists of all ranks, on the stages of `par`."""
+    """The schedule of the orders that all ranks returned, on the stages of `par`. The lists must be readable."""
     parts = ([ACTION.fullmatch(action).groups(default="0") for action in order] for order in orders)
     read = tuple(tuple(Action(kind, int(i), int(chunk)) for kind, i, chunk in order) for order in parts)
     return replace(par, name="yours", actions=read)
@@ -233,9 +217,9 @@ class RoundsOrder(OrderExercise):
     budget = "k(p-1)/(m+k(p-1)) idle in k = ceil(m/g) rounds; no rank holds more than g micro-batches"
 
     def par(self, p: int, m: int, g: int) -> Schedule:
-        """The last round may be smaller: `plain` leaves out what is beyond m."""
+        """The last round may be smaller: `one_stage_each` leaves out what is beyond m."""
         order = [Action(kind, i) for start in range(0, m, g) for kind in "FB" for i in range(start, start + g)]
-        return plain("rounds", p, m, lambda r: order)
+        return one_stage_each("rounds", p, m, lambda r: order)
 
 
 class OneFOneBOrder(OrderExercise):

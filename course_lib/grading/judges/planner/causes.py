@@ -16,7 +16,7 @@ from statistics import mean
 from typing import Any
 
 from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.exercise import Exercise, SentBytes, Trial
 from course_lib.grading.judges.planner.published import CAUSES, WORK, Published, dense_runs
 from course_lib.grading.on_rank.plain import values
 from course_lib.grading.spent import Spent
@@ -56,9 +56,9 @@ class WrongTerm(Exercise):
         if given[0] == cause and math.isclose(given[1], factor, rel_tol=1e-6):
             return None
         if given[0] == cause:
-            return self.said(trial, answers) + self.of_factor(given[1], factor)
+            return self.opening(trial, answers) + self.of_factor(given[1], factor)
         left, least = (error_left(*trial.inputs[0], *its) for its in (given, (cause, factor)))
-        return (f"{self.said(trial, answers)}with this put right, steps are still missed by {100 * left:.1f} % on "
+        return (f"{self.opening(trial, answers)}with this put right, steps are still missed by {100 * left:.1f} % on "
                 f"average, and by {100 * least:.1f} % with another cause")
 
     def of_factor(self, given: float, factor: float) -> str:
@@ -67,10 +67,10 @@ class WrongTerm(Exercise):
         return ("the cause is right, another factor leaves less of the error; does the bubble grow with its work in "
                 "yours?")
 
-    def said(self, trial: Trial, answers: list[Any]) -> str:
+    def opening(self, trial: Trial, answers: list[Any]) -> str:
         return "it returned {}, {:g}: ".format(*answers[0]) if is_term(answers[0]) else ""
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         planned, measured = trial.inputs[0]
         before, left = mean_error(map(total, planned), measured), error_left(planned, measured, *answers[0])
         return [Spent("misses steps by", left, before, "share", " with the term put right", limit="{} before",
@@ -142,6 +142,6 @@ def points_elsewhere(runs: list[Published], cause: str, factor: float) -> bool:
 
 @lru_cache(maxsize=16)
 def telling_runs(cause: str) -> list[Published]:
-    """Published runs that the planner misses by little, those with most of the cause first."""
+    """The 40 published runs that the planner misses by little and in which `cause` takes most of the step."""
     near = [run for run in dense_runs() if abs(math.log(total(run.seconds) / run.measured)) < NEAR]
     return sorted(near, key=lambda run: -run.seconds[cause] / total(run.seconds))[:40]

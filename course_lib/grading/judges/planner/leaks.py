@@ -13,8 +13,8 @@ import random
 from typing import Any
 
 from course_lib.facts import published_rows
-from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.compare import describe, is_list_of
+from course_lib.grading.exercise import Exercise, SentBytes, Trial
 from course_lib.grading.on_rank.plain import values
 from course_lib.grading.spent import Spent
 
@@ -45,18 +45,17 @@ class FindLeaks(Exercise):
     def arguments(self, trial: Trial) -> list[Any]:
         return trial.inputs[0]
 
-    def given(self, answers: list[Any]) -> Any:
-        """In the order of the names: any order is right."""
-        return sorted(answers[0]) if type(answers[0]) is list and all(
-            type(name) is str for name in answers[0]) else answers[0]
+    def select_parts(self, answers: list[Any]) -> Any:
+        """The ids in the order of their names, as any order is right."""
+        return sorted(answers[0]) if is_list_of(answers[0], str) else answers[0]
 
-    def expected(self, rows: list[Row], profiles: Profiles) -> list[str]:
+    def solve(self, rows: list[Row], profiles: Profiles) -> list[str]:
         return sorted(row["id"] for row in rows if row["split"] == "test" and seen_of(row, rows, profiles))
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
-        given, (rows, profiles) = self.given(answers), trial.inputs[0]
-        by_name, right = {row["id"]: row for row in rows}, self.expected(rows, profiles)
-        if type(given) is not list or not all(type(name) is str for name in given):
+        given, (rows, profiles) = self.select_parts(answers), trial.inputs[0]
+        by_name, right = {row["id"]: row for row in rows}, self.solve(rows, profiles)
+        if not is_list_of(given, str):
             return f"it returned {describe(answers[0])}: expected a list of the ids of test rows"
         if len(set(given)) < len(given):
             return "it returned an id twice: expected each row once"
@@ -68,8 +67,8 @@ class FindLeaks(Exercise):
         missed = next((name for name in right if name not in given), None)
         return None if missed is None else f"{missed} leaks: {why(by_name[missed], rows, profiles)}"
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        return [Spent("found", len(answers[0]), len(self.expected(*trial.inputs[0])), "leak", limit="of {}")]
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        return [Spent("found", len(answers[0]), len(self.solve(*trial.inputs[0])), "leak", limit="of {}")]
 
 
 def document_of(row: Row) -> str:
@@ -81,7 +80,7 @@ def same_run(one: Row, other: Row) -> bool:
 
 
 def known_to(row: Row, rows: list[Row], profiles: Profiles) -> list[Row]:
-    """What the planner that says this row was made from."""
+    """The rows from which the planner was made that predicts this one: fitted rows, and those of its profile."""
     return [each for each in rows if each["split"] == "fitted" or each["id"] in profiles[row["software"]]]
 
 
@@ -102,7 +101,7 @@ def why(row: Row, rows: list[Row], profiles: Profiles) -> str:
 
 
 def near_miss(row: Row, rows: list[Row], profiles: Profiles) -> str:
-    """What the row has in common with others, and is no leak."""
+    """Why a reader may have taken the row for a leak, as the end of a sentence."""
     others = [each for each in rows if each is not row]
     if any(row["id"] in made_from for made_from in profiles.values()):
         return ": a profile was made from it, but not that of its own software"

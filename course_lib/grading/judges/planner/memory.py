@@ -14,14 +14,18 @@ from typing import Any
 from course_lib.costs.bubbles import peak_1f1b
 from course_lib.costs.memory import training_memory
 from course_lib.grading.compare import alike, describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, trials_of
 from course_lib.grading.on_rank.plain import values
 from course_lib.grading.spent import Spent
 
 CUTS = ("dp", "tp", "pp", "rows", "zero", "recompute")
 GPT3 = 96, 12288, 51200, 2048, 1536  # l, h, V, s, B
 LLAMA_7B = 32, 4096, 32000, 4096, 256  # with a GPT's layers
-HELD = "layers {}, hidden {}, dp {}, tp {}, pp {}, rows {}, ZeRO {}, recompute {}, stage {}"
+
+
+def label_of(l: int, h: int, V: int, s: int, B: int, cut: dict[str, int], stage: int) -> str:
+    return (f"layers {l}, hidden {h}, dp {cut['dp']}, tp {cut['tp']}, pp {cut['pp']}, rows {cut['rows']}, "
+            f"ZeRO {cut['zero']}, recompute {cut['recompute']}, stage {stage}")
 
 
 class LayoutMemory(Exercise):
@@ -45,15 +49,10 @@ class LayoutMemory(Exercise):
         dp, tp, pp = (2 ** power for power in map(source.randint, (1, 1, 2), (4, 3, 4)))
         drawn = dp, tp, pp, *map(source.randint, (1, 1, 0), (2, 3, 1))
         stage, l, h = source.randint(1, pp - 2), pp * source.randint(2, 6), 128 * source.randint(8, 64)
-        return [
-            Trial(
-                [[*sizes, dict(zip(CUTS, cut)), stage]],
-                "the example, " * (sizes[0] == 2) + HELD.format(*sizes[:2], *cut, stage),
-            )
-            for sizes, cut, stage in (*self.cases, ((l, h, 32000, 1024, 64 * dp), drawn, stage))
-        ]
+        cases = (*self.cases, ((l, h, 32000, 1024, 64 * dp), drawn, stage))
+        return trials_of(((*sizes, dict(zip(CUTS, cut)), stage) for sizes, cut, stage in cases), label_of)
 
-    def expected(self, inputs: list[Any]) -> list[dict[str, float]]:
+    def solve(self, inputs: list[Any]) -> list[dict[str, float]]:
         l, h, V, s, B, cut, stage = inputs[0]
         dp, tp, pp, b, zero, recompute = (cut[name] for name in CUTS)
         numbers = (l / pp * 12 * h**2 + ((stage == 0) + (stage == pp - 1)) * V * h) / tp
@@ -71,9 +70,9 @@ class LayoutMemory(Exercise):
         size = f"{has[kind] / 1e9:.6g} GB" if type(has[kind]) in (int, float) else describe(has[kind])
         return f"{kind} is {size}, expected {right[kind] / 1e9:.6g} GB"
 
-    def said(self, trial: Trial, answers: list[Any]) -> str:
+    def opening(self, trial: Trial, answers: list[Any]) -> str:
         return f"{self.wrong(trial, answers)}: "
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        given, right = (sum(held.values()) / 1e9 for (held,) in (answers, self.expected(trial.inputs)))
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        given, right = (sum(held.values()) / 1e9 for (held,) in (answers, self.solve(trial.inputs)))
         return [Spent("counted", given, right, "", " GB in all", limit="{} expected", slack=1e-6)]

@@ -15,8 +15,8 @@ from functools import lru_cache
 from statistics import mean, median
 from typing import Any
 
-from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.compare import describe, is_list_of
+from course_lib.grading.exercise import Exercise, SentBytes, Trial
 from course_lib.grading.judges.planner.causes import mean_error
 from course_lib.grading.judges.planner.published import Published, dense_runs
 from course_lib.grading.on_rank.plain import values
@@ -52,14 +52,14 @@ class MissingTerm(Exercise):
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         (given,), runs = answers, trial.inputs[0][1]
-        if type(given) is not list or not all(type(step) in (int, float) for step in given):
+        if not is_list_of(given, int, float):
             return f"it returned {describe(given)}: expected a list of numbers, the seconds of each unseen run"
         if len(given) != len(runs):
             return f"it returned {len(given)} steps: expected {len(runs)}, one for each unseen run"
         odd = next((step for step in given if not 0 < step < 1e300), None)
         return None if odd is None else f"it returned a step of {describe(odd)} s: expected more than 0"
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         measured, par, before = (trial.hidden[key] for key in ("measured", "par", "before"))
         where = f" on average ({100 * before:.1f} % with neither term nor rate)"
         return [Spent("misses unseen runs by", mean_error(answers[0], measured), par, "share", where,
@@ -67,7 +67,7 @@ class MissingTerm(Exercise):
 
 
 def reason(trial: Trial, steps: list[float]) -> str:
-    """What the misses have in common."""
+    """Which runs the answer misses most, and in which direction, as a sentence for the reader."""
     runs, measured = trial.inputs[0][1], trial.hidden["measured"]
     misses = [math.log(step / seconds) for step, seconds in zip(steps, measured)]
     groups = (("runs with one stage, which have no bubble,", [run["pp"] == 1 for run in runs]),
@@ -81,7 +81,7 @@ def reason(trial: Trial, steps: list[float]) -> str:
 # The reference, and what else is tried
 
 def bubble(run: Run) -> float:
-    """Over the work."""
+    """The bubble as a share of the work: (pp - 1)/(v m)."""
     return (run["pp"] - 1) / (run["v"] * run["micro_batches"])
 
 
@@ -96,19 +96,19 @@ def step_of(run: Run, rate: float, term: Term = bubble) -> float:
 
 
 def rate_of(run: Run, term: Term = bubble) -> float:
-    """With which the run's step is what was measured."""
+    """The rate with which the formula gives just the measured step of this run."""
     work = (run["measured"] - sum(run[cause] for cause in BESIDE)) / (1 + term(run))
     return (work - run["memory"] - run["tp"] - run["launch"]) / run["matmul"]
 
 
 def grid_rate(fitted: list[Run], power: int, term: Term = bubble) -> float:
-    """With the least sum of |ln(step / measured)|, to the first or the second power."""
+    """The rate from 1 to 3 that leaves the least sum of |ln(step / measured)|, to the power 1 or 2."""
     return min((1 + place / 50 for place in range(100)), key=lambda rate: sum(
         abs(math.log(step_of(run, rate, term) / run["measured"])) ** power for run in fitted))
 
 
 def errors_of(fitted: list[Run], unseen: list[Run]) -> tuple[list[float], list[float]]:
-    """(of sound ways, the first being the reference; of mistakes), all on unseen runs."""
+    """Errors on unseen runs: those of three sound ways to fit, the reference first, and those of the usual mistakes."""
     def left(rate: float, term: Term = bubble) -> float:
         return mean_error((step_of(run, rate, term) for run in unseen), [run["measured"] for run in unseen])
 
@@ -155,7 +155,7 @@ def drawn_runs(source: random.Random) -> tuple[list[Run], list[Run]]:
 
 
 def shown_run(run: Published, rate: float) -> Run:
-    """As a planner sees it whose products are `rate` times too fast, and that knows no bubble."""
+    """The run as a planner says it that knows no bubble, and whose products are `rate` times too fast."""
     seconds = {cause: run.seconds[cause] for cause in SHOWN}
     return seconds | {"matmul": run.seconds["matmul"] / rate, "pp_messages": run.seconds["pp"],
                       "pp": run.job.layout.pp, "micro_batches": run.job.num_microbatches, "v": run.job.v,

@@ -21,8 +21,8 @@ from typing import Any
 
 from course_lib.costs.links import Link
 from course_lib.costs.network import Network
-from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.compare import describe, is_list_of
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, trials_of
 from course_lib.grading.on_rank.plain import values
 from course_lib.grading.on_rank.planner import better_layout
 from course_lib.grading.spent import Spent
@@ -63,12 +63,11 @@ class LayoutUnderCap(Exercise):
         source = random.Random(seed)
         l, G, power, A = map(source.randint, (2, 20, 5, 40), (6, 60, 6, 120))
         drawn = 2**power, 4, 12 * l, 192, G / 100, A / 100, 0.05, 40, 0.05
-        return [Trial([list(asked)], "the example, " * (number == 0) + self.label.format(*asked))
-                for number, asked in enumerate((*self.cases, drawn))]
+        return trials_of((*self.cases, drawn), self.label.format)
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         (N, per_node, l, B, *_), (given,) = trial.inputs[0], answers
-        if type(given) is not list or len(given) != 3 or not all(type(count) is int for count in given):
+        if not is_list_of(given, int, length=3):
             return f"it returned {describe(given)}: expected three whole numbers, tp, pp and k"
         if given[0] < 1 or per_node % given[0]:
             return f"it returned tp = {given[0]}: expected a divisor of the {per_node} devices of a node"
@@ -76,7 +75,7 @@ class LayoutUnderCap(Exercise):
             f"it returned tp, pp, k = {given}: expected pp to divide the {l} layers, k from 0 to {l}/pp of a stage, "
             f"and tp * pp to divide {N} devices into replicas whose number divides the {B} rows")
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         costs, cap, (t, p, k) = costs_of(*trial.inputs[0]), trial.inputs[0][7], answers[0]
         (held, step), who = costs[t, p, k], f"with tp {t}, pp {p} and k = {k} it"
         least = min(step for held, step in costs.values() if held <= cap)
@@ -139,7 +138,7 @@ class BetterLayout(Exercise):
             return f"it returned {words}: that is {devices} devices, and there are {N}"
         return None if given in fit else f"it returned {words}, for which `fits` is False"
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         *asked, fit = trial.inputs[0]
         every = [seconds_of(its, *asked) for its in (*fit, answers[0])]
         here, there = every[-1], min(every, key=lambda each: sum(each.values()))
@@ -151,7 +150,7 @@ class BetterLayout(Exercise):
 
 def seconds_of(its: dict[str, int], run: dict[str, int], seconds: dict[str, float], B: int, per_node: int, slower: float
                ) -> dict[str, float]:
-    """By cause, from those of the run."""
+    """Seconds of the layout `its` by cause, from the `seconds` that were measured in the layout `run`."""
     wires = Network(per_node, Link(0.0, 1.0), Link(0.0, slower * per_node), per_node)
 
     def times(n: int, ours: int, n_of_run: int, stride_of_run: int) -> float:

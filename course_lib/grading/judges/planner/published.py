@@ -6,7 +6,6 @@ here hangs on the planner's constants to the digit.
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from course_lib.facts import published_rows
 from course_lib.planner.estimate import estimate_job
@@ -22,7 +21,6 @@ CAUSES = (*WORK, "pp", "bubble", "dp", "optimiser")
 class Published:
     """`seconds`: by cause, as the planner says. `measured`: of the step that was published."""
 
-    row: dict[str, Any]
     job: Job
     seconds: dict[str, float]
     measured: float
@@ -30,7 +28,7 @@ class Published:
 
 @lru_cache(maxsize=1)
 def dense_runs() -> tuple[Published, ...]:
-    """All whose causes are those above, tensor parallelism inside a node, 1F1B."""
+    """The published runs of dense models under 1F1B, without context parallelism, with tp inside a node."""
     found = []
     for row in published_rows():
         if row["metric"] == FITS or (row.get("experts") or 1) > 1 or row["cp"] > 1 or row["schedule"] != "1f1b":
@@ -38,5 +36,5 @@ def dense_runs() -> tuple[Published, ...]:
         job = job_of_row(row)
         if job.layout.tp <= job.cluster.devices_per_node:
             seconds = estimate_job(job).seconds
-            found.append(Published(row, job, {cause: seconds[cause] for cause in CAUSES}, published_seconds(row, job)))
+            found.append(Published(job, {cause: seconds[cause] for cause in CAUSES}, published_seconds(row, job)))
     return tuple(found)

@@ -18,7 +18,7 @@ from typing import Any
 from course_lib.costs.memory import USABLE
 from course_lib.facts import model, published_rows
 from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.exercise import Exercise, SentBytes, Trial
 from course_lib.grading.judges.planner.published import CAUSES
 from course_lib.grading.on_rank.plain import values
 from course_lib.grading.spent import Spent
@@ -50,11 +50,11 @@ class ReadPlans(Exercise):
     def arguments(self, trial: Trial) -> list[Any]:
         return trial.inputs[0]
 
-    def expected(self, plans: list[Plan], limit: float, runs: list[Plan]) -> list[list[Any]]:
+    def solve(self, plans: list[Plan], limit: float, runs: list[Plan]) -> list[list[Any]]:
         best = best_of(plans, limit)
         return [[word_of(plan, best, limit), sum(is_like(run, plan) for run in runs)] for plan in plans]
 
-    def given(self, answers: list[Any]) -> Any:
+    def select_parts(self, answers: list[Any]) -> Any:
         return answers[0]
 
     def difference(self, given: Any, expected: list[list[Any]]) -> str:
@@ -69,10 +69,10 @@ class ReadPlans(Exercise):
             return f"plan {place} is {describe(has[0])!r}, expected {word!r}"
         return f"plan {place} has {describe(has[1])} runs like it, expected {runs}"
 
-    def said(self, trial: Trial, answers: list[Any]) -> str:
+    def opening(self, trial: Trial, answers: list[Any]) -> str:
         return f"{self.wrong(trial, answers)}: "
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         return [Spent("read", len(answers[0]), len(trial.inputs[0][0]), "plan", limit="of {}")]
 
 
@@ -81,7 +81,7 @@ def step_of(plan: Plan) -> float:
 
 
 def held_by(plan: Plan, zero: int = 0) -> float:
-    """GiB with ZeRO's stage raised to `zero`."""
+    """GiB that a device would hold with ZeRO's stage raised to `zero`, or as the plan is."""
     return sum(size / (plan["dp"] if kind in CUT[plan["zero"]:zero] else 1) for kind, size in plan["memory"].items())
 
 
@@ -101,7 +101,7 @@ def word_of(plan: Plan, best: Plan, limit: float) -> str:
 
 
 def is_like(run: Plan, plan: Plan) -> bool:
-    """The same device; tp inside a node, or beyond, in both; on at least half as many devices."""
+    """Whether a run has the plan's device, at least half as many of them, and like it tp inside a node or beyond."""
     return (run["device"] == plan["device"] and 2 * run["devices"] >= plan["devices"]
             and (run["tp"] > run["per_node"]) == (plan["tp"] > plan["per_node"]))
 
@@ -109,7 +109,7 @@ def is_like(run: Plan, plan: Plan) -> bool:
 # Trials
 
 def example() -> tuple[list[Plan], float, list[Plan]]:
-    """To follow by hand."""
+    """The example of the docstring, which can be followed by hand: plans, GiB of a device, runs."""
     def plan(dp: int, tp: int, pp: int, seconds: tuple[float, ...], memory: tuple[float, ...]) -> Plan:
         return {"device": "H100", "devices": 16, "per_node": 8, "dp": dp, "tp": tp, "pp": pp, "zero": 1,
                 "seconds": dict(zip(("matmul", "tp", "bubble", "dp"), seconds)),
@@ -183,7 +183,7 @@ def is_clear(plan: Plan, best: Plan, limit: float) -> bool:
 
 
 def some_runs(device: str, source: random.Random) -> list[Plan]:
-    """Published, half of them on this device."""
+    """Up to eight published runs on this device, and six on others."""
     jobs = [job_of_row(row) for row in published_rows("visible") if row["metric"] != FITS]
     runs = [{"device": job.cluster.device.name, "devices": job.layout.world_size,
              "per_node": job.cluster.devices_per_node, "tp": job.layout.tp} for job in jobs]

@@ -6,14 +6,12 @@ the least is a plan that ends in time, or lies between such a plan and a cheaper
 
 import math
 import random
-from functools import lru_cache
 from itertools import product
 from typing import Any
 
-from course_lib.costs.links import Link
-from course_lib.costs.network import Network
 from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial
+from course_lib.grading.exercise import Exercise, SentBytes, Trial
+from course_lib.grading.judges.hybrid_parallel.layouts import step_of
 from course_lib.grading.on_rank.planner import cheapest_run
 from course_lib.grading.spent import Spent
 
@@ -90,12 +88,10 @@ class CheapestRun(Exercise):
         whole = sum(share for _, share in given)
         return None if abs(whole - 1) < 1e-6 else f"the shares add up to {whole:g}: all tokens are to be seen once"
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         offers, *_, deadline = trial.inputs[0]
-        memory, costs = (
-            {name: offer["memory"] for name, offer in offers.items()},
-            costs_of_plans(trial.hidden, *trial.inputs[0]),
-        )
+        memory = {name: offer["memory"] for name, offer in offers.items()}
+        costs = costs_of_plans(trial.hidden, *trial.inputs[0])
         parts = [(tuple(plan[key] for key in KEYS), share) for plan, share in answers[0] if share]
         days, dollars = (sum(share * costs[plan][place] for plan, share in parts) for place in (0, 1))
         fullest = max((plan for plan, _ in parts), key=lambda plan: costs[plan][2] - memory[plan[0]])
@@ -118,48 +114,26 @@ def costs_of_plans(cluster: dict[str, float], *asked: Any) -> dict[Plan, tuple[f
     return {plan: run_of(dict(zip(KEYS, plan)), cluster, offers[plan[0]], *asked[1:-1]) for plan in every}
 
 
-def run_of(
-    plan: dict[str, Any],
-    cluster: dict[str, float],
-    offer: dict[str, float],
-    parameters: float,
-    layers: int,
-    hidden: int,
-    tokens: int,
-    batch_rows: int,
-    total_tokens: float,
-) -> tuple[float, float, float]:
-    """(days, dollars, bytes on a device) of training a GPT in bf16 under ZeRO 1, micro-batches of one row.
+def run_of(plan: dict[str, Any], cluster: dict[str, float], offer: dict[str, float], parameters: float, layers: int,
+           hidden: int, tokens: int, batch_rows: int, total_tokens: float) -> tuple[float, float, float]:
+    """(days, dollars, bytes on a device) of training as 9.7 has it, under ZeRO 1, with micro-batches of one row.
 
     cluster: what no reader is told, small: the share by which each halving of a product by tp makes it slower; restart:
     the hours that each failure costs.
     """
-    nodes, tp, pp, recompute = (plan[key] for key in ("nodes", "tp", "pp", "recompute"))
-    devices = 8 * nodes
-    dp = devices // (tp * pp)
-    micro_batches, part = batch_rows // dp, parameters / (tp * pp)
-    computing = (8 if recompute else 6) * part * tokens / offer["flops_per_s"] * (1 + cluster["small"] * math.log2(tp))
-    wires, activation = network(offer["fast"], offer["slow"]), 2 * tokens * hidden  # bytes between two layers
-    tensor = wires.group(tp).seconds("all_reduce", (6 if recompute else 4) * layers / pp * activation)
-    pipe = wires.group(pp, tp * dp).seconds("send", 2 * activation / tp)
-    gradients = wires.group(dp, tp).seconds("all_reduce", 2 * part)
-    step = (micro_batches + pp - 1) * (computing + tensor + pipe) + gradients
-    kept = (2 if recompute else 34) * tokens * hidden * layers / (tp * pp) * min(pp, micro_batches)
-    held = part * (4 + 12 / dp) + kept
+    tp, pp, devices = plan["tp"], plan["pp"], 8 * plan["nodes"]
+    layout = {"dp": devices // (tp * pp), "pp": pp, "tp": tp, "rows": 1, "zero": 1, "recompute": plan["recompute"]}
+    wires = (offer[term] for term in ("memory", "flops_per_s", "fast", "slow"))
+    step, held = step_of(layout, {"small": cluster["small"], "hidden": 0.0}, devices, 8, *wires, parameters, layers,
+                         hidden, tokens, batch_rows)
     lost = cluster["restart"] * devices / offer["hours_per_failure"]
     days = total_tokens / (batch_rows * tokens) * step * (1 + lost) / 86_400
     return days, 24 * days * devices * offer["price"], held
 
 
-@lru_cache(maxsize=64)
-def network(fast: float, slow: float) -> Network:
-    """Eight devices a node, a card for each. No latency."""
-    return Network(8, Link.of_rate(fast), Link.of_rate(slow), 8)
-
-
 def plan_fault(plan: Any, offers: dict[str, dict[str, float]], parameters: float, layers: int, hidden: int, tokens: int,
                batch_rows: int, *rest: float) -> str | None:
-    """Why this is no plan."""
+    """Why `plan` is no plan of these offers for this model, None where it is one."""
     if not isinstance(plan, dict) or set(plan) != set(KEYS):
         return f"expected {', '.join(KEYS)}, and nothing else"
     name, *sizes = (plan[key] for key in KEYS)

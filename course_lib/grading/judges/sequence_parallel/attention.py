@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.grading.compare import readable
-from course_lib.grading.exercise import Traffic, Trial, ranks_of
+from course_lib.grading.exercise import SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import CollectiveExercise, num_calls
-from course_lib.grading.judges.models import ROUNDING, Inputs
-from course_lib.grading.judges.split import Leaves, PartsExercise, SplitExercise, all_reduce_bytes, normal, played
+from course_lib.grading.judges.models import ROUNDING, Inputs, doubles
+from course_lib.grading.judges.split import Leaves, PartsExercise, SplitExercise, all_reduce_bytes, normal, play_ranks
 from course_lib.grading.on_rank import sequence_parallel as on_rank
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.spent import Spent, highest
 from course_lib.pictures.units import human_bytes
 
 NOT_A_NUMBER = ("the answer is not a number: exp of a large lse overflows, and a difference of two infinite ones is "
@@ -35,23 +35,21 @@ class MergedAttention(PartsExercise):
     parts = {"out": "`out` of all keys", "lse": "lse of all keys"}
     budget = "two all-reduces of B H T (d + 2) numbers together: 2(t-1)/t * 8 B H T (d+2) bytes sent by each rank"
     run = staticmethod(on_rank.merged_attention)
+    sizes = (3, 1, 2, 3, 4, 0), (2, 2, 1, 3, 2, 900), (1, 1, 1, 2, 2, -900), (4, 2, 4, 64, 16, 5)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        example = [{"out": torch.full((1, 1, 1, 1), out, dtype=torch.float64),
-                    "lse": torch.full((1, 1, 1), num_keys, dtype=torch.float64).log()}
-                   for out, num_keys in ((1, 3), (5, 1))]
-        made = [Trial(example, "the example, 2 ranks, one query")]
-        for R, (B, H, c, d), shift in ((3, (1, 2, 3, 4), 0), (2, (2, 1, 3, 2), 900), (1, (1, 1, 2, 2), -900),
-                                       (4, (2, 4, 64, 16), 5)):
-            ranks = [{"out": normal(generator, B, H, c, d), "lse": normal(generator, B, H, c, scale=2.0) + shift}
-                     for _ in range(R)]
-            for other in ranks[1:]:  # the first query reads keys of rank 0 only
-                other["out"][:, :, 0], other["lse"][:, :, 0] = 0.0, float("-inf")
-            made.append(Trial(ranks, f"{ranks_of(R)}, {B * H * c} queries, lse about {shift}"))
-        return made
+    def example_trial(self) -> Trial:
+        ranks = [{"out": doubles([[[[out]]]]), "lse": doubles([[[num_keys]]]).log()}
+                 for out, num_keys in ((1, 3), (5, 1))]
+        return Trial(ranks, "the example, 2 ranks, one query")
 
-    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+    def draw_trial(self, generator: torch.Generator, R: int, B: int, H: int, c: int, d: int, shift: int) -> Trial:
+        ranks = [{"out": normal(generator, B, H, c, d), "lse": normal(generator, B, H, c, scale=2.0) + shift}
+                 for _ in range(R)]
+        for other in ranks[1:]:  # the first query reads keys of rank 0 only
+            other["out"][:, :, 0], other["lse"][:, :, 0] = 0.0, float("-inf")
+        return Trial(ranks, f"{ranks_of(R)}, {B * H * c} queries, lse about {shift}")
+
+    def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
         outs, lses = (torch.stack([rank[name] for rank in inputs]) for name in ("out", "lse"))
         return [{"out": (lses.softmax(0)[..., None] * outs).sum(0), "lse": lses.logsumexp(0)}] * len(inputs)
 
@@ -59,7 +57,7 @@ class MergedAttention(PartsExercise):
         nan = any(readable(x) and x.is_floating_point() and x.isnan().any() for own in given for x in own.values())
         return NOT_A_NUMBER if nan else super().difference(given, expected)
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 2)]
 
     def bound(self, trial: Trial) -> int:
@@ -78,32 +76,28 @@ class PassAround(CollectiveExercise):
     right = "every block was used, in the right order"
     budget = "(R-1) M bytes sent by each rank; at most 4 blocks held beside its own, however many ranks there are"
     run = staticmethod(on_rank.pass_around)
+    sizes = (3, 2, 3), (2, 3, 1), (1, 2, 2), (6, 64, 64)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [Trial([{"block": torch.tensor([10.0 + rank]).double()} for rank in range(3)], "the example, 3 ranks")]
-        for R, shape in ((3, (2, 3)), (2, (3, 1)), (1, (2, 2)), (6, (64, 64))):
-            made.append(Trial([{"block": normal(generator, 2, *shape)} for _ in range(R)],
-                              f"{ranks_of(R)}, blocks of {human_bytes(16 * shape[0] * shape[1])}"))
-        return made
+    def example_trial(self) -> Trial:
+        return Trial([{"block": torch.tensor([10.0 + rank]).double()} for rank in range(3)], "the example, 3 ranks")
 
-    def expected(self, inputs: Inputs) -> list[Any]:
+    def draw_trial(self, generator: torch.Generator, R: int, c: int, d: int) -> Trial:
+        return Trial([{"block": normal(generator, 2, c, d)} for _ in range(R)],
+                     f"{ranks_of(R)}, blocks of {human_bytes(16 * c * d)}")
+
+    def solve(self, inputs: Inputs) -> list[Any]:
         R = len(inputs)
         prints = [on_rank.fingerprint(rank["block"]) for rank in inputs]
         return [[[(r - i) % R, prints[(r - i) % R]] for i in range(R)] for r in range(R)]
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         held, block = [answer["held"] for answer in answers], trial.inputs[0]["block"].nbytes
-        return [Spent("holds", max(held), HELD * block, on=" of others' blocks", rank=most(held), slack=block // 4,
-                      claimed=True)]
+        return [highest("holds", held, HELD * block, on=" of others' blocks", slack=block // 4, claimed=True)]
 
     def bound(self, trial: Trial) -> int:
         return (trial.world_size - 1) * trial.inputs[0]["block"].nbytes
 
-    def least(self, trial: Trial) -> int:
-        return trial.world_size * self.bound(trial)
-
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
         for rank, answer in enumerate(answers):
             for step, directions in enumerate(answer["under_way"][:trial.world_size - 1]):
                 missing = " or to ".join(each for each in (on_rank.SEND, on_rank.RECEIVE) if each not in directions)
@@ -118,20 +112,17 @@ class WholeRing(SplitExercise):
     budget = ("par: 3(R-1) M sent by each rank, M its keys and values; 20 times q and 5 times one block's scores held, "
               "arguments and gradients included")
     run = staticmethod(on_rank.whole_ring)
+    sizes = (3, 1, 2, 4, 4), (2, 2, 1, 4, 4), (1, 1, 1, 4, 4), (4, 1, 2, 64, 16)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example()]
-        for R, shape in ((3, (1, 2, 4, 4)), (2, (2, 1, 4, 4)), (1, (1, 1, 4, 4)), (4, (1, 2, 64, 16))):
-            pieces = torch.arange(R * shape[2]).chunk(2 * R)
-            positions = [torch.cat([pieces[r], pieces[2 * R - 1 - r]]) for r in range(R)]
-            ranks = [{"given": {name: normal(generator, *shape) for name in "qkv"}, "positions": positions,
-                      "dy": normal(generator, *shape)} for _ in range(R)]
-            made.append(Trial(ranks, f"{ranks_of(R)}, {R * shape[2]} tokens, keys and values of "
-                                     f"{human_bytes(2 * ranks[0]['dy'].nbytes)} on each"))
-        return made
+    def draw_trial(self, generator: torch.Generator, R: int, B: int, H: int, c: int, d: int) -> Trial:
+        pieces = torch.arange(R * c).chunk(2 * R)
+        positions = [torch.cat([pieces[r], pieces[2 * R - 1 - r]]) for r in range(R)]
+        ranks = [{"given": {name: normal(generator, B, H, c, d) for name in "qkv"}, "positions": positions,
+                  "dy": normal(generator, B, H, c, d)} for _ in range(R)]
+        size = human_bytes(2 * ranks[0]["dy"].nbytes)
+        return Trial(ranks, f"{ranks_of(R)}, {R * c} tokens, keys and values of {size} on each")
 
-    def example(self) -> Trial:
+    def example_trial(self) -> Trial:
         """Without q a token gets the mean of what it reads."""
         positions = [torch.tensor([0, 3]), torch.tensor([1, 2])]
         ranks = [{"given": {"q": torch.zeros(1, 1, 2, 4, dtype=torch.float64),
@@ -140,7 +131,7 @@ class WholeRing(SplitExercise):
                   "dy": torch.ones(1, 1, 2, 4, dtype=torch.float64)} for own in positions]
         return Trial(ranks, "the example, 2 ranks, 4 tokens")
 
-    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+    def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
         positions = inputs[0]["positions"]
 
         def attend(ranks: list[Leaves]) -> list[Tensor]:
@@ -148,7 +139,7 @@ class WholeRing(SplitExercise):
             return [F.scaled_dot_product_attention(rank["q"], k, v, attn_mask=own[:, None] >= torch.cat(positions))
                     for rank, own in zip(ranks, positions)]
 
-        return played(inputs, attend)
+        return play_ranks(inputs, attend)
 
     def bound(self, trial: Trial) -> int:
         return 3 * (trial.world_size - 1) * 2 * trial.inputs[0]["dy"].nbytes
@@ -157,11 +148,11 @@ class WholeRing(SplitExercise):
         """Something of every rank has to meet that of every other one, forward and in backward."""
         return 2 * trial.world_size * (trial.world_size - 1) * trial.inputs[0]["dy"].nbytes
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         held, dy = [answer["held"] for answer in answers], trial.inputs[0]["dy"]
         B, H, c, _ = dy.shape
-        return [Spent("holds", max(held), PARTS * dy.nbytes + SCORES * 8 * B * H * c * c, rank=most(held),
-                      slack=4096 + dy.nbytes, claimed=True)]
+        return [highest("holds", held, PARTS * dy.nbytes + SCORES * 8 * B * H * c * c, slack=4096 + dy.nbytes,
+                        claimed=True)]
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        return [replace(each, limit="par {}") for each in super().spent(trial, answers, traffic)]
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        return [replace(each, limit="par {}") for each in super().usage(trial, answers, traffic)]

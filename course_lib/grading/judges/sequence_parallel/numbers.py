@@ -20,10 +20,10 @@ import torch
 
 from course_lib.costs.network import network_of
 from course_lib.grading.compare import describe, readable
-from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.on_rank import plain
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.spent import Spent, highest
 
 NODES = network_of("H100")  # of eight
 H100 = 600e12  # 0.6 of its peak in bf16
@@ -42,7 +42,7 @@ class LayerBytes(NumberExercise):
              ("Llama 3 8B, 4,096 tokens, t = 2, with sequence parallelism", (4096, *LLAMA_8B, 2, True)),
              ("Llama 3 8B on one device", (4096, *LLAMA_8B, 1, False)))
 
-    def expected(self, n: int, h: int, f: int, H: int, K: int, t: int, sequence_parallel: bool) -> int:
+    def solve(self, n: int, h: int, f: int, H: int, K: int, t: int, sequence_parallel: bool) -> int:
         inside = 4 * h + 4 * h * K // H + 4 * H + 8 * f
         return n * (8 * h // (t if sequence_parallel else 1) + inside // t)
 
@@ -66,8 +66,8 @@ class AttentionSeconds(NumberExercise):
              ("128K tokens, Ulysses of 8 in rings of 8", (1 << 17, 8, 8, 64, 8, 128, H100, NVLINK, NDR)),
              ("128K tokens, Ulysses of 8 alone", (1 << 17, 8, 1, 64, 8, 128, H100, NVLINK, NDR)))
 
-    def expected(self, T: int, u: int, R: int, H: int, K: int, d: int, flops_per_s: float, fast: float, slow: float
-                 ) -> float:
+    def solve(self, T: int, u: int, R: int, H: int, K: int, d: int, flops_per_s: float, fast: float, slow: float
+              ) -> float:
         switching = (u - 1) / u * 2 * (2 * H + 2 * K) * d * T / (u * R) / fast  # all-to-alls
         computing = 4 * d * (T / R) ** 2 / 2 * H / u / flops_per_s  # with one block
         sending = 2 * 2 * d * K / u * T / R / slow
@@ -85,18 +85,18 @@ class DocumentPositions(Exercise):
     right = "every token is on one rank"
     budget = "par: no rank has more to do than the mean"
     run = staticmethod(plain.tensor)
+    sizes = (3, 3), (2, 2), (1, 2), (4, 5)
 
-    def trials(self, seed: int) -> list[Trial]:
-        source = torch.Generator().manual_seed(seed)
-        made = [Trial([[[4, 8]]] * 2, "the example, 2 ranks, documents of [4, 8] tokens")]
-        for R, num_documents in ((3, 3), (2, 2), (1, 2), (4, 5)):
-            lengths = [2 * R * length for length in torch.randint(2, 9, (num_documents,), generator=source).tolist()]
-            lengths[0] += 12 * R  # no two layouts are the same
-            made.append(Trial([[lengths]] * R, f"{ranks_of(R)}, documents of {lengths} tokens"))
-        return made
+    def example_trial(self) -> Trial:
+        return Trial([[[4, 8]]] * 2, "the example, 2 ranks, documents of [4, 8] tokens")
+
+    def draw_trial(self, generator: torch.Generator, R: int, num_documents: int) -> Trial:
+        lengths = [2 * R * length for length in torch.randint(2, 9, (num_documents,), generator=generator).tolist()]
+        lengths[0] += 12 * R  # no two layouts are the same
+        return Trial([[lengths]] * R, f"{ranks_of(R)}, documents of {lengths} tokens")
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
-        R, T, given = trial.world_size, sum(trial.inputs[0][0]), self.given(answers)
+        R, T, given = trial.world_size, sum(trial.inputs[0][0]), self.select_parts(answers)
         for rank, own in enumerate(given):
             if not readable(own) or own.dtype != torch.int64 or own.shape != (T // R,):
                 return f"rank {rank} returned {describe(own)}: expected the positions of T/R tokens, int64[{T // R}]"
@@ -106,8 +106,8 @@ class DocumentPositions(Exercise):
             f"token {token} is on {num_ranks[token]} ranks: each of the row's {T} tokens has to be on one. "
             "Positions are counted in the row, not in the document")
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> Sequence[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> Sequence[Spent]:
         costs = torch.cat([torch.arange(1, length + 1) for length in trial.inputs[0][0]])
-        work = [costs[own].sum().item() for own in self.given(answers)]
-        return [Spent("has more to do than the mean, by", max(work) * len(work) / sum(work) - 1, 0.0, "share",
-                      rank=most(work), limit="par {}", slack=1e-9, decides=True)]
+        work = [costs[own].sum().item() for own in self.select_parts(answers)]
+        return [highest("has more to do than the mean, by", [own * len(work) / sum(work) - 1 for own in work], 0.0,
+                        "share", limit="par {}", slack=1e-9, decides=True)]

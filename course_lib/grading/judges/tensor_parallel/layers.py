@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.grading.compare import describe
-from course_lib.grading.exercise import Exercise, Traffic, Trial, ranks_of
+from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls
-from course_lib.grading.judges.models import Inputs
+from course_lib.grading.judges.models import Inputs, doubles
 from course_lib.grading.judges.split import (
     Leaves,
     PartsExercise,
@@ -30,15 +30,15 @@ from course_lib.grading.judges.split import (
     g,
     least_for_a_sum,
     normal,
-    played,
+    play_ranks,
 )
 from course_lib.grading.on_rank import tensor_parallel as on_rank
 from course_lib.grading.on_rank.plain import plain
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.spent import Spent, highest
 from course_lib.pictures.units import human_bytes
 
 Answers = list[dict[str, Any]]
-SIZES = ((3, (2, 4, 5, 2)), (1, (1, 2, 2, 3)), (4, (2, 32, 64, 8)))  # t, and B, T, D, F/t, behind the example
+SIZES = ((3, 2, 4, 5, 2), (1, 1, 2, 2, 3), (4, 2, 32, 64, 8))  # t, and B, T, D, F/t, behind the example
 ROW_BIASES = ("output.bias", "down.bias")
 
 
@@ -47,18 +47,18 @@ class FAndG(PartsExercise):
     parts = {"f": "f(x)", "g": "g(h)", "w": "the gradient of w", "x": "the gradient of x", "h": "after g(h), h"}
     budget = "one all-reduce each: f's in backward, g's in forward; 2(t-1)/t M bytes sent by each rank for each"
     run = staticmethod(on_rank.f_and_g)
+    sizes = (3, 2, 3), (1, 3), (4, 1 << 7, 1 << 6)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        example = [{"x": numbers(2), "w": numbers(w), "c": numbers(1)} for w in (3, 5)]
-        made = [Trial(example, "the example, 2 ranks")]
-        for t, shape in ((3, (2, 3)), (1, (3,)), (4, (1 << 7, 1 << 6))):
-            x, c = normal(generator, *shape), normal(generator, *shape)
-            made.append(Trial([{"x": x, "w": normal(generator, *shape), "c": c} for _ in range(t)],
-                              f"{ranks_of(t)}, {human_bytes(x.nbytes)} of x"))
-        return made
+    def example_trial(self) -> Trial:
+        ranks = [{"x": numbers(2), "w": numbers(w), "c": numbers(1)} for w in (3, 5)]
+        return Trial(ranks, "the example, 2 ranks")
 
-    def expected(self, inputs: Inputs) -> Answers:
+    def draw_trial(self, generator: torch.Generator, t: int, *shape: int) -> Trial:
+        x, c = normal(generator, *shape), normal(generator, *shape)
+        return Trial([{"x": x, "w": normal(generator, *shape), "c": c} for _ in range(t)],
+                     f"{ranks_of(t)}, {human_bytes(x.nbytes)} of x")
+
+    def solve(self, inputs: Inputs) -> Answers:
         xs, ws = ([rank[name].clone().requires_grad_() for rank in inputs] for name in ("x", "w"))
         copies = f(xs)
         hs = [w * (copy + x) for w, copy, x in zip(ws, copies, xs)]
@@ -72,7 +72,7 @@ class FAndG(PartsExercise):
             return f"it returned {describe(given[0]['f'])}: expected two functions, f and g"
         return super().difference(given, expected)
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 2)]
 
     def bound(self, trial: Trial) -> int:
@@ -87,27 +87,27 @@ class GatedColumns(SplitExercise):
     budget = ("nothing sent in forward; one all-reduce of B T D numbers in backward, for both matrices together; each "
               "rank computes a t-th of the products")
     run = staticmethod(on_rank.layer)
+    sizes = SIZES
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
+    def example_trial(self) -> Trial:
         gate, up = numbers([1, 0], [0, 1], [-1, 0], [1, 1]), numbers([1, 0], [0, 1], [1, 1], [2, 1]) / 100
-        example = {"given": {"x": token(100, 200), "gate": gate, "up": up}, "dy": token(1, 1)}
-        made = [Trial([example] * 2, "the example, 2 ranks, one token")]
-        for t, (B, T, D, part) in SIZES:
-            given = {"x": normal(generator, B, T, D),
-                     **{name: normal(generator, t * part, D, scale=D**-0.5) for name in ("gate", "up")}}
-            ranks = [{"given": given, "dy": normal(generator, B, T, part)} for _ in range(t)]
-            made.append(Trial(ranks, f"{ranks_of(t)}, {human_bytes(8 * B * T * D)} of x"))
-        return made
+        inputs = {"given": {"x": token(100, 200), "gate": gate, "up": up}, "dy": token(1, 1)}
+        return Trial([inputs] * 2, "the example, 2 ranks, one token")
 
-    def expected(self, inputs: Inputs) -> Answers:
+    def draw_trial(self, generator: torch.Generator, t: int, B: int, T: int, D: int, part: int) -> Trial:
+        given = {"x": normal(generator, B, T, D),
+                 **{name: normal(generator, t * part, D, scale=D**-0.5) for name in ("gate", "up")}}
+        ranks = [{"given": given, "dy": normal(generator, B, T, part)} for _ in range(t)]
+        return Trial(ranks, f"{ranks_of(t)}, {human_bytes(8 * B * T * D)} of x")
+
+    def solve(self, inputs: Inputs) -> Answers:
         def features(ranks: list[Leaves]) -> list[Tensor]:  # silu(x G^T) * (x U^T)
             own = [[rank[name].chunk(len(ranks))[r] for name in ("gate", "up")] for r, rank in enumerate(ranks)]
             return [F.silu(x @ gate.T) * (x @ up.T) for x, (gate, up) in zip(f([rank["x"] for rank in ranks]), own)]
 
-        return played(inputs, features)
+        return play_ranks(inputs, features)
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         x, dy = trial.inputs[0]["given"]["x"], trial.inputs[0]["dy"]
         return [num_calls(answers, 1), arithmetic(answers, 2 * x.numel() * dy.shape[-1])]
 
@@ -123,28 +123,28 @@ class RowWithResidual(SplitExercise):
     budget = ("one all-reduce of B T F numbers in forward, nothing in backward; each rank computes a t-th of the "
               "product")
     run = staticmethod(on_rank.layer)
+    sizes = SIZES
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
+    def example_trial(self) -> Trial:
         shared = {"weight": numbers([10, 100], [20, 300]), "bias": numbers(5, 6), "residual": token(7, 8)}
-        example = [{"given": {"x": token(x), **shared}, "dy": token(1, 1)} for x in (1, 2)]
-        made = [Trial(example, "the example, 2 ranks, one token")]
-        for t, (B, T, out, part) in SIZES:
-            shared = {"weight": normal(generator, out, t * part, scale=part**-0.5), "bias": normal(generator, out),
-                      "residual": normal(generator, B, T, out)}
-            dy = normal(generator, B, T, out)
-            ranks = [{"given": {"x": normal(generator, B, T, part), **shared}, "dy": dy} for _ in range(t)]
-            made.append(Trial(ranks, f"{ranks_of(t)}, {human_bytes(dy.nbytes)} of results"))
-        return made
+        ranks = [{"given": {"x": token(x), **shared}, "dy": token(1, 1)} for x in (1, 2)]
+        return Trial(ranks, "the example, 2 ranks, one token")
 
-    def expected(self, inputs: Inputs) -> Answers:
+    def draw_trial(self, generator: torch.Generator, t: int, B: int, T: int, out: int, part: int) -> Trial:
+        shared = {"weight": normal(generator, out, t * part, scale=part**-0.5), "bias": normal(generator, out),
+                  "residual": normal(generator, B, T, out)}
+        dy = normal(generator, B, T, out)
+        ranks = [{"given": {"x": normal(generator, B, T, part), **shared}, "dy": dy} for _ in range(t)]
+        return Trial(ranks, f"{ranks_of(t)}, {human_bytes(dy.nbytes)} of results")
+
+    def solve(self, inputs: Inputs) -> Answers:
         def results(ranks: list[Leaves]) -> list[Tensor]:
             sums = g([rank["x"] @ rank["weight"].chunk(len(ranks), 1)[r].T for r, rank in enumerate(ranks)])
             return [rank["residual"] + product + rank["bias"] for product, rank in zip(sums, ranks)]
 
-        return played(inputs, results)
+        return play_ranks(inputs, results)
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         x, dy = trial.inputs[0]["given"]["x"], trial.inputs[0]["dy"]
         return [num_calls(answers, 1), arithmetic(answers, x.numel() * dy.shape[-1])]
 
@@ -160,19 +160,17 @@ class QKVRows(Exercise):
     compared = "returned"
     budget = "H/t heads of q and as many of k and v as these read, on each rank; nothing sent"
     run = staticmethod(on_rank.qkv_rows)
+    sizes = ((3, 12, 6, 2, 3), (4, 8, 2, 2, 2), (3, 6, 1, 2, 2), (1, 2, 1, 2, 2), (2, 4, 4, 2, 2), (4, 16, 2, 16, 64))
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        example = numbers(10, 11, 12, 13, 20, 21, 30, 31)[:, None]
-        made = [Trial([{"weight": example, "heads": [4, 2]}] * 2, "the example, 2 ranks")]
-        for t, H, K, d, D in ((3, 12, 6, 2, 3), (4, 8, 2, 2, 2), (3, 6, 1, 2, 2), (1, 2, 1, 2, 2), (2, 4, 4, 2, 2),
-                              (4, 16, 2, 16, 64)):
-            weight = normal(generator, (H + 2 * K) * d, D)
-            made.append(Trial([{"weight": weight, "heads": [H, K]}] * t,
-                              f"{ranks_of(t)}, {H} heads of q, {K} of k and v"))
-        return made
+    def example_trial(self) -> Trial:
+        weight = numbers(10, 11, 12, 13, 20, 21, 30, 31)[:, None]
+        return Trial([{"weight": weight, "heads": [4, 2]}] * 2, "the example, 2 ranks")
 
-    def expected(self, inputs: Inputs) -> list[Tensor]:
+    def draw_trial(self, generator: torch.Generator, t: int, H: int, K: int, d: int, D: int) -> Trial:
+        weight = normal(generator, (H + 2 * K) * d, D)
+        return Trial([{"weight": weight, "heads": [H, K]}] * t, f"{ranks_of(t)}, {H} heads of q, {K} of k and v")
+
+    def solve(self, inputs: Inputs) -> list[Tensor]:
         t, (H, K) = len(inputs), inputs[0]["heads"]
         heads = inputs[0]["weight"].unflatten(0, (H + 2 * K, -1))  # (H + 2 K, d, D)
         pieces = []
@@ -182,36 +180,33 @@ class QKVRows(Exercise):
             pieces.append(heads[[*q, *(start + head for start in (H, H + K) for head in kv)]].flatten(0, 1))
         return pieces
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        held, needed = [answer["held"] for answer in answers], self.expected(trial.inputs)[0].nbytes
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        held, needed = [answer["held"] for answer in answers], self.solve(trial.inputs)[0].nbytes
         sent = [traffic.sent_by(rank) for rank in range(trial.world_size)]
-        return [Spent("holds", max(held), needed, on=" of rows", rank=most(held), claimed=True),
-                Spent("sent", max(sent), 0, rank=most(sent), slack=traffic.slack(0), claimed=True)]
+        return [highest("holds", held, needed, on=" of rows", claimed=True),
+                highest("sent", sent, 0, slack=traffic.slack(0), claimed=True)]
 
 
 class SplitBlock(SplitExercise):
     number = "5.7"
     budget = "par: what four all-reduces of B T D numbers send, 4 * 2(t-1)/t * 8 B T D bytes by each rank"
     run = staticmethod(on_rank.block)
+    sizes = (3, 2, 3, 2, 3), (1, 1, 3, 2, 2), (4, 1, 32, 2, 8)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [self.example()]
-        for t, (B, T, heads, d) in ((3, (2, 3, 2, 3)), (1, (1, 3, 2, 2)), (4, (1, 32, 2, 8))):
-            D = t * heads * d
-            x, dy = normal(generator, B, T, D), normal(generator, B, T, D)
-            shared = {f"norm_{i}.{name}": normal(generator, D, scale=0.2) + (name == "weight")
-                      for i in (1, 2) for name in ("weight", "bias")}
-            shared |= {name: normal(generator, D) for name in ROW_BIASES}
-            slices = {"qkv.weight": (3 * D // t, D), "qkv.bias": (3 * D // t,), "output.weight": (D, D // t),
-                      "up.weight": (4 * D // t, D), "up.bias": (4 * D // t,), "down.weight": (D, 4 * D // t)}
-            ranks = [{"given": {"x": x, **shared, **{name: normal(generator, *shape, scale=shape[-1] ** -0.5)
-                                                     for name, shape in slices.items()}}, "dy": dy, "head_dim": d}
-                     for _ in range(t)]
-            made.append(Trial(ranks, f"{ranks_of(t)}, {t * heads} heads, x of {human_bytes(x.nbytes)}"))
-        return made
+    def draw_trial(self, generator: torch.Generator, t: int, B: int, T: int, heads: int, d: int) -> Trial:
+        D = t * heads * d
+        x, dy = normal(generator, B, T, D), normal(generator, B, T, D)
+        shared = {f"norm_{i}.{name}": normal(generator, D, scale=0.2) + (name == "weight")
+                  for i in (1, 2) for name in ("weight", "bias")}
+        shared |= {name: normal(generator, D) for name in ROW_BIASES}
+        slices = {"qkv.weight": (3 * D // t, D), "qkv.bias": (3 * D // t,), "output.weight": (D, D // t),
+                  "up.weight": (4 * D // t, D), "up.bias": (4 * D // t,), "down.weight": (D, 4 * D // t)}
+        ranks = [{"given": {"x": x, **shared, **{name: normal(generator, *shape, scale=shape[-1] ** -0.5)
+                                                 for name, shape in slices.items()}}, "dy": dy, "head_dim": d}
+                 for _ in range(t)]
+        return Trial(ranks, f"{ranks_of(t)}, {t * heads} heads, x of {human_bytes(x.nbytes)}")
 
-    def expected(self, inputs: Inputs) -> Answers:
+    def solve(self, inputs: Inputs) -> Answers:
         d = inputs[0]["head_dim"]
 
         def results(ranks: list[Leaves]) -> list[Tensor]:
@@ -225,9 +220,9 @@ class SplitBlock(SplitExercise):
                 xs = [x + y + own[f"{row}.bias"] for x, y, own in zip(xs, sums, ranks)]
             return xs
 
-        return played(inputs, results)
+        return play_ranks(inputs, results)
 
-    def example(self) -> Trial:
+    def example_trial(self) -> Trial:
         """Norms make [1, -1] of what they get, and gelu leaves 10 and 20 as they are."""
         norms = {f"norm_{i}.{kind}": numbers(number, number) for i in (1, 2)
                  for kind, number in (("weight", 1), ("bias", 0))}
@@ -246,8 +241,8 @@ class SplitBlock(SplitExercise):
         """Half of par: instead of a sum somebody may gather a slice of weights, as long as it is small."""
         return 2 * least_for_a_sum(trial, trial.inputs[0]["dy"].numel())
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
-        return [replace(each, limit="par {}") for each in super().spent(trial, answers, traffic)]
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
+        return [replace(each, limit="par {}") for each in super().usage(trial, answers, traffic)]
 
 
 def attention(qkv: Tensor, d: int) -> Tensor:
@@ -264,14 +259,13 @@ def least_for_a_sum_or_all(trial: Trial, summed: int, own: int) -> int:
 
 def arithmetic(answers: list[Any], multiplications: int) -> Spent:
     """The FLOPs of the rank that computed most, beside two for each multiplication, and twice that in backward."""
-    flops = [answer["flops"] for answer in answers]
-    return Spent("computes", max(flops), 6 * multiplications, "FLOP", on=" in its products", rank=most(flops),
-                 claimed=True)
+    return highest("computes", [answer["flops"] for answer in answers], 6 * multiplications, "FLOP",
+                   on=" in its products", claimed=True)
 
 
 def numbers(*values: Any) -> Tensor:
     """These, or rows of them, as float64."""
-    return torch.tensor(values, dtype=torch.float64)
+    return doubles(values)
 
 
 def token(*values: float) -> Tensor:

@@ -23,12 +23,10 @@ from typing import Any
 
 import torch
 
-from course_lib.costs.links import Link
-from course_lib.costs.network import Network
 from course_lib.grading.exercise import Exercise, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls
-from course_lib.grading.judges.models import Inputs
-from course_lib.grading.judges.numbers import NumberExercise
+from course_lib.grading.judges.models import Inputs, doubles
+from course_lib.grading.judges.numbers import NumberExercise, network_of_rates
 from course_lib.grading.judges.split import PartsExercise, all_reduce_bytes, least_for_a_sum, normal
 from course_lib.grading.on_rank import tensor_parallel as on_rank
 from course_lib.grading.spent import Spent
@@ -43,19 +41,22 @@ class VocabLoss(PartsExercise):
     parts = {"loss": "the loss", "gradient": "the gradient"}
     budget = "three numbers a token: at most 3 calls, and 3 * 2(t-1)/t * 8 B T bytes sent by each rank"
     run = staticmethod(on_rank.vocab_loss)
+    sizes = (3, 2, 3, 4, 0.05), (1, 1, 3, 5, 0.01), (4, 4, 256, 96, 0.0001), ()  # the last one: extreme logits
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        example = {"logits": torch.zeros(1, 1, 2, dtype=torch.float64), "targets": torch.tensor([[2]]), "c": 0.0}
-        made = [Trial([example] * 2, "the example, 2 ranks, one token")]
-        for t, (B, T, own), c in ((3, (2, 3, 4), 0.05), (1, (1, 3, 5), 0.01), (4, (4, 256, 96), 0.0001)):
-            targets = torch.randint(t * own, (B, T), generator=generator)
-            parts = [normal(generator, B, T, own, scale=2.0) for _ in range(t)]
-            made.append(Trial([{"logits": logits, "targets": targets, "c": c} for logits in parts],
-                              f"{ranks_of(t)}, {B * T:,} tokens, V = {t * own}"))
-        return [*made, self.large(generator)]
+    def example_trial(self) -> Trial:
+        inputs = {"logits": doubles([[[0, 0]]]), "targets": torch.tensor([[2]]), "c": 0.0}
+        return Trial([inputs] * 2, "the example, 2 ranks, one token")
 
-    def large(self, generator: torch.Generator) -> Trial:
+    def draw_trial(self, generator: torch.Generator, *size: Any) -> Trial:
+        if not size:
+            return self.extreme_trial(generator)
+        t, B, T, own, c = size
+        targets = torch.randint(t * own, (B, T), generator=generator)
+        parts = [normal(generator, B, T, own, scale=2.0) for _ in range(t)]
+        return Trial([{"logits": logits, "targets": targets, "c": c} for logits in parts],
+                     f"{ranks_of(t)}, {B * T:,} tokens, V = {t * own}")
+
+    def extreme_trial(self, generator: torch.Generator) -> Trial:
         """The largest logit of a token on one rank or the other, on both, and far below 0; targets at all edges."""
         shifts = torch.tensor([[[900, 900, -900, -900]], [[900, -900, 900, -900]]])[..., None]
         targets = torch.tensor([[0, 2, 3, 5]])[:, torch.randperm(4, generator=generator)]
@@ -63,7 +64,7 @@ class VocabLoss(PartsExercise):
                  for shift in shifts]
         return Trial(ranks, "2 ranks, 4 tokens, V = 6, logits about 900 and -900")
 
-    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+    def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
         z = torch.cat([rank["logits"] for rank in inputs], -1).requires_grad_()  # (B, T, V)
         log_Z, z_y = z.logsumexp(-1), z.gather(-1, inputs[0]["targets"][..., None])[..., 0]
         loss = (log_Z - z_y + inputs[0]["c"] * log_Z**2).mean()
@@ -74,7 +75,7 @@ class VocabLoss(PartsExercise):
         loss = given[0]["loss"]
         return TOO_LARGE if type(loss) is float and not math.isfinite(loss) else super().difference(given, expected)
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 3)]
 
     def bound(self, trial: Trial) -> int:
@@ -92,36 +93,36 @@ class GradientNorm(PartsExercise):
     budget = "at most two all-reduces: of all `partial` gradients together, and of a single number; one is possible"
     run = staticmethod(on_rank.gradient_norm)
     difference = Exercise.difference  # which names the place of a tensor in its list
+    sizes = (3, 2), (1, 2), (4, 1 << 10)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        example = [{kind: [torch.tensor([number], dtype=torch.float64)] for kind, number in own.items()}
-                   for own in ({"sliced": 3, "whole": 2, "partial": 1}, {"sliced": 4, "whole": 2, "partial": 5})]
-        made = [Trial(example, "the example, 2 ranks")]
-        for t, size in ((3, 2), (1, 2), (4, 1 << 10)):
-            whole = [normal(generator, 4), normal(generator, 2, 2)]
-            ranks = [{"sliced": [normal(generator, 4, 3), normal(generator, 5)], "whole": whole,
-                      "partial": [normal(generator, 2 * size), normal(generator, size, 3)]} for _ in range(t)]
-            made.append(Trial(ranks, f"{ranks_of(t)}, {human_bytes(8 * 5 * size)} of parts"))
-        return made
+    def example_trial(self) -> Trial:
+        ranks = [{kind: [doubles([number])] for kind, number in own.items()}
+                 for own in ({"sliced": 3, "whole": 2, "partial": 1}, {"sliced": 4, "whole": 2, "partial": 5})]
+        return Trial(ranks, "the example, 2 ranks")
 
-    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+    def draw_trial(self, generator: torch.Generator, t: int, size: int) -> Trial:
+        whole = [normal(generator, 4), normal(generator, 2, 2)]
+        ranks = [{"sliced": [normal(generator, 4, 3), normal(generator, 5)], "whole": whole,
+                  "partial": [normal(generator, 2 * size), normal(generator, size, 3)]} for _ in range(t)]
+        return Trial(ranks, f"{ranks_of(t)}, {human_bytes(8 * 5 * size)} of parts")
+
+    def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
         parts = [sum(each) for each in zip(*(rank["partial"] for rank in inputs))]
         slices = [gradient for rank in inputs for gradient in rank["sliced"]]
         square = sum(gradient.square().sum().item() for gradient in (*slices, *inputs[0]["whole"], *parts))
         return [{"norm": square**0.5, **rank, "partial": parts} for rank in inputs]
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 2)]
 
     def bound(self, trial: Trial) -> int:
-        return all_reduce_bytes(trial, self.num_summed(trial))
+        return all_reduce_bytes(trial, self.num_addends(trial))
 
     def least(self, trial: Trial) -> int:
-        return least_for_a_sum(trial, self.num_summed(trial))
+        return least_for_a_sum(trial, self.num_addends(trial))
 
-    def num_summed(self, trial: Trial) -> int:
-        """All of `partial`, and the square of the slices."""
+    def num_addends(self, trial: Trial) -> int:
+        """How many numbers have to be added up over the ranks: all of `partial`, and the square of the slices."""
         return 1 + sum(part.numel() for part in trial.inputs[0]["partial"])
 
 
@@ -140,9 +141,9 @@ class SmallestHiddenSize(NumberExercise):
              ("16 A100 in two nodes of 8, PCIe 4.0 inside, fp8 on the wire, as long as computing",
               (16, 8, A100, PCIE, HDR, 1.0, 1)))
 
-    def expected(self, t: int, devices_per_node: int, flops_per_s: float, nvlink: float, card: float, share: float,
-                 number_bytes: int) -> float:
-        group = Network(devices_per_node, Link.of_rate(nvlink), Link.of_rate(card), devices_per_node).group(t)
+    def solve(self, t: int, devices_per_node: int, flops_per_s: float, nvlink: float, card: float, share: float,
+              number_bytes: int) -> float:
+        group = network_of_rates(devices_per_node, nvlink, card).group(t)
         all_reduce = group.seconds_per_byte("reduce_scatter") + group.seconds_per_byte("all_gather")
         return 4 * number_bytes * all_reduce * t * flops_per_s / (72 * share)
 

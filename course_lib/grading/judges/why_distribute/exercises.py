@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from course_lib.facts import accelerator, model
-from course_lib.grading.exercise import Traffic, Trial
+from course_lib.grading.exercise import SentBytes, Trial
 from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.judges.tensors import TensorExercise
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.spent import Spent, highest
 from course_lib.why_distribute import fit_amdahl, training_days, training_flops, training_memory, utilisation
 
 GPT3_N, GPT3_D = model("GPT-3").parameters.value, model("GPT-3").tokens.value
@@ -32,7 +32,7 @@ class TrainingBytes(NumberExercise):
              ("1T, ZeRO-3 on 1024 devices", (1e12, 3, 1024)), ("7B, no ZeRO, 8 devices", (7e9, 0, 8)),
              ("GPT-3 on one device", (GPT3_N, 0, 1)))
 
-    def expected(self, num_parameters: float, zero_stage: int, num_devices: int) -> float:
+    def solve(self, num_parameters: float, zero_stage: int, num_devices: int) -> float:
         return training_memory(num_parameters, "mixed", zero_stage, num_devices).total
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
@@ -49,8 +49,8 @@ class TrainingDays(NumberExercise):
              ("GPT-3 on one A100 at its peak", (GPT3_N, GPT3_D, 1, A100_TFLOPS, 1.0)),
              ("Llama 3 405B on 16,384 H100 at 40 %", (405.85e9, 15.6e12, 16_384, 989.5, 0.4)))
 
-    def expected(self, num_parameters: float, num_tokens: float, num_devices: int, peak_tflops: float,
-                 utilisation: float) -> float:
+    def solve(self, num_parameters: float, num_tokens: float, num_devices: int, peak_tflops: float,
+              utilisation: float) -> float:
         return training_days(training_flops(num_parameters, num_tokens), num_devices, peak_tflops * 1e12, utilisation)
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
@@ -67,8 +67,8 @@ class MFU(NumberExercise):
              ("the same without recomputation", (GPT3_N, 1536 * 2048, 24.0, 1024, 312e12, False)),
              ("8B on 8 H100", (8.03e9, 2**20, 13.0, 8, 989.5e12, False)))
 
-    def expected(self, num_parameters: float, tokens_per_step: int, step_s: float, num_devices: int,
-                 peak_flops_per_s: float, recompute: bool) -> float:
+    def solve(self, num_parameters: float, tokens_per_step: int, step_s: float, num_devices: int,
+              peak_flops_per_s: float, recompute: bool) -> float:
         return utilisation(training_flops(num_parameters, tokens_per_step), step_s, num_devices, peak_flops_per_s)
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
@@ -90,7 +90,7 @@ class ParallelShare(NumberExercise):
         ("6 s alone, 7 s on 4", (4, 6.0, 7.0)),
     )
 
-    def expected(self, num_devices: int, single_s: float, parallel_s: float) -> float:
+    def solve(self, num_devices: int, single_s: float, parallel_s: float) -> float:
         return fit_amdahl([num_devices], [single_s / parallel_s])
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
@@ -112,11 +112,11 @@ class WhatToOrder(NumberExercise):
              ("1.8T on 13T tokens in 100 days at 40 %", (1.8e12, 13e12, 100, 0.4)),
              ("671B on 14.8T tokens in 60 days at 40 %", (671e9, 14.8e12, 60, 0.4)))
 
-    def expected(self, num_parameters: float, num_tokens: float, days: float, utilisation: float) -> int:
+    def solve(self, num_parameters: float, num_tokens: float, days: float, utilisation: float) -> int:
         return math.ceil(max(self.nodes(num_parameters, num_tokens, days, utilisation)))
 
     def nodes(self, num_parameters: float, num_tokens: float, days: float, utilisation: float) -> tuple[float, float]:
-        """To be in time, and to hold the state."""
+        """How many nodes it takes to be in time, and how many to hold the state."""
         device = accelerator("H100")
         in_time = 6 * num_parameters * num_tokens / (days * 86_400 * device.peak_flops_per_s() * utilisation)
         in_memory = self.STATE_BYTES * num_parameters / (self.FOR_STATE * device.memory_bytes)
@@ -142,27 +142,27 @@ class ShardedRows(TensorExercise):
     budget = "nothing is sent, and each row is on one rank"
     operations = frozenset()
     errors = (("equal size", SHORT_ROW),)
+    sizes = (3, 36, 4), (2, 41, 4), (3, 100, 7), (1, 23, 5), (4, 4 * 6 + 1, 6)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [Trial([[torch.arange(10), 2] for _ in range(2)], "the example, 2 ranks, 10 tokens, rows of 2")]
-        for n, length, s in ((3, 36, 4), (2, 41, 4), (3, 100, 7), (1, 23, 5), (4, 4 * 6 + 1, 6)):
-            text = torch.randint(0, 256, (length,), generator=generator)
-            made.append(Trial([[text.clone(), s] for _ in range(n)], f"{n} ranks, {length} tokens, rows of {s}"))
-        return made
+    def example_trial(self) -> Trial:
+        return Trial([[torch.arange(10), 2] for _ in range(2)], "the example, 2 ranks, 10 tokens, rows of 2")
 
-    def expected(self, inputs: list[list[Any]]) -> list[Tensor]:
+    def draw_trial(self, generator: torch.Generator, n: int, length: int, s: int) -> Trial:
+        text = torch.randint(0, 256, (length,), generator=generator)
+        return Trial([[text.clone(), s] for _ in range(n)], f"{n} ranks, {length} tokens, rows of {s}")
+
+    def solve(self, inputs: list[list[Any]]) -> list[Tensor]:
         text, s = inputs[0]
         return [rows_of(text, s, range(r, (len(text) - 1) // s, len(inputs))) for r in range(len(inputs))]
 
     def bound(self, trial: Trial) -> int:
         return 0
 
-    def spent(self, trial: Trial, answers: list[Any], traffic: Traffic) -> list[Spent]:
+    def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         (text, s), n = trial.inputs[0], trial.world_size
-        each = [len(rows) for rows in self.given(answers)]
-        read = Spent("has", max(each), -(-((len(text) - 1) // s) // n), "row", rank=most(each))
-        return [read, *super().spent(trial, answers, traffic)]
+        each = [len(rows) for rows in self.select_parts(answers)]
+        read = highest("has", each, -(-((len(text) - 1) // s) // n), "row")
+        return [read, *super().usage(trial, answers, traffic)]
 
 
 def rows_of(text: Tensor, s: int, rows: range) -> Tensor:

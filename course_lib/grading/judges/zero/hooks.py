@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.grading.compare import alike, describe
-from course_lib.grading.exercise import Traffic, Trial, ranks_of
+from course_lib.grading.exercise import SentBytes, Trial, ranks_of
 from course_lib.grading.judges import models
-from course_lib.grading.judges.zero.shards import ADAMW_STEPS, SCALARS, ShardExercise, most_held, pieces_bytes
+from course_lib.grading.judges.zero.shards import ADAMW_STEPS, SCALARS, ShardExercise, memory_usage, pieces_bytes
 from course_lib.grading.on_rank import zero as on_rank
 from course_lib.grading.on_rank.zero import SETTINGS
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.spent import Spent, highest
 
 CRASH = "A crash comes from a weight that is read or written while its storage is empty: gather it before it is used."
 UNFIT = (("is too small for", "Before numbers are copied into a weight, its storage has to have room for them: "
@@ -55,12 +55,10 @@ def in_backward(trial: Trial) -> int:
 
 
 def example_of(widths: list[int], weights: dict[str, Any], batches: list[Any], frozen: list[str]) -> Trial:
-    """The docstring's, as models.trial_of makes others; batches: x and y of each rank, lists of rows."""
-    def exact(values: Any) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64)
-
-    ranks = [{"widths": widths, "frozen": frozen, "weights": {name: exact(rows) for name, rows in weights.items()},
-              "batches": [[exact(x), exact(y)]]} for x, y in batches]
+    """The docstring's example, in the form of models.trial_of; batches: x and y of each rank, lists of rows."""
+    whole = {name: models.doubles(rows) for name, rows in weights.items()}
+    ranks = [{"widths": widths, "frozen": frozen, "weights": whole,
+              "batches": [[models.doubles(x), models.doubles(y)]]} for x, y in batches]
     return Trial(ranks, f"the example, {ranks_of(len(ranks))}")
 
 
@@ -82,23 +80,23 @@ class ScatteredGradients(ShardExercise):
                              frozen=["0.weight"])
         return trials_of(seed, pieces_bytes, example, frozen=["0.bias"])
 
-    def expected(self, inputs: models.Inputs) -> list[models.Gradients]:
-        mean = models.combined([models.own_gradients(rank) for rank in inputs], 1 / len(inputs))
+    def solve(self, inputs: models.Inputs) -> list[models.Gradients]:
+        mean = models.weighted_sum([models.own_gradients(rank) for rank in inputs], 1 / len(inputs))
         cut = {name: pieces(gradient, len(inputs)) for name, gradient in mean.items() if gradient is not None}
         return [{name: each[r] for name, each in cut.items()} for r in range(len(inputs))]
 
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
         left = next(((answer["left"][0], rank) for rank, answer in enumerate(answers) if answer["left"]), None)
         if not left:
             return super().flaw(trial, answers, traffic)
         return (f"the whole gradient of {left[0]} is still there on rank {left[1]}: set parameter.grad to "
                          "None when its piece is there")
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         sums, held = [[answer[name] for answer in answers] for name in ("at_once", "held")]
-        return [Spent("piled up", max(sums), 0, on=" of whole gradients in backward", rank=most(sums), claimed=True),
-                most_held(answers, in_backward(trial), "gradients", 0, "in_backward", "in backward"),
-                Spent("holds", max(held), pieces_bytes(trial), on=" after backward", rank=most(held), claimed=True)]
+        return [highest("piled up", sums, 0, on=" of whole gradients in backward", claimed=True),
+                memory_usage(answers, in_backward(trial), "gradients", 0, "in_backward", "in backward"),
+                highest("holds", held, pieces_bytes(trial), on=" after backward", claimed=True)]
 
 
 class GatheredOnUse(ShardExercise):
@@ -122,7 +120,7 @@ class GatheredOnUse(ShardExercise):
                              [([[1.0, 1.0, 1.0]], [[0.0]])] * 2, frozen=[])
         return trials_of(seed, pieces_bytes, example)
 
-    def expected(self, inputs: models.Inputs) -> list[Any]:
+    def solve(self, inputs: models.Inputs) -> list[Any]:
         answers = []
         for r, rank in enumerate(inputs):
             model, x = models.model_of(rank), rank["batches"][0][0]
@@ -147,8 +145,8 @@ class GatheredOnUse(ShardExercise):
                     "they were doubled, and the next output is as it was")
         return super().difference(given, expected)
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
-        return [most_held(answers, pieces_bytes(trial), "weights", usual="between the layers")]
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        return [memory_usage(answers, pieces_bytes(trial), "weights", usual="between the layers")]
 
 
 class WholeStep(ShardExercise):
@@ -175,7 +173,7 @@ class WholeStep(ShardExercise):
         """Gathered once, and scattered: backward needs no bias, and the last layer's weight may stay from forward."""
         return super().least(trial) * 2 // 3
 
-    def expected(self, inputs: models.Inputs) -> list[list[Tensor]]:
+    def solve(self, inputs: models.Inputs) -> list[list[Tensor]]:
         """Each rank's pieces, in the order of the parameters, of one process with all ranks' batches."""
         model, n = models.model_of(inputs[0]), len(inputs)
         optimizer = torch.optim.AdamW(model.parameters(), **SETTINGS)
@@ -195,11 +193,10 @@ class WholeStep(ShardExercise):
                         "steps this rank's piece of each, in the order of model.parameters()")
         return super().difference(given, expected)
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         largest = max(weight.nbytes for weight in trial.inputs[0]["weights"].values())
         at_once, state = [[answer[name] for answer in answers] for name in ("at_once", "state")]
         own = pieces_bytes(trial)
-        return [Spent("holds", max(state), 2 * own, on=" of state", rank=most(state), slack=SCALARS, claimed=True),
-                Spent("piled up", max(at_once), largest, on=" of whole gradients in backward", rank=most(at_once),
-                      claimed=True),
-                most_held(answers, 4 * own, "weights, gradients and state", SCALARS, usual="between the layers")]
+        return [highest("holds", state, 2 * own, on=" of state", slack=SCALARS, claimed=True),
+                highest("piled up", at_once, largest, on=" of whole gradients in backward", claimed=True),
+                memory_usage(answers, 4 * own, "weights, gradients and state", SCALARS, usual="between the layers")]

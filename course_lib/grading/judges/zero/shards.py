@@ -17,17 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.costs.flops import UTILISATION
-from course_lib.costs.links import Link
-from course_lib.costs.network import Network
 from course_lib.facts import accelerator, interconnect
-from course_lib.grading.compare import alike, describe, part
-from course_lib.grading.exercise import Traffic, Trial, ranks_of
+from course_lib.grading.compare import alike, describe
+from course_lib.grading.exercise import SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import CollectiveExercise, num_calls
-from course_lib.grading.judges.models import ROUNDING, Inputs
-from course_lib.grading.judges.numbers import NumberExercise
+from course_lib.grading.judges.models import ROUNDING, Inputs, doubles
+from course_lib.grading.judges.numbers import NumberExercise, network_of_rates
+from course_lib.grading.judges.split import normal
 from course_lib.grading.on_rank import zero as on_rank
 from course_lib.grading.on_rank.zero import LR, SETTINGS
-from course_lib.grading.spent import Spent, most
+from course_lib.grading.spent import Spent, highest
 from course_lib.pictures.units import human_bytes
 
 SCALARS = 64  # bytes: AdamW's count of steps
@@ -41,23 +40,14 @@ NDR, NVLINK, PCIE = (1e9 * interconnect(name).one_way.value
 
 
 class ShardExercise(CollectiveExercise):
-    """Everybody holds a part."""
+    """Each rank holds its pieces of the weights, M/n bytes, and sends them, or gradients, to each other rank."""
 
     tolerance = ROUNDING
     gloo_over_ring = 2.5  # its reduce-scatter is an all-reduce, with headers above that
     times = 1  # that a rank sends its pieces, or as much of gradients, to each other rank
-    parts: tuple[str, ...] = ()  # of a rank's answer, where several are looked at
-
-    def given(self, answers: list[Any]) -> list[Any]:
-        parts = [{name: part(answer, name) for name in self.parts} for answer in answers]
-        return parts if self.parts else super().given(answers)
 
     def bound(self, trial: Trial) -> int:
         return self.times * (trial.world_size - 1) * pieces_bytes(trial)
-
-    def least(self, trial: Trial) -> int:
-        """Each piece that others need goes to each of them."""
-        return trial.world_size * self.bound(trial)
 
 
 def pieces_bytes(trial: Trial) -> int:
@@ -79,7 +69,7 @@ class BytesPerRank(NumberExercise):
              ("[1000, 9, 7, 5] in fp32 with SGD and momentum, stage 1 on 4 ranks", (*TINY, 1, 4, 4, 4)),
              ("a block of GPT-2 in fp32 with AdamW, stage 3 on 64 ranks", (GPT2_BLOCK, 64, 3, 4, 4, 8)))
 
-    def expected(self, sizes: list[int], n: int, stage: int, weight: int, gradient: int, optimizer: int) -> int:
+    def solve(self, sizes: list[int], n: int, stage: int, weight: int, gradient: int, optimizer: int) -> int:
         whole, piece = sum(sizes), sum(ceil(size / n) for size in sizes)
         first_cut_at = ((weight, 3), (gradient, 2), (optimizer, 1))
         return sum(size * (piece if stage >= first else whole) for size, first in first_cut_at)
@@ -89,8 +79,8 @@ class BytesPerRank(NumberExercise):
         return f"{sizes} elements in bf16 with gradients in fp32, stage 2 on {n} ranks", (sizes, n, 2, 2, 4, 12)
 
 
-def most_held(answers: list[Any], allowed: int, what: str, slack: int = 0, name: str = "held",
-              usual: str = "while a gradient is computed") -> Spent:
+def memory_usage(answers: list[Any], allowed: int, what: str, slack: int = 0, name: str = "held",
+                 usual: str = "while a gradient is computed") -> Spent:
     """The bytes at the first point where more than `allowed` is held beside activations, else where most is."""
     looks = [(held, rank, point) for rank, answer in enumerate(answers) for point, held in answer[name]]
     held, rank, point = next((look for look in looks if look[0] > allowed + slack), max(looks, default=(0, 0, "")))
@@ -108,7 +98,7 @@ class ShardedAdamW(ShardExercise):
 
     def trials(self, seed: int) -> list[Trial]:
         generator = torch.Generator().manual_seed(seed)
-        example = {"weights": torch.ones(4, dtype=torch.float64), "gradient": 0.9, "num_steps": 1, "num_decayed": 3}
+        example = {"weights": doubles([1, 1, 1, 1]), "gradient": 0.9, "num_steps": 1, "num_decayed": 3}
         made = [(2, "the example, ", example)]
         for n, N, cut in ((3, 24, 5), (1, 4, 3), (4, 16_384, 10_000)):
             weights, target, curvature = torch.randn(3, N, generator=generator, dtype=torch.float64)
@@ -122,7 +112,7 @@ class ShardedAdamW(ShardExercise):
     def bound(self, trial: Trial) -> int:
         return trial.inputs[0]["num_steps"] * super().bound(trial)
 
-    def expected(self, inputs: Inputs) -> list[Tensor]:
+    def solve(self, inputs: Inputs) -> list[Tensor]:
         """Of torch's AdamW on all weights, in two groups."""
         weights, cut = inputs[0]["weights"].clone(), inputs[0]["num_decayed"]
         decayed, others = nn.Parameter(weights[:cut]), nn.Parameter(weights[cut:])  # on the memory of `weights`
@@ -133,7 +123,7 @@ class ShardedAdamW(ShardExercise):
             optimizer.step()
         return [weights] * len(inputs)
 
-    def flaw(self, trial: Trial, answers: list[Any], traffic: Traffic) -> str | None:
+    def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
         if too_little := super().flaw(trial, answers, traffic):
             return too_little
         least, needed = min(answers, key=lambda answer: answer["state"]), 2 * pieces_bytes(trial)
@@ -141,11 +131,12 @@ class ShardedAdamW(ShardExercise):
             f"it returned a {least['kind']} that holds {human_bytes(least['state'])} of state, where two moments "
             f"of a piece are {human_bytes(needed)}: return the optimiser that took the steps")
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
-        held, allowed = [answer["state"] for answer in answers], 2 * pieces_bytes(trial)
-        return [Spent("holds", max(held), allowed, on=" of state", rank=most(held), slack=SCALARS, claimed=True,
-                      limit=f"{{}} allowed, {human_bytes(trial.world_size * allowed)} without sharding"),
-                most_held(answers, trial.inputs[0]["awaited"], "gradients, state and weights beside `weights`")]
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+        allowed = 2 * pieces_bytes(trial)
+        return [highest("holds", [answer["state"] for answer in answers], allowed, on=" of state", slack=SCALARS,
+                        limit=f"{{}} allowed, {human_bytes(trial.world_size * allowed)} without sharding",
+                        claimed=True),
+                memory_usage(answers, trial.inputs[0]["awaited"], "gradients, state and weights beside `weights`")]
 
 
 class MasterSteps(ShardExercise):
@@ -155,27 +146,21 @@ class MasterSteps(ShardExercise):
     tolerance = MASTER_NEAR
     budget = "4 N/n bytes of master weights on each rank; (n-1)/n 2N bytes sent by each rank a step: two for a weight"
     run = staticmethod(on_rank.master_steps)
+    sizes = (3, 12), (2, 8), (1, 4), (4, 16_384)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = []
-        example = {
-            "weights": torch.tensor([1.5], dtype=torch.bfloat16),
-            "gradient": 1.0,
-            "num_steps": 10,
-            "awaited": 70,
-        }
-        made = [Trial([example], "the example, 1 rank, 10 steps")]
-        for n, N in ((3, 12), (2, 8), (1, 4), (4, 16_384)):
-            inputs = {"weights": (1 + torch.rand(N, generator=generator)).bfloat16(), "num_steps": MASTER_STEPS,
-                      "awaited": 10 * N // n + SCALARS}  # room for a gradient in fp32 and for the rounding, besides
-            made.append(Trial([inputs] * n, f"{ranks_of(n)}, {N:,} weights in bf16, {MASTER_STEPS} steps"))
-        return made
+    def example_trial(self) -> Trial:
+        inputs = {"weights": torch.tensor([1.5], dtype=torch.bfloat16), "gradient": 1.0, "num_steps": 10, "awaited": 70}
+        return Trial([inputs], "the example, 1 rank, 10 steps")
+
+    def draw_trial(self, generator: torch.Generator, n: int, N: int) -> Trial:
+        inputs = {"weights": (1 + torch.rand(N, generator=generator)).bfloat16(), "num_steps": MASTER_STEPS,
+                  "awaited": 10 * N // n + SCALARS}  # room for a gradient in fp32 and for the rounding, besides
+        return Trial([inputs] * n, f"{ranks_of(n)}, {N:,} weights in bf16, {MASTER_STEPS} steps")
 
     def bound(self, trial: Trial) -> int:
         return trial.inputs[0]["num_steps"] * super().bound(trial)
 
-    def expected(self, inputs: Inputs) -> list[Tensor]:
+    def solve(self, inputs: Inputs) -> list[Tensor]:
         """The master weights of each rank, (N/n,) fp32."""
         master = inputs[0]["weights"].float()
         for _ in range(inputs[0]["num_steps"]):
@@ -184,7 +169,7 @@ class MasterSteps(ShardExercise):
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         """The masters are near the right ones, and the weights are the rounding of the masters that were returned."""
-        given, expected = self.given(answers), self.expected(trial.inputs)
+        given, expected = self.select_parts(answers), self.solve(trial.inputs)
         every = torch.cat(expected)
         for rank, (own, right) in enumerate(zip(given, expected)):
             if not any(alike(own["master"], fine, self.tolerance) for fine in (right, every)):
@@ -199,10 +184,10 @@ class MasterSteps(ShardExercise):
                 )
         return None
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         held = [getattr(answer["master"], "nbytes", 0) for answer in answers]
-        return [Spent("returned", max(held), 2 * pieces_bytes(trial), on=" of master weights", rank=most(held)),
-                most_held(answers, 2 * pieces_bytes(trial), "master weights", 3 * pieces_bytes(trial) + SCALARS)]
+        return [highest("returned", held, 2 * pieces_bytes(trial), on=" of master weights"),
+                memory_usage(answers, 2 * pieces_bytes(trial), "master weights", 3 * pieces_bytes(trial) + SCALARS)]
 
 
 class ClipOverShards(ShardExercise):
@@ -215,25 +200,26 @@ class ClipOverShards(ShardExercise):
                "it is."),)
     run = staticmethod(on_rank.clip_over_shards)
 
-    def trials(self, seed: int) -> list[Trial]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [Trial([{"pieces": [torch.tensor([part], dtype=torch.float64)], "max_norm": 1.0} for part in (3.0, 4.0)],
-                      "the example, 2 ranks, a norm of 5")]
-        for n, max_norm, norm in ((3, 1.0, "larger than 1"), (2, 100.0, "smaller than 100"), (1, 1.0, "larger than 1"),
-                                  (4, 2.0, "larger than 2"), (2, 0.0, "of 0, which is not above 0")):
-            ranks = [{"pieces": [torch.randn(size, generator=generator, dtype=torch.float64) * (r + 1) * (max_norm > 0)
-                                 for size in (5, 2, 7)], "max_norm": max_norm} for r in range(n)]
-            made.append(Trial(ranks, f"{ranks_of(n)}, a norm {norm}"))
-        return made
+    sizes = ((3, 1.0, "larger than 1"), (2, 100.0, "smaller than 100"), (1, 1.0, "larger than 1"),
+             (4, 2.0, "larger than 2"), (2, 0.0, "of 0, which is not above 0"))
 
-    def expected(self, inputs: Inputs) -> list[dict[str, Any]]:
+    def example_trial(self) -> Trial:
+        return Trial([{"pieces": [doubles([part])], "max_norm": 1.0} for part in (3.0, 4.0)],
+                     "the example, 2 ranks, a norm of 5")
+
+    def draw_trial(self, generator: torch.Generator, n: int, max_norm: float, norm: str) -> Trial:
+        ranks = [{"pieces": [normal(generator, size) * (r + 1) * (max_norm > 0) for size in (5, 2, 7)],
+                  "max_norm": max_norm} for r in range(n)]
+        return Trial(ranks, f"{ranks_of(n)}, a norm {norm}")
+
+    def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
         """The norm that each rank returns, and its pieces afterwards."""
         norm = sum(piece.square().sum().item() for rank in inputs for piece in rank["pieces"]) ** 0.5
         limit = inputs[0]["max_norm"]
         factor = limit / norm if norm > limit else 1.0
         return [{"norm": norm, "pieces": [piece * factor for piece in rank["pieces"]]} for rank in inputs]
 
-    def kept(self, trial: Trial, answers: list[Any]) -> list[Spent]:
+    def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         return [num_calls(answers, 1)]
 
     def bound(self, trial: Trial) -> int:
@@ -244,7 +230,7 @@ class ClipOverShards(ShardExercise):
         return 2 * 4 * (trial.world_size - 1)
 
 
-class MostDevices(NumberExercise):
+class MostShardingDevices(NumberExercise):
     number = "6.8"
     unit = "device"
     budget = "the number itself, as it comes or rounded down"
@@ -254,15 +240,15 @@ class MostDevices(NumberExercise):
              ("the same with both in bf16", (3e6, H100, 8, NVLINK, NDR, 2, 2)),
              ("16 million tokens, nodes of 4 with PCIe 4.0 inside, bf16", (16e6, H100, 4, PCIE, NDR, 2, 2)))
 
-    def expected(self, B: float, F: float, G: int, nvlink: float, card: float, w: int, g: int) -> float:
-        ring = Network(G, Link.of_rate(nvlink), Link.of_rate(card), G).group(2 * G).ring_s_per_byte
+    def solve(self, B: float, F: float, G: int, nvlink: float, card: float, w: int, g: int) -> float:
+        ring = network_of_rates(G, nvlink, card).group(2 * G).ring_s_per_byte
         tokens = max(F * w * ring / 2, F * (w + g) * ring / 4)  # of a device, forward and backward
         return B / tokens
 
     def wrong(self, trial: Trial, answers: list[Any]) -> str | None:
         """Rounded down is right as well: so many devices there are."""
-        whole = floor(self.expected(*self.arguments(trial)))
-        return None if alike(self.given(answers), whole) else super().wrong(trial, answers)
+        whole = floor(self.solve(*self.arguments(trial)))
+        return None if alike(self.select_parts(answers), whole) else super().wrong(trial, answers)
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
         B, F, G, inside, card, w, g = (source.randint(*bounds) for bounds in (

@@ -51,7 +51,7 @@ class Worker:
         self.control = control
         self.settings = settings
         self.separate = settings["separate"]
-        self.asked: dict = {}  # of the exercise at hand: what a Task needs
+        self.asked: dict = {}  # of the exercise at hand: what a RankTask needs
         self.store = ""
         self.number = 0
         if privileges.LINUX:
@@ -91,20 +91,21 @@ class Worker:
         os.mkdir(self.store)
         if self.separate:
             privileges.mount("tmpfs", self.store, privileges.MS_NOSUID | privileges.MS_NODEV, "size=1m,mode=1777")
-        gc.freeze()
+        gc.freeze()  # or the ranks' collectors would touch, and so copy, pages that they share with this process
         for number, connection in enumerate(connections):
             scratch = os.path.join(self.settings["folder"], f"scratch-{self.number}-{number}")
             os.makedirs(scratch, exist_ok=True)
-            task = rank.Task.named(
+            task = rank.RankTask.of_settings(
                 **self.settings, **self.asked,
                 store=os.path.join(self.store, "ranks"), scratch=scratch, world_size=world_size)
+            # Forked, not started: torch is here already, and a new Python would take seconds to import it.
             if os.fork() == 0:
                 become_rank(task, number, socket.socket(fileno=connection))
         for connection in connections:
             os.close(connection)
 
     def close_store(self) -> None:
-        """Nobody can write to what the ranks met over any more: it would be a way around the counters."""
+        """Empty the folder over which the ranks met, and make it read-only: it would be a way around the counters."""
         for name in os.listdir(self.store):
             os.remove(os.path.join(self.store, name))
         if self.separate:
@@ -147,6 +148,7 @@ def become_rank(task: object, number: int, connection: socket.socket) -> None:
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if task.separate:
+            # Before the second fork: a namespace of process numbers is that of children, not of the caller.
             privileges.leave_namespaces()
             child = os.fork()  # process 1 of its namespace: what it starts ends with it
             if child:

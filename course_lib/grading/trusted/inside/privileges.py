@@ -27,7 +27,7 @@ def _call(name: str, *arguments: object) -> None:
 
 
 def set_process_option(option: int, value: int) -> None:
-    """prctl(2)."""
+    """Set an option of this process by prctl(2). OSError where the system refuses."""
     _call("prctl", option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
 
 

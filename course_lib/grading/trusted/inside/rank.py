@@ -37,7 +37,7 @@ MAX_MESSAGE = 2000  # characters of an error that are kept
 
 
 @dataclass(frozen=True)
-class Task:
+class RankTask:
     """What a rank has to do, all of it known before the fork."""
 
     run: Callable[[Callable, Any], Any]  # of the exercise, from on_rank/
@@ -54,20 +54,20 @@ class Task:
     limits: dict[str, float]
 
     @classmethod
-    def named(cls, **values: Any) -> "Task":
-        """The task with these fields; what else was sent is left out."""
+    def of_settings(cls, **values: Any) -> "RankTask":
+        """The task made of those `values` that are its fields; the others are left out."""
         return cls(**{field.name: values[field.name] for field in fields(cls)})
 
 
-def be_rank(task: Task, rank: int, connection: socket.socket) -> None:
+def be_rank(task: RankTask, rank: int, connection: socket.socket) -> None:
     """The whole life of a rank's process, which ends when somebody kills it."""
-    confine(task, connection)
+    confine(task, connection)  # first: it closes all descriptors, and those of the process group come next
     dist.init_process_group("gloo", store=dist.FileStore(task.store, task.world_size), rank=rank,
                             world_size=task.world_size, timeout=timedelta(seconds=300))
     dist.barrier()  # or a slow rank would still be connecting while a fast one already fails
     frames.send(connection, READY, json.dumps(ports()).encode())
     frames.receive(connection)  # GO: what we met over is closed to writing now
-    forbid(task.operations)
+    forbid(task.operations)  # not before: joining took a barrier, which is forbidden from here on
     say_where_when_late(task, connection)
     namespace, failures = execute(task.code)
     with sending:
@@ -84,7 +84,7 @@ def be_rank(task: Task, rank: int, connection: socket.socket) -> None:
         frames.receive(connection)
 
 
-def confine(task: Task, connection: socket.socket) -> None:
+def confine(task: RankTask, connection: socket.socket) -> None:
     """Give up whatever student code must not have: files, descriptors, memory, time, the user's rights. Nothing of it
     comes back.
     """
@@ -96,12 +96,12 @@ def confine(task: Task, connection: socket.socket) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
-    os.closerange(3, keep)
+    os.closerange(3, keep)  # the ends of other ranks' connections among them: a rank may speak only for itself
     os.closerange(keep + 1, 4096)
     privileges.limit(limits["memory_bytes"], limits["file_bytes"], limits["processes"], limits["cpu_s"])
     if task.separate:
         privileges.give_up_privileges(task.uid)
-    elif privileges.LINUX:
+    elif privileges.LINUX:  # at least no program with the set-user-ID bit may give it more
         privileges.set_process_option(privileges.PR_SET_NO_NEW_PRIVS, 1)
     torch.default_generator.manual_seed(0)  # without the 10 ms of torch.manual_seed, which looks for GPUs
 
@@ -129,11 +129,11 @@ def forbid(operations: frozenset[str] | None) -> None:
         for name in names:
             for module in (dist, distributed_c10d):
                 if hasattr(module, name):
-                    setattr(module, name, refused(f"dist.{name}", operations))
+                    setattr(module, name, make_refusing(f"dist.{name}", operations))
         for method in dir(dist.ProcessGroup):
             if method in names or is_form_of(op, method):
-                setattr(dist.ProcessGroup, method, refused(f"ProcessGroup.{method}", operations))
-    for name in list(sys.modules):
+                setattr(dist.ProcessGroup, method, make_refusing(f"ProcessGroup.{method}", operations))
+    for name in list(sys.modules):  # None in sys.modules makes an import fail, by whatever name it is written
         if name == OURS or name.startswith(f"{OURS}."):
             sys.modules[name] = None
     sys.modules[OURS] = None
@@ -148,14 +148,14 @@ def is_form_of(op: str, method: str) -> bool:
 
 
 class NotWritten(Exception):
-    """There is no function to call."""
+    """The student's cells define no function of the name that is asked for."""
 
 
 class Refused(RuntimeError):
     """A library's collective was called where the exercise asks for one."""
 
 
-def refused(name: str, operations: frozenset[str]) -> Callable:
+def make_refusing(name: str, operations: frozenset[str]) -> Callable:
     """A function that stands in the place of `name`, and raises Refused when it is called."""
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -164,7 +164,7 @@ def refused(name: str, operations: frozenset[str]) -> Callable:
 
 
 def execute(code: Code) -> tuple[dict[str, Any], list[BaseException]]:
-    """The student's namespace, and what the statements that failed raised."""
+    """Execute the statements one by one. Returns the student's namespace, and what those that failed raised."""
     module = ModuleType("__main__")
     sys.modules["__main__"] = module  # so that classes of the student know where they live
     for file, source in code.sources.items():
@@ -178,20 +178,20 @@ def execute(code: Code) -> tuple[dict[str, Any], list[BaseException]]:
     return module.__dict__, failures
 
 
-def say_where_when_late(task: Task, connection: socket.socket) -> None:
+def say_where_when_late(task: RankTask, connection: socket.socket) -> None:
     """Shortly before time is up, tell the grader at which line of the student's this rank is."""
     ours = threading.current_thread().ident
     def say() -> None:
         frame = sys._current_frames().get(ours)
-        where, _, _ = place(traceback.extract_stack(frame), task.code)
+        where, _, _ = line_in(traceback.extract_stack(frame), task.code)
         with sending:
             frames.send(connection, LATE, json.dumps({"where": where[:MAX_MESSAGE]}).encode())
     timer = threading.Timer(0.8 * task.limits["trial_s"], say)
-    timer.daemon = True
+    timer.daemon = True  # or it would keep alive a rank that has ended
     timer.start()
 
 
-def place(stack: traceback.StackSummary, code: Code) -> tuple[str, str, str]:
+def line_in(stack: traceback.StackSummary, code: Code) -> tuple[str, str, str]:
     """The last line in the student's cells, in words; the last function of all, and the last line."""
     where, function, line = "", "", ""
     for frame in stack:
@@ -201,7 +201,7 @@ def place(stack: traceback.StackSummary, code: Code) -> tuple[str, str, str]:
     return where, function, line
 
 
-def answer(task: Task, namespace: dict[str, Any], failures: list[BaseException], inputs: Any,
+def answer(task: RankTask, namespace: dict[str, Any], failures: list[BaseException], inputs: Any,
            connection: socket.socket) -> bytes:
     """What the student's function returns on this rank's inputs, as bytes. NotWritten where there is no such function.
     """
@@ -225,19 +225,24 @@ def answer(task: Task, namespace: dict[str, Any], failures: list[BaseException],
     right = (dist.get_rank() + 1) % task.world_size  # where a collective's bytes are taken to go
     sent = [(event.peer if event.op == "send" else right, math.ceil(event.sent_bytes or 0))
             for event in log.events if event.op not in ("recv", "barrier")] if log else []
+    return serialize({"answer": result, "sent": sent})
+
+
+def serialize(value: Any) -> bytes:
+    """`value` as the bytes of torch.save, which torch.load(weights_only=True) reads."""
     buffer = io.BytesIO()
-    torch.save({"answer": result, "sent": sent}, buffer)
+    torch.save(value, buffer)
     return buffer.getvalue()
 
 
 def no_new_groups() -> AbstractContextManager:
-    """Ranks have no place left to meet over: it would be a way around the counters."""
+    """A context in which making a new process group raises: over its store data could go around the counters."""
     return patch.object(dist, "new_group", side_effect=RuntimeError(NO_NEW_GROUP))
 
 
-def error_message(error: BaseException, task: Task) -> bytes:
+def error_message(error: BaseException, task: RankTask) -> bytes:
     """Kind, words and the last line of the student's cells, for the feedback. All of it may be forged."""
-    where, raised_in, line = place(traceback.extract_tb(error.__traceback__), task.code)
+    where, raised_in, line = line_in(traceback.extract_tb(error.__traceback__), task.code)
     try:
         words = str(error)
     except BaseException:

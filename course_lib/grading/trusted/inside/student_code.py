@@ -125,7 +125,8 @@ def library_call(tree: ast.Module, operations: frozenset[str] | None) -> str | N
         elif isinstance(node, ast.ImportFrom):
             aliases |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
     aliases.setdefault("dist", "torch.distributed")  # as the notebook's first cell has it
-    names = [*aliases.values(), *(dotted(node, aliases) for node in ast.walk(tree) if isinstance(node, ast.Attribute))]
+    names = [*aliases.values(),
+             *(full_name(node, aliases) for node in ast.walk(tree) if isinstance(node, ast.Attribute))]
     for name in names:
         module, _, function = name.rpartition(".")
         if module in ("torch.distributed", "torch.distributed.distributed_c10d") and function in refused:
@@ -148,11 +149,11 @@ def refusal(name: str, operations: frozenset[str] | None) -> str:
     return f"it uses {name}: {rest}"
 
 
-def dotted(node: ast.expr, aliases: dict[str, str]) -> str:
+def full_name(node: ast.expr, aliases: dict[str, str]) -> str:
     """`dist.all_reduce` as torch.distributed.all_reduce; empty for what is no chain of names."""
     if isinstance(node, ast.Name):
         return aliases.get(node.id, node.id)
     if isinstance(node, ast.Attribute):
-        base = dotted(node.value, aliases)
+        base = full_name(node.value, aliases)
         return base and f"{base}.{node.attr}"
     return ""

@@ -1,0 +1,28 @@
+"""A pytest plugin: the files that take longest come first.
+
+xdist gives whole files to its workers, one after the other. A long file that began last would keep one worker busy
+while the others stand idle.
+"""
+
+import pytest
+
+LONGEST_FIRST = (
+    "tests/test_exercises.py",
+    "tests/grading/test_answers.py",
+    "tests/grading/test_terms.py",
+    "tests/test_nbgrader.py",
+    "tests/pretend/test_course.py",
+    "tests/grading/test_every_exercise.py",
+    "tests/browser/test_every_widget.py",
+    "tests/grading/test_cheats.py",
+    "tests/browser/test_validate.py",
+    "tests/hybrid_parallel/test_training.py",
+    "tests/browser/test_formgrader.py",
+    "tests/browser/test_notebooks.py",
+    "tests/checkpoint/test_crashes.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {path: number for number, path in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))  # the others stay as they were
