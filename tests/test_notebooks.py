@@ -35,7 +35,7 @@ def faults(notebook: nbformat.NotebookNode) -> list[str]:
         found.append("the first code cell holds more than imports")
     for sitting in minutes.read(notebook)[0]:
         if sitting.minutes > MOST_MINUTES:
-            found.append(f"a sitting of {sitting.minutes:.0f} minutes, more than {MOST_MINUTES}: shorten, or say (further)")
+            found.append(f"a sitting of {sitting.minutes:.0f} minutes, more than {MOST_MINUTES}: shorten it")
     if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
         found.append("not run from top to bottom (nbval skips such cells); run make notebooks")
     for cell in code:

@@ -4,8 +4,8 @@
     python -m tools.minutes --write    the same, and README's table is made to say it
 
 The rule: 180 words, 12 lines of code or one picture per minute, a minute for a prediction, five for a widget. Nobody
-was timed. What stands under a heading that ends in "(further)" is counted apart: a first reader may leave it out. A heading
-that begins with "Second sitting" divides a chapter into two.
+was timed. What stands under a heading that ends in "(further)" is counted apart: a first reader may leave it out. A
+heading that begins with "Second sitting" divides a chapter into two.
 """
 
 import re
