@@ -19,7 +19,7 @@ from benchmarks.ranks import Times, in_turns, now, seconds_together, slowest_ran
 from course_lib.collectives import all_to_all_along
 from course_lib.expert_parallel import SINGLE, MoELayer, load_balancing_loss, sum_over_group, tokens_per_expert
 from course_lib.runtime import device, launch, sleep
-from course_lib.zero.deepspeed import import_quietly, replaced
+from course_lib.zero.deepspeed import import_quietly, replace_attribute
 
 WORLD_SIZE, ROUNDS = 4, 9
 N, D, FFN, E, K = 512, 256, 512, 8, 2  # tokens of a rank; 1,024 rows travel from each
@@ -98,7 +98,7 @@ def deepspeed_step() -> Step:
     """DeepSpeed's MoE with the same router and sizes, dropless, its experts plain MLPs as ours are."""
     deepspeed = import_quietly()
     comm = importlib.import_module("deepspeed.comm.torch")
-    with replaced(comm, "build_shm_op", lambda: None):
+    with replace_attribute(comm, "build_shm_op", lambda: None):
         deepspeed.init_distributed(verbose=False)
     moe = importlib.import_module("deepspeed.moe.layer")
     expert = nn.Sequential(nn.Linear(D, FFN), nn.GELU(approximate="tanh"), nn.Linear(FFN, D))

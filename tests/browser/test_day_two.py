@@ -124,6 +124,25 @@ def test_saved_widgets_stand_although_the_connection_drops_while_they_are_read(o
     assert len(asked) > 2 and asked[-1] is not asked[0]  # it did drop, and another connection was made
 
 
+PAINT_BEFORE_THEY_ARE_READ = """async () => {
+    const panel = window.jupyterapp.shell.currentWidget;
+    const renderer = panel.content.rendermime.createRenderer("application/vnd.jupyter.widget-view+json");
+    await (await renderer._manager.promise).clear_state();
+    const code = panel.content.widgets.filter((cell) => cell.model.type === "code");
+    code.forEach(({ model }) => model.outputs.fromJSON(model.outputs.toJSON()));
+}"""
+
+
+def test_saved_widgets_stand_although_they_were_painted_before_they_were_read(open_lab, write):
+    path = write([new_code_cell(source) for source in WIDGETS])
+    day_one = open_lab(path)
+    day_one.run_all()
+    assert widgets_painted(day_one) == NUM_WIDGETS
+    save(day_one)
+    day_one.page.evaluate(PAINT_BEFORE_THEY_ARE_READ)
+    assert widgets_painted(day_one) == NUM_WIDGETS
+
+
 def test_readers_have_no_menus_of_nbgrader_and_no_news(open_lab, write):
     notebook = open_lab(write([new_code_cell("1 + 1")]))
     text = notebook.page.locator("body").inner_text()

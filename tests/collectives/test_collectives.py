@@ -41,7 +41,7 @@ def cases(world_size):
 @pytest.mark.parametrize("world_size", range(1, 9))
 def test_each_equals_torch_distributed_and_sends_the_bytes_of_its_formula_by_send_and_recv_alone(world_size):
     # No shrinking: a failing case is named, and is small.
-    @settings(max_examples=2, derandomize=True, deadline=None, phases=[Phase.generate], database=None,
+    @settings(max_examples=2, phases=[Phase.generate],
               suppress_health_check=list(HealthCheck))
     @given(cases(world_size))
     def holds(drawn):

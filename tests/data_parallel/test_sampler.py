@@ -1,7 +1,7 @@
 """ShardedSampler reads every sample, deals as torch's DistributedSampler does, and needs no message to agree."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -19,7 +19,6 @@ def shards(num_samples, n, shuffle, seed, epoch, equal_lengths):
     return [list(sampler) for sampler in samplers]
 
 
-@settings(derandomize=True, database=None, deadline=None)
 @given(sizes)
 def test_every_sample_is_read_exactly_once_and_lengths_differ_by_one_at_most(drawn):
     read = shards(*drawn, equal_lengths=False)
@@ -27,7 +26,6 @@ def test_every_sample_is_read_exactly_once_and_lengths_differ_by_one_at_most(dra
     assert max(map(len, read)) - min(map(len, read)) <= 1
 
 
-@settings(derandomize=True, database=None, deadline=None)
 @given(sizes)
 def test_with_equal_lengths_every_sample_is_read_and_the_order_is_torchs_own(drawn):
     num_samples, n, shuffle, seed, epoch = drawn

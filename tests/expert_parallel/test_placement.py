@@ -17,7 +17,7 @@ def least_by_trying_everything(load, num_ranks, num_replicas):
                if {expert for rank in placement for expert in rank} == set(experts))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=4), st.integers(1, 3), st.integers(1, 2))
 def test_few_experts_are_placed_as_well_as_they_can_be(load, num_ranks, places):
     num_replicas = num_ranks * max(places, -(-len(load) // num_ranks))

@@ -33,7 +33,7 @@ def drawn(num_tokens, num_experts, k, seed):
     return experts, torch.randint(4, (num_tokens, k), generator=generator).double()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(choices)
 def test_rows_lie_by_expert_in_the_order_in_which_they_came_and_come_back(choice):
     experts, weights = drawn(*choice)
@@ -50,7 +50,7 @@ def test_rows_lie_by_expert_in_the_order_in_which_they_came_and_come_back(choice
     assert tokens_per_expert(experts, 9, kept).tolist() == [int((experts[kept] == e).sum()) for e in range(9)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(choices, st.integers(0, 6), st.booleans())
 def test_an_expert_keeps_its_capacity_slot_after_slot_or_the_heaviest(choice, capacity, by_weight):
     experts, weights = drawn(*choice)

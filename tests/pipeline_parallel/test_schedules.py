@@ -30,7 +30,7 @@ schedules = st.one_of(
     st.builds(lambda generate, shape: generate(*shape), st.sampled_from(PLAIN), shapes),
     st.builds(lambda shape, v: interleaved_1f1b(*shape, v), shapes, st.integers(1, 4)),
 )
-derandomized = settings(max_examples=80, deadline=None, derandomize=True, database=None)
+many_examples = settings(max_examples=80)
 
 
 def changed(schedule: Schedule, rank: int, actions: list[Action]) -> Schedule:
@@ -63,14 +63,14 @@ def can_run(schedule: Schedule) -> bool:
     return True
 
 
-@derandomized
+@many_examples
 @given(schedules)
 def test_every_generated_schedule_is_legal(schedule):
     validate(schedule)
     assert can_run(schedule)
 
 
-@derandomized
+@many_examples
 @given(schedules, st.data())
 def test_every_schedule_without_one_of_its_actions_is_refused(schedule, data):
     rank = data.draw(st.integers(0, schedule.num_ranks - 1))
@@ -80,7 +80,7 @@ def test_every_schedule_without_one_of_its_actions_is_refused(schedule, data):
         validate(changed(schedule, rank, actions))
 
 
-@derandomized
+@many_examples
 @given(schedules, st.data())
 def test_a_swap_of_two_actions_is_refused_exactly_where_it_breaks_a_dependency(schedule, data):
     rank = data.draw(st.integers(0, schedule.num_ranks - 1))

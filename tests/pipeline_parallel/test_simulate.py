@@ -30,7 +30,7 @@ from course_lib.pipeline_parallel.published import fit, predict
 
 SHAPES = [(p, m) for p in (1, 2, 3, 4, 6) for m in sorted({1, p, 2 * p - 1, 2 * p, 4 * p, 4 * p + 1})]
 COSTS = [(1, 1, 1), (3, 5, 2), (5, 3, 2), (5, 4, 0), (Fraction(1, 3), Fraction(1, 2), Fraction(1, 7))]
-derandomized = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+many_examples = settings(max_examples=60)
 
 
 @pytest.mark.parametrize("p, m", SHAPES)
@@ -135,7 +135,7 @@ def test_weight_gradients_that_wait_hold_activations():
     assert simulate(order("F0", "I0", "F1", "I1", "W0", "W1")).peak_in_flight == (2,)
 
 
-@derandomized
+@many_examples
 @given(st.integers(1, 4), st.integers(1, 8), st.sampled_from([gpipe, one_f_one_b, zb_h1, zb_h2, zb_v, dualpipe_v]),
        st.lists(st.integers(0, 5), min_size=8, max_size=8), st.integers(0, 3))
 def test_every_action_starts_when_its_rank_is_free_and_its_inputs_are_there(p, m, generate, costs, p2p):
@@ -154,7 +154,7 @@ def test_every_action_starts_when_its_rank_is_free_and_its_inputs_are_there(p, m
     assert sum(simulated.busy) + sum(simulated.idle) == p * simulated.makespan
 
 
-@derandomized
+@many_examples
 @given(st.integers(1, 4), st.integers(1, 8), st.sampled_from([gpipe, one_f_one_b, zb_h1, zb_v]), st.integers(0, 3))
 def test_the_path_to_the_last_end_explains_the_whole_makespan(p, m, generate, p2p):
     simulated = simulate(generate(p, m), 3, 4, 2, p2p)

@@ -108,7 +108,7 @@ def test_with_fewer_micro_batches_than_stages_chunks_still_shorten_the_bubble():
     assert looped == pytest.approx(plain * (4 + 3 / 4) / 7)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(estimates())
 def test_causes_and_kinds_add_up_and_are_not_negative(found):
     assert tuple(found.seconds) == CAUSES and min(found.seconds.values()) >= 0 and min(found.memory.values()) >= 0
@@ -117,7 +117,7 @@ def test_causes_and_kinds_add_up_and_are_not_negative(found):
     assert 0 < low < found.step_s < high and found.uncertainty < 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(estimates())
 def test_no_step_is_faster_than_the_roofline(found):
     """Products alone, at the peak of the data sheet; a causal mask spares half of attention."""
@@ -128,7 +128,7 @@ def test_no_step_is_faster_than_the_roofline(found):
     assert found.mfu > 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(estimates())
 def test_one_rank_of_an_axis_has_none_of_its_time(found):
     layout = found.layout
@@ -141,7 +141,7 @@ def test_one_rank_of_an_axis_has_none_of_its_time(found):
         assert found.seconds["dp"] == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(estimates(), st.floats(1.1, 10))
 def test_more_bandwidth_is_never_slower(found, times):
     old = found.job.cluster
@@ -163,7 +163,7 @@ def test_faster_memory_does_not_lengthen_a_zero_bubble_pipeline_that_waits_for_l
         assert estimate_job(replace(job, cluster=quicker)).step_s <= estimate_job(job).step_s
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(estimates())
 def test_memory_falls_with_the_zero_stage(found):
     """But for the layers that ZeRO-3 has whole while they work, which count only beside many layers."""
@@ -175,7 +175,7 @@ def test_memory_falls_with_the_zero_stage(found):
     assert (states[1] < states[0]) == (found.layout.dp * found.layout.cp > 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(estimates())
 def test_recomputation_trades_time_for_memory(found):
     assume(found.job.software is not MEGATRON_2021)

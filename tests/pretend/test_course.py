@@ -1,8 +1,8 @@
 """The whole course on machines that are pretended: every cell that launches, every solution, every chapter's library.
 
-What may differ there stands in exceptions.py, with its reason. `make test` has the time for the library and for two
-chapters' cells and solutions; `make sweep` runs all of them; `make pretend` asks for all modes, and compares every word
-of a report with the CPU's.
+What may differ there stands in exceptions.py, with its reason. `make test` has the time for the library, for every
+notebook's cells and for two chapters' solutions; `make sweep` runs all solutions; `make pretend` asks for all modes,
+and compares every word of a report with the CPU's.
 """
 
 import nbformat
@@ -22,8 +22,7 @@ def two(paths):
     return [path for path in paths if path.name.startswith(("02_", "06_"))]
 
 
-@pytest.mark.sweep("path", few=two(cells.NOTEBOOKS), all=cells.NOTEBOOKS, ids=lambda path: path.stem,
-                   words=f"2 notebooks of {len(cells.NOTEBOOKS)} on pretended GPUs")
+@pytest.mark.parametrize("path", cells.NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_cell_that_launches_runs_and_prints_the_same_with_a_gpu_for_each_rank(path):
     assert complaints("nccl", cells.lessons(["nccl"], path)["nccl"]) == []
 

@@ -116,7 +116,7 @@ def synchronous_and_without_a_work():
     def transfer(group, tensors):
         group._get_backend(device()).allreduce(tensors, dist.AllreduceOptions()).wait()
 
-    all_reduce = pending._wrapped(transfer, "all_reduce")
+    all_reduce = pending._wrap_method(transfer, "all_reduce")
     with record_timeline(), span("step"):
         rank_1_waits()
         all_reduce(dist.group.WORLD, [values])

@@ -56,18 +56,43 @@ const lockedCellPlugin = {
 // When the connection to the kernel drops while a notebook opens (a busy machine, a laptop that sleeps), the manager of
 // its widgets gives up those that the notebook has saved, and each output says "model not found" until it is run again.
 // Here it reads them whenever it reads the kernel's; it leaves out those that are there already.
+//
+// On a slow machine a kernel may connect while the manager still waits for the session. Then it reads the kernel's widgets
+// twice, and says that it is done before the notebook's are read: outputs that are painted in between say "model not found"
+// for good. So a cell that says so is painted once more when they are read.
 const VIEW = "application/vnd.jupyter.widget-view+json";
+const MISSING = "Error displaying widget: model not found";
 const savedWidgetsPlugin = {
     id: "course-lab:saved-widgets",
     autoStart: true,
     activate: (app) => {
         const met = new WeakSet();
+        const repainted = new WeakSet();
 
-        const keepSaved = (manager) => {
+        const repaint = async (panel, manager) => {
+            const missing = [...panel.node.querySelectorAll(".jupyter-widgets")].filter((node) => node.textContent === MISSING);
+            const cells = panel.content.widgets.filter((cell) => cell.model.type === "code" && !repainted.has(cell)
+                && missing.some((node) => cell.node.contains(node)));
+            if (!cells.length) {
+                return;
+            }
+            cells.forEach((cell) => repainted.add(cell));
+            const notebook = panel.context.model;
+            await manager.restoreWidgets(notebook, { loadKernel: false, loadNotebook: true });
+            const { dirty } = notebook;
+            cells.forEach((cell) => cell.model.outputs.fromJSON(cell.model.outputs.toJSON()));
+            notebook.dirty = dirty; // nothing has changed that would have to be saved
+        };
+
+        const keepSaved = (panel, manager) => {
             if (met.has(manager) || typeof manager.restoreWidgets !== "function") {
                 return;
             }
             met.add(manager);
+            const watch = new MutationObserver(() => repaint(panel, manager));
+            watch.observe(panel.node, { childList: true, characterData: true, subtree: true });
+            panel.disposed.connect(() => watch.disconnect());
+            repaint(panel, manager);
             const restore = manager.restoreWidgets.bind(manager);
             manager.restoreWidgets = (notebook, parts) => restore(notebook, { loadKernel: true, ...parts, loadNotebook: true });
         };
@@ -77,7 +102,7 @@ const savedWidgetsPlugin = {
             const rendermime = panel.content?.rendermime;
             if (rendermime?.mimeTypes.includes(VIEW)) {
                 const renderer = rendermime.createRenderer(VIEW);
-                renderer._manager?.promise.then(keepSaved).finally(() => renderer.dispose());
+                renderer._manager?.promise.then((manager) => keepSaved(panel, manager)).finally(() => renderer.dispose());
             }
         };
         app.shell.layoutModified.connect(() => { [...app.shell.widgets("main")].forEach(meet); });
