@@ -127,7 +127,7 @@ CLAIMS: tuple[Claim, ...] = (
           "in ZeRO stage 2 each student keeps most chapters of the book",
           "stage 2 keeps the whole book (all parameters) and shares out the notes (gradients and optimiser state)",
           "the picture of stage 3 was thinned", "Rajbhandari et al., ZeRO", "2020"),
-    Claim("Llama 3 dp 4", (), "07 In the wild",
+    Claim("Llama 3 dp 4", (), "07 Numbers that circulate",
           "Llama 3 405B trained on rows of 131,072 tokens on 16,384 GPUs, 8 x 16 x 16 x 4 of them",
           "8 x 16 x 16 x 8 (tensor, context, pipeline, data) are 16,384; with 4 there would be 8,192",
           "a misprint in the last column of table 4", "Llama team 2024, table 4, third row", "2024"),
