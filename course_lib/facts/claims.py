@@ -167,7 +167,7 @@ CLAIMS: tuple[Claim, ...] = (
           "NVLink joins any two of 8 A100 directly",
           "the GPUs of a DGX A100 meet in switches (NVSwitch), through which every pair has its full speed at once",
           "a picture of an older machine without switches", "NVIDIA DGX A100 data sheet", "2020"),
-    Claim("groups the slow way round", (3,), "09 Where a rank stands",
+    Claim("groups the slow way round", (3,), "09 Sixty-four ranks",
           "data-parallel groups are 0 to 3 and 4 to 7, model-parallel ones 0 and 4, 1 and 5, and so on",
           "with nodes of four this puts data parallelism inside a node and model parallelism across: the slow way "
           "round",
