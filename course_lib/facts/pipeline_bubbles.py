@@ -36,7 +36,7 @@ def table(*rows: tuple[int, tuple[float, ...]]) -> dict[int, dict[str, Fact]]:
                 for name, rate in zip(SCHEDULES, rates, strict=True)} for m, rates in rows}
 
 
-def measured(*rows: tuple[int, tuple[float, ...]]) -> dict[int, dict[str, Fact]]:
+def measured_throughput(*rows: tuple[int, tuple[float, ...]]) -> dict[int, dict[str, Fact]]:
     """{m: {schedule: Fact}} from columns of the paper's table 4, a throughput for each of MEASURED."""
     return {m: {name: Fact(rate, "samples/s", f"{QI} 4", "2024") for name, rate in zip(MEASURED, rates, strict=True)}
             for m, rates in rows}
@@ -46,14 +46,14 @@ BUBBLE_RATES: tuple[BubbleRates, ...] = (
     BubbleRates("1.5B", 8, 3, table(
         (24, (0.2431, 0.1055, 0.1585, 0.1083, 0.1585, 0.0433)),
         (32, (0.1985, 0.0818, 0.1242, 0.0837, 0.1242, 0.0039)),
-        (64, (0.1240, 0.0443, 0.0674, 0.0444, 0.0674, 0.0026))), measured(
+        (64, (0.1240, 0.0443, 0.0674, 0.0444, 0.0674, 0.0026))), measured_throughput(
         (24, (11.8, 13.1, 12.9, 14.5)),
         (32, (12.5, 13.4, 13.4, 14.8)),
         (64, (13.6, 13.9, 14.2, 14.9)))),
     BubbleRates("6.2B", 8, 4, table(
         (24, (0.2347, 0.0808, 0.1323, 0.0698, 0.1323, 0.0029)),
         (32, (0.1898, 0.0628, 0.1045, 0.0559, 0.1045, 0.0022)),
-        (64, (0.1091, 0.0320, 0.0554, 0.0294, 0.0554, 0.0010))), measured(
+        (64, (0.1091, 0.0320, 0.0554, 0.0294, 0.0554, 0.0010))), measured_throughput(
         (24, (3.50, 4.01, 3.88, 4.32)),
         (32, (3.70, 4.08, 4.00, 4.35)),
         (64, (4.03, 4.19, 4.20, 4.39)))),
