@@ -100,9 +100,9 @@ DOORS = [
 
 @wrong("7.1", "it uses course_lib.collectives")
 def doors_of_the_library():
-    from course_lib.collectives import gather_from_group, reduce_scatter_to_group
+    from course_lib.collectives import all_gather_along, reduce_scatter_along
 
-    return gather_from_group, reduce_scatter_to_group
+    return all_gather_along, reduce_scatter_along
 
 
 def maximum(lse):

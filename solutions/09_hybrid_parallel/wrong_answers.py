@@ -477,9 +477,9 @@ def interval_that_overtakes_itself(N, hours, parameters, copy_per_s, storage_per
 
 @wrong("9.6", "it uses course_lib.costs")
 def interval_of_the_library(N, hours, parameters, copy_per_s, storage_per_s, asynchronous):
-    from course_lib.costs.failures import young
+    from course_lib.costs.failures import young_interval
 
-    return young(12 * parameters / storage_per_s, 3600 * hours / N)
+    return young_interval(12 * parameters / storage_per_s, 3600 * hours / N)
 
 
 @wrong("9.7", "every look is a run on the whole cluster: rule out what cannot be best before you look")

@@ -65,12 +65,19 @@ def widgets_painted(notebook: LabNotebook) -> int:
     return notebook.page.locator(".explorable").count()
 
 
-def test_on_day_two_widgets_stand_as_they_were_and_live_once_they_are_run(open_lab, write):
+@pytest.fixture
+def day_one(open_lab, write) -> tuple[Path, LabNotebook]:
+    """A notebook with widgets that was run and saved, and its page."""
     path = write([new_code_cell(source) for source in WIDGETS])
-    day_one = open_lab(path)
-    day_one.run_all()
-    assert widgets_painted(day_one) == NUM_WIDGETS
-    save(day_one)
+    notebook = open_lab(path)
+    notebook.run_all()
+    assert widgets_painted(notebook) == NUM_WIDGETS
+    save(notebook)
+    return path, notebook
+
+
+def test_on_day_two_widgets_stand_as_they_were_and_live_once_they_are_run(open_lab, day_one):
+    path, day_one = day_one
     once = path.stat().st_size
     for _ in range(2):  # the models of the runs before are in no output any more
         day_one.run_all()
@@ -96,11 +103,8 @@ def test_on_day_two_widgets_stand_as_they_were_and_live_once_they_are_run(open_l
     assert widgets_painted(open_lab(path)) == NUM_WIDGETS
 
 
-def test_saved_widgets_stand_although_the_connection_drops_while_they_are_read(open_lab, write):
-    path = write([new_code_cell(source) for source in WIDGETS])
-    day_one = open_lab(path)
-    day_one.run_all()
-    save(day_one)
+def test_saved_widgets_stand_although_the_connection_drops_while_they_are_read(open_lab, day_one):
+    path, day_one = day_one
     day_one.close()
     asked = []
 
@@ -133,12 +137,8 @@ PAINT_BEFORE_THEY_ARE_READ = """async () => {
 }"""
 
 
-def test_saved_widgets_stand_although_they_were_painted_before_they_were_read(open_lab, write):
-    path = write([new_code_cell(source) for source in WIDGETS])
-    day_one = open_lab(path)
-    day_one.run_all()
-    assert widgets_painted(day_one) == NUM_WIDGETS
-    save(day_one)
+def test_saved_widgets_stand_although_they_were_painted_before_they_were_read(day_one):
+    _, day_one = day_one
     day_one.page.evaluate(PAINT_BEFORE_THEY_ARE_READ)
     assert widgets_painted(day_one) == NUM_WIDGETS
 
