@@ -142,10 +142,10 @@ def test_the_page_says_how_to_run_every_test(page):
     assert "test" in make_commands(page)
 
 
-def test_the_readme_lists_ten_notebooks_the_appendix_and_the_capstone_and_links_those_that_exist():
+def test_the_readme_lists_ten_notebooks_two_appendices_and_the_capstone_and_links_those_that_exist():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\[?)(\d\d_[a-z_]+)", readme, flags=re.MULTILINE)
-    assert [name[:2] for _, name in rows] == [f"{number:02}" for number in range(12)]
+    assert [name[:2] for _, name in rows] == [f"{number:02}" for number in range(13)]
     linked = {name for bracket, name in rows if bracket}
     assert linked == {path.stem for path in ROOT.glob("notebooks/*.ipynb")}
 

@@ -17,12 +17,12 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course_lib.grading.registry import exercise
 from course_lib.show import Difference, Listing
-from tools import notebooks
+from tools import minutes, notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 LONGEST_CELL = 25  # lines of code that a reader can hold in view
-MOST_WORDS = 70  # to a code cell: who reads on wants to see it run
+MOST_MINUTES = 90  # of a sitting, by the rule of tools/minutes.py
 
 
 def faults(notebook: nbformat.NotebookNode) -> list[str]:
@@ -33,9 +33,9 @@ def faults(notebook: nbformat.NotebookNode) -> list[str]:
         found.append("metadata.widgets: GitHub refuses the notebook; run make notebooks")
     if not code or not only_imports(code[0].source):
         found.append("the first code cell holds more than imports")
-    words = sum(len(cell.source.split()) for cell in notebook.cells if cell.cell_type == "markdown")
-    if words > MOST_WORDS * len(code):
-        found.append(f"{words} words beside {len(code)} code cells, more than {MOST_WORDS} each: shorten")
+    for sitting in minutes.read(notebook)[0]:
+        if sitting.minutes > MOST_MINUTES:
+            found.append(f"a sitting of {sitting.minutes:.0f} minutes, more than {MOST_MINUTES}: shorten it")
     if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
         found.append("not run from top to bottom (nbval skips such cells); run make notebooks")
     for cell in code:
@@ -107,7 +107,7 @@ def spoil(part: str) -> nbformat.NotebookNode:
     elif part == "opts out":
         second.metadata.tags = ["nbval-ignore-output"]
     elif part == "many words":
-        notebook.cells.append(new_markdown_cell("word " * (2 * MOST_WORDS + 1)))
+        notebook.cells.append(new_markdown_cell("word " * (minutes.WORDS_PER_MINUTE * MOST_MINUTES)))
     return notebook
 
 
@@ -127,6 +127,12 @@ def test_the_points_in_a_notebooks_table_are_those_of_the_exercises(path):
     last = nbformat.read(path, as_version=4).cells[-1].source
     said = {number: int(points) for number, points in re.findall(r"^\| (\d+\.\d) \|.*\| (\d+) \|$", last, re.MULTILINE)}
     assert said == {number: exercise(number).points for number in said}
+
+
+def test_readme_says_how_many_minutes_a_notebook_takes_by_the_rule():
+    rows = re.findall(r"^\| \[(\w+)\]\(notebooks/.*?\| ([^|]*) \| [^|]* \|$",
+                      (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert dict(rows) == {path.stem: minutes.minutes_of(nbformat.read(path, as_version=4)) for path in NOTEBOOKS}
 
 
 def test_a_clean_notebook_has_no_fault():

@@ -112,9 +112,9 @@ class Plan:
         name = self.op.replace("_", "-")
         a, bound = ("an" if name.startswith("a") else "a"), f"{BOUND_FORMULAS[self.op]} = {times(self.bound)}"
         if self.busiest == self.bound:
-            against = f"its busiest rank moves {bound}, the least there is"
+            against = f"the busiest rank moves {bound}, the least there is"
         else:
-            against = f"its busiest rank moves {times(self.busiest)}, {a} {name} could do with {bound}"
+            against = f"the busiest rank moves {times(self.busiest)}, {a} {name} could do with {bound}"
         if self.algorithm == "hierarchical":
             against += f"; only {times(self.sent_between_nodes)} to the other node"
         return f"{self.num_steps} step{'s' * (self.num_steps != 1)}, one after the other; {against}"

@@ -9,7 +9,7 @@
     links.py       what connects devices: NVLink, PCIe, InfiniBand, Ethernet, the links between TPUs
     collectives.py how fast collectives were measured on real clusters
     throughput.py  how fast published runs of data parallelism were as they took more devices
-    split_runs.py  how fast published runs of tensor parallelism were, and how far they cut
+    split_runs.py  how fast published runs of tensor parallelism were, how far they cut; Megatron's layouts
     pipeline_bubbles.py  how long pipelines were reported to wait
     zero_memory.py  what ZeRO saves, as its paper prints it
     published.py   published training runs with all that a step's time depends on; published.json holds them
@@ -85,7 +85,7 @@ from course_lib.facts.prices import (
 )
 from course_lib.facts.published import published_rows, published_table
 from course_lib.facts.shape import LatentAttention, Shape
-from course_lib.facts.split_runs import PUBLISHED_T, SPLIT_RUNS, SplitRun, SplitRuns
+from course_lib.facts.split_runs import PUBLISHED_T, SC21_LAYOUTS, SPLIT_RUNS, PublishedLayout, SplitRun, SplitRuns
 from course_lib.facts.throughput import MEASURED_THROUGHPUT, MeasuredThroughput
 from course_lib.facts.two_hosts import CUT_MLP_TIMES, TWO_HOST_STEP_TIMES, RecordedTimes
 from course_lib.facts.zero_memory import PAPER_DEVICES, PAPER_MODELS, PAPER_TABLE_1
@@ -131,6 +131,7 @@ __all__ = [
     "PUBLISHED_T",
     "PUE_AVERAGE",
     "RING_ON_NVLINK4",
+    "SC21_LAYOUTS",
     "SHARED_CLUSTER",
     "SPLIT_RUNS",
     "STEP_LATENCY",
@@ -153,6 +154,7 @@ __all__ = [
     "LatentAttention",
     "Model",
     "Price",
+    "PublishedLayout",
     "RecordedTimes",
     "Shape",
     "SplitRun",

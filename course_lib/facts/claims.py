@@ -11,10 +11,14 @@ from course_lib.facts.fact import find
 
 @dataclass(frozen=True)
 class Claim:
-    """`said`: the claim in our words, with its numbers. `chapter`: where the course recomputes it."""
+    """`said`: the claim in our words, with its numbers. `documents`: which of the five documents of docs/documents.md
+    say it, counted from 1; none of them where it circulates elsewhere. `cell`: the section of a notebook that shows
+    what is right, its number and heading.
+    """
 
     name: str
-    chapter: int
+    documents: tuple[int, ...]
+    cell: str
     said: str
     right: str
     how: str
@@ -22,13 +26,18 @@ class Claim:
     date: str
 
     def __post_init__(self) -> None:
-        for field in ("name", "said", "right", "how", "source", "date"):
+        for field in ("name", "cell", "said", "right", "how", "source", "date"):
             if not getattr(self, field):
                 raise ValueError(f"a claim without {field}: expected all of them")
 
+    @property
+    def chapter(self) -> int:
+        """The chapter that shows what is right."""
+        return int(self.cell.split(" ", 1)[0])
+
 
 CLAIMS: tuple[Claim, ...] = (
-    Claim("a million seconds", 1,
+    Claim("a million seconds", (3,), "01 Find the error",
           "3.14e23 FLOPs at 312 TFLOP/s take one A100 1,006,410 seconds: 355 days at 40 %, and 8.3 hours on 1024 of "
           "them",
           "1.0064e9 seconds, which is 31.9 years; 79.7 years at 40 %; 28.4 days on 1024 of them",
@@ -36,36 +45,36 @@ CLAIMS: tuple[Claim, ...] = (
           "hours are "
           "355 days / 1024",
           "Brown et al. 2020, table D.1; Li, Lambda 2020", "2020"),
-    Claim("GPT-3 is 350 GB", 1,
+    Claim("GPT-3 is 350 GB", (1,), "01 The first wall: memory",
           "GPT-3 needs 350 GB of memory",
           "350 GB are its weights in 16 bits; to train it with Adam in mixed precision takes 16 bytes a parameter, "
           "2.8 TB, "
           "before activations",
           "weights were taken for everything: gradients and the optimiser's state hold seven times as much",
           "Rajbhandari et al., ZeRO, section 3.1", "2020"),
-    Claim("A100 at 2.6 %", 1,
+    Claim("A100 at 2.6 %", (3,), "01 The first wall: memory",
           "an A100 holds 2.6 % of GPT-3, because 80 GB are 2.6 % of 3 TB",
           "2.9 % of 2.8 TB without activations; 2.6 % with some 200 GB of them, which depend on the batch",
           "nothing is wrong but the certainty: activations were put in as a constant", "Rajbhandari et al., ZeRO",
           "2020"),
-    Claim("7B in 28, 14 and 7 GB", 6,
+    Claim("7B in 28, 14 and 7 GB", (4,), "06 The table of the paper",
           "a 7B model takes 28 GB on one device, 14 GB with ZeRO-2 and 7 GB with ZeRO-3",
           "28 GB are its weights in fp32; trained in mixed precision it takes 112 GB, and on 8 devices 38.5, 26.25 "
           "and 14 GB "
           "with ZeRO-1, -2 and -3",
           "weights alone were counted, and the number of devices was left out", "Rajbhandari et al., ZeRO, table 1",
           "2020"),
-    Claim("good MFU", 1,
+    Claim("good MFU", (3,), "01 Where GPT-3's 34 days come from",
           "a good MFU is 40 to 60 %: Megatron reached 52 %",
           "Megatron's 52 % count FLOPs that were done twice to save memory: HFU. Its MFU is 39 to 40 %",
           "two fractions with the same denominator were called by one name",
           "Narayanan et al. 2021 (SC'21), Chowdhery et al. 2022 (PaLM), appendix B", "2022"),
-    Claim("10,000 A100", 1,
+    Claim("10,000 A100", (1, 2), "01 Numbers that circulate",
           "GPT-3 was trained on about 10,000 A100, 64 x 8 x 16 of them",
           "it was trained on V100; 1024 A100 for 34 days is a calculation of the Megatron paper for the same model",
           "a cluster of 10,000 V100, a later paper's A100 and an illustration of three dimensions were added up",
           "Brown et al. 2020, section 2.3; Narayanan et al. 2021", "2021"),
-    Claim("100 cards for 10,000 dollars", 1,
+    Claim("100 cards for 10,000 dollars", (2,), "01 Numbers that circulate",
           "100 A100 for a month cost about 10,000 dollars in electricity",
           "the cards alone about 2,300 dollars; whole servers, cooled in an average data centre, about 7,500 "
           "dollars, at 0.0806 "
@@ -73,67 +82,100 @@ CLAIMS: tuple[Claim, ...] = (
           "true to the order of magnitude, if the whole server and its cooling are counted, which 300-400 W a card "
           "do not",
           "EIA 2024; DGX A100 data sheet; Uptime Institute 2023", "2024"),
-    Claim("GPT-3 for millions", 1,
+    Claim("GPT-3 for millions", (1,), "01 Numbers that circulate",
           "training GPT-3 cost 4 to 12 million dollars",
           "4.6 million are 355 years of one V100 at 1.48 dollars an hour; on 1024 A100 at 40 % of the peak and list "
           "prices of 2026 it is 1.0 to 2.4 million",
           "an estimate at one price of 2020 and a press figure without arithmetic became the two ends of a range",
           "Li, Lambda 2020", "2020"),
-    Claim("inference MFU", 1,
+    Claim("inference MFU", (3,), "01 Numbers that circulate",
           "inference reaches an MFU of 60 to 80 %",
           "one row of a product with 16-bit weights does one FLOP a byte: at most 0.3 % of an H100's peak; some 300 "
           "rows at a time reach it",
           "large batches, or the prompt, were taken for writing a text token by token",
           "Williams, Waterman and Patterson 2009 (roofline)", "2009"),
-    Claim("strong and weak efficiency", 1,
+    Claim("strong and weak efficiency", (3,), "01 Numbers that circulate",
           "strong scaling has an efficiency of 70 to 90 %, weak scaling one of 85 to 95 %",
           "it is what T1/n + alpha + beta M makes of the step, the message and the wire: from under 10 to over 99 % on "
           "2 to 16 devices",
           "numbers without a source, and without the number of devices", "arithmetic", "2026"),
-    Claim("all-reduce is O(n log p)", 2,
+    Claim("all-reduce is O(n log p)", (3,), "02 Few messages or short ones",
           "an all-reduce of n bytes over p ranks takes O(n log p)",
           "a tree does; a ring takes 2(p-1) alpha + 2(p-1)/p n beta, whose bytes do not grow with p",
           "one algorithm was taken for the operation", "Thakur, Rabenseifner and Gropp 2005", "2005"),
-    Claim("all-reduce of ranks", 2,
+    Claim("all-reduce of ranks", (3,), "00 Sending a tensor",
           "an all-reduce of [rank] over four ranks gives 6 in the code and 10 in the picture beside it",
           "ranks 0 to 3 add up to 6", "the picture counts from 1", "arithmetic", "2026"),
-    Claim("NVLink 600 GB/s", 2,
+    Claim("NVLink 600 GB/s", (1, 3), "02 Which wire?",
           "NVLink of an A100 carries 600 GB/s",
           "300 GB/s in each direction; all-reduce on 8 of them reached 235 GB/s of bus bandwidth",
           "both directions were added", "NVIDIA A100 whitepaper; Bekman", "2020"),
-    Claim("HDR beta", 2,
+    Claim("HDR beta", (3,), "02 Which wire?",
           "the beta of InfiniBand HDR is 1/200 Gbit/s",
           "1/25e9 seconds a byte", "bits were taken for bytes: 8 times too small", "InfiniBand Trade Association",
           "2018"),
-    Claim("bubble (p-1)/m", 4,
+    Claim("bubble (p-1)/m", (), "04 Micro-batches",
           "a pipeline of p stages and m micro-batches idles (p-1)/m of the time",
           "(p-1)/(m+p-1) of the time; (p-1)/m is the idle time over the ideal time", "two denominators",
           "Huang et al. 2019 (GPipe); Narayanan et al. 2021", "2021"),
-    Claim("a pipeline combines", 4,
+    Claim("a pipeline combines", (), "04 Micro-batches",
           "pipeline parallelism combines data and model parallelism",
           "it is model parallelism between layers, with micro-batches to keep the stages busy",
           "micro-batches look like data parallelism, but no two devices hold the same layer", "Huang et al. 2019",
           "2019"),
-    Claim("ZeRO stage 2", 6,
+    Claim("ZeRO stage 2", (1,), "06 What everybody holds",
           "in ZeRO stage 2 each student keeps most chapters of the book",
           "stage 2 keeps the whole book (all parameters) and shares out the notes (gradients and optimiser state)",
           "the picture of stage 3 was thinned", "Rajbhandari et al., ZeRO", "2020"),
-    Claim("Llama 3 dp 4", 7,
+    Claim("Llama 3 dp 4", (), "07 Numbers that circulate",
           "Llama 3 405B trained on rows of 131,072 tokens on 16,384 GPUs, 8 x 16 x 16 x 4 of them",
           "8 x 16 x 16 x 8 (tensor, context, pipeline, data) are 16,384; with 4 there would be 8,192",
           "a misprint in the last column of table 4", "Llama team 2024, table 4, third row", "2024"),
-    Claim("faulty GPUs 30.1 %", 9,
+    Claim("faulty GPUs 30.1 %", (), "09 Ranks that die",
           "in the pre-training of Llama 3 405B a faulty GPU was behind 148 of 419 unexpected interruptions, 30.1 %, "
           "and GPUs behind 58.7 % altogether",
           "148 of 419 are 35.3 %; the table's counts add up to 419 with 148, and to 268 for GPUs: 64.0 %",
           "the percentages were made with another count in the first row, 126 say; everybody quotes both",
           "Llama team 2024, section 3.3.4 and table 5", "2024"),
-    Claim("speed-ups by library", 3,
+    Claim("speed-ups by library", (4,), "03 When it goes wrong",
           "8 GPUs give 5.5 times the speed with DP, 7.2 with DDP and 7.5 with FSDP",
           "that depends on the model, the batch and the wires; FSDP sends 1.5 times what DDP sends",
           "an illustration without a source; measure, or derive it from alpha-beta",
           "Rajbhandari et al., ZeRO, section 7",
           "2020"),
+    Claim("ordinary numbers", (1,), "01 Numbers that circulate",
+          "GPT-3's 175 billion parameters, stored as ordinary numbers, take 350 GB",
+          "700 GB as ordinary numbers, of 32 bits; 350 GB in 16 bits", "two formats were taken for one", "arithmetic",
+          "2026"),
+    Claim("34 days on 10,000 GPUs", (1, 2), "01 Where GPT-3's 34 days come from",
+          "about 10,000 GPUs train GPT-3 in about 34 days, or in weeks",
+          "34 days are 1,024 A100 at 140 TFLOP/s; 8,192 at the same rate would take 4.2 days",
+          "the days of one calculation stand beside the GPUs of another", "Narayanan et al. 2021 (SC'21)", "2021"),
+    Claim("a server for 100,000 dollars", (2,), "01 The third wall: money",
+          "a server of 8 A100 costs 100,000 dollars, a cluster of thousands of cards millions",
+          "the DGX A100 was announced at 199,000 dollars; 3,000 cards at 10,000 dollars are 30 million",
+          "cards were multiplied without the server around them", "NVIDIA, as the press quoted it", "2020"),
+    Claim("strong scaling upside down", (3,), "01 Numbers that circulate",
+          "efficiency of strong scaling = (time of one GPU x number of GPUs) / time of many",
+          "T1 / (N TN): 100 s on one and 15.6 s on eight are 80 %; the formula gives 5,128 %",
+          "N stands above the line in place of below it", "arithmetic", "2026"),
+    Claim("two latencies", (3,), "01 Memory and disks have the same two numbers (further reading)",
+          "InfiniBand HDR has a latency of 0.5 us in one table and 1 us in the next, Ethernet 100G 2 us and then 10 us",
+          "a wire's own latency and that of a message between programs are two numbers; a step of a ring takes longer "
+          "than both", "tables with different definitions", "the facts of the course, each with its source", "2026"),
+    Claim("every two GPUs joined", (3,), "02 Which wire?",
+          "NVLink joins any two of 8 A100 directly",
+          "the GPUs of a DGX A100 meet in switches (NVSwitch), through which every pair has its full speed at once",
+          "a picture of an older machine without switches", "NVIDIA DGX A100 data sheet", "2020"),
+    Claim("groups the slow way round", (3,), "09 Sixty-four ranks",
+          "data-parallel groups are 0 to 3 and 4 to 7, model-parallel ones 0 and 4, 1 and 5, and so on",
+          "with nodes of four this puts data parallelism inside a node and model parallelism across: the slow way "
+          "round",
+          "an example chosen for its numbers", "Narayanan et al. 2021 (SC'21), section 3", "2021"),
+    Claim("fine-tuning for thousands", (1,), "01 What one person can do",
+          "fine-tuning with LoRA costs a few hundred to a few thousand dollars",
+          "100 million tokens of an 8B model cost tens of dollars; more tokens, several tries or larger models "
+          "hundreds and thousands", "a range without the number of tokens", "the prices of the course", "2026"),
 )
 
 

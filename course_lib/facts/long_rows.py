@@ -5,6 +5,7 @@ from course_lib.facts.fact import Fact
 KORTHIKANTI = ("Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, abstract", "2022-05")
 BRANDON = ("Brandon et al., Striped Attention, abstract", "2023-11")
 JACOBS = ("Jacobs et al., DeepSpeed Ulysses, abstract", "2023-09")
+LLAMA_SHORT = ("Llama team, The Llama 3 Herd of Models, table 4, second row", "2024")
 LLAMA_LONG = ("Llama team, The Llama 3 Herd of Models, table 4, third row", "2024")
 
 LONG_ROWS: dict[str, Fact] = {
@@ -14,5 +15,6 @@ LONG_ROWS: dict[str, Fact] = {
     "striped over contiguous ring, 256k tokens": Fact(1.45, "times the speed, at best", *BRANDON),
     "... 786k tokens on 16 TPU v4": Fact(1.65, "times the speed", *BRANDON),
     "Ulysses over what there was, rows 4 times longer": Fact(2.5, "times the speed", *JACOBS),
+    "Llama 3 405B, 8,192 tokens on 16,384 H100": Fact(400, "TFLOP/s each", *LLAMA_SHORT),
     "Llama 3 405B, 131,072 tokens on 16,384 H100": Fact(380, "TFLOP/s each", *LLAMA_LONG),
 }

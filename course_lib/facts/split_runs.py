@@ -1,4 +1,4 @@
-"""How fast published runs were that cut every layer over t devices, and by how much they did so.
+"""How fast published runs were that cut every layer over t devices, and by how much they did so. Megatron's layouts.
 
 The rows of SPLIT_RUNS are those without a pipeline. Micro-batches, ZeRO stages and numbers of devices differ between
 them, so each t has the fastest row that there is; they are compared for what happens at the edge of a node.
@@ -50,3 +50,29 @@ PUBLISHED_T: dict[str, Fact] = {
     "Megatron-Turing NLG": Fact(8, "ranks", f"{SMITH[0]}, section 2.2", SMITH[1]),
     "Llama 3 405B": Fact(8, "ranks", LLAMA3[0].replace("table 3", "table 4"), LLAMA3[1]),
 }
+
+
+@dataclass(frozen=True)
+class PublishedLayout:
+    """A model of `layers` layers, trained on `num_devices`, of which tp x pp hold one copy."""
+
+    name: str
+    layers: int
+    hidden_size: int
+    num_devices: int
+    tp: int
+    pp: int
+    source: str
+    date: str
+
+
+# All ten rows of table 1. published.json has seven of them, with all that the time of a step depends on.
+SC21_LAYOUTS: tuple[PublishedLayout, ...] = tuple(
+    PublishedLayout(*row, "Narayanan et al. (SC'21), table 1; NVIDIA/Megatron-LM, examples/sc21/run_table_1.sh", "2021")
+    for row in (
+        ("1.7B", 24, 2304, 32, 1, 1), ("3.6B", 30, 3072, 64, 2, 1), ("7.5B", 36, 4096, 128, 4, 1),
+        ("18.4B", 40, 6144, 256, 8, 1), ("39.1B", 48, 8192, 512, 8, 2), ("76.1B", 60, 10_240, 1024, 8, 4),
+        ("145.6B", 80, 12_288, 1536, 8, 8), ("310.1B", 96, 16_384, 1920, 8, 16),
+        ("529.6B", 105, 20_480, 2520, 8, 35), ("1008B", 128, 25_600, 3072, 8, 64),
+    )
+)

@@ -42,7 +42,7 @@ from course_lib.pipeline_parallel.schedules import (
     zb_h2,
     zb_v,
 )
-from course_lib.pipeline_parallel.simulate import Simulation, measured_step, simulate
+from course_lib.pipeline_parallel.simulate import Simulation, measured_step, schedule_picture, simulate
 from course_lib.pipeline_parallel.timing import TimedAction
 from course_lib.pipeline_parallel.validate import Finding, InvalidSchedule, findings, validate
 
@@ -76,6 +76,7 @@ __all__ = [
     "peak_1f1b",
     "peak_gpipe",
     "peak_interleaved",
+    "schedule_picture",
     "simulate",
     "validate",
     "zb_h1",

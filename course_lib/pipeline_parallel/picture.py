@@ -65,14 +65,12 @@ class SchedulePicture(Drawn):
         return figure
 
 
-def picture_of(simulation: Timing) -> SchedulePicture:
-    """A simulated schedule."""
-    p = simulation.schedule.num_ranks
-    headline = (f"{simulation.schedule.name} is idle {simulation.bubble_fraction:.0%} of the time: "
-                f"{simulation.bubble_fraction * p:.1f} of {p} ranks are paid for and wait")
+def picture_of(simulations: Sequence[Timing], unit: str = "time, in the unit of the costs") -> SchedulePicture:
+    """Simulated schedules below each other on one time axis."""
+    panels = tuple(Panel(title_of(simulation), simulation) for simulation in simulations)
+    headline = "idle: " + ", ".join(f"{each.schedule.name} {each.bubble_fraction:.0%}" for each in simulations)
     detail = "numbers are micro-batches; striped: a rank waits; right: the most micro-batches it has in flight"
-    return SchedulePicture((Panel(title_of(simulation), simulation),), headline, detail, repr(simulation),
-                           "time, in the unit of the costs")
+    return SchedulePicture(panels, headline, detail, "; ".join(map(repr, simulations)), unit)
 
 
 def measured_under_plan(plan: Timing, measured: Timing) -> SchedulePicture:

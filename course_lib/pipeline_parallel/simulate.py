@@ -7,8 +7,9 @@ come out exactly, so that a simulated idle share can be compared with a closed f
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from numbers import Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from course_lib.pictures.drawn import Drawn
 from course_lib.pipeline_parallel.actions import KINDS, Action, Schedule
@@ -17,6 +18,7 @@ from course_lib.pipeline_parallel.timing import Time, TimedAction, Timing, write
 from course_lib.pipeline_parallel.validate import validate
 
 if TYPE_CHECKING:  # schedules as data need no torch
+    from course_lib.pipeline_parallel.picture import SchedulePicture
     from course_lib.runtime import Timeline
 
 Cost = Time | Sequence[Time] | Callable[[int, int], Time]  # for all; one a stage; of (stage, micro-batch)
@@ -36,7 +38,7 @@ class Simulation(Timing, Drawn):
     def png(self) -> bytes:
         from course_lib.pipeline_parallel.picture import picture_of  # matplotlib is slow to import
 
-        return picture_of(self).png()
+        return picture_of([self]).png()
 
 
 def simulate(schedule: Schedule, forward: Cost = 1, backward_input: Cost = 1, backward_weight: Cost = 1,
@@ -55,6 +57,28 @@ def simulate(schedule: Schedule, forward: Cost = 1, backward_input: Cost = 1, ba
     """
     validate(schedule)
     return give_times(schedule, walk(schedule), Costs(schedule, forward, backward_input, backward_weight, p2p))
+
+
+def schedule_picture(*schedules: Schedule | Simulation, **costs: Any) -> "SchedulePicture":
+    """The schedules below each other on one time axis. Those not simulated yet are, with `costs` (see simulate).
+
+    Without `costs` a rank's forward pass of a micro-batch takes 1, so each of its v chunks takes 1/v. ValueError where
+    there is no schedule.
+    """
+    from course_lib.pipeline_parallel.picture import picture_of  # matplotlib is slow to import
+
+    if not schedules:
+        raise ValueError("schedule_picture(): expected at least one Schedule or Simulation")
+    simulations = [each if isinstance(each, Simulation) else simulate(each, **(costs or costs_of_a_whole_rank(each)))
+                   for each in schedules]
+    unit = [] if costs else ["time (1: a rank's forward pass of a micro-batch)"]
+    return picture_of(simulations, *unit)
+
+
+def costs_of_a_whole_rank(schedule: Schedule) -> dict[str, Time]:
+    """Costs in which all chunks of a rank together take 1 for each of a micro-batch's three computations."""
+    each = Fraction(1, len(schedule.stages[0]))
+    return {"forward": each, "backward_input": each, "backward_weight": each}
 
 
 def measured_step(schedule: Schedule, timeline: "Timeline", step: int | None = None) -> Simulation:

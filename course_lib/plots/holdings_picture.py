@@ -1,8 +1,8 @@
-"""A collective before and after, drawn from what real ranks hold."""
+"""Collectives before and after, drawn from what real ranks hold."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MARGIN, WIDTH = 0.95, 9.0  # inches
+SMALL, BETWEEN, ABOVE = 0.41, 0.36, 0.62  # of a sheet: a place's width, the gap of the arrow, the names above the cells
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,3 +78,48 @@ def who_holds_what(before: Sequence[Tensor | Sequence[Tensor] | None] | Holdings
     num_places = max(side.num_places for side in read)
     return HoldingsPicture(title, *(side if isinstance(side, Holdings) else Holdings.of(side, num_places)
                                     for side in given))
+
+
+@dataclass(frozen=True, repr=False)
+class HoldingsSheet(Drawn):
+    """Several collectives on the same ranks in one picture, two beside each other."""
+
+    title: str
+    pictures: tuple[HoldingsPicture, ...]
+
+    def finding(self) -> str:
+        return f"{self.title}. {'. '.join(each.finding() for each in self.pictures)}"
+
+    def figure(self) -> Figure:
+        """For each collective two small grids: a row for each rank, a column for each place."""
+        num_ranks = max(each.before.num_ranks for each in self.pictures)
+        height = max(0.26, 0.085 * num_ranks)
+        places = max(each.before.num_places + each.after.num_places for each in self.pictures)
+        cell = min(SMALL, (WIDTH / 2 - MARGIN - BETWEEN) / places), height
+        tall = ABOVE + num_ranks * height + 0.2
+        figure, axes = canvas(WIDTH, (len(self.pictures) + 1) // 2 * tall, self.title,
+                              "colour = the rank it comes from; number = which of its chunks; stacked colours = a sum")
+        for number, each in enumerate(self.pictures):
+            left, top = WIDTH / 2 * (number % 2) + MARGIN, number // 2 * tall + ABOVE
+            second = left + each.before.num_places * cell[0] + BETWEEN
+            axes.text(left - 0.77, top - 0.34, each.title, fontsize=10, fontweight="bold", va="bottom")
+            rank_names(axes, each.before.num_ranks, left - 0.08, top, height)
+            for x, name, holdings in ((left, "before", each.before), (second, "after", each.after)):
+                axes.text(x + 0.03, top - 0.05, name, fontsize=8, color=QUIET, va="bottom")
+                draw_grid(axes, holdings, x, top, cell, CellStyle.of(each.before, each.after), ())
+            middle = top + each.before.num_ranks * height / 2
+            axes.annotate("", (second - 0.04, middle), (second - BETWEEN + 0.04, middle),
+                          arrowprops={"arrowstyle": "-|>", "color": QUIET, "lw": 1.5})
+        return figure
+
+
+def each_collective(results: Sequence[Mapping[str, tuple[object, object]]], title: str) -> HoldingsSheet:
+    """What launch returns of a function that returns {name: (its buffer before, after)}, as one picture.
+
+    ValueError where ranks name different collectives.
+    """
+    names = [list(of_rank) for of_rank in results]
+    if not names or any(each != names[0] for each in names) or not names[0]:
+        raise ValueError(f"the ranks return {names}: expected the same names on all ranks, and at least one")
+    return HoldingsSheet(title, tuple(who_holds_what(*zip(*(of_rank[name] for of_rank in results)), name)
+                                      for name in names[0]))

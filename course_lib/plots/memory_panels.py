@@ -58,6 +58,7 @@ class MemoryPanels(Drawn):
         for axes, (name, track) in zip(panels, tracks.items()):
             panel(axes, track, BYTES_IN[unit], name)
             axes.set_ylim(0, 1.3 * highest / BYTES_IN[unit])
+            axes.locator_params(axis="x", nbins=5)  # numbers of five digits run together otherwise
             if name in self.predicted:
                 axes.axhline(self.predicted[name] / BYTES_IN[unit], color=INK, lw=1.3, ls="--", zorder=3)
                 # Above the panel: beside the line, words would lie on bars or on those of the peak.

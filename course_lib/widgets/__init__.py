@@ -39,7 +39,7 @@ __all__ = load_on_use(__name__, {
     "fits_or_not": ("FitsOrNot",),
     ".plots.heat_map": ("HeatMap",),
     ".collectives.holdings": ("Holdings", "label_chunks"),
-    ".plots.holdings_picture": ("HoldingsPicture", "who_holds_what"),
+    ".plots.holdings_picture": ("HoldingsPicture", "HoldingsSheet", "each_collective", "who_holds_what"),
     "layout_planner": ("LayoutPlanner",),
     "matrix_cut": ("MatrixCut",),
     ".plots.memory_panels": ("MemoryPanels",),

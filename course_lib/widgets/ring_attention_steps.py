@@ -1,4 +1,7 @@
-"""RingAttentionSteps: which rank holds which tokens, whose keys it has in which step, and what it has to compute."""
+"""RingAttentionSteps: which rank holds which tokens, whose keys it has in which step, and what it has to compute.
+
+A second track belongs to the way back: how many ranks have added to the sum of gradients that follows the block.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def holder(layout: str, num_ranks: int, piece: int) -> int:
 
 
 LEFT, RIGHT, TOP = 92, 620, 30
-CELL, BAR_LEFT, BAR_RIGHT = 30, 680, 800
+CELL, STRIP, BAR_LEFT, BAR_RIGHT = 36, 5, 680, 800
 
 
 def scene_of(shown: AttentionRing) -> Scene:
@@ -76,7 +79,8 @@ def scene_of(shown: AttentionRing) -> Scene:
     wide = (RIGHT - LEFT) / R
     sheet.outline("present", "limit", LEFT + shown.step * wide, top - 2, wide, R * CELL)
     bottom = top + R * CELL
-    legend(sheet, LEFT, bottom + 18, [("work", "pairs to compute, darker: more"), ("idle", "nothing to compute")])
+    legend(sheet, LEFT, bottom + 18, [("work", "pairs to compute, darker: more"), ("idle", "nothing to compute"),
+                                      ("message", "way back: share of the block's gradient that is added up")])
     sheet.text("compared", "label", LEFT, bottom + 48, "The ring's time, over that of even work")
     others = [(layout, ring(layout, R, 0).lock_step, f"{ring(layout, R, 0).lock_step:.2f}", layout == shown.layout)
               for layout in LAYOUTS]
@@ -94,18 +98,22 @@ def scene_of(shown: AttentionRing) -> Scene:
 def add_rank(sheet: Sheet, shown: AttentionRing, rank: int, y: float) -> None:
     R, wide = shown.num_ranks, (RIGHT - LEFT) / shown.num_ranks
     whole = (TOKENS // R) ** 2  # pairs of a block under no mask
-    sheet.text(f"rank {rank}", "label", LEFT - 9, y + CELL / 2, f"rank {rank}", "end")
+    high = CELL - STRIP - 4
+    sheet.text(f"rank {rank}", "label", LEFT - 9, y + high / 2, f"rank {rank}", "end")
     for step in range(R):
         x, pairs, block = LEFT + step * wide, shown.work[step][rank], (rank - step) % R
         share = pairs / whole
-        sheet.rect(f"rank {rank} in step {step}", "work" if pairs else "idle", x, y, wide, CELL - 3,
+        sheet.rect(f"rank {rank} in step {step}", "work" if pairs else "idle", x, y, wide, high,
                    tint=0.75 * (1 - share) if pairs else 0.0, hint=f"rank {rank}, step {step}: {share:.0%} of a block")
-        sheet.inside(f"rank {rank} in step {step} has", "on light" if pairs else "verdict", x, y, wide, CELL - 3,
+        sheet.inside(f"rank {rank} in step {step} has", "on light" if pairs else "verdict", x, y, wide, high,
                      f"rank {block}'s: {share:.0%}", f"{block}'s: {share:.0%}", f"{block}")
+        if step:  # in step 0 a rank keeps its own part, and nothing follows the block yet
+            sheet.rect(f"gradients in step {step} on {rank}", "message", x, y + high + 1, wide * step / (R - 1), STRIP,
+                       hint=f"way back: {step} of {R - 1} ranks have added to the gradient of rank {block}'s block")
     part = shares(shown)[rank]
     width = (BAR_RIGHT - BAR_LEFT) * part / 2
-    sheet.rect(f"rank {rank} in all", "work", BAR_LEFT, y + 4, width, CELL - 11)
-    sheet.text(f"rank {rank} does", "small", BAR_LEFT + width + 7, y + CELL / 2 - 1, f"{part:.0%}")
+    sheet.rect(f"rank {rank} in all", "work", BAR_LEFT, y + 4, width, high - 8)
+    sheet.text(f"rank {rank} does", "small", BAR_LEFT + width + 7, y + high / 2, f"{part:.0%}")
 
 
 def tint(rank: int, num_ranks: int) -> float:

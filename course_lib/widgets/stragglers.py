@@ -97,7 +97,7 @@ def scene_of(scheme: str, who: str, slowdown: int, slack: int | None) -> Scene:
     bottom = TOP + NUM_RANKS * ROW
     axis(sheet, LEFT, RIGHT, bottom, HORIZON, [(at, f"{at * STEP_S:g} s") for at in range(0, HORIZON + 1, 4)])
     compared = comparison(scheme, who, slowdown, slack)
-    sheet.text("chart", "label", 8, bottom + 48, f"All schemes, steps/s a rank, {slowness_words(who, slowdown)}")
+    sheet.text("chart", "label", 8, bottom + 48, f"All schemes, steps/s per rank, {slowness_words(who, slowdown)}")
     bars(sheet, BAR_LEFT, BAR_RIGHT, bottom + 62, BAR_ROW, compared)
     foot = bottom + 62 + BAR_ROW * len(compared)
     sheet.text("note", "quiet", 8, foot + 18, "a step: 100 ms of computing, 25 ms of communication; "
@@ -124,7 +124,7 @@ def add_rank(sheet: Sheet, rank: int, spans: Sequence[Span], waits: str) -> None
 
 
 def comparison(scheme: str, who: str, slowdown: int, slack: int | None) -> list[tuple[str, float, str, bool]]:
-    """(name, steps/s a rank, words, whether it is what is shown) of every scheme, with this slack and without."""
+    """(name, steps/s per rank, words, whether it is what is shown) of every scheme, with this slack and without."""
     bounded = LARGEST if slack is None else slack
     rows = []
     all_schemes = (("synchronous", 0), ("local", bounded), ("asynchronous", bounded), ("asynchronous", None))
@@ -142,7 +142,7 @@ def texts(shown: StragglerRun, scheme: str, who: str, slowdown: int, slack: int 
     waiting = sum(map(shown.waiting, range(NUM_RANKS))) / NUM_RANKS
     stale = staleness_words(shown, 0 if scheme == "synchronous" else slack)
     rate, at_best = shown.throughput() / STEP_S / NUM_RANKS, possible(scheme, who, slowdown, slack) / NUM_RANKS
-    return (f"{rate:.1f} of {at_best:.1f} possible steps/s a rank: ranks wait {waiting:.0%} of their time, "
+    return (f"{rate:.1f} of {at_best:.1f} possible steps/s per rank: ranks wait {waiting:.0%} of their time, "
             f"gradients {stale}",
             explanation(shown, scheme, who, slowdown, slack))
 

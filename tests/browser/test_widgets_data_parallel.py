@@ -51,7 +51,7 @@ def test_bucket_size_machine_ranks_and_model_are_set_by_keyboard_and_the_headlin
 def test_schemes_are_compared_by_keyboard_and_local_sgd_is_never_without_a_bound(open_widgets):
     stragglers = open_widgets()["stragglers"]
     stragglers.wait_for("synchronous | always rank 1 | x3 | slack=4")
-    assert stragglers.headline().startswith("3.1 of 6.8 possible steps/s a rank")
+    assert stragglers.headline().startswith("3.1 of 6.8 possible steps/s per rank")
     assert stragglers.control("slack").is_disabled()
     stragglers.control("scheme").focus()
     stragglers.page.keyboard.type("asyn")
@@ -59,7 +59,7 @@ def test_schemes_are_compared_by_keyboard_and_local_sgd_is_never_without_a_bound
     assert stragglers.control("slack").get_attribute("aria-valuetext") == "s = 4"
     stragglers.press("slack", "End")
     stragglers.wait_for("asynchronous | always rank 1 | x3 | slack=None")
-    assert stragglers.headline().startswith("6.8 of 6.8 possible steps/s a rank: ranks wait 0%")
+    assert stragglers.headline().startswith("6.8 of 6.8 possible steps/s per rank: ranks wait 0%")
     stragglers.control("scheme").focus()
     stragglers.page.keyboard.type("local")
     stragglers.wait_for("local | always rank 1 | x3 | slack=32")

@@ -196,7 +196,7 @@ def test_around_the_ring_each_rank_has_one_partial_sum_which_grows_by_one_share_
 def test_the_finding_names_the_busy_rank_and_the_detail_compares_it_with_the_bound():
     naive = plan("all_reduce", "naive", 4)
     assert naive.finding() == "rank 0 sends 3.0 × the buffer while the others send 1.0 ×"
-    assert naive.detail() == ("6 steps, one after the other; its busiest rank moves 3.0 ×, an all-reduce could do with "
+    assert naive.detail() == ("6 steps, one after the other; the busiest rank moves 3.0 ×, an all-reduce could do with "
                               "2(n-1)/n M = 1.5 ×")
     assert plan("all_reduce", "ring", 4).finding() == "every rank sends 1.5 × the buffer"
     assert "= 1.5 ×, the least there is" in plan("all_reduce", "ring", 4).detail()

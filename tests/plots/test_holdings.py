@@ -8,7 +8,7 @@ import torch.distributed as dist
 from course_lib.collectives import pairwise_all_to_all, ring_all_reduce, ring_reduce_scatter
 from course_lib.collectives.holdings import Share
 from course_lib.runtime import launch
-from course_lib.widgets import Holdings, HoldingsPicture, label_chunks, who_holds_what
+from course_lib.widgets import Holdings, HoldingsPicture, each_collective, label_chunks, who_holds_what
 from tests.widgets.pictures import size_and_colours
 
 
@@ -51,6 +51,22 @@ def test_the_picture_shows_every_rank_in_its_colour(num_ranks):
 def test_holdings_can_be_given_instead_of_buffers():
     held = Holdings.of(buffers(2))
     assert who_holds_what(held, buffers(2), "Same") == HoldingsPicture("Same", held, held)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 4, 8])
+def test_several_collectives_are_one_picture_and_one_text(num_ranks):
+    mine, total = buffers(num_ranks), sum(buffers(num_ranks))
+    sheet = each_collective([{"Sum": (each, total), "Nothing": (each, None)} for each in mine], "Two")
+    alone = [who_holds_what(mine, after, name) for name, after in (("Sum", [total] * num_ranks),
+                                                                   ("Nothing", [None] * num_ranks))]
+    assert repr(sheet) == f"Two. {alone[0]!r}. {alone[1]!r}"
+    (_, height), colours = size_and_colours(sheet._repr_mimebundle_()["image/png"])
+    assert height > 100 and colours >= num_ranks + 1
+
+
+def test_ranks_that_name_different_collectives_are_refused():
+    with pytest.raises(ValueError, match="expected the same names on all ranks"):
+        each_collective([{"Sum": (None, None)}, {"Max": (None, None)}], "Two")
 
 
 def widget_libraries_after_labelling():

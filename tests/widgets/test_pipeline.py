@@ -16,6 +16,7 @@ from course_lib.pipeline_parallel import (
     interleaved_1f1b,
     measured_under_plan,
     one_f_one_b,
+    schedule_picture,
     simulate,
     validate,
     zb_h2,
@@ -192,9 +193,18 @@ def test_the_widget_has_a_picture(parameters):
 def test_a_simulation_draws_itself():
     alone = simulate(one_f_one_b(4, 8))
     data = alone._repr_mimebundle_()
-    assert data["text/plain"].startswith("1F1B, 4 ranks") and data["image/png"] == picture_of(alone).png()
-    (axes,) = picture_of(simulate(zb_h2(4, 8))).figure().axes
+    assert data["text/plain"].startswith("1F1B, 4 ranks") and data["image/png"] == picture_of([alone]).png()
+    (axes,) = picture_of([simulate(zb_h2(4, 8))]).figure().axes
     assert axes.get_title(loc="left").endswith("12.5% of the ideal time; 0.0% between a rank's own start and end")
+
+
+def test_schedules_with_and_without_chunks_are_drawn_in_the_same_unit():
+    both = schedule_picture(one_f_one_b(4, 8), interleaved_1f1b(4, 8, 2))
+    assert both.headline == "idle: 1F1B 27%, interleaved 1F1B 16%"
+    assert [panel.simulation.makespan for panel in both.panels] == [33, 28.5]
+    assert both.unit == "time (1: a rank's forward pass of a micro-batch)"
+    assert schedule_picture(interleaved_1f1b(4, 8, 2), forward=1).panels[0].simulation.makespan == 57
+    assert schedule_picture(one_f_one_b(4, 8), forward=1).unit == "time, in the unit of the costs"
 
 
 def test_a_measured_step_is_drawn_under_its_plan():

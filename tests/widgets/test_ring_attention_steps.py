@@ -43,6 +43,16 @@ def test_the_headline_is_the_finding():
         "nothing to compute on 1 of 4 ranks")
 
 
+def test_on_the_way_back_each_step_adds_one_rank_to_the_gradient_that_follows_a_block():
+    for R in RANKS:
+        strips = [mark for mark in scene_of(ring("zigzag", R, 0)).marks if mark.key.startswith("gradients in step")]
+        assert len(strips) == R * (R - 1)
+        widths = {mark.key: mark.at[2] for mark in strips}
+        whole = widths[f"gradients in step {R - 1} on 0"]
+        for step, rank in product(range(1, R), range(R)):
+            assert widths[f"gradients in step {step} on {rank}"] == pytest.approx(whole * step / (R - 1), abs=0.02)
+
+
 def test_every_choice_can_be_shown():
     for layout, R in product(LAYOUTS, RANKS):
         for step in range(R):

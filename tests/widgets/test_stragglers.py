@@ -19,7 +19,7 @@ BY_SCHEME = pytest.mark.parametrize("scheme, slack", NEVER_LATE)
 
 def test_the_widget_says_what_the_simulation_found():
     assert repr(Stragglers()) == (
-        "Stragglers, synchronous, rank 1 takes 3 times as long: 3.1 of 6.8 possible steps/s a rank: ranks wait 46% "
+        "Stragglers, synchronous, rank 1 takes 3 times as long: 3.1 of 6.8 possible steps/s per rank: ranks wait 46% "
         "of their time, gradients never stale. Every step ends when its slowest rank has done it, and all the "
         "others wait.")
     assert "it grew to 640 steps" in repr(Stragglers(scheme="asynchronous", slack=None))

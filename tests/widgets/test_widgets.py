@@ -34,7 +34,7 @@ def test_every_step_of_the_ring_has_a_sentence_with_its_numbers(num_ranks):
 def test_the_explorers_sentence_has_the_finding_the_steps_and_the_bound():
     assert repr(CollectiveExplorer(algorithm="naive", num_ranks=4, step=6)) == (
         "CollectiveExplorer, all-reduce, through rank 0 on 4 ranks: rank 0 sends 3.0 × the buffer while the others "
-        "send 1.0 ×; 6 steps, one after the other; its busiest rank moves 3.0 ×, an all-reduce could do with "
+        "send 1.0 ×; 6 steps, one after the other; the busiest rank moves 3.0 ×, an all-reduce could do with "
         "2(n-1)/n M = 1.5 ×; shown after step 6")
 
 

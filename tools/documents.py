@@ -1,0 +1,81 @@
+"""docs/documents.md: where the course teaches what the five documents name, and which of their statements are wrong.
+
+    python -m tools.documents            writes it again, from docs/documents.toml and course_lib/facts/claims.py
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from course_lib.facts.claims import CLAIMS, Claim
+
+ROOT = Path(__file__).parents[1]
+SOURCE, PAGE = ROOT / "docs/documents.toml", ROOT / "docs/documents.md"
+HEADER = """\
+# The five documents, section by section
+
+This course follows five documents in Chinese. Each row names a section of a document, and the sections of notebooks
+that teach it. Below stand the statements that are wrong, dated or contradict themselves, with what is right. Written by
+`python -m tools.documents`.
+"""
+
+
+@cache
+def headings(notebook: Path) -> tuple[str, ...]:
+    """The headings of all markdown cells, without those in blocks of code."""
+    found = []
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "markdown":
+            text = re.sub(r"```.*?```", "", "".join(cell["source"]), flags=re.DOTALL)
+            found += re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return tuple(found)
+
+
+def link(cell: str) -> str:
+    """A link to "NN Heading". ValueError where there is no such notebook, or it has no such heading."""
+    number, heading = cell.split(" ", 1)
+    notebooks = sorted((ROOT / "notebooks").glob(f"{number}_*.ipynb"))
+    if not notebooks:
+        raise ValueError(f"{cell!r}: no notebook begins with {number}_")
+    if heading not in headings(notebooks[0]):
+        raise ValueError(f"{cell!r}: expected one of the headings of {notebooks[0].name}: "
+                         f"{', '.join(headings(notebooks[0]))}")
+    return f"[{number} {heading}](../notebooks/{notebooks[0].name}#{heading.replace(' ', '-')})"
+
+
+def rows_of_claim(claim: Claim) -> str:
+    texts = (claim.said, claim.right, claim.how, claim.source)
+    return " | ".join(["", *(text.replace("|", "\\|") for text in texts), link(claim.cell), ""]).strip()
+
+
+def page() -> Iterator[str]:
+    """The lines of docs/documents.md."""
+    documents = tomllib.loads(SOURCE.read_text(encoding="utf-8"))["documents"]
+    yield HEADER
+    for number, document in enumerate(documents, 1):
+        yield f"## {number} {document['title']}\n\n*{document['english']}*\n"
+        yield "| section | in English | taught in |\n|---|---|---|"
+        for chinese, english, cells in document["sections"]:
+            yield f"| {chinese} | {english} | {', '.join(map(link, cells))} |"
+        wrong = [claim for claim in CLAIMS if number in claim.documents]
+        if wrong:
+            yield "\n| it says | right is | how that came about | source | shown in |\n|---|---|---|---|---|"
+            yield from map(rows_of_claim, wrong)
+        yield ""
+    others = [claim for claim in CLAIMS if not claim.documents]
+    if others:
+        yield "## Elsewhere\n\n| it is said | right is | how that came about | source | shown in |"
+        yield "|---|---|---|---|---|"
+        yield from map(rows_of_claim, others)
+
+
+def main() -> None:
+    PAGE.write_text("\n".join(page()) + "\n", encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}: {len(CLAIMS)} statements")
+
+
+if __name__ == "__main__":
+    main()
