@@ -3,7 +3,7 @@
 It starts no kernel and executes no student code in this process. For each check cell, `check("2.1", my_function)` as
 the teacher wrote it, the notebook's code above goes to isolated ranks; their tensors are judged here, and the check
 cell gets outputs from which nbgrader itself reads the points. Outputs that came with the submission are removed first.
-TEACHING.md says what this protects and what it does not.
+docs/teaching/isolation.md says what this protects and what it does not.
 """
 
 import ast
