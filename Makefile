@@ -15,7 +15,7 @@ endif
 READY := $(VENV)/.ready
 FIRST := notebooks/00_start_here.ipynb
 
-.PHONY: help lab teach grade gradescope classroom50 handout doctor check test sweep run-again other-text pretend lint notebooks showing exercises mistakes text write-back bench size lock clean
+.PHONY: help lab teach grade gradescope classroom50 handout slides doctor check test sweep run-again other-text pretend lint notebooks showing exercises mistakes text write-back bench size lock clean
 
 help:
 	@echo "make lab                   open the course in JupyterLab, on your own copies in workspace/"
@@ -26,6 +26,7 @@ help:
 	@echo "make gradescope NAME=...   the grader of a chapter as Gradescope takes it: dist/gradescope_NAME.zip"
 	@echo "make classroom50 NAME=...  the same for Classroom 50"
 	@echo "make handout DIR=...       a copy for students: no solutions, judges or wrong answers, and no history"
+	@echo "make slides [NAME=...]     the pictures and predictions of notebooks as slides: dist/slides/"
 	@echo "make doctor                check the machine, and say what to do"
 	@echo "make check [NB=...]        while you work: lint, layers, models and pictures, one notebook"
 	@echo "make test                  every test: lint, tests, notebooks, browser"
@@ -73,6 +74,9 @@ gradescope classroom50: $(READY)
 
 handout: $(READY)
 	@$(BIN)/python -m tools.handout $(DIR)
+
+slides: $(READY)
+	@$(BIN)/python -m tools.slides $(NAME)
 
 doctor: $(READY)
 	@$(WITH_PATH) $(BIN)/python -c "from course_lib.runtime import doctor; print(doctor())"

@@ -4,9 +4,9 @@
     python -m tools.simulated_class DIR --figures      a solved notebook of each chapter alone; writes figures.json
 
 DIR, a new folder, becomes a course with submissions: right, half, stubs, syntax errors, endless loops, floods of
-output, deleted and doubled cells, hostile ones, second downloads and files that were cut off. They are graded by `make grade`'s
-command, which is killed on the way and started again; then each mark is compared with the truth. --gradescope grades as
-many of them once more as Gradescope's autograder would, in processes without namespaces where root can give them up.
+output, deleted and doubled cells, hostile ones, second downloads and files that were cut off. They are graded by `make
+grade`'s command, which is killed on the way and started again; then each mark is compared with the truth. --gradescope
+grades as many of them once more as Gradescope's autograder would, without namespaces where root can give them up.
 """
 
 import argparse
@@ -151,12 +151,16 @@ LOOKS_FOR_THE_ANSWER = ("from course_lib.grading.registry import every_exercise\
                         "return own.solve(*arguments)")
 WRITES_OUTSIDE = ("import os\n    open('/tmp/simulated_class_was_here', 'w').write('x')\n"
                   "    os.system('rm -f gradebook.db')\n    return None")
+def look_for_the_answer(cell: Cell) -> str:
+    """A function that asks the grader for the right answer."""
+    return f"def {cell.function}(*arguments):\n    {LOOKS_FOR_THE_ANSWER.format(cell.function)}\n"
+
+
 KINDS: dict[str, Callable[[Chapter, random.Random], Made]] = {
     "right": right, "half": half, "stubs": stubs, "syntax error": with_source(lambda cell: f"def {cell.function}(x:\n"),
     "endless loop": function_that("while True: pass"), "flood": flood, "check deleted": without_check,
     "solution deleted": without_solution, "doubled": doubled, "exits": function_that("import os; os._exit(0)"),
-    "looks for the answer": with_source(lambda cell: f"def {cell.function}(*arguments):\n    "
-                                        f"{LOOKS_FOR_THE_ANSWER.format(cell.function)}\n"), "writes outside": function_that(WRITES_OUTSIDE),
+    "looks for the answer": with_source(look_for_the_answer), "writes outside": function_that(WRITES_OUTSIDE),
     "second download": right, "cut off": right}
 
 

@@ -18,6 +18,7 @@ Alone in a notebook:
     points.py       progress(): the best answers so far, and what is open
 For marks:
     trusted/        TrustedGrade, the sandbox, the ranks in it
+    marks/          a whole class: who is graded and who is not, tables, platforms; `make grade`
 """
 
 import sys
