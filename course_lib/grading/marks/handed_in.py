@@ -138,6 +138,7 @@ def take_in(submitted: Path, name: str, grade_ids: frozenset[str] = frozenset())
         seen = look_at(folder, name, grade_ids)
         exact = folder / f"{name}.ipynb"
         if seen.notebook is not None and seen.notebook != exact:
+            exact.unlink(missing_ok=True)  # nbgrader makes what it collects read-only
             shutil.copy2(seen.notebook, exact)
         found[student.name] = seen
     return found
