@@ -107,6 +107,14 @@ def test_no_judge_no_grader_and_no_test_is_in_it(copy):
             "exercises/02_collectives/02_collectives.ipynb"} <= {*paths}
 
 
+def test_what_its_pages_and_notebooks_link_is_there(copy):
+    pages = [*copy.glob("*/*.ipynb"), *copy.glob("exercises/*/*.ipynb"), *copy.glob("*.md"), *copy.glob("docs/*.md")]
+    broken = [(page.name, link) for page in pages
+              for link in re.findall(r"\]\(([\w./-]+\.(?:ipynb|md|py|png|sbatch))", page.read_text(encoding="utf-8"))
+              if not (page.parent / link).exists()]
+    assert len(pages) > 20 and broken == []
+
+
 def test_its_history_is_one_commit_of_nobody(copy):
     assert git(copy, "log", "--all", "--format=%an %s").splitlines() == ["course The course as it was handed out"]
     assert git(copy, "status", "--porcelain") == ""
