@@ -7,7 +7,7 @@ import nbformat
 import pytest
 
 from tools.exercises import assignments
-from tools.simulated_class import KINDS, Chapter, find, half, make_class
+from tools.simulated_class.submissions import KINDS, Chapter, find, half, make_class
 
 CHAPTER = Chapter("01_why_distribute")
 
