@@ -103,12 +103,12 @@ def add_lanes(sheet: Sheet, shown: Overlap) -> None:
         sheet.text(name, "label", LEFT - 10, y + LANE / 2, name, "end")
     for name, start, end in shown.blocks:
         frame = (LEFT + scale * start, BACKWARD, scale * (end - start), LANE)
-        sheet.rect(f"backward of {name}", "work", *frame)
+        sheet.rect(f"backward of {name}", "backward", *frame)
         sheet.inside(f"backward of {name} is", "on light", *frame, f"layer {name}" if name.isdigit() else name, name)
     for number, bucket in enumerate(shown.buckets):
         frame = (LEFT + scale * bucket.start_s, STREAM, scale * (bucket.end_s - bucket.start_s), LANE)
         sheet.rect(f"bucket {number}", "message", *frame, hint=mebibytes(bucket.num_bytes))
-        sheet.inside(f"bucket {number} is", "on dark", *frame, mebibytes(bucket.num_bytes))
+        sheet.inside(f"bucket {number} is", "on light", *frame, mebibytes(bucket.num_bytes))
     over = LEFT + scale * shown.backward_s
     exposed, backward = f"exposed {human_seconds(shown.exposed_s)}", f"backward {human_seconds(shown.backward_s)}"
     if shown.exposed_s:

@@ -28,7 +28,7 @@ HORIZON = 24  # ordinary steps that the timeline shows
 SLACKS = (0, 1, 2, 4, 8, 16, 32, None)
 LARGEST = SLACKS[-2]
 SLOWDOWNS = tuple(range(1, 11))
-ROLES = {COMPUTES: "work", SLOWLY: "late", COMMUNICATES: "message", WAITS: "idle"}
+ROLES = {COMPUTES: "compute", SLOWLY: "late", COMMUNICATES: "message", WAITS: "idle"}
 
 
 class Stragglers(SceneExplorable):

@@ -103,7 +103,14 @@ def test_without_a_prediction_the_texts_hold_no_number():
     prediction = predict("How long?", unit="s")
     texts = {str(prediction), *(str(prediction.against(measured, measured)) for measured in (0.1, 0.2))}
     assert texts == {"Prediction: How long? (nothing is locked yet)", "Prediction: How long? (nothing was locked)"}
-    assert prediction.against(0.1).headline() == "it is 100 ms; you have not predicted it"
+
+
+def test_without_a_prediction_the_picture_is_one_line_with_all_digits():
+    outcome = predict("How many?", unit="bytes").against(1_323_264, formula=1_323_264)
+    said = "answer: 1,323,264 bytes; the formula says 1,323,264 bytes (no prediction was locked)"
+    assert outcome.headline() == said and outcome.alternative() == f"Prediction: How many? {said}"
+    assert outcome.figure().get_size_inches()[1] < 1 and not outcome.figure().axes
+    assert predict("How long?", unit="s").against(0.1).headline() == "answer: 100 ms (no prediction was locked)"
 
 
 @pytest.mark.parametrize(("said", "measured", "verdict"), [
