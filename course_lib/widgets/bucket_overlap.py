@@ -75,7 +75,7 @@ def scene_of(bucket_cap_mb: int, num_ranks: int, machine: str, model: str) -> Sc
     add_lanes(sheet, shown)
     add_sweep(sheet, sweep, bucket_cap_mb)
     sheet.text("note", "quiet", LEFT, FOOT + 46,
-               f"numbers are layers; {size.num_sequences} sequences of {size.sequence_length:,} tokens a rank, "
+               f"numbers are layers; {size.num_sequences} sequences of {size.sequence_length:,} tokens per rank, "
                f"{on.flops_per_s / 1e12:.4g} TFLOP/s each, float32 gradients, "
                f"{on.bytes_per_s(num_ranks) / 1e9:.4g} GB/s from each")
     return Scene(
