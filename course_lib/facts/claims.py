@@ -179,7 +179,8 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("samples of two dtypes", (3,), "02 When it goes wrong",
           "samples of all-gather and reduce-scatter send torch.tensor([rank]) and receive into torch.zeros(1)",
           "the one is int64 and the other float32, which PyTorch refuses with a ValueError; "
-          "torch.tensor([float(rank)]) goes through", "whole numbers make another dtype than zeros", "run with PyTorch 2.13 and gloo", "2026"),
+          "torch.tensor([float(rank)]) goes through",
+          "whole numbers make another dtype than zeros", "run with PyTorch 2.13 and gloo", "2026"),
     Claim("one group for two", (3,), "02 When it goes wrong",
           "new_group([0, 1, 2, 3]) makes two groups of eight ranks, 0 to 3 and 4 to 7",
           "it makes one; ranks 4 to 7 get a warning, keep their own numbers, and would train unsynchronised",
