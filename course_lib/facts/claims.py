@@ -137,7 +137,7 @@ CLAIMS: tuple[Claim, ...] = (
           "148 of 419 are 35.3 %; the table's counts add up to 419 with 148, and to 268 for GPUs: 64.0 %",
           "the percentages were made with another count in the first row, 126 say; everybody quotes both",
           "Llama team 2024, section 3.3.4 and table 5", "2024"),
-    Claim("speed-ups by library", (4,), "03 When it goes wrong",
+    Claim("speed-ups by library", (4,), "03 Numbers that circulate",
           "8 GPUs give 5.5 times the speed with DP, 7.2 with DDP and 7.5 with FSDP",
           "that depends on the model, the batch and the wires; FSDP sends 1.5 times what DDP sends",
           "an illustration without a source; measure, or derive it from alpha-beta",
@@ -176,6 +176,19 @@ CLAIMS: tuple[Claim, ...] = (
           "fine-tuning with LoRA costs a few hundred to a few thousand dollars",
           "100 million tokens of an 8B model cost tens of dollars; more tokens, several tries or larger models "
           "hundreds and thousands", "a range without the number of tokens", "the prices of the course", "2026"),
+    Claim("samples of two dtypes", (3,), "02 When it goes wrong",
+          "samples of all-gather and reduce-scatter send torch.tensor([rank]) and receive into torch.zeros(1)",
+          "the one is int64 and the other float32, which PyTorch refuses with a ValueError; "
+          "torch.tensor([float(rank)]) goes through",
+          "whole numbers make another dtype than zeros", "run with PyTorch 2.13 and gloo", "2026"),
+    Claim("one group for two", (3,), "02 When it goes wrong",
+          "new_group([0, 1, 2, 3]) makes two groups of eight ranks, 0 to 3 and 4 to 7",
+          "it makes one; ranks 4 to 7 get a warning, keep their own numbers, and would train unsynchronised",
+          "the second call is missing", "run with PyTorch 2.13 and gloo", "2026"),
+    Claim("local rank 0 is the main process", (4,), "03 As a script, without this course",
+          "where local_rank == 0, only the main process prints",
+          "local rank 0 exists once per node: on eight nodes eight processes print; rank 0 is the only one",
+          "on one node both numbers are the same", "run with torchrun", "2026"),
 )
 
 
