@@ -37,6 +37,6 @@ send   receive
 
 def test_short_words_in_short_sentences_are_easier_to_read():
     plain = notebook("The ring sends a part. Each rank adds it up.")
-    long = notebook("Communication infrastructure considerations necessitate hierarchical decomposition of collectives.")
+    long = notebook("Communication infrastructure considerations necessitate hierarchical decomposition.")
     (ease, grade), (other_ease, other_grade) = scores(plain), scores(long)
     assert ease > 80 > other_ease and grade < 5 < other_grade
