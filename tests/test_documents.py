@@ -18,3 +18,7 @@ def test_what_is_right_instead_of_a_wrong_statement_stands_in_the_section_that_t
 def test_a_section_that_does_not_exist_is_refused_with_those_that_do():
     with pytest.raises(ValueError, match="expected one of the headings of 01_why_distribute.ipynb: .*The first wall"):
         section("01 The ninth wall")
+
+
+def test_a_heading_is_found_with_and_without_what_says_that_it_may_be_left_out():
+    assert section("10 Known limits") == section("10 Known limits (further)") != ""

@@ -52,16 +52,25 @@ def headings(notebook: Path) -> list[str]:
     return [heading for _, heading, _ in parts(notebook)]
 
 
+def name_of(heading: str) -> str:
+    """A heading without what says that a first reader may leave the section out."""
+    return re.sub(r" \(further( reading)?\)$", "", heading)
+
+
 def notebook_of(cell: str) -> tuple[Path, str]:
-    """(its file, the heading) of "NN Heading". ValueError where there is no such notebook or no such heading."""
+    """(its file, the heading) of "NN Heading". ValueError where there is no such notebook or no such heading.
+
+    "(further)" behind a heading need not be said.
+    """
     number, heading = cell.split(" ", 1)
     notebooks = sorted((ROOT / "notebooks").glob(f"{number}_*.ipynb"))
     if not notebooks:
         raise ValueError(f"{cell!r}: no notebook begins with {number}_")
-    if heading not in headings(notebooks[0]):
+    found = [each for each in headings(notebooks[0]) if name_of(each) == name_of(heading)]
+    if not found:
         raise ValueError(f"{cell!r}: expected one of the headings of {notebooks[0].name}: "
                          f"{', '.join(headings(notebooks[0]))}")
-    return notebooks[0], heading
+    return notebooks[0], found[0]
 
 
 def section(cell: str) -> str:
@@ -76,7 +85,7 @@ def section(cell: str) -> str:
 def link(cell: str) -> str:
     """A link to "NN Heading"."""
     notebook, heading = notebook_of(cell)
-    return f"[{cell}](../notebooks/{notebook.name}#{heading.replace(' ', '-')})"
+    return f"[{notebook.name[:2]} {heading}](../notebooks/{notebook.name}#{heading.replace(' ', '-')})"
 
 
 def rows_of_claim(claim: Claim) -> str:
