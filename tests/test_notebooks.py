@@ -135,6 +135,14 @@ def test_readme_says_how_many_minutes_a_notebook_takes_by_the_rule():
     assert dict(rows) == {path.stem: minutes.minutes_of(nbformat.read(path, as_version=4)) for path in NOTEBOOKS}
 
 
+@pytest.mark.parametrize("source", ["RingAllReduce()", "explorer = PipelineSchedule(p=4)\nexplorer",
+                                    "from course_lib import widgets\nwidgets.WhichWire()"])
+def test_a_widget_counts_however_a_cell_calls_it(source):
+    reading = minutes.Reading()
+    reading.add_code(new_code_cell(source))
+    assert reading.widgets == 1
+
+
 def test_a_clean_notebook_has_no_fault():
     assert faults(clean_notebook()) == []
 

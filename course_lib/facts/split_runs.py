@@ -54,7 +54,9 @@ PUBLISHED_T: dict[str, Fact] = {
 
 @dataclass(frozen=True)
 class PublishedLayout:
-    """A model of `layers` layers, trained on `num_devices`, of which tp x pp hold one copy."""
+    """A model of `layers` layers, trained on `num_devices`, of which tp x pp hold one copy: `micro_batch` rows at a
+    time, `global_batch` rows a step, v chunks of layers on each stage.
+    """
 
     name: str
     layers: int
@@ -62,17 +64,22 @@ class PublishedLayout:
     num_devices: int
     tp: int
     pp: int
+    num_heads: int
+    micro_batch: int
+    global_batch: int
+    v: int
     source: str
     date: str
 
 
-# All ten rows of table 1. published.json has seven of them, with all that the time of a step depends on.
+# All ten rows of table 1; the script has heads, batches and chunks. published.json has the step's time of seven.
 SC21_LAYOUTS: tuple[PublishedLayout, ...] = tuple(
     PublishedLayout(*row, "Narayanan et al. (SC'21), table 1; NVIDIA/Megatron-LM, examples/sc21/run_table_1.sh", "2021")
     for row in (
-        ("1.7B", 24, 2304, 32, 1, 1), ("3.6B", 30, 3072, 64, 2, 1), ("7.5B", 36, 4096, 128, 4, 1),
-        ("18.4B", 40, 6144, 256, 8, 1), ("39.1B", 48, 8192, 512, 8, 2), ("76.1B", 60, 10_240, 1024, 8, 4),
-        ("145.6B", 80, 12_288, 1536, 8, 8), ("310.1B", 96, 16_384, 1920, 8, 16),
-        ("529.6B", 105, 20_480, 2520, 8, 35), ("1008B", 128, 25_600, 3072, 8, 64),
+        ("1.7B", 24, 2304, 32, 1, 1, 24, 16, 512, 1), ("3.6B", 30, 3072, 64, 2, 1, 32, 16, 512, 1),
+        ("7.5B", 36, 4096, 128, 4, 1, 32, 16, 512, 1), ("18.4B", 40, 6144, 256, 8, 1, 48, 8, 1024, 1),
+        ("39.1B", 48, 8192, 512, 8, 2, 64, 4, 1536, 1), ("76.1B", 60, 10_240, 1024, 8, 4, 80, 2, 1792, 3),
+        ("145.6B", 80, 12_288, 1536, 8, 8, 96, 2, 2304, 2), ("310.1B", 96, 16_384, 1920, 8, 16, 128, 1, 2160, 2),
+        ("529.6B", 105, 20_480, 2520, 8, 35, 128, 1, 2520, 3), ("1008B", 128, 25_600, 3072, 8, 64, 160, 1, 3072, 1),
     )
 )
