@@ -141,19 +141,21 @@ class PredictionOutcome(Drawn):
         return f"Prediction: {self.question} {self.headline()}{f' ({self.exactly()})' if self.exactly() else ''}"
 
     def alternative(self) -> str:
-        formula = "" if self.formula is None else f"; the formula says {number_words(self.formula, self.unit)}"
+        told = self.formula is None or self.answer is None  # the headline without a prediction says the formula
+        formula = "" if told else f"; the formula says {number_words(self.formula, self.unit)}"
         return f"Prediction: {self.question} {self.headline()}{formula}"
 
     def exactly(self) -> str:
-        """All digits of bytes, which the headline rounds; empty where it does not."""
+        """All digits of bytes, which the verdict's headline rounds; empty where it does not."""
         if self.unit != "bytes" or max(map(abs, self.marks().values())) < 1000:
             return ""
         return ", ".join(f"{name} {exact(value, self.unit)}" for name, value in self.marks().items())
 
     def headline(self) -> str:
-        came_out = f"it is {number_words(self.measured, self.unit)}"
         if self.answer is None:
-            return f"{came_out}; you have not predicted it"
+            formula = "" if self.formula is None else f"; the formula says {exact(self.formula, self.unit)}"
+            return f"answer: {exact(self.measured, self.unit)}{formula} (no prediction was locked)"
+        came_out = f"it is {number_words(self.measured, self.unit)}"
         return f"you said {number_words(self.answer, self.unit)}, and {came_out}: {self.verdict()}"
 
     def verdict(self) -> str:
@@ -171,7 +173,7 @@ class PredictionOutcome(Drawn):
         return f"{factor:.3g} times too {'much' if much else 'little'}"
 
     def figure(self) -> Figure:
-        if not self.on_a_line():
+        if self.answer is None or not self.on_a_line():
             return new_figure(HEADLINE_ALONE_IN, self.headline(), "")
         formula = "" if self.formula is None else f"the formula says {number_words(self.formula, self.unit)}"
         figure = new_figure(HEIGHT_IN, self.headline(), self.exactly() or formula)
@@ -221,8 +223,9 @@ def number_words(value: Answer, unit: str) -> str:
     return f"{value:,.4g}{'' if unit == '%' else ' ' * bool(unit)}{unit}"
 
 
-def exact(value: float, unit: str) -> str:
-    return f"{value:,.0f} bytes" if unit == "bytes" else number_words(value, unit)
+def exact(value: Answer, unit: str) -> str:
+    """In words, bytes with all their digits."""
+    return f"{value:,.0f} bytes" if unit == "bytes" and not isinstance(value, str) else number_words(value, unit)
 
 
 def tick(value: float, unit: str) -> str:

@@ -103,7 +103,13 @@ def test_without_a_prediction_the_texts_hold_no_number():
     prediction = predict("How long?", unit="s")
     texts = {str(prediction), *(str(prediction.against(measured, measured)) for measured in (0.1, 0.2))}
     assert texts == {"Prediction: How long? (nothing is locked yet)", "Prediction: How long? (nothing was locked)"}
-    assert prediction.against(0.1).headline() == "it is 100 ms; you have not predicted it"
+
+
+def test_without_a_prediction_the_picture_is_one_line_with_every_byte():
+    outcome = predict("How much?", unit="bytes").against(1_323_264, formula=1_323_264.0)
+    assert outcome.headline() == ("answer: 1,323,264 bytes; the formula says 1,323,264 bytes "
+                                  "(no prediction was locked)")
+    assert outcome.figure().axes == [] and lock_prediction("1 MB", unit="bytes").against(2).figure().axes
 
 
 @pytest.mark.parametrize(("said", "measured", "verdict"), [
