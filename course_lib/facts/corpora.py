@@ -85,7 +85,8 @@ STORAGE: tuple[Storage, ...] = (
             Fact(75e-9, "s", *ESHELMAN), "one socket"),
     Storage("NFS", Fact(1.573, "GB/s", *EFS), Fact(1e-3, "s", *EFS), "one reader of Amazon's EFS"),
     Storage("Lustre", Fact(11.28, "GB/s", *FSX), Fact(1e-3, "s", *FSX), "62 TB of Amazon's FSx; a millisecond at most"),
-    Storage("cluster file system", Fact(2_000, "GB/s", *TECTONIC), None, "Meta's Tectonic, all of it: 240 PB on 7,500 servers"),
+    Storage("cluster file system", Fact(2_000, "GB/s", *TECTONIC), None,
+            "Meta's Tectonic, all of it: 240 PB on 7,500 servers"),
     Storage("object store", Fact(0.0875, "GB/s", *S3, unverified=True), Fact(0.15, "s", *S3),
             "one request to S3; hundreds at a time make it fast"),
 )

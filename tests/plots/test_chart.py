@@ -30,7 +30,7 @@ def test_what_is_measured_and_what_is_predicted_of_one_thing_share_a_colour():
 
 
 def test_what_a_device_holds_has_the_colour_of_every_other_picture_and_nothing_else_has_it():
-    series = {name: (SIZES, TIMES) for name in ("rest", "activations, measured", "parameters", "more")}
+    series = dict.fromkeys(("rest", "activations, measured", "parameters", "more"), (SIZES, TIMES))
     colours = chart(points=series, lines={})._colours()
     assert colours["activations"] == MAGENTA and colours["parameters"] == BLUE
     assert len({*colours.values()}) == 4
