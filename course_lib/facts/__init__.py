@@ -42,6 +42,7 @@ from course_lib.facts.failures import (
 from course_lib.facts.hardware import (
     ACCELERATORS,
     DEVICE_VARIANTS,
+    FRONTIER,
     MEASURED_MATMUL,
     SYSTEMS,
     Accelerator,
@@ -103,6 +104,7 @@ __all__ = [
     "ELECTRICITY",
     "EXPERT_LAYERS",
     "EXPERT_REPORTS",
+    "FRONTIER",
     "GPT3_COSTS",
     "GPT3_ENERGY",
     "GPT3_ON_ONE_V100",
