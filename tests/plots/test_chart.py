@@ -28,6 +28,12 @@ def test_what_is_measured_and_what_is_predicted_of_one_thing_share_a_colour():
     assert set(colours) == {"ring", "tree"} and colours["ring"] != colours["tree"]
 
 
+@pytest.mark.parametrize("lowest", [0.5, 0, -0.02])
+def test_an_axis_begins_at_0_unless_a_number_is_below(lowest):
+    bottom, _ = chart(log="", points={}, lines={"loss": ([1, 2], [lowest, 1])}).figure().axes[0].get_ylim()
+    assert bottom == 0 if lowest >= 0 else bottom < lowest
+
+
 @pytest.mark.parametrize(("changes", "complaint"), [
     ({"log": "z"}, 'expected "", "x", "y" or "xy"'),
     ({"points": {"ring": ([1, 2], [1])}}, "2 x and 1 y"),
