@@ -268,3 +268,15 @@ def test_a_notebook_goes_through_its_text_and_back_with_outputs(stored, tmp_path
     edited = nbformat.read(path, as_version=4)
     assert "8 ranks" in edited.cells[2].source and edited.cells[3].outputs
     assert not text.exists()
+
+
+@pytest.mark.parametrize("lines", ["#!/bin/bash\n#SBATCH --nodes=2\n#\n# a word", "%%bash\nls", "!ls", "# %load_ext x"])
+@pytest.mark.parametrize("kind", [new_markdown_cell, new_code_cell])
+def test_no_line_changes_on_its_way_through_the_text(lines, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+    monkeypatch.setattr(notebooks, "TEXT_FOLDER", tmp_path / "text")
+    path, source = tmp_path / "a.ipynb", f"```bash\n{lines}\n```" if kind is new_markdown_cell else lines
+    nbformat.write(new_notebook(cells=[kind(source)]), path)
+    notebooks.to_text(path)
+    notebooks.write_back(path)
+    assert [cell.source for cell in nbformat.read(path, as_version=4).cells] == [source]

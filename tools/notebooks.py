@@ -29,6 +29,9 @@ from tools.harness.kernels import AsyncKernelManagerByFiles
 ROOT = Path(__file__).resolve().parent.parent
 SANITIZE = ROOT / "tests" / "nbval_sanitize.cfg"
 TEXT_FOLDER = ROOT / "build" / "text"
+# py:percent with magics as they are: jupytext's own py:percent comments them out, and on the way back takes for one of
+# them, in prose too, a line such as #!/bin/bash, which then loses its #.
+TEXT_FORMAT = "py:hydrogen"
 CELL_TIMEOUT_S = 180  # against a hang, also on a busy machine; nbval, which sets the budget, allows 60
 
 METADATA = {
@@ -175,7 +178,7 @@ def to_text(path: Path) -> None:
     """Write the notebook at `path` as text; SystemExit when that would overwrite an edited text."""
     import jupytext
 
-    text = jupytext.writes(nbformat.read(path, as_version=4), fmt="py:percent")
+    text = jupytext.writes(nbformat.read(path, as_version=4), fmt=TEXT_FORMAT)
     target = text_of(path)
     if target.exists() and target.read_text(encoding="utf-8") != text:
         raise SystemExit(f"{target} differs from {path}: make write-back NB={path}, or delete it")
@@ -192,7 +195,7 @@ def write_back(path: Path) -> None:
     source = text_of(path)
     if not source.exists():
         raise SystemExit(f"there is no {source.relative_to(ROOT)}: make text NB={path} writes it")
-    notebook = jupytext.read(source, fmt="py:percent")
+    notebook = jupytext.read(source, fmt=TEXT_FORMAT)
     if path.exists():
         notebook = combine_inputs_with_outputs(notebook, nbformat.read(path, as_version=4))
     normalise(notebook)

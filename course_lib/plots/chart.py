@@ -41,8 +41,8 @@ class Chart(Drawn):
     `log` is "", "x", "y" or "xy". `marks` are vertical lines: where, and what is there. `labels` are names of the
     points of a series. `holds`: whether these very data say what the headline says; where they do not, on some
     machine, picture and text begin with "not seen here". A linear axis begins at 0, except for x far from it, such as
-    years. ValueError for series or labels of unequal length, labels of no series, or values that a logarithmic axis
-    cannot show.
+    years, and for y with numbers below 0. ValueError for series or labels of unequal length, labels of no series, or
+    values that a logarithmic axis cannot show.
     """
 
     headline: str
@@ -134,7 +134,8 @@ class Chart(Drawn):
                 axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
                 axis.set_minor_formatter(NullFormatter())
             elif direction == "y":
-                axes.set_ylim(bottom=0)
+                if axis.get_data_interval()[0] >= 0:
+                    axes.set_ylim(bottom=0)
             elif not self._far_from_0():
                 axes.set_xlim(left=0)
             if direction == "x" and "x" not in self.log and self._counts():

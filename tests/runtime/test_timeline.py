@@ -16,6 +16,7 @@ from course_lib.runtime.instruments.intervals import longest_outside
 from course_lib.runtime.instruments.pending import GroupCall
 from course_lib.runtime.instruments.timeline import Clock
 from course_lib.runtime.instruments.timeline_event import TimelineEvent
+from course_lib.runtime.instruments.timeline_picture import span_colours
 from course_lib.runtime.instruments.timeline_recorder import TimelineRecorder
 from course_lib.runtime.instruments.under_way import transfers
 
@@ -290,3 +291,8 @@ def test_it_draws_itself_and_says_no_times_in_words(recorded):
     assert re.search(r"of \d.* (ms|s|µs|us) the average rank computes", copy.alternative())  # for who cannot see it
     assert "record_timeline()" in repr(Timeline.merge([])) == Timeline.merge([]).alternative()
     assert set(timeline()._repr_mimebundle_()) == {"text/plain"}
+
+
+def test_experts_have_one_colour_with_and_without_dispatch_and_no_two_names_share_one():
+    alone, with_others = span_colours(["experts"]), span_colours(["dispatch", "experts", "combine"])
+    assert alone["experts"] == with_others["experts"] and len(set(with_others.values())) == 3

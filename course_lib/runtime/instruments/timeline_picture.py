@@ -16,6 +16,7 @@ from course_lib.runtime.instruments.timeline_event import TimelineEvent
 from course_lib.runtime.instruments.under_way import transfers
 
 SPAN_COLOURS = (BLUE, ORANGE, TEAL, CYAN, RED)  # by first appearance; further names share grey
+OWN_COLOURS = {"experts": ORANGE}  # the same in pictures with and without what comes before them
 BLOCKED = "#F3C4D8"  # the colour of communication, paler
 MAX_RANKS = 16
 LANE = 0.44  # height of a lane, in bands; a band is one rank
@@ -40,7 +41,7 @@ def draw(ranks: Sequence[int], events: list[TimelineEvent], waits: list[Timeline
     """PNG of the first 16 ranks. Time to the right, from the first event on; `below` stands beside the axis' name."""
     ranks = ranks[:MAX_RANKS]
     names = list(dict.fromkeys(event.name for event in events if event.lane == "compute"))
-    colours = {name: SPAN_COLOURS[i] if i < len(SPAN_COLOURS) else GREY for i, name in enumerate(names)}
+    colours = span_colours(names)
     zero = min(event.start_s for event in events)
     figure = new_figure(1.5 + 0.72 * len(ranks), headline, detail)
     axes = figure.subplots()
@@ -66,6 +67,13 @@ def draw(ranks: Sequence[int], events: list[TimelineEvent], waits: list[Timeline
     patches = legend(colours, wait_boxes, blocked_boxes, boxes)
     figure.legend(handles=patches, loc="outside right center", fontsize=8, frameon=False)
     return to_png(figure)
+
+
+def span_colours(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each name of a span, in the order of their first appearance."""
+    own = {name: OWN_COLOURS[name] for name in names if name in OWN_COLOURS}
+    others = iter([colour for colour in SPAN_COLOURS if colour not in own.values()])
+    return {name: own.get(name) or next(others, GREY) for name in names}
 
 
 def compute_lane(events: list[TimelineEvent], zero: float, band: int, colours: dict[str, str]) -> list[EventBox]:
