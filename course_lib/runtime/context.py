@@ -39,6 +39,11 @@ def in_jupyter_kernel() -> bool:
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
+def count_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def device() -> "torch.device":
     """The device of the calling rank, a torch.device.
 

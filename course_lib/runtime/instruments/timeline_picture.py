@@ -36,8 +36,8 @@ class EventBox:
 
 
 def draw(ranks: Sequence[int], events: list[TimelineEvent], waits: list[TimelineEvent], duration_s: float,
-         headline: str, detail: str) -> bytes:
-    """PNG of the first 16 ranks. Time to the right, from the first event on."""
+         headline: str, detail: str, below: str = "") -> bytes:
+    """PNG of the first 16 ranks. Time to the right, from the first event on; `below` stands beside the axis' name."""
     ranks = ranks[:MAX_RANKS]
     names = list(dict.fromkeys(event.name for event in events if event.lane == "compute"))
     colours = {name: SPAN_COLOURS[i] if i < len(SPAN_COLOURS) else GREY for i, name in enumerate(names)}
@@ -56,7 +56,7 @@ def draw(ranks: Sequence[int], events: list[TimelineEvent], waits: list[Timeline
         blocked = intersection(union((wait.start_s, wait.end_s) for wait in own), moving.get(rank, []))
         blocked_boxes += [EventBox(replace(own[0], start_s=start, end_s=end), start - zero, band, LANE, BLOCKED)
                           for start, end in blocked]
-    prepare(axes, ranks, duration_s)
+    prepare(axes, ranks, duration_s, below)
     paint(axes, boxes, edgecolor="white", lw=0.4)
     paint(axes, wait_boxes, edgecolor="#777777", hatch="//////", lw=0)
     paint(axes, blocked_boxes, edgecolor="white", lw=0)
@@ -93,13 +93,13 @@ def communication_lane(events: list[TimelineEvent], zero: float, band: int) -> l
             for call, row in zip(calls, rows)]
 
 
-def prepare(axes: Axes, ranks: Sequence[int], duration_s: float) -> None:
+def prepare(axes: Axes, ranks: Sequence[int], duration_s: float, below: str) -> None:
     """Axes for a band of each rank, time in ms below a second."""
     axes.set_xlim(0, duration_s)
     axes.set_ylim(len(ranks), -0.06)
     unit, scale = ("ms", 1e3) if duration_s < 1 else ("s", 1)
     axes.xaxis.set_major_formatter(lambda seconds, _: f"{seconds * scale:g}")
-    axes.set_xlabel(f"time since the first event ({unit})", fontsize=9, color=INK)
+    axes.set_xlabel("   ".join(filter(None, [f"time since the first event ({unit})", below])), fontsize=9, color=INK)
     axes.set_yticks([band + LANE for band in range(len(ranks))], [f"rank {rank}" for rank in ranks])
     quiet(axes)
     axes.tick_params(axis="y", length=0)
