@@ -1,48 +1,41 @@
 """How fast published runs were that cut every layer over t devices, and by how much they did so. Megatron's layouts.
 
-The rows of SPLIT_RUNS are those without a pipeline. Micro-batches, ZeRO stages and numbers of devices differ between
-them, so each t has the fastest row that there is; they are compared for what happens at the edge of a node.
+The runs of SPLIT_RUNS are of one model of 3 billion parameters, whose shape the source does not give. It gives rates
+and batches side by side, and does not say at which batch a rate was measured.
 """
 
 from dataclasses import dataclass
 
 from course_lib.facts.fact import Fact
-from course_lib.facts.models import LLAMA3, SC21, SMITH, llama_shape
-from course_lib.facts.shape import Shape
+from course_lib.facts.models import LLAMA3, SC21, SMITH
 
-ULTRA = ("Hugging Face, The Ultra-Scale Playbook, assets/data/benchmarks/benchmarks_interactive.html", "2025")
+ULTRA = "Hugging Face, The Ultra-Scale Playbook, assets/data/benchmarks"
 
 
 @dataclass(frozen=True)
 class SplitRun:
-    """`per_device`: tokens/s of each of `num_devices`, of which every t work on one layer."""
+    """`per_device`: tokens/s of each of t H100s, eight to a node, which work on the same layers.
+
+    max_batch: sequences of 4,096 tokens, the most that fit.
+    """
 
     t: int
-    num_devices: int
+    max_batch: int
     per_device: Fact
 
 
-@dataclass(frozen=True)
-class SplitRuns:
-    """Runs of one model on `device`, eight to a node. The batch is 256 sequences of 4,096 tokens."""
-
-    model: str
-    device: str
-    shape: Shape
-    runs: tuple[SplitRun, ...]
+def runs(name: str, *rows: tuple[int, int, float]) -> tuple[SplitRun, ...]:
+    """From rows (t, sequences, tokens a second), as the file `name` of the Ultra-Scale Playbook has them."""
+    return tuple(SplitRun(t, batch, Fact(rate, "tokens/s", f"{ULTRA}/{name}", "2025")) for t, batch, rate in rows)
 
 
-def runs(*rows: tuple[int, int, float]) -> tuple[SplitRun, ...]:
-    """From rows (t, devices, tokens a second), as the Ultra-Scale Playbook reports them."""
-    return tuple(SplitRun(t, n, Fact(rate, "tokens/s", *ULTRA)) for t, n, rate in rows)
-
-
-SPLIT_RUNS: tuple[SplitRuns, ...] = (
-    SplitRuns("1B", "H100", llama_shape(16, 2048, 32, 32, 8192, 131_072, 4096, *ULTRA, tied=True), runs(
-        (1, 16, 37_610), (2, 16, 37_159), (4, 8, 33_597), (8, 8, 28_101), (16, 32, 9_881), (32, 32, 8_205))),
-    SplitRuns("8B", "H100", llama_shape(32, 4096, 32, 32, 14_336, 131_072, 4096, *ULTRA), runs(
-        (2, 64, 6_539), (4, 64, 6_008), (8, 16, 5_962), (16, 16, 4_456), (32, 512, 996))),
-)
+# By what was cut.
+SPLIT_RUNS: dict[str, tuple[SplitRun, ...]] = {
+    "tensor parallel": runs("tp_scaling.html", (2, 3, 13_923.18), (4, 8, 12_420.76), (8, 12, 10_903.32),
+                            (16, 16, 6_245.6), (32, 20, 2_146.44)),
+    "and sequence parallel": runs("tp_sp_scaling.html", (2, 4, 14_167.25), (4, 10, 13_460.16), (8, 20, 10_888.53),
+                                  (16, 40, 6_159.3), (32, 100, 3_609.73)),
+}
 
 # By how much well-known runs cut their layers. What more devices there were worked on other layers, or other rows.
 PUBLISHED_T: dict[str, Fact] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,7 +18,8 @@ from matplotlib.transforms import Bbox
 
 from course_lib.pictures.drawn import Drawn, claim
 from course_lib.pictures.figures import new_figure, quiet
-from course_lib.pictures.palette import INK, rank_colour
+from course_lib.pictures.palette import INK, RANK_COLOURS
+from course_lib.pictures.roles import ROLES
 
 Series = tuple[Sequence[float], Sequence[float]]
 HEIGHT_IN = 3.9
@@ -26,12 +28,14 @@ LABEL_PLACES = (("left", 5, -3), ("left", 5, 4), ("left", 5, -9),
                 ("center", 0, 7), ("center", 0, 11), ("center", 0, -13),
                 ("right", -5, -3), ("right", -5, 4), ("right", -5, -9))
 POINT_PX = 3
+# Series of these names have the colour that they have in every other picture.
+OF_ONE_COLOUR = ("parameters", "gradients", "optimizer state", "activations", "forward", "backward")
 
 
 @dataclass(frozen=True, repr=False)
 class Chart(Drawn):
     """`points` and `lines` by name: (xs, ys) each. A point and a line whose names begin alike (up to the first comma)
-    share a colour.
+    share a colour; OF_ONE_COLOUR has the names whose colour is the same in every picture.
 
     x and y name the axes with their units: seconds ("... (s)") and bytes ("... (bytes)") are written with prefixes.
     `log` is "", "x", "y" or "xy". `marks` are vertical lines: where, and what is there. `labels` are names of the
@@ -113,7 +117,9 @@ class Chart(Drawn):
 
     def _colours(self) -> dict[str, str]:
         families = dict.fromkeys(map(family, [*self.points, *self.lines]))
-        return {name: rank_colour(number) for number, name in enumerate(families)}
+        fixed = {name: ROLES[name].fill for name in families if name in OF_ONE_COLOUR}
+        free = cycle(colour for colour in RANK_COLOURS if colour not in fixed.values())
+        return {name: fixed.get(name) or next(free) for name in families}
 
     def _scales(self, axes: Axes) -> None:
         quiet(axes)

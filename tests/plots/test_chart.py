@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from course_lib.pictures.palette import BLUE, MAGENTA
 from course_lib.widgets import Chart
 
 SIZES, TIMES = [1024, 2**20, 2**26], [1e-4, 1e-3, 0.1]
@@ -26,6 +27,13 @@ def test_a_chart_is_one_png_and_one_stable_sentence():
 def test_what_is_measured_and_what_is_predicted_of_one_thing_share_a_colour():
     colours = chart(points={"ring, measured": (SIZES, TIMES), "tree, measured": (SIZES, TIMES)})._colours()
     assert set(colours) == {"ring", "tree"} and colours["ring"] != colours["tree"]
+
+
+def test_what_a_device_holds_has_the_colour_of_every_other_picture_and_nothing_else_has_it():
+    series = dict.fromkeys(("rest", "activations, measured", "parameters", "more"), (SIZES, TIMES))
+    colours = chart(points=series, lines={})._colours()
+    assert colours["activations"] == MAGENTA and colours["parameters"] == BLUE
+    assert len({*colours.values()}) == 4
 
 
 @pytest.mark.parametrize(("changes", "complaint"), [
