@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "glossary.md"
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 EVERYDAY = {"asynchronous", "batch", "capacity", "chunk", "device", "expert", "f", "flush", "g", "gate", "gather",
-            "layout", "mesh", "prior", "reduce", "root", "row", "scatter", "schedule", "sequence", "shard", "stage",
-            "tie", "tree", "virtual stage"}
+            "layout", "mesh", "prior", "profile", "reduce", "root", "row", "scatter", "schedule", "sequence", "shard",
+            "stage", "tie", "trace", "tree", "virtual stage"}
 NO_PROSE = re.compile(r"(?s:```.*?```)|`[^`\n]*`|^(?:#+|>) .*$|(?s:\*\*Sources\.\*\*.*)", re.MULTILINE)
 BOLD, LINK = re.compile(r"\*\*.+?\*\*", re.DOTALL), re.compile(r"\[[^\[\]]*\]\([^()]*(\([^()]*\)[^()]*)?\)")
 
