@@ -134,7 +134,10 @@ def without_local_text(text: str) -> str:
 
 
 def keep_equal_text(new: NotebookNode, old: NotebookNode) -> None:
-    """Put back into `new` every text of `old` that strict nbval would call equal, such as a measured time."""
+    """Put back into `new` every text of `old` that strict nbval would call equal, such as a measured time.
+
+    Not in a cell whose pictures are others now: there text and picture say what one run has measured.
+    """
     patterns = get_sanitize_patterns(SANITIZE.read_text(encoding="utf-8"))
 
     def sanitized(text: str) -> str:
@@ -144,13 +147,21 @@ def keep_equal_text(new: NotebookNode, old: NotebookNode) -> None:
 
     old_cells = {cell.id: cell for cell in old.cells}
     for cell in new.cells:
-        pairs = zip(cell.get("outputs", []), old_cells.get(cell.id, {}).get("outputs", []))
-        for output, before in pairs:
+        before_cell = old_cells.get(cell.id, {})
+        if pictures_in(cell) != pictures_in(before_cell):
+            continue
+        for output, before in zip(cell.get("outputs", []), before_cell.get("outputs", [])):
             for now, then in ((output, before), (output.get("data", {}), before.get("data", {}))):
                 for key in now.keys() & then.keys():
                     is_text = isinstance(now[key], str) and not key.startswith("image/")
                     if is_text and sanitized(now[key]) == sanitized(then[key]):
                         now[key] = then[key]
+
+
+def pictures_in(cell: NotebookNode | dict) -> list[str]:
+    """The pictures among a cell's outputs, as text."""
+    return [data for output in cell.get("outputs", []) for mime, data in sorted(output.get("data", {}).items())
+            if mime.startswith("image/")]
 
 
 def run(path: Path) -> None:
