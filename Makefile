@@ -15,13 +15,18 @@ endif
 READY := $(VENV)/.ready
 FIRST := notebooks/00_start_here.ipynb
 
-.PHONY: help lab teach doctor check test sweep run-again other-text pretend lint notebooks showing exercises mistakes text write-back bench size lock clean
+.PHONY: help lab teach grade gradescope classroom50 handout slides doctor check test sweep run-again other-text pretend lint notebooks showing exercises mistakes text write-back bench size lock clean
 
 help:
 	@echo "make lab                   open the course in JupyterLab, on your own copies in workspace/"
 	@echo "make lab FRESH=1           the same, with new copies (asks first)"
 	@echo "make lab FLAGS=...         the same, with options of JupyterLab's, such as --no-browser"
 	@echo "make teach                 JupyterLab in the course's folder, with nbgrader's menus"
+	@echo "make grade NAME=... [JOBS=4]  grade a class: what is open, or after an interruption the rest; marks/NAME.csv"
+	@echo "make gradescope NAME=...   the grader of a chapter as Gradescope takes it: dist/gradescope_NAME.zip"
+	@echo "make classroom50 NAME=...  the same for Classroom 50"
+	@echo "make handout DIR=...       a copy for students: no solutions, judges or wrong answers, and no history"
+	@echo "make slides [NAME=...]     the pictures and predictions of notebooks as slides: dist/slides/"
 	@echo "make doctor                check the machine, and say what to do"
 	@echo "make check [NB=...]        while you work: lint, layers, models and pictures, one notebook"
 	@echo "make test                  every test: lint, tests, notebooks, browser"
@@ -58,6 +63,20 @@ lab: $(READY)
 
 teach: $(READY)
 	@$(WITH_PATH) $(BIN)/python -m tools.lab --teach $(if $(FLAGS),-- $(FLAGS))
+
+# A class, unattended: course_lib/grading/marks/batch.py. OPTIONS go to nbgrader.
+grade: $(READY)
+	@$(WITH_PATH) $(BIN)/python -m course_lib.grading.marks.batch $(NAME) --jobs $(or $(JOBS),1) \
+	  $(if $(AGAIN),--again) $(if $(OPTIONS),-- $(OPTIONS))
+
+gradescope classroom50: $(READY)
+	@$(BIN)/python -m tools.platforms $@ $(NAME)
+
+handout: $(READY)
+	@$(BIN)/python -m tools.handout $(DIR)
+
+slides: $(READY)
+	@$(BIN)/python -m tools.slides $(NAME)
 
 doctor: $(READY)
 	@$(WITH_PATH) $(BIN)/python -c "from course_lib.runtime import doctor; print(doctor())"

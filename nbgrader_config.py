@@ -40,3 +40,5 @@ c.TrustedGrade.isolation = "required"
 c.TrustedGrade.over_budget = 0.5
 # Feedback in nbgrader's own template, where long lines wrap and the contents name the exercises.
 c.GenerateFeedback.exporter_class = "course_lib.grading.trusted.feedback.FeedbackPage"
+# `nbgrader zip_collect` knows how Moodle, Canvas and Blackboard name the files of an archive.
+c.ZipCollectApp.collector_plugin = "course_lib.grading.marks.collect.LearningPlatformFiles"

@@ -11,6 +11,7 @@ LONGEST_FIRST = (
     "tests/grading/test_answers.py",
     "tests/grading/test_terms.py",
     "tests/test_nbgrader.py",
+    "tests/grading/marks/test_class.py",
     "tests/pretend/test_course.py",
     "tests/grading/test_every_exercise.py",
     "tests/browser/test_every_widget.py",

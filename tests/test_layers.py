@@ -300,7 +300,7 @@ def test_a_module_outside_the_table_is_refused_with_the_place_to_add_it(tmp_path
 
 # Inside grading: who may know whom. What a rank sees knows no judge; the class grader knows exercises by the registry.
 WALL = {"on_rank": ("on_rank",), "trusted/inside": ("trusted.inside",),
-        "trusted": ("trusted", "exercise", "recorded", "registry", "report", "spent")}
+        "trusted": ("trusted", "exercise", "recorded", "registry", "report", "spent", "marks.record")}
 
 
 def test_no_import_goes_through_the_wall_of_the_grader():

@@ -10,6 +10,7 @@ In reading order. What an exercise is:
     sketch.py       a few numbers by which an answer is known again
     recorded.py     hints and mistakes, as authors wrote them; wrong_answers.py: how they write mistakes
     on_rank/        runs, a module for each chapter
+    examples.py     an exercise in a copy without judges
     judges/         the exercises, a package for each chapter; registry.py: all of them by number
 Alone in a notebook:
     selfstudy.py    check(...); borrowed.py: whether it uses the course's own answers; explain.py: errors in its lines
@@ -17,6 +18,7 @@ Alone in a notebook:
     points.py       progress(): the best answers so far, and what is open
 For marks:
     trusted/        TrustedGrade, the sandbox, the ranks in it
+    marks/          a whole class: who is graded and who is not, tables, platforms; `make grade`
 """
 
 import sys

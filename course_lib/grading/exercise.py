@@ -81,6 +81,7 @@ class Exercise(ABC):
     budget: ClassVar[str]  # in words and a formula, for the reader
     run: ClassVar[Callable[[Callable, Any], Any]]  # of on_rank/: (the reader's function, inputs of a rank) -> answer
     imports: ClassVar[tuple[str, ...]] = ()  # modules that each rank would otherwise take seconds to import for itself
+    is_judged: ClassVar[bool] = True  # False in a copy without judges
     asks: ClassVar[bool] = False  # `run` gets a third argument, ask(question): what `reply` says to it
     operations: ClassVar[frozenset[str] | None] = None  # of torch.distributed that may be called; None: any
     tolerance: ClassVar[Tolerance] = EXACT

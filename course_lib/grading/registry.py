@@ -4,11 +4,13 @@ A chapter's judges are imported when one of its exercises is asked for.
 """
 
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 from functools import cache
 
 from course_lib.grading import recorded
+from course_lib.grading.examples import examples_of
 from course_lib.grading.exercise import Exercise
 
 CHAPTERS = {1: "why_distribute", 2: "collectives", 3: "data_parallel", 4: "pipeline_parallel", 5: "tensor_parallel",
@@ -33,7 +35,10 @@ def exercises_of(chapter: int) -> tuple[Exercise, ...]:
     """The exercises of a chapter, in order. ValueError for a chapter that has none."""
     if chapter not in CHAPTERS:
         raise ValueError(f"chapter {chapter!r} has no exercises: expected one of {', '.join(map(str, CHAPTERS))}")
-    package = importlib.import_module(f"course_lib.grading.judges.{CHAPTERS[chapter]}")
+    judges = f"course_lib.grading.judges.{CHAPTERS[chapter]}"
+    if not importlib.util.find_spec(judges):  # a copy that was handed out
+        return examples_of(chapter)
+    package = importlib.import_module(judges)
     modules = [importlib.import_module(f"{package.__name__}.{found.name}")
                for found in pkgutil.iter_modules(package.__path__)]
     kinds = {kind.number: kind for module in modules for kind in vars(module).values()

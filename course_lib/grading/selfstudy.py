@@ -61,6 +61,8 @@ def check(number: str, function: Callable, hint: int = 0) -> Report:
     executed = "NBGRADER_EXECUTION" in os.environ  # where a word on stderr costs all points
     with redirect_stderr(sys.stdout) if executed else nullcontext():
         report = check_exercise(asked, function, hints[hint - 1] if hint else "")
+    if report.verdict is Verdict.TRIED and not executed:  # and where nbgrader executes it, no mark comes of it
+        return report
     keep(report)
     if report.passed or executed:
         return report if report.passed else under_nbgrader(report)
@@ -86,7 +88,8 @@ def check_exercise(asked: Exercise, function: Callable, hint: str = "") -> Repor
         known = recorded.cause(asked.number, asked.tolerance, found.trial, judged,
                                lambda place: judgement(asked, function, asked.trials(SEED)[place]))
         cause = judged.with_cause(known).cause
-    return Report(asked.number, asked.function, found.verdict, asked.points, asked.budget, found.measured, cause or "",
+    verdict = Verdict.TRIED if found.verdict is Verdict.CORRECT and not asked.is_judged else found.verdict
+    return Report(asked.number, asked.function, verdict, asked.points, asked.budget, found.measured, cause or "",
                   hint, found.warned)
 
 
@@ -104,6 +107,8 @@ class Examined:
 
 def examine(asked: Exercise, function: Callable, seed: int = SEED) -> Examined:
     """Run `function` through the trials of `seed`, up to the first that fails, without looking for known mistakes."""
+    if asked.asks and not asked.is_judged:
+        return Examined(Verdict.CORRECT, measured="nothing was run: your teacher's grader answers its questions")
     taken_over = sorted(find_course_answers(function, set()))
     if taken_over:
         modules = ", ".join(dict.fromkeys(module for module, _ in taken_over))

@@ -5,6 +5,7 @@ What dishonest ones try is in test_cheats.py.
 
 import os
 import subprocess
+from dataclasses import replace
 
 import pytest
 from nbformat.v4 import new_code_cell, new_output
@@ -12,6 +13,7 @@ from nbgrader import utils
 
 from course_lib.grading import registry
 from course_lib.grading.report import Verdict
+from course_lib.grading.spent import PAR
 from course_lib.grading.trusted import preprocessor, sandbox
 from course_lib.grading.trusted.grader import Grader
 from course_lib.grading.trusted.worker import IsolatedWorker
@@ -202,6 +204,26 @@ def test_where_nobody_outside_can_count_the_ranks_do_and_it_is_said(monkeypatch)
         worker.prepare(EXERCISE, preprocessor.cells_above(*notebook(HONEST)))
         _, traffic = worker.trial(EXERCISE.trials(1)[0])
     assert traffic.exact and traffic.sent == [[0, 4 * EXERCISE.N], [4 * EXERCISE.N, 0]]
+
+
+class PassOnBesidePar(PassOn):
+    """As an open exercise, whose budget is a par."""
+
+    number = "0.3"
+
+    def usage(self, *judged):
+        return [replace(each, limit=PAR) for each in super().usage(*judged)]
+
+
+@pytest.mark.parametrize("own, measured", [(HONEST, [4 * PassOn.N]), (WRONG, [])])
+def test_of_an_open_exercise_that_is_right_the_exact_bytes_beside_par_are_kept(own, measured):
+    with Grader(MODES[-1], LIMITS) as grader:
+        report = grader.report(PassOnBesidePar(), preprocessor.cells_above(*notebook(own)), seed=7)
+        assert report.passed == bool(measured)
+        assert [each.measured for each in grader.beside_par] == measured
+        mark = preprocessor.mark_of(report, grader)
+    assert [(each.measured, each.allowed, each.unit) for each in mark.figures] == [
+        (each, 4.0 * PassOn.N, "bytes") for each in measured]
 
 
 # ---- the count

@@ -3,7 +3,7 @@
 It starts no kernel and executes no student code in this process. For each check cell, `check("2.1", my_function)` as
 the teacher wrote it, the notebook's code above goes to isolated ranks; their tensors are judged here, and the check
 cell gets outputs from which nbgrader itself reads the points. Outputs that came with the submission are removed first.
-TEACHING.md says what this protects and what it does not.
+docs/teaching/isolation.md says what this protects and what it does not.
 """
 
 import ast
@@ -25,9 +25,11 @@ from traitlets import Enum, Float, Integer
 
 from course_lib.grading import registry
 from course_lib.grading.exercise import TIME_LIMIT_S, Exercise
+from course_lib.grading.marks.record import ExerciseMark, Figure, Record, digest_of, put_record
 from course_lib.grading.report import OVER_BUDGET, Report
 from course_lib.grading.trusted import sandbox
 from course_lib.grading.trusted.grader import Cells, Grader
+from course_lib.grading.trusted.restore import RESTORED
 from course_lib.grading.trusted.worker import Limits
 
 KEY = ".grading_key"  # in the course's folder: with it the same submission gets the same seed, which nobody can know
@@ -59,19 +61,26 @@ class TrustedGrade(NbGraderPreprocessor):
         seed = self.seed_of(nb, resources)
         right = right_cells(self.source_notebook(resources))
         missed: list[Exercise] = []  # so far, for whoever builds on them
+        marks: list[ExerciseMark] = []
         with Grader(self.isolation, self.limits(), self.over_budget) as grader:
             for line in grader.isolation.missing:
                 self.log.warning("TrustedGrade runs with less protection: %s", line)
             for index, exercise in asked.items():
                 cells = cells_above(nb, index)
                 report = grader.report(exercise, cells, seed)
+                mark = mark_of(report, grader)
                 if not report.passed:
-                    report = with_right_ones(grader, report, exercise, cells, seed, missed, right)
+                    again = with_right_ones(grader, report, exercise, cells, seed, missed, right)
+                    report, mark = (again, mark_of(again, grader)) if again is not report else (report, mark)
                     missed.append(exercise)
                 self.log.info("%s", repr(report).partition("\n")[0])
-                if grader.broken:
-                    self.log.error("Exercise %s could not be run and got no points: %s", exercise.number, grader.broken)
+                if mark.broken:
+                    self.log.error("Exercise %s could not be run and got no points: %s", exercise.number, mark.broken)
                 nb.cells[index].outputs = outputs(report, footnotes(seed, grader.isolation))
+                marks.append(mark)
+        restored = tuple(nb.metadata.pop(RESTORED, ()))
+        put_record(nb, Record(tuple(marks), seed, self.over_budget, grader.isolation.missing, restored,
+                              self.digest(resources)))
         return nb, resources
 
     def limits(self) -> Limits:
@@ -92,6 +101,14 @@ class TrustedGrade(NbGraderPreprocessor):
         sources = "\0".join(cell.source for cell in nb.cells if cell.cell_type == "code")
         digest = hmac.new(key.read_text().encode(), sources.encode(errors="surrogatepass"), hashlib.sha256).digest()
         return int.from_bytes(digest[:4], "big")
+
+    def digest(self, resources: ResourcesDict) -> str:
+        """Of the file as it was handed in; "" outside of a course."""
+        if "nbgrader" not in resources:
+            return ""
+        names, coursedir = resources["nbgrader"], CourseDirectory(config=self.config)
+        folder = coursedir.format_path(coursedir.submitted_directory, names["student"], names["assignment"])
+        return digest_of(Path(folder, f"{names['notebook']}.ipynb"))
 
     def source_notebook(self, resources: ResourcesDict) -> NotebookNode | None:
         """The teacher's, with solutions; None where there is none."""
@@ -176,6 +193,14 @@ def outputs(report: Report, notes: str) -> list[NotebookNode]:
                            traceback=text.splitlines())]
     points = [] if report.passed else [new_output("execute_result", {"text/plain": f"{report.points:g}"})]
     return [new_output("stream", name="stdout", text=text), *points]
+
+
+def mark_of(report: Report, grader: Grader) -> ExerciseMark:
+    """The report as data, for the record."""
+    figures = tuple(Figure(each.what, float(each.measured), float(each.allowed), each.unit)
+                    for each in grader.beside_par)
+    return ExerciseMark(report.number, report.function, report.verdict.value[0], report.points, report.out_of,
+                        printable(repr(report)), printable(report.cause), grader.broken or "", figures)
 
 
 def printable(text: str) -> str:

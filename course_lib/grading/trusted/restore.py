@@ -13,6 +13,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 
+from course_lib.grading.marks.record import drop_record
+
+RESTORED = "course_restored"  # in a notebook's metadata: what was done, a line each, for the record
 
 @dataclass(frozen=True)
 class Original:
@@ -50,7 +53,9 @@ class RestoreCells(NbGraderPreprocessor):
         names = resources["nbgrader"]
         with Gradebook(names["db_url"]) as gradebook:
             originals = originals_of(gradebook.find_notebook(names["notebook"], names["assignment"]))
-        for line in restore(nb.cells, originals):
+        drop_record(nb)
+        nb.metadata[RESTORED] = restore(nb.cells, originals)
+        for line in nb.metadata[RESTORED]:
             self.log.warning("%s: %s", names["student"], line)
         return nb, resources
 

@@ -1,0 +1,109 @@
+"""`make grade` on a worker that grades nothing: whoever dies, the batch goes on; who is graded is not graded again."""
+
+import json
+import sys
+import threading
+
+import pytest
+
+from course_lib.grading.marks import batch, figures
+from course_lib.grading.marks.standing import CourseFolder, Standing, Status
+
+# Says "ready", then answers each line; the student called "dies" ends it at the first time, "dies twice" always.
+FAKE = """
+import json, os, sys
+print("ready", flush=True)
+for line in sys.stdin:
+    (student,) = json.loads(line)
+    seen = os.path.exists("seen " + student)
+    open("seen " + student, "a").write("x")
+    if student == "dies twice" or student == "dies" and not seen:
+        os._exit(7)
+    print(json.dumps({"error": "KeyError: 'x'" * (student == "fails"), "seconds": 1.5}), flush=True)
+"""
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    start = batch.WorkerProcess.__init__
+
+    def fake(self, *arguments, **more):
+        start(self, *arguments, **more)
+        self.command = [sys.executable, "-c", FAKE]
+
+    monkeypatch.setattr(batch.WorkerProcess, "__init__", fake)
+    (tmp_path / ".grading" / "01").mkdir(parents=True)
+    return CourseFolder.at(tmp_path)
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_a_worker_that_dies_costs_nobody_else_anything_and_is_tried_once_more(course, jobs):
+    told = {}
+    students = ["ada", "dies", "bob", "dies twice", "fails", "cy"]
+    batch.grade_all(course, "01", students, jobs, [], lambda student, found: told.update({student: found["error"]}))
+    assert told == {"ada": "", "dies": "", "bob": "", "cy": "", "fails": "KeyError: 'x'",
+                    "dies twice": "the grader's process ended in the middle (exit status 7)"}
+    assert (course.root / "seen dies").read_text() == (course.root / "seen dies twice").read_text() == "xx"
+    kept = json.loads(course.last_try("dies twice", "01").read_text())
+    assert kept["error"] == told["dies twice"] and not list((course.root / ".grading").rglob("*.part"))
+
+
+def test_a_worker_that_takes_too_long_is_ended_and_the_batch_goes_on(course, monkeypatch):
+    monkeypatch.setattr(batch, "LOOK_S", 0.01)
+    worker = batch.WorkerProcess(course, "01", [], limit_s=0.05)
+    worker.command = [sys.executable, "-c", "print('ready', flush=True)\nimport threading; threading.Event().wait()"]
+    found = worker.grade("ada")
+    worker.close()
+    assert found["died"] and "signal 9" in found["error"]
+
+
+def test_no_worker_is_left_behind(course):
+    processes = []
+    start = batch.WorkerProcess.start
+
+    def note(self):
+        processes.append(start(self))
+        return processes[-1]
+
+    batch.WorkerProcess.start, before = note, start
+    try:
+        batch.grade_all(course, "01", ["ada", "bob", "dies"], 2, [], lambda *_: None)
+    finally:
+        batch.WorkerProcess.start = before
+    assert len(processes) >= 2 and all(each.returncode is not None for each in processes)
+
+
+def test_who_is_graded_is_left_alone_unless_it_is_asked_for():
+    found = [Standing(status.name, status) for status in Status]
+    assert batch.to_grade(found, False, []) == ["NOT_YET", "INTERRUPTED", "AGAIN", "FAILED", "OUR_FAULT"]
+    assert {"GRADED", "BY_HAND"} < {*batch.to_grade(found, True, [])}
+    assert batch.to_grade(found, True, ["GRADED", "UNREADABLE"]) == ["GRADED"]
+
+
+def test_two_batches_on_one_course_are_refused_and_the_lock_goes_with_its_owner(tmp_path):
+    with batch.OneAtATime(tmp_path / ".grading" / "lock"):
+        with pytest.raises(SystemExit, match="another `make grade` is at work"):
+            with batch.OneAtATime(tmp_path / ".grading" / "lock"):
+                pass
+    with batch.OneAtATime(tmp_path / ".grading" / "lock"):
+        pass
+
+
+def test_what_is_kept_of_gradings_says_what_the_next_ones_take(course):
+    assert figures.expected_cost([], "no such chapter") is None
+    for number in range(3):
+        batch.keep(course, "01", f"s{number}", {"error": "", "seconds": 10.0 + number, "peak_bytes": 1e9})
+    batch.keep(course, "01", "failed", {"error": "x", "seconds": 99.0, "peak_bytes": 1})
+    cost = figures.expected_cost(batch.kept_figures(course, "01"), "01")
+    assert (cost.seconds, cost.peak_bytes, cost.source) == (11.0, 1e9, "3 graded here before")
+    said = figures.forecast(10, 4, cost)
+    assert "10 submissions to grade, 4 at a time: about 11 s and 1.0 GB each" in said and "33 s and 4.0 GB" in said
+    assert "take fewer JOBS" in figures.forecast(10, 4, figures.Cost(1.0, 1e15, "here"))
+
+
+def test_the_memory_of_a_process_holds_that_of_its_children():
+    held = bytearray(50 << 20)
+    import os
+
+    assert figures.memory_of(os.getpid()) > len(held) and figures.memory_of(2**22 + 1) == 0
+    assert threading.active_count() >= 1

@@ -1,0 +1,91 @@
+"""Which file is the notebook, whatever browsers made of its name; and what is wrong with it, in words."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from course_lib.grading.marks.handed_in import copy_number, look_at, problem_of, take_in
+from tests.grading.submissions import NAME
+
+ROOT = Path(__file__).resolve().parents[3]
+STUB = (ROOT / "exercises" / NAME / f"{NAME}.ipynb").read_text(encoding="utf-8")
+IDS = frozenset(cell["metadata"]["nbgrader"]["grade_id"] for cell in json.loads(STUB)["cells"]
+                if "nbgrader" in cell["metadata"])
+
+
+def put(folder, **files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("file, number", [
+    ("02_collectives.ipynb", 0), ("02_collectives (1).ipynb", 1), ("02_collectives(12).ipynb", 12),
+    ("02_collectives copy.ipynb", 1), ("02_collectives copy 2.ipynb", 2), ("02_collectives - Copy.ipynb", 1),
+    ("02_collectives-Copy1.ipynb", 1), ("02_collectives-3.ipynb", 3), ("02_Collectives.IPYNB", 0),
+    ("02_collectives.ipynb.txt", 0), ("02_collectives (2).ipynb.json", 2),
+    ("02_collectives.pdf", None), ("03_data_parallel.ipynb", None), ("02_collectives_notes.ipynb", None)])
+def test_the_names_that_browsers_and_platforms_give_are_known(file, number):
+    assert copy_number(file, NAME) == number
+
+
+def test_the_latest_download_is_taken_and_the_teacher_hears_of_it(tmp_path):
+    found = look_at(put(tmp_path / "ada", **{f"{NAME} (1).ipynb": STUB, f"{NAME} (2).ipynb": STUB}), NAME)
+    assert found.notebook.name == f"{NAME} (2).ipynb" and not found.problem
+    assert f"taken from '{NAME} (2).ipynb'" in found.note and f"not looked at: '{NAME} (1).ipynb'" in found.note
+
+
+def test_a_notebook_under_its_own_name_comes_before_copies_unless_it_was_made_of_one(tmp_path):
+    folder = put(tmp_path / "ada", **{f"{NAME}.ipynb": STUB, f"{NAME} (1).ipynb": STUB.replace("2.1", "2.1 ")})
+    assert look_at(folder, NAME).notebook.name == f"{NAME}.ipynb"
+    later = put(tmp_path / "bob" / NAME, **{f"{NAME} (1).ipynb": STUB})
+    take_in(tmp_path, NAME)
+    put(later, **{f"{NAME} (2).ipynb": STUB.replace("2.1", "2.1 ")})
+    take_in(tmp_path, NAME)
+    assert "2.1 " in (later / f"{NAME}.ipynb").read_text(encoding="utf-8")
+
+
+def test_a_notebook_of_another_name_is_known_by_its_cells_and_two_such_are_not_guessed(tmp_path):
+    folder = put(tmp_path / "ada", **{"homework.ipynb": STUB})
+    assert look_at(folder, NAME, IDS).notebook.name == "homework.ipynb"
+    assert look_at(folder, NAME).notebook is None
+    put(folder, **{"final.ipynb": STUB})
+    assert "2 files could be it" in look_at(folder, NAME, IDS).problem
+
+
+def test_an_empty_folder_and_one_without_a_notebook_are_told_apart(tmp_path):
+    for folder in (put(tmp_path / "a"), tmp_path / "none"):
+        assert look_at(folder, NAME).problem == "the folder is empty"
+    assert look_at(put(tmp_path / "b", **{"report.pdf": "x"}), NAME).problem == (
+        f"no {NAME}.ipynb in the folder; there is 'report.pdf'")
+
+
+@pytest.mark.parametrize("text, words", [
+    ("", "empty"), (" \n", "empty"), (STUB[:3000], "ends in the middle"), ("<html></html>", "web page"),
+    ('{"cells": [}, "metadata": {}}', "damaged at line 1"), ("[1, 2]", "no cells"), ('{"a": 1}', "no cells"),
+    (STUB.replace('"nbformat"', '<<<<<<< HEAD\n"nbformat"', 1), "merge conflict"), ("[" * 100_000, "nested too deeply"),
+    ('{"cells": 3, "nbformat": 4, "nbformat_minor": 5, "metadata": {}}', "no notebook")])
+def test_a_file_that_is_no_notebook_is_called_so_in_words(tmp_path, text, words):
+    put(tmp_path, **{f"{NAME}.ipynb": text})
+    assert words in problem_of(tmp_path / f"{NAME}.ipynb")
+
+
+def test_a_file_that_is_no_text_is_called_so(tmp_path):
+    (tmp_path / "a.ipynb").write_bytes(b"PK\x03\x04\xff\xfe")
+    assert "no text" in problem_of(tmp_path / "a.ipynb")
+
+
+def test_what_nbgrader_can_grade_has_no_problem(tmp_path):
+    put(tmp_path, **{f"{NAME}.ipynb": "\ufeff" + STUB})
+    assert problem_of(tmp_path / f"{NAME}.ipynb") == ""
+
+
+def test_a_notebook_beside_the_assignments_folder_is_taken_and_other_assignments_stay_unheard(tmp_path):
+    put(tmp_path / "ada", **{f"{NAME} (1).ipynb": STUB})
+    put(tmp_path / "bob" / "03_data_parallel", **{"03_data_parallel.ipynb": STUB})
+    put(tmp_path / "cy [2]" / NAME, **{f"{NAME}.ipynb": STUB})
+    found = take_in(tmp_path, NAME)
+    assert (tmp_path / "ada" / NAME / f"{NAME}.ipynb").exists() and not found["ada"].problem
+    assert "bob" not in found and "rename it" in found["cy [2]"].problem

@@ -1,0 +1,93 @@
+"""python -m tools.handout DIR: a copy of the course for students, with a git history of one commit.
+
+It has the notebooks, the exercises, what they import and `make lab`. It has no solutions, wrong answers or judges, no
+records of them, of the hints the first two, none of the tests and tools that know answers, and nothing of our history.
+`check` runs a function on its docstring's example there; marks come from the class's grader. An AGENTS.md asks AI tools
+to teach and not to solve.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from course_lib.grading.examples import write_examples
+from course_lib.grading.registry import CHAPTERS, exercises_of
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).parent
+TAKEN = ("notebooks", "exercises", "course_lib", "images", "docs/glossary.md", "docs/documents.md", "docs/cluster",
+         "tools/__init__.py", "tools/check_python.py", "tools/workspace.py", "tools/lab", "LICENSE", "pyproject.toml",
+         "requirements.lock", "environment.yml", ".gitignore")
+# Of the grader only what calls a function on a rank.
+LEFT_OUT = ("course_lib/grading/judges", "course_lib/grading/marks", "course_lib/grading/trusted")
+TAKEN_AGAIN = ("course_lib/grading/trusted/__init__.py", "course_lib/grading/trusted/inside")
+OWN = ("README.md", "AGENTS.md", "Makefile")  # beside this file
+HINTS = 2  # of three: the last is nearly the code
+JUDGES = '"""The judges stay with your teacher: here `check` runs the docstring\'s example (grading/examples.py)."""\n'
+
+
+def taken_files(root: Path = ROOT) -> Iterator[Path]:
+    """The files that a student gets as they are, relative to `root`."""
+    for part in TAKEN:
+        path = root / part
+        for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            relative = each.relative_to(root)
+            hidden = relative.is_relative_to
+            if not each.is_file() or {"__pycache__", ".ipynb_checkpoints"} & set(relative.parts):
+                continue
+            if any(map(hidden, LEFT_OUT)) and not any(map(hidden, TAKEN_AGAIN)):
+                continue
+            yield relative
+
+
+def hand_out(target: Path) -> int:
+    """Copy into the new or empty folder `target`; the number of files. ValueError where something is there."""
+    if target.exists() and any(target.iterdir()):
+        raise ValueError(f"{target} is not empty: expected a new folder")
+    for relative in taken_files():
+        (target / relative).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / relative, target / relative)
+    for name in OWN:
+        shutil.copy2(HERE / name, target / name)
+    grading = target / "course_lib" / "grading"
+    for chapter in CHAPTERS:
+        write_examples(grading / "examples", chapter, exercises_of(chapter))
+        write_record(grading / "judges" / "recorded", chapter)
+    (grading / "judges" / "__init__.py").write_text(JUDGES, encoding="utf-8")
+    return sum(path.is_file() for path in target.rglob("*"))
+
+
+def write_record(folder: Path, chapter: int) -> None:
+    """Functions, points, work in training and the first hints of a chapter; no mistakes."""
+    name = f"{chapter:02}.json"
+    record = json.loads((ROOT / "course_lib" / "grading" / "judges" / "recorded" / name).read_text(encoding="utf-8"))
+    hints = {number: three[:HINTS] for number, three in record["hints"].items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = {"exercises": record["exercises"], "work": record["work"], "hints": hints, "mistakes": {}}
+    (folder / name).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def begin_history(target: Path) -> None:
+    """One commit with everything, of nobody in particular."""
+    names = ["-c", "user.name=course", "-c", "user.email=course@localhost", "-c", "commit.gpgsign=false"]
+    for arguments in (["init", "--quiet", "--initial-branch=main"], ["add", "--all"],
+                      [*names, "commit", "--quiet", "--message", "The course as it was handed out"]):
+        subprocess.run(["git", *arguments], cwd=target, check=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.handout", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="a new folder")
+    parser.add_argument("--no-git", action="store_true", help="files alone, without a git repository")
+    asked = parser.parse_args()
+    number = hand_out(asked.folder)
+    if not asked.no_git and shutil.which("git"):
+        begin_history(asked.folder)
+    print(f"{asked.folder}: {number} files, without solutions, judges and wrong answers")
+
+
+if __name__ == "__main__":
+    main()
