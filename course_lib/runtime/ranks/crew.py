@@ -26,6 +26,7 @@ class Crew:
         self.processes: list[RankProcess] = []
         self.counts: dict[int, Counts] = {}  # rank -> its communication calls, as it last said
         self.lost: set[int] = set()  # ranks whose processes have ended
+        self.forced: set[int] = set()  # of those the ones that had to be ended, since they did not leave a call
         self.group = 0
 
     def make_tasks(self, call: bytes, ranks: Collection[int] | None = None, group: int | None = None) -> list[Task]:

@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import util as multiprocessing_util
 from multiprocessing.connection import Connection
@@ -69,16 +70,20 @@ def _run_tasks(connection: Connection, folder: str | None = None) -> None:
     last: Task | None = None
     task: Task = connection.recv()
     watcher = RankWatcher(connection, folder)
+    streams = (os.dup(1), os.dup(2)) if task.mark else ()  # a reader may close the numbers, and others then get them
     while task is not None:
         report = _run(task, last, watcher)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(ValueError, OSError):  # closed by the reader
+                stream.flush()
         # Before the report: who hears it knows that all output of this call lies in front of the marks.
-        for stream in (1, 2) if task.mark else ():
+        for stream in streams:
             os.write(stream, task.mark)
         watcher.report(report)
         # A rank that left now would make its peers fail with "connection closed", hiding the real story.
         last, task = task, watcher.tasks.get()
+    for stream in streams:
+        os.close(stream)
     watcher.stop()
 
 

@@ -8,6 +8,7 @@ stopped by a signal. What neither reaches (one long call into C, a wait for torc
 import os
 import signal
 import socket
+import stat
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -62,11 +63,12 @@ def close_connections() -> None:
     if context.current is not None and context.current.backend == "nccl":
         abort_groups()
     for descriptor in map(int, os.listdir(DESCRIPTORS)) if DESCRIPTORS.is_dir() else ():
-        with suppress(OSError):  # closed meanwhile, or no socket
-            with socket.socket(fileno=os.dup(descriptor)) as connection:
-                # Only connections: gloo ends the process when one that listens is closed under it.
-                if _is_connection(connection):
-                    connection.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # closed meanwhile
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                with socket.socket(fileno=os.dup(descriptor)) as connection:
+                    # Only connections: gloo ends the process when one that listens is closed under it.
+                    if _is_connection(connection):
+                        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _is_connection(connection: socket.socket) -> bool:

@@ -144,6 +144,7 @@ class Supervisor:
                 self.lookout.tell(rank, STOP)
             with suppress(queue.Empty):
                 self.events.get(timeout=_ASK_EVERY_S)
+        self.crew.forced |= set(out)
         self.crew.lost |= self.closed | set(out)
         for rank in out:
             self.crew.pool.signal(self.crew.processes[rank], signal.SIGKILL)

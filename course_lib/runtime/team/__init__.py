@@ -11,4 +11,5 @@ Files in reading order:
     lending.py    which of the notebook's names go along with a cell
     namespace.py  in a rank: the names that it holds, and the cell that runs among them
     holdings.py   in a rank: how many bytes of tensors each name holds, by kind
+    snapshot.py   in a rank: the same with the first values, for a picture
 """

@@ -49,12 +49,12 @@ def is_code(value: Any) -> bool:
 
 def keep_picklable(values: dict[str, Any]) -> dict[str, Any]:
     """Those that can be sent: nearly always all of them."""
-    if _can_be_sent(values):
+    if _pickles(values):
         return values
-    return {name: value for name, value in values.items() if _can_be_sent(value)}
+    return {name: value for name, value in values.items() if _pickles(value)}
 
 
-def _can_be_sent(value: Any) -> bool:
+def _pickles(value: Any) -> bool:
     try:
         cloudpickle.Pickler(io.BytesIO()).dump(value)
     except Exception:

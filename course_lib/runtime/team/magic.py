@@ -6,7 +6,6 @@
 What they print, show and raise comes as from launch. The value of the last expression is the cell's, by rank.
 """
 
-import linecache
 import re
 import sys
 from types import FrameType
@@ -63,7 +62,6 @@ def this_cell(shell: Any, line: str, body: str) -> RankCell:
     if body and body.rstrip("\n") in raw:
         text = raw
     file = _file_of_cell(shell, sys._getframe())
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     return RankCell(text, file, skip_lines=text[: text.find("%%ranks")].count("\n") + 1)
 
 

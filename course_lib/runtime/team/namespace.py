@@ -4,15 +4,15 @@ All functions here are calls like a reader's own: the team runs them in its rank
 """
 
 import builtins
-import linecache
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 from course_lib.runtime import context
 from course_lib.runtime.ranks import showing
 from course_lib.runtime.team.holdings import RankHoldings, find_holdings
-from course_lib.runtime.team.rank_cell import RankCell
+from course_lib.runtime.team.rank_cell import RankCell, remember_text
 
 MOST_LETTERS = 4000  # of a value that a cell ends in
 RICH = ("_repr_mimebundle_", "_repr_html_", "_repr_png_", "_repr_svg_")
@@ -28,30 +28,30 @@ def all_names() -> dict[str, Any]:
 
 
 def own_names() -> dict[str, Any]:
-    """What the rank holds: without what the notebook has lent it, and without names that begin with an underscore."""
-    return {name: value for name, value in all_names().items() if not name.startswith("_") and not _is_lent(name)}
+    """What the rank holds: without modules, what the notebook has lent it, and names that begin with an underscore."""
+    return {name: value for name, value in all_names().items()
+            if not name.startswith("_") and not _is_notebooks(name) and not isinstance(value, ModuleType)}
 
 
-def _is_lent(name: str) -> bool:
+def _is_notebooks(name: str) -> bool:
     return name in _lent and all_names().get(name) is _lent[name]
 
 
-def take_lent(code: dict[str, Any], data: dict[str, Any]) -> None:
+def borrow(code: dict[str, Any], data: dict[str, Any]) -> None:
     """What a rank does not have under these names is the notebook's: code as it is now; data, which the rank keeps."""
     names = all_names()
     for name, value in code.items():
-        if name not in names or _is_lent(name):
+        if name not in names or _is_notebooks(name):
             names[name] = _lent[name] = value
     for name, value in data.items():
-        if name not in names or _is_lent(name):
+        if name not in names or _is_notebooks(name):
             names[name] = value
 
 
 def run_cell(cell: RankCell, code: dict[str, Any], data: dict[str, Any]) -> str | None:
     """Run the cell among the rank's names; the text of its last expression's value, None where it has none."""
-    take_lent(code, data)
-    # For inspect.getsource, warnings and the debugger, which look for the text of a cell by its file name.
-    linecache.cache[cell.file] = (len(cell.text), None, cell.text.splitlines(keepends=True), cell.file)
+    borrow(code, data)
+    remember_text(cell.file, cell.text)
     statements, expression = cell.compile()
     exec(statements, all_names())
     if expression is None:
@@ -77,7 +77,7 @@ def _is_figure(value: Any) -> bool:
 
 def evaluate(expression: str, file: str) -> Any:
     """The value of an expression of the rank's names."""
-    linecache.cache[file] = (len(expression), None, [expression], file)
+    remember_text(file, expression)
     return eval(compile(expression, file, "eval"), all_names())
 
 

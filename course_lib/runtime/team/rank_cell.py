@@ -2,6 +2,7 @@
 
 import ast
 import dis
+import linecache
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType
@@ -55,6 +56,11 @@ class RankTexts(dict[int, str]):
         heads = {text: f"{name_ranks(ranks)}: " for text, ranks in ranks_of.items()}
         width = max(map(len, heads.values()), default=0)
         return "\n".join(head.ljust(width) + text.replace("\n", "\n" + " " * width) for text, head in heads.items())
+
+
+def remember_text(file: str, text: str) -> None:
+    """What error messages, inspect.getsource, warnings and the debugger find under a cell's file name."""
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
 
 
 def _names_read(code: CodeType) -> Iterator[str]:

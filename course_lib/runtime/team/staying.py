@@ -62,7 +62,7 @@ class StayingRanks:
         """As launch, in ranks that live on. `what` is what each of them is said to have done."""
         packed = pack_call(fn, args, kwargs)
         with self._one_at_a_time:
-            self._refuse_if_ended()
+            self._refuse_after_end()
             if self.crew.group != self._joined and ranks is not None:
                 self._run("to join", pack_call(do_nothing, (), {}), None)  # a group is joined by all, or by none
             return self._run(what, packed, ranks)
@@ -71,13 +71,13 @@ class StayingRanks:
         """A call that needs no other rank: also where others have ended."""
         with self._one_at_a_time:
             if self._is_closed:
-                self._refuse_if_ended()
+                self._refuse_after_end()
             for rank in ranks:
                 if rank not in self.alive:
                     raise TeamEnded(f"rank {rank} has ended, and what it held is gone. {self.story}")
             return self._run(None, pack_call(fn, args, {}), ranks)
 
-    def _refuse_if_ended(self) -> None:
+    def _refuse_after_end(self) -> None:
         if self._is_closed:
             raise TeamEnded("this team is closed. start_ranks(...) starts another one")
         if self.story is not None:
@@ -108,7 +108,9 @@ class StayingRanks:
         if now:
             self.story = str(error).splitlines()[0]
             left = f"{name_ranks(self.alive)} can be looked at until team.close()" if self.alive else "none is left"
-            return (f"\n  This ends the team: {name_ranks(now)} had to end; {left}.")
+            forced = self.crew.forced & now
+            how = f"{name_ranks(forced)} did not come back and had to end" if forced else f"{name_ranks(now)} has ended"
+            return f"\n  This ends the team: {how}; {left}."
         kept = "\n  All ranks live, and keep what they hold."
         return f"{kept} {MADE_ANEW}" if self.crew.group != group else kept
 
@@ -155,9 +157,9 @@ class TorchrunRanks:
     """This process and its peers, under torchrun. Exceptions go up as they are, and torchrun stops all ranks."""
 
     def __init__(self, world_size: int, backend: str, device: str, timeout_s: float, seed: int) -> None:
-        self._options = (world_size, backend, device, timeout_s)
-        launch_under_torchrun(do_nothing, (), {}, *self._options, seed)
+        launch_under_torchrun(do_nothing, (), {}, world_size, backend, device, timeout_s, seed)
         self.world_size, self.backend = int(os.environ["WORLD_SIZE"]), context.current.backend
+        self._options = self.world_size, backend, device, timeout_s
         self.alive, self.is_busy, self.story = list(range(self.world_size)), False, None
         self._last = "is new"
 

@@ -8,6 +8,7 @@
 """
 
 import html
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping
@@ -18,11 +19,13 @@ from course_lib.runtime.results import Results
 from course_lib.runtime.team import namespace
 from course_lib.runtime.team.holdings import KINDS, RankHoldings
 from course_lib.runtime.team.lending import Lender
-from course_lib.runtime.team.rank_cell import RankCell, RankTexts
+from course_lib.runtime.team.rank_cell import RankCell, RankTexts, remember_text
+from course_lib.runtime.team.snapshot import take_snapshot
 from course_lib.runtime.team.staying import StayingRanks, TorchrunRanks
 
 MOST_NAMES = 8  # of a rank, that are listed
 _open: list["weakref.ref[Team]"] = []  # oldest first
+_texts = itertools.count(1)
 
 
 class Team:
@@ -73,8 +76,9 @@ class Team:
         expression by rank, as text; None where no rank has any. SyntaxError before any rank begins.
         """
         if isinstance(cell, str):
-            cell = RankCell(cell, "<cell for ranks>")
+            cell = RankCell(cell, f"<cell {next(_texts)} for ranks>")
         cell.compile()
+        remember_text(cell.file, cell.text)
         chosen = self._choose(ranks)
         code, data = self._lender.choose(cell.list_names(), scope or {}, chosen)
         texts = self._ranks.call(cell.short_name(), namespace.run_cell, (cell, code, data), {},
@@ -114,6 +118,19 @@ class Team:
         if not chosen or not all(isinstance(rank, int) and 0 <= rank < self.world_size for rank in chosen):
             raise ValueError(f"expected some of the ranks 0 to {self.world_size - 1}, got {list(ranks or ())}")
         return chosen
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is under way, in another thread."""
+        return self._ranks.is_busy
+
+    def snapshot(self) -> dict[int, dict[str, Any]]:
+        """What each living rank did last and holds, with the first values of its tensors: plain numbers and words."""
+        if not self.alive:
+            return {}
+        where = self._ranks.where()
+        taken = zip(self.alive, self._ranks.look(take_snapshot, (), self.alive))
+        return {rank: {"where": where[rank], **held} for rank, held in taken}
 
     def holdings(self) -> dict[int, RankHoldings]:
         """What the names of each living rank hold."""
@@ -167,6 +184,7 @@ class TeamRank:
         """The value of an expression of this rank's names: `team[2].eval("x.grad.norm()")`. SyntaxError, RankFailed."""
         file = f"<team[{self.rank}].eval>"
         compile(expression, file, "eval")
+        remember_text(file, expression)
         return self._team._ranks.look(namespace.evaluate, (expression, file), [self.rank])[0]
 
     def __repr__(self) -> str:
