@@ -101,5 +101,5 @@ if importlib.util.find_spec("nbdistributed"):
     @benchmark(runs=21)
     def cell_beside_nbdistributed() -> tuple[Work, Work]:
         """A cell that all-reduces a scalar in 4 ranks, against one of nbdistributed's 4 workers."""
-        theirs = _kernel("%load_ext nbdistributed", "%dist_init --num-processes 4 --backend gloo")
+        theirs = _kernel("%load_ext nbdistributed", "%dist_init --num-processes 4")
         return _cell_in(4), lambda: _seconds_of(theirs, f"%%distributed\n{CELL}")

@@ -71,7 +71,7 @@ TEAM_FAULTS = {
     "recv nobody answers": TeamFault(one("dist.recv(torch.zeros(4), src=2)", "pass"), Deadlock, "rank 1  waits"),
     "mismatched collectives": TeamFault(one("dist.barrier()", "dist.all_reduce(torch.ones(8))"), Deadlock,
                                         "rank 1 calls barrier"),
-    "one call too few": TeamFault(one("pass", "dist.barrier()"), Deadlock, "rank 1 has not called it"),
+    "one call too few": TeamFault(one("pass", "dist.barrier()"), Deadlock, "and rank 1 has"),
     "all receive": TeamFault("dist.recv(torch.zeros(4), src=(r + 1) % 3)", Deadlock, "nobody sends"),
     "all send": TeamFault("dist.send(torch.zeros(10**6), dst=(r + 1) % 3)", Deadlock, "nobody receives"),
     "group of two waits for one": TeamFault("if r == 2:\n    dist.barrier(group=pair)", Deadlock, "rank 2  waits"),

@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import threading
 
 import cloudpickle
 import pytest
@@ -215,6 +216,30 @@ def test_what_a_tensor_of_a_rank_is_worth_is_counted_once_however_many_names_see
     with start_ranks(1) as team:
         team.run_cell("x = torch.zeros(100)\ny = x[:10]\nz = {'a': [x, torch.zeros(5)]}", scope=globals())
         assert team.holdings()[0].by_kind["other"] == 420
+
+
+def test_a_snapshot_has_the_first_values_of_each_tensor_and_nothing_of_what_is_none():
+    with start_ranks(1) as team:
+        team.run_cell("x = torch.arange(40.0).view(2, 20)\nn = 3", scope=globals())
+        team.run_cell("z = torch.ones(2, dtype=torch.complex64)", scope=globals())
+        taken = team.snapshot()[0]
+        assert [each["name"] for each in taken["names"]] == ["x", "z", "n"] and taken["by_kind"]["other"] == 176
+        assert taken["names"][0]["values"] == [[*map(float, range(12))], [*map(float, range(20, 32))]]
+        assert taken["names"][1]["values"] == taken["names"][2]["values"] == []
+        assert taken["names"][2]["what"] == "3" and taken["where"].startswith("has run <cell")
+
+
+def test_a_team_at_work_says_where_each_rank_is(tmp_path):
+    cell = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}):\n    time.sleep(0.01)"
+    with start_ranks(2) as team:
+        thread = threading.Thread(target=team.run_cell, args=(cell,))
+        thread.start()
+        while "rank 1  is at <cell" not in repr(team):
+            pass
+        assert repr(team).startswith("Team of 2 ranks over gloo: at work") and team.is_busy
+        (tmp_path / "go").touch()
+        thread.join()
+        assert "rank 1  has run <cell" in repr(team)
 
 
 # Several teams, and launches
