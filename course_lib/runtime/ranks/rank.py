@@ -98,7 +98,8 @@ def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Fai
         elif task.group != last.group:
             _join_anew(task)
         try:
-            stopping.listen()
+            if task.mark:  # of a launch that has failed, all ranks end
+                stopping.listen()
             function, args, kwargs = unpack_call(task.call)
             return _report_of_result(function(*args, **kwargs))
         finally:

@@ -17,7 +17,7 @@ from types import FrameType
 from course_lib.runtime import context
 from course_lib.runtime.torch_private import abort_groups
 
-DESCRIPTORS = Path("/proc/self/fd")
+DESCRIPTORS = Path("/dev/fd")  # of this process; Windows has none
 
 _stoppable = False  # whether the main thread runs the reader's code
 

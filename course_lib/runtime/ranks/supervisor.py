@@ -43,6 +43,7 @@ _ASK_EVERY_S = 0.25
 _STILL_S = 3.0  # a rank that waits this long, on the same line, without using the CPU, counts as stuck
 _COMES_BACK_S = 3.0  # time for a rank that stays to leave a call that has failed
 _PASSES_S = 1.0  # a rank that was told to go on at a breakpoint and waits this long passes its turn
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows, where either ends a process
 _ENDS = (Returned, Failed, Exited, Quit)
 
 
@@ -147,7 +148,7 @@ class Supervisor:
         self.crew.forced |= set(out)
         self.crew.lost |= self.closed | set(out)
         for rank in out:
-            self.crew.pool.signal(self.crew.processes[rank], signal.SIGKILL)
+            self.crew.pool.signal(self.crew.processes[rank], _KILL)
         self.crew.note_counts({rank: report.counts for rank, report in self.reported.items()})
         if self.error is not None and (stopped or self._was_in_communication() or not self.crew.is_in_step()):
             self.crew.group += 1
