@@ -98,17 +98,20 @@ def add_names(sheet: Sheet, number: str, rank: dict[str, Any], x: float, wide: f
     for line, each in enumerate(rank["names"]):
         size = human_bytes(each["num_bytes"]) if each["num_bytes"] else ""
         full = f"{each['name']}: {each['what']}"
-        sheet.inside(f"rank {number} {each['name']}", "small", x, TOP + line * LINE, wide, LINE,
+        sheet.inside(f"rank {number} {each['name']}", "small", x, TOP + 6 + line * LINE, wide, LINE,
                      f"{full} {size}".rstrip(), full, each["name"], each["name"][:6])
 
 
 def add_values(sheet: Sheet, number: str, held: dict[str, Any] | None, differ: set[tuple[int, int]], x: float,
                wide: float) -> None:
-    """Grey where all ranks have the same, in the rank's colour where they differ; the darker, the larger."""
+    """Grey where all ranks have the same, in the rank's colour where they differ; the darker, the larger. The name
+    moves up from its line among all names.
+    """
     if held is None:
         sheet.inside(f"rank {number} has none", "quiet", x, TOP, wide, LINE, "has no such name", "none")
         return
-    sheet.inside(f"rank {number} is", "small", x, TOP, wide, LINE, held["what"], held["what"][:8])
+    sheet.inside(f"rank {number} {held['name']}", "small", x, TOP, wide, LINE, f"{held['name']}: {held['what']}",
+                 held["name"], held["name"][:6])
     finite = [value for row in held["values"] for value in row if math.isfinite(value)]
     lowest, highest = min(finite, default=0.0), max(finite, default=0.0)
     cell = min(wide / COLUMNS, 20.0)
