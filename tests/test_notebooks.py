@@ -135,6 +135,14 @@ def test_readme_says_how_many_minutes_a_notebook_takes_by_the_rule():
     assert dict(rows) == {path.stem: minutes.minutes_of(nbformat.read(path, as_version=4)) for path in NOTEBOOKS}
 
 
+@pytest.mark.parametrize("source", ["RingAllReduce()", "explorer = PipelineSchedule(p=4)\nexplorer",
+                                    "from course_lib import widgets\nwidgets.WhichWire()"])
+def test_a_widget_counts_however_a_cell_calls_it(source):
+    reading = minutes.Reading()
+    reading.add_code(new_code_cell(source))
+    assert reading.widgets == 1
+
+
 def test_a_clean_notebook_has_no_fault():
     assert faults(clean_notebook()) == []
 
@@ -260,3 +268,15 @@ def test_a_notebook_goes_through_its_text_and_back_with_outputs(stored, tmp_path
     edited = nbformat.read(path, as_version=4)
     assert "8 ranks" in edited.cells[2].source and edited.cells[3].outputs
     assert not text.exists()
+
+
+@pytest.mark.parametrize("lines", ["#!/bin/bash\n#SBATCH --nodes=2\n#\n# a word", "%%bash\nls", "!ls", "# %load_ext x"])
+@pytest.mark.parametrize("kind", [new_markdown_cell, new_code_cell])
+def test_no_line_changes_on_its_way_through_the_text(lines, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+    monkeypatch.setattr(notebooks, "TEXT_FOLDER", tmp_path / "text")
+    path, source = tmp_path / "a.ipynb", f"```bash\n{lines}\n```" if kind is new_markdown_cell else lines
+    nbformat.write(new_notebook(cells=[kind(source)]), path)
+    notebooks.to_text(path)
+    notebooks.write_back(path)
+    assert [cell.source for cell in nbformat.read(path, as_version=4).cells] == [source]

@@ -132,7 +132,7 @@ def test_starting_over_asks_and_keeps_the_old_folder(course, monkeypatch, capsys
 
 def test_links_between_the_copies_lead_somewhere():
     paths = [path for pattern in workspace.ORIGINALS for path in ROOT.glob(pattern)]
-    copied = {path.relative_to(ROOT) for path in paths}
+    copied = {path.relative_to(ROOT) for path in paths} | {Path(page) for page in workspace.PAGES}
     for path in paths:
         cells = nbformat.read(path, as_version=4).cells
         text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
@@ -153,3 +153,16 @@ def test_every_exercise_notebook_links_its_chapter_and_onward(path):
     assert own in cells[0].source and "hint=" not in cells[0].source
     assert own in cells[-1].source and f"](../../notebooks/{onward})" in cells[-1].source
     assert cells[-2].source.endswith("progress()") and "nbgrader" not in cells[-2].metadata
+
+
+def test_the_pages_that_notebooks_link_are_copied_and_a_readers_notes_in_them_stay(course):
+    page = course / "docs/glossary.md"
+    page.parent.mkdir()
+    page.write_text("bubble", encoding="utf-8")
+    Workspace(course).fill()
+    copy = course / "workspace/docs/glossary.md"
+    assert copy.read_text(encoding="utf-8") == "bubble"
+    copy.write_text("bubble, my words", encoding="utf-8")
+    page.write_text("bubble, rank", encoding="utf-8")
+    assert Workspace(course).fill() == [Path("docs/glossary.new.md")]
+    assert copy.read_text(encoding="utf-8") == "bubble, my words"

@@ -8,7 +8,9 @@ import re
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from itertools import dropwhile, takewhile
 from pathlib import Path
+from typing import Any
 
 from course_lib.facts.claims import CLAIMS, Claim
 
@@ -24,26 +26,66 @@ that teach it. Below stand the statements that are wrong, dated or contradict th
 
 
 @cache
-def headings(notebook: Path) -> tuple[str, ...]:
-    """The headings of all markdown cells, without those in blocks of code."""
-    found = []
+def parts(notebook: Path) -> tuple[tuple[int, str, str], ...]:
+    """(level, heading, what stands under it up to the next heading of any level), in order. Code cells are there with
+    what they print; a heading in a block of code is none.
+    """
+    texts = []
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
-        if cell["cell_type"] == "markdown":
-            text = re.sub(r"```.*?```", "", "".join(cell["source"]), flags=re.DOTALL)
-            found += re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
-    return tuple(found)
+        source = "".join(cell["source"])
+        code = cell["cell_type"] == "code"
+        texts.append("\n".join(["```", source, *map(printed, cell["outputs"]), "```"]) if code else source)
+    text = "\n".join(texts)
+    prose = re.sub(r"```.*?```", lambda block: " " * len(block[0]), text, flags=re.DOTALL)
+    begins = list(re.finditer(r"^(#+) (.+)$", prose, re.MULTILINE))
+    ends = [*(match.start() for match in begins[1:]), len(text)]
+    return tuple((len(match[1]), match[2], text[match.end():end]) for match, end in zip(begins, ends))
 
 
-def link(cell: str) -> str:
-    """A link to "NN Heading". ValueError where there is no such notebook, or it has no such heading."""
+def printed(output: dict[str, Any]) -> str:
+    """The text of a stored output; "" where it has none."""
+    return "".join(output.get("text") or output.get("data", {}).get("text/plain", ""))
+
+
+def headings(notebook: Path) -> list[str]:
+    """The headings of all markdown cells."""
+    return [heading for _, heading, _ in parts(notebook)]
+
+
+def name_of(heading: str) -> str:
+    """A heading without what says that a first reader may leave the section out."""
+    return re.sub(r" \(further( reading)?\)$", "", heading)
+
+
+def notebook_of(cell: str) -> tuple[Path, str]:
+    """(its file, the heading) of "NN Heading". ValueError where there is no such notebook or no such heading.
+
+    "(further)" behind a heading need not be said.
+    """
     number, heading = cell.split(" ", 1)
     notebooks = sorted((ROOT / "notebooks").glob(f"{number}_*.ipynb"))
     if not notebooks:
         raise ValueError(f"{cell!r}: no notebook begins with {number}_")
-    if heading not in headings(notebooks[0]):
+    found = [each for each in headings(notebooks[0]) if name_of(each) == name_of(heading)]
+    if not found:
         raise ValueError(f"{cell!r}: expected one of the headings of {notebooks[0].name}: "
                          f"{', '.join(headings(notebooks[0]))}")
-    return f"[{number} {heading}](../notebooks/{notebooks[0].name}#{heading.replace(' ', '-')})"
+    return notebooks[0], found[0]
+
+
+def section(cell: str) -> str:
+    """The text of a section with its subsections; each run of blanks and line breaks is one blank."""
+    notebook, heading = notebook_of(cell)
+    later = list(dropwhile(lambda part: part[1] != heading, parts(notebook)))
+    level = later[0][0]
+    inside = takewhile(lambda part: part is later[0] or part[0] > level, later)
+    return " ".join(" ".join(text for _, _, text in inside).split())
+
+
+def link(cell: str) -> str:
+    """A link to "NN Heading"."""
+    notebook, heading = notebook_of(cell)
+    return f"[{notebook.name[:2]} {heading}](../notebooks/{notebook.name}#{heading.replace(' ', '-')})"
 
 
 def rows_of_claim(claim: Claim) -> str:

@@ -46,7 +46,7 @@ class Reading:
         """Count a code cell: its lines, its pictures, and whether it asks for a prediction or shows a widget."""
         self.lines += sum(bool(line.strip()) for line in cell.source.splitlines())
         self.predictions += "predict(" in cell.source
-        self.widgets += any(re.search(rf"^{name}\(", cell.source, re.MULTILINE) for name in WIDGETS)
+        self.widgets += any(re.search(rf"^(\w+ = |\w+\.)?{name}\(", cell.source, re.MULTILINE) for name in WIDGETS)
         answers = ".against(" in cell.source  # its picture is counted with the prediction
         self.pictures += not answers and any("image/png" in output.get("data", {}) for output in cell.outputs)
 

@@ -1,4 +1,6 @@
-"""The reader's own copies: notebooks and exercises without outputs under workspace/; `make lab` begins with this.
+"""The reader's own copies under workspace/: notebooks and exercises without outputs, and the pages that they link.
+
+`make lab` begins with this.
 
     python -m tools.workspace            give what is missing or new; what a reader has changed stays
     python -m tools.workspace --fresh    start over, after asking; the old folder is kept under another name
@@ -22,6 +24,7 @@ from ipykernel.ipkernel import IPythonKernel
 
 ROOT = Path(__file__).resolve().parent.parent
 ORIGINALS = ("notebooks/*.ipynb", "exercises/*/*.ipynb")
+PAGES = ("docs/glossary.md", "docs/documents.md")
 GIVEN = ".given.json"
 ANSWERS = ".against("  # a cell with this call holds the answer to a prediction
 
@@ -42,7 +45,7 @@ class Workspace:
         given, written = self.given(), []
         for original in self.originals():
             relative = original.relative_to(self.root)
-            text = without_outputs(original)
+            text = without_outputs(original) if original.suffix == ".ipynb" else original.read_text(encoding="utf-8")
             if given.get(str(relative)) == digest(text) and (self.folder / relative).exists():
                 continue
             target = next(path for path in places(relative)
@@ -55,7 +58,7 @@ class Workspace:
         return written
 
     def originals(self) -> Iterator[Path]:
-        for pattern in ORIGINALS:
+        for pattern in (*ORIGINALS, *PAGES):
             yield from sorted(self.root.glob(pattern))
 
     def given(self) -> dict[str, str]:
@@ -92,7 +95,7 @@ def places(relative: Path) -> Iterator[Path]:
     """Where a copy may go: its own place, then names beside it."""
     yield relative
     for number in range(1, 10_000):
-        yield relative.with_suffix(f".new{number if number > 1 else ''}.ipynb")
+        yield relative.with_suffix(f".new{number if number > 1 else ''}{relative.suffix}")
 
 
 def without_outputs(path: Path) -> str:

@@ -42,6 +42,7 @@ from course_lib.facts.failures import (
 from course_lib.facts.hardware import (
     ACCELERATORS,
     DEVICE_VARIANTS,
+    FRONTIER,
     MEASURED_MATMUL,
     SYSTEMS,
     Accelerator,
@@ -85,7 +86,7 @@ from course_lib.facts.prices import (
 )
 from course_lib.facts.published import published_rows, published_table
 from course_lib.facts.shape import LatentAttention, Shape
-from course_lib.facts.split_runs import PUBLISHED_T, SC21_LAYOUTS, SPLIT_RUNS, PublishedLayout, SplitRun, SplitRuns
+from course_lib.facts.split_runs import PUBLISHED_T, SC21_LAYOUTS, SPLIT_RUNS, PublishedLayout, SplitRun
 from course_lib.facts.throughput import MEASURED_THROUGHPUT, MeasuredThroughput
 from course_lib.facts.two_hosts import CUT_MLP_TIMES, TWO_HOST_STEP_TIMES, RecordedTimes
 from course_lib.facts.zero_memory import PAPER_DEVICES, PAPER_MODELS, PAPER_TABLE_1
@@ -103,6 +104,7 @@ __all__ = [
     "ELECTRICITY",
     "EXPERT_LAYERS",
     "EXPERT_REPORTS",
+    "FRONTIER",
     "GPT3_COSTS",
     "GPT3_ENERGY",
     "GPT3_ON_ONE_V100",
@@ -158,7 +160,6 @@ __all__ = [
     "RecordedTimes",
     "Shape",
     "SplitRun",
-    "SplitRuns",
     "Storage",
     "System",
     "ReportedRun",

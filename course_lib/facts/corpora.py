@@ -71,6 +71,8 @@ EXOS = ("Seagate, Exos X18 data sheet: 7,200 turns a minute", "2020")
 PM9A3 = ("Samsung, announcement of the PM9A3", "2020-05")
 DEAN = ("Dean and Norvig, Latency Numbers Every Programmer Should Know: 4 KB at random, a drive of 1 GB/s", "2012")
 ESHELMAN = ("Eshelman, HPC-oriented Latency Numbers Every Programmer Should Know: Xeon E5-2690v4", "2025-08")
+EFS = ("Amazon, EFS user guide, performance specifications: one reader of a regional, elastic file system", "2026")
+FSX = ("Amazon, FSx for Lustre user guide, performance: 57,760 GiB at 200 MB/s per TiB", "2020")
 TECTONIC = ("Llama team, The Llama 3 Herd of Models, section 3.3.1", "2024")
 S3 = ("Amazon, S3 user guide: best practices design patterns", "2024")
 
@@ -81,9 +83,12 @@ STORAGE: tuple[Storage, ...] = (
             "one drive, PCIe 4.0 x4, in sequence"),
     Storage("host memory", Fact(204.8, "GB/s", "AMD, EPYC 7002 data sheet: 8 channels of DDR4-3200", "2019"),
             Fact(75e-9, "s", *ESHELMAN), "one socket"),
-    Storage("cluster file system", Fact(2_000, "GB/s", *TECTONIC), None, "all of it together, 240 PB on 7,500 servers"),
+    Storage("NFS", Fact(1.573, "GB/s", *EFS), Fact(1e-3, "s", *EFS), "one reader of Amazon's EFS"),
+    Storage("Lustre", Fact(11.28, "GB/s", *FSX), Fact(1e-3, "s", *FSX), "62 TB of Amazon's FSx; a millisecond at most"),
+    Storage("cluster file system", Fact(2_000, "GB/s", *TECTONIC), None,
+            "Meta's Tectonic, all of it: 240 PB on 7,500 servers"),
     Storage("object store", Fact(0.0875, "GB/s", *S3, unverified=True), Fact(0.15, "s", *S3),
-            "one request; hundreds at a time make it fast"),
+            "one request to S3; hundreds at a time make it fast"),
 )
 
 

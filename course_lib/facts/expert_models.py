@@ -35,20 +35,20 @@ EXPERT_LAYERS: tuple[ExpertLayer, ...] = (  # all of them gated
 
 EXPERT_REPORTS: dict[str, Fact] = {
     "GShard, in all": Fact(600, "billion parameters", *GSHARD),
-    "GShard, a layer": Fact(2048, "experts", *GSHARD),
-    "GShard, a token": Fact(2, "experts", *GSHARD),
+    "GShard, per layer": Fact(2048, "experts", *GSHARD),
+    "GShard, per token": Fact(2, "experts", *GSHARD),
     "GShard, four days on": Fact(2048, "TPU v3 cores", *GSHARD),
     "Switch-C, in all": Fact(1571, "billion parameters", *SWITCH),
-    "Switch-C, a layer": Fact(2048, "experts", *SWITCH),
-    "Switch-C, a token": Fact(1, "expert", *SWITCH),
+    "Switch-C, per layer": Fact(2048, "experts", *SWITCH),
+    "Switch-C, per token": Fact(1, "expert", *SWITCH),
     "Switch-C, auxiliary loss": Fact(0.01, "of the loss", *SWITCH),
     "Mixtral 8x7B, in all": Fact(46.7, "billion parameters", *MIXTRAL),
-    "Mixtral 8x7B, a token": Fact(12.9, "billion parameters", *MIXTRAL),
+    "Mixtral 8x7B, per token": Fact(12.9, "billion parameters", *MIXTRAL),
     "DeepSeek-V3, in all": Fact(671, "billion parameters", *DEEPSEEK_V3),
-    "DeepSeek-V3, a token": Fact(37, "billion parameters", *DEEPSEEK_V3),
+    "DeepSeek-V3, per token": Fact(37, "billion parameters", *DEEPSEEK_V3),
     "DeepSeek-V3, training": Fact(64, "ranks share the experts, in 8 nodes", *DEEPSEEK_V3),
     "DeepSeek-V3, a token's experts": Fact(4, "nodes at most", *DEEPSEEK_V3),
-    "DeepSeek-V3, rate of the bias": Fact(0.001, "a step", *DEEPSEEK_V3),
+    "DeepSeek-V3, rate of the bias": Fact(0.001, "per step", *DEEPSEEK_V3),
     "DeepSeek-V3, reading prompts": Fact(32, "experts more, copies of busy ones, on 32 GPUs", *DEEPSEEK_V3),
 }
 

@@ -189,6 +189,11 @@ SYSTEMS: tuple[System, ...] = (
 )
 
 
+# The first machine above 1 EFLOP/s in TOP500's test, which is in 64 bits; and the same machine in mixed precision.
+ORNL = ("Oak Ridge National Laboratory, announcement of Frontier's first place in TOP500", "2022-05")
+FRONTIER: dict[str, Fact] = {"64 bits": Fact(1.1, "EFLOP/s", *ORNL), "mixed precision": Fact(6.88, "EFLOP/s", *ORNL)}
+
+
 def accelerator(name: str) -> Accelerator:
     """The one of this name. ValueError, with all names, where there is none."""
     return find("accelerator", name, ACCELERATORS)

@@ -5,6 +5,8 @@ from course_lib.facts.fact import Fact
 KORTHIKANTI = ("Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, abstract", "2022-05")
 BRANDON = ("Brandon et al., Striped Attention, abstract", "2023-11")
 JACOBS = ("Jacobs et al., DeepSpeed Ulysses, abstract", "2023-09")
+# The table itself was not at hand. Its three rows, 430, 400 and 380, were read in November 2026 as G. Lockwood copied
+# them from a talk of P. Balaji (Meta) at SC'24: https://glennklockwood.com/garden/llama-3.1
 LLAMA_SHORT = ("Llama team, The Llama 3 Herd of Models, table 4, second row", "2024")
 LLAMA_LONG = ("Llama team, The Llama 3 Herd of Models, table 4, third row", "2024")
 

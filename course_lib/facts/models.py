@@ -16,7 +16,8 @@ from course_lib.facts.shape import LatentAttention, Shape
 @dataclass(frozen=True)
 class Model:
     """`active`: the parameters that one token passes through, where experts make that fewer. `estimate`: not from the
-    makers. `shape` is None where it was not published or is of a kind that Shape cannot hold."""
+    makers. `shape` is None where it was not published or is of a kind that Shape cannot hold. `text`: how much it read,
+    where its makers did not count tokens."""
 
     name: str
     year: int
@@ -25,6 +26,12 @@ class Model:
     active: Fact | None = None
     shape: Shape | None = None
     estimate: bool = False
+    text: Fact | None = None
+
+    @property
+    def training_text(self) -> Fact | None:
+        """How much it was trained on: tokens, or words or bytes where tokens were not counted; None if unpublished."""
+        return self.tokens or self.text
 
     @property
     def active_parameters(self) -> float:
@@ -59,10 +66,10 @@ def experts(name: str, parameters: float, active: float, tokens: float | None, s
 
 
 def dense(name: str, parameters: float, tokens: float | None, source: str, date: str,
-          shape: Shape | None = None) -> Model:
+          shape: Shape | None = None, text: Fact | None = None) -> Model:
     """A model without experts; parameters and tokens in billions."""
     return Model(name, int(date[:4]), billions(parameters, source, date),
-                 None if tokens is None else billions(tokens, source, date, "tokens"), shape=shape)
+                 None if tokens is None else billions(tokens, source, date, "tokens"), shape=shape, text=text)
 
 
 DEVLIN = ("Devlin et al., BERT", "2018")
@@ -88,8 +95,11 @@ GPT4_RUMOUR = ("Patel and Wong, SemiAnalysis: GPT-4 Architecture; OpenAI has pub
 
 MODELS: tuple[Model, ...] = (
     dense("BERT-Large", 0.340, None, *DEVLIN,
-          gpt_shape(24, 1024, 16, 30_522, 512, *DEVLIN)),
-    dense("GPT-2", 1.558, None, *RADFORD, gpt_shape(48, 1600, 25, 50_257, 1024, *RADFORD)),
+          gpt_shape(24, 1024, 16, 30_522, 512, *DEVLIN),
+          text=billions(3.3, "Devlin et al., BERT, section 3.1, as quoted in codertimo/bert-pytorch, issue 43", "2018",
+                        unit="words")),
+    dense("GPT-2", 1.558, None, *RADFORD, gpt_shape(48, 1600, 25, 50_257, 1024, *RADFORD),
+          text=billions(40, *RADFORD, unit="bytes")),
     dense("GPT-3", 174.6, 300, *BROWN, gpt_shape(96, 12_288, 96, 50_257, 2048, *BROWN)),
     Model("Megatron-Turing NLG", 2021, billions(530, *SMITH), billions(270, *SMITH, unit="tokens"),
           shape=gpt_shape(105, 20_480, 128, 50_257, 2048, *SMITH)),

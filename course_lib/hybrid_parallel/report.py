@@ -66,7 +66,7 @@ class TrainingReport(Drawn):
         from course_lib.pictures.figures import new_figure, quiet, to_png
 
         figure = new_figure(3.4, self._headline(),
-                            f"{self.steps[0].tokens:,} tokens a step on {self.world_size} ranks")
+                            f"{self.steps[0].tokens:,} tokens per step on {self.world_size} ranks")
         loss, sent, held = figure.subplots(1, 3, width_ratios=(2, 1, 1))
         few = len(self.steps) <= 20  # then each step is seen
         loss.plot([step.step for step in self.steps], self.losses, color=BLUE, marker="o" if few else None, ms=4)
@@ -74,7 +74,7 @@ class TrainingReport(Drawn):
         loss.set_xlabel("step", fontsize=9, color=INK)
         loss.set_ylabel("loss (nats per token)", fontsize=9, color=INK)
         quiet(loss)
-        bars(sent, self.bytes_by_axis, ORANGE, "sent in a step, all ranks")
+        bars(sent, self.bytes_by_axis, ORANGE, "sent per step, all ranks")
         bars(held, {kind.replace("_", " "): size for kind, size in self.memory_by_kind.items()}, TEAL,
              "held at most by a rank")
         return to_png(figure)

@@ -49,7 +49,7 @@ def words(fill: str, size: float = 13.0, bold: bool = False, halo: bool = False)
 ROLES = {
     # what a rank does
     "forward": box(BLUE), "backward": box(ORANGE), "weights": box(TEAL),
-    "work": box(ORANGE), "late": box(YELLOW), "message": box(BLUE),
+    "compute": box(BLUE), "work": box(ORANGE), "late": box(YELLOW), "message": box(MAGENTA),
     "idle": Role("pale", "stripe", 1.6, striped=True),
     "stuck": Role("paper", "quiet", 1.2, dashed=True), "wrong": Role("paper", "alarm", 2.0, dashed=True),
     "lane": Role("paper"),

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from course_lib.pictures.drawn import Drawn
+from course_lib.pictures.drawn import Drawn, claim
 from course_lib.pictures.figures import WIDTH_IN, new_figure, quiet, to_png
 from course_lib.pictures.palette import BLUE, INK, ORANGE, TEAL, ink_on
 from course_lib.pipeline_parallel.actions import Action, Schedule
@@ -42,9 +42,16 @@ class SchedulePicture(Drawn):
     detail: str
     sentence: str
     unit: str
+    holds: bool | None = None  # what these very times say of a headline that somebody has given
+
+    def shows(self, headline: str, holds: bool) -> "SchedulePicture":
+        """The same under a headline that says what there is to see. `holds`: whether the schedules say so."""
+        return replace(self, headline=headline, holds=bool(holds))
 
     def finding(self) -> str:
-        return self.sentence
+        if self.holds is None:
+            return self.sentence
+        return f"Schedules: {claim(self.headline, self.holds)} ({self.sentence})"
 
     def png(self) -> bytes:
         return to_png(self.figure())
@@ -53,7 +60,7 @@ class SchedulePicture(Drawn):
         """The matplotlib figure: a panel for each schedule, all on one scale of time."""
         lanes = [panel.simulation.schedule.num_ranks for panel in self.panels]
         heights = [TITLE_IN + LANE_IN * num for num in lanes]
-        figure = new_figure(sum(heights) + 1.5, self.headline, self.detail)
+        figure = new_figure(sum(heights) + 1.5, claim(self.headline, self.holds), self.detail)
         all_axes = figure.subplots(len(self.panels), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
         end = max(panel.simulation.makespan for panel in self.panels) or 1
         for axes, panel in zip(all_axes, self.panels):

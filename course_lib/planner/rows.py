@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.costs.flops import attention_flops_per_token, sc21_step_flops, step_flops
-from course_lib.facts import LatentAttention, Shape, published_rows, published_table
+from course_lib.facts import LatentAttention, PublishedLayout, Shape, published_rows, published_table
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster, cluster
 from course_lib.planner.job import MODULES, PRECISION_NAMES, Job
@@ -70,6 +70,16 @@ METRICS: dict[str, Callable[[Row, Job, float], float]] = {
         lambda row, shape: step_flops(shape, row["gbs"], row["seq"])),
     "model TFLOP/s per GPU (causal attention counted half; convention assumed)": per_device(causal_flops),
 }
+
+
+def row_of_layout(run: PublishedLayout) -> Row:
+    """A row without a value, of a GPT of 2021 on A100: all layers recomputed, 51,200 tokens in the vocabulary."""
+    dp = run.num_devices // (run.tp * run.pp)
+    return {"id": run.name, "hw": "A100", "layers": run.layers, "hidden": run.hidden_size, "heads": run.num_heads,
+            "kv_heads": run.num_heads, "ffn": 4 * run.hidden_size, "glu": False, "vocab": 51_200, "seq": 2048,
+            "gpus": run.num_devices, "tp": run.tp, "cp": 1, "pp": run.pp, "dp": dp, "v": run.v,
+            "mbs": run.micro_batch, "gbs": run.global_batch, "recompute": "full", "sp": False, "zero": 0,
+            "schedule": "1f1b", "flash_assumed": False, "metric": FITS, "source": run.source}
 
 
 def require_row(row: Row) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,7 +18,8 @@ from matplotlib.transforms import Bbox
 
 from course_lib.pictures.drawn import Drawn, claim
 from course_lib.pictures.figures import new_figure, quiet
-from course_lib.pictures.palette import INK, rank_colour
+from course_lib.pictures.palette import INK, RANK_COLOURS
+from course_lib.pictures.roles import ROLES
 
 Series = tuple[Sequence[float], Sequence[float]]
 HEIGHT_IN = 3.9
@@ -26,19 +28,21 @@ LABEL_PLACES = (("left", 5, -3), ("left", 5, 4), ("left", 5, -9),
                 ("center", 0, 7), ("center", 0, 11), ("center", 0, -13),
                 ("right", -5, -3), ("right", -5, 4), ("right", -5, -9))
 POINT_PX = 3
+# Series of these names have the colour that they have in every other picture.
+OF_ONE_COLOUR = ("parameters", "gradients", "optimizer state", "activations", "forward", "backward")
 
 
 @dataclass(frozen=True, repr=False)
 class Chart(Drawn):
     """`points` and `lines` by name: (xs, ys) each. A point and a line whose names begin alike (up to the first comma)
-    share a colour.
+    share a colour; OF_ONE_COLOUR has the names whose colour is the same in every picture.
 
     x and y name the axes with their units: seconds ("... (s)") and bytes ("... (bytes)") are written with prefixes.
     `log` is "", "x", "y" or "xy". `marks` are vertical lines: where, and what is there. `labels` are names of the
     points of a series. `holds`: whether these very data say what the headline says; where they do not, on some
     machine, picture and text begin with "not seen here". A linear axis begins at 0, except for x far from it, such as
-    years. ValueError for series or labels of unequal length, labels of no series, or values that a logarithmic axis
-    cannot show.
+    years, and for y with numbers below 0. ValueError for series or labels of unequal length, labels of no series, or
+    values that a logarithmic axis cannot show.
     """
 
     headline: str
@@ -113,7 +117,9 @@ class Chart(Drawn):
 
     def _colours(self) -> dict[str, str]:
         families = dict.fromkeys(map(family, [*self.points, *self.lines]))
-        return {name: rank_colour(number) for number, name in enumerate(families)}
+        fixed = {name: ROLES[name].fill for name in families if name in OF_ONE_COLOUR}
+        free = cycle(colour for colour in RANK_COLOURS if colour not in fixed.values())
+        return {name: fixed.get(name) or next(free) for name in families}
 
     def _scales(self, axes: Axes) -> None:
         quiet(axes)
@@ -128,7 +134,8 @@ class Chart(Drawn):
                 axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
                 axis.set_minor_formatter(NullFormatter())
             elif direction == "y":
-                axes.set_ylim(bottom=0)
+                if axis.get_data_interval()[0] >= 0:
+                    axes.set_ylim(bottom=0)
             elif not self._far_from_0():
                 axes.set_xlim(left=0)
             if direction == "x" and "x" not in self.log and self._counts():

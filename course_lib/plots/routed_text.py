@@ -32,6 +32,7 @@ class RoutedText(Drawn):
     tokens: Sequence[int]
     experts: Sequence[int]
     num_experts: int = 8
+    detail: str = ""
     holds: bool | None = None
 
     def __post_init__(self) -> None:
@@ -78,7 +79,7 @@ class RoutedText(Drawn):
             sheet.text(f"expert {expert} has", "small", LIST + 25, y + 8.5, f"{self.share(expert):.0%}")
             sheet.text(f"expert {expert} likes", "label", LIST + 66, y + 8.5, "  ".join(self.favourites(expert)))
         return Scene(key="text", asked="each character in the colour of its expert; to the right what each expert gets "
-                     "more of than others", headline=claim(self.headline, self.holds), detail="",
+                     "more of than others", headline=claim(self.headline, self.holds), detail=self.detail,
                      sentence=self.finding(), alternative=self.finding(), height=max(ROWS * TALL, 210) + 8,
                      marks=tuple(sheet.marks))
 

@@ -1,7 +1,7 @@
 """Real torch.distributed ranks from a notebook cell, and instruments to see what they do.
 
-`launch` runs a function on every rank; `record_communication`, `record_memory`, `record_timeline` and `seconds` measure
-inside it; `doctor` says what this machine can do. Files in reading order:
+`launch` runs a function on every rank, `start_ranks` gives ranks that stay; `record_communication`, `record_memory`,
+`record_timeline` and `seconds` measure inside them; `doctor` says what this machine can do. Files in reading order:
 
     launcher.py     launch: checks what is asked for and sends it off
     context.py      who am I: rank, device, whether this is a rank, torchrun or a notebook
@@ -13,6 +13,7 @@ inside it; `doctor` says what this machine can do. Files in reading order:
     errors.py       how it can end
     outside_ranks.py  what a notebook is told that calls torch.distributed itself
     results.py      what comes back
+    team/           ranks that stay: start_ranks, and the cell magic %%ranks
     torchrun.py     the same call where torchrun has started the ranks
     hosts.py        two hosts on one machine, joined by a cable that may be slow
     sleep.py        a pause of the rank's device
@@ -34,7 +35,7 @@ if sys.platform == "linux" and context.in_jupyter_kernel():
 
 from course_lib.runtime.context import device
 from course_lib.runtime.doctor import doctor
-from course_lib.runtime.errors import Deadlock, LaunchError, LaunchTimeout, RankDied, RankFailed
+from course_lib.runtime.errors import Deadlock, LaunchError, LaunchTimeout, RankDied, RankFailed, TeamEnded
 from course_lib.runtime.hosts import HostsUnavailable, on_hosts
 from course_lib.runtime.instruments.communication import CommunicationLog, record_communication
 from course_lib.runtime.instruments.memory import MemoryLog, record_memory
@@ -44,9 +45,14 @@ from course_lib.runtime.instruments.timeline import Timeline, record_timeline
 from course_lib.runtime.launcher import launch
 from course_lib.runtime.results import Results
 from course_lib.runtime.sleep import sleep
+from course_lib.runtime.team import magic
+from course_lib.runtime.team.start import start_ranks
+from course_lib.runtime.team.team import Team
 
 if context.in_jupyter_kernel():
     outside_ranks.explain_in(sys.modules["IPython"].get_ipython())
+if context.in_ipython():
+    magic.register_in(sys.modules["IPython"].get_ipython())
 
 __all__ = [
     "CommunicationLog",
@@ -58,6 +64,8 @@ __all__ = [
     "RankDied",
     "RankFailed",
     "Results",
+    "Team",
+    "TeamEnded",
     "Timeline",
     "device",
     "doctor",
@@ -69,4 +77,5 @@ __all__ = [
     "seconds",
     "sleep",
     "span",
+    "start_ranks",
 ]

@@ -51,6 +51,11 @@ def choose(backend: str, device: str, ranks_here: int) -> str:
     return backend
 
 
+def hide_gpus(backend: str) -> dict[str, str]:
+    """Environment variables that a rank needs for `backend`: under gloo it sees no GPU."""
+    return NO_GPUS if backend == "gloo" else {}
+
+
 def wire(group: dist.ProcessGroup, device: torch.device) -> torch.device:
     """Where a message of `group` about a tensor on `device` has to lie.
 

@@ -33,10 +33,21 @@ def under_torchrun() -> bool:
     return not in_rank() and all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
+def in_ipython() -> bool:
+    """Whether this process runs IPython's cells, of a notebook or typed in a terminal."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
+
+
 def in_jupyter_kernel() -> bool:
     """Whether this process runs a notebook's cells, and so will probably launch ranks soon."""
     ipython = sys.modules.get("IPython")  # a kernel has imported it; whoever has not is none
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+def count_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device() -> "torch.device":

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import importlib.util
-import os
 import shutil
 import socket
 import subprocess
@@ -192,7 +191,7 @@ def _widgets() -> Check:
 
 
 def _cores() -> Check:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = context.count_cores()
     # One core works, slowly: not something to ask the reader to mend.
     return Check("cores", f"{usable} usable; four ranks {'share them' if usable < 4 else 'have one each'}")
 

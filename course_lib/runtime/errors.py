@@ -58,6 +58,10 @@ class LaunchTimeout(LaunchError):
         self.waits = waits or {}
 
 
+class TeamEnded(LaunchError):
+    """A call in ranks that stay, one of which has ended before, or which are closed."""
+
+
 class LaunchInterrupted(KeyboardInterrupt):
     """The reader interrupted the kernel; the message says where the ranks were."""
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from course_lib.runtime import backends, context
+from course_lib.runtime.ranks.crew import Crew
 from course_lib.runtime.ranks.messages import Task
 from course_lib.runtime.ranks.parcels import pack_call
 from course_lib.runtime.ranks.pools import pool
@@ -58,7 +59,8 @@ def launch(
     Raises ValueError for arguments that cannot work, and otherwise a LaunchError: RankFailed (a rank raised), RankDied
     (its process ended), Deadlock (all wait for one another), LaunchTimeout. Then all ranks have been stopped.
     """
-    _check(fn, world_size, timeout, seed, threads, env)
+    _check_is_function(fn)
+    check_options(world_size, timeout, seed, threads, env)
     _check_arguments(fn, args, kwargs)
     if context.in_rank():
         raise ValueError("launch was called inside a rank. A rank cannot start ranks: call launch from the notebook, "
@@ -66,20 +68,24 @@ def launch(
     if context.under_torchrun():
         return launch_under_torchrun(fn, args, kwargs, world_size, backend, device, timeout, seed)
     backend = backends.choose(backend, device, world_size)
-    env = {**(backends.NO_GPUS if backend == "gloo" else {}), **(env or {})}
+    env = {**backends.hide_gpus(backend), **(env or {})}
     call = pack_call(fn, args, kwargs)
     with _one_at_a_time:
         ours = pool()
         ours.begin()
         store = os.path.join(ours.folder, f"launch-{next(_launches)}")
-        tasks = [Task(rank, world_size, backend, store, seed, threads, timeout, call) for rank in range(world_size)]
-        return Supervisor(ours, tasks, env, timeout).results()
+        crew = Crew(ours, Task(0, world_size, backend, store, seed, threads, timeout, call), env)
+        return Supervisor(crew, crew.make_tasks(call), timeout).results()
 
 
-def _check(fn: Any, world_size: int, timeout: float, seed: int, threads: int, env: dict[str, str] | None) -> None:
+def _check_is_function(fn: Any) -> None:
     if not callable(fn):
         raise ValueError(f"launch expects a function to run on every rank, got {fn!r} (a {type(fn).__name__}); "
                          "pass the function itself, launch(train, ...), not its result, launch(train(...))")
+
+
+def check_options(world_size: int, timeout: float, seed: int, threads: int, env: dict[str, str] | None) -> None:
+    """ValueError, with what was given, for options of launch and start_ranks that cannot work."""
     for name, value in (("world_size", world_size), ("threads", threads)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")

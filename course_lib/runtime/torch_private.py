@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode as current_d
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 __all__ = [
-    "COMPOSITE", "DeviceContext", "NAMES", "OpOverload", "TorchDispatchMode", "backward_number",
+    "COMPOSITE", "DeviceContext", "NAMES", "OpOverload", "TorchDispatchMode", "abort_groups", "backward_number",
     "current_dispatch_mode", "dispatch_key", "flight_recorder_trace", "function_modes", "group_of_name",
     "name_new_groups", "replace_attribute", "saved_tensor_hooks_through", "tree_flatten", "tree_leaves", "tree_map",
     "tree_map_only", "tree_unflatten", "when_backward_ends", "will_run", "without_dispatch", "wrap_batches",
@@ -40,6 +40,7 @@ NAMES = {
     "torch._ops.OpOverload": "the recorders, which look at operators",
     "torch.distributed.distributed_c10d._hash_ranks_to_str": "make_group, whose groups need not be made by all ranks",
     "torch.distributed.distributed_c10d._resolve_process_group": "record_communication, for functional collectives",
+    "torch.distributed.distributed_c10d._abort_process_group": "start_ranks, which keeps ranks whose collective hangs",
     "torch.distributed.ProcessGroup._start_coalescing": "record_timeline, which sees batch_isend_irecv as one",
     "torch.distributed.ProcessGroup._end_coalescing": "record_timeline, which sees batch_isend_irecv as one",
     "torch.overrides._get_current_function_mode_stack": "recompute, which restores the default device",
@@ -82,6 +83,11 @@ def dispatch_key(device_type: str) -> str:
 def flight_recorder_trace() -> bytes:
     """The pickle of what Flight Recorder knows of this rank's collectives. AttributeError in a torch older than 2.9."""
     return torch._C._distributed_c10d._dump_fr_trace()
+
+
+def abort_groups() -> None:
+    """End what all process groups of this process have under way, from any thread. For NCCL; gloo does nothing then."""
+    c10d._abort_process_group()
 
 
 def name_new_groups(name: str) -> AbstractContextManager[None]:

@@ -19,7 +19,7 @@ from course_lib.runtime.results import Results
 
 
 def launch_under_torchrun(fn: Callable[..., Any], args: tuple, kwargs: dict, world_size: int, backend: str, device: str,
-                          timeout_s: float, seed: int) -> Results:
+                          timeout_s: float, seed: int | None) -> Results:
     """Run fn here, as the rank that torchrun made of this process, and return every rank's result on every rank.
 
     Exceptions go up as they are: torchrun reports them and stops the other ranks.
@@ -31,7 +31,8 @@ def launch_under_torchrun(fn: Callable[..., Any], args: tuple, kwargs: dict, wor
               f"using {dist.get_world_size()}", file=sys.stderr)
     if context.device().type != "cpu":
         fn, args, kwargs = unpack_call(pack_call(fn, args, kwargs))  # its tensors arrive on this rank's GPU
-    seed_everything(seed)
+    if seed is not None:  # a team's later calls go on with the numbers of the ones before
+        seed_everything(seed)
     recordings.take()  # whatever was recorded outside launch is not this launch's
     result = fn(*args, **kwargs)
     everyone: list[Any] = [None] * dist.get_world_size()

@@ -22,6 +22,7 @@
     mesh_explorer.py        MeshExplorer: 64 ranks on eight nodes, who talks to whom along each axis, over which link
     layout_planner.py       LayoutPlanner: a published run under any layout: memory, time by cause, MFU, money
     planned_layout.py       what it plans: the run, its choices, the estimate beside what was published
+    team_view.py            TeamView: what each rank of a team holds, and in which elements a tensor differs
     zero_memory.py          ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
 
 Names load on first use: a rank that calls `label_chunks` does not have to import the widget libraries.
@@ -53,6 +54,7 @@ __all__ = load_on_use(__name__, {
     ".plots.routed_text": ("RoutedText",),
     "stragglers": ("Stragglers",),
     ".plots.strips": ("Strips",),
+    "team_view": ("TeamView",),
     "token_dispatch": ("TokenDispatch",),
     ".plots.network_picture": ("TreeAndTorus",),
     "which_wire": ("WhichWire",),

@@ -10,7 +10,7 @@ from course_lib import facts
 from course_lib.costs.activations import RECOMPUTE, ActivationTerm, activation_bytes_per_layer, activation_terms
 from course_lib.pictures.parts import axis, bars, legend, round_ticks
 from course_lib.pictures.scene import Scene, Sheet
-from course_lib.pictures.units import gigabytes, human_bytes
+from course_lib.pictures.units import BYTES_IN, gigabytes, human_bytes
 from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 
@@ -20,7 +20,7 @@ SPLITS: dict[str, tuple[int, bool]] = {  # -> ranks of tensor parallelism, seque
     "tensor parallel, t = 4": (4, False), "tensor and sequence parallel, t = 4": (4, True),
     "tensor parallel, t = 8": (8, False), "tensor and sequence parallel, t = 8": (8, True),
 }
-KEPT = {"none": "everything kept", "selective": "attention's core made again", "full": "whole layers made again"}
+KEPT = {"none": "everything kept", "selective": "attention's core recomputed", "full": "whole layers recomputed"}
 LENGTHS = [2**k for k in range(10, 18)]  # what the slider offers; Python takes any number
 LONGEST = 2**20
 CORE, SPLIT, WHOLE = "activations", "forward", "backward"  # roles: s x s matrices; split along heads or width; the rest
@@ -75,7 +75,7 @@ def layer(model: str, tokens: int, split: str, recompute: str) -> Layer:
     terms = activation_terms(facts.model(model).shape, 1, tokens, dropout=with_dropout(model))
 
     def kept_bytes(number: int, term: ActivationTerm) -> int:
-        if recompute == "full" and number:  # of a layer that is made again only its input is kept, the first term
+        if recompute == "full" and number:  # of a layer that is recomputed only its input is kept, the first term
             return 0
         return term.bytes_on_rank(recompute, t, sequence_parallel)
 
@@ -90,8 +90,8 @@ def comparison_rows(model: str, tokens: int, split: str, recompute: str) -> tupl
     t = SPLITS[split][0] if SPLITS[split][0] > 1 else 8
     tensor, both = f"tensor parallel, t = {t}", f"tensor and sequence parallel, t = {t}"
     rows = (("nothing split", "nothing split", "none"), (tensor, tensor, "none"), ("... and sequence", both, "none"),
-            ("tensor, core made again", tensor, "selective"), ("... and sequence, core", both, "selective"),
-            ("layers made again", "nothing split", "full"))
+            ("tensor, core recomputed", tensor, "selective"), ("... and sequence, core", both, "selective"),
+            ("layers recomputed", "nothing split", "full"))
     return tuple((name, bytes_of_layer(model, tokens, which, again), (which, again) == (split, recompute))
                  for name, which, again in rows)
 
@@ -105,10 +105,11 @@ def scene_of(shown: Layer) -> Scene:
     unit, bottom = (RIGHT - LEFT) / longest, TOP + len(shown.terms) * ROW
     for number, term in enumerate(shown.terms):
         add_term(sheet, term, TOP + number * ROW, unit)
-    end = longest / 1e9
-    axis(sheet, LEFT, RIGHT, bottom + 4, end, [(at, f"{at:,.4g}") for at in round_ticks(end)], "GB of one layer")
+    ending = "MB" if longest < BYTES_IN["GB"] else "GB"  # as the words beside the longest bars
+    end = longest / BYTES_IN[ending]
+    axis(sheet, LEFT, RIGHT, bottom + 4, end, [(at, f"{at:,.4g}") for at in round_ticks(end)], f"{ending} of one layer")
     entries = [(SPLIT, "split over the ranks"), (WHOLE, "whole on every rank"), (CORE, "s × s matrices"),
-               ("room", "if nothing were split or made again")]
+               ("room", "if nothing were split or recomputed")]
     legend(sheet, 60, bottom + 54, entries)
     sheet.text("compared", "label", 60, bottom + 82, "One layer, on each rank")
     rows = [(name, num_bytes, human_bytes(num_bytes), present) for name, num_bytes, present in shown.ways]
@@ -136,15 +137,15 @@ def texts(shown: Layer) -> tuple[str, str]:
     """Headline and detail."""
     layers = facts.model(shown.model).shape.num_layers
     unsplit = bytes_of_layer(shown.model, shown.tokens, "nothing split", "none")
-    finding = (f"{gigabytes(shown.total)} a layer on each rank, {shown.total / unsplit:.1%} of "
-               f"{gigabytes(unsplit)}")
+    finding = (f"{human_bytes(shown.total)} per layer on each rank, {shown.total / unsplit:.1%} of "
+               f"{human_bytes(unsplit)}")
     core = (f"{shown.core / shown.total:.0%} of it are s × s matrices" if shown.core else "no s × s matrix is kept")
     return finding, f"{core}; {gigabytes(shown.total * layers)} in {layers} layers, of one row in 16 bits"
 
 
 class ActivationMemory(SceneExplorable):
     """What one layer of `model` keeps for one row of `tokens`: by `split`, a name of SPLITS, and `recompute`, "none",
-    "selective" (attention's s x s matrices are made again, or never stored) or "full"."""
+    "selective" (attention's s x s matrices are recomputed, or never stored) or "full"."""
 
     model = OneOf("GPT-3", MODELS)
     tokens = WholeNumber(2048, 1, LONGEST)

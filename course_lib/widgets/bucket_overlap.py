@@ -75,7 +75,7 @@ def scene_of(bucket_cap_mb: int, num_ranks: int, machine: str, model: str) -> Sc
     add_lanes(sheet, shown)
     add_sweep(sheet, sweep, bucket_cap_mb)
     sheet.text("note", "quiet", LEFT, FOOT + 46,
-               f"numbers are layers; {size.num_sequences} sequences of {size.sequence_length:,} tokens a rank, "
+               f"numbers are layers; {size.num_sequences} sequences of {size.sequence_length:,} tokens per rank, "
                f"{on.flops_per_s / 1e12:.4g} TFLOP/s each, float32 gradients, "
                f"{on.bytes_per_s(num_ranks) / 1e9:.4g} GB/s from each")
     return Scene(
@@ -103,12 +103,12 @@ def add_lanes(sheet: Sheet, shown: Overlap) -> None:
         sheet.text(name, "label", LEFT - 10, y + LANE / 2, name, "end")
     for name, start, end in shown.blocks:
         frame = (LEFT + scale * start, BACKWARD, scale * (end - start), LANE)
-        sheet.rect(f"backward of {name}", "work", *frame)
+        sheet.rect(f"backward of {name}", "backward", *frame)
         sheet.inside(f"backward of {name} is", "on light", *frame, f"layer {name}" if name.isdigit() else name, name)
     for number, bucket in enumerate(shown.buckets):
         frame = (LEFT + scale * bucket.start_s, STREAM, scale * (bucket.end_s - bucket.start_s), LANE)
         sheet.rect(f"bucket {number}", "message", *frame, hint=mebibytes(bucket.num_bytes))
-        sheet.inside(f"bucket {number} is", "on dark", *frame, mebibytes(bucket.num_bytes))
+        sheet.inside(f"bucket {number} is", "on light", *frame, mebibytes(bucket.num_bytes))
     over = LEFT + scale * shown.backward_s
     exposed, backward = f"exposed {human_seconds(shown.exposed_s)}", f"backward {human_seconds(shown.backward_s)}"
     if shown.exposed_s:

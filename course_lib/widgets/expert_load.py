@@ -131,10 +131,10 @@ def texts(shown: RouterRun) -> tuple[str, str]:
     if shown.balancing == "auxiliary loss":
         growth = (shown.gain - shown.strength) / EXPERTS
         word = "grows" if growth > 0 else "shrinks" if growth < 0 else "stays"
-        return finding, f"near even shares a difference {word}, by {abs(growth):.2%} a step: (gain - strength)/8"
+        return finding, f"near even shares a difference {word}, by {abs(growth):.2%} per step: (gain - strength)/8"
     if shown.balancing == "bias":
         return finding, f"each step moves a bias by {shown.strength:g}, whatever the loss says"
-    return finding, f"near even shares a difference grows by {shown.gain / EXPERTS:.2%} a step: gain/8"
+    return finding, f"near even shares a difference grows by {shown.gain / EXPERTS:.2%} per step: gain/8"
 
 
 class ExpertLoad(SceneExplorable):

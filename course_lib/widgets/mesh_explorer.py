@@ -183,7 +183,7 @@ def texts(shown: ParallelLayout, along: tuple[AxisTraffic, ...], axis: str, rank
     """Headline and detail."""
     own, best = times[shown.order], min(times, key=times.get)
     most = max(along, key=lambda each: each.seconds)
-    against = ("no order sends for less" if own <= times[best] * 1.0001
+    against = ("no other order takes less time" if own <= times[best] * 1.0001
                else f"{own / times[best]:.1f} times what it takes with {best.split(',')[0]} innermost")
     finding = f"a step of {model_name(shown)} sends for {human_seconds(own)}, most of it along {most.axis}: {against}"
     place = ", ".join(f"{name} {value}" for name, value in shown.coordinates(rank).items())

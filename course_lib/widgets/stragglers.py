@@ -28,7 +28,7 @@ HORIZON = 24  # ordinary steps that the timeline shows
 SLACKS = (0, 1, 2, 4, 8, 16, 32, None)
 LARGEST = SLACKS[-2]
 SLOWDOWNS = tuple(range(1, 11))
-ROLES = {COMPUTES: "work", SLOWLY: "late", COMMUNICATES: "message", WAITS: "idle"}
+ROLES = {COMPUTES: "compute", SLOWLY: "late", COMMUNICATES: "message", WAITS: "idle"}
 
 
 class Stragglers(SceneExplorable):
@@ -75,7 +75,7 @@ def run(scheme: str, who: str, slowdown: int, slack: int | None) -> StragglerRun
 
 
 def possible(scheme: str, who: str, slowdown: int, slack: int | None) -> float:
-    """Steps a second of all ranks together if nobody ever waited."""
+    """Steps per second of all ranks together if nobody ever waited."""
     others = NUM_RANKS - 1
     durations = ([1.0] * others + [float(slowdown)] if who == WHO[0]
                  else [(others + slowdown) / NUM_RANKS] * NUM_RANKS)

@@ -121,7 +121,7 @@ def texts(device: str, call: str, group: str) -> tuple[str, str]:
     if found.nodes == 1:
         why = "its own NVLink, whatever it sends"
     elif call == "ring":
-        why = "one card, for who stands at a node's edge holds the others up"
+        why = "one card: the ranks at a node's edge hold the others up"
     elif call == "all_to_all":
         leave = found.n - found.per_node
         why = f"its own card, for {leave} of {found.n - 1} messages" if found.per_node > 1 else f"its own card{kept}"
@@ -131,7 +131,7 @@ def texts(device: str, call: str, group: str) -> tuple[str, str]:
     reached = group_of(network_of(device, as_reached=True), group).bytes_per_s(call)
     measured = measurement_words(device, call, group)
     return (f"{gigabytes(found.bytes_per_s(call))} from each GPU: {why}",
-            f"by data sheets; such wires, else idle, reach about {gigabytes(reached)}{measured}")
+            f"by data sheets; with nobody else on them, such wires reach about {gigabytes(reached)}{measured}")
 
 
 def measurement_words(device: str, call: str, group: str) -> str:

@@ -95,7 +95,7 @@ def reduce_scatter_to_the_right_only(tensor):
     return partial
 
 
-@wrong("2.1", "half a chunk each way a step is enough, not the whole tensor")
+@wrong("2.1", "half a chunk each way per step is enough, not the whole tensor")
 def reduce_scatter_sends_whole_tensors(tensor):
     n, r = dist.get_world_size(), dist.get_rank()
     right, left = (r + 1) % n, (r - 1) % n
@@ -191,7 +191,7 @@ GATHERED = [
 ]
 
 
-@wrong("2.2", "send one piece a step, as long as it is: not filled up, and not the whole result")
+@wrong("2.2", "send one piece per step, as long as it is: not filled up, and not the whole result")
 def all_gather_fills_up_to_the_longest(tensor):
     n, r = dist.get_world_size(), dist.get_rank()
     right, left = (r + 1) % n, (r - 1) % n

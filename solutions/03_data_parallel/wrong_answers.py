@@ -644,13 +644,13 @@ SMALLEST_BATCH = [wrong("3.8", says)(function) for says, function in {
         lambda N, B, n, F, alpha, beta, s: my_smallest_batch(N, B, n, F, 0, beta, s),
     "alpha is paid for one message: each bucket pays 2(n-1) of them":
         lambda N, B, n, F, alpha, beta, s: my_smallest_batch(N, 1, n, F, alpha, beta, s),
-    "alpha is paid once a bucket: a ring takes 2(n-1) steps, and each pays it":
+    "alpha is paid once per bucket: a ring takes 2(n-1) steps, and each pays it":
         lambda N, B, n, F, alpha, beta, s: my_smallest_batch(N, B, n, F, alpha / (2 * (n - 1)), beta, s),
     "the bytes travel once: a ring sends them nearly twice, 2(n-1)/n times":
         lambda N, B, n, F, alpha, beta, s: my_smallest_batch(N, B, n, F, alpha, beta * n / (2 * (n - 1)), s),
     "every bucket is as large as all gradients: together they have 4 N bytes":
         lambda N, B, n, F, alpha, beta, s: my_smallest_batch(N, B, n, F, alpha, beta * B, s),
-    "these gradients have 2 bytes a number: float32 has 4":
+    "these gradients have 2 bytes per number: float32 has 4":
         lambda N, B, n, F, alpha, beta, s: my_smallest_batch(N, B, n, F, alpha, beta / 2, s),
 }.items()]
 
@@ -673,7 +673,7 @@ MOST_DEVICES = [wrong("3.9", says)(function) for says, function in {
         lambda: devices(bytes_per_s=2 * 100e9),
     "W is 200 GB/s, the 200 Gbit/s of one card: they are 25 GB/s, and a node has four cards":
         lambda: devices(bytes_per_s=200e9),
-    "twice too many: float32 has 4 bytes a gradient, and a ring sends each of them nearly twice":
+    "twice too many: float32 has 4 bytes per gradient, and a ring sends each of them nearly twice":
         lambda: devices(gradient_bytes=2),
     "all 6 N b FLOPs of a step hide the messages: they begin in backward, whose FLOPs are 4 N b":
         lambda: devices(flops_per_s=0.4 * 312e12 * 4 / 6),

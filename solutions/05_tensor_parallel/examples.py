@@ -113,7 +113,7 @@ EXAMPLES = {
     ],
     "5.7": block,
     "5.8": lambda inputs, answers: (
-        "t = {}, {} in a node, {} FLOP/s, {} bytes/s inside, {} bytes/s a card, share = {}, {} bytes a number: "
+        "t = {}, {} in a node, {} FLOP/s, {} bytes/s inside, {} bytes/s per card, share = {}, {} bytes per number: "
         "h = {:g}".format(
             *inputs[0], answers[0]["value"]
         )

@@ -145,6 +145,8 @@ def drawn(picture: Any) -> str:
         return repr([(name, log.over_time()) for name, log in picture.logs.items()])
     if hasattr(picture, "figures"):
         return repr(picture.figures)
+    if hasattr(picture, "panels"):
+        return repr([panel.simulation.timeline for panel in picture.panels])
     if hasattr(picture, "experts"):
         return repr((picture.tokens, picture.experts))
     series = [(name, list(xs), list(ys)) for name, (xs, ys) in {**picture.points, **picture.lines}.items()]

@@ -18,7 +18,7 @@ from tests.claims.cell import headlines
 from tests.claims.contradict import DOES_NOT_HOLD
 
 ROOT = Path(__file__).resolve().parents[2]
-CLAIMS = re.compile(r"Chart: |MemoryPanels: |RankPanels: |Timeline of \d+ ranks|Timeline of rank \d+")
+CLAIMS = re.compile(r"Chart: |Schedules: |MemoryPanels: |RankPanels: |Timeline of \d+ ranks|Timeline of rank \d+")
 WITHIN_S = 120.0
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from course_lib.pictures.palette import BLUE, MAGENTA
 from course_lib.widgets import Chart
 
 SIZES, TIMES = [1024, 2**20, 2**26], [1e-4, 1e-3, 0.1]
@@ -26,6 +27,19 @@ def test_a_chart_is_one_png_and_one_stable_sentence():
 def test_what_is_measured_and_what_is_predicted_of_one_thing_share_a_colour():
     colours = chart(points={"ring, measured": (SIZES, TIMES), "tree, measured": (SIZES, TIMES)})._colours()
     assert set(colours) == {"ring", "tree"} and colours["ring"] != colours["tree"]
+
+
+def test_what_a_device_holds_has_the_colour_of_every_other_picture_and_nothing_else_has_it():
+    series = dict.fromkeys(("rest", "activations, measured", "parameters", "more"), (SIZES, TIMES))
+    colours = chart(points=series, lines={})._colours()
+    assert colours["activations"] == MAGENTA and colours["parameters"] == BLUE
+    assert len({*colours.values()}) == 4
+
+
+@pytest.mark.parametrize("lowest", [0.5, 0, -0.02])
+def test_an_axis_begins_at_0_unless_a_number_is_below(lowest):
+    bottom, _ = chart(log="", points={}, lines={"loss": ([1, 2], [lowest, 1])}).figure().axes[0].get_ylim()
+    assert bottom == 0 if lowest >= 0 else bottom < lowest
 
 
 @pytest.mark.parametrize(("changes", "complaint"), [

@@ -24,6 +24,7 @@ def test_an_expert_likes_what_it_has_more_of_than_others_and_most_what_is_freque
 def test_it_says_what_it_shows_and_no_text():
     shown = RoutedText("Letters here, digits there", TEXT, EXPERTS, 3, holds=False)
     assert repr(shown) == "RoutedText: not seen here: Letters here, digits there (9 characters, 3 experts)"
+    assert RoutedText("", TEXT, EXPERTS, 3, detail="a third").scene().detail == "a third"
     (width, height), colours = size_and_colours(shown.png())
     assert width > 900 and height > 200 and colours > 3
 

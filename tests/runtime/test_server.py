@@ -18,6 +18,7 @@ import torch.distributed as dist
 from course_lib.runtime import LaunchError, LaunchTimeout, RankFailed, launch, launcher
 from course_lib.runtime.errors import LaunchInterrupted
 from course_lib.runtime.ranks import fork_pool
+from course_lib.runtime.ranks.crew import Crew
 from course_lib.runtime.ranks.fork_pool import ForkPool
 from course_lib.runtime.ranks.messages import Task
 from course_lib.runtime.ranks.rank_process import RankProcess
@@ -181,7 +182,7 @@ class StubbornPool:
 def test_a_rank_that_never_takes_a_long_task_is_a_timeout(tmp_path):
     task = Task(0, 1, "gloo", str(tmp_path / "store"), 0, 1, 1.0, call=bytes(1 << 24))
     with pytest.raises(LaunchTimeout, match="rank 0 did not finish within 0.1 s"):
-        Supervisor(StubbornPool(), [task], {}, timeout_s=0.1).results()
+        Supervisor(Crew(StubbornPool(), task, {}), [task], timeout_s=0.1).results()
 
 
 # The trace

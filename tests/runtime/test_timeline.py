@@ -3,16 +3,20 @@
 import json
 import pickle
 import re
+import threading
+import time
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.runtime import Timeline, launch, record_timeline, span
+from course_lib.runtime import Timeline, context, launch, record_timeline, span
 from course_lib.runtime.instruments.intervals import longest_outside
 from course_lib.runtime.instruments.pending import GroupCall
 from course_lib.runtime.instruments.timeline import Clock
 from course_lib.runtime.instruments.timeline_event import TimelineEvent
+from course_lib.runtime.instruments.timeline_picture import span_colours
 from course_lib.runtime.instruments.timeline_recorder import TimelineRecorder
 from course_lib.runtime.instruments.under_way import transfers
 
@@ -160,6 +164,31 @@ def test_a_timeline_without_a_headline_says_how_its_average_rank_spends_the_time
                                  "waits for others 20%", "0% of the communication runs while its rank computes")
 
 
+def test_ranks_that_share_cores_say_how_much_of_one_each_had(monkeypatch):
+    ranks = [replace(timeline(event("compute", 0, 4, rank=rank), ranks=(rank,)), cpu_s={rank: 1.0 + rank})
+             for rank in range(3)]
+    shared = Timeline.merge([*ranks, replace(ranks[0], cpu_s={0: 2.0})])
+    assert shared.cpu_s == {0: 3.0, 1: 2.0, 2: 3.0}, "two recordings of a rank are added up"
+    monkeypatch.setattr(context, "count_cores", lambda: 2)
+    assert shared.alternative().endswith("; 3 ranks on 2 cores: 2 s to 3 s of CPU each")
+    assert "of CPU" not in shared.by_rank(0).alternative(), "one rank has a core of its own"
+    monkeypatch.setattr(context, "count_cores", lambda: 3)
+    assert "of CPU" not in shared.alternative()
+    elsewhere = replace(ranks[1], clock=Clock("there", 0.0, 0.0))
+    assert Timeline.merge([ranks[0], elsewhere]).cpu_s == {}, "these cores are not one machine's"
+
+
+def test_a_rank_records_what_its_process_computes_and_not_how_long_it_sleeps():
+    def cpu_of(rest):
+        with record_timeline() as recorded:
+            while not rest and recorded.clock.counter_s + 0.05 > time.perf_counter():
+                pass
+            threading.Event().wait(0.05 if rest else 0)
+        return recorded.cpu_s[0]
+
+    assert cpu_of(rest=True) < cpu_of(rest=False)
+
+
 def test_a_headline_of_the_readers_stands_above_the_facts_and_says_where_it_does_not_hold():
     recorded = timeline(event("compute", 0, 4))
     held, broken = recorded.shows("Rank 0 computes", holds=True), recorded.shows("Rank 0 waits", holds=False, until_s=9)
@@ -262,3 +291,8 @@ def test_it_draws_itself_and_says_no_times_in_words(recorded):
     assert re.search(r"of \d.* (ms|s|µs|us) the average rank computes", copy.alternative())  # for who cannot see it
     assert "record_timeline()" in repr(Timeline.merge([])) == Timeline.merge([]).alternative()
     assert set(timeline()._repr_mimebundle_()) == {"text/plain"}
+
+
+def test_experts_have_one_colour_with_and_without_dispatch_and_no_two_names_share_one():
+    alone, with_others = span_colours(["experts"]), span_colours(["dispatch", "experts", "combine"])
+    assert alone["experts"] == with_others["experts"] and len(set(with_others.values())) == 3

@@ -59,8 +59,8 @@ def test_selective_recomputation_keeps_no_s_x_s_matrix_and_full_only_the_input()
 
 def test_the_headline_is_the_finding():
     assert repr(ActivationMemory()) == (
-        "ActivationMemory, GPT-3, 2,048 tokens, nothing split, everything kept: 2.87 GB a layer on each rank, 100.0% "
-        "of 2.87 GB; 70% of it are s × s matrices; 275 GB in 96 layers, of one row in 16 bits")
+        "ActivationMemory, GPT-3, 2,048 tokens, nothing split, everything kept: 2.9 GB per layer on each rank, 100.0% "
+        "of 2.9 GB; 70% of it are s × s matrices; 275 GB in 96 layers, of one row in 16 bits")
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -19,6 +19,7 @@ from course_lib.pipeline_parallel import (
     schedule_picture,
     simulate,
     validate,
+    zb_h1,
     zb_h2,
     zb_v,
 )
@@ -205,6 +206,12 @@ def test_schedules_with_and_without_chunks_are_drawn_in_the_same_unit():
     assert both.unit == "time (1: a rank's forward pass of a micro-batch)"
     assert schedule_picture(interleaved_1f1b(4, 8, 2), forward=1).panels[0].simulation.makespan == 57
     assert schedule_picture(one_f_one_b(4, 8), forward=1).unit == "time, in the unit of the costs"
+
+
+def test_a_headline_over_schedules_says_whether_they_show_it():
+    both = schedule_picture(one_f_one_b(4, 8), zb_h1(4, 8))
+    assert repr(both.shows("ZB-H1 is idle less", holds=True)) == f"Schedules: ZB-H1 is idle less ({both!r})"
+    assert repr(both.shows("1F1B is", holds=False)).startswith("Schedules: not seen here: 1F1B is (1F1B, 4 ranks")
 
 
 def test_a_measured_step_is_drawn_under_its_plan():

@@ -49,8 +49,8 @@ def test_of_a_ring_of_single_messages_the_edges_alone_leave_the_node():
 def test_the_headline_is_the_finding_with_what_was_measured():
     assert repr(WhichWire()) == (
         "WhichWire, collective in rings, two whole nodes, H100: 400 GB/s from each GPU: all eight cards of each node, "
-        "in eight rings; by data sheets; such wires, else idle, reach about 338 GB/s; measured over EFA v2 with 2.0 "
-        "GB: 329 GB/s")
+        "in eight rings; by data sheets; with nobody else on them, such wires reach about 338 GB/s; measured over EFA "
+        "v2 with 2.0 GB: 329 GB/s")
     strided = repr(WhichWire(group="one of each node"))
     assert "50 GB/s from each GPU: one card; the other 7 groups have theirs at the same time" in strided
     assert "93.8 GB/s from each GPU: its own card, for 8 of 15 messages" in repr(WhichWire(call="all_to_all"))

@@ -64,11 +64,12 @@ def panel(axes: Axes, track: Track, unit: int, title: str) -> None:
 
 def mark_phases(axes: Axes, track: Track) -> None:
     """Names the outermost spans along the top, where they are wide enough, and draws their borders."""
+    per_letter = 0.0096 if axes.get_subplotspec().get_gridspec().ncols == 1 else 0.012  # of the panel's width
     for phase in track.phases:
         if phase.depth == 0 and phase.end > phase.start:
             for border in (phase.start, phase.end):
                 axes.axvline(border, color=INK, lw=0.5, ls=":", zorder=2)
-            if (phase.end - phase.start) / max(track.num_ops, 1) > 0.012 * len(phase.name):
+            if (phase.end - phase.start) / max(track.num_ops, 1) > per_letter * len(phase.name):
                 axes.text((phase.start + phase.end) / 2, 0.99, phase.name, ha="center", va="top", fontsize=8,
                           transform=axes.get_xaxis_transform(), color=INK)
 

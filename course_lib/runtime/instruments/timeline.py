@@ -20,9 +20,10 @@ from pathlib import Path
 
 from course_lib.pictures.drawn import claim
 from course_lib.pictures.units import human_seconds
+from course_lib.runtime import context
 from course_lib.runtime.instruments import pending
 from course_lib.runtime.instruments.chrome_trace import trace_events
-from course_lib.runtime.instruments.clocks import this_clock
+from course_lib.runtime.instruments.clocks import HostClock, this_clock
 from course_lib.runtime.instruments.intervals import Intervals, intersection, length, union
 from course_lib.runtime.instruments.recordings import Recording, keeping, this_rank
 from course_lib.runtime.instruments.spans import span_listeners
@@ -44,7 +45,11 @@ class Clock:
 
 @dataclass(frozen=True, repr=False)
 class Timeline(Recording):
-    """What `ranks` did and when. `waits`: when a rank (with NCCL its GPU) was inside a communication call or wait()."""
+    """What `ranks` did and when. `waits`: when a rank (with NCCL its GPU) was inside a communication call or wait().
+
+    `cpu_s`: seconds of CPU that each rank's process used while it recorded. Ranks that share cores also stand still
+    between two instructions, which no event shows: this tells. Empty for GPUs, and for ranks of several hosts.
+    """
 
     ranks: tuple[int, ...]
     events: list[TimelineEvent] = field(default_factory=list)
@@ -53,6 +58,7 @@ class Timeline(Recording):
     headline: str = ""  # what there is to see, where somebody has said it
     holds: bool | None = None
     until_s: float | None = None  # where the picture's axis ends
+    cpu_s: dict[int, float] = field(default_factory=dict)
 
     @classmethod
     def merge(cls, logs: Iterable[Recording]) -> "Timeline":
@@ -73,6 +79,8 @@ class Timeline(Recording):
             shift = host_zero.epoch_s - zero.epoch_s + log.clock.counter_s - host_zero.counter_s
             for mine, theirs in ((merged.events, log.events), (merged.waits, log.waits)):
                 mine += [replace(e, start_s=e.start_s + shift, end_s=e.end_s + shift) for e in theirs]
+            for rank, seconds in log.cpu_s.items() if len(first_of_host) == 1 else ():
+                merged.cpu_s[rank] = merged.cpu_s.get(rank, 0.0) + seconds
         for events in (merged.events, merged.waits):
             events.sort(key=lambda event: (event.rank, event.start_s))
         return merged
@@ -82,7 +90,8 @@ class Timeline(Recording):
         if rank not in self.ranks:
             raise ValueError(f"rank {rank} recorded no timeline; recorded ranks: {list(self.ranks)}")
         return replace(self, ranks=(rank,), events=[event for event in self.events if event.rank == rank],
-                       waits=[wait for wait in self.waits if wait.rank == rank])
+                       waits=[wait for wait in self.waits if wait.rank == rank],
+                       cpu_s={other: seconds for other, seconds in self.cpu_s.items() if other == rank})
 
     @property
     def duration_s(self) -> float:
@@ -141,7 +150,7 @@ class Timeline(Recording):
     def alternative(self) -> str:
         if not self.events:
             return self.finding()
-        texts = self._texts()[bool(self.headline):]  # the headline is in the finding
+        texts = [*self._texts()[bool(self.headline):], self._shared_cores()]  # the headline is in the finding
         return "; ".join(filter(None, [self.finding(), *texts]))
 
     def _texts(self) -> tuple[str, str]:
@@ -161,12 +170,21 @@ class Timeline(Recording):
         hidden = sum(map(self.hidden_s, self.ranks)) / communication_s if communication_s else 0.0
         return facts, f"{hidden:.0%} of the communication runs while its rank computes" if communication_s else ""
 
+    def _shared_cores(self) -> str:
+        """How much of a core each rank had, where there are more ranks than cores; else nothing."""
+        if len(self.cpu_s) <= (cores := context.count_cores()):
+            return ""
+        least, most = human_seconds(min(self.cpu_s.values())), human_seconds(max(self.cpu_s.values()))
+        each = least if least == most else f"{least} to {most}"
+        return f"{len(self.cpu_s)} ranks on {cores} core{'s' * (cores > 1)}: {each} of CPU each"
+
     def png(self) -> bytes | None:
         if not self.events:
             return None
         from course_lib.runtime.instruments.timeline_picture import draw  # matplotlib is slow to import
 
-        return draw(self.ranks, self.events, self.waits, self.until_s or self.duration_s, *self._texts())
+        return draw(self.ranks, self.events, self.waits, self.until_s or self.duration_s, *self._texts(),
+                    self._shared_cores())
 
 
 def name_counts(counts: Counter) -> str:
@@ -182,8 +200,8 @@ def record_timeline() -> Iterator[Timeline]:
     """Record the spans and the communication calls of this rank inside the block."""
     pending.install()
     timeline = Timeline((this_rank(),))
-    recorder = TimelineRecorder(this_clock())
-    failed = True
+    recorder = TimelineRecorder(clock := this_clock())
+    began_s, failed = time.process_time(), True
     with keeping(timeline):
         span_listeners.append(recorder)
         pending.listeners.append(recorder)
@@ -193,6 +211,8 @@ def record_timeline() -> Iterator[Timeline]:
         finally:
             span_listeners.remove(recorder)
             pending.listeners.remove(recorder)
+            if isinstance(clock, HostClock):
+                timeline.cpu_s[timeline.ranks[0]] = time.process_time() - began_s
             # After an error nobody waits for a GPU: what it still has to do may never end.
             for event in recorder.close(timeline.ranks[0], timeline.clock.counter_s, wait=not failed):
                 (timeline.waits if event.lane == "waiting" else timeline.events).append(event)

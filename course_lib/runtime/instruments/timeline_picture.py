@@ -16,6 +16,7 @@ from course_lib.runtime.instruments.timeline_event import TimelineEvent
 from course_lib.runtime.instruments.under_way import transfers
 
 SPAN_COLOURS = (BLUE, ORANGE, TEAL, CYAN, RED)  # by first appearance; further names share grey
+OWN_COLOURS = {"experts": ORANGE}  # the same in pictures with and without what comes before them
 BLOCKED = "#F3C4D8"  # the colour of communication, paler
 MAX_RANKS = 16
 LANE = 0.44  # height of a lane, in bands; a band is one rank
@@ -36,11 +37,11 @@ class EventBox:
 
 
 def draw(ranks: Sequence[int], events: list[TimelineEvent], waits: list[TimelineEvent], duration_s: float,
-         headline: str, detail: str) -> bytes:
-    """PNG of the first 16 ranks. Time to the right, from the first event on."""
+         headline: str, detail: str, below: str = "") -> bytes:
+    """PNG of the first 16 ranks. Time to the right, from the first event on; `below` stands beside the axis' name."""
     ranks = ranks[:MAX_RANKS]
     names = list(dict.fromkeys(event.name for event in events if event.lane == "compute"))
-    colours = {name: SPAN_COLOURS[i] if i < len(SPAN_COLOURS) else GREY for i, name in enumerate(names)}
+    colours = span_colours(names)
     zero = min(event.start_s for event in events)
     figure = new_figure(1.5 + 0.72 * len(ranks), headline, detail)
     axes = figure.subplots()
@@ -56,7 +57,7 @@ def draw(ranks: Sequence[int], events: list[TimelineEvent], waits: list[Timeline
         blocked = intersection(union((wait.start_s, wait.end_s) for wait in own), moving.get(rank, []))
         blocked_boxes += [EventBox(replace(own[0], start_s=start, end_s=end), start - zero, band, LANE, BLOCKED)
                           for start, end in blocked]
-    prepare(axes, ranks, duration_s)
+    prepare(axes, ranks, duration_s, below)
     paint(axes, boxes, edgecolor="white", lw=0.4)
     paint(axes, wait_boxes, edgecolor="#777777", hatch="//////", lw=0)
     paint(axes, blocked_boxes, edgecolor="white", lw=0)
@@ -66,6 +67,13 @@ def draw(ranks: Sequence[int], events: list[TimelineEvent], waits: list[Timeline
     patches = legend(colours, wait_boxes, blocked_boxes, boxes)
     figure.legend(handles=patches, loc="outside right center", fontsize=8, frameon=False)
     return to_png(figure)
+
+
+def span_colours(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each name of a span, in the order of their first appearance."""
+    own = {name: OWN_COLOURS[name] for name in names if name in OWN_COLOURS}
+    others = iter([colour for colour in SPAN_COLOURS if colour not in own.values()])
+    return {name: own.get(name) or next(others, GREY) for name in names}
 
 
 def compute_lane(events: list[TimelineEvent], zero: float, band: int, colours: dict[str, str]) -> list[EventBox]:
@@ -93,13 +101,13 @@ def communication_lane(events: list[TimelineEvent], zero: float, band: int) -> l
             for call, row in zip(calls, rows)]
 
 
-def prepare(axes: Axes, ranks: Sequence[int], duration_s: float) -> None:
+def prepare(axes: Axes, ranks: Sequence[int], duration_s: float, below: str) -> None:
     """Axes for a band of each rank, time in ms below a second."""
     axes.set_xlim(0, duration_s)
     axes.set_ylim(len(ranks), -0.06)
     unit, scale = ("ms", 1e3) if duration_s < 1 else ("s", 1)
     axes.xaxis.set_major_formatter(lambda seconds, _: f"{seconds * scale:g}")
-    axes.set_xlabel(f"time since the first event ({unit})", fontsize=9, color=INK)
+    axes.set_xlabel("   ".join(filter(None, [f"time since the first event ({unit})", below])), fontsize=9, color=INK)
     axes.set_yticks([band + LANE for band in range(len(ranks))], [f"rank {rank}" for rank in ranks])
     quiet(axes)
     axes.tick_params(axis="y", length=0)

@@ -20,6 +20,14 @@ forks ranks (Linux; elsewhere the ranks are interpreters kept warm), and the ran
     notebook -> rank     you may go          dismissed: a rank that left early would fail its peers
     notebook -> server   finish              ends what has not ended, and whatever ranks have started
 
+A team (course_lib/runtime/team) is the same with more than one call. Its ranks have a server of their own, forked from
+the first one, so that launches come and go beside them:
+
+    notebook -> server   branch              a server for the team; then fork, Home, Task as above
+        and instead of being dismissed, a rank whose call has ended waits for the next one:
+    notebook -> rank     Task                the next call; with another number of its group, that is joined anew
+    notebook -> rank     stop that           where the call has gone wrong: the ranks that are still in it leave it
+
 The supervisor follows all of this, decides what the story is, and raises it as one error: RankFailed, RankDied,
 Deadlock (all that are left wait, and have not moved for seconds), LaunchTimeout, LaunchInterrupted. A server that does
 not answer is killed with its ranks, which is a LaunchError; the next launch starts a new one.
@@ -30,12 +38,14 @@ Files in reading order:
 
     messages.py       what is said, as dataclasses
     launcher.py       (one folder up) checks what is asked for and makes the tasks
-    supervisor.py     one launch from start to end
+    crew.py           the ranks of one launch, or of one team, from start to end
+    supervisor.py     one call in them from start to end
     asking.py         asks its ranks where they are, by message and by signal
     lookout.py        hang detection: what they answered, and how long they have waited there
     went_wrong.py     which failure, death or lateness is the story, once the other ranks are heard
     rank.py           what happens inside a rank
     watcher.py        its thread that answers "where are you?"
+    stopping.py       taking a rank out of a call so that it lives on
     parcels.py        pickling of the call and its result, and onto which device their tensors come
     evidence.py       shapes, dtypes and devices of the tensors that a failing line names
     places.py         stack frames and tracebacks, as data

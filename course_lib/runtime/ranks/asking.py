@@ -1,4 +1,4 @@
-"""The ranks of one launch, and asking them where they are: by message, and by signal where they cannot answer."""
+"""The ranks of one call, and asking them where they are: by message, and by signal where they cannot answer."""
 
 import queue
 import signal
@@ -6,26 +6,26 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from course_lib.runtime.ranks.crew import Crew
 from course_lib.runtime.ranks.lookout import Lookout
-from course_lib.runtime.ranks.messages import Returned, Task, Whereabouts
+from course_lib.runtime.ranks.messages import Absent, Returned, Task, Whereabouts
 from course_lib.runtime.ranks.places import Frame, frames_of_dump
-from course_lib.runtime.ranks.pools import ForkPool, WarmPool
-from course_lib.runtime.ranks.rank_process import RankProcess
 
 _ANSWER_S = 0.5  # a rank that does not say within this time where it is holds the interpreter
 _DUMP_S = 2.0  # by then a signal has made it write that down, also where it waits for a core
 
 
 class LaunchRanks:
-    """What is known of the ranks of one launch. The supervisor fills `processes` and `returned`."""
+    """What is known of the ranks of `crew` that run one call. The supervisor fills `returned`."""
 
-    def __init__(self, pool: "ForkPool | WarmPool", tasks: list[Task]) -> None:
-        self.pool = pool
-        self.tasks = tasks
-        self.processes: list[RankProcess] = []
+    def __init__(self, crew: Crew, tasks: list[Task]) -> None:
+        self.crew = crew
+        self.tasks = {task.rank: task for task in tasks}
         self.events: queue.Queue = queue.Queue()  # (rank, message of messages.py, or Closed)
         self.returned: dict[int, Returned] = {}
-        self.lookout = Lookout([task.rank for task in tasks], self.processes, self.returned)
+        absent = {rank: Absent(crew.counts.get(rank, {})) for rank in range(crew.task.world_size)
+                  if rank not in self.tasks}
+        self.lookout = Lookout(list(self.tasks), crew.processes, self.returned, absent)
 
     @property
     def all_returned(self) -> bool:
@@ -33,7 +33,7 @@ class LaunchRanks:
 
     def exit_code(self, rank: int) -> int | None:
         """None while the rank's process is alive."""
-        return self.pool.exit_code(self.processes[rank])
+        return self.crew.exit_code(rank)
 
     def ask(self) -> None:
         """Every unfinished rank, where it is; its answer comes as an event."""
@@ -65,7 +65,7 @@ class LaunchRanks:
         if not hasattr(signal, "SIGUSR1"):
             return frames
         for rank in ranks:
-            self.pool.signal(self.processes[rank], signal.SIGUSR1)
+            self.crew.pool.signal(self.crew.processes[rank], signal.SIGUSR1)
         deadline = time.monotonic() + _DUMP_S
         while (any(not frames[rank] and self.exit_code(rank) is None for rank in ranks)
                and time.monotonic() < deadline):

@@ -17,7 +17,7 @@ from course_lib.runtime.ranks.messages import Asks, Continues, Typed
 if TYPE_CHECKING:
     from course_lib.runtime.ranks.watcher import RankWatcher
 
-CALLS_THE_READER = "course_lib.runtime.ranks.rank"
+CALL_THE_READER = ("course_lib.runtime.ranks.rank", "course_lib.runtime.team.namespace")
 NOBODY = ("breakpoint() needs somebody to type, and here nobody can: this notebook or test is executed without a "
           "reader. Take it out, or run the cell in JupyterLab")
 
@@ -43,7 +43,7 @@ class RankDebugger(pdb.Pdb):
     def get_stack(self, *arguments: Any) -> tuple[list[Any], int]:
         """The reader's own frames, from the function given to launch on."""
         stack, current = super().get_stack(*arguments)
-        ours = [place for place, (frame, _) in enumerate(stack) if frame.f_globals.get("__name__") == CALLS_THE_READER]
+        ours = [place for place, (frame, _) in enumerate(stack) if frame.f_globals.get("__name__") in CALL_THE_READER]
         first = ours[-1] + 1 if ours and ours[-1] < current else 0
         return stack[first:], current - first
 

@@ -6,11 +6,11 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from course_lib.runtime.errors import Deadlock, LaunchInterrupted, LaunchTimeout, RankDied, RankFailed
-from course_lib.runtime.ranks.messages import Exited, Failed, Quit, Returned, Whereabouts
+from course_lib.runtime.ranks.messages import Absent, Exited, Failed, Quit, Returned, Whereabouts
 from course_lib.runtime.ranks.places import Frame, readers_frame, story
 
 # rank -> its last answer, or what it came back with
-Sightings = Mapping[int, Whereabouts | Returned]
+Sightings = Mapping[int, Whereabouts | Returned | Absent]
 
 
 _ECHO = re.compile(r"connection closed|connection reset|broken pipe|socket closed|connection refused|"
@@ -125,8 +125,10 @@ def deadlock(sightings: Sightings, still_s: float) -> Deadlock:
     return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))), _waits(sightings))
 
 
-def _sighting(rank: int, seen: Whereabouts | Returned) -> list[str]:
+def _sighting(rank: int, seen: Whereabouts | Returned | Absent) -> list[str]:
     """Where one rank is, and below it the call that it waits in."""
+    if isinstance(seen, Absent):
+        return [f"  rank {rank}  takes no part in this call"]
     if isinstance(seen, Returned):
         return [f"  rank {rank}  has returned normally"]
     place = readers_frame(seen.frames)
@@ -161,6 +163,8 @@ def _hint_on_peers(sightings: Sightings, waiting: dict[int, Whereabouts], kinds:
     for rank, peer in peers.items():
         if isinstance(sightings.get(peer), Returned):
             return f"rank {rank} waits for rank {peer}, which has already returned."
+        if isinstance(sightings.get(peer), Absent):
+            return f"rank {rank} waits for rank {peer}, which takes no part in this call."
     if set(kinds.values()) == {"send"}:
         return ("every rank sends and nobody receives, and a send waits for its receiver. Let every second rank "
                 "receive first, or start both at once with batch_isend_irecv.")
@@ -230,6 +234,17 @@ def interruption(sightings: Sightings, silent: Mapping[int, Sequence[Frame]]) ->
     lines += [f"  rank {rank}  {f'was{_at(seen)}' if seen else 'did not say where it was'}"
               for rank, seen in sorted(frames.items())]
     return "\n".join(lines)
+
+
+def for_team(message: str) -> str:
+    """The message of a launch, in the words of ranks that stay."""
+    for of_launch, of_team in _OF_TEAM.items():
+        message = message.replace(of_launch, of_team)
+    return message
+
+
+_OF_TEAM = {"of this launch": "of this team", "pass launch(..., timeout": "pass start_ranks(..., timeout",
+            "all ranks are stopped": "the call is stopped", "all ranks were stopped": "the call was stopped"}
 
 
 def _at(frames: Sequence[Frame]) -> str:

@@ -6,6 +6,8 @@ killed, launch says so, and the next launch starts a new server.
 
 A server holds 270 MB. When nobody has asked for anything for some minutes it leaves, as the notebook may stand open in
 a tab that nobody looks at; the next cell or launch starts another one, which answers after about a second.
+
+Ranks that stay have a server of their own (BranchPool), forked from this one, so that launches come and go beside them.
 """
 
 import atexit
@@ -69,12 +71,12 @@ class ForkPool:
         self._exit_codes: dict[int, int] = {}
         self._leaves_after_s = leaves_after_s
         self._leaving: threading.Timer | None = None  # ends the server, unless somebody asks for something before
-        self._at_work = False  # a launch is under way, which may take longer than that
+        self._num_users = 0  # a launch that is under way, and teams: both may take longer than that
 
     def begin(self) -> None:
-        """As `start`, for a launch: the server stays until `release`."""
+        """As `start`, for a launch or a branch: the server stays until as many have let it go."""
         with self._lock:
-            self._at_work = True
+            self._num_users += 1
         self.start()
 
     def start(self) -> None:
@@ -158,8 +160,11 @@ class ForkPool:
         """Close the connections, once nobody reads from them any more."""
         for process in self._ranks:
             process.connection.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
         with self._lock:
-            self._at_work = False
+            self._num_users -= 1
             self._put_off_leaving()
 
     def _put_off_leaving(self) -> None:
@@ -172,7 +177,7 @@ class ForkPool:
     def _leave(self) -> None:
         with self._lock:  # whoever starts the server meanwhile waits, and starts another one
             # A timer that ran out just before it was cancelled comes here, too: another has taken its place.
-            if threading.current_thread() is self._leaving and not self._at_work:
+            if threading.current_thread() is self._leaving and not self._num_users:
                 self.close()
 
     def wait_for_preload(self) -> None:
@@ -180,6 +185,21 @@ class ForkPool:
         self.start()
         while not self._ask("preload_more"):
             pass
+
+    def branch(self) -> "BranchPool":
+        """A pool for ranks that stay, while those of launches come and go here."""
+        self.begin()
+        try:
+            self.wait_for_preload()  # what is missing now, each of its ranks would have to import by itself
+            ours, theirs = Pipe()
+            folder = tempfile.mkdtemp(prefix="team_", dir=self.folder)
+            with theirs, self._lock:
+                self._send("branch", folder)
+                send_handle(self._control, theirs.fileno(), self._server.pid)
+                return BranchPool(self, folder, ours, self._receive())
+        except BaseException:
+            self._let_go()
+            raise
 
     def close(self) -> None:
         """End the server; it takes its ranks along."""
@@ -266,3 +286,55 @@ class ForkPool:
             self._control = None
         if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class _ForkedServer:
+    """A server that another one has forked, with what is asked of a Popen."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._process = psutil.Process(pid)  # remembers when it began: the number may be another's later on
+
+    def poll(self) -> int | None:
+        """None while it lives."""
+        try:
+            lives = self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            lives = False
+        return None if lives else 0
+
+    def wait(self, timeout: float = _CLOSES_WITHIN_S) -> None:
+        """Until it has ended."""
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("the server of a team", timeout)
+            time.sleep(0.001)
+
+
+class BranchPool(ForkPool):
+    """Ranks that stay, forked from a server of their own. When that has ended there is no other one."""
+
+    def __init__(self, root: ForkPool, folder: str, control: Connection, pid: int) -> None:
+        super().__init__()
+        self._root, self.folder, self._control, self._server = root, folder, control, _ForkedServer(pid)
+
+    def begin(self) -> None:
+        """Nothing to start: it was forked."""
+
+    def start(self) -> None:
+        """Nothing to start: it was forked."""
+
+    def wait_for_preload(self) -> None:
+        """Nothing to wait for: it was forked when all had been imported."""
+
+    def release(self) -> None:
+        """Close the connections, once nobody reads from them any more, and end the server."""
+        for process in self._ranks:
+            process.connection.close()
+            for stream in process.streams.values():
+                stream.close()
+        self.close()
+        self._root._let_go()
+        with suppress(LaunchError):  # it has ended as well
+            self._root._ask("reap")

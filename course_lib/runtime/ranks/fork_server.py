@@ -32,6 +32,13 @@ def set_process_option(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
+def end_with_parent(pid: int) -> None:
+    """In a forked child: die when its parent, process `pid`, does."""
+    set_process_option(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != pid:  # it died before the line above took effect
+        os._exit(70)
+
+
 class Server:
     """Answers the notebook's requests, one at a time, and imports ahead in between."""
 
@@ -39,8 +46,10 @@ class Server:
         self.control = control
         self.folder = folder  # holds the launches' files; goes when the server goes
         self.notebook = os.getppid()
+        self.own_pid = os.getpid()
         self.waiting_imports = modules  # imported in this order while nothing else is asked for
         self.ranks: set[int] = set()  # process ids of living ranks
+        self.branches: set[int] = set()  # process ids of servers forked from this one
         self.exit_codes: dict[int, int] = {}
 
     def serve(self, after: int) -> None:
@@ -53,8 +62,12 @@ class Server:
         from course_lib.runtime.ranks.preload import CourseModules
 
         self.course = CourseModules(self.folder)
-        requests = {"fork": self.fork, "reap": self.reap, "signal": self.signal, "finish": self.finish,
-                    "preload_more": self.preload_more}
+        self.answer()
+
+    def answer(self) -> None:
+        """One request after the other, until the notebook has gone."""
+        requests = {"fork": self.fork, "branch": self.branch, "reap": self.reap, "signal": self.signal,
+                    "finish": self.finish, "preload_more": self.preload_more}
         try:
             while os.getppid() == self.notebook:  # a notebook that dies leaves its child to another parent
                 # Ranks at work have the machine to themselves: imports wait until they are gone.
@@ -67,6 +80,7 @@ class Server:
         except (EOFError, ConnectionError):  # the notebook closed its end, or died
             pass
         finally:
+            self.branches.clear()  # they end with this server
             self.finish(grace_s=0.0)
         shutil.rmtree(self.folder, ignore_errors=True)  # not after an error of ours: the log is in there
 
@@ -96,7 +110,7 @@ class Server:
         pid = os.fork()
         if pid == 0:
             try:
-                become_rank(self.control, handles, [self.course.leave_imports] if first else [])
+                become_rank(self.control, self.own_pid, handles, [self.course.leave_imports] if first else [])
             except BaseException:  # become_rank itself broke, for example because the folder is gone
                 traceback.print_exc()
             finally:
@@ -107,8 +121,41 @@ class Server:
         self.ranks.add(pid)
         return pid
 
+    def branch(self, folder: str) -> int:
+        """Fork a server like this one, for ranks that stay. Its control connection follows the request, and `folder` is
+        its own. It knows nothing of this server's ranks, nor this one of its.
+        """
+        handle = recv_handle(self.control)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self.become_branch(handle, folder)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        os.close(handle)
+        self.branches.add(pid)
+        return pid
+
+    def become_branch(self, handle: int, folder: str) -> None:
+        """In the forked server: answer its own notebook's end."""
+        server = self.own_pid
+        end_with_parent(server)
+        set_process_option(PR_SET_CHILD_SUBREAPER, 1)
+        self.control.close()
+        self.control, self.folder, self.notebook, self.own_pid = Connection(handle), folder, server, os.getpid()
+        self.ranks, self.branches, self.exit_codes, self.waiting_imports = set(), set(), {}, []
+        log = os.open(os.path.join(folder, "server.log"), os.O_WRONLY | os.O_CREAT)
+        os.dup2(log, 2)
+        os.close(log)
+        self.answer()
+
     def reap(self) -> dict[int, int]:
         """Exit codes (negative: the signal) of the ranks that have ended since the last `finish`."""
+        for pid in list(self.branches):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                self.branches.discard(pid)
         for pid in list(self.ranks):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -134,18 +181,15 @@ class Server:
         # As their subreaper, whatever the ranks started is now our child.
         from course_lib.runtime.ranks.processes import kill_own_children
 
-        kill_own_children()
+        kill_own_children(spare=self.branches)
         self.waiting_imports += self.course.take_imports()
         exit_codes, self.exit_codes = self.exit_codes, {}
         return exit_codes
 
 
-def become_rank(control: Connection, handles: list[int], at_its_end: list[Callable[[], None]]) -> None:
+def become_rank(control: Connection, server: int, handles: list[int], at_its_end: list[Callable[[], None]]) -> None:
     """In the forked child: take the rank's own connection and streams, then run course_lib's code for ranks."""
-    server = os.getppid()
-    set_process_option(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != server:  # the server died before the line above took effect
-        os._exit(70)
+    end_with_parent(server)
     atexit._clear()  # the exits of this server's libraries are not the rank's
     for function in at_its_end:
         atexit.register(function)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from course_lib.runtime.ranks.messages import ASK, Returned, Whereabouts
+from course_lib.runtime.ranks.messages import ASK, Absent, Returned, Whereabouts
 from course_lib.runtime.ranks.rank_process import RankProcess
 
 _STILL_CPU = 0.2  # share of a core below which a waiting rank counts as not using the CPU
@@ -26,12 +26,16 @@ class Still:
 
 
 class Lookout:
-    """`processes` and `returned` are those of asking.LaunchRanks; the supervisor fills them."""
+    """`processes` are those of all ranks, `ranks` the numbers of those that are at work. `returned` is the supervisor's
+    to fill; `absent` ranks take no part.
+    """
 
-    def __init__(self, ranks: list[int], processes: list[RankProcess], returned: dict[int, Returned]) -> None:
+    def __init__(self, ranks: list[int], processes: list[RankProcess], returned: dict[int, Returned],
+                 absent: dict[int, Absent] | None = None) -> None:
         self.ranks = ranks
         self.processes = processes
         self.returned = returned
+        self.absent = absent or {}
         self.seen: dict[int, Whereabouts] = {}
         self.still: dict[int, Still] = {}  # those that wait
         self.unanswered = set(ranks)  # ranks not to be asked now; at first they have no task yet
@@ -80,6 +84,6 @@ class Lookout:
         """Ranks that have not returned."""
         return [rank for rank in self.ranks if rank not in self.returned]
 
-    def sightings(self) -> dict[int, Whereabouts | Returned]:
-        """The last answer of each rank that has given one, and the returns."""
-        return {**self.seen, **self.returned}
+    def sightings(self) -> dict[int, Whereabouts | Returned | Absent]:
+        """The last answer of each rank that has given one, the returns, and who takes no part."""
+        return {**self.absent, **self.seen, **self.returned}

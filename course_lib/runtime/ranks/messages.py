@@ -5,21 +5,28 @@ from dataclasses import dataclass, field
 from course_lib.runtime.instruments import pending
 from course_lib.runtime.ranks.places import Frame
 
-ASK, DISMISS = "where are you?", "you may go"
+ASK, STOP, DISMISS = "where are you?", "stop that", "you may go"
 
 
 @dataclass(frozen=True)
 class Task:
-    """All that a rank is told."""
+    """All that a rank is told: who it is, and one call. Ranks that stay get one after the other."""
 
     rank: int
     world_size: int
     backend: str
-    store: str  # path of the file through which the ranks find each other; the launch's other files begin like it
+    store: str  # how the paths of all files of these ranks begin
     seed: int
     threads: int
     timeout_s: float
     call: bytes  # cloudpickle of (fn, args, kwargs)
+    group: int = 0  # counts the process groups of these ranks; with another number than before, it is made anew
+    mark: bytes = b""  # what the rank writes to its streams when the call has ended; they end with the rank without it
+
+    @property
+    def meeting(self) -> str:
+        """The file through which the ranks of this group find each other."""
+        return f"{self.store}-group-{self.group}"
 
     @property
     def dump(self) -> str:
@@ -71,6 +78,13 @@ class Returned:
 
 
 @dataclass(frozen=True)
+class Absent:
+    """Stands for a rank that takes no part in a call; `counts` are its calls up to now, as in Whereabouts."""
+
+    counts: dict[tuple[str, tuple[int, ...]], int]
+
+
+@dataclass(frozen=True)
 class Failed:
     """The function raised. `frames` lead from the function to the place, outermost first."""
 
@@ -81,6 +95,7 @@ class Failed:
     in_communication: bool  # raised inside a communication call: perhaps only the echo of another rank's end
     members: tuple["Failed", ...] = ()  # of an exception group
     tensors: tuple[str, ...] = ()  # those that the failing line names, as text
+    counts: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)  # as in Whereabouts
 
     def summary(self) -> str:
         """Type and message of the error."""
@@ -125,6 +140,7 @@ class Quit:
     """The reader ended the launch from a breakpoint."""
 
     frames: tuple[Frame, ...]
+    counts: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
 
     def summary(self) -> str:
         """Nothing: the kind of the message says it."""
@@ -137,6 +153,7 @@ class Exited:
 
     code: int | str | None
     frames: tuple[Frame, ...]
+    counts: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
 
     def summary(self) -> str:
         """The code that sys.exit was called with."""

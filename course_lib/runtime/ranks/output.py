@@ -14,11 +14,12 @@ _END = re.compile(rb"\r\n|\n|\r")
 
 def read_output(process: RankProcess, name: str, shown: queue.Queue) -> None:
     """Put what the rank writes to its stream `name` into `shown`, as (rank, name, bytes), until it ends."""
-    stream, end, tail = process.streams[name], process.end_of_output, b""
+    stream, end, tail = process.streams[name], process.end_of_output, process.unread.pop(name, b"")
     while data := stream.read(1 << 16):
         data = tail + data
         if end and end in data:
-            shown.put((process.rank, name, data[: data.index(end)]))
+            printed, _, process.unread[name] = data.partition(end)  # a thread of the rank's may print after it
+            shown.put((process.rank, name, printed))
             return
         keep = _overlap(data, end)  # the mark may come in two parts, and neither of them is output
         tail = data[len(data) - keep :]

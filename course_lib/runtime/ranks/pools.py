@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from course_lib.runtime.ranks.fork_pool import ForkPool
+from course_lib.runtime.ranks.fork_pool import BranchPool, ForkPool
 from course_lib.runtime.ranks.warm_pool import WarmPool
 
 _pool: ForkPool | WarmPool | None = None
@@ -22,6 +22,17 @@ def pool() -> ForkPool | WarmPool:
         forks = os.environ.get("COURSE_LIB_LAUNCHER", "fork" if sys.platform == "linux" else "warm") == "fork"
         _pool = ForkPool() if forks else WarmPool()
     return _pool
+
+
+def pool_that_stays() -> BranchPool | WarmPool:
+    """A pool for the ranks of one team. Launches go on beside it."""
+    global _pool
+    ours = pool()
+    if isinstance(ours, ForkPool):
+        return ours.branch()
+    ours.start()
+    _pool = None  # its interpreters are the team's, and the next launch starts others
+    return ours
 
 
 def start_at_each_cell_of(shell: Any) -> None:

@@ -1,4 +1,7 @@
-"""What happens inside a rank: join the group, run the reader's function, report, and stay until everybody is done."""
+"""What happens inside a rank: join the group, run the reader's function, report, and stay until everybody is done.
+
+A rank of a team gets one call after the other; one of a launch is dismissed after its first.
+"""
 
 import atexit
 import bdb
@@ -9,6 +12,7 @@ import random
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import util as multiprocessing_util
 from multiprocessing.connection import Connection
@@ -19,7 +23,7 @@ import torch.distributed as dist
 
 from course_lib.runtime import context, process_group
 from course_lib.runtime.instruments import pending, recordings
-from course_lib.runtime.ranks import debugging, showing
+from course_lib.runtime.ranks import debugging, showing, stopping
 from course_lib.runtime.ranks.evidence import tensors_in_line
 from course_lib.runtime.ranks.messages import Exited, Failed, Quit, Returned, Task
 from course_lib.runtime.ranks.parcels import pack_result, unpack_call
@@ -31,8 +35,8 @@ _MAX_MEMBERS = 10  # of an exception group that are told
 
 
 def main(connection: Connection) -> None:
-    """Run one task and end the process."""
-    _run_and_report(connection)
+    """Run tasks until the rank may go, and end the process."""
+    _run_tasks(connection)
     if context.device().type != "cpu" and dist.is_initialized():
         dist.destroy_process_group()  # NCCL complains otherwise; gloo's sockets go with the process
     # What a rank opened may need closing (temporary folders, worker processes): the exits of a normal interpreter.
@@ -44,10 +48,12 @@ def main(connection: Connection) -> None:
 
 
 def main_kept_warm(connection: Connection, folder: str) -> None:
-    """Run one task and leave the interpreter fit for the next. `folder` goes if the notebook dies meanwhile."""
+    """Run tasks until the rank may go, and leave the interpreter fit for other ones. `folder` goes if the notebook dies
+    meanwhile.
+    """
     modules = set(sys.modules)
     pending.counts.clear()
-    _run_and_report(connection, folder)
+    _run_tasks(connection, folder)
     process_group.leave()
     kill_own_children()
     for name in set(sys.modules) - modules:  # the reader may edit these before the next launch
@@ -60,30 +66,54 @@ def _belongs_to_the_reader(module: Any) -> bool:
     return bool(file) and not file.startswith((sys.prefix, sys.base_prefix)) and "site-packages" not in file
 
 
-def _run_and_report(connection: Connection, folder: str | None = None) -> None:
+def _run_tasks(connection: Connection, folder: str | None = None) -> None:
+    last: Task | None = None
     task: Task = connection.recv()
     watcher = RankWatcher(connection, folder)
+    streams = (os.dup(1), os.dup(2)) if task.mark else ()  # a reader may close the numbers, and others then get them
+    while task is not None:
+        report = _run(task, last, watcher)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(ValueError, OSError):  # closed by the reader
+                stream.flush()
+        # Before the report: who hears it knows that all output of this call lies in front of the marks.
+        for stream in streams:
+            os.write(stream, task.mark)
+        watcher.report(report)
+        # A rank that left now would make its peers fail with "connection closed", hiding the real story.
+        last, task = task, watcher.tasks.get()
+    for stream in streams:
+        os.close(stream)
+    watcher.stop()
+
+
+def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Failed | Exited | Quit":
+    """Run the call of `task`, by a rank that has run `last` before; how it ended."""
     try:
-        _join(task)
-        recordings.take()  # a warm interpreter's last task may have failed and left some
-        showing.install()
-        debugging.install(watcher)
-        function, args, kwargs = unpack_call(task.call)
-        result = function(*args, **kwargs)
-        report: Any = _report_of_result(result)
+        if last is None:
+            _join(task)
+            recordings.take()  # a warm interpreter's last task may have failed and left some
+            showing.install()
+            debugging.install(watcher)
+        elif task.group != last.group:
+            _join_anew(task)
+        try:
+            if task.mark:  # of a launch that has failed, all ranks end
+                stopping.listen()
+            function, args, kwargs = unpack_call(task.call)
+            return _report_of_result(function(*args, **kwargs))
+        finally:
+            stopping.ignore()
     except bdb.BdbQuit as quit_:
-        report = Quit(frames_of_traceback(quit_.__traceback__, skip=__file__))
+        return Quit(frames_of_traceback(quit_.__traceback__, skip=__file__), dict(pending.counts))
     except SystemExit as exit_:
         code = exit_.code if exit_.code is None or isinstance(exit_.code, int) else _text_of(exit_.code)
-        report = Exited(code, frames_of_traceback(exit_.__traceback__, skip=__file__))
+        return Exited(code, frames_of_traceback(exit_.__traceback__, skip=__file__), dict(pending.counts))
     except BaseException as error:
-        report = _report_of_error(error)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    watcher.report(report)
-    # A rank that left now would make its peers fail with "connection closed", hiding the real story.
-    watcher.dismissed.wait()
-    watcher.stop()
+        return _report_of_error(error)
+    finally:
+        if sys.gettrace() is not None:  # a debugger's, which has stopped in this call, and would in the next one
+            sys.settrace(None)
 
 
 def _join(task: Task) -> None:
@@ -104,9 +134,21 @@ def _join(task: Task) -> None:
     torch.set_num_threads(task.threads)
     # All pairs connect now. TORCH_GLOO_LAZY_INIT=1 saves a quarter of the time with 32 ranks and more, but then the
     # first isend or irecv of some pairs blocks until the other rank uses the pair too, and right programs deadlock.
-    process_group.join(context.RankContext(task.rank, task.world_size, task.backend), task.timeout_s,
-                       store=dist.FileStore(task.store, task.world_size), rank=task.rank, world_size=task.world_size)
+    _meet(task)
     seed_everything(task.seed)
+
+
+def _join_anew(task: Task) -> None:
+    """After a call in which ranks did not all do the same: a group in which none of its messages is left."""
+    stopping.close_connections()  # of what is still under way there, which nobody waits for any more
+    process_group.leave()
+    pending.counts.clear()
+    _meet(task)
+
+
+def _meet(task: Task) -> None:
+    process_group.join(context.RankContext(task.rank, task.world_size, task.backend), task.timeout_s,
+                       store=dist.FileStore(task.meeting, task.world_size), rank=task.rank, world_size=task.world_size)
 
 
 def seed_everything(seed: int) -> None:
@@ -126,7 +168,7 @@ def _report_of_result(result: Any) -> "Returned | Failed":
     except Exception as error:
         message = (f"the function returned {_kind(result)}, which cannot be sent back to the notebook "
                    f"({_text_of(error)}). Return tensors, numbers, strings, dataclasses, or lists and dicts of them.")
-        return Failed("unpicklable result", message, (), None, in_communication=False)
+        return Failed("unpicklable result", message, (), None, False, counts=dict(pending.counts))
     return Returned(payload, dict(pending.counts))
 
 
@@ -145,7 +187,8 @@ def _report_of_error(error: BaseException) -> Failed:
     except Exception:
         pickled = None
     in_communication = any(frame.is_communication for frame in frames)
-    return Failed(type(error).__qualname__, words, frames, pickled, in_communication, members, tensors)
+    return Failed(type(error).__qualname__, words, frames, pickled, in_communication, members, tensors,
+                  dict(pending.counts))
 
 
 def _evidence(error: BaseException) -> tuple[str, ...]:

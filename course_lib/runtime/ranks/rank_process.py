@@ -1,6 +1,6 @@
 """One rank as the notebook's process sees it: the same from either pool."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, BinaryIO
 
@@ -15,7 +15,8 @@ class RankProcess:
     pid: int
     connection: Connection
     streams: dict[str, BinaryIO]  # "stdout", "stderr"
-    end_of_output: bytes = b""  # what ends a stream; without it, its closing does
+    end_of_output: bytes = b""  # what ends a call's part of a stream; without it, its closing does
+    unread: dict[str, bytes] = field(default_factory=dict)  # stream -> what came behind the end of a call's part
 
     def send(self, message: Any) -> None:
         """Send a message to the rank. OSError where it has ended."""

@@ -1,15 +1,17 @@
-"""One launch from start to end: hand out the work, show what ranks print, follow what they say, clean up.
+"""One call from start to end: hand out the work, show what ranks print, follow what they say, clean up.
+
+A launch is one call, after which its ranks go. The ranks of a team stay: whatever goes wrong, they are brought back to
+where they wait for the next call, and those that do not come are ended.
 
 Where ranks are is asked in asking.py; what went wrong is found in went_wrong.py.
 """
 
-import glob
-import os
 import queue
-import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import cloudpickle
@@ -18,8 +20,9 @@ from course_lib.runtime.errors import LaunchError, LaunchInterrupted
 from course_lib.runtime.ranks import diagnosis, went_wrong
 from course_lib.runtime.ranks.asking import LaunchRanks
 from course_lib.runtime.ranks.conversation import Conversation, read_command
+from course_lib.runtime.ranks.crew import Crew
 from course_lib.runtime.ranks.messages import (
-    DISMISS,
+    STOP,
     Asks,
     Continues,
     Exited,
@@ -32,34 +35,35 @@ from course_lib.runtime.ranks.messages import (
     Whereabouts,
 )
 from course_lib.runtime.ranks.output import RankOutput, read_output
-from course_lib.runtime.ranks.pools import ForkPool, WarmPool
 from course_lib.runtime.ranks.rank_process import RankProcess
 from course_lib.runtime.ranks.trace import Closed
 from course_lib.runtime.results import Results
 
 _ASK_EVERY_S = 0.25
 _STILL_S = 3.0  # a rank that waits this long, on the same line, without using the CPU, counts as stuck
-_LEAVE_S = 5.0  # time for a rank to close what it opened
+_COMES_BACK_S = 3.0  # time for a rank that stays to leave a call that has failed
 _PASSES_S = 1.0  # a rank that was told to go on at a breakpoint and waits this long passes its turn
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows, where either ends a process
 _ENDS = (Returned, Failed, Exited, Quit)
 
 
 class Supervisor:
     """The caller's thread only shows output and waits, so that an interrupt finds nothing half done; a thread of the
-    launch's own talks to the ranks and decides how it ends."""
+    call's own talks to the ranks and decides how it ends."""
 
-    def __init__(self, ours: "ForkPool | WarmPool", tasks: list[Task], env: dict[str, str], timeout_s: float) -> None:
-        self.pool = ours
-        self.tasks = tasks
-        self.env = env
+    def __init__(self, crew: Crew, tasks: list[Task], timeout_s: float) -> None:
+        self.crew = crew
+        self.tasks = {task.rank: task for task in tasks}
         self.timeout_s = timeout_s
-        self.ranks = LaunchRanks(ours, tasks)
+        self.ranks = LaunchRanks(crew, tasks)
         self.events = self.ranks.events
         self.lookout = self.ranks.lookout
         # (rank, stream, bytes); None: the launch has ended. Bounded: a rank that prints without end is slowed down to
         # what the notebook shows, by its full pipe, and does not fill the notebook's memory.
         self.shown: queue.Queue = queue.Queue(maxsize=1000)
-        self.reported: set[int] = set()  # ranks whose function has ended
+        self.reported: dict[int, Any] = {}  # rank -> how its function has ended
+        self.closed: set[int] = set()  # ranks from which no more messages come
+        self.began_s = time.monotonic()
         self.conversation = Conversation(lambda rank, text: self.shown.put((rank, None, text)), self.lookout.tell)
         self.error: BaseException | None = None
 
@@ -67,10 +71,10 @@ class Supervisor:
 
     def results(self) -> Results:
         """Run the tasks and return what they return; raises how they ended otherwise."""
-        output = RankOutput(len(self.tasks))
+        output = RankOutput(self.crew.task.world_size)
         thread = threading.Thread(target=self._run, name="course_lib launch")
         started = ended = interrupted = False
-        self.pool.hurried.clear()
+        self.crew.pool.hurried.clear()
         while not ended:
             try:
                 if not started:
@@ -79,7 +83,7 @@ class Supervisor:
                 ended = self._show(output)
             except KeyboardInterrupt:
                 interrupted = True
-                self.pool.hurried.set()
+                self.crew.pool.hurried.set()
                 self.events.put((-1, Interrupted()))
         output.close()
         thread.join()
@@ -87,7 +91,7 @@ class Supervisor:
             raise self.error.with_traceback(None)
         if interrupted:  # it came as the last rank returned; the cell around launch must still stop
             raise KeyboardInterrupt
-        pairs = [cloudpickle.loads(self.ranks.returned[task.rank].payload) for task in self.tasks]
+        pairs = [cloudpickle.loads(self.ranks.returned[rank].payload) for rank in self.tasks]
         return Results([result for result, _ in pairs], [logs for _, logs in pairs])
 
     def _show(self, output: RankOutput) -> bool:
@@ -101,7 +105,7 @@ class Supervisor:
             output.add(rank, stream, content)
         return False
 
-    # The launch's own thread
+    # The call's own thread
 
     def _run(self) -> None:
         try:
@@ -113,8 +117,7 @@ class Supervisor:
     def _run_ranks(self) -> None:
         readers: list[threading.Thread] = []
         try:
-            for process in self.pool.processes(len(self.tasks), self.env, self.tasks[0].call):
-                self.ranks.processes.append(process)
+            for process in self.crew.start(list(self.tasks.values())):
                 # A thread for each stream: a rank whose pipe is full would wait until somebody has read it.
                 readers.append(start_reader(self._read_messages, process))
                 readers += [start_reader(read_output, process, name, self.shown) for name in process.streams]
@@ -122,40 +125,57 @@ class Supervisor:
         except BaseException as error:
             self.error = error
         try:
-            self.pool.finish(self._dismiss_reported_ranks(), _LEAVE_S)
+            if self.crew.stays:
+                self._bring_back()
+            else:  # the readers go on adding to what is reported
+                self.crew.finish(self.crew.dismiss(list(self.reported)))
         except (LaunchError, LaunchInterrupted) as error:  # the pool's own process is gone
             self.error = self.error or error
         for reader in readers:  # for a while: a process that could not be ended may hold a pipe open
             reader.join(timeout=5.0)
-        self._remove_files()  # before the pool may leave with its folder
-        self.pool.release()
+        if not self.crew.stays:
+            self.crew.clear_up()
 
-    def _remove_files(self) -> None:
-        for path in glob.glob(self.tasks[0].store + "*"):
-            if os.path.isdir(path):
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                os.unlink(path)
+    def _bring_back(self) -> None:
+        """Every rank to where it waits for its next call. What cannot be stopped is ended; who has ended is lost."""
+        stopped, until = False, time.monotonic() + _COMES_BACK_S
+        while (out := self._ranks_out()) and time.monotonic() < until:
+            stopped = True
+            for rank in out:
+                self.lookout.tell(rank, STOP)
+            with suppress(queue.Empty):
+                self.events.get(timeout=_ASK_EVERY_S)
+        self.crew.forced |= set(out)
+        self.crew.lost |= self.closed | set(out)
+        for rank in out:
+            self.crew.pool.signal(self.crew.processes[rank], _KILL)
+        self.crew.note_counts({rank: report.counts for rank, report in self.reported.items()})
+        if self.error is not None and (stopped or self._was_in_communication() or not self.crew.is_in_step()):
+            self.crew.group += 1
+            self.crew.counts.clear()
 
-    def _dismiss_reported_ranks(self) -> set[int]:
-        """Ranks whose function has ended, well or not, may leave; the others can only be stopped."""
-        reported = self.reported.copy()  # the readers go on adding to it
-        for rank in reported:
-            self.lookout.tell(rank, DISMISS)
-        return reported
+    def _ranks_out(self) -> list[int]:
+        """Ranks that live, and are still in the call."""
+        return [rank for rank in self.tasks if rank not in self.reported and rank not in self.closed]
+
+    def _was_in_communication(self) -> bool:
+        return bool(self.closed) or any(getattr(report, "in_communication", False) for report in self.reported.values())
 
     def _read_messages(self, process: RankProcess) -> None:
         """Give the rank its task, which may be long and its rank slow to take it, and hear what comes of it."""
         message: Any = None
         try:
-            process.send(self.tasks[process.rank])
+            self.crew.give(self.tasks[process.rank])
             self.lookout.unanswered.discard(process.rank)  # not before: a rank takes its first message for its task
             while not isinstance(message, _ENDS):
                 message = process.receive()
                 if isinstance(message, _ENDS):
-                    self.reported.add(process.rank)
+                    self.reported[process.rank] = message
+                elif isinstance(message, Whereabouts) and message.clock_s < self.began_s:
+                    continue  # an answer for the last call, which came as that had ended
                 self.events.put((process.rank, message))
         except (EOFError, OSError):
+            self.closed.add(process.rank)
             self.events.put((process.rank, Closed()))
 
     def _follow(self) -> None:

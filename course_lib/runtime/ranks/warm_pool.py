@@ -49,6 +49,7 @@ class WarmPool:
         self._lock = threading.Lock()
         self._warm: dict[int, _Warm] = {}
         self._ranks: list[RankProcess] = []
+        self._closed = False
 
     def begin(self) -> None:
         """Before a launch; these interpreters stay in any case."""
@@ -60,6 +61,8 @@ class WarmPool:
             self._start(world_size)
 
     def _start(self, world_size: int) -> None:
+        if self._closed:  # in the background, for a launch that will not come
+            return
         if self.folder is None:
             self.folder = tempfile.mkdtemp(prefix="course_lib_")
             atexit.register(self.close)
@@ -141,6 +144,7 @@ class WarmPool:
     def close(self) -> None:
         """Kill all interpreters and what they started, and delete their folder."""
         with self._lock:
+            self._closed = True
             for warm in self._warm.values():
                 kill_tree(warm.process.pid)
                 warm.process.wait()

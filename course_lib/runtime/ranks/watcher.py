@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.runtime.instruments import pending
-from course_lib.runtime.ranks.messages import DISMISS, Typed, Whereabouts
+from course_lib.runtime.ranks import stopping
+from course_lib.runtime.ranks.messages import DISMISS, STOP, Task, Typed, Whereabouts
 from course_lib.runtime.ranks.places import Frame, frames_of_thread
 
 # Functions of torch.distributed that wait for other ranks without passing through a process group's methods.
@@ -26,7 +27,7 @@ class RankWatcher:
     """Owns the rank's connection to the notebook from the moment the task has arrived."""
 
     def __init__(self, connection: Connection, folder: str | None) -> None:
-        self.dismissed = threading.Event()
+        self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()  # what to do next; None: the rank may go
         self.typed: queue.SimpleQueue[Typed] = queue.SimpleQueue()  # answers to a debugger's questions
         self._folder = folder
         self._connection = connection
@@ -53,9 +54,14 @@ class RankWatcher:
                     shutil.rmtree(self._folder, ignore_errors=True)
                 os._exit(1)
             if request == DISMISS:
-                self.dismissed.set()
+                self.tasks.put(None)
                 return
-            if isinstance(request, Typed):
+            if request == STOP:
+                stopping.stop()
+            elif isinstance(request, Task):
+                self.typed = queue.SimpleQueue()  # an answer that came too late for the last call is not for this one
+                self.tasks.put(request)
+            elif isinstance(request, Typed):
                 self.typed.put(request)
             else:
                 self.report(self._look())

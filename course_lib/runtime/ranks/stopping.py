@@ -1,0 +1,76 @@
+"""Taking a rank out of what it is in the middle of, so that it lives on with all that it holds.
+
+A collective that has begun cannot be called off: gloo waits in C++ until its peers have answered or gone. So its
+connections are closed under it, whereupon the call raises "connection closed" in the rank itself. Python code is
+stopped by a signal. What neither reaches (one long call into C, a wait for torch's store) ends with the rank's process.
+"""
+
+import os
+import signal
+import socket
+import stat
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from course_lib.runtime import context
+from course_lib.runtime.torch_private import abort_groups
+
+DESCRIPTORS = Path("/dev/fd")  # of this process; Windows has none
+
+_stoppable = False  # whether the main thread runs the reader's code
+
+
+class Stopped(BaseException):
+    """Ends a call from outside. Neither `except Exception` nor a debugger's own KeyboardInterrupt catches it."""
+
+
+def listen() -> None:
+    """From now on, in the main thread: a stop ends what runs."""
+    global _stoppable
+    if signal.getsignal(signal.SIGINT) is not _raise:
+        signal.signal(signal.SIGINT, _raise)
+    _stoppable = True
+
+
+def ignore() -> None:
+    """From now on a stop comes too late."""
+    global _stoppable
+    _stoppable = False
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    if _stoppable:
+        raise Stopped
+
+
+def stop() -> None:
+    """In a thread beside the main one: end the call that the main one is in. Again, where that was caught."""
+    if not _stoppable:
+        return
+    close_connections()
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    else:
+        signal.raise_signal(signal.SIGINT)
+
+
+def close_connections() -> None:
+    """Whatever the rank communicates at this moment fails, here and at the other end. Its process group is of no use
+    afterwards, and has to be made anew.
+    """
+    if context.current is not None and context.current.backend == "nccl":
+        abort_groups()
+    for descriptor in map(int, os.listdir(DESCRIPTORS)) if DESCRIPTORS.is_dir() else ():
+        with suppress(OSError):  # closed meanwhile
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                with socket.socket(fileno=os.dup(descriptor)) as connection:
+                    # Only connections: gloo ends the process when one that listens is closed under it.
+                    if _is_connection(connection):
+                        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _is_connection(connection: socket.socket) -> bool:
+    over_network = connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM
+    return over_network and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)

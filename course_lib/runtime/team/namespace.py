@@ -1,0 +1,125 @@
+"""In a rank that stays: the names that it holds. Cells run among them, and the notebook reads and writes them.
+
+All functions here are calls like a reader's own: the team runs them in its ranks.
+"""
+
+import builtins
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from course_lib.runtime import context
+from course_lib.runtime.ranks import showing
+from course_lib.runtime.team.holdings import RankHoldings, find_holdings
+from course_lib.runtime.team.rank_cell import RankCell, remember_text
+
+MOST_LETTERS = 4000  # of a value that a cell ends in
+RICH = ("_repr_mimebundle_", "_repr_html_", "_repr_png_", "_repr_svg_")
+
+# Where torchrun has started the ranks, __main__ is the script that they all run: what a cell makes is kept apart.
+_apart: dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins}
+_lent: dict[str, Any] = {}  # names that are the notebook's, with the value it had when it lent them
+
+
+def all_names() -> dict[str, Any]:
+    """Everything that a cell sees. In a rank it is __main__, so that a cell's classes can be found by their names."""
+    return vars(sys.modules["__main__"]) if context.in_rank() else _apart
+
+
+def own_names() -> dict[str, Any]:
+    """What the rank holds: without modules, what the notebook has lent it, and names that begin with an underscore."""
+    return {name: value for name, value in all_names().items()
+            if not name.startswith("_") and not _is_notebooks(name) and not isinstance(value, ModuleType)}
+
+
+def _is_notebooks(name: str) -> bool:
+    return name in _lent and all_names().get(name) is _lent[name]
+
+
+def borrow(code: dict[str, Any], data: dict[str, Any]) -> None:
+    """What a rank does not have under these names is the notebook's: code as it is now; data, which the rank keeps."""
+    names = all_names()
+    for name, value in code.items():
+        if name not in names or _is_notebooks(name):
+            names[name] = _lent[name] = value
+    for name, value in data.items():
+        if name not in names or _is_notebooks(name):
+            names[name] = value
+
+
+def run_cell(cell: RankCell, code: dict[str, Any], data: dict[str, Any]) -> str | None:
+    """Run the cell among the rank's names; the text of its last expression's value, None where it has none."""
+    borrow(code, data)
+    remember_text(cell.file, cell.text)
+    statements, expression = cell.compile()
+    exec(statements, all_names())
+    if expression is None:
+        return None
+    value = eval(expression, all_names())
+    return None if value is None else _show(value)
+
+
+def _show(value: Any) -> str | None:
+    """The text of a value; a value that draws itself is shown under the cell, and has none."""
+    draws_itself = any(hasattr(type(value), name) for name in RICH) or _is_figure(value)
+    if context.in_rank() and draws_itself:
+        showing.display(value)
+        return None
+    text = repr(value)
+    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} ... ({len(text):,} letters)"
+
+
+def _is_figure(value: Any) -> bool:
+    figure = sys.modules.get("matplotlib.figure")
+    return figure is not None and isinstance(value, figure.Figure)
+
+
+def evaluate(expression: str, file: str) -> Any:
+    """The value of an expression of the rank's names."""
+    remember_text(file, expression)
+    return eval(compile(expression, file, "eval"), all_names())
+
+
+def read_name(name: str) -> tuple[bool, Any]:
+    """(whether there is such a name, its value; the names that there are where it is missing)."""
+    names = own_names()
+    return (True, all_names()[name]) if name in all_names() else (False, sorted(names))
+
+
+def write_names(values: dict[str, Any]) -> None:
+    """Give names values, which are the rank's own from now on."""
+    all_names().update(values)
+    for name in values:
+        _lent.pop(name, None)
+
+
+def describe_names() -> RankHoldings:
+    """What the rank's own names hold."""
+    return find_holdings(own_names())
+
+
+def do_nothing() -> None:
+    """A call that only joins the process group."""
+
+
+def fill_in(fn: Any) -> Any:
+    """`fn`, which finds names that the notebook did not have, and this rank does, among the rank's."""
+    scope = getattr(fn, "__globals__", None)
+    if scope is not None and scope is not all_names():
+        for name in _names_in(fn.__code__):
+            if name not in scope and not hasattr(builtins, name) and name in all_names():
+                scope[name] = all_names()[name]
+    return fn
+
+
+def _names_in(code: Any) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if hasattr(constant, "co_names"):
+            yield from _names_in(constant)
+
+
+def call_function(fn: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What team.run runs in every rank."""
+    return fill_in(fn)(*args, **kwargs)

@@ -1,0 +1,188 @@
+"""The calls of a team, one at a time, and what is left of it when one goes wrong.
+
+`StayingRanks` are processes that this one has started; `TorchrunRanks` is this process itself, which torchrun has
+started beside its peers, all of which run the same program.
+"""
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Collection
+from typing import Any
+
+from course_lib.runtime import context
+from course_lib.runtime.errors import LaunchError, LaunchInterrupted, TeamEnded
+from course_lib.runtime.ranks import diagnosis
+from course_lib.runtime.ranks.crew import Crew
+from course_lib.runtime.ranks.messages import Task, Whereabouts
+from course_lib.runtime.ranks.parcels import pack_call
+from course_lib.runtime.ranks.places import readers_frame
+from course_lib.runtime.ranks.pools import BranchPool, WarmPool
+from course_lib.runtime.ranks.supervisor import Supervisor
+from course_lib.runtime.results import Results
+from course_lib.runtime.team.namespace import do_nothing
+from course_lib.runtime.team.rank_cell import name_ranks
+from course_lib.runtime.torchrun import launch_under_torchrun
+
+_teams = itertools.count()
+MADE_ANEW = ("The process group is made anew before the next call: process groups, device meshes and whatever holds "
+             "one (DDP, for example) have to be made again.")
+
+
+class StayingRanks:
+    """Forked (or warm) ranks of one team. `states` says of each rank what it did last."""
+
+    def __init__(self, pool: "BranchPool | WarmPool", world_size: int, backend: str, seed: int, threads: int,
+                 timeout_s: float, env: dict[str, str]) -> None:
+        store = os.path.join(pool.folder, f"team-{next(_teams)}")
+        self.crew = Crew(pool, Task(0, world_size, backend, store, seed, threads, timeout_s, b""), env, stays=True)
+        self.world_size, self.backend = world_size, backend
+        self.states: dict[int, str] = {}
+        self.story: str | None = None  # why no call can run any more
+        self._one_at_a_time = threading.RLock()
+        self._running: Supervisor | None = None
+        self._joined = 0  # the number of the process group that all ranks are in
+
+    @property
+    def alive(self) -> list[int]:
+        """Ranks whose processes live."""
+        return [rank for rank in range(self.world_size) if rank not in self.crew.lost and not self._is_closed]
+
+    @property
+    def _is_closed(self) -> bool:
+        return self.story == "closed"
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is under way, in another thread."""
+        return self._running is not None
+
+    def call(self, what: str, fn: Callable, args: tuple, kwargs: dict[str, Any], ranks: Collection[int] | None = None
+             ) -> Results:
+        """As launch, in ranks that live on. `what` is what each of them is said to have done."""
+        packed = pack_call(fn, args, kwargs)
+        with self._one_at_a_time:
+            self._refuse_after_end()
+            if self.crew.group != self._joined and ranks is not None:
+                self._run("to join", pack_call(do_nothing, (), {}), None)  # a group is joined by all, or by none
+            return self._run(what, packed, ranks)
+
+    def look(self, fn: Callable, args: tuple, ranks: Collection[int]) -> Results:
+        """A call that needs no other rank: also where others have ended."""
+        with self._one_at_a_time:
+            if self._is_closed:
+                self._refuse_after_end()
+            for rank in ranks:
+                if rank not in self.alive:
+                    raise TeamEnded(f"rank {rank} has ended, and what it held is gone. {self.story}")
+            return self._run(None, pack_call(fn, args, {}), ranks)
+
+    def _refuse_after_end(self) -> None:
+        if self._is_closed:
+            raise TeamEnded("this team is closed. start_ranks(...) starts another one")
+        if self.story is not None:
+            left = f"What {name_ranks(self.alive)} held" if self.alive else "Nothing"
+            raise TeamEnded(f"no call runs in this team any more: {self.story}\n  {left} can still be looked at, as "
+                            "team[0]['x'], until team.close(). start_ranks(...) starts another team")
+
+    def _run(self, what: str | None, packed: bytes, ranks: Collection[int] | None) -> Results:
+        group, lost = self.crew.group, set(self.crew.lost)
+        tasks = self.crew.make_tasks(packed, ranks)
+        if what is None:  # a look joins no group
+            tasks = self.crew.make_tasks(packed, ranks, group=self._joined)
+        else:
+            self._joined = group
+        self._running = Supervisor(self.crew, tasks, self.crew.task.timeout_s)
+        try:
+            return self._running.results()
+        except (LaunchError, LaunchInterrupted) as error:
+            error.args = (diagnosis.for_team(str(error)) + self._say_what_is_left(error, group, lost),)
+            raise
+        finally:
+            if what is not None:
+                self._note_states(what, self._running)
+            self._running = None
+
+    def _say_what_is_left(self, error: BaseException, group: int, lost: set[int]) -> str:
+        now = self.crew.lost - lost
+        if now:
+            self.story = str(error).splitlines()[0]
+            left = f"{name_ranks(self.alive)} can be looked at until team.close()" if self.alive else "none is left"
+            forced = self.crew.forced & now
+            how = f"{name_ranks(forced)} did not come back and had to end" if forced else f"{name_ranks(now)} has ended"
+            return f"\n  This ends the team: {how}; {left}."
+        kept = "\n  All ranks live, and keep what they hold."
+        return f"{kept} {MADE_ANEW}" if self.crew.group != group else kept
+
+    def _note_states(self, what: str, ran: Supervisor) -> None:
+        for rank in ran.tasks:
+            report = ran.reported.get(rank)
+            place = readers_frame(getattr(report, "frames", ()))
+            if rank in self.crew.lost:
+                self.states[rank] = f"has ended in {what}"
+            elif place is not None:
+                verb = "was stopped" if getattr(report, "type_name", "") == "Stopped" else "failed"
+                self.states[rank] = f"{verb} at {place.where()}"
+            else:
+                self.states[rank] = f"has run {what}"
+
+    def where(self) -> dict[int, str]:
+        """Where each rank is, or what it did last."""
+        running = self._running
+        seen = running.lookout.seen if running else {}
+        states = {rank: self.states.get(rank, "is new") for rank in range(self.world_size)}
+        return states | {rank: _say_where(each) for rank, each in seen.items()}
+
+    def close(self) -> None:
+        """End the ranks and whatever they have started. Again: nothing happens."""
+        with self._one_at_a_time:
+            if self._is_closed:
+                return
+            self.story = "closed"
+            try:
+                self.crew.finish(self.crew.dismiss([rank for rank in range(len(self.crew.processes))
+                                                    if rank not in self.crew.lost]))
+            except (LaunchError, LaunchInterrupted):  # the pool's own process is gone, and the ranks with it
+                pass
+            self.crew.clear_up()
+            self.crew.pool.close()
+
+
+def _say_where(seen: Whereabouts) -> str:
+    place = readers_frame(seen.frames)
+    return f"{'waits' if seen.waits_in else 'is'} at {place.where()}" if place else "is at work"
+
+
+class TorchrunRanks:
+    """This process and its peers, under torchrun. Exceptions go up as they are, and torchrun stops all ranks."""
+
+    def __init__(self, world_size: int, backend: str, device: str, timeout_s: float, seed: int) -> None:
+        launch_under_torchrun(do_nothing, (), {}, world_size, backend, device, timeout_s, seed)
+        self.world_size, self.backend = int(os.environ["WORLD_SIZE"]), context.current.backend
+        self._options = self.world_size, backend, device, timeout_s
+        self.alive, self.is_busy, self.story = list(range(self.world_size)), False, None
+        self._last = "is new"
+
+    def call(self, what: str, fn: Callable, args: tuple, kwargs: dict[str, Any], ranks: Collection[int] | None = None
+             ) -> Results:
+        """Every rank of the program calls this; those among `ranks` run fn, and all get the results of those."""
+        takes_part = ranks is None or context.current.rank in ranks
+        results = launch_under_torchrun(fn if takes_part else _take_no_part, args, kwargs, *self._options, None)
+        self._last = f"has run {what}"
+        chosen = range(self.world_size) if ranks is None else ranks
+        return Results([results[rank] for rank in chosen], [results.recorded[rank] for rank in chosen])
+
+    def look(self, fn: Callable, args: tuple, ranks: Collection[int]) -> Results:
+        """As `call`, and forgotten."""
+        return self.call(self._last.removeprefix("has run "), fn, args, {}, ranks)
+
+    def where(self) -> dict[int, str]:
+        """What each rank did last, which is the same for all."""
+        return dict.fromkeys(range(self.world_size), self._last)
+
+    def close(self) -> None:
+        """Nothing: the ranks are the program's."""
+
+
+def _take_no_part(*_: Any, **__: Any) -> None:
+    """What a rank does in a call of others."""

@@ -1,0 +1,223 @@
+"""A team: ranks that stay from one cell to the next, each with names of its own.
+
+    team = start_ranks(world_size=4)
+    team.run(step, 3)                       as launch(step, 3), in ranks that remember
+    team[2]["x"], team[2].eval("x.norm()")  what one rank holds
+    team.pull("loss"), team.push(lr=0.1)    from all, to all
+    %%ranks                                 a cell in all of them; %%ranks 0,2 in two
+"""
+
+import html
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from course_lib.pictures.units import human_bytes
+from course_lib.runtime.results import Results
+from course_lib.runtime.team import namespace
+from course_lib.runtime.team.holdings import KINDS, RankHoldings
+from course_lib.runtime.team.lending import Lender
+from course_lib.runtime.team.rank_cell import RankCell, RankTexts, remember_text
+from course_lib.runtime.team.snapshot import take_snapshot
+from course_lib.runtime.team.staying import StayingRanks, TorchrunRanks
+
+MOST_NAMES = 8  # of a rank, that are listed
+_open: list["weakref.ref[Team]"] = []  # oldest first
+_texts = itertools.count(1)
+
+
+class Team:
+    """Made by start_ranks. Its ranks end with close(), with the `with` block, or when nothing refers to it any more."""
+
+    def __init__(self, ranks: StayingRanks | TorchrunRanks) -> None:
+        self._ranks = ranks
+        self._lender = Lender()
+        self._end = weakref.finalize(self, _close_beside, ranks)
+        self._end.atexit = False  # the pool ends its ranks then
+        _open.append(weakref.ref(self))
+
+    def __enter__(self) -> "Team":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the ranks, and whatever they have started."""
+        self._end.detach()
+        self._ranks.close()
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks it was started with."""
+        return self._ranks.world_size
+
+    @property
+    def alive(self) -> list[int]:
+        """The ranks that live."""
+        return self._ranks.alive
+
+    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Results:
+        """Run `fn(*args, **kwargs)` on every rank and return the results in rank order, with what was recorded.
+
+        As launch, also in what it raises. But the ranks are the same as before, and live on: also after an error, so
+        far as that goes, which its last lines say. Names that fn uses and the notebook does not have are the rank's.
+        Raises TeamEnded where a rank has ended before.
+        """
+        return self._ranks.call(_name_of(fn), namespace.call_function, (fn, args, kwargs), {})
+
+    def run_cell(self, cell: RankCell | str, ranks: Collection[int] | None = None,
+                 scope: Mapping[str, Any] | None = None) -> RankTexts | None:
+        """Run a cell on each of `ranks`, by default all, among that rank's own names: what %%ranks does.
+
+        scope: the notebook's names, which ranks see where they have none of their own. Returns the value of the last
+        expression by rank, as text; None where no rank has any. SyntaxError before any rank begins.
+        """
+        if isinstance(cell, str):
+            cell = RankCell(cell, f"<cell {next(_texts)} for ranks>")
+        cell.compile()
+        remember_text(cell.file, cell.text)
+        chosen = self._choose(ranks)
+        code, data = self._lender.choose(cell.list_names(), scope or {}, chosen)
+        texts = self._ranks.call(cell.short_name(), namespace.run_cell, (cell, code, data), {},
+                                 None if ranks is None else chosen)
+        self._lender.note(data, chosen)
+        shown = {rank: text for rank, text in zip(chosen, texts) if text is not None}
+        return RankTexts(shown) if shown else None
+
+    def __getitem__(self, rank: int) -> "TeamRank":
+        """One rank, to look at. IndexError where there is none of that number."""
+        if not isinstance(rank, int) or not 0 <= rank < self.world_size:
+            raise IndexError(f"this team has ranks 0 to {self.world_size - 1}, got {rank!r}")
+        return TeamRank(self, rank)
+
+    def __len__(self) -> int:
+        return self.world_size
+
+    def pull(self, name: str) -> list[Any]:
+        """The value of a name in every living rank, in order, tensors on the CPU. KeyError where a rank has none."""
+        return self._read(name, self.alive)
+
+    def push(self, **values: Any) -> None:
+        """Give every living rank these names, with a copy of the value each. Tensors arrive on the rank's device."""
+        self._ranks.look(namespace.write_names, (values,), self.alive)
+
+    def _read(self, name: str, ranks: list[int]) -> list[Any]:
+        values = []
+        for rank, (found, value) in zip(ranks, self._ranks.look(namespace.read_name, (name,), ranks)):
+            if not found:
+                there_are = ", ".join(value) or "none yet"
+                raise KeyError(f"rank {rank} has no name {name!r}; its names: {there_are}")
+            values.append(value)
+        return values
+
+    def _choose(self, ranks: Collection[int] | None) -> list[int]:
+        chosen = list(range(self.world_size)) if ranks is None else sorted(set(ranks))
+        if not chosen or not all(isinstance(rank, int) and 0 <= rank < self.world_size for rank in chosen):
+            raise ValueError(f"expected some of the ranks 0 to {self.world_size - 1}, got {list(ranks or ())}")
+        return chosen
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is under way, in another thread."""
+        return self._ranks.is_busy
+
+    def snapshot(self) -> dict[int, dict[str, Any]]:
+        """What each living rank did last and holds, with the first values of its tensors: plain numbers and words."""
+        if not self.alive:
+            return {}
+        where = self._ranks.where()
+        taken = zip(self.alive, self._ranks.look(take_snapshot, (), self.alive))
+        return {rank: {"where": where[rank], **held} for rank, held in taken}
+
+    def holdings(self) -> dict[int, RankHoldings]:
+        """What the names of each living rank hold."""
+        return dict(zip(self.alive, self._ranks.look(namespace.describe_names, (), self.alive)))
+
+    def __repr__(self) -> str:
+        lines = [self._headline()]
+        holdings = {} if self._ranks.is_busy or not self.alive else self.holdings()
+        for rank, state in self._ranks.where().items():
+            lines.append(f"  rank {rank}  {state if rank in self.alive else 'has ended'}"
+                         + (f"; {_say_holdings(holdings[rank])}" if rank in holdings else ""))
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        kind = f"{self.world_size} rank{'s' * (self.world_size > 1)} over {self._ranks.backend}"
+        if not self.alive:
+            return f"Team of {kind}: closed"
+        if self._ranks.story:
+            return f"Team of {kind}: ended, since {self._ranks.story}"
+        return f"Team of {kind}: {'at work' if self._ranks.is_busy else 'ready'}"
+
+    def _repr_html_(self) -> str:
+        holdings = {} if self._ranks.is_busy or not self.alive else self.holdings()
+        head = "".join(f"<th>{text}</th>" for text in ("rank", "where", *(kind.replace("_", " ") for kind in KINDS),
+                                                       "names"))
+        rows = []
+        for rank, state in self._ranks.where().items():
+            held = holdings.get(rank)
+            sizes = [human_bytes(held.by_kind[kind]) if held else "" for kind in KINDS]
+            cells = [str(rank), state if rank in self.alive else "has ended", *sizes, _say_names(held) if held else ""]
+            rows.append("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in cells) + "</tr>")
+        return (f"<table><caption>{html.escape(self._headline())}</caption><thead><tr>{head}</tr></thead>"
+                f"<tbody>{''.join(rows)}</tbody></table>")
+
+
+class TeamRank:
+    """One rank of a team, to look at."""
+
+    def __init__(self, team: Team, rank: int) -> None:
+        self._team, self.rank = team, rank
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a name of this rank, as a copy; tensors on the CPU. KeyError where it has none."""
+        return self._team._read(name, [self.rank])[0]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Give the name a value, in this rank alone."""
+        self._team._ranks.look(namespace.write_names, ({name: value},), [self.rank])
+
+    def eval(self, expression: str) -> Any:
+        """The value of an expression of this rank's names: `team[2].eval("x.grad.norm()")`. SyntaxError, RankFailed."""
+        file = f"<team[{self.rank}].eval>"
+        compile(expression, file, "eval")
+        remember_text(file, expression)
+        return self._team._ranks.look(namespace.evaluate, (expression, file), [self.rank])[0]
+
+    def __repr__(self) -> str:
+        if self.rank not in self._team.alive:
+            return f"rank {self.rank}: has ended"
+        held = self._team._ranks.look(namespace.describe_names, (), [self.rank])[0]
+        lines = [f"rank {self.rank} {self._team._ranks.where()[self.rank]}; {_say_holdings(held)}"]
+        return "\n".join(lines + [f"  {each.name}: {each.what}" for each in held.names])
+
+
+def _close_beside(ranks: StayingRanks | TorchrunRanks) -> None:
+    """In a thread: garbage is collected anywhere, perhaps while this very thread asks the pool for something."""
+    threading.Thread(target=ranks.close, name="course_lib closes a team", daemon=True).start()
+
+
+def newest_team() -> Team | None:
+    """The team that was started last, of those that are open."""
+    for reference in reversed(_open):
+        team = reference()
+        if team is not None and team._end.alive:
+            return team
+    return None
+
+
+def _name_of(fn: Callable) -> str:
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+def _say_holdings(held: RankHoldings) -> str:
+    sizes = ", ".join(f"{kind.replace('_', ' ')} {human_bytes(size)}" for kind, size in held.by_kind.items() if size)
+    return f"{sizes or 'no tensors'}: {_say_names(held)}" if held.names else "holds nothing"
+
+
+def _say_names(held: RankHoldings) -> str:
+    names = [each.name for each in held.names]
+    return ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")

@@ -1,0 +1,100 @@
+"""TeamView shows what ranks hold, finds the elements that differ, and follows a team from cell to cell."""
+
+import gc
+from copy import deepcopy
+
+import pytest
+
+from course_lib.widgets import TeamView
+from course_lib.widgets.base import BadParameter
+from course_lib.widgets.team_view import (
+    ALL_NAMES,
+    COLUMNS,
+    ROWS,
+    differing_elements,
+    follow,
+    made_up_snapshot,
+    names_in,
+)
+
+
+class StoodInTeam:
+    """A team of ranks that nobody has started."""
+
+    is_busy = False
+
+    def __init__(self):
+        self.held = {int(rank): held for rank, held in made_up_snapshot()["ranks"].items()}
+
+    def snapshot(self):
+        return deepcopy(self.held)
+
+
+class StoodInShell:
+    """As much of IPython as a view needs."""
+
+    def __init__(self):
+        self.callbacks, self.events = [], self
+
+    def register(self, event, callback):
+        assert event == "post_run_cell"
+        self.callbacks.append(callback)
+
+    def unregister(self, event, callback):
+        self.callbacks.remove(callback)
+
+    def run_cell(self):
+        for callback in list(self.callbacks):
+            callback(None)
+
+
+def test_elements_that_differ_are_those_of_which_not_all_ranks_have_the_same():
+    snapshot = made_up_snapshot()
+    assert differing_elements(snapshot, "x") == set() and len(differing_elements(snapshot, "weight")) == 16
+    snapshot["ranks"]["1"]["names"][1]["values"][0][2] = 7.0
+    assert differing_elements(snapshot, "x") == {(0, 2)}
+    snapshot["ranks"]["1"]["names"][1]["values"] = [[1.0, 2.0]]
+    assert differing_elements(snapshot, "x") == {(0, 2), (0, 3)}, "which rank 1 does not have"
+    nan = float("nan")
+    for rank in snapshot["ranks"].values():
+        rank["names"][1]["values"] = [[nan]]
+    assert differing_elements(snapshot, "x") == set()
+
+
+def test_the_headline_says_how_many_elements_differ():
+    assert TeamView("x").current_scene().headline == "x: all 4 elements are the same in all ranks"
+    assert TeamView("weight").current_scene().headline == "weight: 16 of 16 elements differ between ranks"
+    assert TeamView("loss").current_scene().headline == "loss differs between ranks"
+    assert TeamView().current_scene().headline == "2 ranks each hold 80 B of tensors"
+
+
+def test_a_name_that_no_rank_has_and_what_is_no_snapshot_are_refused():
+    with pytest.raises(BadParameter, match="name='bias': expected one of"):
+        TeamView("bias")
+    with pytest.raises(BadParameter, match="expected what a team held"):
+        TeamView(snapshot=[1])
+
+
+def test_a_view_follows_its_team_from_cell_to_cell_and_forgets_a_name_that_is_gone():
+    team, shell = StoodInTeam(), StoodInShell()
+    view = TeamView(snapshot=made_up_snapshot(), name="weight")
+    follow(view, team, shell)
+    team.held[0]["names"][0]["name"] = team.held[1]["names"][0]["name"] = "cut"
+    shell.run_cell()
+    assert view.name == ALL_NAMES and names_in(view.snapshot) == ["cut", "x", "loss"]
+    assert "cut" in view.current_scene().alternative
+    team.is_busy, team.held = True, {}
+    shell.run_cell()
+    assert len(view.snapshot["ranks"]) == 2, "a team at work stays as it was"
+    del team
+    gc.collect()
+    shell.run_cell()
+    assert shell.callbacks == []
+
+
+def test_a_team_without_ranks_and_one_with_many_have_a_picture():
+    assert TeamView(snapshot={"ranks": {}}).current_scene().headline == "no rank is alive"
+    held = made_up_snapshot()["ranks"]["0"]
+    held["names"][0]["values"] = [[float(row * column) for column in range(COLUMNS)] for row in range(ROWS)]
+    view = TeamView("weight", {"ranks": {str(rank): held for rank in range(12)}})
+    assert view.current_scene().detail.endswith("the first 8 of 12 are shown") and view.picture() is not None
