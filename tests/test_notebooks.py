@@ -288,7 +288,8 @@ def test_a_notebook_goes_through_its_text_and_back_with_outputs(stored, tmp_path
     assert not text.exists()
 
 
-@pytest.mark.parametrize("lines", ["#!/bin/bash\n#SBATCH --nodes=2\n#\n# a word", "%%bash\nls", "!ls", "# %load_ext x"])
+@pytest.mark.parametrize("lines", ["#!/bin/bash\n#SBATCH --nodes=2\n#\n# a word", "%%bash\nls", "%%ranks 0,2\nx", "!ls",
+                                   "# %load_ext x"])
 @pytest.mark.parametrize("kind", [new_markdown_cell, new_code_cell])
 def test_no_line_changes_on_its_way_through_the_text(lines, kind, tmp_path, monkeypatch):
     monkeypatch.setattr(notebooks, "ROOT", tmp_path)
