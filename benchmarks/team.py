@@ -12,7 +12,7 @@ from tools.harness.kernel import Kernel
 
 IMPORTS = "import time, torch, torch.distributed as dist"
 OURS = "from course_lib.runtime import launch, launcher, start_ranks\nlauncher.pool().wait_for_preload()"
-CELL = "x = torch.ones(1)\ndist.all_reduce(x)\nx.item()"
+CELL = "x = torch.ones(1)\ndist.all_reduce(x)\nprint(x.item())"
 FUNCTION = "def body():\n    x = torch.ones(1)\n    dist.all_reduce(x)\n    return x.item()"
 
 
@@ -32,12 +32,24 @@ def _run(kernel: Kernel, cell: str) -> None:
 
 def _seconds_of(kernel: Kernel, cell: str) -> float:
     """Seconds that a cell takes inside the kernel: also one that begins with a magic, where nothing else may stand."""
-    timed = ("started = time.perf_counter()\n"
-             f"get_ipython().run_cell({cell!r})\nprint('took', time.perf_counter() - started)")
-    reply = kernel.run(timed)
+    reply = kernel.run(_timed(cell))
     if reply.error:
         raise RuntimeError("\n".join(reply.error["traceback"]))
     return float(reply.printed().rsplit("took ", 1)[1])
+
+
+def _timed(cell: str) -> str:
+    return ("started = time.perf_counter()\n"
+            f"get_ipython().run_cell({cell!r})\nprint('took', time.perf_counter() - started)")
+
+
+def _round_trip_s(kernel: Kernel, cell: str, num_ranks: int) -> float:
+    """Seconds of a cell that every rank answers with the sum: what only says that it does not work is quick."""
+    reply = kernel.run(_timed(cell))
+    said = reply.printed()
+    if reply.error or said.count(f"{num_ranks}.0") < num_ranks:
+        raise RuntimeError(f"not all of {num_ranks} ranks answered: {reply.error or said!r:.2000}")
+    return float(said.rsplit("took ", 1)[1].split()[0])
 
 
 def _start(num_ranks: int) -> tuple[Work, Work]:
@@ -65,7 +77,7 @@ def start_team_of_8() -> tuple[Work, Work]:
 
 def _cell_in(num_ranks: int) -> Work:
     kernel = _kernel(OURS, f"team = start_ranks({num_ranks}, device='cpu')")
-    return lambda: _seconds_of(kernel, f"%%ranks\n{CELL}")
+    return lambda: _round_trip_s(kernel, f"%%ranks\n{CELL}", num_ranks)
 
 
 @benchmark(runs=21)
@@ -81,7 +93,7 @@ if importlib.util.find_spec("ipyparallel"):
     def cell_beside_ipyparallel() -> tuple[Work, Work]:
         """A cell that all-reduces a scalar in 4 ranks, against ipyparallel's %%px in 4 engines with a group of gloo."""
         theirs = _kernel(IPYPARALLEL, f"%%px\n{IMPORTS}", JOINS)
-        return _cell_in(4), lambda: _seconds_of(theirs, f"%%px\n{CELL}")
+        return _cell_in(4), lambda: _round_trip_s(theirs, f"%%px\n{CELL}", 4)
 
 
 IPYPARALLEL = """
@@ -102,4 +114,4 @@ if importlib.util.find_spec("nbdistributed"):
     def cell_beside_nbdistributed() -> tuple[Work, Work]:
         """A cell that all-reduces a scalar in 4 ranks, against one of nbdistributed's 4 workers."""
         theirs = _kernel("%load_ext nbdistributed", "%dist_init --num-processes 4")
-        return _cell_in(4), lambda: _seconds_of(theirs, f"%%distributed\n{CELL}")
+        return _cell_in(4), lambda: _round_trip_s(theirs, f"%%distributed\n{CELL}", 4)

@@ -43,8 +43,8 @@ def cell_with(chapter: str, text: str) -> str:
 # Headlines about times. Those of a pretended GPU mean nothing, and those of a busy machine little: nbval asks, alone.
 ABOUT_TIMES = frozenset(starmap(cell_with, (
     ("01", "def measured_twice("), ("02", "def for_others_s("), ("02", "def all_sizes("), ("03", "def stumbling("),
-    ("04", "def naive_gpipe("), ("06", "def on_the_clock("), ("07", "def on_the_clock("), ("08", "def on_the_clock("),
-    ("09", "def on_one_host("),
+    ("04", "def naive_gpipe("), ("05", "launch(whole_and_sliced"), ("06", "def on_the_clock("),
+    ("07", "def on_the_clock("), ("08", "def on_the_clock("), ("09", "def on_one_host("),
 )))
 
 

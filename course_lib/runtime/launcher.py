@@ -59,7 +59,7 @@ def launch(
     Raises ValueError for arguments that cannot work, and otherwise a LaunchError: RankFailed (a rank raised), RankDied
     (its process ended), Deadlock (all wait for one another), LaunchTimeout. Then all ranks have been stopped.
     """
-    _check_is_function(fn)
+    check_is_function(fn, "launch")
     check_options(world_size, timeout, seed, threads, env)
     _check_arguments(fn, args, kwargs)
     if context.in_rank():
@@ -78,10 +78,11 @@ def launch(
         return Supervisor(crew, crew.make_tasks(call), timeout).results()
 
 
-def _check_is_function(fn: Any) -> None:
+def check_is_function(fn: Any, caller: str) -> None:
+    """ValueError for what cannot be run, in the name of whom the reader has called."""
     if not callable(fn):
-        raise ValueError(f"launch expects a function to run on every rank, got {fn!r} (a {type(fn).__name__}); "
-                         "pass the function itself, launch(train, ...), not its result, launch(train(...))")
+        raise ValueError(f"{caller} expects a function to run on every rank, got {fn!r} (a {type(fn).__name__}); "
+                         f"pass the function itself, {caller}(train, ...), not its result, {caller}(train(...))")
 
 
 def check_options(world_size: int, timeout: float, seed: int, threads: int, env: dict[str, str] | None) -> None:

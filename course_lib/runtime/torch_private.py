@@ -86,8 +86,11 @@ def flight_recorder_trace() -> bytes:
 
 
 def abort_groups() -> None:
-    """End what all process groups of this process have under way, from any thread. For NCCL; gloo does nothing then."""
-    c10d._abort_process_group()
+    """End what all process groups of this process have under way, from any thread; there is no group afterwards. For
+    NCCL; RuntimeError for a backend that cannot do that.
+    """
+    if dist.is_initialized():
+        c10d._abort_process_group()
 
 
 def name_new_groups(name: str) -> AbstractContextManager[None]:

@@ -112,6 +112,11 @@ def test_a_missing_name_is_said_with_the_names_that_there_are():
             team.pull("beta")
 
 
+def test_what_is_not_a_function_is_refused_with_the_likely_slip(team):
+    with pytest.raises(ValueError, match=r"team\.run expects a function .* got 3 \(a int\).* not its result"):
+        team.run(3)
+
+
 def test_a_rank_that_there_is_not_is_refused(team):
     with pytest.raises(IndexError, match="ranks 0 to 2, got 3"):
         team[3]

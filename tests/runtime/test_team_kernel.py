@@ -47,7 +47,7 @@ def test_an_error_names_the_line_of_the_cell_as_the_reader_sees_it_and_the_cell_
     told = "\n".join(reply.error["traceback"]).splitlines()
     assert told[:3] == [f"RankFailed: rank 1 failed at cell In[{reply.number}], line 4", "    1 / 0",
                         "  ZeroDivisionError: division by zero"]
-    assert told[3].startswith("  All ranks live, and keep what they hold.") and len(told) == 4
+    assert told[3].startswith("  All ranks live, and keep what they hold.") and len(told) == 5
     assert kernel.run("%%ranks\nkept + 1").value == "ranks 0 to 2: 42"
 
 

@@ -3,7 +3,10 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+
+import pytest
 
 _WITHIN_S = 300.0  # a watchdog: interpreters import torch
 
@@ -45,10 +48,14 @@ if __name__ == "__main__":
 """
 
 
-def test_warm_interpreters_keep_the_promises_of_a_team_and_nothing_is_left(tmp_path):
+@pytest.fixture
+def temporary():
+    with tempfile.TemporaryDirectory(prefix="warm_") as folder:  # pytest's own is too long a path for a socket
+        yield Path(folder)
+
+
+def test_warm_interpreters_keep_the_promises_of_a_team_and_nothing_is_left(tmp_path, temporary):
     (tmp_path / "script.py").write_text(SCRIPT)
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COURSE_LIB_LAUNCHER": "warm",
                    "TMPDIR": str(temporary)}
     ran = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True,

@@ -138,7 +138,12 @@ def _sighting(rank: int, seen: Whereabouts | Returned | Absent) -> list[str]:
 
 
 def _hint_lines(hint: str) -> str:
-    return textwrap.fill(f"Hint: {hint}", 100, initial_indent="  ", subsequent_indent="  ")
+    return wrap_lines(f"Hint: {hint}")
+
+
+def wrap_lines(text: str) -> str:
+    """The text in lines that fit, indented as all but the first of a message."""
+    return textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="  ")
 
 
 def _waits(sightings: Sightings) -> dict[int, tuple[str, int]]:

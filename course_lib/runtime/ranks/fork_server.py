@@ -153,9 +153,10 @@ class Server:
 
     def reap(self) -> dict[int, int]:
         """Exit codes (negative: the signal) of the ranks that have ended since the last `finish`."""
-        for pid in list(self.branches):
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                self.branches.discard(pid)
+        ended = {pid for pid in self.branches if os.waitpid(pid, os.WNOHANG)[0]}
+        self.branches -= ended
+        if ended and not self.ranks:  # of a branch that was killed, the ranks are this server's children now
+            self.end_children()
         for pid in list(self.ranks):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -179,12 +180,16 @@ class Server:
         while self.ranks:
             self.reap()
         # As their subreaper, whatever the ranks started is now our child.
-        from course_lib.runtime.ranks.processes import kill_own_children
-
-        kill_own_children(spare=self.branches)
+        self.end_children()
         self.waiting_imports += self.course.take_imports()
         exit_codes, self.exit_codes = self.exit_codes, {}
         return exit_codes
+
+    def end_children(self) -> None:
+        """End what ranks have left, and everything of theirs; branches stay."""
+        from course_lib.runtime.ranks.processes import kill_own_children
+
+        kill_own_children(self.branches)
 
 
 def become_rank(control: Connection, server: int, handles: list[int], at_its_end: list[Callable[[], None]]) -> None:

@@ -28,25 +28,21 @@ def kill_tree(pid: int) -> None:
 
 def kill_own_children(spare: Collection[int] = ()) -> None:
     """End what the calling process started or adopted, until nothing of it is left but `spare` and what is theirs."""
+    if spare:  # their exits are for somebody else to collect
+        while strays := [child for child in psutil.Process().children() if child.pid not in spare]:
+            _kill([each for child in strays for each in (child, *_children_of(child))])
+            for child in strays:
+                os.waitpid(child.pid, 0)
+        return
     while os.name != "nt":
         try:
             ended, _ = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:  # no child at all: the usual case
             return
         if not ended:
-            if not (doomed := _descendants(spare)):
-                return
-            _kill(doomed)
+            _kill(psutil.Process().children(recursive=True))
             time.sleep(0.001)
     _kill(psutil.Process().children(recursive=True))  # Windows has nothing to collect
-
-
-def _descendants(spare: Collection[int]) -> list[psutil.Process]:
-    """Of the calling process, without those children, and their own, whose numbers are spared."""
-    if not spare:  # one look at the table of processes; below it is one for each child
-        return psutil.Process().children(recursive=True)
-    mine = [child for child in psutil.Process().children() if child.pid not in spare]
-    return [each for child in mine for each in (child, *_children_of(child))]
 
 
 def _children_of(process: psutil.Process) -> list[psutil.Process]:

@@ -6,6 +6,7 @@
 What they print, show and raise comes as from launch. The value of the last expression is the cell's, by rank.
 """
 
+import itertools
 import re
 import sys
 from types import FrameType
@@ -16,6 +17,7 @@ from course_lib.runtime.team.team import newest_team
 
 NO_TEAM = ("%%ranks runs its cell in ranks that stay, and there are none. Start them in a cell of their own: "
            "team = start_ranks(world_size=4)")
+_others = itertools.count(1)  # cells that no notebook numbers: those of a script
 _RANKS = re.compile(r"\d+(-\d+)?")
 
 
@@ -69,4 +71,4 @@ def _file_of_cell(shell: Any, frame: FrameType | None) -> str:
     known = getattr(shell.compile, "_filename_map", {})
     while frame is not None and frame.f_code.co_filename not in known:
         frame = frame.f_back
-    return "<cell of %%ranks>" if frame is None else frame.f_code.co_filename
+    return f"<cell {next(_others)} of %%ranks>" if frame is None else frame.f_code.co_filename

@@ -96,7 +96,8 @@ class StayingRanks:
         try:
             return self._running.results()
         except (LaunchError, LaunchInterrupted) as error:
-            error.args = (diagnosis.for_team(str(error)) + self._say_what_is_left(error, group, lost),)
+            left = self._say_what_is_left(error, group, lost)
+            error.args = (f"{diagnosis.for_team(str(error))}\n{diagnosis.wrap_lines(left)}",)
             raise
         finally:
             if what is not None:
@@ -110,8 +111,8 @@ class StayingRanks:
             left = f"{name_ranks(self.alive)} can be looked at until team.close()" if self.alive else "none is left"
             forced = self.crew.forced & now
             how = f"{name_ranks(forced)} did not come back and had to end" if forced else f"{name_ranks(now)} has ended"
-            return f"\n  This ends the team: {how}; {left}."
-        kept = "\n  All ranks live, and keep what they hold."
+            return f"This ends the team: {how}; {left}."
+        kept = "All ranks live, and keep what they hold."
         return f"{kept} {MADE_ANEW}" if self.crew.group != group else kept
 
     def _note_states(self, what: str, ran: Supervisor) -> None:

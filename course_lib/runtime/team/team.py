@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from course_lib.pictures.units import human_bytes
+from course_lib.runtime.launcher import check_is_function
 from course_lib.runtime.results import Results
 from course_lib.runtime.team import namespace
 from course_lib.runtime.team.holdings import KINDS, RankHoldings
@@ -66,6 +67,7 @@ class Team:
         far as that goes, which its last lines say. Names that fn uses and the notebook does not have are the rank's.
         Raises TeamEnded where a rank has ended before.
         """
+        check_is_function(fn, "team.run")
         return self._ranks.call(_name_of(fn), namespace.call_function, (fn, args, kwargs), {})
 
     def run_cell(self, cell: RankCell | str, ranks: Collection[int] | None = None,
