@@ -70,6 +70,24 @@ def only_imports(source: str) -> bool:
         return False
 
 
+def unused_imports(notebook: nbformat.NotebookNode) -> list[str]:
+    """Names of the first code cell that no other one mentions. ruff does not read cells of %%ranks."""
+    first, *others = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    names = [alias.asname or alias.name.partition(".")[0] for node in ast.parse(first).body for alias in node.names]
+    words = set(re.findall(r"\w+", " ".join(others)))
+    return [name for name in names if name not in words]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_each_import_is_used(path):
+    assert unused_imports(nbformat.read(path, as_version=4)) == []
+
+
+def test_an_import_that_only_ranks_use_is_used():
+    cells = [new_code_cell("import math\nimport copy"), new_code_cell("%%ranks\nmath.pi")]
+    assert unused_imports(new_notebook(cells=cells)) == ["copy"]
+
+
 def test_committed_notebooks_are_clean():
     found = {path.name: faults(nbformat.read(path, as_version=4)) for path in NOTEBOOKS}
     assert {name: messages for name, messages in found.items() if messages} == {}
@@ -270,7 +288,8 @@ def test_a_notebook_goes_through_its_text_and_back_with_outputs(stored, tmp_path
     assert not text.exists()
 
 
-@pytest.mark.parametrize("lines", ["#!/bin/bash\n#SBATCH --nodes=2\n#\n# a word", "%%bash\nls", "!ls", "# %load_ext x"])
+@pytest.mark.parametrize("lines", ["#!/bin/bash\n#SBATCH --nodes=2\n#\n# a word", "%%bash\nls", "%%ranks 0,2\nx", "!ls",
+                                   "# %load_ext x"])
 @pytest.mark.parametrize("kind", [new_markdown_cell, new_code_cell])
 def test_no_line_changes_on_its_way_through_the_text(lines, kind, tmp_path, monkeypatch):
     monkeypatch.setattr(notebooks, "ROOT", tmp_path)

@@ -192,8 +192,8 @@ class TeamView(SceneExplorable):
         return view
 
     def refresh(self, team: Team) -> None:
-        """Show what the team holds now. A team at work stays as it was."""
-        if not team.is_busy:
+        """Show what the team holds now. One at work stays as it was, and one that is closed as it was last."""
+        if not team.is_busy and team.alive:
             snapshot = snapshot_of(team)
             with self.hold_trait_notifications():
                 if self.name != ALL_NAMES and self.name not in names_in(snapshot):

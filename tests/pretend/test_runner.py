@@ -44,6 +44,21 @@ def test_only_cells_that_launch_run_and_what_they_need():
     assert dict(zip(notebook, kept)) == notebook | {"x = 1": False}  # given anew before anybody asks
 
 
+def test_cells_of_ranks_that_stay_run_and_give_the_notebook_nothing():
+    notebook = {
+        "x = 1": True,
+        "team = start_ranks(world_size=4)": True,
+        "%%ranks\nx = torch.ones(2)": True,
+        "y = 2": True,
+        "%%ranks 1\nx * y": True,
+        "team": True,
+        "team.close()": True,
+        "launch(print, x)": True,
+    }
+    assert dict(zip(notebook, needs.kept(list(notebook)))) == notebook
+    assert [needs.launches(source) for source in notebook] == [False, True, True, False, True, True, True, True]
+
+
 def test_nobody_may_fail_unexplained_and_no_explanation_may_outlive_its_failure(monkeypatch):
     monkeypatch.setattr(exceptions, "EXCEPTIONS", {("b", "nccl"): "gloo's own", ("c", "nccl"): "gone"})
     outcomes = [Outcome("a", False, "no"), Outcome("b", False, "no"), Outcome("c", True),

@@ -21,7 +21,7 @@ from course_lib.widgets.team_view import (
 class StoodInTeam:
     """A team of ranks that nobody has started."""
 
-    is_busy = False
+    is_busy, alive = False, [0, 1]
 
     def __init__(self):
         self.held = {int(rank): held for rank, held in made_up_snapshot()["ranks"].items()}
@@ -86,6 +86,9 @@ def test_a_view_follows_its_team_from_cell_to_cell_and_forgets_a_name_that_is_go
     team.is_busy, team.held = True, {}
     shell.run_cell()
     assert len(view.snapshot["ranks"]) == 2, "a team at work stays as it was"
+    team.is_busy, team.alive = False, []
+    shell.run_cell()
+    assert len(view.snapshot["ranks"]) == 2, "a closed team stays as it was last"
     del team
     gc.collect()
     shell.run_cell()

@@ -3,32 +3,44 @@
 import ast
 import symtable
 
+RANKS_MAGIC = "%%ranks"
+TEAM = "team"  # what notebooks call the ranks that stay
+
 
 def launches(source: str) -> bool:
-    """Whether a cell starts ranks that may have a GPU: with device="cpu" they have none, on any machine."""
+    """Whether a cell starts ranks that may have a GPU (with device="cpu" they have none, on any machine), or uses a
+    team of them.
+    """
+    if source.startswith(RANKS_MAGIC):
+        return True
     try:
-        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+        nodes = list(ast.walk(ast.parse(source)))
     except SyntaxError:
         return "launch(" in source
-    return any(isinstance(call.func, ast.Name) and call.func.id == "launch" and not any(
-        word.arg == "device" and ast.unparse(word.value) == "'cpu'" for word in call.keywords) for call in calls)
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    return any(isinstance(node, ast.Name) and node.id == TEAM for node in nodes) or any(
+        isinstance(call.func, ast.Name) and call.func.id == "launch" and not any(
+            word.arg == "device" and ast.unparse(word.value) == "'cpu'" for word in call.keywords) for call in calls)
 
 
 def kept(sources: list[str]) -> list[bool]:
     """For each cell, given as code in the order of the notebook: whether it launches, or something that does needs it.
 
-    A cell is needed for a name that it gives, or whose value it may change. One that is no plain Python (a magic) is
-    kept.
+    A cell is needed for a name that it gives, or whose value it may change. A cell of %%ranks gives the notebook
+    nothing, and may need what it mentions. Another one that is no plain Python (a magic) is kept.
     """
     wanted: set[str] = set()
     keeps = []
     for source in reversed(sources):
+        in_ranks = source.startswith(RANKS_MAGIC)
         try:
-            statements = ast.parse(source).body
+            statements = ast.parse(source.partition("\n")[2] if in_ranks else source).body
         except SyntaxError:
             keeps.append(True)
             continue
         given, asked, changed = names_of(statements)
+        if in_ranks:
+            given, changed = set(), set()
         keep = launches(source) or bool((given | changed) & wanted)
         if keep:
             wanted = (wanted - given) | asked
