@@ -61,17 +61,20 @@ class MeasuredError(WithNearestRuns):
 
 @dataclass(frozen=True)
 class NoRun(WithNearestRuns):
-    """There is no error to tell: `why`, and the runs that are least unlike the job."""
+    """There is no error to tell: `why`, and the runs that are least unlike the job. `some`: there are runs like it, and
+    fewer than FEWEST.
+    """
 
     why: str
     nearest: tuple[PublishedRun, ...] = ()
+    some: bool = False
 
     def __str__(self) -> str:
-        return f"no run like this: {self.why}"
+        return f"{'too few runs' if self.some else 'no run'} like this: {self.why}"
 
     @property
     def short(self) -> str:
-        return "no run is like it"
+        return "too few runs are like it" if self.some else "no run is like it"
 
 
 def summary(name: str, errors: Sequence[float], beyond: str = "", nearest: tuple[PublishedRun, ...] = ()
@@ -131,7 +134,9 @@ def error_of(job: Job) -> MeasuredError | NoRun:
         alike = runs_by_key().get(key, ())
         if len(alike) >= FEWEST:
             return summary(name, [run.error for run in alike], beyond(job, alike), nearest)
-    return NoRun(f"{len(alike) or 'none'} of {name}" + f", expected {FEWEST}" * bool(alike), nearest)
+    if not alike:
+        return NoRun(f"none of {name}", nearest)
+    return NoRun(f"{len(alike)} of {name}; an error needs {FEWEST}", nearest, some=True)
 
 
 def beyond(job: Job, runs: Sequence[PublishedRun]) -> str:

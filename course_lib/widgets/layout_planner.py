@@ -69,6 +69,7 @@ def add_memory(sheet: Sheet, found: Estimate) -> None:
     sheet.line("limit", "limit", limit, TOP - 6, limit, TOP + BAR + 6)
     sheet.text("limit is", "finding", limit, TOP + BAR + 17,
                f"{found.job.cluster.device.name}: {gigabytes(there)} to allocate", "middle")
+    sheet.text("legend is", "small", LEFT - 128, TOP + BAR + 44, "memory:", "end")
     legend(sheet, LEFT - 120, TOP + BAR + 44, [(role, kind.replace("_", " ")) for kind, role in KINDS.items()])
 
 

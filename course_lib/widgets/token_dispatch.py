@@ -196,7 +196,7 @@ def add_queues(sheet: Sheet, shown: Dispatched) -> None:
 
 
 def capacity_words(factor: float | None) -> str:
-    return "no limit" if factor is None else f"capacity {factor:g}"
+    return "no limit" if factor is None else f"factor {factor:g}"
 
 
 def texts(shown: Dispatched) -> tuple[str, str]:
