@@ -21,6 +21,8 @@ LONGEST_FIRST = (
     "tests/browser/test_formgrader.py",
     "tests/browser/test_notebooks.py",
     "tests/checkpoint/test_crashes.py",
+    "tests/runtime/test_team_faults.py",
+    "tests/runtime/test_team_kernel.py",
 )
 
 

@@ -1,6 +1,6 @@
 """The pages for teachers that repeat what stands elsewhere: written from there, so that they stay true.
 
-    python -m tools.teaching --write     docs/teaching/plans.md, polls.md and struggles.md
+    python -m tools.teaching --write     docs/teaching/plans.md, polls.md and struggles.md, and README's hours
 
 plans.md has the three plans of docs/teaching/plans.toml with minutes by the rule of tools/minutes.py; polls.md every
 prediction of the notebooks as a question for a class; struggles.md, by chapter, the mistakes of
@@ -9,6 +9,7 @@ solutions/*/wrong_answers.py in the words that a learner reads.
 
 import argparse
 import ast
+import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pathlib import Path
 import nbformat
 
 from course_lib.grading.registry import exercises_of
-from tools.minutes import NOTEBOOKS, read, round_to_five
+from tools.minutes import NOTEBOOKS, README, read, round_to_five
 from tools.solutions import SOLUTIONS, wrong_answers
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -187,6 +188,18 @@ def struggles_page() -> str:
     return "\n".join(lines)
 
 
+def with_hours(readme: str) -> str:
+    """README's text with the hours of reading and the number of exercises that there are."""
+    parts = [read(nbformat.read(path, as_version=4)) for path in NOTEBOOKS]
+    core = sum(round_to_five(each.minutes) for sittings, _ in parts for each in sittings)
+    further = sum(round_to_five(each.minutes) for _, each in parts)
+    numbers = [each.number for chapter in SOLUTIONS for each in exercises_of(chapter)]
+    hours = f"about {round(core / 60)} hours to read and run, and {round(further / 60)} more"
+    readme = re.sub(r"about \d+ hours to read and run, and \d+ more", hours, readme)
+    planned = f"For the {len(numbers)} exercises plan {10 * round(exercise_minutes(numbers) / 600)} hours"
+    return re.sub(r"For the \d+ exercises plan [\d.]+ hours", planned, readme)
+
+
 PAGES = {"plans.md": plans_page, "polls.md": polls_page, "struggles.md": struggles_page}
 
 
@@ -200,6 +213,11 @@ def main() -> None:
             path.write_text(text, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != text:
             print(f"{path.relative_to(ROOT)} is not up to date: python -m tools.teaching --write")
+    readme = README.read_text(encoding="utf-8")
+    if asked.write:
+        README.write_text(with_hours(readme), encoding="utf-8")
+    elif readme != with_hours(readme):
+        print("README.md's hours are not up to date: python -m tools.teaching --write")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ PICTURES = {
         "Chart: it doubles (n over n: n). as it should",
     "with record_timeline() as log, span('forward'):\n    torch.ones(9).sum()\nlog": "Timeline of rank 0: ",
     "with record_memory() as held:\n    kept = torch.ones(1000)\nheld": "MemoryLog: rank 0 peaks at 4.0 kB",
-    "guess = predict('How many?')\nguess.against(7)": "it is 7",
+    "guess = predict('How many?')\nguess.lock(6)\nguess.against(7)": "you said 6, and it is 7",
     "def draw():\n    plt.plot([1, 2])\n    plt.title('of a rank')\n    plt.show()\nlaunch(draw, world_size=1)\nNone":
         "a figure: of a rank",
 }

@@ -13,9 +13,10 @@ from nbgrader import utils
 
 from course_lib.grading import registry
 from course_lib.grading.report import Verdict
-from course_lib.grading.spent import PAR
+from course_lib.grading.spent import PAR, Judgement, Spent
 from course_lib.grading.trusted import preprocessor, sandbox
 from course_lib.grading.trusted.grader import Grader
+from course_lib.grading.trusted.replies import NoAnswers
 from course_lib.grading.trusted.worker import IsolatedWorker
 from tests.grading.class_exercise import (
     EXERCISE,
@@ -224,6 +225,26 @@ def test_of_an_open_exercise_that_is_right_the_exact_bytes_beside_par_are_kept(o
         mark = preprocessor.mark_of(report, grader)
     assert [(each.measured, each.allowed, each.unit) for each in mark.figures] == [
         (each, 4.0 * PassOn.N, "bytes") for each in measured]
+
+
+def test_beside_par_stands_the_mean_of_all_trials_and_what_fails_there_has_none(monkeypatch):
+    class Silent:
+        def prepare(self, *_, **__): ...
+
+        def trial(self, trial):
+            if trial is None:
+                raise NoAnswers("nothing")
+            return [], None
+
+    used = iter([Spent("sends", 6.0, 4.0, limit=PAR), Spent("sends", 2.0, 4.0, limit=PAR), Spent("holds", 1.0, 1.0)])
+    grader = Grader("none", LIMITS)
+    monkeypatch.setattr(grader, "worker", Silent)
+    monkeypatch.setattr(grader, "judge", lambda *_: Judgement("", usage=[next(used)]))
+    monkeypatch.setattr(PassOn, "trials", lambda *_: [1, 2, 3])
+    assert [(each.what, each.measured, each.allowed) for each in grader.spent_beside_par(EXERCISE, [])] == [
+        ("sends", 4.0, 4.0)]
+    monkeypatch.setattr(PassOn, "trials", lambda *_: [None])
+    assert grader.spent_beside_par(EXERCISE, []) == []
 
 
 # ---- the count

@@ -17,7 +17,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Figure:
-    """What an answer used of one budget on the trials that are the same for everybody."""
+    """What an answer used of one budget on a trial, the mean of those that are the same for everybody."""
 
     what: str  # "sends", as in spent.py
     measured: float

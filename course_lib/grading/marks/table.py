@@ -56,7 +56,7 @@ def report(name: str, found: list[Standing]) -> str:
     marks = [each.mark for each in found if each.mark is not None]
     counted = Counter(each.status for each in found)
     first = ", ".join(f"{counted[status]} {status.word}" for status in Status if counted[status])
-    lines = [f"{name}, {len(found)} students: {first or 'nobody yet'}"]
+    lines = [f"{name}, {len(found)} student{'s' * (len(found) != 1)}: {first or 'nobody yet'}"]
     if marks:
         lines.append(f"marks from {min(marks):g} to {max(marks):g} of {found[0].out_of:g}, "
                      f"{mean(marks):.1f} on average")

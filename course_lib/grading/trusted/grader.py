@@ -6,6 +6,7 @@ mistakes were recorded, and there the ranks' own count of bytes is believed: it 
 
 import os
 from dataclasses import replace
+from statistics import mean
 from typing import Any
 
 from course_lib.grading import recorded
@@ -92,18 +93,16 @@ class Grader:
         return Verdict.CORRECT, "", figures
 
     def spent_beside_par(self, exercise: Exercise, cells: Cells) -> list[Spent]:
-        """Of each budget that is a par, what was used on the trial of SEED that came furthest beyond it: exact, by the
-        ranks' own count, which decides no mark. Empty where the answer fails there."""
-        found: dict[str, Spent] = {}
+        """Of each budget that is a par, what was used on a trial of SEED, the mean of them: exact, by the ranks' own
+        count, which decides no mark. Empty where the answer fails there."""
+        found: dict[str, list[Spent]] = {}
         broken = self.broken
         try:
             self.worker().prepare(exercise, cells, believed=True)
             for trial in exercise.trials(SEED):
                 for each in self.judge(exercise, trial, *self.worker().trial(trial)).usage:
-                    worst = found.get(each.what)
-                    if each.limit == PAR and (not worst or each.measured * worst.allowed
-                                              > worst.measured * each.allowed):
-                        found[each.what] = each
+                    if each.limit == PAR:
+                        found.setdefault(each.what, []).append(each)
         except GraderBroken:  # of what decides no mark, nothing is lost
             self.close()
             return []
@@ -111,7 +110,8 @@ class Grader:
             return []
         finally:
             self.broken = broken
-        return list(found.values())
+        return [replace(some[0], measured=mean(each.measured for each in some),
+                        allowed=mean(each.allowed for each in some)) for some in found.values()]
 
     def known_cause(self, exercise: Exercise, cells: Cells) -> str:
         """The recorded mistake that gives what this answer gives on the trials of SEED, "" where none does."""

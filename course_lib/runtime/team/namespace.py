@@ -5,14 +5,13 @@ All functions here are calls like a reader's own: the team runs them in its rank
 
 import builtins
 import sys
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from course_lib.runtime import context
 from course_lib.runtime.ranks import showing
 from course_lib.runtime.team.holdings import RankHoldings, find_holdings
-from course_lib.runtime.team.rank_cell import RankCell, remember_text
+from course_lib.runtime.team.rank_cell import RankCell, list_global_names, remember_text
 
 MOST_LETTERS = 4000  # of a value that a cell ends in
 RICH = ("_repr_mimebundle_", "_repr_html_", "_repr_png_", "_repr_svg_")
@@ -107,17 +106,10 @@ def fill_in(fn: Any) -> Any:
     """`fn`, which finds names that the notebook did not have, and this rank does, among the rank's."""
     scope = getattr(fn, "__globals__", None)
     if scope is not None and scope is not all_names():
-        for name in _names_in(fn.__code__):
+        for name in list_global_names(fn.__code__):
             if name not in scope and not hasattr(builtins, name) and name in all_names():
                 scope[name] = all_names()[name]
     return fn
-
-
-def _names_in(code: Any) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if hasattr(constant, "co_names"):
-            yield from _names_in(constant)
 
 
 def call_function(fn: Any, args: tuple, kwargs: dict[str, Any]) -> Any:

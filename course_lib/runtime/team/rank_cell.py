@@ -11,6 +11,7 @@ from course_lib.runtime.ranks.places import with_cells
 
 READS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
 
+
 @dataclass(frozen=True)
 class RankCell:
     """`text` is that of the whole cell, `file` the name under which the notebook knows it; the part that ranks run
@@ -43,7 +44,7 @@ class RankCell:
 
     def list_names(self) -> set[str]:
         """The global names that the cell reads, also in functions that it defines."""
-        return set(_names_read(compile(self.source, self.file, "exec")))
+        return set(list_global_names(compile(self.source, self.file, "exec")))
 
 
 class RankTexts(dict[int, str]):
@@ -63,13 +64,14 @@ def remember_text(file: str, text: str) -> None:
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
 
 
-def _names_read(code: CodeType) -> Iterator[str]:
+def list_global_names(code: CodeType) -> Iterator[str]:
+    """The global names that the code reads, also inside functions that it defines."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in READS:
             yield instruction.argval
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names_read(constant)
+            yield from list_global_names(constant)
 
 
 def name_ranks(ranks: Iterable[int]) -> str:

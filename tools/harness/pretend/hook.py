@@ -1,4 +1,4 @@
-"""Ranks of `launch` on pretended GPUs, with nothing in course_lib that knows of it.
+"""Ranks of `launch` and `start_ranks` on pretended GPUs, with nothing in course_lib that knows of it.
 
 A rank is told what to do by a `Task`, which it receives before anything else. Under `pretended(mode)` the task that is
 sent unpickles through `arrive`, and that gives the rank its device.
@@ -14,7 +14,10 @@ import torch
 
 from course_lib.runtime import backends, launcher
 from course_lib.runtime.ranks.messages import Task
+from course_lib.runtime.team import staying
 from tools.harness.pretend.modes import Mode
+
+_has_device = False  # in the rank
 
 
 @contextlib.contextmanager
@@ -35,7 +38,7 @@ def pretended(mode: Mode) -> Iterator[None]:
             return backend
         return chosen(backend, device, ranks_here)
 
-    with (mock.patch.object(launcher, "Task", PretendedTask),
+    with (mock.patch.object(launcher, "Task", PretendedTask), mock.patch.object(staying, "Task", PretendedTask),
           mock.patch.object(backends, "choose", choose),
           mock.patch.object(backends, "count_gpus", lambda: mode.num_gpus),
           mock.patch.object(torch.distributed.distributed_c10d, "_NCCL_AVAILABLE", True)):
@@ -44,8 +47,10 @@ def pretended(mode: Mode) -> Iterator[None]:
 
 def arrive(mode: Mode, told: dict[str, Any]) -> Task:
     """In the rank: the task, after its device is there. A rank from which GPUs are hidden gets none, as with CUDA."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") != "":
+    global _has_device
+    if os.environ.get("CUDA_VISIBLE_DEVICES") != "" and not _has_device:  # a rank that stays is told more than once
         from tools.harness.pretend import device
 
         device.install(mode, 0 if told["backend"] == "gloo-cuda" else told["rank"])
+        _has_device = True
     return Task(**told)
