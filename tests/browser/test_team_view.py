@@ -1,6 +1,7 @@
 """TeamView beside cells of %%ranks in a real JupyterLab: it follows the team, in both themes."""
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.widget import Widget
@@ -15,6 +16,7 @@ CELLS = (
     "%%ranks\nx = torch.arange(32.0).view(4, 8) * dist.get_rank()\nx.sum().item()",
     'view = TeamView.of(team)\nview.name = "x"\nview',
 )
+SAME = "x: all 32 elements are the same in all ranks"
 
 
 def test_a_view_shows_what_differs_between_ranks_and_follows_their_next_cell(run_cells):
@@ -25,9 +27,10 @@ def test_a_view_shows_what_differs_between_ranks_and_follows_their_next_cell(run
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     for theme in THEMES:
         notebook.change_theme(theme)
+        notebook.page.wait_for_timeout(1000)  # JupyterLab fades to it
         notebook.page.screenshot(path=SCREENSHOTS / f"team_view_{theme}.png",
                                  clip={"x": 0, "y": 0, "width": 1100, "height": 900})
     notebook.ask('get_ipython().run_cell_magic("ranks", "", "dist.all_reduce(x)")')
-    headline.get_by_text("x: all 32 elements are the same in all ranks").wait_for()
+    expect(headline).to_have_text(SAME)
     notebook.ask("team.close()")
-    assert headline.inner_text() == "x: all 32 elements are the same in all ranks", "a closed team's stays"
+    assert headline.inner_text() == SAME, "a closed team's stays"

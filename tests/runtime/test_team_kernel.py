@@ -41,6 +41,10 @@ def test_a_cell_runs_in_each_rank_prints_with_the_rank_and_gives_its_last_value(
     assert kernel.run("%%ranks 1-2\nr;").value is None
 
 
+def test_code_that_calls_the_magic_as_an_exported_notebook_does_runs_its_cell(kernel):
+    assert kernel.run('get_ipython().run_cell_magic("ranks", "1", "dist.get_rank()")').value == "rank 1: 1"
+
+
 def test_an_error_names_the_line_of_the_cell_as_the_reader_sees_it_and_the_cell_can_be_mended(kernel):
     reply = kernel.run("%%ranks\nkept = 41\nif dist.get_rank() == 1:\n    1 / 0\ndist.barrier()")
     assert reply.error["ename"] == "RankFailed"

@@ -61,7 +61,7 @@ def this_cell(shell: Any, line: str, body: str) -> RankCell:
     """
     text = f"%%ranks{line and ' '}{line}\n{body}"
     raw = getattr(shell.history_manager, "input_hist_raw", [""])[-1]
-    if body and body.rstrip("\n") in raw:
+    if "%%ranks" in raw and body.rstrip("\n") in raw:  # not where code calls the magic, as an exported notebook does
         text = raw
     file = _file_of_cell(shell, sys._getframe())
     return RankCell(text, file, skip_lines=text[: text.find("%%ranks")].count("\n") + 1)
