@@ -96,7 +96,7 @@ def comparison_rows(model: str, tokens: int, split: str, recompute: str) -> tupl
                  for name, which, again in rows)
 
 
-LEFT, RIGHT, TOP, ROW = 230, 770, 8, 19
+LEFT, RIGHT, TOP, ROW = 230, 745, 8, 19
 
 
 def scene_of(shown: Layer) -> Scene:
@@ -129,8 +129,15 @@ def add_term(sheet: Sheet, term: LayerTerm, y: float, unit: float) -> None:
     sheet.text(f"{term.name} is", "small", LEFT - 9, y + tall / 2, term.name, "end")
     sheet.rect(f"{term.name} in all", "room", LEFT, y, unit * term.num_bytes, tall)
     sheet.rect(f"{term.name} kept", term.role, LEFT, y, unit * term.kept, tall, hint=f"{term.name}: {term.kept:,} B")
-    words = human_bytes(term.kept) if term.kept else "nothing"
+    words = part_of(term.kept, term.num_bytes) if term.kept else "nothing"
     sheet.text(f"{term.name} amounts to", "small", LEFT + unit * term.num_bytes + 8, y + tall / 2, words)
+
+
+def part_of(kept: int, num_bytes: int) -> str:
+    """100.7 of 805.3 MB: the words stand beside the bar of all bytes, and would be read as its length."""
+    in_all, part = human_bytes(num_bytes), human_bytes(kept)
+    number, unit = part.split()
+    return in_all if kept == num_bytes else f"{number if in_all.endswith(f' {unit}') else part} of {in_all}"
 
 
 def texts(shown: Layer) -> tuple[str, str]:

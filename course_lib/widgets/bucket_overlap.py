@@ -113,7 +113,7 @@ def add_lanes(sheet: Sheet, shown: Overlap) -> None:
     exposed, backward = f"exposed {human_seconds(shown.exposed_s)}", f"backward {human_seconds(shown.backward_s)}"
     if shown.exposed_s:
         sheet.rect("exposed", "idle", over, BACKWARD, RIGHT - over, LANE)
-    sheet.line("end of backward", "bound", over, BACKWARD - 10, over, AXIS)
+    sheet.line("end of backward", "bound", over, BACKWARD - 4, over, AXIS)
     beside = min(over - 6, RIGHT - width_of(exposed, 12, bold=True) - 16)
     sheet.text("backward takes", "small", max(beside, LEFT + width_of(backward, 11.5)), BACKWARD - 14, backward, "end")
     sheet.text("exposed is", "finding", RIGHT, BACKWARD - 14, exposed, "end")
