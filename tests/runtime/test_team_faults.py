@@ -37,7 +37,9 @@ def nothing_is_left(tmp_path_factory):
 
 
 def session(timeout_s):
-    """A team in the middle of a session."""
+    """A team in the middle of a session: the one that goes on, where it has not ended in a fault."""
+    if timeout_s in _living and _living[timeout_s]._ranks.story is not None:
+        _living.pop(timeout_s).close()
     if timeout_s not in _living:
         _living[timeout_s] = start_ranks(3, timeout=timeout_s)
     team = _living[timeout_s]

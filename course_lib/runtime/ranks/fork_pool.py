@@ -143,6 +143,11 @@ class ForkPool:
             os.close(err_write)
         return RankProcess(rank, pid, connection, streams)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the server is gone, and with it every rank that it has forked."""
+        return self._control is None or self._server is None or self._server.poll() is not None
+
     def exit_code(self, process: RankProcess) -> int | None:
         """The exit code of a rank; None while the process lives."""
         self._exit_codes |= self._ask("reap")

@@ -147,6 +147,8 @@ class Supervisor:
                 self.events.get(timeout=_ASK_EVERY_S)
         self.crew.forced |= set(out)
         self.crew.lost |= self.closed | set(out)
+        if self.error is not None and self.crew.pool.has_ended:  # who had come back, too: no message tells of that end
+            self.crew.lost |= set(range(self.crew.task.world_size))
         for rank in out:
             self.crew.pool.signal(self.crew.processes[rank], _KILL)
         self.crew.note_counts({rank: report.counts for rank, report in self.reported.items()})

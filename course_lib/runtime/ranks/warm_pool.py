@@ -104,6 +104,8 @@ class WarmPool:
             process.send(ours)
             yield process
 
+    has_ended = False  # no process stands between the notebook and its ranks
+
     def exit_code(self, process: RankProcess) -> int | None:
         """The exit code of a rank's interpreter; None while it lives."""
         return self._warm[process.rank].process.poll()
