@@ -45,9 +45,12 @@ class Contradiction(pytest.Item):
         return found["fault"] == DOES_NOT_HOLD and not any(self.same(text, found["said"]) for text in stored)
 
     def ask(self) -> list[dict[str, str]]:
-        """The verdicts of the kernel, whose names stay as the cell left them."""
+        """The verdicts of the kernel, whose names stay as the cell left them.
+
+        This directory comes first: a package that is installed may bring a `tests` of its own (textstat does).
+        """
         client = self.cell.parent.kernel.kc
-        expression = (f"(__import__('sys').path.append({str(ROOT)!r}), "
+        expression = (f"(__import__('sys').path.insert(0, {str(ROOT)!r}), "
                       f"__import__('tests.claims.contradict', fromlist=['']).verdicts({self.cell.cell.source!r}, "
                       f"globals()), __import__('sys').path.remove({str(ROOT)!r}))[1]")
         asked = client.execute("", silent=True, store_history=False, user_expressions={"verdicts": expression})
