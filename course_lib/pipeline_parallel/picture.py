@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import isclose
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
@@ -102,7 +103,8 @@ def title_of(simulation: Timing) -> str:
     """Name and idle shares of one panel."""
     title = (f"{simulation.schedule.name}: {simulation.bubble_fraction:.1%} idle, "
              f"{simulation.bubble_of_ideal:.1%} of the ideal time")
-    if simulation.bubble_of_span < simulation.bubble_fraction:
+    even = isclose(min(simulation.busy), max(simulation.busy))  # otherwise the share is the busiest rank's alone
+    if even and simulation.bubble_of_span < simulation.bubble_fraction:
         title += f"; {simulation.bubble_of_span:.1%} between a rank's own start and end"
     return title
 

@@ -54,7 +54,7 @@ def panel(axes: Axes, track: Track, unit: int, title: str) -> None:
     place = (track.ops()[peak], total[peak] / unit)
     axes.plot(*place, marker="v", markersize=6, color=INK, clip_on=False, zorder=3)
     axes.annotate(f"peak {human_bytes(total[peak])}", place, (0, 6), textcoords="offset points", ha="center",
-                  fontsize=8, color=INK)
+                  fontsize=8, color=INK, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})
     quiet(axes)
     axes.set_title(title, fontsize=9, loc="left", color=INK)
     axes.set_ylim(0, total.max() / unit * 1.3)
