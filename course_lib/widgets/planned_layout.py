@@ -64,7 +64,7 @@ class Planned:
         there, held = self.estimate.job.cluster.usable_bytes, self.estimate.memory_bytes
         step = f"{human_seconds(self.estimate.step_s)} a step, {self.estimate.mfu:.0%} of the peak"
         if not self.estimate.fits:
-            return f"does not fit: {gigabytes(held)} of {gigabytes(there)}; it would take {step}"
+            return f"Does not fit: {gigabytes(held)} of {gigabytes(there)}; it would take {step}"
         return f"{step}, with {gigabytes(held)} of {gigabytes(there)}"
 
     @property

@@ -66,7 +66,7 @@ def test_bars_are_the_estimate(how):
 
 def test_what_does_not_fit_is_said_first():
     shown = estimate_layout(META, 1024, "tp8,pp16", "ZeRO-2, all kept")
-    assert not shown.estimate.fits and shown.finding.startswith("does not fit: ")
+    assert not shown.estimate.fits and shown.finding.startswith("Does not fit: ")
     verdict = next(mark for mark in scene_of(shown).marks if mark.key == "held in all")
     assert verdict.role == "refusal" and verdict.text.startswith("✗")
 
