@@ -50,7 +50,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("GPT-3 is 350 GB", (1,), "01 Numbers that circulate",
           "2,800 GB",
           "GPT-3 needs 350 GB of memory",
-          "350 GB are its weights in 16 bits; to train it with Adam in mixed precision takes 16 bytes a parameter, "
+          "350 GB are its weights in 16 bits; to train it with Adam in mixed precision takes 16 bytes per parameter, "
           "2.8 TB, "
           "before activations",
           "weights were taken for everything: gradients and the optimiser's state hold seven times as much",
@@ -86,21 +86,21 @@ CLAIMS: tuple[Claim, ...] = (
           "100 A100 for a month cost about 10,000 dollars in electricity",
           "the cards alone about 2,300 dollars; whole servers, cooled in an average data centre, about 7,500 "
           "dollars, at 0.0806 "
-          "dollars a kWh",
-          "true to the order of magnitude, if the whole server and its cooling are counted, which 300-400 W a card "
+          "dollars per kWh",
+          "true to the order of magnitude, if the whole server and its cooling are counted, which 300-400 W per card "
           "do not",
           "EIA 2024; DGX A100 data sheet; Uptime Institute 2023", "2024"),
     Claim("GPT-3 for millions", (1,), "01 Numbers that circulate",
           "355 years of a V100 at 1.48 dollars",
           "training GPT-3 cost 4 to 12 million dollars",
-          "4.6 million are 355 years of one V100 at 1.48 dollars an hour; on 1024 A100 at 40 % of the peak and list "
+          "4.6 million are 355 years of one V100 at 1.48 dollars per hour; on 1024 A100 at 40 % of the peak and list "
           "prices of 2026 it is 1.0 to 2.4 million",
           "an estimate at one price of 2020 and a press figure without arithmetic became the two ends of a range",
           "Li, Lambda 2020", "2020"),
     Claim("inference MFU", (3,), "01 Numbers that circulate",
           "less than 1 % of the peak",
           "inference reaches an MFU of 60 to 80 %",
-          "one row of a product with 16-bit weights does one FLOP a byte: at most 0.3 % of an H100's peak; some 300 "
+          "one row of a product with 16-bit weights does one FLOP per byte: at most 0.3 % of an H100's peak; some 300 "
           "rows at a time reach it",
           "large batches, or the prompt, were taken for writing a text token by token",
           "Williams, Waterman and Patterson 2009 (roofline)", "2009"),
@@ -127,7 +127,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("HDR beta", (3,), "02 Numbers that circulate",
           "1/25e9 seconds",
           "the beta of InfiniBand HDR is 1/200 Gbit/s",
-          "1/25e9 seconds a byte", "bits were taken for bytes: 8 times too small", "InfiniBand Trade Association",
+          "1/25e9 seconds per byte", "bits were taken for bytes: 8 times too small", "InfiniBand Trade Association",
           "2018"),
     Claim("bubble (p-1)/m", (), "04 Numbers that circulate",
           "(p − 1)/(m + p − 1)",

@@ -51,7 +51,7 @@ class BeforeAndAfter:
 
     def __str__(self) -> str:
         before, after = (s / self.seconds - 1 for s in (self.before_s, self.after_s))
-        return f"{self.name}: {self.seconds:.4g} s measured, {before:+.0%} off before, {after:+.0%} after"
+        return f"{self.name}: {self.seconds:.4g} s measured, {before:+z.0%} off before, {after:+z.0%} after"
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def report(plans: Plans, name: str, top: int = 5) -> str:
     lines += (line for note in notes(plans) for line in wrap(note, WIDTH, subsequent_indent="    "))
     for number, each in enumerate(shown[1:], 2):
         reasons = "; ".join(reasons_for(each, best)) or "nothing that is worth saying"
-        lines += wrap(f"{number} against 1: {each.step_s / best.step_s - 1:+.1%}: {reasons}", WIDTH,
+        lines += wrap(f"{number} against 1: {each.step_s / best.step_s - 1:+z.1%}: {reasons}", WIDTH,
                       subsequent_indent="    ")
     return "\n".join([*lines, f"how far off: {error_of(best.job).text}"])
 

@@ -23,7 +23,9 @@ SPLITS: dict[str, tuple[int, bool]] = {  # -> ranks of tensor parallelism, seque
 KEPT = {"none": "everything kept", "selective": "attention's core recomputed", "full": "whole layers recomputed"}
 LENGTHS = [2**k for k in range(10, 18)]  # what the slider offers; Python takes any number
 LONGEST = 2**20
-CORE, SPLIT, WHOLE = "activations", "forward", "backward"  # roles: s x s matrices; split along heads or width; the rest
+# Roles: s x s matrices; split along heads or width; the rest. None is blue: blue is the way that is shown, among the
+# bars below, and parameters in the chapter's other pictures, as orange is gradients.
+CORE, SPLIT, WHOLE = "activations", "weights", "late"
 
 
 @dataclass(frozen=True)

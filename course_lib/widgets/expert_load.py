@@ -127,7 +127,7 @@ def experts(number: int) -> str:
 
 def texts(shown: RouterRun) -> tuple[str, str]:
     """Headline and detail."""
-    finding = f"the busiest expert ends with {shown.imbalance:.2f} times the mean; {experts(shown.starved)} starved"
+    finding = f"The busiest expert ends with {shown.imbalance:.2f} times the mean; {experts(shown.starved)} starved"
     if shown.balancing == "auxiliary loss":
         growth = (shown.gain - shown.strength) / EXPERTS
         word = "grows" if growth > 0 else "shrinks" if growth < 0 else "stays"

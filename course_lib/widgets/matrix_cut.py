@@ -97,7 +97,7 @@ def scene_of(first: str, second: str, t: int, step: int) -> Scene:
     done = sum((each.sent for each in steps[:step + 1]), Fraction(0))
     collectives = sum(1 for each in steps if each.op)
     in_all = ratio(sent_in_all(first, second, t))
-    finding = f"{first}, then {second}: {count(collectives)} forward, each rank sends {in_all}"
+    finding = f"{first.capitalize()}, then {second}: {count(collectives)} forward, each rank sends {in_all}"
     detail = f"step {step} of {len(steps) - 1}: {now.said}; sent so far: {ratio(done)}"
     asked = f"y = GeLU(x A) B on {t} rank{'s' * (t > 1)}, A by {first}, B by {second}"
     return Scene(key=f"{first} {second} t={t} step={step}", asked=asked, headline=finding, detail=detail,

@@ -185,11 +185,11 @@ def texts(shown: ParallelLayout, along: tuple[AxisTraffic, ...], axis: str, rank
     most = max(along, key=lambda each: each.seconds)
     against = ("no other order takes less time" if own <= times[best] * 1.0001
                else f"{own / times[best]:.1f} times what it takes with {best.split(',')[0]} innermost")
-    finding = f"a step of {model_name(shown)} sends for {human_seconds(own)}, most of it along {most.axis}: {against}"
+    finding = f"A step of {model_name(shown)} sends for {human_seconds(own)}, most of it along {most.axis}: {against}"
     place = ", ".join(f"{name} {value}" for name, value in shown.coordinates(rank).items())
     group = shown.group_of(rank, *axes_averaged_over(axis))
     listed = ", ".join(map(str, group)) if len(group) <= 8 else f"{group[0]}, {group[1]}, ... {group[-1]}"
-    return finding, f"rank {rank} is {place}; along {axis} it talks to ranks {listed}"
+    return finding, f"rank {rank} is {place}; its group along {axis} is ranks {listed}"
 
 
 class MeshExplorer(SceneExplorable):

@@ -64,7 +64,7 @@ class Planned:
         there, held = self.estimate.job.cluster.usable_bytes, self.estimate.memory_bytes
         step = f"{human_seconds(self.estimate.step_s)} a step, {self.estimate.mfu:.0%} of the peak"
         if not self.estimate.fits:
-            return f"does not fit: {gigabytes(held)} of {gigabytes(there)}; it would take {step}"
+            return f"Does not fit: {gigabytes(held)} of {gigabytes(there)}; it would take {step}"
         return f"{step}, with {gigabytes(held)} of {gigabytes(there)}"
 
     @property
@@ -75,8 +75,8 @@ class Planned:
                 f"10¹² tokens take {self.estimate.training_s(TOKENS) / 86400:,.1f} days"]
         told += [f"{amount(usd)} USD"] * (usd is not None) + [f"{amount(kwh)} kWh"] * (kwh is not None)
         if self.published_s is not None:
-            told.append(f"published {human_seconds(self.published_s)}{self.published_how}: "
-                        f"{self.estimate.step_s / self.published_s - 1:+.0%}")
+            told.append(f"published {human_seconds(self.published_s)}, predicted "
+                        f"{self.estimate.step_s / self.published_s - 1:+z.0%}{self.published_how}")
         return f"{', '.join(told)}; {error_of(self.estimate.job).short}"
 
 
@@ -188,12 +188,12 @@ def estimate_layout(run: str, devices: int, cut: str, how: str) -> Planned:
 
 
 def publication_notes(row: dict[str, Any], job: Job) -> str:
-    """In brackets: the published MFU, where it is counted otherwise than here, and chunks that were not published."""
+    """In brackets: chunks that were not published, and the published MFU, where it is counted otherwise than here."""
     printed, here = printed_mfu(row, job), mfu_of(row, job)
-    told = [f"whose {printed:.0%} of the peak are {here:.0%} as counted here"] * (
+    told = ["v assumed"] * assumes_v(row)
+    told += [f"its {printed:.0%} of the peak count as {here:.0%} here"] * (
         printed is not None and f"{printed:.0%}" != f"{here:.0%}")
-    told += ["v assumed"] * assumes_v(row)
-    return f" ({', '.join(told)})" if told else ""
+    return f" ({'; '.join(told)})" if told else ""
 
 
 @cache

@@ -128,7 +128,7 @@ def shares(shown: AttentionRing) -> list[float]:
 def texts(shown: AttentionRing) -> tuple[str, str]:
     """Headline and detail."""
     worst = imbalance([list(of_step) for of_step in shown.work])
-    finding = (f"the busiest rank does {worst:.0%} more than the mean: {shown.lock_step:.2f} times the time of even "
+    finding = (f"The busiest rank does {worst:.0%} more than the mean: {shown.lock_step:.2f} times the time of even "
                "work")
     now, R = shown.work[shown.step], shown.num_ranks
     idle = sum(pairs == 0 for pairs in now)

@@ -202,7 +202,7 @@ def capacity_words(factor: float | None) -> str:
 def texts(shown: Dispatched) -> tuple[str, str]:
     """Headline and detail."""
     dropped = f"{shown.dropped} of {shown.asked_for} choices dropped" if shown.dropped else "nothing dropped"
-    finding = f"the busiest rank computes {shown.slowest:.2f} times even work; {dropped}"
+    finding = f"The busiest rank computes {shown.slowest:.2f} times even work; {dropped}"
     even = 2 * shown.asked_for * (RANKS - 1) // RANKS
     return finding, (f"there and back {2 * shown.rows_sent} rows cross a wire, "
                      f"{human_bytes(2 * shown.rows_sent * ROW_BYTES)} at D = 4096 in 16 bits; {even} rows if even")

@@ -7,13 +7,18 @@ import pytest
 from course_lib import facts
 from course_lib.costs.activations import RECOMPUTE, activation_bytes_per_layer
 from course_lib.pictures.figures import to_png
+from course_lib.pictures.palette import BLUE
+from course_lib.pictures.roles import ROLES
 from course_lib.widgets import ActivationMemory
 from course_lib.widgets.activation_memory import (
+    CORE,
     LEFT,
     LENGTHS,
     MODELS,
     RIGHT,
+    SPLIT,
     SPLITS,
+    WHOLE,
     bytes_of_layer,
     layer,
     scene_of,
@@ -55,6 +60,11 @@ def test_selective_recomputation_keeps_no_s_x_s_matrix_and_full_only_the_input()
                                                                                "none").core
     assert [term.name for term in layer("GPT-3", 2048, "nothing split", "full").terms if term.kept] == [
         "input of attention's norm"]
+
+
+def test_no_kind_of_term_has_the_colour_of_the_chosen_way_of_parameters_or_of_gradients():
+    looks = {ROLES[role].fill for role in (CORE, SPLIT, WHOLE)}
+    assert len(looks) == 3 and not looks & {BLUE, ROLES["parameters"].fill, ROLES["gradients"].fill}
 
 
 def test_the_headline_is_the_finding():

@@ -48,7 +48,7 @@ def test_an_auxiliary_loss_weaker_than_the_gain_only_delays_and_a_bias_holds_at_
 
 def test_the_headline_is_the_finding_and_there_is_a_share_for_every_step():
     assert repr(ExpertLoad()) == (
-        "ExpertLoad, no balancing, strength 0.1, gain 0.2: the busiest expert ends with 8.00 times the mean; 7 experts "
+        "ExpertLoad, no balancing, strength 0.1, gain 0.2: The busiest expert ends with 8.00 times the mean; 7 experts "
         "starved; near even shares a difference grows by 2.50% per step: gain/8")
     assert len(run("bias", 0.1, 0.2).shares) == STEPS + 1
 

@@ -76,7 +76,7 @@ def test_gelu_never_meets_a_summand(first, second):
 
 def test_the_headline_is_the_finding():
     assert repr(MatrixCut(step=4)) == (
-        "MatrixCut, y = GeLU(x A) B on 4 ranks, A by columns, B by rows: columns, then rows: 1 collective forward, "
+        "MatrixCut, y = GeLU(x A) B on 4 ranks, A by columns, B by rows: Columns, then rows: 1 collective forward, "
         "each rank sends 1.5 times x; step 4 of 4: all-reduce y; sent so far: 1.5 times x")
 
 

@@ -77,9 +77,9 @@ def test_tp_innermost_is_the_fastest_order_of_every_layout_that_has_tp():
 
 def test_the_headline_is_the_finding():
     assert repr(MeshExplorer(order="dp,cp,pp,tp", axis="tp")) == (
-        "MeshExplorer, dp4,pp4,tp4, order dp,cp,pp,tp, rank 21 along tp: a step of Llama 3 8B sends for 562 ms, most "
-        "of it along tp: 5.7 times what it takes with tp innermost; rank 21 is dp 1, pp 1, cp 0, tp 1, ep 0; along tp "
-        "it talks to ranks 5, 21, 37, 53")
+        "MeshExplorer, dp4,pp4,tp4, order dp,cp,pp,tp, rank 21 along tp: A step of Llama 3 8B sends for 562 ms, most "
+        "of it along tp: 5.7 times what it takes with tp innermost; rank 21 is dp 1, pp 1, cp 0, tp 1, ep 0; its group "
+        "along tp is ranks 5, 21, 37, 53")
 
 
 def test_every_choice_can_be_shown():

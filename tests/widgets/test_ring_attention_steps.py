@@ -38,7 +38,7 @@ def test_contiguous_takes_almost_twice_the_time_of_even_work_and_the_others_none
 
 def test_the_headline_is_the_finding():
     assert repr(RingAttentionSteps()) == (
-        "RingAttentionSteps, contiguous on 4 ranks, step 1: the busiest rank does 75% more than the mean: 1.75 times "
+        "RingAttentionSteps, contiguous on 4 ranks, step 1: The busiest rank does 75% more than the mean: 1.75 times "
         "the time of even work; step 1: rank 0 has rank 3's, rank 1 has rank 0's, rank 2 has rank 1's, and so on; "
         "nothing to compute on 1 of 4 ranks")
 

@@ -11,7 +11,15 @@ from matplotlib.text import Text
 from course_lib import widgets
 from course_lib.pictures.figures import to_png
 from course_lib.pictures.painter import paint
-from course_lib.widgets import BucketOverlap, CollectiveExplorer, FitsOrNot, PipelineSchedule, RingAllReduce, Stragglers
+from course_lib.widgets import (
+    BucketOverlap,
+    CollectiveExplorer,
+    FitsOrNot,
+    PipelineSchedule,
+    RingAllReduce,
+    Stragglers,
+    TeamView,
+)
 from course_lib.widgets.base import BadParameter, SceneExplorable
 
 SCENES = [kind for name in widgets.__all__ if isinstance(kind := getattr(widgets, name), type)
@@ -47,6 +55,12 @@ def test_a_widget_is_made_with_its_controls_in_their_order_and_shows_them_as_its
     assert list(inspect.signature(kind).parameters)[:len(settings)] == list(settings)
     with pytest.raises(TypeError):
         kind(*settings.values(), "one too many")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SCENES if kind is not TeamView], ids=lambda kind: kind.__name__)
+def test_a_headline_begins_as_a_sentence_does(kind):
+    """TeamView's may begin with the name of a variable, which is as it is."""
+    assert [scene.headline for scene in scenes_of_every_choice(kind) if scene.headline[0].islower()] == []
 
 
 @every_scene

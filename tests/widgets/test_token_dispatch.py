@@ -88,7 +88,7 @@ def test_ranks_hold_equally_many_experts():
 
 def test_the_headline_is_the_finding():
     assert repr(TokenDispatch()) == (
-        "TokenDispatch, popularity 1/place^1, k = 1, no limit, 0 steps of balancing: the busiest rank computes 1.94 "
+        "TokenDispatch, popularity 1/place^1, k = 1, no limit, 0 steps of balancing: The busiest rank computes 1.94 "
         "times even work; nothing dropped; there and back 106 rows cross a wire, 868.4 kB at D = 4096 in 16 bits; 96 "
         "rows if even")
 
