@@ -16,7 +16,7 @@ from course_lib.pictures.palette import mix
 from course_lib.pictures.roles import ROLES, on_white
 from course_lib.pictures.scene import Mark, Scene
 
-HEAD = ((11.0, "bold", "ink", 92), (9.0, "normal", "quiet", 122), (9.0, "normal", "ink", 122))  # characters a line
+HEAD = ((11.0, "bold", "ink", 92), (9.0, "normal", "quiet", 120), (9.0, "normal", "ink", 120))  # characters a line
 LINE = 1.35  # of a letter's size
 ALIGNED = {"start": "left", "middle": "center", "end": "right"}
 DASHES = (0, (3, 2))
