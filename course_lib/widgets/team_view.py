@@ -177,16 +177,16 @@ class NameSetting(Setting):
 
 
 class TeamView(SceneExplorable):
-    """What the ranks of a team hold: `TeamView.of(team)`, which is drawn anew after each cell."""
+    """What the ranks of a team hold: `TeamView.of(team, "loss")`, which is drawn anew after each cell."""
 
     name = NameSetting(ALL_NAMES)
     snapshot = SnapshotSetting(made_up_snapshot())
     controls = ("name", "snapshot")
 
     @classmethod
-    def of(cls, team: Team) -> TeamView:
-        """A view of `team`, which follows it from cell to cell."""
-        view = cls(snapshot=snapshot_of(team))
+    def of(cls, team: Team, name: str = ALL_NAMES) -> TeamView:
+        """A view of `team`, which follows it from cell to cell. name: the tensor to open first."""
+        view = cls(name, snapshot_of(team))
         if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
             follow(view, team, shell)
         return view

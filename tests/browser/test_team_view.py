@@ -14,7 +14,7 @@ CELLS = (
     "from course_lib.widgets import TeamView",
     "team = start_ranks(world_size=4)",
     "%%ranks\nx = torch.arange(32.0).view(4, 8) * dist.get_rank()\nx.sum().item()",
-    'view = TeamView.of(team)\nview.name = "x"\nview',
+    'TeamView.of(team, "x")',
 )
 SAME = "x: all 32 elements are the same in all ranks"
 

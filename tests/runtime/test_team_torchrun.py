@@ -6,8 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
+from tools.harness.needs import kept, uses_team
+
+ROOT = Path(__file__).parents[2]
 _WITHIN_S = 240.0  # a watchdog: interpreters import torch
 
 SCRIPT = """
@@ -40,10 +44,40 @@ if os.environ.get("RANK", "0") == "0":
                          ids=["python", "torchrun"])
 def test_a_script_with_a_team_says_the_same_from_python_and_from_torchrun(starter, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run([sys.executable, *starter, "script.py"], cwd=tmp_path, env=environment, capture_output=True,
                          text=True, timeout=_WITHIN_S)
     assert ran.returncode == 0, ran.stderr
     told = json.loads((tmp_path / "told.json").read_text())
     assert told[:7] == [[[3.0, 3.0], [3.0, 3.0]], 2, [[1.0, 1.0], [1.0, 1.0]], {"1": "4"}, [3, 4], 40, [0, 1]]
     assert "rank 1  has run" in told[7] and "other 8 B: y, z" in told[7]
+
+
+NOTEBOOK_AS_SCRIPT = """
+import json, os, pathlib, sys
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance(colors="NoColor")
+values = []
+for cell in json.loads(pathlib.Path("cells.json").read_text()):
+    ran = shell.run_cell(cell)
+    ran.raise_error()
+    values.append(repr(ran.result))
+if os.environ["RANK"] == "0":
+    pathlib.Path("values.json").write_text(json.dumps(values))
+"""
+
+
+@pytest.mark.parametrize(("chapter", "told"), [
+    ("00_start_here", "ranks 0, 1: 220544"), ("04_pipeline_parallel", "ranks 0, 1: {4.0}")])
+def test_the_cells_with_a_team_of_a_notebook_run_under_torchrun_with_two_ranks(chapter, told, tmp_path):
+    sources = [cell.source for cell in nbformat.read(ROOT / "notebooks" / f"{chapter}.ipynb", as_version=4).cells
+               if cell.cell_type == "code"]
+    cells = [source for source, is_kept in zip(sources, kept(sources, uses_team)) if is_kept]
+    (tmp_path / "cells.json").write_text(json.dumps(cells))
+    (tmp_path / "script.py").write_text(NOTEBOOK_AS_SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py"]
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=_WITHIN_S)
+    assert ran.returncode == 0, ran.stderr
+    assert told in json.loads((tmp_path / "values.json").read_text())

@@ -95,6 +95,14 @@ def test_a_view_follows_its_team_from_cell_to_cell_and_forgets_a_name_that_is_go
     assert shell.callbacks == []
 
 
+def test_a_view_of_a_team_opens_at_the_tensor_that_is_named_and_refuses_one_that_no_rank_has():
+    team = StoodInTeam()
+    assert TeamView.of(team).name == ALL_NAMES
+    assert TeamView.of(team, "weight").current_scene().headline == "weight: 16 of 16 elements differ between ranks"
+    with pytest.raises(BadParameter, match="name='bias': expected one of"):
+        TeamView.of(team, "bias")
+
+
 def test_a_team_without_ranks_and_one_with_many_have_a_picture():
     assert TeamView(snapshot={"ranks": {}}).current_scene().headline == "no rank is alive"
     held = made_up_snapshot()["ranks"]["0"]

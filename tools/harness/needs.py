@@ -2,6 +2,7 @@
 
 import ast
 import symtable
+from collections.abc import Callable
 
 RANKS_MAGIC = "%%ranks"
 TEAM = "team"  # what notebooks call the ranks that stay
@@ -11,20 +12,30 @@ def launches(source: str) -> bool:
     """Whether a cell starts ranks that may have a GPU (with device="cpu" they have none, on any machine), or uses a
     team of them.
     """
-    if source.startswith(RANKS_MAGIC):
+    if uses_team(source):
         return True
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except SyntaxError:
         return "launch(" in source
     calls = [node for node in nodes if isinstance(node, ast.Call)]
-    return any(isinstance(node, ast.Name) and node.id == TEAM for node in nodes) or any(
+    return any(
         isinstance(call.func, ast.Name) and call.func.id == "launch" and not any(
             word.arg == "device" and ast.unparse(word.value) == "'cpu'" for word in call.keywords) for call in calls)
 
 
-def kept(sources: list[str]) -> list[bool]:
-    """For each cell, given as code in the order of the notebook: whether it launches, or something that does needs it.
+def uses_team(source: str) -> bool:
+    """Whether a cell runs in ranks that stay, or asks them for something."""
+    if source.startswith(RANKS_MAGIC):
+        return True
+    try:
+        return any(isinstance(node, ast.Name) and node.id == TEAM for node in ast.walk(ast.parse(source)))
+    except SyntaxError:
+        return False
+
+
+def kept(sources: list[str], purpose: Callable[[str], bool] = launches) -> list[bool]:
+    """For each cell, given as code in the order of the notebook: whether it has the purpose, or one that does needs it.
 
     A cell is needed for a name that it gives, or whose value it may change. A cell of %%ranks gives the notebook
     nothing, and may need what it mentions. Another one that is no plain Python (a magic) is kept.
@@ -41,7 +52,7 @@ def kept(sources: list[str]) -> list[bool]:
         given, asked, changed = names_of(statements)
         if in_ranks:
             given, changed = set(), set()
-        keep = launches(source) or bool((given | changed) & wanted)
+        keep = purpose(source) or bool((given | changed) & wanted)
         if keep:
             wanted = (wanted - given) | asked
         keeps.append(keep)
