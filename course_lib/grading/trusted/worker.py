@@ -8,6 +8,7 @@ its `run`, which is all that a rank has to know.
 """
 
 import json
+import os
 import secrets
 import shutil
 import socket
@@ -64,6 +65,9 @@ class IsolatedWorker:
 
     def __enter__(self) -> "IsolatedWorker":
         self.root = tempfile.mkdtemp(prefix="grader-")
+        self.uid = privileges.nobodys_uid() if self.isolation.separate or self.isolation.other_user else None
+        if self.isolation.other_user:
+            os.chmod(self.root, 0o711)  # the ranks' own folders lie in there
         self.mark = secrets.token_hex(16)
         self.counting_tool = sandbox.tool("ss") if privileges.LINUX else None
         self.log = tempfile.TemporaryFile()
@@ -85,7 +89,7 @@ class IsolatedWorker:
         settings = {
             "course": str(sandbox.COURSE), "folder": sandbox.FOLDER if separate else self.root, "separate": separate,
             "ss": self.counting_tool, "limits": asdict(self.limits),
-            "uid": privileges.nobodys_uid() if separate else None,
+            "uid": self.uid,
         }
         program = [sys.executable, "-I", str(WORKER), str(control_fd), json.dumps(settings)]
         return sandbox.command(self.root, program, self.hidden) if separate else program
@@ -118,6 +122,8 @@ class IsolatedWorker:
             with suppress(GraderBroken):
                 self._ask(FINISH)
             processes.kill_tree(self.worker.pid)
+            if self.uid is not None:
+                privileges.kill_processes_of(self.uid)
         processes.kill_by_mark(self.mark, spare=())  # also waits for what the namespace's end is killing
         self.worker.wait()
         self.control.close()

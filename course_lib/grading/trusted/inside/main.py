@@ -51,6 +51,7 @@ class Worker:
         self.control = control
         self.settings = settings
         self.separate = settings["separate"]
+        self.uid = settings["uid"]  # of the ranks, None for our own
         self.asked: dict = {}  # of the exercise at hand: what a RankTask needs
         self.store = ""
         self.number = 0
@@ -89,12 +90,14 @@ class Worker:
         self.number += 1
         self.store = os.path.join(self.settings["folder"], f"store-{self.number}")
         os.mkdir(self.store)
+        self.give(self.store)
         if self.separate:
             privileges.mount("tmpfs", self.store, privileges.MS_NOSUID | privileges.MS_NODEV, "size=1m,mode=1777")
         gc.freeze()  # or the ranks' collectors would touch, and so copy, pages that they share with this process
         for number, connection in enumerate(connections):
             scratch = os.path.join(self.settings["folder"], f"scratch-{self.number}-{number}")
             os.makedirs(scratch, exist_ok=True)
+            self.give(scratch)
             task = rank.RankTask.of_settings(
                 **self.settings, **self.asked,
                 store=os.path.join(self.store, "ranks"), scratch=scratch, world_size=world_size)
@@ -111,6 +114,13 @@ class Worker:
         if self.separate:
             flags = privileges.MS_REMOUNT | privileges.MS_RDONLY | privileges.MS_NOSUID | privileges.MS_NODEV
             privileges.mount("tmpfs", self.store, flags)
+        elif self.uid is not None:
+            os.chown(self.store, 0, 0)
+
+    def give(self, folder: str) -> None:
+        """Where ranks run as another user in the same file system: make it that user's."""
+        if not self.separate and self.uid is not None:
+            os.chown(folder, self.uid, self.uid)
 
     def count(self) -> dict:
         """(own port, other port, bytes sent, of these sent again) of every connection; in a network of our own also
@@ -134,6 +144,8 @@ class Worker:
                     pass
             else:
                 from course_lib.runtime.ranks import processes
+                if self.uid is not None:
+                    privileges.kill_processes_of(self.uid)
                 processes.kill_own_children()
             try:
                 ended, _ = os.waitpid(-1, os.WNOHANG)
