@@ -18,7 +18,9 @@ import subprocess
 import sys
 import time
 
-CODE, START, CLOSE_STORE, COUNT, FINISH, FAILED = b"C", b"S", b"T", b"N", b"F", b"!"
+import psutil
+
+CODE, START, CLOSE_STORE, COUNT, WAITED, FINISH, FAILED = b"C", b"S", b"T", b"N", b"W", b"F", b"!"
 SOCKET_LINE = re.compile(r"\s\S+:(\d+)\s+\S+:(\d+)\s")
 # What notebooks and runs import: here once, or in every rank.
 GIVEN = ("course_lib.runtime", "course_lib.facts", "course_lib.reference", "torch.nn.functional")
@@ -61,7 +63,7 @@ class Worker:
     def serve(self) -> None:
         """Answer one request after the other; an error of the system is an answer, too."""
         requests = {CODE: self.prepare, START: self.start, CLOSE_STORE: self.close_store, COUNT: self.count,
-                    FINISH: self.finish}
+                    WAITED: self.waited, FINISH: self.finish}
         while True:
             try:
                 kind, payload = frames.receive(self.control)
@@ -134,6 +136,10 @@ class Worker:
                        for line in listing.stdout.splitlines() if (ends := SOCKET_LINE.search(line))]
         return {"connections": connections, **(network_totals() if self.separate else {})}
 
+    def waited(self) -> float:
+        """The longest time that one of the ranks could have worked and had no core, in seconds."""
+        return max((waited_for_core_s(each.pid) for each in psutil.Process().children(recursive=True)), default=0.0)
+
     def finish(self) -> None:
         """Kill everything that the ranks are or left behind, and wait until it is gone."""
         while True:
@@ -175,6 +181,15 @@ def become_rank(task: object, number: int, connection: socket.socket) -> None:
             pass
     finally:
         os._exit(1)
+
+
+def waited_for_core_s(pid: int | str = "thread-self") -> float:
+    """How long a process, or the calling thread, was ready to run while others had the cores; 0 where Linux is not."""
+    try:
+        with open(f"/proc/{pid}/schedstat") as counts:
+            return int(counts.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):  # it ended; or this kernel does not count
+        return 0.0
 
 
 def network_totals() -> dict:
