@@ -63,7 +63,7 @@ class Worker:
     def serve(self) -> None:
         """Answer one request after the other; an error of the system is an answer, too."""
         requests = {CODE: self.prepare, START: self.start, CLOSE_STORE: self.close_store, COUNT: self.count,
-                    WAITED: self.waited, FINISH: self.finish}
+                    WAITED: self.longest_wait, FINISH: self.finish}
         while True:
             try:
                 kind, payload = frames.receive(self.control)
@@ -136,7 +136,7 @@ class Worker:
                        for line in listing.stdout.splitlines() if (ends := SOCKET_LINE.search(line))]
         return {"connections": connections, **(network_totals() if self.separate else {})}
 
-    def waited(self) -> float:
+    def longest_wait(self) -> float:
         """The longest time that one of the ranks could have worked and had no core, in seconds."""
         return max((waited_for_core_s(each.pid) for each in psutil.Process().children(recursive=True)), default=0.0)
 
