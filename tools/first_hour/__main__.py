@@ -25,14 +25,14 @@ from tools.exercises import ROOT
 
 USER = "first-hour"
 LIMIT_S = 1800
-ADDRESS = "Open:"  # what tools/lab says when JupyterLab is there
+THERE = "JupyterLab runs until Ctrl-C"  # what tools/lab says then
 READER = "python -m tools.first_hour.reader"
 
 # README's commands in the order of a reader who tries all of them; those of JupyterLab are ended when it is there.
 SERVERS = ("make lab", "make lab FLAGS=--no-browser", "make teach", ".venv/bin/python -m tools.lab")
 TRIED = ("make lab", READER, "make doctor",
          "python -m course_lib.planner --model llama-3-70b --gpus 64xH100 --tokens 2M",
-         "python -m course_lib.train --layout dp2,pp2,tp2 --save runs/a", "python -m course_lib.train --resume runs/a",
+         "python -m course_lib.train --layout dp2,pp2,tp2 --save runs/a", "python -m course_lib.train --resume runs/a --steps 100",
          "python -m course_lib.train --help", 'python -c "from course_lib.runtime import doctor; print(doctor())"',
          "make teach", "make lab FLAGS=--no-browser", "python3 -m venv .venv",
          ".venv/bin/pip install -r requirements.lock", ".venv/bin/pip install --no-deps -e .",
@@ -92,7 +92,7 @@ class Stranger:
         said, seconds = "", None
         for line in process.stdout:
             said += line
-            if line.startswith(ADDRESS):
+            if line.startswith(THERE):
                 seconds = time.monotonic() - begin
                 os.killpg(process.pid, signal.SIGINT)
         return Step(command, process.wait(), seconds or time.monotonic() - begin,
