@@ -32,7 +32,8 @@ READER = "python -m tools.first_hour.reader"
 SERVERS = ("make lab", "make lab FLAGS=--no-browser", "make teach", ".venv/bin/python -m tools.lab")
 TRIED = ("make lab", READER, "make doctor",
          "python -m course_lib.planner --model llama-3-70b --gpus 64xH100 --tokens 2M",
-         "python -m course_lib.train --layout dp2,pp2,tp2 --save runs/a", "python -m course_lib.train --resume runs/a --steps 100",
+         "python -m course_lib.train --layout dp2,pp2,tp2 --save runs/a",
+         "python -m course_lib.train --resume runs/a --steps 100",
          "python -m course_lib.train --help", 'python -c "from course_lib.runtime import doctor; print(doctor())"',
          "make teach", "make lab FLAGS=--no-browser", "python3 -m venv .venv",
          ".venv/bin/pip install -r requirements.lock", ".venv/bin/pip install --no-deps -e .",
