@@ -147,7 +147,7 @@ def test_an_interrupt_ends_a_launch_whose_server_is_frozen(tmp_path):
 
 
 def test_closing_ends_a_frozen_server(monkeypatch):
-    monkeypatch.setattr(fork_pool, "_CLOSES_WITHIN_S", 0.1)
+    monkeypatch.setattr(fork_pool, "CLOSES_WITHIN_S", 0.1)
     pool = ForkPool()
     pool.start()
     pid, folder = pool._server.pid, pool.folder
