@@ -4,6 +4,7 @@ A moment is a message: the first, the second ... that the notebook's process sen
 """
 
 import os
+import random
 import signal
 import sys
 import threading
@@ -116,6 +117,22 @@ def test_a_team_whose_closing_is_interrupted_is_closed(team, moment, number):
     other = start_ranks(2)
     interrupted_at(moment, number, other.close)
     assert other.alive == [] and traces(launcher.pool().folder).since(before) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_interrupts_at_random_times_cost_nothing(team, seed):
+    choose = random.Random(seed)
+    acts = [lambda: team.run_cell(SUM), lambda: team.pull("kept"), lambda: team.push(y=bytes(1 << 20)),
+            lambda: team.run_cell("time.sleep(0.01)"), lambda: repr(team)]
+    for _ in range(10):
+        timer, deadline = threading.Timer(choose.uniform(0.0, 0.1), interrupt), time.monotonic() + _WITHIN_S
+        with suppress(*INTERRUPTED):
+            timer.start()
+            while time.monotonic() < deadline:
+                choose.choice(acts)()
+            pytest.fail("the interrupt was swallowed")
+        assert team.pull("kept") == [0, 3]
+    assert team.alive == [0, 1] and team.run_cell(SUM) == ALL_SUMMED
 
 
 def test_an_interrupt_in_the_middle_of_a_long_message_waits_until_that_is_there(team, monkeypatch):

@@ -74,6 +74,11 @@ class ForkPool:
         self._leaving: threading.Timer | None = None  # ends the server, unless somebody asks for something before
         self._num_users = 0  # a launch that is under way, and teams: both may take longer than that
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread starts, asks or ends the server at this moment."""
+        return self._lock.locked()
+
     def begin(self) -> None:
         """As `start`, for a launch or a branch: the server stays until as many have let it go."""
         with self._lock:

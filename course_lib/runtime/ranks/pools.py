@@ -61,4 +61,5 @@ def start_at_each_cell_of(shell: Any) -> None:
 
 def _start(cell: Any) -> None:
     with suppress(OSError):  # a full disk: the launch that needs it will say so
-        pool().start()
+        if not pool().is_busy:  # a cell need not wait for what another thread asks of a slow server
+            pool().start()
