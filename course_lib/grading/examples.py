@@ -55,7 +55,8 @@ class ExampleExercise(Exercise):
 
     def judge(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> Judgement:
         """No judgement: what each rank returned."""
-        lines = [f"rank {rank} returned {shorten(answer)}" for rank, answer in enumerate(answers)]
+        lines = ["it ran without an error; compare with the docstring:",
+                 *(f"rank {rank} returned {shorten(answer)}" for rank, answer in enumerate(answers))]
         return Judgement(trial.label, usage=[ExampleAnswer("\n".join(lines))])
 
 

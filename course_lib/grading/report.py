@@ -18,8 +18,8 @@ class Verdict(Enum):
     CORRECT = ("correct", "✓", "var(--jp-success-color1, #2e7d32)")
     COSTLY = ("right, but over budget", "◐", "var(--jp-warn-color0, #b26a00)")
     NOT_WRITTEN = ("not written yet", "○", "var(--jp-info-color1, #0277bd)")
-    TRIED = ("ran on the docstring's example; compare, and hand in: your teacher's grader gives the points", "▷",
-             "var(--jp-info-color1, #0277bd)")
+    TRIED = ("no verdict: this copy has no right answers, and your teacher's grader gives the points", "▷",
+             "var(--jp-info-color1, #0277bd)")  # by a copy without judges
     WRONG = ("not right yet", "✗", "var(--jp-error-color1, #c62828)")
 
 
@@ -51,12 +51,13 @@ class Report:
 
     def _headline(self) -> str:
         words = self.verdict.value[0]
-        if self.verdict is Verdict.TRIED:  # by a copy without judges
-            return f"{self.number} {self.function} {words}"
+        if self.verdict is Verdict.TRIED:
+            return f"{self.number} {self.function}: {words}"
         return f"{self.number} {self.function}: {words}, {self.points:g} of {self.out_of} points"
 
     def _details(self) -> dict[str, str]:
-        details = {"why": self.cause, "budget": self.budget, "measured": self.measured, "hint": self.hint,
+        outcome = "outcome" if self.verdict is Verdict.TRIED else "measured"
+        details = {"why": self.cause, "budget": self.budget, outcome: self.measured, "hint": self.hint,
                    "warning": self.warned}
         return {name: text for name, text in details.items() if text}
 

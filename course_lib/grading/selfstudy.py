@@ -108,7 +108,7 @@ class Examined:
 def examine(asked: Exercise, function: Callable, seed: int = SEED) -> Examined:
     """Run `function` through the trials of `seed`, up to the first that fails, without looking for known mistakes."""
     if asked.asks and not asked.is_judged:
-        return Examined(Verdict.CORRECT, measured="nothing was run: your teacher's grader answers its questions")
+        return Examined(Verdict.CORRECT, measured="nothing was run: only your teacher's grader can answer what it asks")
     taken_over = sorted(find_course_answers(function, set()))
     if taken_over:
         modules = ", ".join(dict.fromkeys(module for module, _ in taken_over))

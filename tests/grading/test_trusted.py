@@ -6,6 +6,7 @@ What dishonest ones try is in test_cheats.py.
 import os
 import subprocess
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from nbformat.v4 import new_code_cell, new_output
@@ -14,8 +15,9 @@ from nbgrader import utils
 from course_lib.grading import registry
 from course_lib.grading.report import Verdict
 from course_lib.grading.spent import PAR, Judgement, Spent
-from course_lib.grading.trusted import preprocessor, sandbox
+from course_lib.grading.trusted import mailroom, preprocessor, sandbox
 from course_lib.grading.trusted.grader import Grader
+from course_lib.grading.trusted.inside.main import WAITED
 from course_lib.grading.trusted.replies import NoAnswers
 from course_lib.grading.trusted.worker import IsolatedWorker
 from tests.grading.class_exercise import (
@@ -287,3 +289,38 @@ def test_the_systems_count_of_a_ring_is_within_one_percent_of_the_formula(mode):
         for on in (1, -1):
             assert traffic.sent[rank][(rank + on) % n] == pytest.approx((n - 1) / n * M / 2, rel=0.01)
         assert traffic.sent_by(rank) == pytest.approx((n - 1) / n * M, rel=0.01)
+
+
+# ---- a busy machine
+
+@pytest.mark.parametrize("lost_s, elapsed, left", [(0.0, 19.0, 1.0), (0.0, 20.0, 0.0), (7.0, 19.0, 1.0),
+                                                   (7.0, 20.0, 7.0), (7.0, 30.0, -3.0), (500.0, 59.0, 1.0)])
+def test_seconds_in_which_others_had_the_cores_are_given_back_up_to_twice_the_limit(monkeypatch, lost_s, elapsed, left):
+    clock = [100.0]
+    monkeypatch.setattr(mailroom, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    deadline = mailroom.Deadline(20.0, lambda elapsed_s: lost_s)
+    clock[0] += elapsed
+    assert deadline.left_s() == pytest.approx(left)
+
+
+def test_when_a_rank_has_failed_nothing_is_given_back(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(mailroom, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    deadline = mailroom.Deadline(20.0, lambda elapsed_s: 10.0)
+    deadline.at_most(0.5)
+    clock[0] += 0.75
+    assert deadline.left_s() == -0.25
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_of_ranks_that_wait_for_one_another_nothing_is_lost_to_a_core(mode):
+    asked = []
+    with IsolatedWorker(sandbox.choose(mode), replace(LIMITS, trial_s=1.0)) as worker:
+        ask = worker._ask
+        worker._ask = lambda kind, *more: asked.append((kind, ask(kind, *more))) or asked[-1][1]
+        worker.prepare(EXERCISE, preprocessor.cells_above(*notebook(
+            "import torch.distributed as dist\ndef pass_on(mine, other):\n    dist.recv(mine, 1 - dist.get_rank())\n")))
+        with pytest.raises(NoAnswers, match="did not finish within"):
+            worker.trial(EXERCISE.trials(1)[0])
+    waited = [seconds for kind, seconds in asked if kind == WAITED]
+    assert waited and all(seconds >= 0 for seconds in waited)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from course_lib.runtime import LaunchError, LaunchTimeout, RankFailed, launch, launcher
 from course_lib.runtime.errors import LaunchInterrupted
-from course_lib.runtime.ranks import fork_pool
+from course_lib.runtime.ranks import fork_pool, pools
 from course_lib.runtime.ranks.crew import Crew
 from course_lib.runtime.ranks.fork_pool import ForkPool
 from course_lib.runtime.ranks.messages import Task
@@ -68,6 +68,11 @@ def test_importing_starts_the_server_in_a_kernel_before_torch_is_imported_and_no
     code = before + SERVER_AT_THE_IMPORT_OF_TORCH
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert ran.stdout == f"started: {started}\n", ran.stderr
+
+
+def test_a_cell_does_not_wait_for_what_another_thread_asks_of_the_server():
+    with launcher.pool()._lock:  # the answer may take two minutes
+        pools._start(None)
 
 
 # When it leaves
@@ -147,7 +152,7 @@ def test_an_interrupt_ends_a_launch_whose_server_is_frozen(tmp_path):
 
 
 def test_closing_ends_a_frozen_server(monkeypatch):
-    monkeypatch.setattr(fork_pool, "_CLOSES_WITHIN_S", 0.1)
+    monkeypatch.setattr(fork_pool, "CLOSES_WITHIN_S", 0.1)
     pool = ForkPool()
     pool.start()
     pid, folder = pool._server.pid, pool.folder

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from course_lib.grading.marks.figures import expected_cost, forecast, memory_of
 from course_lib.grading.marks.record import digest_of
-from course_lib.grading.marks.standing import CourseFolder, Standing, Status, standings
+from course_lib.grading.marks.standing import CourseFolder, Standing, Status, grade_ids, standings
 from course_lib.grading.marks.table import report, write_csv
 
 ATTEMPTS = 2  # of a submission with which its worker died
@@ -147,13 +147,23 @@ def kept_figures(course: CourseFolder, name: str) -> list[dict]:
 
 
 def make_assignment(course: CourseFolder, name: str) -> None:
-    """Let nbgrader note the assignment and its points, if it has not. SystemExit with its words where it refuses."""
-    if course.knows(name):
+    """Let nbgrader note the assignment and its points, if it has not. SystemExit with its words where it refuses.
+
+    It notes cell after cell: one that was killed on the way knows the assignment and not all of it.
+    """
+    if course.knows(name) and source_ids(course, name) <= grade_ids(course, name):
         return
     done = subprocess.run([sys.executable, "-m", "nbgrader", "generate_assignment", name, "--force"], cwd=course.root,
                           capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"nbgrader could not make {name}:\n{done.stderr[-3000:]}")
+
+
+def source_ids(course: CourseFolder, name: str) -> set[str]:
+    """nbgrader's ids of the cells in the teacher's notebook; none where it lies elsewhere."""
+    path = course.root / "solutions" / name / f"{name}.ipynb"
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.exists() else []
+    return {cell["metadata"]["nbgrader"]["grade_id"] for cell in cells if "nbgrader" in cell["metadata"]}
 
 
 def to_grade(found: list[Standing], again: bool, students: list[str]) -> list[str]:

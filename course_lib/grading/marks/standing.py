@@ -5,6 +5,7 @@ exercise was judged; in all other cases it is empty, with a status.
 """
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -117,9 +118,10 @@ class CourseFolder:
 
 
 def grade_ids(course: CourseFolder, name: str) -> frozenset[str]:
-    """nbgrader's ids of the cells that were given out."""
-    with Gradebook(course.db_url) as gradebook:
+    """nbgrader's ids of the cells that were given out, as far as it has noted them."""
+    with Gradebook(course.db_url) as gradebook, suppress(MissingEntry):
         return frozenset(cell.name for cell in gradebook.find_notebook(name, name).source_cells)
+    return frozenset()
 
 
 def standings(course: CourseFolder, name: str) -> list[Standing]:

@@ -46,8 +46,8 @@ class Grader:
             self._worker = None
 
     def worker(self) -> IsolatedWorker:
-        """The worker for the next exercise: a new one, or in namespaces, where no rank can reach it, the last."""
-        if self._worker and not self.isolation.separate:
+        """The worker for the next exercise: a new one, or where no rank can reach it, the last."""
+        if self._worker and not (self.isolation.separate or self.isolation.other_user):
             self.close()
         if not self._worker:
             # nbgrader has changed to the course's folder, where gradebook and submissions lie.

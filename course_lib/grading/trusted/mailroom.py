@@ -17,26 +17,38 @@ GRACE_S = 0.5  # after the first rank failed: another one may know more
 
 
 class Deadline:
-    """A point in time, which can come nearer."""
+    """A point in time, which can come nearer, and goes away while a busy machine keeps the run from its work.
 
-    def __init__(self, timeout_s: float) -> None:
-        self._at = time.monotonic() + timeout_s
+    lost_s: seconds that were lost so far because others had the cores. They are given back, up to twice the timeout,
+    or marks would depend on what else runs.
+    """
+
+    def __init__(self, timeout_s: float, lost_s: Callable[[float], float] | None) -> None:
+        self._start, self._timeout_s, self._lost_s = time.monotonic(), timeout_s, lost_s
+        self._at = self._start + timeout_s
 
     def at_most(self, timeout_s: float) -> None:
-        """Bring it forward to `timeout_s` from now, if that is earlier."""
+        """Bring it forward to `timeout_s` from now, if that is earlier; then nothing is given back."""
+        self._lost_s = None
         self._at = min(self._at, time.monotonic() + timeout_s)
 
     def left_s(self) -> float:
         """Seconds until then; negative when it has passed."""
-        return self._at - time.monotonic()
+        now = time.monotonic()
+        if now >= self._at and self._lost_s:
+            lost = min(self._lost_s(now - self._start), 2 * self._timeout_s)
+            self._at = max(self._at, self._start + self._timeout_s + lost)
+        return self._at - now
 
 
 class RankConnections:
-    """The grader's ends of the connections to the ranks of one trial."""
+    """The grader's ends of the connections to the ranks of one trial. lost_s: as a Deadline has it."""
 
-    def __init__(self, connections: list[socket.socket], trial_s: float, result_bytes: int) -> None:
+    def __init__(self, connections: list[socket.socket], trial_s: float, result_bytes: int,
+                 lost_s: Callable[[float], float]) -> None:
         self.connections = connections
         self.trial_s = trial_s
+        self.lost_s = lost_s
         self.inboxes = [frames.Inbox(result_bytes) for _ in connections]
         self.asked = [0] * len(connections)  # questions of each rank
 
@@ -57,7 +69,7 @@ class RankConnections:
         received: dict[int, bytes] = {}
         failures: list[tuple[int, dict | None]] = []  # rank, and its error; None where its process ended
         places: dict[int, str] = {}  # where a rank was when time was nearly up
-        deadline = Deadline(timeout_s)
+        deadline = Deadline(timeout_s, self.lost_s)
         for rank, got, payload in self._messages(deadline):
             if got == kind and rank not in received:
                 received[rank] = payload

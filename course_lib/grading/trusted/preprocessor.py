@@ -40,7 +40,7 @@ class TrustedGrade(NbGraderPreprocessor):
 
     isolation = Enum(("auto", "required", "none"), "required", help=(
         '"required": namespaces, or no grades at all. "auto": namespaces where there are any; the feedback and the log '
-        'say what is missing. "none": plain processes.')).tag(config=True)
+        'say what is missing. "none": plain processes, of another user where the grader is root.')).tag(config=True)
     seed = Integer(None, allow_none=True, help=(
         "Of the random inputs. None: one that nobody can know for each submission, and the same when that is graded "
         "again. The feedback shows it.")).tag(config=True)

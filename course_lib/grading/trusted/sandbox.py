@@ -5,6 +5,7 @@ its packages, and the parts of course_lib that a rank uses, all read-only. Solut
 home folders are not hidden in there; they do not exist. Process numbers and the network are its own too.
 """
 
+import json
 import os
 import shlex
 import shutil
@@ -16,7 +17,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from course_lib.grading.trusted.inside.privileges import LINUX
+import torch
+
+from course_lib.grading.trusted.inside.privileges import LINUX, nobodys_uid
 from course_lib.grading.trusted.inside.student_code import OFFERED
 from course_lib.runtime import backends
 
@@ -27,6 +30,8 @@ SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/etc/ld.so.cache
 # Not the chapters: what they show is what exercises ask for. Of the grader what runs in there, and no judge.
 SHOWN_OF_COURSE = ("__init__.py", *OFFERED, "grading/__init__.py", "grading/on_rank", "grading/trusted/__init__.py",
                    "grading/trusted/inside")
+PRIVILEGES = str(Path(__file__).with_name("inside") / "privileges.py")  # as a program it rehearses
+SECRET = ("solutions", "gradebook.db", ".grading_key", "submitted", "autograded", "course_lib/grading/judges")
 FOLDER = "/run/grader"  # inside: what one run shares
 NAMESPACES = ("--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child=KILL")
 TOOLS = ("unshare", "mount", "umount", "pivot_root", "ip", "ss")
@@ -39,6 +44,7 @@ class Isolation:
 
     separate: bool
     missing: tuple[str, ...] = ()
+    other_user: bool = False  # without namespaces, but ranks run as a user of their own
 
 
 def tool(name: str) -> str | None:
@@ -57,13 +63,46 @@ def choose(wanted: str) -> Isolation:
     if wanted == "required":
         raise RuntimeError(f"isolation is required, and there is none here: {why}. To grade with less protection, and "
                            'only what you would run yourself, say c.TrustedGrade.isolation = "auto"')
+    uncounted = () if tool("ss") and LINUX else ("no `ss` (iproute2): bytes are counted inside the ranks, where it can "
+                                                 "be forged",)
+    user = rehearse_other_user(os.getcwd())
+    if user.why_not:
+        return Isolation(False, (
+            f"no namespaces ({why}), and no other user ({user.why_not}): student code can read and write what you can, "
+            "solutions and gradebook included",
+            "student code can use the network, and files to pass data around the counters",
+            "a process that hides from its parents may outlive the run", *uncounted))
     return Isolation(False, (
-        f"no namespaces ({why}): student code can read and write what you can, solutions and gradebook included",
-        "student code can use the network, and files to pass data around the counters",
-        "a process that hides from its parents may outlive the run",
-        *(() if tool("ss") and LINUX else ("no `ss` (iproute2): bytes are counted inside the ranks, where it can be "
-                                           "forged",)),
-    ))
+        f"no namespaces ({why}): student code runs as another user than you, and can read and write what everybody can"
+        + f"; everybody can read {', '.join(user.readable)}" * bool(user.readable),
+        "student code can use the network, and files to pass data around the counters", *uncounted), other_user=True)
+
+
+@dataclass(frozen=True)
+class OtherUser:
+    """Whether ranks can be another user's, and what that one could read that it should not."""
+
+    why_not: str = ""  # "" where they can
+    readable: tuple[str, ...] = ()
+
+
+@cache
+def rehearse_other_user(folder: str) -> OtherUser:
+    """Tried, not guessed. folder: the teacher's, with solutions and gradebook."""
+    uid = nobodys_uid()
+    if uid is None:
+        return OtherUser("that takes root on Linux")
+    needed = [sys.executable, torch.__file__, *(str(COURSE / "course_lib" / part) for part in SHOWN_OF_COURSE)]
+    secret = {os.path.join(top, name): name for top in (folder, str(COURSE)) for name in SECRET}
+    asked = {"uid": uid, "needed": needed, "secret": list(secret)}
+    attempt = subprocess.run([sys.executable, "-I", PRIVILEGES, json.dumps(asked)], capture_output=True, text=True,
+                             timeout=60, env=environment(separate=False))
+    if attempt.returncode:
+        return OtherUser(f"an attempt failed: {attempt.stderr.strip()[-300:] or attempt.returncode}")
+    found = json.loads(attempt.stdout)
+    if found["unreadable"]:
+        return OtherUser(f"it cannot read {found['unreadable'][0]}")
+    return OtherUser(readable=tuple(dict.fromkeys(secret[path] for path in found["readable"])))
 
 
 @cache
@@ -75,9 +114,8 @@ def why_no_namespaces() -> str | None:
     if lacking:
         return f"no {', '.join(lacking)} here: install util-linux and iproute2"
     with tempfile.TemporaryDirectory() as root:
-        rehearsal = [sys.executable, "-I", str(Path(__file__).with_name("inside") / "privileges.py")]
-        attempt = subprocess.run(command(root, rehearsal), capture_output=True, text=True, timeout=60,
-                                 env=environment())
+        attempt = subprocess.run(command(root, [sys.executable, "-I", PRIVILEGES]), capture_output=True, text=True,
+                                 timeout=60, env=environment())
     if attempt.returncode == 0:
         return None
     return f"an attempt failed: {attempt.stderr.strip()[-300:] or attempt.returncode}"

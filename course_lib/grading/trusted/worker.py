@@ -8,6 +8,7 @@ its `run`, which is all that a rank has to know.
 """
 
 import json
+import os
 import secrets
 import shutil
 import socket
@@ -19,17 +20,29 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from course_lib.grading.exercise import TIME_LIMIT_S, Exercise, SentBytes, Trial
 from course_lib.grading.trusted import sandbox
 from course_lib.grading.trusted.counters import claimed_traffic, count_traffic, owners_of
 from course_lib.grading.trusted.inside import frames, privileges
-from course_lib.grading.trusted.inside.main import CLOSE_STORE, CODE, COUNT, FAILED, FINISH, START
+from course_lib.grading.trusted.inside.main import (
+    CLOSE_STORE,
+    CODE,
+    COUNT,
+    FAILED,
+    FINISH,
+    START,
+    WAITED,
+    waited_for_core_s,
+)
 from course_lib.grading.trusted.inside.rank import ANSWER, GO, INPUTS, LOADED, READY, serialize
 from course_lib.grading.trusted.mailroom import RankConnections
 from course_lib.grading.trusted.replies import NoAnswers, read
 from course_lib.runtime.ranks import processes
 
 WORKER = Path(__file__).with_name("inside") / "main.py"
+NUM_CORES = len(psutil.Process().cpu_affinity()) if privileges.LINUX else psutil.cpu_count()
 
 
 @dataclass(frozen=True)
@@ -64,6 +77,9 @@ class IsolatedWorker:
 
     def __enter__(self) -> "IsolatedWorker":
         self.root = tempfile.mkdtemp(prefix="grader-")
+        self.uid = privileges.nobodys_uid() if self.isolation.separate or self.isolation.other_user else None
+        if self.isolation.other_user:
+            os.chmod(self.root, 0o711)  # the ranks' own folders lie in there
         self.mark = secrets.token_hex(16)
         self.counting_tool = sandbox.tool("ss") if privileges.LINUX else None
         self.log = tempfile.TemporaryFile()
@@ -85,7 +101,7 @@ class IsolatedWorker:
         settings = {
             "course": str(sandbox.COURSE), "folder": sandbox.FOLDER if separate else self.root, "separate": separate,
             "ss": self.counting_tool, "limits": asdict(self.limits),
-            "uid": privileges.nobodys_uid() if separate else None,
+            "uid": self.uid,
         }
         program = [sys.executable, "-I", str(WORKER), str(control_fd), json.dumps(settings)]
         return sandbox.command(self.root, program, self.hidden) if separate else program
@@ -118,6 +134,8 @@ class IsolatedWorker:
             with suppress(GraderBroken):
                 self._ask(FINISH)
             processes.kill_tree(self.worker.pid)
+            if self.uid is not None:
+                privileges.kill_processes_of(self.uid)
         processes.kill_by_mark(self.mark, spare=())  # also waits for what the namespace's end is killing
         self.worker.wait()
         self.control.close()
@@ -152,7 +170,14 @@ class IsolatedWorker:
     def trial(self, trial: Trial) -> tuple[list[Any], SentBytes]:
         """Answers and traffic of one trial. NoAnswers where there are none, in words for the student."""
         pairs = [socket.socketpair() for _ in trial.inputs]
-        ranks = RankConnections([ours for ours, _ in pairs], self.limits.trial_s, self.limits.result_bytes)
+        own = waited_for_core_s()
+
+        def lost_s(elapsed_s: float) -> float:
+            """What others had of the cores: of all of them the ranks alone would have waited, too."""
+            among_themselves = elapsed_s * max(0.0, 1 - NUM_CORES / trial.world_size)
+            return waited_for_core_s() - own + max(0.0, self._ask(WAITED) - among_themselves)
+
+        ranks = RankConnections([ours for ours, _ in pairs], self.limits.trial_s, self.limits.result_bytes, lost_s)
         try:
             self._ask(START, trial.world_size, [theirs for _, theirs in pairs])
             for _, theirs in pairs:  # only the rank has it now: its end shows that the rank has ended

@@ -56,6 +56,8 @@ Files in reading order:
     showing.py        what ranks display, pictures too, and pyplot_backend.py, which is plt.show() there
     pools.py          which pool a platform gets:
     fork_pool.py      forked ranks, and fork_server.py, the process that forks them
+    branch_pool.py    ranks that stay, forked from a server of their own
+    interrupts.py     interrupts of the notebook wait until what is asked of a server has been answered
     warm_pool.py      interpreters kept warm, and warm_rank.py, one of them
     rank_process.py   a rank as the notebook's process sees it, from either pool
     preload.py        what is imported ahead

@@ -7,7 +7,7 @@ killed, launch says so, and the next launch starts a new server.
 A server holds 270 MB. When nobody has asked for anything for some minutes it leaves, as the notebook may stand open in
 a tab that nobody looks at; the next cell or launch starts another one, which answers after about a second.
 
-Ranks that stay have a server of their own (BranchPool), forked from this one, so that launches come and go beside them.
+Ranks that stay have a server of their own, forked from this one: branch_pool.py.
 """
 
 import atexit
@@ -33,6 +33,7 @@ from course_lib.runtime import context
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted
 from course_lib.runtime.ranks import home
 from course_lib.runtime.ranks.home import PROJECT
+from course_lib.runtime.ranks.interrupts import hold_interrupts
 from course_lib.runtime.ranks.preload import PRELOAD, SERVES_AFTER
 from course_lib.runtime.ranks.processes import kill_by_mark, kill_tree
 from course_lib.runtime.ranks.rank_process import RankProcess
@@ -45,9 +46,9 @@ _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "PYTHONMALLOC": "mall
 # On a busy machine the server gets a core too rarely, at a cold start it waits for the disk: both are signs of life.
 _LIVES_WITHIN_S = 25.0  # without an answer and without a sign of life for so long, it is frozen
 _ANSWERS_WITHIN_S = 120.0  # importing torch from a cold disk takes long; longer than this, something is broken
-_HURRIED_S = 3.0  # for any answer, once the reader has interrupted
+_HURRIED_S = 3.0  # the same, once the reader has interrupted: what imports goes on, as teams live from it
 _LOOKS_EVERY_S = 0.1
-_CLOSES_WITHIN_S = 10.0
+CLOSES_WITHIN_S = 10.0
 _LEAVES_AFTER_S = 300.0  # without a call
 # Ranks that would each import much by themselves, on a few cores, wait for the server, which imports it once: so many
 # ranks, and a call that names what trains. An optimiser alone brings 800 modules of torch: the first two launches that
@@ -73,15 +74,21 @@ class ForkPool:
         self._leaving: threading.Timer | None = None  # ends the server, unless somebody asks for something before
         self._num_users = 0  # a launch that is under way, and teams: both may take longer than that
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread starts, asks or ends the server at this moment."""
+        return self._lock.locked()
+
     def begin(self) -> None:
         """As `start`, for a launch or a branch: the server stays until as many have let it go."""
         with self._lock:
             self._num_users += 1
+        self.hurried.clear()  # it was for a launch that has ended
         self.start()
 
     def start(self) -> None:
         """Start the server if there is none; returns at once, while it imports torch."""
-        with self._lock:
+        with hold_interrupts(), self._lock:
             self._start()
             self._put_off_leaving()
 
@@ -127,11 +134,7 @@ class ForkPool:
         err_read, err_write = os.pipe()
         streams = {"stdout": open(out_read, "rb", buffering=0), "stderr": open(err_read, "rb", buffering=0)}
         try:
-            with self._lock:  # nobody else's request may come between this one and its handles
-                self._send("fork")
-                for handle in (theirs.fileno(), out_write, err_write):
-                    send_handle(self._control, handle, self._server.pid)
-                pid = self._receive()
+            pid = self.ask("fork", handles=(theirs.fileno(), out_write, err_write))
         except BaseException:
             for ours in (connection, *streams.values()):
                 ours.close()
@@ -150,24 +153,25 @@ class ForkPool:
 
     def exit_code(self, process: RankProcess) -> int | None:
         """The exit code of a rank; None while the process lives."""
-        self._exit_codes |= self._ask("reap")
+        self._exit_codes |= self.ask("reap")
         return self._exit_codes.get(process.pid)
 
     def signal(self, process: RankProcess, number: int) -> None:
         """Send a signal, through the server, whose child the rank is."""
-        self._ask("signal", process.pid, number)
+        self.ask("signal", process.pid, number)
 
     def finish(self, dismissed: Collection[int], grace_s: float) -> None:
         """End the ranks and all that they started; if all were dismissed, give them `grace_s` to end by themselves."""
-        self._exit_codes |= self._ask("finish", grace_s if len(dismissed) == len(self._ranks) else 0.0)
+        self._exit_codes |= self.ask("finish", grace_s if len(dismissed) == len(self._ranks) else 0.0)
 
     def release(self) -> None:
         """Close the connections, once nobody reads from them any more."""
         for process in self._ranks:
             process.connection.close()
-        self._let_go()
+        self.let_go()
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """The end of what `begin` began."""
         with self._lock:
             self._num_users -= 1
             self._put_off_leaving()
@@ -188,23 +192,9 @@ class ForkPool:
     def wait_for_preload(self) -> None:
         """Block until the server has imported all that ranks may need."""
         self.start()
-        while not self._ask("preload_more"):
-            pass
-
-    def branch(self) -> "BranchPool":
-        """A pool for ranks that stay, while those of launches come and go here."""
-        self.begin()
-        try:
-            self.wait_for_preload()  # what is missing now, each of its ranks would have to import by itself
-            ours, theirs = Pipe()
-            folder = tempfile.mkdtemp(prefix="team_", dir=self.folder)
-            with theirs, self._lock:
-                self._send("branch", folder)
-                send_handle(self._control, theirs.fileno(), self._server.pid)
-                return BranchPool(self, folder, ours, self._receive())
-        except BaseException:
-            self._let_go()
-            raise
+        while not self.ask("preload_more"):
+            if self.hurried.is_set():
+                raise LaunchInterrupted("interrupted; the server that starts ranks was still importing")
 
     def close(self) -> None:
         """End the server; it takes its ranks along."""
@@ -212,22 +202,26 @@ class ForkPool:
         if self._owner == os.getpid() and self._control is not None:
             self._control.close()
             with suppress(subprocess.TimeoutExpired):
-                self._server.wait(_CLOSES_WITHIN_S)
+                self._server.wait(CLOSES_WITHIN_S)
             self._end_server()
 
     # Requests and answers
 
-    def _ask(self, *request: Any) -> Any:
-        with self._lock:
-            self._send(*request)
+    def ask(self, *request: Any, handles: Collection[int] = ()) -> Any:
+        """The server's answer to a request. `handles` of open files go along with it."""
+        # Nobody else's request, and no interrupt, may come between this one, its handles and its answer.
+        with hold_interrupts(self.hurried), self._lock:
+            self._send(request, handles)
             return self._receive()
 
-    def _send(self, *request: Any) -> None:
+    def _send(self, request: tuple, handles: Collection[int]) -> None:
         if self._control is None:
             raise LaunchError("the process that starts ranks has ended; the next launch starts a new one")
         trace("notebook", "server", request)
         try:
             self._control.send(request)
+            for handle in handles:
+                send_handle(self._control, handle, self._server.pid)
         except OSError as error:
             raise self._error_of_end() from error
 
@@ -239,9 +233,8 @@ class ForkPool:
                 now = time.monotonic()
                 if (sign := self._sign_of_life()) != used_s:
                     lived, used_s = now, sign
-                if now - lived > _LIVES_WITHIN_S or now - asked > _ANSWERS_WITHIN_S:
-                    raise self._error_of_freeze(now - asked)
-                if self.hurried.is_set() and now - asked > _HURRIED_S:
+                lives_within_s = _HURRIED_S if self.hurried.is_set() else _LIVES_WITHIN_S
+                if now - lived > lives_within_s or now - asked > _ANSWERS_WITHIN_S:
                     raise self._error_of_freeze(now - asked)
             answer = self._control.recv()
         except (EOFError, OSError) as error:
@@ -291,55 +284,3 @@ class ForkPool:
             self._control = None
         if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class _ForkedServer:
-    """A server that another one has forked, with what is asked of a Popen."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._process = psutil.Process(pid)  # remembers when it began: the number may be another's later on
-
-    def poll(self) -> int | None:
-        """None while it lives."""
-        try:
-            lives = self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            lives = False
-        return None if lives else 0
-
-    def wait(self, timeout: float = _CLOSES_WITHIN_S) -> None:
-        """Until it has ended."""
-        deadline = time.monotonic() + timeout
-        while self.poll() is None:
-            if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired("the server of a team", timeout)
-            time.sleep(0.001)
-
-
-class BranchPool(ForkPool):
-    """Ranks that stay, forked from a server of their own. When that has ended there is no other one."""
-
-    def __init__(self, root: ForkPool, folder: str, control: Connection, pid: int) -> None:
-        super().__init__()
-        self._root, self.folder, self._control, self._server = root, folder, control, _ForkedServer(pid)
-
-    def begin(self) -> None:
-        """Nothing to start: it was forked."""
-
-    def start(self) -> None:
-        """Nothing to start: it was forked."""
-
-    def wait_for_preload(self) -> None:
-        """Nothing to wait for: it was forked when all had been imported."""
-
-    def release(self) -> None:
-        """Close the connections, once nobody reads from them any more, and end the server."""
-        for process in self._ranks:
-            process.connection.close()
-            for stream in process.streams.values():
-                stream.close()
-        self.close()
-        self._root._let_go()
-        with suppress(LaunchError):  # it has ended as well
-            self._root._ask("reap")

@@ -1,8 +1,8 @@
 """What ranks print, read from their pipes and shown in the notebook with the rank before each line."""
 
-import queue
 import re
 import sys
+from collections.abc import Callable
 
 from course_lib.pictures.stable import stable_output
 from course_lib.runtime import context
@@ -12,20 +12,23 @@ from course_lib.runtime.ranks.showing import Bundle, parse_line
 _END = re.compile(rb"\r\n|\n|\r")
 
 
-def read_output(process: RankProcess, name: str, shown: queue.Queue) -> None:
-    """Put what the rank writes to its stream `name` into `shown`, as (rank, name, bytes), until it ends."""
-    stream, end, tail = process.streams[name], process.end_of_output, process.unread.pop(name, b"")
-    while data := stream.read(1 << 16):
-        data = tail + data
-        if end and end in data:
-            printed, _, process.unread[name] = data.partition(end)  # a thread of the rank's may print after it
-            shown.put((process.rank, name, printed))
-            return
-        keep = _overlap(data, end)  # the mark may come in two parts, and neither of them is output
-        tail = data[len(data) - keep :]
-        shown.put((process.rank, name, data[: len(data) - keep]))
-    shown.put((process.rank, name, tail))
-    stream.close()
+def read_output(process: RankProcess, name: str, show: Callable[[int, str, bytes], None]) -> None:
+    """Show what the rank writes to its stream `name`, as show(rank, name, bytes), until the call's part of it ends."""
+    # One call's reader after the other: on a machine that has stood still the last one may not be at its end yet.
+    with process.reads[name]:
+        stream, end = process.streams[name], process.end_of_output
+        data = process.unread.pop(name, b"")
+        while not end or end not in data:
+            keep = _overlap(data, end)  # the mark may come in two parts, and neither of them is output
+            show(process.rank, name, data[: len(data) - keep])
+            tail = data[len(data) - keep :]
+            if not (data := stream.read(1 << 16)):
+                show(process.rank, name, tail)
+                stream.close()
+                return
+            data = tail + data
+        printed, _, process.unread[name] = data.partition(end)  # a thread of the rank's may print after it
+        show(process.rank, name, printed)
 
 
 def _overlap(data: bytes, end: bytes) -> int:

@@ -6,10 +6,13 @@ rank started is alive.
 
 import os
 import sys
+import tempfile
 from contextlib import suppress
+from multiprocessing import Pipe
 from typing import Any
 
-from course_lib.runtime.ranks.fork_pool import BranchPool, ForkPool
+from course_lib.runtime.ranks.branch_pool import BranchPool
+from course_lib.runtime.ranks.fork_pool import ForkPool
 from course_lib.runtime.ranks.warm_pool import WarmPool
 
 _pool: ForkPool | WarmPool | None = None
@@ -29,10 +32,24 @@ def pool_that_stays() -> BranchPool | WarmPool:
     global _pool
     ours = pool()
     if isinstance(ours, ForkPool):
-        return ours.branch()
+        return branch(ours)
     ours.start()
     _pool = None  # its interpreters are the team's, and the next launch starts others
     return ours
+
+
+def branch(root: ForkPool) -> BranchPool:
+    """A pool for ranks that stay, while those of launches come and go in `root`."""
+    root.begin()
+    try:
+        root.wait_for_preload()  # what is missing now, each of its ranks would have to import by itself
+        ours, theirs = Pipe()
+        folder = tempfile.mkdtemp(prefix="team_", dir=root.folder)
+        with theirs:
+            return BranchPool(root, folder, ours, root.ask("branch", folder, handles=[theirs.fileno()]))
+    except BaseException:
+        root.let_go()
+        raise
 
 
 def start_at_each_cell_of(shell: Any) -> None:
@@ -44,4 +61,5 @@ def start_at_each_cell_of(shell: Any) -> None:
 
 def _start(cell: Any) -> None:
     with suppress(OSError):  # a full disk: the launch that needs it will say so
-        pool().start()
+        if not pool().is_busy:  # a cell need not wait for what another thread asks of a slow server
+            pool().start()

@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -97,6 +98,7 @@ def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Fai
             debugging.install(watcher)
         elif task.group != last.group:
             _join_anew(task)
+        pending.waiting_in.pop(threading.get_ident(), None)  # a stop may have come just as a call had been noted
         try:
             if task.mark:  # of a launch that has failed, all ranks end
                 stopping.listen()

@@ -1,5 +1,6 @@
 """One rank as the notebook's process sees it: the same from either pool."""
 
+import threading
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, BinaryIO
@@ -17,6 +18,10 @@ class RankProcess:
     streams: dict[str, BinaryIO]  # "stdout", "stderr"
     end_of_output: bytes = b""  # what ends a call's part of a stream; without it, its closing does
     unread: dict[str, bytes] = field(default_factory=dict)  # stream -> what came behind the end of a call's part
+    reads: dict[str, threading.Lock] = field(init=False)  # stream -> taken by the call that reads from it
+
+    def __post_init__(self) -> None:
+        self.reads = {name: threading.Lock() for name in self.streams}
 
     def send(self, message: Any) -> None:
         """Send a message to the rank. OSError where it has ended."""

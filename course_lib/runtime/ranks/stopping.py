@@ -49,7 +49,8 @@ def stop() -> None:
     """In a thread beside the main one: end the call that the main one is in. Again, where that was caught."""
     if not _stoppable:
         return
-    close_connections()
+    with suppress(OSError):  # no file can be opened any more, not even the list of those that are: code can be stopped
+        close_connections()
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
     else:

@@ -21,6 +21,7 @@ from course_lib.runtime.ranks import diagnosis, went_wrong
 from course_lib.runtime.ranks.asking import LaunchRanks
 from course_lib.runtime.ranks.conversation import Conversation, read_command
 from course_lib.runtime.ranks.crew import Crew
+from course_lib.runtime.ranks.interrupts import hold_interrupts
 from course_lib.runtime.ranks.messages import (
     STOP,
     Asks,
@@ -42,6 +43,8 @@ from course_lib.runtime.results import Results
 _ASK_EVERY_S = 0.25
 _STILL_S = 3.0  # a rank that waits this long, on the same line, without using the CPU, counts as stuck
 _COMES_BACK_S = 3.0  # time for a rank that stays to leave a call that has failed
+_LOOKS_EVERY_S = 0.5  # the caller, whether the call has ended without its noticing
+_READ_WITHIN_S = 5.0  # what is in all pipes when a call ends
 _PASSES_S = 1.0  # a rank that was told to go on at a breakpoint and waits this long passes its turn
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows, where either ends a process
 _ENDS = (Returned, Failed, Exited, Quit)
@@ -61,32 +64,39 @@ class Supervisor:
         # (rank, stream, bytes); None: the launch has ended. Bounded: a rank that prints without end is slowed down to
         # what the notebook shows, by its full pipe, and does not fill the notebook's memory.
         self.shown: queue.Queue = queue.Queue(maxsize=1000)
+        self.given: set[int] = set()  # ranks that have their task
         self.reported: dict[int, Any] = {}  # rank -> how its function has ended
         self.closed: set[int] = set()  # ranks from which no more messages come
         self.began_s = time.monotonic()
         self.conversation = Conversation(lambda rank, text: self.shown.put((rank, None, text)), self.lookout.tell)
         self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="course_lib launch")
+        self._over = threading.Event()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether ranks may have been given their tasks."""
+        return self._thread.ident is not None
 
     # The caller's thread
 
     def results(self) -> Results:
         """Run the tasks and return what they return; raises how they ended otherwise."""
         output = RankOutput(self.crew.task.world_size)
-        thread = threading.Thread(target=self._run, name="course_lib launch")
-        started = ended = interrupted = False
+        ended = interrupted = False
         self.crew.pool.hurried.clear()
         while not ended:
             try:
-                if not started:
-                    started = True
-                    thread.start()
+                if not self.has_begun:
+                    with hold_interrupts():
+                        self._thread.start()
                 ended = self._show(output)
             except KeyboardInterrupt:
                 interrupted = True
                 self.crew.pool.hurried.set()
                 self.events.put((-1, Interrupted()))
         output.close()
-        thread.join()
+        self._thread.join()
         if self.error is not None:
             raise self.error.with_traceback(None)
         if interrupted:  # it came as the last rank returned; the cell around launch must still stop
@@ -95,7 +105,10 @@ class Supervisor:
         return Results([result for result, _ in pairs], [logs for _, logs in pairs])
 
     def _show(self, output: RankOutput) -> bool:
-        item = self.shown.get()
+        try:
+            item = self.shown.get(timeout=_LOOKS_EVERY_S)
+        except queue.Empty:  # an interrupt may have come as the last item, None, was taken
+            return self._over.is_set() and self.shown.empty()
         if item is None:
             return True
         rank, stream, content = item
@@ -112,7 +125,15 @@ class Supervisor:
             self._run_ranks()
         except BaseException as error:  # in tidying up: the caller must not wait for ever
             self.error = self.error or error
+        self._over.set()
         self.shown.put(None)
+
+    def _pass_on(self, rank: int, stream: str, data: bytes) -> None:
+        """From a reader of output to the caller's thread; nowhere once the call is over, when nobody takes it there."""
+        while data and not self._over.is_set():
+            with suppress(queue.Full):
+                self.shown.put((rank, stream, data), timeout=_LOOKS_EVERY_S)
+                return
 
     def _run_ranks(self) -> None:
         readers: list[threading.Thread] = []
@@ -120,7 +141,7 @@ class Supervisor:
             for process in self.crew.start(list(self.tasks.values())):
                 # A thread for each stream: a rank whose pipe is full would wait until somebody has read it.
                 readers.append(start_reader(self._read_messages, process))
-                readers += [start_reader(read_output, process, name, self.shown) for name in process.streams]
+                readers += [start_reader(read_output, process, name, self._pass_on) for name in process.streams]
             self._follow()
         except BaseException as error:
             self.error = error
@@ -131,8 +152,9 @@ class Supervisor:
                 self.crew.finish(self.crew.dismiss(list(self.reported)))
         except (LaunchError, LaunchInterrupted) as error:  # the pool's own process is gone
             self.error = self.error or error
-        for reader in readers:  # for a while: a process that could not be ended may hold a pipe open
-            reader.join(timeout=5.0)
+        until = time.monotonic() + _READ_WITHIN_S  # a process that could not be ended may hold pipes open
+        for reader in readers:
+            reader.join(timeout=max(0.0, until - time.monotonic()))
         if not self.crew.stays:
             self.crew.clear_up()
 
@@ -142,7 +164,8 @@ class Supervisor:
         while (out := self._ranks_out()) and time.monotonic() < until:
             stopped = True
             for rank in out:
-                self.lookout.tell(rank, STOP)
+                if rank in self.given:  # not in the middle of its task, which has not got through to it yet
+                    self.lookout.tell(rank, STOP)
             with suppress(queue.Empty):
                 self.events.get(timeout=_ASK_EVERY_S)
         self.crew.forced |= set(out)
@@ -168,6 +191,7 @@ class Supervisor:
         message: Any = None
         try:
             self.crew.give(self.tasks[process.rank])
+            self.given.add(process.rank)
             self.lookout.unanswered.discard(process.rank)  # not before: a rank takes its first message for its task
             while not isinstance(message, _ENDS):
                 message = process.receive()
@@ -176,7 +200,7 @@ class Supervisor:
                 elif isinstance(message, Whereabouts) and message.clock_s < self.began_s:
                     continue  # an answer for the last call, which came as that had ended
                 self.events.put((process.rank, message))
-        except (EOFError, OSError):
+        except Exception:  # EOFError or OSError where it has ended; after anything else no message can be understood
             self.closed.add(process.rank)
             self.events.put((process.rank, Closed()))
 

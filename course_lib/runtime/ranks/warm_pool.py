@@ -51,6 +51,11 @@ class WarmPool:
         self._ranks: list[RankProcess] = []
         self._closed = False
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread starts or ends interpreters at this moment."""
+        return self._lock.locked()
+
     def begin(self) -> None:
         """Before a launch; these interpreters stay in any case."""
         self.start()

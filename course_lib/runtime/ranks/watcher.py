@@ -64,7 +64,11 @@ class RankWatcher:
             elif isinstance(request, Typed):
                 self.typed.put(request)
             else:
-                self.report(self._look())
+                try:
+                    seen = self._look()
+                except Exception:  # a reader's thread that ends, a rank without open files: it must hear its next task
+                    seen = Whereabouts((), None, None, {}, 0.0, time.monotonic())
+                self.report(seen)
 
     def _look(self) -> Whereabouts:
         stacks = sys._current_frames()

@@ -8,12 +8,14 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any
 
 from course_lib.runtime import context
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted, TeamEnded
 from course_lib.runtime.ranks import diagnosis
 from course_lib.runtime.ranks.crew import Crew
+from course_lib.runtime.ranks.interrupts import hold_interrupts
 from course_lib.runtime.ranks.messages import Task, Whereabouts
 from course_lib.runtime.ranks.parcels import pack_call
 from course_lib.runtime.ranks.places import readers_frame
@@ -90,8 +92,6 @@ class StayingRanks:
         tasks = self.crew.make_tasks(packed, ranks)
         if what is None:  # a look joins no group
             tasks = self.crew.make_tasks(packed, ranks, group=self._joined)
-        else:
-            self._joined = group
         self._running = Supervisor(self.crew, tasks, self.crew.task.timeout_s)
         try:
             return self._running.results()
@@ -101,6 +101,8 @@ class StayingRanks:
             raise
         finally:
             if what is not None:
+                if self._running.has_begun:  # an interrupt may have come before
+                    self._joined = group
                 self._note_states(what, self._running)
             self._running = None
 
@@ -140,13 +142,12 @@ class StayingRanks:
             if self._is_closed:
                 return
             self.story = "closed"
-            try:
-                self.crew.finish(self.crew.dismiss([rank for rank in range(len(self.crew.processes))
-                                                    if rank not in self.crew.lost]))
-            except (LaunchError, LaunchInterrupted):  # the pool's own process is gone, and the ranks with it
-                pass
-            self.crew.clear_up()
-            self.crew.pool.close()
+            with hold_interrupts(self.crew.pool.hurried):
+                with suppress(LaunchError, LaunchInterrupted):  # the pool's own process is gone, and the ranks with it
+                    self.crew.finish(self.crew.dismiss([rank for rank in range(len(self.crew.processes))
+                                                        if rank not in self.crew.lost]))
+                self.crew.clear_up()
+                self.crew.pool.close()
 
 
 def _say_where(seen: Whereabouts) -> str:

@@ -3,6 +3,7 @@
 import json
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,3 +108,18 @@ def test_the_memory_of_a_process_holds_that_of_its_children():
 
     assert figures.memory_of(os.getpid()) > len(held) and figures.memory_of(2**22 + 1) == 0
     assert threading.active_count() >= 1
+
+
+def test_an_assignment_of_which_nbgrader_has_noted_only_some_cells_is_made_again(course, monkeypatch):
+    made = []
+    monkeypatch.setattr(CourseFolder, "knows", lambda self, name: True)
+    monkeypatch.setattr(batch.subprocess, "run",
+                        lambda command, **_: made.append(command) or SimpleNamespace(returncode=0))
+    solutions = course.root / "solutions" / "01" / "01.ipynb"
+    solutions.parent.mkdir(parents=True)
+    solutions.write_text(json.dumps({"cells": [{"metadata": {}}, *(
+        {"metadata": {"nbgrader": {"grade_id": name}}} for name in "ab")]}))
+    for noted, times in (({"a", "b"}, 0), ({"a"}, 1)):
+        monkeypatch.setattr(batch, "grade_ids", lambda course, name, noted=noted: noted)
+        batch.make_assignment(course, "01")
+        assert len(made) == times

@@ -18,7 +18,9 @@ import subprocess
 import sys
 import time
 
-CODE, START, CLOSE_STORE, COUNT, FINISH, FAILED = b"C", b"S", b"T", b"N", b"F", b"!"
+import psutil
+
+CODE, START, CLOSE_STORE, COUNT, WAITED, FINISH, FAILED = b"C", b"S", b"T", b"N", b"W", b"F", b"!"
 SOCKET_LINE = re.compile(r"\s\S+:(\d+)\s+\S+:(\d+)\s")
 # What notebooks and runs import: here once, or in every rank.
 GIVEN = ("course_lib.runtime", "course_lib.facts", "course_lib.reference", "torch.nn.functional")
@@ -51,6 +53,7 @@ class Worker:
         self.control = control
         self.settings = settings
         self.separate = settings["separate"]
+        self.uid = settings["uid"]  # of the ranks, None for our own
         self.asked: dict = {}  # of the exercise at hand: what a RankTask needs
         self.store = ""
         self.number = 0
@@ -60,7 +63,7 @@ class Worker:
     def serve(self) -> None:
         """Answer one request after the other; an error of the system is an answer, too."""
         requests = {CODE: self.prepare, START: self.start, CLOSE_STORE: self.close_store, COUNT: self.count,
-                    FINISH: self.finish}
+                    WAITED: self.longest_wait, FINISH: self.finish}
         while True:
             try:
                 kind, payload = frames.receive(self.control)
@@ -89,12 +92,14 @@ class Worker:
         self.number += 1
         self.store = os.path.join(self.settings["folder"], f"store-{self.number}")
         os.mkdir(self.store)
+        self.give(self.store)
         if self.separate:
             privileges.mount("tmpfs", self.store, privileges.MS_NOSUID | privileges.MS_NODEV, "size=1m,mode=1777")
         gc.freeze()  # or the ranks' collectors would touch, and so copy, pages that they share with this process
         for number, connection in enumerate(connections):
             scratch = os.path.join(self.settings["folder"], f"scratch-{self.number}-{number}")
             os.makedirs(scratch, exist_ok=True)
+            self.give(scratch)
             task = rank.RankTask.of_settings(
                 **self.settings, **self.asked,
                 store=os.path.join(self.store, "ranks"), scratch=scratch, world_size=world_size)
@@ -111,6 +116,13 @@ class Worker:
         if self.separate:
             flags = privileges.MS_REMOUNT | privileges.MS_RDONLY | privileges.MS_NOSUID | privileges.MS_NODEV
             privileges.mount("tmpfs", self.store, flags)
+        elif self.uid is not None:
+            os.chown(self.store, 0, 0)
+
+    def give(self, folder: str) -> None:
+        """Where ranks run as another user in the same file system: make it that user's."""
+        if not self.separate and self.uid is not None:
+            os.chown(folder, self.uid, self.uid)
 
     def count(self) -> dict:
         """(own port, other port, bytes sent, of these sent again) of every connection; in a network of our own also
@@ -124,6 +136,10 @@ class Worker:
                        for line in listing.stdout.splitlines() if (ends := SOCKET_LINE.search(line))]
         return {"connections": connections, **(network_totals() if self.separate else {})}
 
+    def longest_wait(self) -> float:
+        """The longest time that one of the ranks could have worked and had no core, in seconds."""
+        return max((waited_for_core_s(each.pid) for each in psutil.Process().children(recursive=True)), default=0.0)
+
     def finish(self) -> None:
         """Kill everything that the ranks are or left behind, and wait until it is gone."""
         while True:
@@ -134,6 +150,8 @@ class Worker:
                     pass
             else:
                 from course_lib.runtime.ranks import processes
+                if self.uid is not None:
+                    privileges.kill_processes_of(self.uid)
                 processes.kill_own_children()
             try:
                 ended, _ = os.waitpid(-1, os.WNOHANG)
@@ -163,6 +181,15 @@ def become_rank(task: object, number: int, connection: socket.socket) -> None:
             pass
     finally:
         os._exit(1)
+
+
+def waited_for_core_s(pid: int | str = "thread-self") -> float:
+    """How long a process, or the calling thread, was ready to run while others had the cores; 0 where Linux is not."""
+    try:
+        with open(f"/proc/{pid}/schedstat") as counts:
+            return int(counts.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):  # it ended; or this kernel does not count
+        return 0.0
 
 
 def network_totals() -> dict:

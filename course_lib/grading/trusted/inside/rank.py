@@ -48,7 +48,7 @@ class RankTask:
     scratch: str
     world_size: int
     separate: bool  # in namespaces of its own
-    uid: int | None
+    uid: int | None  # the user that it becomes, None for the grader's own
     asks: bool  # whether `run` may ask the grader
     count_inside: bool  # count what is sent here too: nobody outside does, or the cause of a mistake is looked for
     limits: dict[str, float]
@@ -99,7 +99,7 @@ def confine(task: RankTask, connection: socket.socket) -> None:
     os.closerange(3, keep)  # the ends of other ranks' connections among them: a rank may speak only for itself
     os.closerange(keep + 1, 4096)
     privileges.limit(limits["memory_bytes"], limits["file_bytes"], limits["processes"], limits["cpu_s"])
-    if task.separate:
+    if task.separate or task.uid is not None:
         privileges.give_up_privileges(task.uid)
     elif privileges.LINUX:  # at least no program with the set-user-ID bit may give it more
         privileges.set_process_option(privileges.PR_SET_NO_NEW_PRIVS, 1)

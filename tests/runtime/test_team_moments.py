@@ -1,0 +1,293 @@
+"""Interrupts and kills at each moment of a team's life: no wait without an end, and what can be kept is.
+
+A moment is a message: the first, the second ... that the notebook's process sends or receives meanwhile.
+"""
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from course_lib.runtime import LaunchError, launch, launcher, start_ranks
+from course_lib.runtime.errors import LaunchInterrupted
+from course_lib.runtime.ranks import fork_pool, rank_process, supervisor
+from course_lib.runtime.ranks.output import read_output
+from course_lib.runtime.ranks.rank_process import RankProcess
+from course_lib.runtime.ranks.supervisor import Supervisor
+from tests.faults.traces import alive, traces
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills servers that fork")
+
+IMPORTS = "import os, time, torch, torch.distributed as dist\nr = dist.get_rank()\nkept = 3 * r"
+SUM = "x = torch.ones(1)\ndist.all_reduce(x)\nx.item()"
+ALL_SUMMED = {0: "2.0", 1: "2.0"}
+INTERRUPTED = (KeyboardInterrupt, LaunchInterrupted)
+_WITHIN_S = 60.0  # a watchdog, not a claim
+
+
+@pytest.fixture(scope="module")
+def team():
+    launcher.pool().wait_for_preload()
+    with start_ranks(2) as team:
+        team.run_cell(IMPORTS)
+        yield team
+
+
+class Moment:
+    """Calls `act` once, as the message of that number passes; without a number never."""
+
+    def __init__(self):
+        self.number, self.act, self.passed = None, None, 0
+        self._lock = threading.Lock()
+
+    def set(self, number, act):
+        self.number, self.act, self.passed = number, act, 0
+
+    def __call__(self, sender, receiver, message):
+        with self._lock:
+            self.passed += 1
+            now = self.passed == self.number
+        if now:
+            self.act()
+
+    @property
+    def came(self):
+        return self.number is not None and self.passed >= self.number
+
+
+@pytest.fixture
+def moment(monkeypatch):
+    moment = Moment()
+    monkeypatch.setattr(fork_pool, "trace", moment)
+    monkeypatch.setattr(rank_process, "trace", moment)
+    return moment
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def interrupted_at(moment, number, act):
+    """Interrupt `act` at that message. Whether it came to that; the interrupt is never swallowed."""
+    moment.set(number, interrupt)
+    try:
+        act()
+        deadline = time.monotonic() + _WITHIN_S
+        while moment.came and time.monotonic() < deadline:  # it may come a moment later
+            time.sleep(0.001)
+        assert not moment.came, "the interrupt was swallowed"
+    except INTERRUPTED:
+        pass
+    moment.set(None, None)
+
+
+# Interrupts
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_an_interrupt_at_any_message_of_a_call_and_of_a_look_costs_nothing(team, moment, number):
+    for act in (lambda: team.run_cell(SUM), lambda: team.pull("kept"), lambda: team.push(y=1)):
+        interrupted_at(moment, number, act)
+        assert team.pull("kept") == [0, 3]
+    assert team.alive == [0, 1] and team.run_cell(SUM) == ALL_SUMMED
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 9, 12])
+def test_an_interrupt_at_any_message_of_a_start_leaves_nothing_and_harms_no_other_team(team, moment, number):
+    folder = launcher.pool().folder
+    before = traces(folder)
+    started = []
+    interrupted_at(moment, number, lambda: started.append(start_ranks(2)))
+    for other in started:
+        other.close()
+    started.clear()
+    assert launch(os.getpid, world_size=1) != launch(os.getpid, world_size=1)  # each answer is to its own question
+    assert team.run_cell(SUM) == ALL_SUMMED and launcher.pool().folder == folder
+    assert traces(folder).since(before) == []
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_a_team_whose_closing_is_interrupted_is_closed(team, moment, number):
+    before = traces(launcher.pool().folder)
+    other = start_ranks(2)
+    interrupted_at(moment, number, other.close)
+    assert other.alive == [] and traces(launcher.pool().folder).since(before) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_interrupts_at_random_times_cost_nothing(team, seed):
+    choose = random.Random(seed)
+    acts = [lambda: team.run_cell(SUM), lambda: team.pull("kept"), lambda: team.push(y=bytes(1 << 20)),
+            lambda: team.run_cell("time.sleep(0.01)"), lambda: repr(team)]
+    for _ in range(10):
+        timer, deadline = threading.Timer(choose.uniform(0.0, 0.1), interrupt), time.monotonic() + _WITHIN_S
+        with suppress(*INTERRUPTED):
+            timer.start()
+            while time.monotonic() < deadline:
+                choose.choice(acts)()
+            pytest.fail("the interrupt was swallowed")
+        assert team.pull("kept") == [0, 3]
+    assert team.alive == [0, 1] and team.run_cell(SUM) == ALL_SUMMED
+
+
+def test_an_interrupt_in_the_middle_of_a_long_message_waits_until_that_is_there(team, monkeypatch):
+    """Rank 1 takes what is pushed slowly: a stop must not come between two parts of it."""
+    frozen = psutil.Process(team.run(os.getpid)[1])
+    frozen.suspend()
+
+    def go_on_once_interrupted():
+        while not (ran := team._ranks._running) or ran.given != {0}:
+            time.sleep(0.001)
+        interrupt()
+        while not team._ranks.crew.pool.hurried.is_set() or not isinstance(ran.error, LaunchInterrupted):
+            time.sleep(0.001)
+        frozen.resume()
+
+    monkeypatch.setattr(supervisor, "_COMES_BACK_S", _WITHIN_S)
+    threading.Thread(target=go_on_once_interrupted).start()
+    with pytest.raises(LaunchInterrupted, match="All ranks live"):
+        team.push(long=bytes(1 << 24))
+    assert team.pull("kept") == [0, 3] and team.run_cell(SUM) == ALL_SUMMED
+
+
+def test_a_rank_that_never_takes_a_long_message_ends_and_the_other_one_is_left():
+    with start_ranks(2) as team:
+        team.run_cell(IMPORTS)
+        frozen = psutil.Process(team.run(os.getpid)[1])
+        frozen.suspend()
+
+        def interrupt_once_given():
+            while not (ran := team._ranks._running) or ran.given != {0}:
+                time.sleep(0.001)
+            interrupt()
+
+        threading.Thread(target=interrupt_once_given).start()
+        with pytest.raises(LaunchInterrupted, match="rank 1 did not come back"):
+            team.push(long=bytes(1 << 24))
+        assert team.alive == [0] and team[0]["kept"] == 0
+
+
+def test_an_interrupt_as_the_last_item_is_taken_does_not_leave_the_caller_waiting_for_it(team, monkeypatch):
+    show, interrupts = Supervisor._show, [KeyboardInterrupt]
+
+    def show_and_lose(self, output):
+        ended = show(self, output)
+        if ended and interrupts:
+            raise interrupts.pop()
+        return ended
+
+    monkeypatch.setattr(Supervisor, "_show", show_and_lose)
+    with pytest.raises(KeyboardInterrupt):
+        team.run_cell(SUM)
+    assert interrupts == [] and team.run_cell(SUM) == ALL_SUMMED
+
+
+def test_an_interrupt_before_the_calls_thread_has_started_does_not_leave_the_caller_waiting_for_it(team, monkeypatch):
+    interrupts = [KeyboardInterrupt]
+    hold = supervisor.hold_interrupts
+
+    def come_before(*arguments):
+        if interrupts:
+            raise interrupts.pop()
+        return hold(*arguments)
+
+    monkeypatch.setattr(supervisor, "hold_interrupts", come_before)
+    with pytest.raises(INTERRUPTED):
+        team.run_cell(SUM)
+    assert interrupts == [] and team.run_cell(SUM) == ALL_SUMMED
+
+
+def test_an_interrupt_before_a_call_that_joins_anew_leaves_the_group_as_it_is_for_a_look(team, monkeypatch):
+    with pytest.raises(LaunchError, match="made anew"):
+        team.run_cell("if r:\n    raise ValueError\ndist.barrier()")
+
+    def come_first(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Supervisor, "results", come_first)
+        with pytest.raises(KeyboardInterrupt):
+            team.run_cell(SUM)
+    assert team[1]["kept"] == 3 and team.run_cell(SUM) == ALL_SUMMED
+
+
+def test_a_rank_that_can_open_no_file_any_more_is_stopped_and_hears_the_next_look():
+    with start_ranks(2, timeout=1.5) as team:
+        team.run_cell(f"{IMPORTS}\nimport resource\nsoft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)")
+        with pytest.raises(LaunchError, match="All ranks live"):
+            team.run_cell("if r:\n    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))\ntime.sleep(1000)")
+        team[1].eval("resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))")
+        assert team.pull("kept") == [0, 3] and team.run_cell(SUM) == ALL_SUMMED
+
+
+# Kills
+
+def victim_of(team, kind):
+    if kind == "the first server":
+        return launcher.pool()._server.pid
+    return team._ranks.crew.pool._server.pid if kind == "the team's server" else team._ranks.crew.processes[1].pid
+
+
+@pytest.mark.parametrize(("kind", "number"), [
+    *[("rank 1", number) for number in range(1, 6)],
+    *[("the team's server", number) for number in range(1, 6)],
+    ("the first server", 1), ("the first server", 3)])
+def test_a_kill_at_any_message_of_a_call_is_told_and_leaves_nothing(moment, kind, number):
+    launcher.pool().wait_for_preload()
+    team = start_ranks(2)
+    team.run_cell(IMPORTS)
+    pids = [process.pid for process in team._ranks.crew.processes]
+    victim = victim_of(team, kind)
+    moment.set(number, lambda: os.kill(victim, signal.SIGKILL))
+    with suppress(LaunchError):  # where it came as all had returned, the call has its results
+        team.run_cell(SUM)
+    if not moment.came:
+        os.kill(victim, signal.SIGKILL)
+    moment.set(None, None)
+    with pytest.raises(LaunchError):
+        team.run_cell(SUM)
+    if kind == "rank 1":
+        assert team.alive == [0] and team[0]["kept"] == 0
+    else:
+        assert not any(map(alive, pids))
+    team.close()
+    assert not any(map(alive, pids))
+    launcher.pool().wait_for_preload()
+    with start_ranks(2) as other:
+        assert other.run_cell(f"{IMPORTS}\n{SUM}") == ALL_SUMMED
+
+
+@pytest.mark.parametrize("number", [3, 4, 5, 7, 9, 11])
+def test_a_kill_of_what_was_started_last_at_any_message_of_a_start_is_told(moment, number):
+    with start_ranks(2) as team:
+        before = traces(launcher.pool().folder)
+
+        def kill_the_youngest():
+            now = traces(launcher.pool().folder).processes - before.processes
+            if now:
+                max(map(psutil.Process, now), key=psutil.Process.create_time).kill()
+
+        moment.set(number, kill_the_youngest)
+        with suppress(LaunchError):
+            start_ranks(2).close()
+        moment.set(None, None)
+        assert team.run_cell(f"{IMPORTS}\n{SUM}") == ALL_SUMMED
+        assert traces(launcher.pool().folder).since(before) == []
+
+
+# Readers of output
+
+def test_what_one_read_brings_of_two_calls_is_each_calls_own():
+    """On a machine that has stood still, a reader may find the ends of two calls at once."""
+    readable, writable = os.pipe()
+    with open(readable, "rb", buffering=0) as stream, open(writable, "wb", buffering=0) as pipe:
+        process, shown = RankProcess(0, 0, None, {"stdout": stream}, b"\0end\0"), []
+        pipe.write(b"first\0end\0second\0end\0third")
+        for _ in range(2):
+            read_output(process, "stdout", lambda *item: shown.append(item[2]))
+        assert b"".join(shown) == b"firstsecond" and process.unread == {"stdout": b"third"}
