@@ -18,6 +18,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from course_lib.grading.registry import exercise
 from course_lib.show import Difference, Listing
 from tools import minutes, notebooks
+from tools.workspace import is_for_colab
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
@@ -27,7 +28,7 @@ MOST_MINUTES = 90  # of a sitting, by the rule of tools/minutes.py
 
 def faults(notebook: nbformat.NotebookNode) -> list[str]:
     """What a notebook may not be committed with, one message a fault."""
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    code = code_cells(notebook)
     found = []
     if "widgets" in notebook.metadata:
         found.append("metadata.widgets: GitHub refuses the notebook; run make notebooks")
@@ -57,6 +58,11 @@ def faults(notebook: nbformat.NotebookNode) -> list[str]:
     return found
 
 
+def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """Without the one for Colab, which tests/tools/test_one_click.py looks at and nothing here runs."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code" and not is_for_colab(cell)]
+
+
 def pngs(cell: nbformat.NotebookNode) -> list[bytes]:
     data = [output.get("data", {}) for output in cell.outputs]
     return [base64.b64decode(each["image/png"]) for each in data if "image/png" in each]
@@ -72,7 +78,7 @@ def only_imports(source: str) -> bool:
 
 def unused_imports(notebook: nbformat.NotebookNode) -> list[str]:
     """Names of the first code cell that no other one mentions. ruff does not read cells of %%ranks."""
-    first, *others = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    first, *others = [cell.source for cell in code_cells(notebook)]
     names = [alias.asname or alias.name.partition(".")[0] for node in ast.parse(first).body for alias in node.names]
     words = set(re.findall(r"\w+", " ".join(others)))
     return [name for name in names if name not in words]

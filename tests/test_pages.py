@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "CONTRIBUTING.md", "TEACHING.md",
+PAGES = ["README.md", "CONTRIBUTING.md", "TEACHING.md", "CHANGELOG.md", "ERRATA.md", "SECURITY.md",
          *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
 DECISIONS = [page for page in PAGES if page.startswith("docs/decisions/")]
 FILE = r"`((?:\.ci|benchmarks|course_lib|docs|exercises|notebooks|solutions|tests|tools)/[\w./-]+)`"

@@ -16,6 +16,8 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from tools.workspace import is_for_colab
+
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
@@ -56,6 +58,8 @@ def read(notebook: NotebookNode) -> tuple[list[Reading], Reading]:
     sittings, further = [Reading()], Reading()
     depth = 0  # of the heading that began a part to leave out; 0 outside of one
     for cell in notebook.cells:
+        if is_for_colab(cell):
+            continue  # nobody reads it
         if cell.cell_type == "code":
             (further if depth else sittings[-1]).add_code(cell)
             continue

@@ -26,12 +26,13 @@ ROOT = Path(__file__).resolve().parent.parent
 ORIGINALS = ("notebooks/*.ipynb", "exercises/*/*.ipynb")
 PAGES = ("docs/glossary.md", "docs/documents.md")
 GIVEN = ".given.json"
+COLAB = "colab"  # the tag of the cell that tools/one_click.py puts into notebooks; here the course is there already
 ANSWERS = ".against("  # a cell with this call holds the answer to a prediction
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """The copies of the notebooks below `root` in `folder`."""
+    """The copies of the notebooks below `root` in `folder`: `name` below `root`, or an absolute path."""
 
     root: Path = ROOT
     name: str = "workspace"
@@ -106,12 +107,17 @@ def without_outputs(path: Path) -> str:
     notebook = nbformat.read(path, as_version=4)
     # As this kernel describes it: otherwise JupyterLab fills it in and calls a notebook unsaved that was only opened.
     notebook.metadata.language_info = nbformat.from_dict(IPythonKernel.language_info)
+    notebook.cells = [cell for cell in notebook.cells if not is_for_colab(cell)]
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
             if ANSWERS in cell.source:
                 cell.metadata.setdefault("jupyter", {})["source_hidden"] = True
     return nbformat.writes(notebook) + "\n"
+
+
+def is_for_colab(cell: nbformat.NotebookNode) -> bool:
+    return COLAB in cell.metadata.get("tags", [])
 
 
 def digest(text: str) -> str:
@@ -160,9 +166,12 @@ def start_over(workspace: Workspace) -> None:
     print(f"your old copies: {workspace.set_aside().relative_to(workspace.root)}/")
 
 
-def give_copies(fresh: bool = False) -> None:
-    """Fill the workspace, in new folders where the reader says so, and print what was given."""
-    workspace = Workspace()
+def give_copies(fresh: bool = False, folder: Path = ROOT / "workspace") -> None:
+    """Fill the workspace, in new folders where the reader says so, and print what was given.
+
+    `folder` may lie elsewhere, as in a hub whose course is not the reader's to write to.
+    """
+    workspace = Workspace(ROOT, str(folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder))
     if fresh:
         start_over(workspace)
     first = not workspace.folder.exists()

@@ -1,0 +1,76 @@
+"""The hub for a class: how many servers fit, whose account is whose, and who knows the first password.
+
+That it runs is asked of a running one: tools/hub/ask.py.
+"""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from tornado.web import HTTPError
+
+from tools.hub import room
+
+accounts = pytest.importorskip("tools.hub.accounts", reason="no accounts of Unix here", exc_type=ImportError)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("memory_gb, ranks, servers", [(8, 4, 6), (8, 8, 4), (2, 4, 1), (64, 4, 52)])
+def test_more_ranks_for_each_are_fewer_readers(memory_gb, ranks, servers):
+    assert room.servers_that_fit(memory_gb * 10**9, ranks) == servers
+
+
+@pytest.mark.parametrize("memory_gb, ranks, told", [(1, 4, "1.0 GB do not carry one server with 4 ranks, which needs "
+                                                    "1.7 GB"), (8, 0, "0 ranks: expected 1 or more")])
+def test_a_container_that_carries_nobody_is_told_what_it_needs(memory_gb, ranks, told):
+    with pytest.raises(ValueError, match=told):
+        room.servers_that_fit(memory_gb * 10**9, ranks)
+
+
+def test_without_a_limit_the_containers_memory_is_the_machines(tmp_path, monkeypatch):
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(room, "CGROUP", limit)
+    unlimited = room.container_bytes()
+    limit.write_text("max\n")
+    assert room.container_bytes() == unlimited > 0
+    limit.write_text("2000000000\n")
+    assert room.container_bytes() == 2_000_000_000
+
+
+def test_the_page_says_how_many_fit_without_any_variable():
+    hub = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]["hub"]
+    gibibytes = int(re.search(r"COURSE_MEMORY:-(\d+)g", hub["mem_limit"])[1])
+    ranks = int(re.search(r"COURSE_RANKS:-(\d+)", hub["environment"]["COURSE_RANKS"])[1])
+    page = (ROOT / "docs" / "one_click.md").read_text(encoding="utf-8")
+    assert f"As many servers may run as fit: {room.servers_that_fit(gibibytes * 2**30, ranks)} |" in page
+
+
+def test_the_first_password_is_made_once_and_only_its_owner_reads_it(tmp_path):
+    password = accounts.password_of("teacher", tmp_path)
+    assert len(password) >= 16 and accounts.password_of("teacher", tmp_path) == password
+    assert (tmp_path / "teacher_password").stat().st_mode & 0o077 == 0
+    assert accounts.password_of("other", tmp_path) != password
+
+
+def test_a_user_may_not_be_called_as_an_account_of_the_systems(tmp_path):
+    with pytest.raises(HTTPError, match="root is an account of the system's"):
+        accounts.give_account("root", tmp_path)
+
+
+def test_a_home_that_the_system_owns_gives_nobody_its_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(accounts, "FIRST_UID", os.getuid() + 1)
+    (tmp_path / "no-such-user").mkdir()
+    with pytest.raises(HTTPError, match="or its home is"):
+        accounts.give_account("no-such-user", tmp_path)
+
+
+def test_a_new_container_gives_a_user_the_number_that_owns_the_home_and_a_new_one_the_next(tmp_path, monkeypatch):
+    called = []
+    monkeypatch.setattr(accounts.subprocess, "run", lambda command, check: called.append(command))
+    monkeypatch.setattr(accounts, "FIRST_UID", os.getuid())
+    (tmp_path / "old-user").mkdir()
+    accounts.give_account("old-user", tmp_path)
+    accounts.give_account("new-user", tmp_path)
+    assert [command[command.index("--uid") + 1] for command in called] == [str(os.getuid()), str(os.getuid() + 1)]

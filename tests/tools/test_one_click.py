@@ -1,0 +1,176 @@
+"""The ways to a kernel without an installation: what they are made of fits the course, and says no address it lacks."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from tools import colab, minutes, notebooks, one_click
+from tools.workspace import Workspace, is_for_colab
+
+ROOT = Path(__file__).resolve().parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+WAYS = (".devcontainer/devcontainer.json", ".binder/environment.yml", ".binder/postBuild", "Dockerfile", "compose.yaml",
+        ".github/workflows/one_click.yml", "docs/one_click.md", "CITATION.cff")
+
+
+def text_of(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def without_comments(path: str) -> str:
+    """JSON as VS Code and Dev Containers read it."""
+    return re.sub(r"^\s*//.*$", "", text_of(path), flags=re.MULTILINE)
+
+
+def test_readme_has_the_badges_of_the_address_that_pyproject_names_and_none_without_one():
+    assert one_click.ROW.search(text_of("README.md"))[0].split("\n", 1)[1] == (
+        one_click.badges(one_click.repository()) + "\n<!-- until here -->")
+    assert "](https://" not in one_click.badges("") and one_click.badges("who/what").count("who/what") == 5
+
+
+def test_each_cell_for_colab_that_is_in_a_notebook_is_the_one_that_the_tool_writes():
+    for path in one_click.NOTEBOOKS:
+        cells = nbformat.read(path, as_version=4).cells
+        for cell in filter(is_for_colab, cells):
+            assert cell is cells[1] and cell.source == one_click.colab_source(one_click.repository()), path.name
+            assert (cell.metadata.tags, cell.outputs, cell.execution_count) == (one_click.TAGS, [], None)
+
+
+@pytest.fixture
+def notebook(tmp_path) -> Path:
+    path = tmp_path / "notebooks" / "01_a.ipynb"
+    path.parent.mkdir()
+    nbformat.write(new_notebook(cells=[new_markdown_cell("# A"), new_code_cell("import os"),
+                                       new_code_cell("os.sep")]), path)
+    notebooks.run(path)
+    return path
+
+
+def test_the_cell_comes_once_changes_nothing_else_and_goes_again(notebook):
+    before = notebook.read_bytes()
+    assert one_click.write_cell(notebook, "who/what") and not one_click.write_cell(notebook, "who/what")
+    cells = nbformat.read(notebook, as_version=4).cells
+    assert [is_for_colab(cell) for cell in cells] == [False, True, False, False]
+    assert one_click.write_cell(notebook, "", remove=True) and notebook.read_bytes() == before
+
+
+def test_recording_again_leaves_the_cell_alone_and_the_numbers_of_the_others(notebook):
+    one_click.write_cell(notebook, "who/what")
+    before = notebook.read_bytes()
+    notebooks.run(notebook)
+    assert notebook.read_bytes() == before
+    counts = [cell.execution_count for cell in nbformat.read(notebook, as_version=4).cells if "outputs" in cell]
+    assert counts == [None, 1, 2]
+
+
+def test_readers_copies_and_the_minutes_know_nothing_of_the_cell(notebook):
+    read = minutes.minutes_of(nbformat.read(notebook, as_version=4))
+    one_click.write_cell(notebook, "who/what")
+    assert minutes.minutes_of(nbformat.read(notebook, as_version=4)) == read
+    course = Workspace(notebook.parents[1])
+    course.fill()
+    copy = nbformat.read(course.folder / "notebooks" / notebook.name, as_version=4)
+    assert [cell.source for cell in copy.cells] == ["# A", "import os", "os.sep"]
+
+
+def test_the_cell_passes_strict_nbval(notebook):
+    one_click.write_cell(notebook, "who/what")
+    command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-p", "no:cacheprovider", "--color=no", "-p",
+               "tests.nbval_kernels", str(notebook)]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert "3 passed" in finished.stdout, finished.stdout
+
+
+def test_outside_of_colab_the_cell_does_nothing_and_gives_no_name():
+    names = {"get_ipython": lambda: "an ordinary shell"}
+    exec(one_click.colab_source("who/what"), names)
+    assert set(names) == {"get_ipython", "__builtins__"}
+
+
+def test_on_colab_the_cell_clones_the_repository_and_runs_our_file():
+    class Shell:
+        done = []
+
+        def __str__(self):
+            return "<google.colab._shell.Shell object>"
+
+        def system(self, command):
+            self.done.append(command)
+
+        def run_line_magic(self, name, line):
+            self.done.append((name, line))
+
+    exec(one_click.colab_source("who/what"), {"get_ipython": Shell})
+    assert Shell.done == ["git clone --quiet --depth 1 https://github.com/who/what /content/course",
+                          ("run", "/content/course/tools/colab.py")]
+
+
+def test_on_colab_only_what_is_missing_or_too_old_comes_and_torch_stays(monkeypatch):
+    there = {"torch": "2.9.0+cu126", "numpy": "2.0.2", "psutil": "5.9.5"}
+    monkeypatch.setattr(colab, "installed", there.get)
+    asked = ["torch>=2.8", "jupyterlab>=4", "numpy>=2.0", "psutil>=6.0", "anywidget>=0.9"]
+    assert [each.name for each in colab.unmet(asked)] == ["psutil", "anywidget"]
+    there["torch"] = "2.6.0"
+    with pytest.raises(SystemExit, match="needs torch>=2.8, and here is 2.6.0"):
+        list(colab.unmet(asked))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_way_names_an_owner_that_nobody_gave(way):
+    assert re.findall(r"github\.com/(?!codespaces/)[\w-]+/[\w-]+", text_of(way)) == []
+
+
+def test_every_way_installs_pytorchs_cpu_build():
+    named = {way: "download.pytorch.org/whl/cpu" in text_of(way)
+             for way in (".devcontainer/devcontainer.json", ".binder/postBuild", "Dockerfile")}
+    assert all(named.values()), named
+
+
+def test_every_way_has_a_python_that_the_course_runs_under():
+    pythons = [*re.findall(r"python:(\d\.\d+)", text_of(".devcontainer/devcontainer.json")),
+               *re.findall(r"python=(\d\.\d+)", text_of(".binder/environment.yml")),
+               *re.findall(r"PYTHON=(\d\.\d+)\n", text_of("Dockerfile"))]
+    lowest = PYPROJECT["project"]["requires-python"].removeprefix(">=")
+    assert pythons == [lowest] * 3, "the one that the outputs were recorded with"
+
+
+def test_the_devcontainer_calls_what_there_is():
+    settings = json.loads(without_comments(".devcontainer/devcontainer.json"))
+    assert settings["updateContentCommand"] == "make doctor" and "\ndoctor:" in text_of("Makefile")
+    assert settings["customizations"]["vscode"]["extensions"] == json.loads(
+        text_of(".vscode/extensions.json"))["recommendations"]
+    vscode = json.loads(without_comments(".vscode/settings.json"))
+    assert vscode["python.defaultInterpreterPath"].endswith(".venv/bin/python")
+
+
+def test_docker_carries_no_marks_keys_or_copies_of_this_machine():
+    ignored = {line.strip("/") for line in text_of(".gitignore").splitlines()}
+    kept_out = set(text_of(".dockerignore").splitlines())
+    assert {name for name in ignored if name not in kept_out and f"**/{name}" not in kept_out} == {
+        "*.pyc", ".nbgrader.log"}
+
+
+def test_compose_takes_the_hubs_stage_and_gives_it_no_more_than_it_needs():
+    hub = yaml.safe_load(text_of("compose.yaml"))["services"]["hub"]
+    assert f" AS {hub['build']['target']}\n" in text_of("Dockerfile")
+    assert hub["cap_drop"] == ["ALL"] and "SYS_ADMIN" not in hub["cap_add"] and "privileged" not in hub
+    assert "127.0.0.1:" in hub["ports"][0], "reached from this machine alone, unless somebody says otherwise"
+
+
+def test_citation_names_the_version_and_the_licence_of_pyproject():
+    citation = yaml.safe_load(text_of("CITATION.cff"))
+    project = PYPROJECT["project"]
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
+def test_what_github_reads_is_yaml(path):
+    assert yaml.safe_load(path.read_text(encoding="utf-8"))
