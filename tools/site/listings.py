@@ -1,0 +1,77 @@
+"""The source files as pages, each line with an address: source/course_lib/zero/fsdp.py is source/course_lib/zero/fsdp.html.
+
+Sphinx's own viewcode gives addresses to documented names alone, and the notebooks show functions that no page lists.
+"""
+
+import html
+import importlib
+import inspect
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+ROOT = Path(__file__).resolve().parents[2]
+FORMATTER = HtmlFormatter(lineanchors="L", linenos="inline", anchorlinenos=True, wrapcode=True)
+
+
+@cache
+def source_files() -> dict[str, str]:
+    """Path in the repository -> name of its page, for what notebooks show: course_lib and the sources behind it."""
+    files = (path.relative_to(ROOT) for path in sorted((ROOT / "course_lib").rglob("*.py")))
+    return {path.as_posix(): f"source/{path.with_suffix('').as_posix()}" for path in files}
+
+
+def address_of(file: str) -> str:
+    """The page of a source file, from the site's root; "" where it has none."""
+    page = source_files().get(file)
+    return f"{page}.html" if page else ""
+
+
+@cache
+def lines_of(file: str) -> list[str]:
+    return [line.strip() for line in (ROOT / file).read_text(encoding="utf-8").splitlines()]
+
+
+def line_of(file: str, code: str) -> int:
+    """The line of the file at which the first definition of `code` begins; 0 where none of its definitions is there."""
+    lines = lines_of(file)
+    definitions = (line.strip() for line in code.splitlines() if line.lstrip().startswith(("def ", "class ", "@")))
+    return next((lines.index(line) + 1 for line in definitions if line in lines), 0)
+
+
+def place_of(module: str, name: str) -> tuple[str, int] | None:
+    """(file, line) of a documented name, wherever it is defined; None for what has no source here."""
+    thing: Any = importlib.import_module(module)
+    try:
+        for part in name.split("."):
+            thing = getattr(thing, part)
+        thing = inspect.unwrap(thing.fget if isinstance(thing, property) else thing)
+        file = Path(inspect.getsourcefile(thing) or "").resolve().relative_to(ROOT).as_posix()
+        return file, inspect.getsourcelines(thing)[1]
+    except (AttributeError, TypeError, OSError, ValueError):
+        return None
+
+
+def pages() -> Iterator[tuple[str, dict[str, Any], str]]:
+    """What Sphinx's event html-collect-pages asks for: name, context and template of each page."""
+    for file, page in source_files().items():
+        code = highlight((ROOT / file).read_text(encoding="utf-8"), PythonLexer(), FORMATTER)
+        yield page, {"title": file, "body": f"<h1>{html.escape(file)}</h1>\n{code}", "parents": []}, "page.html"
+
+
+def index_page() -> str:
+    """The list of all source pages, in MyST: a paragraph of links for each folder."""
+    folders: dict[str, list[str]] = {}
+    for file in source_files():
+        folders.setdefault(file.rpartition("/")[0], []).append(file)
+    lines = ["# Sources", "", "The package as it is in this version of the course. Each line has an address.", "",
+             "```{raw} html"]
+    for folder, files in folders.items():
+        links = ", ".join(f'<a href="../{address_of(file)}">{file.rpartition("/")[2]}</a>' for file in files)
+        lines.append(f"<h2>{folder}</h2><p>{links}</p>")
+    return "\n".join([*lines, "```", ""])
