@@ -45,7 +45,6 @@ html_show_sourcelink = False
 html_show_copyright = False
 html_last_updated_fmt = None
 html_theme_options = {"navigation_with_keys": False}
-templates_path = ["templates"]
 
 # Outside links are looked at by `python -m tools.site --linkcheck`, which CI runs without failing.
 linkcheck_timeout = 20
@@ -95,6 +94,5 @@ def setup(app):
     app.connect("autodoc-process-docstring", show_docstring)
     app.connect("doctree-resolved", link_sources)
     app.connect("doctree-resolved", number_cells)
-    app.connect("html-collect-pages", lambda app: listings.pages())
     app.connect("html-page-context", add_live)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -40,12 +40,13 @@ def write_sources(folder: Path, notebooks: list[Path] | None = None) -> None:
     written |= {folder / name: below(name, (ROOT / name).read_text(encoding="utf-8")) for name in PAGES}
     written |= {folder / path.relative_to(ROOT): notebook_page(path, pictures) for path in notebooks or NOTEBOOKS}
     written |= {folder / path.relative_to(ROOT): exercise_page(path, pictures) for path in EXERCISES}
+    written |= {folder / EXTRA / address: text for address, text in listings.pages()}
     for path, text in written.items():
         write(path, with_slugs(text) if path.suffix == ".md" else text)
     for name in FILES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, folder / name)
-    for path in [*folder.rglob("*.md"), *folder.rglob("*.ipynb")]:
+    for path in [*folder.rglob("*.md"), *folder.rglob("*.ipynb"), *(folder / EXTRA / "source").rglob("*.html")]:
         if path not in written:  # of an older tree
             path.unlink()
 
