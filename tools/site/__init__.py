@@ -9,5 +9,6 @@
     api.py         a page for each package, of its public names
     listings.py    the source files, each line with an address
     conf.py        Sphinx's settings
+    check.py       what every built page must be: links that lead somewhere, nothing from another host
     static/        the style sheet
 """

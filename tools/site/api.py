@@ -10,8 +10,8 @@ import re
 
 # In the order in which the course meets them.
 PACKAGES = ("runtime", "reference", "why_distribute", "collectives", "data_parallel", "pipeline_parallel",
-            "tensor_parallel", "zero", "sequence_parallel", "expert_parallel", "hybrid_parallel", "checkpoint", "planner",
-            "facts", "grading", "mine", "widgets")
+            "tensor_parallel", "zero", "sequence_parallel", "expert_parallel", "hybrid_parallel", "checkpoint",
+            "planner", "facts", "grading", "mine", "widgets")
 INDEX = """\
 # Public names
 

@@ -80,7 +80,8 @@ def number_cells(app, doctree, docname):
     for cell in list(doctree.findall(nodes.container)):
         count = cell.get("exec_count") if cell.get("nb_element") == "cell_code" else None
         if count:
-            cell.insert(0, nodes.raw("", f'<span class="cell-number" id="In-{count}">In[{count}]</span>', format="html"))
+            label = f'<span class="cell-number" id="In-{count}">In[{count}]</span>'
+            cell.insert(0, nodes.raw("", label, format="html"))
 
 
 def add_live(app, pagename, templatename, context, doctree):

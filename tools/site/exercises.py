@@ -1,4 +1,4 @@
-"""What a page adds to an exercise: where ranks come from, the hints, and what answers in words are worth, all folded."""
+"""What a page adds to an exercise: where ranks come from, the hints, and answers in words, folded."""
 
 import re
 from functools import cache

@@ -95,7 +95,8 @@ def layout(run: dict[str, Any]) -> str:
 
 def table(head: list[str], rows: list[list[Any]]) -> str:
     """A Markdown table whose cells may hold anything."""
-    return "\n".join([line(head), "|" + "---|" * len(head), *(line([escape(str(each)) for each in row]) for row in rows)])
+    body = (line([escape(str(each)) for each in row]) for row in rows)
+    return "\n".join([line(head), "|" + "---|" * len(head), *body])
 
 
 def line(cells: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""The source files as pages, each line with an address: source/course_lib/zero/fsdp.py is source/course_lib/zero/fsdp.html.
+"""The source files as pages, each line with an address: course_lib/zero/fsdp.py is source/course_lib/zero/fsdp.html.
 
 Sphinx's own viewcode gives addresses to documented names alone, and the notebooks show functions that no page lists.
 """
@@ -27,7 +27,8 @@ PAGE = """\
 <link rel="stylesheet" href="{up}_static/pygments.css"><link rel="stylesheet" href="{up}_static/styles/furo.css">
 <link rel="stylesheet" href="{up}_static/site.css"></head>
 <body><script>document.body.dataset.theme = localStorage.getItem("theme") || "auto";</script>
-<main class="course-listing"><p><a href="{up}index.html">The course</a> / <a href="{up}source/index.html">Sources</a></p>
+<main class="course-listing">
+<p><a href="{up}index.html">The course</a> / <a href="{up}source/index.html">Sources</a></p>
 <h1>{file}</h1>
 {code}</main></body></html>
 """

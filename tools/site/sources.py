@@ -15,7 +15,8 @@ from tools.site.outputs import PICTURES, as_html
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 EXERCISES = sorted((ROOT / "exercises").glob("*/*.ipynb"))
-PAGES = ["CONTRIBUTING.md", "TEACHING.md", *(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
+PAGES = ["CONTRIBUTING.md", "TEACHING.md",
+         *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md")))]
 FILES = ["LICENSE", "docs/cluster/train.sbatch", "images/matrix_cut.png", "images/start_here.png"]
 EXTRA = "extra"  # copied into the site as it is
 LINK = re.compile(r"(\]\((?!\w+:)[^()\s#]*)#((?:[^()\s]|\([^()\s]*\))+)\)")

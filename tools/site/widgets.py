@@ -1,8 +1,8 @@
 """Which widget, with which settings, a recorded picture shows.
 
-A notebook stores a widget's picture and its sentence. The sentence begins with the name of the class, and the cell above
-has the call, so nothing else has to be recorded: the call's arguments are read, a widget is made with them, and its
-sentence must be the recorded one.
+A notebook stores a widget's picture and its sentence. The sentence begins with the name of the class, and the cell
+above has the call, so nothing else has to be recorded: the call's arguments are read, a widget is made with them, and
+its sentence must be the recorded one.
 """
 
 import ast
