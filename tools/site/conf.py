@@ -35,6 +35,8 @@ python_use_unqualified_type_names = True
 add_module_names = False
 
 html_theme = "furo"
+pygments_style = "a11y-high-contrast-light"  # of accessible-pygments, which furo brings
+pygments_dark_style = "a11y-high-contrast-dark"
 html_title = project
 html_baseurl = os.environ.get("SITE_URL", "")
 html_static_path = ["static"]

@@ -18,7 +18,7 @@ down from memory, or from somebody who quotes it. What is often said and wrong s
 [the documents, section by section](docs/documents.md).
 """
 RUNS = """\
-## published runs
+## Training runs
 
 {count} training runs, each with all that the time of its step depends on; the planner is compared with them, and its
 constants are fitted on those of the split *calibration* alone. All fields are in `course_lib/facts/published.json`.
@@ -35,7 +35,7 @@ def page() -> str:
         if rows:
             count += len(rows)
             first_line = (found.__doc__ or "").split("\n\n")[0].replace("\n", " ")
-            parts.append("\n".join([f"## {module.name.replace('_', ' ')}", "", first_line, "",
+            parts.append("\n".join([f"## {module.name.replace('_', ' ').capitalize()}", "", first_line, "",
                                     table(["what", "value", "unit", "source", "date"],
                                           [[what, number(fact.value) + fact.doubt, fact.unit, fact.source, fact.date]
                                            for what, fact in rows])]))
@@ -81,7 +81,9 @@ def label(value: Any) -> str:
 
 
 def plain(key: Any) -> str:
-    return " ".join(map(str, key)) if isinstance(key, tuple) else str(key)
+    if isinstance(key, tuple):
+        return " ".join(map(plain, key))
+    return f"{key:,}" if isinstance(key, int) else str(key)
 
 
 def number(value: float) -> str:

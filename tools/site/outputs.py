@@ -89,11 +89,13 @@ def poll_figure(poll: Poll, text: str) -> str:
     """A question, or its answer."""
     question = html.escape(poll.question)
     if text.startswith("Answer: "):
-        return f'<figure class="course-answer" data-question="{question}">{html.escape(text)}</figure>'
+        answer = html.escape(text.removesuffix(" (no prediction was locked)"))
+        return f'<figure class="course-answer" data-question="{question}">{answer}</figure>'
     options = html.escape(json.dumps(poll.options, ensure_ascii=False))
     choice = "".join(f"<li>{html.escape(each)}</li>" for each in poll.options)
+    unit = f" (in {html.escape(poll.unit)})" * bool(poll.unit)
     return (f'<figure class="course-prediction" data-question="{question}" data-unit="{html.escape(poll.unit)}" '
-            f'data-options="{options}"><p><strong>Predict:</strong> {question}</p>{f"<ul>{choice}</ul>" * bool(choice)}'
+            f'data-options="{options}"><p><strong>Predict:</strong> {question}{unit}</p>{f"<ul>{choice}</ul>" * bool(choice)}'
             "</figure>")
 
 
