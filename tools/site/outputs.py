@@ -95,8 +95,8 @@ def poll_figure(poll: Poll, text: str) -> str:
     choice = "".join(f"<li>{html.escape(each)}</li>" for each in poll.options)
     unit = f" (in {html.escape(poll.unit)})" * bool(poll.unit)
     return (f'<figure class="course-prediction" data-question="{question}" data-unit="{html.escape(poll.unit)}" '
-            f'data-options="{options}"><p><strong>Predict:</strong> {question}{unit}</p>{f"<ul>{choice}</ul>" * bool(choice)}'
-            "</figure>")
+            f'data-options="{options}"><p><strong>Predict:</strong> {question}{unit}</p>'
+            f'{f"<ul>{choice}</ul>" * bool(choice)}</figure>')
 
 
 def linked_heading(heading: str, files: str, text: str, up: str) -> str:
