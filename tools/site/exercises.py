@@ -8,20 +8,18 @@ import nbformat
 from nbformat import NotebookNode
 
 from course_lib.grading import recorded
-from course_lib.grading.registry import CHAPTERS, exercises_of
+from course_lib.grading.registry import exercise
 
 ROOT = Path(__file__).resolve().parents[2]
 RUBRICS = ROOT / "docs" / "teaching" / "rubrics.md"
 HINTS = ("a nudge", "the idea", "nearly the code")
-ON_RANKS = "*Your code runs on {ranks} ranks here. A page has none: [get them on your machine](../../index.md#start).*"
+ON_RANKS = "*Your code runs on up to {ranks} ranks here. A page has none: [get them](../../index.md#start).*"
 ALONE = "*One process is enough here, and a page has none: [get the course](../../index.md#start).*"
 
 
-@cache
-def exercises() -> dict[str, int]:
-    """Number -> on how many ranks the largest trial runs."""
-    return {each.number: max(trial.world_size for trial in each.trials(0))
-            for chapter in CHAPTERS for each in exercises_of(chapter)}
+def ranks_of(number: str) -> int:
+    """On how many ranks the largest trial of an exercise runs."""
+    return max(trial.world_size for trial in exercise(number).trials(0))
 
 
 @cache
@@ -44,7 +42,7 @@ def extend(notebook: NotebookNode) -> None:
 
 def below(number: str) -> str:
     """What stands below the check of an exercise, in MyST."""
-    ranks = exercises()[number]
+    ranks = ranks_of(number)
     parts = [ON_RANKS.format(ranks=ranks) if ranks > 1 else ALONE]
     folded = ""
     for nth, (name, hint) in reversed(list(enumerate(zip(HINTS, recorded.hints(number)), start=1))):

@@ -81,7 +81,7 @@ def poll_of(source: str, text: str, polls: list[Poll]) -> Poll | None:
     asked = next((poll for poll in polls if text == f"Prediction: {poll.question} (nothing is locked yet)"), None)
     if asked is not None or not text.startswith("Answer: "):
         return asked
-    answered = re.findall(r"^(\w+)\.against\(", source, re.MULTILINE)
+    answered = re.findall(r"(\w+)\.against\(", source)
     return next((poll for poll in reversed(polls) if answered and poll.variable == answered[-1]), None)
 
 
