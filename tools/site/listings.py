@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from pygments import highlight
-from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from tools.site.lean import LeanFormatter
+
 ROOT = Path(__file__).resolve().parents[2]
-FORMATTER = HtmlFormatter(lineanchors="L", linenos="inline", anchorlinenos=True, wrapcode=True)
+FORMATTER = LeanFormatter(lineanchors="L", linenos="inline", anchorlinenos=True, wrapcode=True)
 # What decides exercises stays where solutions stay.
 LEFT_OUT = ("course_lib/grading/judges", "course_lib/grading/marks", "course_lib/grading/trusted")
 # Without Sphinx: its theme draws a table of contents of all pages beside each of 400 listings, which takes minutes.

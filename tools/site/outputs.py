@@ -18,13 +18,16 @@ from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
+from pygments import highlight
+from pygments.lexers import PythonLexer
 
+from tools.site.lean import LeanFormatter
 from tools.site.listings import address_of, line_of
 from tools.site.widgets import class_named, recorded_settings
 from tools.teaching import Poll, polls_in
 
 PICTURES = "pictures"  # a folder of the site
-LISTING = re.compile(r"<div style=[^>]*>([\w/., >:-]+?)</div>(?=<pre)")  # the heading of course_lib.show's output
+LISTING = re.compile(r"<div style=[^>]*>([\w/., ]+\.py)(: [^<]*)?</div>(?=<pre)")  # above what course_lib.show prints
 
 
 def as_html(path: Path, pictures: Path, up: str) -> NotebookNode:
@@ -48,7 +51,7 @@ def shown_data(source: str, data: NotebookNode, polls: list[Poll], pictures: Pat
     if "image/png" in data:
         page = picture(source, text, base64.b64decode(data["image/png"]), pictures, up)
     elif "text/html" in data:
-        page = LISTING.sub(lambda found: linked_heading(found[0], found[1], text, up), data["text/html"])
+        page = listing(data["text/html"], text, up)
     elif (poll := poll_of(source, text, polls)) is not None:
         page = poll_figure(poll, text)
     else:
@@ -99,12 +102,15 @@ def poll_figure(poll: Poll, text: str) -> str:
             f'{f"<ul>{choice}</ul>" * bool(choice)}</figure>')
 
 
-def linked_heading(heading: str, files: str, text: str, up: str) -> str:
-    """The heading of a listing with each file linked, at the line where what is shown begins."""
-    code = text.split("\n", 1)[-1]
-    for name in re.findall(r"\w[\w/]*\.py", html.unescape(files)):
-        address = address_of(name)
-        if address:
+def listing(page: str, text: str, up: str) -> str:
+    """Recorded HTML; what `show` and `show_diff` print has each file linked, at the line where the code begins."""
+    heading = LISTING.match(page)
+    if heading is None:
+        return page
+    code, linked = text.split("\n", 1)[-1], heading[0]
+    for name in heading[1].split(", "):
+        if address := address_of(name):
             line = line_of(name, code)
-            heading = heading.replace(name, f'<a href="{up}{address}{f"#L-{line}" * bool(line)}">{name}</a>')
-    return heading
+            linked = linked.replace(name, f'<a href="{up}{address}{f"#L-{line}" * bool(line)}">{name}</a>')
+    # A difference keeps the colours of its lines; other code gets those of the page.
+    return linked + (page[heading.end():] if heading[2] else highlight(code, PythonLexer(), LeanFormatter()))
