@@ -23,7 +23,7 @@ from pygments.lexers import PythonLexer
 
 from tools.site.lean import LeanFormatter
 from tools.site.listings import address_of, line_of
-from tools.site.widgets import class_named, recorded_settings
+from tools.site.widgets import class_named, first_state, recorded_settings
 from tools.teaching import Poll, polls_in
 
 PICTURES = "pictures"  # a folder of the site
@@ -76,7 +76,8 @@ def picture(source: str, sentence: str, png: bytes, pictures: Path, up: str) -> 
         return f'<p class="course-picture">{image}</p>'
     given = html.escape(json.dumps(settings))
     return (f'<figure class="course-widget" data-class="{widget.__name__}" data-module="{widget.__module__}" '
-            f'data-settings="{given}">{image}<figcaption>{html.escape(sentence)}</figcaption></figure>')
+            f'data-settings="{given}">{image}<figcaption>{html.escape(sentence)}</figcaption>'
+            f"{first_state(widget, settings)}</figure>")
 
 
 def poll_of(source: str, text: str, polls: list[Poll]) -> Poll | None:

@@ -21,10 +21,22 @@ FILES = ["LICENSE", "docs/cluster/train.sbatch", "images/matrix_cut.png", "image
 EXTRA = "extra"  # copied into the site as it is
 LINK = re.compile(r"(\]\((?!\w+:)[^()\s#]*)#((?:[^()\s]|\([^()\s]*\))+)\)")
 RECORDED = "*The outputs on this page were recorded. To run its cells, [get the course](../index.md#start).*"
+# tools/site/live puts a form and its answers there.
+PLANNER = """\
+# The planner
+
+A model, the GPUs that you have, and a batch: every layout that can be built and fits, the best first, with its reasons
+and with how far off such an estimate was on published runs. [Chapter 10](notebooks/10_planner.ipynb) shows how it
+computes; in a terminal it is `python -m course_lib.planner --model llama-3-70b --gpus 64xH100 --tokens 2M`.
+
+```{raw} html
+<div class="course-planner"></div>
+```
+"""
 CONTENTS = [
     ("Notebooks", [f"notebooks/{path.stem}" for path in NOTEBOOKS]),
     ("Exercises", ["exercises/index"]),
-    ("Look up", ["docs/glossary", "docs/documents", "facts", "api/index", "source/index"]),
+    ("Look up", ["planner", "docs/glossary", "docs/documents", "facts", "api/index", "source/index"]),
     ("Teach", ["TEACHING", "docs/teaching/plans", "docs/teaching/polls", "docs/teaching/rubrics",
                "docs/teaching/struggles", "docs/teaching/terms", "docs/teaching/isolation"]),
     ("Contribute", ["CONTRIBUTING", "docs/decisions/README"]),
@@ -34,7 +46,7 @@ CONTENTS = [
 def write_sources(folder: Path, notebooks: list[Path] | None = None) -> None:
     """Fill `folder`; a file that would stay the same is not touched, so that Sphinx reads it no second time."""
     pictures = folder / EXTRA / PICTURES
-    written = {folder / "index.md": front_page(), folder / "facts.md": facts.page(),
+    written = {folder / "index.md": front_page(), folder / "planner.md": PLANNER, folder / "facts.md": facts.page(),
                folder / "source/index.md": listings.index_page(),
                folder / "exercises/index.md": exercises.index_page(ROOT / "exercises")}
     written |= {folder / name: text for name, text in api.pages().items()}

@@ -6,6 +6,8 @@ its sentence must be the recorded one.
 """
 
 import ast
+import importlib
+import importlib.util
 from typing import Any
 
 from course_lib import widgets
@@ -47,3 +49,11 @@ def recorded_settings(widget: type[Explorable], source: str, sentence: str) -> d
     if shown.sentence() != sentence:
         raise NotTheRecordedWidget(f"{ast.unparse(calls[0])} says {shown.sentence()!r}, recorded is {sentence!r}")
     return {name: getattr(shown, name) for name in widget.names()}
+
+
+def first_state(widget: type[Explorable], settings: dict[str, Any]) -> str:
+    """What lets the widget stand on the page before any Python is loaded; "" where this tree has no live widgets."""
+    if importlib.util.find_spec("tools.site.live") is None:
+        return ""
+    state = importlib.import_module("tools.site.live.state").first_state(widget.__module__, widget.__name__, settings)
+    return f'<script type="application/json">{state}</script>'
