@@ -10,5 +10,5 @@
     listings.py    the source files, each line with an address; lean.py: their HTML
     conf.py        Sphinx's settings
     check.py       what every built page must be: links that lead somewhere, nothing from another host
-    static/        the style sheet
+    static/        the style sheet, and a script for the keyboard
 """

@@ -45,6 +45,7 @@ html_baseurl = os.environ.get("SITE_URL", "")
 html_static_path = ["static"]
 html_extra_path = [os.environ["SITE_EXTRA"]] if "SITE_EXTRA" in os.environ else []
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False
@@ -96,10 +97,19 @@ def add_live(app, pagename, templatename, context, doctree):
         context["metatags"] = context.get("metatags", "") + f'<script type="module" src="{up}course/live.js"></script>'
 
 
+def name_levels(app, pagename, templatename, context, doctree):
+    """Sphinx writes captions of the sidebar as headings without a level, which a screen reader needs."""
+    for part in ("furo_navigation_tree", "body"):
+        if context.get(part):
+            context[part] = context[part].replace('class="caption" role="heading"',
+                                                  'class="caption" role="heading" aria-level="2"')
+
+
 def setup(app):
     PygmentsBridge.html_formatter = LeanFormatter
     app.connect("autodoc-process-docstring", show_docstring)
     app.connect("doctree-resolved", link_sources)
     app.connect("doctree-resolved", number_cells)
     app.connect("html-page-context", add_live)
+    app.connect("html-page-context", name_levels, priority=900)  # after furo has made the sidebar
     return {"parallel_read_safe": True, "parallel_write_safe": True}
