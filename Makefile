@@ -15,7 +15,7 @@ endif
 READY := $(VENV)/.ready
 FIRST := notebooks/00_start_here.ipynb
 
-.PHONY: help lab teach grade gradescope classroom50 handout slides doctor check test sweep run-again other-text pretend lint notebooks showing exercises mistakes text write-back bench size lock clean
+.PHONY: help lab teach grade gradescope classroom50 handout slides site doctor check test sweep run-again other-text pretend lint notebooks showing exercises mistakes text write-back bench size lock clean
 
 help:
 	@echo "make lab                   open the course in JupyterLab, on your own copies in workspace/"
@@ -27,6 +27,7 @@ help:
 	@echo "make classroom50 NAME=...  the same for Classroom 50"
 	@echo "make handout DIR=...       a copy for students: no solutions, judges or wrong answers, and no history"
 	@echo "make slides [NAME=...]     the pictures and predictions of notebooks as slides: dist/slides/"
+	@echo "make site                  the course as static pages: build/site/, open index.html"
 	@echo "make doctor                check the machine, and say what to do"
 	@echo "make check [NB=...]        while you work: lint, layers, models and pictures, one notebook"
 	@echo "make test                  every test: lint, tests, notebooks, browser"
@@ -35,7 +36,7 @@ help:
 	@echo "make other-text [NB=...]   notebooks on another text than the one they are recorded on, outputs compared"
 	@echo "make pretend [MODE=nccl]   the whole course on pretended GPUs, in one mode or in all"
 	@echo "make bench [NAME=...]      ours against PyTorch's own, side by side"
-	@echo "make lint                  ruff only"
+	@echo "make lint                  ruff and codespell only"
 	@echo "make size [COMMIT=...]     lines by package, this tree against main or a commit"
 	@echo "make notebooks [NB=...]    run notebooks from a fresh kernel and store normalised outputs"
 	@echo "make showing [FILE=...]    which notebooks show a source file (default: those changed since the last commit)"
@@ -77,6 +78,10 @@ handout: $(READY)
 
 slides: $(READY)
 	@$(BIN)/python -m tools.slides $(NAME)
+
+# Pages for any static host, from the recorded outputs. FLAGS=--linkcheck looks whether outside links answer.
+site: $(READY)
+	@$(BIN)/python -m tools.site $(FLAGS)
 
 doctor: $(READY)
 	@$(WITH_PATH) $(BIN)/python -c "from course_lib.runtime import doctor; print(doctor())"
@@ -123,6 +128,7 @@ pretend: $(READY)
 
 lint: $(READY)
 	$(BIN)/python -m ruff check .
+	$(BIN)/python -m codespell_lib
 
 notebooks: $(READY)
 	$(WITH_PATH) $(BIN)/python -m tools.notebooks run $(NB)

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 LOWEST_PYTHON = "3.11"
-EXTRAS = ("test", "classes", "authors", "bench", "deepspeed")
+EXTRAS = ("test", "classes", "authors", "bench", "site", "deepspeed")
 BROUGHT_BY_TORCH = re.compile(r"(nvidia-|cuda-|triton|pytorch-triton)")
 
 HEADER = f"""\

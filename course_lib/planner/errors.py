@@ -1,4 +1,4 @@
-"""How far off the planner was on published runs: what stands beside each of its advices.
+"""How far off the planner was on published runs: what stands beside each of its plans.
 
 Only runs count that no constant was fitted on. A kind of run is a software on a generation of devices at a scale, where
 experts, 8-bit products, context parallelism and tensor parallelism across nodes make kinds of their own. With too few

@@ -1,0 +1,55 @@
+"""Sphinx builds a page that opens without another host, and without weight."""
+
+import re
+
+import pytest
+
+from tools.site import sources
+from tools.site.__main__ import build
+from tools.site.check import addresses_in, is_outside, read
+
+pytestmark = pytest.mark.filterwarnings("ignore:'myst_parser")  # myst-parser uses what Sphinx 11 will not have
+NAME = "11_your_own"  # the shortest notebook
+INDEX = f"# Start\n\n`course_lib/train/run.py`\n\n```{{toctree}}\nnotebooks/{NAME}\n```\n"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Two pages, an index and a notebook; what they link beyond is not there."""
+    folder = tmp_path_factory.mktemp("site")
+    source = folder / "source"
+    notebook = sources.ROOT / f"notebooks/{NAME}.ipynb"
+    sources.write(source / f"notebooks/{NAME}.ipynb", sources.notebook_page(notebook, source / "extra/pictures"))
+    sources.write(source / "index.md", INDEX)
+    build(source, folder / "html", folder / "cache")
+    return folder / "html"
+
+
+def loaded_by(path):
+    """The files that a browser fetches before it shows the page: pictures wait until they are near."""
+    page = read(path)
+    lazy = re.findall(r'<img src="([^"]*)"[^>]*loading="lazy"', path.read_text(encoding="utf-8"))
+    return [address.split("?")[0] for address in page.loads if address not in lazy and address[0] != "#"]
+
+
+def test_no_page_loads_anything_from_another_host(site):
+    pages, styles = list(site.rglob("*.html")), list(site.rglob("*.css"))
+    assert pages and styles
+    assert [address for path in pages for address in read(path).loads if is_outside(address)] == []
+    assert [address for path in styles for address in addresses_in(path.read_text(encoding="utf-8"))
+            if is_outside(address) and not address.startswith("data:")] == []
+
+
+def test_a_page_is_readable_after_400_kb(site):
+    path = site / f"notebooks/{NAME}.html"
+    sizes = {address: (path.parent / address).stat().st_size for address in loaded_by(path)}
+    assert path.stat().st_size + sum(sizes.values()) < 400_000, sizes
+
+
+def test_cells_have_the_numbers_that_errors_name_and_pictures_their_texts(site):
+    page = read(site / f"notebooks/{NAME}.html")
+    assert "In-1" in page.ids and page.silent == []
+
+
+def test_a_file_in_backticks_is_linked_to_its_listing(site):
+    assert "source/course_lib/train/run.html" in read(site / "index.html").links

@@ -1,0 +1,122 @@
+"""What stands on a page for a recorded output."""
+
+import json
+import re
+
+import nbformat
+import pytest
+
+from course_lib.widgets.base import Explorable
+from tools.site import api, exercises, facts, listings, sources
+from tools.site.outputs import as_html
+from tools.site.widgets import NotTheRecordedWidget, class_named, recorded_settings
+from tools.teaching import polls_in
+
+RANKS_NEEDED = {"TeamView"}  # its data are tensors of a team: it stays a picture
+
+
+def recorded_widgets():
+    """(notebook, class, source, sentence) of each recorded picture of a widget."""
+    for path in sources.NOTEBOOKS:
+        for cell in nbformat.read(path, as_version=4).cells:
+            for output in cell.get("outputs", []):
+                sentence = output.get("data", {}).get("text/plain", "")
+                if "image/png" in output.get("data", {}) and class_named(sentence):
+                    yield path.stem, class_named(sentence), cell.source, sentence
+
+
+WIDGETS = list(recorded_widgets())
+
+
+def test_every_chapter_but_the_first_and_the_last_two_has_a_widget():
+    assert {name[:2] for name, *_ in WIDGETS} == {f"{number:02}" for number in range(1, 11)}
+
+
+@pytest.mark.parametrize("name, widget, source, sentence", WIDGETS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_cell_says_all_settings_of_the_widget_below_it(name, widget, source, sentence):
+    settings = recorded_settings(widget, source, sentence)
+    if widget.__name__ in RANKS_NEEDED:
+        assert settings is None
+    else:
+        assert widget(**json.loads(json.dumps(settings))).sentence() == sentence
+
+
+def test_a_call_that_gives_another_picture_than_the_recorded_one_is_refused():
+    name, widget, source, sentence = next(each for each in WIDGETS if each[1].__name__ == "ZeroMemory")
+    with pytest.raises(NotTheRecordedWidget, match="recorded is 'ZeroMemory"):
+        recorded_settings(widget, source.replace("stage=2", "stage=3"), sentence)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """Notebook 06 with HTML outputs, and the folder of its pictures."""
+    pictures = tmp_path_factory.mktemp("pictures")
+    return as_html(sources.ROOT / "notebooks/06_zero.ipynb", pictures, "../"), pictures
+
+
+def outputs_of(notebook):
+    return [data["text/html"] for cell in notebook.cells for output in cell.get("outputs", [])
+            if "text/html" in (data := output.get("data", {}))]
+
+
+def test_pictures_lie_in_files_of_their_own_and_carry_their_sentence(page):
+    notebook, pictures = page
+    images = re.findall(r"<img [^>]*>", "".join(outputs_of(notebook)))
+    assert len(images) == 10 and all('loading="lazy"' in image and re.search(r'alt="\w', image) for image in images)
+    named = {name for image in images for name in re.findall(r"pictures/(\w+\.png)", image)}
+    assert named == {path.name for path in pictures.iterdir()}
+    assert "base64" not in nbformat.writes(notebook)
+
+
+def test_a_listing_links_its_file_at_the_line_where_it_begins(page):
+    links = re.findall(r'href="\.\./source/(course_lib/[\w/]+)\.html#L-(\d+)"', "".join(outputs_of(page[0])))
+    assert links
+    for file, line in links:
+        text = (sources.ROOT / f"{file}.py").read_text(encoding="utf-8").splitlines()[int(line) - 1]
+        assert text.startswith(("def ", "class ", "    def ", "@", "    @"))
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sources.NOTEBOOKS])
+def test_each_prediction_and_each_answer_has_its_question(name, tmp_path):
+    page = as_html(sources.ROOT / f"notebooks/{name}.ipynb", tmp_path, "../")
+    html = "".join(outputs_of(page))
+    asked = re.findall(r'class="course-prediction" data-question="([^"]*)"', html)
+    answered = re.findall(r'class="course-answer" data-question="([^"]*)"', html)
+    assert len(asked) == len(list(polls_in(sources.ROOT / f"notebooks/{name}.ipynb")))
+    assert sorted(answered) == sorted(asked)
+
+
+def test_a_link_to_a_heading_in_a_notebook_is_as_myst_names_it():
+    link = "[x](02_collectives.ipynb#Numbers-that-circulate-(further)), [y](#what-runs-where), [z](https://x.org/#Ab)"
+    assert sources.with_slugs(link) == ("[x](02_collectives.ipynb#numbers-that-circulate-further), "
+                                        "[y](#what-runs-where), [z](https://x.org/#Ab)")
+
+
+def test_an_exercise_on_ranks_says_where_ranks_come_from_and_folds_hints_and_answers():
+    below = exercises.below("3.1")
+    assert below.startswith("*Your code runs on up to 4 ranks here.") and "(../../index.md#start)" in below
+    assert below.count("<details>") == below.count("</details>") == 3
+    assert "Three answers in words" in exercises.below("3.9")
+
+
+def test_no_page_has_a_solution_or_a_judge():
+    assert not any("judges" in file or "trusted" in file or "solutions" in file for file in listings.source_files())
+    assert not any("solutions" in str(path) for path in sources.EXERCISES)
+
+
+def test_the_page_of_facts_has_every_fact_once_with_its_source():
+    text = facts.page()
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    count = int(re.search(r"uses, ([\d,]+) of them", text)[1].replace(",", ""))
+    assert count > 700 and all(line.count(" | ") in (4, 6) for line in rows)
+    assert "| H100, memory | 80 | GB | NVIDIA, H100 data sheet" in text
+
+
+def test_docstrings_are_shown_as_plain_text():
+    assert api.as_rst(["Sum of *args, see `x`.", "", "  a   b", "  1   2", "", ">>> f(1)", "2"]) == [
+        r"Sum of \*args, see \ ``x``\ .", "", "::", "", "      a   b", "      1   2", "", ">>> f(1)", "2", ""]
+
+
+def test_every_widget_has_a_module_that_a_page_can_name():
+    assert all(issubclass(widget, Explorable) and widget.__module__.startswith("course_lib.widgets.")
+               for _, widget, *_ in WIDGETS)

@@ -1,0 +1,115 @@
+"""Sphinx's settings for the site. Nothing is run, and nothing comes from another host: no CDN, font or tracker."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+from docutils import nodes
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from sphinx.highlighting import PygmentsBridge  # noqa: E402
+
+from course_lib.lazy import load_on_use  # noqa: E402, F401 - the tree on this path, and no other
+from tools.site import api, listings  # noqa: E402
+from tools.site.lean import LeanFormatter  # noqa: E402
+
+project = "Training large models on many devices"
+author = "the course's authors"
+project_copyright = ""
+language = "en"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.linkcode"]
+exclude_patterns = ["extra"]
+suppress_warnings = ["mystnb.lexer"]  # %%ranks and what else is not plain Python
+nitpicky = False
+
+myst_enable_extensions = []
+myst_heading_anchors = 4
+nb_execution_mode = "off"
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+autodoc_default_options = {"members": True, "undoc-members": False, "inherited-members": False}
+python_use_unqualified_type_names = True
+add_module_names = False
+
+html_theme = "furo"
+pygments_style = "a11y-high-contrast-light"  # of accessible-pygments, which furo brings
+pygments_dark_style = "a11y-high-contrast-dark"
+html_title = project
+html_baseurl = os.environ.get("SITE_URL", "")
+html_static_path = ["static"]
+html_extra_path = [os.environ["SITE_EXTRA"]] if "SITE_EXTRA" in os.environ else []
+html_css_files = ["site.css"]
+html_js_files = ["site.js"]
+html_copy_source = False
+html_show_sourcelink = False
+html_show_copyright = False
+html_last_updated_fmt = None
+html_theme_options = {"navigation_with_keys": False}
+
+# Outside links are looked at by `python -m tools.site --linkcheck`, which CI runs without failing.
+linkcheck_timeout = 20
+linkcheck_workers = 4
+linkcheck_ignore = [r"http://localhost"]
+
+SOURCE_FILE = re.compile(r"course_lib/[\w/]+\.py")
+
+
+def linkcode_resolve(domain, info):
+    """The line of the source page where a name of an api page is defined; all of these pages stand in api/."""
+    place = listings.place_of(info["module"], info["fullname"]) if domain == "py" and info["module"] else None
+    return f"../{listings.address_of(place[0])}#L-{place[1]}" if place and listings.address_of(place[0]) else None
+
+
+def show_docstring(app, what, name, obj, options, lines):
+    """Docstrings are plain text."""
+    lines[:] = api.as_rst(lines)
+
+
+def link_sources(app, doctree, docname):
+    """A file that a page names in `code` is linked."""
+    for literal in list(doctree.findall(nodes.literal)):
+        page = listings.source_files().get(literal.astext())
+        if page and not isinstance(literal.parent, nodes.reference):
+            target = app.builder.get_relative_uri(docname, "index").removesuffix("index.html")
+            link = nodes.reference("", "", literal.deepcopy(), refuri=f"{target}{page}.html", internal=True)
+            literal.replace_self(link)
+
+
+def number_cells(app, doctree, docname):
+    """Errors name cells by their number, In[16], so cells have it."""
+    for cell in list(doctree.findall(nodes.container)):
+        count = cell.get("exec_count") if cell.get("nb_element") == "cell_code" else None
+        if count:
+            label = f'<span class="cell-number" id="In-{count}">In[{count}]</span>'
+            cell.insert(0, nodes.raw("", label, format="html"))
+
+
+def add_live(app, pagename, templatename, context, doctree):
+    """The one script of the widgets, where it was built."""
+    if Path(app.config.html_extra_path[0] if app.config.html_extra_path else "", "course/live.js").exists():
+        up = "../" * pagename.count("/")
+        context["metatags"] = context.get("metatags", "") + f'<script type="module" src="{up}course/live.js"></script>'
+
+
+def name_levels(app, pagename, templatename, context, doctree):
+    """Sphinx writes captions of the sidebar as headings without a level, which a screen reader needs."""
+    for part in ("furo_navigation_tree", "body"):
+        if context.get(part):
+            context[part] = context[part].replace('class="caption" role="heading"',
+                                                  'class="caption" role="heading" aria-level="2"')
+
+
+def setup(app):
+    PygmentsBridge.html_formatter = LeanFormatter
+    app.connect("autodoc-process-docstring", show_docstring)
+    app.connect("doctree-resolved", link_sources)
+    app.connect("doctree-resolved", number_cells)
+    app.connect("html-page-context", add_live)
+    app.connect("html-page-context", name_levels, priority=900)  # after furo has made the sidebar
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,74 @@
+"""What a page adds to an exercise: where ranks come from, the hints, and answers in words, folded."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from course_lib.grading import recorded
+from course_lib.grading.registry import exercise
+
+ROOT = Path(__file__).resolve().parents[2]
+RUBRICS = ROOT / "docs" / "teaching" / "rubrics.md"
+HINTS = ("a nudge", "the idea", "nearly the code")
+ON_RANKS = "*Your code runs on up to {ranks} ranks here. A page has none: [get them](../../index.md#start).*"
+ALONE = "*One process is enough here, and a page has none: [get the course](../../index.md#start).*"
+
+
+def ranks_of(number: str) -> int:
+    """On how many ranks the largest trial of an exercise runs."""
+    return max(trial.world_size for trial in exercise(number).trials(0))
+
+
+@cache
+def sample_answers() -> dict[str, str]:
+    """Number of a design question -> three answers in words, with the points that they get."""
+    sections = re.split(r"^## (\d+\.\d+) .*$", RUBRICS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {number: text.strip() for number, text in zip(sections[1::2], sections[2::2])}
+
+
+def extend(notebook: NotebookNode) -> None:
+    """Add to each exercise of the notebook, below its check, what a page has."""
+    cells = []
+    for cell in notebook.cells:
+        cells.append(cell)
+        checked = re.match(r'check\("([\d.]+)"', cell.source) if cell.cell_type == "code" else None
+        if checked:
+            cells.append(nbformat.v4.new_markdown_cell(below(checked[1])))
+    notebook.cells = cells
+
+
+def below(number: str) -> str:
+    """What stands below the check of an exercise, in MyST."""
+    ranks = ranks_of(number)
+    parts = [ON_RANKS.format(ranks=ranks) if ranks > 1 else ALONE]
+    folded = ""
+    for nth, (name, hint) in reversed(list(enumerate(zip(HINTS, recorded.hints(number)), start=1))):
+        folded = f"<details><summary>Hint {nth}: {name}</summary>\n\n{as_markdown(hint)}\n\n{folded}</details>\n"
+    if number in sample_answers():
+        folded += ("\n<details><summary>Three answers in words, and what they are worth</summary>\n\n"
+                   f"{sample_answers()[number]}\n\n</details>\n")
+    return "\n\n".join([*parts, folded])
+
+
+def as_markdown(text: str) -> str:
+    """A hint is plain text: no sign in it means anything."""
+    return re.sub(r"([\\`*_\[\]<>|#$])", r"\\\1", text)
+
+
+def index_page(folder: Path) -> str:
+    """The list of all exercises."""
+    lines = ["# Exercises", "", "You write a function of about six lines; `check` runs it on real ranks with several "
+             "inputs, and says what is wrong and why. These are the texts, without the solutions. To write, you need "
+             "[the course on your machine](../index.md#start).", "", "| chapter | exercises |", "|---|---|"]
+    paths = sorted(folder.glob("*/*.ipynb"))
+    for path in paths:
+        cells = nbformat.read(path, as_version=4).cells
+        titles = [title for cell in cells if cell.cell_type == "markdown"
+                  for title in re.findall(r"^## (\d+\.\d+ .*)$", cell.source, re.MULTILINE)]
+        link = f"{path.parent.name}/{path.name}"
+        lines.append(f"| [{path.stem}]({link}) | {'<br>'.join(titles)} |")
+    entries = [f"{path.parent.name}/{path.stem}" for path in paths]
+    return "\n".join([*lines, "", "```{toctree}", ":hidden:", "", *entries, "```", ""])

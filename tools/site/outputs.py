@@ -1,0 +1,117 @@
+"""Recorded outputs as a page shows them: pictures in files of their own, widgets and predictions as figures.
+
+A figure has what tools/site/live.py needs to let it move, and holds what stands there until then, or without scripts:
+
+    <figure class="course-widget" data-class="ZeroMemory" data-module="course_lib.widgets.zero_memory"
+            data-settings='{"model": ...}'> the recorded picture, its sentence </figure>
+    <figure class="course-prediction" data-question=... data-unit=... data-options='[...]'> the question </figure>
+    <figure class="course-answer" data-question=...> what came out </figure>
+"""
+
+import base64
+import hashlib
+import html
+import json
+import re
+import struct
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+from pygments import highlight
+from pygments.lexers import PythonLexer
+
+from tools.site.lean import LeanFormatter
+from tools.site.listings import address_of, line_of
+from tools.site.widgets import class_named, first_state, recorded_settings
+from tools.teaching import Poll, polls_in
+
+PICTURES = "pictures"  # a folder of the site
+LISTING = re.compile(r"<div style=[^>]*>([\w/., ]+\.py)(: [^<]*)?</div>(?=<pre)")  # above what course_lib.show prints
+
+
+def as_html(path: Path, pictures: Path, up: str) -> NotebookNode:
+    """The notebook at `path` with its outputs as HTML; pictures go into the folder `pictures`.
+
+    up: from the page to the site's root, such as "../".
+    """
+    notebook = nbformat.read(path, as_version=4)
+    polls = list(polls_in(path))
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if "data" in output:
+                output.data = shown_data(cell.source, output.data, polls, pictures, up)
+                output.metadata = NotebookNode()
+    return notebook
+
+
+def shown_data(source: str, data: NotebookNode, polls: list[Poll], pictures: Path, up: str) -> NotebookNode:
+    """One output's MIME bundle, as text/html where it is more than text."""
+    text = data.get("text/plain", "")
+    if "image/png" in data:
+        page = picture(source, text, base64.b64decode(data["image/png"]), pictures, up)
+    elif "text/html" in data:
+        page = listing(data["text/html"], text, up)
+    elif (poll := poll_of(source, text, polls)) is not None:
+        page = poll_figure(poll, text)
+    else:
+        return data
+    return NotebookNode({"text/html": page})
+
+
+def picture(source: str, sentence: str, png: bytes, pictures: Path, up: str) -> str:
+    """An <img> with its sentence as text alternative, in a figure where a widget can take its place."""
+    name = f"{hashlib.sha256(png).hexdigest()[:16]}.png"
+    pictures.mkdir(parents=True, exist_ok=True)
+    if not (pictures / name).exists():
+        (pictures / name).write_bytes(png)
+    width, height = struct.unpack(">II", png[16:24])
+    # matplotlib's own text says nothing; the cell below or above does
+    words = "" if sentence.startswith("<Figure") else sentence
+    image = (f'<img src="{up}{PICTURES}/{name}" alt="{html.escape(words)}" width="{width}" height="{height}" '
+             'loading="lazy" decoding="async">')
+    widget = class_named(sentence)
+    settings = recorded_settings(widget, source, sentence) if widget is not None else None
+    if widget is None or settings is None:
+        return f'<p class="course-picture">{image}</p>'
+    given = html.escape(json.dumps(settings))
+    return (f'<figure class="course-widget" data-class="{widget.__name__}" data-module="{widget.__module__}" '
+            f'data-settings="{given}">{image}<figcaption>{html.escape(sentence)}</figcaption>'
+            f"{first_state(widget, settings)}</figure>")
+
+
+def poll_of(source: str, text: str, polls: list[Poll]) -> Poll | None:
+    """The prediction that the output asks or answers; None for another output."""
+    asked = next((poll for poll in polls if text == f"Prediction: {poll.question} (nothing is locked yet)"), None)
+    if asked is not None or not text.startswith("Answer: "):
+        return asked
+    answered = re.findall(r"(\w+)\.against\(", source)
+    return next((poll for poll in reversed(polls) if answered and poll.variable == answered[-1]), None)
+
+
+def poll_figure(poll: Poll, text: str) -> str:
+    """A question, or its answer."""
+    question = html.escape(poll.question)
+    if text.startswith("Answer: "):
+        answer = html.escape(text.removesuffix(" (no prediction was locked)"))
+        return f'<figure class="course-answer" data-question="{question}">{answer}</figure>'
+    options = html.escape(json.dumps(poll.options, ensure_ascii=False))
+    choice = "".join(f"<li>{html.escape(each)}</li>" for each in poll.options)
+    unit = f" (in {html.escape(poll.unit)})" * bool(poll.unit)
+    return (f'<figure class="course-prediction" data-question="{question}" data-unit="{html.escape(poll.unit)}" '
+            f'data-options="{options}"><p><strong>Predict:</strong> {question}{unit}</p>'
+            f'{f"<ul>{choice}</ul>" * bool(choice)}</figure>')
+
+
+def listing(page: str, text: str, up: str) -> str:
+    """Recorded HTML; what `show` and `show_diff` print has each file linked, at the line where the code begins."""
+    heading = LISTING.match(page)
+    if heading is None:
+        return page
+    code, linked = text.split("\n", 1)[-1], heading[0]
+    for name in heading[1].split(", "):
+        if address := address_of(name):
+            line = line_of(name, code)
+            linked = linked.replace(name, f'<a href="{up}{address}{f"#L-{line}" * bool(line)}">{name}</a>')
+    # A difference keeps the colours of its lines; other code gets those of the page.
+    return linked + (page[heading.end():] if heading[2] else highlight(code, PythonLexer(), LeanFormatter()))
