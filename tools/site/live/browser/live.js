@@ -85,7 +85,9 @@ async function put(figure, widget, state, keep = () => {}) {
   const live = make("div", { className: "course-live" }, el, status);
   figure.replaceChildren(live);
   colour(live);
-  const model = makeModel(widget, state, (words, busy) => tell(status, words, busy));
+  const model = makeModel(widget, state, (words, busy) => tell(status, words, busy),
+    (waits) => { live.dataset.waits = waits; });
+  live.model = model; // for who looks into the page with the browser's tools
   keep(model);
   for (const event of ["focusin", "pointerdown"]) live.addEventListener(event, start, { once: true });
   view.render({ model, el });

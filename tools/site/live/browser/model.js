@@ -9,9 +9,9 @@ const same = (one, other) => one === other || JSON.stringify(one) === JSON.strin
 
 /**
  * widget: { number, module, name, settings }, as session.py makes it. traits: how it stands. tell(words, busy) says what
- * the reader has to know, "" when nothing is.
+ * the reader has to know, "" when nothing is. wait(whether) says whether an answer is on its way.
  */
-export function makeModel(widget, traits, tell) {
+export function makeModel(widget, traits, tell, wait) {
   const heard = new Map(); // "change:step" -> functions
   const messages = [];
   let changed = {}; // by the widget, not saved yet
@@ -30,7 +30,7 @@ export function makeModel(widget, traits, tell) {
 
   async function askAll() {
     if (asking) return;
-    asking = true;
+    wait(asking = true);
     try {
       while (messages.length || Object.keys(saved).length) {
         const question = messages.length ? { message: messages.shift() } : { changes: saved };
@@ -43,7 +43,7 @@ export function makeModel(widget, traits, tell) {
       console.error(error);
       tell(`${lastLine(error)}. What you see is how it was before.`);
     }
-    asking = false;
+    wait(asking = false);
   }
   function take({ state, sent, refused }) {
     tell(refused ?? "");

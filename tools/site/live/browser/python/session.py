@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import io
 import json
+from pathlib import Path
 
 import traitlets
 
@@ -38,10 +39,12 @@ def change(number, module, name, settings, changes=None, message=None):
             "sent": widget.sent, "refused": refused}
 
 
-def plan(options):
-    """What `python -m course_lib.planner` prints with these options, and its exit status."""
+def plan(options, files):
+    """What `python -m course_lib.planner` prints with these options, and its exit status. files: what it may read."""
     from course_lib.planner import command  # the widgets of most pages do without it
 
+    for name, text in files.items():
+        Path(name).write_text(text, encoding="utf-8")
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
         try:
             code = command.main(options)
