@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 import pytest
 
 from course_lib.planner import command
+from tests.site.live.page import require_close
 
 pytestmark = pytest.mark.browser
 
@@ -21,19 +22,6 @@ def in_a_terminal(capsys, *options):
         pass
     printed = capsys.readouterr()
     return (printed.out + printed.err).rstrip()
-
-
-def require_close(found, expected):
-    """The same, but for the last digits of a logarithm."""
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        found, expected = list(found.values()), list(expected.values())
-    if isinstance(expected, list):
-        assert len(found) == len(expected)
-        for each, other in zip(found, expected):
-            require_close(each, other)
-    else:
-        assert found == (pytest.approx(expected, rel=1e-12) if isinstance(expected, float) else expected)
 
 
 def answer_on(page):

@@ -118,6 +118,7 @@ function colour(live) {
   live.style.setProperty("--jp-layout-color0", paper);
   live.style.setProperty("--jp-content-font-color1", getComputedStyle(live.parentElement).color);
   live.dataset.jpThemeLight = String(isLight(paper));
+  live.style.colorScheme = isLight(paper) ? "light" : "dark"; // what the browser draws itself: sliders, lists
 }
 
 function paperBelow(node) {

@@ -86,14 +86,13 @@ export function showPlanner(node) {
     tell(status, isReady() ? "Every layout that fits is tried." : LOADING, true);
     line.textContent = [COMMAND, ...now.options.map(quoted)].join(" ");
     answer.hidden = true;
-    const began = performance.now();
     try {
-      const { text, code } = await ask(now);
+      const { text, code, seconds } = await ask(now);
       answer.textContent = text.trimEnd();
       answer.dataset.code = code;
       answer.hidden = false;
       tell(status, code === 2 ? "The planner did not understand this:"
-        : `Answered in ${((performance.now() - began) / 1000).toPrecision(2)} s, in your browser.`);
+        : `Answered in ${seconds.toPrecision(2)} s, in your browser.`);
     } catch (error) {
       console.error(error);
       tell(status, lastLine(error));
@@ -108,7 +107,7 @@ function field({ name, help, choices, takes, default: first, required }) {
     return { ...choice(name, name, help, [...empty, ...choices.map((each) => [each, each])], shown), first: shown };
   }
   const id = `planner-${name}`;
-  const known = { model: PLANNER.models, gpus: PLANNER.devices.map((device) => `64x${device}`) }[name];
+  const known = PLANNER.known[name];
   const input = make("input", { id, type: "text", size: required ? 24 : 12, placeholder: takes, autocomplete: "off" });
   input.spellcheck = false;
   if (known) input.setAttribute("list", `${id}-known`);

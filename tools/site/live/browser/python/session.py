@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import io
 import json
+import time
 from pathlib import Path
 
 import traitlets
@@ -40,14 +41,17 @@ def change(number, module, name, settings, changes=None, message=None):
 
 
 def plan(options, files):
-    """What `python -m course_lib.planner` prints with these options, and its exit status. files: what it may read."""
+    """What `python -m course_lib.planner` prints with these options, its exit status and its seconds. files: what it may
+    read.
+    """
     from course_lib.planner import command  # the widgets of most pages do without it
 
     for name, text in files.items():
         Path(name).write_text(text, encoding="utf-8")
+    began = time.perf_counter()
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
         try:
             code = command.main(options)
         except SystemExit as end:
             code = end.code
-    return {"text": out.getvalue(), "code": code}
+    return {"text": out.getvalue(), "code": code, "seconds": time.perf_counter() - began}
