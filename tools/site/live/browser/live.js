@@ -1,4 +1,4 @@
-// The widgets, predictions and answers of a static page. Every page loads this file; see __init__.py for what a page says.
+// The widgets, predictions and answers of a static page. Every page loads this file; __init__.py says what a page has.
 
 import { SCRIPTS } from "./course.js";
 import { makeModel } from "./model.js";

@@ -8,8 +8,8 @@ import { LOADING, ask, isReady } from "./python.js";
 const same = (one, other) => one === other || JSON.stringify(one) === JSON.stringify(other);
 
 /**
- * widget: { number, module, name, settings }, as session.py makes it. traits: how it stands. tell(words, busy) says what
- * the reader has to know, "" when nothing is. wait(whether) says whether an answer is on its way.
+ * widget: { number, module, name, settings }, as session.py makes it. traits: how it stands. tell(words, busy) says
+ * what the reader has to know, "" when nothing is. wait(whether) says whether an answer is on its way.
  */
 export function makeModel(widget, traits, tell, wait) {
   const heard = new Map(); // "change:step" -> functions

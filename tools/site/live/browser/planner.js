@@ -13,7 +13,8 @@ const forms = options.filter(({ takes }) => takes === null); // how the answer i
 
 export function showPlanner(node) {
   const fields = new Map(options.filter(({ takes }) => takes !== null).map((option) => [option.name, field(option)]));
-  const form = choice("answer", "Answer as", "", [["", "plans, with reasons"], ...forms.map(({ name, help }) => [name, help])]);
+  const kinds = forms.map(({ name, help }) => [name, help]);
+  const form = choice("answer", "Answer as", "", [["", "plans, with reasons"], ...kinds]);
   const file = make("input", { type: "file", accept: ".json", id: "planner-config" });
   const status = make("p", { className: "course-status", role: "status" });
   const line = make("code", { className: "course-command" });
@@ -26,7 +27,8 @@ export function showPlanner(node) {
     const rows = members.filter(({ name }) => fields.has(name)).map(({ name }) => fields.get(name).node);
     return { title, rows };
   });
-  const own = make("p", { className: "course-field" }, make("label", { htmlFor: file.id }, "or your own config.json"), file);
+  const label = make("label", { htmlFor: file.id }, "or your own config.json");
+  const own = make("p", { className: "course-field" }, label, file);
   const whole = make("form", { className: "course-form", noValidate: true },
     make("fieldset", {}, make("legend", {}, asked.title), ...asked.rows, own),
     ...groups.map(({ title, rows }) => make("details", {}, make("summary", {}, title), ...rows)),
@@ -53,7 +55,8 @@ export function showPlanner(node) {
     form.input.value = values.answer ?? "";
     config = values.config ?? "";
     for (const details of whole.querySelectorAll("details")) {
-      details.open = [...details.querySelectorAll("input, select")].some(({ value, dataset }) => value !== dataset.first);
+      const inside = [...details.querySelectorAll("input, select")];
+      details.open = inside.some(({ value, dataset }) => value !== dataset.first);
     }
   }
   function read() {
@@ -111,19 +114,21 @@ function field({ name, help, choices, takes, default: first, required }) {
   const input = make("input", { id, type: "text", size: required ? 24 : 12, placeholder: takes, autocomplete: "off" });
   input.spellcheck = false;
   if (known) input.setAttribute("list", `${id}-known`);
-  const list = known ? [make("datalist", { id: `${id}-known` }, ...known.map((value) => make("option", { value })))] : [];
-  return { node: row(input, name, help, ...list), input, first: remember(input, shown) };
+  const list = make("datalist", { id: `${id}-known` }, ...(known ?? []).map((value) => make("option", { value })));
+  return { node: row(input, name, help, list), input, first: remember(input, shown) };
 }
 
 function choice(name, label, help, choices, first = "") {
-  const input = make("select", { id: `planner-${name}` }, ...choices.map(([value, text]) => make("option", { value }, text)));
+  const options = choices.map(([value, text]) => make("option", { value }, text));
+  const input = make("select", { id: `planner-${name}` }, ...options);
   return { node: row(input, label, help), input, first: remember(input, first) };
 }
 
 function row(input, label, help, ...rest) {
   const words = help ? [make("span", { className: "course-help", id: `${input.id}-help` }, help)] : [];
   if (help) input.setAttribute("aria-describedby", `${input.id}-help`);
-  return make("p", { className: "course-field" }, make("label", { htmlFor: input.id }, label), input, ...words, ...rest);
+  const named = make("label", { htmlFor: input.id }, label);
+  return make("p", { className: "course-field" }, named, input, ...words, ...rest);
 }
 
 function remember(input, first) {

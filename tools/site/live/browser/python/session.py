@@ -41,9 +41,7 @@ def change(number, module, name, settings, changes=None, message=None):
 
 
 def plan(options, files):
-    """What `python -m course_lib.planner` prints with these options, its exit status and its seconds. files: what it may
-    read.
-    """
+    """What `python -m course_lib.planner` prints, its exit status and seconds. files: what it may read, by name."""
     from course_lib.planner import command  # the widgets of most pages do without it
 
     for name, text in files.items():
