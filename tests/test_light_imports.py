@@ -1,4 +1,4 @@
-"""The planner, the closed forms, facts and schedules need nothing but Python: they are to run in a browser."""
+"""The planner, the closed forms, facts, schedules and widgets need nothing but Python: they run in a browser."""
 
 import subprocess
 import sys
@@ -65,6 +65,26 @@ for schedule in (interleaved_1f1b(4, 8, 2), zb_h1(4, 8)):
     validate(schedule)
     print(0 < simulate(schedule).bubble_of_ideal < 0.5)
 """) == "True\nTrue\n"
+
+
+def test_every_widget_computes_what_it_shows_with_nothing_but_python_and_traitlets():
+    on_a_page = "import sys\nsys.path.insert(0, 'tools/site/live/browser/python')\nimport anywidget\n"  # its own
+    shown, said = run(on_a_page + BLOCKED + """
+import importlib, pkgutil
+from course_lib import widgets
+from course_lib.widgets.base import Explorable
+
+found = []
+for module in pkgutil.iter_modules(widgets.__path__, "course_lib.widgets."):
+    if not module.name.endswith("_picture"):
+        found += vars(importlib.import_module(module.name)).values()
+kinds = {kind for kind in found if isinstance(kind, type) and issubclass(kind, Explorable) and kind.controls}
+print(len([kind for kind in kinds if kind().frames and kind().sentence()]))
+guess = widgets.predict("How many?", unit="bytes")
+guess.lock("1.3 kB")
+print(guess.meaning)
+""", blocked=False).splitlines()
+    assert (int(shown), said) == (16, "1,300 bytes")
 
 
 def test_what_loads_on_use_is_what_its_module_has_whoever_imports_that_module_first():

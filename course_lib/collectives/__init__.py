@@ -23,27 +23,26 @@ they are done, and autograd does not see them.
     differentiable.py    for models to compute with: torch's own collectives and their gradients
     along.py             the same without gradients, begun now and finished later
 
+What runs on ranks loads on first use: plans as data need no torch.
+
 Sources: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH";
 Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
 """
 
-from course_lib.collectives.all_to_all import pairwise_all_to_all
-from course_lib.collectives.differentiable import (
-    all_gather_along,
-    all_to_all_along,
-    copy_to_group,
-    gather_from_group,
-    reduce_from_group,
-    reduce_scatter_along,
-    scatter_to_group,
-)
-from course_lib.collectives.halving_doubling import halving_doubling_all_reduce
-from course_lib.collectives.hierarchical import hierarchical_all_reduce
-from course_lib.collectives.recursive_doubling import recursive_doubling_all_reduce
-from course_lib.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from course_lib.collectives.root import gather, naive_all_reduce, scatter
-from course_lib.collectives.tree import tree_all_reduce, tree_broadcast, tree_reduce
 from course_lib.costs.links import Link, collective_time, fit_link, hardware_link
+from course_lib.lazy import load_on_use
+
+load_on_use(__name__, {
+    "all_to_all": ("pairwise_all_to_all",),
+    "differentiable": ("all_gather_along", "all_to_all_along", "copy_to_group", "gather_from_group",
+                       "reduce_from_group", "reduce_scatter_along", "scatter_to_group"),
+    "halving_doubling": ("halving_doubling_all_reduce",),
+    "hierarchical": ("hierarchical_all_reduce",),
+    "recursive_doubling": ("recursive_doubling_all_reduce",),
+    "ring": ("ring_all_gather", "ring_all_reduce", "ring_reduce_scatter"),
+    "root": ("gather", "naive_all_reduce", "scatter"),
+    "tree": ("tree_all_reduce", "tree_broadcast", "tree_reduce"),
+})
 
 __all__ = [
     "Link",

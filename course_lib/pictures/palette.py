@@ -7,6 +7,7 @@ MAGENTA, CYAN, GREY = "#EE3377", "#33BBEE", "#BBBBBB"
 PURPLE, YELLOW, DARK_GREY = "#AA3377", "#DDAA33", "#767676"
 RANK_COLOURS = (BLUE, ORANGE, TEAL, RED, PURPLE, YELLOW, CYAN, DARK_GREY)
 INK, PAPER = "#212121", "#FFFFFF"  # as JupyterLab's light theme has them
+LIGHTEST = 0.5  # how much white is in the colour of a rank's last chunk of layers
 
 
 def ink_on(colour: str) -> str:

@@ -15,13 +15,12 @@ from matplotlib.patches import Patch, Rectangle
 
 from course_lib.pictures.drawn import Drawn, claim
 from course_lib.pictures.figures import WIDTH_IN, new_figure, quiet, to_png
-from course_lib.pictures.palette import BLUE, INK, ORANGE, TEAL, ink_on
+from course_lib.pictures.palette import BLUE, INK, LIGHTEST, ORANGE, TEAL, ink_on
 from course_lib.pipeline_parallel.actions import Action, Schedule
 from course_lib.pipeline_parallel.timing import Time, TimedAction, Timing, write_count
 
 COLOURS = {"F": BLUE, "B": ORANGE, "I": ORANGE, "W": TEAL}
 NAMES = {"F": "forward (F)", "B": "whole backward (B)", "I": "backward, input (I)", "W": "backward, weights (W)"}
-LIGHTEST = 0.5  # how much white is in the colour of a rank's last chunk
 PALE = "#FBEFEC"  # behind the stripes of idle time
 LANE_IN, TITLE_IN, DIGIT_IN = 0.3, 0.3, 0.075
 

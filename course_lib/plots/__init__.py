@@ -9,6 +9,7 @@
     holdings_picture.py   who holds which chunk with whose contributions, as real ranks hold it
     routed_text.py        RoutedText: a text in the colours of the experts that its characters went to
     network_picture.py    TreeAndTorus: how many wires lie between two chips of a fat tree, and of a torus
+    cell_style.py         how cells of who holds what look, and the key to them
     cells_picture.py      what the pictures of who holds what are drawn with
 
 Readers take them from course_lib.widgets, beside the widgets that they do move.

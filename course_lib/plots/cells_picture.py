@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
@@ -13,6 +12,7 @@ from matplotlib.patches import Rectangle
 from course_lib.collectives.holdings import Cell, Holdings, mixes_chunks
 from course_lib.pictures.figures import TITLE_IN, WIDTH_IN, new_figure
 from course_lib.pictures.palette import INK, RED, ink_on, rank_colour
+from course_lib.plots.cell_style import CellStyle
 
 EMPTY, BORDER, QUIET = "#F4F4F4", "#C8C8C8", "#6B6B6B"
 Corners = tuple[tuple[float, float], ...]
@@ -36,18 +36,6 @@ class Boxes:
             corners, colours, edges, widths = zip(*boxes)
             self.axes.add_collection(PolyCollection(corners, facecolors=colours, edgecolors=edges, linewidths=widths,
                                                     zorder=zorder), autolim=False)
-
-
-@dataclass(frozen=True)
-class CellStyle:
-    """`adds`: shares are stacked, each rank's at its own height; otherwise a cell is one rank's, and has its number."""
-
-    num_ranks: int
-    adds: bool
-
-    @classmethod
-    def of(cls, *states: Holdings) -> CellStyle:
-        return cls(states[0].num_ranks, any(len(cell) > 1 for state in states for row in state.cells for cell in row))
 
 
 def canvas(width: float, height: float, headline: str, detail: str) -> tuple[Figure, Axes]:
@@ -108,10 +96,3 @@ def rank_names(axes: Axes, num_ranks: int, x: float, y: float, height: float) ->
         middle = y + (rank + 0.5) * height
         axes.add_patch(Rectangle((x - 0.68, middle - 0.06), 0.12, 0.12, color=rank_colour(rank), lw=0))
         axes.text(x, middle, f"rank {rank}", ha="right", va="center_baseline", fontsize=9, color=INK)
-
-
-def key_to_cells(style: CellStyle) -> str:
-    """What colours and numbers mean, in one line."""
-    if style.adds:
-        return "place = chunk, colour and height = the rank whose share is in the sum"
-    return "colour = the rank it comes from, number = which of that rank's chunks"

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 from course_lib.collectives.holdings import Holdings
 from course_lib.pictures.drawn import Drawn
-from course_lib.plots.cells_picture import QUIET, CellStyle, canvas, draw_grid, key_to_cells, rank_names
+from course_lib.plots.cell_style import CellStyle, key_to_cells
+from course_lib.plots.cells_picture import QUIET, canvas, draw_grid, rank_names
 
 if TYPE_CHECKING:
     from torch import Tensor

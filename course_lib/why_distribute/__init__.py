@@ -6,6 +6,8 @@ that go in are in course_lib.facts. This chapter's own files:
     small_gpt.py  the formulas for the one model that can be measured here
     data.py       a sharded reader of a file that memory cannot hold
     plan.py       a whole run on one page, and which strategy to begin with
+
+The first two need torch, and load on first use.
 """
 
 from course_lib.costs.activations import activation_bytes, activation_bytes_per_layer
@@ -40,9 +42,10 @@ from course_lib.costs.scaling import (
     total_time,
     weak_efficiency,
 )
-from course_lib.why_distribute.data import stream_rows
+from course_lib.lazy import load_on_use
 from course_lib.why_distribute.plan import Strategy, TrainingNeeds, plan_run, rule_of_thumb, starting_strategy
-from course_lib.why_distribute.small_gpt import shape_of, small_gpt_activation_bytes
+
+load_on_use(__name__, {"data": ("stream_rows",), "small_gpt": ("shape_of", "small_gpt_activation_bytes")})
 
 __all__ = [
     "PRECISIONS", "Memory", "Strategy", "TrainingNeeds", "activation_bytes", "activation_bytes_per_layer", "amdahl",

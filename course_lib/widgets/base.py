@@ -24,18 +24,19 @@ import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anywidget
 import traitlets
-from matplotlib.figure import Figure
 
 from course_lib import pictures
-from course_lib.pictures import painter, roles
-from course_lib.pictures.figures import to_png
+from course_lib.pictures import roles
 from course_lib.pictures.palette import INK, RANK_COLOURS, ink_on
 from course_lib.pictures.scene import Scene
 from course_lib.widgets.controls import Control
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
 STAND_ON = [HERE / "explorable.js", Path(pictures.__file__).parent / "painter.js", HERE / "controls.js"]
@@ -108,9 +109,12 @@ class StaticView(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle = super()._repr_mimebundle_(**kwargs) or {}
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        picture = self.picture()
-        png = {} if picture is None else {"image/png": to_png(picture)}
-        return {**data, "text/plain": self.sentence(), **png}, metadata
+        data = {**data, "text/plain": self.sentence()}
+        if (picture := self.picture()) is not None:
+            from course_lib.pictures.figures import to_png  # where widgets run on a page there is no matplotlib
+
+            data["image/png"] = to_png(picture)
+        return data, metadata
 
 
 class Explorable(StaticView):
@@ -249,7 +253,9 @@ class SceneExplorable(Explorable, script="scene_widget.js"):
         return self.current_scene().sentence
 
     def picture(self) -> Figure:
-        return painter.paint(self.current_scene())
+        from course_lib.pictures.painter import paint
+
+        return paint(self.current_scene())
 
 
 def refuse_unknown(name: str, parameters: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -6,17 +6,18 @@ Who holds what, who is busy, and how many steps does it take?
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import traitlets
-from matplotlib.figure import Figure
 
 from course_lib.collectives.plan import Plan, plan, times
 from course_lib.collectives.steps import MESSAGES, NUM_NODES, Message
-from course_lib.plots.cells_picture import CellStyle, key_to_cells
+from course_lib.plots.cell_style import CellStyle, key_to_cells
 from course_lib.widgets.base import BadParameter, SteppedExplorable, WholeNumber
-from course_lib.widgets.collective_picture import draw
 from course_lib.widgets.frames import encode
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MIN_RANKS, MAX_RANKS = 2, 8
 OPS = tuple(dict.fromkeys(op for op, _ in MESSAGES))
@@ -76,6 +77,8 @@ class CollectiveExplorer(SteppedExplorable, script="collective_explorer.js"):
                 f"shown after step {self.step}")
 
     def picture(self) -> Figure:
+        from course_lib.widgets.collective_picture import draw
+
         return draw(self.plan(), self.step, texts(self.plan(), self.step), columns(self.plan()), adds(self.plan()))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from course_lib.pictures.palette import LIGHTEST
 from course_lib.pictures.parts import axis, bars, legend, round_ticks
 from course_lib.pictures.scene import Sheet, width_of
 from course_lib.pipeline_parallel import Action, Finding, Schedule, Simulation
-from course_lib.pipeline_parallel.picture import LIGHTEST
 from course_lib.pipeline_parallel.timing import write_count
 
 RUNS, WAITS, WRONG = range(3)  # what becomes of an action

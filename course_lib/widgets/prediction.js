@@ -51,7 +51,7 @@ export default {
         said.textContent = options.length ? "Pick one first." : "Type a number first.";
         return;
       }
-      said.textContent = "The kernel is busy, or not there: this is locked when it answers.";
+      said.textContent = "Python is busy, or not there yet: this is locked when it answers.";
       model.send({ lock: text });
     }
     function hear(message) {
@@ -72,7 +72,8 @@ export default {
       anew.node.hidden = text === "";
       const meaning = model.get("meaning");
       const read = meaning && meaning !== text ? `, read as ${meaning}` : "";
-      said.textContent = text ? `Locked: ${text}${read}. The answer is in the next cells; ••• opens their code.` : "";
+      const where = el.closest(".jp-Cell") ? "in the next cells; ••• opens their code" : "below";
+      said.textContent = text ? `Locked: ${text}${read}. The answer is ${where}.` : "";
     }
     show();
     model.on("change:locked", change);

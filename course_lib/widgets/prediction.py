@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import traitlets
-from matplotlib.figure import Figure
 
 from course_lib.pictures.drawn import Drawn
-from course_lib.pictures.figures import new_figure, quiet
 from course_lib.pictures.palette import BLUE, INK, ORANGE, TEAL
 from course_lib.pictures.units import BYTES_IN, human_bytes, human_seconds
 from course_lib.widgets.base import HERE, BadParameter, StaticView, browser_code
 from course_lib.widgets.typed_number import read_number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CLOSE = 0.1  # a prediction this near, relative to what was measured, is called right
 HEIGHT_IN, HEADLINE_ALONE_IN = 1.9, 0.4
@@ -180,6 +181,8 @@ class PredictionOutcome(Drawn):
     def figure(self) -> Figure | None:
         if self.answer is None:  # one dot on an axis says no more than the text
             return None
+        from course_lib.pictures.figures import new_figure
+
         if not self.on_a_line():
             return new_figure(HEADLINE_ALONE_IN, self.headline(), "")
         formula = "" if self.formula is None else f"the formula says {number_words(self.formula, self.unit)}"
@@ -197,6 +200,8 @@ class PredictionOutcome(Drawn):
 
 def draw_line(figure: Figure, marks: dict[str, float], unit: str) -> None:
     """The numbers on one axis that begins at 0, or a logarithmic one where they are far apart."""
+    from course_lib.pictures.figures import quiet
+
     axes = figure.subplots()
     colours = {"you": ORANGE, "formula": TEAL}
     for row, (name, value) in enumerate(marks.items()):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from course_lib.collectives.plan import Plan, plan, times
-from course_lib.plots.cells_picture import CellStyle, key_to_cells
+from course_lib.plots.cell_style import CellStyle, key_to_cells
 from course_lib.widgets.base import SteppedExplorable, WholeNumber
 from course_lib.widgets.frames import encode
-from course_lib.widgets.ring_picture import draw
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MIN_RANKS, MAX_RANKS = 2, 8
 KEY = key_to_cells(CellStyle(MAX_RANKS, adds=True))
@@ -43,6 +43,8 @@ class RingAllReduce(SteppedExplorable, script="ring.js"):
         return f"RingAllReduce, {self.num_ranks} ranks: {said['headline'][0].lower()}{said['headline'][1:]}"
 
     def picture(self) -> Figure:
+        from course_lib.widgets.ring_picture import draw
+
         return draw(self.plan(), self.step, texts(self.plan(), self.step))
 
 

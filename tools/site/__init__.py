@@ -11,4 +11,5 @@
     conf.py        Sphinx's settings
     check.py       what every built page must be: links that lead somewhere, nothing from another host
     static/        the style sheet, and a script for the keyboard
+    live/          what moves on a page: Pyodide, the part of course_lib that it needs, the scripts of pages and worker
 """

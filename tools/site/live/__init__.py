@@ -1,0 +1,20 @@
+"""What lets the widgets of a static page move: the same Python and the same painter as in Jupyter, without a server.
+
+    python -m tools.site.live DEST    writes all of it into the folder DEST, of which every page loads DEST/live.js
+
+    build.py        what is written: scripts, style sheet, and the part of course_lib that imports nothing heavy
+    pyodide.py      CPython for browsers: its version, its hash, and how it is fetched from npm
+    state.py        a widget as it stands at first, so that a page shows it before any Python is loaded
+    browser/live.js       finds the figures of a page, and puts widgets, predictions and answers into them
+    browser/model.js      anywidget's model for their JavaScript: what a reader sets goes to Python, the latest first
+    browser/python.js     the page's side of the worker, which is started when a reader first moves something
+    browser/worker.js     the worker: Pyodide, and session.py in it
+    browser/planner.js    a form for course_lib.planner's command
+    browser/python/       what Python imports there in place of the anywidget package, and session.py
+
+A page says which widget it wants: <figure class="course-widget" data-module="course_lib.widgets.zero_memory"
+data-class="ZeroMemory" data-settings='{"stage": 2}'>, with the recorded picture inside, which stands where no script
+runs. A <script type="application/json"> of state.py in it saves the reader a click and the first wait. Predictions are
+<figure class="course-prediction" data-question data-unit data-options>, answers <figure class="course-answer"
+data-question>, and <div class="course-planner"> becomes the planner.
+"""

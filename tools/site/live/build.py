@@ -1,0 +1,105 @@
+"""Write all that a page needs for its widgets to move."""
+
+import json
+import pkgutil
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import files
+from pathlib import Path
+
+from course_lib import widgets
+from course_lib.widgets.base import StaticView
+from tools.site.live import pyodide
+from tools.site.live.options import planner_options
+
+ROOT = Path(__file__).resolve().parents[3]
+BROWSER = Path(__file__).parent / "browser"
+SCRIPTS = ("live.js", "nodes.js", "model.js", "python.js", "planner.js", "worker.js")
+# Imports what widgets and planner import, where nothing else can be imported, and prints their names and files.
+TRACE = """
+import importlib, sys
+sys.path.insert(0, sys.argv[1])
+
+class OnlyPlainPython:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in {"course_lib", "traitlets", "anywidget", "session", *sys.stdlib_module_names}:
+            raise ImportError(f"a page has no {name}")
+
+sys.meta_path.insert(0, OnlyPlainPython())
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+for name, module in sys.modules.items():
+    if name.partition(".")[0] in ("course_lib", "traitlets"):
+        print(name, module.__file__)
+"""
+
+
+def build(dest: Path) -> None:
+    """Make the folder `dest` anew."""
+    shutil.rmtree(dest, ignore_errors=True)
+    (dest / "widgets").mkdir(parents=True)
+    pyodide.unpack(dest / "pyodide")
+    write_archive(dest / "course.zip")
+    kinds = classes()
+    for name, script in {script_of(kind): kind._esm for kind in kinds}.items():
+        (dest / "widgets" / name).write_text(str(script), encoding="utf-8")
+    (style,) = {str(kind._css) for kind in kinds}
+    (dest / "live.css").write_text(f"{style}\n{(BROWSER / 'live.css').read_text(encoding='utf-8')}", encoding="utf-8")
+    for name in SCRIPTS:
+        shutil.copy(BROWSER / name, dest)
+    scripts = {kind.__name__: script_of(kind) for kind in kinds}
+    megabytes = sum(path.stat().st_size for path in (dest / "pyodide").iterdir()) / 1e6
+    (dest / "course.js").write_text(
+        f"export const SCRIPTS = {json.dumps(scripts, indent=2)};\nexport const MEGABYTES = {megabytes:.0f};\n"
+        f"export const PLANNER = {json.dumps(planner_options(), indent=2)};\n", encoding="utf-8")
+
+
+def classes() -> list[type[StaticView]]:
+    """Every widget that readers have a name for."""
+    found = [getattr(widgets, name) for name in widgets.__all__]
+    return [kind for kind in found if isinstance(kind, type) and issubclass(kind, StaticView) and hasattr(kind, "_esm")
+            and kind is not widgets.Explorable]
+
+
+def script_of(kind: type[StaticView]) -> str:
+    """The file for its JavaScript, named after the class that it was written for."""
+    return f"{next(base.__name__ for base in kind.__mro__ if '_esm' in vars(base))}.js"
+
+
+def write_archive(path: Path) -> None:
+    """The Python that pages import, with the files that it reads, and its licences."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for source, name in sorted(archived(), key=lambda each: each[1]):
+            # A fixed date: the same course gives the same bytes.
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            archive.writestr(entry, source.read_bytes(), zipfile.ZIP_DEFLATED, 9)
+
+
+def archived() -> Iterator[tuple[Path, str]]:
+    """(file, its name in the archive)."""
+    python = BROWSER / "python"
+    for path in python.glob("*.py"):
+        yield path, path.name
+    for module, path in trace():
+        folder = module.replace(".", "/")
+        yield path, f"{folder}/__init__.py" if path.name == "__init__.py" else f"{folder}.py"
+    for folder in ("facts", "pictures", "widgets"):
+        paths = [path for ending in ("*.js", "*.css", "*.json") for path in (ROOT / "course_lib" / folder).glob(ending)]
+        yield from ((path, path.relative_to(ROOT).as_posix()) for path in paths)
+    yield ROOT / "LICENSE", "course_lib/LICENSE"
+    yield from ((Path(each.locate()), "traitlets/LICENSE") for each in files("traitlets") if each.name == "LICENSE")
+
+
+def trace() -> list[tuple[str, Path]]:
+    """(name, file) of the modules that widgets and planner import on a page, the standard library's left out."""
+    heavy = ("_picture",)  # the pictures that matplotlib draws
+    modules = [f"course_lib.widgets.{each.name}" for each in pkgutil.iter_modules(widgets.__path__)
+               if not each.name.endswith(heavy)]
+    done = subprocess.run([sys.executable, "-c", TRACE, str(BROWSER / "python"), *modules, "session"], cwd=ROOT,
+                          capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"what runs on a page imports what it cannot have:\n{done.stderr}")
+    return [(name, Path(path)) for name, _, path in (line.partition(" ") for line in done.stdout.splitlines())]
