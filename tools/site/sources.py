@@ -15,9 +15,9 @@ from tools.site.outputs import PICTURES, as_html
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 EXERCISES = sorted((ROOT / "exercises").glob("*/*.ipynb"))
-PAGES = ["CONTRIBUTING.md", "TEACHING.md",
+PAGES = ["CHANGELOG.md", "CONTRIBUTING.md", "ERRATA.md", "TEACHING.md",
          *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md")))]
-FILES = ["LICENSE", "docs/cluster/train.sbatch", "images/matrix_cut.png", "images/start_here.png"]
+FILES = ["CITATION.cff", "LICENSE", "docs/cluster/train.sbatch", "images/matrix_cut.png", "images/start_here.png"]
 EXTRA = "extra"  # copied into the site as it is
 LINK = re.compile(r"(\]\((?!\w+:)[^()\s#]*)#((?:[^()\s]|\([^()\s]*\))+)\)")
 RECORDED = "*The outputs on this page were recorded. To run its cells, [get the course](../index.md#start).*"
@@ -36,10 +36,10 @@ computes; in a terminal it is `python -m course_lib.planner --model llama-3-70b 
 CONTENTS = [
     ("Notebooks", [f"notebooks/{path.stem}" for path in NOTEBOOKS]),
     ("Exercises", ["exercises/index"]),
-    ("Look up", ["planner", "docs/glossary", "docs/documents", "facts", "api/index", "source/index"]),
+    ("Look up", ["planner", "docs/glossary", "docs/documents", "facts", "ERRATA", "api/index", "source/index"]),
     ("Teach", ["TEACHING", "docs/teaching/plans", "docs/teaching/polls", "docs/teaching/rubrics",
                "docs/teaching/struggles", "docs/teaching/terms", "docs/teaching/isolation"]),
-    ("Contribute", ["CONTRIBUTING", "docs/decisions/README"]),
+    ("Contribute", ["CONTRIBUTING", "docs/one_click", "docs/decisions/README", "CHANGELOG"]),
 ]
 
 
