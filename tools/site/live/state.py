@@ -8,10 +8,11 @@ from typing import Any
 def first_state(module: str, name: str, settings: dict[str, Any]) -> str:
     """All that Python tells the browser of a new widget, as JSON that may stand in a <script> of a page."""
     widget = getattr(importlib.import_module(module), name)(**settings)
-    synced = {key: getattr(widget, key) for key in type(widget).class_trait_names(sync=True) if own(widget, key)}
-    return json.dumps(synced, ensure_ascii=False).replace("</", "<\\/")
+    names = [name for name in widget.trait_names(sync=True) if own(widget, name)]
+    return json.dumps({name: getattr(widget, name) for name in names}, ensure_ascii=False).replace("</", "<\\/")
 
 
 def own(widget: Any, trait: str) -> bool:
-    """Whether a trait is the widget's own, and not one of those that ipywidgets and anywidget add."""
-    return any(trait in vars(kind) for kind in type(widget).__mro__ if kind.__module__.startswith("course_lib."))
+    """Whether a trait is the widget's own: ipywidgets and anywidget add some, and the scripts, which pages have once."""
+    kinds = [kind for kind in type(widget).__mro__ if kind.__module__.startswith("course_lib.")]
+    return not trait.startswith("_") and any(trait in vars(kind) for kind in kinds)
