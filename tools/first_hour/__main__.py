@@ -119,7 +119,8 @@ def new_home() -> Iterator[tuple[Path, str | None]]:
         yield Path(pwd.getpwnam(USER).pw_dir), USER
     finally:
         kill_processes_of(pwd.getpwnam(USER).pw_uid)  # userdel refuses a user at work
-        subprocess.run(["userdel", "--remove", USER], check=True, capture_output=True)
+        done = subprocess.run(["userdel", "--remove", USER], capture_output=True, text=True)
+        print(done.stderr, end="", file=sys.stderr)
 
 
 def first_hour(python: str) -> dict:
