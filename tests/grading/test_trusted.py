@@ -319,7 +319,7 @@ def test_of_ranks_that_wait_for_one_another_nothing_is_lost_to_a_core(mode):
         ask = worker._ask
         worker._ask = lambda kind, *more: asked.append((kind, ask(kind, *more))) or asked[-1][1]
         worker.prepare(EXERCISE, preprocessor.cells_above(*notebook(
-            "import torch.distributed as dist\ndef pass_on(mine, other):\n    dist.recv(mine, 1 - dist.get_rank())\n")))
+            "import torch.distributed as dist\ndef pass_on(mine):\n    dist.recv(mine, 1 - dist.get_rank())\n")))
         with pytest.raises(NoAnswers, match="did not finish within"):
             worker.trial(EXERCISE.trials(1)[0])
     waited = [seconds for kind, seconds in asked if kind == WAITED]

@@ -11,6 +11,7 @@ give them up. Interrupted and started again with the same options, all of this g
 """
 
 import argparse
+import fcntl
 import json
 import os
 import shutil
@@ -115,11 +116,12 @@ def environment() -> dict[str, str]:
 
 def grade(folder: Path, name: str, jobs: int, options: list[str], on_done: Callable[[str, str], None],
           kill_after: int | None = None) -> None:
-    """`make grade`'s command; killed after so many submissions where asked for. `on_done` hears of each."""
+    """`make grade`'s command; killed after so many submissions where asked for. `on_done` hears of each. SystemExit
+    where it ends before its report."""
     command = [sys.executable, "-m", "course_lib.grading.marks.batch", name, "--jobs", str(jobs), "--quiet",
                *(["--", *options] if options else [])]
     process = subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True)
-    done, report = 0, False
+    done, report, killed = 0, False, False
     for line in process.stdout:
         student, _, what = line.rstrip("\n").partition(": ")
         report = report or line.startswith(f"{name}, ")  # the batch has come to its end and says how it went
@@ -131,9 +133,20 @@ def grade(folder: Path, name: str, jobs: int, options: list[str], on_done: Calla
         if kill_after is not None and done >= kill_after:
             process.send_signal(signal.SIGKILL)
             print("    killed", flush=True)
+            killed = True
             break
     process.stdout.close()
     process.wait()
+    if not (report or killed):
+        raise SystemExit(f"grading {name} ended early, with exit status {process.returncode}: start this again")
+
+
+def wait_for_earlier(folder: Path) -> None:
+    """Where this tool was killed, what it had started ends after the submission that it grades."""
+    lock = folder / ".grading" / "lock"
+    lock.parent.mkdir(exist_ok=True)
+    with open(lock, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def grade_class(simulated: SimulatedClass, jobs: int, kills: int, options: list[str]) -> None:
@@ -238,6 +251,7 @@ def costs(folder: Path) -> dict[str, dict[str, dict[str, float]]]:
 def run_class(simulated: SimulatedClass, jobs: int, kills: int, on_platform: int, options: list[str]) -> dict:
     """Grade, kill and compare; everything that was found, for people and as JSON."""
     TRACE.unlink(missing_ok=True)
+    wait_for_earlier(simulated.folder)
     grade_class(simulated, jobs, kills, options)
     wrong = compare(simulated)
     outside = TRACE.exists()  # before the platform, where whoever may write into /tmp does
