@@ -13,6 +13,6 @@ def first_state(module: str, name: str, settings: dict[str, Any]) -> str:
 
 
 def own(widget: Any, trait: str) -> bool:
-    """Whether a trait is the widget's own. ipywidgets and anywidget add some; pages have the scripts once."""
+    """Whether a trait is the widget's own: ipywidgets and anywidget add some, and scripts, which a page has once."""
     kinds = [kind for kind in type(widget).__mro__ if kind.__module__.startswith("course_lib.")]
     return not trait.startswith("_") and any(trait in vars(kind) for kind in kinds)
