@@ -6,10 +6,8 @@
 """
 
 import argparse
-import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,17 +15,11 @@ from pathlib import Path
 from sphinx.cmd.build import main as sphinx
 
 from tools.site.check import faults
+from tools.site.live.build import build as live
 from tools.site.sources import EXTRA, ROOT, write_sources
 
 HERE = Path(__file__).parent
 SOURCE, TARGET, CACHE = ROOT / "build/site_source", ROOT / "build/site", ROOT / "build/site_cache"
-LIVE = "tools.site.live"  # makes course/: the widgets' Python, their painter, and live.js
-
-
-def make_live(folder: Path) -> None:
-    """What lets widgets move, where this tree has it."""
-    if importlib.util.find_spec(LIVE) is not None:
-        subprocess.run([sys.executable, "-m", LIVE, str(folder / EXTRA / "course")], cwd=ROOT, check=True)
 
 
 def build(source: Path, target: Path, cache: Path, builder: str = "html") -> int:
@@ -48,7 +40,7 @@ def main() -> None:
     write_sources(SOURCE)
     if given.linkcheck:
         raise SystemExit(build(SOURCE, ROOT / "build/site_links", CACHE, "linkcheck"))
-    make_live(SOURCE)
+    live(SOURCE / EXTRA / "course")
     status = build(SOURCE, TARGET, CACHE)
     wrong = list(faults(TARGET))
     print(*wrong, sep="\n", end="\n" * bool(wrong), file=sys.stderr)

@@ -45,6 +45,7 @@ html_baseurl = os.environ.get("SITE_URL", "")
 html_static_path = ["static"]
 html_extra_path = [os.environ["SITE_EXTRA"]] if "SITE_EXTRA" in os.environ else []
 html_css_files = ["site.css"]
+html_favicon = "static/favicon.svg"
 html_js_files = ["site.js"]
 html_copy_source = False
 html_show_sourcelink = False

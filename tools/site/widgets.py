@@ -6,12 +6,11 @@ its sentence must be the recorded one.
 """
 
 import ast
-import importlib
-import importlib.util
 from typing import Any
 
 from course_lib import widgets
 from course_lib.widgets.base import Explorable
+from tools.site.live import state
 
 
 class NotTheRecordedWidget(Exception):
@@ -52,8 +51,6 @@ def recorded_settings(widget: type[Explorable], source: str, sentence: str) -> d
 
 
 def first_state(widget: type[Explorable], settings: dict[str, Any]) -> str:
-    """What lets the widget stand on the page before any Python is loaded; "" where this tree has no live widgets."""
-    if importlib.util.find_spec("tools.site.live") is None:
-        return ""
-    state = importlib.import_module("tools.site.live.state").first_state(widget.__module__, widget.__name__, settings)
-    return f'<script type="application/json">{state}</script>'
+    """What lets the widget stand on the page before any Python is loaded."""
+    first = state.first_state(widget.__module__, widget.__name__, settings)
+    return f'<script type="application/json">{first}</script>'
