@@ -26,7 +26,7 @@ PAGE = """\
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>{file}</title>
 <link rel="stylesheet" href="{up}_static/pygments.css"><link rel="stylesheet" href="{up}_static/styles/furo.css">
-<link rel="stylesheet" href="{up}_static/site.css"></head>
+<link rel="stylesheet" href="{up}_static/site.css"><link rel="icon" href="{up}_static/favicon.svg"></head>
 <body><script>document.body.dataset.theme = localStorage.getItem("theme") || "auto";</script>
 <main class="course-listing">
 <p><a href="{up}index.html">The course</a> / <a href="{up}source/index.html">Sources</a></p>
