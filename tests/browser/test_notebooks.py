@@ -13,6 +13,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from course_lib import widgets
 from tools.notebooks import METADATA
+from tools.workspace import is_for_colab
 
 pytestmark = pytest.mark.browser
 
@@ -59,7 +60,7 @@ def test_the_widgets_of_the_other_notebooks_show_themselves_in_jupyterlab(tmp_pa
         notebook = nbformat.read(path, as_version=4)
         shown = widget_cells(notebook)
         assert shown, f"{path.name} shows no widget"
-        imports = next(cell for cell in notebook.cells if cell.cell_type == "code")
+        imports = next(cell for cell in notebook.cells if cell.cell_type == "code" and not is_for_colab(cell))
         together.cells += [imports, *shown]
     nbformat.write(together, tmp_path / "widgets.ipynb")
     page = open_notebook(tmp_path / "widgets.ipynb")
