@@ -40,6 +40,8 @@ TRIED = ("make lab", READER, "make doctor",
          ".venv/bin/pip install -r requirements.lock", ".venv/bin/pip install --no-deps -e .",
          ".venv/bin/python -m tools.lab")
 NOT_TRIED = {
+    "make site": "needs npm; its own tests and CI",
+    "python -m tools.one_click address OWNER/NAME": "for whoever publishes the course",
     "make test": "half an hour", "make sweep": "hours", "make pretend": "hours", "make bench": "needs a quiet machine",
     "make lab FRESH=1": "asks; a test of its own", "make lab PYTHON=python3.12": "another Python",
     "python -m pytest": "half an hour", "python -m tools.gpu_day": "needs a GPU",
