@@ -5,6 +5,7 @@ A moment is a message: the first, the second ... that the notebook's process sen
 
 import os
 import random
+import select
 import signal
 import sys
 import threading
@@ -233,6 +234,16 @@ def victim_of(team, kind):
     return team._ranks.crew.pool._server.pid if kind == "the team's server" else team._ranks.crew.processes[1].pid
 
 
+def wait_for_ends(pids):
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            handle = os.pidfd_open(pid)
+            try:
+                assert select.select([handle], [], [], _WITHIN_S)[0], f"process {pid} lives"
+            finally:
+                os.close(handle)
+
+
 @pytest.mark.parametrize(("kind", "number"), [
     *[("rank 1", number) for number in range(1, 6)],
     *[("the team's server", number) for number in range(1, 6)],
@@ -249,6 +260,7 @@ def test_a_kill_at_any_message_of_a_call_is_told_and_leaves_nothing(moment, kind
     if not moment.came:
         os.kill(victim, signal.SIGKILL)
     moment.set(None, None)
+    wait_for_ends([victim] if kind == "rank 1" else pids)  # a server's ranks follow it, one call may come before that
     with pytest.raises(LaunchError):
         team.run_cell(SUM)
     if kind == "rank 1":
