@@ -48,10 +48,17 @@ class Drawn:
 
         return to_png(figure)
 
+    def recorded(self) -> dict[str, str]:
+        """What a committed notebook keeps beside the picture, in the output's metadata: data that a page can draw."""
+        return {}
+
     def __repr__(self) -> str:
         return self.finding()
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:  # IPython takes either form
         drawn = {"text/plain": self.finding(), "text/html": self.html(), "image/png": self.png()}
         bundle = {mime: data for mime, data in drawn.items() if data is not None}
-        return bundle if stable_output() else with_alt_text(bundle, self.alternative())
+        if not stable_output():
+            return with_alt_text(bundle, self.alternative())
+        recorded = self.recorded()
+        return (bundle, recorded) if recorded else bundle

@@ -96,9 +96,16 @@ def test_names_of_the_notebook_are_seen_by_a_cell_that_mentions_them(kernel):
     assert kernel.run("%%ranks 0\ntimes(2)").value == "rank 0: 12"
 
 
-def test_a_picture_of_a_rank_is_shown_under_the_cell(kernel):
-    reply = kernel.run("%%ranks 1\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()")
+@pytest.mark.parametrize("end", ["plt.show()", "None", "plt.gcf()"], ids=["shown", "left open", "the value"])
+def test_a_picture_of_a_rank_is_shown_once_under_the_cell(kernel, end):
+    reply = kernel.run(f"%%ranks 1\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])\n{end}")
     assert reply.error is None and len(reply.shown) == 1 and "<img" in reply.shown[0]["text/html"]
+    assert kernel.run("%%ranks 1\nplt.get_fignums()").value == "rank 1: []"
+
+
+def test_a_figure_of_a_cell_that_fails_is_shown_as_well(kernel):
+    reply = kernel.run("%%ranks 1\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])\n1 / 0")
+    assert "ZeroDivisionError" in "".join(reply.error["traceback"]) and len(reply.shown) == 1
 
 
 @pytest.mark.parametrize("forever", ["while True: pass", "time.sleep(1000)", "dist.barrier() if r else time.sleep(99)"])

@@ -39,4 +39,4 @@ def metadata(kind: str, rank: int, thread: int, **args: Any) -> dict[str, Any]:
 def complete(event: TimelineEvent, thread: int) -> dict[str, Any]:
     """A bar with begin and duration in microseconds ("ph": "X")."""
     return {"name": event.name, "cat": event.lane, "ph": "X", "pid": event.rank, "tid": thread,
-            "ts": event.start_s * 1e6, "dur": event.duration_s * 1e6, "args": event.labels}
+            "ts": round(event.start_s * 1e6, 1), "dur": round(event.duration_s * 1e6, 1), "args": event.labels}

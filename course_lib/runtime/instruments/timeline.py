@@ -32,6 +32,7 @@ from course_lib.runtime.instruments.timeline_recorder import TimelineRecorder
 from course_lib.runtime.instruments.under_way import transfers
 
 MAX_NAMES = 6  # in the one-sentence summary
+TRACE = "chrome_trace"  # where an output's metadata has it
 
 
 @dataclass(frozen=True)
@@ -132,10 +133,17 @@ class Timeline(Recording):
         times = transfers(self.events).get(rank, [])
         return length(intersection(self.by_rank(rank)._times("waiting"), times))
 
-    def save_chrome_trace(self, path: str | Path) -> None:
-        """A file for https://ui.perfetto.dev or chrome://tracing: ranks are processes, lanes threads."""
+    def chrome_trace(self) -> str:
+        """The events as JSON for https://ui.perfetto.dev or chrome://tracing: ranks are processes, lanes threads."""
         trace = {"traceEvents": trace_events(self.ranks, self.events + self.waits), "displayTimeUnit": "ms"}
-        Path(path).write_text(json.dumps(trace, default=str))  # a label may be anything
+        return json.dumps(trace, default=str)  # a label may be anything
+
+    def save_chrome_trace(self, path: str | Path) -> None:
+        """Write chrome_trace() into a file."""
+        Path(path).write_text(self.chrome_trace(), encoding="utf-8")
+
+    def recorded(self) -> dict[str, str]:
+        return {TRACE: self.chrome_trace()} if self.events else {}
 
     def finding(self) -> str:
         if not self.ranks:

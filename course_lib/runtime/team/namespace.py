@@ -48,15 +48,19 @@ def borrow(code: dict[str, Any], data: dict[str, Any]) -> None:
 
 
 def run_cell(cell: RankCell, code: dict[str, Any], data: dict[str, Any]) -> str | None:
-    """Run the cell among the rank's names; the text of its last expression's value, None where it has none."""
+    """Run the cell among the rank's names; the text of its last expression's value, None where it has none.
+
+    Figures that the cell leaves open are shown below it, and closed, as in any cell of a notebook.
+    """
     borrow(code, data)
     remember_text(cell.file, cell.text)
     statements, expression = cell.compile()
-    exec(statements, all_names())
-    if expression is None:
-        return None
-    value = eval(expression, all_names())
-    return None if value is None else _show(value)
+    try:
+        exec(statements, all_names())
+        value = None if expression is None else eval(expression, all_names())
+        return None if value is None else _show(value)
+    finally:
+        showing.show_open_figures()
 
 
 def _show(value: Any) -> str | None:
@@ -64,6 +68,8 @@ def _show(value: Any) -> str | None:
     draws_itself = any(hasattr(type(value), name) for name in RICH) or _is_figure(value)
     if context.in_rank() and draws_itself:
         showing.display(value)
+        if _is_figure(value):
+            showing.close_figure(value)  # or it would be shown once more, as one that was left open
         return None
     text = repr(value)
     return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} ... ({len(text):,} letters)"
