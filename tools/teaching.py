@@ -12,9 +12,11 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import nbformat
 
@@ -47,26 +49,24 @@ def polls_in(path: Path) -> Iterator[Poll]:
     for cell in nbformat.read(path, as_version=4).cells:
         if cell.cell_type != "code" or "predict(" not in cell.source:
             continue
-        names: dict[str, ast.expr] = {}
+        constants: dict[str, Any] = {}  # of the cell, which the options may name
         for node in ast.parse(cell.source).body:
             if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
                 continue
-            names[node.targets[0].id] = node.value
+            with suppress(ValueError):
+                constants[node.targets[0].id] = ast.literal_eval(node.value)
             call = node.value
             if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "predict":
                 given = {each.arg: each.value for each in call.keywords}
-                options = given.get("options")
-                options = names.get(options.id) if isinstance(options, ast.Name) else options
                 yield Poll(path.stem[:2], node.targets[0].id, ast.literal_eval(call.args[0]),
-                           ast.literal_eval(given["unit"]) if "unit" in given else "", words_of(options, names))
+                           ast.literal_eval(given["unit"]) if "unit" in given else "", words_of(given.get("options"), constants))
 
 
-def words_of(options: ast.expr | None, names: dict[str, ast.expr]) -> tuple[str, ...]:
-    """The options that are written out; of computed ones nothing."""
-    try:
-        return tuple(map(str, ast.literal_eval(options))) if options is not None else ()
-    except ValueError:
+def words_of(options: ast.expr | None, constants: dict[str, Any]) -> tuple[str, ...]:
+    """The options that a notebook gives. NameError where they need more than the constants of their cell."""
+    if options is None:
         return ()
+    return tuple(eval(compile(ast.Expression(options), "options", "eval"), {"__builtins__": {}, **constants}))
 
 
 @cache

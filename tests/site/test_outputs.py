@@ -2,11 +2,13 @@
 
 import json
 import re
+from html import unescape
 
 import nbformat
 import pytest
 
 from course_lib.widgets.base import Explorable
+from course_lib.widgets.prediction import answer_of
 from tools.site import api, exercises, facts, listings, sources
 from tools.site.outputs import as_html
 from tools.site.widgets import NotTheRecordedWidget, class_named, recorded_settings
@@ -84,6 +86,10 @@ def test_each_prediction_and_each_answer_has_its_question(name, tmp_path):
     answered = re.findall(r'class="course-answer" data-question="([^"]*)"', html)
     assert len(asked) == len(list(polls_in(sources.ROOT / f"notebooks/{name}.ipynb")))
     assert sorted(answered) == sorted(asked)
+    of = {poll.question: poll for poll in polls_in(sources.ROOT / f"notebooks/{name}.ipynb")}
+    for question, measured in re.findall(r'class="course-answer" data-question="([^"]*)" data-measured="([^"]*)"', html):
+        poll = of[unescape(question)]
+        answer_of(unescape(measured), poll.options, poll.unit)  # the page can say what a prediction was worth
 
 
 def test_a_link_to_a_heading_in_a_notebook_is_as_myst_names_it():

@@ -1,11 +1,13 @@
-"""Recorded outputs as a page shows them: pictures in files of their own, widgets and predictions as figures.
+"""Recorded outputs as a page shows them: pictures in files of their own; widgets, timelines and predictions as figures.
 
-A figure has what tools/site/live.py needs to let it move, and holds what stands there until then, or without scripts:
+A figure has what tools/site/live needs to let it move, and holds what stands there until then, or without scripts:
 
     <figure class="course-widget" data-class="ZeroMemory" data-module="course_lib.widgets.zero_memory"
             data-settings='{"model": ...}'> the recorded picture, its sentence </figure>
+    <figure class="course-timeline" data-trace="../pictures/... .json" data-colours='{"compute": ...}'>
+            the recorded picture, a link to the file for Perfetto </figure>
     <figure class="course-prediction" data-question=... data-unit=... data-options='[...]'> the question </figure>
-    <figure class="course-answer" data-question=...> what came out </figure>
+    <figure class="course-answer" data-question=... data-measured=...> what came out </figure>
 """
 
 import base64
@@ -21,6 +23,9 @@ from nbformat import NotebookNode
 from pygments import highlight
 from pygments.lexers import PythonLexer
 
+from course_lib.pictures.palette import MAGENTA
+from course_lib.runtime.instruments.timeline import TRACE
+from course_lib.runtime.instruments.timeline_picture import span_colours
 from tools.site.lean import LeanFormatter
 from tools.site.listings import address_of, line_of
 from tools.site.widgets import class_named, first_state, recorded_settings
@@ -40,16 +45,19 @@ def as_html(path: Path, pictures: Path, up: str) -> NotebookNode:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if "data" in output:
-                output.data = shown_data(cell.source, output.data, polls, pictures, up)
+                output.data = shown_data(cell.source, output.data, output.metadata, polls, pictures, up)
                 output.metadata = NotebookNode()
     return notebook
 
 
-def shown_data(source: str, data: NotebookNode, polls: list[Poll], pictures: Path, up: str) -> NotebookNode:
+def shown_data(source: str, data: NotebookNode, metadata: NotebookNode, polls: list[Poll], pictures: Path,
+               up: str) -> NotebookNode:
     """One output's MIME bundle, as text/html where it is more than text."""
     text = data.get("text/plain", "")
     if "image/png" in data:
         page = picture(source, text, base64.b64decode(data["image/png"]), pictures, up)
+        if TRACE in metadata:
+            page = timeline_figure(page, metadata[TRACE], pictures, up)
     elif "text/html" in data:
         page = listing(data["text/html"], text, up)
     elif (poll := poll_of(source, text, polls)) is not None:
@@ -61,10 +69,7 @@ def shown_data(source: str, data: NotebookNode, polls: list[Poll], pictures: Pat
 
 def picture(source: str, sentence: str, png: bytes, pictures: Path, up: str) -> str:
     """An <img> with its sentence as text alternative, in a figure where a widget can take its place."""
-    name = f"{hashlib.sha256(png).hexdigest()[:16]}.png"
-    pictures.mkdir(parents=True, exist_ok=True)
-    if not (pictures / name).exists():
-        (pictures / name).write_bytes(png)
+    name = put(png, pictures, "png")
     width, height = struct.unpack(">II", png[16:24])
     # matplotlib's own text says nothing; the cell below or above does
     words = "" if sentence.startswith("<Figure") else sentence
@@ -78,6 +83,26 @@ def picture(source: str, sentence: str, png: bytes, pictures: Path, up: str) -> 
     return (f'<figure class="course-widget" data-class="{widget.__name__}" data-module="{widget.__module__}" '
             f'data-settings="{given}">{image}<figcaption>{html.escape(sentence)}</figcaption>'
             f"{first_state(widget, settings)}</figure>")
+
+
+def put(content: bytes, folder: Path, ending: str) -> str:
+    """The name of a file of `folder` with this content, which says nothing else."""
+    name = f"{hashlib.sha256(content).hexdigest()[:16]}.{ending}"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / name).exists():
+        (folder / name).write_bytes(content)
+    return name
+
+
+def timeline_figure(image: str, trace: str, pictures: Path, up: str) -> str:
+    """The picture of a timeline over its events, in a file that a page can draw, and Perfetto too."""
+    address = f"{up}{PICTURES}/{put(trace.encode(), pictures, 'json')}"
+    events = json.loads(trace)["traceEvents"]
+    names = dict.fromkeys(event["name"] for event in events if event.get("cat") == "compute")
+    colours = html.escape(json.dumps({"compute": span_colours(list(names)), "communication": MAGENTA}))
+    return (f'<figure class="course-timeline" data-trace="{address}" data-colours="{colours}">{image}<p>'
+            f'<a href="{address}" download="timeline.json">Its events, a file for Perfetto</a> '
+            f"({len(trace) / 1000:.0f} kB)</p></figure>")
 
 
 def poll_of(source: str, text: str, polls: list[Poll]) -> Poll | None:
@@ -94,7 +119,8 @@ def poll_figure(poll: Poll, text: str) -> str:
     question = html.escape(poll.question)
     if text.startswith("Answer: "):
         answer = html.escape(text.removesuffix(" (no prediction was locked)"))
-        return f'<figure class="course-answer" data-question="{question}">{answer}</figure>'
+        measured = answer.removeprefix("Answer: ").partition("; the formula says ")[0]
+        return f'<figure class="course-answer" data-question="{question}" data-measured="{measured}">{answer}</figure>'
     options = html.escape(json.dumps(poll.options, ensure_ascii=False))
     choice = "".join(f"<li>{html.escape(each)}</li>" for each in poll.options)
     unit = f" (in {html.escape(poll.unit)})" * bool(poll.unit)

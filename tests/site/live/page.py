@@ -54,10 +54,11 @@ def figure(name: str, settings: dict[str, Any] | None = None, stored: bool = Tru
 
 def question(words: str, unit: str, options: list[str]) -> str:
     """The figures of a prediction and of its answer."""
+    came = options[0] if options else "1,536 bytes"
     return (f'<figure class="course-prediction" data-question="{words}" data-unit="{unit}" '
             f'data-options="{html.escape(json.dumps(options))}"><p>{words}</p></figure>'
-            f'<figure class="course-answer" data-question="{words}">Answer: 1,536 bytes (no prediction was locked)'
-            "</figure>")
+            f'<figure class="course-answer" data-question="{words}" data-measured="{came}">Answer: {came} '
+            "(no prediction was locked)</figure>")
 
 
 def write_page(path: Path, *parts: str) -> None:

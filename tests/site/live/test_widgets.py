@@ -143,6 +143,26 @@ def test_without_a_stored_state_the_recorded_picture_stands_until_a_button_is_pr
     assert on_the_page(page, "ZeroMemory")[0]["stage"] == 2 and found.errors == []
 
 
+def test_with_the_network_cut_after_a_page_was_opened_all_stands_and_moves_when_it_is_back(opened):
+    found = opened("all.html")
+    page, slider = found.page, found.page.locator("#ZeroMemory input").first
+    page.locator(f"#{EVERY[-1]} .picture > svg").wait_for()
+    found.context.set_offline(True)
+    before = on_the_page(page, "ZeroMemory")
+    slider.press("ArrowRight")
+    page.get_by_text("Python did not load: ").wait_for()
+    assert "What you see is how it was before." in page.locator("#ZeroMemory .course-status").text_content()
+    assert on_the_page(page, "ZeroMemory")[1] == before[1]
+    for name in EVERY[:4]:
+        assert page.locator(f"#{name} .picture > svg").is_visible()
+    found.context.set_offline(False)
+    slider.press("ArrowRight")
+    page.locator("#ZeroMemory .course-status", has_text="did not load").wait_for(state="hidden")
+    answered(page, "ZeroMemory")
+    assert on_the_page(page, "ZeroMemory") != before
+    require_what_python_draws(page, "ZeroMemory")
+
+
 def test_where_python_cannot_be_loaded_the_page_says_so_and_the_next_try_may_succeed(opened):
     found = opened("recorded.html")
     page = found.page

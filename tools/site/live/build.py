@@ -17,7 +17,7 @@ from tools.site.live.options import planner_options
 
 ROOT = Path(__file__).resolve().parents[3]
 BROWSER = Path(__file__).parent / "browser"
-SCRIPTS = ("live.js", "nodes.js", "model.js", "python.js", "planner.js", "worker.js")
+SCRIPTS = ("live.js", "nodes.js", "model.js", "python.js", "planner.js", "timeline.js", "worker.js")
 # Imports what widgets and planner import, where nothing else can be imported, and prints their names and files.
 TRACE = """
 import importlib, sys

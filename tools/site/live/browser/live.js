@@ -4,6 +4,7 @@ import { SCRIPTS } from "./course.js";
 import { makeModel } from "./model.js";
 import { lastLine, make, tell } from "./nodes.js";
 import { LOADING, ask, start } from "./python.js";
+import { offerTimeline } from "./timeline.js";
 
 const HERE = new URL(".", import.meta.url);
 const KEPT = "course prediction: "; // in the browser's storage, before the question
@@ -15,6 +16,7 @@ followTheme();
 document.querySelectorAll("figure.course-widget").forEach(offerWidget);
 document.querySelectorAll("figure.course-prediction").forEach(offerPrediction);
 document.querySelectorAll("figure.course-answer").forEach(offerAnswer);
+document.querySelectorAll("figure.course-timeline").forEach((figure) => styled.then(() => offerTimeline(figure)));
 const planners = document.querySelectorAll(".course-planner");
 if (planners.length) import("./planner.js").then(({ showPlanner }) => styled.then(() => planners.forEach(showPlanner)));
 
@@ -54,23 +56,31 @@ async function offerPrediction(figure) {
   const state = { ...asked, locked: "", meaning: "", ...JSON.parse(localStorage.getItem(key) ?? "{}") };
   number += 1;
   const widget = { number, module: "course_lib.widgets.prediction", name: "Prediction", settings: { ...state } };
-  const keep = (model) => model.on("change:locked", () => {
-    const [locked, meaning] = [model.get("locked"), model.get("meaning")];
-    if (locked) localStorage.setItem(key, JSON.stringify({ locked, meaning }));
+  const answers = [...document.querySelectorAll("figure.course-answer")].filter((each) => each.dataset.question === question);
+  const remember = (answer) => {
+    if (answer.locked) localStorage.setItem(key, JSON.stringify(answer));
     else localStorage.removeItem(key);
-    document.querySelectorAll("figure.course-answer").forEach(offerAnswer);
+    answers.forEach(offerAnswer);
+  };
+  const keep = (model) => model.on("change:locked", async () => {
+    const [locked, meaning] = [model.get("locked"), model.get("meaning")];
+    remember({ locked, meaning });
+    if (!locked || !answers.length) return;
+    const { verdict } = await ask({ ...asked, locked, measured: answers[0].dataset.measured });
+    if (model.get("locked") === locked) remember({ locked, meaning, verdict });
   });
   await put(figure, widget, state, keep);
 }
 
 /** What came out, folded until its question is answered: then beside what the reader said. */
 function offerAnswer(figure) {
-  const { locked, meaning } = JSON.parse(localStorage.getItem(`${KEPT}${figure.dataset.question}`) ?? "{}");
+  const { locked, meaning, verdict } = JSON.parse(localStorage.getItem(`${KEPT}${figure.dataset.question}`) ?? "{}");
   figure.dataset.recorded ??= figure.textContent.trim();
   const came = figure.dataset.recorded.replace(" (no prediction was locked)", "");
   if (locked) {
     const read = meaning && meaning !== locked ? `, read as ${meaning}` : "";
-    figure.replaceChildren(make("p", {}, `You said: ${locked}${read}.`), make("p", {}, came));
+    const judged = verdict ? `: ${verdict}` : "";
+    figure.replaceChildren(make("p", {}, `You said: ${locked}${read}${judged}.`), make("p", {}, came));
   } else {
     const summary = make("summary", {}, "The answer: predict first, or look");
     figure.replaceChildren(make("details", {}, summary, make("p", {}, came)));

@@ -14,7 +14,8 @@ widgets = {}  # by the number that the page has given them
 
 def ask(question):
     asked = json.loads(question)
-    return json.dumps(plan(**asked) if "options" in asked else change(**asked))
+    answer = next(answer for sign, answer in ANSWERS.items() if sign in asked)
+    return json.dumps(answer(**asked))
 
 
 def change(number, module, name, settings, changes=None, message=None):
@@ -40,6 +41,14 @@ def change(number, module, name, settings, changes=None, message=None):
             "sent": widget.sent, "refused": refused}
 
 
+def judge(question, unit, options, locked, measured):
+    """What a prediction was worth, in the words of a notebook. locked, measured: texts, as typed and as recorded."""
+    from course_lib.widgets.prediction import PredictionOutcome, answer_of
+
+    said, came = (answer_of(text, options, unit) for text in (locked, measured))
+    return {"verdict": PredictionOutcome(question, unit, said, came).verdict()}
+
+
 def plan(options, files):
     """What `python -m course_lib.planner` prints, its exit status and seconds. files: what it may read, by name."""
     from course_lib.planner import command  # the widgets of most pages do without it
@@ -53,3 +62,6 @@ def plan(options, files):
         except SystemExit as end:
             code = end.code
     return {"text": out.getvalue(), "code": code, "seconds": time.perf_counter() - began}
+
+
+ANSWERS = {"number": change, "measured": judge, "files": plan}  # by a word that only such a question has
