@@ -58,8 +58,9 @@ def polls_in(path: Path) -> Iterator[Poll]:
             call = node.value
             if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "predict":
                 given = {each.arg: each.value for each in call.keywords}
-                yield Poll(path.stem[:2], node.targets[0].id, ast.literal_eval(call.args[0]),
-                           ast.literal_eval(given["unit"]) if "unit" in given else "", words_of(given.get("options"), constants))
+                unit = ast.literal_eval(given["unit"]) if "unit" in given else ""
+                yield Poll(path.stem[:2], node.targets[0].id, ast.literal_eval(call.args[0]), unit,
+                           words_of(given.get("options"), constants))
 
 
 def words_of(options: ast.expr | None, constants: dict[str, Any]) -> tuple[str, ...]:

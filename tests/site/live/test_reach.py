@@ -4,7 +4,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from tests.site.live.page import EVERY
-from tests.site.live.test_widgets import widget_of
+from tests.site.live.widget_on_page import widget_of
 
 pytestmark = pytest.mark.browser
 

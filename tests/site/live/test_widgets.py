@@ -1,75 +1,24 @@
 """The widgets of a static page compute what they compute in Jupyter, with no server and no network."""
 
-import json
-from types import SimpleNamespace
-
 import pytest
 
 from course_lib import widgets
-from course_lib.pictures.roles import css_class
-from course_lib.widgets.base import SceneExplorable
-from tests.browser.test_every_widget import AT_ITS_END, KEYS, controls_of
-from tests.browser.widget import Widget
-from tests.site.live.page import EVERY, require_close
+from tests.site.live.page import EVERY
+from tests.site.live.widget_on_page import (
+    MODEL,
+    answered,
+    move_all_controls,
+    on_the_page,
+    require_what_python_draws,
+    widget_of,
+)
 
 pytestmark = pytest.mark.browser
-
-MODEL = "(figure) => figure.querySelector('.course-live').model"
-
-
-def widget_of(page, name):
-    return Widget(SimpleNamespace(page=page), 0, page.locator(f"#{name} .explorable"))
-
-
-def answered(page, name):
-    """Until Python has nothing more to say, and the picture stands still."""
-    page.locator(f"#{name} .course-live[data-waits=false] .picture > svg:not([data-moving])").wait_for()
-
-
-def on_the_page(page, name):
-    """(the parameters, the frames) of the page's widget."""
-    kind = getattr(widgets, name)
-    names = [each for each in kind.names() if getattr(kind, each).metadata.get("sync")]
-    return page.locator(f"#{name}").evaluate(
-        f"(figure, names) => {{ const model = ({MODEL})(figure);"
-        " return [Object.fromEntries(names.map((name) => [name, model.get(name)])), model.get('frames')]; }", names)
-
-
-def require_what_python_draws(page, name):
-    kind = getattr(widgets, name)
-    settings, frames = on_the_page(page, name)
-    settings.pop("snapshot", None)  # of made-up ranks, which no control changes; JSON has no 1.0
-    expected = kind(**settings)
-    require_close(frames, json.loads(json.dumps(expected.frames)))
-    widget = widget_of(page, name)
-    if issubclass(kind, SceneExplorable):
-        scene = expected.current_scene()
-        assert (widget.key().split(" | cursor")[0], widget.headline()) == (scene.key, scene.headline)
-        painted = [{name: mark[name] for name in ("key", "at", "class", "text")} for mark in widget.painted()]
-        require_close(painted, [{"key": mark.key, "at": list(mark.at), "class": css_class(mark.role), "text": mark.text}
-                                for mark in scene.marks])
-    else:
-        text = expected.frames["texts"][expected.step]
-        assert (widget.key(), widget.headline()) == (text["key"], text["headline"])
-
 
 @pytest.mark.sweep("name", few=["ZeroMemory", "RingAllReduce", "PipelineSchedule"], all=EVERY,
                    words="3 widgets of 16 on a static page")
 def test_every_control_moves_its_widget_to_what_python_draws_without_a_network(cut_off, name):
-    page = cut_off.page
-    widget = widget_of(page, name)
-    for control, kind in controls_of(widget):
-        if kind == "button":
-            continue
-        before = on_the_page(page, name)
-        widget.press(control, KEYS[kind][widget.control(control).evaluate(AT_ITS_END)])
-        answered(page, name)
-        assert on_the_page(page, name) != before, control
-        require_what_python_draws(page, name)
-        if kind == "input":
-            widget.press(control, "End")
-            answered(page, name)
-            require_what_python_draws(page, name)
+    assert move_all_controls(cut_off.page, name) > 0
     assert cut_off.errors == []
 
 
