@@ -87,7 +87,9 @@ def test_each_prediction_and_each_answer_has_its_question(name, tmp_path):
     assert len(asked) == len(list(polls_in(sources.ROOT / f"notebooks/{name}.ipynb")))
     assert sorted(answered) == sorted(asked)
     of = {poll.question: poll for poll in polls_in(sources.ROOT / f"notebooks/{name}.ipynb")}
-    for question, measured in re.findall(r'class="course-answer" data-question="([^"]*)" data-measured="([^"]*)"', html):
+    both = re.findall(r'class="course-answer" data-question="([^"]*)" data-measured="([^"]*)"', html)
+    assert len(both) == len(answered)
+    for question, measured in both:
         poll = of[unescape(question)]
         answer_of(unescape(measured), poll.options, poll.unit)  # the page can say what a prediction was worth
 

@@ -17,5 +17,6 @@ A page says which widget it wants: <figure class="course-widget" data-module="co
 data-class="ZeroMemory" data-settings='{"stage": 2}'>, with the recorded picture inside, which stands where no script
 runs. A <script type="application/json"> of state.py in it saves the reader a click and the first wait. Predictions are
 <figure class="course-prediction" data-question data-unit data-options>, answers <figure class="course-answer"
-data-question data-measured>, timelines <figure class="course-timeline" data-trace data-colours>, and <div class="course-planner"> becomes the planner.
+data-question data-measured>, timelines <figure class="course-timeline" data-trace data-colours>, and
+<div class="course-planner"> becomes the planner.
 """
