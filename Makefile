@@ -27,7 +27,7 @@ help:
 	@echo "make classroom50 NAME=...  the same for Classroom 50"
 	@echo "make handout DIR=...       a copy for students: no solutions, judges or wrong answers, and no history"
 	@echo "make slides [NAME=...]     the pictures and predictions of notebooks as slides: dist/slides/"
-	@echo "make site                  the course as static pages: build/site/, open index.html"
+	@echo "make site                  the course as static pages: build/site/, for any static host"
 	@echo "make doctor                check the machine, and say what to do"
 	@echo "make check [NB=...]        while you work: lint, layers, models and pictures, one notebook"
 	@echo "make test                  every test: lint, tests, notebooks, browser"

@@ -59,7 +59,8 @@ def main() -> None:
         install(missing)
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
-    os.environ["PYTHONPATH"] = str(ROOT)  # for the processes that cells start
+    # For the processes that cells start.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     from google.colab import output
 
     from tools.workspace import give_copies  # needs the path

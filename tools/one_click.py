@@ -59,7 +59,8 @@ def colab_source(name: str) -> str:
     """The text of the cell for Colab. It binds no name: a notebook that leaned on it would fail in readers' copies."""
     return f"""\
 if "google.colab" in __import__("sys").modules:  # on Google Colab alone: brings the course there, in about two minutes
-    get_ipython().system("git clone --quiet --depth 1 https://github.com/{name or 'OWNER/NAME'} /content/course")
+    get_ipython().system("test -d /content/course || git clone --quiet --depth 1 "
+                         "https://github.com/{name or 'OWNER/NAME'} /content/course")
     get_ipython().run_line_magic("run", "/content/course/tools/colab.py")"""
 
 

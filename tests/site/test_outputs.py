@@ -78,6 +78,15 @@ def test_a_listing_links_its_file_at_the_line_where_it_begins(page):
         assert text.startswith(("def ", "class ", "    def ", "@", "    @"))
 
 
+@pytest.mark.parametrize("file, begins", [("pipeline_parallel/schedules.py", "@counting\ndef gpipe("),
+                                          ("zero/optimizer.py", "    @torch.no_grad()\n    def step(")])
+def test_a_decorator_that_others_have_too_is_not_taken_for_theirs(file, begins):
+    text = (sources.ROOT / "course_lib" / file).read_text(encoding="utf-8")
+    assert text.count(begins) == 1 and text.count(begins.partition("\n")[0]) > 1
+    code = "\n".join((begins + text.partition(begins)[2]).splitlines()[:9])
+    assert listings.line_of(f"course_lib/{file}", code) == text[:text.index(begins)].count("\n") + 1
+
+
 @pytest.mark.parametrize("name", [path.stem for path in sources.NOTEBOOKS])
 def test_each_prediction_and_each_answer_has_its_question(name, tmp_path):
     page = as_html(sources.ROOT / f"notebooks/{name}.ipynb", tmp_path, "../")

@@ -107,8 +107,8 @@ def test_on_colab_the_cell_clones_the_repository_and_runs_our_file(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "google.colab", object())
     exec(one_click.colab_source("who/what"), {"get_ipython": Shell})
-    assert Shell.done == ["git clone --quiet --depth 1 https://github.com/who/what /content/course",
-                          ("run", "/content/course/tools/colab.py")]
+    clone = "git clone --quiet --depth 1 https://github.com/who/what /content/course"
+    assert Shell.done == [f"test -d /content/course || {clone}", ("run", "/content/course/tools/colab.py")]
 
 
 def test_on_colab_only_what_is_missing_or_too_old_comes_and_torch_stays(monkeypatch):

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from tools.exercises import ROOT
 USER = "first-hour"
 LIMIT_S = 1800
 THERE = "JupyterLab runs until Ctrl-C"  # what tools/lab says then
+CAME = "JupyterLab was there; ended by Ctrl-C"
 READER = "python -m tools.first_hour.reader"
 
 # README's commands in the order of a reader who tries all of them; those of JupyterLab are ended when it is there.
@@ -93,14 +95,17 @@ class Stranger:
         """Until JupyterLab says its address; then Ctrl-C, as a terminal sends it to all of the group."""
         begin = time.monotonic()
         process = self.start(command, folder)
+        limit = threading.Timer(LIMIT_S, os.killpg, (process.pid, signal.SIGKILL))
+        limit.start()
         said, seconds = "", None
         for line in process.stdout:
             said += line
             if line.startswith(THERE):
                 seconds = time.monotonic() - begin
                 os.killpg(process.pid, signal.SIGINT)
-        return Step(command, process.wait(), seconds or time.monotonic() - begin,
-                    "JupyterLab was there; ended by Ctrl-C" if seconds else last_line(said))
+        status = process.wait()
+        limit.cancel()
+        return Step(command, status, seconds or time.monotonic() - begin, CAME if seconds else last_line(said))
 
 
 def last_line(text: str) -> str:
@@ -137,6 +142,8 @@ def first_hour(python: str) -> dict:
         steps = [stranger.run(f"git clone --quiet {source} course", home)]
         found = {}
         for command in TRIED:
+            if command == "python3 -m venv .venv":
+                shutil.rmtree(folder / ".venv")  # pip's way begins without make's environment
             own = command.replace("python -", ".venv/bin/python -", 1) if command.startswith("python -") else command
             step = (stranger.serve if command in SERVERS else stranger.run)(own, folder)
             if command == READER and step.status == 0:
@@ -161,7 +168,8 @@ def main() -> int:
     if asked.json:
         asked.json.write_text(text + "\n", encoding="utf-8")
     print(text)
-    return int(any(each["status"] for each in found["steps"] if each["command"] not in SERVERS))
+    return int(any(each["last_line"] != CAME if each["command"] in SERVERS else each["status"]
+                   for each in found["steps"]))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m tools.hub.ask ADDRESS teacher PASSWORD    a stranger stays outside, one whom the teacher has allowed
                                                         starts a server, and a cell there starts two ranks
 
-It leaves a user called ask behind.
+Once for each hub: it leaves a user called ask behind, whom a second call would shut out again.
 """
 
 import json

@@ -4,6 +4,7 @@ The course's folder has to be on PYTHONPATH, for the hub and for the servers, wh
 """
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from tools.lab import settings_in_environment
 c = get_config()  # noqa: F821
 RANKS = int(os.environ.setdefault("COURSE_RANKS", "4"))
 HOMES = Path(os.environ.get("COURSE_HOMES", "/home"))
+NAME = r"[a-z][a-z0-9-]{0,30}"  # what an account of the container may be called
+TEACHER = os.environ.get("COURSE_TEACHER", "teacher")
+if not re.fullmatch(NAME, TEACHER):
+    raise ValueError(f"COURSE_TEACHER={TEACHER!r}: expected small letters, digits and -, such as teacher")
 
 
 class ClassAuthenticator(NativeAuthenticator):
@@ -38,9 +43,9 @@ c.JupyterHub.active_server_limit = servers_that_fit(container_bytes(), RANKS)
 c.JupyterHub.cleanup_servers = True  # the container ends with the hub
 
 c.JupyterHub.authenticator_class = ClassAuthenticator
-c.Authenticator.admin_users = {os.environ.get("COURSE_TEACHER", "teacher")}
+c.Authenticator.admin_users = {TEACHER}
 c.Authenticator.allow_all = True  # all whom the teacher has allowed; the others cannot log in
-c.Authenticator.username_pattern = r"[a-z][a-z0-9-]{0,30}"  # what an account of the container may be called
+c.Authenticator.username_pattern = NAME + r"\Z"  # JupyterHub asks re.match, which leaves the end open
 c.NativeAuthenticator.open_signup = False
 c.NativeAuthenticator.minimum_password_length = 10
 c.NativeAuthenticator.check_common_password = True

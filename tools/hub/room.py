@@ -1,4 +1,4 @@
-"""How many servers a container's memory carries, by the number of ranks that each may start."""
+"""How many servers a container's memory carries, by the number of ranks that each is expected to start."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def server_bytes(ranks: int) -> int:
     1200000000
     """
     if ranks < 1:
-        raise ValueError(f"{ranks} ranks: expected 1 or more; COURSE_RANKS says how many a reader may start")
+        raise ValueError(f"{ranks} ranks: expected 1 or more; COURSE_RANKS says for how many memory is reserved")
     return NOTEBOOK_BYTES + ranks * RANK_BYTES
 
 

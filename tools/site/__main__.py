@@ -1,6 +1,6 @@
 """python -m tools.site: the course as static pages in build/site, checked; see tools/site/__init__.py.
 
-    python -m tools.site                  build what has changed
+    python -m tools.site                  build what has changed; what is gone stays there until --fresh
     python -m tools.site --fresh          build all again
     python -m tools.site --linkcheck      look whether outside links answer; needs the network
 """

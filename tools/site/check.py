@@ -54,7 +54,7 @@ def faults(site: Path) -> Iterator[str]:
         page = read(path)
         yield from of_loads(site, path, page.loads)
         for address in dict.fromkeys(page.links):
-            if not is_outside(address) and (fault := of_link(path, address)):
+            if not is_outside(address) and (fault := of_link(site, path, address)):
                 yield f"{path.relative_to(site)}: {fault}"
         for picture in page.silent:
             yield f"{path.relative_to(site)}: {picture[:60]} has no alt"
@@ -78,16 +78,18 @@ def of_loads(site: Path, path: Path, addresses: list[str]) -> Iterator[str]:
             continue
         if is_outside(address):
             yield f"{path.relative_to(site)}: loads {address} from another host"
-        elif fault := of_link(path, address):
+        elif fault := of_link(site, path, address):
             yield f"{path.relative_to(site)}: {fault}"
 
 
-def of_link(path: Path, address: str) -> str:
+def of_link(site: Path, path: Path, address: str) -> str:
     """What is wrong with a link inside the site; "" where nothing is."""
     if address.startswith("/"):
         return f"{address} leaves the site where it lies below a path"
     parts = urlsplit(address)
     target = path.parent / unquote(parts.path) if parts.path else path
+    if not target.resolve().is_relative_to(site.resolve()):
+        return f"{address} leaves the site"
     if not target.is_file():
         return f"{address} leads nowhere"
     fragment = unquote(parts.fragment)

@@ -1,7 +1,6 @@
 """Sphinx's settings for the site. Nothing is run, and nothing comes from another host: no CDN, font or tracker."""
 
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -20,6 +19,7 @@ project = "Training large models on many devices"
 author = "the course's authors"
 project_copyright = ""
 language = "en"
+smartquotes = False  # docstrings and hints are shown as they were written
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.linkcode"]
 exclude_patterns = ["extra"]
 suppress_warnings = ["mystnb.lexer"]  # %%ranks and what else is not plain Python
@@ -41,7 +41,6 @@ html_theme = "furo"
 pygments_style = "a11y-high-contrast-light"  # of accessible-pygments, which furo brings
 pygments_dark_style = "a11y-high-contrast-dark"
 html_title = project
-html_baseurl = os.environ.get("SITE_URL", "")
 html_static_path = ["static"]
 html_extra_path = [os.environ["SITE_EXTRA"]] if "SITE_EXTRA" in os.environ else []
 html_css_files = ["site.css"]
@@ -57,8 +56,6 @@ html_theme_options = {"navigation_with_keys": False}
 linkcheck_timeout = 20
 linkcheck_workers = 4
 linkcheck_ignore = [r"http://localhost"]
-
-SOURCE_FILE = re.compile(r"course_lib/[\w/]+\.py")
 
 
 def linkcode_resolve(domain, info):

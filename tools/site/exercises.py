@@ -54,7 +54,9 @@ def below(number: str) -> str:
 
 
 def as_markdown(text: str) -> str:
-    """A hint is plain text: no sign in it means anything."""
+    """A hint as it was written: only code has lines, and in prose no sign means anything."""
+    if "\n" in text:
+        return f"```text\n{text}\n```"
     return re.sub(r"([\\`*_\[\]<>|#$])", r"\\\1", text)
 
 

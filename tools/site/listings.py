@@ -8,6 +8,7 @@ import importlib
 import inspect
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,19 @@ def lines_of(file: str) -> list[str]:
 
 
 def line_of(file: str, code: str) -> int:
-    """The line of the file at which the first definition of `code` begins; 0 where none of its definitions is there."""
-    lines = lines_of(file)
-    definitions = (line.strip() for line in code.splitlines() if line.lstrip().startswith(("def ", "class ", "@")))
-    return next((lines.index(line) + 1 for line in definitions if line in lines), 0)
+    """The line of the file at which the first definition of `code` begins; 0 where none of its definitions is there.
+
+    Decorators repeat, and so do methods of two classes: the lines below tell them apart.
+    """
+    lines, shown = lines_of(file), [line.strip() for line in code.splitlines()]
+    for place, line in enumerate(shown):
+        if not line.startswith(("def ", "class ", "@")):
+            continue
+        first = list(islice(takewhile(bool, shown[place:]), 5))
+        for number in range(len(lines)):
+            if lines[number:number + len(first)] == first:
+                return number + 1
+    return 0
 
 
 def place_of(module: str, name: str) -> tuple[str, int] | None:

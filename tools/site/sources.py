@@ -30,7 +30,8 @@ and with how far off such an estimate was on published runs. [Chapter 10](notebo
 computes; in a terminal it is `python -m course_lib.planner --model llama-3-70b --gpus 64xH100 --tokens 2M`.
 
 ```{raw} html
-<div class="course-planner"></div>
+<div class="course-planner"><p>This form needs scripts, and a page that comes from a server: a file opened in a browser
+may not start them. <code>python -m http.server --directory build/site</code> is one.</p></div>
 ```
 """
 CONTENTS = [
@@ -43,7 +44,7 @@ CONTENTS = [
 ]
 
 
-def write_sources(folder: Path, notebooks: list[Path] | None = None) -> None:
+def write_sources(folder: Path) -> None:
     """Fill `folder`; a file that would stay the same is not touched, so that Sphinx reads it no second time."""
     pictures = folder / EXTRA / PICTURES
     written = {folder / "index.md": front_page(), folder / "planner.md": PLANNER, folder / "facts.md": facts.page(),
@@ -51,7 +52,7 @@ def write_sources(folder: Path, notebooks: list[Path] | None = None) -> None:
                folder / "exercises/index.md": exercises.index_page(ROOT / "exercises")}
     written |= {folder / name: text for name, text in api.pages().items()}
     written |= {folder / name: below(name, (ROOT / name).read_text(encoding="utf-8")) for name in PAGES}
-    written |= {folder / path.relative_to(ROOT): notebook_page(path, pictures) for path in notebooks or NOTEBOOKS}
+    written |= {folder / path.relative_to(ROOT): notebook_page(path, pictures) for path in NOTEBOOKS}
     written |= {folder / path.relative_to(ROOT): exercise_page(path, pictures) for path in EXERCISES}
     written |= {folder / EXTRA / address: text for address, text in listings.pages()}
     for path, text in written.items():

@@ -1,11 +1,13 @@
 """What lets the widgets of a static page move: the same Python and the same painter as in Jupyter, without a server.
 
-    python -m tools.site.live DEST    writes all of it into the folder DEST, of which every page loads DEST/live.js
-
-    build.py        what is written: scripts, style sheet, and the part of course_lib that imports nothing heavy
+    build.py        writes all of it into a folder, whose live.js every page loads: scripts, style sheet, and the part
+                    of course_lib that imports nothing heavy
     pyodide.py      CPython for browsers: its version, its hash, and how it is fetched from npm
+    options.py      the planner's options, for its form
     state.py        a widget as it stands at first, so that a page shows it before any Python is loaded
     browser/live.js       finds the figures of a page, and puts widgets, predictions and answers into them
+    browser/live.css      what a page adds to the widgets' style sheet
+    browser/nodes.js      what all scripts make nodes and say things with
     browser/model.js      anywidget's model for their JavaScript: what a reader sets goes to Python, the latest first
     browser/python.js     the page's side of the worker, which is started when a reader first moves something
     browser/worker.js     the worker: Pyodide, and session.py in it

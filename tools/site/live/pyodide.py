@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import tarfile
+import tempfile
 from pathlib import Path
 
 VERSION = "314.0.7"  # Python 3.14
@@ -39,11 +40,15 @@ def fetch(cache: Path = CACHE) -> Path:
         if npm is None:
             raise NoPyodide("npm was not found: install Node.js (Debian: apt-get install npm), which fetches Pyodide")
         cache.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run([npm, "pack", f"pyodide@{VERSION}", "--silent"], cwd=cache, capture_output=True,
-                              text=True, check=False)
-        if done.returncode or not package.exists():
-            raise NoPyodide(f"npm pack pyodide@{VERSION} did not succeed:\n{done.stderr}")
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            done = subprocess.run([npm, "pack", f"pyodide@{VERSION}", "--silent"], cwd=folder, capture_output=True,
+                                  text=True, check=False)
+            packed = Path(folder, package.name)
+            if done.returncode or not packed.exists():
+                raise NoPyodide(f"npm pack pyodide@{VERSION} did not succeed:\n{done.stderr}")
+            packed.replace(package)  # whole or not at all: tests in other processes look for it
     found = "sha512-" + base64.b64encode(hashlib.sha512(package.read_bytes()).digest()).decode()
     if found != INTEGRITY:
-        raise NoPyodide(f"{package} is not the package that was tested: its hash is {found}, expected {INTEGRITY}")
+        raise NoPyodide(f"{package} is not the package that was tested: its hash is {found}, expected {INTEGRITY}; "
+                        "delete it to fetch it again")
     return package

@@ -11,6 +11,15 @@ const KEPT = "course prediction: "; // in the browser's storage, before the ques
 
 let number = 0;
 
+/** What this browser keeps under `key`; nothing where it may keep nothing. */
+function recall(key) {
+  try {
+    return JSON.parse(localStorage.getItem(key) ?? "{}");
+  } catch {
+    return {};
+  }
+}
+
 const styled = addStyle();
 followTheme();
 document.querySelectorAll("figure.course-widget").forEach(offerWidget);
@@ -53,13 +62,19 @@ async function offerPrediction(figure) {
   const { question, unit = "", options = "[]" } = figure.dataset;
   const asked = { question, unit, options: JSON.parse(options) };
   const key = `${KEPT}${question}`;
-  const state = { ...asked, locked: "", meaning: "", ...JSON.parse(localStorage.getItem(key) ?? "{}") };
+  const { locked = "", meaning = "" } = recall(key);
+  const state = { ...asked, locked, meaning };
   number += 1;
   const widget = { number, module: "course_lib.widgets.prediction", name: "Prediction", settings: { ...state } };
-  const answers = [...document.querySelectorAll("figure.course-answer")].filter((each) => each.dataset.question === question);
+  const answers = [...document.querySelectorAll("figure.course-answer")]
+    .filter((each) => each.dataset.question === question);
   const remember = (answer) => {
-    if (answer.locked) localStorage.setItem(key, JSON.stringify(answer));
-    else localStorage.removeItem(key);
+    try {
+      if (answer.locked) localStorage.setItem(key, JSON.stringify(answer));
+      else localStorage.removeItem(key);
+    } catch (error) {
+      console.warn(error); // the browser keeps nothing for this site
+    }
     answers.forEach(offerAnswer);
   };
   const keep = (model) => model.on("change:locked", async () => {
@@ -74,7 +89,7 @@ async function offerPrediction(figure) {
 
 /** What came out, folded until its question is answered: then beside what the reader said. */
 function offerAnswer(figure) {
-  const { locked, meaning, verdict } = JSON.parse(localStorage.getItem(`${KEPT}${figure.dataset.question}`) ?? "{}");
+  const { locked, meaning, verdict } = recall(`${KEPT}${figure.dataset.question}`);
   figure.dataset.recorded ??= figure.textContent.trim();
   const came = figure.dataset.recorded.replace(" (no prediction was locked)", "");
   if (locked) {

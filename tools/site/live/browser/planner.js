@@ -36,6 +36,7 @@ export function showPlanner(node) {
   node.replaceChildren(whole, status, line, answer);
   whole.onsubmit = (event) => { event.preventDefault(); follow(); };
   file.onchange = async () => {
+    if (!file.files.length) return; // the dialog was left
     config = await file.files[0].text();
     fields.get("model").input.value = CONFIG;
   };
@@ -137,4 +138,4 @@ function remember(input, first) {
   return first;
 }
 
-const quoted = (word) => (/^[\w./,-]+$/.test(word) ? word : `'${word}'`);
+const quoted = (word) => (/^[\w./,-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
