@@ -88,9 +88,11 @@ def write_slides(path: Path, folder: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.slides", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="such as 02_collectives; all by default")
-    names = parser.parse_args().names
+    asked = parser.parse_args()
+    if unknown := {*asked.names} - {path.stem for path in NOTEBOOKS}:
+        parser.error(f"there is no notebook {', '.join(sorted(unknown))}: expected such as 02_collectives")
     for path in NOTEBOOKS:
-        if not names or path.stem in names:
+        if not asked.names or path.stem in asked.names:
             print(write_slides(path, ROOT / "dist" / "slides").relative_to(ROOT))
 
 

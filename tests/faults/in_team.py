@@ -5,9 +5,11 @@ Three ranks, in the middle of a session: each has made `kept`, `r` (its rank) an
 ranks live.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
-from course_lib.runtime import Deadlock, LaunchError, LaunchTimeout, RankDied, RankFailed
+from course_lib.runtime import Deadlock, LaunchError, LaunchTimeout, RankDied, RankFailed, Team
 from course_lib.runtime.errors import LaunchInterrupted
 
 ALL, NOBODY = (0, 1, 2), ()
@@ -33,6 +35,17 @@ class TeamFault:
     says: str = ""
     alive: tuple[int, ...] = ALL
     timeout_s: float = 60.0  # of a call; what never ends uses it up
+
+
+@contextmanager
+def time_limit(team: Team, seconds: float) -> Iterator[None]:
+    """Of the calls inside alone: those that must work have no limit that a busy machine could miss."""
+    crew = team._ranks.crew
+    before, crew.task = crew.task, replace(crew.task, timeout_s=seconds)
+    try:
+        yield
+    finally:
+        crew.task = before
 
 
 def one(culprit: str, peers: str = "dist.barrier()") -> str:

@@ -9,14 +9,14 @@ import time
 import pytest
 
 from course_lib.runtime import TeamEnded, start_ranks
-from course_lib.runtime.ranks import fork_pool, supervisor
+from course_lib.runtime.ranks import supervisor
 from course_lib.runtime.ranks.pools import pool
-from tests.faults.in_team import ALL, GOES_ON, SESSION, TEAM_FAULTS
+from tests.faults.in_team import ALL, GOES_ON, SESSION, TEAM_FAULTS, time_limit
 from tests.faults.traces import traces
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
-_living: dict[float, object] = {}  # time limit -> the team of the session that goes on
+_living: list = []  # the team of the session that goes on
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,25 +24,25 @@ def nothing_is_left(tmp_path_factory):
     folder = tmp_path_factory.mktemp("session")
     patch = pytest.MonkeyPatch()
     patch.setattr(supervisor, "_STILL_S", 1.0)  # nothing in these cells stands still for so long by chance
-    patch.setattr(fork_pool, "_LIVES_WITHIN_S", 2.0)
     patch.setenv("TMPDIR", str(folder))
     patch.chdir(folder)
     pool().wait_for_preload()
     before = traces(pool().folder, folder)
     yield
-    for team in _living.values():
+    for team in _living:
         team.close()
+    _living.clear()
     patch.undo()
     assert traces(pool().folder, folder).since(before) == []
 
 
-def session(timeout_s):
+def session():
     """A team in the middle of a session: the one that goes on, where it has not ended in a fault."""
-    if timeout_s in _living and _living[timeout_s]._ranks.story is not None:
-        _living.pop(timeout_s).close()
-    if timeout_s not in _living:
-        _living[timeout_s] = start_ranks(3, timeout=timeout_s)
-    team = _living[timeout_s]
+    if _living and _living[0]._ranks.story is not None:
+        _living.pop().close()
+    if not _living:
+        _living.append(start_ranks(3, timeout=60.0))
+    (team,) = _living
     team.run_cell(SESSION)
     return team
 
@@ -56,13 +56,13 @@ def interrupt_once_asleep(team):
 @pytest.mark.parametrize("kind", TEAM_FAULTS)
 def test_what_each_fault_leaves_can_be_looked_at_and_where_all_ranks_live_the_next_cell_runs(kind):
     fault = TEAM_FAULTS[kind]
-    team = session(fault.timeout_s)
+    team = session()
     if kind == "interrupt":
-        threading.Thread(target=interrupt_once_asleep, args=(team,)).start()
+        threading.Thread(target=interrupt_once_asleep, args=(team,), daemon=True).start()
     if fault.error is None:
         team.run_cell(fault.cell)
     else:
-        with pytest.raises(fault.error) as caught:
+        with time_limit(team, fault.timeout_s), pytest.raises(fault.error) as caught:
             team.run_cell(fault.cell)
         told = str(caught.value)
         assert fault.says in told and told.count("\n") < 40, told
@@ -79,11 +79,11 @@ def test_what_each_fault_leaves_can_be_looked_at_and_where_all_ranks_live_the_ne
     for rank in fault.alive:
         assert team[rank].eval("kept.sum().item()") == 33.0 * rank
     team.close()
-    del _living[fault.timeout_s]
+    _living.clear()
 
 
 def test_a_call_in_which_all_did_the_same_keeps_the_groups_that_the_reader_made():
-    team = session(60.0)
+    team = session()
     with pytest.raises(Exception) as caught:
         team.run_cell("dist.barrier()\nnot_there")
     assert "made anew" not in str(caught.value)
@@ -91,7 +91,7 @@ def test_a_call_in_which_all_did_the_same_keeps_the_groups_that_the_reader_made(
 
 
 def test_a_group_is_made_anew_where_a_rank_was_in_a_call_that_others_never_made_and_that_is_said():
-    team = session(60.0)
+    team = session()
     with pytest.raises(Exception, match="made anew before the next call"):
         team.run_cell("if r:\n    raise ValueError\ndist.barrier()")
     assert team.run_cell(GOES_ON)[0] == "3.0"

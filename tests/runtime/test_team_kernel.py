@@ -83,7 +83,7 @@ def test_a_syntax_error_is_the_notebooks_own(kernel):
     assert reply.error["ename"] == "SyntaxError"
 
 
-@pytest.mark.parametrize("line", ["0,x", "-1", "7"])
+@pytest.mark.parametrize("line", ["0,x", "-1", "7", "2-1"])
 def test_ranks_that_there_are_not_are_refused(kernel, line):
     reply = kernel.run(f"%%ranks {line}\n1")
     assert "expect" in reply.error["evalue"] and "rank" in reply.error["evalue"]

@@ -21,6 +21,7 @@ from course_lib.runtime.ranks import fork_pool, rank_process, supervisor
 from course_lib.runtime.ranks.output import read_output
 from course_lib.runtime.ranks.rank_process import RankProcess
 from course_lib.runtime.ranks.supervisor import Supervisor
+from tests.faults.in_team import time_limit
 from tests.faults.traces import alive, traces
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills servers that fork")
@@ -150,7 +151,7 @@ def test_an_interrupt_in_the_middle_of_a_long_message_waits_until_that_is_there(
         frozen.resume()
 
     monkeypatch.setattr(supervisor, "_COMES_BACK_S", _WITHIN_S)
-    threading.Thread(target=go_on_once_interrupted).start()
+    threading.Thread(target=go_on_once_interrupted, daemon=True).start()
     with pytest.raises(LaunchInterrupted, match="All ranks live"):
         team.push(long=bytes(1 << 24))
     assert team.pull("kept") == [0, 3] and team.run_cell(SUM) == ALL_SUMMED
@@ -167,7 +168,7 @@ def test_a_rank_that_never_takes_a_long_message_ends_and_the_other_one_is_left()
                 time.sleep(0.001)
             interrupt()
 
-        threading.Thread(target=interrupt_once_given).start()
+        threading.Thread(target=interrupt_once_given, daemon=True).start()
         with pytest.raises(LaunchInterrupted, match="rank 1 did not come back"):
             team.push(long=bytes(1 << 24))
         assert team.alive == [0] and team[0]["kept"] == 0
@@ -218,9 +219,9 @@ def test_an_interrupt_before_a_call_that_joins_anew_leaves_the_group_as_it_is_fo
 
 
 def test_a_rank_that_can_open_no_file_any_more_is_stopped_and_hears_the_next_look():
-    with start_ranks(2, timeout=1.5) as team:
+    with start_ranks(2) as team:
         team.run_cell(f"{IMPORTS}\nimport resource\nsoft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)")
-        with pytest.raises(LaunchError, match="All ranks live"):
+        with time_limit(team, 1.5), pytest.raises(LaunchError, match="All ranks live"):
             team.run_cell("if r:\n    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))\ntime.sleep(1000)")
         team[1].eval("resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))")
         assert team.pull("kept") == [0, 3] and team.run_cell(SUM) == ALL_SUMMED

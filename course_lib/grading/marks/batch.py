@@ -23,7 +23,7 @@ from queue import Empty, SimpleQueue
 from tqdm import tqdm
 
 from course_lib.grading.marks.figures import expected_cost, forecast, memory_of
-from course_lib.grading.marks.record import digest_of
+from course_lib.grading.marks.record import digest_of, key_of
 from course_lib.grading.marks.standing import CourseFolder, Standing, Status, grade_ids, standings
 from course_lib.grading.marks.table import report, write_csv
 
@@ -40,13 +40,13 @@ class WorkerProcess:
         self.course, self.limit_s = course, limit_s
         self.log = course.root / ".grading" / name / "log.txt"
         self.process: subprocess.Popen | None = None
-        self.peak_bytes = 0
+        self.peak_bytes, self.took_too_long = 0, False
 
     def grade(self, student: str) -> dict:
         """{"error", "seconds", "peak_bytes"} of one submission; an error where the worker died or took too long."""
         process = self.process = self.process if self.process and self.process.poll() is None else self.start()
         done = threading.Event()
-        self.peak_bytes = 0
+        self.peak_bytes, self.took_too_long = 0, False
         watch = threading.Thread(target=self.watch, args=(process, done), daemon=True)
         watch.start()
         try:
@@ -60,6 +60,8 @@ class WorkerProcess:
         if line:
             return {**json.loads(line), "peak_bytes": self.peak_bytes}
         code = process.wait()
+        if self.took_too_long:
+            return {"error": f"it took longer than {self.limit_s:g} s, and was ended"}
         return {"error": f"the grader's process ended in the middle ({end_in_words(code)})", "died": True}
 
     def start(self) -> subprocess.Popen:
@@ -80,6 +82,7 @@ class WorkerProcess:
             self.peak_bytes = max(self.peak_bytes, memory_of(process.pid))
             looks += 1
             if looks * LOOK_S > self.limit_s:
+                self.took_too_long = True
                 process.kill()
 
     def close(self) -> None:
@@ -98,22 +101,27 @@ def end_in_words(code: int) -> str:
 
 def grade_all(course: CourseFolder, name: str, students: Iterable[str], jobs: int, options: list[str],
               on_done: Callable[[str, dict], None]) -> None:
-    """Grade each of `students`, `jobs` at a time; what became of each is kept, and told to `on_done`."""
+    """Grade each of `students`, `jobs` at a time; what became of each is kept, and told to `on_done`.
+
+    KeyboardInterrupt ends it: submissions under way have no record, and are graded the next time.
+    """
     waiting: SimpleQueue = SimpleQueue()
     for student in students:
         waiting.put(student)
-    lock = threading.Lock()
+    lock, stopped = threading.Lock(), threading.Event()
+    workers = [WorkerProcess(course, name, options) for _ in range(jobs)]
 
-    def work() -> None:
-        worker = WorkerProcess(course, name, options)
+    def work(worker: WorkerProcess) -> None:
         try:
-            while True:
+            while not stopped.is_set():
                 try:
                     student = waiting.get_nowait()
                 except Empty:
                     return
                 for _ in range(ATTEMPTS):
                     found = worker.grade(student)
+                    if stopped.is_set():
+                        return
                     if not found.get("died"):
                         break
                 keep(course, name, student, found)
@@ -123,8 +131,16 @@ def grade_all(course: CourseFolder, name: str, students: Iterable[str], jobs: in
             worker.close()
 
     with ThreadPoolExecutor(jobs) as pool:
-        for one in [pool.submit(work) for _ in range(jobs)]:
-            one.result()
+        running = [pool.submit(work, worker) for worker in workers]
+        try:
+            for one in running:
+                one.result()
+        except KeyboardInterrupt:
+            stopped.set()
+            for worker in workers:
+                if worker.process:
+                    worker.process.kill()
+            raise
 
 
 def keep(course: CourseFolder, name: str, student: str, found: dict) -> None:
@@ -212,6 +228,7 @@ def main(arguments: list[str] | None = None) -> int:
     course = CourseFolder.at()
     with OneAtATime(course.root / ".grading" / "lock"):
         make_assignment(course, asked.name)
+        key_of(course.root)  # before several workers would make it
         (course.root / ".grading" / asked.name).mkdir(exist_ok=True)
         students = to_grade(standings(course, asked.name), asked.again, asked.student)
         print(forecast(len(students), asked.jobs, expected_cost(kept_figures(course, asked.name), asked.name)))
@@ -222,7 +239,13 @@ def main(arguments: list[str] | None = None) -> int:
                 if asked.quiet:
                     print(f"{student}: {found['error'] or 'done'}", flush=True)
 
-            grade_all(course, asked.name, students, min(asked.jobs, max(1, len(students))), arguments[cut + 1:], show)
+            try:
+                grade_all(course, asked.name, students, min(asked.jobs, max(1, len(students))), arguments[cut + 1:],
+                          show)
+            except KeyboardInterrupt:
+                raise SystemExit("interrupted: the same command goes on where it was") from None
+            except RuntimeError as error:  # a worker does not come up; what the others have graded stands
+                print(error, file=sys.stderr)
         found = standings(course, asked.name)
         path = write_csv(course, asked.name, found)
     print(report(asked.name, found))

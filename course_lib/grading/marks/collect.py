@@ -23,7 +23,6 @@ PLATFORMS = (
     # "Chapter 2_ada_attempt_2026-01-30-15-00-00_02_collectives.ipynb"
     ("Blackboard", r"(?:.*/)?[^/]*_(?P<student_id>[^/_]+)_attempt_(?P<timestamp>\d{4}(?:-\d\d){5})_(?P<file_id>[^/]+)"),
 )
-TAKEN = (".ipynb", ".txt", ".json", ".pdf", ".py")
 
 
 class LearningPlatformFiles(FileNameCollectorPlugin):
@@ -37,7 +36,7 @@ class LearningPlatformFiles(FileNameCollectorPlugin):
         parts = path.parts
         below = parts[parts.index("extracted") + 1:] if "extracted" in parts else parts[-2:]
         found = owner_of("/".join(below), assignment_of(parts))
-        return found if found and path.suffix.lower() in TAKEN else None
+        return None if path.name == "onlinetext.html" else found  # Moodle's own text field
 
 
 def owner_of(path: str, name: str) -> dict[str, str] | None:

@@ -33,9 +33,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--student", help="this one alone")
     parser.add_argument("--to", type=Path, help="with --student: the file to write")
     asked = parser.parse_args(arguments)
-    if asked.to and not asked.student:
-        parser.error("--to needs --student")
+    if asked.to and not (asked.student and len(asked.names) == 1):
+        parser.error("--to needs --student and one NAME")
     course = CourseFolder.at(asked.course)
+    if not course.has_gradebook():
+        parser.error(f"there is no gradebook in {course.root}: name the course's folder with --course")
     found = {name: standings(course, name) for name in asked.names or course.assignments()}
     if asked.form == "csv":
         for name, each in found.items():

@@ -5,6 +5,7 @@ learning platforms add numbers of their own. nbgrader knows `02_collectives.ipyn
 """
 
 import json
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -12,10 +13,13 @@ from pathlib import Path
 
 import nbformat
 
+from course_lib.grading.marks.record import digest_of
+
 # Behind the notebook's name, with the number of the copy: browsers, macOS, Windows, JupyterLab, Canvas.
 COPY = re.compile(r"(?: ?\((?P<browser>\d+)\)|(?: - | |[-_])?copy[ -]?(?P<copy>\d*)|[-_](?P<platform>\d+))?",
                   re.IGNORECASE)
 ENDINGS = (".ipynb", ".ipynb.txt", ".ipynb.json", ".json")  # what mail programs and browsers make of it
+LAID = ".laid"  # beside a copy laid under the right name: its digest, so that a later file is told from it
 MOST_NAMES = 5
 
 
@@ -33,22 +37,27 @@ def look_at(folder: Path, name: str, grade_ids: frozenset[str] = frozenset()) ->
 
     grade_ids: nbgrader's ids of the notebook that was given out. A file of any name that has half of them is it.
     """
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")
-                   and path.name != "timestamp.txt") if folder.is_dir() else []
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "timestamp.txt"
+                   and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+                   ) if folder.is_dir() else []
     if not files:
         return HandedIn(None, "the folder is empty")
     exact = folder / f"{name}.ipynb"
-    copies = sorted(((number, path) for path in files if (number := copy_number(path.name, name)) is not None),
+    copies = sorted(((number, path) for path in files
+                     if path != exact and (number := copy_number(path.name, name)) is not None),
                     key=lambda pair: (pair[0], str(pair[1])))
-    by_content = [] if copies else [path for path in files if has_half(path, grade_ids)]
+    by_content = [path for path in files if path != exact and has_half(path, grade_ids)] if not copies else []
     # One that was made of a copy gives way to a later copy; one that was handed in so does not.
-    handed_in_so = exact.is_file() and not any(same_bytes(exact, path) for _, path in copies if path != exact)
-    chosen = exact if handed_in_so else copies[-1][1] if copies else by_content[0] if len(by_content) == 1 else None
+    was_made = exact.is_file() and (any(same_bytes(exact, path) for _, path in copies)
+                                    or (folder / LAID).is_file() and (folder / LAID).read_text() == digest_of(exact))
+    chosen = exact if exact.is_file() and not was_made else copies[-1][1] if copies else (
+        by_content[0] if len(by_content) == 1 else exact if was_made else None)
     names = [path.relative_to(folder).as_posix() for path in files if path != chosen]
     if chosen is None:
         several = f"{len(by_content)} files could be it; " * (len(by_content) > 1)
         return HandedIn(None, f"no {name}.ipynb in the folder; {several}there is {names_in_words(names)}")
-    also = [path.relative_to(folder).as_posix() for _, path in copies if path not in (chosen, exact)]
+    also = [path.relative_to(folder).as_posix() for path in [*(path for _, path in copies), *by_content]
+            if path != chosen]
     notes = [f"taken from {chosen.relative_to(folder).as_posix()!r}"] * (chosen != exact)
     notes += [f"not looked at: {names_in_words(also)}"] * bool(also)
     return HandedIn(chosen, problem_of(chosen), "; ".join(notes))
@@ -80,7 +89,7 @@ def has_half(path: Path, grade_ids: frozenset[str]) -> bool:
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         found = {cell["metadata"].get("nbgrader", {}).get("grade_id") for cell in cells}
-    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
         return False
     return bool(grade_ids) and 2 * len(found & grade_ids) >= len(grade_ids)
 
@@ -125,23 +134,32 @@ def take_in(submitted: Path, name: str, grade_ids: frozenset[str] = frozenset())
     found = {}
     for student in sorted(path for path in submitted.glob("*") if path.is_dir() and not path.name.startswith(".")):
         folder = student / name
-        if not folder.exists():
-            stray = [path for path in student.glob("*") if path.is_file() and copy_number(path.name, name) is not None]
-            if not stray and any(path.is_dir() for path in student.iterdir()):
-                continue  # has handed in another assignment
-            for path in stray:
+        stray = [path for path in student.glob("*") if path.is_file() and copy_number(path.name, name) is not None]
+        if not folder.exists() and not stray and any(path.is_dir() for path in student.iterdir()):
+            continue  # has handed in another assignment
+        for path in stray:
+            if not (own := folder / path.name).is_file() or path.stat().st_mtime > own.stat().st_mtime:
                 folder.mkdir(exist_ok=True)
-                shutil.copy2(path, folder / path.name)
-        if re.search(r"[\[\]*?]", student.name):
-            found[student.name] = HandedIn(None, "nbgrader reads no folder with [, ], * or ? in its name: rename it")
+                lay(path, own)
+        if re.search(r"[\[\]*?\ud800-\udfff]", student.name):
+            found[student.name] = HandedIn(None, "nbgrader reads no folder with [, ], * or ? in its name, or with "
+                                                 "letters that are not UTF-8: rename it")
             continue
         seen = look_at(folder, name, grade_ids)
         exact = folder / f"{name}.ipynb"
         if seen.notebook is not None and seen.notebook != exact:
-            exact.unlink(missing_ok=True)  # nbgrader makes what it collects read-only
-            shutil.copy2(seen.notebook, exact)
+            lay(seen.notebook, exact)
+            (folder / LAID).write_text(digest_of(exact))
         found[student.name] = seen
     return found
+
+
+def lay(copy: Path, place: Path) -> None:
+    """Put a copy there, whole or not at all, since others may read; nothing where it lies there already."""
+    if not (place.is_file() and same_bytes(copy, place)):
+        part = place.with_name(f".{place.name}.part")
+        shutil.copy2(copy, part)
+        os.replace(part, place)  # also over what nbgrader has made read-only
 
 
 def names_in_words(names: list[str]) -> str:

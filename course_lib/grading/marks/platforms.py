@@ -27,8 +27,9 @@ class NotJudged(RuntimeError):
 def words_about(standing: Standing) -> str:
     """What a student hears about the whole submission. NotJudged where the fault may be the grader's."""
     if standing.status in (Status.NO_NOTEBOOK, Status.UNREADABLE, Status.NOTHING):
-        return f"Not graded: {standing.status.word}. {standing.why}. Hand in again."
-    if standing.record is None or standing.status is Status.OUR_FAULT:
+        why = [f"{standing.why}."] if standing.why else []
+        return " ".join([f"Not graded: {standing.status.word}.", *why, "Hand in again."])
+    if standing.record is None or standing.status is not Status.GRADED:
         raise NotJudged(f"{standing.student}: {standing.status.word}: {standing.why}")
     lines = [standing.note, ", ".join(standing.remarks), f"random inputs of seed {standing.record.seed}",
              *(f"graded with less protection: {line}" for line in standing.record.missing)]
@@ -48,6 +49,8 @@ def gradescope(standing: Standing, seconds: float | None = None) -> dict[str, An
              for each in standing.record.exercises]
     board = [{"name": f"{each.number} {figure.what}, par is 1", "value": beside_par(figure), "order": "asc"}
              for each in standing.record.exercises for figure in each.figures]
+    if standing.mark is not None and standing.mark != standing.record.points:  # points by hand, a penalty
+        whole["score"] = standing.mark
     return {**whole, "tests": tests, **({"leaderboard": board} if board else {}),
             "extra_data": {"seed": standing.record.seed, "missing_protections": list(standing.record.missing)}}
 
@@ -75,7 +78,8 @@ def classroom50(standing: Standing, environment: Mapping[str, str], now: datetim
             "owner": environment.get("OWNER") or environment.get("USERNAME") or standing.student,
             "review": environment.get("REVIEW_URL") or environment["COMMIT_URL"],
             "datetime": (now or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "score": sum(each["score"] for each in tests), "max-score": sum(each["max-score"] for each in tests),
+            "score": sum(each["score"] for each in tests) if standing.mark is None
+            else whole_number(standing.mark * factor), "max-score": sum(each["max-score"] for each in tests),
             "tests": tests}
 
 

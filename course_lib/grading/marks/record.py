@@ -5,6 +5,7 @@ the gradebook, so a notebook with a record is graded to the end, and one without
 """
 
 import hashlib
+import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from nbformat import NotebookNode
 
 KEY = "course_marks"  # in a notebook's metadata
 FORMAT = 1
+SECRET = ".grading_key"  # in the course's folder: with it the same submission gets the same seed, which nobody can know
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,15 @@ def record_in(notebook: dict[str, Any]) -> Record | None:
     """The record of a graded notebook (as JSON has it), None where there is none."""
     metadata = notebook.get("metadata")
     return Record.of_json(metadata.get(KEY)) if isinstance(metadata, dict) else None
+
+
+def key_of(course: Path) -> bytes:
+    """The key of a course's random inputs, which only teachers have; made where there is none."""
+    path = course / SECRET
+    if not path.is_file() or not path.stat().st_size:
+        path.touch(0o600)
+        path.write_text(secrets.token_hex(32))
+    return path.read_text().encode()
 
 
 def digest_of(path: Path) -> str:

@@ -79,7 +79,8 @@ class Standing:
             return []
         found = [f"{each.number} {remark}" for each in self.record.exercises for remark, words in REMARKS
                  if any(word in each.cause for word in words)]
-        return found + [f"{len(self.record.restored)} cells restored"] * bool(self.record.restored)
+        count = len(self.record.restored)
+        return found + [f"{count} cell{'s' * (count > 1)} restored"] * bool(count)
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,11 @@ class CourseFolder:
 
     def knows(self, name: str) -> bool:
         """Whether nbgrader has made the assignment, so that its points are in the gradebook."""
-        return (self.root / "gradebook.db").exists() and name in self.assignments()
+        return self.has_gradebook() and name in self.assignments()
+
+    def has_gradebook(self) -> bool:
+        """Whether nbgrader has made one; it would make an empty one of whatever it is asked."""
+        return (self.root / "gradebook.db").exists()
 
 
 def grade_ids(course: CourseFolder, name: str) -> frozenset[str]:

@@ -42,7 +42,7 @@ def number(value: float | None) -> str:
 
 def text(value: str) -> str:
     """On one line, and nothing that a spreadsheet would take for a formula: parts of it come from students."""
-    value = " ".join(value.split())
+    value = " ".join(value.encode(errors="replace").decode().split())
     return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value
 
 
@@ -65,11 +65,11 @@ def report(name: str, found: list[Standing]) -> str:
         if status in (Status.GRADED, Status.NOTHING) or not those:
             continue
         lines.append(f"{status.word}{f' ({status.remedy})' * bool(status.remedy)}:")
-        lines += [f"    {each.student}{f': {text(each.why)}' * bool(each.why)}" for each in those]
+        lines += [f"    {text(each.student)}{f': {text(each.why)}' * bool(each.why)}" for each in those]
     if nothing := [each.student for each in found if each.status is Status.NOTHING]:
         lines.append(f"nothing handed in: {', '.join(nothing)}")
     if remarked := [each for each in found if notes(each)]:
         lines.append("perhaps worth a look:")
-        lines += [f"    {each.student}: {text('; '.join(notes(each)))}" for each in remarked]
+        lines += [f"    {text(each.student)}: {text('; '.join(notes(each)))}" for each in remarked]
     protections = dict.fromkeys(line for each in found if each.record for line in each.record.missing)
     return "\n".join(lines + [f"graded with less protection: {line}" for line in protections])

@@ -8,6 +8,7 @@ nothing goes on grading after whoever started it was killed.
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 import time
@@ -67,6 +68,7 @@ def listen(tasks: queue.Queue) -> None:
 
 def main(name: str, *options: str) -> None:
     """Serve until the input ends."""
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C reaches us too; the batch decides what becomes of it
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what nbgrader prints is no answer
     worker = GradingWorker(name, list(options))

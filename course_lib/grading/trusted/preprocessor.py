@@ -25,14 +25,12 @@ from traitlets import Enum, Float, Integer
 
 from course_lib.grading import registry
 from course_lib.grading.exercise import TIME_LIMIT_S, Exercise
-from course_lib.grading.marks.record import ExerciseMark, Figure, Record, digest_of, put_record
+from course_lib.grading.marks.record import ExerciseMark, Figure, Record, digest_of, key_of, put_record
 from course_lib.grading.report import OVER_BUDGET, Report
 from course_lib.grading.trusted import sandbox
 from course_lib.grading.trusted.grader import Cells, Grader
 from course_lib.grading.trusted.restore import RESTORED
 from course_lib.grading.trusted.worker import Limits
-
-KEY = ".grading_key"  # in the course's folder: with it the same submission gets the same seed, which nobody can know
 
 
 class TrustedGrade(NbGraderPreprocessor):
@@ -94,12 +92,9 @@ class TrustedGrade(NbGraderPreprocessor):
             return self.seed
         if "nbgrader" not in resources:  # outside of a course, as in tests
             return secrets.randbits(32)
-        key = Path(CourseDirectory(config=self.config).root, KEY)
-        if not key.exists():
-            key.write_text(secrets.token_hex(32))
-            key.chmod(0o600)
+        key = key_of(Path(CourseDirectory(config=self.config).root))
         sources = "\0".join(cell.source for cell in nb.cells if cell.cell_type == "code")
-        digest = hmac.new(key.read_text().encode(), sources.encode(errors="surrogatepass"), hashlib.sha256).digest()
+        digest = hmac.new(key, sources.encode(errors="surrogatepass"), hashlib.sha256).digest()
         return int.from_bytes(digest[:4], "big")
 
     def digest(self, resources: ResourcesDict) -> str:

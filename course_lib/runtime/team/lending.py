@@ -2,7 +2,7 @@
 
 Code and constants (modules, functions, classes, numbers, texts) go along each time, as the notebook has them now.
 Anything else goes once and is the rank's own from then on: a model that ranks have trained must not be replaced by the
-notebook's, which nobody has trained.
+notebook's, which nobody has trained. A function brings along what it uses as globals: let it take a model as argument.
 """
 
 import dataclasses
@@ -43,8 +43,10 @@ def is_code(value: Any) -> bool:
     """Whether nothing that a rank does changes it."""
     if isinstance(value, tuple):
         return all(map(is_code, value))
-    constant = dataclasses.is_dataclass(value) and value.__dataclass_params__.frozen
-    return constant or isinstance(value, (*CODE, *CONSTANTS))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = (getattr(value, each.name, None) for each in dataclasses.fields(value))
+        return value.__dataclass_params__.frozen and all(map(is_code, parts))  # what it holds may change: a model does
+    return isinstance(value, (*CODE, *CONSTANTS))
 
 
 def keep_picklable(values: dict[str, Any]) -> dict[str, Any]:

@@ -51,6 +51,8 @@ def parse_ranks(line: str) -> list[int] | None:
     if not all(map(_RANKS.fullmatch, parts)):
         raise RanksUsageError(f"%%ranks expects ranks, such as %%ranks 0,2 or %%ranks 1-3, got {line.strip()!r}")
     bounds = [[int(bound) for bound in part.split("-")] for part in parts]
+    if any(bound[0] > bound[-1] for bound in bounds):
+        raise RanksUsageError(f"%%ranks expects the lower rank first, such as %%ranks 1-3, got {line.strip()!r}")
     return [rank for first, *last in bounds for rank in range(first, (last or [first])[0] + 1)] or None
 
 

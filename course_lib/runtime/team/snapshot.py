@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from course_lib.runtime.team.holdings import find_holdings
@@ -22,7 +23,7 @@ def take_snapshot() -> dict[str, Any]:
 
 def first_values(value: Any) -> list[list[float]]:
     """The first rows and columns of a tensor, with all dimensions but the first in one; [] for anything else."""
-    plain = isinstance(value, Tensor) and type(value) in (Tensor, nn.Parameter) and value.numel() > 0
+    plain = type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided and value.numel() > 0
     if not plain or value.is_complex() or value.device.type == "meta" or not value.untyped_storage().nbytes():
         return []
     rows = value.detach().reshape(value.shape[0] if value.dim() > 1 else 1, -1)

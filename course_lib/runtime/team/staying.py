@@ -156,7 +156,10 @@ def _say_where(seen: Whereabouts) -> str:
 
 
 class TorchrunRanks:
-    """This process and its peers, under torchrun. Exceptions go up as they are, and torchrun stops all ranks."""
+    """This process and its peers, under torchrun. Exceptions go up as they are, and torchrun stops all ranks.
+
+    Whatever asks the team is a collective, `repr(team)` too: every rank has to do it.
+    """
 
     def __init__(self, world_size: int, backend: str, device: str, timeout_s: float, seed: int) -> None:
         launch_under_torchrun(do_nothing, (), {}, world_size, backend, device, timeout_s, seed)
@@ -176,7 +179,11 @@ class TorchrunRanks:
 
     def look(self, fn: Callable, args: tuple, ranks: Collection[int]) -> Results:
         """As `call`, and forgotten."""
-        return self.call(self._last.removeprefix("has run "), fn, args, {}, ranks)
+        last = self._last
+        try:
+            return self.call("", fn, args, {}, ranks)
+        finally:
+            self._last = last
 
     def where(self) -> dict[int, str]:
         """What each rank did last, which is the same for all."""

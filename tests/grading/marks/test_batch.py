@@ -1,10 +1,14 @@
 """`make grade` on a worker that grades nothing: whoever dies, the batch goes on; who is graded is not graded again."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 import threading
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from course_lib.grading.marks import batch, figures
@@ -12,12 +16,15 @@ from course_lib.grading.marks.standing import CourseFolder, Standing, Status
 
 # Says "ready", then answers each line; the student called "dies" ends it at the first time, "dies twice" always.
 FAKE = """
-import json, os, sys
+import json, os, signal, sys, time
+signal.signal(signal.SIGINT, lambda *_: None)
 print("ready", flush=True)
 for line in sys.stdin:
     (student,) = json.loads(line)
     seen = os.path.exists("seen " + student)
     open("seen " + student, "a").write("x")
+    while student == "hangs":
+        time.sleep(1)
     if student == "dies twice" or student == "dies" and not seen:
         os._exit(7)
     print(json.dumps({"error": "KeyError: 'x'" * (student == "fails"), "seconds": 1.5}), flush=True)
@@ -55,10 +62,12 @@ def test_a_worker_that_takes_too_long_is_ended_and_the_batch_goes_on(course, mon
     worker.command = [sys.executable, "-c", "print('ready', flush=True)\nimport threading; threading.Event().wait()"]
     found = worker.grade("ada")
     worker.close()
-    assert found["died"] and "signal 9" in found["error"]
+    assert found == {"error": "it took longer than 0.05 s, and was ended"}
 
 
-def test_no_worker_is_left_behind(course):
+@pytest.fixture
+def started(monkeypatch):
+    """The processes of all workers."""
     processes = []
     start = batch.WorkerProcess.start
 
@@ -66,12 +75,39 @@ def test_no_worker_is_left_behind(course):
         processes.append(start(self))
         return processes[-1]
 
-    batch.WorkerProcess.start, before = note, start
-    try:
-        batch.grade_all(course, "01", ["ada", "bob", "dies"], 2, [], lambda *_: None)
-    finally:
-        batch.WorkerProcess.start = before
-    assert len(processes) >= 2 and all(each.returncode is not None for each in processes)
+    monkeypatch.setattr(batch.WorkerProcess, "start", note)
+    return processes
+
+
+def test_no_worker_is_left_behind(course, started):
+    batch.grade_all(course, "01", ["ada", "bob", "dies"], 2, [], lambda *_: None)
+    assert len(started) >= 2 and all(each.returncode is not None for each in started)
+
+
+def test_ctrl_c_ends_the_batch_and_what_was_under_way_is_graded_the_next_time(course, started):
+    told = []
+
+    def note(student, found):
+        told.append(student)
+        if student == "ada":  # its worker asks for the next one, which never answers
+            threading.Timer(0.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    with pytest.raises(KeyboardInterrupt):
+        batch.grade_all(course, "01", ["ada", "hangs", "bob", "cy"], 1, [], note)
+    assert told == ["ada"] and all(each.returncode is not None for each in started)
+    assert not course.last_try("hangs", "01").exists()
+
+
+def test_a_worker_that_does_not_come_up_leaves_a_report(course, monkeypatch, capsys):
+    def refuse(*_):
+        raise RuntimeError("nbgrader does not start: no memory")
+
+    monkeypatch.setattr(CourseFolder, "at", lambda *_: course)
+    for name, value in (("grade_all", refuse), ("make_assignment", lambda *_: None), ("standings", lambda *_: [])):
+        monkeypatch.setattr(batch, name, value)
+    assert batch.main(["01"]) == 0
+    said = capsys.readouterr()
+    assert "does not start" in said.err and "nobody yet" in said.out
 
 
 def test_who_is_graded_is_left_alone_unless_it_is_asked_for():
@@ -103,11 +139,12 @@ def test_what_is_kept_of_gradings_says_what_the_next_ones_take(course):
 
 
 def test_the_memory_of_a_process_holds_that_of_its_children():
-    held = bytearray(50 << 20)
-    import os
-
-    assert figures.memory_of(os.getpid()) > len(held) and figures.memory_of(2**22 + 1) == 0
-    assert threading.active_count() >= 1
+    code = "held = b'x' * (200 << 20); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        assert figures.memory_of(os.getpid()) > figures.own_memory(psutil.Process()) + (150 << 20)
+        child.communicate(b"\n")
+    assert figures.memory_of(2**22 + 1) == 0
 
 
 def test_an_assignment_of_which_nbgrader_has_noted_only_some_cells_is_made_again(course, monkeypatch):

@@ -24,6 +24,7 @@ STUB = (ROOT / "exercises" / NAME / f"{NAME}.ipynb").read_text(encoding="utf-8")
     ("all/Chapter 2_ada_attempt_2026-01-30-15-00-00_02_collectives.ipynb", "ada"),
     ("all/ada/02_collectives.ipynb", "ada"), ("all/ada/02_collectives/02_collectives.ipynb", "ada"),
     ("ada/02_collectives.ipynb", "ada"), ("ada/solution.ipynb", None),
+    ("all/ada/02_collectives.docx", "ada"),
     ("__MACOSX/all/ada/02_collectives.ipynb", None), ("all/ada/.02_collectives.ipynb", None)])
 def test_each_platforms_way_to_pack_is_known(path, student):
     found = owner_of(path, NAME)

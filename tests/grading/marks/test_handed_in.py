@@ -1,11 +1,14 @@
 """Which file is the notebook, whatever browsers made of its name; and what is wrong with it, in words."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from course_lib.grading.marks.handed_in import copy_number, look_at, problem_of, take_in
+from course_lib.grading.marks.standing import Standing, Status
+from course_lib.grading.marks.table import report
 from tests.grading.submissions import NAME
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -53,6 +56,49 @@ def test_a_notebook_of_another_name_is_known_by_its_cells_and_two_such_are_not_g
     assert look_at(folder, NAME).notebook is None
     put(folder, **{"final.ipynb": STUB})
     assert "2 files could be it" in look_at(folder, NAME, IDS).problem
+
+
+def test_what_jupyterlab_keeps_for_itself_is_no_second_notebook(tmp_path):
+    folder = put(tmp_path / "ada", **{"homework.ipynb": STUB})
+    put(folder / ".ipynb_checkpoints", **{"homework-checkpoint.ipynb": STUB})
+    assert look_at(folder, NAME, IDS).notebook.name == "homework.ipynb"
+
+
+@pytest.mark.parametrize("first", [f"{NAME} (1).ipynb", "homework.ipynb"])
+def test_a_file_that_is_replaced_under_the_same_name_is_taken_anew(tmp_path, first):
+    folder = put(tmp_path / "ada" / NAME, **{first: STUB})
+    for text in (STUB, STUB.replace("2.1", "2.1 "), STUB + "\n"):
+        put(folder, **{first: text})
+        assert take_in(tmp_path, NAME, IDS)["ada"].notebook.name == first
+        assert (folder / f"{NAME}.ipynb").read_text(encoding="utf-8") == text
+
+
+def test_a_later_file_beside_the_assignments_folder_is_taken_as_well(tmp_path):
+    put(tmp_path / "ada", **{f"{NAME}.ipynb": STUB})
+    take_in(tmp_path, NAME)
+    put(tmp_path / "ada", **{f"{NAME}.ipynb": STUB + "\n"})
+    own = tmp_path / "ada" / NAME / f"{NAME}.ipynb"
+    os.utime(tmp_path / "ada" / f"{NAME}.ipynb", (own.stat().st_mtime + 1,) * 2)
+    take_in(tmp_path, NAME)
+    assert own.read_text(encoding="utf-8") == STUB + "\n"
+
+
+def test_a_look_changes_nothing_where_all_lies_right(tmp_path):
+    folder = put(tmp_path / "ada" / NAME, **{f"{NAME} (1).ipynb": STUB})
+    take_in(tmp_path, NAME)
+    before = (folder / f"{NAME}.ipynb").stat().st_ino
+    take_in(tmp_path, NAME)
+    assert (folder / f"{NAME}.ipynb").stat().st_ino == before
+
+
+def test_one_students_file_and_one_students_name_stop_nobody_else(tmp_path):
+    put(tmp_path / "ada" / NAME, **{"x.json": "[" * 100_000})
+    put(tmp_path / "bob" / NAME, **{f"{NAME}.ipynb": STUB})
+    os.mkdir(os.fsencode(tmp_path) + b"/caf\xe9")
+    found = take_in(tmp_path, NAME, IDS)
+    assert "no 02_collectives.ipynb" in found["ada"].problem and not found["bob"].problem
+    assert any("not UTF-8" in each.problem for each in found.values())
+    report("02", [Standing(student, Status.NO_NOTEBOOK, each.problem) for student, each in found.items()]).encode()
 
 
 def test_an_empty_folder_and_one_without_a_notebook_are_told_apart(tmp_path):

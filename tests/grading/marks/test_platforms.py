@@ -61,12 +61,23 @@ def test_a_file_that_cannot_be_judged_says_why_before_anything_else():
     assert not test["passed"] and test["output"] == found["output"] and test["max-score"] == 18
 
 
-@pytest.mark.parametrize("status", [Status.OUR_FAULT, Status.FAILED, Status.INTERRUPTED, Status.NOT_YET])
+@pytest.mark.parametrize("status", [Status.OUR_FAULT, Status.FAILED, Status.INTERRUPTED, Status.NOT_YET,
+                                    Status.AGAIN, Status.BY_HAND])
 @pytest.mark.parametrize("write", [gradescope, lambda standing: classroom50(standing, RUNNER, NOW)])
 def test_where_the_fault_may_be_ours_nothing_is_written(status, write):
-    record = GRADED.record if status is Status.OUR_FAULT else None
+    record = GRADED.record if status in (Status.OUR_FAULT, Status.AGAIN, Status.BY_HAND) else None
     with pytest.raises(NotJudged, match=status.word):
         write(Standing("ada", status, record=record, out_of=9.0))
+
+
+def test_points_by_hand_and_a_penalty_count_on_every_platform():
+    late = replace(GRADED, points=GRADED.record.points + 1, penalty=0.5)
+    assert gradescope(late)["score"] == GRADED.record.points + 0.5
+    assert classroom50(late, RUNNER, NOW)["score"] == 2 * GRADED.record.points + 1
+
+
+def test_who_has_handed_in_nothing_hears_one_sentence():
+    assert gradescope(Standing("ada", Status.NOTHING))["output"] == "Not graded: nothing handed in. Hand in again."
 
 
 def test_a_leaderboard_has_the_best_first_beside_par_and_the_exercises_in_order():

@@ -57,7 +57,12 @@ def latencies(page: Page) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    folder = Path(tempfile.mkdtemp())
+    with tempfile.TemporaryDirectory() as folder:
+        measure(Path(folder))
+
+
+def measure(folder: Path) -> None:
+    """Print the table, with a site in `folder`."""
     began = time.perf_counter()
     build(folder / "course")
     print(f"built in {time.perf_counter() - began:.1f} s; load of the machine {os.getloadavg()[0]:.1f} "
