@@ -23,17 +23,17 @@ Colab has few cores: ranks run, and their times mean little. Exercises: /content
 RESTART = "Now Runtime > Restart session, then run this cell once more: {} had been loaded in an older version."
 
 
-def installed(name: str) -> str | None:
+def find_version(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
 
 
-def unmet(dependencies: list[str]) -> Iterator[Requirement]:
+def list_unmet(dependencies: list[str]) -> Iterator[Requirement]:
     """What of the course's dependencies has to be installed. SystemExit where that is torch."""
     for requirement in map(Requirement, dependencies):
-        version = installed(requirement.name)
+        version = find_version(requirement.name)
         if requirement.name in LEFT_OUT or version and requirement.specifier.contains(version, prereleases=True):
             continue
         if requirement.name == "torch":
@@ -46,14 +46,14 @@ def install(missing: list[Requirement]) -> None:
     """With pip, torch held in its version and its build."""
     held = ROOT / "build" / "held.txt"
     held.parent.mkdir(exist_ok=True)
-    held.write_text(f"torch=={installed('torch')}\n", encoding="utf-8")
+    held.write_text(f"torch=={find_version('torch')}\n", encoding="utf-8")
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--constraint", held, *map(str, missing)],
                    check=True)
 
 
 def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    missing = list(unmet(project["dependencies"]))
+    missing = list(list_unmet(project["dependencies"]))
     old = [requirement.name for requirement in missing if requirement.name in sys.modules]
     if missing:
         install(missing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from course_lib.pictures.palette import RANK_COLOURS, ink_on
@@ -36,19 +36,19 @@ class Dispatched:
     choices: tuple[tuple[tuple[int, ...], ...], ...]
     kept: tuple[tuple[tuple[bool, ...], ...], ...]
 
-    @property
+    @cached_property
     def rows(self) -> list[tuple[int, int, int, int]]:
         """(expert, rank, token, slot) of what is kept, in the order in which it arrives at the experts."""
         return sorted((expert, rank, token, slot) for rank, of_rank in enumerate(self.choices)
                       for token, experts in enumerate(of_rank) for slot, expert in enumerate(experts)
                       if self.kept[rank][token][slot])
 
-    @property
+    @cached_property
     def load(self) -> list[int]:
         """Rows that each expert computes."""
         return [sum(expert == e for expert, *_ in self.rows) for e in range(EXPERTS)]
 
-    @property
+    @cached_property
     def work(self) -> list[int]:
         """Rows that each rank computes."""
         return [sum(self.load[rank * EXPERTS // RANKS:(rank + 1) * EXPERTS // RANKS]) for rank in range(RANKS)]

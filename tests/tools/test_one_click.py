@@ -113,12 +113,12 @@ def test_on_colab_the_cell_clones_the_repository_and_runs_our_file(monkeypatch):
 
 def test_on_colab_only_what_is_missing_or_too_old_comes_and_torch_stays(monkeypatch):
     there = {"torch": "2.9.0+cu126", "numpy": "2.0.2", "psutil": "5.9.5"}
-    monkeypatch.setattr(colab, "installed", there.get)
+    monkeypatch.setattr(colab, "find_version", there.get)
     asked = ["torch>=2.8", "jupyterlab>=4", "numpy>=2.0", "psutil>=6.0", "anywidget>=0.9"]
-    assert [each.name for each in colab.unmet(asked)] == ["psutil", "anywidget"]
+    assert [each.name for each in colab.list_unmet(asked)] == ["psutil", "anywidget"]
     there["torch"] = "2.6.0"
     with pytest.raises(SystemExit, match="needs torch>=2.8, and here is 2.6.0"):
-        list(colab.unmet(asked))
+        list(colab.list_unmet(asked))
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -73,7 +73,7 @@ def start_server(student: Visitor, headers: dict[str, str], patience_s: float = 
     raise SystemExit("the server did not start in time")
 
 
-def printed_by(server: str, headers: dict[str, str], code: str) -> str:
+def run_in_kernel(server: str, headers: dict[str, str], code: str) -> str:
     """What the code prints in a new kernel of the server."""
     kernel = requests.post(urljoin(server, "api/kernels"), headers=headers, json={"name": "python3"})
     kernel.raise_for_status()
@@ -111,7 +111,7 @@ def main(address: str, teacher: str, password: str) -> None:
     headers = {"Authorization": f"token {student.token()}"}
     server = start_server(student, headers)
     print(f"a stranger stayed outside; the student's server: {server}")
-    print(printed_by(server, headers, CELL), end="")
+    print(run_in_kernel(server, headers, CELL), end="")
     copies = requests.get(urljoin(server, "api/contents/workspace/notebooks"), headers=headers).json()["content"]
     print(f"{len(copies)} notebooks in the student's own workspace/")
     requests.delete(student.url(f"hub/api/users/{STUDENT}/server"), headers=headers)

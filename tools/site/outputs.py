@@ -45,12 +45,12 @@ def as_html(path: Path, pictures: Path, up: str) -> NotebookNode:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if "data" in output:
-                output.data = shown_data(cell.source, output.data, output.metadata, polls, pictures, up)
+                output.data = render_data(cell.source, output.data, output.metadata, polls, pictures, up)
                 output.metadata = NotebookNode()
     return notebook
 
 
-def shown_data(source: str, data: NotebookNode, metadata: NotebookNode, polls: list[Poll], pictures: Path,
+def render_data(source: str, data: NotebookNode, metadata: NotebookNode, polls: list[Poll], pictures: Path,
                up: str) -> NotebookNode:
     """One output's MIME bundle, as text/html where it is more than text."""
     text = data.get("text/plain", "")

@@ -72,13 +72,13 @@ def script_of(kind: type[StaticView]) -> str:
 def write_archive(path: Path) -> None:
     """The Python that pages import, with the files that it reads, and its licences."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for source, name in sorted(archived(), key=lambda each: each[1]):
+        for source, name in sorted(list_archive(), key=lambda each: each[1]):
             # A fixed date: the same course gives the same bytes.
             entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             archive.writestr(entry, source.read_bytes(), zipfile.ZIP_DEFLATED, 9)
 
 
-def archived() -> Iterator[tuple[Path, str]]:
+def list_archive() -> Iterator[tuple[Path, str]]:
     """(file, its name in the archive)."""
     python = BROWSER / "python"
     for path in python.glob("*.py"):

@@ -88,7 +88,7 @@ export function showPlanner(node) {
   }
   async function show(now) {
     tell(status, isReady() ? "Every layout that fits is tried." : LOADING, true);
-    line.textContent = [COMMAND, ...now.options.map(quoted)].join(" ");
+    line.textContent = [COMMAND, ...now.options.map(quote)].join(" ");
     answer.hidden = true;
     try {
       const { text, code, seconds } = await ask(now);
@@ -138,4 +138,4 @@ function remember(input, first) {
   return first;
 }
 
-const quoted = (word) => (/^[\w./,-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+const quote = (word) => (/^[\w./,-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);

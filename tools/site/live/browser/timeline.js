@@ -94,7 +94,7 @@ function view(trace, colours) {
       x, y, width, height: tall, fill, "data-event": number,
       stroke: number === chosen ? "#212121" : "#ffffff", "stroke-width": number === chosen ? 2.5 : 0.5,
     });
-    const words = event.cat === "waiting" || tall < 11 ? [] : [written(event), event.name];
+    const words = event.cat === "waiting" || tall < 11 ? [] : [labelOf(event), event.name];
     const fits = words.find((each) => each.length * LETTER < width);
     return fits ? [shape, text(x + 3, y + tall / 2 + 4, fits, ink(fill))] : [shape];
   }
@@ -131,7 +131,7 @@ function view(trace, colours) {
     const { ts, dur } = events[number];
     if (ts + dur < from || ts > to) show(ts + dur / 2 - (to - from) / 2, ts + dur / 2 + (to - from) / 2);
     else draw();
-    tell(said, described(events[number], first));
+    tell(said, describe(events[number], first));
   }
 
   function buttons() {
@@ -196,10 +196,10 @@ function place(events) {
   return placed.map((event) => ({ ...event, rows: rows.get(event.pid) ?? 1 }));
 }
 
-const written = ({ name, args }) => [name, ...("bytes" in args ? [`${args.bytes.toLocaleString("en")} bytes`]
+const labelOf = ({ name, args }) => [name, ...("bytes" in args ? [`${args.bytes.toLocaleString("en")} bytes`]
   : Object.values(args))].join(" ");
 
-function described(event, first) {
+function describe(event, first) {
   const unit = (time) => (time < 1000 ? `${Number(time.toPrecision(3))} µs` : `${Number((time / 1000).toPrecision(4))} ms`);
   const labels = Object.entries(event.args).map(([name, value]) => `, ${name} ${value.toLocaleString("en")}`).join("");
   return `Rank ${event.pid}, ${event.cat}: ${event.name}${labels}; ${unit(event.dur)}, from ${unit(event.ts - first)} on.`;
