@@ -136,6 +136,7 @@ def without_local_text(text: str) -> str:
 def keep_equal_text(new: NotebookNode, old: NotebookNode) -> None:
     """Put back into `new` every text of `old` that strict nbval would call equal, such as a measured time.
 
+    An error's sentence belongs to its traceback, which is new: both name the cell by its number.
     Not in a cell whose pictures are others now: there text and picture say what one run has measured.
     """
     patterns = get_sanitize_patterns(SANITIZE.read_text(encoding="utf-8"))
@@ -151,6 +152,8 @@ def keep_equal_text(new: NotebookNode, old: NotebookNode) -> None:
         if pictures_in(cell) != pictures_in(before_cell):
             continue
         for output, before in zip(cell.get("outputs", []), before_cell.get("outputs", [])):
+            if output.output_type == "error":
+                continue
             for now, then in ((output, before), (output.get("data", {}), before.get("data", {}))):
                 for key in now.keys() & then.keys():
                     is_text = isinstance(now[key], str) and not key.startswith("image/")

@@ -132,7 +132,7 @@ def texts(shown: Plan, step: int) -> dict[str, str]:
     """All that is said at one step; the browser and the static picture show the same."""
     finding = shown.finding()
     return {
-        "headline": finding[0].upper() + finding[1:],
+        "headline": f"In all, {finding}" if shown.num_steps else finding[0].upper() + finding[1:],
         "detail": shown.detail()[0].upper() + shown.detail()[1:],
         "step": f"Step {step} of {shown.num_steps}: {describe_step(shown, step)}",
         "key": f"{shown.op} {shown.algorithm} n={shown.num_ranks} step={step}",

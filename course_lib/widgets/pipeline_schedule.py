@@ -209,11 +209,11 @@ def still_missing(schedule: Schedule, found: list[Finding]) -> str:
 
 def explanation(simulated: Simulation, slow: int | None) -> str:
     step, work = (f"{float(each):.4g}" for each in (simulated.makespan, max(simulated.busy)))
-    working = f"the busiest rank works {work}" if slow is not None else f"{work} of it work"
+    working = f"the busiest rank works {work}" if slow is not None else f"{work} of them work"
     idle = f"{simulated.bubble_of_ideal:.1%} of the ideal time"
     if simulated.bubble_of_span < simulated.bubble_fraction and slow is None:
         idle += f", {simulated.bubble_of_span:.0%} within a rank's own span"
-    return f"A step takes {step}, {working}; idle: {idle}. At most {in_flight(simulated)} in flight."
+    return f"A step takes {step} units, {working}; idle: {idle}. At most {in_flight(simulated)} in flight."
 
 
 def checked_costs(given: Any) -> tuple:

@@ -142,10 +142,11 @@ def texts(name: str, snapshot: Snapshot) -> tuple[str, str]:
     kinds = {held["what"] for held in holdings}
     if not shown:
         same = "is the same in all ranks" if len(kinds) == 1 else "differs between ranks"
-        return f"{name} {same}", f"it is {' and '.join(sorted(kinds)) or 'in no rank'}, and has no values to show{more}"
+        where = " and ".join(sorted(kinds)) or "in no rank"
+        return f"The value of {name} {same}", f"it is {where}, and has no values to show{more}"
     differ = len(differing_elements(snapshot, name))
-    return (f"{name}: {differ} of {shown} elements differ between ranks" if differ else
-            f"{name}: all {shown} elements are the same in all ranks",
+    return (f"In {name} {differ} of {shown} elements differ between ranks" if differ else
+            f"In {name} all {shown} elements are the same in all ranks",
             f"grey is the same everywhere, darker is larger; at most {ROWS} rows and {COLUMNS} columns are shown{more}")
 
 

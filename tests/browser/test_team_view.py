@@ -16,14 +16,14 @@ CELLS = (
     "%%ranks\nx = torch.arange(32.0).view(4, 8) * dist.get_rank()\nx.sum().item()",
     'TeamView.of(team, "x")',
 )
-SAME = "x: all 32 elements are the same in all ranks"
+SAME = "In x all 32 elements are the same in all ranks"
 
 
 def test_a_view_shows_what_differs_between_ranks_and_follows_their_next_cell(run_cells):
     notebook = run_cells(*CELLS)
     widget = Widget(notebook, 2)
     headline = widget.root.locator(".headline")
-    assert headline.inner_text() == "x: 31 of 32 elements differ between ranks"  # the first one is 0 everywhere
+    assert headline.inner_text() == "In x 31 of 32 elements differ between ranks"  # the first one is 0 everywhere
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     for theme in THEMES:
         notebook.change_theme(theme)

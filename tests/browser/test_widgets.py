@@ -43,7 +43,7 @@ def test_the_explorer_is_driven_by_keyboard_and_never_asks_for_ranks_that_do_not
     explorer.wait_for("all_reduce naive n=4 step=0")
     explorer.press("step", "End")
     explorer.wait_for("all_reduce naive n=4 step=6")
-    assert explorer.headline() == "Rank 0 sends 3.0 × the buffer while the others send 1.0 ×"
+    assert explorer.headline() == "In all, rank 0 sends 3.0 × the buffer while the others send 1.0 ×"
     explorer.press("ranks", "ArrowRight")
     explorer.wait_for("all_reduce naive n=5 step=6")
     explorer.control("collective").focus()

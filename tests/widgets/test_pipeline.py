@@ -57,7 +57,7 @@ def test_memory_is_told_in_micro_batches_of_a_whole_rank():
 def test_the_sentence_has_the_finding_and_its_numbers():
     assert repr(PipelineSchedule()) == (
         "PipelineSchedule, 1F1B, 4 ranks, 8 micro-batches: 27% idle: 1.1 of your 4 ranks are paid for and wait. A step "
-        "takes 33, 24 of it work; idle: 37.5% of the ideal time. At most 4 micro-batches in flight.")
+        "takes 33 units, 24 of them work; idle: 37.5% of the ideal time. At most 4 micro-batches in flight.")
     said = repr(PipelineSchedule(order="ZB-H2"))
     assert "11% idle" in said and ", 0% within a rank's own span. At most" in said
     assert "rank 2 slow: 55% idle" in repr(PipelineSchedule(order="GPipe", slow=2, m=4))

@@ -62,9 +62,9 @@ def test_elements_that_differ_are_those_of_which_not_all_ranks_have_the_same():
 
 
 def test_the_headline_says_how_many_elements_differ():
-    assert TeamView("x").current_scene().headline == "x: all 4 elements are the same in all ranks"
-    assert TeamView("weight").current_scene().headline == "weight: 16 of 16 elements differ between ranks"
-    assert TeamView("loss").current_scene().headline == "loss differs between ranks"
+    assert TeamView("x").current_scene().headline == "In x all 4 elements are the same in all ranks"
+    assert TeamView("weight").current_scene().headline == "In weight 16 of 16 elements differ between ranks"
+    assert TeamView("loss").current_scene().headline == "The value of loss differs between ranks"
     assert TeamView().current_scene().headline == "2 ranks each hold 80 B of tensors"
 
 
@@ -98,7 +98,7 @@ def test_a_view_follows_its_team_from_cell_to_cell_and_forgets_a_name_that_is_go
 def test_a_view_of_a_team_opens_at_the_tensor_that_is_named_and_refuses_one_that_no_rank_has():
     team = StoodInTeam()
     assert TeamView.of(team).name == ALL_NAMES
-    assert TeamView.of(team, "weight").current_scene().headline == "weight: 16 of 16 elements differ between ranks"
+    assert TeamView.of(team, "weight").current_scene().headline == "In weight 16 of 16 elements differ between ranks"
     with pytest.raises(BadParameter, match="name='bias': expected one of"):
         TeamView.of(team, "bias")
 
