@@ -25,7 +25,7 @@ NAME_WIDGETS = """[...document.querySelectorAll("figure.course-widget")].map((fi
 })"""
 WIDER = """[...document.querySelectorAll("main *, article *")]
     .filter((node) => node.getBoundingClientRect().right > innerWidth + 1).map((node) => node.outerHTML.slice(0, 80))"""
-COLUMNS = ("pages", "widgets", "moves", "timelines", "predictions", "console errors", "axe light", "axe dark",
+COLUMNS = ("pages", "widgets", "moves", "timelines", "predictions", "console errors", "axe", "axe light", "axe dark",
            "wider than 360 px", "differ from Python")
 
 
@@ -37,7 +37,7 @@ class Look:
         self.counts: dict[str, Counter[str]] = {}
         self.faults: list[str] = []
 
-    def at(self, path: str) -> None:
+    def at(self, path: str, with_axe: bool = True) -> None:
         """Open a page and try all that it has."""
         kind = path.split("/")[0] if "/" in path else "others"
         found = self.counts.setdefault(kind, Counter())
@@ -65,7 +65,8 @@ class Look:
                     fault("differ from Python", f"{name}: {error}")
             self.zoom(page, found, fault)
             found["predictions"] += page.locator("figure.course-prediction .prediction").count()
-            for theme in ("light", "dark"):
+            found["axe"] += with_axe
+            for theme in ("light", "dark") if with_axe else ():
                 page.evaluate(f"document.body.dataset.theme = '{theme}'")
                 for each in Axe().run(page).response["violations"]:
                     if each["impact"] in ("serious", "critical"):
@@ -101,6 +102,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.site.live.every_page", description=__doc__.splitlines()[0])
     parser.add_argument("site", type=Path, help="the folder that `make site` has written")
     parser.add_argument("--only", default="**/*.html", help="pages to look at, as a pattern of files")
+    parser.add_argument("--axe-every", type=int, default=1, metavar="N",
+                        help="axe-core on every Nth page alone: it takes seconds for a long listing")
     chosen = parser.parse_args()
     paths = sorted(path.relative_to(chosen.site).as_posix() for path in chosen.site.glob(chosen.only))
     if not paths:
@@ -113,7 +116,7 @@ def main() -> None:
         look = Look(browser.new_context(viewport={"width": 1200, "height": 1600}), address)
         for number, path in enumerate(paths, 1):
             print(f"\r[{number}/{len(paths)}, {time.perf_counter() - began:.0f} s] {path:60}", end="", file=sys.stderr)
-            look.at(path)
+            look.at(path, with_axe=number % chosen.axe_every == 0)
         browser.close()
     print(file=sys.stderr)
     print(look.table())
