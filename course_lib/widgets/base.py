@@ -73,7 +73,7 @@ class WholeNumber(Setting):
 
 
 class OneOf(Setting):
-    """One of `choices`. Anything else is a BadParameter."""
+    """One of `choices`, as it stands among them: a browser says 1 for 1.0. Anything else is a BadParameter."""
 
     def __init__(self, default: Any, choices: Iterable[Any]) -> None:
         super().__init__(default)
@@ -81,7 +81,7 @@ class OneOf(Setting):
 
     def validate(self, obj: Any, value: Any) -> Any:
         require_one_of(self.name, value, self.choices)
-        return value
+        return next(choice for choice in self.choices if choice == value)
 
 
 def browser_code(*scripts: Path) -> tuple[str, str]:

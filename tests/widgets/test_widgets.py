@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from course_lib.collectives.steps import MESSAGES
 from course_lib.pictures.figures import to_png
-from course_lib.widgets import CollectiveExplorer, Explorable, RingAllReduce
+from course_lib.widgets import CollectiveExplorer, Explorable, RingAllReduce, TokenDispatch
 from course_lib.widgets.base import BadParameter, WholeNumber
 from tests.widgets.pictures import size_and_colours
 
@@ -127,3 +127,7 @@ def test_a_new_widget_is_two_files_and_three_methods(tmp_path):
     doubler.num = 4
     assert (doubler.frames, repr(doubler)) == ({"twice": 8}, "Doubler: twice 4 is 8")
     assert "function slider" in doubler._esm and doubler._esm.endswith("render() {} };")
+
+
+def test_a_number_from_a_browser_is_the_choice_that_it_equals():
+    assert repr(TokenDispatch(capacity_factor=1).capacity_factor) == "1.0"
