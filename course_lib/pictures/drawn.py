@@ -48,7 +48,7 @@ class Drawn:
 
         return to_png(figure)
 
-    def recorded(self) -> dict[str, str]:
+    def data_to_keep(self) -> dict[str, str]:
         """What a committed notebook keeps beside the picture, in the output's metadata: data that a page can draw."""
         return {}
 
@@ -60,5 +60,5 @@ class Drawn:
         bundle = {mime: data for mime, data in drawn.items() if data is not None}
         if not stable_output():
             return with_alt_text(bundle, self.alternative())
-        recorded = self.recorded()
-        return (bundle, recorded) if recorded else bundle
+        kept = self.data_to_keep()
+        return (bundle, kept) if kept else bundle

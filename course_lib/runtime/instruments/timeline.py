@@ -142,7 +142,7 @@ class Timeline(Recording):
         """Write chrome_trace() into a file."""
         Path(path).write_text(self.chrome_trace(), encoding="utf-8")
 
-    def recorded(self) -> dict[str, str]:
+    def data_to_keep(self) -> dict[str, str]:
         return {TRACE: self.chrome_trace()} if self.events else {}
 
     def finding(self) -> str:

@@ -33,7 +33,7 @@ def timeline():
 @pytest.fixture
 def shown(site, timeline, opened):
     """The page of the timeline after its button was pressed, and its picture."""
-    figure = timeline_figure(IMAGE, timeline.recorded()["chrome_trace"], site / "pictures", "../")
+    figure = timeline_figure(IMAGE, timeline.data_to_keep()["chrome_trace"], site / "pictures", "../")
     write_page(site / "pages" / "timeline.html", figure)
     found = opened("timeline.html")
     found.page.get_by_role("button", name="Zoom into it").click()
