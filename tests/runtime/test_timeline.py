@@ -283,7 +283,8 @@ def test_the_chrome_trace_names_ranks_and_lanes_and_never_overlaps_on_a_thread(r
 
 def test_it_draws_itself_and_says_no_times_in_words(recorded):
     copy = pickle.loads(pickle.dumps(recorded))
-    drawn = copy._repr_mimebundle_()
+    drawn, kept = copy._repr_mimebundle_()
+    assert len(json.loads(kept["chrome_trace"])["traceEvents"]) > len(recorded.events)
     assert drawn["text/plain"] == repr(recorded) == (
         "Timeline of 4 ranks: 8 spans (4 forward, 4 backward); "
         "19 communication calls (12 all_reduce, 2 send, 4 barrier, 1 recv)")

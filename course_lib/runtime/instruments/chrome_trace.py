@@ -38,5 +38,6 @@ def metadata(kind: str, rank: int, thread: int, **args: Any) -> dict[str, Any]:
 
 def complete(event: TimelineEvent, thread: int) -> dict[str, Any]:
     """A bar with begin and duration in microseconds ("ph": "X")."""
+    start_us, end_us = (round(seconds * 1e6, 3) for seconds in (event.start_s, event.end_s))
     return {"name": event.name, "cat": event.lane, "ph": "X", "pid": event.rank, "tid": thread,
-            "ts": round(event.start_s * 1e6, 1), "dur": round(event.duration_s * 1e6, 1), "args": event.labels}
+            "ts": start_us, "dur": round(end_us - start_us, 3), "args": event.labels}
