@@ -21,13 +21,12 @@ NOW = datetime(2026, 6, 1, 14, 33, 11, tzinfo=UTC)
 
 
 def test_gradescope_gets_each_exercise_with_its_points_and_hears_what_protection_is_missing():
-    found = gradescope(GRADED, seconds=12.4)
+    found = gradescope(GRADED)
     assert [(each["number"], each["score"], each["max_score"]) for each in found["tests"]] == [
         ("2.1", 4.0, 4), ("2.2", 1.5, 3), ("2.10", 0.0, 2)]
     assert sum(each["score"] for each in found["tests"]) == GRADED.mark and "score" not in found
     assert "graded with less protection: no namespaces" in found["output"] and "seed 7" in found["output"]
     assert found["leaderboard"] == [{"name": "2.1 sends, par is 1", "value": 1.5, "order": "asc"}]
-    assert found["execution_time"] == 12
 
 
 def test_classroom_50_gets_whole_numbers_in_the_shape_of_its_schema():
