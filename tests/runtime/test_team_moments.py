@@ -130,8 +130,12 @@ def test_interrupts_at_random_times_cost_nothing(team, seed):
         timer, deadline = threading.Timer(choose.uniform(0.0, 0.1), interrupt), time.monotonic() + _WITHIN_S
         with suppress(*INTERRUPTED):
             timer.start()
-            while time.monotonic() < deadline:
-                choose.choice(acts)()
+            try:
+                while time.monotonic() < deadline:
+                    choose.choice(acts)()
+            finally:  # not later: it would end the whole run of tests
+                timer.cancel()
+                timer.join()
             pytest.fail("the interrupt was swallowed")
         assert team.pull("kept") == [0, 3]
     assert team.alive == [0, 1] and team.run_cell(SUM) == ALL_SUMMED

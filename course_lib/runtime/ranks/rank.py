@@ -99,13 +99,8 @@ def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Fai
         elif task.group != last.group:
             _join_anew(task)
         pending.waiting_in.pop(threading.get_ident(), None)  # a stop may have come just as a call had been noted
-        try:
-            if task.mark:  # of a launch that has failed, all ranks end
-                stopping.listen()
-            function, args, kwargs = unpack_call(task.call)
-            return _report_of_result(function(*args, **kwargs))
-        finally:
-            stopping.ignore()
+        # Of a launch that has failed, all ranks end.
+        return stopping.run_stoppable(lambda: _call(task)) if task.mark else _call(task)
     except bdb.BdbQuit as quit_:
         return Quit(frames_of_traceback(quit_.__traceback__, skip=__file__), dict(pending.counts))
     except SystemExit as exit_:
@@ -116,6 +111,11 @@ def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Fai
     finally:
         if sys.gettrace() is not None:  # a debugger's, which has stopped in this call, and would in the next one
             sys.settrace(None)
+
+
+def _call(task: Task) -> "Returned | Failed":
+    function, args, kwargs = unpack_call(task.call)
+    return _report_of_result(function(*args, **kwargs))
 
 
 def _join(task: Task) -> None:
@@ -145,12 +145,18 @@ def _join_anew(task: Task) -> None:
     stopping.close_connections()  # of what is still under way there, which nobody waits for any more
     process_group.leave()
     pending.counts.clear()
-    _meet(task)
+    store = _meet(task)
+    # A rank that has joined may be stopped. Its connections are closed then, and a peer that still waits for one of
+    # them, inside gloo, would wait for ever.
+    store.set(f"rank {task.rank} has joined", "")
+    store.wait([f"rank {rank} has joined" for rank in range(task.world_size)])
 
 
-def _meet(task: Task) -> None:
+def _meet(task: Task) -> dist.Store:
+    store = dist.FileStore(task.meeting, task.world_size)
     process_group.join(context.RankContext(task.rank, task.world_size, task.backend), task.timeout_s,
-                       store=dist.FileStore(task.meeting, task.world_size), rank=task.rank, world_size=task.world_size)
+                       store=store, rank=task.rank, world_size=task.world_size)
+    return store
 
 
 def seed_everything(seed: int) -> None:

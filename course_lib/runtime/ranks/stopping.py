@@ -10,9 +10,11 @@ import signal
 import socket
 import stat
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from course_lib.runtime import context
 from course_lib.runtime.torch_private import abort_groups
@@ -26,23 +28,25 @@ class Stopped(BaseException):
     """Ends a call from outside. Neither `except Exception` nor a debugger's own KeyboardInterrupt catches it."""
 
 
-def listen() -> None:
-    """From now on, in the main thread: a stop ends what runs."""
+def run_stoppable(function: Callable[[], Any]) -> Any:
+    """function(), in the main thread. A stop ends it; one that comes before or after ends nothing."""
     global _stoppable
     if signal.getsignal(signal.SIGINT) is not _raise:
         signal.signal(signal.SIGINT, _raise)
     _stoppable = True
-
-
-def ignore() -> None:
-    """From now on a stop comes too late."""
-    global _stoppable
-    _stoppable = False
+    try:
+        return function()
+    finally:
+        _stoppable = False
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    if _stoppable:
-        raise Stopped
+    """Not in run_stoppable's own frame: there it would leave the rank stoppable for ever."""
+    if not _stoppable or frame is None or frame.f_code is run_stoppable.__code__:
+        return
+    while frame := frame.f_back:
+        if frame.f_code is run_stoppable.__code__:
+            raise Stopped
 
 
 def stop() -> None:
@@ -68,9 +72,11 @@ def close_connections() -> None:
         with suppress(OSError):  # closed meanwhile
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 with socket.socket(fileno=os.dup(descriptor)) as connection:
-                    # Only connections: gloo ends the process when one that listens is closed under it.
+                    # Only connections: gloo ends the process when one that listens is closed under it. And only for
+                    # reading: what cannot be written in the moment that a peer asks for it, gloo forgets, and whoever
+                    # sends it waits for ever.
                     if _is_connection(connection):
-                        connection.shutdown(socket.SHUT_RDWR)
+                        connection.shutdown(socket.SHUT_RD)
 
 
 def _is_connection(connection: socket.socket) -> bool:

@@ -1,0 +1,77 @@
+"""A stop ends the reader's code and nothing else, at whatever moment it comes."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+
+import pytest
+
+from course_lib.runtime.ranks import stopping
+from course_lib.runtime.ranks.stopping import Stopped, close_connections, run_stoppable
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of one thread to another")
+
+
+@pytest.fixture(autouse=True)
+def _handlers():
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, stopping._raise)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def stop_main():
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+
+def test_a_stop_ends_what_runs_and_neither_what_comes_before_nor_after_it():
+    stop_main()
+    with pytest.raises(Stopped):
+        run_stoppable(lambda: [stop_main(), *range(10)])
+    stop_main()
+    assert run_stoppable(lambda: 3) == 3
+    stop_main()
+
+
+def test_stops_at_any_moment_leave_the_rank_to_its_next_call():
+    """One that came between the call's end and the note that it has ended would leave the rank stoppable for ever:
+    a stop as it joins a group anew then closes the connections that it is about to make.
+    """
+    over = threading.Event()
+
+    def go_on_stopping():
+        while not over.is_set():
+            stop_main()
+
+    thread = threading.Thread(target=go_on_stopping)
+    thread.start()
+    ends = set()
+    try:
+        for _ in range(20_000):
+            try:
+                run_stoppable(lambda: sum(range(20)))
+                ends.add("returned")
+            except Stopped:
+                ends.add("was stopped")
+            assert not stopping._stoppable
+    finally:
+        over.set()
+        thread.join()
+    assert ends == {"returned", "was stopped"}
+
+
+def test_a_connection_that_is_closed_hears_no_more_says_what_it_has_to_say_and_a_listener_stays():
+    """A write that failed in the moment that a peer asks for a message is one that gloo forgets, and waits for."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as ours:
+        theirs, _ = listener.accept()
+        folder = os.listdir(stopping.DESCRIPTORS)
+        assert str(ours.fileno()) in folder
+        with theirs, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "listdir", lambda path: [ours.fileno(), listener.fileno()])
+            close_connections()
+            ours.sendall(b"said")
+            assert theirs.recv(4) == b"said" and ours.recv(4) == b""
+            with socket.create_connection(listener.getsockname()):
+                pass
