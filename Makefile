@@ -109,7 +109,7 @@ test: lint
 
 # The tests that are marked sweep, with all their values: see tests/sweep.py.
 sweep: $(READY)
-	$(TESTS) --sweep -m sweep --junitxml=build/sweep.xml --durations=30 tests
+	$(TESTS) --sweep -m sweep -o faulthandler_timeout=0 --junitxml=build/sweep.xml --durations=30 tests
 
 # What failed in the last run, alone: see tools/run_again.py.
 run-again: $(READY)
