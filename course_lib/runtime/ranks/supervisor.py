@@ -137,11 +137,17 @@ class Supervisor:
 
     def _run_ranks(self) -> None:
         readers: list[threading.Thread] = []
+        started: list[RankProcess] = []
         try:
-            for process in self.crew.start(list(self.tasks.values())):
-                # A thread for each stream: a rank whose pipe is full would wait until somebody has read it.
-                readers.append(start_reader(self._read_messages, process))
-                readers += [start_reader(read_output, process, name, self._pass_on) for name in process.streams]
+            try:
+                for process in self.crew.start(list(self.tasks.values())):
+                    started.append(process)
+                    readers.append(start_reader(self._read_messages, process))
+            finally:
+                # Once all ranks are at work: a thread's start takes as long as it takes to get a core. One for each
+                # stream, since a rank whose pipe is full would wait until somebody has read it.
+                readers += [start_reader(read_output, process, name, self._pass_on)
+                            for process in started for name in process.streams]
             self._follow()
         except BaseException as error:
             self.error = error
