@@ -16,7 +16,6 @@ from tools import cells
 from tools.harness.pretend.hook import pretended
 from tools.harness.pretend.modes import MODES
 
-
 # Collectives and messages between two ranks; hooks, shards, an optimiser, memory and times.
 TWO = [path for path in cells.SOLUTIONS if path.name.startswith(("02_", "06_"))]
 # The same, layers in parts, and attention over a ring: with them most of the cells that have differed on GPUs.
