@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from course_lib.runtime.ranks import stopping
-from course_lib.runtime.ranks.stopping import Stopped, close_connections, run_stoppable
+from course_lib.runtime.ranks.stopping import Stopped, close_connections, let_go, run_stoppable
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of one thread to another")
 
@@ -62,16 +62,22 @@ def test_stops_at_any_moment_leave_the_rank_to_its_next_call():
     assert ends == {"returned", "was stopped"}
 
 
-def test_a_connection_that_is_closed_hears_no_more_says_what_it_has_to_say_and_a_listener_stays():
-    """A write that failed in the moment that a peer asks for a message is one that gloo forgets, and waits for."""
+def test_a_connection_that_is_closed_hears_no_more_and_its_peer_notices_nothing_until_it_is_let_go():
+    """A write that fails in the moment that a peer asks for a message is one that gloo forgets, and waits for."""
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as ours:
         theirs, _ = listener.accept()
-        folder = os.listdir(stopping.DESCRIPTORS)
-        assert str(ours.fileno()) in folder
+        assert str(ours.fileno()) in os.listdir(stopping.DESCRIPTORS)
         with theirs, pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "listdir", lambda path: [ours.fileno(), listener.fileno()])
             close_connections()
             ours.sendall(b"said")
             assert theirs.recv(4) == b"said" and ours.recv(4) == b""
+            ours.close()  # as gloo does
+            for _ in range(2):  # the first one would succeed in any case
+                theirs.sendall(b"more")
+            let_go()
+            with pytest.raises(ConnectionResetError):
+                theirs.recv(4)
+            assert stopping._kept == []
             with socket.create_connection(listener.getsockname()):
                 pass

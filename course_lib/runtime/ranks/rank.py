@@ -150,6 +150,7 @@ def _join_anew(task: Task) -> None:
     # them, inside gloo, would wait for ever.
     store.set(f"rank {task.rank} has joined", "")
     store.wait([f"rank {rank} has joined" for rank in range(task.world_size)])
+    stopping.let_go()
 
 
 def _meet(task: Task) -> dist.Store:

@@ -21,6 +21,7 @@ from course_lib.runtime.torch_private import abort_groups
 
 DESCRIPTORS = Path("/dev/fd")  # of this process; Windows has none
 
+_kept: list[socket.socket] = []  # connections that gloo may have closed, held open for the peers
 _stoppable = False  # whether the main thread runs the reader's code
 
 
@@ -62,8 +63,11 @@ def stop() -> None:
 
 
 def close_connections() -> None:
-    """Whatever the rank communicates at this moment fails, here and at the other end. Its process group is of no use
-    afterwards, and has to be made anew.
+    """Whatever the rank communicates at this moment fails here, and nothing at the other end, which is stopped itself.
+    The rank's process group is of no use afterwards, and has to be made anew.
+
+    A write that fails in the moment that a peer asks for it is one that gloo forgets: whoever sends it waits for ever.
+    So connections are closed for reading only, and stay open for the peers until `let_go`.
     """
     if context.current is not None and context.current.backend == "nccl":
         with suppress(RuntimeError):  # it cannot: the rank ends, where it does not come back by itself
@@ -71,12 +75,19 @@ def close_connections() -> None:
     for descriptor in map(int, os.listdir(DESCRIPTORS)) if DESCRIPTORS.is_dir() else ():
         with suppress(OSError):  # closed meanwhile
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                with socket.socket(fileno=os.dup(descriptor)) as connection:
-                    # Only connections: gloo ends the process when one that listens is closed under it. And only for
-                    # reading: what cannot be written in the moment that a peer asks for it, gloo forgets, and whoever
-                    # sends it waits for ever.
-                    if _is_connection(connection):
-                        connection.shutdown(socket.SHUT_RD)
+                connection = socket.socket(fileno=os.dup(descriptor))
+                # Only connections: gloo ends the process when one that listens is closed under it.
+                if _is_connection(connection):
+                    connection.shutdown(socket.SHUT_RD)
+                    _kept.append(connection)
+                else:
+                    connection.close()
+
+
+def let_go() -> None:
+    """Close what `close_connections` has left open, once all ranks have left the old process group."""
+    while _kept:
+        _kept.pop().close()
 
 
 def _is_connection(connection: socket.socket) -> bool:
