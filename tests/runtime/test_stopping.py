@@ -69,7 +69,9 @@ def test_a_connection_that_is_closed_hears_no_more_and_its_peer_notices_nothing_
         assert str(ours.fileno()) in os.listdir(stopping.DESCRIPTORS)
         with theirs, pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "listdir", lambda path: [ours.fileno(), listener.fileno()])
-            close_connections()
+            for _ in range(3):  # a stop may have to come again
+                close_connections()
+            assert len(stopping._kept) == 1
             ours.sendall(b"said")
             assert theirs.recv(4) == b"said" and ours.recv(4) == b""
             ours.close()  # as gloo does
@@ -78,6 +80,6 @@ def test_a_connection_that_is_closed_hears_no_more_and_its_peer_notices_nothing_
             let_go()
             with pytest.raises(ConnectionResetError):
                 theirs.recv(4)
-            assert stopping._kept == []
+            assert stopping._kept == {}
             with socket.create_connection(listener.getsockname()):
                 pass

@@ -21,7 +21,7 @@ from course_lib.runtime.torch_private import abort_groups
 
 DESCRIPTORS = Path("/dev/fd")  # of this process; Windows has none
 
-_kept: list[socket.socket] = []  # connections that gloo may have closed, held open for the peers
+_kept: dict[int, socket.socket] = {}  # inode -> a connection that gloo may have closed, held open for the peers
 _stoppable = False  # whether the main thread runs the reader's code
 
 
@@ -74,12 +74,13 @@ def close_connections() -> None:
             abort_groups()
     for descriptor in map(int, os.listdir(DESCRIPTORS)) if DESCRIPTORS.is_dir() else ():
         with suppress(OSError):  # closed meanwhile
-            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            status = os.fstat(descriptor)
+            if stat.S_ISSOCK(status.st_mode) and status.st_ino not in _kept:
                 connection = socket.socket(fileno=os.dup(descriptor))
                 # Only connections: gloo ends the process when one that listens is closed under it.
                 if _is_connection(connection):
                     connection.shutdown(socket.SHUT_RD)
-                    _kept.append(connection)
+                    _kept[status.st_ino] = connection
                 else:
                     connection.close()
 
@@ -87,7 +88,7 @@ def close_connections() -> None:
 def let_go() -> None:
     """Close what `close_connections` has left open, once all ranks have left the old process group."""
     while _kept:
-        _kept.pop().close()
+        _kept.popitem()[1].close()
 
 
 def _is_connection(connection: socket.socket) -> bool:
