@@ -15,7 +15,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from course_lib.runtime import LaunchError, launch, launcher, start_ranks
+from course_lib.runtime import LaunchError, RankDied, launch, launcher, start_ranks
 from course_lib.runtime.errors import LaunchInterrupted
 from course_lib.runtime.ranks import fork_pool, rank_process, supervisor
 from course_lib.runtime.ranks.output import read_output
@@ -295,6 +295,24 @@ def test_a_kill_of_what_was_started_last_at_any_message_of_a_start_is_told(momen
         moment.set(None, None)
         assert team.run_cell(f"{IMPORTS}\n{SUM}") == ALL_SUMMED
         assert traces(launcher.pool().folder).since(before) == []
+
+
+@pytest.mark.parametrize("start", [lambda: launch(os.getpid, world_size=2), lambda: start_ranks(2)],
+                         ids=["launch", "start_ranks"])
+def test_a_rank_that_dies_before_it_is_spoken_to_is_told(start, monkeypatch):
+    launcher.pool().wait_for_preload()
+    fork = fork_pool.ForkPool._fork
+
+    def fork_and_kill(self, rank):
+        process = fork(self, rank)
+        if rank == 1:
+            os.kill(process.pid, signal.SIGKILL)
+            wait_for_ends([process.pid])
+        return process
+
+    monkeypatch.setattr(fork_pool.ForkPool, "_fork", fork_and_kill)
+    with pytest.raises(RankDied, match="rank 1"):
+        start()
 
 
 # Readers of output

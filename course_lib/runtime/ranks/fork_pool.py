@@ -125,7 +125,8 @@ class ForkPool:
         for rank in range(world_size):
             process = self._fork(rank)
             self._ranks.append(process)
-            process.send(ours)
+            with suppress(OSError):  # it has ended: whoever gives it its task, or waits for its answer, tells
+                process.send(ours)
             yield process
 
     def _fork(self, rank: int) -> RankProcess:
