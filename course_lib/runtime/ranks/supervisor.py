@@ -180,7 +180,7 @@ class Supervisor:
             self.crew.lost |= set(range(self.crew.task.world_size))
         for rank in out:
             self.crew.pool.signal(self.crew.processes[rank], _KILL)
-        self.crew.note_counts({rank: report.counts for rank, report in self.reported.items()})
+        self.crew.note_counts({rank: report.counts for rank, report in dict(self.reported).items()})
         if self.error is not None and (stopped or self._was_in_communication() or not self.crew.is_in_step()):
             self.crew.group += 1
             self.crew.counts.clear()
@@ -190,7 +190,8 @@ class Supervisor:
         return [rank for rank in self.tasks if rank not in self.reported and rank not in self.closed]
 
     def _was_in_communication(self) -> bool:
-        return bool(self.closed) or any(getattr(report, "in_communication", False) for report in self.reported.values())
+        reports = list(self.reported.values())  # a copy, as above: the readers may add to it
+        return bool(self.closed) or any(getattr(report, "in_communication", False) for report in reports)
 
     def _read_messages(self, process: RankProcess) -> None:
         """Give the rank its task, which may be long and its rank slow to take it, and hear what comes of it."""
