@@ -99,7 +99,7 @@ def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Fai
         elif task.group != last.group:
             _join_anew(task)
         pending.waiting_in.pop(threading.get_ident(), None)  # a stop may have come just as a call had been noted
-        # Of a launch that has failed, all ranks end.
+        # Only ranks that stay are stopped: of a launch that has failed, all ranks end.
         return stopping.run_stoppable(lambda: _call(task)) if task.mark else _call(task)
     except bdb.BdbQuit as quit_:
         return Quit(frames_of_traceback(quit_.__traceback__, skip=__file__), dict(pending.counts))
