@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -29,7 +29,7 @@ from course_lib.grading.marks.table import report, write_csv
 
 ATTEMPTS = 2  # of a submission with which its worker died
 LIMIT_S = 3600.0  # for one submission: far more than all its exercises' own limits
-LOOK_S = 0.25  # between two looks at the memory
+LOOK_S = 0.25  # between two looks at the memory, and at what a signal has asked for
 
 
 class WorkerProcess:
@@ -40,11 +40,11 @@ class WorkerProcess:
         self.course, self.limit_s = course, limit_s
         self.log = course.root / ".grading" / name / "log.txt"
         self.process: subprocess.Popen | None = None
-        self.peak_bytes, self.took_too_long = 0, False
+        self.peak_bytes, self.took_too_long, self.stopped = 0, False, False
 
     def grade(self, student: str) -> dict:
         """{"error", "seconds", "peak_bytes"} of one submission; an error where the worker died or took too long."""
-        process = self.process = self.process if self.process and self.process.poll() is None else self.start()
+        process = self.process if self.process and self.process.poll() is None else self.start()
         done = threading.Event()
         self.peak_bytes, self.took_too_long = 0, False
         watch = threading.Thread(target=self.watch, args=(process, done), daemon=True)
@@ -67,8 +67,10 @@ class WorkerProcess:
     def start(self) -> subprocess.Popen:
         """A worker that is ready. RuntimeError with its last words where it does not come up."""
         with open(self.log, "ab") as log:
-            process = subprocess.Popen(self.command, cwd=self.course.root, stdin=subprocess.PIPE,
-                                       stdout=subprocess.PIPE, stderr=log, text=True)
+            process = self.process = subprocess.Popen(self.command, cwd=self.course.root, stdin=subprocess.PIPE,
+                                                      stdout=subprocess.PIPE, stderr=log, text=True)
+        if self.stopped:  # by another thread, which may not have seen the process
+            process.kill()
         if not process.stdout.readline():
             process.wait()
             words = self.log.read_bytes()[-2000:].decode(errors="replace")
@@ -84,6 +86,12 @@ class WorkerProcess:
             if looks * LOOK_S > self.limit_s:
                 self.took_too_long = True
                 process.kill()
+
+    def stop(self) -> None:
+        """Kill the worker, from any thread: what it was asked has no answer, and no other one takes its place."""
+        self.stopped = True
+        if self.process:
+            self.process.kill()
 
     def close(self) -> None:
         """End the worker: it ends when its input does."""
@@ -131,15 +139,16 @@ def grade_all(course: CourseFolder, name: str, students: Iterable[str], jobs: in
             worker.close()
 
     with ThreadPoolExecutor(jobs) as pool:
-        running = [pool.submit(work, worker) for worker in workers]
         try:
-            for one in running:
-                one.result()
+            running = {pool.submit(work, worker) for worker in workers}
+            while running:  # a signal in the moment in which a wait begins does not end that wait
+                done, running = wait(running, LOOK_S, FIRST_EXCEPTION)
+                for one in done:
+                    one.result()
         except KeyboardInterrupt:
             stopped.set()
             for worker in workers:
-                if worker.process:
-                    worker.process.kill()
+                worker.stop()
             raise
 
 

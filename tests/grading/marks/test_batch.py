@@ -98,6 +98,37 @@ def test_ctrl_c_ends_the_batch_and_what_was_under_way_is_graded_the_next_time(co
     assert not course.last_try("hangs", "01").exists()
 
 
+@pytest.fixture
+def signals_go_elsewhere():
+    """The system gives signals to another thread than this one, as it may at any time: they interrupt no wait here."""
+    over = threading.Event()
+    taker = threading.Thread(target=over.wait)
+    taker.start()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    over.set()
+    taker.join()
+
+
+ASKS_FOR_AN_END = "import os, signal, time\nos.kill(os.getppid(), signal.SIGINT)\ntime.sleep(3600)"
+
+
+@pytest.mark.parametrize("says", ["", "print('ready', flush=True); "], ids=["before it is ready", "at work"])
+def test_ctrl_c_ends_the_batch_whatever_a_worker_is_doing_and_whichever_thread_gets_the_signal(
+        course, says, signals_go_elsewhere, monkeypatch):
+    start, processes = subprocess.Popen, []
+
+    def note(*arguments, **more):
+        processes.append(start([sys.executable, "-c", says + ASKS_FOR_AN_END], **more))
+        return processes[-1]
+
+    monkeypatch.setattr(batch.subprocess, "Popen", note)
+    with pytest.raises(KeyboardInterrupt):
+        batch.grade_all(course, "01", ["ada", "bob"], 1, [], lambda *_: None)
+    assert [each.returncode for each in processes] == [-signal.SIGKILL]
+
+
 def test_a_worker_that_does_not_come_up_leaves_a_report(course, monkeypatch, capsys):
     def refuse(*_):
         raise RuntimeError("nbgrader does not start: no memory")
