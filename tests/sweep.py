@@ -4,12 +4,26 @@
     def test_every_plan_can_be_built(seed): ...
 
 `make test` runs the test with each value in `few`. `make sweep` asks for --sweep, which runs it with each value in
-`all`. What a run without --sweep has left out is printed at its end, in `words`.
+`all`. A test that is marked with `words` alone runs in `make sweep` only. What a run without --sweep has left out is
+printed at its end, in `words`.
 """
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
 
 import pytest
 
 LEFT_OUT = "left for make sweep"
+T = TypeVar("T")
+
+
+def some_of_each(values: Sequence[T], count: int, kind: Callable[[T], Hashable]) -> list[T]:
+    """`count` values of each kind, or all that it has: its first, and others evenly after it."""
+    kinds: dict[Hashable, list[T]] = {}
+    for value in values:
+        kinds.setdefault(kind(value), []).append(value)
+    return [found[place * len(found) // min(count, len(found))]
+            for found in kinds.values() for place in range(min(count, len(found)))]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,18 +32,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for mark in metafunc.definition.iter_markers("sweep"):
-        (name,) = mark.args
+        name = mark.args[0] if mark.args else None
         if name in metafunc.fixturenames:  # of a file's tests that are marked as one, not all may want it
             chosen = mark.kwargs["all" if metafunc.config.getoption("sweep") else "few"]
             metafunc.parametrize(name, chosen, ids=mark.kwargs.get("ids"), scope=mark.kwargs.get("scope"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items if not config.getoption("sweep") else ():
-        for mark in item.iter_markers("sweep"):  # the property travels from a worker of xdist with the test's report
-            if mark.args[0] in item.fixturenames:
+    if config.getoption("sweep"):
+        return
+    whole = [item for item in items if any(not mark.args for mark in item.iter_markers("sweep"))]
+    items[:] = [item for item in items if item not in whole]
+    config.hook.pytest_deselected(items=whole)
+    # The property travels from a worker of xdist with the test's report: that of another test for one that has none.
+    for item, told in [*zip(items, items), *((item, items[0]) for item in whole if items)]:
+        for mark in item.iter_markers("sweep"):
+            if not mark.args or mark.args[0] in item.fixturenames:
                 what = item.nodeid.partition("::" if mark.kwargs.get("scope") else "[")[0]
-                item.user_properties.append((LEFT_OUT, f"{what}: {mark.kwargs['words']}"))
+                told.user_properties.append((LEFT_OUT, f"{what}: {mark.kwargs['words']}"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -13,6 +13,7 @@ import pytest
 from course_lib.grading import check, recorded
 from course_lib.grading.registry import exercise, exercises_of
 from course_lib.grading.report import Verdict
+from tests.sweep import some_of_each
 from tools import exercises, mistakes, notebooks
 from tools.solutions import ROOT, SOLUTIONS, code_cells, hints, names_of, wrong_answers
 
@@ -100,9 +101,11 @@ def test_at_least_three_wrong_answers_are_recorded_for_each_exercise(asked):
     assert sum(answer.number == asked.number for _, answer in WRONG_ANSWERS) >= 3
 
 
-@pytest.mark.parametrize("answer", [answer for _, answer in WRONG_ANSWERS],
-                         ids=[f"{answer.number}-{name}" for name, answer in WRONG_ANSWERS])
-def test_a_wrong_answer_is_refused_and_told_its_whole_sentence(answer):
+@pytest.mark.sweep("named", few=some_of_each(WRONG_ANSWERS, 2, lambda named: named[1].number), all=WRONG_ANSWERS,
+                   ids=lambda named: f"{named[1].number}-{named[0]}",
+                   words=f"2 wrong answers to each exercise, of {len(WRONG_ANSWERS)}")
+def test_a_wrong_answer_is_refused_and_told_its_whole_sentence(named):
+    _, answer = named
     report = check(answer.number, answer.function)
     assert report.verdict in (Verdict.WRONG, Verdict.COSTLY) and report.points < report.out_of
     assert answer.says in report.cause

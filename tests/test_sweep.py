@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import order
+from tests.sweep import some_of_each
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = """
@@ -28,6 +29,10 @@ class TestFile:
 
     def test_none_of_them(self):
         pass
+
+@pytest.mark.sweep(words="another browser")
+def test_three():
+    pass
 """
 
 
@@ -46,19 +51,27 @@ def run(tmp_path_factory):
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_few_values_run_and_what_is_left_out_is_printed_once(run, workers):
     text = run("-n", workers)
-    assert "3 passed" in text and "test_one[0]" in text and "test_one[1]" not in text
+    assert "3 passed" in text and "test_one[0]" in text and "test_one[1]" not in text and "PASSED" in text
+    assert not any(line.startswith("PASSED") and "test_three" in line for line in text.splitlines())
     *_, told = text.split("`make sweep` runs the whole")
-    assert [line for line in told.splitlines() if " of " in line] == [
-        "test_swept.py::test_one: 1 seed of 4", "test_swept.py: 1 student of 2"][::-1]
+    assert [line for line in told.splitlines() if line.startswith("test_swept")] == [
+        "test_swept.py: 1 student of 2", "test_swept.py::test_one: 1 seed of 4",
+        "test_swept.py::test_three: another browser"]
 
 
 def test_of_a_test_that_did_not_run_nothing_is_said(run):
     assert "make sweep" not in run("-n", "0", "-k", "none_of_them")
 
 
+def test_of_each_kind_some_are_taken_evenly_and_all_where_there_are_few():
+    values = [("a", n) for n in range(6)] + [("b", 0)]
+    assert some_of_each(values, 3, lambda value: value[0]) == [("a", 0), ("a", 2), ("a", 4), ("b", 0)]
+    assert some_of_each(values, 10, lambda value: value[0]) == values
+
+
 def test_all_values_run_with_sweep_and_one_that_fails_fails_the_run(run):
     text = run("-n", "0", "--sweep", "-m", "sweep")
-    assert "FAILED test_swept.py::test_one[3]" in text and "1 failed, 5 passed" in text
+    assert "FAILED test_swept.py::test_one[3]" in text and "1 failed, 6 passed" in text
     assert "make sweep" not in text
 
 

@@ -32,7 +32,7 @@ def faults(page):
             for kind in ("incomplete", "violations") for each in answer[kind]}
 
 
-@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.sweep("theme", few=["light"], all=THEMES, words="1 theme of 2")
 def test_nothing_that_the_course_shows_has_a_serious_fault(run_cells, theme):
     notebook = run_cells(*CELLS)
     page = notebook.page

@@ -103,6 +103,7 @@ def test_on_day_two_widgets_stand_as_they_were_and_live_once_they_are_run(open_l
     assert widgets_painted(open_lab(path)) == NUM_WIDGETS
 
 
+@pytest.mark.sweep(words="a connection that drops at the worst moment")
 def test_saved_widgets_stand_although_the_connection_drops_while_they_are_read(open_lab, day_one):
     path, day_one = day_one
     day_one.close()
@@ -137,6 +138,7 @@ PAINT_BEFORE_THEY_ARE_READ = """async () => {
 }"""
 
 
+@pytest.mark.sweep(words="a page that is painted before it is read")
 def test_saved_widgets_stand_although_they_were_painted_before_they_were_read(day_one):
     _, day_one = day_one
     day_one.page.evaluate(PAINT_BEFORE_THEY_ARE_READ)

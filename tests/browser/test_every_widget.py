@@ -14,11 +14,14 @@ from course_lib.widgets.base import SceneExplorable
 from tests.browser.widget import NAME, Widget
 from tools.harness.browser import THEMES
 
-pytestmark = pytest.mark.browser
-
 EVERY = [name for name in widgets.__all__ if isinstance(kind := getattr(widgets, name), type)
          and issubclass(kind, widgets.Explorable) and kind is not widgets.Explorable]
 SCENES = [name for name in EVERY if issubclass(getattr(widgets, name), SceneExplorable)]
+# A ring that plays, lanes, bars, lines, a grid of letters: what the drawings of the others are made of.
+FEW = ["RingAllReduce", "PipelineSchedule", "ZeroMemory", "BucketOverlap", "MeshExplorer"]
+of_few = pytest.mark.sweep("names", few=[FEW], all=[EVERY], ids=["widgets"],
+                           words=f"{len(FEW)} widgets of {len(EVERY)}")
+pytestmark = [pytest.mark.browser, of_few]
 IMPORTS = f"import json\nfrom course_lib.widgets import {', '.join(EVERY)}"
 # Counts, from now on, what goes to the kernel for the widget and comes from it, and how often its picture is drawn.
 COUNT = """(picture) => {
@@ -47,12 +50,12 @@ AT_ITS_END = """(node) => (node.tagName === "SELECT" ? node.selectedIndex + 1 >=
 
 
 @pytest.fixture
-def every(run_cells):
-    """Every widget, new, by name."""
+def every(run_cells, names):
+    """Every widget of `names`, new, by name."""
 
     def opened(**how):
-        notebook = run_cells(IMPORTS, *(f"{name.lower()} = {name}()\n{name.lower()}" for name in EVERY), **how)
-        return {name: Widget(notebook, number) for number, name in enumerate(EVERY)}
+        notebook = run_cells(IMPORTS, *(f"{name.lower()} = {name}()\n{name.lower()}" for name in names), **how)
+        return {name: Widget(notebook, number) for number, name in enumerate(names)}
 
     return opened
 

@@ -67,6 +67,7 @@ def test_a_locked_option_keeps_its_dot_when_another_question_is_answered(run_cel
     assert notebook.page.evaluate(TWO_IDS) == []
 
 
+@pytest.mark.sweep(words="two notebooks in tabs")
 def test_with_two_notebooks_in_tabs_the_one_in_front_is_painted_whole(tmp_path, open_notebook, lab_server):
     path = tmp_path / "front.ipynb"
     cells = [new_code_cell(source) for source in (IMPORTS, "PipelineSchedule()")]

@@ -54,6 +54,7 @@ def widget_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]
     return [cell for cell in notebook.cells if cell.cell_type == "code" and call.match(cell.source)]
 
 
+@pytest.mark.sweep(words="test_every_widget.py shows each of them, nbval runs the cells")
 def test_the_widgets_of_the_other_notebooks_show_themselves_in_jupyterlab(tmp_path, open_notebook):
     together = new_notebook(metadata=METADATA)  # one page and one kernel, which take seconds to come up
     for path in NOTEBOOKS[1:-2]:  # the last two are the capstone, which trains, and the museum: nothing to explore

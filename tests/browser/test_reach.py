@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.browser.test_every_widget import every  # noqa: F401  the fixture
+from tests.browser.test_every_widget import every, of_few  # noqa: F401  the fixture
 from tests.browser.widget import Widget
 
 pytestmark = pytest.mark.browser
@@ -116,6 +116,7 @@ def test_in_a_front_end_without_cells_escape_and_enter_do_what_they_always_do(op
     assert notebook.console_errors == []
 
 
+@of_few
 @pytest.mark.parametrize("width", [ZOOMED["width"], 1100])
 def test_letters_stay_readable_and_a_picture_wider_than_its_place_is_scrolled_by_keyboard(every, width):  # noqa: F811
     smallest = {}

@@ -15,7 +15,7 @@ from tests.checkpoint import runs
 
 ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks its ranks")
-@pytest.mark.sweep("kills", few=[8], all=[50], words="8 kills of 50")
+@pytest.mark.sweep("kills", few=[4], all=[50], words="4 kills of 50")
 def test_kills_under_three_axes_lose_nothing_that_was_complete_and_every_step_is_one_process_s(tmp_path, kills):
     """dp2,pp2,tp2 mostly, pp2,tp2 and tp2 between; one rank is killed at a random line of saving or loading. A loss of
     another checkpoint than the last, or of a damaged one, would not be one process's.

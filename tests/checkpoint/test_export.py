@@ -50,7 +50,7 @@ def plain_optimizer_state(alone):
             for key, value in of_one.items()}
 
 
-@pytest.mark.parametrize("layout", ["pp-3", "fsdp-3", "zero1-3"])
+@pytest.mark.sweep("layout", few=["fsdp-3"], all=["pp-3", "fsdp-3", "zero1-3"], words="1 layout of 3")
 def test_torch_alone_reads_plain_names_full_shapes_and_optimiser_state(saved, layout, tmp_path):
     folder, alone = saved
     path, file = checkpoint.latest(folder / layout), tmp_path / "plain.pt"

@@ -39,7 +39,7 @@ def test_there_are_eighteen_pairs():
     assert sum(map(len, INTO.values())) == 18
 
 
-@pytest.mark.parametrize("n", INTO)
+@pytest.mark.sweep("n", few=[1, 4], all=INTO, words=f"from checkpoints into 2 worlds of {len(INTO)}")
 def test_a_run_goes_on_under_another_layout_with_the_losses_of_the_unbroken_one(saved, n):
     for found in launch(hybrid.load_in, INTO[n], saved[0], world_size=n, timeout=240):
         for pair, (losses, same) in zip(INTO[n], found):

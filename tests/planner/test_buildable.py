@@ -84,10 +84,10 @@ def trainer_refuses(each: Estimate) -> str:
     return ""
 
 
-@pytest.mark.sweep("seed", few=[0], all=range(4), words="50 random clusters of 200")
-def test_every_plan_of_50_random_clusters_can_be_built(seed):
+@pytest.mark.sweep("seed", few=[0], all=range(10), words="20 random clusters of 200")
+def test_every_plan_of_20_random_clusters_can_be_built(seed):
     chance, planned = random.Random(seed), 0
-    for _ in range(50):
+    for _ in range(20):
         shape, of, rows = random_case(chance)
         plans = plan(shape, of, rows)
         planned += bool(plans)
@@ -96,7 +96,7 @@ def test_every_plan_of_50_random_clusters_can_be_built(seed):
             assert each.num_devices <= of.num_devices
             assert megatron_refuses(each.job) == [], each
             assert trainer_refuses(each) == "", each
-    assert planned > 25
+    assert planned > 10
 
 
 def test_the_rules_refuse_what_was_planned_once():

@@ -68,9 +68,12 @@ if os.environ["RANK"] == "0":
 """
 
 
-@pytest.mark.parametrize(("chapter", "told"), [
-    ("00_start_here", "ranks 0, 1: 220544"), ("04_pipeline_parallel", "ranks 0, 1: {4.0}")])
-def test_the_cells_with_a_team_of_a_notebook_run_under_torchrun_with_two_ranks(chapter, told, tmp_path):
+SAID = {"00_start_here": "ranks 0, 1: 220544", "04_pipeline_parallel": "ranks 0, 1: {4.0}"}
+
+
+@pytest.mark.sweep("chapter", few=["04_pipeline_parallel"], all=SAID, words="the cells of 1 notebook of 2")
+def test_the_cells_with_a_team_of_a_notebook_run_under_torchrun_with_two_ranks(chapter, tmp_path):
+    told = SAID[chapter]
     sources = [cell.source for cell in nbformat.read(ROOT / "notebooks" / f"{chapter}.ipynb", as_version=4).cells
                if cell.cell_type == "code"]
     cells = [source for source, is_kept in zip(sources, kept(sources, uses_team)) if is_kept]

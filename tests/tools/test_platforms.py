@@ -52,6 +52,7 @@ def test_gradescopes_zip_gives_the_marks_of_nbgrader_in_a_root_without_namespace
     assert f"taken from '{NAME} (1).ipynb'" in result["output"]
 
 
+@pytest.mark.sweep(words="another platform, which reads what the same command writes")
 def test_classroom_50_gets_its_result_and_a_cut_file_is_called_so(tmp_path):
     source = unpack("classroom50", tmp_path)
     checkout = tmp_path / "checkout"

@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_said_first():
     assert verdict.role == "refusal" and verdict.text.startswith("✗")
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.sweep("run", few=[*RUNS][:2], all=RUNS, words=f"every choice for 2 runs of {len(RUNS)}")
 def test_every_choice_uses_every_device_and_has_a_scene(run):
     for devices in counts_of(run):
         for name, cut in cuts_of(run, devices).items():

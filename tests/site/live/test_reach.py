@@ -18,7 +18,7 @@ def serious(page):
             if each["impact"] in ("serious", "critical")}
 
 
-@pytest.mark.parametrize("dark", ["false", "true"])
+@pytest.mark.sweep("dark", few=["false"], all=["false", "true"], words="1 theme of 2")
 @pytest.mark.parametrize("name", ["all", "recorded", "planner"])
 def test_axe_finds_nothing_serious_in_light_and_dark(opened, name, dark):
     page = opened(f"{name}.html").page
