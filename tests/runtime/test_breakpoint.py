@@ -87,10 +87,7 @@ def test_q_ends_the_launch_and_leaves_nothing_behind(kernel):
 
 
 def test_an_interrupt_at_the_prompt_ends_the_launch(kernel):
-    reply = Reply()
-    for _ in kernel.watch("launch(on_rank_1, world_size=2)", reply, []):
-        if reply.streams and reply.streams[-1][0] == "prompt":
-            kernel.interrupt()
+    reply = kernel.interrupt_once("launch(on_rank_1, world_size=2)", Reply.is_at_a_prompt, [])
     assert reply.error["ename"] == "LaunchInterrupted", reply
     assert left_over(kernel) == [] and kernel.run("1 + 1").value == "2"
 

@@ -119,11 +119,7 @@ def test_interrupting_what_does_not_end_tells_where_each_rank_was(kernel, foreve
     {forever}
 
 launch(spin, world_size=2)"""
-    reply, interrupted = Reply(), False
-    for _ in kernel.watch(code, reply):
-        if reply.printed().count("spinning") == 2 and not interrupted:
-            kernel.interrupt()
-            interrupted = True
+    reply = kernel.interrupt_once(code, lambda reply: reply.printed().count("spinning") == 2)
     told = "\n".join(reply.error["traceback"])
     assert reply.error["ename"] == "LaunchInterrupted" and len(told.splitlines()) == 3
     assert all(f"rank {rank}  was at cell In[{reply.number}], line " in told for rank in (0, 1))

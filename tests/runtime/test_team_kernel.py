@@ -111,11 +111,8 @@ def test_a_figure_of_a_cell_that_fails_is_shown_as_well(kernel):
 @pytest.mark.parametrize("forever", ["while True: pass", "time.sleep(1000)", "dist.barrier() if r else time.sleep(99)"])
 def test_interrupting_a_cell_tells_where_each_rank_was_and_keeps_what_they_hold(kernel, forever):
     kernel.run("%%ranks\nr = dist.get_rank()\nkept = 3 * r")
-    reply, interrupted = Reply(), False
-    for _ in kernel.watch(f"%%ranks\nprint('there')\n{forever}", reply):
-        if reply.printed().count("there") == 3 and not interrupted:
-            kernel.interrupt()
-            interrupted = True
+    reply = kernel.interrupt_once(f"%%ranks\nprint('there')\n{forever}",
+                                  lambda reply: reply.printed().count("there") == 3)
     told = "\n".join(reply.error["traceback"])
     assert reply.error["ename"] == "LaunchInterrupted"
     assert all(f"rank {rank}  was at cell In[{reply.number}], line 3" in told for rank in range(3))
@@ -139,10 +136,7 @@ def test_q_at_a_breakpoint_ends_the_call_and_not_the_team(kernel):
 
 
 def test_an_interrupt_at_a_breakpoint_ends_the_call_and_not_the_team(kernel):
-    reply = Reply()
-    for _ in kernel.watch("%%ranks\nbreakpoint()\ndist.barrier()", reply, []):
-        if reply.streams and reply.streams[-1][0] == "prompt":
-            kernel.interrupt()
+    reply = kernel.interrupt_once("%%ranks\nbreakpoint()\ndist.barrier()", Reply.is_at_a_prompt, [])
     assert reply.error["ename"] == "LaunchInterrupted", reply
     assert kernel.run("team.alive").value == "[0, 1, 2]"
 

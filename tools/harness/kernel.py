@@ -3,7 +3,7 @@
 import os
 import queue
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,9 @@ class Reply:
 
     def printed(self, name: str = "stdout") -> str:
         return "".join(text for stream, text in self.streams if stream == name)
+
+    def is_at_a_prompt(self) -> bool:
+        return any(stream == "prompt" for stream, _ in self.streams)
 
 
 class Kernel:
@@ -60,6 +63,18 @@ class Kernel:
         reply = Reply()
         for _ in self.watch(code, reply, typed):
             pass
+        return reply
+
+    def interrupt_once(self, code: str, come: Callable[[Reply], bool], typed: Sequence[str] | None = None) -> Reply:
+        """Run a cell, and press the stop button when `come` first holds of its reply.
+
+        A second interrupt, for the message that tells of the first one, would end IPython's own work on it.
+        """
+        reply, interrupted = Reply(), False
+        for _ in self.watch(code, reply, typed):
+            if not interrupted and come(reply):
+                interrupted = True
+                self.interrupt()
         return reply
 
     def watch(self, code: str, reply: Reply, typed: Sequence[str] | None = None) -> Iterator[None]:
