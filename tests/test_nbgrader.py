@@ -1,4 +1,4 @@
-"""A class, from the command line: the commands that TEACHING.md gives, in their order, with 9 submissions, or all."""
+"""A class, from the command line: the commands that TEACHING.md gives, in their order, with 8 submissions, or all."""
 
 import csv
 import html
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Right, wrong, curious, incomplete and ambiguous ones. `half`, `hostile` and `untouched` are always there: `hostile`
 # has loops without an end and cells that do not parse. test_trusted.py tries each way to fail on a smaller exercise.
-FEW = ["right", "Zoë O'Neill", "wrong", "reads and writes outside", "no check", "solution doubled"]
+FEW = ["right", "Zoë O'Neill", "wrong", "reads and writes outside", "solution doubled"]
 pytestmark = pytest.mark.sweep("students", few=[FEW], all=[list(SUBMISSIONS)], ids=["class"], scope="module",
                                words=f"{len(FEW)} submissions of {len(SUBMISSIONS)}, and 3 that are always there")
 

@@ -36,11 +36,11 @@ def wait_for_images(page, num):
     page.wait_for_function(f"(({IMAGES})()).every(({{ whole }}) => whole)")
 
 
-HTML_MARGIN_PX = 20  # at the right, which JupyterLab leaves beside HTML and not beside a PNG
+HTML_MARGIN_PX = {1100: 20, 1500: 0}  # at the right, which JupyterLab leaves beside HTML and not beside a PNG
 
 
-@pytest.mark.parametrize(("width", "narrower_px"), [(1100, HTML_MARGIN_PX), (1500, 0)])
-def test_a_picture_has_its_sentence_and_the_size_that_a_png_has(run_cells, width, narrower_px):
+@pytest.mark.sweep("width", few=[1100], all=[1100, 1500], words="1 width of 2")
+def test_a_picture_has_its_sentence_and_the_size_that_a_png_has(run_cells, width):
     notebook = run_cells(IMPORTS, *PICTURES, AS_PNG)
     notebook.page.set_viewport_size({"width": width, "height": 2400})
     wait_for_images(notebook.page, len(PICTURES) + 1)
@@ -48,7 +48,7 @@ def test_a_picture_has_its_sentence_and_the_size_that_a_png_has(run_cells, width
     for image, words in zip(images, PICTURES.values(), strict=True):
         assert words in image["alt"], image
     assert png["alt"] == "" and png["natural"] == images[0]["natural"]
-    assert images[0]["width"] == pytest.approx(png["width"] - narrower_px, abs=0.1)
+    assert images[0]["width"] == pytest.approx(png["width"] - HTML_MARGIN_PX[width], abs=0.1)
     assert notebook.console_errors == []
 
 

@@ -15,6 +15,7 @@ def open_fits(run_cells):
     return lambda: Widget(run_cells(*CELLS), 0)
 
 
+@pytest.mark.sweep(words="one widget's own controls; test_every_widget.py has a key for each control")
 def test_model_device_devices_and_precision_are_chosen_by_keyboard_and_the_verdict_follows(open_fits):
     fits = open_fits()
     fits.wait_for("Llama 3 8B H100 n=8 mixed")

@@ -39,6 +39,7 @@ def marks(course) -> float:
         return gradebook.find_submission(NAME, "ada").score
 
 
+@pytest.mark.sweep(words="points that are given by hand, in a real browser")
 def test_a_score_entered_in_formgrader_counts_and_survives_a_new_autograde(course, chromium, tmp_path_factory):
     before = marks(course)
     server = LabServer(course, tmp_path_factory.mktemp("state"), settings_in_environment(teach=True))

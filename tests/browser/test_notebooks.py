@@ -42,6 +42,7 @@ def require_no_error(notebook):
     assert notebook.console_errors == []
 
 
+@pytest.mark.sweep(words="nbval runs it, and test_first_cells.py its first cells in JupyterLab")
 def test_the_first_notebook_runs_in_jupyterlab_without_an_error(open_notebook):
     require_no_error(open_notebook(NOTEBOOKS[0]))
 

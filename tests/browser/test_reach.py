@@ -117,7 +117,7 @@ def test_in_a_front_end_without_cells_escape_and_enter_do_what_they_always_do(op
 
 
 @of_few
-@pytest.mark.parametrize("width", [ZOOMED["width"], 1100])
+@pytest.mark.sweep("width", few=[ZOOMED["width"]], all=[ZOOMED["width"], 1100], words="1 width of 2")
 def test_letters_stay_readable_and_a_picture_wider_than_its_place_is_scrolled_by_keyboard(every, width):  # noqa: F811
     smallest = {}
     for name, widget in every().items():

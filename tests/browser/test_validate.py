@@ -34,7 +34,8 @@ SAID = {  # how many checks fail, and words
 }
 
 
-@pytest.mark.sweep("kind", few=["half"], all=SAID, words="1 submission of 2")
+@pytest.mark.sweep(words="nbgrader's Validate button")
+@pytest.mark.parametrize("kind", SAID)
 def test_validate_says_which_checks_do_not_pass(open_notebook, tmp_path, kind):
     num_failed, says = SAID[kind]
     path = tmp_path / f"{kind}.ipynb"

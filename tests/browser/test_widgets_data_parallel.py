@@ -22,6 +22,7 @@ def open_widgets(run_cells):
     return opened
 
 
+@pytest.mark.sweep(words="one widget's own controls; test_every_widget.py has a key for each control")
 def test_bucket_size_machine_ranks_and_model_are_set_by_keyboard_and_the_headline_follows(open_widgets):
     overlap = open_widgets()["overlap"]
     overlap.wait_for("GPT-2, 124M | A100, 8 in a node, HDR | n=16 | cap=25")

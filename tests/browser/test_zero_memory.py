@@ -15,6 +15,7 @@ def open_zero(run_cells):
     return lambda: Widget(run_cells(*CELLS), 0)
 
 
+@pytest.mark.sweep(words="one widget's own controls; test_every_widget.py has a key for each control")
 def test_model_devices_stage_and_recipe_are_chosen_by_keyboard_and_the_gpus_follow(open_zero):
     zero = open_zero()
     zero.wait_for(f"Llama 3 70B n=32 stage=2 {MIXED}")

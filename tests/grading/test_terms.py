@@ -17,9 +17,9 @@ def test_at_least_two_stressed_terms_are_recorded(asked):
     assert sum(left.number == asked.number for _, left in TERMS) >= 2
 
 
-@pytest.mark.sweep("term", few=some_of_each(TERMS, 2, lambda term: term[1].number), all=TERMS,
+@pytest.mark.sweep("term", few=some_of_each(TERMS, 1, lambda term: term[1].number), all=TERMS,
                    ids=lambda term: f"{term[1].number}-{term[1].words}",
-                   words=f"2 stressed terms of each exercise, of {len(TERMS)}")
+                   words=f"1 stressed term of each exercise, of {len(TERMS)}")
 def test_a_solution_without_what_its_text_stresses_is_refused(term):
     path, left = term
     assert deciding(path, left, SEED)

@@ -51,7 +51,8 @@ def all_of(cases):
     return [together(text, options, STEPS, **model_of(options)) for text, options in cases]
 
 
-@pytest.mark.parametrize("cases", CASES, ids=lambda cases: cases[0][0])
+@pytest.mark.sweep("cases", few=CASES[:4], all=CASES, ids=lambda cases: cases[0][0],
+                   words=f"4 launches of {len(CASES)}")
 def test_each_layout_has_the_losses_gradients_and_parameters_of_one_process(cases):
     found = launch(all_of, cases, world_size=ParallelLayout.from_string(cases[0][0]).world_size, timeout=150)[0]
     for (text, options), (losses, norms, first, final) in zip(cases, found):
@@ -156,10 +157,13 @@ def saved_and_loaded(source, other, folder):
     return losses
 
 
-@pytest.mark.parametrize("source, other", [("dp2,tp2,ep4", "dp4,ep2"), ("dp4,ep2", "dp2,tp2,ep4"),
-                                           ("tp4,ep2,etp2", "dp2,tp2,ep2,zero1"), ("dp2,tp2,ep2,zero3", "dp2,tp2,etp2"),
-                                           ("dp2,tp2,etp2,zero3", "pp2,tp2,ep2")])
-def test_a_checkpoint_of_experts_goes_on_under_another_layout(source, other, tmp_path):
+PAIRS = [("dp2,tp2,ep4", "dp4,ep2"), ("dp2,tp2,etp2,zero3", "pp2,tp2,ep2"), ("dp4,ep2", "dp2,tp2,ep4"),
+         ("tp4,ep2,etp2", "dp2,tp2,ep2,zero1"), ("dp2,tp2,ep2,zero3", "dp2,tp2,etp2")]
+
+
+@pytest.mark.sweep("pair", few=PAIRS[:2], all=PAIRS, ids=" to ".join, words=f"2 pairs of layouts of {len(PAIRS)}")
+def test_a_checkpoint_of_experts_goes_on_under_another_layout(pair, tmp_path):
+    source, other = pair
     (before, state), (after, again) = launch(saved_and_loaded, source, other, Path(tmp_path), world_size=4)[0]
     assert off([after], [before]) < 1e-5 and off_by_name(again, state) < 1e-3
     assert sum(name.endswith("experts.w1.exp_avg") for name in again) == CONFIG.num_layers

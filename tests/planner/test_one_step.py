@@ -86,6 +86,7 @@ def test_what_is_learned_is_surer_and_told_with_the_error_before_and_after():
     assert learned.uncertainty["matmul_h100"] < 0.112  # hypot(0.05, 0.2 / 2)
 
 
+@pytest.mark.sweep(words="17 fits of the constants")
 def test_most_clusters_other_runs_are_predicted_better_for_one_that_was_learned():
     """Each as a new reader meets it: constants fitted without its source, no profile of its own. Where the planner was
     right within a tenth there is little to learn, and it stays so.

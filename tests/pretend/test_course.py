@@ -1,7 +1,7 @@
 """The whole course on machines that are pretended: every cell that launches, every solution, every chapter's library.
 
 What may differ there stands in exceptions.py, with its reason. `make test` has the time for every chapter's library
-with NCCL's backend, for two notebooks' cells and for one chapter's solutions; `make sweep` runs all of them; `make
+with NCCL's backend, for one notebook's cells and for its chapter's solutions; `make sweep` runs all of them; `make
 pretend` asks for all modes, and compares every word of a report with the CPU's.
 """
 
@@ -16,19 +16,18 @@ from tools import cells
 from tools.harness.pretend.hook import pretended
 from tools.harness.pretend.modes import MODES
 
-# Hooks, shards, an optimiser, memory and times.
-ONE = [path for path in cells.SOLUTIONS if path.name.startswith("06_")]
-# The same, collectives, and messages between two ranks.
-TWO = [path for path in cells.NOTEBOOKS if path.name.startswith(("02_", "06_"))]
+# Collectives, hooks, shards, an optimiser, memory and times.
+NOTEBOOK = [path for path in cells.NOTEBOOKS if path.name.startswith("06_")]
+SOLUTIONS = [path for path in cells.SOLUTIONS if path.name.startswith("06_")]
 
 
-@pytest.mark.sweep("path", few=TWO, all=cells.NOTEBOOKS, ids=lambda path: path.stem,
-                   words=f"the cells of 2 notebooks of {len(cells.NOTEBOOKS)} on pretended GPUs")
+@pytest.mark.sweep("path", few=NOTEBOOK, all=cells.NOTEBOOKS, ids=lambda path: path.stem,
+                   words=f"the cells of 1 notebook of {len(cells.NOTEBOOKS)} on pretended GPUs")
 def test_every_cell_that_launches_runs_and_prints_the_same_with_a_gpu_for_each_rank(path):
     assert complaints("nccl", cells.lessons(["nccl"], path)["nccl"]) == []
 
 
-@pytest.mark.sweep("path", few=ONE, all=cells.SOLUTIONS, ids=lambda path: path.stem,
+@pytest.mark.sweep("path", few=SOLUTIONS, all=cells.SOLUTIONS, ids=lambda path: path.stem,
                    words=f"the solutions of 1 chapter of {len(cells.SOLUTIONS)} on pretended GPUs")
 def test_every_solution_passes_with_a_gpu_for_each_rank(path):
     assert complaints("nccl", cells.checks(["nccl"], path)["nccl"]) == []

@@ -53,7 +53,7 @@ def interrupt_once_asleep(team):
     os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.parametrize("kind", TEAM_FAULTS)
+@pytest.mark.sweep("kind", few=[*TEAM_FAULTS][::3], all=TEAM_FAULTS, words=f"every third fault of {len(TEAM_FAULTS)}")
 def test_what_each_fault_leaves_can_be_looked_at_and_where_all_ranks_live_the_next_cell_runs(kind):
     fault = TEAM_FAULTS[kind]
     team = session()

@@ -64,6 +64,7 @@ def test_what_cannot_be_understood_is_said_in_the_planners_words(opened, capsys)
     page.get_by_text("The planner did not understand this:").wait_for()
 
 
+@pytest.mark.sweep(words="a model of the reader's own")
 def test_a_model_of_the_readers_own_is_planned_and_its_link_holds_it(opened, tmp_path, capsys, monkeypatch):
     config = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
               "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
