@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RELEASED = sorted((ROOT / "exercises").glob("*/*.ipynb"))
 SHAPES = list(seekers.SHAPES)
 SEARCHES = [(path, shape) for path in RELEASED for shape in SHAPES]
-ONE_EACH = [(path, shape) for path, shape in zip(RELEASED, SHAPES)]
+ONE_EACH = [*zip(RELEASED, SHAPES)]  # each way once
 in_namespaces = pytest.mark.skipif(not NAMESPACES, reason="this machine allows no namespaces")
 
 

@@ -116,19 +116,19 @@ def grade_all(course: CourseFolder, name: str, students: Iterable[str], jobs: in
     waiting: SimpleQueue = SimpleQueue()
     for student in students:
         waiting.put(student)
-    lock, stopped = threading.Lock(), threading.Event()
+    lock = threading.Lock()
     workers = [WorkerProcess(course, name, options) for _ in range(jobs)]
 
     def work(worker: WorkerProcess) -> None:
         try:
-            while not stopped.is_set():
+            while not worker.stopped:
                 try:
                     student = waiting.get_nowait()
                 except Empty:
                     return
                 for _ in range(ATTEMPTS):
                     found = worker.grade(student)
-                    if stopped.is_set():
+                    if worker.stopped:
                         return
                     if not found.get("died"):
                         break
@@ -146,7 +146,6 @@ def grade_all(course: CourseFolder, name: str, students: Iterable[str], jobs: in
                 for one in done:
                     one.result()
         except KeyboardInterrupt:
-            stopped.set()
             for worker in workers:
                 worker.stop()
             raise
