@@ -16,4 +16,5 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 settings.register_profile("course", deadline=None, derandomize=True, database=None)
 settings.load_profile("course")
 
-pytest_plugins = ["tests.nbval_kernels", "tests.claims.plugin", "tests.sweep", "tests.order", "tests.told_at_once"]
+pytest_plugins = ["tests.nbval_kernels", "tests.claims.plugin", "tests.sweep", "tests.order", "tests.told_at_once",
+                  "tests.snapshots"]
