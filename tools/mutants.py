@@ -20,11 +20,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from course_lib.grading.exercise import Exercise
+from course_lib.grading.exercise import SEED
 from course_lib.grading.registry import exercises_of
 from course_lib.grading.report import Verdict
-from course_lib.grading.selfstudy import examine
-from tools.solutions import SOLUTIONS, code_cells, names_of
+from course_lib.grading.selfstudy import Attempts
+from course_lib.grading.staying import StayingAttempts
+from tools.answers import Row, at_home, without
+from tools.solutions import SOLUTIONS, solution_cell
 
 
 def mutants(source: str) -> Iterator[str]:
@@ -49,13 +51,11 @@ def mutants(source: str) -> Iterator[str]:
             yield changed
 
     for changed in chain(*map(changed_by, sorted(operator_names())), edited(source)):
-        if not (changed.startswith(head + mark) and changed.endswith(tail)):
-            continue
         try:
             tree = ast.dump(ast.parse(changed))
         except SyntaxError:
             continue
-        if tree not in seen:
+        if changed.startswith(head + mark) and changed.endswith(tail) and tree not in seen:
             seen.add(tree)
             yield changed
 
@@ -88,24 +88,6 @@ def edited(source: str) -> Iterator[str]:
             yield from (with_edit(*place(node), other.encode()) for other in sorted(own - {node.id}))
 
 
-def survivors(path: Path, asked: Exercise, at_most: int) -> tuple[int, list[str]]:
-    """How many mutants ran, and the changed lines of those that pass."""
-    source = next(cell.source for cell in code_cells(path) if f"def {asked.function}(" in cell.source)
-    drawn = list(mutants(source))
-    random.Random(f"mutants of {asked.number}").shuffle(drawn)
-    passed = []
-    for mutant in tqdm(drawn[:at_most], desc=asked.number, unit="mutant", disable=None):
-        names = dict(names_of(path))
-        try:
-            exec(compile(mutant, f"mutant of {asked.number}", "exec"), names)
-            is_right = examine(asked, names[asked.function]).verdict is Verdict.CORRECT
-        except Exception:  # it does not even get to the check
-            is_right = False
-        if is_right:
-            passed.append(change(source, mutant))
-    return min(at_most, len(drawn)), passed
-
-
 def change(source: str, mutant: str) -> str:
     """The first line that differs, before and after."""
     lines = difflib.ndiff(source.splitlines(), mutant.splitlines())
@@ -130,6 +112,22 @@ def shown_right(path: Path) -> dict[str, list[str]]:
     return found
 
 
+def survivors(path: Path, number: str, at_most: int, attempts: Attempts) -> tuple[int, list[str]]:
+    """How many mutants of a solution ran, and the changed lines of those that pass."""
+    source = solution_cell(path, number)
+    drawn = list(mutants(source))
+    random.Random(f"mutants of {number}").shuffle(drawn)
+    passed = []
+    for mutant in tqdm(drawn[:at_most], desc=number, unit="mutant", disable=None):
+        row = Row(number, "mutant", change(source, mutant), edit=(source, mutant))
+        try:
+            verdict, _ = at_home(attempts)(without(path, row), SEED)
+        except Exception:  # it does not even get to the check
+            continue
+        passed += [row.says] * (verdict is Verdict.CORRECT)
+    return min(at_most, len(drawn)), passed
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = {path.stem: path for path in SOLUTIONS.values()}
@@ -137,18 +135,18 @@ def main() -> None:
     parser.add_argument("--at-most", type=int, default=25, help="mutants of an exercise")
     parser.add_argument("--only", default="", metavar="NUMBER", help="one exercise, such as 2.3")
     given = parser.parse_args()
-    for name in given.names or known:
-        ran = alive = right = 0
-        shown = shown_right(known[name])
-        for asked in exercises_of(int(name[:2])):
-            if given.only in ("", asked.number):
-                number, passed = survivors(known[name], asked, given.at_most)
-                holes = [line for line in passed if line not in shown.get(asked.number, ())]
-                ran, alive, right = ran + number, alive + len(holes), right + len(passed) - len(holes)
+    with StayingAttempts() as attempts:
+        for name in given.names or known:
+            ran = alive = right = 0
+            shown = shown_right(known[name])
+            for number in (each.number for each in exercises_of(int(name[:2])) if given.only in ("", each.number)):
+                num_mutants, passed = survivors(known[name], number, given.at_most, attempts)
+                holes = [line for line in passed if line not in shown.get(number, ())]
+                ran, alive, right = ran + num_mutants, alive + len(holes), right + len(passed) - len(holes)
                 for line in holes:
-                    print(f"{asked.number} survives: {line}", flush=True)
-        print(f"{name}: {ran} mutants, {right} of them right answers; of the others {ran - right - alive} are refused, "
-              f"{alive} survive", flush=True)
+                    print(f"{number} survives: {line}", flush=True)
+            print(f"{name}: {ran} mutants, {right} of them right answers; of the others {ran - right - alive} are "
+                  f"refused, {alive} survive", flush=True)
 
 
 if __name__ == "__main__":
