@@ -15,9 +15,10 @@ are rows, in whatever file beside the solutions' notebook. A wrong answer is ref
 that is unusual passes; the solution without a term that its text stresses is refused; the docstring has what the
 example makes of the first trial's inputs by rank, and of what the solution answers there.
 
-    python -m tools.answers judge [02_collectives ...] [--seeds 0 7 ...] [--only 2.3] [--in-class]
+    python -m tools.answers judge [02_collectives ...] [--only 2.3] [--seeds 0 7 ...]
     python -m tools.answers record [02_collectives ...]     `make mistakes`: what judges/recorded/NN.json has
     python -m tools.answers terms                           writes docs/teaching/terms.md, of all chapters
+    python -m tools.answers mutants [02_collectives ...]    mutants.py: small changes of solutions that still pass
 """
 
 import argparse
@@ -41,9 +42,7 @@ from course_lib.grading.registry import exercise, exercises_of
 from course_lib.grading.report import Verdict
 from course_lib.grading.selfstudy import Attempts, check_exercise, examine, judgement, on_new_ranks
 from course_lib.grading.staying import StayingAttempts
-from course_lib.grading.trusted.grader import Cells, Grader
-from course_lib.grading.trusted.worker import Limits
-from tools.solutions import ROOT, SOLUTIONS, code_cells, exercises, hints, names_of, solution_cell, work
+from tools.solutions import ROOT, SOLUTIONS, exercises, hints, names_of, solution_cell, work
 
 LEAST = {"solution": 1, "wrong": 3, "right": 2, "term": 2, "example": 1}  # kinds, and how many an exercise needs
 PAGE = ROOT / "docs" / "teaching" / "terms.md"
@@ -186,91 +185,42 @@ def missing_words(asked: Exercise, row: Row, attempts: Attempts, seed: int) -> l
     return [line for line in ([said] if isinstance(said, str) else said) if " ".join(line.split()) not in docstring]
 
 
-# In the notebook of a student who has the solutions' names, and whose answer stands in a module of its own.
-CELL = """
-import sys, types
-answers = types.ModuleType("tools.answers")
-answers.wrong = answers.right = lambda number, says: lambda function: function
-sys.modules.update({{"tools": types.ModuleType("tools"), "tools.answers": answers}})
-module = dict(globals())
-try:
-    exec(compile({text!r}, "answers.py", "exec"), module)
-    {function} = module{name}
-except Exception as error:  # or the solution itself would be judged
-    def {function}(*arguments, failed=repr(error)):
-        raise RuntimeError("{cannot}: " + failed)
-"""
-CANNOT = "the answers' file cannot run in class"
-
-
-class VerdictsOnly(Grader):
-    """Names no recorded mistakes, which takes as long as the verdict."""
-
-    def known_cause(self, exercise: Exercise, cells: Cells) -> str:
-        return ""
-
-
-def in_class(path: Path, grader: Grader) -> Judged:
-    """The way to marks of the wrong and the right answers beside the notebook at `path`."""
-    given = [{"source": cell.source, "name": cell.metadata.nbgrader.grade_id, "own": False}
-             for cell in code_cells(path) if not cell.metadata.nbgrader.grade]
-
-    def judged(row: Row, seed: int) -> tuple[Verdict, str | None]:
-        asked = exercise(row.number)
-        first, bracket, place = row.name.partition("[")
-        text = path.with_name(f"{row.kind}_answers.py").read_text(encoding="utf-8")
-        source = CELL.format(text=text, function=asked.function, name=f'["{first}"]{bracket}{place}', cannot=CANNOT)
-        report = grader.report(asked, [*given, {"source": source, "name": "answer", "own": True}], seed)
-        if CANNOT in report.cause:
-            raise RuntimeError(f"{path.parent.name}, {row}: {report.cause}")
-        return report.verdict, None if row.kind == "wrong" else grader.broken or report.cause
-
-    return judged
-
-
-def judge(paths: list[Path], seeds: list[int], number: str, is_class: bool) -> Iterator[str]:
-    """A line for each row that is misjudged; then how many there were."""
-    with (VerdictsOnly("auto", Limits()) if is_class else StayingAttempts()) as ways:
-        for path in paths:
-            judged = in_class(path, ways) if is_class else at_home(ways)
-            chosen = [row for row in rows(path, number=number) if not is_class or row.kind in ("wrong", "right")]
-            odd = [line for row in tqdm(chosen, desc=path.stem, unit="row", disable=None) for seed in seeds
-                   if (line := misjudged(row, judged, seed))]
-            yield from odd
-            yield f"{path.stem}: {len(odd)} of {len(chosen) * len(seeds)} verdicts are not what they should be"
+def judge(path: Path, seeds: list[int], number: str, attempts: Attempts) -> Iterator[str]:
+    """A line for each row beside the notebook at `path` that is misjudged; then how many there were."""
+    chosen = rows(path, number=number)
+    odd = [line for row in tqdm(chosen, desc=path.stem, unit="row", disable=None) for seed in seeds
+           if (line := misjudged(row, at_home(attempts), seed))]
+    yield from odd
+    yield f"{path.stem}: {len(odd)} of {len(chosen) * len(seeds)} verdicts are not what they should be"
 
 
 # What is written of them
 
 
-def record(path: Path) -> list[str]:
+def record(path: Path, attempts: Attempts) -> Iterator[str]:
     """Write what check and TrustedGrade know of a chapter: hints, and of each wrong answer its sentence and what it
-    gives on the first trials that it fails. Where the judge says the sentence by itself, nothing needs recording.
-    Returns what could not be told.
+    gives on the first trials that it fails. Where the judge says the sentence by itself, nothing needs recording. A
+    line for what cannot be told.
     """
     chapter = int(path.name[:2])
     write(path, recorded.of_chapter(chapter)["mistakes"])  # new exercises are known from here on
     lines: dict[str, list[dict[str, Any]]] = {}
-    untold = []
-    with StayingAttempts() as attempts:
-        for row in tqdm(rows(path, "wrong"), desc=path.stem, unit="answer", disable=None):
-            asked = exercise(row.number)
-            found = examine(asked, row.function, attempts=attempts)
-            if row.says in found.cause:
-                continue
-            if not found.judged or not found.judged.fault:
-                untold.append(f"{row}: {found.cause or found.verdict.value[0]}")
-                continue
-            seen = [Seen.of(found.trial, found.judged)]
-            for place, trial in enumerate(asked.trials(SEED)):
-                if place > found.trial and len(seen) < recorded.MAX_SEEN:
-                    later = judgement(asked, row.function, trial, attempts)
-                    seen += [Seen.of(place, later)] if later else []
-            lines.setdefault(row.number, []).append({"name": row.name, "says": row.says, "seen": [
-                [each.trial, each.over, each.sketch.form, list(each.sketch.numbers), each.sketch.scale]
-                for each in seen]})
+    for row in tqdm(rows(path, "wrong"), desc=path.stem, unit="answer", disable=None):
+        asked = exercise(row.number)
+        found = examine(asked, row.function, attempts=attempts)
+        if row.says in found.cause:
+            continue
+        if not found.judged or not found.judged.fault:
+            yield f"{row} passes, or gives nothing that could be known again: {found.cause or found.verdict.value[0]}"
+            continue
+        seen = [Seen.of(found.trial, found.judged)]
+        for place, trial in enumerate(asked.trials(SEED)):
+            if place > found.trial and len(seen) < recorded.MAX_SEEN:
+                later = judgement(asked, row.function, trial, attempts)
+                seen += [Seen.of(place, later)] if later else []
+        lines.setdefault(row.number, []).append({"name": row.name, "says": row.says, "seen": [
+            [each.trial, each.over, each.sketch.form, list(each.sketch.numbers), each.sketch.scale] for each in seen]})
     write(path, lines)
-    return untold
 
 
 def write(path: Path, mistakes: dict[str, Any]) -> None:
@@ -314,25 +264,28 @@ def deciding(row: Row, attempts: Attempts) -> str:
 
 
 def main() -> None:
+    from tools.mutants import survivors
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = {path.stem: path for path in SOLUTIONS.values()}
-    parser.add_argument("what", choices=("judge", "record", "terms"))
+    parser.add_argument("what", choices=("judge", "record", "terms", "mutants"))
     parser.add_argument("names", nargs="*", metavar="NAME", help="chapters, such as 02_collectives; all by default")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[SEED], help="of the trials; causes are known at 0")
     parser.add_argument("--only", default="", metavar="NUMBER", help="one exercise, such as 2.3")
-    parser.add_argument("--in-class", action="store_true", help="by TrustedGrade's way, for marks")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[SEED], help="of the trials; causes are known at 0")
+    parser.add_argument("--at-most", type=int, default=25, help="mutants of an exercise")
     asked = parser.parse_args()
     if strange := set(asked.names) - known.keys():
         parser.error(f"{', '.join(sorted(strange))}: expected some of {', '.join(known)}")
-    paths = [known[name] for name in asked.names or known]
-    if asked.what == "judge":
-        for line in judge(paths, asked.seeds, asked.only, asked.in_class):
-            print(line, flush=True)
-    if asked.what == "record" and (untold := [line for path in paths for line in record(path)]):
-        raise SystemExit("These pass, or give nothing that could be known again:\n" + "\n".join(untold))
-    if asked.what == "terms":
-        with StayingAttempts() as attempts:
+    with StayingAttempts() as attempts:
+        if asked.what == "terms":
             PAGE.write_text(terms_page(lambda row: deciding(row, attempts)), encoding="utf-8")
+            return
+        ways = {"judge": lambda path: judge(path, asked.seeds, asked.only, attempts),
+                "record": lambda path: record(path, attempts),
+                "mutants": lambda path: survivors(path, asked.only, asked.at_most, attempts)}
+        for name in asked.names or known:
+            for line in ways[asked.what](known[name]):
+                print(line, flush=True)
 
 
 if __name__ == "__main__":

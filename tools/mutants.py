@@ -1,7 +1,7 @@
 """Small changes of the solutions, each of which an exercise should refuse: what survives is right, or a hole.
 
     pip install cosmic-ray
-    python -m tools.mutants [02_collectives ...] [--at-most 25] [--only 2.3]
+    python -m tools.answers mutants [02_collectives ...] [--at-most 25] [--only 2.3]
 
 cosmic-ray makes mutants of each solution (`+` for `-`, `<` for `<=`, 2 for 1, no negation, ...); what it has no
 operator for is added here: a statement left out, `-=` or `=` for `+=`, two arguments exchanged, one name for another.
@@ -10,11 +10,11 @@ right_mutants.md beside the solutions, with the reason: `## 4.8`, a line `- reas
 this prints them. It prints the other survivors, which a person has to look at, and the counts.
 """
 
-import argparse
 import ast
 import difflib
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
 
@@ -24,9 +24,8 @@ from course_lib.grading.exercise import SEED
 from course_lib.grading.registry import exercises_of
 from course_lib.grading.report import Verdict
 from course_lib.grading.selfstudy import Attempts
-from course_lib.grading.staying import StayingAttempts
 from tools.answers import Row, at_home, without
-from tools.solutions import SOLUTIONS, solution_cell
+from tools.solutions import solution_cell
 
 
 def mutants(source: str) -> Iterator[str]:
@@ -112,42 +111,22 @@ def shown_right(path: Path) -> dict[str, list[str]]:
     return found
 
 
-def survivors(path: Path, number: str, at_most: int, attempts: Attempts) -> tuple[int, list[str]]:
-    """How many mutants of a solution ran, and the changed lines of those that pass."""
-    source = solution_cell(path, number)
-    drawn = list(mutants(source))
-    random.Random(f"mutants of {number}").shuffle(drawn)
-    passed = []
-    for mutant in tqdm(drawn[:at_most], desc=number, unit="mutant", disable=None):
-        row = Row(number, "mutant", change(source, mutant), edit=(source, mutant))
-        try:
-            verdict, _ = at_home(attempts)(without(path, row), SEED)
-        except Exception:  # it does not even get to the check
-            continue
-        passed += [row.says] * (verdict is Verdict.CORRECT)
-    return min(at_most, len(drawn)), passed
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = {path.stem: path for path in SOLUTIONS.values()}
-    parser.add_argument("names", nargs="*", metavar="NAME", help="chapters, such as 02_collectives; all by default")
-    parser.add_argument("--at-most", type=int, default=25, help="mutants of an exercise")
-    parser.add_argument("--only", default="", metavar="NUMBER", help="one exercise, such as 2.3")
-    given = parser.parse_args()
-    with StayingAttempts() as attempts:
-        for name in given.names or known:
-            ran = alive = right = 0
-            shown = shown_right(known[name])
-            for number in (each.number for each in exercises_of(int(name[:2])) if given.only in ("", each.number)):
-                num_mutants, passed = survivors(known[name], number, given.at_most, attempts)
-                holes = [line for line in passed if line not in shown.get(number, ())]
-                ran, alive, right = ran + num_mutants, alive + len(holes), right + len(passed) - len(holes)
-                for line in holes:
-                    print(f"{number} survives: {line}", flush=True)
-            print(f"{name}: {ran} mutants, {right} of them right answers; of the others {ran - right - alive} are "
-                  f"refused, {alive} survive", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def survivors(path: Path, only: str, at_most: int, attempts: Attempts) -> Iterator[str]:
+    """A line for each mutant of a chapter's solutions that passes and is not known to be right; then the counts."""
+    ran = alive = right = 0
+    shown = shown_right(path)
+    for number in (each.number for each in exercises_of(int(path.name[:2])) if only in ("", each.number)):
+        source = solution_cell(path, number)
+        drawn = list(mutants(source))
+        random.Random(f"mutants of {number}").shuffle(drawn)
+        for mutant in tqdm(drawn[:at_most], desc=number, unit="mutant", disable=None):
+            row, ran = Row(number, "mutant", change(source, mutant), edit=(source, mutant)), ran + 1
+            with suppress(Exception):  # it does not even get to the check
+                verdict, _ = at_home(attempts)(without(path, row), SEED)
+                if verdict is Verdict.CORRECT and row.says in shown.get(number, ()):
+                    right += 1
+                elif verdict is Verdict.CORRECT:
+                    alive += 1
+                    yield f"{number} survives: {row.says}"
+    yield (f"{path.stem}: {ran} mutants, {right} of them right answers; of the others {ran - right - alive} are "
+           f"refused, {alive} survive")

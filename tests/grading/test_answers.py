@@ -12,15 +12,21 @@ from course_lib.grading.judges.calls import CollectiveExercise
 from course_lib.grading.judges.tensors import TensorExercise
 from course_lib.grading.registry import exercises_of
 from course_lib.grading.staying import StayingAttempts
+from course_lib.grading.trusted.grader import Grader
+from course_lib.grading.trusted.worker import Limits
 from tools.answers import at_home, misjudged, rows
-from tools.solutions import SOLUTIONS
+from tools.solutions import SOLUTIONS, code_cells
 
 EXERCISES = [each for chapter in SOLUTIONS for each in exercises_of(chapter)]
 BY_NUMBER = pytest.mark.parametrize("asked", EXERCISES, ids=lambda each: each.number)
 
 
+def path_of(asked):
+    return SOLUTIONS[int(asked.number.partition(".")[0])]
+
+
 def rows_of(asked, kind=""):
-    return rows(SOLUTIONS[int(asked.number.partition(".")[0])], kind, asked.number)
+    return rows(path_of(asked), kind, asked.number)
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +56,58 @@ def test_new_ranks_and_ranks_that_stay_agree_on_every_row(asked, attempts):
         assert at_home(attempts)(row, SEED) == at_home()(row, SEED), row
 
 
+def random_seeds(count):
+    seeds = random.SystemRandom().sample(range(2**31), count)
+    print("python -m tools.answers judge --seeds", *seeds)
+    return seeds
+
+
 @pytest.mark.sweep(words="unusual right answers at 10 random seeds")
 @BY_NUMBER
 def test_an_unusual_right_answer_passes_at_any_seed(asked, attempts):
-    seeds = random.SystemRandom().sample(range(2**31), 10)
-    print(f"python -m tools.answers judge --only {asked.number} --seeds", *seeds)
-    judged = at_home(attempts)
+    judged, seeds = at_home(attempts), random_seeds(10)
     assert not [line for row in rows_of(asked, "right") for seed in seeds if (line := misjudged(row, judged, seed))]
+
+
+# In the notebook of a student who has the solutions' names, and whose answer stands in a module of its own.
+CELL = """
+import sys, types
+answers = types.ModuleType("tools.answers")
+answers.wrong = answers.right = lambda number, says: lambda function: function
+sys.modules.update({{"tools": types.ModuleType("tools"), "tools.answers": answers}})
+module = dict(globals())
+def {function}(*arguments):  # or the solution itself would be judged
+    raise RuntimeError("the answers' file cannot run in class")
+exec(compile({text!r}, "answers.py", "exec"), module)
+{function} = module{name}
+"""
+
+
+class VerdictsOnly(Grader):
+    """Names no recorded mistakes, which takes as long as the verdict."""
+
+    def known_cause(self, exercise, cells):
+        return ""
+
+
+@pytest.mark.sweep(words="wrong and right answers in class, at a random seed")
+@BY_NUMBER
+def test_a_class_gets_for_every_answer_what_check_gives_at_home(asked):
+    path, (seed,) = path_of(asked), random_seeds(1)
+    given = [{"source": cell.source, "name": cell.metadata.nbgrader.grade_id, "own": False}
+             for cell in code_cells(path) if not cell.metadata.nbgrader.grade]
+
+    def in_class(row, seed):
+        first, bracket, place = row.name.partition("[")
+        text = path.with_name(f"{row.kind}_answers.py").read_text(encoding="utf-8")
+        source = CELL.format(text=text, function=asked.function, name=f'["{first}"]{bracket}{place}')
+        report = grader.report(asked, [*given, {"source": source, "name": "answer", "own": True}], seed)
+        assert "cannot run in class" not in report.cause, row
+        return report.verdict, None if row.kind == "wrong" else report.cause
+
+    with VerdictsOnly("auto", Limits()) as grader:
+        assert not [line for kind in ("wrong", "right") for row in rows_of(asked, kind)
+                    if (line := misjudged(row, in_class, seed))]
 
 
 @BY_NUMBER

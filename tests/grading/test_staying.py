@@ -22,7 +22,7 @@ def test_every_report_is_the_one_of_new_ranks(attempts):
     for function in IN_A_ROW:
         staying, new = check_exercise(Swap(), function, attempts=attempts), check_exercise(Swap(), function)
         assert staying.verdict is new.verdict, function
-        if function not in (toys.divides_by_zero, toys.dies):  # how many others failed in time varies, and what was seen
+        if function not in (toys.divides_by_zero, toys.dies):  # whose other ranks are told of by chance
             assert repr(staying) == repr(new)
 
 

@@ -1,4 +1,4 @@
-"""The tables of answers: what their reader refuses, judging at home and in class, the page of terms, mutants."""
+"""The tables of answers: what their reader refuses, what is said of a row that is misjudged, terms, mutants."""
 
 import shutil
 import sys
@@ -7,17 +7,10 @@ from pathlib import Path
 import pytest
 
 from course_lib.grading.report import Verdict
-from course_lib.grading.trusted.grader import Grader
-from course_lib.grading.trusted.worker import Limits
 from tools import answers, mutants
 from tools.solutions import SOLUTIONS, code_cells
 
 FIRST = SOLUTIONS[1]
-ONLY_AT_HOME = """
-import course_lib.grading.judges
-from tools.answers import right
-AS_IT_IS = right("1.1", "nothing")(lambda *asked: my_training_bytes(*asked))
-"""
 
 
 @pytest.fixture
@@ -41,21 +34,6 @@ def test_a_table_in_which_something_is_missing_or_twice_cannot_be_read(copied, f
     with pytest.raises(ValueError) as refused:
         answers.table(copied)
     assert str(refused.value) == words
-
-
-def test_answers_are_judged_at_home_and_in_class_alike():
-    with Grader("auto", Limits(trial_s=60.0)) as grader:
-        for row in (answers.rows(FIRST, "wrong", "1.1")[0], answers.rows(FIRST, "right", "1.1")[0]):
-            for judged in (answers.at_home(), answers.in_class(FIRST, grader)):
-                assert answers.misjudged(row, judged, seed=3) == ""
-
-
-def test_answers_that_cannot_run_in_class_are_not_taken_for_the_solution(copied):
-    copied.with_name("right_answers.py").write_text(ONLY_AT_HOME)
-    row = answers.Row("1.1", "right", "nothing", name="AS_IT_IS")
-    with Grader("auto", Limits(trial_s=60.0)) as grader:
-        with pytest.raises(RuntimeError, match="cannot run in class: Mod"):
-            answers.in_class(copied, grader)(row, 0)
 
 
 @pytest.mark.parametrize("kind, verdict, cause, words", [
