@@ -13,6 +13,7 @@ this prints them. It prints the other survivors, which a person has to look at, 
 import ast
 import difflib
 import random
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import accumulate, chain, pairwise
@@ -97,18 +98,12 @@ def change(source: str, mutant: str) -> str:
 
 def shown_right(path: Path) -> dict[str, list[str]]:
     """By exercise the changed lines of right_mutants.md beside the notebook. ValueError if one has no reason."""
-    found: dict[str, list[str]] = {}
-    number, has_reason = "", False
-    for line in path.with_name("right_mutants.md").read_text(encoding="utf-8").splitlines():
-        if line.startswith("## "):
-            number, has_reason = line.removeprefix("## "), False
-        elif line.startswith("- "):
-            has_reason = True
-        elif number and line.strip():
-            if not has_reason:
-                raise ValueError(f"{path.parent.name}/right_mutants.md, {number}: no reason above {line.strip()!r}")
-            found.setdefault(number, []).append(line.strip())
-    return found
+    text = path.with_name("right_mutants.md").read_text(encoding="utf-8")
+    _, *parts = re.split(r"^## (\S+)$", text, flags=re.MULTILINE)
+    for number, text in zip(parts[::2], parts[1::2]):
+        if first := re.match(r"\s+(?!- )(.+)", text):
+            raise ValueError(f"{path.parent.name}/right_mutants.md, {number}: no reason above {first[1]!r}")
+    return {number: re.findall(r"^ {6}(.+)$", text, re.MULTILINE) for number, text in zip(parts[::2], parts[1::2])}
 
 
 def survivors(path: Path, only: str, at_most: int, attempts: Attempts) -> Iterator[str]:
