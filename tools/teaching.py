@@ -21,8 +21,9 @@ from typing import Any
 import nbformat
 
 from course_lib.grading.registry import exercises_of
+from tools.answers import rows
 from tools.minutes import NOTEBOOKS, README, read, round_to_five
-from tools.solutions import SOLUTIONS, wrong_answers
+from tools.solutions import SOLUTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "teaching"
@@ -181,9 +182,8 @@ def struggles_page() -> str:
     lines = [STRUGGLES_BEGIN]
     for chapter, path in SOLUTIONS.items():
         lines += [f"## {path.stem}", ""]
-        answers = [answer for _, answer in wrong_answers(path)]
         for exercise in exercises_of(chapter):
-            own = [each for each in answers if each.number == exercise.number]
+            own = rows(path, "wrong", exercise.number)
             said = list(dict.fromkeys(" ".join(each.says.split()) for each in own))
             lines += [f"**{exercise.number} {exercise.function}**", "", *(f"- {each}" for each in said), ""]
     return "\n".join(lines)

@@ -201,6 +201,15 @@ def sends_first(tensor):
     return tensor
 
 
+def leaves_a_message(tensor):
+    dist.isend(torch.full_like(tensor, -1.0), 1 - dist.get_rank())
+    return tensor
+
+
+def swaps_and_draws(tensor):
+    return swap_halves(tensor) + torch.rand(())
+
+
 def waits_for_nobody(tensor):
     if dist.get_rank() == 0:
         dist.recv(tensor, 1)

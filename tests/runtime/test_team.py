@@ -43,6 +43,18 @@ def rank_sum():
     return ranks.item()
 
 
+def recorded_sum(fails=False):
+    with record_communication():
+        rank_sum()
+        assert not fails
+
+
+def test_what_a_call_recorded_before_it_failed_is_not_in_the_next_ones_logs(team):
+    with pytest.raises(RankFailed):
+        team.run(recorded_sum, fails=True)
+    assert [event.op for event in team.run(recorded_sum).communication.events] == ["all_reduce"] * 3
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_a_call_in_a_team_gives_what_a_launch_gives(world_size):
     with start_ranks(world_size) as team:

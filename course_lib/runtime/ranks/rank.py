@@ -93,7 +93,6 @@ def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Fai
     try:
         if last is None:
             _join(task)
-            recordings.take()  # a warm interpreter's last task may have failed and left some
             showing.install()
             debugging.install(watcher)
         elif task.group != last.group:
@@ -114,6 +113,7 @@ def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Fai
 
 
 def _call(task: Task) -> "Returned | Failed":
+    recordings.take()  # the last call may have failed, and have left some: they are not this one's
     function, args, kwargs = unpack_call(task.call)
     return _report_of_result(function(*args, **kwargs))
 
