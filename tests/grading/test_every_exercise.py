@@ -12,7 +12,7 @@ import torch
 from course_lib.grading.exercise import SentBytes
 from course_lib.grading.registry import exercise, exercises_of
 from course_lib.grading.trusted.preprocessor import TrustedGrade
-from tests.grading.class_exercise import MODES
+from tests.grading.class_exercise import BEST as ISOLATION
 from tools.solutions import SOLUTIONS, names_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,7 +108,7 @@ def test_a_class_gets_nothing_for_stubs(chapter):
 def require_marks(chapter, folder, kind, words):
     name = CHAPTERS[chapter]
     notebook = nbformat.read(ROOT / folder / name / f"{name}.ipynb", as_version=4)
-    graded, _ = TrustedGrade(isolation=MODES[-1], seed=6, time_limit_s=60.0).preprocess(notebook, {})
+    graded, _ = TrustedGrade(isolation=ISOLATION, seed=6, time_limit_s=60.0).preprocess(notebook, {})
     outputs = [cell.outputs[0] for cell in graded.cells if cell.cell_type == "code" and cell.outputs]
     assert [output.output_type for output in outputs] == [kind] * len(exercises_of(chapter)), outputs
     assert all(words in (output.get("text") or output.get("ename")) for output in outputs)

@@ -11,9 +11,11 @@ import torch
 
 from course_lib.costs.activations import activation_bytes_per_layer
 from course_lib.costs.bubbles import peak_1f1b
+from course_lib.costs.links import Link, collective_time
 from course_lib.facts import Shape, accelerator, model, published_rows
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import SentBytes
+from course_lib.grading.judges.collectives.choice import lost_share
 from course_lib.grading.judges.hybrid_parallel import gradients, layouts
 from course_lib.grading.judges.models import ROUNDING
 from course_lib.grading.judges.pipeline_parallel import plans
@@ -38,7 +40,26 @@ def drawn(number, seed=0):
     return [trial.inputs[0] for trial in exercise(number).trials(seed)[1:]]
 
 
-# ---- chapter 4
+# ---- chapters 2 and 4
+
+@pytest.mark.parametrize("alpha, beta, n", [(1e-5, 1e-10, 4), (3.4e-6, 2.2e-12, 8), (1e-4, 1e-9, 1024),
+                                            (9.6e-6, 2e-11, 2)])
+def test_a_choice_of_algorithm_loses_what_it_loses_at_its_worst_size_and_nothing_at_the_crossover(alpha, beta, n):
+    def times(M):
+        return [collective_time("all_reduce", name, M, n, Link(alpha, beta)) for name in ("recursive_doubling", "ring")]
+
+    # log2 n (alpha + beta M) = 2(n-1) (alpha + beta M/n), solved for M
+    more_alphas, more_betas = 2 * (n - 1) - math.log2(n), math.log2(n) - 2 * (n - 1) / n
+    crossover = alpha * more_alphas / (beta * more_betas) if more_betas else math.inf
+    assert lost_share((alpha, beta, n), crossover) == pytest.approx(0, abs=1e-9)
+    sizes = [2 ** (k / 8) for k in range(8 * 40 + 1)]  # 1 byte to 1 TiB
+    assert all((times(M)[1] < times(M)[0]) == (M > crossover) for M in sizes)
+    for factor in (0.01, 0.5, 0.99, 1, 1.02, 3, 1000, math.inf):
+        chosen = factor * min(crossover, alpha / beta)
+        near = [chosen * by for by in (1 - 1e-9, 1 + 1e-9) if math.isfinite(chosen)]
+        lost = max(times(M)[M >= chosen] / min(times(M)) - 1 for M in (*sizes, *near))
+        assert lost_share((alpha, beta, n), chosen) == pytest.approx(lost, abs=1e-6)
+
 
 @pytest.mark.parametrize("p, m, g", [(4, 8, 4), (3, 6, 2), (2, 9, 3)])
 def test_rounds_idle_as_their_budget_says(p, m, g):
