@@ -160,7 +160,7 @@ def class_of(students: list[str]) -> Callable[[Path], None]:
         give_out(folder, submissions.NAME)
         generate, name_students, autograde, *others = commands()
         nbgrader(folder, *generate)
-        (folder / name_students[-1]).write_text("id,first_name,last_name,email\nright,Ada,Lovelace,\n")
+        (folder / name_students[-1]).write_text("id,first_name,last_name,email\nZoë O'Neill,Zoë,O'Neill,\n", encoding="utf-8")
         nbgrader(folder, *name_students)
         for student in students:
             submissions.submit(folder, student, submissions.SUBMISSIONS[student][0](notebook_of("solutions")))
@@ -178,7 +178,7 @@ def class_of(students: list[str]) -> Callable[[Path], None]:
 
 # Right, wrong, curious, incomplete and ambiguous ones; `half`, `hostile` and `untouched` are always there: `hostile`
 # has loops without an end and cells that do not parse. test_trusted.py tries each way to fail on a smaller exercise.
-FEW = ["right", "Zoë O'Neill", "wrong", "reads and writes outside", "solution doubled"]
+FEW = ["Zoë O'Neill", "wrong", "reads and writes outside", "solution doubled"]
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """`check` says correct, not written yet, or what is wrong and why; nothing else passes, and nothing hangs."""
 
+import re
 from dataclasses import replace
 from html import escape
 
@@ -64,7 +65,7 @@ def test_a_warning_is_shown_once_with_the_ranks_that_it_came_from_and_not_on_std
 @pytest.mark.parametrize("function", [toys.wants_two, toys.calls_a_library_wrongly], ids=lambda it: it.__name__)
 def test_a_traceback_shows_the_learners_lines_and_none_of_the_graders_or_a_librarys(function, snapshot):
     cause = check_exercise(Swap(), function).cause
-    assert cause == snapshot
+    assert re.sub(r"line \d+", "line N", cause) == snapshot
     assert "course_lib" not in cause and "site-packages" not in cause
 
 
