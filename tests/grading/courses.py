@@ -160,7 +160,8 @@ def class_of(students: list[str]) -> Callable[[Path], None]:
         give_out(folder, submissions.NAME)
         generate, name_students, autograde, *others = commands()
         nbgrader(folder, *generate)
-        (folder / name_students[-1]).write_text("id,first_name,last_name,email\nZoë O'Neill,Zoë,O'Neill,\n", encoding="utf-8")
+        (folder / name_students[-1]).write_text("id,first_name,last_name,email\nZoë O'Neill,Zoë,O'Neill,\n",
+                                                encoding="utf-8")
         nbgrader(folder, *name_students)
         for student in students:
             submissions.submit(folder, student, submissions.SUBMISSIONS[student][0](notebook_of("solutions")))

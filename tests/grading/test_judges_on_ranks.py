@@ -11,15 +11,8 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 
-from course_lib.costs.context_parallel import (
-    LAYOUTS,
-    imbalance,
-    ring_attention_bytes,
-    ring_work,
-    ulysses_attention_bytes,
-)
+from course_lib.costs import context_parallel as cp
 from course_lib.costs.experts import split_expert_bytes
 from course_lib.costs.hiding import smallest_ffn_size
 from course_lib.costs.links import Link, collective_time
@@ -33,7 +26,6 @@ from course_lib.grading.judges.data_parallel.gradients import hidden_bytes, why_
 from course_lib.grading.judges.data_parallel.plans import faults, step_share
 from course_lib.grading.judges.expert_parallel import dispatch
 from course_lib.grading.judges.expert_parallel.placement import PAR, score
-from course_lib.grading.judges.models import ROUNDING
 from course_lib.grading.judges.sequence_parallel import numbers
 from course_lib.grading.judges.zero.hooks import memory_usage, pieces, pieces_bytes
 from course_lib.grading.on_rank import sequence_parallel as on_rank
@@ -127,22 +119,6 @@ def test_bytes_and_sizes_of_chapter_5_are_the_librarys():
         assert math.isclose(largest_t(shape, flops_per_s, W) - 1, (t - 1) * h / exact, rel_tol=1e-9)
 
 
-def test_heads_of_all_ranks_attend_as_grouped_queries_do_in_torch():
-    asked = exercise("5.4")
-    for trial in asked.trials(seed=1):
-        (H, K), weight = trial.inputs[0]["heads"], trial.inputs[0]["weight"]
-        t, d = trial.world_size, len(weight) // (H + 2 * K)
-        x = torch.randn(1, 5, weight.shape[1], dtype=torch.float64)
-
-        def attend(rows, heads, kv_heads):
-            parts = (x @ rows.T).unflatten(-1, (heads + 2 * kv_heads, d)).transpose(1, 2)  # noqa: B023
-            q, k, v = parts.split([heads, kv_heads, kv_heads], dim=1)
-            return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-
-        parts = [attend(rows, H // t, (len(rows) // d - H // t) // 2) for rows in asked.solve(trial.inputs)]
-        assert alike(torch.cat(parts, dim=1), attend(weight, H, K), ROUNDING)
-
-
 # ---- chapter 6
 
 @pytest.mark.parametrize("stage", range(4))
@@ -214,14 +190,14 @@ def test_what_outlives_its_use_is_told_by_the_first_point_at_which_it_is_there(h
 
 # ---- chapter 7
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", cp.LAYOUTS)
 def test_what_is_uneven_about_one_document_is_the_chapters_imbalance(layout):
     for R in (1, 2, 3, 4):
         T = 24 * R
         seen = exercise("7.3").judge(Trial([[[T]]] * R, "one document"), [
             {"returned": own} for own in layout_order(T, R, layout).chunk(R)], SentBytes([[0] * R] * R, True))
         spent, = seen.usage
-        assert math.isclose(spent.measured, imbalance(ring_work(T, R, layout)), abs_tol=1e-12)
+        assert math.isclose(spent.measured, cp.imbalance(cp.ring_work(T, R, layout)), abs_tol=1e-12)
         assert bool(seen.fault) == (spent.measured > 1e-9)
 
 
@@ -282,12 +258,12 @@ def test_bytes_and_seconds_of_chapter_7_are_the_librarys():
     for trial in ring.trials(seed=1):
         B, H, c, d = trial.inputs[0]["dy"].shape
         R = trial.world_size
-        assert ring.bound(trial) == sum(ring_attention_bytes(B, H, R * c, d, R, 8))
+        assert ring.bound(trial) == sum(cp.ring_attention_bytes(B, H, R * c, d, R, 8))
     T, H, K, d = 1 << 17, 64, 8, 128
     for u, R in ((1, 64), (8, 8), (8, 1)):
         took, group = seconds.solve(T, u, R, H, K, d, math.inf, numbers.NVLINK, numbers.NDR), numbers.NODES.group
-        around = ring_attention_bytes(1, K // u, T, d, R, 2)[0] * group(R, stride=u).seconds_per_byte("ring")
-        switching = ulysses_attention_bytes(1, H, K, T // R, d, u, 2)[0] * group(8).seconds_per_byte("ring")
+        around = cp.ring_attention_bytes(1, K // u, T, d, R, 2)[0] * group(R, stride=u).seconds_per_byte("ring")
+        switching = cp.ulysses_attention_bytes(1, H, K, T // R, d, u, 2)[0] * group(8).seconds_per_byte("ring")
         assert math.isclose(took, around + switching, rel_tol=1e-9)
     took = seconds.solve(T, 1, 64, H, K, d, numbers.H100, math.inf, math.inf)
     assert math.isclose(took, 4 * d * H * T * T / 2 / 64 / numbers.H100, rel_tol=1e-9)  # half of the pairs
