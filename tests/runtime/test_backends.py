@@ -83,7 +83,7 @@ def test_on_the_cpu_no_default_device_is_set():
     def modes():
         return torch._C._len_torch_function_stack(), torch.get_default_device(), context.device()
 
-    assert launch(modes, world_size=2, device="cpu") == [(0, CPU, CPU)] * 2
+    assert launch(modes, world_size=2, device="cpu") == [(0, CPU, CPU)] * 2 and context.device() == CPU
 
 
 def test_gloos_messages_lie_in_the_hosts_memory_whatever_they_are_about():
