@@ -71,7 +71,7 @@ def visible_gpus():
     return os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
 
 
-@pytest.mark.parametrize("options", [{}, {"backend": "gloo"}, {"device": "cpu"}])
+@pytest.mark.parametrize("options", [{}, {"device": "cpu"}])
 def test_a_rank_on_the_cpu_sees_no_gpu_unless_the_readers_own_env_says_so(options, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert launch(visible_gpus, world_size=1, **options) == [("", 0)]

@@ -199,14 +199,15 @@ def start_a_daemon():
 @pytest.mark.parametrize("fails", [False, True])
 def test_dataloader_workers_threads_daemons_and_folders_do_not_outlive_a_rank_however_it_ends(fails, tmp_path):
     def step(file):
-        global folder  # alive until the interpreter ends
-        folder = tempfile.TemporaryDirectory()
         batches, workers = load_with_workers()
-        threading.Thread(target=time.sleep, args=(1000,)).start()
+        if fails:
+            threading.Thread(target=time.sleep, args=(1000,)).start()
         started = subprocess.Popen(["sleep", "1000"])
         file.write_text(" ".join(map(str, [*workers, started.pid, start_a_daemon()])))
         if fails:
             raise RuntimeError("now")
+        global folder  # alive until the interpreter ends
+        folder = tempfile.TemporaryDirectory()
         return Path(folder.name)
 
     with pytest.raises(RankFailed, match="RuntimeError: now") if fails else nullcontext():

@@ -14,7 +14,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import all_gather_tensor_autograd, all_to_all_single, wait_tensor
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
 
 from course_lib.runtime import (
@@ -185,20 +184,19 @@ def test_every_number_type_goes_or_is_refused_as_on_the_cpu_and_a_subgroup_stage
 
 # Messages
 
-def ring(order, batched):
-    ahead, behind = around()
-    mine, theirs = torch.full((3,), float(dist.get_rank())), torch.zeros(3)
-    messages = [dist.P2POp(dist.isend, mine, ahead), dist.P2POp(dist.irecv, theirs, behind)][::order]
-    works = dist.batch_isend_irecv(messages) if batched else [each.op(each.tensor, each.peer) for each in messages]
-    for work in works[::order]:
-        work.wait()
-    return theirs.tolist()
-
-
 @pytest.mark.parametrize("order, batched", [(1, False), (-1, False), (1, True), (-1, True)])
 def test_messages_go_round_a_ring_in_either_order_batched_or_not(order, batched):
+    def ring():
+        ahead, behind = around()
+        mine, theirs = torch.full((3,), float(dist.get_rank())), torch.zeros(3)
+        messages = [dist.P2POp(dist.isend, mine, ahead), dist.P2POp(dist.irecv, theirs, behind)][::order]
+        works = dist.batch_isend_irecv(messages) if batched else [each.op(each.tensor, each.peer) for each in messages]
+        for work in works[::order]:
+            work.wait()
+        return theirs.tolist()
+
     for n in (2, 3):
-        assert on_shared_gpu(ring, order, batched, world_size=n) == [[float((rank - 1) % n)] * 3 for rank in range(n)]
+        assert on_shared_gpu(ring, world_size=n) == [[float((rank - 1) % n)] * 3 for rank in range(n)]
 
 
 @on_gpu([[[rank, tag] for tag in range(3)] for rank in range(2)])
@@ -245,7 +243,8 @@ def test_a_receive_that_was_dropped_is_given_up():
 
 # What a work says
 
-def works():
+@on_gpu([([True, True], [[1.0, 1.0], [2.0, 2.0]], total, 0) for total in ([2.0] * 3, [1.0] * 3)])
+def test_a_future_and_a_poll_bring_the_numbers_without_a_wait_and_leave_nothing_behind():
     outs, total = [torch.zeros(2) for _ in range(2)], torch.ones(3)
     value = dist.all_gather(outs, torch.ones(2) + dist.get_rank(), async_op=True).get_future().wait()
     polled = dist.reduce(total, 0, async_op=True)
@@ -253,10 +252,6 @@ def works():
         pass
     same = [one is other for one, other in zip(value, outs, strict=True)]
     return same, [out.tolist() for out in outs], total.tolist(), len(staging._collectives)
-
-
-def test_a_future_and_a_poll_bring_the_numbers_without_a_wait_and_leave_nothing_behind():
-    assert on_shared_gpu(works)[0] == ([True, True], [[1.0, 1.0], [2.0, 2.0]], [2.0] * 3, 0)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -361,34 +356,6 @@ def test_a_dtensor_changes_its_layout():
             torch.equal(columns.redistribute(mesh, [Replicate()]).to_local(), whole))
 
 
-def trained_by_fsdp2(where):
-    torch.manual_seed(0)
-    with torch.device("cpu"):
-        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3)).double()
-        rows = torch.arange(8.0, dtype=torch.float64).view(2, 4)
-    model, rows = model.to(where), rows[dist.get_rank()].to(where)
-    fully_shard(model, mesh=init_device_mesh(torch.device(where).type, (dist.get_world_size(),)))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for _ in range(2):
-        model(rows).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return {name: value.full_tensor().cpu() for name, value in model.state_dict().items()}
-
-
-def test_fsdp2_trains_to_the_cpus_numbers():
-    ours, theirs = on_shared_gpu(lambda: (trained_by_fsdp2(device()), trained_by_fsdp2("cpu")))[0]
-    assert all(torch.allclose(ours[name], theirs[name], rtol=0, atol=1e-12) for name in theirs)
-
-
-@on_gpu([([0, 1], [1])] * 2)
-def test_objects_go_round():
-    everyone, told = [None] * dist.get_world_size(), [dist.get_rank()]
-    dist.all_gather_object(everyone, {"rank": dist.get_rank()})
-    dist.broadcast_object_list(told, src=1)
-    return [each["rank"] for each in everyone], told
-
-
 # Seen once
 
 @on_gpu([([("send", 20, 20), ("recv", 20, 0), ("all_gather", 24, 12), ("reduce_scatter", 24, 12)],
@@ -406,38 +373,33 @@ def test_a_staged_call_is_recorded_once_with_the_callers_bytes():
             sorted(event.name for event in timeline.events if event.lane == "communication"))
 
 
-def staged_twice():
-    for _ in range(2):
-        dist.all_gather([torch.zeros(2) for _ in range(2)], torch.ones(2))
-    dist.reduce(torch.ones(2), 0)
+def test_staging_is_said_once_by_rank_0_of_the_first_launch_in_which_it_happens(capsys, snapshot):
+    def staged_twice():
+        for _ in range(2):
+            dist.all_gather([torch.zeros(2) for _ in range(2)], torch.ones(2))
+        dist.reduce(torch.ones(2), 0)
 
+    def call_what_gloo_carries():
+        values = torch.ones(2)
+        dist.all_reduce(values)
+        dist.broadcast(values, 0)
+        dist.barrier()
+        dist.all_gather([torch.zeros(2, device="cpu") for _ in range(2)], torch.ones(2, device="cpu"))
+        dist.all_gather_object([None, None], "words")
 
-def call_what_gloo_carries():
-    values = torch.ones(2)
-    dist.all_reduce(values)
-    dist.broadcast(values, 0)
-    dist.barrier()
-    dist.all_gather([torch.zeros(2, device="cpu") for _ in range(2)], torch.ones(2, device="cpu"))
-    dist.all_gather_object([None, None], "words")
-
-
-def test_staging_is_said_once_by_rank_0_of_the_first_launch_in_which_it_happens(capsys):
     Path(pool().folder, staging.SAID).unlink(missing_ok=True)  # by a launch of another test
     on_shared_gpu(call_what_gloo_carries)
     assert capsys.readouterr().err == ""
     on_shared_gpu(staged_twice)
-    assert capsys.readouterr().err.splitlines() == [
-        "[rank 0] gloo promises no all_gather for tensors of a GPU: this call, and all like it, go through the host's "
-        "memory"]
+    assert capsys.readouterr().err == snapshot
     on_shared_gpu(staged_twice)
     assert capsys.readouterr().err == ""
 
 
-def after_uninstalling():
-    staging.uninstall()
-    dist.all_gather([torch.zeros(2) for _ in range(2)], torch.ones(2))
-
-
 def test_uninstalling_gives_torch_its_own_kernels_back():
+    def uninstalled():
+        staging.uninstall()
+        dist.all_gather([torch.zeros(2) for _ in range(2)], torch.ones(2))
+
     with pytest.raises(RankFailed, match="gloo has no all_gather for tensors of a GPU"):
-        on_shared_gpu(after_uninstalling)
+        on_shared_gpu(uninstalled)
