@@ -154,8 +154,9 @@ def refused():
 
 def test_plain_nccl_refuses_every_host_tensor_with_torchs_own_words():
     def plain_nccl():
+        store = STORE()
         dist.destroy_process_group()
-        dist.init_process_group("nccl", store=dist.PrefixStore("again", STORE()), device_id=gpu(),
+        dist.init_process_group("nccl", store=dist.PrefixStore("again", store), device_id=gpu(),
                                 rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
         return refused()
 

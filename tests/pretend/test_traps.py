@@ -1,6 +1,5 @@
 """What a GPU as the default device would break: the CPU's generators, text, and processes that a rank forks."""
 
-import os
 from functools import partial
 
 import pytest
@@ -12,7 +11,6 @@ from course_lib import data_parallel, reference
 from course_lib.runtime import device
 from tests.pretend.needed import built, on  # noqa: F401  built is a fixture
 from tests.pretend.trials import register
-from tests.ranks import gives
 
 pytestmark = pytest.mark.ci
 nccl = partial(on, "nccl", world_size=1)
@@ -52,16 +50,6 @@ def test_shuffles_and_first_guesses_that_need_a_seed_are_those_of_the_cpu_and_so
                 layer.weight.tolist())
 
     assert nccl(chosen) == [chosen()]
-
-
-@gives([("cpu", "gpu:0")], world_size=1, run=partial(on, "nccl"))
-def test_a_process_that_a_rank_forks_has_no_default_device():
-    read, write = os.pipe()
-    if os.fork() == 0:
-        os.write(write, str(torch.ones(1).device).encode())
-        os._exit(0)
-    os.wait()
-    return os.read(read, 20).decode(), str(torch.ones(1).device)
 
 
 # Text is cut on the CPU and handed over

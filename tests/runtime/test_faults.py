@@ -232,21 +232,20 @@ def test_a_rank_killed_while_its_dataloader_workers_live_is_still_noticed():
 # What goes in and what comes out
 
 @pytest.mark.ci
-def test_names_of_a_script_make_the_round_trip_and_a_killed_server_is_replaced(tmp_path):
+def test_names_of_a_script_make_the_round_trip_and_its_server_goes_with_it(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     ran = subprocess.run([sys.executable, script], env=environment, text=True, capture_output=True, timeout=80)
-    assert ran.stdout.splitlines() == ["once", "True", "the process that starts ranks has ended", "True"], ran.stderr
+    assert ran.stdout.splitlines() == ["once", "True"], ran.stderr
     assert os.listdir(tmp_path) == ["script.py"]  # it was the script's temporary folder, too
     script.unlink()
 
 
 SCRIPT = """
 print("once")
-import os, time
 from dataclasses import dataclass
-from course_lib.runtime import LaunchError, launch
+from course_lib.runtime import launch
 import torch.distributed as dist
 
 @dataclass
@@ -256,23 +255,12 @@ class Who:
 def who():
     return Who(dist.get_rank())
 
-def kill_the_server():
-    if dist.get_rank() == 1:
-        os.kill(os.getppid(), 9)
-    time.sleep(1000)
-
 print(launch(who, world_size=2) == [Who(0), Who(1)])
-try:
-    launch(kill_the_server, world_size=2)
-except LaunchError as error:
-    print(str(error).split(";")[0])
-print(launch(who, world_size=3) == [Who(0), Who(1), Who(2)])
 """
 
 
 def test_a_module_beside_the_notebook_that_was_edited_is_seen_fresh(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
 
     def ask():
@@ -281,10 +269,11 @@ def test_a_module_beside_the_notebook_that_was_edited_is_seen_fresh(tmp_path, mo
 
         return beside_the_notebook.answer
 
+    module = tmp_path / "beside_the_notebook.py"
     for answer in (1, 22):
-        (tmp_path / "beside_the_notebook.py").write_text(f"answer = {answer}")
+        module.write_text(f"answer = {answer}")
         assert launch(ask, world_size=2) == [answer, answer]
-    (tmp_path / "beside_the_notebook.py").unlink()
+    module.unlink()
 
 
 def test_launch_works_in_a_thread_and_two_at_once_take_turns():

@@ -116,30 +116,6 @@ def test_the_server_itself_has_mapped_no_driver():
     assert [name for name in mapped if name.startswith(drivers)] == []
 
 
-ALL_THERE = """
-import json, sys
-import torch
-from course_lib.runtime import launch
-from course_lib.runtime.ranks.fork_pool import MANY
-
-def ahead(*_):
-    return "torch._dynamo" in sys.modules
-
-print(json.dumps(all(launch(ahead, *{arguments}, world_size={world_size}, timeout=60))))
-"""
-
-
-@pytest.mark.ci
-@pytest.mark.skipif(not isinstance(launcher.pool(), ForkPool), reason="only a server that forks imports ahead")
-@pytest.mark.parametrize(("world_size", "arguments"), [("MANY + 1", "()"), ("1", "(torch.optim.AdamW,)")])
-def test_many_ranks_and_those_that_train_find_all_that_is_imported_ahead_however_early(world_size, arguments):
-    script = ALL_THERE.format(world_size=world_size, arguments=arguments)
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=80,
-                         env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout.splitlines()[-1]) is True
-
-
 EDITED = """
 import json, sys
 from pathlib import Path

@@ -130,10 +130,9 @@ class Setup:
     what: object
 
 
-@pytest.mark.parametrize("value, code", [(3, True), ((1, "a"), True), (Setup(2), True), (Setup, True), ([1], False),
-                                         (Setup([1]), False), (Setup(torch.nn.Linear(1, 1)), False)])
-def test_what_a_rank_can_change_is_lent_once(value, code):
-    assert is_code(value) is code
+def test_what_a_rank_can_change_is_lent_once():
+    assert all(map(is_code, (3, (1, "a"), Setup(2), Setup)))
+    assert not any(map(is_code, ([1], Setup([1]), Setup(torch.nn.Linear(1, 1)))))
 
 
 def test_random_numbers_go_on_from_cell_to_cell_as_in_one_process(team):
@@ -145,15 +144,11 @@ def test_random_numbers_go_on_from_cell_to_cell_as_in_one_process(team):
         assert team.pull("a") == [first] * 2 and team.pull("b") == [second] * 2
 
 
-def test_a_collective_of_one_cell_is_waited_for_in_another(team):
+def test_a_collective_of_one_cell_is_waited_for_and_a_message_received_in_the_next(team):
     team.run_cell("x = torch.ones(2)\nwork = dist.all_reduce(x, async_op=True)", scope=globals())
     assert team.run_cell("work.wait()\nx.tolist()")[0] == "[3.0, 3.0]"
-
-
-def test_a_message_by_hand_is_sent_in_one_cell_and_received_in_the_next(team):
-    team.run_cell("sent = dist.isend(torch.full((2,), 5.0), dst=1)", [0], globals())
-    assert team.run_cell("got = torch.zeros(2)\ndist.recv(got, src=0)\ngot.tolist()", [1], globals()) == {
-        1: "[5.0, 5.0]"}
+    team.run_cell("sent = dist.isend(torch.full((2,), 5.0), dst=1)", [0])
+    assert team.run_cell("got = torch.zeros(2)\ndist.recv(got, src=0)\ngot.tolist()", [1]) == {1: "[5.0, 5.0]"}
     team.run_cell("sent.wait()", [0])
 
 

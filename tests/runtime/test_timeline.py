@@ -146,8 +146,9 @@ def test_bytes_of_a_collective_move_once_the_last_rank_has_called_it_and_those_o
 
 
 def test_a_timeline_says_how_its_average_rank_spends_the_time_and_a_readers_headline_stands_above_it(snapshot):
-    recorded = timeline(event("compute", 0, 4), call("barrier", 4, 10, 0, group=(0, 1)), event("compute", 0, 8, rank=1),
-                        call("barrier", 8, 10, 1, group=(0, 1)), ranks=(0, 1),
+    labels = {"group": (0, 1), "bytes": 0}
+    recorded = timeline(event("compute", 0, 4), call("barrier", 4, 10, 0, **labels), event("compute", 0, 8, rank=1),
+                        call("barrier", 8, 10, 1, **labels), ranks=(0, 1),
                         waits=[event("waiting", 4, 10), event("waiting", 8, 10, rank=1)])
     held, broken = recorded.shows("Rank 0 computes", holds=True), recorded.shows("Rank 0 waits", holds=False, until_s=9)
     assert "computes 60%, is blocked while bytes move 20%, waits for others 20%" in recorded.alternative()

@@ -65,19 +65,20 @@ def losses_in(output: str) -> list[list[float]]:
     return json.loads(lines[0].removeprefix("losses "))
 
 
-def by_python(script: Path, *arguments: str) -> str:
-    kept = {name: value for name, value in os.environ.items() if name not in LEAVE_OUT}
-    environment = {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, script, *arguments], env=environment, capture_output=True, text=True,
-                          timeout=_WITHIN_S, check=True).stdout
+def output_of(*command: str, cwd: Path) -> str:
+    inherited = {name: value for name, value in os.environ.items() if name not in LEAVE_OUT}
+    environment = {**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    ran = subprocess.run([sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True,
+                         timeout=_WITHIN_S)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
 
 
 def test_two_nodes_under_torchrun_give_the_same_losses_as_launch(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+    (tmp_path / "train.py").write_text(SCRIPT)
     # torchrun's own number of ranks counts, and whoever asked for another is told so.
     both = on_hosts(SCRIPT, "3", timeout=_WITHIN_S)
-    assert losses_in(both.stdout) == losses_in(by_python(script, "4"))
+    assert losses_in(both.stdout) == losses_in(output_of("train.py", "4", cwd=tmp_path))
     assert len(losses_in(both.stdout)) == 4 and len({tuple(of_rank) for of_rank in losses_in(both.stdout)}) == 4
     # One that is still there could ask for Python's lock when Python has ended, which aborts the process.
     assert both.stdout.count("threads of gloo at the end: 0") == 4, both.stdout
@@ -165,14 +166,13 @@ if os.environ.get("RANK", "0") == "0":
 """
 
 
-@pytest.mark.parametrize("starter", [[], ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]],
-                         ids=["python", "torchrun"])
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+@pytest.mark.parametrize("starter", [[], TORCHRUN], ids=["python", "torchrun"])
 def test_a_script_with_a_team_says_the_same_from_python_and_from_torchrun(starter, tmp_path):
     (tmp_path / "script.py").write_text(TEAM)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run([sys.executable, *starter, "script.py"], cwd=tmp_path, env=environment, capture_output=True,
-                         text=True, timeout=_WITHIN_S)
-    assert ran.returncode == 0, ran.stderr
+    output_of(*starter, "script.py", cwd=tmp_path)
     told = json.loads((tmp_path / "told.json").read_text())
     assert told[:7] == [[[3.0, 3.0], [3.0, 3.0]], 2, [[1.0, 1.0], [1.0, 1.0]], {"1": "4"}, [3, 4], 40, [0, 1]]
     assert "rank 1  has run" in told[7] and "other 8 B: y, z" in told[7]
@@ -193,19 +193,13 @@ if os.environ["RANK"] == "0":
 """
 
 
-SAID = {"00_start_here": "ranks 0, 1: 220544", "04_pipeline_parallel": "ranks 0, 1: {4.0}"}
-
-
-@pytest.mark.sweep("chapter", few=["04_pipeline_parallel"], all=SAID, words="the cells of 1 notebook of 2")
-def test_the_cells_with_a_team_of_a_notebook_run_under_torchrun_with_two_ranks(chapter, tmp_path):
-    told = SAID[chapter]
+@pytest.mark.parametrize("chapter, told", [("04_pipeline_parallel", "ranks 0, 1: {4.0}"), pytest.param(
+    "00_start_here", "ranks 0, 1: 220544", marks=pytest.mark.sweep(words="the cells of 1 notebook of 2"))])
+def test_the_cells_with_a_team_of_a_notebook_run_under_torchrun_with_two_ranks(chapter, told, tmp_path):
     sources = [cell.source for cell in nbformat.read(ROOT / "notebooks" / f"{chapter}.ipynb", as_version=4).cells
                if cell.cell_type == "code"]
     cells = [source for source, is_kept in zip(sources, kept(sources, uses_team)) if is_kept]
     (tmp_path / "cells.json").write_text(json.dumps(cells))
     (tmp_path / "script.py").write_text(NOTEBOOK_AS_SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py"]
-    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=_WITHIN_S)
-    assert ran.returncode == 0, ran.stderr
+    output_of(*TORCHRUN, "script.py", cwd=tmp_path)
     assert told in json.loads((tmp_path / "values.json").read_text())
