@@ -197,24 +197,29 @@ def start_a_daemon():
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_dataloader_workers_threads_daemons_and_folders_do_not_outlive_a_rank_however_it_ends(fails, tmp_path):
+def test_dataloader_workers_threads_and_daemons_do_not_outlive_a_rank_however_it_ends(fails, tmp_path):
     def step(file):
         batches, workers = load_with_workers()
-        if fails:
-            threading.Thread(target=time.sleep, args=(1000,)).start()
+        threading.Thread(target=time.sleep, args=(1000,)).start()
         started = subprocess.Popen(["sleep", "1000"])
         file.write_text(" ".join(map(str, [*workers, started.pid, start_a_daemon()])))
         if fails:
             raise RuntimeError("now")
-        global folder  # alive until the interpreter ends
-        folder = tempfile.TemporaryDirectory()
-        return Path(folder.name)
 
     with pytest.raises(RankFailed, match="RuntimeError: now") if fails else nullcontext():
-        assert not launch(step, tmp_path / "pids", world_size=1)[0].exists()
+        launch(step, tmp_path / "pids", world_size=1)
     pids = (tmp_path / "pids").read_text().split()
     (tmp_path / "pids").unlink()
     assert len(pids) == 4 and not any(alive(int(pid)) for pid in pids)
+
+
+def test_a_temporary_folder_of_a_rank_goes_with_it():
+    def step():
+        global folder  # alive until the interpreter ends
+        folder = tempfile.TemporaryDirectory()
+        return folder.name
+
+    assert not any(Path(name).exists() for name in launch(step, world_size=2))
 
 
 def test_a_rank_killed_while_its_dataloader_workers_live_is_still_noticed():
