@@ -16,7 +16,7 @@ PAINTED = """(picture) => [...picture.querySelectorAll(":scope > [data-key]")].m
     return { kind: node.tagName, key: node.dataset.key, class: node.getAttribute("class"),
         at: numbers[node.tagName].map((name) => Number(node.getAttribute(name))),
         text: node.tagName === "text" ? node.textContent : "", anchor: node.getAttribute("text-anchor") ?? "start",
-        hint: title, fill: getComputedStyle(node).fill };
+        hint: title, tinted: node.style.fill.startsWith("color-mix") };
 })"""
 # [colour of the words, colour below them] as [r, g, b], of every word in the widget.
 COLOURS = """(root) => {
@@ -47,6 +47,28 @@ COLOURS = """(root) => {
 }"""
 # The name of a control as its label or the control itself says it.
 NAME = '(node) => node.labels?.[0]?.textContent.trim() || node.getAttribute("aria-label")'
+# Ids that stand twice; labels whose control, and fills whose pattern, are missing or another widget's.
+TWO_IDS = """() => {
+    const ids = [...document.querySelectorAll(".explorable [id]")].map((node) => node.id);
+    return ids.filter((id) => document.querySelectorAll(`[id="${id}"]`).length > 1);
+}"""
+ASTRAY = """(root) => {
+    const labels = [...root.querySelectorAll("label")].filter((label) => !root.contains(label.control));
+    const fills = [...root.querySelectorAll("svg *")].map((node) => [node, /url\\("?#(.*?)"?\\)/.exec(node.style.fill)])
+        .filter(([node, found]) => found && !node.closest("svg").contains(document.getElementById(found[1])));
+    return [...labels.map((label) => label.textContent), ...fills.map(([, found]) => found[1])];
+}"""
+# The smallest letters of the picture in pixels of the screen.
+SMALLEST = """(picture) => {
+    const scale = picture.getBoundingClientRect().width / picture.viewBox.baseVal.width;
+    const sizes = [...picture.querySelectorAll("text")].filter((node) => node.textContent)
+        .map((node) => scale * parseFloat(getComputedStyle(node).fontSize));
+    return Math.min(...sizes);
+}"""
+# What moves a slider or a chooser, by whether it stands at its end.
+KEYS = {"input": {False: "ArrowRight", True: "ArrowLeft"}, "select": {False: "ArrowDown", True: "ArrowUp"}}
+AT_ITS_END = """(node) => (node.tagName === "SELECT" ? node.selectedIndex + 1 >= node.options.length
+    : Number(node.value) >= Number(node.max))"""
 # Words of the picture that reach beyond its edges, and pairs of words that cover one another.
 CROWDED = """(picture) => {
     const frame = picture.getBoundingClientRect();
@@ -134,3 +156,11 @@ class Widget:
     def photograph(self, name: str) -> None:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         self.root.screenshot(path=SCREENSHOTS / f"widget_{name}.png")
+
+
+def controls_of(widget: Widget) -> list[tuple[str, str]]:
+    """(name, whether it is a slider, a chooser or a button) of what can be used, in the order of the page."""
+    return widget.root.locator(".controls").evaluate(f"""(controls) =>
+        [...controls.querySelectorAll("input, select, button")]
+            .filter((node) => !node.disabled && node.checkVisibility())
+            .map((node) => [({NAME})(node), node.tagName.toLowerCase()])""")
