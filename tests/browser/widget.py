@@ -1,8 +1,11 @@
 """One widget on a page, as the browser tests drive it and look at it. No pytest here."""
 
+import io
 import json
 from dataclasses import dataclass
 
+import numpy as np
+from matplotlib.image import imread
 from playwright.sync_api import Locator
 
 from course_lib.pictures.palette import contrast
@@ -152,6 +155,15 @@ class Widget:
         """Contrast of words with what lies below them (WCAG 2)."""
         return [contrast(*("#{:02X}{:02X}{:02X}".format(*colour) for colour in pair))
                 for pair in self.root.evaluate(COLOURS)]
+
+    def stripes_are_painted(self) -> bool:
+        """Whether the largest idle place has stripes on the screen: several colours, and not nearly white."""
+        boxes = [box.bounding_box() for box in self.root.locator(".picture .role-idle").all()]
+        largest = max(boxes, key=lambda box: box["width"] * box["height"])
+        inner = {"x": largest["x"] + 3, "y": largest["y"] + 3, "width": largest["width"] - 6,
+                 "height": largest["height"] - 6}
+        pixels = imread(io.BytesIO(self.page.screenshot(clip=inner)))[..., :3]
+        return len(np.unique(pixels.reshape(-1, 3), axis=0)) > 2 and pixels.min(axis=2).mean() < 0.97
 
     def photograph(self, name: str) -> None:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ from tools.site.outputs import as_html
 from tools.site.widgets import NotTheRecordedWidget, class_named, recorded_settings
 from tools.teaching import polls_in
 
+pytestmark = pytest.mark.ci
 RANKS_NEEDED = {"TeamView"}  # its data are tensors of a team: it stays a picture
 
 

@@ -6,7 +6,7 @@ from axe_playwright_python.sync_playwright import Axe
 from tests.site.live.page import EVERY
 from tests.site.live.widget_on_page import widget_of
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 DARKER = "document.documentElement.classList.toggle('dark', {})"
 

@@ -13,7 +13,7 @@ from tests.site.live.widget_on_page import (
     widget_of,
 )
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 @pytest.mark.sweep("name", few=["ZeroMemory", "RingAllReduce"], all=EVERY,
                    words=f"2 widgets of {len(EVERY)} on a static page")
