@@ -81,8 +81,11 @@ class StaticPage:
         self.shown = {name: Widget(self, 0, self.page.locator(f"#{name} .explorable")) for name in widgets}
 
     def answer(self, name: str, change: dict[str, Any]) -> dict[str, Any]:
+        """What Python has made of a change: what the browser asked for and got, it has already, and perhaps newer."""
+        known = json.loads(json.dumps(state_of(self.python[name]))) | change
         self.python[name].set_state(change)
-        return json.loads(json.dumps(state_of(self.python[name])))
+        new = json.loads(json.dumps(state_of(self.python[name])))
+        return {trait: value for trait, value in new.items() if value != known[trait]}
 
     def tell(self, name: str) -> None:
         """The browser hears what was set in Python."""

@@ -9,11 +9,13 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from course_lib import widgets
 from course_lib.pictures.figures import to_png
-from course_lib.pictures.painter import paint
+from course_lib.pictures.painter import ALIGNED, paint
 from course_lib.pictures.palette import BLUE
 from course_lib.pictures.roles import ROLES
 from course_lib.pictures.scene import width_of
@@ -213,10 +215,27 @@ def crowded_words(figure):
     return outside + covered
 
 
+def painted(figure):
+    """(kind, key, place, words, anchor) of the artists, in the order of painting; a scene's text is at its baseline."""
+    for artist in sorted(figure.axes[0].get_children(), key=lambda artist: artist.get_zorder()):
+        if (key := artist.get_gid()) is None:
+            continue
+        if isinstance(artist, Rectangle):
+            yield "rect", key, (*artist.get_xy(), artist.get_width(), artist.get_height()), "", "start"
+        elif isinstance(artist, Line2D):
+            (x1, x2), (y1, y2) = artist.get_data()
+            yield "line", key, (x1, y1, x2, y2), "", "start"
+        else:
+            anchor = next(name for name, side in ALIGNED.items() if side == artist.get_ha())
+            yield "text", key, artist.get_position(), artist.get_text(), anchor
+
+
 @every_scene
-def test_a_picture_has_all_colours_and_is_painted_the_same_twice(kind):
-    figure = paint(kind.scene({}))
+def test_a_picture_is_the_scene_mark_by_mark_in_all_colours_and_is_painted_the_same_twice(kind):
+    scene = kind.scene({})
+    figure = paint(scene)
     png = to_png(figure)
+    assert [*painted(figure)] == [(mark.kind, mark.key, mark.at, mark.text, mark.anchor) for mark in scene.marks]
     (width, height), colours = size_and_colours(png)
     assert width > 900 and height > 200 and colours > 4
     assert png == to_png(kind().picture()) and crowded_words(figure) == []
