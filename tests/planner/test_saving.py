@@ -144,14 +144,6 @@ def test_zero_in_groups_divides_by_the_group_and_adds_up_across_them():
 
 # In a search
 
-def test_what_is_not_asked_for_is_not_tried_and_plans_are_the_same():
-    plain, named = (plan(SEVEN, BOARD, 64, sequence_length=4096, choices=choices) for choices in (
-        Choices(), Choices(optimizers=("adam",), offload=("none",), lora_ranks=(0,), replicas=(1,))))
-    assert [(each.job, each.step_s) for each in plain] == [(each.job, each.step_s) for each in named]
-    assert {(each.job.optimizer, each.job.offload, each.job.lora_rank, each.job.replicas) for each in plain} == {
-        ("adam", "none", 0, 1)}
-
-
 def test_a_search_that_may_offload_finds_what_nothing_else_makes_fit():
     """Two devices of 24 GB: 7B in 16 bytes a number are 54 GiB of each."""
     two = cluster("RTX 4090", 2)
@@ -163,11 +155,6 @@ def test_a_search_that_may_offload_finds_what_nothing_else_makes_fit():
     found = plan(SEVEN, two, 16, sequence_length=4096, choices=Choices(offload=("none", "optimizer", "all")))
     assert found and all(each.job.offload != "none" for each in found)
     assert plan(SEVEN, two, 16, sequence_length=4096, lora_rank=16)[0].step_s < found[0].step_s
-
-
-def test_groups_that_do_not_fit_say_so():
-    found = plan(SEVEN, BOARD, 64, sequence_length=4096, replicas=4)
-    assert not found or all(each.job.replicas == 4 for each in found)
 
 
 def test_plans_with_other_savings_are_told_apart():

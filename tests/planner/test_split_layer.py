@@ -13,7 +13,7 @@ from course_lib.planner.estimate import estimate, estimate_job
 from course_lib.planner.layer import layer_pass
 from course_lib.planner.rates import rates_of
 from course_lib.planner.rows import job_of_row
-from course_lib.planner.software import EAGER, FSDP2, FSDP2_EAGER, NANOTRON, TORCHTITAN
+from course_lib.planner.software import EAGER, FSDP2, FSDP2_EAGER, NANOTRON
 from course_lib.planner.split_layer import entries, share_again
 from course_lib.planner.work import work_of
 
@@ -49,12 +49,6 @@ def test_a_read_out_that_nobody_cuts_makes_the_last_stage_of_a_pipeline_longer()
     assert whole > cut
     alone = [estimate_job(job(replace(FSDP2_EAGER, whole_ends=whole))).step_s for whole in (True, False)]
     assert alone[0] == alone[1]
-
-
-def test_as_many_layers_on_each_stage_is_never_faster_than_stages_that_are_even_in_time():
-    even, by_hand = (estimate_job(replace(job(software, pp=2), uneven=True)).step_s
-                     for software in (TORCHTITAN, replace(TORCHTITAN, even_layers=False)))
-    assert even >= by_hand
 
 
 # Beside other jobs
