@@ -50,12 +50,6 @@ def test_deepseek_v3_at_its_own_price_costs_its_own_total():
     assert dollars(hours * 3600 / 2048, 2048, price) == pytest.approx(5.576e6)
 
 
-def test_a_month_of_100_a100_is_2300_dollars_for_the_cards_and_7400_with_all_around_them():
-    month, price = 30 * 86_400, facts.ELECTRICITY.value
-    assert round(kilowatt_hours(month, 100, 400) * price) == 2321
-    assert round(kilowatt_hours(month, 100, 6500 / 8, facts.PUE_AVERAGE.value) * price) == 7450
-
-
 def test_gpt_3s_published_energy_is_that_of_its_v100_hours():
     v100 = next(report for report in facts.TRAINING_REPORTS if report.device == "V100")
     seconds = training_seconds(3.14e23, v100.num_devices, v100.achieved.value * 1e12, 1.0)
