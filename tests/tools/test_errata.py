@@ -3,10 +3,10 @@
 import re
 
 import pytest
+from tools.errata import PAGE, errata, page
 
 from course_lib.facts.claims import CLAIMS
 from tools.documents import section
-from tools.errata import PAGE, errata, page
 
 
 def test_the_page_is_what_the_tool_writes():
