@@ -4,10 +4,13 @@
     def test_every_plan_can_be_built(seed): ...
 
 `make test` runs the test with each value in `few`. `make sweep` asks for --sweep, which runs it with each value in
-`all`. A test that is marked with `words` alone runs in `make sweep` only. What a run without --sweep has left out is
-printed at its end, in `words`.
+`all`; `all=seeds(10)` is other ten numbers in every sweep, drawn from COURSE_SEED, which repeats them. A test that is
+marked with `words` alone runs in `make sweep` only. What a run without --sweep has left out is printed at its end, in
+`words`.
 """
 
+import os
+import random
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
@@ -24,6 +27,16 @@ def some_of_each(values: Sequence[T], count: int, kind: Callable[[T], Hashable])
         kinds.setdefault(kind(value), []).append(value)
     return [found[place * len(found) // min(count, len(found))]
             for found in kinds.values() for place in range(min(count, len(found)))]
+
+
+def seeds(count: int) -> list[int]:
+    """The numbers 0 to count - 1; in a sweep others, which COURSE_SEED decides."""
+    drawn = random.Random(os.environ.get("COURSE_SEED"))
+    return drawn.sample(range(2**31), count) if "COURSE_SEED" in os.environ else list(range(count))
+
+
+def pytest_report_header() -> str | None:
+    return f"random seeds of COURSE_SEED={os.environ['COURSE_SEED']}" if "COURSE_SEED" in os.environ else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,0 +1,125 @@
+"""The environments, each from requirements.lock: the course's alone, and what an extra of pyproject.toml adds to it.
+
+    python tools/environment.py make .venv            what a reader needs
+    python tools/environment.py make .venv test       and what the tests need
+    python tools/environment.py newest                the newest Python of this machine that can make one
+    python tools/environment.py lock [FLAGS]          write requirements.lock again; any flag of `uv pip compile` works
+
+uv, which pip puts into the new environment, installs in a third of pip's time. Where it cannot be had, or fails, pip
+does, from the same lock. The lock names packages and versions, never an address: the reader's own pip configuration,
+which uv is handed, decides where torch comes from, and so whether it is the CPU or the CUDA build. CUDA's own packages
+are left out for that reason: a CUDA build of torch brings those that it was made for.
+
+Runs under any Python as far as its complaint about an old one: no new syntax here.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = ROOT / "requirements.lock"
+LOWEST, NEWEST = (3, 11), (3, 14)
+BROUGHT_BY_TORCH = re.compile(r"(nvidia-|cuda-|triton|pytorch-triton)")
+HEADER = """\
+# Written by `make lock` from pyproject.toml, the course and every extra. Do not edit.
+# Any platform, Python 3.11 and newer. CUDA packages are absent on purpose: see docs/contributing/environment.md.
+"""
+UV_SETTINGS = {"find-links": "UV_FIND_LINKS", "index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX",
+               "cert": "SSL_CERT_FILE"}  # by pip's name
+ASKED = ("import sys, venv, ensurepip; assert sys.version_info.releaselevel == 'final'; "
+         "print(*sys.version_info[:2], sys.executable)")
+
+
+def complaint(version, missing):
+    """What is wrong with a Python of this `version` that lacks the modules `missing`, or None."""
+    found = ".".join(str(number) for number in version[:3])
+    if tuple(version[:2]) < LOWEST:
+        return ("The course needs Python %d.%d or newer, and this one is %s (%s)\n"
+                "  Name a newer one: make test PYTHON=python3.12") % (LOWEST + (found, sys.executable))
+    if missing:
+        return ("Python %s (%s) lacks %s, which makes virtual environments\n  Debian and Ubuntu keep it apart: "
+                "sudo apt-get install python%d.%d-venv") % (
+                    (found, sys.executable, " and ".join(missing)) + tuple(version[:2]))
+    return None
+
+
+def missing_modules():
+    """Those of venv and ensurepip that this Python lacks."""
+    missing = []
+    for name in ("venv", "ensurepip"):
+        try:
+            __import__(name)
+        except ImportError:
+            missing.append(name)
+    return missing
+
+
+def settings_for_uv(pip_config, environment):
+    """What `pip config list` prints, as uv's variables; those that are set already stay, PIP_...'s come last."""
+    found = dict(re.findall(r"^(?:global|install|:env:)\.([a-z-]+)='(.*)'$", pip_config, re.MULTILINE))
+    settings = {variable: found[name] for name, variable in UV_SETTINGS.items()
+                if name in found and variable not in environment}
+    if "UV_INDEX" in settings:
+        settings.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")  # the best version of all indexes, as pip
+    return settings
+
+
+def make(folder, extras):
+    """Create the environment `folder` where there is none, and install the course with these extras."""
+    problem = complaint(sys.version_info, missing_modules())
+    if problem:
+        raise SystemExit(problem)
+    python = Path(folder, "Scripts", "python.exe") if os.name == "nt" else Path(folder, "bin", "python")
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    asked = ["--constraint", str(LOCK), "--editable", "." + ("[%s]" % ",".join(extras) if extras else "")]
+    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check"]
+    if subprocess.run([*pip, "--quiet", "--constraint", str(LOCK), "uv"], cwd=ROOT).returncode == 0:
+        listed = subprocess.run([str(python), "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
+        environment = dict(os.environ, **settings_for_uv(listed, os.environ))
+        uv = [str(python), "-m", "uv", "pip", "install", "--python", str(python)]
+        if subprocess.run([*uv, *asked], cwd=ROOT, env=environment).returncode == 0:
+            return
+    print("uv is not to be had here or has failed: pip installs the same versions, in a few minutes.", flush=True)
+    subprocess.run([*pip, *asked], cwd=ROOT, check=True)
+
+
+def newest():
+    """The path of this machine's newest Python that the lock has been tried on and that can make an environment."""
+    names = ["python3.%d" % minor for minor in range(LOWEST[1], NEWEST[1] + 1)]
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")  # most of them in no PATH
+    answers = [subprocess.run([candidate, "-c", ASKED], capture_output=True, text=True).stdout
+               for candidate in [sys.executable, *filter(None, map(shutil.which, names)),
+                                 *map(str, sorted(pyenv.glob("*/bin/python3")))]]
+    found = [(int(major), int(minor), path) for answer in answers
+             for major, minor, path in re.findall(r"^(\d+) (\d+) (.+)$", answer, re.MULTILINE)]
+    return max(each for each in found if LOWEST <= each[:2] <= NEWEST)[2]
+
+
+def lock(flags):
+    """Write the lock again; pins that still fit are kept unless `flags` say not."""
+    uv = shutil.which("uv") or shutil.which("uv", path=str(ROOT / ".venv" / "bin"))
+    if uv is None:
+        raise SystemExit("make lock needs uv, which resolves for every platform at once: pip install uv")
+    before = LOCK.read_text() if LOCK.exists() else ""
+    command = [uv, "pip", "compile", "pyproject.toml", "--universal", "--all-extras", "--quiet", "--no-annotate",
+               "--no-header", "--python-version", "%d.%d" % LOWEST, "--output-file", str(LOCK)]
+    if subprocess.run([*command, *flags], cwd=ROOT).returncode:
+        LOCK.write_text(before)
+        raise SystemExit("uv could not resolve pyproject.toml; requirements.lock is unchanged")
+    lines = LOCK.read_text().splitlines(keepends=True)
+    LOCK.write_text(HEADER + "".join(line for line in lines if not BROUGHT_BY_TORCH.match(line)))
+
+
+if __name__ == "__main__":
+    what, arguments = sys.argv[1], sys.argv[2:]
+    if what == "make":
+        make(arguments[0], arguments[1:])
+    elif what == "newest":
+        print(newest())
+    else:
+        lock(arguments)
