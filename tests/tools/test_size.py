@@ -16,7 +16,8 @@ def test_a_commit_and_the_tree_with_what_git_has_not_seen_yet_stand_side_by_side
 
     monkeypatch.setattr(size, "ROOT", tmp_path)
     git("init", "--quiet", "--initial-branch=main")
-    write({"course_lib/__init__.py": "1\n", "course_lib/zero/a.py": "1\n\n3\n", "tools/b.py": "1\n2", ".gitignore": "made.py"})
+    write({"course_lib/__init__.py": "1\n", "course_lib/zero/a.py": "1\n\n3\n", "tools/b.py": "1\n2",
+           ".gitignore": "made.py"})
     git("add", ".")
     git("commit", "--quiet", "--message=first")
     assert size.other_side() == "HEAD^"
