@@ -6,8 +6,6 @@ import itertools
 import re
 import runpy
 import shlex
-import shutil
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,14 +38,12 @@ def test_every_command_is_of_a_kind_that_is_tried_here_and_those_that_matter_are
     assert {"make lab", "make teach", "make doctor", "make test"} <= {*COMMANDS} and "tools.gpu_day" in OURS
 
 
-@pytest.mark.skipif(not shutil.which("make"), reason="no make here")
 def test_make_knows_every_target_of_every_page():
+    rules = re.findall(r"^([a-z][a-z0-9 -]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     shown = COMMANDS + [command for page in OTHER_PAGES for command in commands_in(page)]
     targets = {word for command in shown if re.match(MAKE, command) for word in shlex.split(command)
                if re.fullmatch(r"[a-z0-9-]+", word)} - {"make"}
-    made = subprocess.run(["make", "-n", f"PYTHON={sys.executable}", "NB=x", "NAME=x", "DIR=x", *sorted(targets)],
-                          cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert len(targets) > 15 and made.returncode == 0, made.stderr
+    assert len(targets) > 15 and targets <= {target for rule in rules for target in rule.split()}
 
 
 @pytest.mark.parametrize("module", OURS)

@@ -1,4 +1,4 @@
-"""requirements.lock holds what pyproject.toml asks for, on every platform; one lowest Python; who cannot begin is told why."""
+"""requirements.lock holds what pyproject.toml asks for, on every platform; who cannot begin is told why."""
 
 import re
 import shutil
@@ -23,7 +23,7 @@ SYSTEMS = {"linux": ("posix", "x86_64"), "darwin": ("posix", "arm64"), "win32": 
 LOWEST, NEWEST = (f"{major}.{minor}" for major, minor in (environment.LOWEST, environment.NEWEST))
 
 
-@pytest.mark.parametrize("python, system", product((LOWEST, NEWEST), SYSTEMS))
+@pytest.mark.parametrize("python, system", [*product((LOWEST, NEWEST), SYSTEMS)])
 def test_the_lock_holds_one_version_of_everything_pyproject_asks_for(python, system):
     os_name, machine = SYSTEMS[system]
     platform = {"python_version": python, "python_full_version": f"{python}.9", "sys_platform": system,
