@@ -19,6 +19,7 @@ STATE_FOLDERS = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"
                  "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C goes to a whole console there")
 def test_the_address_is_the_last_line_and_ctrl_c_ends_the_server_and_its_kernels(tmp_path):
     environment = {**os.environ, **{name: str(tmp_path / name) for name in STATE_FOLDERS}}
@@ -94,11 +95,8 @@ def test_a_notebook_without_widgets_is_saved_as_it_is_and_so_is_any_other_file()
         assert content == before
 
 
-def test_a_readers_own_settings_come_before_the_courses(monkeypatch):
+def test_a_readers_own_settings_come_before_the_courses_and_only_teachers_have_the_menus_of_nbgrader(monkeypatch):
     monkeypatch.setenv("JUPYTER_PATH", "mine")
     assert settings_in_environment()["JUPYTER_PATH"].split(os.pathsep)[0] == "mine"
-
-
-def test_only_teachers_have_the_menus_of_nbgrader():
     reader, teacher = (settings_in_environment(teach)["JUPYTER_CONFIG_PATH"] for teach in (False, True))
     assert "self_study" in reader and "self_study" not in teacher

@@ -7,8 +7,9 @@ import re
 import pytest
 
 from course_lib import collectives, show
-from course_lib.collectives import halving_doubling_all_reduce, ring
+from course_lib.collectives import ring
 from course_lib.collectives.ring import all_gather, reduce_scatter
+from course_lib.groups.membership import Member
 
 
 def as_text(listing):
@@ -21,20 +22,13 @@ def test_the_live_source_is_shown_with_its_file_and_not_a_character_is_lost_in_h
     assert listing.heading == "course_lib/collectives/ring.py"
     assert listing.code == inspect.getsource(reduce_scatter).rstrip()
     assert as_text(listing) == listing.heading + listing.code
+    assert "&lt;" in show.colour_code("a < b") and "<b" not in show.colour_code("a <b")
 
 
-def test_several_functions_are_shown_below_each_other():
+def test_functions_stand_below_each_other_methods_without_indentation_and_modules_with_their_file():
     code = show.show(reduce_scatter, all_gather).code
     assert code.index("def reduce_scatter") < code.index("def all_gather")
-
-
-def test_a_method_is_shown_without_its_indentation():
-    from course_lib.groups.membership import Member
-
     assert show.show(Member.send).code.startswith("def send(self")
-
-
-def test_a_module_says_which_file_it_is():
     assert show.show(ring).heading == "course_lib/collectives/ring.py"
     assert show.show(collectives).heading == "course_lib/collectives/__init__.py"
 
@@ -56,8 +50,3 @@ def test_a_difference_marks_what_went_and_what_came():
 def test_what_has_no_source_is_refused_by_name(thing):
     with pytest.raises(TypeError, match="expected a function, class or module written in Python"):
         show.show(thing)
-
-
-def test_html_keeps_angle_brackets_of_the_code():
-    assert "&lt;" in show.colour_code("a < b") and "<b" not in show.colour_code("a <b")
-    assert halving_doubling_all_reduce.__name__ in as_text(show.show(halving_doubling_all_reduce))

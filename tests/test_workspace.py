@@ -59,10 +59,17 @@ def test_what_jupyterlab_writes_into_a_notebook_that_is_only_opened_is_no_change
     assert Workspace(course).changed() == [Path("notebooks/01_a.ipynb")], "an output is the reader's"
 
 
-def test_a_damaged_copy_is_the_readers_and_stays(course):
-    (course / "workspace/notebooks/01_a.ipynb").write_text("{ half a noteb")
+@pytest.mark.parametrize("theirs", ["{ half a noteb", None], ids=["damaged", "given by nobody who remembers"])
+def test_a_damaged_copy_and_one_of_which_nothing_is_remembered_are_the_readers_and_stay(course, theirs):
+    copy = course / "workspace/notebooks/01_a.ipynb"
+    if theirs:
+        copy.write_text(theirs)
+    else:
+        write(copy, "mine")
+        (course / "workspace/.given.json").unlink()
     write(course / "notebooks/01_a.ipynb", "2 + 2")
-    assert Workspace(course).fill() == [Path("notebooks/01_a.new.ipynb")]
+    before = copy.read_bytes()
+    assert Workspace(course).fill() == [Path("notebooks/01_a.new.ipynb")] and copy.read_bytes() == before
 
 
 def test_only_the_cell_that_answers_a_prediction_is_folded(course):
@@ -98,19 +105,11 @@ def test_a_copy_that_nobody_touched_follows_its_original_and_a_missing_one_comes
 
 def test_the_line_tells_what_came_first_what_is_new_and_what_lies_beside():
     new, beside = Path("notebooks/05_b.ipynb"), Path("notebooks/01_a.new.ipynb")
-    assert said_of([new], "workspace", first=True) == (
-        "workspace/: your copies are there, notebooks/05_b.ipynb; run and edit them as you like")
-    assert said_of([new] * 4, "workspace", first=True).startswith("workspace/: your copies are there, 4 notebooks;")
-    assert said_of([new, beside], "workspace", first=False) == (
-        "workspace/: new from the course, nothing of yours was in their place: notebooks/05_b.ipynb; yours stay as "
-        "they are; the course has changed, and the new ones lie beside them: notebooks/01_a.new.ipynb")
-
-
-def test_without_its_memory_the_workspace_still_overwrites_nothing(course):
-    write(course / "workspace/notebooks/01_a.ipynb", "mine")
-    (course / "workspace/.given.json").unlink()
-    assert Workspace(course).fill() == [Path("notebooks/01_a.new.ipynb")]
-    assert sources(course / "workspace/exercises") == {"01_a/01_a.ipynb": "1 + 1"}
+    assert "your copies are there, notebooks/05_b.ipynb;" in said_of([new], "workspace", first=True)
+    assert "your copies are there, 4 notebooks;" in said_of([new] * 4, "workspace", first=True)
+    line = said_of([new, beside], "workspace", first=False)
+    assert "nothing of yours was in their place: notebooks/05_b.ipynb; yours stay as they are" in line
+    assert line.endswith("the new ones lie beside them: notebooks/01_a.new.ipynb")
 
 
 def started_over(course, monkeypatch, answer, terminal=True):

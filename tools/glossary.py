@@ -1,7 +1,6 @@
 """The words of docs/glossary.md in the notebooks: none is used before it is explained, or linked to the page.
 
-    python -m tools.glossary            first uses that are neither, by notebook
-    python -m tools.glossary --write    links them to the glossary
+    python -m tools.glossary --write    links first uses that are neither to the glossary
 
 A word is explained where it stands in bold. What counts is its first use in the prose of each notebook up to the
 chapter that the glossary names; headings, quotations, code and lists of sources are no prose. Words of everyday
@@ -123,17 +122,6 @@ def add_links(path: Path) -> int:
     return len(uses)
 
 
-def main() -> None:
-    for path in NOTEBOOKS:
-        if "--write" in sys.argv[1:]:
-            print(f"{path.stem}: {add_links(path)} links")
-            continue
-        cells = nbformat.read(path, as_version=4).cells
-        for use in unexplained(path):
-            source = cells[use.cell].source
-            around = " ".join(source[max(0, use.begin - 40):use.end + 30].split())
-            print(f"{path.stem}, cell {use.cell}, {use.term.names[0]}: ... {around} ...")
-
-
-if __name__ == "__main__":
-    main()
+if __name__ == "__main__" and sys.argv[1:] == ["--write"]:
+    for notebook in NOTEBOOKS:
+        print(f"{notebook.stem}: {add_links(notebook)} links")

@@ -3,7 +3,6 @@
     python -m tools.one_click address OWNER/NAME    its address on GitHub into pyproject.toml, README.md's badges and
                                                     the cells for Colab that are there
     python -m tools.one_click cells [NB ...]        the cell for Colab to the top of notebooks (all)
-    python -m tools.one_click cells --remove [NB ...]
 
 While pyproject.toml names no address there are no badges, since nothing would open, and the cells for Colab say so.
 
@@ -26,12 +25,21 @@ ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT, README = ROOT / "pyproject.toml", ROOT / "README.md"
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 FIRST = "notebooks/00_start_here.ipynb"
-LINE = re.compile(r'^repository = ".*"$', re.MULTILINE)
 ROW = re.compile(r"(<!-- one click: .*? -->\n).*?(\n<!-- until here -->)", re.DOTALL)
 TAGS = [COLAB, "remove-cell", "skip-execution"]
 WITHOUT_ADDRESS = """\
 *(Badges to open this repository in Codespaces, Binder and Colab appear here with its address: `python -m
 tools.one_click address OWNER/NAME`.)*"""
+# By words, a picture and where it leads: the tests' state, and each way to a kernel that needs nothing installed.
+BADGES = {
+    "Tests": ("https://github.com/{0}/actions/workflows/ci.yml/badge.svg",
+              "https://github.com/{0}/actions/workflows/ci.yml"),
+    "Open in GitHub Codespaces": ("https://github.com/codespaces/badge.svg", "https://codespaces.new/{0}"),
+    "Open in Binder": ("https://mybinder.org/badge_logo.svg",
+                       f"https://mybinder.org/v2/gh/{{0}}/main?urlpath=lab/tree/workspace/{FIRST}"),
+    "Open in Colab": ("https://colab.research.google.com/assets/colab-badge.svg",
+                      f"https://colab.research.google.com/github/{{0}}/blob/main/{FIRST}"),
+}
 
 
 def repository() -> str:
@@ -40,19 +48,9 @@ def repository() -> str:
 
 
 def badges(name: str) -> str:
-    """README's row: one link for each way to a kernel that needs nothing installed, and the tests' state."""
-    if not name:
-        return WITHOUT_ADDRESS
-    github = f"https://github.com/{name}"
-    rows = [
-        ("Tests", f"{github}/actions/workflows/ci.yml/badge.svg", f"{github}/actions/workflows/ci.yml"),
-        ("Open in GitHub Codespaces", "https://github.com/codespaces/badge.svg", f"https://codespaces.new/{name}"),
-        ("Open in Binder", "https://mybinder.org/badge_logo.svg",
-         f"https://mybinder.org/v2/gh/{name}/main?urlpath=lab/tree/workspace/{FIRST}"),
-        ("Open in Colab", "https://colab.research.google.com/assets/colab-badge.svg",
-         f"https://colab.research.google.com/github/{name}/blob/main/{FIRST}"),
-    ]
-    return "\n".join(f"[![{words}]({picture})]({link})" for words, picture, link in rows)
+    """README's row."""
+    rows = (f"[![{words}]({picture})]({link})".format(name) for words, (picture, link) in BADGES.items())
+    return "\n".join(rows) if name else WITHOUT_ADDRESS
 
 
 def colab_source(name: str) -> str:
@@ -64,45 +62,34 @@ if "google.colab" in __import__("sys").modules:  # on Google Colab alone: brings
     get_ipython().run_line_magic("run", "/content/course/tools/colab.py")"""
 
 
-def write_cell(path: Path, name: str, remove: bool = False) -> bool:
-    """Put the cell below the notebook's title, in place of an earlier one; whether the notebook changed."""
-    before = path.read_text(encoding="utf-8")
-    notebook = nbformat.reads(before, as_version=4)
+def write_cell(path: Path, name: str) -> None:
+    """Put the cell below the notebook's title, in place of an earlier one."""
+    notebook = nbformat.read(path, as_version=4)
     notebook.cells = [cell for cell in notebook.cells if not is_for_colab(cell)]
-    if not remove:
-        notebook.cells.insert(1, nbformat.v4.new_code_cell(colab_source(name), metadata={"tags": TAGS}))
+    notebook.cells.insert(1, nbformat.v4.new_code_cell(colab_source(name), metadata={"tags": TAGS}))
     normalise(notebook)
     nbformat.write(notebook, path)
-    return path.read_text(encoding="utf-8") != before
-
-
-def write_cells(paths: list[Path], remove: bool = False) -> None:
-    changed = [path.name for path in paths if write_cell(path, repository(), remove)]
-    print(f"the cell for Colab: {len(changed)} of {len(paths)} notebooks changed")
 
 
 def write_address(name: str) -> None:
     """SystemExit where `name` is no OWNER/NAME."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise SystemExit(f"{name!r}: expected OWNER/NAME, as in the address of the repository on GitHub")
-    for path, pattern, text in ((PYPROJECT, LINE, f'repository = "{name}"'), (README, ROW, rf"\1{badges(name)}\2")):
-        before = path.read_text(encoding="utf-8")
-        path.write_text(pattern.sub(text, before), encoding="utf-8")
-    write_cells([path for path in NOTEBOOKS if any(map(is_for_colab, nbformat.read(path, as_version=4).cells))])
+    line = re.compile(r'^repository = ".*"$', re.MULTILINE)
+    for path, pattern, text in ((PYPROJECT, line, f'repository = "{name}"'), (README, ROW, rf"\1{badges(name)}\2")):
+        path.write_text(pattern.sub(text, path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.one_click", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("address").add_argument("name", help="OWNER/NAME")
-    cells = commands.add_parser("cells")
-    cells.add_argument("notebooks", nargs="*", type=Path)
-    cells.add_argument("--remove", action="store_true", help="take the cells out again")
+    commands.add_parser("cells").add_argument("notebooks", nargs="*", type=Path, default=NOTEBOOKS)
     asked = parser.parse_args(arguments)
     if asked.command == "address":
         write_address(asked.name)
-    else:
-        write_cells(asked.notebooks or NOTEBOOKS, asked.remove)
+    for path in getattr(asked, "notebooks", None) or NOTEBOOKS:
+        write_cell(path, repository())
 
 
 if __name__ == "__main__":

@@ -1,56 +1,39 @@
-"""gpu_day: how steps end in the table."""
+"""gpu_day: how steps end in the table. That they run, on pretended GPUs: tests/pretend/test_gpu_day.py."""
 
-import pytest
-
-from tests.tools import made_up_ruin, made_up_steps
+from tests.tools import made_up_steps
 from tools.gpu_day import __main__ as command
 from tools.gpu_day.runner import OVER, planned, rows
 from tools.gpu_day.steps import Row
 
 MADE_UP = made_up_steps.__name__
+ENDINGS = {
+    "passes": ("passed", "7 of 7"), "misses": ("not met", "6 of 7"),
+    "raises": ("FAILED", "RuntimeError: no such device"),
+    "hangs": ("FAILED", "hung: nothing happened for 1.5 s, at cell 00[3]"),
+    "dies": ("FAILED", "gave no result: its process was killed by SIGKILL"), "ends": ("passed", "still here")}
 
 
-@pytest.fixture(scope="module")
-def made_up():
-    """step -> its row, of one run of the made-up steps."""
+def test_a_step_ends_in_a_row_that_says_how_far_it_came_and_the_next_ones_run():
     heard = []
     found = list(rows(planned([MADE_UP], "gpu"), "gpu", 120.0, lambda step: heard.append(step.name)))
-    assert heard == [row.step for row in found] == [step.name for step in made_up_steps.steps("gpu")]
-    return {row.step: row for row in found}
+    assert {row.step: (row.result, row.figure) for row in found} == ENDINGS
+    assert heard == [row.step for row in found] == [*ENDINGS]
 
 
-def test_a_step_passes_with_its_figure_and_one_whose_figure_is_not_as_expected_says_it_too(made_up):
-    assert (made_up["passes"].result, made_up["passes"].figure) == ("passed", "7 of 7")
-    assert (made_up["misses"].result, made_up["misses"].figure) == ("not met", "6 of 7")
+def test_steps_whose_process_ends_before_the_first_one_are_rows_all_at_once(monkeypatch):
+    monkeypatch.setenv(made_up_steps.RUIN, "1")
+    found = list(rows(planned([MADE_UP], "gpu"), "gpu", 120.0))
+    assert {row.figure for row in found} == {"gave no result: its process ended with exit code 7"}
+    assert [row.step for row in found] == [*ENDINGS]
 
 
-def test_a_step_that_raises_is_a_row_with_the_error_in_one_line(made_up):
-    assert (made_up["raises"].result, made_up["raises"].figure) == ("FAILED", "RuntimeError: no such device")
-
-
-def test_a_step_that_hangs_or_dies_is_a_row_that_says_how_far_it_came_and_the_next_ones_run(made_up):
-    assert made_up["hangs"].result == made_up["dies"].result == "FAILED"
-    assert made_up["hangs"].figure == "hung: nothing happened for 1.5 s, at cell 00[3]"
-    assert made_up["dies"].figure == "gave no result: its process was killed by SIGKILL"
-    assert made_up["ends"].result == "passed"
-
-
-def test_steps_whose_process_ends_before_the_first_one_are_rows_all_at_once():
-    found = list(rows(planned([made_up_ruin.__name__], "gpu"), "gpu", 120.0))
-    assert [(row.step, row.figure) for row in found] == [
-        (name, "gave no result: its process ended with exit code 7") for name in ("one", "another")]
-
-
-def test_when_the_time_is_over_what_is_left_is_not_run_but_in_the_table():
+def test_when_the_time_is_over_the_step_that_runs_is_ended_and_what_is_left_is_in_the_table(monkeypatch):
     found = list(rows(planned([MADE_UP], "gpu"), "gpu", within_s=0.0))
-    assert {(row.result, row.figure) for row in found} == {("not run", OVER)} and len(found) == 6
-
-
-def test_the_step_that_runs_when_the_time_is_over_is_ended(monkeypatch):
+    assert {(row.result, row.figure) for row in found} == {("not run", OVER)} and len(found) == len(ENDINGS)
     monkeypatch.setattr(made_up_steps, "DEADLINE_S", 600.0)
     endless = [step for step in made_up_steps.steps("gpu") if step.name == "hangs"]
-    (found,) = rows({MADE_UP: endless}, "gpu", within_s=1.0)
-    assert found.result == "not run" and found.figure.startswith(OVER)
+    (ended,) = rows({MADE_UP: endless}, "gpu", within_s=1.0)
+    assert ended.result == "not run" and ended.figure.startswith(OVER)
 
 
 def test_the_summary_names_what_did_not_pass():

@@ -56,26 +56,20 @@ def solution_windows():
 
 
 def texts(folder):
-    """By path, each file that is text, the history's objects included as git shows them."""
+    """By path, each file as text."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and ".git" not in path.relative_to(folder).parts:
             yield path.relative_to(folder).as_posix(), path.read_bytes().decode(errors="replace")
 
 
-def everything(folder):
-    yield from texts(folder)
-    objects = git(folder, "cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype)")
-    for number, kind in map(str.split, objects.splitlines()):
-        if kind in ("blob", "commit", "tag"):
-            yield f"git {kind} {number[:8]}", git(folder, "cat-file", "-p", number)
-
-
-def test_no_four_lines_of_a_solution_are_in_a_file_or_in_the_history(copy):
+def test_no_four_lines_of_a_solution_are_in_a_file_and_its_history_is_these_files_in_one_commit_of_nobody(copy):
     solutions = solution_windows()
     assert len(solutions) > 300
-    found = [(where, solutions[window]) for where, text in everything(copy)
+    found = [(where, solutions[window]) for where, text in texts(copy)
              for window in windows(lines_of(text)) & solutions.keys()]
     assert found == []
+    assert git(copy, "log", "--all", "--format=%an %s").splitlines() == ["course The course as it was handed out"]
+    assert git(copy, "status", "--porcelain", "--ignored") == "" == git(copy, "fsck", "--unreachable", "--no-reflogs")
 
 
 def test_the_search_finds_a_solution_that_is_there(tmp_path):
@@ -115,11 +109,6 @@ def test_what_its_pages_and_notebooks_link_is_there(copy):
     assert len(pages) > 20 and broken == []
 
 
-def test_its_history_is_one_commit_of_nobody(copy):
-    assert git(copy, "log", "--all", "--format=%an %s").splitlines() == ["course The course as it was handed out"]
-    assert git(copy, "status", "--porcelain") == ""
-
-
 def test_agents_are_asked_to_teach_and_not_to_solve(copy):
     text = (copy / "AGENTS.md").read_text(encoding="utf-8")
     assert "Do not write, complete or repair a solution cell" in text and "Ask what the student has tried" in text
@@ -136,7 +125,8 @@ def run_check(copy, cell):
     return done.stdout
 
 
-def test_check_runs_the_example_there_and_says_where_the_marks_come_from(copy):
+@pytest.mark.ci
+def test_check_runs_the_example_there_explains_an_error_and_says_where_the_marks_come_from(copy):
     notebook = nbformat.read(SOLUTIONS[2], as_version=4)
     given = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code"
                       and cell.metadata.get("nbgrader", {}).get("grade_id") in ("exchange", "ring_all_gather"))
@@ -145,12 +135,12 @@ def test_check_runs_the_example_there_and_says_where_the_marks_come_from(copy):
     assert "it ran without an error; compare with the docstring:\n" in said
     assert "rank 1 returned {'returned': tensor([11.," in said
     assert "points, " not in said and "of 3 points" not in said
-
-
-def test_a_stub_is_not_written_there_either_and_an_error_is_explained(copy):
-    assert "not written yet" in run_check(copy, "def my_ring_all_gather(x):\n    raise NotImplementedError\n")
     said = run_check(copy, "def my_ring_all_gather(x):\n    return 1 / 0\n")
     assert "ZeroDivisionError" in said and "hints: 2" in said
+
+
+def test_a_stub_is_not_written_there_either(copy):
+    assert "not written yet" in run_check(copy, "def my_ring_all_gather(x):\n    raise NotImplementedError\n")
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from tools.run_again import FAILED, MOST, to_run
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.ci
 FAILS_AT_FIRST = """
 import pathlib
 

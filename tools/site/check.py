@@ -5,7 +5,6 @@ No network is asked. Whether outside links answer is another question: python -m
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,17 +16,14 @@ LOADED_BY_REL = {"stylesheet", "icon", "preload", "modulepreload", "manifest", "
 IN_STYLE = re.compile(r"""url\(\s*["']?([^"')]+)|@import\s+["']([^"']+)""")
 
 
-@dataclass
 class Page(HTMLParser):
-    """What a page names: `links` lead elsewhere when clicked, `loads` are fetched when it opens."""
+    """What a page names: `links` lead elsewhere when clicked, `loads` are fetched when it opens; `silent` are pictures
+    without a text alternative.
+    """
 
-    ids: set[str] = field(default_factory=set)
-    links: list[str] = field(default_factory=list)
-    loads: list[str] = field(default_factory=list)
-    silent: list[str] = field(default_factory=list)  # pictures without a text alternative
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        self.ids, self.links, self.loads, self.silent = set[str](), list[str](), list[str](), list[str]()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
@@ -48,38 +44,29 @@ def addresses_in(style: str) -> list[str]:
 
 def faults(site: Path) -> Iterator[str]:
     """A sentence for each fault of the site in the folder `site`."""
-    for path in sorted(site.rglob("*.css")):
-        yield from of_loads(site, path, addresses_in(path.read_text(encoding="utf-8")))
-    for path in sorted(site.rglob("*.html")):
+    for path in sorted([*site.rglob("*.css"), *site.rglob("*.html")]):
         page = read(path)
-        yield from of_loads(site, path, page.loads)
-        for address in dict.fromkeys(page.links):
-            if not is_outside(address) and (fault := of_link(site, path, address)):
-                yield f"{path.relative_to(site)}: {fault}"
-        for picture in page.silent:
-            yield f"{path.relative_to(site)}: {picture[:60]} has no alt"
+        found = [f"loads {address} from another host" if is_outside(address) else of_link(site, path, address)
+                 for address in dict.fromkeys(page.loads) if not address.startswith(("data:", "#"))]
+        found += [of_link(site, path, address) for address in dict.fromkeys(page.links) if not is_outside(address)]
+        found += [f"{picture[:60]} has no alt" for picture in page.silent]
+        yield from (f"{path.relative_to(site)}: {fault}" for fault in found if fault)
 
 
 @cache
 def read(path: Path) -> Page:
-    page = Page()
-    page.feed(path.read_text(encoding="utf-8"))
+    """A page, or a style sheet as one."""
+    page, text = Page(), path.read_text(encoding="utf-8")
+    if path.suffix == ".css":
+        page.loads = addresses_in(text)
+    else:
+        page.feed(text)
     return page
 
 
 def is_outside(address: str) -> bool:
     """Whether the address names a host or a scheme, such as mailto: and data:."""
     return bool(urlsplit(address).scheme) or address.startswith("//")
-
-
-def of_loads(site: Path, path: Path, addresses: list[str]) -> Iterator[str]:
-    for address in dict.fromkeys(addresses):
-        if address.startswith(("data:", "#")):
-            continue
-        if is_outside(address):
-            yield f"{path.relative_to(site)}: loads {address} from another host"
-        elif fault := of_link(site, path, address):
-            yield f"{path.relative_to(site)}: {fault}"
 
 
 def of_link(site: Path, path: Path, address: str) -> str:

@@ -2,7 +2,9 @@
 
 import dataclasses
 import importlib
+import inspect
 import pkgutil
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,8 +32,8 @@ def page() -> str:
     parts, count = [], 0
     for module in pkgutil.iter_modules(facts.__path__):
         found = importlib.import_module(f"course_lib.facts.{module.name}")
-        rows = [(what, fact) for name, value in vars(found).items() if name.isupper() and is_defined_in(found, name)
-                for what, fact in facts_in(value, (name,))]
+        written = re.findall(r"^([A-Z_0-9]+)(?::.*)? = ", inspect.getsource(found), re.MULTILINE)  # and not imported
+        rows = [(what, fact) for name in written for what, fact in facts_in(getattr(found, name), (name,))]
         if rows:
             count += len(rows)
             first_line = (found.__doc__ or "").split("\n\n")[0].replace("\n", " ")
@@ -45,14 +47,6 @@ def page() -> str:
         [[run["id"], f"{run['gpus']} x {run['hw']}", layout(run), run["metric"], number(run["value"]), run["split"],
           run["source"]] for run in runs]))
     return "\n\n".join([HEAD.format(count=f"{count:,}"), *parts]) + "\n"
-
-
-def is_defined_in(module: Any, name: str) -> bool:
-    """Whether the constant is written in this file: other files import some of them."""
-    homes = [each.name for each in pkgutil.iter_modules(facts.__path__)
-             if vars(importlib.import_module(f"course_lib.facts.{each.name}")).get(name) is getattr(module, name)]
-    text = module.__loader__.get_source(module.__name__)
-    return len(homes) == 1 or f"\n{name}: " in text or f"\n{name} = " in text
 
 
 def facts_in(value: Any, way: tuple[str, ...]) -> Iterator[tuple[str, Fact]]:

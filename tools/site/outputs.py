@@ -28,7 +28,8 @@ from course_lib.runtime.instruments.timeline import TRACE
 from course_lib.runtime.instruments.timeline_picture import span_colours
 from tools.site.lean import LeanFormatter
 from tools.site.listings import address_of, line_of
-from tools.site.widgets import class_named, first_state, recorded_settings
+from tools.site.live.state import first_state
+from tools.site.widgets import class_named, recorded_settings
 from tools.teaching import Poll, polls_in
 
 PICTURES = "pictures"  # a folder of the site
@@ -80,9 +81,10 @@ def picture(source: str, sentence: str, png: bytes, pictures: Path, up: str) -> 
     if widget is None or settings is None:
         return f'<p class="course-picture">{image}</p>'
     given = html.escape(json.dumps(settings))
+    first = first_state(widget.__module__, widget.__name__, settings)  # it stands there before any Python is loaded
     return (f'<figure class="course-widget" data-class="{widget.__name__}" data-module="{widget.__module__}" '
             f'data-settings="{given}">{image}<figcaption>{html.escape(sentence)}</figcaption>'
-            f"{first_state(widget, settings)}</figure>")
+            f'<script type="application/json">{first}</script></figure>')
 
 
 def put(content: bytes, folder: Path, ending: str) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 
 from course_lib import widgets
 from course_lib.widgets.base import Explorable
-from tools.site.live import state
 
 
 class NotTheRecordedWidget(Exception):
@@ -48,9 +47,3 @@ def recorded_settings(widget: type[Explorable], source: str, sentence: str) -> d
     if shown.sentence() != sentence:
         raise NotTheRecordedWidget(f"{ast.unparse(calls[0])} says {shown.sentence()!r}, recorded is {sentence!r}")
     return {name: getattr(shown, name) for name in widget.names()}
-
-
-def first_state(widget: type[Explorable], settings: dict[str, Any]) -> str:
-    """What lets the widget stand on the page before any Python is loaded."""
-    first = state.first_state(widget.__module__, widget.__name__, settings)
-    return f'<script type="application/json">{first}</script>'
