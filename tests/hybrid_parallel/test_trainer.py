@@ -8,13 +8,8 @@ import torch
 
 from course_lib import train
 from course_lib.checkpoint.models import make_state
-from course_lib.hybrid_parallel import (
-    HybridTrainer,
-    LearningRate,
-    ParallelLayout,
-    gather_whole,
-    pieces,
-)
+from course_lib.hybrid_parallel import HybridTrainer, LearningRate, ParallelLayout, gather_whole, pieces
+from course_lib.hybrid_parallel.checkpoints import describe_data
 from course_lib.reference import GPT
 from course_lib.runtime import launch
 from tests.hybrid_parallel.cases import CONFIG, laid_out, off, plain
@@ -26,7 +21,7 @@ def trained(text, steps, **options):
                   world_size=layout.world_size)
 
 
-def test_every_rank_reports_the_same_losses_and_bytes_whatever_the_layout():
+def test_every_rank_reports_the_same_losses_and_bytes_whatever_the_layout_and_draws_them(monkeypatch):
     one = trained("dp1", 4, learning_rate=LearningRate(3e-3, 1, 4))[0]
     for report in trained("dp2,tp2", 4, learning_rate=LearningRate(3e-3, 1, 4), sequence_parallel=True):
         assert off(report.losses, one.losses) < 1e-4
@@ -36,6 +31,11 @@ def test_every_rank_reports_the_same_losses_and_bytes_whatever_the_layout():
     assert one.losses[-1] < one.losses[0] and one.bytes_by_axis == {}
     assert all(0 < step.mfu < 2 for step in one.steps)
     assert one.png().startswith(b"\x89PNG") and "4 steps" in one.finding()
+    monkeypatch.setattr("course_lib.pictures.figures.to_png", lambda figure: figure)
+    loss, sent, held = report.png().axes
+    assert list(zip(*loss.lines[0].get_data())) == list(enumerate(report.losses))
+    for axes, sizes in ((sent, report.bytes_by_axis), (held, report.memory_by_kind)):
+        assert [bar.get_width() for bar in axes.patches][::-1] == [size for size in sizes.values() if size]
     assert one.alternative().startswith(f"{one}. The loss went from {one.losses[0]:.2f} to ")
 
 
@@ -111,6 +111,13 @@ def test_what_cannot_be_trained_is_refused_with_what_was_expected(options, said)
             HybridTrainer(config, ParallelLayout.from_string(layout), batch_size=batch_size, **more)
 
     launch(body, **options, world_size=2)
+
+
+def test_a_checkpoint_tells_a_text_from_one_with_another_letter_anywhere_or_one_more():
+    text = torch.arange(2000) % 7
+    others = [text.index_fill(0, torch.tensor([place]), 9) for place in (0, 1, 778, 1999)] + [torch.cat([text, text])]
+    known = {describe_data(tokens, 12, 16, 0)["text"] for tokens in (text, text.clone(), *others)}
+    assert len(known) == 1 + len(others)
 
 
 def test_the_learning_rate_rises_in_a_line_and_falls_along_a_cosine():
