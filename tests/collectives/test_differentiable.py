@@ -14,7 +14,8 @@ from tests.groups.mistakes import answers
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_values_gradients_calls_and_bytes_are_those_of_one_process_and_of_the_formula(world_size):
     groups = {tuple(range(first, world_size)) for first in (0, 1)} | {(0, world_size - 1)} - {(0, 0)}
-    drawn = [case for members in sorted(groups) if members for case in cases(members)]
+    drawn = [case for members in sorted(groups) if members for case in cases(members)
+             if len(members) == world_size or case.layout == "every second"]
     problems = [problem for of_rank in launch(run, drawn, world_size=world_size) for problem in of_rank]
     assert not problems, "\n\n".join(problems[:3])
 

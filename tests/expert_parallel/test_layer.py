@@ -98,15 +98,15 @@ def test_splits_say_how_many_rows_go_and_come():
 
 
 def test_the_whole_state_comes_from_any_number_of_ranks():
-    whole = layer_alone(Case())
+    whole = layer_alone(Case()).eval()
     state = whole.state_dict()
 
     def body():
         layer = MoELayer.from_unsplit(whole)
-        return full_state_dict(layer), len(layer.experts.w1)
+        return full_state_dict(layer), len(layer.experts.w1), any(module.training for module in layer.modules())
 
-    for found, here in launch(body, world_size=3):
-        assert here in (2, 3) and all(torch.equal(found[name], state[name]) for name in state)
+    for found, here, trains in launch(body, world_size=3):
+        assert here in (2, 3) and not trains and all(torch.equal(found[name], state[name]) for name in state)
 
 
 def test_a_rank_holds_a_part_of_the_experts_in_parameters_gradients_and_optimizer():

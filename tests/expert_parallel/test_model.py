@@ -69,6 +69,8 @@ def test_experts_compute_as_much_as_the_mlps_they_replace_and_are_counted_once_e
     for layer in moe_layers(model):
         assert 2 * sum(p[0].numel() for p in (layer.experts.w1, layer.experts.w2)) == mlp
         assert layer.experts.w2.std() < layer.experts.w1.std()
+    assert all(module.training for module in model.modules())
+    assert not any(module.training for module in moe_gpt(gpt().eval(), 4).modules())  # or they would be counted
     assert isinstance(model, MoEGPT) and sum("router" in name for name, _ in model.named_parameters()) == 2
 
 

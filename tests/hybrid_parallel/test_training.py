@@ -44,7 +44,7 @@ def all_of(cases, steps):
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
-@pytest.mark.sweep("steps", few=[6], all=[20], words="6 steps of 20, under each layout")
+@pytest.mark.sweep("steps", few=[3], all=[20], words="3 steps of 20, under each layout")
 def test_steps_under_any_layout_are_those_of_one_process(world_size, steps):
     cases = cases_of(world_size)
     found = launch(all_of, cases, steps, world_size=world_size, timeout=150)

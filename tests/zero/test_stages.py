@@ -12,15 +12,15 @@ from tests.data_parallel.cases import batch, difference, make, mine
 SMALL_BUCKETS_MB = 2e-4
 
 
-def train(stage, rows, clear=None, between=None, steps=3):
+def train(stage, rows, clear=None, between=None, steps=3, offload=False):
     """`steps` steps of SGD in `stage` (None: one process); `between(model, optimizer, loss)` before each step()."""
     model = make("Tied")
     if stage is None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         optimizer.clip_grad_norm_ = lambda to: nn.utils.clip_grad_norm_(model.parameters(), to)
     else:
-        optimizer = ZeroOptimizer(model.parameters(), torch.optim.SGD, stage, bucket_cap_mb=SMALL_BUCKETS_MB, lr=0.1,
-                                  momentum=0.9)
+        optimizer = ZeroOptimizer(model.parameters(), torch.optim.SGD, stage, bucket_cap_mb=SMALL_BUCKETS_MB,
+                                  offload=offload, lr=0.1, momentum=0.9)
     for step in range(steps):
         (clear or (lambda model, optimizer: optimizer.zero_grad()))(model, optimizer)
         model(*rows(batch("Tied", step))).backward()
@@ -33,6 +33,12 @@ def train(stage, rows, clear=None, between=None, steps=3):
 def halve_by_hand(model, *_):
     for parameter in model.parameters():
         parameter.grad = parameter.grad / 2
+
+
+@torch.no_grad()
+def shrink_weights(model, *_):
+    for parameter in model.parameters():
+        parameter.mul_(0.9)
 
 
 def drop_one(model, *_):
@@ -49,6 +55,8 @@ CASES = {
     "zeros stay": (1, {"clear": lambda _, optimizer: optimizer.zero_grad(set_to_none=False)}),
     "changed by hand": (1, {"between": halve_by_hand}),
     "dropped by hand": (1, {"between": drop_one}),
+    "weights changed by hand": (1, {"between": shrink_weights}),
+    "weights changed by hand, masters follow": (2, {"between": shrink_weights, "offload": True}),
     "backward after clipping": (2, {"between": clip_and_go_on}),
     "zeros": (2, {"clear": lambda _, optimizer: optimizer.zero_grad(set_to_none=False)}),
 }

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 from course_lib.reference import GPT, GPTConfig, batches
-from course_lib.runtime import launch, record_memory
+from course_lib.runtime import launch, record_communication, record_memory
 from course_lib.zero import FullyShardedDataParallel, ShardedGradScaler, ZeroOptimizer
 from tests.data_parallel.cases import WIDTH, batch, make, mine
 from tests.zero.cases import OPTIMIZERS, Run, difference, train
@@ -152,6 +152,24 @@ def test_a_scaler_finds_what_fp16_overflows_on_any_rank_and_all_skip_the_step():
 
 
 # Together with what else there is
+
+def test_rank_0s_buffers_arrive_before_a_forward_in_training_and_cost_nothing_in_evaluation():
+    def body():
+        model = FullyShardedDataParallel(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)))
+        torch.manual_seed(dist.get_rank())
+        model(torch.randn(4, WIDTH)).sum().backward()
+        before = model.module[1].running_mean.clone()
+        dist.broadcast(before, 0)
+        with record_communication() as training:
+            model(torch.zeros(4, WIDTH))
+        mean = model.module[1].running_mean.clone()
+        with record_communication() as evaluation:
+            model.eval()(torch.zeros(4, WIDTH))
+        expected = 0.9 * before + 0.1 * model.full_state_dict()["0.bias"]
+        return torch.allclose(mean, expected), training.calls("broadcast"), evaluation.calls("broadcast")
+
+    assert launch(body, world_size=2) == [(True, 2, 0)] * 2  # floats, and the count of batches
+
 
 class Checkpointed(nn.Module):
     """Blocks of which autograd keeps the input only."""

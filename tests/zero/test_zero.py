@@ -160,16 +160,18 @@ def test_a_rank_whose_loss_reaches_no_parameter_takes_part_with_zeros():
 
 def test_weights_that_are_held_or_on_their_way_when_the_optimiser_steps_are_gathered_again():
     def losses(model, rows):
-        """After each step, of three; before it a forward pass whose backward pass never comes, and an evaluation."""
+        """After each step, of three. Before it an evaluation before backward, and a forward pass without backward."""
         optimizer, found = torch.optim.SGD(model.parameters(), lr=0.5), []
         for step in range(3):
             optimizer.zero_grad()
-            model(*rows(batch("Gpt", step))).backward()
-            model(*rows(batch("Gpt", step + 1)))
+            loss = model(*rows(batch("Gpt", step)))
             with torch.no_grad():
                 model.eval()(*rows(batch("Gpt", step + 2)))
-                optimizer.step()
-                found += [model(*rows(batch("Gpt", step + 2))), model.train()(*rows(batch("Gpt", step)))]
+            loss.backward()
+            model.train()(*rows(batch("Gpt", step + 1)))
+            optimizer.step()
+            with torch.no_grad():
+                found += [model(*rows(batch("Gpt", step + 2))), model.eval()(*rows(batch("Gpt", step)))]
         return torch.stack(found)
 
     def body():
