@@ -55,7 +55,7 @@ def counted(cases):
     return found
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.sweep("world_size", few=WORLD_SIZES[:3], all=WORLD_SIZES, words="2, 3 and 4 ranks of 8")
 def test_bytes_along_each_axis_are_the_formula(world_size):
     cases = [case for case in CASES if ParallelLayout.from_string(case[0]).world_size == world_size]
     wrong = [one for of_rank in launch(counted, cases, world_size=world_size, timeout=120) for one in of_rank

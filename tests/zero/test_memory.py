@@ -45,7 +45,7 @@ def held(log):
     return Memory(*(log.by_kind[kind] for kind in ("parameters", "gradients", "optimizer_state")))
 
 
-@pytest.mark.parametrize("world_size, config", [(1, SMALL), (3, ODD), (4, SMALL)])
+@pytest.mark.parametrize("world_size, config", [(3, ODD), (4, SMALL)])
 def test_what_a_rank_holds_is_the_formula_to_the_byte_and_nothing_else(world_size, config):
     def body():
         found = []
@@ -69,10 +69,10 @@ def test_what_a_rank_holds_is_the_formula_to_the_byte_and_nothing_else(world_siz
 
 WIDE = GPTConfig(num_layers=3, hidden_size=64, num_heads=4, vocab_size=2048, sequence_length=32)  # most is embedding
 FEW_LAYERS = GPTConfig(num_layers=2, hidden_size=64, num_heads=4, vocab_size=256, sequence_length=32)
-PEAKS = [(4, FEW_LAYERS, 1), (2, WIDE, 4), (3, ODD, 4), (1, SMALL, 4), (4, SMALL, 16), (2, FEW_LAYERS, 4)]
+PEAKS = [(4, FEW_LAYERS, 1), (3, ODD, 4), (2, WIDE, 4), (1, SMALL, 4), (4, SMALL, 16), (2, FEW_LAYERS, 4)]
 
 
-@pytest.mark.sweep("case", few=PEAKS[:4], all=PEAKS, words=f"4 models and batches of {len(PEAKS)}")
+@pytest.mark.sweep("case", few=PEAKS[:3], all=PEAKS, words=f"3 models and batches of {len(PEAKS)}")
 def test_the_peak_of_a_step_is_the_predicted_one_to_the_byte(case):
     world_size, config, rows = case
 

@@ -2,6 +2,8 @@
 
 import copy
 import importlib.util
+import sys
+from itertools import product
 
 import pytest
 import torch
@@ -269,42 +271,35 @@ def test_deepspeed_sees_the_same_losses_at_every_stage():
     def body():
         from course_lib.zero.deepspeed import deepspeed_config, deepspeed_engine
 
-        config, losses = GPTConfig(num_layers=2, hidden_size=32, num_heads=2), {}
-        data = [batches(step, dist.get_rank(), 2, batch_size=4) for step in range(4)]
-        for stage in STAGES:
+        losses = {}
+        for theirs, stage in product((True, False), STAGES):
             torch.manual_seed(0)
-            engine = deepspeed_engine(GPT(config), stage, deepspeed_config(stage, bucket_cap_mb=0.25), lr=1e-3)
-            found = []
-            for inputs, targets in data:
-                loss = engine(inputs, targets)[1]
-                engine.backward(loss)
-                engine.step()
-                found.append(loss.item())
-            losses["deepspeed", stage] = found
-        for stage in STAGES:
-            torch.manual_seed(0)
-            module = GPT(config)
-            model = FullyShardedDataParallel(module) if stage == 3 else module
-            optimizer = (torch.optim.AdamW(model.parameters(), lr=1e-3) if stage == 3 else
-                         ZeroOptimizer(module.parameters(), torch.optim.AdamW, stage, lr=1e-3))
-            found = []
-            for inputs, targets in data:
-                optimizer.zero_grad()
-                loss = model(inputs, targets)[1]
-                loss.backward()
-                optimizer.step()
-                found.append(loss.item())
-            losses["ours", stage] = found
+            model = GPT(GPTConfig(num_layers=2, hidden_size=32, num_heads=2))
+            if theirs:
+                model = deepspeed_engine(model, stage, deepspeed_config(stage, bucket_cap_mb=0.25), lr=1e-3)
+            else:
+                model = FullyShardedDataParallel(model) if stage == 3 else model
+                optimizer = (torch.optim.AdamW(model.parameters(), lr=1e-3) if stage == 3 else
+                             ZeroOptimizer(model.parameters(), torch.optim.AdamW, stage, lr=1e-3))
+            losses[theirs, stage] = []
+            for step in range(4):
+                loss = model(*batches(step, dist.get_rank(), 2, batch_size=4))[1]
+                losses[theirs, stage].append(loss.item())
+                if theirs:
+                    model.backward(loss)
+                    model.step()
+                else:
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
         return losses
 
     losses = launch(body, world_size=2, timeout=120)[0]
     for seen in losses.values():
-        assert seen == pytest.approx(losses["ours", 1], rel=1e-5)
+        assert seen == pytest.approx(losses[False, 1], rel=1e-5)
 
 
 def test_without_deepspeed_the_adapter_says_how_to_get_it(monkeypatch):
-    import sys
-
     from course_lib.zero.deepspeed import import_quietly
 
     monkeypatch.setitem(sys.modules, "deepspeed", None)
