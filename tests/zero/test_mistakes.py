@@ -51,7 +51,7 @@ def test_a_mistake_is_answered_with_what_was_given_and_what_was_expected(snapsho
 
         return answers({
             "stage": lambda: zero(stage=3),
-            "not a class": lambda: zero(AdamW(linear.parameters())),
+            "not a class": lambda: zero("AdamW"),
             "LBFGS": lambda: zero(torch.optim.LBFGS),
             "Adafactor": lambda: zero(torch.optim.Adafactor),
             "options": lambda: zero(SGD, lr=-1.0),
