@@ -31,7 +31,8 @@ def problems(drawn, *arguments, world_size, **how):
 
 @pytest.mark.parametrize("world_size, ranks_per_group", [(2, 2), (3, 3), (4, 4), (4, 2)])
 def test_results_gradients_bytes_and_drops_are_those_of_one_process_and_the_formulas(world_size, ranks_per_group):
-    assert not problems(cases(), ranks_per_group, world_size=world_size)
+    drawn = cases() if world_size == 2 else cases((torch.float64,))
+    assert not problems(drawn, ranks_per_group, world_size=world_size)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

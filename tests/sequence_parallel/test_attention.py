@@ -28,7 +28,8 @@ PROBLEM_LIMIT = 3
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_results_gradients_and_bytes_are_torchs_and_the_formulas(world_size):
-    problems = [problem for of_rank in launch(run, list(cases()), world_size=world_size) for problem in of_rank]
+    drawn = list(cases() if world_size == 2 else cases((torch.float64,)))
+    problems = [problem for of_rank in launch(run, drawn, world_size=world_size) for problem in of_rank]
     assert not problems, "\n".join(problems[:PROBLEM_LIMIT])
 
 
