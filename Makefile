@@ -15,7 +15,7 @@ endif
 READY := $(VENV)/.ready
 FIRST := notebooks/00_start_here.ipynb
 
-.PHONY: help lab teach grade gradescope classroom50 handout slides site doctor check test sweep run-again other-text pretend lint notebooks showing exercises mistakes text write-back bench size lock clean
+.PHONY: help lab teach grade gradescope classroom50 handout slides site doctor check test sweep run-again other-text pretend lint executed notebooks showing exercises mistakes text write-back bench size lock clean
 
 help:
 	@echo "make lab                   open the course in JupyterLab, on your own copies in workspace/"
@@ -38,6 +38,7 @@ help:
 	@echo "make bench [NAME=...]      ours against PyTorch's own, side by side"
 	@echo "make lint                  ruff and codespell only"
 	@echo "make size [COMMIT=...]     lines by package, this tree against main or a commit"
+	@echo "make executed [NB=...]     run notebooks, and compare with what they are stored with; [JOBS=2] [TEXT=FILE]"
 	@echo "make notebooks [NB=...]    run notebooks from a fresh kernel and store normalised outputs"
 	@echo "make showing [FILE=...]    which notebooks show a source file (default: those changed since the last commit)"
 	@echo "make exercises             exercises/ from solutions/, by nbgrader"
@@ -86,10 +87,10 @@ site: $(READY)
 doctor: $(READY)
 	@$(WITH_PATH) $(BIN)/python -c "from course_lib.runtime import doctor; print(doctor())"
 
-# pytest reads its strict nbval flags from pyproject.toml, and has the last word. Tests, which may compare no times, run
-# three files at a time, the longest first (tests/order.py): one starts up to 8 ranks of its own. A second thread in one
-# of these processes would only wait for a core, and use up another one while it waits. Notebooks claim what their
-# readers will measure, so they run alone, one after the other, as a reader's does.
+# Tests, which may compare no times, run three files at a time, the longest first (tests/order.py): one starts up to 8
+# ranks of its own. A second thread in one of these processes would only wait for a core, and use up another one while
+# it waits. Notebooks claim what their readers will measure, so they run after them, one after the other, as a reader's
+# does; with JOBS=2 two side by side, and headlines about times (tools/cells.py) are told and not judged.
 PYTEST := $(WITH_PATH) $(BIN)/python -m pytest
 TESTS := OMP_NUM_THREADS=1 $(PYTEST) --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 # What a small change breaks first, and no ranks to wait for but a notebook's.
@@ -98,13 +99,13 @@ CHECKED := tests/test_layers.py tests/test_doctests.py tests/test_environment.py
 
 check: lint
 	$(TESTS) $(CHECKED)
-	$(PYTEST) $(or $(NB),$(FIRST))
+	@$(MAKE) --no-print-directory executed NB="$(or $(NB),$(FIRST))"
 
 # Both, whatever the first one says.
 test: lint
 	@status=0; \
 	$(TESTS) --junitxml=build/tests.xml --durations=30 tests || status=$$?; \
-	$(PYTEST) --junitxml=build/notebooks.xml --durations=15 notebooks || status=$$?; \
+	$(MAKE) --no-print-directory executed NB="$$($(BIN)/python -m tools.notebooks touched)" || status=$$?; \
 	exit $$status
 
 # The tests that are marked sweep, with all their values: see tests/sweep.py.
@@ -119,7 +120,7 @@ run-again: $(READY)
 OTHER_TEXT := build/other_text.txt
 other-text: $(READY)
 	$(BIN)/python -m tools.other_text $(OTHER_TEXT)
-	COURSE_TEXT="$(CURDIR)/$(OTHER_TEXT)" $(PYTEST) $(or $(NB),notebooks)
+	@$(MAKE) --no-print-directory executed NB="$(NB)" TEXT=$(OTHER_TEXT) JOBS=2
 
 # Needs a C++ compiler. Fails where something fails that tests/pretend/exceptions.py does not explain.
 pretend: $(READY)
@@ -129,6 +130,11 @@ pretend: $(READY)
 lint: $(READY)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m codespell_lib
+
+# Once, for all who ask what notebooks print: build/executed/.
+executed: $(READY)
+	$(WITH_PATH) $(BIN)/python -m tools.run_notebooks $(NB) --jobs $(or $(JOBS),1) $(if $(TEXT),--text $(TEXT))
+	$(PYTEST) --junitxml=build/notebooks.xml $(or $(NB),notebooks)
 
 notebooks: $(READY)
 	$(WITH_PATH) $(BIN)/python -m tools.notebooks run $(NB)
@@ -142,11 +148,20 @@ exercises: $(READY)
 mistakes: $(READY)
 	$(BIN)/python -m tools.mistakes $(NAME)
 
+# py:percent with magics as they are: jupytext's own py:percent comments them out, and on the way back takes for one of
+# them, in prose too, a line such as #!/bin/bash, which then loses its #.
+AS_TEXT = build/text/$(subst /,_,$(NB:.ipynb=.py))
 text: $(READY)
-	$(BIN)/python -m tools.notebooks text $(NB)
+	@test ! -e $(AS_TEXT) || { echo "$(AS_TEXT) is there: make write-back NB=$(NB), or delete it" >&2; exit 1; }
+	@mkdir -p $(dir $(AS_TEXT))
+	@$(BIN)/python -m jupytext --quiet --to py:hydrogen --output $(AS_TEXT) $(NB)
+	@echo "edit $(AS_TEXT), then: make write-back NB=$(NB) && make notebooks NB=$(NB)"
 
 write-back: $(READY)
-	$(BIN)/python -m tools.notebooks write-back $(NB)
+	@test -e $(AS_TEXT) || { echo "there is no $(AS_TEXT): make text NB=$(NB) writes it" >&2; exit 1; }
+	@$(BIN)/python -m jupytext --quiet --update --to ipynb --output $(NB) $(AS_TEXT)
+	@$(BIN)/python -m tools.notebooks tidy $(NB)
+	@rm $(AS_TEXT)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(NAME)

@@ -5,7 +5,7 @@ import signal
 
 from hypothesis import settings
 
-# Kernels that nbval and the browser tests start inherit it: course_lib then prints nothing that varies.
+# Kernels that tests start inherit it: course_lib then prints nothing that varies.
 os.environ["COURSE_LIB_STABLE_OUTPUT"] = "1"
 
 # A shell without job control lets its background jobs ignore interrupts, and whatever they start: some tests interrupt.
@@ -16,5 +16,5 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 settings.register_profile("course", deadline=None, derandomize=True, database=None)
 settings.load_profile("course")
 
-pytest_plugins = ["tests.nbval_kernels", "tests.claims.plugin", "tests.sweep", "tests.order", "tests.told_at_once",
+pytest_plugins = ["tests.executed", "tests.sweep", "tests.order", "tests.told_at_once",
                   "tests.snapshots"]
