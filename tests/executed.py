@@ -1,6 +1,6 @@
 """A pytest plugin: notebooks, as tools.run_notebooks has executed them, are what is stored: strictly, cell by cell.
 
-A test for each cell, a test for the headlines of each cell that draws (tests/claims), and one that the notebook as it is
+A test for each cell, one for the headlines of each cell that draws (tests/claims), and one that the notebook as it is
 here was executed at all. Nothing runs here; with --nbval the notebooks are nbval's, which runs them itself.
 """
 

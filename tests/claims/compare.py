@@ -1,4 +1,4 @@
-"""What the verdicts on a cell's headlines say of the output that is stored: a headline that gives way has to be seen."""
+"""What the verdicts on a cell's headlines say of its stored output: a headline that gives way has to be seen there."""
 
 import copy
 import re

@@ -4,10 +4,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-import nbval.kernel
 import pytest
 
-from tools.harness.kernels import AsyncKernelManagerByFiles, KernelManagerByFiles
+from tools.harness.kernels import AsyncKernelManagerByFiles
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no sockets that are files")
 
@@ -27,13 +26,4 @@ async def answered(manager: AsyncKernelManagerByFiles) -> list[bool]:
 def test_such_a_kernel_answers_through_files_and_leaves_none():
     manager = AsyncKernelManagerByFiles(kernel_name="python3")
     assert asyncio.run(answered(manager)) == [True] * 5
-    assert not Path(manager.connection_file).parent.exists()
-
-
-def test_nbvals_kernels_are_such():
-    assert nbval.kernel.KernelManager is KernelManagerByFiles
-    manager, client = nbval.kernel.start_new_kernel(kernel_name=nbval.kernel.CURRENT_ENV_KERNEL_NAME)
-    assert Path(manager.ip).parent == Path(manager.connection_file).parent
-    client.stop_channels()
-    manager.shutdown_kernel()
     assert not Path(manager.connection_file).parent.exists()

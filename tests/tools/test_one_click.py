@@ -84,7 +84,7 @@ def test_readers_copies_and_the_minutes_know_nothing_of_the_cell(notebook):
 def test_the_cell_passes_strict_nbval(notebook):
     one_click.write_cell(notebook, "who/what")
     command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-p", "no:cacheprovider", "--color=no", "-p",
-               "tests.nbval_kernels", str(notebook)]
+               "nbval.plugin", "--nbval", "--nbval-sanitize-with=tests/nbval_sanitize.cfg", str(notebook)]
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert "3 passed" in finished.stdout, finished.stdout
 
