@@ -39,6 +39,7 @@ class ExecutedNotebook(pytest.File):
 
         from tests.claims.cell import headlines
         from tests.claims.compare import claims, faults
+        from tools.run_notebooks import failure
 
         file = Path(self.config.getoption("executed"), self.path.name)
         stored = nbformat.read(self.path, as_version=4)
@@ -52,7 +53,7 @@ class ExecutedNotebook(pytest.File):
             item = self.item(f"Cell {count}", lambda: "")
             item.ask = partial(difference_of, label, cell, now, executed.metadata.executed.beside > 1, item)
             yield item
-            if "executed" in now.metadata and (headlines(cell.source) or claims(cell.outputs)):
+            if "executed" in now.metadata and not failure(now) and (headlines(cell.source) or claims(cell.outputs)):
                 found = partial(faults, now.metadata.executed.headlines, cell.outputs)
                 yield self.item(f"Cell {count}, contradicted", lambda found=found: "\n".join(found()))
 
@@ -78,10 +79,12 @@ def not_executed(stored, executed, how: str) -> str:
 
 
 def difference_of(label: str, stored, now, side_by_side: bool, item: Compared) -> str:
-    """Of a cell's outputs, or the error that ended it. A headline about a time may give way beside another notebook."""
+    """Of a cell's outputs, or the error that ended it. Side by side a headline about a time may give way: one that says
+    the time, or that ABOUT_TIMES names.
+    """
     from course_lib.pictures.drawn import NOT_SEEN
     from tools.cells import ABOUT_TIMES
-    from tools.harness.outputs import difference
+    from tools.harness.outputs import difference, said, sanitized
     from tools.run_notebooks import failure
 
     if stored.execution_count is None:  # Colab's
@@ -91,10 +94,10 @@ def difference_of(label: str, stored, now, side_by_side: bool, item: Compared) -
     if words := failure(now):
         return f"{now.source}\n\n{words}"
     words = difference(now.outputs, stored.outputs)
-    if words and side_by_side and label in ABOUT_TIMES and not (
-            stripped := difference([without(NOT_SEEN, output) for output in now.outputs], stored.outputs)):
-        item.user_properties.append((TOLD, f"{label} does not hold beside another notebook, which is not judged"))
-        return stripped
+    if words and side_by_side and (label in ABOUT_TIMES or "took TIME" in sanitized("".join(map(said, now.outputs)))):
+        if not difference([without(NOT_SEEN, output) for output in now.outputs], stored.outputs):
+            item.user_properties.append((TOLD, f"{label} does not hold beside another notebook, which is not judged"))
+            return ""
     return f"{now.source}\n\n{words}" if words else ""
 
 

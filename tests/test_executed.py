@@ -95,6 +95,8 @@ def test_only_a_headline_about_a_time_may_give_way_and_only_side_by_side():
     words, told = compared(stored, now, timed, side_by_side=True)
     assert words == "" and timed in told[0][1]
     assert all(compared(stored, now, *how)[0] for how in [(timed, False), ("06[18]", True)])
+    took = [cell(f"Chart: {words}it took {time} ms") for words, time in (("", 3), ("not seen here: ", 4))]
+    assert compared(*took)[0] and not compared(*took, "06[18]", side_by_side=True)[0]
     assert compared(stored, cell("Chart: not seen here: it is slow"), timed, side_by_side=True)[0]
 
 

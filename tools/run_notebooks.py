@@ -105,7 +105,8 @@ async def execute(path: Path, text: Path | None = None, beside: int = 1, after_c
         cell.metadata.executed = {
             "cpu_s": round(used_s - before["cpu"], 2), "s": round(clock_s - before["clock"], 2),
             "kernel_mb": kernel().memory_info().rss // 10**6,
-            "headlines": await verdicts(client, cell.source) if DRAWS.search(cell.source) else []}
+            "headlines": await verdicts(client, cell.source)
+            if execute_reply["content"]["status"] == "ok" and DRAWS.search(cell.source) else []}
         after_cell(cell)
 
     def kernel() -> psutil.Process:
@@ -132,7 +133,8 @@ async def execute(path: Path, text: Path | None = None, beside: int = 1, after_c
 def failure(cell: NotebookNode) -> str:
     """The traceback of a cell that was to run through; empty where it did, or where it fails on purpose."""
     error = None if "raises-exception" in cell.metadata.get("tags", []) else error_of(cell.get("outputs", []))
-    return "\n".join(error.traceback) if error else ""
+    seconds = cell.metadata.get("executed", {}).get("s", 0)
+    return "\n".join([*error.traceback, f"(after {seconds:.0f} of {CELL_TIMEOUT_S} s)"]) if error else ""
 
 
 def summary(notebook: NotebookNode) -> str:
