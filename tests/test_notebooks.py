@@ -199,6 +199,16 @@ def test_what_two_runs_print_differently_is_not_stored_and_what_is_stored_alread
     assert runs == [] and "2 ranks" in path.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("text", "picture", "kept"), [
+    ("it took 3 ms", "", True), ("it took 3 ms", "one", True), ("it took 3 ms", "another", False),
+    ("it sent 3 bytes", "one", False)])
+def test_a_measured_time_stays_as_stored_unless_its_picture_is_new(text, picture, kept):
+    stored, now = (new_notebook(cells=[new_code_cell("f()", outputs=shown(text_plain=said, image_png=drawn))])
+                   for said, drawn in (("it took 8 ms", picture and "one"), (text, picture)))
+    notebooks.keep_equal_outputs(now, stored)
+    assert now.cells[0].outputs[0].data["text/plain"] == ("it took 8 ms" if kept else text)
+
+
 def test_a_changed_source_names_the_notebooks_that_show_it(tmp_path, monkeypatch, capsys):
     listing = repr(Listing("course_lib/zero/a.py, course_lib/zero/b.py", "def f(): ..."))
     shown = new_code_cell("show(f)", outputs=[new_output("execute_result", {"text/plain": listing})])

@@ -24,7 +24,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from tools import minutes
-from tools.harness.outputs import difference, error_of, sanitized
+from tools.harness.outputs import difference, error_of
 from tools.run_notebooks import NOTEBOOKS, execute, failure, summary
 from tools.workspace import is_for_colab
 
@@ -38,17 +38,6 @@ WIDGET_MIME = "application/vnd.jupyter.widget-"
 LONGEST_CELL = 25  # lines of code that a reader can hold in view
 MOST_MINUTES = 90  # of a sitting, by the rule of tools/minutes.py
 MOST_TOUCHED = 2  # that `make test` runs besides the first
-
-
-def local_text() -> list[tuple[re.Pattern[str], str]]:
-    """What a traceback holds of this machine and process, and what is stored instead."""
-    folders = [(sys.prefix, ".venv/"), (str(ROOT), "")]
-    home = str(Path.home())
-    # IPython shortens the home directory
-    folders += [(path.replace(home, "~", 1), to) for path, to in folders if path.startswith(home)]
-    patterns = [(re.compile(re.escape(path) + r"[/\\]"), to) for path, to in folders]
-    cell_file, address = re.compile(r"(?:/\S{0,80}/)?ipykernel_\d+[/\\]\d+\.py"), re.compile(r"0x[0-9a-f]{6,}")
-    return [*patterns, (cell_file, "<cell>"), (address, "0x0")]
 
 
 def normalise(notebook: NotebookNode) -> None:
@@ -87,7 +76,8 @@ def normalised_outputs(outputs: list[NotebookNode], execution_count: int | None)
         if output.output_type == "error":
             output.traceback = [without_local_text(line) for line in output.traceback]
         if "data" in output:
-            output.data = normalised_data(output.data)
+            output.data = NotebookNode({mime: output.data[mime] for mime in output.data
+                                        if not mime.startswith(WIDGET_MIME)})
             if not output.data:
                 continue
         if output.output_type == "execute_result":
@@ -96,43 +86,31 @@ def normalised_outputs(outputs: list[NotebookNode], execution_count: int | None)
     return kept
 
 
-def normalised_data(data: NotebookNode) -> NotebookNode:
-    """A MIME bundle without the widget types."""
-    return NotebookNode({mime: data[mime] for mime in data if not mime.startswith(WIDGET_MIME)})
-
-
 def without_local_text(text: str) -> str:
-    """`text` without the paths and addresses that differ from machine to machine."""
-    for pattern, replacement in local_text():
-        text = pattern.sub(replacement, text)
-    return text
+    """`text` without the paths and addresses of this machine and process, as a traceback holds them."""
+    for folder, stored in ((sys.prefix, ".venv/"), (str(ROOT), "")):
+        for path in (folder, folder.replace(str(Path.home()), "~", 1)):  # IPython shortens the home directory
+            text = re.sub(re.escape(path) + r"[/\\]", stored, text)
+    text = re.sub(r"(?:/\S{0,80}/)?ipykernel_\d+[/\\]\d+\.py", "<cell>", text)
+    return re.sub(r"0x[0-9a-f]{6,}", "0x0", text)
 
 
-def keep_equal_text(new: NotebookNode, old: NotebookNode) -> None:
-    """Put back into `new` every text of `old` that strict nbval would call equal, such as a measured time.
+def keep_equal_outputs(new: NotebookNode, old: NotebookNode) -> None:
+    """Put back into the cells of `new` what strict nbval would call equal, such as a measured time.
 
-    An error's sentence belongs to its traceback, which is new: both name the cell by its number.
-    Not in a cell whose pictures are others now: there text and picture say what one run has measured.
+    Not where pictures are others now: there text and picture say what one run has measured. Not an error: its sentence
+    belongs to its traceback, which is not compared.
     """
-    old_cells = {cell.id: cell for cell in old.cells}
-    for cell in new.cells:
-        before_cell = old_cells.get(cell.id, {})
-        if pictures_in(cell) != pictures_in(before_cell):
-            continue
-        for output, before in zip(cell.get("outputs", []), before_cell.get("outputs", [])):
-            if output.output_type == "error":
-                continue
-            for now, then in ((output, before), (output.get("data", {}), before.get("data", {}))):
-                for key in now.keys() & then.keys():
-                    is_text = isinstance(now[key], str) and not key.startswith("image/")
-                    if is_text and sanitized(now[key]) == sanitized(then[key]):
-                        now[key] = then[key]
+    for cell, before in zip(new.cells, old.cells):
+        if cell.cell_type == "code" and not error_of(cell.outputs) and pictures_in(cell) == pictures_in(before) and (
+                not difference(cell.outputs, before.outputs)):
+            cell.outputs = before.outputs
 
 
-def pictures_in(cell: NotebookNode | dict) -> list[str]:
-    """The pictures among a cell's outputs, as text."""
-    return [data for output in cell.get("outputs", []) for mime, data in sorted(output.get("data", {}).items())
-            if mime.startswith("image/")]
+def pictures_in(cell: NotebookNode) -> list[object]:
+    """The pictures among a cell's outputs, and what is kept beside them."""
+    parts = [(output.get("data", {}).get("image/png"), output.get("metadata")) for output in cell.outputs]
+    return [part for both in parts for part in both if part]
 
 
 def run(path: Path) -> None:
@@ -143,8 +121,8 @@ def run(path: Path) -> None:
     if differing(notebook, before) and (doubtful := differing(executed(path), notebook)):
         raise SystemExit(f"{path}: not written, two runs differ\n" + "\n".join(doubtful))
     print(f"{path}: {summary(notebook)}")
+    keep_equal_outputs(notebook, before)
     normalise(notebook)
-    keep_equal_text(notebook, before)
     nbformat.write(notebook, path)
 
 

@@ -3,7 +3,7 @@
     python -m tools.run_notebooks [NB ...] [--text FILE] [--jobs N]      all, on Python's help topics, one by one
 
 Every cell runs, in a fresh kernel, failures included. `executed` in its metadata says its CPU seconds (the kernel's and
-those of all processes below it), its seconds by the clock, the kernel's memory, and what became of its headlines over
+those of all processes below it), its seconds by the clock, and what became of its headlines over
 other data (tests/claims), asked right after it; in the notebook's metadata what ran it, and how many side by side.
 """
 
@@ -104,7 +104,6 @@ async def execute(path: Path, text: Path | None = None, beside: int = 1, after_c
         notebook.metadata.executed |= {"cpu_s": round(used_s, 1), "s": round(clock_s - started, 1)}
         cell.metadata.executed = {
             "cpu_s": round(used_s - before["cpu"], 2), "s": round(clock_s - before["clock"], 2),
-            "kernel_mb": kernel().memory_info().rss // 10**6,
             "headlines": await verdicts(client, cell.source)
             if execute_reply["content"]["status"] == "ok" and DRAWS.search(cell.source) else []}
         after_cell(cell)

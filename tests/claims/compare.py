@@ -18,7 +18,7 @@ def claims(outputs: Sequence[NotebookNode]) -> bool:
     return any(CLAIMS.match(said(output)) for output in outputs)
 
 
-def faults(found: Sequence[dict[str, str]], outputs: Sequence[NotebookNode]) -> list[str]:
+def faults(found: Sequence[dict[str, str]], outputs: Sequence[NotebookNode]) -> str:
     """Headlines that no data contradict, or have no condition; pictures without one; what a comparison would not see.
 
     found: contradict.Verdict of each headline of the cell, as a dict.
@@ -42,8 +42,8 @@ def faults(found: Sequence[dict[str, str]], outputs: Sequence[NotebookNode]) -> 
             others[place].data["text/plain"] = each["contradicted"]
             if not difference(others, stored):
                 told.append(f"{each['source']}\n    nbval takes {each['contradicted']!r} for the same")
-    return told + [f"{said(stored[number])[:90]}\n    no headline of the cell's own: .shows(..., holds=...)"
-                   for number in left]
+    return "\n".join(told + [f"{said(stored[number])[:90]}\n    no headline of the cell's own: .shows(..., holds=...)"
+                             for number in left])
 
 
 def has_failed(found: dict[str, str], stored: Sequence[NotebookNode]) -> bool:
