@@ -236,23 +236,21 @@ def test_make_test_runs_the_first_notebook_and_two_that_a_change_touches(monkeyp
 @pytest.mark.ci
 @pytest.mark.skipif(not shutil.which("make"), reason="there is no make")
 def test_a_notebook_goes_through_its_text_and_back_with_outputs(stored, tmp_path):
-    lines = ["#!/bin/bash\n#SBATCH --nodes=2\n#\n# a word", "%%bash\nls", "%%ranks 0,2\nx", "!ls", "# %load_ext x"]
-    notebook = nbformat.read(stored, as_version=4)
-    notebook.cells += [*map(new_code_cell, lines), *(new_markdown_cell(f"```bash\n{each}\n```") for each in lines)]
-    notebooks.normalise(notebook)
-    path = tmp_path / "good.ipynb"
-    nbformat.write(notebook, path)
-    before = path.read_bytes()
-    text = ROOT / "build" / "text" / path.as_posix().replace("/", "_").replace(".ipynb", ".py")
-
     def make(target: str) -> int:
         return subprocess.run(["make", "-s", "-o", f"{sys.prefix}/.ready", f"VENV={sys.prefix}", target, f"NB={path}"],
                               cwd=ROOT).returncode
 
-    assert make("text") == 0 == make("write-back")
-    assert path.read_bytes() == before and not text.exists()
-    assert make("text") == 0 and make("text") != 0  # an edited text would be lost
+    lines = ["#!/bin/bash\n#SBATCH --nodes=2\n#\n# a word", "%%bash\nls", "%%ranks 0,2\nx", "!ls", "# %load_ext x"]
+    notebook, path = nbformat.read(stored, as_version=4), tmp_path / "good.ipynb"
+    notebook.cells += [*map(new_code_cell, lines), *(new_markdown_cell(f"```bash\n{each}\n```") for each in lines)]
+    nbformat.write(notebook, path)
+    notebooks.tidy(path)
+    before = path.read_bytes()
+    assert make("text") == 0 == make("write-back") and path.read_bytes() == before
+
+    assert make("text") == 0 != make("text")  # an edited text would be lost
+    text = ROOT / "build" / "text" / path.with_suffix(".py").as_posix().replace("/", "_")
     text.write_text(text.read_text(encoding="utf-8").replace("6 ranks", "8 ranks"), encoding="utf-8")
-    assert make("write-back") == 0
+    assert make("write-back") == 0 and not text.exists()
     edited = nbformat.read(path, as_version=4)
     assert "8 ranks" in edited.cells[2].source and edited.cells[3].outputs

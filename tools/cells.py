@@ -36,7 +36,8 @@ def cell_with(chapter: str, text: str) -> str:
     return f"{chapter}[{numbers[0]}]"
 
 
-# Headlines about times. Those of a pretended GPU mean nothing, and those of a busy machine little: nbval asks, alone.
+# Headlines about times. Those of a pretended GPU mean nothing, and those of a busy machine little: tests/executed.py
+# judges them where notebooks ran one by one.
 ABOUT_TIMES = frozenset(starmap(cell_with, (
     ("01", "def measured_twice("), ("02", "def for_others_s("), ("02", "def all_sizes("), ("03", "def stumbling("),
     ("04", "def naive_gpipe("), ("05", "launch(whole_and_sliced"), ("06", "def on_the_clock("),
