@@ -42,6 +42,7 @@ from course_lib.grading.registry import exercise, exercises_of
 from course_lib.grading.report import Verdict
 from course_lib.grading.selfstudy import Attempts, check_exercise, examine, judgement, on_new_ranks
 from course_lib.grading.staying import StayingAttempts
+from tools.mutants import survivors
 from tools.solutions import ROOT, SOLUTIONS, exercises, hints, names_of, solution_cell, work
 
 LEAST = {"solution": 1, "wrong": 3, "right": 2, "term": 2, "example": 1}  # kinds, and how many an exercise needs
@@ -185,6 +186,12 @@ def missing_words(asked: Exercise, row: Row, attempts: Attempts, seed: int) -> l
     return [line for line in ([said] if isinstance(said, str) else said) if " ".join(line.split()) not in docstring]
 
 
+def passes(path: Path, number: str, stands: str, instead: str, attempts: Attempts) -> bool:
+    """Whether the solution to an exercise is right with `instead` in the place of what `stands` there."""
+    return at_home(attempts)(without(path, Row(number, "mutant", instead, edit=(stands, instead))),
+                             SEED)[0] is Verdict.CORRECT
+
+
 def judge(path: Path, seeds: list[int], number: str, attempts: Attempts) -> Iterator[str]:
     """A line for each row beside the notebook at `path` that is misjudged; then how many there were."""
     chosen = rows(path, number=number)
@@ -264,8 +271,6 @@ def deciding(row: Row, attempts: Attempts) -> str:
 
 
 def main() -> None:
-    from tools.mutants import survivors
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = {path.stem: path for path in SOLUTIONS.values()}
     parser.add_argument("what", choices=("judge", "record", "terms", "mutants"))
@@ -282,7 +287,8 @@ def main() -> None:
             return
         ways = {"judge": lambda path: judge(path, asked.seeds, asked.only, attempts),
                 "record": lambda path: record(path, attempts),
-                "mutants": lambda path: survivors(path, asked.only, asked.at_most, attempts)}
+                "mutants": lambda path: survivors(path, asked.only, asked.at_most,
+                                                  lambda *edit: passes(path, *edit, attempts))}
         for name in asked.names or known:
             for line in ways[asked.what](known[name]):
                 print(line, flush=True)
