@@ -63,8 +63,8 @@ def test_the_feedback_says_what_is_wrong_and_what_was_measured_and_shows_no_solu
     # whoever builds on a wrong answer is judged with a right one
     assert pages["wrong"].count("judged with a right 2.1, as yours is not") == 1
     assert "def my_ring_reduce_scatter(tensor):\n    return tensor" in pages["wrong"]
-    for student in ("untouched", "wrong"):
-        assert not any(secret in pages[student] for secret in ("BEGIN SOLUTION", "from_left", "TensorExercise"))
+    assert "from_left" not in pages["wrong"]  # a name of the right 2.1
+    assert not any(secret in pages["untouched"] for secret in ("BEGIN SOLUTION", "from_left", "TensorExercise"))
 
 
 @pytest.mark.ci
