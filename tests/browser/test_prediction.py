@@ -104,13 +104,10 @@ def test_predict_anew_forgets_the_answer_and_takes_another(asked):
     assert asked.ask("print(faster.answer)").strip() == "ring" and asked.console_errors == []
 
 
-@pytest.mark.parametrize(("typed", "why"), [
-    ("about a megabyte", "expected a number of bytes, alone or with B, kB, MB, GB, TB, KiB, MiB, GiB, TiB behind it"),
-    ("1,3 MB", "a decimal part has a point, as in 1.3")])
-def test_what_is_no_number_is_refused_with_a_sentence_and_can_be_mended(asked, typed, why):
+def test_what_is_no_number_is_refused_with_a_sentence_and_can_be_mended(asked):
     root = asked.cell(1).locator(".explorable")
     field = root.get_by_label("How many bytes does each rank send?", exact=True)
-    field.fill(typed)
+    field.fill("1,3 MB")
     field.press("Enter")
-    root.get_by_text(why).wait_for()
+    root.get_by_text("a decimal part has a point, as in 1.3").wait_for()
     assert active_cell(asked) != 2 and field.is_editable() and asked.ask("print(sent.answer)").strip() == "None"

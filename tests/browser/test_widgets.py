@@ -16,22 +16,6 @@ def shown(chromium):
     page.context.close()
 
 
-def test_the_ring_is_stepped_by_keyboard_and_slider_headline_and_picture_agree(shown):
-    ring = shown["ring"]
-    ring.wait_for("n=4 step=0")
-    for step in range(1, 7):
-        ring.press("step", "ArrowRight")
-        ring.wait_for(f"n=4 step={step}")
-        assert ring.headline().startswith(f"Step {step} of 6: ")
-        assert ring.control("step").get_attribute("aria-valuetext") == f"{step} of 6"
-        assert f"each rank has sent {step / 4:g}" in " ".join(ring.texts()).replace(".0 ×", " ×")
-        assert sum(text.startswith("chunk ") for text in ring.texts()) == 4  # each link says which chunk it carries
-    ring.press("ranks", "End")
-    ring.wait_for("n=8 step=6")
-    ring.press("Back to step 0", "Enter")
-    ring.wait_for("n=8 step=0")
-
-
 def test_the_explorer_is_driven_by_keyboard_and_never_asks_for_ranks_that_do_not_fit(shown):
     explorer = shown["explorer"]
     explorer.wait_for("all_reduce naive n=4 step=0")
