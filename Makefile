@@ -105,13 +105,13 @@ CHECKED := tests/test_layers.py tests/test_doctests.py tests/facts tests/picture
 
 check: lint
 	$(TESTS) --cpu-budget=20 --cpu-report=check -m "not ci" $(CHECKED)
-	$(MAKE) executed NB=$(or $(NB),$(FIRST))
+	@$(MAKE) --no-print-directory executed NB="$(or $(NB),$(FIRST))"
 
 # Both, whatever the first one says. A change touches the notebooks that show one of its files.
 test: lint
 	@status=0; \
 	$(TESTS) --cpu-budget=20 --cpu-report=test --junitxml=build/test.xml -m "not ci" tests || status=$$?; \
-	$(MAKE) executed NB="$(FIRST) $$($(BIN)/python -m tools.notebooks touched)" || status=$$?; \
+	$(MAKE) --no-print-directory executed NB="$$($(BIN)/python -m tools.notebooks touched)" || status=$$?; \
 	exit $$status
 
 # What .ci/run runs after it.
@@ -147,6 +147,19 @@ mutants: $(VENV)/.mutants
 every-page: site $(TESTED)
 	$(BIN)/python -m tests.site.live.every_page
 
+# Notebooks once, into build/executed/, and compared with what they are stored with. They claim what their readers will
+# measure, so they run one after the other, as a reader's does; with JOBS=2 two side by side, and headlines about times
+# (tools/cells.py) are told and not judged.
+executed: $(TESTED)
+	$(WITH_PATH) $(BIN)/python -m tools.run_notebooks $(NB) --jobs $(or $(JOBS),1) $(if $(TEXT),--text $(TEXT))
+	$(PYTEST) --cpu-report=notebooks --junitxml=build/notebooks.xml $(or $(NB),notebooks)
+
+# No printed claim may depend on the text.
+OTHER_TEXT := build/other_text.txt
+other-text: $(TESTED)
+	$(BIN)/python -m tools.other_text $(OTHER_TEXT)
+	@$(MAKE) --no-print-directory executed NB="$(NB)" TEXT=$(OTHER_TEXT) JOBS=2
+
 # What failed in the last run, alone: see tools/run_again.py.
 run-again: $(TESTED)
 	$(WITH_PATH) $(BIN)/python -m tools.run_again
@@ -167,11 +180,20 @@ exercises: $(VENV)/.classes
 mistakes: $(TESTED)
 	$(BIN)/python -m tools.mistakes $(NAME)
 
+# py:percent with magics as they are: jupytext's own py:percent comments them out, and on the way back takes for one of
+# them, in prose too, a line such as #!/bin/bash, which then loses its #.
+AS_TEXT = build/text/$(subst /,_,$(NB:.ipynb=.py))
 text: $(VENV)/.authors
-	$(BIN)/python -m tools.notebooks text $(NB)
+	@test ! -e $(AS_TEXT) || { echo "$(AS_TEXT) is there: make write-back NB=$(NB), or delete it" >&2; exit 1; }
+	@mkdir -p $(dir $(AS_TEXT))
+	@$(BIN)/python -m jupytext --quiet --to py:hydrogen --output $(AS_TEXT) $(NB)
+	@echo "edit $(AS_TEXT), then: make write-back NB=$(NB) && make notebooks NB=$(NB)"
 
 write-back: $(VENV)/.authors
-	$(BIN)/python -m tools.notebooks write-back $(NB)
+	@test -e $(AS_TEXT) || { echo "there is no $(AS_TEXT): make text NB=$(NB) writes it" >&2; exit 1; }
+	@$(BIN)/python -m jupytext --quiet --update --to ipynb --output $(NB) $(AS_TEXT)
+	@$(BIN)/python -m tools.notebooks tidy $(NB)
+	@rm $(AS_TEXT)
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(NAME)

@@ -7,7 +7,7 @@ import sys
 import pytest
 from hypothesis import settings
 
-# Kernels that nbval and the browser tests start inherit it: course_lib then prints nothing that varies.
+# Kernels that tests start inherit it: course_lib then prints nothing that varies.
 os.environ["COURSE_LIB_STABLE_OUTPUT"] = "1"
 
 # A shell without job control lets its background jobs ignore interrupts, and whatever they start: some tests interrupt.
@@ -19,8 +19,7 @@ settings.register_profile("course", deadline=None, derandomize=True, database=No
 settings.register_profile("sweep", deadline=None, print_blob=True)
 settings.load_profile("sweep" if "--sweep" in sys.argv else "course")
 
-pytest_plugins = ["tests.nbval_kernels", "tests.claims.plugin", "tests.sweep", "tests.order", "tests.snapshots",
-                  "tests.cpu"]
+pytest_plugins = ["tests.executed", "tests.sweep", "tests.order", "tests.snapshots", "tests.cpu"]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,4 @@
-"""exercises/ is what solutions/ generates; solutions pass, stubs are unwritten, wrong answers are told why.
-
-The solutions' cells run here as they stand, but for the check cells; a wrong answer finds their names beside its own.
-"""
+"""exercises/ is what solutions/ generates, and unwritten; what the graders know of solutions/ is what stands there."""
 
 import ast
 import importlib
@@ -10,15 +7,10 @@ import json
 import nbformat
 import pytest
 
-from course_lib.grading import check, recorded
+from course_lib.grading import recorded
 from course_lib.grading.registry import exercise, exercises_of
-from course_lib.grading.report import Verdict
-from tests.sweep import some_of_each
-from tools import exercises, mistakes, notebooks
-from tools.solutions import ROOT, SOLUTIONS, code_cells, hints, names_of, wrong_answers
-
-EXERCISES = [each for chapter in SOLUTIONS for each in exercises_of(chapter)]
-WRONG_ANSWERS = [each for path in SOLUTIONS.values() for each in wrong_answers(path)]
+from tools import answers, exercises, notebooks
+from tools.solutions import ROOT, SOLUTIONS, code_cells, hints, names_of
 
 
 def released(path):
@@ -88,39 +80,16 @@ def test_exercises_redefine_no_public_name_of_the_chapter(path):
     assert not public & names_of(path).keys()
 
 
-@pytest.mark.parametrize("asked", EXERCISES, ids=lambda each: each.number)
-def test_the_solution_passes_with_all_points(asked):
-    report = check(asked.number, names_of(SOLUTIONS[int(asked.number.partition(".")[0])])[asked.function])
-    assert report.passed, report
-    assert report.points == asked.points
-    assert report.measured
-
-
-@pytest.mark.parametrize("asked", EXERCISES, ids=lambda each: each.number)
-def test_at_least_three_wrong_answers_are_recorded_for_each_exercise(asked):
-    assert sum(answer.number == asked.number for _, answer in WRONG_ANSWERS) >= 3
-
-
-@pytest.mark.sweep("named", few=some_of_each(WRONG_ANSWERS, 2, lambda named: named[1].number), all=WRONG_ANSWERS,
-                   ids=lambda named: f"{named[1].number}-{named[0]}",
-                   words=f"2 wrong answers to each exercise, of {len(WRONG_ANSWERS)}")
-def test_a_wrong_answer_is_refused_and_told_its_whole_sentence(named):
-    _, answer = named
-    report = check(answer.number, answer.function)
-    assert report.verdict in (Verdict.WRONG, Verdict.COSTLY) and report.points < report.out_of
-    assert answer.says in report.cause
-
-
 @pytest.mark.parametrize("path", SOLUTIONS.values(), ids=lambda path: path.stem)
 def test_what_is_recorded_of_a_chapter_is_what_stands_beside_its_solutions(path):
     file = recorded.FOLDER / f"{path.name[:2]}.json"
     found = json.loads(file.read_text(encoding="utf-8"))
     assert found["hints"] == hints(path) and list(hints(path)) == [
         each.number for each in exercises_of(int(path.name[:2]))], "run make mistakes"
-    written = {(answer.number, name, answer.says) for name, answer in wrong_answers(path)}
+    written = {(row.number, row.name, row.says) for row in answers.rows(path, "wrong")}
     told = {(number, each["name"], each["says"]) for number, lines in found["mistakes"].items() for each in lines}
     assert told <= written, "run make mistakes"
-    assert file.read_text(encoding="utf-8") == mistakes.text_of(found)
+    assert file.read_text(encoding="utf-8") == answers.text_of(found)
 
 
 @pytest.mark.parametrize("path", SOLUTIONS.values(), ids=lambda path: path.stem)

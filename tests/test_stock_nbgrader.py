@@ -5,7 +5,6 @@ So an unwritten exercise must fail its check cell there, or it would get all its
 
 import csv
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,9 +13,9 @@ import pytest
 
 from course_lib.grading import selfstudy
 from course_lib.grading.report import Report, Verdict
+from tests.grading.courses import ROOT, nbgrader
 from tests.grading.submissions import ALL, NAME, POINTS, cell_of, submit
 
-ROOT = Path(__file__).resolve().parent.parent
 # Kernels are reached through files: beside other tests' ranks a port may be taken before a kernel binds it.
 CONFIG = """c = get_config()
 c.CourseDirectory.course_id = "stock"
@@ -33,15 +32,6 @@ COSTLY = '''def my_ring_reduce_scatter(tensor):
 '''
 
 
-def nbgrader(folder: Path, *arguments: str) -> str:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "JUPYTER_CONFIG_DIR": str(folder / "none"),
-                                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run([sys.executable, "-m", "nbgrader", *arguments], cwd=folder, text=True, timeout=1800,
-                          capture_output=True, env=environment)
-    assert done.returncode == 0, done.stderr[-5000:]
-    return done.stdout + done.stderr
-
-
 @pytest.fixture(scope="module")
 def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Under nbgrader's own configuration: one empty submission, one right one, one right one that sends too much."""
@@ -51,24 +41,24 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = folder / "source" / NAME
     source.mkdir(parents=True)
     nbformat.write(solved, source / f"{NAME}.ipynb")
-    nbgrader(folder, "generate_assignment", NAME)
+    own = {"JUPYTER_CONFIG_DIR": str(folder / "none"),
+           "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    nbgrader(folder, "generate_assignment", NAME, **own)
     submit(folder, "empty", nbformat.read(folder / "release" / NAME / f"{NAME}.ipynb", as_version=4))
     submit(folder, "right", solved)
     cell_of(solved, "ring_reduce_scatter").source = COSTLY
     submit(folder, "costly", solved)
-    nbgrader(folder, "autograde", NAME)
-    nbgrader(folder, "export", "--to", "grades.csv")
+    nbgrader(folder, "autograde", NAME, **own)
+    nbgrader(folder, "export", "--to", "grades.csv", **own)
     return folder
 
 
-def test_an_empty_submission_gets_nothing_a_right_one_everything_and_a_costly_one_half(course):
+@pytest.mark.ci
+def test_an_empty_submission_gets_nothing_a_right_one_everything_a_costly_one_half_and_each_hears_it(course):
     with open(course / "grades.csv", newline="") as file:
         scores = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
     # 2.3 of the costly one calls its 2.1
     assert scores == {"empty": 0.0, "right": ALL, "costly": ALL - (POINTS["2.1"] + POINTS["2.3"]) / 2}
-
-
-def test_what_fails_there_fails_with_our_sentence(course):
     graded = nbformat.read(course / "autograded" / "empty" / NAME / f"{NAME}.ipynb", as_version=4)
     errors = [output for cell in graded.cells if cell.cell_type == "code" for output in cell.outputs
               if output.output_type == "error"]

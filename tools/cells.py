@@ -1,7 +1,7 @@
 """The notebooks' cells and the solutions' checks under a mode, each notebook in a fresh kernel, failures included."""
 
 import ast
-import os
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,17 +9,13 @@ from itertools import starmap
 from pathlib import Path
 
 import nbformat
-from nbclient import NotebookClient
 from nbformat import NotebookNode
-from nbval.plugin import get_sanitize_patterns
 
 from course_lib.pictures.drawn import NOT_SEEN
-from tools import notebooks
 from tools.harness import needs
-from tools.harness.kernels import AsyncKernelManagerByFiles
+from tools.harness.outputs import error_of, joined, said, sanitized
+from tools.run_notebooks import NOTEBOOKS, ROOT, client_of, environment
 
-ROOT = Path(__file__).resolve().parents[1]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SOLUTIONS = sorted((ROOT / "solutions").glob("*/*.ipynb"))
 SAID_OF_STAGING = re.compile(r"gloo promises no .*: this call, and all like it, go through the host's memory")  # once
 CELL_TIMEOUT_S = 120  # a cell that hangs is interrupted, and the next one runs
@@ -33,14 +29,15 @@ def cell_with(chapter: str, text: str) -> str:
         ValueError: no code cell of the chapter has the text, or several do.
     """
     (path,) = [path for path in NOTEBOOKS if path.name.startswith(f"{chapter}_")]
-    numbers = [number for number, cell in enumerate(nbformat.read(path, as_version=4).cells)
-               if cell.cell_type == "code" and text in cell.source]
+    numbers = [number for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"])
+               if cell["cell_type"] == "code" and text in "".join(cell["source"])]
     if len(numbers) != 1:
         raise ValueError(f"Expected one code cell of {path.name} with {text!r}; found {numbers}.")
     return f"{chapter}[{numbers[0]}]"
 
 
-# Headlines about times. Those of a pretended GPU mean nothing, and those of a busy machine little: nbval asks, alone.
+# Headlines about times. Those of a pretended GPU mean nothing, and those of a busy machine little: tests/executed.py
+# judges them where notebooks ran one by one.
 ABOUT_TIMES = frozenset(starmap(cell_with, (
     ("01", "def measured_twice("), ("02", "def for_others_s("), ("02", "def all_sizes("), ("03", "def stumbling("),
     ("04", "def naive_gpipe("), ("05", "launch(whole_and_sliced"), ("06", "def on_the_clock("),
@@ -115,16 +112,9 @@ def number_of(source: str) -> str:
 
 def execute(mode: str, notebook: NotebookNode, folder: Path, **hooks: Callable) -> None:
     """Run all cells in a kernel whose launches find the mode's machine. `hooks` are NotebookClient's."""
-    os.environ |= {"COURSE_LIB_STABLE_OUTPUT": "1", "JUPYTER_PREFER_ENV_PATH": "1"}
-    beginning = (f"from tools.harness.pretend.hook import pretended; from tools.harness.pretend.modes import MODES; "
-                 f"_pretended = pretended(MODES[{mode!r}]); _pretended.__enter__()")
-    client = NotebookClient(
-        notebook, timeout=CELL_TIMEOUT_S, interrupt_on_timeout=True, allow_errors=True, kernel_name="python3",
-        kernel_manager_class=AsyncKernelManagerByFiles, record_timing=False, store_widget_state=False,
-        resources={"metadata": {"path": str(folder)}},
-        extra_arguments=[f"--IPKernelApp.exec_lines={beginning}"], **hooks,
-    )
-    client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
+    begin = (f"from tools.harness.pretend.hook import pretended; from tools.harness.pretend.modes import MODES; "
+             f"_pretended = pretended(MODES[{mode!r}]); _pretended.__enter__()")
+    client_of(notebook, folder, [begin], CELL_TIMEOUT_S, **hooks).execute(env=environment())
 
 
 BEGINNING = """
@@ -149,24 +139,17 @@ def executed(modes: Sequence[str], sources: list[str], folder: Path) -> dict[str
     return {mode: outputs[1 + of_a_mode * number:][:len(sources)] for number, mode in enumerate(modes)}
 
 
-def error_of(outputs: list[NotebookNode]) -> NotebookNode | None:
-    return next((output for output in outputs if output.output_type == "error"), None)
-
-
 def first_line(error: NotebookNode) -> str:
     """The name of an error and the line that tells most: launch says the rank's own error in its second."""
     lines = [line.strip() for line in error.evalue.splitlines() if line.strip()] or [""]
-    said = lines[1] if error.ename == "RankFailed" and len(lines) > 1 else lines[0]
-    return f"{error.ename}: {said}"
+    own = lines[1] if error.ename == "RankFailed" and len(lines) > 1 else lines[0]
+    return f"{error.ename}: {own}"
 
 
 def text_of(outputs: list[NotebookNode]) -> list[str]:
     """The lines that nbval compares, measured times and the like taken out."""
-    kept = notebooks.normalised_outputs([NotebookNode(output) for output in outputs], None)
-    text = "".join(output.get("text", "") or output.get("data", {}).get("text/plain", "") + "\n" for output in kept
-                   if output.output_type != "error")
-    for pattern, replacement in get_sanitize_patterns(notebooks.SANITIZE.read_text(encoding="utf-8")):
-        text = re.sub(pattern, replacement, text)
+    text = sanitized("".join(output.get("text") or said(output) + "\n" for output in joined(outputs)
+                             if output.output_type != "error"))
     return [line for line in text.splitlines() if not SAID_OF_STAGING.search(line)]
 
 

@@ -10,6 +10,7 @@ heading that begins with "Second sitting" divides a chapter into two.
 
 import re
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,18 +95,17 @@ def round_to_five(minutes: float) -> int:
 
 
 def main() -> None:
-    names = ("words", "lines", "pictures", "predictions", "widgets")
-    print(f"{'notebook':24}" + "".join(f"{name:>13}" for name in names) + "   minutes")
+    readme = README.read_text(encoding="utf-8")
     for path in NOTEBOOKS:
         notebook = nbformat.read(path, as_version=4)
         sittings, further = read(notebook)
-        totals = [sum(getattr(part, name) for part in (*sittings, further)) for name in names]
-        print(f"{path.stem:24}" + "".join(f"{total:13,}" for total in totals) + f"   {minutes_of(notebook)}")
-        if "--write" in sys.argv[1:]:
-            readme = README.read_text(encoding="utf-8")
-            row = rf"^(\| \[{path.stem}\]\(.*?\| )[^|]*( \| [^|]* \|)$"
-            README.write_text(re.sub(row, rf"\g<1>{minutes_of(notebook)}\g<2>", readme, flags=re.MULTILINE),
-                              encoding="utf-8")
+        total = sum((Counter(vars(part)) for part in (*sittings, further)), Counter())
+        print(f"{path.stem:24}{minutes_of(notebook):>16} minutes: ",
+              *(f"{count:,} {name}" for name, count in total.items()))
+        row = rf"^(\| \[{path.stem}\]\(.*?\| )[^|]*( \| [^|]* \|)$"
+        readme = re.sub(row, rf"\g<1>{minutes_of(notebook)}\g<2>", readme, flags=re.MULTILINE)
+    if "--write" in sys.argv[1:]:
+        README.write_text(readme, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Small changes of the solutions, each of which an exercise should refuse: what survives is right, or a hole.
 
     pip install cosmic-ray
-    python -m tools.mutants [02_collectives ...] [--at-most 25] [--only 2.3]
+    python -m tools.answers mutants [02_collectives ...] [--at-most 25] [--only 2.3]
 
 cosmic-ray makes mutants of each solution (`+` for `-`, `<` for `<=`, 2 for 1, no negation, ...); what it has no
 operator for is added here: a statement left out, `-=` or `=` for `+=`, two arguments exchanged, one name for another.
@@ -10,21 +10,23 @@ right_mutants.md beside the solutions, with the reason: `## 4.8`, a line `- reas
 this prints them. It prints the other survivors, which a person has to look at, and the counts.
 """
 
-import argparse
 import ast
 import difflib
 import random
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
 
 from tqdm import tqdm
 
-from course_lib.grading.exercise import Exercise
+from course_lib.grading.exercise import SEED
 from course_lib.grading.registry import exercises_of
 from course_lib.grading.report import Verdict
-from course_lib.grading.selfstudy import examine
-from tools.solutions import SOLUTIONS, code_cells, names_of
+from course_lib.grading.selfstudy import Attempts
+from tools.answers import Row, at_home, without
+from tools.solutions import solution_cell
 
 
 def mutants(source: str) -> Iterator[str]:
@@ -49,13 +51,11 @@ def mutants(source: str) -> Iterator[str]:
             yield changed
 
     for changed in chain(*map(changed_by, sorted(operator_names())), edited(source)):
-        if not (changed.startswith(head + mark) and changed.endswith(tail)):
-            continue
         try:
             tree = ast.dump(ast.parse(changed))
         except SyntaxError:
             continue
-        if tree not in seen:
+        if changed.startswith(head + mark) and changed.endswith(tail) and tree not in seen:
             seen.add(tree)
             yield changed
 
@@ -88,24 +88,6 @@ def edited(source: str) -> Iterator[str]:
             yield from (with_edit(*place(node), other.encode()) for other in sorted(own - {node.id}))
 
 
-def survivors(path: Path, asked: Exercise, at_most: int) -> tuple[int, list[str]]:
-    """How many mutants ran, and the changed lines of those that pass."""
-    source = next(cell.source for cell in code_cells(path) if f"def {asked.function}(" in cell.source)
-    drawn = list(mutants(source))
-    random.Random(f"mutants of {asked.number}").shuffle(drawn)
-    passed = []
-    for mutant in tqdm(drawn[:at_most], desc=asked.number, unit="mutant", disable=None):
-        names = dict(names_of(path))
-        try:
-            exec(compile(mutant, f"mutant of {asked.number}", "exec"), names)
-            is_right = examine(asked, names[asked.function]).verdict is Verdict.CORRECT
-        except Exception:  # it does not even get to the check
-            is_right = False
-        if is_right:
-            passed.append(change(source, mutant))
-    return min(at_most, len(drawn)), passed
-
-
 def change(source: str, mutant: str) -> str:
     """The first line that differs, before and after."""
     lines = difflib.ndiff(source.splitlines(), mutant.splitlines())
@@ -116,40 +98,30 @@ def change(source: str, mutant: str) -> str:
 
 def shown_right(path: Path) -> dict[str, list[str]]:
     """By exercise the changed lines of right_mutants.md beside the notebook. ValueError if one has no reason."""
-    found: dict[str, list[str]] = {}
-    number, has_reason = "", False
-    for line in path.with_name("right_mutants.md").read_text(encoding="utf-8").splitlines():
-        if line.startswith("## "):
-            number, has_reason = line.removeprefix("## "), False
-        elif line.startswith("- "):
-            has_reason = True
-        elif number and line.strip():
-            if not has_reason:
-                raise ValueError(f"{path.parent.name}/right_mutants.md, {number}: no reason above {line.strip()!r}")
-            found.setdefault(number, []).append(line.strip())
-    return found
+    text = path.with_name("right_mutants.md").read_text(encoding="utf-8")
+    _, *parts = re.split(r"^## (\S+)$", text, flags=re.MULTILINE)
+    for number, text in zip(parts[::2], parts[1::2]):
+        if first := re.match(r"\s+(?!- )(.+)", text):
+            raise ValueError(f"{path.parent.name}/right_mutants.md, {number}: no reason above {first[1]!r}")
+    return {number: re.findall(r"^ {6}(.+)$", text, re.MULTILINE) for number, text in zip(parts[::2], parts[1::2])}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = {path.stem: path for path in SOLUTIONS.values()}
-    parser.add_argument("names", nargs="*", metavar="NAME", help="chapters, such as 02_collectives; all by default")
-    parser.add_argument("--at-most", type=int, default=25, help="mutants of an exercise")
-    parser.add_argument("--only", default="", metavar="NUMBER", help="one exercise, such as 2.3")
-    given = parser.parse_args()
-    for name in given.names or known:
-        ran = alive = right = 0
-        shown = shown_right(known[name])
-        for asked in exercises_of(int(name[:2])):
-            if given.only in ("", asked.number):
-                number, passed = survivors(known[name], asked, given.at_most)
-                holes = [line for line in passed if line not in shown.get(asked.number, ())]
-                ran, alive, right = ran + number, alive + len(holes), right + len(passed) - len(holes)
-                for line in holes:
-                    print(f"{asked.number} survives: {line}", flush=True)
-        print(f"{name}: {ran} mutants, {right} of them right answers; of the others {ran - right - alive} are refused, "
-              f"{alive} survive", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def survivors(path: Path, only: str, at_most: int, attempts: Attempts) -> Iterator[str]:
+    """A line for each mutant of a chapter's solutions that passes and is not known to be right; then the counts."""
+    ran = alive = right = 0
+    shown = shown_right(path)
+    for number in (each.number for each in exercises_of(int(path.name[:2])) if only in ("", each.number)):
+        source = solution_cell(path, number)
+        drawn = list(mutants(source))
+        random.Random(f"mutants of {number}").shuffle(drawn)
+        for mutant in tqdm(drawn[:at_most], desc=number, unit="mutant", disable=None):
+            row, ran = Row(number, "mutant", change(source, mutant), edit=(source, mutant)), ran + 1
+            with suppress(Exception):  # it does not even get to the check
+                verdict, _ = at_home(attempts)(without(path, row), SEED)
+                if verdict is Verdict.CORRECT and row.says in shown.get(number, ()):
+                    right += 1
+                elif verdict is Verdict.CORRECT:
+                    alive += 1
+                    yield f"{number} survives: {row.says}"
+    yield (f"{path.stem}: {ran} mutants, {right} of them right answers; of the others {ran - right - alive} are "
+           f"refused, {alive} survive")

@@ -1,79 +1,43 @@
-"""Run, normalise and edit the course's notebooks; the Makefile's notebooks, text and write-back call this.
+"""Record, check and edit the course's notebooks; the Makefile's notebooks, showing and write-back call this.
 
-    python -m tools.notebooks run [NB ...]     run from a fresh kernel, store normalised outputs (all)
-    python -m tools.notebooks text NB          write the notebook as py:percent text under build/text/
-    python -m tools.notebooks write-back NB    put the edited text into the notebook, keep fitting outputs
-    python -m tools.notebooks showing [FILE ...]    notebooks whose show() prints these sources (those git sees changed)
+    python -m tools.notebooks run [NB ...]      run from a fresh kernel, store normalised outputs (all)
+    python -m tools.notebooks check [NB ...]    what they may not be committed with; a hook before a commit can call it
+    python -m tools.notebooks tidy NB ...       ids and metadata as `run` leaves them, after an edit; nothing runs
+    python -m tools.notebooks showing [FILE ...]    notebooks that show these sources (those that git sees changed)
+    python -m tools.notebooks touched           the first, and two at most that differ from main or show what does
 
 Normalised means: a second run stores the same bytes again, up to pictures of timings.
 """
 
 import argparse
-import copy
+import ast
+import asyncio
+import base64
 import hashlib
-import os
+import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import nbformat
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
-from nbval.plugin import get_sanitize_patterns
 
-from tools.harness.kernels import AsyncKernelManagerByFiles
+from tools import minutes
+from tools.harness.outputs import difference, error_of
+from tools.run_notebooks import NOTEBOOKS, execute, failure, summary
+from tools.workspace import is_for_colab
 
 ROOT = Path(__file__).resolve().parent.parent
-SANITIZE = ROOT / "tests" / "nbval_sanitize.cfg"
-TEXT_FOLDER = ROOT / "build" / "text"
-# py:percent with magics as they are: jupytext's own py:percent comments them out, and on the way back takes for one of
-# them, in prose too, a line such as #!/bin/bash, which then loses its #.
-TEXT_FORMAT = "py:hydrogen"
-CELL_TIMEOUT_S = 180  # against a hang, also on a busy machine; nbval, which sets the budget, allows 60
-
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
 KEPT_CELL_METADATA = ("jupyter", "nbgrader", "tags")
 WIDGET_MIME = "application/vnd.jupyter.widget-"
-# plt.show() must give the same bytes under every matplotlib, which else signs its pictures; "tight" is the default.
-PICTURES = ["--InlineBackend.print_figure_kwargs={'bbox_inches': 'tight', 'metadata': {'Software': None}}"]
-
-
-def local_text() -> list[tuple[re.Pattern[str], str]]:
-    """What a traceback holds of this machine and process, and what is stored instead."""
-    folders = [(sys.prefix, ".venv/"), (str(ROOT), "")]
-    home = str(Path.home())
-    # IPython shortens the home directory
-    folders += [(path.replace(home, "~", 1), to) for path, to in folders if path.startswith(home)]
-    patterns = [(re.compile(re.escape(path) + r"[/\\]"), to) for path, to in folders]
-    cell_file, address = re.compile(r"(?:/\S{0,80}/)?ipykernel_\d+[/\\]\d+\.py"), re.compile(r"0x[0-9a-f]{6,}")
-    return [*patterns, (cell_file, "<cell>"), (address, "0x0")]
-
-
-def execute(notebook: NotebookNode, folder: Path) -> None:
-    """Run every cell of `notebook` in place, in a fresh kernel of this environment, started in `folder`.
-
-    Raises nbclient's CellExecutionError where a cell without the tag raises-exception fails, CellTimeoutError
-    where one takes more than CELL_TIMEOUT_S.
-    """
-    os.environ["COURSE_LIB_STABLE_OUTPUT"] = "1"
-    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # a kernel called python3 in the author's home must not win
-    client = NotebookClient(
-        notebook,
-        timeout=CELL_TIMEOUT_S,
-        kernel_name="python3",
-        kernel_manager_class=AsyncKernelManagerByFiles,
-        record_timing=False,
-        store_widget_state=False,
-        extra_arguments=PICTURES,
-        resources={"metadata": {"path": str(folder)}},
-    )
-    client.execute()
+LONGEST_CELL = 25  # lines of code that a reader can hold in view
+MOST_MINUTES = 90  # of a sitting, by the rule of tools/minutes.py
+MOST_TOUCHED = 2  # that `make test` runs besides the first
 
 
 def normalise(notebook: NotebookNode) -> None:
@@ -112,7 +76,8 @@ def normalised_outputs(outputs: list[NotebookNode], execution_count: int | None)
         if output.output_type == "error":
             output.traceback = [without_local_text(line) for line in output.traceback]
         if "data" in output:
-            output.data = normalised_data(output.data)
+            output.data = NotebookNode({mime: output.data[mime] for mime in output.data
+                                        if not mime.startswith(WIDGET_MIME)})
             if not output.data:
                 continue
         if output.output_type == "execute_result":
@@ -121,134 +86,178 @@ def normalised_outputs(outputs: list[NotebookNode], execution_count: int | None)
     return kept
 
 
-def normalised_data(data: NotebookNode) -> NotebookNode:
-    """A MIME bundle without the widget types."""
-    return NotebookNode({mime: data[mime] for mime in data if not mime.startswith(WIDGET_MIME)})
-
-
 def without_local_text(text: str) -> str:
-    """`text` without the paths and addresses that differ from machine to machine."""
-    for pattern, replacement in local_text():
-        text = pattern.sub(replacement, text)
-    return text
+    """`text` without the paths and addresses of this machine and process, as a traceback holds them."""
+    for folder, stored in ((sys.prefix, ".venv/"), (str(ROOT), "")):
+        for path in (folder, folder.replace(str(Path.home()), "~", 1)):  # IPython shortens the home directory
+            text = re.sub(re.escape(path) + r"[/\\]", stored, text)
+    text = re.sub(r"(?:/\S{0,80}/)?ipykernel_\d+[/\\]\d+\.py", "<cell>", text)
+    return re.sub(r"0x[0-9a-f]{6,}", "0x0", text)
 
 
-def keep_equal_text(new: NotebookNode, old: NotebookNode) -> None:
-    """Put back into `new` every text of `old` that strict nbval would call equal, such as a measured time.
+def keep_equal_outputs(new: NotebookNode, old: NotebookNode) -> None:
+    """Put back into the cells of `new` what strict nbval would call equal, such as a measured time.
 
-    An error's sentence belongs to its traceback, which is new: both name the cell by its number.
-    Not in a cell whose pictures are others now: there text and picture say what one run has measured.
+    Not where pictures are others now: there text and picture say what one run has measured. Not an error: its sentence
+    belongs to its traceback, which is not compared.
     """
-    patterns = get_sanitize_patterns(SANITIZE.read_text(encoding="utf-8"))
-
-    def sanitized(text: str) -> str:
-        for pattern, replacement in patterns:
-            text = re.sub(pattern, replacement, text)
-        return text
-
-    old_cells = {cell.id: cell for cell in old.cells}
-    for cell in new.cells:
-        before_cell = old_cells.get(cell.id, {})
-        if pictures_in(cell) != pictures_in(before_cell):
-            continue
-        for output, before in zip(cell.get("outputs", []), before_cell.get("outputs", [])):
-            if output.output_type == "error":
-                continue
-            for now, then in ((output, before), (output.get("data", {}), before.get("data", {}))):
-                for key in now.keys() & then.keys():
-                    is_text = isinstance(now[key], str) and not key.startswith("image/")
-                    if is_text and sanitized(now[key]) == sanitized(then[key]):
-                        now[key] = then[key]
+    for cell, before in zip(new.cells, old.cells):
+        if cell.cell_type == "code" and not error_of(cell.outputs) and pictures_in(cell) == pictures_in(before) and (
+                not difference(cell.outputs, before.outputs)):
+            cell.outputs = before.outputs
 
 
-def pictures_in(cell: NotebookNode | dict) -> list[str]:
-    """The pictures among a cell's outputs, as text."""
-    return [data for output in cell.get("outputs", []) for mime, data in sorted(output.get("data", {}).items())
-            if mime.startswith("image/")]
+def pictures_in(cell: NotebookNode) -> list[object]:
+    """The pictures among a cell's outputs, and what is kept beside them."""
+    parts = [(output.get("data", {}).get("image/png"), output.get("metadata")) for output in cell.outputs]
+    return [part for both in parts for part in both if part]
 
 
 def run(path: Path) -> None:
-    """Execute and normalise the notebook at `path`; SystemExit with the failing cell when it does not run."""
+    """Execute and normalise the notebook at `path`; SystemExit where it does not run, or where what it prints is new
+    and a second run prints something else.
+    """
+    before, notebook = nbformat.read(path, as_version=4), executed(path)
+    if differing(notebook, before) and (doubtful := differing(executed(path), notebook)):
+        raise SystemExit(f"{path}: not written, two runs differ\n" + "\n".join(doubtful))
+    print(f"{path}: {summary(notebook)}")
+    keep_equal_outputs(notebook, before)
+    normalise(notebook)
+    nbformat.write(notebook, path)
+
+
+def executed(path: Path) -> NotebookNode:
+    notebook = asyncio.run(execute(path))
+    if said := notebook.metadata.executed.died or next(filter(None, map(failure, notebook.cells)), ""):
+        raise SystemExit(f"{path}: not written, it does not run\n{said}")
+    return notebook
+
+
+def differing(one: NotebookNode, other: NotebookNode) -> list[str]:
+    """What strict nbval would say of two runs of the same cells."""
+    pairs = zip(one.cells, other.cells)
+    told = [(now.source, difference(now.outputs, then.outputs)) for now, then in pairs if now.cell_type == "code"]
+    return [f"{source}\n{words}" for source, words in told if words]
+
+
+def tidy(path: Path) -> None:
+    """Normalise the notebook at `path` as it stands."""
     notebook = nbformat.read(path, as_version=4)
-    before = copy.deepcopy(notebook)
-    started = time.perf_counter()
-    try:
-        execute(notebook, path.parent)
-    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-        raise SystemExit(f"{path}: not written, it does not run\n{error}") from None
-    normalise(notebook)
-    keep_equal_text(notebook, before)
-    nbformat.write(notebook, path)
-    print(f"{path}: {len(notebook.cells)} cells in {time.perf_counter() - started:.0f} s")
-
-
-def text_of(path: Path) -> Path:
-    """Where the text of the notebook at `path` lies. A chapter's exercises are called like the chapter."""
-    of_exercises = path.resolve().is_relative_to(ROOT / "solutions")
-    return TEXT_FOLDER / f"{'solutions_' * of_exercises}{path.stem}.py"
-
-
-def to_text(path: Path) -> None:
-    """Write the notebook at `path` as text; SystemExit when that would overwrite an edited text."""
-    import jupytext
-
-    text = jupytext.writes(nbformat.read(path, as_version=4), fmt=TEXT_FORMAT)
-    target = text_of(path)
-    if target.exists() and target.read_text(encoding="utf-8") != text:
-        raise SystemExit(f"{target} differs from {path}: make write-back NB={path}, or delete it")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text, encoding="utf-8")
-    print(f"edit {target.relative_to(ROOT)}, then: make write-back NB={path} && make notebooks NB={path}")
-
-
-def write_back(path: Path) -> None:
-    """Replace the cells of the notebook at `path` (made when absent) by the edited text, remove the text."""
-    import jupytext
-    from jupytext.combine import combine_inputs_with_outputs
-
-    source = text_of(path)
-    if not source.exists():
-        raise SystemExit(f"there is no {source.relative_to(ROOT)}: make text NB={path} writes it")
-    notebook = jupytext.read(source, fmt=TEXT_FORMAT)
-    if path.exists():
-        notebook = combine_inputs_with_outputs(notebook, nbformat.read(path, as_version=4))
     normalise(notebook)
     nbformat.write(notebook, path)
-    source.unlink()
 
 
 def shown_in(path: Path) -> set[str]:
     """The source files that the notebook at `path` shows: course_lib.show prints `# FILE, FILE` above the code."""
-    cells = nbformat.read(path, as_version=4).cells
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     texts = [output.get("data", {}).get("text/plain", "") for cell in cells for output in cell.get("outputs", [])]
-    headings = [text.splitlines()[0] for text in texts if text.startswith("# ")]
+    headings = [(text if isinstance(text, str) else "".join(text)).partition("\n")[0] for text in texts]
     # show_diff goes on behind a colon: what became of what.
-    return {file for heading in headings for file in heading.removeprefix("# ").partition(":")[0].split(", ")}
+    return {file for heading in headings if heading.startswith("# ")
+            for file in heading.removeprefix("# ").partition(":")[0].split(", ")}
 
 
-def changed_files() -> list[str]:
-    """Relative to the root, what differs from the last commit."""
-    command = ["git", "diff", "--name-only", "HEAD"]
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+def changed_files(since: str = "HEAD") -> list[str]:
+    """Relative to the root, what differs from a commit; nothing where there is none."""
+    command = ["git", "diff", "--name-only", since, "--"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
 
 
-def main(arguments: list[str]) -> None:
+def showing(files: set[str]) -> list[str]:
+    return [name_of(path) for path in sorted(ROOT.glob("notebooks/*.ipynb")) if shown_in(path) & files]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def touched() -> list[str]:
+    """The notebooks that differ from where this branch left main, then those that show a source that does."""
+    base = subprocess.run(["git", "merge-base", "HEAD", "main"], cwd=ROOT, capture_output=True, text=True).stdout
+    files = changed_files(base.strip() or "HEAD")
+    own = [name for name in map(name_of, sorted(ROOT.glob("notebooks/*.ipynb"))) if name in files]
+    return list(dict.fromkeys([*own, *showing(set(files))]))
+
+
+def for_test() -> list[str]:
+    """The first notebook and MOST_TOUCHED others that a change touches; what is left for .ci/run is told."""
+    first, *_ = map(name_of, NOTEBOOKS)
+    others = [name for name in touched() if name != first]
+    if left := others[MOST_TOUCHED:]:
+        print("touched too, and left for .ci/run:", *left, file=sys.stderr)
+    return [first, *others[:MOST_TOUCHED]]
+
+
+def faults(notebook: NotebookNode) -> list[str]:
+    """What a notebook may not be committed with, one message a fault."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code" and not is_for_colab(cell)]
+    found = []
+    if "widgets" in notebook.metadata:
+        found.append("metadata.widgets: GitHub refuses the notebook; run make notebooks")
+    if not code or not only_imports(code[0].source):
+        found.append("the first code cell holds more than imports")
+    elif unused := unused_imports(*(cell.source for cell in code)):
+        found.append(f"imports that no cell uses: {', '.join(unused)}")
+    for sitting in minutes.read(notebook)[0]:
+        if sitting.minutes > MOST_MINUTES:
+            found.append(f"a sitting of {sitting.minutes:.0f} minutes, more than {MOST_MINUTES}: shorten it")
+    if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
+        found.append("not run from top to bottom (nothing is compared then); run make notebooks")
+    return found + [f"cell {cell.execution_count}: {fault}" for cell in code for fault in faults_of_cell(cell)]
+
+
+def faults_of_cell(cell: NotebookNode) -> list[str]:
+    tags, data = cell.metadata.get("tags", []), [output.get("data", {}) for output in cell.outputs]
+    broken = {
+        "widget-view output; run make notebooks":
+            any(mime.startswith(WIDGET_MIME) for each in data for mime in each),
+        "a picture names what drew it; save with metadata={'Software': None}":
+            any(b"Software" in base64.b64decode(each.get("image/png", "")) for each in data),
+        "ends in ';', which hides the value from the reader but not from nbval": cell.source.rstrip().endswith(";"),
+        "an error output, and no tag raises-exception": "raises-exception" not in tags and error_of(cell.outputs),
+        f"more than {LONGEST_CELL} lines of code":
+            sum(bool(line.strip()) for line in cell.source.splitlines()) > LONGEST_CELL,
+        "opts out of nbval; print something exact instead":
+            any(tag.startswith("nbval-") for tag in tags) or "NBVAL_" in cell.source,
+    }
+    return [fault for fault, is_there in broken.items() if is_there]
+
+
+def only_imports(source: str) -> bool:
+    """Whether a cell imports and does nothing else; a magic is something else."""
+    try:
+        return all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in ast.parse(source).body)
+    except SyntaxError:
+        return False
+
+
+def unused_imports(first: str, *others: str) -> list[str]:
+    """Names of the first code cell that no other one mentions. ruff does not read cells of %%ranks."""
+    names = [alias.asname or alias.name.partition(".")[0] for node in ast.parse(first).body for alias in node.names]
+    words = set(re.findall(r"\w+", " ".join(others)))
+    return [name for name in names if name not in words]
+
+
+def main(arguments: list[str]) -> str | None:
     parser = argparse.ArgumentParser(prog="python -m tools.notebooks", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("run").add_argument("notebooks", nargs="*", type=Path)
-    for name in ("text", "write-back"):
-        commands.add_parser(name).add_argument("notebook", type=Path)
+    for name in ("run", "check"):
+        commands.add_parser(name).add_argument("notebooks", nargs="*", type=Path, default=NOTEBOOKS)
+    commands.add_parser("tidy").add_argument("notebooks", nargs="+", type=Path)
     commands.add_parser("showing").add_argument("files", nargs="*")
+    commands.add_parser("touched")
     chosen = parser.parse_args(arguments)
-    if chosen.command == "run":
-        for path in chosen.notebooks or sorted(ROOT.glob("notebooks/*.ipynb")):
-            run(path)
-    elif chosen.command == "showing":
-        files = set(chosen.files or changed_files())
-        print(*(path.relative_to(ROOT) for path in sorted(ROOT.glob("notebooks/*.ipynb")) if shown_in(path) & files))
-    else:
-        {"text": to_text, "write-back": write_back}[chosen.command](chosen.notebook)
+    if chosen.command == "showing":
+        print(*showing(set(chosen.files or changed_files())))
+    elif chosen.command == "touched":
+        print(*for_test())
+    elif chosen.command == "check":
+        found = [(path, faults(nbformat.read(path, as_version=4))) for path in chosen.notebooks]
+        return "\n".join(f"{path}: {fault}" for path, messages in found for fault in messages) or None
+    for path in chosen.notebooks if chosen.command in ("run", "tidy") else ():
+        {"run": run, "tidy": tidy}[chosen.command](path)
+    return None
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -1,17 +1,13 @@
-"""What stands in solutions/: the solutions' names, the wrong and the unusual right answers beside them, the
-hints, and what answers do in a training run.
+"""What the notebooks in solutions/ have: the solutions' names and cells, the hints beside them, and what answers do in
+a training run. The tables of answers there are read by answers.py.
 """
 
 import re
-import runpy
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import nbformat
-
-from tools.answers import Answer, recorded
 
 ROOT = Path(__file__).resolve().parent.parent
 SOLUTIONS = {int(path.name[:2]): path for path in sorted((ROOT / "solutions").glob("*/*.ipynb"))}
@@ -34,20 +30,9 @@ def names_of(path: Path) -> dict[str, Any]:
     return names
 
 
-def wrong_answers(path: Path) -> Iterator[tuple[str, Answer]]:
-    """(name, wrong answer) beside the notebook at `path`, whose names they find beside their own."""
-    yield from answers(path.with_name("wrong_answers.py"), path)
-
-
-def right_answers(path: Path) -> Iterator[tuple[str, Answer]]:
-    """(name, right answer that is unusual) beside the notebook at `path`, in its names."""
-    yield from answers(path.with_name("right_answers.py"), path)
-
-
-def answers(file: Path, path: Path) -> Iterator[tuple[str, Answer]]:
-    """Those in `file`, which finds the names of the notebook at `path` beside its own."""
-    given = {name: value for name, value in names_of(path).items() if not name.startswith("__")}
-    yield from recorded(runpy.run_path(str(file), init_globals=given))
+def solution_cell(path: Path, number: str) -> str:
+    """The cell of the notebook at `path` that defines the function of an exercise."""
+    return next(cell.source for cell in code_cells(path) if f"def {exercises(path)[number][0]}(" in cell.source)
 
 
 def exercises(path: Path) -> dict[str, tuple[str, int]]:

@@ -18,8 +18,9 @@ from typing import Any
 import nbformat
 
 from course_lib.grading.registry import exercises_of
+from tools.answers import rows
 from tools.minutes import NOTEBOOKS, README, read, round_to_five
-from tools.solutions import SOLUTIONS, wrong_answers
+from tools.solutions import SOLUTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "teaching"
@@ -89,10 +90,9 @@ def struggles_page() -> Iterator[str]:
     yield STRUGGLES
     for chapter, path in SOLUTIONS.items():
         yield f"## {path.stem}\n"
-        answers = [answer for _, answer in wrong_answers(path)]
         for exercise in exercises_of(chapter):
             yield f"**{exercise.number} {exercise.function}**\n"
-            own = [" ".join(each.says.split()) for each in answers if each.number == exercise.number]
+            own = [" ".join(each.says.split()) for each in rows(path, "wrong", exercise.number)]
             yield from (f"- {each}" for each in dict.fromkeys(own))
             yield ""
 

@@ -14,6 +14,7 @@ In reading order. What an exercise is:
     judges/         the exercises, a package for each chapter; registry.py: all of them by number
 Alone in a notebook:
     selfstudy.py    check(...); borrowed.py: whether it uses the course's own answers; explain.py: errors in its lines
+    staying.py      the same for many answers, on ranks that stay
     report.py       its answer, which draws itself
     points.py       progress(): the best answers so far, and what is open
 For marks:

@@ -27,8 +27,10 @@ from course_lib.grading.report import Report, Verdict
 from course_lib.grading.spent import Judgement
 from course_lib.grading.trusted.inside.rank import no_new_groups, serialize
 from course_lib.grading.trusted.inside.student_code import ASKED
-from course_lib.runtime import LaunchError, launch, record_communication
+from course_lib.runtime import LaunchError, Results, launch, record_communication
 from course_lib.runtime.instruments.communication import CommunicationLog
+
+Attempts = Callable[[Exercise, Callable, Trial], Results]  # `attempt` on the ranks of a trial; raises LaunchError
 
 
 class NotPassed(AssertionError):
@@ -80,13 +82,16 @@ def under_nbgrader(report: Report) -> Any:
     return report
 
 
-def check_exercise(asked: Exercise, function: Callable, hint: str = "") -> Report:
-    """Run `function` through the trials of the exercise `asked`, up to the first that fails; say why it fails."""
-    found = examine(asked, function)
+def check_exercise(asked: Exercise, function: Callable, hint: str = "", attempts: Attempts | None = None) -> Report:
+    """Run `function` through the trials of the exercise `asked`, up to the first that fails; say why it fails.
+
+    attempts: runs `attempt` on the ranks of a trial; on new ones, where nobody says how.
+    """
+    found = examine(asked, function, attempts=attempts)
     cause, judged = found.cause, found.judged
     if judged and judged.fault:
         known = recorded.cause(asked.number, asked.tolerance, found.trial, judged,
-                               lambda place: judgement(asked, function, asked.trials(SEED)[place]))
+                               lambda place: judgement(asked, function, asked.trials(SEED)[place], attempts))
         cause = judged.with_cause(known).cause
     verdict = Verdict.TRIED if found.verdict is Verdict.CORRECT and not asked.is_judged else found.verdict
     return Report(asked.number, asked.function, verdict, asked.points, asked.budget, found.measured, cause or "",
@@ -105,7 +110,7 @@ class Examined:
     warned: str = ""
 
 
-def examine(asked: Exercise, function: Callable, seed: int = SEED) -> Examined:
+def examine(asked: Exercise, function: Callable, seed: int = SEED, attempts: Attempts | None = None) -> Examined:
     """Run `function` through the trials of `seed`, up to the first that fails, without looking for known mistakes."""
     if asked.asks and not asked.is_judged:
         return Examined(Verdict.CORRECT, measured="nothing was run: only your teacher's grader can answer what it asks")
@@ -117,7 +122,7 @@ def examine(asked: Exercise, function: Callable, seed: int = SEED) -> Examined:
     measured, warned = [], ""
     for place, trial in enumerate(asked.trials(seed)):
         try:
-            found = replace(outcome(asked, function, trial), trial=place)
+            found = replace(outcome(asked, function, trial, attempts), trial=place)
         except LaunchError as error:
             return Examined(Verdict.WRONG, f"{trial.label}: {explain(error, asked, function)}", place)
         warned = warned or found.warned
@@ -127,20 +132,24 @@ def examine(asked: Exercise, function: Callable, seed: int = SEED) -> Examined:
     return replace(found, measured="\n".join(filter(None, measured)), warned=warned)
 
 
-def judgement(asked: Exercise, function: Callable, trial: Trial) -> Judgement | None:
+def judgement(asked: Exercise, function: Callable, trial: Trial, attempts: Attempts | None = None) -> Judgement | None:
     """What the judge says of the function on one trial; None where there is nothing to judge."""
     try:
-        return outcome(asked, function, trial).judged
+        return outcome(asked, function, trial, attempts).judged
     except LaunchError:
         return None
 
 
-def outcome(asked: Exercise, function: Callable, trial: Trial) -> Examined:
+def outcome(asked: Exercise, function: Callable, trial: Trial, attempts: Attempts | None = None) -> Examined:
     """The verdict on one trial, what is wrong, and what was measured."""
-    # On the CPU everywhere: the same inputs, bits and bytes, and so the same verdict, on every machine.
-    results = launch(attempt, asked, function, trial, world_size=trial.world_size, timeout=TIME_LIMIT_S,
-                     device="cpu")
+    results = (attempts or on_new_ranks)(asked, function, trial)
     return conclude(asked, trial, results, results.communication)
+
+
+def on_new_ranks(asked: Exercise, function: Callable, trial: Trial) -> Results:
+    """What `attempt` returns on each rank of the trial."""
+    # On the CPU everywhere: the same inputs, bits and bytes, and so the same verdict, on every machine.
+    return launch(attempt, asked, function, trial, world_size=trial.world_size, timeout=TIME_LIMIT_S, device="cpu")
 
 
 def conclude(asked: Exercise, trial: Trial, results: list[tuple[str, bytes, list[str]]], log: CommunicationLog

@@ -33,7 +33,10 @@ def mebibytes(num_bytes: float) -> str:
     >>> mebibytes(25 * 2**20)
     '25 MiB'
     """
-    return f"{num_bytes / 2**20:.3g} MiB" if num_bytes >= 1000 * 2**10 else f"{num_bytes / 2**10:.3g} KiB"
+    if num_bytes < 1000 * 2**10:
+        return f"{num_bytes / 2**10:.3g} KiB"
+    value = num_bytes / 2**20
+    return f"{value:,.0f} MiB" if value >= 100 else f"{value:.3g} MiB"
 
 
 def human_seconds(seconds: float) -> str:

@@ -56,6 +56,12 @@ class Setting(traitlets.TraitType):
         super().__init__(default)
         self.tag(sync=True, echo_update=False)
 
+    def validate(self, obj: Any, value: Any) -> Any:
+        """Anything, None included, as far as check_settings has nothing against it. (traitlets.Any with allow_none asks
+        nobody about a None.)
+        """
+        return value
+
 
 class WholeNumber(Setting):
     """A whole number from `lowest` to `highest` (None: no limit). Anything else is a BadParameter."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import traitlets
-
 from course_lib.costs.stragglers import (
     COMMUNICATES,
     COMPUTES,
@@ -20,7 +18,7 @@ from course_lib.costs.stragglers import (
 )
 from course_lib.pictures.parts import axis, bars, legend
 from course_lib.pictures.scene import Scene, Sheet
-from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeNumber
+from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, Setting, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 
 NUM_RANKS, STEP_S, SYNC = 4, 0.1, 0.25  # an ordinary step computes for 100 ms and communicates for a quarter of that
@@ -42,7 +40,7 @@ class Stragglers(SceneExplorable):
     scheme = OneOf(SCHEMES[0], SCHEMES)
     who = OneOf(WHO[0], WHO)
     slowdown = WholeNumber(3, SLOWDOWNS[0], SLOWDOWNS[-1])
-    slack = traitlets.Any(4, allow_none=True).tag(sync=True, echo_update=False)
+    slack = Setting(4)
     controls = ("scheme", "who", "slowdown", "slack")
 
     @classmethod

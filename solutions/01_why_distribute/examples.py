@@ -1,4 +1,4 @@
-"""The docstrings' examples of chapter 1, made of the first trials: tools/examples.py."""
+"""The docstrings' examples of chapter 1, made of the first trials: tools/answers.py."""
 
 EXAMPLES = {
     "1.1": lambda inputs, answers: "{:.1f}e9 parameters on {} devices: stage 0 -> {:.0f}e9".format(

@@ -1,6 +1,6 @@
-"""What the texts of chapter 1 stress, and the solutions without it: tools/terms.py."""
+"""What the texts of chapter 1 stress, and the solutions without it: tools/answers.py."""
 
-from tools.terms import term
+from tools.answers import term
 
 TERMS = [
     term("1.1", "master weights, mean and variance in 32 bits", "12 * N", "8 * N"),

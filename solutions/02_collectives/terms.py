@@ -1,6 +1,6 @@
-"""What the texts of chapter 2 stress, and the solutions without it: tools/terms.py."""
+"""What the texts of chapter 2 stress, and the solutions without it: tools/answers.py."""
 
-from tools.terms import term
+from tools.answers import term
 
 START = "    rightwards, leftwards = halves[r - 1, 0]"  # what is put in front of it returns
 ONE_WAY = """    moving = halves[r - 1].flatten()

@@ -1,6 +1,6 @@
-"""What the texts of chapter 3 stress, and the solutions without it: tools/terms.py."""
+"""What the texts of chapter 3 stress, and the solutions without it: tools/answers.py."""
 
-from tools.terms import term
+from tools.answers import term
 
 TERMS = [
     term("3.1", "rows count, not ranks", "num_rows / total", "1 / dist.get_world_size()"),

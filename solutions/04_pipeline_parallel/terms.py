@@ -1,6 +1,6 @@
-"""What the texts of chapter 4 stress, and the solutions without it: tools/terms.py."""
+"""What the texts of chapter 4 stress, and the solutions without it: tools/answers.py."""
 
-from tools.terms import term
+from tools.answers import term
 
 TERMS = [
     term("4.1", "layers are weighed, not counted", "sum(costs[a:b])", "b - a"),

@@ -1,6 +1,6 @@
-"""What the texts of chapter 5 stress, and the solutions without it: tools/terms.py."""
+"""What the texts of chapter 5 stress, and the solutions without it: tools/answers.py."""
 
-from tools.terms import term
+from tools.answers import term
 
 TERMS = [
     term("5.1", "f: forward x as it is", "return x.view_as(x)", "return added_up(x)"),

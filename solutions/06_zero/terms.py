@@ -1,6 +1,6 @@
-"""What the texts of chapter 6 stress, and the solutions without it: tools/terms.py."""
+"""What the texts of chapter 6 stress, and the solutions without it: tools/answers.py."""
 
-from tools.terms import term
+from tools.answers import term
 
 TERMS = [
     term("6.1", "the last piece is filled up", "-(-size // num_ranks)", "size // num_ranks"),

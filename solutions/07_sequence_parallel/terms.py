@@ -1,6 +1,6 @@
-"""What the texts of chapter 7 stress, and the solutions without it: tools/terms.py."""
+"""What the texts of chapter 7 stress, and the solutions without it: tools/answers.py."""
 
-from tools.terms import term
+from tools.answers import term
 
 TERMS = [
     term("7.1", "backward of gather adds up", "summed(dy)", "dy.chunk(t, dim=1)[dist.get_rank()].contiguous()"),

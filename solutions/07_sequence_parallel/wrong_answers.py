@@ -698,8 +698,10 @@ FIXED_SEEDS = [
 ]
 
 
+LAST = {}
+
+
 @wrong("7.5", "the state of the last forward is used for all backward passes: keep it with its own call, in ctx")
 def recompute_with_one_state_for_all(function, x):
-    recompute_with_one_state_for_all.state = torch.get_rng_state()
-    return recomputed_from_a_seed(function, x, lambda: None, lambda: torch.set_rng_state(
-        recompute_with_one_state_for_all.state))
+    LAST["state"] = torch.get_rng_state()
+    return recomputed_from_a_seed(function, x, lambda: None, lambda: torch.set_rng_state(LAST["state"]))

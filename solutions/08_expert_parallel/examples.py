@@ -1,4 +1,4 @@
-"""The docstrings' examples of chapter 8, made of the first trials: tools/examples.py."""
+"""The docstrings' examples of chapter 8, made of the first trials: tools/answers.py."""
 
 
 def short(number):

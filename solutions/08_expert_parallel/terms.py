@@ -1,6 +1,6 @@
-"""What the texts of chapter 8 stress, and the solutions without it: tools/terms.py."""
+"""What the texts of chapter 8 stress, and the solutions without it: tools/answers.py."""
 
-from tools.terms import term
+from tools.answers import term
 
 TERMS = [
     term("8.1", "its k/G best ones of each group", "(in_group + first).flatten(1)", "(scores + bias).topk(k).indices"),

@@ -1,6 +1,6 @@
-"""What the texts of chapter 9 stress, and the solutions without it: tools/terms.py."""
+"""What the texts of chapter 9 stress, and the solutions without it: tools/answers.py."""
 
-from tools.terms import term
+from tools.answers import term
 
 TERMS = [
     term("9.1", "its coordinates under the old order", "for axis in order.split(", "for axis in new_order.split("),

@@ -1,4 +1,4 @@
-"""The docstrings' examples of chapter 10, made of the first trials: tools/examples.py."""
+"""The docstrings' examples of chapter 10, made of the first trials: tools/answers.py."""
 
 from course_lib.grading.judges.planner.plans import costs_of, seconds_of
 from course_lib.grading.judges.planner.runs import run_of

@@ -1,6 +1,6 @@
-"""What the texts of chapter 10 stress, and the solutions without it: tools/terms.py."""
+"""What the texts of chapter 10 stress, and the solutions without it: tools/answers.py."""
 
-from tools.terms import term
+from tools.answers import term
 
 ENDS = "(stage == 0) + (stage == pp - 1)"
 UNDER_WAY = "min(pp - stage, batch_rows // (dp * rows))"

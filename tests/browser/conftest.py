@@ -5,7 +5,10 @@ they fail instead.
 """
 
 import os
+import re
 import shutil
+import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -40,7 +43,7 @@ def lab_server(chromium_path: str, tmp_path_factory: pytest.TempPathFactory) -> 
     server.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def readers_server(chromium_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     """JupyterLab as `make lab` starts it, with the course's settings."""
     yield from course_server(tmp_path_factory, teach=False)
@@ -52,13 +55,27 @@ def course_server(tmp_path_factory: pytest.TempPathFactory, teach: bool) -> Iter
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def chromium_address(chromium_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of one Chromium, a process of its own, which outlives the event loops that talk to it."""
+    process = subprocess.Popen(
+        [chromium_path, *CHROMIUM_FLAGS, "--remote-debugging-port=0",
+         f"--user-data-dir={tmp_path_factory.mktemp('chromium')}", "about:blank"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    told = next(filter(None, (re.search(r"DevTools listening on (ws://\S+)", line) for line in process.stderr)))
+    threading.Thread(target=process.stderr.read, daemon=True).start()  # or a full pipe would stop it
+    yield told[1]
+    process.terminate()
+    process.wait()
+
+
 # By module, because Playwright keeps an event loop running meanwhile, and nbval needs one of its own.
 @pytest.fixture(scope="module")
-def chromium(chromium_path: str) -> Iterator[Browser]:
+def chromium(chromium_address: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium_path, args=CHROMIUM_FLAGS)
+        browser = playwright.chromium.connect_over_cdp(chromium_address)
         yield browser
-        browser.close()
+        browser.close()  # the connection; Chromium stays for the next module
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from tests.browser.conftest import SCREENSHOTS
 from tests.browser.test_ranks import READERS
 from tools.harness.browser import PAGE_S
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 IMPORTS = f"""{READERS}
 import matplotlib.pyplot as plt, torch, torch.distributed as dist

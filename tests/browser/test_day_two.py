@@ -16,7 +16,7 @@ from tools.harness.browser import PAGE_S, LabNotebook
 from tools.lab.saved_widgets import STATE
 from tools.notebooks import METADATA
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 WIDGETS = ("from course_lib.widgets import PipelineSchedule, predict, ZeroMemory",
            "ZeroMemory()", "ZeroMemory()", "ZeroMemory()", "PipelineSchedule()",

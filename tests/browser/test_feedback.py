@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 STATIC = Path(nbgrader.__file__).parent / "server_extensions/formgrader/static/node_modules/bootstrap/dist/css"
 WHY = "  why: " + "the ranks' results differ from what was expected in the second of four pieces, " * 4
 SCREENSHOTS = ROOT / "build" / "screenshots"
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 READERS = "import os\nfor name in ('PYTEST_CURRENT_TEST', 'COURSE_LIB_STABLE_OUTPUT'):\n    os.environ.pop(name, None)"
 FIRST = "import torch.distributed as dist\nfrom course_lib.grading import check"

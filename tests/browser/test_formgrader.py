@@ -2,47 +2,38 @@
 
 import shutil
 
-import nbformat
 import pytest
 from nbgrader.api import Gradebook
 
-from course_lib.grading.trusted import sandbox
 from tests.browser.conftest import SCREENSHOTS, VIEWPORT
-from tests.grading.submissions import NAME, solve_half, submit
-from tests.test_nbgrader import ROOT, command_for, nbgrader
+from tests.grading.courses import ISOLATION, collectives_class, command_for, nbgrader  # noqa: F401 (a fixture)
+from tests.grading.submissions import NAME
 from tools.harness.browser import LabServer
 from tools.lab import settings_in_environment
 
 pytestmark = pytest.mark.browser
 
-ISOLATION = f"--TrustedGrade.isolation={'required' if sandbox.why_no_namespaces() is None else 'auto'}"
-
-
-@pytest.fixture(scope="module")
-def course(tmp_path_factory):
-    """A course with one student, who has half of chapter 2, graded."""
-    folder = tmp_path_factory.mktemp("course")
-    shutil.copy(ROOT / "nbgrader_config.py", folder)
-    for part in ("solutions", "exercises"):
-        shutil.copytree(ROOT / part / NAME, folder / part / NAME)
-    nbgrader(folder, "generate_assignment", NAME, "--force")
-    stub, solved = (nbformat.read(folder / part / NAME / f"{NAME}.ipynb", as_version=4)
-                    for part in ("exercises", "solutions"))
-    submit(folder, "ada", solve_half(stub, solved))
-    nbgrader(folder, "autograde", NAME, ISOLATION)
-    return folder
-
 
 def marks(course) -> float:
     """What `nbgrader export` writes into its table."""
     with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
-        return gradebook.find_submission(NAME, "ada").score
+        return gradebook.find_submission(NAME, "half").score
 
 
 @pytest.mark.sweep(words="points that are given by hand, in a real browser")
-def test_a_score_entered_in_formgrader_counts_and_survives_a_new_autograde(course, chromium, tmp_path_factory):
+def test_a_score_entered_in_formgrader_counts_and_survives_a_new_autograde(collectives_class, chromium,  # noqa: F811
+                                                                           tmp_path):
+    course = shutil.copytree(collectives_class, tmp_path / "course")
+    for part in ("submitted", "autograded", "feedback"):  # one student is enough for formgrader's pages
+        for folder in (course / part).iterdir():
+            if folder.name != "half":
+                shutil.rmtree(folder)
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
+        for each in gradebook.assignment_submissions(NAME):
+            if each.student.id != "half":
+                gradebook.remove_submission(NAME, each.student.id)
     before = marks(course)
-    server = LabServer(course, tmp_path_factory.mktemp("state"), settings_in_environment(teach=True))
+    server = LabServer(course, tmp_path / "state", settings_in_environment(teach=True))
     try:
         context = chromium.new_context(viewport=VIEWPORT)
         # nbgrader's page asks another host for MathJax, and takes no score before the answer: say no at once
@@ -65,5 +56,5 @@ def test_a_score_entered_in_formgrader_counts_and_survives_a_new_autograde(cours
     finally:
         server.stop()
     assert marks(course) == before + 2
-    nbgrader(course, *command_for("ada"), ISOLATION)
+    nbgrader(course, *command_for("half"), ISOLATION)
     assert marks(course) == before + 2

@@ -1,26 +1,33 @@
-"""PipelineSchedule in a real JupyterLab, by keyboard alone: schedules chosen, and one placed action by action."""
+"""PipelineSchedule by keyboard alone: schedules chosen, and one placed action by action."""
 
 import pytest
 
-from tests.browser.widget import Widget
+from course_lib.pipeline_parallel import one_f_one_b, zb_v
+from course_lib.widgets import PipelineSchedule
+from tests.browser.static_page import StaticPage
 from tools.harness.browser import THEMES
 
-pytestmark = pytest.mark.browser
+pytestmark = pytest.mark.ci
 
 FIRST = "1F1B | p=4 | m=8 | slow=none"
 
 
 @pytest.fixture
-def open_widget(run_cells):
-    """The widget, new, in a notebook that has been run; after that, `commands` in its kernel."""
+def open_widget(chromium):
+    """A new widget on a page; one that shows `schedule`, where that is given."""
+    pages = []
 
-    def opened(*commands):
-        notebook = run_cells("from course_lib.widgets import PipelineSchedule", "drawn = PipelineSchedule()\ndrawn")
-        for command in commands:
-            notebook.ask(command)
-        return Widget(notebook, 0)
+    def opened(schedule=None, **parameters):
+        made = PipelineSchedule(**parameters)
+        if schedule is not None:
+            made.schedule = schedule
+        pages.append(StaticPage(chromium, {"drawn": made}))
+        return pages[-1].shown["drawn"]
 
-    return opened
+    yield opened
+    for page in pages:
+        assert page.errors == []
+        page.context.close()
 
 
 def lanes(widget):
@@ -34,39 +41,8 @@ def by_hand(widget, option="draw"):
     lanes(widget).focus()
 
 
-def test_schedule_ranks_micro_batches_and_a_slow_rank_are_set_by_keyboard_and_the_headline_follows(open_widget):
-    widget = open_widget()
-    widget.wait_for(FIRST)
-    assert widget.headline() == "27% idle: 1.1 of your 4 ranks are paid for and wait"
-    assert {"4 in flight", "3 in flight", "2 in flight", "1 in flight"} <= set(widget.texts())
-    widget.press("ranks", "Home")
-    widget.wait_for("1F1B | p=2 | m=8 | slow=none")
-    widget.control("schedule").focus()
-    widget.page.keyboard.type("interleaved 1F1B, v = 3")
-    widget.wait_for("interleaved 1F1B, v=3 | p=2 | m=8 | slow=none")
-    widget.press("micro-batches", "ArrowLeft")
-    widget.wait_for("interleaved 1F1B, v=3 | p=2 | m=7 | slow=none")
-    widget.control("schedule").focus()
-    widget.page.keyboard.type("ZB-V")
-    widget.wait_for("ZB-V | p=2 | m=7 | slow=none")
-    assert "lighter: later chunk" in " ".join(widget.texts())
-    widget.press("slow rank", "End")
-    widget.wait_for("ZB-V | p=2 | m=7 | slow=rank 1")
-    assert widget.control("slow rank").get_attribute("aria-valuetext") == "1, twice as long"
-    widget.press("ranks", "End")
-    widget.wait_for("ZB-V | p=8 | m=7 | slow=rank 1")
-    widget.press("micro-batches", "End")
-    widget.wait_for("ZB-V | p=8 | m=32 | slow=rank 1")
-    assert widget.crowded() == []
-    widget.press("slow rank", "End")
-    widget.wait_for("ZB-V | p=8 | m=32 | slow=rank 7")
-    widget.press("ranks", "Home")  # there is no rank 7 any more
-    widget.wait_for("ZB-V | p=2 | m=32 | slow=none")
-    assert widget.notebook.console_errors == []
-
-
 def test_a_schedule_is_drawn_by_keyboard_judged_as_it_grows_and_handed_to_python(open_widget):
-    widget = open_widget("drawn.p, drawn.m = 2, 2")
+    widget = open_widget(p=2, m=2)
     widget.wait_for("1F1B | p=2 | m=2 | slow=none")
     by_hand(widget)
     widget.wait_for("by hand | p=2 | m=2 | slow=none |  /  | cursor 0:0")
@@ -86,13 +62,11 @@ def test_a_schedule_is_drawn_by_keyboard_judged_as_it_grows_and_handed_to_python
     widget.wait_for("by hand | p=2 | m=2 | slow=none | F0 F1 B0 B1 / F0 B0 F1 B1 | cursor 0:4")
     assert widget.headline() == "It runs, 33% idle: 0.7 of your 2 ranks are paid for and wait"
     assert "yours" in widget.texts()
-    asked = "from course_lib.pipeline_parallel import one_f_one_b; print(drawn.schedule.actions == one_f_one_b(2, 2)"
-    assert widget.notebook.ask(f"{asked}.actions)") == "True\n"
-    assert widget.notebook.console_errors == []
+    assert widget.notebook.python["drawn"].schedule.actions == one_f_one_b(2, 2).actions
 
 
 def test_the_cursor_moves_between_actions_and_what_is_placed_there_pushes_the_rest_back(open_widget):
-    widget = open_widget("drawn.p, drawn.m = 2, 2")
+    widget = open_widget(p=2, m=2)
     by_hand(widget, "change")
     widget.wait_for("by hand | p=2 | m=2 | slow=none | F0 F1 B0 B1 / F0 B0 F1 B1 | cursor 0:4")
     for key in ("Home", "ArrowRight", "ArrowRight", "Backspace"):
@@ -114,11 +88,10 @@ def test_the_cursor_moves_between_actions_and_what_is_placed_there_pushes_the_re
     widget.page.keyboard.type("GP")
     widget.wait_for("GPipe | p=2 | m=2 | slow=none")
     assert lanes(widget).get_attribute("tabindex") is None
-    assert widget.notebook.console_errors == []
 
 
 def test_a_schedule_set_in_python_is_shown_and_can_be_changed_chunk_by_chunk(open_widget):
-    widget = open_widget("from course_lib.pipeline_parallel import zb_v\ndrawn.schedule = zb_v(2, 1)")
+    widget = open_widget(zb_v(2, 1))
     start = "by hand | p=2 | m=1 | slow=none | "
     widget.wait_for(f"{start}F0 F0.1 I0.1 W0.1 I0 W0 / F0 F0.1 I0.1 W0.1 I0 W0 | cursor 0:0")
     lanes(widget).focus()
@@ -127,7 +100,6 @@ def test_a_schedule_set_in_python_is_shown_and_can_be_changed_chunk_by_chunk(ope
     widget.page.keyboard.type("1wiw0w")  # W0.1 anew; I0.1 and W0.1 stand there already
     widget.wait_for(f"{start}F0 F0.1 I0.1 W0.1 W0 / F0 F0.1 I0.1 W0.1 I0 W0 | cursor 0:5")
     assert widget.headline().startswith("This cannot run: rank 0: W0 stands before I0")
-    assert widget.notebook.console_errors == []
 
 
 def test_by_hand_tab_reaches_the_buttons_that_place_and_then_the_lanes(open_widget):
@@ -142,19 +114,12 @@ def test_by_hand_tab_reaches_the_buttons_that_place_and_then_the_lanes(open_widg
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_words_can_be_told_from_what_lies_below_them_with_two_chunks_and_by_hand(open_widget, theme):
-    widget = open_widget()
+@pytest.mark.parametrize("parameters", [{"order": "ZB-V"}, {
+    "order": "by hand", "p": 3, "m": 4, "placed": [["F0", "F1", "B0"], ["F0", "W0", "F1"], ["F0", "B0"]]}],
+    ids=["two chunks", "by hand"])
+def test_words_can_be_told_from_what_lies_below_them_with_two_chunks_and_by_hand(open_widget, parameters, theme):
+    widget = open_widget(**parameters)
     widget.notebook.change_theme(theme)
-    looks = {"v": "drawn.order = 'ZB-V'",
-             "hand": "drawn.order, drawn.p, drawn.m, drawn.placed = 'by hand', 3, 4, "
-                     "[['F0', 'F1', 'B0'], ['F0', 'W0', 'F1'], ['F0', 'B0']]"}
-    for name, command in looks.items():
-        widget.notebook.ask(command)
-        if name == "hand":
-            widget.root.locator("svg[data-key$='| F0 F1 B0 / F0 W0 F1 / F0 B0 | cursor 0:0']").wait_for()
-        else:
-            widget.wait_for(FIRST.replace("1F1B", "ZB-V"))
-        widget.photograph(f"pipeline_{name}_{theme}")
-        assert min(widget.contrasts()) >= 4.5
-        assert widget.crowded() == []
-    assert widget.notebook.console_errors == []
+    widget.photograph(f"pipeline_{parameters['order']}_{theme}")
+    assert min(widget.contrasts()) >= 4.5
+    assert widget.crowded() == []

@@ -2,13 +2,16 @@
 
 import pytest
 
-pytestmark = pytest.mark.browser
+from tests.browser.widget import TWO_IDS
+
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 IMPORTS = "from course_lib.widgets import predict"
 NUMBER = "sent = predict('How many bytes does each rank send?', unit='bytes')\nsent"
 VERDICT = "sent.against(12_000_000)"
+SECOND = "second = predict('Which is second?', options=['ring', 'tree'])\nsecond"
 CHOICE = "faster = predict('Which is faster?', options=['ring', 'tree'])\nfaster"
-CELLS = (IMPORTS, NUMBER, VERDICT, CHOICE)
+CELLS = (IMPORTS, NUMBER, VERDICT, CHOICE, SECOND)
 FORGET = "from course_lib.widgets import prediction; prediction._asked.clear()"
 
 
@@ -74,7 +77,12 @@ def test_running_the_question_again_by_the_toolbar_or_all_cells_keeps_what_was_l
     option.get_by_text("Locked: tree").wait_for()
     asked.run_all()
     option.get_by_text("Locked: tree").wait_for()
+    second = asked.cell(4).locator(".explorable")  # of whose options the locked ones know nothing
+    second.get_by_label("ring", exact=True).check()
+    second.get_by_role("button", name="Lock the prediction").click()
+    second.get_by_text("Locked: ring").wait_for()
     assert option.get_by_label("tree", exact=True).is_checked() and asked.ask("print(faster.answer)").strip() == "tree"
+    assert asked.page.evaluate(TWO_IDS) == []
 
 
 def test_predict_anew_forgets_the_answer_and_takes_another(asked):

@@ -8,7 +8,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from tools.notebooks import METADATA
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 # What tests set, and no reader: there, nobody can type.
 READERS = "import os\nfor name in ('PYTEST_CURRENT_TEST', 'COURSE_LIB_STABLE_OUTPUT'):\n    os.environ.pop(name, None)"

@@ -9,7 +9,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from tests.browser.conftest import SCREENSHOTS
 from tools.notebooks import METADATA
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 SOURCES = (
     "import os, pathlib\n"
     "os.environ['COURSE_LIB_PROGRESS'] = str(pathlib.Path.cwd() / '.progress')\n"

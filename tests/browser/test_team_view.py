@@ -7,7 +7,7 @@ from tests.browser.conftest import SCREENSHOTS
 from tests.browser.widget import Widget
 from tools.harness.browser import THEMES
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 CELLS = (
     "import torch\nimport torch.distributed as dist\nfrom course_lib.runtime import start_ranks\n"

@@ -9,7 +9,7 @@ from tests.browser.conftest import course_server
 from tests.grading.submissions import NAME, POINTS, solve_half
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 
 @pytest.fixture(scope="module")

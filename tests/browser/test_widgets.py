@@ -1,28 +1,23 @@
-"""The widgets of chapter 2 in a real JupyterLab, by keyboard alone."""
+"""The widgets of chapter 2, which play: by keyboard alone."""
 
 import pytest
 
-from tests.browser.widget import Widget
-
-pytestmark = pytest.mark.browser
-
-CELLS = {"ring": "ring = RingAllReduce(num_ranks=4, step=0)\nring",
-         "explorer": 'explorer = CollectiveExplorer("all_reduce", "naive", num_ranks=4, step=0)\nexplorer'}
+from course_lib.widgets import CollectiveExplorer, RingAllReduce
+from tests.browser.static_page import StaticPage
 
 
 @pytest.fixture
-def open_widgets(run_cells):
-    """Both widgets, new, in a notebook that has been run: {"ring": Widget, "explorer": Widget}."""
+def shown(chromium):
+    """Both widgets, new, on a page: {"ring": Widget, "explorer": Widget}."""
+    page = StaticPage(chromium, {"ring": RingAllReduce(num_ranks=4, step=0),
+                                 "explorer": CollectiveExplorer("all_reduce", "naive", num_ranks=4, step=0)})
+    yield page.shown
+    assert page.errors == []
+    page.context.close()
 
-    def opened():
-        notebook = run_cells("from course_lib.widgets import CollectiveExplorer, RingAllReduce", *CELLS.values())
-        return {name: Widget(notebook, number) for number, name in enumerate(CELLS)}
 
-    return opened
-
-
-def test_the_ring_is_stepped_by_keyboard_and_slider_headline_and_picture_agree(open_widgets):
-    ring = open_widgets()["ring"]
+def test_the_ring_is_stepped_by_keyboard_and_slider_headline_and_picture_agree(shown):
+    ring = shown["ring"]
     ring.wait_for("n=4 step=0")
     for step in range(1, 7):
         ring.press("step", "ArrowRight")
@@ -35,11 +30,10 @@ def test_the_ring_is_stepped_by_keyboard_and_slider_headline_and_picture_agree(o
     ring.wait_for("n=8 step=6")
     ring.press("Back to step 0", "Enter")
     ring.wait_for("n=8 step=0")
-    assert ring.notebook.console_errors == []
 
 
-def test_the_explorer_is_driven_by_keyboard_and_never_asks_for_ranks_that_do_not_fit(open_widgets):
-    explorer = open_widgets()["explorer"]
+def test_the_explorer_is_driven_by_keyboard_and_never_asks_for_ranks_that_do_not_fit(shown):
+    explorer = shown["explorer"]
     explorer.wait_for("all_reduce naive n=4 step=0")
     explorer.press("step", "End")
     explorer.wait_for("all_reduce naive n=4 step=6")
@@ -55,25 +49,11 @@ def test_the_explorer_is_driven_by_keyboard_and_never_asks_for_ranks_that_do_not
     explorer.page.keyboard.type("all-to")
     explorer.wait_for("all_to_all pairwise n=6 step=4")
     assert "received from rank" in explorer.texts()
-    assert explorer.notebook.console_errors == []
 
 
-def test_python_and_the_browser_set_the_same_parameters(open_widgets):
-    ring = open_widgets()["ring"]
-    ring.notebook.ask("ring.num_ranks, ring.step = 3, 2")
-    ring.wait_for("n=3 step=2")
-    assert ring.control("ranks").get_attribute("aria-valuetext") == "3"
-    ring.press("step", "ArrowRight")
-    ring.press("ranks", "ArrowRight")
-    ring.wait_for("n=4 step=3")
-    assert ring.notebook.ask("print(ring.num_ranks, ring.step)") == "4 3\n"
-    assert ring.notebook.console_errors == []
-
-
-def test_play_moves_to_the_last_step_and_stops_there_and_pause_leaves_a_whole_step(open_widgets):
-    widgets = open_widgets()
+def test_play_moves_to_the_last_step_and_stops_there_and_pause_leaves_a_whole_step(shown):
     for name, first in (("ring", ""), ("explorer", "all_reduce naive ")):
-        widget = widgets[name]
+        widget = shown[name]
         widget.press("Play", "Space")
         widget.root.locator("svg[data-key$=' moving']:not([data-key$='step=1 moving'])").wait_for()
         widget.press("Pause", "Space")
@@ -83,7 +63,6 @@ def test_play_moves_to_the_last_step_and_stops_there_and_pause_leaves_a_whole_st
         widget.press("Play", "Space")
         widget.wait_for(f"{first}n=4 step=6")
         widget.control("Play").wait_for()
-        assert widget.notebook.console_errors == []
 
 
 def boxes_of(ring):
@@ -101,8 +80,9 @@ def overlap(a, b):
     return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
 
 
-def test_nothing_that_travels_around_the_ring_covers_a_rank_or_a_name(open_widgets):
-    ring = open_widgets()["ring"]
+@pytest.mark.ci
+def test_nothing_that_travels_around_the_ring_covers_a_rank_or_a_name(shown):
+    ring = shown["ring"]
     for width in (700, 1100):
         ring.page.set_viewport_size({"width": width, "height": 2400})
         ring.press("ranks", "Home")

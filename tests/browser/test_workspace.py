@@ -6,7 +6,7 @@ import pytest
 
 from tools.workspace import ROOT, Workspace, digest
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 NAME = "notebooks/05_tensor_parallel.ipynb"
 

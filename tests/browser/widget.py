@@ -1,8 +1,11 @@
 """One widget on a page, as the browser tests drive it and look at it. No pytest here."""
 
+import io
 import json
 from dataclasses import dataclass
 
+import numpy as np
+from matplotlib.image import imread
 from playwright.sync_api import Locator
 
 from course_lib.pictures.palette import contrast
@@ -16,7 +19,7 @@ PAINTED = """(picture) => [...picture.querySelectorAll(":scope > [data-key]")].m
     return { kind: node.tagName, key: node.dataset.key, class: node.getAttribute("class"),
         at: numbers[node.tagName].map((name) => Number(node.getAttribute(name))),
         text: node.tagName === "text" ? node.textContent : "", anchor: node.getAttribute("text-anchor") ?? "start",
-        hint: title, fill: getComputedStyle(node).fill };
+        hint: title, tinted: node.style.fill.startsWith("color-mix") };
 })"""
 # [colour of the words, colour below them] as [r, g, b], of every word in the widget.
 COLOURS = """(root) => {
@@ -47,6 +50,28 @@ COLOURS = """(root) => {
 }"""
 # The name of a control as its label or the control itself says it.
 NAME = '(node) => node.labels?.[0]?.textContent.trim() || node.getAttribute("aria-label")'
+# Ids that stand twice; labels whose control, and fills whose pattern, are missing or another widget's.
+TWO_IDS = """() => {
+    const ids = [...document.querySelectorAll(".explorable [id]")].map((node) => node.id);
+    return ids.filter((id) => document.querySelectorAll(`[id="${id}"]`).length > 1);
+}"""
+ASTRAY = """(root) => {
+    const labels = [...root.querySelectorAll("label")].filter((label) => !root.contains(label.control));
+    const fills = [...root.querySelectorAll("svg *")].map((node) => [node, /url\\("?#(.*?)"?\\)/.exec(node.style.fill)])
+        .filter(([node, found]) => found && !node.closest("svg").contains(document.getElementById(found[1])));
+    return [...labels.map((label) => label.textContent), ...fills.map(([, found]) => found[1])];
+}"""
+# The smallest letters of the picture in pixels of the screen.
+SMALLEST = """(picture) => {
+    const scale = picture.getBoundingClientRect().width / picture.viewBox.baseVal.width;
+    const sizes = [...picture.querySelectorAll("text")].filter((node) => node.textContent)
+        .map((node) => scale * parseFloat(getComputedStyle(node).fontSize));
+    return Math.min(...sizes);
+}"""
+# What moves a slider or a chooser, by whether it stands at its end.
+KEYS = {"input": {False: "ArrowRight", True: "ArrowLeft"}, "select": {False: "ArrowDown", True: "ArrowUp"}}
+AT_ITS_END = """(node) => (node.tagName === "SELECT" ? node.selectedIndex + 1 >= node.options.length
+    : Number(node.value) >= Number(node.max))"""
 # Words of the picture that reach beyond its edges, and pairs of words that cover one another.
 CROWDED = """(picture) => {
     const frame = picture.getBoundingClientRect();
@@ -131,6 +156,23 @@ class Widget:
         return [contrast(*("#{:02X}{:02X}{:02X}".format(*colour) for colour in pair))
                 for pair in self.root.evaluate(COLOURS)]
 
+    def stripes_are_painted(self) -> bool:
+        """Whether the largest idle place has stripes on the screen: several colours, and not nearly white."""
+        boxes = [box.bounding_box() for box in self.root.locator(".picture .role-idle").all()]
+        largest = max(boxes, key=lambda box: box["width"] * box["height"])
+        inner = {"x": largest["x"] + 3, "y": largest["y"] + 3, "width": largest["width"] - 6,
+                 "height": largest["height"] - 6}
+        pixels = imread(io.BytesIO(self.page.screenshot(clip=inner)))[..., :3]
+        return len(np.unique(pixels.reshape(-1, 3), axis=0)) > 2 and pixels.min(axis=2).mean() < 0.97
+
     def photograph(self, name: str) -> None:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         self.root.screenshot(path=SCREENSHOTS / f"widget_{name}.png")
+
+
+def controls_of(widget: Widget) -> list[tuple[str, str]]:
+    """(name, whether it is a slider, a chooser or a button) of what can be used, in the order of the page."""
+    return widget.root.locator(".controls").evaluate(f"""(controls) =>
+        [...controls.querySelectorAll("input, select, button")]
+            .filter((node) => !node.disabled && node.checkVisibility())
+            .map((node) => [({NAME})(node), node.tagName.toLowerCase()])""")

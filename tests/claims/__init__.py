@@ -2,6 +2,6 @@
 
     cell.py         the headlines of a cell, and what they are computed from
     others.py       values that may contradict a value: backwards, nothing, a thousand times as much
-    contradict.py   in the notebook's kernel: the picture drawn again of such data
-    plugin.py       a test after each cell with headlines, in the kernel that nbval runs
+    contradict.py   in the notebook's kernel, right after the cell: the picture drawn again of such data
+    compare.py      what the verdicts say of the output that is stored: tests/executed.py asks it for each cell
 """

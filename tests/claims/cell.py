@@ -8,6 +8,7 @@ from typing import Any
 
 from tools.harness.needs import loaded
 
+DOES_NOT_HOLD = "does not hold here"  # a headline's fault where its own data contradict it
 PICTURES = ("Chart", "MemoryPanels", "RankPanels")  # take a headline and `holds`; a timeline by .shows(...)
 SCOPES = (ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 

@@ -69,15 +69,10 @@ def test_the_small_gpt_does_exactly_the_flops_counted(config):
         loss.backward()
     per_token = forward_flops_per_token(shape_of(config))
     assert forward.get_total_flops() == 3 * config.sequence_length * per_token
+    with FlopCounterMode(display=False) as short, torch.no_grad():
+        model(tokens[:1, :16])
+    assert short.get_total_flops() == 16 * forward_flops_per_token(shape_of(config), 16)
     assert forward.get_total_flops() + backward.get_total_flops() == step_flops(shape_of(config), 3)
-
-
-def test_short_rows_are_counted_as_they_are():
-    config = SMALL[0]
-    tokens = torch.zeros(1, 16, dtype=torch.int64)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        GPT(config)(tokens)
-    assert counter.get_total_flops() == 16 * forward_flops_per_token(shape_of(config), 16)
 
 
 def test_a_step_of_a_gpt_is_equation_3_of_the_megatron_paper():
@@ -86,17 +81,11 @@ def test_a_step_of_a_gpt_is_equation_3_of_the_megatron_paper():
     assert step_flops(shape, 1536, recompute=True) == pytest.approx(by_the_paper, rel=1e-12)
 
 
-def test_6nd_is_gpt_3s_published_compute():
-    gpt3 = facts.model("GPT-3")
-    C = training_flops(gpt3.parameters.value, gpt3.tokens.value)
-    assert f"{C:.2e}" == "3.14e+23" and C == pytest.approx(facts.PUBLISHED_FLOPS["GPT-3"].value, rel=0.002)
-
-
-@pytest.mark.parametrize("name", ["Chinchilla", "Llama 3 405B"])
-def test_6nd_is_near_what_other_papers_say(name):
+@pytest.mark.parametrize("name, off", [("GPT-3", 0.002), ("Chinchilla", 0.03), ("Llama 3 405B", 0.03)])
+def test_6nd_is_the_published_compute(name, off):
     model = facts.model(name)
     C = training_flops(model.parameters.value, model.tokens.value)
-    assert C == pytest.approx(facts.PUBLISHED_FLOPS[name].value, rel=0.03)
+    assert C == pytest.approx(facts.PUBLISHED_FLOPS[name].value, rel=off)
 
 
 def test_6nd_leaves_out_attention_which_is_3_percent_of_gpt_3():

@@ -26,8 +26,7 @@ def test_the_bounds_of_the_scaling_book():
     assert data_parallel_tokens(H100.group(n), 0.4 * C) == pytest.approx(990, rel=0.01)
 
 
-@pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("weight, gradient", [(2, 2), (2, 4), (4, 4)])
+@pytest.mark.parametrize("group, weight, gradient", [*zip(GROUPS, (2, 2, 4) * 2, (2, 4, 4) * 2)])
 def test_with_so_many_tokens_both_times_are_equal(group, weight, gradient):
     N, F = 7e9, 125e12
     T = data_parallel_tokens(group, F, gradient)
@@ -39,8 +38,7 @@ def test_with_so_many_tokens_both_times_are_equal(group, weight, gradient):
     assert 4 * N * backward / F == pytest.approx(gather + scatter)
 
 
-@pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("w", [2, 4])
+@pytest.mark.parametrize("group, w", [*zip(GROUPS, (2, 4) * 3)])
 def test_a_block_of_so_many_tokens_takes_as_long_to_compute_as_the_next_to_come(group, w):
     F, H, K, d, R = 400e12, 64, 8, 128, group.n
     for c, flops, sent in zip(ring_attention_tokens(group, F, H, K, w), (2, 5),
@@ -54,8 +52,7 @@ def test_a_ring_across_nodes_has_one_card_however_it_stands():
         assert ring_attention_tokens(H100.group(16, stride), C, 64, 8)[0] == pytest.approx(2 / 8 * C / 50e9)
 
 
-@pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("group, gated", [*zip(GROUPS, (True, False) * 3)])
 def test_an_expert_so_wide_computes_as_long_as_its_rows_travel(group, gated):
     F, k, N, D, w = 600e12, 2, 512, 1024, 2
     forward, backward = smallest_ffn_size(group, F, gated, w)

@@ -8,6 +8,7 @@ from course_lib.costs.experts import balanced_expert_bytes
 from course_lib.costs.hybrid import (
     StageWork,
     expert_bytes,
+    expert_width_bytes,
     parameters_of,
     pipeline_bytes,
     replica_bytes,
@@ -59,6 +60,16 @@ def test_along_ep_an_even_spread_costs_chapter_8s_formula_both_ways_and_the_coun
     counts = [[[k * N // E] * E] * e] * 3  # of 3 forward passes
     each = 2 * balanced_expert_bytes(N, k, 16, e, 4) + 8 * E * (e - 1) // e
     assert [expert_bytes(counts, place, 16) for place in range(e)] == [3 * each] * e
+
+
+def test_along_etp_rows_go_to_all_and_sums_come_back_counted_row_by_row():
+    """3 ranks, 2 experts here: this one's 4 rows to 2 others; of the others' 2 + 5 and 1 + 1 rows a sum each."""
+    counts = [[3, 1], [2, 5], [1, 1]]
+    for place, others_rows in ((0, 9), (1, 6), (2, 11)):
+        own, D, w = sum(counts[place]), 10, 4
+        once = (2 * own + others_rows) * D * w + 2 * 2 * 8  # and in 8 bytes to each how many rows an expert has
+        assert expert_width_bytes([counts], place, D, w) == once + (2 * own + others_rows) * D * w  # gradients again
+        assert expert_width_bytes([counts] * 3, place, D, w) == 3 * expert_width_bytes([counts], place, D, w)
 
 
 def test_axes_of_one_rank_send_nothing_and_the_norm_goes_to_all_ranks():

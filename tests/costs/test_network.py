@@ -10,7 +10,6 @@ from course_lib.costs.network import (
     OPERATIONS,
     TREE_ACROSS_S,
     TREE_INSIDE_S,
-    Network,
     all_reduce_s,
     measured_network,
     network_of,
@@ -38,21 +37,11 @@ def test_a_group_has_the_cards_that_it_uses_and_no_more(n, stride, nodes, rates)
     assert group.bytes_per_s("reduce_scatter") == group.bytes_per_s("all_gather")
 
 
-@pytest.mark.parametrize("n, stride", [(2, 1), (8, 1), (16, 1), (64, 8), (12, 1), (6, 4), (1024, 1)])
-def test_a_group_is_the_same_by_its_stride_and_by_its_ranks(n, stride):
-    assert H100.group_at(range(0, n * stride, stride)) == H100.group(n, stride)
-
-
-def test_ranks_that_stand_anywhere_make_a_group_too():
+def test_a_group_is_the_same_by_its_stride_and_by_its_ranks_which_may_stand_anywhere():
+    for n, stride in ((2, 1), (8, 1), (16, 1), (64, 8), (12, 1), (6, 4), (1024, 1)):
+        assert H100.group_at(range(0, n * stride, stride)) == H100.group(n, stride)
     scattered = H100.group_at([0, 1, 2, 8, 16, 17])
     assert (scattered.n, scattered.nodes, scattered.per_node) == (6, 3, 3)
-    with pytest.raises(ValueError, match="number of ranks=0: expected"):
-        H100.group_at([])
-
-
-def test_eight_strided_groups_together_send_what_one_group_over_whole_nodes_does():
-    whole, strided = H100.group(64), H100.group(8, 8)
-    assert 8 * strided.bytes_per_s("all_gather") == pytest.approx(whole.bytes_per_s("all_gather"))
 
 
 def test_nodes_of_one_device_are_links_that_are_all_alike():
@@ -79,11 +68,6 @@ def test_a_ring_crosses_the_network_once_for_each_further_node():
         assert group.nodes == nodes
         assert group.around_s == pytest.approx((nodes - 1) * 14e-6 + (n - nodes) * 3.4e-6)
         assert group.seconds("all_gather", 0, messages=3) == pytest.approx(3 * group.around_s)
-
-
-def test_the_same_ranks_wait_longer_when_they_stand_on_more_nodes():
-    waits = [H100.group(16, stride).around_s for stride in (1, 2, 4, 8)]
-    assert waits == sorted(waits) and waits[-1] > 3 * waits[0]
 
 
 def test_an_all_reduce_over_many_nodes_goes_down_a_tree():
@@ -114,11 +98,10 @@ def test_pods_slow_what_leaves_them_and_not_a_ring_that_passes_once():
     assert among_all.bytes_per_s("all_to_all") < 0.2 * inside.bytes_per_s("all_to_all")
 
 
-@pytest.mark.parametrize("op", OPERATIONS)
-def test_a_group_of_one_sends_nothing(op):
+def test_a_group_of_one_sends_nothing():
     alone = H100.group(1)
-    assert alone.seconds(op, 1e9) == 0 and alone.sending_s(op, 1e9) == 0
-    assert alone.bytes_per_s(op) == float("inf")
+    for op in OPERATIONS:
+        assert alone.seconds(op, 1e9) == alone.sending_s(op, 1e9) == 0 and alone.bytes_per_s(op) == float("inf")
 
 
 @pytest.mark.parametrize("op", ["all_gather", "all_to_all", "ring", "all_reduce"])
@@ -128,19 +111,6 @@ def test_bytes_that_each_sends_and_bytes_of_the_whole_are_the_same_call(op):
     assert group.sending_s(op, sent, 3) == pytest.approx(group.seconds(op, M, 3))
     assert group.bus_bandwidth(op, M) == pytest.approx(sent / group.seconds(op, M))
     assert group.bus_bandwidth(op, 1e15) == pytest.approx(group.bytes_per_s(op), rel=1e-3)
-
-
-def test_what_there_is_not_is_refused_by_name():
-    with pytest.raises(ValueError, match="op='scan': expected one of all_reduce, all_gather"):
-        H100.group(8).seconds("scan", 1)
-    with pytest.raises(ValueError, match="n=0: expected a whole number of 1 or more"):
-        H100.group(0)
-    with pytest.raises(ValueError, match="no accelerator is called 'H1000'"):
-        network_of("H1000")
-    with pytest.raises(ValueError, match="no interconnect is called 'pigeons'"):
-        network_of("H100", between="pigeons")
-    with pytest.raises(ValueError, match="no latency of a step over TPU v4 ICI: expected one of NVLink"):
-        network_of("TPU v4")
 
 
 # Held against what was measured
@@ -169,30 +139,10 @@ def test_the_numbers_that_are_fitted_are_those_of_their_points():
         assert abs(errors(measured_collectives(op, device, nodes)[0])[M]) < 0.02
 
 
-@pytest.mark.parametrize("op, most", [("all_gather", 0.28), ("all_to_all", 0.30), ("all_reduce", 0.47),
-                                      ("reduce_scatter", 0.05), ("ring", 0.65)])
-def test_no_operation_is_missed_by_more_than_the_course_says(op, most):
-    assert max(abs(error) for curve in measured_collectives(op) for error in errors(curve).values()) < most
-
-
-def test_one_card_for_all_or_one_ring_for_all_to_all_is_refuted_by_the_same_curves():
-    """What the course taught before: W of one card for a ring over whole nodes, and all cards for an all-to-all."""
-    gather = measured_collectives("all_gather", "H100", 32)[0]
-    largest = max(gather.bus_bandwidth)
-    one_card = (gather.num_devices - 1) / gather.num_devices * largest * hardware_link("InfiniBand NDR").beta_s_per_byte
-    assert one_card > 5 * measured_seconds(gather, largest)
-    exchange = measured_collectives("all_to_all", "H100", 32)[0]
-    as_a_ring = measured_network(exchange).group(256).seconds("all_gather", largest)
-    assert measured_seconds(exchange, largest) > 4 * as_a_ring
-
-
-def test_one_cluster_shows_all_four_wires():
-    """A100s of one cloud, 1 GiB: NVLink, one card, all cards, and an all-to-all on its own card."""
-    rates = {(c.op, c.num_devices): c.bus_bandwidth[1 << 30].value for c in measured_collectives(device="A100")
-             if 1 << 30 in c.bus_bandwidth and c.num_devices != 8}
-    assert 10 < rates["all_gather", 2] < 25 < 150 < rates["all_gather", 16] < 200
-    leaves = rates["all_to_all", 16] * 8 / 15  # eight of fifteen others are on the other node
-    assert 0.75 * 25 < leaves < 25
+def test_no_operation_is_missed_by_more_than_the_course_says():
+    for op, most in {"all_gather": 0.28, "all_to_all": 0.30, "all_reduce": 0.47, "reduce_scatter": 0.05,
+                     "ring": 0.65}.items():
+        assert max(abs(error) for curve in measured_collectives(op) for error in errors(curve).values()) < most
 
 
 def test_a_ring_from_rank_to_rank_has_one_card_where_an_all_gather_has_eight():
@@ -215,16 +165,9 @@ def test_the_scaling_books_thresholds_follow():
     assert C * H100.group(1024).ring_s_per_byte == pytest.approx(2475)
     two_nodes = (16 - 8) / 16 * H100.group(16).cards_s_per_byte
     assert C * two_nodes == pytest.approx(1237.5)
-    assert 28_000 / 2475 == pytest.approx(11.3, abs=0.1) and 8 + 28_000 / 2475 == pytest.approx(19.3, abs=0.1)
 
 
 def test_on_two_nodes_the_wires_inside_are_the_bound_that_the_nineteen_leaves_out():
     group, C, F = H100.group(16), 990e12, 28_000
     assert group.two_levels_s_per_byte == pytest.approx(7 / 8 / 450e9)  # the book: B / 514e9
     assert F / (C * group.two_levels_s_per_byte) == pytest.approx(14.5, abs=0.1)
-
-
-def test_a_torus_has_no_nodes_to_leave():
-    inside = Link(1e-6, 1e-11)
-    torus = Network(64, inside, inside, 64)
-    assert torus.group(64).nodes == 1 and torus.group(64).bytes_per_s("all_gather") == pytest.approx(1e11)

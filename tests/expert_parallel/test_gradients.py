@@ -72,19 +72,13 @@ def ratios(found, expected):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_gradient_is_that_of_the_whole_batch_in_every_layout(layout):
-    expected = in_one_process()
-    for found in launch(on_a_rank, layout, rightly, world_size=layout[0]):
-        assert ratios(found, expected) == pytest.approx(dict.fromkeys(expected, 1.0), rel=1e-9)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_auxiliary_losses_have_the_same_gradient_in_every_layout(layout):
-    with_them, without = in_one_process(0.3, 0.01), in_one_process()
+def test_every_gradient_is_that_of_the_whole_batch_in_every_layout_with_auxiliary_losses_and_without(layout):
+    ways = [(), (0.3, 0.01)]
+    without, with_them = expected = [in_one_process(*way) for way in ways]
     assert (with_them["router.weight"] - without["router.weight"]).abs().max() > 1e-3  # they matter
-    for found in launch(on_a_rank, layout, rightly, 0.3, 0.01, world_size=layout[0]):
-        for name, right in with_them.items():
-            assert torch.allclose(found[name], right, rtol=0, atol=1e-12), name
+    for of_rank in launch(lambda: [on_a_rank(layout, rightly, *way) for way in ways], world_size=layout[0]):
+        for found, right in zip(of_rank, expected):
+            assert ratios(found, right) == pytest.approx(dict.fromkeys(right, 1.0), rel=1e-9)
 
 
 def test_groups_need_not_be_named_where_all_share_the_experts_or_nobody_does():
@@ -159,30 +153,35 @@ def test_an_auxiliary_loss_that_is_summed_or_counted_alone_or_detached_would_be_
     layer(batch())
     auxiliary_loss(layer, 1.0).backward()
     expected = layer.router.weight.grad
+    hows = ("right", "summed", "own counts", "without gradient")
     for world in (2, 4):
-        found = {how: launch(only_auxiliary, how, world, world_size=world)[0]
-                 for how in ("right", "summed", "own counts", "without gradient")}
+        found = launch(lambda world: {how: only_auxiliary(how, world) for how in hows}, world, world_size=world)[0]
         assert torch.allclose(found["right"], expected, atol=1e-14)
         assert torch.allclose(found["summed"], world * expected, atol=1e-14)
         assert not torch.allclose(found["own counts"], expected, rtol=1e-3)
         assert found["without gradient"] is None
 
 
-@pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
-def test_a_clipped_norm_is_that_of_the_whole_layer(norm_type):
-    def clipped(layer, groups):
-        average_gradients(layer, None, groups[1])
-        norms.append(clip_grad_norm_(layer, 0.01, norm_type).item())
+def test_a_clipped_norm_of_every_kind_is_that_of_the_whole_layer():
+    def body(layout):
+        found = []
+        for norm_type in norm_types:
+            def clipped(layer, groups, norm_type=norm_type):
+                average_gradients(layer, None, groups[1])
+                found.append(clip_grad_norm_(layer, 0.01, norm_type).item())
+            found.append(on_a_rank(layout, clipped))
+        return list(zip(found[::2], found[1::2]))
 
-    norms = []
-    layer = made()
-    loss_of(layer, batch()).backward()
-    expected = torch.nn.utils.clip_grad_norm_(layer.parameters(), 0.01, norm_type).item()
+    norm_types = (1.0, 2.0, float("inf"))
     for layout in ((1, 1), (4, 2)):
-        for found, norm in launch(lambda layout: (on_a_rank(layout, clipped), norms), layout, world_size=layout[0]):
-            assert norm == [pytest.approx(expected, rel=1e-9)]
-            for name, parameter in layer.named_parameters():
-                assert torch.allclose(found[name], parameter.grad, rtol=1e-8, atol=1e-14), name
+        for of_rank in launch(body, layout, world_size=layout[0]):
+            for norm_type, (norm, found) in zip(norm_types, of_rank):
+                layer = made()
+                loss_of(layer, batch()).backward()
+                expected = torch.nn.utils.clip_grad_norm_(layer.parameters(), 0.01, norm_type).item()
+                assert norm == pytest.approx(expected, rel=1e-9)
+                for name, parameter in layer.named_parameters():
+                    assert torch.allclose(found[name], parameter.grad, rtol=1e-8, atol=1e-14), name
 
 
 def test_a_parameter_that_no_rank_used_keeps_no_gradient():

@@ -52,6 +52,7 @@ def train(ranks_per_group, steps=4, rate=0.0, **options):
 ])
 def test_steps_equal_those_of_one_process(world_size, ranks_per_group, options):
     state, losses, biases = train(1, **options)
+    assert state["head.weight"] is state["embedding.token.weight"]  # one matrix, gathered once
     found = launch(train, ranks_per_group, **options, world_size=world_size)
     for of_rank, _, its_biases in found:
         assert of_rank.keys() == state.keys()
@@ -68,6 +69,8 @@ def test_experts_compute_as_much_as_the_mlps_they_replace_and_are_counted_once_e
     for layer in moe_layers(model):
         assert 2 * sum(p[0].numel() for p in (layer.experts.w1, layer.experts.w2)) == mlp
         assert layer.experts.w2.std() < layer.experts.w1.std()
+    assert all(module.training for module in model.modules())
+    assert not any(module.training for module in moe_gpt(gpt().eval(), 4).modules())  # or they would be counted
     assert isinstance(model, MoEGPT) and sum("router" in name for name, _ in model.named_parameters()) == 2
 
 
@@ -79,20 +82,23 @@ def test_the_auxiliary_loss_is_in_the_loss_of_training_and_not_of_evaluation():
     assert auxiliary_loss(model, 0.5) >= 0.5 * 2 * (1 - 1e-9)  # two layers, each 1 at least about evenly
 
 
-def test_one_message_counts_for_all_layers():
+def test_one_message_counts_for_all_layers_every_choice_of_training_and_none_of_an_evaluation():
     def body():
         model = moe_gpt(gpt(), 4, balance=0.5)
         balancer = BiasBalancer(model)
         rows = batches(0, dist.get_rank(), 2, batch_size=4, sequence_length=12)
         with record_communication() as log:
             model(*rows)
+        model(*rows)  # another micro-batch
+        with torch.no_grad():
+            model.eval()(*rows)
         with record_communication() as of_bias:
             balancer.step()
         return log.calls("all_reduce"), of_bias.calls(), log.calls("all_to_all"), balancer.tokens_per_expert.sum(1)
 
     for counted, moved, sent, total in launch(body, world_size=2):
         assert (counted, moved, sent) == (1, 1, 6)  # counts, there and back: for each of two layers
-        assert total.tolist() == [4 * 12 * 2] * 2
+        assert total.tolist() == [2 * 4 * 12 * 2] * 2
 
 
 def test_the_bias_brings_idle_experts_back():

@@ -7,9 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
+from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib.expert_parallel import (
     SINGLE,
+    Experts,
     MoELayer,
     TopKRouter,
     capacity_mask,
@@ -180,6 +182,15 @@ def test_experts_without_tokens_have_gradients_of_zero_and_not_none():
     layer.zero_grad()
     layer(torch.randn(0, 4)).sum().backward()
     assert all((p.grad == 0).all() for p in layer.parameters())
+
+
+def test_a_backward_pass_makes_one_product_for_each_gradient_that_is_wanted():
+    for of_tokens, of_weights, num_products in ((True, True, 4), (False, True, 3), (True, False, 2)):
+        experts = Experts(4, 8, num_here=2).requires_grad_(of_weights)
+        y = experts(torch.randn(6, 4, requires_grad=of_tokens), [2, 4]).sum()
+        with FlopCounterMode(display=False) as counter:
+            y.backward()
+        assert counter.get_total_flops() == num_products * 2 * 6 * 4 * 8
 
 
 def test_what_is_dropped_leaves_zeros():

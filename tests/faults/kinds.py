@@ -1,20 +1,22 @@
-"""The ways in which ranks go wrong, each with the error that must come of it.
+"""The ways in which ranks go wrong, in launches and in ranks that stay: the error that must come, and who must live on.
 
-One list for two users: tests/runtime/test_faults.py injects every kind once, `python -m tests.faults.soak` hundreds at
-random. A fault happens in one rank, the culprit, after some steps of ordinary work; its peers go on to the next step.
+One table for three users: tests/runtime/test_faults.py injects into launches, tests/runtime/test_team_faults.py into a
+team for as long as its ranks live (together every kind once, with --sweep every kind into both), and
+`python -m tests.faults.soak` hundreds at random into launches. A fault happens in one rank, the culprit, after some
+steps of ordinary work.
 """
 
 import contextlib
 import io
 import os
 import signal
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import torch
@@ -23,20 +25,133 @@ import torch.distributed as dist
 from course_lib.runtime import Deadlock, LaunchError, LaunchTimeout, RankDied, RankFailed, launch
 from course_lib.runtime.errors import LaunchInterrupted
 
+SOON_S = {RankFailed: 1.5, RankDied: 2.0, Deadlock: 5.0}  # after its fault each error comes within so long
+ALL, SURVIVORS, NOBODY = (0, 1, 2), (0, 2), ()  # of a team of three whose rank 1 is the culprit
+SHORT_S = 1.5  # time limit of a call that never ends
+MOST_LINES = 40  # of a message: what a reader takes in
 _POLL_S = 0.01
-_MOST_LINES = 40  # of a message: what a reader takes in
 
 
 @dataclass(frozen=True)
 class Plan:
     """Where and when a fault happens, and how large it is."""
 
-    culprit: int
-    world_size: int
-    step: int
-    num_lines: int = 100_000
-    result_bytes: int = 200_000_000
-    timeout_s: float = 60.0  # of the launch; the endless loop uses it up
+    culprit: int = 1
+    world_size: int = 3
+    step: int = 3
+    num_lines: int = 20_000
+    result_bytes: int = 8_000_000
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`code` is what the culprit does, `peers` what the others do meanwhile (None: the same). `error` and `says`, a
+    part of its message, must come of it, and the ranks `alive` of a team keep what they hold. `only`: "launch", "team".
+    """
+
+    code: str
+    error: type[BaseException] | None = RankFailed
+    says: str = ""  # {culprit} is filled in
+    alive: tuple[int, ...] = ALL
+    peers: str | None = "dist.barrier()"
+    only: str = ""
+
+    def cell(self, culprit: int) -> str:
+        """What every rank runs, after SESSION."""
+        if self.peers is None:
+            return self.code
+        return f"if r == {culprit}:\n{indent(self.code, '    ')}\nelse:\n    {self.peers}"
+
+
+SESSION = """
+import ctypes, os, signal, subprocess, sys, threading, time
+import torch, torch.distributed as dist
+r, n, num_lines, result_bytes = dist.get_rank(), dist.get_world_size(), {plan.num_lines}, {plan.result_bytes}
+kept = torch.full((3,), 11.0 * r)
+others = dist.new_group([rank for rank in range(n) if rank != {plan.culprit}])
+for _ in range({plan.step}):
+    dist.all_reduce(torch.ones(8))
+"""
+LONG = "time.sleep(1000)"
+MUTE = "class Mute({base}):\n    def {method}(self):\n        raise LookupError('no words')\n\n"
+CATCH = "exec('while True:\\n  try: time.sleep(9)\\n  except {}: pass')"
+
+FAULTS = {
+    # Errors of Python: a team keeps all
+    "exception": Fault("raise ArithmeticError('not a number')", says="rank {culprit} failed"),
+    "exception in all": Fault("raise ValueError('empty batch')", says="so did rank", peers=None),
+    "exception where peers return": Fault("raise KeyError('missing')", says="rank {culprit} failed", peers="pass"),
+    "exception where peers are in a group of theirs": Fault(
+        "raise KeyError('missing')", says="rank {culprit} failed", peers="dist.barrier(group=others)"),
+    "exception where peers compute": Fault("raise KeyError('missing')", says="rank {culprit} failed", peers=LONG),
+    "unknown name": Fault("not_there", says="NameError", peers=None),
+    "failed assertion": Fault("assert r < 0, 'wrong rank'", says="wrong rank"),
+    "shapes that do not fit": Fault("torch.ones(2) @ torch.ones(3)", says="RuntimeError", peers=None),
+    "unprintable exception": Fault(MUTE.format(base="Exception", method="__str__") + "raise Mute",
+                                   says="its __str__ raised LookupError"),
+    "endless recursion": Fault("def again():\n    again()\n\nagain()", says="more of these"),
+    "exception group": Fault("raise ExceptionGroup('two', [ValueError('a'), KeyError('b')])", says="2. KeyError: 'b'"),
+    "KeyboardInterrupt of its own": Fault("raise KeyboardInterrupt", says="KeyboardInterrupt"),
+    "too much memory": Fault("bytearray(10**15)", says="MemoryError"),
+    "value that cannot be printed": Fault(MUTE.format(base="", method="__repr__") + "Mute()", says="no words",
+                                          peers=None, only="team"),
+    "input from nobody": Fault("input()", says="EOFError"),
+    "breakpoint for nobody": Fault("breakpoint()", says="here nobody can"),
+    "sys.exit": Fault("sys.exit(3)", RankDied, "rank {culprit} called sys.exit (exit code 3)"),
+    "message never received": Fault("sent = dist.isend(torch.ones(4), (r + 1) % n); raise KeyError('k')", peers="pass"),
+    "message never sent": Fault("coming = dist.irecv(torch.ones(4), (r + 1) % n); raise KeyError('k')", peers="pass"),
+    "group destroyed": Fault("dist.destroy_process_group()", only="team"),
+    "unpicklable result": Fault("result = threading.Lock()", says="rank {culprit} failed", peers="pass", only="launch"),
+    # What hangs in communication: a team keeps all
+    "recv nobody answers": Fault("dist.recv(torch.zeros(4), src=(r + 1) % n)", Deadlock, "rank {culprit}  waits",
+                                 peers="pass"),
+    "mismatched collectives": Fault("dist.barrier()", Deadlock, "rank {culprit} calls barrier",
+                                    peers="dist.all_reduce(torch.ones(8))"),
+    "one call too few": Fault("pass", Deadlock, "and rank {culprit} has"),
+    "all receive": Fault("dist.recv(torch.zeros(4), src=(r + 1) % n)", Deadlock, "nobody sends", peers=None),
+    "all send": Fault("dist.send(torch.zeros(10**6), dst=(r + 1) % n)", Deadlock, "nobody receives", peers=None),
+    "group of two waits for one": Fault("pass", Deadlock, "rank 2  waits",
+                                        peers="r == 2 and dist.barrier(group=others)", only="team"),
+    "wait for a message of an earlier call": Fault(
+        "coming = dist.irecv(torch.zeros(1), src=(r + 1) % n); coming.wait()", Deadlock, "rank {culprit}  waits",
+        peers="pass"),
+    # What does not end: it is stopped, and a team keeps all
+    "endless loop": Fault("while True: pass", LaunchTimeout, "rank {culprit}  is at"),
+    "sleep": Fault(LONG, LaunchTimeout, "rank {culprit}  is at"),
+    "lock taken twice": Fault("lock = threading.Lock(); lock.acquire(); lock.acquire()", LaunchTimeout,
+                              "rank {culprit}  is at"),
+    "loop that catches every Exception": Fault(CATCH.format("Exception"), LaunchTimeout),
+    "child that is waited for": Fault("subprocess.run(['sleep', '1000'])", LaunchTimeout, "rank {culprit}  is at"),
+    "interrupt": Fault(LONG, LaunchInterrupted, "rank {culprit}  was at"),
+    # What cannot be stopped: that rank has to end
+    "one call into C": Fault("sum(range(10**12))", LaunchTimeout, "uninterruptible", SURVIVORS),
+    "loop that catches everything": Fault(CATCH.format("BaseException"), LaunchTimeout, "", SURVIVORS),
+    "signals ignored": Fault(f"signal.signal(signal.SIGINT, signal.SIG_IGN); {LONG}", LaunchTimeout, "", SURVIVORS),
+    "rank that is frozen": Fault("os.kill(os.getpid(), signal.SIGSTOP)", LaunchTimeout, "rank {culprit}", SURVIVORS),
+    "group that one rank makes": Fault("dist.new_group([0, 1])", Deadlock, "rank {culprit}  waits", SURVIVORS, "pass",
+                                       only="team"),
+    "frozen server": Fault("os.kill(os.getppid(), signal.SIGSTOP)\nwhile True: pass", LaunchError,
+                           "the process that starts ranks did not answer", only="launch"),
+    # Deaths
+    "os._exit": Fault("os._exit(4)", RankDied, "rank {culprit} ended with exit code 4", SURVIVORS),
+    "kill -9": Fault("os.kill(os.getpid(), signal.SIGKILL)", RankDied, "rank {culprit} was killed by SIGKILL",
+                     SURVIVORS),
+    "SIGTERM": Fault("os.kill(os.getpid(), signal.SIGTERM)", RankDied, "SIGTERM", SURVIVORS),
+    "memory that is not its own": Fault("ctypes.string_at(0)", RankDied, "SIGSEGV", SURVIVORS),
+    "abort": Fault("os.abort()", RankDied, "SIGABRT", SURVIVORS),
+    "server killed": Fault("os.kill(os.getppid(), signal.SIGKILL)", LaunchError, "", NOBODY),
+    # No errors, and yet not as usual
+    "many lines": Fault("for line in range(num_lines): print('line', line)", None, peers="pass"),
+    "large result": Fault("result = torch.full((result_bytes // 4,), float(r))", None, peers="pass", only="launch"),
+    "printing switched off": Fault("sys.stdout.close()", None, peers="pass"),
+    "stdout closed below Python": Fault("os.close(1)", None, peers="pass"),
+    "thread that fails": Fault("t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()", None, peers=None),
+    "child that is left": Fault("child = subprocess.Popen(['sleep', '1000'])", None, peers=None),
+    "folder that is gone": Fault("os.makedirs(f'gone{r}'); os.chdir(f'gone{r}'); os.rmdir(f'../gone{r}')", None,
+                                 peers=None),
+}
+IN_LAUNCH = [kind for kind, fault in FAULTS.items() if fault.only != "team"]
+IN_TEAM = [kind for kind, fault in FAULTS.items() if fault.only != "launch"]
 
 
 @dataclass(frozen=True)
@@ -46,181 +161,91 @@ class Outcome:
     error: BaseException | None
     results: list[Any] | None
     printed: str
+    complained: str  # on stderr
     late_s: float
 
 
-@dataclass(frozen=True)
-class Fault:
-    """`body` is what the culprit does; `error` and `says` are what must come of it, `limit_s` how soon."""
-
-    kind: str
-    body: Callable[[Plan], Any]
-    error: type[BaseException] | None
-    says: str  # a part of the message; {culprit} is filled in
-    limit_s: float | None = None
-    peers_go_on: bool = True  # to the next all-reduce; otherwise they return
-
-
-def raise_an_exception(plan: Plan) -> None:
-    raise ArithmeticError(f"the loss of step {plan.step} is not a number")
-
-
-class WithoutWords(Exception):
-    """Cannot even be printed."""
-
-    def __str__(self) -> str:
-        raise LookupError("no words")
-
-
-def raise_what_cannot_be_printed(plan: Plan) -> None:
-    raise WithoutWords
-
-
-def call_itself_for_ever(plan: Plan) -> None:
-    call_itself_for_ever(plan)
-
-
-def raise_several_at_once(plan: Plan) -> None:
-    raise ExceptionGroup("several", [ValueError("the first"), KeyError("the second")])
-
-
-def freeze_the_server(plan: Plan) -> None:
-    os.kill(os.getppid(), signal.SIGSTOP)
-    loop_for_ever(plan)
-
-
-def be_killed(plan: Plan) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def receive_what_nobody_sends(plan: Plan) -> None:
-    dist.recv(torch.zeros(4), src=(plan.culprit + 1) % plan.world_size)
-
-
-def call_another_collective(plan: Plan) -> None:
-    dist.barrier()
-
-
-def loop_for_ever(plan: Plan) -> None:
-    while True:
-        pass
-
-
-def call_sys_exit(plan: Plan) -> None:
-    sys.exit(3)
-
-
-def call_os_exit(plan: Plan) -> None:
-    os._exit(4)
-
-
-def print_many_lines(plan: Plan) -> int:
-    for line in range(plan.num_lines):
-        print("line", line)
-    return plan.culprit
-
-
-def return_a_lock(plan: Plan) -> Any:
-    return threading.Lock()
-
-
-def return_a_large_tensor(plan: Plan) -> torch.Tensor:
-    return torch.full((plan.result_bytes // 4,), float(plan.culprit))
-
-
-FAULTS = {
-    fault.kind: fault
-    for fault in (
-        Fault("exception", raise_an_exception, RankFailed, "rank {culprit} failed", 1.5),
-        Fault("unprintable exception", raise_what_cannot_be_printed, RankFailed, "its __str__ raised LookupError", 1.5),
-        Fault("endless recursion", call_itself_for_ever, RankFailed, "more of these", 1.5),
-        Fault("exception group", raise_several_at_once, RankFailed, "2. KeyError: 'the second'", 1.5),
-        Fault("kill -9", be_killed, RankDied, "rank {culprit} was killed by SIGKILL", 2.0),
-        Fault("recv nobody answers", receive_what_nobody_sends, Deadlock, "rank {culprit}  waits", 5.0,
-              peers_go_on=False),
-        Fault("mismatched collectives", call_another_collective, Deadlock, "rank {culprit} calls barrier", 5.0),
-        Fault("endless loop", loop_for_ever, LaunchTimeout, "rank {culprit}  is at"),
-        Fault("sys.exit", call_sys_exit, RankDied, "rank {culprit} called sys.exit (exit code 3)", 2.0),
-        Fault("os._exit", call_os_exit, RankDied, "rank {culprit} ended with exit code 4", 2.0),
-        Fault("many lines", print_many_lines, None, "", peers_go_on=False),
-        Fault("interrupt", loop_for_ever, LaunchInterrupted, "rank {culprit}  was at"),
-        Fault("unpicklable result", return_a_lock, RankFailed, "rank {culprit} failed", 1.5, peers_go_on=False),
-        Fault("large result", return_a_large_tensor, None, "", peers_go_on=False),
-        Fault("frozen server", freeze_the_server, LaunchError, "the process that starts ranks did not answer"),
-    )
-}
-
-
 def work(kind: str, plan: Plan, folder: str) -> Any:
-    """What every rank runs: `plan.step` steps, then the culprit's fault. Leaves the time of the fault in `folder`."""
-    for _ in range(plan.step):
-        dist.all_reduce(torch.ones(8))
+    """What every rank of a launch runs. Leaves the time of the fault in `folder`."""
+    names: dict[str, Any] = {}
+    exec(SESSION.format(plan=plan), names)
     rank = dist.get_rank()
     Path(folder, f"{rank}.part").write_text(str(time.monotonic()))
     os.rename(f"{folder}/{rank}.part", f"{folder}/{rank}")  # whoever sees it sees it whole
-    if rank == plan.culprit:
-        return FAULTS[kind].body(plan)
-    if FAULTS[kind].peers_go_on:
-        dist.all_reduce(torch.ones(8))
-    return rank
+    exec(compile(FAULTS[kind].cell(plan.culprit), f"<{kind}>", "exec"), names)
+    return names.get("result", rank)
 
 
 def inject(kind: str, plan: Plan) -> Outcome:
     """Launch with this fault and see how it ends."""
-    printed = io.StringIO()
+    printed, complained = io.StringIO(), io.StringIO()
     error = results = None
+    timeout_s = SHORT_S if FAULTS[kind].error is LaunchTimeout else 60.0
     with tempfile.TemporaryDirectory(prefix="faults_") as folder:
         if kind == "interrupt":
-            threading.Thread(target=_interrupt_once_there, args=(Path(folder, str(plan.culprit)),)).start()
+            interrupt_once(Path(folder, str(plan.culprit)).exists)
         started = time.monotonic()
-        with contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complained):
             try:
-                results = launch(work, kind, plan, folder, world_size=plan.world_size, timeout=plan.timeout_s)
+                results = launch(work, kind, plan, folder, world_size=plan.world_size, timeout=timeout_s)
             except (Exception, KeyboardInterrupt) as caught:
                 error = caught
         ended = time.monotonic()
         moments = {int(file.name): float(file.read_text()) for file in Path(folder).iterdir() if not file.suffix}
     if isinstance(error, LaunchTimeout):
-        since = started + plan.timeout_s
+        since = started + timeout_s
     elif isinstance(error, Deadlock):
         since = max(moments.values())  # from here on nothing moved
     else:
         since = moments.get(plan.culprit, started)
-    return Outcome(error, results, printed.getvalue(), ended - since)
+    return Outcome(error, results, printed.getvalue(), complained.getvalue(), ended - since)
 
 
-def _interrupt_once_there(file: Path) -> None:
-    while not file.exists():
-        time.sleep(_POLL_S)
-    os.kill(os.getpid(), signal.SIGINT)
+def interrupt_once(there: Callable[[], bool]) -> None:
+    """In a thread: an interrupt of this process, as soon as `there()`."""
+    def watch() -> None:
+        while not there():
+            time.sleep(_POLL_S)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def complaints(kind: str, plan: Plan, outcome: Outcome) -> list[str]:
     """What is wrong with an outcome, but for its time; empty when all is as promised."""
     fault = FAULTS[kind]
-    if type(outcome.error) is not (fault.error or type(None)):
-        wanted = fault.error.__name__ if fault.error else "no error"
-        return [f"expected {wanted}, got {type(outcome.error).__name__}: {outcome.error}"]
-    if fault.error is None:
+    if fault.error is None and outcome.error is None:
         return _complaints_about_results(kind, plan, outcome)
-    says = fault.says.format(culprit=plan.culprit)
-    if says not in str(outcome.error):
-        return [f"the message does not say {says!r}: {outcome.error}"]
-    if str(outcome.error).count("\n") >= _MOST_LINES:
-        return [f"the message has more than {_MOST_LINES} lines: {outcome.error}"]
+    found = complaints_about(fault, plan.culprit, outcome.error)
     named = getattr(outcome.error, "rank", plan.culprit)
-    return [f"blames rank {named}, it was rank {plan.culprit}"] if named != plan.culprit else []
+    if not found and fault.peers and named != plan.culprit:
+        found = [f"blames rank {named}, it was rank {plan.culprit}"]
+    return found
+
+
+def complaints_about(fault: Fault, culprit: int, error: BaseException | None) -> list[str]:
+    """What is wrong with the error that has come of a fault."""
+    says, told = fault.says.format(culprit=culprit), str(error)
+    wanted = fault.error or type(None)
+    if type(error) is not wanted and not (wanted is LaunchError and isinstance(error, LaunchError)):
+        return [f"expected {wanted.__name__}, got {type(error).__name__}: {told}"]
+    if says not in told:
+        return [f"the message does not say {says!r}: {told}"]
+    return [f"the message has more than {MOST_LINES} lines: {told}"] if told.count("\n") >= MOST_LINES else []
 
 
 def _complaints_about_results(kind: str, plan: Plan, outcome: Outcome) -> list[str]:
     results = list(outcome.results)
     if kind == "large result":
-        large = results[plan.culprit]
-        if large.numel() != plan.result_bytes // 4 or not bool((large == plan.culprit).all()):
+        expected = torch.full((plan.result_bytes // 4,), float(plan.culprit))
+        if not torch.equal(results[plan.culprit], expected):
             return ["the large result did not arrive whole"]
         results[plan.culprit] = plan.culprit
     if results != list(range(plan.world_size)):
         return [f"the results are {results}"]
-    lines = plan.num_lines if kind == "many lines" else 0
-    expected = "".join(f"[rank {plan.culprit}] line {line}\n" for line in range(lines))
-    return [] if outcome.printed == expected else ["what was printed is not complete and in order"]
+    if "course_lib" in outcome.complained:
+        return [f"a rank shows the reader what is the course's own: {outcome.complained}"]
+    if kind == "many lines":
+        expected = "".join(f"[rank {plan.culprit}] line {line}\n" for line in range(plan.num_lines))
+        return [] if outcome.printed == expected else ["what was printed is not complete and in order"]
+    return []

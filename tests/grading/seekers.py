@@ -1,16 +1,8 @@
-"""Solution cells that look for the answer instead of computing it, in four shapes, for any exercise.
+"""Solution cells that look for the answer instead of computing it, in three shapes, for any exercise.
 
 Each source defines `seek(number, arguments)`, which returns a found answer or raises; `cell` wraps it into the function
 that the exercise asks for. A seeker may know names of the grader's own modules: students can read them.
 """
-
-# By a chapter's helpers, where these were enough once: `helper(name, name beside it)` finds one; a are the arguments.
-RECIPES = {
-    "4.2": "helper('in_rounds')(a[2], a[3])",
-    "4.4": "helper('one_f_one_b_orders')(a[1], a[2], lambda r: a[1] - 1 - r)[a[0]]",
-    "4.6": "helper('split')(helper('one_f_one_b_orders')(a[1], a[2], lambda r: a[1] - 1 - r)[a[0]], a[0])",
-    "10.5": "between(helper('edge', 'fitting')(helper('fitting', 'edge')(a[1:])), a[-1])",
-}
 
 ASK = '''
 def asked(candidate, arguments):
@@ -54,33 +46,6 @@ def seek(number, arguments):
     raise LookupError(number)
 '''
 
-BY_HELPER = '''
-def helper(name, beside=None):
-    import importlib, pkgutil
-    folders = getattr(importlib.import_module("course_lib"), "__path__")
-    for module in pkgutil.walk_packages(folders, "course_lib.", onerror=lambda name: None):
-        if module.name.startswith("course_lib.grading"):
-            try:
-                found = importlib.import_module(module.name)
-                if beside is None or hasattr(found, beside):
-                    return getattr(found, name)
-            except (ImportError, AttributeError):
-                pass
-    raise LookupError(name)
-
-def between(hull, deadline):
-    if hull[-1][0] <= deadline:
-        return [(hull[-1][2], 1.0)]
-    early, late = next((a, b) for a, b in zip(hull, hull[1:]) if a[0] <= deadline < b[0])
-    x = (deadline - early[0]) / (late[0] - early[0])
-    return [(late[2], x), (early[2], 1 - x)]
-
-def seek(number, a):
-    if number not in RECIPES:
-        raise LookupError(number)
-    return eval(RECIPES[number], {**globals(), "a": a})
-'''
-
 BY_MEMORY = ASK + '''
 def seek(number, arguments):
     import gc, importlib.util, os
@@ -116,11 +81,11 @@ def seek(number, arguments):
     raise LookupError(number)
 '''
 
-SHAPES = {"the registry": BY_REGISTRY, "a class with the number": BY_CLASS, "a helper of the chapter": BY_HELPER,
+SHAPES = {"the registry": BY_REGISTRY, "a class with the number": BY_CLASS,
           "gc, files and the parent's memory": BY_MEMORY}
 
 
 def cell(shape: str, number: str, function: str) -> str:
     """The source of a solution cell."""
-    return (f"{SHAPES[shape]}\nRECIPES = {RECIPES!r}\n"
+    return (f"{SHAPES[shape]}\n"
             f"def {function}(*arguments):\n    return seek({number!r}, arguments)\n")

@@ -1,66 +1,123 @@
-"""Every check decides: unusual right answers pass at every seed, and the docstring's example is the first trial."""
+"""Every row of the chapters' tables is judged as it says: solutions and unusual right answers pass, wrong answers are
+refused and told their sentence, a solution without what its text stresses is refused, docstrings have the example.
+"""
 
-import io
+import random
 
 import pytest
-import torch
 
+from course_lib.grading import check
 from course_lib.grading.exercise import SEED
 from course_lib.grading.judges.calls import CollectiveExercise
 from course_lib.grading.judges.tensors import TensorExercise
-from course_lib.grading.registry import exercise, exercises_of
-from course_lib.grading.report import Verdict
-from course_lib.grading.selfstudy import attempt, examine, outcome
-from course_lib.runtime import launch
-from tests.sweep import some_of_each
-from tools.examples import example_of, in_docstring
-from tools.solutions import SOLUTIONS, names_of, right_answers
+from course_lib.grading.registry import exercises_of
+from course_lib.grading.staying import StayingAttempts
+from course_lib.grading.trusted.grader import Grader
+from course_lib.grading.trusted.worker import Limits
+from tools.answers import at_home, misjudged, rows
+from tools.solutions import SOLUTIONS, code_cells
 
 EXERCISES = [each for chapter in SOLUTIONS for each in exercises_of(chapter)]
 BY_NUMBER = pytest.mark.parametrize("asked", EXERCISES, ids=lambda each: each.number)
-RIGHT = [each for path in SOLUTIONS.values() for each in right_answers(path)]
+
+
+def path_of(asked):
+    return SOLUTIONS[int(asked.number.partition(".")[0])]
+
+
+def rows_of(asked, kind=""):
+    return rows(path_of(asked), kind, asked.number)
+
+
+@pytest.fixture(scope="module")
+def attempts():
+    with StayingAttempts() as staying:
+        yield staying
 
 
 @BY_NUMBER
-def test_at_least_two_unusual_right_answers_are_recorded(asked):
-    assert sum(answer.number == asked.number for _, answer in RIGHT) >= 2
-
-
-@pytest.mark.sweep("named", few=some_of_each(RIGHT, 1, lambda named: named[1].number), all=RIGHT,
-                   ids=lambda named: f"{named[1].number}-{named[0]}",
-                   words=f"1 unusual right answer to each exercise, of {len(RIGHT)}")
-@pytest.mark.sweep("num_seeds", few=[1], all=[10], words="1 seed of 10, for each unusual right answer")
-def test_an_unusual_right_answer_passes_at_every_seed(named, num_seeds):
-    _, answer = named
-    asked = exercise(answer.number)
-    assert examine(asked, answer.function).verdict is Verdict.CORRECT  # the trials of SEED, all at once
-    examined = set(map(drawn, asked.trials(SEED)))  # the fixed ones among them, which every seed has
-    trials = {drawn(trial): trial for seed in range(num_seeds) for trial in asked.trials(seed)}
-    for trial in (trial for key, trial in trials.items() if key not in examined):
-        found = outcome(asked, answer.function, trial)
-        assert found.verdict is Verdict.CORRECT, found.cause
-
-
-def drawn(trial):
-    return repr((trial.inputs, trial.hidden))
+def test_every_row_of_its_table_is_judged_as_the_row_says(asked, attempts):
+    judged = at_home(attempts)
+    assert not [line for row in rows_of(asked) if (line := misjudged(row, judged))]
 
 
 @BY_NUMBER
-def test_the_docstrings_example_is_the_first_trial_of_every_seed(asked):
-    path = SOLUTIONS[int(asked.number.partition(".")[0])]
-    trial = asked.trials(SEED)[0]
-    assert repr(asked.trials(SEED + 5)[0]) == repr(trial)
-    function = names_of(path)[asked.function]
-    ranks = launch(attempt, asked, function, trial, world_size=trial.world_size, device="cpu")
-    answers = [torch.load(io.BytesIO(data), weights_only=True) for _, data, _ in ranks]
-    for line in example_of(path, asked.number, trial, answers):
-        assert in_docstring(function, line), f"{line!r} is not in the docstring of {asked.function}"
+def test_check_gives_a_wrong_answer_the_sentence_and_no_more_points_than_it_is_worth(asked):
+    wrong = rows_of(asked, "wrong")
+    row = random.Random(asked.number).choice(wrong)  # the others by the same judge, on ranks that stay
+    report = check(asked.number, row.function)
+    assert row.says in report.cause and not report.passed and report.points in (0, asked.points / 2)
+
+
+@pytest.mark.sweep(words="check itself, on new ranks, of every row")
+@BY_NUMBER
+def test_new_ranks_and_ranks_that_stay_agree_on_every_row(asked, attempts):
+    for row in rows_of(asked):
+        assert at_home(attempts)(row, SEED) == at_home()(row, SEED), row
+
+
+def random_seeds(count):
+    seeds = random.SystemRandom().sample(range(2**31), count)
+    print("python -m tools.answers judge --seeds", *seeds)
+    return seeds
+
+
+@pytest.mark.sweep(words="unusual right answers at 10 random seeds")
+@BY_NUMBER
+def test_an_unusual_right_answer_passes_at_any_seed(asked, attempts):
+    judged, seeds = at_home(attempts), random_seeds(10)
+    assert not [line for row in rows_of(asked, "right") for seed in seeds if (line := misjudged(row, judged, seed))]
+
+
+# In the notebook of a student who has the solutions' names, and whose answer stands in a module of its own.
+CELL = """
+import sys, types
+answers = types.ModuleType("tools.answers")
+answers.wrong = answers.right = lambda number, says: lambda function: function
+sys.modules.update({{"tools": types.ModuleType("tools"), "tools.answers": answers}})
+module = dict(globals())
+def {function}(*arguments):  # or the solution itself would be judged
+    raise RuntimeError("the answers' file cannot run in class")
+exec(compile({text!r}, "answers.py", "exec"), module)
+{function} = module{name}
+"""
+
+
+class VerdictsOnly(Grader):
+    """Names no recorded mistakes, which takes as long as the verdict."""
+
+    def known_cause(self, exercise, cells):
+        return ""
+
+
+@pytest.mark.sweep(words="wrong and right answers in class, at a random seed")
+@BY_NUMBER
+def test_a_class_gets_for_every_answer_what_check_gives_at_home(asked):
+    path, (seed,) = path_of(asked), random_seeds(1)
+    given = [{"source": cell.source, "name": cell.metadata.nbgrader.grade_id, "own": False}
+             for cell in code_cells(path) if not cell.metadata.nbgrader.grade]
+
+    def in_class(row, seed):
+        first, bracket, place = row.name.partition("[")
+        text = path.with_name(f"{row.kind}_answers.py").read_text(encoding="utf-8")
+        source = CELL.format(text=text, function=asked.function, name=f'["{first}"]{bracket}{place}')
+        report = grader.report(asked, [*given, {"source": source, "name": "answer", "own": True}], seed)
+        assert "cannot run in class" not in report.cause, row
+        return report.verdict, None if row.kind == "wrong" else report.cause
+
+    with VerdictsOnly("auto", Limits()) as grader:
+        assert not [line for kind in ("wrong", "right") for row in rows_of(asked, kind)
+                    if (line := misjudged(row, in_class, seed))]
 
 
 @BY_NUMBER
-def test_messages_have_a_floor_wherever_they_are_the_exercise(asked):
-    if isinstance(asked, CollectiveExercise | TensorExercise) and asked.operations != frozenset():
-        several = [trial for trial in asked.trials(SEED) if trial.world_size > 1]
-        if not any(asked.bound(trial) for trial in several):
-            return  # nothing is to be sent
-        assert sum(asked.least(trial) > 0 for trial in several) >= 2
+def test_the_first_trial_is_the_example_at_every_seed(asked):
+    assert len({repr(asked.trials(seed)[0]) for seed in (SEED, 5, 77)}) == 1
+
+
+def test_messages_have_a_floor_wherever_they_are_the_exercise():
+    for asked in EXERCISES:
+        if isinstance(asked, CollectiveExercise | TensorExercise) and asked.operations != frozenset():
+            several = [trial for trial in asked.trials(SEED) if trial.world_size > 1]
+            if any(asked.bound(trial) for trial in several):  # else nothing is to be sent
+                assert sum(asked.least(trial) > 0 for trial in several) >= 2, asked.number

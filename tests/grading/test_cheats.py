@@ -81,6 +81,7 @@ def test_no_change_to_the_notebooks_machinery_gives_points(grade, cheat):
     assert points(grade(f"{CHEATS[cheat]}\ndef pass_on(tensor):\n    {body}\n", CHEATS[cheat])) == 0
 
 
+@pytest.mark.ci
 @in_namespaces
 @pytest.mark.sweep("search", few=ONE_EACH, all=SEARCHES, ids=lambda search: f"{search[0].stem}-{search[1]}",
                    words=f"each of {len(SHAPES)} ways to look for an answer, in 1 chapter of {len(RELEASED)}")
@@ -113,10 +114,11 @@ MODULES = ("[name for name, module in sys.modules.items() if module and name.sta
 MEMORY = "[each for each in gc.get_objects() if isinstance(each, type) and hasattr(each, 'expected')]"
 
 
-@pytest.mark.parametrize("mode, finding", [*[("required", FILES)] * NAMESPACES, *[(mode, MODULES) for mode in MODES],
-                                           *[(mode, MEMORY) for mode in MODES]])
-def test_nothing_of_the_judges_is_in_a_ranks_files_or_modules_or_memory(grade, mode, finding):
-    report = grade(f"import gc, os, re, sys\n{CALLS_HONEST}\ndef pass_on(tensor):\n    found = {finding}\n"
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_of_the_judges_is_in_a_ranks_files_or_modules_or_memory(grade, mode):
+    files = FILES if mode == "required" else "[]"  # which only namespaces can hide
+    report = grade(f"import gc, os, re, sys\n{CALLS_HONEST}\ndef pass_on(tensor):\n"
+                   f"    found = {files} + {MODULES} + {MEMORY}\n"
                    "    assert not found, found[:9]\n    return honest(tensor)\n", mode=mode)
     assert points(report) == 2, repr(report)
 
@@ -247,24 +249,27 @@ NOT_NEEDED = ["/etc/passwd", *(folder for folder in ("/home", "/root", "/var", "
                                           for needed in (ROOT, sys.prefix, sys.base_prefix)))]
 
 
+FINDINGS = {
+    "solutions": f"os.path.exists({str(ROOT / 'solutions')!r})",
+    "tests": f"os.path.exists({str(ROOT / 'tests' / 'grading' / 'seekers.py')!r})",
+    "course": f"not set(os.listdir({str(ROOT)!r})) <= {{'course_lib', '.venv'}}",
+    "system": f"any(map(os.path.exists, {NOT_NEEDED!r}))",
+    "writable": f"any(os.access(folder, os.W_OK) for folder in ({str(ROOT)!r}, {sys.prefix!r}, '/', '/run', '/usr'))",
+    "processes": "[int(pid) for pid in os.listdir('/proc') if pid.isdigit()] != [1]",
+    "scratch": "len(os.listdir(os.environ['HOME'])) > 0",
+    "store": "any(os.access(f'/run/grader/{name}', os.W_OK) for name in ['', *os.listdir('/run/grader')])",
+    "network": "socket.socket().connect_ex(('192.0.2.1', 80)) != errno.ENETUNREACH",
+    "environment": "any(name.startswith(('PYTEST', 'PYTHONPATH', 'USER')) for name in os.environ)",
+    "capabilities": "open('/proc/self/status').read().count('0000000000000000') < 5",  # CapInh, Prm, Eff, Bnd and Amb
+    "root": "os.geteuid() == 0 and open('/proc/self/uid_map').read().split()[2] == '4294967295'",  # the machine's own
+}
+
+
 @in_namespaces
-@pytest.mark.parametrize("finding", [
-    f"os.path.exists({str(ROOT / 'solutions')!r}) or os.path.exists({str(ROOT / 'tests' / 'test_layers.py')!r})",
-    f"not set(os.listdir({str(ROOT)!r})) <= {{'course_lib', '.venv'}}",
-    f"any(map(os.path.exists, {NOT_NEEDED!r}))",
-    f"any(os.access(folder, os.W_OK) for folder in ({str(ROOT)!r}, {sys.prefix!r}, '/', '/run', '/usr'))",
-    "[int(pid) for pid in os.listdir('/proc') if pid.isdigit()] != [1]",
-    "len(os.listdir(os.environ['HOME'])) > 0",
-    "any(os.access(f'/run/grader/{name}', os.W_OK) for name in ['', *os.listdir('/run/grader')])",
-    "socket.socket().connect_ex(('192.0.2.1', 80)) != errno.ENETUNREACH",
-    "any(name.startswith(('PYTEST', 'PYTHONPATH', 'USER')) for name in os.environ)",
-    "open('/proc/self/status').read().count('0000000000000000') < 5",  # CapInh, Prm, Eff, Bnd and Amb
-    "os.geteuid() == 0 and open('/proc/self/uid_map').read().split()[2] == '4294967295'",  # the machine's own root
-], ids=["solutions", "course", "system", "writable", "processes", "scratch", "store", "network",
-        "environment", "capabilities", "root"])
-def test_inside_there_is_nothing_to_find(grade, finding):
-    report = grade(f"import errno, os, socket\n{CALLS_HONEST}\ndef pass_on(tensor):\n    assert not ({finding})\n"
-                   "    return honest(tensor)\n")
+def test_inside_there_is_nothing_to_find(grade):
+    findings = "".join(f"    if {found}:\n        there.append({name!r})\n" for name, found in FINDINGS.items())
+    report = grade(f"import errno, os, socket\n{CALLS_HONEST}\ndef pass_on(tensor):\n    there = []\n{findings}"
+                   "    assert not there, there\n    return honest(tensor)\n")
     assert points(report) == 2, repr(report)
 
 

@@ -37,54 +37,7 @@ def my_average_gradients(model, num_rows):  # everything twice
                 parameter.grad *= share
                 dist.all_reduce(parameter.grad)
 """, "took 3 calls, 2 allowed; sent at most 36 B a rank, 144 B allowed"),
-    "4.6": ("""
-def my_schedule(rank, num_ranks, num_microbatches):  # 1F1B, backward in one piece
-    p, m = num_ranks, num_microbatches
-    warmup = min(p - 1 - rank, m)
-    turns = [action for i in range(m - warmup) for action in (f"F{warmup + i}", f"B{i}")]
-    return [f"F{i}" for i in range(warmup)] + turns + [f"B{i}" for i in range(m - warmup, m)]
-""", "has at most 3 micro-batches in flight a rank, 3 allowed; idle 25.0 %, par 10.0 %"),
-    "6.3": ("""
-def my_scattered_gradients(model):  # an all-reduce, of which a piece is kept
-    n, r, pieces = dist.get_world_size(), dist.get_rank(), {}
-
-    def hook(parameter, name):
-        flat = parameter.grad.flatten()
-        flat = torch.cat([flat, flat.new_zeros(-len(flat) % n)])
-        dist.all_reduce(flat)
-        pieces[name] = (flat / n).chunk(n)[r].clone()
-        parameter.grad = None
-
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(lambda parameter, name=name: hook(parameter, name))
-    return pieces
-""", "sent at most 32 B a rank, 16 B allowed"),
 }
-LESS_THAN_ALLOWED = """
-def my_rounds(rank, num_ranks, num_microbatches, num_in_flight):  # in turns, where a round fills all ranks
-    m, g = num_microbatches, num_in_flight
-    if g < num_ranks:
-        return [f"{kind}{i}" for start in range(0, m, g) for kind in "FB" for i in range(start, min(start + g, m))]
-    ahead = min(num_ranks - 1 - rank, m)
-    turns = [action for i in range(m - ahead) for action in (f"F{ahead + i}", f"B{i}")]
-    return [f"F{i}" for i in range(ahead)] + turns + [f"B{i}" for i in range(m - ahead, m)]
-"""
-WITH_SHORT_PLACES = """
-def my_top_k_average(gradient, residual, k):  # places of 4 bytes, where 8 are allowed
-    n, total = dist.get_world_size(), gradient + residual
-    places = total.abs().topk(k).indices
-    values = total[places]
-    residual.copy_(total.index_fill(0, places, 0))
-    all_places = [torch.empty(k, dtype=torch.int32) for _ in range(n)]
-    all_values = [torch.empty_like(values) for _ in range(n)]
-    dist.all_gather(all_places, places.int())
-    dist.all_gather(all_values, values)
-    result = torch.zeros_like(total)
-    for of_rank, share in zip(all_places, all_values):
-        result.index_add_(0, of_rank.long(), share / n)
-    return result
-"""
 
 
 def answer(number, source):
@@ -101,28 +54,17 @@ def test_a_right_but_wasteful_answer_sees_its_own_figures_beside_the_bound(numbe
     assert words in report.measured
 
 
-@pytest.mark.parametrize("number, source, words", [
-    ("4.2", LESS_THAN_ALLOWED, "has at most 3 micro-batches in flight a rank, 3 allowed; idle 25.0 %, par 40.0 %"),
-    ("3.5", WITH_SHORT_PLACES, "sent at most 27.9 kB a rank, 37.2 kB allowed"),
-])
-def test_an_answer_that_needs_less_than_allowed_sees_its_own_figures_too(number, source, words):
-    report = check(number, answer(number, source))
-    assert report.passed and words in report.measured
-
-
+@pytest.mark.ci
 def test_for_marks_only_what_the_system_or_the_grader_counted_is_shown():
-    numbers = ["2.1", "3.1", "4.6", "6.3"]
     with Grader("auto", Limits(trial_s=30.0)) as grader:
         reports = {number: grader.report(exercise(number), [{"source": HEAD + WASTEFUL[number][0], "name": "own",
-                                                             "own": True}], seed=1) for number in numbers}
+                                                             "own": True}], seed=1) for number in WASTEFUL}
     assert not any(report.passed for report in reports.values())
-    assert "idle 25.0 %, par 10.0 %" in reports["4.6"].measured  # judged here, from the lists themselves
-    assert "calls" not in reports["3.1"].measured and "holds" not in reports["6.3"].measured
+    assert "calls" not in reports["3.1"].measured
     if sandbox.tool("ss"):
         assert ("sent at most 6.3 MB to one neighbour a rank, 786.4 kB allowed (the operating system's count, with "
                 "headers)") in reports["2.1"].measured
-        for number in ("3.1", "6.3"):
-            assert "the operating system's count, with headers and gloo's own algorithm" in reports[number].measured
+        assert "the operating system's count, with headers and gloo's own algorithm" in reports["3.1"].measured
 
 
 def test_what_ranks_claim_is_left_out_where_it_proves_nothing():

@@ -97,17 +97,12 @@ def test_of_mistakes_that_collide_the_next_trials_decide(monkeypatch, known, the
     assert recorded.cause("0.1", (0.0, 0.0), 0, wrong(SWAPPED), then.__getitem__) == says
 
 
-def test_a_mistake_that_was_recorded_is_told_in_its_words(monkeypatch):
-    inputs = Swap().trials(0)[0].inputs
-    own = Seen(0, "", sketch([tensor for tensor, in inputs]))
-    monkeypatch.setattr(recorded, "mistakes", lambda number: [Mistake("nothing was swapped", (own,))])
+def test_a_mistake_that_was_recorded_is_told_in_its_words_and_what_is_costly_how_much_and_why(monkeypatch):
+    own = Seen(0, "", sketch([tensor for tensor, in Swap().trials(0)[0].inputs]))
+    known = [Mistake("nothing was swapped", (own,)), mistake("once is enough", sight(1 << 19, over="sent"))]
+    monkeypatch.setattr(recorded, "mistakes", lambda number: known)
     assert check_exercise(Swap(), toys.no_swap).cause == "2 ranks: nothing was swapped"
     assert "expected float32[65536]" in check_exercise(Swap(), toys.of_another_shape).cause
-
-
-def test_what_is_costly_is_told_how_much_and_why(monkeypatch):
-    known = mistake("once is enough", sight(1 << 19, over="sent"))
-    monkeypatch.setattr(recorded, "mistakes", lambda number: [known])
     cause = check_exercise(Swap(), toys.swapped_twice_over).cause
     assert cause == ("2 ranks: the result is right, but over budget: rank 0 sent 524.3 kB, where 262.1 kB will do: "
                      "once is enough")

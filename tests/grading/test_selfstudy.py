@@ -1,7 +1,6 @@
 """`check` says correct, not written yet, or what is wrong and why; nothing else passes, and nothing hangs."""
 
-import subprocess
-import sys
+import re
 from dataclasses import replace
 from html import escape
 
@@ -34,16 +33,12 @@ def test_a_correct_answer_passes_with_its_points_and_the_measured_bytes_beside_t
     (toys.no_swap, "2 of 2 ranks are wrong; rank 0 returned float32[65536]"),
     (toys.of_another_shape, "returned float32[3] = "),
     (toys.liar, "rank 0 returned a Liar: expected float32[65536]"),
-    (toys.nothing, "rank 0 returned nothing (None)"),
     (toys.a_number, "rank 0 returned an int"),
     (toys.a_sparse_tensor, "rank 0 returned a torch.sparse_coo tensor"),
     (toys.put_into_the_input, "the result is in the input, and not returned"),
     (toys.by_the_library, "it calls torch.distributed's own all_gather: write it with send and recv"),
     (toys.by_the_course, "it uses course_lib.collectives (ring_all_gather)"),
-    (toys.by_the_course_as_a_module, "it uses course_lib.collectives (collectives.ring_all_gather)"),
     (toys.by_the_course_with_its_dots, "it uses course_lib.collectives (course_lib.collectives.ring_all_gather)"),
-    (toys.by_the_course_with_its_dots_imported_inside, "(course_lib.collectives.ring_all_gather)"),
-    (toys.by_the_course_imported_inside, "it uses course_lib.collectives (course_lib.collectives)"),
     (toys.by_another_chapter_imported_inside, "it uses course_lib.data_parallel (course_lib.data_parallel)"),
     (toys.divides_by_zero, "return tensor / (1 // 0)"),
     (toys.not_implemented_elsewhere, "no kernel for this dtype"),
@@ -59,28 +54,19 @@ def test_a_wrong_answer_is_refused_with_its_cause(function, words):
     assert words in report.cause
 
 
-@pytest.mark.parametrize("function, words", [
-    (toys.warns, "all 2 ranks: FutureWarning: the old way"),
-    (toys.warns_on_rank_1, "rank 1: UserWarning: the odd rank"),
-])
-def test_a_warning_is_shown_once_with_the_ranks_that_it_came_from_and_not_on_stderr(capfd, function, words):
-    report = check_exercise(Swap(), function)
-    assert report.passed and report.warned == words and f"\n  warning: {words}" in repr(report)
+def test_a_warning_is_shown_once_with_the_ranks_that_it_came_from_and_not_on_stderr(capfd):
+    report = check_exercise(Swap(), toys.warns)
+    assert report.passed and report.warned == (
+        "all 2 ranks: FutureWarning: the old way\nrank 1: UserWarning: the odd rank")
+    assert f"\n  warning: {report.warned.splitlines()[0]}" in repr(report)
     assert "Warning" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("function, words", [
-    (toys.wants_two, "rank 0 failed calling swap (so did rank 1)\n  TypeError: wants_two() missing 1 required"),
-    (toys.calls_a_library_wrongly, "in calls_a_library_wrongly:  return torch.nn.functional.linear("),
-])
-def test_a_traceback_shows_the_learners_lines_and_none_of_the_graders_or_a_librarys(function, words):
+@pytest.mark.parametrize("function", [toys.wants_two, toys.calls_a_library_wrongly], ids=lambda it: it.__name__)
+def test_a_traceback_shows_the_learners_lines_and_none_of_the_graders_or_a_librarys(function, snapshot):
     cause = check_exercise(Swap(), function).cause
-    assert words in cause and "course_lib" not in cause and "site-packages" not in cause
-
-
-def test_a_function_with_another_number_of_parameters_is_shown_beside_what_was_expected():
-    cause = check_exercise(Swap(), toys.wants_two).cause
-    assert "Yours is  def wants_two(" in cause and cause.endswith("expected 1 parameter.")
+    assert re.sub(r"line \d+", "line N", cause) == snapshot
+    assert "course_lib" not in cause and "site-packages" not in cause
 
 
 def test_a_forward_without_ctx_is_told_of_it():
@@ -94,9 +80,8 @@ def test_a_method_called_like_a_collective_is_none():
 
 
 @pytest.mark.parametrize("function, words", [
-    (toys.swapped_in_place, ""),
+    (toys.swapped_in_place, ""), (toys.renamed_only, "only moves the name"),
     (toys.returned_only, "the result is returned, but the tensor is as it was"),
-    (toys.renamed_only, "only moves the name"),
 ])
 def test_an_answer_in_place_is_read_from_the_tensor_itself(function, words):
     report = check_exercise(SwapInPlace(), function)
@@ -110,24 +95,17 @@ def test_a_loop_without_end_is_stopped(monkeypatch):
     assert "launch(" not in report.cause
 
 
-def test_a_stub_is_not_written_yet():
+def test_a_stub_is_not_written_yet_and_an_answer_that_calls_another_exercise_s_stub_is_told_which():
     assert repr(check_exercise(Swap(), toys.swap)).startswith("○ 0.1 swap: not written yet, 0 of 5 points")
-
-
-def test_an_answer_that_calls_another_exercise_s_stub_is_told_which():
     report = check_exercise(Swap(), toys.calls_another_stub)
     assert report.verdict is Verdict.NOT_WRITTEN
     assert report.cause == "it calls my_ring_all_gather, which is not written yet"
 
 
-def test_hints_are_given_on_request_only():
+def test_hints_are_given_on_request_or_one_inside_the_other_behind_buttons():
     hints = [hint.replace("\n", "\n    ") for hint in recorded.hints("2.2")]  # as a report indents them
-    for asked in range(len(hints) + 1):
-        text = repr(check("2.2", toys.my_ring_all_gather, hint=asked))
-        assert [hint in text for hint in hints] == [number == asked for number in range(1, len(hints) + 1)]
-
-
-def test_a_report_that_fails_has_a_button_for_each_hint_and_the_next_one_inside_it():
+    text = repr(check("2.2", toys.my_ring_all_gather, hint=2))
+    assert [hint in text for hint in hints] == [False, True, False]
     report = check("2.2", toys.my_ring_all_gather)
     html, hints = report._repr_html_(), recorded.hints("2.2")
     assert report.hints == hints and len(hints) == 3
@@ -166,11 +144,6 @@ def test_exercises_of_a_chapter_are_in_order_and_a_chapter_without_is_an_error()
     assert [each.number for each in CHAPTER_2] == ["2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.7", "2.8"]
     with pytest.raises(ValueError, match="chapter 42 has no exercises: expected one of 1, 2"):
         exercises_of(42)
-
-
-def test_the_exercises_load_without_starting_anything():
-    code = "import sys, course_lib.grading.registry; print('course_lib.runtime' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 
 def test_a_report_says_in_words_what_it_shows_in_colour_and_escapes_what_it_quotes():

@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 
 import course_lib.collectives
-from course_lib import collectives
 from course_lib.collectives import gather, ring_all_gather  # noqa: F401 (a name beside Tensor.gather)
 from course_lib.grading.exercise import Trial
 from course_lib.grading.judges.tensors import TensorExercise
@@ -90,10 +89,6 @@ def no_swap(tensor):
 def warns(tensor):
     for _ in range(3):
         warnings.warn("the old way", FutureWarning, stacklevel=1)
-    return swap_halves(tensor)
-
-
-def warns_on_rank_1(tensor):
     if dist.get_rank() == 1:
         warnings.warn("the odd rank", stacklevel=1)
     return swap_halves(tensor)
@@ -113,10 +108,6 @@ def of_another_shape(tensor):
 
 def liar(tensor):
     return tensor.as_subclass(Liar)
-
-
-def nothing(tensor):
-    return None
 
 
 def a_number(tensor):
@@ -165,24 +156,8 @@ def unwritten_helper(tensor):
     return ring_all_gather(tensor).flip(0)
 
 
-def by_the_course_as_a_module(tensor):
-    return collectives.ring_all_gather(tensor)
-
-
 def by_the_course_with_its_dots(tensor):
     return course_lib.collectives.ring_all_gather(tensor)
-
-
-def by_the_course_with_its_dots_imported_inside(tensor):
-    import course_lib
-
-    return course_lib.collectives.ring_all_gather(tensor)
-
-
-def by_the_course_imported_inside(tensor):
-    from course_lib.collectives import ring
-
-    return ring.ring_all_gather(tensor)
 
 
 def by_another_chapter_imported_inside(tensor):
@@ -199,6 +174,15 @@ def sends_first(tensor):
     dist.send(tensor, 1 - dist.get_rank())
     dist.recv(tensor, 1 - dist.get_rank())
     return tensor
+
+
+def leaves_a_message(tensor):
+    dist.isend(torch.full_like(tensor, -1.0), 1 - dist.get_rank())
+    return tensor
+
+
+def swaps_and_draws(tensor):
+    return swap_halves(tensor) + torch.rand(())
 
 
 def waits_for_nobody(tensor):

@@ -1,10 +1,16 @@
 """Under any layout: the losses, gradients and parameters of one process."""
 
-import pytest
+from dataclasses import replace
 
-from course_lib.hybrid_parallel import ParallelLayout
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.expert_parallel import SINGLE, moe_gpt
+from course_lib.hybrid_parallel import HybridOptimizer, ParallelLayout, gather_whole, gradient_pieces, parallelize
+from course_lib.reference import GPT, batches
 from course_lib.runtime import launch
-from tests.hybrid_parallel.cases import alone, off, off_by_name, together
+from tests.hybrid_parallel.cases import ADAMW, CONFIG, alone, off, off_by_name, together
 
 SP, M2, M3 = {"sequence_parallel": True}, {"num_microbatches": 2}, {"num_microbatches": 3}
 ZB_V, INTERLEAVED, GPIPE = ({"schedule": name, "num_microbatches": 2} for name in ("zb-v", "interleaved", "gpipe"))
@@ -38,7 +44,7 @@ def all_of(cases, steps):
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
-@pytest.mark.sweep("steps", few=[6], all=[20], words="6 steps of 20, under each layout")
+@pytest.mark.sweep("steps", few=[3], all=[20], words="3 steps of 20, under each layout")
 def test_steps_under_any_layout_are_those_of_one_process(world_size, steps):
     cases = cases_of(world_size)
     found = launch(all_of, cases, steps, world_size=world_size, timeout=150)
@@ -52,10 +58,28 @@ def test_steps_under_any_layout_are_those_of_one_process(world_size, steps):
     assert all([of_rank[0] for of_rank in rank] == [of_rank[0] for of_rank in found[0]] for rank in found)
 
 
-def test_at_least_thirty_layouts_are_tried_with_every_axis_every_pair_and_every_stage():
-    layouts = [ParallelLayout.from_string(text) for text, _, _ in CASES]
-    assert len(CASES) >= 30
-    axes = ("dp", "pp", "cp", "tp", "ep")
-    together_in = [{axis for axis in axes if layout.size(axis) > 1} for layout in layouts]
-    assert all(any({a, b} <= some for some in together_in) for a in axes for b in axes)
-    assert {layout.zero_stage for layout in layouts} == {0, 1, 2, 3}
+SIXTY_FOUR = ("dp4,pp4,tp4,ep4", "dp4,pp4,tp4", "dp4,pp4,tp4,ep8,etp2", "dp2,pp4,cp2,tp4,ep4",
+              "dp2,pp4,cp2,tp4,ep4,zero2")
+
+
+@pytest.mark.ci
+@pytest.mark.sweep("text", few=SIXTY_FOUR[:1], all=SIXTY_FOUR, words=f"1 layout of {len(SIXTY_FOUR)} on 64 ranks")
+def test_64_ranks_have_the_loss_and_gradients_of_one_process(text):
+    torch.manual_seed(0)
+    start = moe_gpt(GPT(replace(CONFIG, num_layers=4)), 8, balance=0.0, group=SINGLE, tokens_group=SINGLE)
+
+    def two_losses_and_the_first_gradient(text):
+        model = parallelize(start, ParallelLayout.from_string(text), num_microbatches=4)
+        optimizer, losses, first = HybridOptimizer(model, **ADAMW), [], {}
+        for step in range(2):
+            losses.append(model.forward_backward(*batches(step, model.dp.r, model.dp.n, batch_size=16,
+                                                          sequence_length=16)).item())
+            first = first or gather_whole(gradient_pieces(model))
+            optimizer.step()
+            optimizer.zero_grad()
+        return losses, first if dist.get_rank() == 0 else None
+
+    (expected_losses, expected), = launch(two_losses_and_the_first_gradient, "dp1", world_size=1)
+    ranks = launch(two_losses_and_the_first_gradient, text, world_size=64, timeout=300)
+    assert off_by_name(ranks[0][1], expected) < 1e-5 and off(ranks[0][0], expected_losses) < 1e-5
+    assert all(losses == ranks[0][0] for losses, _ in ranks)

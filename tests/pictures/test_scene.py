@@ -6,7 +6,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from course_lib.pictures.painter import paint
 from course_lib.pictures.palette import PAPER, RANK_COLOURS, contrast, ink_on, mix
-from course_lib.pictures.parts import axis, bars, legend
+from course_lib.pictures.parts import axis, bars, legend, round_ticks
 from course_lib.pictures.roles import ROLES, on_white, style_sheet
 from course_lib.pictures.scene import Mark, Scene, Sheet, width_of
 
@@ -88,3 +88,9 @@ def test_parts_are_marks_with_keys_of_their_own():
     assert marks["tick 1"].at[0] == 450 and end > 100 + width_of("forwardidle", 11.5)
     assert (marks["a compared"].at[2], marks["b compared"].at[2]) == (200, 400)
     assert (marks["a compared"].role, marks["b compared"].role) == ("other", "present")
+
+
+@pytest.mark.parametrize("end", [1e-5, 0.0488, 1.0, 99.0])
+def test_ticks_are_round_and_cover_the_axis(end):
+    at = round_ticks(end)
+    assert at[0] == 0 and 5 <= len(at) <= 14 and at[-1] <= end < at[-1] + 2 * at[1]

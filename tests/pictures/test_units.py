@@ -12,8 +12,8 @@ def test_bytes_have_a_decimal_unit():
 
 def test_bytes_that_are_compared_are_in_one_unit():
     assert [gigabytes(size) for size in (0, 1.75e9, 14e9, 2794e9)] == ["0 GB", "1.75 GB", "14 GB", "2,794 GB"]
-    assert [mebibytes(size) for size in (3 * 2**18, 25 * 2**20, 154_389_504)] == ["768 KiB", "25 MiB", "147 MiB"]
-
+    assert [mebibytes(size) for size in (3 * 2**18, 25 * 2**20, 154_389_504, 6_230_444_800)] == [
+        "768 KiB", "25 MiB", "147 MiB", "5,942 MiB"]
 
 
 @pytest.mark.parametrize("value, words", [

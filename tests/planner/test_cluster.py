@@ -11,13 +11,11 @@ def wires(of: Cluster) -> Network:
     return of.network(across_s=1e-5, share=1.0)
 
 
-@pytest.mark.parametrize("name", [device.name for device in ACCELERATORS])
-def test_every_device_makes_a_cluster_with_finite_rates(name):
-    of = cluster(name, 144)
-    for n in (2, 8, 144):
-        assert all(0 < wires(of).group(n).bytes_per_s(op) < 1e13 for op in OPERATIONS)
-    assert 0.5 < of.matmul_flops_per_s / of.peak_flops_per_s() < 0.9
-    assert 0.9 * of.device.memory_bytes < of.usable_bytes < 1.1 * of.device.memory_bytes
+def test_every_device_makes_a_cluster_with_finite_rates():
+    for of in (cluster(device.name, 144) for device in ACCELERATORS):
+        assert all(0 < wires(of).group(n).bytes_per_s(op) < 1e13 for op in OPERATIONS for n in (2, 8, 144))
+        assert 0.5 < of.matmul_flops_per_s / of.peak_flops_per_s() < 0.9
+        assert 0.9 * of.device.memory_bytes < of.usable_bytes < 1.1 * of.device.memory_bytes
 
 
 def test_a_node_is_as_large_as_its_nvlink_domain_unless_told_otherwise():
@@ -80,8 +78,3 @@ def test_groups_across_pods_share_what_leads_out():
 def test_a_network_that_cannot_be_is_refused(wrong, told):
     with pytest.raises(ValueError, match=told):
         cluster("H100", 64, **wrong)
-
-
-def test_an_unknown_device_is_answered_with_the_nearest_first():
-    with pytest.raises(ValueError, match="no accelerator is called 'rtx4090': expected one of RTX 4090, .*H100 96GB"):
-        cluster("rtx4090", 8)

@@ -23,13 +23,6 @@ def test_no_row_that_constants_were_fitted_on_is_among_the_errors_or_named():
     assert sum(each.num_rows for each in errors_by_kind().values()) == len(runs)
 
 
-def test_an_advice_comes_with_the_error_of_its_software_on_its_generation_of_devices():
-    error = error_of(job("Llama 3 8B", "H100", ParallelLayout(dp=8, zero_stage=3), software=find_software("FSDP")))
-    assert isinstance(error, MeasuredError) and error.kind.startswith("FSDP on Hopper")
-    assert 0 < error.median <= error.p90 <= error.largest and error.num_rows >= FEWEST
-    assert str(error).startswith(error.kind) and "\n" not in str(error)
-
-
 def test_too_few_runs_of_a_kind_are_widened_and_the_wider_kind_is_named():
     error = error_of(job("Llama 2 70B", "A100", ParallelLayout(tp=8, pp=8, zero_stage=1)))
     assert error.kind == "all software on Ampere, up to 512 devices" and error.num_rows >= FEWEST
@@ -67,14 +60,6 @@ def test_no_error_of_16_bits_stands_beside_8_bits_nor_one_of_dense_models_beside
 
 
 # The runs that are named
-
-def test_three_runs_are_named_in_words_and_with_what_the_planner_makes_of_them():
-    error = error_of(job("Llama 3 70B", "H100", ParallelLayout(dp=2, tp=4, pp=8), v=5))
-    assert len(error.nearest) == 3 and len(error.text.splitlines()) == 4
-    for run in error.nearest:
-        assert " on " in str(run) and run.job.software.name in str(run)
-        assert str(run).endswith(("% too fast", "% too slow"))
-
 
 def test_a_published_run_is_nearest_to_itself_and_distances_are_symmetric():
     runs = unfitted_runs()

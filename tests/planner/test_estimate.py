@@ -6,13 +6,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from course_lib.costs.bubbles import balanced_layers, bubble_of_ideal, zb_h1_bubble
+from course_lib.costs.bubbles import balanced_layers
 from course_lib.costs.flops import step_flops
-from course_lib.costs.kernels import matmul_seconds
 from course_lib.facts import Shape, accelerator, model
 from course_lib.facts.fact import Fact
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.pipeline_parallel import interleaved_1f1b, one_f_one_b, simulate, zb_h1
 from course_lib.planner.cluster import Cluster, cluster
 from course_lib.planner.estimate import Estimate, estimate, estimate_job
 from course_lib.planner.layer import head_pass, layer_pass
@@ -72,14 +70,6 @@ def test_all_wait_for_the_fullest_expert():
     assert uneven.memory["activations"] > even.memory["activations"]
 
 
-def test_gradients_are_sharded_or_reduced_once():
-    """ZeRO-2 of Megatron-Core scatters in each of 16 micro-batches, ZeRO-1 once, and keeps gradients whole for it."""
-    one, two = (estimate(SHAPE, cluster("A100", 256), ParallelLayout(dp=64, tp=4, zero_stage=stage), 1024)
-                for stage in (1, 2))
-    assert two.seconds["dp"] > 4 * one.seconds["dp"]
-    assert two.memory["gradients"] == pytest.approx(one.memory["gradients"] / 64)
-
-
 def test_chunks_are_whole_unless_layers_are_dealt_out_by_hand():
     llama = model("Llama 3 70B").shape
     with pytest.raises(ValueError, match="pp=8 with v=8: expected chunks that divide the 80 layers.*1.25 layers"):
@@ -88,24 +78,11 @@ def test_chunks_are_whole_unless_layers_are_dealt_out_by_hand():
     assert estimate(llama, cluster("H100", 64), ParallelLayout(dp=2, pp=8, tp=4), 256, v=8, uneven=True).step_s > 0
 
 
-def test_more_recomputed_layers_hold_less_and_take_longer():
-    found = [estimate(SHAPE, cluster("H100", 8), ParallelLayout(dp=8), 64, recompute="full" if some else "none",
-                      recompute_layers=some) for some in (0, 8, 16, 32)]
-    assert sorted(found, key=lambda each: each.step_s) == found
-    assert sorted(found, key=lambda each: -each.memory["activations"]) == found
-
-
 def test_a_v100_has_neither_bf16_nor_flash_attention():
     found = estimate(SHAPE, cluster("V100", 8), ParallelLayout(tp=8), 8)
     assert found.job.precision == "fp16" and not found.job.flash
     with pytest.raises(ValueError, match="A100 has no peak for 'fp8'"):
         estimate(SHAPE, cluster("A100", 8), ParallelLayout(tp=8), 8, precision="fp8")
-
-
-def test_with_fewer_micro_batches_than_stages_chunks_still_shorten_the_bubble():
-    plain, looped = (estimate(SHAPE, cluster("H100", 8), ParallelLayout(pp=8), 4, v=v).seconds["bubble"]
-                     for v in (1, 4))
-    assert looped == pytest.approx(plain * (4 + 3 / 4) / 7)
 
 
 @settings(max_examples=150)
@@ -187,20 +164,6 @@ def test_recomputation_trades_time_for_memory(found):
 
 # The closed forms that are added up
 
-@pytest.mark.parametrize("p, m", [(2, 8), (4, 8), (8, 24)])
-def test_bubbles_are_those_that_chapter_4_simulates(p, m):
-    """A pipeline of equal stages: fill and drain over work."""
-    assert simulate(one_f_one_b(p, m)).bubble_of_ideal == pytest.approx(bubble_of_ideal(p, m))
-    assert simulate(interleaved_1f1b(p, m, 2)).bubble_of_ideal == pytest.approx(bubble_of_ideal(p, m, 2))
-    F, I, W = 3, 4, 2  # as here: attention and passes have no part in W
-    idle = simulate(zb_h1(p, m), F, I, W).bubble_of_ideal
-    assert idle == pytest.approx((p - 1) * (F + I - W) / (m * (F + I + W)))
-    assert zb_h1_bubble(p, m, F, I, W) == pytest.approx(idle / (1 + idle))
-    found = estimate(replace(SHAPE, vocab_size=8), cluster("A100", p), ParallelLayout(pp=p), m)
-    work = found.step_s - found.seconds["bubble"] - found.seconds["pp"] - found.seconds["optimiser"]
-    assert found.seconds["bubble"] / work == pytest.approx(bubble_of_ideal(p, m), rel=1e-3)
-
-
 @pytest.mark.parametrize("layers, p, head", [(32, 4, 2.5), (32, 32, 2.5), (16, 2, 4.0), (126, 16, 0.7), (24, 8, 1.9)])
 def test_stages_hold_all_layers_and_are_as_even_as_they_can_be(layers, p, head):
     ordinary, last = balanced_layers(layers, p, head)
@@ -221,12 +184,6 @@ def test_stages_of_unequal_size_fill_the_pipeline_with_the_layers_that_they_have
     assert found.seconds["bubble"] == pytest.approx(whole_model - work / found.job.num_microbatches)
 
 
-def test_all_wait_for_the_slowest_of_more_devices():
-    """Weak scaling without messages that matter: a step of more devices is longer, by less than a tenth."""
-    steps = [estimate(SHAPE, cluster("H100", n), ParallelLayout(dp=n), n).seconds["matmul"] for n in (1, 8, 512)]
-    assert steps[0] < steps[1] < steps[2] < 1.1 * steps[0]
-
-
 def test_a_message_hides_behind_one_matrix_where_matrices_are_fetched_one_by_one():
     """The same work and bytes: a whole layer hides them better than the matrix before."""
     shares = matrix_shares(SHAPE)
@@ -234,12 +191,6 @@ def test_a_message_hides_behind_one_matrix_where_matrices_are_fetched_one_by_one
     one, whole = (estimate(SHAPE, cluster("A100", 64), ParallelLayout(dp=64, zero_stage=3), 64, software=software)
                   for software in (DEEPSPEED_2021, replace(DEEPSPEED_2021, matrix_by_matrix=False)))
     assert one.seconds["dp"] > whole.seconds["dp"]
-
-
-def test_a_product_with_a_narrow_side_is_slower_for_each_flop():
-    wide, narrow = (matmul_seconds(4096, 4096, n, 3e14, 2e12) / n for n in (4096, 128))
-    assert narrow > 1.5 * wide
-    assert matmul_seconds(4096, 4096, 4096, 3e14, 2e12) > 2 * 4096**3 / 3e14
 
 
 # What a reader is told
@@ -255,9 +206,7 @@ def test_a_layout_that_cannot_be_is_refused_with_what_was_expected(change, told)
         estimate(SHAPE, cluster("H100", devices), **arguments)
 
 
-def test_an_unknown_device_and_a_model_without_a_shape_are_named():
-    with pytest.raises(ValueError, match="'H900'.*H100 96GB 500W"):
-        cluster("H900", 8)
+def test_a_model_without_a_shape_is_named():
     with pytest.raises(ValueError, match="Chinchilla has no published shape"):
         estimate(model("Chinchilla"), cluster("H100", 8), ParallelLayout(dp=8), 8)
 

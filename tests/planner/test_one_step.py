@@ -38,19 +38,6 @@ def test_a_network_half_as_fast_is_found_from_one_line_of_nccl_tests():
     assert one.after_s == pytest.approx(one.seconds, rel=0.03)
 
 
-def test_one_rank_of_each_node_finds_it_too():
-    half = replace(FITTED, network=FITTED.network / 2)
-    learned = learn(H100S, all_reduces=[(1e9, all_reduce_s(half, 1e9, 8, 8), 8, 8)])
-    assert learned.constants.network == pytest.approx(half.network, rel=0.05)
-
-
-def test_what_the_network_costs_a_step_is_then_predicted_as_it_is():
-    half, layout = replace(FITTED, network=FITTED.network / 2), ParallelLayout(dp=64, zero_stage=1)
-    learned = learn(H100S, all_reduces=[(1e9, all_reduce_s(half, 1e9), 64, 8)])
-    truth, before, after = (step(layout, c).step_s for c in (half, FITTED, learned.constants))
-    assert abs(after - truth) < 0.2 * abs(before - truth)
-
-
 def test_a_product_slower_than_the_best_measured_one_slows_products_alone():
     size = 8192
     learned = learn(H100S, products=[(size, size, size, 2 * size**3 / 500e12)])

@@ -68,14 +68,6 @@ def test_what_experts_chose_is_among_the_first_or_the_reason_is_told(asked):
         assert any(each.startswith("recompute 2 of") for each in found.remedies), found
 
 
-def test_what_nvidia_trains_llama_3_70b_with_is_the_fastest():
-    asked = QUESTIONS[3]
-    found = plan(model(asked.model), cluster(asked.device, asked.num_devices), asked.rows,
-                 sequence_length=asked.sequence_length)
-    fastest = min(distinct(found)[:20], key=lambda each: each.step_s)
-    assert replace(fastest.layout, zero_stage=0) == ParallelLayout.from_string(asked.layout)
-
-
 def test_each_way_of_practitioners_with_7b_on_eight_cards_of_24_gb_is_in_the_plan_at_its_price():
     """Adapters take about 0.6 of the time; of the whole model ZeRO-3 makes 30 of 32 layers again, and 17 once the
     optimiser is on the host, which is worth its way there.

@@ -5,20 +5,17 @@ from dataclasses import replace
 import pytest
 
 from course_lib.costs.reached import crowding, measured_crowding
-from course_lib.facts import Shape, published_rows
+from course_lib.facts import Shape
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.planner import cluster, step
-from course_lib.planner.compare import compare, errors_of
+from course_lib.planner import cluster
 from course_lib.planner.estimate import estimate, estimate_job
 from course_lib.planner.layer import layer_pass
 from course_lib.planner.rates import rates_of
-from course_lib.planner.rows import job_of_row
-from course_lib.planner.software import EAGER, FSDP2, FSDP2_EAGER, NANOTRON, TORCHTITAN
+from course_lib.planner.software import EAGER, FSDP2, FSDP2_EAGER, NANOTRON
 from course_lib.planner.split_layer import entries, share_again
 from course_lib.planner.work import work_of
 
 SHAPE = Shape(32, 4096, 32, 8, 14_336, 128_256, 8192, gated=True)
-ROWS = {row["id"]: row for row in published_rows()}
 
 
 def job(software, tp=8, pp=1, gpus=64, recompute="none", sequence_parallel=True, between=""):
@@ -51,12 +48,6 @@ def test_a_read_out_that_nobody_cuts_makes_the_last_stage_of_a_pipeline_longer()
     assert alone[0] == alone[1]
 
 
-def test_as_many_layers_on_each_stage_is_never_faster_than_stages_that_are_even_in_time():
-    even, by_hand = (estimate_job(replace(job(software, pp=2), uneven=True)).step_s
-                     for software in (TORCHTITAN, replace(TORCHTITAN, even_layers=False)))
-    assert even >= by_hand
-
-
 # Beside other jobs
 
 def test_a_shared_cluster_is_slower_the_more_nodes_a_job_has_and_ends_at_three_times():
@@ -75,29 +66,3 @@ def test_only_messages_between_nodes_of_a_cloud_meet_other_jobs():
     across = [layer_pass(job(NANOTRON, tp=16, gpus=512, between=wire), rates).forward.tp
               for wire, rates in (("", own), ("EFA v2", cloud))]
     assert across[1] > 2 * across[0]
-
-
-def test_gradients_do_not_meet_other_jobs(monkeypatch):
-    rows = [row for row in ROWS.values() if row["group"] == "ultra" and row["tp"] <= 8 and row["pp"] == 1
-            and row["dp"] > 1 and row["gpus"] > 8 and row["metric"].startswith("tokens")]
-    without = errors_of(compare(rows)).median
-    plain = step.message_seconds
-
-    def crowded(job, rates, *given):
-        return rates.crowding * plain(job, rates, *given)
-
-    monkeypatch.setattr(step, "message_seconds", crowded)
-    assert len(rows) >= 20 and errors_of(compare(rows)).median > 2 * without
-
-
-def test_without_other_jobs_nearly_all_runs_split_across_nodes_would_be_said_to_be_faster_than_they_were():
-    rows = [row for row in ROWS.values() if row["group"] == "ultra" and row["tp"] > 8
-            and row["metric"].startswith("tokens")]
-    assert len(rows) == 8
-    assert max(abs(each.error) for each in compare(rows)) < 0.3
-    alone = []
-    for row in rows:
-        of = job_of_row(row)
-        rates = rates_of(of.cluster, of.software)
-        alone.append(layer_pass(of, replace(rates, crowding=1.0)).total / layer_pass(of, rates).total)
-    assert sum(share < 0.7 for share in alone) >= 6

@@ -6,8 +6,6 @@ from dataclasses import replace
 import pytest
 
 from course_lib.facts import model
-from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.planner import why_not as exported
 from course_lib.planner.candidates import Asked, Choices
 from course_lib.planner.cluster import cluster
 from course_lib.planner.estimate import estimate_job
@@ -103,11 +101,3 @@ def test_an_empty_plan_says_whether_it_is_the_memory_or_the_numbers():
     assert re.search(r"takes 1[\d.,]+ of .* GiB.*; 128 devices would do", plan(LLAMA, NODES, 64).reason)
     nothing = plan(MIDDLE, NODES, 256, choices=Choices(tensor=(5,)))
     assert nothing == [] and "divides the model's 80 layers" in nothing.reason
-
-
-def test_a_layout_may_be_given_as_the_chapters_write_it():
-    assert exported is why_not
-    assert why_not(MIDDLE, NODES, "pp8 tp8 zero1", 256) == why_not(
-        MIDDLE, NODES, ParallelLayout(pp=8, tp=8, zero_stage=1), 256)
-    with pytest.raises(ValueError, match="'xp2' in the layout"):
-        why_not(MIDDLE, NODES, "xp2", 256)

@@ -91,11 +91,3 @@ def test_what_is_counted_has_no_halves_on_its_axis():
         return [tick for tick in figure.axes[0].get_xticks() if tick % 1]
 
     assert ticks(range(3)) == [] and ticks([0.0, 0.5, 1.0]) != []
-
-
-def test_a_headline_that_the_data_contradict_says_so_in_the_picture_and_in_the_text():
-    plain, held, broken = chart(), chart(holds=np.bool_(True)), chart(holds=0.2 > 0.3)
-    assert str(plain) == str(held) and plain.png() == held.png()
-    assert str(broken).startswith("Chart: not seen here: rings win (") and broken.png() != held.png()
-    titles = [text.get_text() for text in broken.figure().texts]
-    assert "Not seen here: rings win" in titles

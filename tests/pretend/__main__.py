@@ -1,9 +1,7 @@
 """python -m tests.pretend --mode nccl: what of the course passes on a pretended machine, as a table."""
 
 import argparse
-import json
 import sys
-from pathlib import Path
 
 from tests.pretend import trials
 from tests.pretend.exceptions import complaints
@@ -18,7 +16,6 @@ def main() -> None:
     parser.add_argument("--mode", choices=MODES, default="nccl")
     parser.add_argument("--only", default="", help="notebooks and solutions whose name begins so: 03")
     parser.add_argument("--part", choices=("cells", "trials", "all"), default="all")
-    parser.add_argument("--json", type=Path, help="write the outcomes there too")
     options = parser.parse_args()
     if MODES[options.mode].num_gpus:
         build.build()
@@ -30,9 +27,6 @@ def main() -> None:
     print(f"\n{options.mode}:", *summary(sections), sep="\n  ")
     unexplained = complaints(options.mode, [each for _, outcomes in sections for each in outcomes])
     print(f"  unexplained by tests/pretend/exceptions.py: {len(unexplained)}", *unexplained, sep="\n    ")
-    if options.json:
-        options.json.write_text(json.dumps([(title, [vars(each) for each in outcomes]) for title, outcomes in sections],
-                                           indent=1), encoding="utf-8")
     sys.exit(bool(unexplained))
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import all_reduce as functional_all_reduce
 
-from course_lib.runtime import RankFailed, backends, device
+from course_lib.runtime import RankFailed, backends, device, launcher
+from course_lib.runtime.ranks.warm_pool import WarmPool
 from tests.pretend.needed import built, on  # noqa: F401  built is a fixture
+from tests.ranks import gives
 from tests.runtime.zoo import devices, in_plain_words, zoo
 
 ROOT = Path(__file__).resolve().parents[2]
-GPU_MODES = pytest.mark.parametrize("mode", ["nccl", "gloo-cuda"])
 
 
 def where():
@@ -26,58 +28,43 @@ def where():
     return str(device()), str(torch.get_default_device()), str(made.device), current, dist.get_backend()
 
 
-@pytest.mark.parametrize(("mode", "world_size", "options", "found"), [
+CASES = [
     ("nccl", 2, {}, [(f"gpu:{rank}", rank, "cpu:gloo,gpu:nccl") for rank in range(2)]),
-    ("gloo-cuda", 2, {}, [("gpu:0", 0, "gloo")] * 2),
-    ("laptop", 1, {}, [("gpu:0", 0, "cpu:gloo,gpu:nccl")]),
     ("laptop", 2, {}, [("cpu", None, "gloo")] * 2),
     ("laptop", 2, {"backend": "gloo-cuda"}, [("gpu:0", 0, "gloo")] * 2),
-    ("nccl", 2, {"device": "cpu"}, [("cpu", None, "gloo")] * 2),
-    ("gloo-cuda", 2, {"device": "cpu"}, [("cpu", None, "gloo")] * 2),
-    ("nccl", 2, {"backend": "gloo"}, [("cpu", None, "gloo")] * 2),
-])
+    *(pytest.param(*case, marks=pytest.mark.ci) for case in [
+        ("gloo-cuda", 2, {}, [("gpu:0", 0, "gloo")] * 2),
+        ("laptop", 1, {}, [("gpu:0", 0, "cpu:gloo,gpu:nccl")]),
+        ("nccl", 2, {"device": "cpu"}, [("cpu", None, "gloo")] * 2),
+        ("gloo-cuda", 2, {"device": "cpu"}, [("cpu", None, "gloo")] * 2),
+        ("nccl", 2, {"backend": "gloo"}, [("cpu", None, "gloo")] * 2),
+    ])]
+
+
+@pytest.mark.parametrize(("mode", "world_size", "options", "found"), CASES)
 def test_a_rank_makes_its_tensors_on_its_own_device(mode, world_size, options, found):
     assert on(mode, where, world_size=world_size, **options) == [(own, own, own, current, backend)
                                                                  for own, current, backend in found]
 
 
-@pytest.mark.parametrize("backend", ["nccl", "gloo-cuda"])
-def test_a_backend_of_gpus_and_device_cpu_are_refused_together(backend):
-    with pytest.raises(ValueError, match="keeps to the CPU"):
-        on("nccl", where, backend=backend, device="cpu")
-
-
 # What crosses
 
-@GPU_MODES
-def test_what_is_sent_arrives_on_the_ranks_device_as_it_was_whatever_it_is_nested_in(mode):
+@pytest.mark.parametrize("mode", ["nccl", pytest.param("gloo-cuda", marks=pytest.mark.ci)])
+def test_what_is_sent_arrives_on_the_ranks_device_and_what_it_returns_on_the_cpu_as_it_was_in_whatever_it_is(mode):
     sent = zoo()
 
     def look(argument):
-        return devices(argument), devices(sent), in_plain_words(argument), in_plain_words(sent)
+        here = zoo()
+        return (devices(argument), devices(sent), in_plain_words(argument), in_plain_words(sent),
+                here, devices(here), in_plain_words(here), argument["module"])
 
-    assert on(mode, look, sent, world_size=1) == [({"gpu"}, {"gpu"}, in_plain_words(sent), in_plain_words(sent))]
-
-
-@GPU_MODES
-def test_what_a_rank_returns_is_on_the_cpu_as_it_was_whatever_it_is_nested_in(mode):
-    def build():
-        built_there = zoo()
-        return built_there, devices(built_there), in_plain_words(built_there)
-
-    returned, there, before = on(mode, build, world_size=1)[0]
+    (*arrived, returned, there, before, model), = on(mode, look, sent, world_size=1)
+    assert arrived == [{"gpu"}, {"gpu"}, in_plain_words(sent), in_plain_words(sent)]
     assert there >= {"gpu"} and devices(returned) == {"cpu"}  # an optimiser counts its steps on the CPU
-    assert in_plain_words(returned) == before
+    assert in_plain_words(returned) == before and model.last.weight is model.first.weight, "what was tied stays so"
 
 
-def test_tied_parameters_stay_tied_both_ways():
-    def look(model):
-        return model, model.last.weight is model.first.weight
-
-    model, tied = on("nccl", look, zoo()["module"], world_size=1)[0]
-    assert tied and model.last.weight is model.first.weight
-
-
+@pytest.mark.ci
 def test_a_collective_that_is_under_way_and_an_exceptions_tensors_come_back_finished():
     def unfinished():
         return functional_all_reduce(torch.ones(1000), "sum", dist.group.WORLD)
@@ -95,6 +82,7 @@ def test_a_collective_that_is_under_way_and_an_exceptions_tensors_come_back_fini
 
 # Random numbers
 
+@pytest.mark.ci
 def test_an_equal_seed_gives_all_ranks_equal_numbers_and_a_generator_of_the_cpu_the_cpus():
     generator = torch.Generator().manual_seed(3)
 
@@ -116,6 +104,7 @@ def test_an_equal_seed_gives_all_ranks_equal_numbers_and_a_generator_of_the_cpu_
 
 # Wires
 
+@pytest.mark.ci
 def test_a_message_lies_where_one_of_the_groups_backends_takes_it():
     def wires():
         world = dist.group.WORLD
@@ -135,15 +124,6 @@ def test_a_message_lies_where_one_of_the_groups_backends_takes_it():
 
 # Ranks that were not forked
 
-WARM = """
-import json
-from course_lib.runtime import launch
-from tools.harness.pretend.hook import pretended
-from tools.harness.pretend.modes import MODES
-from tests.pretend.test_devices import where
-with pretended(MODES["nccl"]):
-    print(json.dumps([launch(where, world_size=1, **options)[0][:3] for options in ({}, {"device": "cpu"}, {})]))
-"""
 UNDER_TORCHRUN = """
 import json, os
 import torch
@@ -159,33 +139,34 @@ if os.environ["RANK"] == "0":
 """
 
 
-def printed(command, **environment):
-    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "MASTER_ADDR")}
-    ran = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=240,
-                         env={**kept, "PYTHONPATH": str(ROOT), **environment})
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout.splitlines()[-1])
+@pytest.mark.ci
+def test_an_interpreter_kept_warm_goes_back_to_the_cpu_and_to_its_gpu(monkeypatch):
+    pool = WarmPool()
+    monkeypatch.setattr(launcher, "pool", lambda: pool)
+    try:
+        there = [on("nccl", where, world_size=1, **options)[0][:3] for options in ({}, {"device": "cpu"}, {})]
+    finally:
+        pool.close()
+    assert there == [("gpu:0",) * 3, ("cpu",) * 3, ("gpu:0",) * 3]
 
 
-def test_an_interpreter_kept_warm_goes_back_to_the_cpu_and_to_its_gpu():
-    there = printed(["-c", WARM], COURSE_LIB_LAUNCHER="warm")
-    assert there == [["gpu:0"] * 3, ["cpu"] * 3, ["gpu:0"] * 3]
-
-
+@pytest.mark.ci
 def test_torchruns_processes_take_their_gpus_and_the_scripts_tensors_along(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(UNDER_TORCHRUN)
-    there = printed(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)])
-    assert there == [[*[f"gpu:{rank}"] * 3, rank, "cpu:gloo,gpu:nccl", "cpu", 6.0] for rank in range(2)]
+    (tmp_path / "script.py").write_text(UNDER_TORCHRUN)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+               str(tmp_path / "script.py")]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=80,
+                         env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout.splitlines()[-1]) == [
+        [*[f"gpu:{rank}"] * 3, rank, "cpu:gloo,gpu:nccl", "cpu", 6.0] for rank in range(2)]
 
 
-def moved():
+@pytest.mark.ci
+@gives([(True, True)], world_size=1, run=partial(on, "nccl"))
+def test_a_module_that_is_moved_keeps_its_parameters():
     with torch.device("cpu"):
         model = torch.nn.ModuleDict({"first": torch.nn.Linear(3, 3), "last": torch.nn.Linear(3, 3)})
     model.last.weight = known = model.first.weight
     model.to(device())
     return model.first.weight is model.last.weight is known, known.device == device()
-
-
-def test_a_module_that_is_moved_keeps_its_parameters():
-    assert on("nccl", moved, world_size=1) == [(True, True)]

@@ -3,14 +3,11 @@
 A peer that comes late is held back through the store until the other rank has done what the test is about.
 """
 
-import time
-
 import pytest
 import torch
 import torch.distributed as dist
 
 from course_lib.runtime import (
-    RankFailed,
     device,
     record_communication,
     record_memory,
@@ -21,7 +18,9 @@ from course_lib.runtime import (
 from course_lib.runtime.instruments import pending
 from tests.pretend import needed
 from tests.pretend.needed import built  # noqa: F401  a fixture
+from tests.ranks import gives
 
+pytestmark = pytest.mark.ci
 GO = "rank 0 has done its part"
 
 
@@ -70,43 +69,15 @@ def transfer_beside_a_span():
         values.sum()
 
 
-@pytest.fixture(scope="module")
-def beside():
-    return on(transfer_beside_a_span).timeline
-
-
-def test_a_transfer_that_runs_while_a_span_computes_is_hidden_and_its_rest_is_waited_for(beside):
+def test_a_transfer_that_runs_while_a_span_computes_is_hidden_and_its_rest_is_waited_for():
+    beside = on(transfer_beside_a_span).timeline
     (call,) = events(beside, "communication")
     assert call.name == "all_reduce" and call.labels == {"bytes": 4000, "group": (0, 1)}
     assert 0 < beside.total_s("beside", rank=0) <= beside.hidden_s(0) < call.duration_s
+    step, = (event for event in beside.events if (event.rank, event.name) == (0, "step"))
+    assert step.start_s < call.start_s and call.end_s <= step.end_s, "a step lasts until its transfer has ended"
     # It is under way while the host works on, and the stream stands still until it is there.
     assert beside.waiting_s(0) > 0 and max(wait.end_s for wait in beside.waits if wait.rank == 0) >= call.end_s
-
-
-def test_no_bar_of_a_step_on_a_gpu_is_empty_and_the_step_lasts_until_its_transfer_has_ended(beside):
-    assert all(event.duration_s > 0 for event in beside.events)
-    step = next(event for event in beside.events if (event.rank, event.name) == (0, "step"))
-    (call,) = events(beside, "communication")
-    assert step.start_s < call.start_s and call.end_s <= step.end_s
-    assert beside.png().startswith(b"\x89PNG")
-
-
-def test_the_timelines_of_two_ranks_on_gpus_align(beside):
-    (first,), (second,) = (events(beside, "communication", rank) for rank in (0, 1))
-    beside_s = next(event.end_s for event in beside.events if (event.rank, event.name) == (0, "beside"))
-    assert second.start_s > beside_s  # it was held back until then
-    assert first.end_s > second.start_s
-
-
-def synchronous():
-    values = torch.ones(1000)
-    dist.all_reduce(values)
-    with record_timeline(), span("step"):
-        rank_1_waits()
-        dist.all_reduce(values)  # the host does not wait
-        work_on_the_host()
-        rank_0_is_done()
-        values.sum()
 
 
 def synchronous_and_without_a_work():
@@ -125,9 +96,8 @@ def synchronous_and_without_a_work():
         values.sum()
 
 
-@pytest.mark.parametrize("function", [synchronous, synchronous_and_without_a_work])
-def test_a_synchronous_transfer_is_waited_for_and_not_hidden_though_the_host_runs_on(function):
-    timeline = on(function).timeline
+def test_a_synchronous_transfer_is_waited_for_and_not_hidden_though_the_host_runs_on():
+    timeline = on(synchronous_and_without_a_work).timeline
     (call,) = events(timeline, "communication")
     assert call.name == "all_reduce" and "unfinished" not in call.labels
     assert timeline.waiting_s(0) > 0.5 * call.duration_s and timeline.hidden_s(0) < 0.5 * call.duration_s
@@ -178,70 +148,8 @@ def test_calls_on_the_hosts_tensors_and_barriers_have_their_bars_and_waits_too(m
     assert min(event.end_s for event in barriers) > max(event.start_s for event in barriers)
 
 
-def never_waited_for():
-    with record_timeline() as timeline:
-        if dist.get_rank() == 0:
-            works = dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(3), 1)])
-    rank_0_is_done()
-    if dist.get_rank() == 1:
-        rank_1_waits()
-        works = dist.batch_isend_irecv([dist.P2POp(dist.irecv, torch.empty(3), 0)])
-    works[0].wait()
-    return [(event.name, event.labels.get("unfinished")) for event in timeline.events]
-
-
-def test_a_recording_closes_before_a_call_that_nobody_has_waited_for_ends():
-    assert on(never_waited_for) == [[("send", True)], []]
-
-
-def waits_and_fails():
-    if dist.get_rank() == 0:
-        with record_timeline(), span("step"):
-            dist.all_reduce(torch.ones(3))  # alone
-            raise ArithmeticError("by zero")
-    store().get("never")
-
-
-def test_a_recording_that_ends_with_an_error_waits_for_nothing():
-    with pytest.raises(RankFailed, match="by zero"):
-        on(waits_and_fails, timeout=20.0)
-
-
-def reduced_in_hooks():
-    parameters = [torch.nn.Parameter(torch.ones(50)) for _ in range(3)]
-    works = []
-    for parameter in parameters:
-        parameter.register_post_accumulate_grad_hook(
-            lambda parameter: works.append(dist.all_reduce(parameter.grad, async_op=True)))
-    with record_timeline() as timeline:
-        with span("backward"):
-            sum(parameter.square().sum() for parameter in parameters).backward()
-        for work in works:
-            work.wait()
-    backward, *calls = timeline.events
-    return [(call.name, backward.start_s < call.start_s < backward.end_s) for call in calls]
-
-
-def test_calls_in_backward_hooks_start_inside_the_backward_pass():
-    assert on(reduced_in_hooks)[0] == [("all_reduce", True)] * 3
-
-
-def host_clock_alone():
-    started_s = time.perf_counter()
-    with record_timeline() as timeline, span("empty"):
-        pass
-    (event,) = timeline.events
-    at_s = timeline.clock.counter_s + event.start_s
-    return started_s <= at_s <= time.perf_counter()
-
-
-def test_times_of_a_gpu_are_the_hosts_up_to_what_reading_a_reference_takes():
-    assert on(host_clock_alone, world_size=1) == [True]
-
-
-# seconds
-
-def measured():
+@gives([True, True], run=on)
+def test_seconds_ends_when_the_device_has_done_what_the_call_gave_it():
     values, works = torch.ones(1000), []
     dist.all_reduce(values)
     rank_1_waits()
@@ -252,10 +160,6 @@ def measured():
         rank_0_is_done()
 
     return seconds(transfer) > 0 and works[0].is_completed()
-
-
-def test_seconds_ends_when_the_device_has_done_what_the_call_gave_it():
-    assert on(measured) == [True, True]
 
 
 # Memory and bytes
@@ -277,17 +181,11 @@ def test_the_allocators_peak_stands_beside_what_is_counted_by_storage_and_the_ho
         assert outer.peak_on_gpu < 4004 + 100 and outer.peak >= 4004 + 20000
         assert inner.allocator_peak <= outer.allocator_peak < inner.allocator_peak + 3 * 512
     assert (result.memory.allocator_peak, result.memory.peak_on_gpu) == (outer.allocator_peak, outer.peak_on_gpu)
-    assert result.memory.png().startswith(b"\x89PNG") and "by its allocator" in result.memory._by_allocator()
-
-
-def test_on_the_cpu_no_allocator_is_asked():
-    result = on(held, 1001, 5000, mode="cpu")
-    assert result.memory.peak >= 24004
-    assert result.memory.allocator_peak is None and result.memory.peak_on_gpu is None
+    assert result.memory.png().startswith(b"\x89PNG")
 
 
 OPERATIONS = {
-    "all_reduce": lambda t: dist.all_reduce(t),
+    "all_reduce": dist.all_reduce,
     "broadcast": lambda t: dist.broadcast(t, 0),
     "reduce": lambda t: dist.reduce(t, 0),
     "all_gather": lambda t: dist.all_gather([torch.empty_like(t) for _ in range(2)], t),
@@ -299,14 +197,13 @@ OPERATIONS = {
 }
 
 
-def counted():
-    found = {}
-    for name, operation in OPERATIONS.items():
-        with record_communication() as log:
-            operation(torch.arange(4.0))
-        found[name] = log.calls(), log.message_bytes(), log.sent_bytes
-    return found
-
-
 def test_bytes_count_once_on_a_gpu_and_are_those_of_the_cpu():
+    def counted():
+        found = {}
+        for name, operation in OPERATIONS.items():
+            with record_communication() as log:
+                operation(torch.arange(4.0))
+            found[name] = log.calls(), log.message_bytes(), log.sent_bytes
+        return found
+
     assert on(counted) == on(counted, mode="cpu")

@@ -11,45 +11,11 @@ from course_lib.runtime import record_timeline, sleep, span
 from tests.pretend import needed
 from tests.pretend.needed import built  # noqa: F401  a fixture
 
+pytestmark = pytest.mark.ci
+
 
 def on_gpus(function, *arguments, world_size=4):
     return needed.on("nccl", function, *arguments, world_size=world_size)
-
-
-def off(schedule, group):
-    """The largest difference, of the loss and of this rank's gradients, to the whole model on this rank."""
-    torch.manual_seed(0)
-    whole = nn.Sequential(*(nn.Linear(6, 6) for _ in range(2 * schedule.num_ranks))).double()
-    inputs = torch.randn(schedule.num_microbatches, 6).double()
-    stages = partition(whole, schedule.num_stages)
-    mine = [stages[stage] for stage in schedule.stages[dist.get_rank(group)]]
-    expected = nn.functional.mse_loss(whole(inputs), inputs.flip(0))
-    gradients = torch.autograd.grad(expected, [parameter for stage in mine for parameter in stage.parameters()])
-    pipeline = PipelineParallel(mine, schedule, group, nn.functional.mse_loss)
-    differences = [pipeline.step(inputs, inputs.flip(0)) - expected]
-    differences += [parameter.grad - gradient for parameter, gradient in zip(pipeline.parameters(), gradients)]
-    return max(difference.abs().max().item() for difference in differences)
-
-
-def test_pipelines_over_parts_of_the_world_run_side_by_side_and_over_some_ranks_alone():
-    def body():
-        rank = dist.get_rank()
-        pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-        three = dist.new_group([1, 2, 3])
-        found = [off(make(2, 4), pairs[rank // 2]) for make in (one_f_one_b, zb_v)]
-        return found + ([off(make(3, 6), three) for make in (one_f_one_b, zb_v)] if rank else [])
-
-    assert max(difference for found in on_gpus(body) for difference in found) < 1e-12
-
-
-def test_ranks_that_are_in_more_groups_than_others_make_one_with_them():
-    def body():
-        rank = dist.get_rank()
-        pair, three = dist.new_group([0, 1]), dist.new_group([1, 2, 3])
-        found = off(one_f_one_b(2, 4), pair) if rank < 2 else 0.0
-        return max(found, off(one_f_one_b(3, 6), three) if rank else 0.0)
-
-    assert max(on_gpus(body)) < 1e-12
 
 
 def stages_of(schedule):

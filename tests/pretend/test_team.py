@@ -9,13 +9,14 @@ from tests.pretend.needed import built  # noqa: F401  built is a fixture
 from tools.harness.pretend.hook import pretended
 from tools.harness.pretend.modes import MODES
 
+pytestmark = pytest.mark.ci
 SUM = "x = torch.ones(3) + dist.get_rank()\ndist.all_reduce(x)\nx.device.type, x.tolist()"
 SCOPE = {"torch": torch, "dist": dist}
 
 
 @pytest.mark.parametrize(("mode", "world_size", "lies_on"), [
     ("nccl", 2, "gpu"), ("gloo-cuda", 2, "gpu"), ("any", 2, "gpu"), ("laptop", 1, "gpu"), ("laptop", 2, "cpu")])
-def test_ranks_that_stay_hold_tensors_of_their_device_and_go_on_after_an_error(mode, world_size, lies_on):
+def test_ranks_that_stay_hold_tensors_of_their_device_and_go_on_after_an_error_or_a_hang(mode, world_size, lies_on):
     total = float(sum(1 + rank for rank in range(world_size)))
     summed = dict.fromkeys(range(world_size), f"('{lies_on}', {[total] * 3})")
     with pretended(MODES[mode]), start_ranks(world_size) as team:
@@ -28,12 +29,7 @@ def test_ranks_that_stay_hold_tensors_of_their_device_and_go_on_after_an_error(m
                           "dist.all_reduce(x)")
         assert team.run_cell(SUM) == summed
         assert team.snapshot()[0]["by_kind"]["other"] == 20
-
-
-@pytest.mark.parametrize("mode", ["nccl", "gloo-cuda", "any"])
-def test_a_collective_that_hangs_on_a_gpu_costs_no_rank(mode):
-    with pretended(MODES[mode]), start_ranks(2) as team:
-        team.run_cell("kept = dist.get_rank()", scope=SCOPE)
-        with pytest.raises(Deadlock, match="All ranks live"):
-            team.run_cell("if kept:\n    dist.barrier()")
-        assert team.pull("kept") == [0, 1] and len(team.run_cell(SUM, scope=SCOPE)) == 2
+        if mode != "laptop":
+            with pytest.raises(Deadlock, match="All ranks live"):
+                team.run_cell("if dist.get_rank():\n    dist.barrier()")
+            assert len(team.pull("x")) == world_size and team.run_cell(SUM) == summed

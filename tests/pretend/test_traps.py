@@ -1,6 +1,6 @@
 """What a GPU as the default device would break: the CPU's generators, text, and processes that a rank forks."""
 
-import os
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +10,10 @@ from torch.utils.data import DataLoader, DistributedSampler, random_split
 from course_lib import data_parallel, reference
 from course_lib.runtime import device
 from tests.pretend.needed import built, on  # noqa: F401  built is a fixture
+from tests.pretend.trials import register
+
+pytestmark = pytest.mark.ci
+nccl = partial(on, "nccl", world_size=1)
 
 
 class Squares:
@@ -29,39 +33,23 @@ def squares_seen(**options):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_data_loader_shuffles_with_its_own_generator_and_its_workers_touch_no_gpu(num_workers):
-    (seen, places), = on("nccl", lambda: squares_seen(shuffle=True, num_workers=num_workers), world_size=1)
+    (seen, places), = nccl(lambda: squares_seen(shuffle=True, num_workers=num_workers))
     assert seen == [n**2 for n in range(8)]
     assert places == ({"cpu"} if num_workers else {"gpu:0"})
 
 
-def test_torchs_other_shuffles_are_those_of_the_cpu():
-    def shuffled():
-        sampler = DistributedSampler(range(10), num_replicas=2, rank=0, seed=1)
-        parts = random_split(range(10), [7, 3], generator=torch.Generator().manual_seed(0))
-        return list(sampler), [list(part) for part in parts]
-
-    assert on("nccl", shuffled, world_size=1) == [shuffled()]
-
-
-def test_a_process_that_a_rank_forks_has_no_default_device():
-    def fork():
-        read, write = os.pipe()
-        if os.fork() == 0:
-            os.write(write, str(torch.ones(1).device).encode())
-            os._exit(0)
-        os.wait()
-        return os.read(read, 20).decode(), str(torch.ones(1).device)
-
-    assert on("nccl", fork, world_size=1) == [("cpu", "gpu:0")]
-
-
-def test_the_samplers_order_and_power_sgds_first_guess_are_those_of_the_cpu():
+def test_shuffles_and_first_guesses_that_need_a_seed_are_those_of_the_cpu_and_so_is_a_model_made_with_one():
     def chosen():
         guesses = data_parallel.power_sgd_hook(rank=2).first_guess([torch.ones(3, 4)], 7)
         assert {guess.device for guess in guesses} == {device()}
-        return data_parallel.ShardedSampler(10, 0, 2).order(), [guess.tolist() for guess in guesses]
+        parts = random_split(range(10), [7, 3], generator=torch.Generator().manual_seed(0))
+        layer = nn.Linear(3, 2)
+        layer.weight = nn.Parameter(torch.randn(2, 3, generator=torch.Generator().manual_seed(0)))
+        return (list(DistributedSampler(range(10), num_replicas=2, rank=0, seed=1)), [list(part) for part in parts],
+                data_parallel.ShardedSampler(10, 0, 2).order(), [guess.tolist() for guess in guesses],
+                layer.weight.tolist())
 
-    assert on("nccl", chosen, world_size=1) == [chosen()]
+    assert nccl(chosen) == [chosen()]
 
 
 # Text is cut on the CPU and handed over
@@ -83,13 +71,8 @@ def test_batches_are_the_same_numbers_on_every_machine_and_lie_on_the_ranks_devi
             reference.load_text())
 
     text = reference.load_text(own, sequence_length=8)
-    (there, here) = on("nccl", everywhere, text, world_size=1)[0], everywhere(text)
+    (there, here) = nccl(everywhere, text)[0], everywhere(text)
     assert there[:3] == here[:3] and there[3:] == pytest.approx(here[3:])
-
-
-def small_gpt():
-    torch.manual_seed(0)
-    return reference.GPT(reference.GPTConfig(num_layers=1, hidden_size=16, num_heads=2, sequence_length=16)).double()
 
 
 def test_train_and_evaluate_take_a_model_and_a_text_from_wherever_they_lie():
@@ -97,15 +80,5 @@ def test_train_and_evaluate_take_a_model_and_a_text_from_wherever_they_lie():
         log = reference.train(gpt, steps=2, batch_size=4, tokens=tokens, progress=False)
         return [*log.losses, reference.evaluate(gpt, tokens=tokens), reference.evaluate(gpt)]
 
-    text = reference.load_text()[:20_000].clone()
-    assert on("nccl", run, small_gpt(), text, world_size=1)[0] == pytest.approx(run(small_gpt(), text), abs=1e-9)
-
-
-def test_a_model_that_a_reader_makes_with_a_generator_of_the_cpu_is_the_same_everywhere():
-    def made():
-        generator = torch.Generator().manual_seed(0)
-        layer = nn.Linear(3, 2)
-        layer.weight = nn.Parameter(torch.randn(2, 3, generator=generator))
-        return layer.weight.tolist()
-
-    assert on("nccl", made) == [made()] * 2
+    text, gpt = reference.load_text()[:20_000].clone(), register.gpt(vocab_size=256)
+    assert nccl(run, gpt, text)[0] == pytest.approx(run(gpt, text), abs=1e-9)

@@ -40,9 +40,7 @@ def test_the_embedding_and_the_head_are_one_parameter_with_one_gradient():
 def test_the_loss_at_the_start_is_about_the_log_of_the_vocabulary():
     model = GPT(GPTConfig())
     tokens = random_tokens(model.config, rows=8)
-    assert model(tokens, random_tokens(model.config, rows=8))[1].item() == pytest.approx(
-        math.log(256), abs=0.1
-    )
+    assert model(tokens, random_tokens(model.config, rows=8))[1].item() == pytest.approx(math.log(256), abs=0.1)
 
 
 def test_the_start_is_that_of_gpt_2():
@@ -127,9 +125,7 @@ def test_a_head_is_a_slice_of_each_third_of_qkv():
         rows = torch.arange(SMALL.head_dim) + head * SMALL.head_dim
         in_thirds = torch.cat([rows + third * SMALL.hidden_size for third in range(3)])
         part = CausalSelfAttention(SMALL)
-        part.qkv.weight, part.qkv.bias = (
-            nn.Parameter(p[in_thirds]) for p in (whole.qkv.weight, whole.qkv.bias)
-        )
+        part.qkv.weight, part.qkv.bias = (nn.Parameter(p[in_thirds]) for p in (whole.qkv.weight, whole.qkv.bias))
         part.output.weight = nn.Parameter(whole.output.weight[:, rows])
         part.output.bias = nn.Parameter(torch.zeros(SMALL.hidden_size))
         total += part(x)

@@ -43,12 +43,7 @@ def test_the_same_step_and_seed_always_give_the_same_batch_and_others_another():
     batch = batches(3, 1, 2, seed=7)[0]
     torch.manual_seed(123)
     assert torch.equal(batches(3, 1, 2, seed=7)[0], batch)
-    others = [
-        batches(4, 1, 2, seed=7),
-        batches(3, 0, 2, seed=7),
-        batches(3, 1, 2, seed=8),
-        batches(7, 1, 2, seed=3),
-    ]
+    others = [batches(4, 1, 2, seed=7), batches(3, 0, 2, seed=7), batches(3, 1, 2, seed=8), batches(7, 1, 2, seed=3)]
     assert not any(torch.equal(other, batch) for other, _ in others)
 
 
@@ -103,8 +98,7 @@ def test_another_process_draws_the_same_batch_and_importing_loads_neither_the_te
 
 
 @pytest.mark.parametrize(
-    "tokens, nats",
-    [([5] * 8, 0.0), ([0, 1, 2, 3] * 5, math.log(4)), ([0, 0, 0, 1], math.log(4) - 0.75 * math.log(3))],
+    "tokens, nats", [([5] * 8, 0.0), ([0, 1, 2, 3] * 5, math.log(4)), ([0, 0, 0, 1], math.log(4) - 0.75 * math.log(3))]
 )
 def test_unigram_entropy_equals_the_formula(tokens, nats):
     assert unigram_entropy(torch.tensor(tokens)) == pytest.approx(nats, abs=1e-12)
@@ -154,10 +148,7 @@ def test_a_file_that_cannot_be_used_is_refused_by_its_path(tmp_path, content, me
         ({"tokens": "book.txt"}, r"as load_text\(path\) returns, got 'book.txt'"),
         ({"tokens": torch.zeros(3, 4)}, r"got torch.float32 of shape \(3, 4\)"),
         ({"tokens": torch.zeros(0, dtype=torch.uint8)}, r"got torch.uint8 of shape \(0,\)"),
-        (
-            {"tokens": ALPHABET, "sequence_length": 900},
-            r"1,000 tokens\) is too short for sequence_length=900",
-        ),
+        ({"tokens": ALPHABET, "sequence_length": 900}, r"1,000 tokens\) is too short for sequence_length=900"),
     ],
 )
 def test_a_batch_that_does_not_exist_is_refused_with_what_was_given(arguments, message):

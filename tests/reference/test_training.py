@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+from dataclasses import replace
 
 import cloudpickle
 import pytest
@@ -53,35 +54,33 @@ def test_the_default_run_brings_held_out_loss_below_the_unigram_entropy(default_
     assert default_run.learned_from_context
 
 
-def test_the_log_counts_steps_and_tokens(default_run):
-    assert len(default_run.losses) == 60
-    assert default_run.tokens_seen == 60 * 16 * 64
-
-
-def test_the_log_travels_from_a_rank_unchanged(default_run):
+def test_the_log_counts_steps_and_tokens_and_travels_from_a_rank_unchanged(default_run):
+    assert (len(default_run.losses), default_run.tokens_seen) == (60, 60 * 16 * 64)
     assert pickle.loads(pickle.dumps(default_run)) == default_run
 
 
 def test_the_log_draws_itself_and_says_in_words_what_is_the_same_everywhere(default_run):
     bundle = default_run._repr_mimebundle_(include=None, exclude=None)
-    assert bundle["image/png"].startswith(PNG_SIGNATURE)
-    assert (
-        bundle["text/plain"]
-        == repr(default_run)
-        == ("TrainingLog: 60 steps, 61,440 tokens; held-out loss below the unigram entropy of the text")
-    )
+    assert bundle["image/png"].startswith(PNG_SIGNATURE) and b"Software" not in bundle["image/png"]
+    assert bundle["image/png"] == default_run._repr_mimebundle_()["image/png"]
+    words = "TrainingLog: 60 steps, 61,440 tokens; held-out loss below the unigram entropy of the text"
+    assert bundle["text/plain"] == repr(default_run) == words
 
 
-def test_the_picture_is_the_same_bytes_each_time_and_names_no_software(default_run):
-    first, second = (default_run._repr_mimebundle_()["image/png"] for _ in range(2))
-    assert first == second
-    assert b"Software" not in first
+def test_the_picture_shows_every_loss_and_the_held_out_ones_at_their_steps_beside_the_entropy(default_run, monkeypatch):
+    monkeypatch.setattr("course_lib.pictures.figures.to_png", lambda figure: figure)
+    (axes,) = default_run.png().axes
+    training, held_out, entropy = [list(zip(*line.get_data())) for line in axes.lines]
+    both = [(0, default_run.held_out_before), (60, default_run.held_out_after)]
+    assert training == list(enumerate(default_run.losses)) and held_out == both
+    assert {loss for _, loss in entropy} == {default_run.unigram_entropy}
+    assert [text.get_text() for text in axes.texts] == [f"{loss:.2f}" for _, loss in both]
+    (axes,) = replace(default_run, held_out_before=None, held_out_after=None).png().axes
+    assert len(axes.lines) == 2 and not axes.texts
 
 
 def test_a_run_that_learned_nothing_from_context_says_so():
-    log = TrainingLog(
-        losses=(3.5,), unigram_entropy=3.2, tokens_seen=64, held_out_before=5.5, held_out_after=3.4
-    )
+    log = TrainingLog(losses=(3.5,), unigram_entropy=3.2, tokens_seen=64, held_out_before=5.5, held_out_after=3.4)
     assert not log.learned_from_context
     assert repr(log).endswith("held-out loss not below the unigram entropy of the text")
     assert log._headline().startswith("Not yet learned from context")

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.runtime import backends, context, launch
+from tests.ranks import gives
 
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -71,7 +72,7 @@ def visible_gpus():
     return os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
 
 
-@pytest.mark.parametrize("options", [{}, {"backend": "gloo"}, {"device": "cpu"}])
+@pytest.mark.parametrize("options", [{}, {"device": "cpu"}])
 def test_a_rank_on_the_cpu_sees_no_gpu_unless_the_readers_own_env_says_so(options, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert launch(visible_gpus, world_size=1, **options) == [("", 0)]
@@ -79,16 +80,8 @@ def test_a_rank_on_the_cpu_sees_no_gpu_unless_the_readers_own_env_says_so(option
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
-def test_on_the_cpu_no_default_device_is_set():
-    def modes():
-        return torch._C._len_torch_function_stack(), torch.get_default_device(), context.device()
-
-    assert launch(modes, world_size=2, device="cpu") == [(0, CPU, CPU)] * 2
-
-
-def test_gloos_messages_lie_in_the_hosts_memory_whatever_they_are_about():
-    def wires():
-        groups = dist.group.WORLD, dist.new_group([0, 1]), dist.new_group(backend="cpu:gloo")
-        return {backends.wire(group, place) for group in groups for place in (CPU, GPU)}
-
-    assert launch(wires, world_size=2) == [{CPU}] * 2
+@gives([(0, CPU, CPU, {CPU})] * 2, device="cpu")
+def test_on_the_cpu_no_default_device_is_set_and_gloos_messages_lie_in_the_hosts_memory_whatever_they_are_about():
+    groups = dist.group.WORLD, dist.new_group([0, 1]), dist.new_group(backend="cpu:gloo")
+    wires = {backends.wire(group, place) for group in groups for place in (CPU, GPU)}
+    return torch._C._len_torch_function_stack(), torch.get_default_device(), context.device(), wires

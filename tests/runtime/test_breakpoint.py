@@ -10,9 +10,6 @@ from course_lib.runtime.ranks.messages import Asks
 from tools.harness.kernel import Kernel, Reply
 
 SETUP = """
-import torch, torch.distributed as dist
-from course_lib.runtime import launch
-
 def on_rank_1():
     x = torch.ones(3) * dist.get_rank()
     if dist.get_rank() == 1:
@@ -28,11 +25,9 @@ def everywhere():
 """
 
 
-@pytest.fixture(scope="module")
-def kernel():
-    with Kernel() as kernel:
-        assert kernel.run(SETUP).error is None
-        yield kernel
+@pytest.fixture(scope="module", autouse=True)
+def functions(kernel):
+    assert kernel.run(SETUP).error is None
 
 
 def streams_text(reply: Reply) -> str:
@@ -46,17 +41,13 @@ def left_over(kernel: Kernel) -> list[int]:
 
 def test_step_print_a_shape_and_go_on(kernel):
     first = ["n"] if sys.version_info >= (3, 13) else []  # there breakpoint() stops at its own line
-    reply = kernel.run("launch(on_rank_1, world_size=2)", [*first, "x.shape", "n", "p x.tolist()", "c"])
+    reply = kernel.run("launch(on_rank_1, world_size=2)", [*first, "x.shape", "n", "p x.tolist()", "w", "ll", "c"])
     assert reply.error is None and reply.value == "[6.0, 6.0]", reply
     text = streams_text(reply)
-    assert text.count("[rank 1] (Pdb) ") == 4 + len(first) and "[rank 0]" not in text
+    assert text.count("[rank 1] (Pdb) ") == 6 + len(first) and "[rank 0]" not in text
     for line in ("x = x + 1", "torch.Size([3])", "dist.all_reduce(x)", "[2.0, 2.0, 2.0]"):
         assert f"[rank 1] {'-> ' * ('=' in line or '(x)' in line)}{line}" in text, text
-
-
-def test_the_stack_and_the_source_are_those_of_the_cell(kernel):
-    reply = kernel.run("launch(on_rank_1, world_size=2)", ["w", "ll", "c"])
-    text = streams_text(reply)
+    # The stack and the source are those of the cell.
     assert "rank.py" not in text and "fork_server.py" not in text
     assert "    if dist.get_rank() == 1:" in text and "B->" not in text
 
@@ -80,34 +71,24 @@ def test_the_clocks_stand_still_at_a_breakpoint_and_run_again_behind_it(kernel):
     assert reply.error is None and reply.value == "[6.0, 6.0]", reply
 
 
-def test_q_ends_the_launch_and_leaves_nothing_behind(kernel):
-    reply = kernel.run("launch(everywhere, world_size=3)", ["q"])
-    assert reply.error["ename"] == "LaunchInterrupted" and "you quit at the breakpoint of rank" in reply.error["evalue"]
-    assert left_over(kernel) == [] and kernel.run("launch(lambda: 1, world_size=2)").value == "[1, 1]"
+def test_q_or_an_interrupt_at_the_prompt_ends_the_launch_and_leaves_nothing_behind(kernel):
+    call = "launch(everywhere, world_size=3)"
+    for reply, told in ((kernel.run(call, ["q"]), "you quit at the breakpoint of rank"),
+                        (kernel.interrupt_once(call, Reply.is_at_a_prompt, []), "interrupted")):
+        assert reply.error["ename"] == "LaunchInterrupted" and told in reply.error["evalue"], reply
+        assert left_over(kernel) == [] and kernel.run("launch(lambda: 1, world_size=2)").value == "[1, 1]"
 
 
-def test_an_interrupt_at_the_prompt_ends_the_launch(kernel):
-    reply = kernel.interrupt_once("launch(on_rank_1, world_size=2)", Reply.is_at_a_prompt, [])
-    assert reply.error["ename"] == "LaunchInterrupted", reply
-    assert left_over(kernel) == [] and kernel.run("1 + 1").value == "2"
-
-
-def test_where_nobody_can_type_it_says_so_at_once(kernel):
+def test_where_nobody_can_type_it_says_so_at_once_unless_breakpoints_are_switched_off(kernel):
     reply = kernel.run("launch(on_rank_1, world_size=2)")
     assert reply.error["ename"] == "RankFailed" and "here nobody can" in reply.error["evalue"]
 
     def body():
         breakpoint()
+        return 1
 
     with pytest.raises(RankFailed, match="here nobody can"):
         launch(body, world_size=2)
-
-
-def test_breakpoints_can_be_switched_off():
-    def body():
-        breakpoint()
-        return 1
-
     assert launch(body, world_size=2, env={"PYTHONBREAKPOINT": "0"}) == [1, 1]
 
 

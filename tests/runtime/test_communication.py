@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from course_lib.runtime import launch, record_communication
+from tests.ranks import gives
 
 F32, BF16 = torch.float32, torch.bfloat16
 
@@ -30,81 +31,62 @@ def block(size=12, dtype=F32):
     return torch.ones(size, dtype=dtype)  # 12 floats: 48 bytes, divisible among 1, 2, 3 and 4 ranks
 
 
-def every_collective():
-    n, r = dist.get_world_size(), dist.get_rank()
+def cases(n, r):
+    """For rank r of n: name -> (what it calls, the op, the message's bytes, the bytes that it sends in a ring)."""
     blocks = [block() for _ in range(n)]
     rows = n * (n + 1) // 2  # uneven all_to_all: j + 1 rows of 4 floats (16 bytes) to rank j
     uneven = torch.empty(n * (r + 1), 4), torch.ones(rows, 4), [r + 1] * n, [j + 1 for j in range(n)]
-    coalescing = dist._coalescing_manager
     world = dist.group.WORLD
 
     def two_in_one():
-        with coalescing():
+        with dist._coalescing_manager():
             dist.all_reduce(block())
             dist.all_reduce(block(6))
 
+    def reduced(size):
+        return "all_reduce", size, Fraction(2 * (n - 1), n) * size
+
+    gathered, scattered = (("all_gather", 48 * n, 48 * (n - 1)), ("reduce_scatter", 48 * n, 48 * (n - 1)))
+    exchanged = ("all_to_all", 8 * n * (n + 1), 8 * n * (n + 1) - 16 * (r + 1))
     return {
-        "all_reduce": record_counts(lambda: dist.all_reduce(block())),
-        "all_reduce later": record_counts(lambda: dist.all_reduce(block(), async_op=True).wait()),
-        "all_reduce bf16": record_counts(lambda: dist.all_reduce(block(dtype=BF16))),
-        "all_reduce coalesced": record_counts(two_in_one),
-        "all_gather": record_counts(lambda: dist.all_gather(blocks, block())),
-        "all_gather_into_tensor": record_counts(lambda: dist.all_gather_into_tensor(block(12 * n), block())),
-        "reduce_scatter": record_counts(lambda: dist.reduce_scatter(block(), blocks)),
-        "reduce_scatter_tensor": record_counts(lambda: dist.reduce_scatter_tensor(block(), block(12 * n))),
-        "all_to_all_single": record_counts(lambda: dist.all_to_all_single(block(12 * n), block(12 * n))),
-        "all_to_all uneven": record_counts(lambda: dist.all_to_all_single(*uneven)),
-        "broadcast": record_counts(lambda: dist.broadcast(block(), src=n - 1)),
-        "reduce": record_counts(lambda: dist.reduce(block(), dst=0)),
-        "gather": record_counts(lambda: dist.gather(block(), blocks if r == 0 else None, dst=0)),
-        "scatter": record_counts(lambda: dist.scatter(block(), blocks if r == 0 else None, src=0)),
-        "barrier": record_counts(lambda: dist.barrier()),
-        "monitored_barrier": record_counts(lambda: dist.monitored_barrier()),
-        "functional all_reduce": record_counts(lambda: functional.all_reduce(block(), "sum", world).sum()),
-        "functional all_reduce coalesced": record_counts(
-            lambda: functional.all_reduce_coalesced([block(), block(6)], "sum", world)),
-        "functional all_gather": record_counts(lambda: functional.all_gather_tensor(block(), 0, world).sum()),
-        "functional reduce_scatter": record_counts(
-            lambda: functional.reduce_scatter_tensor(block(12 * n), "sum", 0, world).sum()),
-        "functional all_to_all": record_counts(
-            lambda: functional.all_to_all_single(*uneven[1:], world).sum()),
+        "all_reduce": (lambda: dist.all_reduce(block()), *reduced(48)),
+        "all_reduce later": (lambda: dist.all_reduce(block(), async_op=True).wait(), *reduced(48)),
+        "all_reduce bf16": (lambda: dist.all_reduce(block(dtype=BF16)), *reduced(24)),
+        "all_reduce coalesced": (two_in_one, *reduced(72)),
+        "all_gather": (lambda: dist.all_gather(blocks, block()), *gathered),
+        "all_gather_into_tensor": (lambda: dist.all_gather_into_tensor(block(12 * n), block()), *gathered),
+        "reduce_scatter": (lambda: dist.reduce_scatter(block(), blocks), *scattered),
+        "reduce_scatter_tensor": (lambda: dist.reduce_scatter_tensor(block(), block(12 * n)), *scattered),
+        "all_to_all_single": (lambda: dist.all_to_all_single(block(12 * n), block(12 * n)),
+                              "all_to_all", 48 * n, 48 * (n - 1)),
+        "all_to_all uneven": (lambda: dist.all_to_all_single(*uneven), *exchanged),
+        "broadcast": (lambda: dist.broadcast(block(), src=n - 1),  # the ring ends before its root
+                      "broadcast", 48, 0 if r == (n - 2) % n else 48),
+        "reduce": (lambda: dist.reduce(block(), dst=0), "reduce", 48, 0 if r == 0 else 48),
+        "gather": (lambda: dist.gather(block(), blocks if r == 0 else None, dst=0), "gather", 48 * n, 48 * (r > 0)),
+        "scatter": (lambda: dist.scatter(block(), blocks if r == 0 else None, src=0),
+                    "scatter", 48 * n, 48 * (n - 1) * (r == 0)),
+        "barrier": (lambda: dist.barrier(), "barrier", 0, 0),
+        "monitored_barrier": (lambda: dist.monitored_barrier(), "barrier", 0, 0),
+        "functional all_reduce": (lambda: functional.all_reduce(block(), "sum", world).sum(), *reduced(48)),
+        "functional all_reduce coalesced": (
+            lambda: functional.all_reduce_coalesced([block(), block(6)], "sum", world), *reduced(72)),
+        "functional all_gather": (lambda: functional.all_gather_tensor(block(), 0, world).sum(), *gathered),
+        "functional reduce_scatter": (
+            lambda: functional.reduce_scatter_tensor(block(12 * n), "sum", 0, world).sum(), *scattered),
+        "functional all_to_all": (lambda: functional.all_to_all_single(*uneven[1:], world).sum(), *exchanged),
     }
 
 
-def by_hand(n, r):
-    """What `every_collective` moves on rank r of n: op, message, bytes sent in a ring."""
-    gathered = ("all_gather", 48 * n, 48 * (n - 1))
-    scattered = ("reduce_scatter", 48 * n, 48 * (n - 1))
-    uneven = ("all_to_all", 8 * n * (n + 1), 8 * n * (n + 1) - 16 * (r + 1))
-    return {
-        "all_reduce": ("all_reduce", 48, Fraction(2 * (n - 1), n) * 48),
-        "all_reduce later": ("all_reduce", 48, Fraction(2 * (n - 1), n) * 48),
-        "all_reduce bf16": ("all_reduce", 24, Fraction(2 * (n - 1), n) * 24),
-        "all_reduce coalesced": ("all_reduce", 72, Fraction(2 * (n - 1), n) * 72),
-        "all_gather": gathered,
-        "all_gather_into_tensor": gathered,
-        "reduce_scatter": scattered,
-        "reduce_scatter_tensor": scattered,
-        "all_to_all_single": ("all_to_all", 48 * n, 48 * (n - 1)),
-        "all_to_all uneven": uneven,
-        "broadcast": ("broadcast", 48, 0 if r == (n - 2) % n else 48),  # the ring ends before its root
-        "reduce": ("reduce", 48, 0 if r == 0 else 48),
-        "gather": ("gather", 48 * n, 0 if r == 0 else 48),
-        "scatter": ("scatter", 48 * n, 48 * (n - 1) if r == 0 else 0),
-        "barrier": ("barrier", 0, 0),
-        "monitored_barrier": ("barrier", 0, 0),
-        "functional all_reduce": ("all_reduce", 48, Fraction(2 * (n - 1), n) * 48),
-        "functional all_reduce coalesced": ("all_reduce", 72, Fraction(2 * (n - 1), n) * 72),
-        "functional all_gather": gathered,
-        "functional reduce_scatter": scattered,
-        "functional all_to_all": uneven,
-    }
+def every_collective():
+    each = cases(dist.get_world_size(), dist.get_rank())
+    return {name: record_counts(call) for name, (call, *_) in each.items()}
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_every_collective_moves_the_bytes_one_counts_by_hand(world_size):
     for rank, seen in enumerate(launch(every_collective, world_size=world_size)):
-        assert seen == {name: [event] for name, event in by_hand(world_size, rank).items()}
+        assert seen == {name: [tuple(by_hand)] for name, (_, *by_hand) in cases(world_size, rank).items()}
 
 
 def point_to_point():
@@ -147,7 +129,7 @@ def in_subgroups():
     return log
 
 
-def test_a_subgroup_counts_its_own_ranks_and_names_them_globally():
+def test_a_subgroup_counts_its_own_ranks_and_names_them_globally_also_in_a_merged_log(snapshot):
     logs = launch(in_subgroups, world_size=4)
     for rank, log in enumerate(logs):
         members = (1, 3) if rank % 2 else (0, 2)
@@ -157,6 +139,13 @@ def test_a_subgroup_counts_its_own_ranks_and_names_them_globally():
     assert logs[1].events[2].op == "recv" and logs[1].events[2].peer is None
     merged = logs.communication
     assert "3 → 1" in merged.html() and "1 ← any" in merged.html() and "(1, 3)" in merged.html()
+    assert merged.ranks == (0, 1, 2, 3) and merged.sent_bytes == 4 * 48 + 2 * 48 + 48
+    assert [merged.by_rank(rank).sent_bytes for rank in range(4)] == [48, 48, 96, 144]
+    drawn = pickle.loads(pickle.dumps(merged))._repr_mimebundle_()
+    assert drawn["text/plain"] == repr(merged) == snapshot
+    assert drawn["text/html"].count("<tr>") == 1 + 4 + 1
+    with pytest.raises(ValueError, match="rank 7 recorded no communication"):
+        merged.by_rank(7)
 
 
 def objects_and_oddities():
@@ -200,18 +189,13 @@ def test_objects_nesting_exceptions_and_operations_without_a_rule():
     assert results.communication.calls() == 2 * (2 + 1 + 1 + 3)
 
 
-def nested_recorders_with_equal_events():
+@gives([(2, 1)] * 2)
+def test_nested_recorders_that_saw_the_same_close_each_its_own():
     with record_communication() as outer:
         for _ in range(2):
             with record_communication() as inner:
                 dist.all_reduce(torch.ones(4))
     return outer.calls(), inner.calls()
-
-
-def test_nested_recorders_that_saw_the_same_close_each_its_own():
-    results = launch(nested_recorders_with_equal_events, world_size=2)
-    assert results == [(2, 1)] * 2
-    assert results.communication.calls() == 2 * 2
 
 
 # What torch's own parallelism communicates
@@ -300,17 +284,3 @@ def test_without_a_process_group_the_log_is_empty_and_says_so():
         torch.ones(2).sum()
     assert (log.ranks, log.events, log.sent_bytes, log.calls()) == ((0,), [], 0, 0)
     assert repr(log) == "CommunicationLog: rank 0 communicated nothing" and log.html() is None
-
-
-def test_a_merged_log_keeps_its_ranks_and_draws_itself():
-    merged = launch(in_subgroups, world_size=4).communication
-    assert merged.ranks == (0, 1, 2, 3)
-    assert merged.sent_bytes == 4 * 48 + 2 * 48 + 48
-    assert merged.sent_bytes == sum(merged.by_rank(rank).sent_bytes for rank in range(4))
-    assert repr(merged) == ("CommunicationLog: 4 ranks sent 336 bytes in 10 calls (4 all_reduce, "
-                            "4 broadcast, 1 recv, 1 send); most from rank 3: 144")
-    drawn = pickle.loads(pickle.dumps(merged))._repr_mimebundle_()
-    assert drawn["text/plain"] == repr(merged)
-    assert drawn["text/html"].count("<tr>") == 1 + 4 + 1
-    with pytest.raises(ValueError, match=r"rank 7 recorded no communication; recorded ranks: \[0, 1"):
-        merged.by_rank(7)

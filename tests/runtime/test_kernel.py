@@ -7,34 +7,27 @@ import time
 import pytest
 
 from tests.faults.traces import alive
+from tests.runtime.conftest import FIRST_CELL
 from tools.harness.kernel import Kernel, Reply
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills kernels and looks into /proc")
 
 _WITHIN_S = 60.0  # a watchdog, not a claim
 
-SETUP = """
-import os, sys, time, torch, torch.distributed as dist
-from course_lib.runtime import launch
-
+RANK_SUM = """
 def rank_sum():
     ranks = torch.tensor([float(dist.get_rank())])
     dist.all_reduce(ranks)
     return ranks.item()
+
+launch(rank_sum, world_size=2)
 """
-
-
-@pytest.fixture(scope="module")
-def kernel():
-    with Kernel() as kernel:
-        assert kernel.run(SETUP).error is None
-        yield kernel
 
 
 @pytest.fixture(autouse=True)
 def the_next_launch_works(kernel):
     yield
-    assert kernel.run("launch(rank_sum, world_size=2)").value == "[1.0, 1.0]"
+    assert kernel.run(RANK_SUM).value == "[1.0, 1.0]"
 
 
 def test_an_error_names_the_cell_and_the_line_in_a_few_lines_of_text(kernel):
@@ -52,8 +45,7 @@ def test_an_error_names_the_cell_and_the_line_in_a_few_lines_of_text(kernel):
 
 def test_functions_of_several_cells_are_told_as_a_traceback_of_cells(kernel):
     number = kernel.run("def inner():\n    raise ValueError('no such layer')").number
-    error = kernel.run("def outer():\n    inner()\n\nlaunch(outer, world_size=1)").error
-    told = "\n".join(error["traceback"])
+    told = "\n".join(kernel.run("def outer():\n    inner()\n\nlaunch(outer, world_size=1)").error["traceback"])
     assert f"rank 0 failed at cell In[{number}], line 2" in told
     assert f"cell In[{number + 1}], line 2 in outer" in told
     assert "launcher.py" not in told and len(told.splitlines()) <= 8
@@ -125,9 +117,7 @@ launch(spin, world_size=2)"""
     assert all(f"rank {rank}  was at cell In[{reply.number}], line " in told for rank in (0, 1))
 
 
-def test_a_kernel_that_is_killed_takes_its_ranks_and_their_server_along(tmp_path):
-    with Kernel(TMPDIR=str(tmp_path)) as kernel:
-        code = SETUP + """
+LAUNCH = """
 def spin_or_wait():
     print("ready")
     if dist.get_rank() == 0:
@@ -135,15 +125,22 @@ def spin_or_wait():
             pass
     dist.recv(torch.zeros(1), src=0)
 
-launch(spin_or_wait, world_size=3)
+launch(spin_or_wait, world_size=2)
 """
+CELL = "%%ranks\nprint('ready')\nwhile True: pass"
+
+
+@pytest.mark.parametrize("busy", [LAUNCH, pytest.param(CELL, marks=pytest.mark.ci)], ids=["launch", "cell"])
+def test_a_kernel_that_is_killed_takes_its_ranks_its_team_and_their_servers_along(busy, tmp_path):
+    with Kernel(TMPDIR=str(tmp_path)) as kernel:
+        kernel.run(f"{FIRST_CELL}\nfrom course_lib.runtime import launch, start_ranks\nteam = start_ranks(2)")
         reply, started = Reply(), []
-        for _ in kernel.watch(code, reply):
-            if reply.printed().count("ready") == 3:
+        for _ in kernel.watch(busy, reply):
+            if reply.printed().count("ready") == 2:
                 started = kernel.descendants()
                 kernel.kill()
                 break
-        assert len(started) >= 4  # three ranks and the server
+        assert len(started) >= (6 if busy == LAUNCH else 4)  # two servers, two ranks of the team, two of the launch
         deadline = time.monotonic() + _WITHIN_S
         while any(map(alive, started)) and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -21,20 +21,15 @@ FOR_THE_CPU = {  # what the pretended GPU does not know
 }
 
 
-def test_every_kind_of_tensor_arrives_as_it_was_sent_by_argument_and_by_closure():
+def test_every_kind_of_tensor_arrives_as_it_was_sent_by_argument_and_by_closure_and_returns_as_the_rank_had_it():
     sent = {**zoo(), **FOR_THE_CPU}
-    expected = in_plain_words(sent)
-    assert launch(in_plain_words, sent, world_size=1) == [expected]
-    assert launch(lambda: in_plain_words(sent), world_size=1) == [expected]
 
-
-def test_every_kind_of_tensor_returns_as_the_rank_had_it():
-    def build():
+    def look(given):
         built = {**zoo(), **FOR_THE_CPU}
-        return built, in_plain_words(built)
+        return in_plain_words(given), in_plain_words(sent), built, in_plain_words(built)
 
-    returned, before = launch(build, world_size=1)[0]
-    assert in_plain_words(returned) == before
+    (given, enclosed, returned, before), = launch(look, sent, world_size=1)
+    assert given == enclosed == in_plain_words(sent) and in_plain_words(returned) == before
 
 
 def test_tied_parameters_stay_tied_and_a_parameter_stays_one():

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import contextmanager
 
 import psutil
 
@@ -11,15 +12,16 @@ from course_lib.runtime import context
 from course_lib.runtime.ranks.processes import kill_by_mark
 
 
-def start_with_mark(mark):
-    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"],
-                            env={**os.environ, context.RANK_MARK: mark})
-
-
-def end(*started):
-    for process in started:
-        process.kill()
-        process.wait()
+@contextmanager
+def started_with_mark(number=1):
+    started = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"],
+                                env={**os.environ, context.RANK_MARK: "a launch"}) for _ in range(number)]
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def test_a_process_whose_program_is_still_being_loaded_does_not_escape(monkeypatch):
@@ -29,45 +31,37 @@ def test_a_process_whose_program_is_still_being_loaded_does_not_escape(monkeypat
         looked[process.pid] += 1
         return environ(process) if looked[process.pid] > 3 or process.pid != started.pid else {}
 
-    started = start_with_mark("a launch")
-    try:
+    with started_with_mark() as (started,):
         monkeypatch.setattr(psutil.Process, "environ", empty_at_first)
         kill_by_mark("another launch", spare=())
         assert started.poll() is None and looked[started.pid] > 3
         looked.clear()
         kill_by_mark("a launch", spare=())
         assert started.wait(timeout=10) < 0
-    finally:
-        end(started)
 
 
 def test_what_is_missed_at_the_first_look_is_ended_at_the_next(monkeypatch):
     looked, environ = Counter(), psutil.Process.environ
-    found, missed = start_with_mark("a launch"), start_with_mark("a launch")
 
     def without_mark_at_first(process):
         looked[process.pid] += 1
         return {"PATH": ""} if process.pid == missed.pid and looked[process.pid] == 1 else environ(process)
 
-    try:
+    with started_with_mark(2) as (found, missed):
         monkeypatch.setattr(psutil.Process, "environ", without_mark_at_first)
         kill_by_mark("a launch", spare=())
         assert found.wait(timeout=10) < 0 and missed.wait(timeout=10) < 0
-    finally:
-        end(found, missed)
 
 
 def test_a_thread_of_the_kernel_which_never_has_an_environment_is_not_waited_for(monkeypatch):
-    looked, started = Counter(), start_with_mark("a launch")
+    looked = Counter()
 
     def empty(process):
         looked[process.pid] += 1
         return {}
 
-    try:
+    with started_with_mark() as (started,):
         monkeypatch.setattr(psutil.Process, "environ", empty)
         monkeypatch.setattr(psutil.Process, "exe", lambda process: "")
         kill_by_mark("a launch", spare=())
         assert looked[started.pid] == 1 and started.poll() is None
-    finally:
-        end(started)

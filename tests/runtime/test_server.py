@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import cloudpickle
@@ -15,14 +14,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.runtime import LaunchError, LaunchTimeout, RankFailed, launch, launcher
+from course_lib.runtime import LaunchError, LaunchTimeout, RankFailed, launch, launcher, testing
 from course_lib.runtime.errors import LaunchInterrupted
-from course_lib.runtime.ranks import fork_pool, pools
+from course_lib.runtime.ranks import pools
 from course_lib.runtime.ranks.crew import Crew
 from course_lib.runtime.ranks.fork_pool import ForkPool
 from course_lib.runtime.ranks.messages import Task
 from course_lib.runtime.ranks.rank_process import RankProcess
 from course_lib.runtime.ranks.supervisor import Supervisor
+from tests.faults.kinds import interrupt_once
 from tests.faults.traces import alive
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -63,10 +63,12 @@ InteractiveShell.instance().kernel = "what a kernel's shell has"
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("before", "started"), [(IN_A_KERNEL, True), ("", False), ("import IPython", False)])
 def test_importing_starts_the_server_in_a_kernel_before_torch_is_imported_and_nowhere_else(before, started):
     code = before + SERVER_AT_THE_IMPORT_OF_TORCH
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=80,
+                         cwd=Path(__file__).parents[2])
     assert ran.stdout == f"started: {started}\n", ran.stderr
 
 
@@ -77,32 +79,24 @@ def test_a_cell_does_not_wait_for_what_another_thread_asks_of_the_server():
 
 # When it leaves
 
-def test_a_server_that_nobody_asks_leaves_with_its_folder_and_the_next_call_starts_another(monkeypatch):
+def test_a_server_that_nobody_asks_leaves_with_its_folder_and_not_while_a_launch_is_under_way(monkeypatch):
     pool = ForkPool(leaves_after_s=0.0)
     pool.start()
-    pool._leaving.join()
-    assert pool._server is None and not Path(pool.folder).exists()
-    monkeypatch.setattr(launcher, "pool", lambda: pool)
-    for _ in range(3):  # at once after each the server leaves, at any moment of the next call
-        assert launch(rank_sum, world_size=2) == [1.0, 1.0]
-    pool._leaving.join()
-    assert pool._server is None
-
-
-def test_a_server_does_not_leave_while_a_launch_is_under_way(monkeypatch):
-    pool = ForkPool(leaves_after_s=0.0)
+    testing.wait_until_idle(pool)
+    assert testing.server_pid(pool) is None and not Path(pool.folder).exists()
     monkeypatch.setattr(launcher, "pool", lambda: pool)
     supervised = Supervisor.results
 
     def results(self):
-        pool._leaving.join()  # its time has come, between the beginning of the launch and its first rank
-        assert pool._server.poll() is None
+        testing.wait_until_idle(pool)  # its time has come, between the beginning of the launch and its first rank
+        assert testing.server_pid(pool) is not None
         return supervised(self)
 
     monkeypatch.setattr(Supervisor, "results", results)
-    assert launch(rank_sum, world_size=2) == [1.0, 1.0]
-    pool._leaving.join()
-    assert pool._server is None
+    for _ in range(2):  # at once after each the server leaves, at any moment of the next call
+        assert launch(rank_sum, world_size=2) == [1.0, 1.0]
+    testing.wait_until_idle(pool)
+    assert testing.server_pid(pool) is None
 
 
 def test_a_call_puts_off_the_leaving_also_where_its_time_has_come(monkeypatch):
@@ -118,12 +112,11 @@ def test_a_call_puts_off_the_leaving_also_where_its_time_has_come(monkeypatch):
 
 # Frozen
 
-def test_a_server_that_froze_between_launches_is_killed_and_replaced_by_the_next_launch(monkeypatch):
-    monkeypatch.setattr(fork_pool, "_LIVES_WITHIN_S", 2.0)
-    frozen = launcher.pool()._server.pid
+def test_a_server_that_froze_between_launches_is_killed_and_replaced_by_the_next_launch():
+    frozen = testing.server_pid()
     os.kill(frozen, signal.SIGSTOP)
     says = r"did not answer for . s \(the system calls it stopped\).*next launch"
-    with pytest.raises(LaunchError, match=says) as caught:
+    with testing.limits(lives_within_s=2.0), pytest.raises(LaunchError, match=says) as caught:
         launch(rank_sum, world_size=2)
     assert type(caught.value) is LaunchError and not alive(frozen)
     assert launch(rank_sum, world_size=2) == [1.0, 1.0]
@@ -138,26 +131,20 @@ def test_an_interrupt_ends_a_launch_whose_server_is_frozen(tmp_path):
         while True:
             pass
 
-    def interrupt_once_there():
-        while not file.exists():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
-
     file = tmp_path / "there"
-    threading.Thread(target=interrupt_once_there).start()
+    interrupt_once(file.exists)
     with pytest.raises(LaunchInterrupted, match="interrupted"):
         launch(freeze_and_spin, file, world_size=1)
     assert not alive(int(file.read_text()))
-    file.unlink()
 
 
-def test_closing_ends_a_frozen_server(monkeypatch):
-    monkeypatch.setattr(fork_pool, "CLOSES_WITHIN_S", 0.1)
+def test_closing_ends_a_frozen_server():
     pool = ForkPool()
     pool.start()
-    pid, folder = pool._server.pid, pool.folder
+    pid, folder = testing.server_pid(pool), pool.folder
     os.kill(pid, signal.SIGSTOP)
-    pool.close()
+    with testing.limits(closes_within_s=0.1):
+        pool.close()
     assert not alive(pid) and not os.path.exists(folder)
 
 

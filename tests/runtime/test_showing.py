@@ -10,13 +10,6 @@ import pytest
 
 from course_lib.runtime import launch
 from course_lib.runtime.ranks.output import RankOutput
-from tools.harness.kernel import Kernel
-
-
-@pytest.fixture(scope="module")
-def kernel():
-    with Kernel() as kernel:
-        yield kernel
 
 
 def alt_text(bundle):
@@ -29,8 +22,7 @@ def alt_text(bundle):
 
 def test_plt_show_puts_the_picture_of_each_rank_and_its_words_between_its_prints(kernel):
     reply = kernel.run("""
-import matplotlib.pyplot as plt, torch.distributed as dist
-from course_lib.runtime import launch
+import matplotlib.pyplot as plt
 
 def body():
     print("before")
@@ -72,22 +64,17 @@ launch(built_in, world_size=1), launch(imported, world_size=1)
     assert html == ["<table></table>", None, "<table></table>"] and reply.shown[1]["text/plain"] == "{'a': 1}"
 
 
-def test_a_value_that_draws_itself_brings_its_sentence_from_a_rank(kernel):
+def test_a_value_that_draws_itself_brings_its_sentence_and_a_picture_larger_than_a_pipe_arrives_whole(kernel):
     reply = kernel.run("""
 from course_lib.widgets import Chart
-launch(lambda: display(Chart("it grows", "n", "n", lines={"n": ([1, 2], [1, 2])})), world_size=1)
-""")
-    assert reply.error is None and alt_text(reply.shown[0]) == "Chart: it grows (n over n: n)", reply
 
-
-def test_a_picture_larger_than_a_pipe_arrives_whole(kernel):
-    reply = kernel.run("""
 class Large:
     def _repr_html_(self): return "x" * 3_000_000
 
-launch(lambda: display(Large()), world_size=1)
+launch(lambda: display(Chart("it grows", "n", "n", lines={"n": ([1, 2], [1, 2])}), Large()), world_size=1)
 """)
-    assert reply.error is None and len(reply.shown[0]["text/html"]) == 3_000_000
+    assert reply.error is None and alt_text(reply.shown[0]) == "Chart: it grows (n over n: n)", reply
+    assert len(reply.shown[1]["text/html"]) == 3_000_000
 
 
 def test_where_there_is_no_notebook_the_text_is_shown(capsys):
@@ -99,16 +86,13 @@ def test_where_there_is_no_notebook_the_text_is_shown(capsys):
     assert capsys.readouterr().out.splitlines() == ["[rank 0] an unfinished line: ", "[rank 0] shows:", "{'rank': 1}"]
 
 
-def test_in_stable_output_what_is_shown_comes_in_rank_order(capsys):
+def test_in_stable_output_what_is_shown_comes_in_rank_order(capsys, monkeypatch):
     from course_lib.runtime.ranks import showing
 
     lines = []
-    showing_write = showing.os.write
-    try:
-        showing.os.write = lambda _, line: lines.append(line) or len(line)
+    with monkeypatch.context() as patch:
+        patch.setattr(showing.os, "write", lambda _, line: lines.append(line) or len(line))
         showing.send({"text/plain": "picture"}, {})
-    finally:
-        showing.os.write = showing_write
     output = RankOutput(2)
     output.add(1, "stdout", lines[0])
     output.add(0, "stdout", b"first\n")
@@ -116,6 +100,7 @@ def test_in_stable_output_what_is_shown_comes_in_rank_order(capsys):
     assert capsys.readouterr().out == "[rank 0] first\n[rank 1] shows:\npicture\n"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("imported", ["", "import matplotlib", "import matplotlib.pyplot"])
 def test_a_rank_shows_its_pictures_also_where_the_server_has_imported_matplotlib_ahead(imported):
     code = f"""{imported}

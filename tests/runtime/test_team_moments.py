@@ -1,9 +1,11 @@
 """Interrupts and kills at each moment of a team's life: no wait without an end, and what can be kept is.
 
-A moment is a message: the first, the second ... that the notebook's process sends or receives meanwhile.
+A moment is a message: the first, the second ... that the notebook's process sends or receives meanwhile. `make test`
+tries some of them, `.ci/run` all.
 """
 
 import os
+import queue
 import random
 import select
 import signal
@@ -15,13 +17,13 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from course_lib.runtime import LaunchError, RankDied, launch, launcher, start_ranks
+from course_lib.runtime import LaunchError, RankDied, launch, launcher, start_ranks, testing
 from course_lib.runtime.errors import LaunchInterrupted
 from course_lib.runtime.ranks import fork_pool, rank_process, supervisor
 from course_lib.runtime.ranks.output import read_output
 from course_lib.runtime.ranks.rank_process import RankProcess
 from course_lib.runtime.ranks.supervisor import Supervisor
-from tests.faults.in_team import time_limit
+from tests.faults.kinds import interrupt_once
 from tests.faults.traces import alive, traces
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills servers that fork")
@@ -31,6 +33,12 @@ SUM = "x = torch.ones(1)\ndist.all_reduce(x)\nx.item()"
 ALL_SUMMED = {0: "2.0", 1: "2.0"}
 INTERRUPTED = (KeyboardInterrupt, LaunchInterrupted)
 _WITHIN_S = 60.0  # a watchdog, not a claim
+
+
+def numbers(*every, few):
+    """All, of which `make test` tries a few."""
+    return pytest.mark.parametrize("number", [each if each in few else pytest.param(each, marks=pytest.mark.ci)
+                                              for each in every])
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +99,7 @@ def interrupted_at(moment, number, act):
 
 # Interrupts
 
-@pytest.mark.parametrize("number", range(1, 8))
+@numbers(*range(1, 8), few=(2, 5))
 def test_an_interrupt_at_any_message_of_a_call_and_of_a_look_costs_nothing(team, moment, number):
     for act in (lambda: team.run_cell(SUM), lambda: team.pull("kept"), lambda: team.push(y=1)):
         interrupted_at(moment, number, act)
@@ -99,7 +107,7 @@ def test_an_interrupt_at_any_message_of_a_call_and_of_a_look_costs_nothing(team,
     assert team.alive == [0, 1] and team.run_cell(SUM) == ALL_SUMMED
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 9, 12])
+@numbers(1, 2, 3, 4, 5, 6, 9, 12, few=(4, 9))
 def test_an_interrupt_at_any_message_of_a_start_leaves_nothing_and_harms_no_other_team(team, moment, number):
     folder = launcher.pool().folder
     before = traces(folder)
@@ -113,7 +121,7 @@ def test_an_interrupt_at_any_message_of_a_start_leaves_nothing_and_harms_no_othe
     assert traces(folder).since(before) == []
 
 
-@pytest.mark.parametrize("number", range(1, 5))
+@numbers(*range(1, 5), few=(2,))
 def test_a_team_whose_closing_is_interrupted_is_closed(team, moment, number):
     before = traces(launcher.pool().folder)
     other = start_ranks(2)
@@ -121,6 +129,7 @@ def test_a_team_whose_closing_is_interrupted_is_closed(team, moment, number):
     assert other.alive == [] and traces(launcher.pool().folder).since(before) == []
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("seed", range(3))
 def test_interrupts_at_random_times_cost_nothing(team, seed):
     choose = random.Random(seed)
@@ -141,61 +150,47 @@ def test_interrupts_at_random_times_cost_nothing(team, seed):
     assert team.alive == [0, 1] and team.run_cell(SUM) == ALL_SUMMED
 
 
-def test_an_interrupt_in_the_middle_of_a_long_message_waits_until_that_is_there(team, monkeypatch):
-    """Rank 1 takes what is pushed slowly: a stop must not come between two parts of it."""
-    frozen = psutil.Process(team.run(os.getpid)[1])
-    frozen.suspend()
-
-    def go_on_once_interrupted():
-        while not (ran := team._ranks._running) or ran.given != {0}:
-            time.sleep(0.001)
-        interrupt()
-        while not team._ranks.crew.pool.hurried.is_set() or not isinstance(ran.error, LaunchInterrupted):
-            time.sleep(0.001)
-        frozen.resume()
-
-    monkeypatch.setattr(supervisor, "_COMES_BACK_S", _WITHIN_S)
-    threading.Thread(target=go_on_once_interrupted, daemon=True).start()
-    with pytest.raises(LaunchInterrupted, match="All ranks live"):
-        team.push(long=bytes(1 << 24))
-    assert team.pull("kept") == [0, 3] and team.run_cell(SUM) == ALL_SUMMED
-
-
-def test_a_rank_that_never_takes_a_long_message_ends_and_the_other_one_is_left():
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_an_interrupt_in_a_long_message_waits_for_a_rank_that_takes_it_and_ends_one_that_does_not(goes_on):
+    """Rank 1 takes what is pushed slowly, or never: a stop must not come between two parts of it."""
     with start_ranks(2) as team:
         team.run_cell(IMPORTS)
-        frozen = psutil.Process(team.run(os.getpid)[1])
+        frozen = psutil.Process(testing.rank_pids(team)[1])
         frozen.suspend()
 
-        def interrupt_once_given():
-            while not (ran := team._ranks._running) or ran.given != {0}:
+        def go_on_once_interrupted():
+            while goes_on and not testing.is_stopping(team):
                 time.sleep(0.001)
-            interrupt()
+            if goes_on:
+                frozen.resume()
 
-        threading.Thread(target=interrupt_once_given, daemon=True).start()
-        with pytest.raises(LaunchInterrupted, match="rank 1 did not come back"):
+        interrupt_once(lambda: testing.task_holders(team) == {0})
+        threading.Thread(target=go_on_once_interrupted, daemon=True).start()
+        told = "All ranks live" if goes_on else "rank 1 did not come back"
+        with testing.limits(comes_back_s=_WITHIN_S if goes_on else 3.0), pytest.raises(LaunchInterrupted, match=told):
             team.push(long=bytes(1 << 24))
-        assert team.alive == [0] and team[0]["kept"] == 0
+        assert team.pull("kept") == ([0, 3] if goes_on else [0])
+        assert not goes_on or team.run_cell(SUM) == ALL_SUMMED
 
 
 def test_an_interrupt_as_the_last_item_is_taken_does_not_leave_the_caller_waiting_for_it(team, monkeypatch):
-    show, interrupts = Supervisor._show, [KeyboardInterrupt]
+    interrupts = [KeyboardInterrupt]
 
-    def show_and_lose(self, output):
-        ended = show(self, output)
-        if ended and interrupts:
-            raise interrupts.pop()
-        return ended
+    class Losing(queue.Queue):
+        def get(self, *arguments, **options):
+            item = super().get(*arguments, **options)
+            if item is None and interrupts:
+                raise interrupts.pop()
+            return item
 
-    monkeypatch.setattr(Supervisor, "_show", show_and_lose)
+    monkeypatch.setattr(supervisor.queue, "Queue", Losing)
     with pytest.raises(KeyboardInterrupt):
         team.run_cell(SUM)
     assert interrupts == [] and team.run_cell(SUM) == ALL_SUMMED
 
 
 def test_an_interrupt_before_the_calls_thread_has_started_does_not_leave_the_caller_waiting_for_it(team, monkeypatch):
-    interrupts = [KeyboardInterrupt]
-    hold = supervisor.hold_interrupts
+    interrupts, hold = [KeyboardInterrupt], supervisor.hold_interrupts
 
     def come_before(*arguments):
         if interrupts:
@@ -225,19 +220,13 @@ def test_an_interrupt_before_a_call_that_joins_anew_leaves_the_group_as_it_is_fo
 def test_a_rank_that_can_open_no_file_any_more_is_stopped_and_hears_the_next_look():
     with start_ranks(2) as team:
         team.run_cell(f"{IMPORTS}\nimport resource\nsoft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)")
-        with time_limit(team, 1.5), pytest.raises(LaunchError, match="All ranks live"):
+        with testing.call_limit(team, 1.5), pytest.raises(LaunchError, match="All ranks live"):
             team.run_cell("if r:\n    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))\ntime.sleep(1000)")
         team[1].eval("resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))")
         assert team.pull("kept") == [0, 3] and team.run_cell(SUM) == ALL_SUMMED
 
 
 # Kills
-
-def victim_of(team, kind):
-    if kind == "the first server":
-        return launcher.pool()._server.pid
-    return team._ranks.crew.pool._server.pid if kind == "the team's server" else team._ranks.crew.processes[1].pid
-
 
 def wait_for_ends(pids):
     for pid in pids:
@@ -249,16 +238,15 @@ def wait_for_ends(pids):
                 os.close(handle)
 
 
-@pytest.mark.parametrize(("kind", "number"), [
-    *[("rank 1", number) for number in range(1, 6)],
-    *[("the team's server", number) for number in range(1, 6)],
-    ("the first server", 1), ("the first server", 3)])
+@numbers(*range(1, 6), few=(3,))
+@pytest.mark.parametrize("kind", ["rank 1", "the team's server",
+                                  pytest.param("the first server", marks=pytest.mark.ci)])
 def test_a_kill_at_any_message_of_a_call_is_told_and_leaves_nothing(moment, kind, number):
     launcher.pool().wait_for_preload()
     team = start_ranks(2)
     team.run_cell(IMPORTS)
-    pids = [process.pid for process in team._ranks.crew.processes]
-    victim = victim_of(team, kind)
+    pids = testing.rank_pids(team)
+    victim = pids[1] if kind == "rank 1" else testing.server_pid(team if kind == "the team's server" else None)
     moment.set(number, lambda: os.kill(victim, signal.SIGKILL))
     with suppress(LaunchError):  # where it came as all had returned, the call has its results
         team.run_cell(SUM)
@@ -279,7 +267,7 @@ def test_a_kill_at_any_message_of_a_call_is_told_and_leaves_nothing(moment, kind
         assert other.run_cell(f"{IMPORTS}\n{SUM}") == ALL_SUMMED
 
 
-@pytest.mark.parametrize("number", [3, 4, 5, 7, 9, 11])
+@numbers(3, 4, 5, 7, 9, 11, few=(5,))
 def test_a_kill_of_what_was_started_last_at_any_message_of_a_start_is_told(moment, number):
     with start_ranks(2) as team:
         before = traces(launcher.pool().folder)
@@ -301,16 +289,18 @@ def test_a_kill_of_what_was_started_last_at_any_message_of_a_start_is_told(momen
                          ids=["launch", "start_ranks"])
 def test_a_rank_that_dies_before_it_is_spoken_to_is_told(start, monkeypatch):
     launcher.pool().wait_for_preload()
-    fork = fork_pool.ForkPool._fork
+    ask, forked = fork_pool.ForkPool.ask, []
 
-    def fork_and_kill(self, rank):
-        process = fork(self, rank)
-        if rank == 1:
-            os.kill(process.pid, signal.SIGKILL)
-            wait_for_ends([process.pid])
-        return process
+    def ask_and_kill(self, *request, handles=()):
+        answer = ask(self, *request, handles=handles)
+        if request[0] == "fork":
+            forked.append(answer)
+            if len(forked) == 2:
+                os.kill(answer, signal.SIGKILL)
+                wait_for_ends([answer])
+        return answer
 
-    monkeypatch.setattr(fork_pool.ForkPool, "_fork", fork_and_kill)
+    monkeypatch.setattr(fork_pool.ForkPool, "ask", ask_and_kill)
     with pytest.raises(RankDied, match="rank 1"):
         start()
 

@@ -1,4 +1,4 @@
-"""One script, started by plain python and by torchrun on two nodes: the same losses.
+"""One script, started by plain python and by torchrun: the same losses, and the same answers of a team.
 
 The two nodes are those of `on_hosts`: network namespaces joined by a cable where this machine lets us make them, else
 two agents of torchrun on the loopback interface.
@@ -11,12 +11,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from course_lib.runtime import HostsUnavailable, on_hosts
 from course_lib.runtime.hosts import LEAVE_OUT, inside, shaping_command, why_not
+from tools.harness.needs import kept, uses_team
 
-_WITHIN_S = 240.0  # a watchdog: eight interpreters import torch
+pytestmark = pytest.mark.ci
+_WITHIN_S = 80.0  # a watchdog: eight interpreters import torch
+ROOT = Path(__file__).parents[2]
 
 SCRIPT = '''
 import atexit, json, os, pathlib, sys
@@ -61,19 +65,20 @@ def losses_in(output: str) -> list[list[float]]:
     return json.loads(lines[0].removeprefix("losses "))
 
 
-def by_python(script: Path, *arguments: str) -> str:
-    kept = {name: value for name, value in os.environ.items() if name not in LEAVE_OUT}
-    environment = {**kept, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, script, *arguments], env=environment, capture_output=True, text=True,
-                          timeout=_WITHIN_S, check=True).stdout
+def output_of(*command: str, cwd: Path) -> str:
+    inherited = {name: value for name, value in os.environ.items() if name not in LEAVE_OUT}
+    environment = {**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    ran = subprocess.run([sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True,
+                         timeout=_WITHIN_S)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
 
 
 def test_two_nodes_under_torchrun_give_the_same_losses_as_launch(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+    (tmp_path / "train.py").write_text(SCRIPT)
     # torchrun's own number of ranks counts, and whoever asked for another is told so.
     both = on_hosts(SCRIPT, "3", timeout=_WITHIN_S)
-    assert losses_in(both.stdout) == losses_in(by_python(script, "4"))
+    assert losses_in(both.stdout) == losses_in(output_of("train.py", "4", cwd=tmp_path))
     assert len(losses_in(both.stdout)) == 4 and len({tuple(of_rank) for of_rank in losses_in(both.stdout)}) == 4
     # One that is still there could ask for Python's lock when Python has ended, which aborts the process.
     assert both.stdout.count("threads of gloo at the end: 0") == 4, both.stdout
@@ -131,3 +136,70 @@ def test_a_cable_that_cannot_be_is_refused_by_name(monkeypatch):
     with pytest.raises(HostsUnavailable, match="no kernel of ours"):
         on_hosts("", bytes_per_s=1e6)
     assert inside("true")[0] == "unshare"
+
+
+# Ranks that stay
+
+TEAM = """
+import json, os, pathlib
+import torch, torch.distributed as dist
+from course_lib.runtime import record_communication, start_ranks
+
+def add_up():
+    x = torch.full((2,), dist.get_rank() + 1.0)
+    with record_communication():
+        dist.all_reduce(x)
+    return x.tolist()
+
+def main():
+    with start_ranks(2) as team:
+        ran = team.run(add_up)
+        team.run_cell("y = torch.full((2,), float(dist.get_rank()))\\ndist.all_reduce(y)", scope=globals())
+        team.push(z=3)
+        some = team.run_cell("z = z + dist.get_rank()\\nz", ranks=[1], scope=globals())
+        return [list(ran), ran.communication.calls("all_reduce"), [y.tolist() for y in team.pull("y")], some,
+                team.pull("z"), team[1].eval("z * 10"), team.alive, repr(team)]
+
+told = main()
+if os.environ.get("RANK", "0") == "0":
+    pathlib.Path("told.json").write_text(json.dumps(told))
+"""
+
+
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+@pytest.mark.parametrize("starter", [[], TORCHRUN], ids=["python", "torchrun"])
+def test_a_script_with_a_team_says_the_same_from_python_and_from_torchrun(starter, tmp_path):
+    (tmp_path / "script.py").write_text(TEAM)
+    output_of(*starter, "script.py", cwd=tmp_path)
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert told[:7] == [[[3.0, 3.0], [3.0, 3.0]], 2, [[1.0, 1.0], [1.0, 1.0]], {"1": "4"}, [3, 4], 40, [0, 1]]
+    assert "rank 1  has run" in told[7] and "other 8 B: y, z" in told[7]
+
+
+NOTEBOOK_AS_SCRIPT = """
+import json, os, pathlib, sys
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance(colors="NoColor")
+values = []
+for cell in json.loads(pathlib.Path("cells.json").read_text()):
+    ran = shell.run_cell(cell)
+    ran.raise_error()
+    values.append(repr(ran.result))
+if os.environ["RANK"] == "0":
+    pathlib.Path("values.json").write_text(json.dumps(values))
+"""
+
+
+@pytest.mark.parametrize("chapter, told", [("04_pipeline_parallel", "ranks 0, 1: {4.0}"), pytest.param(
+    "00_start_here", "ranks 0, 1: 220544", marks=pytest.mark.sweep(words="the cells of 1 notebook of 2"))])
+def test_the_cells_with_a_team_of_a_notebook_run_under_torchrun_with_two_ranks(chapter, told, tmp_path):
+    sources = [cell.source for cell in nbformat.read(ROOT / "notebooks" / f"{chapter}.ipynb", as_version=4).cells
+               if cell.cell_type == "code"]
+    cells = [source for source, is_kept in zip(sources, kept(sources, uses_team)) if is_kept]
+    (tmp_path / "cells.json").write_text(json.dumps(cells))
+    (tmp_path / "script.py").write_text(NOTEBOOK_AS_SCRIPT)
+    output_of(*TORCHRUN, "script.py", cwd=tmp_path)
+    assert told in json.loads((tmp_path / "values.json").read_text())

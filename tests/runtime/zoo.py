@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 
 @dataclass
@@ -74,15 +74,9 @@ def words(tensor: Tensor) -> str:
 
 def devices(value: Any) -> set[str]:
     """Kinds of device on which the tensors in `value` lie."""
-    found = set()
-
-    def look(leaf: Any) -> None:
-        if isinstance(leaf, Tensor):
-            found.add(leaf.device.type)
-        elif isinstance(leaf, Pair):
-            tree_map(look, [leaf.left, leaf.right])
-        elif isinstance(leaf, nn.Module):
-            tree_map(look, [*leaf.parameters(), *leaf.buffers()])
-
-    tree_map(look, value)
-    return found
+    if isinstance(value, Tensor):
+        return {value.device.type}
+    parts = ([value.left, value.right] if isinstance(value, Pair) else
+             [*value.parameters(), *value.buffers()] if isinstance(value, nn.Module) else
+             [leaf for leaf in tree_leaves(value) if isinstance(leaf, (Tensor, Pair, nn.Module))])
+    return set().union(*map(devices, parts))

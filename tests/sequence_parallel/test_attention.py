@@ -1,7 +1,6 @@
 """Ring attention under every layout, Ulysses and both together give torch's results and gradients, send what the
 formulas say, and hold memory in proportion to a rank's tokens. Many cases travel in one launch."""
 
-import re
 from functools import partial
 from unittest.mock import patch
 
@@ -21,6 +20,7 @@ from course_lib.sequence_parallel import (
     ulysses_ring_attention,
 )
 from course_lib.sequence_parallel.tiles import KeyBlock, cut_tiles
+from tests.groups.mistakes import answers
 from tests.sequence_parallel.cases import Case, cases, in_one_process, run, whole
 
 PROBLEM_LIMIT = 3
@@ -28,7 +28,8 @@ PROBLEM_LIMIT = 3
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_results_gradients_and_bytes_are_torchs_and_the_formulas(world_size):
-    problems = [problem for of_rank in launch(run, list(cases()), world_size=world_size) for problem in of_rank]
+    drawn = list(cases() if world_size == 2 else cases((torch.float64,)))
+    problems = [problem for of_rank in launch(run, drawn, world_size=world_size) for problem in of_rank]
     assert not problems, "\n".join(problems[:PROBLEM_LIMIT])
 
 
@@ -153,42 +154,25 @@ def test_a_ranks_memory_is_in_proportion_to_its_tokens():
             assert alone[T] <= peak <= alone[T] + travelling + 64 * n * T, (n, peak, alone)
 
 
-def test_a_row_that_one_rank_could_not_hold_fits_on_four():
-    scores = 4 * 8192**2  # bytes of one matrix of scores, had anybody written it down
-    assert max(launch(peak_of_ring, 8192, world_size=4)) < scores / 20
-
-
-@pytest.mark.parametrize("name, said", [
-    ("heads of Ulysses", "3 query heads on 2 ranks: expected a number of heads that the ranks of the group divide"),
-    ("odd zigzag", r"num_tokens=6 in a zigzag layout on 2 ranks: expected a multiple of 4; pad the rows to 8"),
-    ("layout", "layout='spiral': expected one of contiguous, striped, zigzag"),
-    ("grouped", "3 query heads and 2 key heads: expected a multiple"),
-    ("tokens", r"expected the same batch, tokens and head_dim; only heads may differ"),
-    ("dims", r"q float32\[4, 2\] on cpu.*expected q \(batch, heads, tokens, head_dim\)"),
-    ("values", "k and v of one such shape"),
-    ("dtype", "expected one floating-point dtype and one device"),
-])
-def test_what_cannot_be_attended_to_is_refused_with_what_was_expected(name, said):
+def test_what_cannot_be_attended_to_is_refused_with_what_was_expected(snapshot):
     def body():
         def x(*shape, dtype=torch.float32):
             return torch.zeros(shape, dtype=dtype)
 
         q = x(1, 2, 4, 2)
-        calls = {"heads of Ulysses": partial(ulysses_attention, *[x(1, 3, 4, 2)] * 3),
-                 "odd zigzag": partial(ring_attention, *[x(1, 2, 3, 2)] * 3),
-                 "layout": partial(ring_attention, q, q, q, layout="spiral"),
-                 "grouped": partial(ring_attention, x(1, 3, 4, 2), q, q),
-                 "tokens": partial(ring_attention, q, x(1, 2, 6, 2), x(1, 2, 6, 2)),
-                 "dims": partial(ulysses_ring_attention, x(4, 2), q, q, None, None),
-                 "values": partial(ring_attention, q, q, x(1, 2, 4, 3)),
-                 "dtype": partial(ulysses_attention, q, q.double(), q.double())}
-        try:
-            calls[name]()
-        except ValueError as error:
-            return str(error)
+        return answers({
+            "heads of Ulysses": partial(ulysses_attention, *[x(1, 3, 4, 2)] * 3),
+            "odd zigzag": partial(ring_attention, *[x(1, 2, 3, 2)] * 3),
+            "layout": partial(ring_attention, q, q, q, layout="spiral"),
+            "grouped": partial(ring_attention, x(1, 3, 4, 2), q, q),
+            "tokens": partial(ring_attention, q, x(1, 2, 6, 2), x(1, 2, 6, 2)),
+            "dims": partial(ulysses_ring_attention, x(4, 2), q, q, None, None),
+            "values": partial(ring_attention, q, q, x(1, 2, 4, 3)),
+            "dtype": partial(ulysses_attention, q, q.double(), q.double()),
+        })
 
-    for words in launch(body, world_size=2):
-        assert re.search(said, words), words
+    first, second = launch(body, world_size=2)
+    assert first == second == snapshot
 
 
 def test_under_autocast_attention_is_computed_in_its_dtype():

@@ -6,6 +6,8 @@ from itertools import product
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
 
 from course_lib.runtime import launch
 from course_lib.sequence_parallel import (
@@ -28,14 +30,14 @@ def test_the_orders_are_those_of_the_papers():
     assert layout_order(6, 3, "zigzag").tolist() == [0, 5, 1, 4, 2, 3]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_every_token_is_dealt_once_and_a_ranks_tokens_ascend(layout, world_size):
-    order = layout_order(24, world_size, layout)
-    assert order.dtype == torch.int64 and sorted(order.tolist()) == list(range(24))
+@given(st.sampled_from(LAYOUTS), st.integers(1, 6), st.integers(1, 5))
+def test_every_token_is_dealt_once_and_a_ranks_tokens_ascend(layout, world_size, tokens_each):
+    T = 2 * world_size * tokens_each
+    order = layout_order(T, world_size, layout)
+    assert order.dtype == torch.int64 and sorted(order.tolist()) == list(range(T))
     for share in order.chunk(world_size):
-        assert len(share) == 24 // world_size and share.tolist() == sorted(share.tolist())
-    assert restore_order(order, 0, world_size, layout).tolist() == list(range(24))
+        assert len(share) == 2 * tokens_each and share.tolist() == sorted(share.tolist())
+    assert restore_order(order, 0, world_size, layout).tolist() == list(range(T))
 
 
 @pytest.mark.parametrize("arguments, said", [
@@ -58,16 +60,17 @@ def test_pairs_under_the_mask_are_those_that_are_counted_one_by_one():
         assert sum(map(sum, ring_work(24, R, layout, causal))) == (24 * 25 // 2 if causal else 24 * 24)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_gathered_tokens_are_in_the_order_of_the_row_and_gradients_go_to_their_owners(layout):
+def test_gathered_tokens_are_in_the_order_of_the_row_and_gradients_go_to_their_owners():
     def body():
-        row = torch.arange(24.0).view(2, 12)
-        mine = row[:, local_positions(12, None, layout)].requires_grad_()
-        whole = gather_tokens(mine, -1, None, layout)
-        (whole * row).sum().backward()
-        return torch.equal(whole, row) and torch.equal(mine.grad, mine.detach())
+        row, found = torch.arange(24.0).view(2, 12), []
+        for layout in LAYOUTS:
+            mine = row[:, local_positions(12, None, layout)].requires_grad_()
+            whole = gather_tokens(mine, -1, None, layout)
+            (whole * row).sum().backward()
+            found.append(torch.equal(whole, row) and torch.equal(mine.grad, mine.detach()))
+        return found
 
-    assert launch(body, world_size=3) == [True] * 3
+    assert launch(body, world_size=3) == [[True] * len(LAYOUTS)] * 3
 
 
 def test_two_levels_deal_every_token_once():
@@ -89,7 +92,6 @@ def test_two_levels_deal_every_token_once():
     assert all("5 tokens of a rank of the ring: expected a number that the 2 ranks" in said for _, said in found)
 
 
-
 def test_rotary_scores_depend_on_the_distance_alone_and_position_0_turns_nothing():
     torch.manual_seed(0)
     x = torch.randn(1, 2, 5, 8, dtype=torch.float64)
@@ -100,21 +102,18 @@ def test_rotary_scores_depend_on_the_distance_alone_and_position_0_turns_nothing
         rotary(x, torch.arange(4))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_rotary_attention_under_every_layout_is_that_of_the_whole_row_and_local_positions_would_not_be(layout):
+def test_rotary_attention_under_every_layout_is_that_of_the_whole_row_and_local_positions_would_not_be():
     generator = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, 24, 8, generator=generator, dtype=torch.float64)
     expected = torch.nn.functional.scaled_dot_product_attention(
         rotary(q, torch.arange(24)), rotary(k, torch.arange(24)), v, is_causal=True)
 
-    def body():
+    def off(layout, by_place):
         places = local_positions(24, None, layout)
         mine = [x[:, :, places] for x in (q, k, v)]
-        found = []
-        for positions in (places, torch.arange(len(places))):
-            out = ring_attention(rotary(mine[0], positions), rotary(mine[1], positions), mine[2], layout=layout)
-            found.append((gather_tokens(out, 2, None, layout) - expected).abs().max().item())
-        return found
+        positions = places if by_place else torch.arange(len(places))
+        out = ring_attention(rotary(mine[0], positions), rotary(mine[1], positions), mine[2], layout=layout)
+        return (gather_tokens(out, 2, None, layout) - expected).abs().max().item()
 
-    for right, wrong in launch(body, world_size=2):
-        assert right < 1e-12 and wrong > 0.01
+    for of_rank in launch(lambda: [[off(layout, each) for each in (True, False)] for layout in LAYOUTS], world_size=2):
+        assert all(right < 1e-12 and wrong > 0.01 for right, wrong in of_rank)

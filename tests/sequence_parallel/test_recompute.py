@@ -73,18 +73,19 @@ def test_memory_is_that_of_torchs_checkpoint_at_every_moment(kind):
     assert max(over_time(kind)) == max(over_time(f"torch {kind}")) < max(over_time("none"))
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
 @pytest.mark.parametrize("policy", ["full", "selective"])
-def test_the_flops_paid_are_the_formulas_and_torchs(policy, dropout):
-    config = GPTConfig(num_layers=2, hidden_size=32, num_heads=2, vocab_size=64, sequence_length=16, dropout=dropout)
-    counted = {}
-    for kind in ("none", policy, f"torch {policy}"):
-        with FlopCounterMode(display=False) as counter:
-            step(gpt(kind, config))
-        counted[kind] = counter.get_total_flops()
-    paid = counted[policy] - counted["none"]
-    assert paid == counted[f"torch {policy}"] - counted["none"]
-    assert paid == recomputed_flops(shape_of(config), 2, policy=policy, dropout=dropout > 0)
+def test_the_flops_paid_are_the_formulas_and_torchs(policy):
+    for dropout in (0.0, 0.2):
+        config = GPTConfig(num_layers=2, hidden_size=32, num_heads=2, vocab_size=64, sequence_length=16,
+                           dropout=dropout)
+        counted = {}
+        for kind in ("none", policy, f"torch {policy}"):
+            with FlopCounterMode(display=False) as counter:
+                step(gpt(kind, config))
+            counted[kind] = counter.get_total_flops()
+        paid = counted[policy] - counted["none"]
+        assert paid == counted[f"torch {policy}"] - counted["none"]
+        assert paid == recomputed_flops(shape_of(config), 2, policy=policy, dropout=dropout > 0)
 
 
 def tensors():
@@ -112,16 +113,6 @@ def test_arguments_and_results_of_every_kind_pass():
     equal(found[2], found[0])
 
 
-def test_parameters_get_gradients_where_no_input_needs_one():
-    torch.manual_seed(0)
-    layer, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), torch.randn(3, 4)
-    recompute(layer)(x).square().sum().backward()
-    gradients = [p.grad.clone() for p in layer.parameters()]
-    layer.zero_grad()
-    layer(x).square().sum().backward()
-    equal(gradients, [p.grad for p in layer.parameters()])
-
-
 def test_without_gradients_the_function_is_only_called():
     calls = []
     wrapped = recompute(lambda x: (calls.append(1), x.exp())[1])
@@ -132,33 +123,11 @@ def test_without_gradients_the_function_is_only_called():
 
 def test_the_function_runs_once_more_for_each_backward_pass_and_not_before():
     calls = []
-
-    def function(x, y):
-        calls.append(1)
-        return x.exp() * y.sin()
-
-    x, y = torch.rand(3, requires_grad=True), torch.rand(3, requires_grad=True)
-    out = recompute(function)(x, y).sum()
-    assert len(calls) == 1
-    first = torch.autograd.grad(out, (x, y), retain_graph=True)
-    second = torch.autograd.grad(out, (x, y), retain_graph=True)
-    only_x, = torch.autograd.grad(out, x)
-    equal((first, only_x), (second, first[0]))
-    assert len(calls) == 4
-
-
-def test_it_stops_as_soon_as_it_has_what_backward_wants():
-    reached = []
-
-    def function(x):
-        y = x.exp()
-        reached.append("saved")
-        z = y + 1
-        reached.append("end")
-        return z
-
-    recompute(function)(torch.ones(2, requires_grad=True)).sum().backward()
-    assert reached == ["saved", "end"]  # exp saves its own result, and nothing after it is run again
+    x = torch.rand(3, requires_grad=True)
+    out = recompute(lambda x: (calls.append(1), x.exp())[1])(x).sum()
+    for passes in (1, 2, 3):
+        assert len(calls) == passes
+        assert torch.equal(torch.autograd.grad(out, x, retain_graph=True)[0], x.exp())
 
 
 def test_an_error_inside_is_the_readers_own_and_leaves_everything_as_it_was():
@@ -215,14 +184,6 @@ def test_another_number_or_another_shape_the_second_time_is_said():
         recompute(shrinks)(x).sum().backward()
     with pytest.raises(ValueError, match=r"changes saved .*\[4\].* as tensor 0 .*\[5\].*: expected the same"):
         recompute(changes)(x).sum().backward()
-
-
-def test_inputs_changed_in_place_afterwards_are_refused_by_autograd():
-    x = torch.ones(3, requires_grad=True) * 1
-    out = recompute(torch.sin)(x)
-    x.add_(1)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        out.sum().backward()
 
 
 @pytest.mark.parametrize("mistake, said", [

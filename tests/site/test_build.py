@@ -8,7 +8,8 @@ from tools.site import sources
 from tools.site.__main__ import build
 from tools.site.check import addresses_in, is_outside, read
 
-pytestmark = pytest.mark.filterwarnings("ignore:'myst_parser")  # myst-parser uses what Sphinx 11 will not have
+# myst-parser uses what Sphinx 11 will not have
+pytestmark = [pytest.mark.ci, pytest.mark.filterwarnings("ignore:'myst_parser")]
 NAME = "11_your_own"  # the shortest notebook
 INDEX = f"# Start\n\n`course_lib/train/run.py`\n\n```{{toctree}}\nnotebooks/{NAME}\n```\n"
 

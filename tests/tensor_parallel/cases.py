@@ -197,13 +197,13 @@ def one_pass(kind, dtype, group=None, **how):
             **{name: off(found[name], gradients[name]) for name in gradients}}
 
 
-def ten_steps(kind, dtype, **how):
-    """The differences of parameters and clipped norms to one process after ten AdamW steps of two backward passes."""
+def five_steps(kind, dtype, **how):
+    """The differences of parameters and clipped norms to one process after five AdamW steps of two backward passes."""
     alone, cut = make(kind, dtype), parallelize(make(kind, dtype), None, **how)
     # eps is above the rounding errors, of which AdamW makes whole steps where the gradient is zero: a key's bias
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-5) for model in (alone, cut)]
     norms = []
-    for step in range(10):
+    for step in range(5):
         for model, optimizer in zip((alone, cut), optimizers):
             optimizer.zero_grad()
             for micro in range(2):

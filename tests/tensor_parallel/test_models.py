@@ -31,11 +31,11 @@ from tests.tensor_parallel.cases import (
     LlamaLayer,
     T,
     batch,
+    five_steps,
     make,
     off,
     one_pass,
     rotary,
-    ten_steps,
     whole_gradients,
 )
 
@@ -63,13 +63,12 @@ def test_logits_loss_and_every_gradient_equal_those_of_one_process(world_size):
 
 
 @pytest.mark.parametrize("world_size, cases", [
-    (1, [("GPT", torch.float64)]),
     (2, [("GPT", torch.float32), ("GroupedLlama", torch.float64), ("Difficult", torch.float64)]),
-    (4, [("GPT", torch.float64)]),
+    (3, [("GPT", torch.float64)]),
 ])
-def test_ten_adamw_steps_with_clipping_end_where_one_process_ends(world_size, cases):
+def test_five_adamw_steps_with_clipping_end_where_one_process_ends(world_size, cases):
     def body():
-        return {(kind, way, dtype): ten_steps(kind, dtype, **WAYS[way]) for kind, dtype in cases
+        return {(kind, way, dtype): five_steps(kind, dtype, **WAYS[way]) for kind, dtype in cases
                 for way in ("TP", "TP+SP")}
 
     for of_rank in launch(body, world_size=world_size, timeout=120):
@@ -93,9 +92,8 @@ def slice_of(gradient):
     return gradient.to_local() if gradient.placements[0].is_shard() else gradient.full_tensor()
 
 
-@pytest.mark.parametrize("sequence_parallel", [False, True])
-def test_logits_loss_and_gradients_equal_those_of_torchs_dtensors(sequence_parallel):
-    def body():
+def test_logits_loss_and_gradients_equal_those_of_torchs_dtensors():
+    def differences(sequence_parallel):
         ours = parallelize(make("GPT"), None, sequence_parallel)
         theirs = dtensor_gpt(make("GPT"), None, sequence_parallel)
         tokens, targets = batch()
@@ -109,8 +107,8 @@ def test_logits_loss_and_gradients_equal_those_of_torchs_dtensors(sequence_paral
         return {"loss": off(loss, their_loss.full_tensor()), "logits": off(logits, their_logits.to_local()),
                 **{name: off(own[name].grad, gradient) for name, gradient in local.items()}}
 
-    for of_rank in launch(body, world_size=2):
-        assert {name: value for name, value in of_rank.items() if not value < 1e-10} == {}
+    for of_rank in launch(lambda: {(way, torch.float64): differences(way) for way in (False, True)}, world_size=2):
+        assert above(of_rank, {torch.float64: 1e-10}) == {}
 
 
 def test_one_block_takes_and_returns_whole_tensors_whatever_lies_between():
@@ -198,17 +196,17 @@ def test_a_state_dict_comes_out_as_it_went_in_at_any_number_of_ranks():
         assert all(all(of_rank) for of_rank in launch(body, world_size=world_size)), world_size
 
 
-def test_a_copy_of_a_cut_model_has_the_same_gradients_and_none_of_its_memory():
+def test_a_copy_of_a_cut_model_has_its_mode_and_its_gradients_and_none_of_its_memory():
     def body():
-        cut = parallelize(make("GPT"), sequence_parallel=True)
+        cut = parallelize(make("GPT").eval(), sequence_parallel=True)
         copied = copy.deepcopy(cut)
         for model in (cut, copied):
             model(*batch())[1].backward()
         with torch.no_grad():
             for parameter in cut.parameters():
                 parameter.zero_()
-        return all(torch.equal(p.grad, q.grad) and q.abs().sum() > 0
-                   for p, q in zip(cut.parameters(), copied.parameters()))
+        return not any(module.training for module in copied.modules()) and all(
+            torch.equal(p.grad, q.grad) and q.abs().sum() > 0 for p, q in zip(cut.parameters(), copied.parameters()))
 
     assert launch(body, world_size=2) == [True, True]
 
@@ -252,7 +250,8 @@ def test_masks_agree_where_ranks_hold_the_same_and_differ_where_they_hold_parts(
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
-def test_with_dropout_recomputing_a_block_gives_the_gradients_of_keeping_it(sequence_parallel):
+def test_with_dropout_recomputing_a_block_gives_the_gradients_of_keeping_it_and_evaluation_draws_nothing(
+        sequence_parallel):
     def body():
         found = []
         for again in (False, True):
@@ -264,16 +263,8 @@ def test_with_dropout_recomputing_a_block_gives_the_gradients_of_keeping_it(sequ
                 block.forward = lambda x, forward=forward: checkpoint(forward, x, use_reentrant=False)
             model(*batch())[1].backward()
             found.append([p.grad for p in model.parameters()])
-        return all(torch.equal(a, b) for a, b in zip(*found))
-
-    assert launch(body, world_size=2) == [True, True]
-
-
-def test_in_eval_mode_nothing_is_drawn():
-    def body():
-        model = parallelize(GPT(GPTConfig(2, D, HEADS, 48, T, dropout=0.5)), None, True).eval()
         before = torch.get_rng_state()
-        model(*batch())
-        return torch.equal(before, torch.get_rng_state())
+        model.eval()(*batch())
+        return all(torch.equal(a, b) for a, b in zip(*found)), torch.equal(before, torch.get_rng_state())
 
-    assert launch(body, world_size=2) == [True, True]
+    assert launch(body, world_size=2) == [(True, True)] * 2

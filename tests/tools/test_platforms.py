@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.grading.marks.small_class import ALL, NAME, POINTS, submit, text_of
-from tests.grading.marks.test_class import with_wrong_rows
+from tests.grading.marks.small_class import ALL, NAME, POINTS, submit, text_of, with_wrong_rows
 from tests.grading.marks.test_platforms import RUNNER
 from tools.platforms.__main__ import pack, requirements
 
@@ -39,6 +38,7 @@ def run(command, **more):
                           env=environment | {"COURSE_PYTHON": sys.executable} | more.pop("env", {}), **more)
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not CAN_PRETEND, reason="only root can take its own right to namespaces away")
 def test_gradescopes_zip_gives_the_marks_of_nbgrader_in_a_root_without_namespaces(tmp_path):
     source = unpack("gradescope", tmp_path)

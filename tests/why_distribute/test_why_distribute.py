@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from course_lib import facts
-from course_lib.runtime import launch
 from course_lib.why_distribute import plan_run, rule_of_thumb, starting_strategy, stream_rows
 
 
@@ -24,18 +23,6 @@ def test_the_ranks_rows_together_are_the_file_and_no_row_is_read_twice(tmp_path,
     text = torch.cat([row[:s] for row in rows])
     assert torch.equal(text, torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)[: len(text)])
     assert all(torch.equal(a[-1:], b[:1]) for a, b in zip(rows, rows[1:], strict=False))
-
-
-def rows_of_this_rank(path):
-    import torch.distributed as dist
-
-    return [row.tolist() for row in stream_rows(path, 7, dist.get_rank(), dist.get_world_size())]
-
-
-def test_real_ranks_share_a_file_between_them(tmp_path):
-    path = written(tmp_path, 200)
-    by_rank = launch(rows_of_this_rank, path, world_size=3)
-    assert sorted(row[0] for rows in by_rank for row in rows) == sorted(range(0, 196, 7))
 
 
 def test_a_file_that_gives_some_rank_nothing_is_refused_before_the_first_row(tmp_path):

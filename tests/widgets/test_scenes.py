@@ -1,4 +1,7 @@
-"""Scenes are pure, plain JSON, and have room for all their words, for every choice of every control."""
+"""Scenes are pure, plain JSON, and have room for all their words; what a widget says, refuses and shows as a PNG.
+
+Whether a mark stands for its number: test_marks.py.
+"""
 
 import inspect
 import json
@@ -6,24 +9,39 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from course_lib import widgets
 from course_lib.pictures.figures import to_png
-from course_lib.pictures.painter import paint
+from course_lib.pictures.painter import ALIGNED, paint
+from course_lib.pictures.palette import BLUE
+from course_lib.pictures.roles import ROLES
+from course_lib.pictures.scene import width_of
 from course_lib.widgets import (
+    ActivationMemory,
     BucketOverlap,
     CollectiveExplorer,
+    ExpertLoad,
     FitsOrNot,
+    LayoutPlanner,
+    MatrixCut,
+    MeshExplorer,
     PipelineSchedule,
     RingAllReduce,
+    RingAttentionSteps,
     Stragglers,
     TeamView,
+    TokenDispatch,
+    WhichWire,
+    ZeroMemory,
 )
-from course_lib.widgets.base import BadParameter, SceneExplorable
+from course_lib.widgets.activation_memory import CORE, SPLIT, WHOLE
+from course_lib.widgets.base import BadParameter
+from tests.widgets.pictures import size_and_colours
+from tests.widgets.test_marks import SCENES
 
-SCENES = [kind for name in widgets.__all__ if isinstance(kind := getattr(widgets, name), type)
-          and issubclass(kind, SceneExplorable)]
 LARGER = 1.1
 every_scene = pytest.mark.parametrize("kind", SCENES, ids=lambda kind: kind.__name__)
 
@@ -57,24 +75,16 @@ def test_a_widget_is_made_with_its_controls_in_their_order_and_shows_them_as_its
         kind(*settings.values(), "one too many")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SCENES if kind is not TeamView], ids=lambda kind: kind.__name__)
-def test_a_headline_begins_as_a_sentence_does(kind):
-    """TeamView's may begin with the name of a variable, which is as it is."""
-    assert [scene.headline for scene in scenes_of_every_choice(kind) if scene.headline[0].islower()] == []
-
-
 @every_scene
 def test_every_choice_of_every_control_is_listed_and_can_be_shown(kind):
-    widget = kind()
-    choices = widget.parameters()
+    choices = kind().parameters()
     assert choices and all(len(values) > 1 for values in choices.values())
-    for name, values in choices.items():
-        for value in values:
-            scene = kind.scene({name: value})
-            assert scene.sentence.startswith(f"{kind.__name__}, {scene.asked}: ")
-            assert scene.headline[-20:] in scene.sentence and scene.alternative.startswith(scene.headline)
-            assert len({mark.key for mark in scene.marks}) == len(scene.marks)
-    assert len(kind.list_controls(widget.settings())) <= 4
+    assert len(kind.list_controls(kind().settings())) <= 4
+    for scene in scenes_of_every_choice(kind):
+        assert scene.sentence.startswith(f"{kind.__name__}, {scene.asked}: ")
+        assert scene.headline[-20:] in scene.sentence and scene.alternative.startswith(scene.headline)
+        # TeamView's may begin with the name of a variable, which is as it is
+        assert kind is TeamView or not scene.headline[0].islower(), scene.headline
 
 
 def test_choices_follow_the_other_parameters_and_a_value_of_ones_own_joins_a_slider():
@@ -86,27 +96,107 @@ def test_choices_follow_the_other_parameters_and_a_value_of_ones_own_joins_a_sli
     assert CollectiveExplorer(algorithm="hierarchical").parameters()["num_ranks"] == [2, 4, 6, 8]
 
 
-def test_a_choice_that_does_not_fit_the_others_brings_what_does():
-    machines = BucketOverlap.list_controls(BucketOverlap(num_ranks=1024).settings())[1]
-    assert next(choice.change for choice in machines.choices if choice.label == "laptop, gloo") == {
-        "machine": "laptop, gloo", "num_ranks": 16}
-    schemes = Stragglers.list_controls(Stragglers(scheme="asynchronous", slack=None).settings())[0]
-    assert [choice.change["slack"] for choice in schemes.choices] == [None, 32, None]
-    ranks = PipelineSchedule.list_controls(PipelineSchedule(slow=3).settings())[1]
-    assert [choice.change for choice in ranks.choices][:3] == [{"p": 2, "slow": None}, {"p": 3, "slow": None},
-                                                               {"p": 4, "slow": 3}]
+@pytest.mark.parametrize("widget, label, changes", [
+    (BucketOverlap(num_ranks=1024), "machine", [{"machine": "laptop, gloo", "num_ranks": 16}]),
+    (Stragglers(scheme="asynchronous", slack=None), "scheme", [{"scheme": "local", "slack": 32}]),
+    (PipelineSchedule(slow=3), "ranks", [{"p": 3, "slow": None}, {"p": 4, "slow": 3}]),
+    (MeshExplorer(axis="pp"), "layout", [{"mesh": "dp8,tp8", "axis": "tp"}]),
+    (RingAttentionSteps(num_ranks=4, step=3), "ranks", [{"num_ranks": 2, "step": 1}]),
+    (LayoutPlanner(), "run", [{"run": "GPT of 310B, A100, Megatron 2021", "devices": 1920, "cut": "tp8,pp16",
+                               "how": "ZeRO-0, layers made again"}]),
+], ids=lambda each: type(each).__name__ if isinstance(each, widgets.Explorable) else "")
+def test_a_choice_that_does_not_fit_the_others_brings_what_does(widget, label, changes):
+    control = next(control for control in widget.list_controls(widget.settings()) if control.label == label)
+    assert all(change in [choice.change for choice in control.choices] for change in changes)
 
 
 @pytest.mark.parametrize("kind, wrong, words", [
     (FitsOrNot, {"num_devices": 0}, "num_devices=0: expected a whole number from 1 to 100000"),
-    (FitsOrNot, {"model": "GPT-5"}, "model='GPT-5': expected one of"),
-    (FitsOrNot, {"gpu": "H100"}, "FitsOrNot has no parameter gpu"),
+    (FitsOrNot, {"model": "GPT-5"}, "model='GPT-5': expected one of"), (FitsOrNot, {"device": "Z100"}, "expected"),
+    (FitsOrNot, {"model": "Mixtral 8x7B"}, "Mixtral"), (FitsOrNot, {"gpu": "H100"}, "FitsOrNot has no parameter gpu"),
     (BucketOverlap, {"machine": "laptop, gloo", "num_ranks": 32}, "at most 16 with laptop, gloo"),
-    (Stragglers, {"scheme": "local", "slack": None}, "slack=None"), (PipelineSchedule, {"p": 9}, "p=9"),
+    (BucketOverlap, {"bucket_cap_mb": 2.5}, "whole number"), (BucketOverlap, {"model": []}, "model=.* expected one of"),
+    (Stragglers, {"scheme": "local", "slack": None}, "slack=None"), (Stragglers, {"slack": True}, "slack=True"),
+    (Stragglers, {"slack": 33}, "slack=33: expected a whole number from 0 to 32"), (Stragglers, {"who": []}, "who="),
+    (PipelineSchedule, {"p": 9}, "p=9: expected a whole number from 1 to 8"), (PipelineSchedule, {"v": 2.0}, "v=2.0"),
+    (PipelineSchedule, {"slow": 8}, "slow=8: expected a rank from 0 to 7, or None"),
+    (PipelineSchedule, {"costs": (1, 2, -1)}, "expected three times"),
+    (PipelineSchedule, {"placed": [["F0", "Q1"]]}, "placed=.*expected for each rank a list of texts such as 'F0'"),
+    (PipelineSchedule, {"placed": 3}, "placed=3"), (PipelineSchedule, {"stages": [["a"]]}, "stages="),
+    (PipelineSchedule, {"stages": [[0], [0]]}, r"a list of its stages, such as \[\[0\], \[1\]\]"),
+    (PipelineSchedule, {"max_in_flight": 0}, "max_in_flight=0"),
+    (PipelineSchedule, {"schedule": 1}, "no parameter schedule"),
+    (ActivationMemory, {"split": "t = 3"}, "expected one of"), (ActivationMemory, {"tokens": 0}, "whole number"),
+    (ZeroMemory, {"recipe": "fp64"}, "expected one of"), (ZeroMemory, {"stage": 4}, "whole number"),
+    (ExpertLoad, {"balancing": "luck"}, "expected one of"), (ExpertLoad, {"strength": 0.5}, "expected one of"),
+    (TokenDispatch, {"k": 3}, "expected one of"), (TokenDispatch, {"balancing": -1}, "whole number"),
+    (RingAttentionSteps, {"num_ranks": 4, "step": 4}, "expected a whole number from 0 to 3"),
+    (RingAttentionSteps, {"token_layout": "random"}, "expected one of"),
+    (MatrixCut, {"first": "rows", "second": "rows", "t": 2, "step": 8}, "from 0 to 7"), (MatrixCut, {"t": 3}, "one of"),
+    (MeshExplorer, {"axis": "cp"}, "expected one of 'tp', 'dp', 'pp'"), (MeshExplorer, {"rank": 64}, "from 0 to 63"),
+    (LayoutPlanner, {"devices": 8000}, "expected one of"), (LayoutPlanner, {"cut": "tp3,pp5"}, "expected one of"),
+    (LayoutPlanner, {"run": "GPT-5 on H100, 1M tokens a step"}, "no model is called 'GPT-5'"),
+    (LayoutPlanner, {"run": "Llama 3 8B on Z80, 1M tokens a step"}, "Z80"),
+    (LayoutPlanner, {"run": "Llama 3 8B on H100, 0.1K tokens a step"}, "--tokens"),
+    (LayoutPlanner, {"run": 7}, "or a model on devices"),
+    (WhichWire, {"call": "broadcast"}, "call='broadcast': expected one of 'all_gather'"),
+    (WhichWire, {"group": []}, "group=.* expected one"), (WhichWire, {"device": "V100"}, "expected one of 'A100'"),
+    (TeamView, {"name": "bias"}, "name='bias': expected one of"),
+    (TeamView, {"snapshot": [1]}, "expected what a team held"),
 ])
-def test_a_scene_of_what_cannot_be_is_refused_with_the_reason(kind, wrong, words):
-    with pytest.raises(BadParameter, match=words):
-        kind.scene(wrong)
+def test_what_cannot_be_is_refused_with_the_reason_and_the_old_value_stays(kind, wrong, words):
+    for make in (kind.scene, lambda wrong: kind(**wrong)):
+        with pytest.raises(BadParameter, match=words):
+            make(wrong)
+    *fine, last = wrong.items()
+    widget = kind(**dict(fine))
+    if hasattr(widget, last[0]) and last[0] not in ("gpu", "schedule"):
+        before = widget.settings(), widget.frames
+        with pytest.raises(BadParameter, match=words):
+            setattr(widget, *last)
+        assert (widget.settings(), widget.frames) == before
+
+
+SLOW_RANDOM = "a random rank each step"
+HAND = {"order": "by hand", "p": 2, "m": 2}
+
+
+FINDINGS = [
+    (ActivationMemory, {}), (BucketOverlap, {}), (ExpertLoad, {}), (ExpertLoad, {"balancing": "bias"}),
+    (FitsOrNot, {"num_devices": 1}), (FitsOrNot, {}), (FitsOrNot, {"device": "V100"}),
+    (FitsOrNot, {"device": "A100", "model": "Chinchilla"}), (FitsOrNot, {"device": "B200", "precision": "fp32"}),
+    (LayoutPlanner, {}), (LayoutPlanner, {"devices": 1024}), (LayoutPlanner, {"cut": "tp16,pp16"}),
+    (MatrixCut, {"step": 4}), (MeshExplorer, {"order": "dp,cp,pp,tp", "axis": "tp"}),
+    (PipelineSchedule, {}), (PipelineSchedule, {"order": "ZB-H2"}), (PipelineSchedule, {"order": "GPipe", "slow": 2}),
+    (PipelineSchedule, {"p": 1, "m": 3}), (PipelineSchedule, {**HAND, "placed": []}),
+    *((PipelineSchedule, {**HAND, "placed": [lane.split() for lane in lanes]}) for lanes in (
+        ("F0", ""), ("F0 B0", "B0"), ("F0 B0 F1", "F1"), ("F0 F0", ""), ("F0 F1 B0 B1", "F0 I0 W0 F1 B1"))),
+    (PipelineSchedule, {**HAND, "placed": [["F0", "F1"], []], "max_in_flight": 1}),
+    (RingAttentionSteps, {}), (Stragglers, {}), (Stragglers, {"scheme": "asynchronous"}),
+    (Stragglers, {"scheme": "asynchronous", "slack": None}), (Stragglers, {"scheme": "local", "who": SLOW_RANDOM}),
+    (TeamView, {}), (TeamView, {"name": "x"}), (TeamView, {"name": "weight"}), (TeamView, {"name": "loss"}),
+    (TokenDispatch, {}), (WhichWire, {}), (WhichWire, {"group": "one of each node"}),
+    (WhichWire, {"call": "all_to_all"}), (ZeroMemory, {"model": "Llama 3 70B", "num_devices": 64}),
+    (ZeroMemory, {"model": "GPT-3", "num_devices": 1024, "stage": 1}),
+    (RingAllReduce, {"num_ranks": 4, "step": 3}),
+    (CollectiveExplorer, {"algorithm": "naive", "num_ranks": 4, "step": 6})]
+
+
+@pytest.mark.parametrize("kind, given", FINDINGS, ids=[f"{kind.__name__} {given}" for kind, given in FINDINGS])
+def test_a_widget_says_its_finding_and_its_numbers(kind, given, snapshot):
+    assert repr(kind(**given)) == snapshot
+
+
+@every_scene
+def test_a_change_makes_new_frames_and_a_new_sentence(kind):
+    widget = kind()
+    before, sentence, settings = widget.frames, repr(widget), widget.settings()
+    change = next(choice.change for control in kind.list_controls(settings) for choice in control.choices
+                  if settings | choice.change != settings)
+    with widget.hold_trait_notifications():
+        for name, value in change.items():
+            setattr(widget, name, value)
+    assert widget.frames["key"] != before["key"] and repr(widget) != sentence
 
 
 def crowded_words(figure):
@@ -125,13 +215,55 @@ def crowded_words(figure):
     return outside + covered
 
 
-@pytest.mark.sweep("kind", few=[FitsOrNot, PipelineSchedule], all=SCENES, ids=lambda kind: kind.__name__,
-                   words=f"every choice in 2 widgets of {len(SCENES)}")
+def painted(figure):
+    """(kind, key, place, words, anchor) of the artists, in the order of painting; a scene's text is at its baseline."""
+    for artist in sorted(figure.axes[0].get_children(), key=lambda artist: artist.get_zorder()):
+        if (key := artist.get_gid()) is None:
+            continue
+        if isinstance(artist, Rectangle):
+            yield "rect", key, (*artist.get_xy(), artist.get_width(), artist.get_height()), "", "start"
+        elif isinstance(artist, Line2D):
+            (x1, x2), (y1, y2) = artist.get_data()
+            yield "line", key, (x1, y1, x2, y2), "", "start"
+        else:
+            anchor = next(name for name, side in ALIGNED.items() if side == artist.get_ha())
+            yield "text", key, artist.get_position(), artist.get_text(), anchor
+
+
+@every_scene
+def test_a_picture_is_the_scene_mark_by_mark_in_all_colours_and_is_painted_the_same_twice(kind):
+    scene = kind.scene({})
+    figure = paint(scene)
+    png = to_png(figure)
+    assert [*painted(figure)] == [(mark.kind, mark.key, mark.at, mark.text, mark.anchor) for mark in scene.marks]
+    (width, height), colours = size_and_colours(png)
+    assert width > 900 and height > 200 and colours > 4
+    assert png == to_png(kind().picture()) and crowded_words(figure) == []
+
+
+def test_no_kind_of_activation_has_the_colour_of_the_chosen_way_of_parameters_or_of_gradients():
+    looks = {ROLES[role].fill for role in (CORE, SPLIT, WHOLE)}
+    assert len(looks) == 3 and not looks & {BLUE, ROLES["parameters"].fill, ROLES["gradients"].fill}
+
+
+@pytest.mark.sweep(words="every choice of every widget; their defaults are looked at")
+@every_scene
 def test_no_words_of_a_picture_cover_one_another_or_reach_beyond_it_whatever_is_chosen(kind):
     for scene in scenes_of_every_choice(kind):
         assert crowded_words(paint(scene)) == [], scene.key
 
 
-@every_scene
-def test_a_picture_is_painted_the_same_twice(kind):
-    assert to_png(paint(kind.scene({}))) == to_png(kind().picture())
+@pytest.mark.parametrize("kind, model", [(FitsOrNot, "Llama 3 8B"), (FitsOrNot, "GPT-3"), (ZeroMemory, "Llama 3 70B")],
+                         ids=lambda each: getattr(each, "__name__", each))
+def test_no_verdict_lies_on_the_line_of_the_limit(kind, model):
+    crossing = 0
+    for num_devices in [2**k for k in range(13)]:
+        marks = kind.scene({"model": model, "num_devices": num_devices}).marks
+        lines = [mark.at for mark in marks if mark.role == "limit" and mark.kind == "line"]
+        verdicts = [mark for mark in marks if mark.role in ("verdict", "refusal")]
+        crossing += len(lines)
+        assert verdicts
+        for (x, top, _, bottom), mark in ((line, mark) for line in lines for mark in verdicts):
+            wide = width_of(mark.text, ROLES[mark.role].size, bold=ROLES[mark.role].bold)
+            assert not (mark.at[0] < x < mark.at[0] + wide and top < mark.at[1] < bottom), mark
+    assert crossing > 10

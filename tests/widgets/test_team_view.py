@@ -61,20 +61,6 @@ def test_elements_that_differ_are_those_of_which_not_all_ranks_have_the_same():
     assert differing_elements(snapshot, "x") == set()
 
 
-def test_the_headline_says_how_many_elements_differ():
-    assert TeamView("x").current_scene().headline == "In x all 4 elements are the same in all ranks"
-    assert TeamView("weight").current_scene().headline == "In weight 16 of 16 elements differ between ranks"
-    assert TeamView("loss").current_scene().headline == "The value of loss differs between ranks"
-    assert TeamView().current_scene().headline == "2 ranks each hold 80 B of tensors"
-
-
-def test_a_name_that_no_rank_has_and_what_is_no_snapshot_are_refused():
-    with pytest.raises(BadParameter, match="name='bias': expected one of"):
-        TeamView("bias")
-    with pytest.raises(BadParameter, match="expected what a team held"):
-        TeamView(snapshot=[1])
-
-
 def test_a_view_follows_its_team_from_cell_to_cell_and_forgets_a_name_that_is_gone():
     team, shell = StoodInTeam(), StoodInShell()
     view = TeamView(snapshot=made_up_snapshot(), name="weight")

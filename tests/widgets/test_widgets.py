@@ -12,30 +12,10 @@ from course_lib.widgets.base import BadParameter, WholeNumber
 from tests.widgets.pictures import size_and_colours
 
 
-def explorers():
-    return [(op, algorithm, n) for op, algorithm in MESSAGES for n in (2, 3, 8)
-            if algorithm != "hierarchical" or n % 2 == 0]
-
-
 def test_a_widget_shows_as_view_picture_and_sentence():
     data, _ = RingAllReduce(num_ranks=4, step=3)._repr_mimebundle_()
     assert set(data) == {"text/plain", "image/png", "application/vnd.jupyter.widget-view+json"}
-    assert data["text/plain"] == ("RingAllReduce, 4 ranks: step 3 of 6: each rank has one chunk complete, having sent "
-                                  "0.75 × its buffer")
-
-
-@pytest.mark.parametrize("num_ranks", [2, 3, 8])
-def test_every_step_of_the_ring_has_a_sentence_with_its_numbers(num_ranks):
-    for step in range(2 * num_ranks - 1):
-        said = repr(RingAllReduce(num_ranks=num_ranks, step=step))
-        assert f"{num_ranks} ranks" in said and f"step {step} of {2 * num_ranks - 2}" in said and "0x" not in said
-
-
-def test_the_explorers_sentence_has_the_finding_the_steps_and_the_bound():
-    assert repr(CollectiveExplorer(algorithm="naive", num_ranks=4, step=6)) == (
-        "CollectiveExplorer, all-reduce, through rank 0 on 4 ranks: rank 0 sends 3.0 × the buffer while the others "
-        "send 1.0 ×; 6 steps, one after the other; the busiest rank moves 3.0 ×, an all-reduce could do with "
-        "2(n-1)/n M = 1.5 ×; shown after step 6")
+    assert data["text/plain"].startswith("RingAllReduce, 4 ranks: step 3 of 6: ")
 
 
 @pytest.mark.parametrize("num_ranks", [2, 5, 8])
@@ -45,14 +25,16 @@ def test_the_rings_picture_has_every_ranks_colour(num_ranks):
         assert width > 900 and height > 400 and colours > num_ranks + 2
 
 
-@pytest.mark.parametrize("op, algorithm, num_ranks", explorers())
-def test_every_collective_has_a_picture_and_frames_that_json_can_hold(op, algorithm, num_ranks):
-    shown = CollectiveExplorer(op, algorithm, num_ranks)
-    frames = json.loads(json.dumps(shown.frames))
-    assert len(frames["states"]) == len(frames["texts"]) == len(frames["sent"]) == frames["num_steps"] + 1
-    assert all(len(cells) == len(frames["columns"]) for state in frames["states"] for cells in state)
+@pytest.mark.parametrize("op, algorithm", MESSAGES)
+def test_every_collective_has_a_picture_and_small_frames_that_json_can_hold(op, algorithm):
+    for num_ranks in (2, 8) if algorithm == "hierarchical" else (2, 3, 8):
+        shown = CollectiveExplorer(op, algorithm, num_ranks)
+        frames = json.loads(text := json.dumps(shown.frames))
+        assert len(frames["states"]) == len(frames["texts"]) == len(frames["sent"]) == frames["num_steps"] + 1
+        assert all(len(cells) == len(frames["columns"]) for state in frames["states"] for cells in state)
+        assert len(text) < 50_000  # characters, once for each change of a parameter
     (_, height), colours = size_and_colours(to_png(shown.picture()))
-    assert height > 200 and colours > num_ranks
+    assert height > 200 and colours > 8
 
 
 def test_frames_follow_the_parameters_and_a_step_beyond_the_last_becomes_the_last():
@@ -73,11 +55,6 @@ def test_a_step_from_the_browser_that_new_parameters_do_not_have_becomes_the_las
     assert ring.step == 2
     with pytest.raises(BadParameter, match="step=-1"):
         ring.set_state({"step": -1})
-
-
-def test_the_frames_of_eight_ranks_are_small():
-    largest = max(len(json.dumps(CollectiveExplorer(op, algorithm, n).frames)) for op, algorithm, n in explorers())
-    assert largest < 50_000  # characters, once for each change of a parameter
 
 
 @pytest.mark.parametrize("make, message", [

@@ -16,21 +16,22 @@ STAGES = (1, 2, 3)
 
 
 FEW = ("Frozen", "UsedBySomeRows", "Gpt")
+RUNS = [(2, FEW, {"micro_batches": 2}), (3, KINDS, {"clip_to": 0.1}),
+        (1, FEW, {"clip_to": 0.1}), (4, KINDS, {"clip_to": 0.1, "micro_batches": 2})]
 
 
-@pytest.mark.parametrize("world_size, kinds, how", [
-    (1, FEW, {"clip_to": 0.1}), (2, FEW, {"micro_batches": 2}), (3, FEW, {"clip_to": 0.1, "micro_batches": 2}),
-    (4, KINDS, {"clip_to": 0.1}),
-])
-def test_ten_adamw_steps_end_where_one_process_on_the_whole_batch_ends(world_size, kinds, how):
+@pytest.mark.sweep("run", few=RUNS[:2], all=RUNS, ids=lambda run: f"{run[0]} ranks", words="2 and 3 ranks of 1 to 4")
+def test_five_adamw_steps_end_where_one_process_on_the_whole_batch_ends(run):
+    world_size, kinds, how = run
+
     # In float64: the gradient of an attention's key bias is zero, and AdamW makes whole steps of its rounding errors,
     # which are others when a batch is cut. MixedDtypes has layers of both kinds.
     def body():
         found = {}
         for kind in kinds:
-            alone = Run(kind, seed=0, **how).alone()
+            alone = Run(kind, seed=0, steps=5, **how).alone()
             for stage in STAGES:
-                found[kind, stage] = difference(Run(kind, **how).stage(stage), alone)
+                found[kind, stage] = difference(Run(kind, steps=5, **how).stage(stage), alone)
         return found
 
     for of_rank in launch(body, world_size=world_size, timeout=120):
@@ -42,19 +43,19 @@ def test_in_float32_they_agree_with_one_process_to_1e6():
     def body():
         found = {}
         for kind, optimizer in (("Tied", "AdamW"), ("Frozen", "AdamW"), ("UsedTwice", "SGD"), ("Gpt", "SGD")):
-            alone = Run(kind, torch.float32, optimizer, seed=0).alone()
+            alone = Run(kind, torch.float32, optimizer, seed=0, steps=5).alone()
             for stage in STAGES:
-                found[kind, stage] = difference(Run(kind, torch.float32, optimizer).stage(stage), alone)
+                found[kind, stage] = difference(Run(kind, torch.float32, optimizer, steps=5).stage(stage), alone)
         return found
 
     for of_rank in launch(body, world_size=2):
         assert {case: off for case, off in of_rank.items() if off > 1e-6} == {}
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.sweep("world_size", few=[3], all=[1, 2, 3, 4], words="3 ranks of 1 to 4")
 def test_they_agree_with_fully_shard_and_with_zero_redundancy_optimizer(world_size):
     def body():
-        how = {"micro_batches": 2, "clip_to": 0.1}
+        how = {"micro_batches": 2, "clip_to": 0.1, "steps": 4}
         theirs = {"zero": Run("Gpt", **how).torch_zero(), "fsdp": Run("Gpt", seed=0, **how).torch_fsdp()}
         return {(stage, name): difference(run, other) for stage, run in
                 ((stage, Run("Gpt", **how).stage(stage)) for stage in STAGES) for name, other in theirs.items()}
@@ -146,14 +147,43 @@ def test_a_parameter_with_a_gradient_of_zeros_decays_and_one_that_nobody_used_st
         assert of_rank == {1: expected, 2: expected, 3: expected}
 
 
-@pytest.mark.parametrize("stage", [1, 2])
-def test_a_rank_whose_loss_reaches_no_parameter_takes_part_with_zeros(stage):
+def test_a_rank_whose_loss_reaches_no_parameter_takes_part_with_zeros():
     def body():
-        factor = nn.Parameter(torch.ones(3))
-        optimizer = ZeroOptimizer([factor], torch.optim.SGD, stage, lr=1.0)
-        x = torch.ones(3, requires_grad=True)
-        (x * factor if dist.get_rank() == 0 else x).sum().backward()
-        optimizer.step()
-        return factor.tolist()
+        found = []
+        for stage in (1, 2):
+            factor = nn.Parameter(torch.ones(3))
+            optimizer = ZeroOptimizer([factor], torch.optim.SGD, stage, lr=1.0)
+            x = torch.ones(3, requires_grad=True)
+            (x * factor if dist.get_rank() == 0 else x).sum().backward()
+            optimizer.step()
+            found += factor.tolist()
+        return found
 
-    assert launch(body, world_size=3) == [[pytest.approx(2 / 3)] * 3] * 3
+    assert launch(body, world_size=3) == [pytest.approx([2 / 3] * 6)] * 3
+
+
+def test_weights_that_are_held_or_on_their_way_when_the_optimiser_steps_are_gathered_again():
+    def losses(model, rows):
+        """After each step, of three. Before it an evaluation before backward, and a forward pass without backward."""
+        optimizer, found = torch.optim.SGD(model.parameters(), lr=0.5), []
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = model(*rows(batch("Gpt", step)))
+            with torch.no_grad():
+                model.eval()(*rows(batch("Gpt", step + 2)))
+            loss.backward()
+            model.train()(*rows(batch("Gpt", step + 1)))
+            optimizer.step()
+            with torch.no_grad():
+                found += [model(*rows(batch("Gpt", step + 2))), model.eval()(*rows(batch("Gpt", step)))]
+        return torch.stack(found)
+
+    def body():
+        expected, off = losses(make("Gpt"), lambda whole: whole), []
+        for options in ({}, {"reshard_after_forward": False}, {"reshard_after_forward": False, "prefetch": 0}):
+            ours = losses(FullyShardedDataParallel(make("Gpt"), **options), mine)
+            dist.all_reduce(ours)
+            off.append((ours / 2 - expected).abs().max().item())
+        return max(off)
+
+    assert max(launch(body, world_size=2)) < 1e-12

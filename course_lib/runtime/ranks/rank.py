@@ -43,9 +43,14 @@ def main(connection: Connection) -> None:
     # What a rank opened may need closing (temporary folders, worker processes): the exits of a normal interpreter.
     multiprocessing_util._exit_function()
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     os._exit(0)  # no return: below on the stack is the server that was forked, in the middle of its loop
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(ValueError, OSError):  # closed by the reader
+            stream.flush()
 
 
 def main_kept_warm(connection: Connection, folder: str) -> None:
@@ -74,9 +79,7 @@ def _run_tasks(connection: Connection, folder: str | None = None) -> None:
     streams = (os.dup(1), os.dup(2)) if task.mark else ()  # a reader may close the numbers, and others then get them
     while task is not None:
         report = _run(task, last, watcher)
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(ValueError, OSError):  # closed by the reader
-                stream.flush()
+        _flush()
         # Before the report: who hears it knows that all output of this call lies in front of the marks.
         for stream in streams:
             os.write(stream, task.mark)
@@ -93,7 +96,6 @@ def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Fai
     try:
         if last is None:
             _join(task)
-            recordings.take()  # a warm interpreter's last task may have failed and left some
             showing.install()
             debugging.install(watcher)
         elif task.group != last.group:
@@ -114,6 +116,7 @@ def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Fai
 
 
 def _call(task: Task) -> "Returned | Failed":
+    recordings.take()  # the last call may have failed, and have left some: they are not this one's
     function, args, kwargs = unpack_call(task.call)
     return _report_of_result(function(*args, **kwargs))
 

@@ -1,22 +1,15 @@
-"""A course folder with chapter 1, the quickest to grade, and records as TrustedGrade leaves them."""
+"""Students of chapter 1: what they hand in, and records as TrustedGrade leaves them. courses.py has their folders."""
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 from course_lib.grading.marks.record import KEY, ExerciseMark, Record, digest_of
 from course_lib.grading.registry import exercises_of
-from course_lib.grading.trusted import sandbox
 
 ROOT = Path(__file__).resolve().parents[3]
 NAME = "01_why_distribute"
 POINTS = {each.number: each.points for each in exercises_of(1)}
 ALL = sum(POINTS.values())
-# Where a machine has no namespaces, with less protection.
-OPTIONS = ["--", f"--TrustedGrade.isolation={'required' if sandbox.why_no_namespaces() is None else 'auto'}"]
 
 
 def text_of(part: str) -> str:
@@ -24,18 +17,27 @@ def text_of(part: str) -> str:
     return (ROOT / part / NAME / f"{NAME}.ipynb").read_text(encoding="utf-8")
 
 
-def make_course(folder: Path) -> Path:
-    """A teacher's folder with the assignment in nbgrader's gradebook."""
-    shutil.copy(ROOT / "nbgrader_config.py", folder)
-    for part in ("solutions", "exercises"):
-        shutil.copytree(ROOT / part / NAME, folder / part / NAME)
-    command = [sys.executable, "-m", "nbgrader", "generate_assignment", NAME, "--force"]
-    subprocess.run(command, cwd=folder, env=environment(), check=True, capture_output=True, timeout=600)
-    return folder
+def with_wrong_rows(text: str) -> str:
+    """All right but 1.5, which returns nothing."""
+    notebook = json.loads(text)
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if "def my_rows(" in source:
+            cell["source"] = source.replace("### BEGIN SOLUTION", "return []\n    ### BEGIN SOLUTION")
+    return json.dumps(notebook)
 
 
-def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT)}
+def with_forged_record(text: str) -> str:
+    """Full marks, as a student might write them into a notebook's metadata."""
+    notebook = json.loads(text)
+    notebook["metadata"][KEY] = record_of(Path("nothing")).as_json()
+    return json.dumps(notebook)
+
+
+def three() -> dict[str, str]:
+    """What the smallest class hands in: everything right, nothing, and all but one."""
+    return {"right": text_of("solutions"), "stub": with_forged_record(text_of("exercises")),
+            "wrong": with_wrong_rows(text_of("solutions"))}
 
 
 def submit(course: Path, student: str, text: str, file: str = f"{NAME}.ipynb") -> Path:

@@ -1,79 +1,73 @@
 """A class graded for real by `make grade`'s command, killed on the way: no mark is lost, none is counted twice."""
 
 import csv
-import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
+from nbgrader.api import Gradebook
 
-from course_lib.grading.marks.record import KEY
 from course_lib.grading.marks.standing import CourseFolder, Status, standings
-from tests.grading.marks.small_class import (
-    ALL,
-    NAME,
-    OPTIONS,
-    POINTS,
-    environment,
-    make_course,
-    record_of,
-    submit,
-    text_of,
-)
+from tests.grading.courses import ISOLATION, ROOT
+from tests.grading.marks.small_class import ALL, NAME, POINTS, submit, text_of, three
+
+TRUE_MARKS = {"right": ALL, "wrong": ALL - POINTS["1.5"], "stub": 0.0}
 
 
-def with_wrong_rows(text):
-    """All right but 1.5, which returns nothing."""
-    notebook = json.loads(text)
-    for cell in notebook["cells"]:
-        source = "".join(cell["source"])
-        if "def my_rows(" in source:
-            cell["source"] = source.replace("### BEGIN SOLUTION", "return []\n    ### BEGIN SOLUTION")
-    return json.dumps(notebook)
+def table_of(course):
+    with open(course / "marks" / f"{NAME}.csv", newline="", encoding="utf-8") as file:
+        return {row["student"]: row for row in csv.DictReader(file)}
 
 
-def with_forged_record(text):
-    """Full marks, as a student might write them into a notebook's metadata."""
-    notebook = json.loads(text)
-    notebook["metadata"][KEY] = record_of(Path("nothing")).as_json()
-    return json.dumps(notebook)
+def test_a_class_of_three_gets_every_mark_in_the_gradebook_the_table_and_the_notebook(graded_class):
+    with Gradebook(f"sqlite:///{graded_class / 'gradebook.db'}") as gradebook:
+        assert {each.student.id: each.score for each in gradebook.assignment_submissions(NAME)} == TRUE_MARKS
+    table = table_of(graded_class)
+    assert {student: float(row["mark"]) for student, row in table.items()} == TRUE_MARKS
+    assert all(float(table["right"][number]) == points for number, points in POINTS.items())
+    assert [float(table[student]["1.5"]) for student in ("wrong", "stub")] == [0, 0]
+    graded = (graded_class / "autograded" / "stub" / NAME / f"{NAME}.ipynb").read_text(encoding="utf-8")
+    assert graded.count("not written yet, 0 of") == 2 * len(POINTS)  # what is shown, and the record
 
 
 def command(*arguments):
-    return [sys.executable, "-m", "course_lib.grading.marks.batch", NAME, "--quiet", *arguments, *OPTIONS]
+    return [sys.executable, "-m", "course_lib.grading.marks.batch", NAME, "--quiet", *arguments, "--", ISOLATION]
+
+
+def started(course, *arguments, **more):
+    return subprocess.Popen(command(*arguments), cwd=course, text=True, stdout=subprocess.PIPE,
+                            env=os.environ | {"PYTHONPATH": str(ROOT)}, **more)
 
 
 def grade(course, *arguments):
-    return subprocess.run(command(*arguments), cwd=course, env=environment(), capture_output=True, text=True,
-                          timeout=1200)
+    process = started(course, *arguments, stderr=subprocess.PIPE)
+    stdout, stderr = process.communicate(timeout=1200)
+    return process.returncode, stdout, stderr[-3000:]
 
 
 def kill_after_first(course):
     """Start grading, and kill it without a warning when the first student is done. What it printed until then."""
-    process = subprocess.Popen(command("--jobs", "2"), cwd=course, env=environment(), stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL, text=True)
-    said = process.stdout.readline() + process.stdout.readline()
+    process = started(course, "--jobs", "2", stderr=subprocess.DEVNULL)
+    printed = process.stdout.readline() + process.stdout.readline()
     workers = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGKILL)
     process.wait()
     _, alive = psutil.wait_procs(workers, timeout=60)
     process.stdout.close()
-    return said, len(workers), alive
+    return printed, len(workers), alive
 
 
-@pytest.fixture(scope="module")
-def course(tmp_path_factory):
-    folder = make_course(tmp_path_factory.mktemp("class"))
-    solved = text_of("solutions")
-    for student in ("ada", "bob"):
-        submit(folder, student, solved)
-    submit(folder, "wrong", with_wrong_rows(solved))
-    submit(folder, "second download", solved, f"{NAME} (1).ipynb")
-    submit(folder, "cut", solved[:5000])
-    submit(folder, "stub", with_forged_record(text_of("exercises")))
+@pytest.fixture
+def course(made_course, tmp_path):
+    folder = shutil.copytree(made_course, tmp_path / "class")
+    for student, text in three().items():
+        submit(folder, student, text)
+    submit(folder, "second download", text_of("solutions"), f"{NAME} (1).ipynb")
+    submit(folder, "cut", text_of("solutions")[:5000])
     return folder
 
 
@@ -81,28 +75,21 @@ def marks(course):
     return {each.student: each.mark for each in standings(CourseFolder.at(course), NAME)}
 
 
-TRUE_MARKS = {"ada": ALL, "bob": ALL, "second download": ALL, "wrong": ALL - POINTS["1.5"], "stub": 0.0, "cut": None}
-
-
+@pytest.mark.ci
 def test_a_class_that_is_killed_and_started_again_has_every_mark_once_and_regrading_changes_none(course):
-    said, num_workers, alive = kill_after_first(course)
-    assert "5 submissions to grade, 2 at a time" in said and ": done" in said
+    deserved = TRUE_MARKS | {"second download": ALL, "cut": None}
+    printed, num_workers, alive = kill_after_first(course)
+    assert "4 submissions to grade, 2 at a time" in printed and ": done" in printed
     assert num_workers == 2 and alive == []
     now = {each.student: each.status for each in standings(CourseFolder.at(course), NAME)}
     assert Status.GRADED in now.values() and {Status.INTERRUPTED, Status.NOT_YET} & {*now.values()}
     partly = marks(course)
-    assert all(mark in (None, TRUE_MARKS[student]) for student, mark in partly.items())
-    done = grade(course, "--jobs", "2")
-    graded_before = sum(mark is not None for mark in partly.values())
-    assert f"{5 - graded_before} submission" in done.stdout, done.stderr[-3000:]
-    assert done.returncode == 0 and marks(course) == TRUE_MARKS
-    assert "cut: the file ends in the middle" in done.stdout
-    again = grade(course, "--again", "--student", "wrong")
-    assert "1 submission to grade" in again.stdout and marks(course) == TRUE_MARKS
-    nothing = grade(course)
-    assert "0 submissions to grade" in nothing.stdout and marks(course) == TRUE_MARKS
-    with open(course / "marks" / f"{NAME}.csv", newline="", encoding="utf-8") as file:
-        table = {row["student"]: row for row in csv.DictReader(file)}
-    assert {student: row["mark"] for student, row in table.items()} == {
-        student: "" if mark is None else f"{mark:g}" for student, mark in TRUE_MARKS.items()}
-    assert table["wrong"]["1.5"] == "0" and table["ada"]["1.5"] == f"{POINTS['1.5']}"
+    assert all(mark in (None, deserved[student]) for student, mark in partly.items())
+    code, done, errors = grade(course, "--jobs", "2")
+    assert f"{4 - sum(mark is not None for mark in partly.values())} submission" in done, errors
+    assert code == 0 and marks(course) == deserved and "cut: the file ends in the middle" in done
+    for arguments, to_grade in ((("--again", "--student", "wrong"), 1), ((), 0)):
+        _, done, _ = grade(course, *arguments)
+        assert f"{to_grade} submission" in done and marks(course) == deserved
+    assert {student: row["mark"] for student, row in table_of(course).items()} == {
+        student: "" if mark is None else f"{mark:g}" for student, mark in deserved.items()}

@@ -1,18 +1,15 @@
 """A learning platform's archive becomes students' folders, by nbgrader's own zip_collect and our names of files."""
 
-import os
-import subprocess
-import sys
 import zipfile
-from pathlib import Path
 
 import pytest
+from nbgrader.apps import ZipCollectApp
 
 from course_lib.grading.marks.collect import owner_of
 from course_lib.grading.marks.handed_in import take_in
+from tests.grading.courses import ROOT, run_here
 from tests.grading.submissions import NAME
 
-ROOT = Path(__file__).resolve().parents[3]
 STUB = (ROOT / "exercises" / NAME / f"{NAME}.ipynb").read_text(encoding="utf-8")
 
 
@@ -42,9 +39,7 @@ def test_zip_collect_unpacks_an_archive_and_second_downloads_are_recognised(tmp_
         file.writestr("Ada Lovelace_17_assignsubmission_file_/02_collectives (1).ipynb", STUB)
         file.writestr("Ada Lovelace_17_assignsubmission_file_/02_collectives (2).ipynb", STUB + "\n")
         file.writestr("Bob B_18_assignsubmission_file_/report.pdf", "%PDF")
-    done = subprocess.run([sys.executable, "-m", "nbgrader", "zip_collect", NAME], cwd=tmp_path, capture_output=True,
-                          text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_here(ZipCollectApp(), tmp_path, NAME)
     found = take_in(tmp_path / "submitted", NAME)
     assert found["Ada Lovelace_17"].notebook.name == "02_collectives (2).ipynb"
     taken = tmp_path / "submitted" / "Ada Lovelace_17" / NAME / f"{NAME}.ipynb"

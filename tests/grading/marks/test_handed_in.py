@@ -54,14 +54,10 @@ def test_a_notebook_of_another_name_is_known_by_its_cells_and_two_such_are_not_g
     folder = put(tmp_path / "ada", **{"homework.ipynb": STUB})
     assert look_at(folder, NAME, IDS).notebook.name == "homework.ipynb"
     assert look_at(folder, NAME).notebook is None
+    put(folder / ".ipynb_checkpoints", **{"homework-checkpoint.ipynb": STUB})  # JupyterLab's own
+    assert look_at(folder, NAME, IDS).notebook.name == "homework.ipynb"
     put(folder, **{"final.ipynb": STUB})
     assert "2 files could be it" in look_at(folder, NAME, IDS).problem
-
-
-def test_what_jupyterlab_keeps_for_itself_is_no_second_notebook(tmp_path):
-    folder = put(tmp_path / "ada", **{"homework.ipynb": STUB})
-    put(folder / ".ipynb_checkpoints", **{"homework-checkpoint.ipynb": STUB})
-    assert look_at(folder, NAME, IDS).notebook.name == "homework.ipynb"
 
 
 @pytest.mark.parametrize("first", [f"{NAME} (1).ipynb", "homework.ipynb"])
@@ -71,6 +67,9 @@ def test_a_file_that_is_replaced_under_the_same_name_is_taken_anew(tmp_path, fir
         put(folder, **{first: text})
         assert take_in(tmp_path, NAME, IDS)["ada"].notebook.name == first
         assert (folder / f"{NAME}.ipynb").read_text(encoding="utf-8") == text
+    before = (folder / f"{NAME}.ipynb").stat().st_ino
+    take_in(tmp_path, NAME, IDS)  # a look changes nothing where all lies right
+    assert (folder / f"{NAME}.ipynb").stat().st_ino == before
 
 
 def test_a_later_file_beside_the_assignments_folder_is_taken_as_well(tmp_path):
@@ -81,14 +80,6 @@ def test_a_later_file_beside_the_assignments_folder_is_taken_as_well(tmp_path):
     os.utime(tmp_path / "ada" / f"{NAME}.ipynb", (own.stat().st_mtime + 1,) * 2)
     take_in(tmp_path, NAME)
     assert own.read_text(encoding="utf-8") == STUB + "\n"
-
-
-def test_a_look_changes_nothing_where_all_lies_right(tmp_path):
-    folder = put(tmp_path / "ada" / NAME, **{f"{NAME} (1).ipynb": STUB})
-    take_in(tmp_path, NAME)
-    before = (folder / f"{NAME}.ipynb").stat().st_ino
-    take_in(tmp_path, NAME)
-    assert (folder / f"{NAME}.ipynb").stat().st_ino == before
 
 
 def test_one_students_file_and_one_students_name_stop_nobody_else(tmp_path):
@@ -118,12 +109,9 @@ def test_a_file_that_is_no_notebook_is_called_so_in_words(tmp_path, text, words)
     assert words in problem_of(tmp_path / f"{NAME}.ipynb")
 
 
-def test_a_file_that_is_no_text_is_called_so(tmp_path):
+def test_a_file_that_is_no_text_is_called_so_and_what_nbgrader_can_grade_has_no_problem(tmp_path):
     (tmp_path / "a.ipynb").write_bytes(b"PK\x03\x04\xff\xfe")
     assert "no text" in problem_of(tmp_path / "a.ipynb")
-
-
-def test_what_nbgrader_can_grade_has_no_problem(tmp_path):
     put(tmp_path, **{f"{NAME}.ipynb": "\ufeff" + STUB})
     assert problem_of(tmp_path / f"{NAME}.ipynb") == ""
 

@@ -42,18 +42,16 @@ def test_classroom_50_gets_whole_numbers_in_the_shape_of_its_schema():
     assert all({"test-name", "passed", "score", "max-score"} <= each.keys() for each in found["tests"])
 
 
-def test_without_its_runner_classroom_50_is_refused_with_the_names_that_are_missing():
+def test_classroom_50_is_refused_without_its_runners_names_and_for_points_that_no_factor_makes_whole():
     with pytest.raises(ValueError, match="CLASSROOM, ASSIGNMENT"):
         classroom50(GRADED, {})
-
-
-def test_points_that_no_factor_makes_whole_are_refused():
     odd = replace(GRADED, record=replace(GRADED.record, exercises=(replace(MARKS[0], points=1 / 3),)))
     with pytest.raises(ValueError, match="no whole number"):
         classroom50(odd, RUNNER, NOW)
 
 
 def test_a_file_that_cannot_be_judged_says_why_before_anything_else():
+    assert gradescope(Standing("ada", Status.NOTHING))["output"] == "Not graded: nothing handed in. Hand in again."
     found = gradescope(UNREADABLE)
     assert found["score"] == 0 and found["output"] == "Not graded: unreadable. the file is empty. Hand in again."
     (test,) = classroom50(UNREADABLE, RUNNER, NOW)["tests"]
@@ -62,21 +60,17 @@ def test_a_file_that_cannot_be_judged_says_why_before_anything_else():
 
 @pytest.mark.parametrize("status", [Status.OUR_FAULT, Status.FAILED, Status.INTERRUPTED, Status.NOT_YET,
                                     Status.AGAIN, Status.BY_HAND])
-@pytest.mark.parametrize("write", [gradescope, lambda standing: classroom50(standing, RUNNER, NOW)])
-def test_where_the_fault_may_be_ours_nothing_is_written(status, write):
+def test_where_the_fault_may_be_ours_nothing_is_written(status):
     record = GRADED.record if status in (Status.OUR_FAULT, Status.AGAIN, Status.BY_HAND) else None
-    with pytest.raises(NotJudged, match=status.word):
-        write(Standing("ada", status, record=record, out_of=9.0))
+    for write in (gradescope, lambda standing: classroom50(standing, RUNNER, NOW)):
+        with pytest.raises(NotJudged, match=status.word):
+            write(Standing("ada", status, record=record, out_of=9.0))
 
 
 def test_points_by_hand_and_a_penalty_count_on_every_platform():
     late = replace(GRADED, points=GRADED.record.points + 1, penalty=0.5)
     assert gradescope(late)["score"] == GRADED.record.points + 0.5
     assert classroom50(late, RUNNER, NOW)["score"] == 2 * GRADED.record.points + 1
-
-
-def test_who_has_handed_in_nothing_hears_one_sentence():
-    assert gradescope(Standing("ada", Status.NOTHING))["output"] == "Not graded: nothing handed in. Hand in again."
 
 
 def test_a_leaderboard_has_the_best_first_beside_par_and_the_exercises_in_order():

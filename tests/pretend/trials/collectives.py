@@ -23,7 +23,7 @@ def all_reduce(algorithm: str) -> None:
     assert values.tolist() == [n * i + n * (n - 1) / 2 for i in range(7)], values
 
 
-@trial("collectives one way")
+@trial("collectives one way and dealt out")
 def one_way() -> None:
     rank, n = dist.get_rank(), dist.get_world_size()
     values = torch.full((4,), float(rank))
@@ -33,17 +33,11 @@ def one_way() -> None:
     assert rank or [part[0].item() for part in parts] == list(range(n))
     collectives.scatter(values, [torch.full((4,), float(j)) for j in range(n)] if rank == 0 else None, 0)
     assert values.tolist() == [float(rank)] * 4
-
-
-@trial("collectives dealt out")
-def dealt_out() -> None:
-    rank, n = dist.get_rank(), dist.get_world_size()
     whole = collectives.ring_all_gather(torch.full((2,), float(rank)))
     assert whole.tolist() == [float(j) for j in range(n) for _ in range(2)]
     share = collectives.ring_reduce_scatter(torch.arange(8.0))
     assert share.tolist() == [n * i for i in torch.arange(8.0).tensor_split(n)[rank].tolist()]
-    mixed = collectives.pairwise_all_to_all(torch.full((n,), float(rank)))
-    assert mixed.tolist() == [float(j) for j in range(n)]
+    assert collectives.pairwise_all_to_all(torch.full((n,), float(rank))).tolist() == [float(j) for j in range(n)]
 
 
 SHAPES = (((7,), "every second"), ((5, 3), "transposed"), ((12,), "contiguous"))

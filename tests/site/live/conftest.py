@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.browser.conftest import SCREENSHOTS, chromium, chromium_path  # noqa: F401
+from tests.browser.conftest import SCREENSHOTS, chromium, chromium_address, chromium_path  # noqa: F401
 from tests.site.live.page import EVERY, QUESTIONS, figure, question, served, write_page
 from tools.site.live.build import build
 from tools.site.live.pyodide import NoPyodide, fetch

@@ -9,7 +9,7 @@ import pytest
 from course_lib.planner import command
 from tests.site.live.page import require_close
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 LLAMA = {"model": "Llama 3 405B", "gpus": "16384xH100", "tokens": "16M"}
 

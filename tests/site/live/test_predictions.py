@@ -4,7 +4,7 @@ import pytest
 
 from course_lib import widgets
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 TYPED, PICKED = "How many bytes does each rank send?", "Which is faster?"
 

@@ -6,7 +6,7 @@ from axe_playwright_python.sync_playwright import Axe
 from tests.site.live.page import EVERY
 from tests.site.live.widget_on_page import widget_of
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 DARKER = "document.documentElement.classList.toggle('dark', {})"
 
@@ -52,19 +52,3 @@ def test_nothing_is_wider_than_a_telephone(opened, name):
         .filter((node) => !node.closest(".scroller > *, pre") && node.getBoundingClientRect().right > innerWidth + 1)
         .map((node) => node.outerHTML.slice(0, 120))""")
     assert page.evaluate("document.scrollingElement.scrollWidth") <= 360, wide
-
-
-def test_every_control_is_reached_by_tab_in_order(opened):
-    page = opened("all.html").page
-    page.locator(f"#{EVERY[-1]} .picture > svg").wait_for()
-    order = page.evaluate("""[...document.querySelectorAll("main input, main select, main button")]
-        .filter((node) => !node.disabled && node.checkVisibility()).length""")
-    seen = set()
-    for _ in range(order + 10):
-        page.keyboard.press("Tab")
-        seen.add(page.evaluate("""(() => {
-            const all = [...document.querySelectorAll("main input, main select, main button")];
-            return all.indexOf(document.activeElement);
-        })()"""))
-    radios = 1  # of one question, which arrow keys choose among
-    assert len(seen - {-1}) >= order - radios

@@ -9,7 +9,7 @@ from tests.site.live.page import write_page
 from tests.site.live.test_reach import serious
 from tools.site.outputs import timeline_figure
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 IMAGE = '<p class="course-picture"><img alt="Timeline of 2 ranks" width="100" height="50" src="data:,"></p>'
 

@@ -10,10 +10,9 @@ from tests.site.live.widget_on_page import (
     move_all_controls,
     on_the_page,
     require_what_python_draws,
-    widget_of,
 )
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 @pytest.mark.sweep("name", few=["ZeroMemory", "RingAllReduce"], all=EVERY,
                    words=f"2 widgets of {len(EVERY)} on a static page")
@@ -29,18 +28,6 @@ def test_a_page_shows_every_widget_before_python_is_wanted(opened):
         require_what_python_draws(found.page, name)
     marks = found.page.evaluate("performance.getEntriesByType('mark').map(({ name }) => name)")
     assert "course: widget there" in marks and "course: Python wanted" not in marks and found.errors == []
-
-
-def test_the_pipeline_is_placed_by_hand_as_in_jupyter(cut_off):
-    page = cut_off.page
-    widget = widget_of(page, "PipelineSchedule")
-    widget.control("schedule").select_option("draw your own")
-    answered(page, "PipelineSchedule")
-    widget.root.locator(".picture").focus()
-    page.keyboard.press("F")
-    widget.root.get_by_text("Legal so far, not complete: 1 action placed").first.wait_for()
-    answered(page, "PipelineSchedule")
-    require_what_python_draws(page, "PipelineSchedule")
 
 
 def test_a_slider_that_is_held_asks_only_for_what_it_shows_when_python_is_free(cut_off):

@@ -12,8 +12,7 @@ from playwright.sync_api import Page
 from course_lib import widgets
 from course_lib.pictures.roles import css_class
 from course_lib.widgets.base import SceneExplorable
-from tests.browser.test_every_widget import AT_ITS_END, KEYS, controls_of
-from tests.browser.widget import Widget
+from tests.browser.widget import AT_ITS_END, KEYS, Widget, controls_of
 from tests.site.live.page import require_close
 
 MODEL = "(figure) => figure.querySelector('.course-live').model"
