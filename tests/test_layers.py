@@ -25,8 +25,8 @@ WRONG = {
     "course_lib/grading/trusted/grader.py": ("from .. import judges", "trusted.grader -> course_lib.grading.judges"),
     "course_lib/costs/links.py": ("def late():\n    from . import network", "cycles are allowed in course_lib.costs"),
     "course_lib/quantum_parallel.py": ("import torch", "course_lib.quantum_parallel"),
-    "tools/lock.py": ("from benchmarks import ranks", "tools.lock -> benchmarks.ranks"),
-    "tools/harness/kernel.py": ("from tools import lock", "harness.kernel -> tools.lock"),
+    "tools/colab.py": ("from benchmarks import ranks", "tools.colab -> benchmarks.ranks"),
+    "tools/harness/kernel.py": ("from tools import colab", "harness.kernel -> tools.colab"),
 }
 
 

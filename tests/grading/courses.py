@@ -21,8 +21,7 @@ from nbgrader.apps import GenerateAssignmentApp, NbGrader
 from course_lib.grading.marks import batch
 from course_lib.grading.marks.worker import GradingWorker
 from course_lib.grading.trusted import sandbox
-from tests.grading import submissions
-from tests.grading.marks import small_class
+from tests.grading import small_class, submissions
 
 ROOT = Path(__file__).resolve().parents[2]
 # Where a machine has no namespaces, with less protection.

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.grading.marks.small_class import ALL, NAME, POINTS, submit, text_of, with_wrong_rows
 from tests.grading.marks.test_platforms import RUNNER
+from tests.grading.small_class import ALL, NAME, POINTS, submit, text_of, with_wrong_rows
 from tools.platforms.__main__ import pack, requirements
 
 # As in a container: root that may make no namespaces. None where this machine cannot take the right away.

@@ -13,7 +13,7 @@ from nbgrader.api import Gradebook
 
 from course_lib.grading.marks.standing import CourseFolder, Status, standings
 from tests.grading.courses import ISOLATION, ROOT
-from tests.grading.marks.small_class import ALL, NAME, POINTS, submit, text_of, three
+from tests.grading.small_class import ALL, NAME, POINTS, submit, text_of, three
 
 TRUE_MARKS = {"right": ALL, "wrong": ALL - POINTS["1.5"], "stub": 0.0}
 

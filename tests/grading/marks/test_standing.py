@@ -10,7 +10,7 @@ from nbgrader.api import Gradebook
 from course_lib.grading.marks import table
 from course_lib.grading.marks.record import Record
 from course_lib.grading.marks.standing import CourseFolder, Status, standings
-from tests.grading.marks.small_class import ALL, NAME, POINTS, put_graded, record_of, submit, text_of
+from tests.grading.small_class import ALL, NAME, POINTS, put_graded, record_of, submit, text_of
 
 
 @pytest.fixture(scope="module")

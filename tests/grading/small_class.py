@@ -6,7 +6,7 @@ from pathlib import Path
 from course_lib.grading.marks.record import KEY, ExerciseMark, Record, digest_of
 from course_lib.grading.registry import exercises_of
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 NAME = "01_why_distribute"
 POINTS = {each.number: each.points for each in exercises_of(1)}
 ALL = sum(POINTS.values())
