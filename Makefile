@@ -178,7 +178,7 @@ exercises: $(VENV)/.classes
 	$(BIN)/python -m tools.exercises
 
 mistakes: $(TESTED)
-	$(BIN)/python -m tools.mistakes $(NAME)
+	$(BIN)/python -m tools.answers record $(NAME)
 
 # py:percent with magics as they are: jupytext's own py:percent comments them out, and on the way back takes for one of
 # them, in prose too, a line such as #!/bin/bash, which then loses its #.

@@ -15,7 +15,7 @@ from tools.harness.kernels import KernelManagerByFiles
 _ROOT = Path(__file__).resolve().parents[2]
 _HOLDS_OUTPUT_BACK = {"PYTEST_CURRENT_TEST", "COURSE_LIB_STABLE_OUTPUT"}  # set by tests, never by a reader
 _LOOKS_EVERY_S = 0.05
-_WITHIN_S = 120.0  # a watchdog: longer than any cell here takes on a busy machine
+_WITHIN_S = 75.0  # a watchdog: longer than any cell here takes on a busy machine
 
 
 @dataclass
