@@ -19,7 +19,7 @@ from course_lib.grading.registry import CHAPTERS, exercises_of
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 TAKEN = ("notebooks", "exercises", "course_lib", "images", "docs/glossary.md", "docs/documents.md", "docs/cluster",
-         "tools/__init__.py", "tools/check_python.py", "tools/workspace.py", "tools/lab", "LICENSE", "pyproject.toml",
+         "tools/__init__.py", "tools/environment.py", "tools/workspace.py", "tools/lab", "LICENSE", "pyproject.toml",
          "requirements.lock", "environment.yml", ".gitignore")
 # Of the grader only what calls a function on a rank.
 LEFT_OUT = ("course_lib/grading/judges", "course_lib/grading/marks", "course_lib/grading/trusted")
