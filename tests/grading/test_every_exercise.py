@@ -51,7 +51,7 @@ STRANGE += ["nothing (None)", "a Tensor", -math.inf, True, 10**400, 1j, torch.on
 def test_the_same_seed_gives_the_same_trials_and_whatever_is_drawn_differs_with_it(asked):
     for a, b in zip(asked.trials(seed=4), asked.trials(seed=4), strict=True):
         assert a.label == b.label and repr((a.inputs, a.hidden)) == repr((b.inputs, b.hidden))
-    drawn = {repr([(trial.inputs, trial.hidden) for trial in asked.trials(seed)]) for seed in SEEDS[:2]}
+    drawn = {repr([(trial.inputs, trial.hidden) for trial in asked.trials(seed)]) for seed in range(1, 7)}
     assert (len(drawn) == 1) == (asked.number in ("3.6", "3.9"))
 
 

