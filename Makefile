@@ -105,7 +105,9 @@ check: lint
 test: lint
 	@status=0; \
 	$(TESTS) --junitxml=build/tests.xml --durations=30 tests || status=$$?; \
-	$(MAKE) --no-print-directory executed NB="$$($(BIN)/python -m tools.notebooks touched)" || status=$$?; \
+	touched=$$($(BIN)/python -m tools.notebooks touched); \
+	{ $(WITH_PATH) $(BIN)/python -m tools.run_notebooks $$touched && \
+	  $(PYTEST) --junitxml=build/notebooks.xml $$touched; } || status=$$?; \
 	exit $$status
 
 # The tests that are marked sweep, with all their values: see tests/sweep.py.
