@@ -111,7 +111,9 @@ check: lint
 test: lint
 	@status=0; \
 	$(TESTS) --cpu-budget=20 --cpu-report=test --junitxml=build/test.xml -m "not ci" tests || status=$$?; \
-	$(MAKE) --no-print-directory executed NB="$$($(BIN)/python -m tools.notebooks touched)" || status=$$?; \
+	touched=$$($(BIN)/python -m tools.notebooks touched); \
+	{ $(WITH_PATH) $(BIN)/python -m tools.run_notebooks $$touched && \
+	  $(PYTEST) --cpu-report=notebooks --junitxml=build/notebooks.xml $$touched; } || status=$$?; \
 	exit $$status
 
 # What .ci/run runs after it.
@@ -167,6 +169,7 @@ run-again: $(TESTED)
 lint: $(TESTED)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m codespell_lib
+	$(BIN)/lint-imports --no-logo
 
 notebooks: $(TESTED)
 	$(WITH_PATH) $(BIN)/python -m tools.notebooks run $(NB)
@@ -205,5 +208,5 @@ lock:
 	"$(PYTHON)" tools/environment.py lock $(FLAGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,14 +7,10 @@ while the others stand idle.
 import pytest
 
 LONGEST_FIRST = (
+    "tests/grading/test_answers.py",
+    "tests/grading/marks/test_class.py",
     "tests/test_nbgrader.py",
     "tests/pretend/test_course.py",
-    "tests/test_exercises.py",
-    "tests/grading/test_answers.py",
-    "tests/grading/test_trusted.py",
-    "tests/grading/marks/test_class.py",
-    "tests/runtime/test_server.py",
-    "tests/grading/test_cheats.py",
     "tests/test_stock_nbgrader.py",
     "tests/tools/test_platforms.py",
     "tests/browser/test_day_two.py",
@@ -24,10 +20,10 @@ LONGEST_FIRST = (
     "tests/zero/test_zero.py",
     "tests/runtime/test_warm.py",
     "tests/site/live/test_widgets.py",
-    "tests/train/test_sbatch.py",
     "tests/grading/test_every_exercise.py",
     "tests/hybrid_parallel/test_training.py",
     "tests/runtime/test_team_kernel.py",
+    "tests/grading/test_trusted.py",
 )
 
 

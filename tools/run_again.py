@@ -32,6 +32,8 @@ def main() -> int:
         return 1
     print("Once more, alone:", *failed, sep="\n  ", flush=True)
     for names in to_run(failed):
+        if is_cell(names[0]):
+            subprocess.run([sys.executable, "-m", "tools.run_notebooks", "--again", *names])
         subprocess.run([sys.executable, "-m", "pytest", *names])
     again = set(json.loads(FAILED.read_text(encoding="utf-8"))) if FAILED.exists() else set()
     for name in failed:

@@ -164,14 +164,26 @@ async def run(paths: Sequence[Path], text: Path | None, jobs: int) -> None:
         await asyncio.gather(*map(one, paths))
 
 
+def last_text(path: Path) -> Path | None:
+    """What the notebook was executed on the last time."""
+    target = EXECUTED / path.name
+    text = json.loads(target.read_text(encoding="utf-8"))["metadata"]["executed"]["text"] if target.exists() else ""
+    return Path(text) if text else None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.run_notebooks", description=__doc__.splitlines()[0])
     parser.add_argument("notebooks", nargs="*", type=Path, default=NOTEBOOKS)
     parser.add_argument("--text", type=Path, default=os.environ.get("COURSE_TEXT"), metavar="FILE",
                         help="another text in the place of Python's help topics")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many notebooks side by side")
+    parser.add_argument("--again", action="store_true", help="alone, each on the text that it ran on the last time")
     options = parser.parse_args()
-    asyncio.run(run(options.notebooks, options.text, options.jobs))
+    if options.again:
+        for path in options.notebooks:
+            asyncio.run(run([path], last_text(path), 1))
+    else:
+        asyncio.run(run(options.notebooks, options.text, options.jobs))
 
 
 if __name__ == "__main__":
