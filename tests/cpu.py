@@ -2,7 +2,8 @@
 
 Clock minutes differ by a factor of two between hosts and with what else runs there; CPU seconds by far less. They go to
 build/cpu/NAME.json (`--cpu-report NAME`), and a run ends with their sums by package. `--cpu-budget 20` fails a test
-that takes more. A process that outlives its parent is init's, and is not seen.
+that takes more, without its fixtures: what comes up once for many tests, a page or a compiled library, is not the first
+one's. A process that outlives its parent is init's, and is not seen.
 """
 
 import json
@@ -53,19 +54,23 @@ class Meter:
     """In the process that runs tests: each one's seconds travel with its report, those of all at the end."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.config, self.budget_s, self.before = config, config.getoption("--cpu-budget"), 0.0
+        self.config, self.budget_s = config, config.getoption("--cpu-budget")
+        self.before = self.set_up = 0.0  # CPU seconds when the test, and its call, began
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self):
-        self.before = cpu_seconds()
+        self.before = self.set_up = cpu_seconds()
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
+        if call.when == "setup":
+            self.set_up = cpu_seconds()
         if call.when != "teardown":
             return (yield)
-        spent = max(cpu_seconds() - self.before, 0.0)
-        item.user_properties.append((SPENT, round(spent, 3)))
+        now = cpu_seconds()
+        spent = max(now - self.set_up, 0.0)
+        item.user_properties.append((SPENT, round(max(now - self.before, 0.0), 3)))
         report = yield
         if self.budget_s and spent > self.budget_s and report.passed:
             report.outcome = "failed"
@@ -95,7 +100,7 @@ class Ledger:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.by_test or not self.name:
             return
-        total_s = cpu_seconds() + self.workers_s
+        total_s = sum(os.times()[:2]) + (self.workers_s or sum(map(spent_by, descendants())) + sum(os.times()[2:4]))
         FOLDER.mkdir(parents=True, exist_ok=True)
         Path(FOLDER, f"{self.name}.json").write_text(json.dumps({"all": total_s, "tests": self.by_test}, indent=0))
         seconds, items = Counter(), Counter()

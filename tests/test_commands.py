@@ -68,7 +68,7 @@ def test_a_line_of_python_runs(capsys):
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if re.search(r"\b(pip|conda) ", command)])
 def test_the_files_that_pip_and_conda_read_are_there(command):
-    for option, name in re.findall(r"(-r|-f|-e) (\S+)", command):
+    for option, name in re.findall(r"(-r|-c|-f|-e) '?([^\s'\[]+)", command):
         assert (ROOT / name).exists(), f"{option} {name}"
     if activated := re.match(r"conda activate (\S+)", command):
         assert f"name: {activated[1]}\n" in (ROOT / "environment.yml").read_text(encoding="utf-8")

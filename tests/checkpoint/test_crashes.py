@@ -14,6 +14,7 @@ from course_lib.runtime import RankDied, RankFailed
 from tests.checkpoint import runs
 
 ROOT = Path(__file__).resolve().parents[2]
+@pytest.mark.ci
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks its ranks")
 @pytest.mark.sweep("kills", few=[4], all=[50], words="4 kills of 50")
 def test_kills_under_three_axes_lose_nothing_that_was_complete_and_every_step_is_one_process_s(tmp_path, kills):
@@ -48,6 +49,7 @@ def test_a_run_whose_ranks_are_killed_ends_as_the_unbroken_one_on_ever_fewer_ran
     assert [path.name for path in checkpoint.complete_checkpoints(tmp_path)] == ["step_00000006", "step_00000008"]
 
 
+@pytest.mark.ci
 def test_torchrun_starts_a_run_again_that_goes_on_from_its_checkpoint(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
                "--max-restarts", "2", "-m", "tests.checkpoint.elastic", str(tmp_path)]

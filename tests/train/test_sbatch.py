@@ -58,6 +58,7 @@ def test_the_notebook_shows_this_script():
     assert shown == [SCRIPT.read_text()]
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(why_not(False) is not None, reason=f"no hosts here: {why_not(False)}")
 def test_the_script_trains_on_two_hosts_and_the_same_line_goes_on(tmp_path):
     """Slurm's commands are stand-ins: what srun starts on each node, each node starts, in a network of its own."""
