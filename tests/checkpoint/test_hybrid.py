@@ -47,7 +47,7 @@ def test_a_run_goes_on_under_another_layout_with_the_losses_of_the_unbroken_one(
             assert losses == pytest.approx(saved[1][plain], rel=1e-4) and not same, pair
 
 
-@pytest.mark.parametrize("n", SAVED)
+@pytest.mark.parametrize("n", [n if n < 8 else pytest.param(n, marks=pytest.mark.ci) for n in SAVED])
 def test_a_run_goes_on_under_the_same_layout_bit_by_bit(saved, n):
     pairs = tuple((layout, layout) for layout in SAVED[n])
     for found in launch(hybrid.load_in, pairs, saved[0], world_size=n, timeout=240):

@@ -122,6 +122,7 @@ def repeat(layout, wrong, bit):
     return pairs, find_outliers([norm for norm, in gather_numbers([local_norm(model.parameters())], model.dp)])
 
 
+@pytest.mark.ci
 def test_the_last_bit_of_one_number_is_found_by_repeating_elsewhere_and_not_by_norms():
     for wrong, pairs in ((2, [(1, 2), (2, 3)]), (0, [(0, 1), (3, 0)]), (-1, [])):
         assert launch(repeat, "dp4", wrong, 0, world_size=4) == [(pairs, [])] * 4

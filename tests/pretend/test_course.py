@@ -1,8 +1,8 @@
 """The whole course on machines that are pretended: every cell that launches, every solution, every chapter's library.
 
-What may differ there stands in exceptions.py, with its reason. `make test` runs a small part of the library with NCCL's
-backend; `.ci/run` every chapter's library, one notebook's cells and its chapter's solutions; `make sweep` all of them;
-`make pretend` asks for all modes, and compares every word of a report with the CPU's.
+What may differ there stands in exceptions.py, with its reason. `.ci/run` runs every chapter's library with NCCL's
+backend, one notebook's cells and its chapter's solutions; `make sweep` all of them; `make pretend` asks for all modes,
+and compares every word of a report with the CPU's.
 """
 
 import nbformat
@@ -20,26 +20,21 @@ from tools.harness.pretend.modes import MODES
 NOTEBOOK = [path for path in cells.NOTEBOOKS if path.name.startswith("06_")]
 SOLUTIONS = [path for path in cells.SOLUTIONS if path.name.startswith("06_")]
 
-# A part of the library that takes a second of a core.
-SMALL = ("collectives all-reduce ring", "data_parallel DDP", "zero fully sharded False", "tensor_parallel TP")
+pytestmark = pytest.mark.ci
 
-
-@pytest.mark.ci
 @pytest.mark.sweep("path", few=NOTEBOOK, all=cells.NOTEBOOKS, ids=lambda path: path.stem,
                    words=f"the cells of 1 notebook of {len(cells.NOTEBOOKS)} on pretended GPUs")
 def test_every_cell_that_launches_runs_and_prints_the_same_with_a_gpu_for_each_rank(path):
     assert complaints("nccl", cells.lessons(["nccl"], path)["nccl"]) == []
 
 
-@pytest.mark.ci
 @pytest.mark.sweep("path", few=SOLUTIONS, all=cells.SOLUTIONS, ids=lambda path: path.stem,
                    words=f"the solutions of 1 chapter of {len(cells.SOLUTIONS)} on pretended GPUs")
 def test_every_solution_passes_with_a_gpu_for_each_rank(path):
     assert complaints("nccl", cells.checks(["nccl"], path)["nccl"]) == []
 
 
-@pytest.mark.parametrize("name", [name if name in SMALL else pytest.param(name, marks=pytest.mark.ci)
-                                  for name in trials.TRIALS])
+@pytest.mark.parametrize("name", trials.TRIALS)
 @pytest.mark.sweep("mode", few=["nccl"], all=["nccl", "gloo-cuda"],
                    words="1 backend of 2 under each chapter's library on pretended GPUs")
 def test_every_chapters_library_gives_the_same_numbers_on_gpus(mode, name):

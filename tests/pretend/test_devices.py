@@ -18,6 +18,8 @@ from tests.pretend.needed import built, on  # noqa: F401  built is a fixture
 from tests.ranks import gives
 from tests.runtime.zoo import devices, in_plain_words, zoo
 
+pytestmark = pytest.mark.ci
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -16,6 +16,8 @@ from tests.pretend.needed import built, on  # noqa: F401  built is a fixture
 from tests.ranks import gives
 from tools.harness.pretend.modes import REFUSED_BY_GLOO
 
+pytestmark = pytest.mark.ci
+
 nccl = partial(gives, run=partial(on, "nccl"))
 STORE = dist.distributed_c10d._get_default_store
 

@@ -79,6 +79,7 @@ def test_a_cell_does_not_wait_for_what_another_thread_asks_of_the_server():
 
 # When it leaves
 
+@pytest.mark.ci
 def test_a_server_that_nobody_asks_leaves_with_its_folder_and_not_while_a_launch_is_under_way(monkeypatch):
     pool = ForkPool(leaves_after_s=0.0)
     pool.start()
