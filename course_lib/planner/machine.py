@@ -129,7 +129,7 @@ def measure_rank() -> MeasuredRank:
     launch_s, step_s = of_layer / 2, max(one - of_layer, 0.0)
     link, call_s = measure_messages()
     return MeasuredRank(num_busy=dist.get_world_size(), flops_per_s=P, bytes_per_s=W,
-                        pass_s_per_byte=pass_seconds_per_byte((blocks - block) / 2, P, W, launch_s), launch_s=launch_s,
+                        pass_s_per_byte=pass_seconds_per_byte(layer_seconds(block, blocks), P, W, launch_s), launch_s=launch_s,
                         step_s=step_s, link=link, call_s=call_s)
 
 
@@ -171,6 +171,13 @@ def product_rates(taken: Sequence[float]) -> tuple[float, float]:
     per_flop, per_byte, _ = (x / most for x, most in zip(solve(normal, [sum(column) for column in columns]), scale))
     per_flop = max(per_flop, 0.5 * min(s / one for s, one in zip(taken, flops)))
     return 1 / per_flop, 1 / max(per_byte, per_flop / 10)
+
+
+def layer_seconds(block_s: float, blocks_s: float) -> float:
+    """Of each of the two layers that the second model has more; on a disturbed machine it may have taken less time than
+    the first, and then a tenth of its own is taken for them.
+    """
+    return max(blocks_s - block_s, 0.1 * blocks_s) / 2
 
 
 def pass_seconds_per_byte(layer_s: float, P: float, W: float, launch_s: float) -> float:

@@ -6,7 +6,7 @@ import pytest
 
 from course_lib.costs.links import Link
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.planner.machine import Machine, MeasuredRank, measure
+from course_lib.planner.machine import Machine, MeasuredRank, layer_seconds, measure, pass_seconds_per_byte
 from course_lib.reference import GPTConfig
 
 CONFIG = GPTConfig(num_layers=4, hidden_size=128, num_heads=4, sequence_length=64)
@@ -20,6 +20,11 @@ MACHINE = Machine(4, 2, ALONE, CROWDED)
 def test_every_layout_has_a_step_whose_causes_add_up(text):
     found = MACHINE.estimate(CONFIG, ParallelLayout.from_string(text), 16, 4)
     assert found.step_s == pytest.approx(sum(found.seconds.values())) and min(found.seconds.values()) >= 0
+
+
+def test_a_model_that_was_disturbed_and_so_faster_than_a_smaller_one_gives_no_negative_rate():
+    assert layer_seconds(0.01, 0.03) == pytest.approx(0.01)
+    assert pass_seconds_per_byte(layer_seconds(0.02, 0.019), P=1e11, W=1e10, launch_s=1e-4) > 0
 
 
 def test_where_ranks_share_cores_the_bubble_is_filled_by_others():
