@@ -128,9 +128,9 @@ def measure_rank() -> MeasuredRank:
     of_layer = max(five - one, 0.0) / 4  # three passes, backward being two
     launch_s, step_s = of_layer / 2, max(one - of_layer, 0.0)
     link, call_s = measure_messages()
-    return MeasuredRank(num_busy=dist.get_world_size(), flops_per_s=P, bytes_per_s=W,
-                        pass_s_per_byte=pass_seconds_per_byte(layer_seconds(block, blocks), P, W, launch_s), launch_s=launch_s,
-                        step_s=step_s, link=link, call_s=call_s)
+    passes = pass_seconds_per_byte(layer_seconds(block, blocks), P, W, launch_s)
+    return MeasuredRank(num_busy=dist.get_world_size(), flops_per_s=P, bytes_per_s=W, pass_s_per_byte=passes,
+                        launch_s=launch_s, step_s=step_s, link=link, call_s=call_s)
 
 
 def steady(functions: Sequence[Call], mean_s: Callable[[Call], float]) -> list[float]:
