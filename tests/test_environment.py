@@ -64,3 +64,11 @@ def test_make_says_what_to_do_where_the_named_python_does_not_exist(tmp_path):
     made = subprocess.run(["make", "test", "PYTHON=no-such-python"], cwd=tmp_path, capture_output=True, text=True)
     assert made.returncode != 0
     assert "There is no 'no-such-python' here. Install Python 3.11 or newer" in made.stderr
+
+
+def test_uv_is_handed_what_pip_is_set_to_and_what_is_set_for_uv_stays():
+    listed = (":env:.find-links='/wheels'\nglobal.extra-index-url='https://a/simple https://b/simple'\n"
+              "global.find-links='/others'\nglobal.timeout='180'\n:env:.cert='/ca.crt'\n")
+    assert environment.settings_for_uv(listed, {"SSL_CERT_FILE": "/mine.crt"}) == {
+        "UV_FIND_LINKS": "/wheels", "UV_INDEX": "https://a/simple https://b/simple",
+        "UV_INDEX_STRATEGY": "unsafe-best-match"}

@@ -60,7 +60,9 @@ def missing_modules():
 
 def settings_for_uv(pip_config, environment):
     """What `pip config list` prints, as uv's variables; those that are set already stay, PIP_...'s come last."""
-    found = dict(re.findall(r"^(?:global|install|:env:)\.([a-z-]+)='(.*)'$", pip_config, re.MULTILINE))
+    listed = re.findall(r"^(global|install|:env:)\.([a-z-]+)='(.*)'$", pip_config, re.MULTILINE)
+    found = {name: value for where in ("global", "install", ":env:")
+             for place, name, value in listed if place == where}
     settings = {variable: found[name] for name, variable in UV_SETTINGS.items()
                 if name in found and variable not in environment}
     if "UV_INDEX" in settings:

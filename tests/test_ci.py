@@ -1,0 +1,75 @@
+"""What keeps the runs honest: .ci/run is never green for a part, a test has a budget, sentences are compared."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MAKE = """#!/bin/bash
+echo "make $*"
+[[ "$*" =~ $FAILS ]] && exit 2
+[[ "$*" =~ $HANGS ]] && sleep 100
+exit 0
+"""
+TESTS = """
+def test_a_child_takes_long():
+    import subprocess, sys
+    subprocess.run([sys.executable, "-c", "while __import__('time').process_time() < 0.5: pass"])
+
+def test_nothing_is_taken():
+    pass
+"""
+
+
+@pytest.mark.skipif(not (shutil.which("timeout") and shutil.which("bash")), reason="no bash or no timeout here")
+@pytest.mark.parametrize("fails, hangs, status, said", [
+    ("none", "none", 0, "PASSED in 0 minutes: test ranks"), ("ranks|run-again", "none", 1, "FAILED: ranks"),
+    ("ranks", "none", 0, "PASSED"),  # it passed when it ran again
+    ("none", "^test", 3, "PARTIAL: no time was left for all of: test ranks"),
+    ("none", "ranks", 3, "PARTIAL: no time was left for all of: ranks")])
+def test_ci_is_green_only_when_every_part_has_passed(tmp_path, fails, hangs, status, said):
+    for name in (".ci/run", "tools/environment.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    for name in ("make", "chromium", "ip"):
+        (tmp_path / name).write_text(MAKE)
+        (tmp_path / name).chmod(0o755)
+    settings = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "FAILS": fails, "HANGS": hangs, "CI_SECONDS": "5"}
+    finished = subprocess.run(["bash", ".ci/run", "test", "ranks"], cwd=tmp_path, capture_output=True, text=True,
+                              env=os.environ | settings)
+    assert finished.returncode == status, finished.stdout + finished.stderr
+    assert said in finished.stdout
+
+
+def test_a_test_above_its_budget_of_cpu_seconds_fails_and_its_children_count(tmp_path):
+    (tmp_path / "test_times.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider", "-p",
+               "tests.cpu", "--rootdir", str(tmp_path), "--cpu-budget=0.3", "--cpu-report=try", str(tmp_path)]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True,
+                              env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert "test_a_child_takes_long took " in finished.stdout and "2 passed, 1 error" in finished.stdout
+    taken = json.loads((tmp_path / "build/cpu/try.json").read_text())["tests"]
+    assert [0.4 < taken[name] < 5 for name in sorted(taken)] == [True, False]
+
+
+def test_a_sentence_is_compared_with_what_is_stored_for_its_test(tmp_path, monkeypatch):
+    from tests import snapshots
+
+    class Item:
+        path, name = tmp_path / "zero" / "test_a.py", "test_b"
+
+        class config:
+            getoption = staticmethod(lambda name: False)
+
+    monkeypatch.setattr(snapshots, "TESTS", tmp_path)
+    (tmp_path / "zero").mkdir()
+    said = "## test_a.py test_b\ntwo words\n\n## test_a.py test_b (2)\nmore\n"
+    (tmp_path / "zero" / "sentences.txt").write_text(said)
+    stored = snapshots.Sentences(Item)
+    assert "two words" == stored and "more" == stored and not "a third one" == stored
+    assert "run with --update-sentences" in repr(stored)
