@@ -99,7 +99,7 @@ site: $(VENV)/.site
 # processes would only wait for a core, and use up another one while it waits. A failure is told as it happens.
 TESTED := $(VENV)/.test
 PYTEST := $(WITH_PATH) $(BIN)/python -m pytest
-TESTS := OMP_NUM_THREADS=1 $(PYTEST) --numprocesses=2 --dist=loadfile --no-loadscope-reorder --instafail
+TESTS := OMP_NUM_THREADS=1 $(PYTEST) --numprocesses=3 --dist=loadfile --no-loadscope-reorder --instafail
 # What a small change breaks first, and no ranks to wait for but a notebook's.
 CHECKED := tests/test_layers.py tests/test_doctests.py tests/facts tests/pictures tests/costs tests/plots tests/widgets
 
