@@ -31,8 +31,9 @@ FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 def packages() -> dict[str, list[Path]]:
     """The files of course_lib by package that has tests of its own."""
-    return {folder.name: sorted(file for file in folder.rglob("*.py") if file.name != "__init__.py")
-            for folder in sorted(Path(ROOT, "course_lib").iterdir()) if Path(ROOT, "tests", folder.name).is_dir()}
+    return {file.parent.name: sorted(set(file.parent.rglob("*.py")) - {file})
+            for file in sorted(Path(ROOT, "course_lib").glob("*/__init__.py"))
+            if Path(ROOT, "tests", file.parent.name).is_dir()}
 
 
 def draw(files: list[Path], random: random.Random) -> tuple[Path, str, str]:

@@ -54,6 +54,12 @@ def test_nodes_of_one_device_are_links_that_are_all_alike():
         assert ring == pytest.approx(all_reduce_s(link, 1e8, n))
 
 
+def test_in_a_mesh_a_group_has_the_wires_between_its_own_devices_and_no_others():
+    mesh = replace(H100, mesh=True)  # seven wires a device, 450 GB/s together
+    found = [mesh.group(n).bytes_per_s("all_gather") / GB for n in range(2, 9)]
+    assert found == pytest.approx([450 / 7 * wires for wires in range(1, 8)])
+
+
 def test_a_node_whose_devices_share_one_card_has_the_one():
     shared = network_of("A100", between="Ethernet 100G", cards_per_node=1)
     assert shared.group(16).bytes_per_s("all_gather") == pytest.approx(12.5e9)

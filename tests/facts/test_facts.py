@@ -84,6 +84,12 @@ def test_wires_sold_to_china_are_slower_and_chips_are_the_same():
         assert interconnect(export.links[0]).one_way.value < interconnect(plain.links[0]).one_way.value
 
 
+def test_a_variant_has_the_share_of_power_that_its_device_has_of_the_data_sheets():
+    for variant in facts.hardware.DEVICE_VARIANTS:
+        whole = facts.accelerator(variant.name.split()[0]).power
+        assert 0 < variant.power_share <= 1 and variant.power_share == variant.device.power.value / whole.value
+
+
 def test_cards_without_nvlink_share_what_their_server_has():
     for device in facts.ACCELERATORS:
         assert (device.cards_per_node > 0) == device.links[0].startswith("PCIe")
