@@ -14,6 +14,7 @@ from course_lib.grading.registry import exercises_of
 from course_lib.grading.staying import StayingAttempts
 from course_lib.grading.trusted.grader import Grader
 from course_lib.grading.trusted.worker import Limits
+from tests.sweep import seeds
 from tools.answers import at_home, misjudged, rows
 from tools.solutions import SOLUTIONS, code_cells
 
@@ -57,17 +58,11 @@ def test_new_ranks_judge_every_row_as_ranks_that_stay_do(asked, attempts):
         assert not misjudged(row, at_home())
 
 
-def random_seeds(count):
-    seeds = random.SystemRandom().sample(range(2**31), count)
-    print("python -m tools.answers judge --seeds", *seeds)
-    return seeds
-
-
 @pytest.mark.sweep(words="unusual right answers at 10 random seeds")
 @BY_NUMBER
 def test_an_unusual_right_answer_passes_at_any_seed(asked, attempts):
-    judged, seeds = at_home(attempts), random_seeds(10)
-    assert not [line for row in rows_of(asked, "right") for seed in seeds if (line := misjudged(row, judged, seed))]
+    judged = at_home(attempts)
+    assert not [line for row in rows_of(asked, "right") for seed in seeds(10) if (line := misjudged(row, judged, seed))]
 
 
 # In the notebook of a student who has the solutions' names, and whose answer stands in a module of its own.
@@ -94,7 +89,7 @@ class VerdictsOnly(Grader):
 @pytest.mark.sweep(words="wrong and right answers in class, at a random seed")
 @BY_NUMBER
 def test_a_class_gets_for_every_answer_what_check_gives_at_home(asked):
-    path, (seed,) = path_of(asked), random_seeds(1)
+    path, (seed,) = path_of(asked), seeds(1)
     given = [{"source": cell.source, "name": cell.metadata.nbgrader.grade_id, "own": False}
              for cell in code_cells(path) if not cell.metadata.nbgrader.grade]
 

@@ -17,6 +17,7 @@ from course_lib.planner.estimate import Estimate
 from course_lib.planner.job import Job
 from course_lib.planner.plan import plan
 from course_lib.reference import GPT, GPTConfig
+from tests.sweep import seeds
 
 LOOKED_AT = 6  # plans of each cluster
 VOCABULARY = 96_768  # Megatron pads it to a multiple of tp; this one is a multiple of many
@@ -84,7 +85,7 @@ def trainer_refuses(each: Estimate) -> str:
     return ""
 
 
-@pytest.mark.sweep("seed", few=[0], all=range(10), words="20 random clusters of 200")
+@pytest.mark.sweep("seed", few=[0], all=seeds(10), words="20 random clusters of 200")
 def test_every_plan_of_20_random_clusters_can_be_built(seed):
     chance, planned = random.Random(seed), 0
     for _ in range(20):
