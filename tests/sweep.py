@@ -11,22 +11,10 @@ marked with `words` alone runs in `make sweep` only. What a run without --sweep 
 
 import os
 import random
-from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
 
 import pytest
 
 LEFT_OUT = "left for make sweep"
-T = TypeVar("T")
-
-
-def some_of_each(values: Sequence[T], count: int, kind: Callable[[T], Hashable]) -> list[T]:
-    """`count` values of each kind, or all that it has: its first, and others evenly after it."""
-    kinds: dict[Hashable, list[T]] = {}
-    for value in values:
-        kinds.setdefault(kind(value), []).append(value)
-    return [found[place * len(found) // min(count, len(found))]
-            for found in kinds.values() for place in range(min(count, len(found)))]
 
 
 def seeds(count: int) -> list[int]:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests import order
-from tests.sweep import some_of_each
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = """
@@ -57,12 +56,6 @@ def test_a_few_values_run_and_what_is_left_out_is_printed_once(run, workers):
     assert [line for line in told.splitlines() if line.startswith("test_swept")] == [
         "test_swept.py: 1 student of 2", "test_swept.py::test_one: 1 seed of 4",
         "test_swept.py::test_three: another browser"]
-
-
-def test_of_each_kind_some_are_taken_evenly_and_all_where_there_are_few():
-    values = [("a", n) for n in range(6)] + [("b", 0)]
-    assert some_of_each(values, 3, lambda value: value[0]) == [("a", 0), ("a", 2), ("a", 4), ("b", 0)]
-    assert some_of_each(values, 10, lambda value: value[0]) == values
 
 
 @pytest.mark.ci
