@@ -53,10 +53,10 @@ def calls(node: ast.AST, in_the_open: bool) -> Iterator[tuple[ast.Call, bool]]:
 
 def names_of(expression: ast.AST, before: list[ast.stmt], namespace: dict[str, Any]) -> set[str]:
     """What it is computed from: names in it, in assignments before it, in the notebook's functions."""
-    names = loaded([expression])
+    names = loaded(expression)
     for statement in reversed(before):
         if targets(statement) & names:
-            names |= loaded([statement])
+            names |= loaded(statement)
     return with_those_of_functions(names, namespace) & namespace.keys()
 
 
@@ -87,4 +87,4 @@ def global_names(code: CodeType) -> set[str]:
 
 def launches(node: ast.AST, namespace: dict[str, Any]) -> bool:
     """Whether it starts ranks, itself or by a function of the notebook: too slow, and too real, to do again."""
-    return "launch" in with_those_of_functions(loaded([node]), namespace)
+    return "launch" in with_those_of_functions(loaded(node), namespace)

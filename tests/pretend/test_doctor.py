@@ -8,7 +8,7 @@ from course_lib.runtime.doctor import _backends, _gpus
 from tests.pretend.needed import built  # noqa: F401  a fixture
 from tools.gpu_day import __main__ as command
 from tools.gpu_day.operations import OPERATIONS
-from tools.gpu_day.runner import planned
+from tools.gpu_day.steps import planned
 from tools.harness.pretend.hook import pretended
 from tools.harness.pretend.modes import MODES
 
@@ -36,7 +36,7 @@ def test_a_gpu_on_which_a_rank_fails_is_a_finding_with_advice(monkeypatch):
 
 
 def test_cheap_steps_pass_on_pretended_gpus_and_the_rows_are_stored(tmp_path, capsys):
-    modules = ["tools.gpu_day.machine", "tools.gpu_day.operations"]
+    modules = ["tools.gpu_day.checks", "tools.gpu_day.operations"]
     chosen = ["fork", "default device", "nccl 1: all_reduce", "nccl 4: pipeline", "gloo-cuda 4: all_gather"]
     stored = tmp_path / "rows.json"
     assert command.main([*chosen, "--mode", "pretended", "--json", str(stored)], modules) == 0

@@ -41,7 +41,8 @@ def test_only_cells_that_launch_run_and_what_they_need():
         "step()": False,
     }
     kept = needs.kept(list(notebook))
-    assert dict(zip(notebook, kept)) == notebook | {"x = 1": False}  # given anew before anybody asks
+    # `x` is given anew before anybody asks; the loop names `n`, though it gives it first
+    assert dict(zip(notebook, kept)) == notebook | {"x = 1": False, "n = 3": True}
 
 
 def test_cells_of_ranks_that_stay_run_and_give_the_notebook_nothing():

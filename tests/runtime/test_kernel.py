@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.traces import alive
 from tests.runtime.conftest import FIRST_CELL
-from tools.harness.kernel import Kernel, Reply
+from tools.harness.kernel import Kernel
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills kernels and looks into /proc")
 
@@ -69,7 +69,6 @@ def test_a_deadlock_points_at_cells(kernel):
 
 def test_output_appears_while_the_ranks_still_run(kernel, tmp_path):
     go_on = tmp_path / "go_on"
-    reply = Reply()
     code = f"""
 def talk():
     print("hello")
@@ -79,11 +78,12 @@ def talk():
 
 launch(talk, world_size=2)
 """
-    for _ in kernel.watch(code, reply):
+    def look(reply):
         out, err = reply.printed("stdout"), reply.printed("stderr")
         if all(f"[rank {r}] hello\n" in out and f"[rank {r}] complaint\n" in err for r in (0, 1)):
             go_on.touch()  # only now may the ranks return
-    assert reply.error is None and go_on.exists()
+
+    assert kernel.run(code, each=look).error is None and go_on.exists()
 
 
 def test_while_pytest_runs_output_comes_in_rank_order(kernel):
@@ -134,12 +134,16 @@ CELL = "%%ranks\nprint('ready')\nwhile True: pass"
 def test_a_kernel_that_is_killed_takes_its_ranks_its_team_and_their_servers_along(busy, tmp_path):
     with Kernel(TMPDIR=str(tmp_path)) as kernel:
         kernel.run(f"{FIRST_CELL}\nfrom course_lib.runtime import launch, start_ranks\nteam = start_ranks(2)")
-        reply, started = Reply(), []
-        for _ in kernel.watch(busy, reply):
+        started = []
+
+        def look(reply):
             if reply.printed().count("ready") == 2:
-                started = kernel.descendants()
+                started.extend(kernel.descendants())
                 kernel.kill()
-                break
+                raise InterruptedError
+
+        with pytest.raises(InterruptedError):
+            kernel.run(busy, each=look)
         assert len(started) >= (6 if busy == LAUNCH else 4)  # two servers, two ranks of the team, two of the launch
         deadline = time.monotonic() + _WITHIN_S
         while any(map(alive, started)) and time.monotonic() < deadline:

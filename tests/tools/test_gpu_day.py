@@ -2,8 +2,7 @@
 
 from tests.tools import made_up_steps
 from tools.gpu_day import __main__ as command
-from tools.gpu_day.runner import OVER, planned, rows
-from tools.gpu_day.steps import Row
+from tools.gpu_day.steps import OVER, Row, planned, rows
 
 MADE_UP = made_up_steps.__name__
 ENDINGS = {

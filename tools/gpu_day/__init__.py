@@ -5,12 +5,9 @@
 
 The steps, in the order in which they run; each module has `steps()` and how long one may be silent:
 
-    machine.py      versions; fork, then a GPU in a rank
-    operations.py   every operation of torch.distributed, each in a launch of its own
-    numbers.py      a GPT's losses against the CPU's
-    looks.py        timeline, stopwatch and memory
-    lessons.py      notebooks 00 and 06
-    speed.py        ours against PyTorch's own
+    checks.py       versions; fork, then a GPU in a rank; a GPT's losses against the CPU's; timeline, stopwatch, memory
+    operations.py   every operation of torch.distributed, those of a world in one launch
+    course.py       notebooks 00 and 06, then ours against PyTorch's own
 
-steps.py says what a step is; runner.py runs them in processes of their own, and child.py is such a process.
+steps.py says what a step is, and runs those of a module in a process of their own.
 """

@@ -11,11 +11,10 @@ from benchmarks import machine as host
 from benchmarks.harness import store
 from course_lib.runtime import backends
 from course_lib.runtime.doctor import why_no_gpu
-from tools.gpu_day.runner import planned, rows
-from tools.gpu_day.steps import ON, PASSED, Row, machine
+from tools.gpu_day.steps import ON, PASSED, Row, Step, machine, planned, rows
 from tools.harness.pretend import build
 
-MODULES = [f"tools.gpu_day.{name}" for name in ("machine", "operations", "numbers", "looks", "lessons", "speed")]
+MODULES = [f"tools.gpu_day.{name}" for name in ("checks", "operations", "course")]
 WITHIN_S = 570.0
 LINE = "{:<39} {:<44} {:<7} {:>6}  {}"
 HEADER = LINE.format("step", "what was run", "result", "s", "figure")
@@ -43,21 +42,21 @@ def main(arguments: list[str], modules: Sequence[str] = MODULES) -> int:
     if not number:
         parser.error(f"no step has a name that holds {' or '.join(options.names)}")
     load_before, done = host.load(), list[Row]()
+
+    def progress(step: Step) -> None:
+        print(f"[{len(done) + 1}/{number}] {step.name} ...", file=sys.stderr, flush=True)
+
     print(HEADER, flush=True)
-    for row in rows(plan, options.mode, options.within, lambda step: progress(step.name, len(done), number)):
+    for row in rows(plan, options.mode, options.within, progress):
         done.append(row)
-        print(line(row), flush=True)
+        print(LINE.format(row.step, textwrap.shorten(row.ran, 44, placeholder=" ..."), row.result,
+                          f"{row.seconds:.1f}", row.figure), flush=True)
         if options.json:
-            store([each.as_json() for each in done], options.json)
+            store([vars(each) for each in done], options.json)
     print(f"\n{summary(done)}\n{host.footer(load_before)}")
     if options.mode == "pretended":
         print("pretended GPUs: their numbers and times are the CPU's, and nothing here says what a real one does")
     return int(any(row.result != PASSED for row in done))
-
-
-def line(row: Row) -> str:
-    return LINE.format(row.step, textwrap.shorten(row.ran, 44, placeholder=" ..."), row.result, f"{row.seconds:.1f}",
-                       row.figure)
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -66,10 +65,6 @@ def summary(rows: Sequence[Row]) -> str:
     said = ", ".join(f"{count} {result}" for result, count in counts.items())
     others = [row.step for row in rows if row.result != PASSED]
     return f"{len(rows)} steps: {said}" + (f"; look at {', '.join(others)}" if others else "")
-
-
-def progress(name: str, finished: int, number: int) -> None:
-    print(f"[{finished + 1}/{number}] {name} ...", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

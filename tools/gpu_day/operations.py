@@ -1,104 +1,113 @@
-"""Every way in which ranks pass numbers on, each in a launch of its own: NCCL on one GPU and on all of them, gloo
-between four ranks that share one.
+"""Every way in which ranks pass numbers on: NCCL on one GPU and on all of them, gloo between four ranks that share one.
 
-An operation is a function of (rank, world size) that returns what came, and what was expected of it: integers, so that
-sums are exact.
+The operations of a world run in one launch, one after the other, and each is a row. One that fails on any rank names
+itself, and the next one follows; one that hangs costs its process, and the next one follows in another.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from benchmarks.harness import tell
 from course_lib import pipeline_parallel
 from course_lib.runtime import backends, device, launch, seconds
-from tools.gpu_day.steps import Step
+from tools.gpu_day.steps import FAILED, PASSED, Step, now_at, words
 
-TIMEOUT_S = 30.0
-DEADLINE_S = 60.0  # launch ends its ranks itself; this is for what hangs in the driver
+DEADLINE_S = 25.0
+LAUNCH_S = 570.0  # of a whole world; what hangs is ended by DEADLINE_S
 SIZE = 2**18  # numbers in a message: 1 MiB, and divisible by the usual world sizes
 Came = tuple[Tensor, Tensor | float]
 
 
 @dataclass(frozen=True)
 class Operation:
+    """`run` is a function of (rank, world size) that returns what came, and what was expected of it: integers, so that
+    sums are exact.
+    """
+
     run: Callable[[int, int], Came]
-    least: int  # ranks that it needs
-    only: str | None  # the backend that alone has it
-    on_host: bool  # whether its tensors lie there, also where ranks have GPUs
+    least: int = 1  # ranks that it needs
+    only: str | None = None  # the backend that alone has it
+    on_host: bool = False  # whether its tensors lie there, also where ranks have GPUs
 
 
-OPERATIONS: dict[str, Operation] = {}
-
-
-def operation(name: str, least: int = 1, only: str | None = None, on_host: bool = False) -> Callable:
-    def register(run: Callable[[int, int], Came]) -> Callable[[int, int], Came]:
-        OPERATIONS[name] = Operation(run, least, only, on_host)
-        return run
-    return register
+def worlds() -> Iterator[tuple[str, int, list[str]]]:
+    """(backend, ranks, names of its operations)."""
+    for backend, n in [("nccl", n) for n in sorted({1, backends.count_gpus()})] + [("gloo-cuda", 4)]:
+        yield backend, n, [name for name, one in OPERATIONS.items() if n >= one.least and one.only in (None, backend)]
 
 
 def steps(mode: str) -> list[Step]:
-    worlds = [("nccl", n) for n in sorted({1, backends.count_gpus()})] + [("gloo-cuda", 4)]
-    return [Step(f"{backend} {n}: {name}", f"1 MiB a rank, {n} rank{'s' * (n > 1)}", partial(try_it, name, backend, n))
-            for backend, n in worlds for name, one in OPERATIONS.items()
-            if n >= one.least and one.only in (None, backend)]
+    return [Step(f"{backend} {n}: {name}", f"1 MiB a rank, {n} rank{'s' * (n > 1)}")
+            for backend, n, names in worlds() for name in names]
 
 
-def try_it(name: str, backend: str, world_size: int) -> str:
-    slowest_s = max(launch(right_and_timed, name, world_size=world_size, backend=backend, timeout=TIMEOUT_S))
-    return f"right, {1e3 * slowest_s:.2f} ms"
+def run_all(names: Sequence[str]) -> None:
+    for backend, n, known in worlds():
+        if chosen := [name for name in known if f"{backend} {n}: {name}" in names]:
+            now_at("the start of the ranks")
+            launch(in_turn, chosen, world_size=n, backend=backend, timeout=LAUNCH_S)
 
 
-def right_and_timed(name: str) -> float:
-    """On a rank: do it twice, check what came, and return the seconds of a third time."""
-    one, rank, n = OPERATIONS[name], dist.get_rank(), dist.get_world_size()
-    for _ in range(2):
-        came, expected = one.run(rank, n)
-        wrong = (came.cpu() != torch.as_tensor(expected).cpu()).sum().item()
-        assert not wrong, f"{name}: {wrong} of {came.numel()} numbers are wrong on rank {rank}"
-        assert came.device == (torch.device("cpu") if one.on_host else device()), came.device
-    dist.barrier()
-    return seconds(one.run, rank, n)
+def in_turn(names: Sequence[str]) -> None:
+    """On a rank: the operations one after the other; the first rank tells what became of each on all of them."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    everybody = dist.new_group(backend="gloo")  # what is said about an operation does not depend on one
+    for name in names:
+        if rank == 0:
+            tell("begins")
+        started, found = time.perf_counter(), [None] * n
+        dist.all_gather_object(found, tried(OPERATIONS[name], rank, n), group=everybody)
+        errors, times = zip(*found)
+        wrong = next(filter(None, errors), "")
+        if rank == 0:
+            tell("ends", FAILED if wrong else PASSED, wrong or f"right, {1e3 * max(times):.2f} ms",
+                 time.perf_counter() - started)
+
+
+def tried(one: Operation, rank: int, n: int) -> tuple[str, float]:
+    """(what is wrong, seconds): done twice and looked at, then timed."""
+    try:
+        for _ in range(2):
+            came, expected = one.run(rank, n)
+            wrong = (came.cpu() != torch.as_tensor(expected).cpu()).sum().item()
+            assert not wrong, f"{wrong} of {came.numel()} numbers are wrong on rank {rank}"
+            assert came.device == (torch.device("cpu") if one.on_host else device()), came.device
+        return "", seconds(one.run, rank, n)
+    except Exception as error:
+        return words(error), 0.0
 
 
 def own(rank: int, size: int = SIZE) -> Tensor:
     return torch.full((size,), float(rank + 1))
 
 
-def everyones(n: int, size: int = SIZE) -> Tensor:
+def everyones(n: int) -> Tensor:
     """Every rank's `own`, one after the other."""
-    return torch.arange(1.0, n + 1).repeat_interleave(size)
+    return torch.arange(1.0, n + 1).repeat_interleave(SIZE)
 
 
 def total(n: int) -> float:
     return n * (n + 1) / 2
 
 
-@operation("barrier")
-def barrier(rank: int, n: int) -> Came:
-    dist.barrier()
-    return own(rank, 1), rank + 1.0
+def after(values: Tensor, call: Callable, *arguments: object) -> Tensor:
+    """What a call has made of the values, or put in their place."""
+    call(values, *arguments)
+    return values
 
 
-@operation("broadcast")
-def broadcast(rank: int, n: int) -> Came:
-    values = own(rank)
-    dist.broadcast(values, n - 1)
-    return values, float(n)
+def parts(n: int, call: Callable, *arguments: object) -> Tensor:
+    """What a call has put into n tensors, as one."""
+    into = [torch.empty(SIZE) for _ in range(n)]
+    call(into, *arguments)
+    return torch.cat(into)
 
 
-@operation("all_reduce")
-def all_reduce(rank: int, n: int) -> Came:
-    values = own(rank)
-    dist.all_reduce(values)
-    return values, total(n)
-
-
-@operation("all_reduce, async")
 def all_reduce_async(rank: int, n: int) -> Came:
     values = own(rank)
     work = dist.all_reduce(values, async_op=True)
@@ -107,91 +116,17 @@ def all_reduce_async(rank: int, n: int) -> Came:
     return torch.stack([values[0], values[-1], other]), torch.tensor([total(n), total(n), SIZE * (rank + 1.0) ** 2])
 
 
-@operation("all_reduce, AVG", only="nccl")
-def all_reduce_average(rank: int, n: int) -> Came:
-    values = own(rank) * 2
-    dist.all_reduce(values, dist.ReduceOp.AVG)
-    return values, n + 1.0
-
-
-@operation("all_reduce, host's tensors", on_host=True)
-def all_reduce_on_host(rank: int, n: int) -> Came:
-    values = torch.full((SIZE,), float(rank + 1), device="cpu")
-    dist.all_reduce(values)
-    return values, total(n)
-
-
-@operation("reduce")
-def reduce(rank: int, n: int) -> Came:
-    values = own(rank)
-    dist.reduce(values, 0)
-    return (values, total(n)) if rank == 0 else (own(rank), rank + 1.0)
-
-
-@operation("all_gather")
-def all_gather(rank: int, n: int) -> Came:
-    parts = [torch.empty(SIZE) for _ in range(n)]
-    dist.all_gather(parts, own(rank))
-    return torch.cat(parts), everyones(n)
-
-
-@operation("all_gather_into_tensor")
-def all_gather_into_tensor(rank: int, n: int) -> Came:
-    whole = torch.empty(n * SIZE)
-    dist.all_gather_into_tensor(whole, own(rank))
-    return whole, everyones(n)
-
-
-@operation("gather")
 def gather(rank: int, n: int) -> Came:
-    parts = [torch.empty(SIZE) for _ in range(n)] if rank == 0 else None
-    dist.gather(own(rank), parts, 0)
-    return (torch.cat(parts), everyones(n)) if parts else (own(rank), rank + 1.0)
+    came = parts(n, lambda into: dist.gather(own(rank), into if rank == 0 else None, 0))
+    return (came, everyones(n)) if rank == 0 else (own(rank), rank + 1.0)
 
 
-@operation("scatter")
-def scatter(rank: int, n: int) -> Came:
-    mine = torch.empty(SIZE)
-    dist.scatter(mine, [own(j) for j in range(n)] if rank == 0 else None, 0)
-    return mine, rank + 1.0
-
-
-@operation("reduce_scatter")
-def reduce_scatter(rank: int, n: int) -> Came:
-    mine = torch.empty(SIZE)
-    dist.reduce_scatter(mine, [own(j) for j in range(n)])
-    return mine, n * (rank + 1.0)
-
-
-@operation("reduce_scatter_tensor")
-def reduce_scatter_tensor(rank: int, n: int) -> Came:
-    mine = torch.empty(SIZE)
-    dist.reduce_scatter_tensor(mine, everyones(n))
-    return mine, n * (rank + 1.0)
-
-
-@operation("all_to_all")
-def all_to_all(rank: int, n: int) -> Came:
-    parts = [torch.empty(SIZE) for _ in range(n)]
-    dist.all_to_all(parts, [own(rank) for _ in range(n)])
-    return torch.cat(parts), everyones(n)
-
-
-@operation("all_to_all_single")
-def all_to_all_single(rank: int, n: int) -> Came:
-    whole = torch.empty(n * SIZE)
-    dist.all_to_all_single(whole, own(rank, n * SIZE))
-    return whole, everyones(n)
-
-
-@operation("all_gather_object")
 def all_gather_object(rank: int, n: int) -> Came:
     objects = [None] * n
     dist.all_gather_object(objects, {"rank": rank})
     return torch.tensor([float(each["rank"]) for each in objects]), torch.arange(float(n))
 
 
-@operation("send and recv, in a line", least=2)
 def down_the_line(rank: int, n: int) -> Came:
     values = torch.zeros(SIZE)
     if rank > 0:
@@ -202,7 +137,6 @@ def down_the_line(rank: int, n: int) -> Came:
     return values, rank + 1.0
 
 
-@operation("messages in a batch, ring", least=2)
 def ring(rank: int, n: int) -> Came:
     theirs = torch.empty(SIZE)
     messages = [dist.P2POp(dist.isend, own(rank), (rank + 1) % n), dist.P2POp(dist.irecv, theirs, (rank - 1) % n)]
@@ -211,7 +145,6 @@ def ring(rank: int, n: int) -> Came:
     return theirs, (rank - 1) % n + 1.0
 
 
-@operation("sub-groups: pairs", least=2)
 def pairs(rank: int, n: int) -> Came:
     groups = [list(range(first, min(first + 2, n))) for first in range(0, n, 2)]
     mine = [dist.new_group(group) for group in groups][rank // 2]
@@ -220,11 +153,9 @@ def pairs(rank: int, n: int) -> Came:
     return values, float(sum(each + 1 for each in groups[rank // 2]))
 
 
-@operation("pipeline, partial group", least=3)
 def partial_pipeline(rank: int, n: int) -> Came:
     """1F1B over all ranks but the first, its loss held against the whole model's."""
-    members = list(range(1, n))
-    group, p = dist.new_group(members), n - 1
+    group, p = dist.new_group(list(range(1, n))), n - 1
     if rank == 0:
         return own(rank, 1), 1.0
     with torch.device("cpu"):
@@ -234,8 +165,38 @@ def partial_pipeline(rank: int, n: int) -> Came:
     stages = pipeline_parallel.partition(whole, p)
     line = pipeline_parallel.PipelineParallel([stages[rank - 1].to(device())], pipeline_parallel.one_f_one_b(p, 2 * p),
                                               group, nn.functional.mse_loss)
-    loss = line.step(inputs.to(device()), inputs.flip(0).to(device()))
-    alone = nn.functional.mse_loss(whole.cpu()(inputs), inputs.flip(0))
-    off = abs(loss.item() - alone.item())
-    assert off < 1e-5, f"loss {loss.item()} on the ranks, {alone.item()} on one CPU"
+    loss = line.step(inputs.to(device()), inputs.flip(0).to(device())).item()
+    alone = nn.functional.mse_loss(whole.cpu()(inputs), inputs.flip(0)).item()
+    assert abs(loss - alone) < 1e-5, f"loss {loss} on the ranks, {alone} on one CPU"
     return own(rank, 1), rank + 1.0
+
+
+OPERATIONS = {
+    "barrier": Operation(lambda r, n: (after(own(r, 1), lambda _: dist.barrier()), r + 1)),
+    "broadcast": Operation(lambda r, n: (after(own(r), dist.broadcast, n - 1), n)),
+    "all_reduce": Operation(lambda r, n: (after(own(r), dist.all_reduce), total(n))),
+    "all_reduce, async": Operation(all_reduce_async),
+    "all_reduce, AVG": Operation(
+        lambda r, n: (after(2 * own(r), dist.all_reduce, dist.ReduceOp.AVG), n + 1), only="nccl"),
+    "all_reduce, host's tensors": Operation(
+        lambda r, n: (after(own(r).cpu(), dist.all_reduce), total(n)), on_host=True),
+    "reduce": Operation(lambda r, n: (after(own(r), dist.reduce, 0)[:SIZE if r == 0 else 0], total(n))),
+    "all_gather": Operation(lambda r, n: (parts(n, dist.all_gather, own(r)), everyones(n))),
+    "all_gather_into_tensor": Operation(
+        lambda r, n: (after(torch.empty(n * SIZE), dist.all_gather_into_tensor, own(r)), everyones(n))),
+    "gather": Operation(gather),
+    "scatter": Operation(
+        lambda r, n: (after(torch.empty(SIZE), dist.scatter, list(map(own, range(n))) if r == 0 else None, 0), r + 1)),
+    "reduce_scatter": Operation(
+        lambda r, n: (after(torch.empty(SIZE), dist.reduce_scatter, list(map(own, range(n)))), n * (r + 1))),
+    "reduce_scatter_tensor": Operation(
+        lambda r, n: (after(torch.empty(SIZE), dist.reduce_scatter_tensor, everyones(n)), n * (r + 1))),
+    "all_to_all": Operation(lambda r, n: (parts(n, dist.all_to_all, [own(r) for _ in range(n)]), everyones(n))),
+    "all_to_all_single": Operation(
+        lambda r, n: (after(torch.empty(n * SIZE), dist.all_to_all_single, own(r, n * SIZE)), everyones(n))),
+    "all_gather_object": Operation(all_gather_object),
+    "send and recv, in a line": Operation(down_the_line, 2),
+    "messages in a batch, ring": Operation(ring, 2),
+    "sub-groups: pairs": Operation(pairs, 2),
+    "pipeline, partial group": Operation(partial_pipeline, 3),
+}

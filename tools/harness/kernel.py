@@ -1,9 +1,7 @@
 """A real Jupyter kernel, as a reader's notebook has one: for what cannot be seen from a plain process."""
 
 import os
-import queue
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ from tools.harness.kernels import KernelManagerByFiles
 
 _ROOT = Path(__file__).resolve().parents[2]
 _HOLDS_OUTPUT_BACK = {"PYTEST_CURRENT_TEST", "COURSE_LIB_STABLE_OUTPUT"}  # set by tests, never by a reader
-_LOOKS_EVERY_S = 0.05
 _WITHIN_S = 75.0  # a watchdog: longer than any cell here takes on a busy machine
 
 
@@ -58,45 +55,15 @@ class Kernel:
         self._client.stop_channels()
         self._manager.shutdown_kernel(now=True)
 
-    def run(self, code: str, typed: Sequence[str] | None = None) -> Reply:
-        """Run a cell to its end. `typed` answers its prompts in turn; None: a kernel that nobody can type to."""
-        reply = Reply()
-        for _ in self.watch(code, reply, typed):
-            pass
-        return reply
+    def run(self, code: str, typed: Sequence[str] | None = None,
+            each: Callable[[Reply], object] = lambda reply: None) -> Reply:
+        """Run a cell to its end. `typed` answers its prompts in turn; None: a kernel that nobody can type to.
 
-    def interrupt_once(self, code: str, come: Callable[[Reply], bool], typed: Sequence[str] | None = None) -> Reply:
-        """Run a cell, and press the stop button when `come` first holds of its reply.
-
-        A second interrupt, for the message that tells of the first one, would end IPython's own work on it.
+        `each` sees the reply so far after every message, while the cell runs.
         """
-        reply, interrupted = Reply(), False
-        for _ in self.watch(code, reply, typed):
-            if not interrupted and come(reply):
-                interrupted = True
-                self.interrupt()
-        return reply
+        reply, answers = Reply(), iter(typed or ())
 
-    def watch(self, code: str, reply: Reply, typed: Sequence[str] | None = None) -> Iterator[None]:
-        """Run a cell and fill `reply`; yields after each message, so that the caller can look while the cell runs."""
-        asked = self._client.execute(code, allow_stdin=typed is not None)
-        answers = iter(typed or ())
-        deadline = time.monotonic() + _WITHIN_S
-        while True:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the cell did not end within {_WITHIN_S:g} s: {code}")
-            try:
-                if typed is not None and self._client.stdin_channel.msg_ready():
-                    prompt = self._client.get_stdin_msg(timeout=1.0)["content"]["prompt"]
-                    reply.streams.append(("prompt", prompt))
-                    if (answer := next(answers, None)) is not None:
-                        self._client.input(answer)
-                    yield
-                message = self._client.get_iopub_msg(timeout=_LOOKS_EVERY_S)
-            except queue.Empty:
-                continue
-            if message["parent_header"].get("msg_id") != asked:
-                continue
+        def hear(message: dict[str, Any]) -> None:
             kind, content = message["msg_type"], message["content"]
             if kind == "execute_input":
                 reply.number = content["execution_count"]
@@ -109,13 +76,25 @@ class Kernel:
                 reply.value = content["data"]["text/plain"]
             elif kind == "error":
                 reply.error = content
-            elif kind == "status" and content["execution_state"] == "idle":
-                return
-            yield
+            each(reply)
 
-    def interrupt(self) -> None:
-        """As the stop button does."""
-        self._manager.interrupt_kernel()
+        def prompt(message: dict[str, Any]) -> None:
+            reply.streams.append(("prompt", message["content"]["prompt"]))
+            if (answer := next(answers, None)) is not None:
+                self._client.input(answer)
+            each(reply)
+
+        self._client.execute_interactive(code, allow_stdin=typed is not None, timeout=_WITHIN_S, output_hook=hear,
+                                         stdin_hook=prompt)
+        return reply
+
+    def interrupt_once(self, code: str, come: Callable[[Reply], bool], typed: Sequence[str] | None = None) -> Reply:
+        """Run a cell, and press the stop button when `come` first holds of its reply.
+
+        A second interrupt, for the message that tells of the first one, would end IPython's own work on it.
+        """
+        waiting = [self._manager.interrupt_kernel]
+        return self.run(code, typed, lambda reply: waiting and come(reply) and waiting.pop()())
 
     def descendants(self) -> list[int]:
         """Process ids of all that the kernel has started, directly or not."""

@@ -8,37 +8,35 @@ RANKS_MAGIC = "%%ranks"
 TEAM = "team"  # what notebooks call the ranks that stay
 
 
+def nodes_of(source: str) -> list[ast.AST]:
+    """Of a cell; none of one that is no plain Python."""
+    try:
+        return list(ast.walk(ast.parse(source)))
+    except SyntaxError:
+        return []
+
+
 def launches(source: str) -> bool:
     """Whether a cell starts ranks that may have a GPU (with device="cpu" they have none, on any machine), or uses a
     team of them.
     """
-    if uses_team(source):
-        return True
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except SyntaxError:
-        return "launch(" in source
-    calls = [node for node in nodes if isinstance(node, ast.Call)]
-    return any(
-        isinstance(call.func, ast.Name) and call.func.id == "launch" and not any(
-            word.arg == "device" and ast.unparse(word.value) == "'cpu'" for word in call.keywords) for call in calls)
+    calls = [node for node in nodes_of(source) if isinstance(node, ast.Call)]
+    return uses_team(source) or any(
+        getattr(call.func, "id", "") == "launch" and "device='cpu'" not in map(ast.unparse, call.keywords)
+        for call in calls)
 
 
 def uses_team(source: str) -> bool:
     """Whether a cell runs in ranks that stay, or asks them for something."""
-    if source.startswith(RANKS_MAGIC):
-        return True
-    try:
-        return any(isinstance(node, ast.Name) and node.id == TEAM for node in ast.walk(ast.parse(source)))
-    except SyntaxError:
-        return False
+    return source.startswith(RANKS_MAGIC) or any(getattr(node, "id", "") == TEAM for node in nodes_of(source))
 
 
 def kept(sources: list[str], purpose: Callable[[str], bool] = launches) -> list[bool]:
     """For each cell, given as code in the order of the notebook: whether it has the purpose, or one that does needs it.
 
     A cell is needed for a name that it gives, or whose value it may change. A cell of %%ranks gives the notebook
-    nothing, and may need what it mentions. Another one that is no plain Python (a magic) is kept.
+    nothing, and may need what it mentions. Another one that is no plain Python (a magic) is kept, and so is, now and
+    then, one too many.
     """
     wanted: set[str] = set()
     keeps = []
@@ -49,9 +47,12 @@ def kept(sources: list[str], purpose: Callable[[str], bool] = launches) -> list[
         except SyntaxError:
             keeps.append(True)
             continue
-        given, asked, changed = names_of(statements)
-        if in_ranks:
-            given, changed = set(), set()
+        given, asked, changed = set(), set(), set()
+        for statement in statements:
+            asked |= loaded(statement) - given
+            if not in_ranks:
+                given |= stored(statement)
+                changed |= changed_by(statement)
         keep = purpose(source) or bool((given | changed) & wanted)
         if keep:
             wanted = (wanted - given) | asked
@@ -59,78 +60,38 @@ def kept(sources: list[str], purpose: Callable[[str], bool] = launches) -> list[
     return keeps[::-1]
 
 
-def names_of(statements: list[ast.stmt]) -> tuple[set[str], set[str], set[str]]:
-    """What statements of a cell give; what they need and do not give before; what they may change: x.y = 1, x.add(1).
-    """
-    given, asked, changed = set(), set(), set()
-    for statement in statements:
-        if isinstance(statement, ast.For | ast.While | ast.If | ast.With | ast.Try):
-            headers, body = parts_of(statement)
-            asked |= loaded(headers) - given
-            given |= stored(headers)
-            inner = names_of(body)
-            asked |= inner[1] - given
-            given |= inner[0]
-            changed |= inner[2]
-            continue
-        asked |= loaded([statement]) - given
-        given |= stored([statement])
-        changed |= changed_by(statement)
-    return given, asked, changed
+def table_of(node: ast.AST) -> symtable.SymbolTable:
+    """Python's own account of its names."""
+    return symtable.symtable(ast.unparse(node), "cell", "exec")
 
 
-def parts_of(statement: ast.stmt) -> tuple[list[ast.AST], list[ast.stmt]]:
-    """What stands at the head of a compound statement, and what is inside."""
-    body, headers = [], []
-    for part in ast.iter_child_nodes(statement):
-        (body if isinstance(part, ast.stmt) else headers).append(part)
-        if isinstance(part, ast.ExceptHandler):
-            body += part.body
-    return headers, body
-
-
-def table_of(parts: list[ast.AST]) -> symtable.SymbolTable:
-    """Python's own account of the names in `parts`."""
-    text = "\n".join(f"for {ast.unparse(part)} in (): pass" if is_target(part) else
-                     f"with {ast.unparse(part)}: pass" if isinstance(part, ast.withitem) else
-                     ast.unparse(part) for part in parts if not isinstance(part, ast.ExceptHandler))
-    return symtable.symtable(text, "cell", "exec")
-
-
-def is_target(part: ast.AST) -> bool:
-    return isinstance(getattr(part, "ctx", None), ast.Store)
-
-
-def loaded(parts: list[ast.AST]) -> set[str]:
+def loaded(node: ast.AST) -> set[str]:
     """Names of the notebook that are read, also inside functions."""
     def look(table: symtable.SymbolTable, top: bool) -> set[str]:
         own = {symbol.get_name() for symbol in table.get_symbols()
                if (symbol.is_referenced() if top else symbol.is_global())}
         return own.union(*(look(child, False) for child in table.get_children()))
 
-    return look(table_of(parts), True)
+    return look(table_of(node), True)
 
 
-def stored(parts: list[ast.AST]) -> set[str]:
+def stored(node: ast.AST) -> set[str]:
     """Names that are bound in the notebook: assigned, imported, defined."""
-    return {symbol.get_name() for symbol in table_of(parts).get_symbols()
+    return {symbol.get_name() for symbol in table_of(node).get_symbols()
             if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()}
 
 
 def changed_by(statement: ast.stmt) -> set[str]:
-    """x, for x.y = 1, x[0] = 1 and x.append(1); what draws (plt.plot(...)) changes nothing for others."""
-    targets = []
-    if isinstance(statement, ast.Assign):
-        targets = statement.targets
-    elif isinstance(statement, ast.AugAssign | ast.AnnAssign):
-        targets = [statement.target]
-    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        targets = [statement.value.func]
-    return {base_of(each) for each in targets if isinstance(each, ast.Attribute | ast.Subscript)} - {"", "plt"}
-
-
-def base_of(node: ast.expr) -> str:
-    """x, for x.y[0].z; empty where there is no name."""
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
+    """x, for x.y = 1, x[0] = 1 and x.append(1), at any depth; what draws (plt.plot(...)) changes nothing for others."""
+    found = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            node = node.value.func
+        elif not isinstance(getattr(node, "ctx", None), ast.Store):
+            continue
+        inner = node
+        while isinstance(inner, ast.Attribute | ast.Subscript):
+            inner = inner.value
+        if inner is not node and isinstance(inner, ast.Name):
+            found.add(inner.id)
+    return found - {"plt"}

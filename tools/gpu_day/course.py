@@ -1,0 +1,57 @@
+"""Notebooks as they stand, with the cells that do not come out as stored; then rows of `python -m benchmarks`."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import nbformat
+import torch.distributed as dist
+
+from benchmarks import collectives, zero
+from benchmarks.ranks import slowest_rank
+from course_lib.collectives import halving_doubling_all_reduce, ring_all_reduce
+from course_lib.runtime import backends, launch
+from tools import cells
+from tools.gpu_day.steps import ON, Step, now_at, require
+
+DEADLINE_S = cells.CELL_TIMEOUT_S + 10.0  # of one cell
+NOTEBOOKS = ("00", "06")
+WORLD_SIZE, ROUNDS = 4, 9
+ALL_REDUCES = {"ring": (ring_all_reduce, "1MiB"), "halving_doubling": (halving_doubling_all_reduce, "1MiB"),
+               "ring, large": (ring_all_reduce, "64MiB")}
+SHARDED = {"zero_1": (partial(zero.zero, 1), zero.zero_redundancy_optimizer),
+           "zero_2": (partial(zero.zero, 2), zero.zero_redundancy_optimizer),
+           "fsdp": (zero.fully_sharded, zero.fully_shard_of_torch)}
+
+
+def steps(mode: str) -> list[Step]:
+    backend = "nccl" if backends.count_gpus() >= WORLD_SIZE else "gloo-cuda"  # four GPUs, otherwise one shared one
+    return [
+        *(Step(f"notebook {path.name[:2]}", f"{path.name}, every cell", partial(lesson, mode, path))
+          for path in cells.NOTEBOOKS if path.name.startswith(NOTEBOOKS)),
+        *(Step(f"{name.split(',')[0]}_4_ranks_{size}", f"all-reduce of {size} against torch's, {backend}",
+               partial(compare, backend, collectives.alternate, (ours, dist.all_reduce), collectives.SIZES[size],
+                       ROUNDS))
+          for name, (ours, size) in ALL_REDUCES.items()),
+        *(Step(f"{name}_step_10m_4_ranks", f"a GPT's step against torch's, {backend}",
+               partial(compare, backend, zero.alternate, *makers)) for name, makers in SHARDED.items()),
+    ]
+
+
+def lesson(mode: str, path: Path) -> str:
+    """A notebook on whatever ranks this machine gives it."""
+    notebook = nbformat.read(path, as_version=4)
+    stored = {number: list(cell.outputs) for number, cell in enumerate(notebook.cells) if cell.cell_type == "code"}
+    cells.execute(ON[mode], notebook, path.parent,
+                  on_cell_start=lambda cell, cell_index: now_at(f"cell {path.name[:2]}[{cell_index}]"))
+    outcomes = [cells.lesson(f"{path.name[:2]}[{number}]", notebook.cells[number].outputs, before)
+                for number, before in stored.items()]
+    bad = [f"{each.what} {each.error[:80]}" for each in outcomes if not each.passed]
+    others = [each.what for each in outcomes if each.other_output]
+    figure = f"{len(outcomes) - len(bad)} of {len(outcomes)} cells" + "".join(f"; {each}" for each in bad)
+    return require(not bad, figure + (f"; other text in {', '.join(others)}" if others else ""))
+
+
+def compare(backend: str, work: Callable, *arguments: object) -> str:
+    ours_s, theirs_s = slowest_rank(launch(work, *arguments, world_size=WORLD_SIZE, backend=backend, timeout=100))
+    return f"ours {1e3 * ours_s:.2f} ms, theirs {1e3 * theirs_s:.2f} ms, ratio {ours_s / theirs_s:.2f}"
