@@ -1,6 +1,6 @@
 """The course on Google Colab: the first cell of a notebook clones the repository there and runs this file.
 
-Colab has PyTorch with CUDA already, and keeps it: only what is missing or too old is installed, and torch is held where
+Colab has PyTorch with CUDA already, and keeps it: pip brings only what is missing or too old, and torch is held where
 it is. JupyterLab is left out, since Colab is the page. Copies go to workspace/ beside the course, as `make lab`
 puts them, and the notebook that is open works in that folder.
 """
@@ -9,54 +9,36 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
-from importlib import metadata
+from importlib import invalidate_caches, metadata
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
 ROOT = Path(__file__).resolve().parent.parent
-LEFT_OUT = {"jupyterlab"}
 AFTERWARDS = """\
 The course is here. Before you read on: Edit > Clear all outputs, or the answers stand below the questions.
 Colab has few cores: ranks run, and their times mean little. Exercises: /content/course/workspace/exercises."""
 RESTART = "Now Runtime > Restart session, then run this cell once more: {} had been loaded in an older version."
+TOO_OLD = "What the course needs does not go with torch {}: choose a newer runtime (Runtime > Change runtime type)."
 
 
-def find_version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+def versions() -> dict[str, str]:
+    """Of all that is installed."""
+    invalidate_caches()
+    return {each.name: each.version for each in metadata.distributions()}
 
 
-def list_unmet(dependencies: list[str]) -> Iterator[Requirement]:
-    """What of the course's dependencies has to be installed. SystemExit where that is torch."""
-    for requirement in map(Requirement, dependencies):
-        version = find_version(requirement.name)
-        if requirement.name in LEFT_OUT or version and requirement.specifier.contains(version, prereleases=True):
-            continue
-        if requirement.name == "torch":
-            raise SystemExit(f"The course needs {requirement}, and here is {version or 'none'}: choose a newer runtime "
-                             "(Runtime > Change runtime type).")
-        yield requirement
-
-
-def install(missing: list[Requirement]) -> None:
-    """With pip, torch held in its version and its build."""
+def install(wanted: list[str], torch: str) -> None:
+    """With pip, torch held in its version and its build. SystemExit where the course needs a newer one."""
     held = ROOT / "build" / "held.txt"
     held.parent.mkdir(exist_ok=True)
-    held.write_text(f"torch=={find_version('torch')}\n", encoding="utf-8")
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--constraint", held, *map(str, missing)],
-                   check=True)
+    held.write_text(f"torch=={torch}\n", encoding="utf-8")
+    if subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--constraint", held, *wanted]).returncode:
+        raise SystemExit(TOO_OLD.format(torch))
 
 
 def main() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    missing = list(list_unmet(project["dependencies"]))
-    old = [requirement.name for requirement in missing if requirement.name in sys.modules]
-    if missing:
-        install(missing)
+    before, project = versions(), tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    install([each for each in project["dependencies"] if not each.startswith("jupyterlab")], before["torch"])
+    old = [name for name, version in versions().items() if before.get(name, version) != version and name in sys.modules]
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
     # For the processes that cells start.

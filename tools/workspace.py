@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ORIGINALS = ("notebooks/*.ipynb", "exercises/*/*.ipynb")
 PAGES = ("docs/glossary.md", "docs/documents.md")
 GIVEN = ".given.json"
-COLAB = "colab"  # the tag of the cell that tools/one_click.py puts into notebooks; here the course is there already
+COLAB = "colab"  # the tag of the cell that brings the course to Google Colab; here it is there already
 ANSWERS = ".against("  # a cell with this call holds the answer to a prediction
 
 

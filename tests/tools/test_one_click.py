@@ -4,20 +4,25 @@ import json
 import re
 import sys
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from tools import colab, minutes, notebooks, one_click
+from tools import colab, minutes, notebooks
 from tools.workspace import Workspace, is_for_colab
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 WAYS = (".devcontainer/devcontainer.json", ".binder/environment.yml", ".binder/postBuild", "Dockerfile", "compose.yaml",
         ".github/workflows/one_click.yml", "docs/one_click.md", "CITATION.cff")
+COURSE = sorted(ROOT.glob("notebooks/*.ipynb"))
+(CELL,) = filter(is_for_colab, nbformat.read(COURSE[0], as_version=4).cells)
+(ADDRESS,) = re.findall(r"https://github.com/(\S+) /content", CELL.source)
 
 
 def text_of(path: str) -> str:
@@ -29,18 +34,15 @@ def without_comments(path: str) -> str:
     return re.sub(r"^\s*//.*$", "", text_of(path), flags=re.MULTILINE)
 
 
-def test_readme_has_the_badges_of_the_address_that_pyproject_names_and_none_without_one():
-    assert one_click.ROW.search(text_of("README.md"))[0].split("\n", 1)[1] == (
-        one_click.badges(one_click.repository()) + "\n<!-- until here -->")
-    assert "](https://" not in one_click.badges("") and one_click.badges("who/what").count("who/what") == 5
-
-
-def test_each_cell_for_colab_that_is_in_a_notebook_is_the_one_that_the_tool_writes():
-    for path in one_click.NOTEBOOKS:
-        cells = nbformat.read(path, as_version=4).cells
-        for cell in filter(is_for_colab, cells):
-            assert cell is cells[1] and cell.source == one_click.colab_source(one_click.repository()), path.name
-            assert (cell.metadata.tags, cell.outputs, cell.execution_count) == (one_click.TAGS, [], None)
+def test_readme_and_every_notebook_name_one_address_and_no_badge_opens_what_is_not_there():
+    assert text_of("README.md").count(f"/{ADDRESS}") == 5
+    shown = re.sub(r"<!--.*?-->", "", text_of("README.md"), flags=re.DOTALL)
+    assert ("badge" in shown) == (ADDRESS != "OWNER/NAME")
+    for path in COURSE:
+        for cell in filter(is_for_colab, cells := nbformat.read(path, as_version=4).cells):
+            assert cell is cells[1] and cell.source == CELL.source, path.name
+            assert {*cell.metadata.tags} == {"colab", "remove-cell", "skip-execution"}
+            assert (cell.outputs, cell.execution_count) == ([], None)
 
 
 @pytest.fixture(scope="module")
@@ -48,17 +50,13 @@ def notebook(tmp_path_factory) -> Path:
     """One that has run, and has the cell."""
     path = tmp_path_factory.mktemp("course") / "notebooks" / "01_a.ipynb"
     path.parent.mkdir()
-    nbformat.write(new_notebook(cells=[new_markdown_cell("# A"), new_code_cell("import os"),
+    nbformat.write(new_notebook(cells=[new_markdown_cell("# A"), CELL, new_code_cell("import os"),
                                        new_code_cell("os.sep")]), path)
-    one_click.write_cell(path, "who/what")
     notebooks.run(path)
     return path
 
 
-def test_the_cell_comes_once_is_not_run_and_the_others_have_their_numbers_without_it(notebook):
-    before = notebook.read_bytes()
-    one_click.write_cell(notebook, "who/what")
-    assert notebook.read_bytes() == before
+def test_the_cell_is_not_run_and_the_others_have_their_numbers_without_it(notebook):
     cells = nbformat.read(notebook, as_version=4).cells
     assert [is_for_colab(cell) for cell in cells] == [False, True, False, False]
     assert [cell.execution_count for cell in cells if "outputs" in cell] == [None, 1, 2]
@@ -76,7 +74,7 @@ def test_readers_copies_and_the_minutes_know_nothing_of_the_cell(notebook):
 
 def test_outside_of_colab_the_cell_does_nothing_and_gives_no_name():
     names = {}  # a script's: there is no get_ipython
-    exec(one_click.colab_source("who/what"), names)
+    exec(CELL.source, names)
     assert set(names) == {"__builtins__"}
 
 
@@ -91,19 +89,21 @@ def test_on_colab_the_cell_clones_the_repository_and_runs_our_file(monkeypatch):
             self.done.append((name, line))
 
     monkeypatch.setitem(sys.modules, "google.colab", object())
-    exec(one_click.colab_source("who/what"), {"get_ipython": Shell})
-    clone = "git clone --quiet --depth 1 https://github.com/who/what /content/course"
+    exec(CELL.source, {"get_ipython": Shell})
+    clone = "git clone --quiet --depth 1 https://github.com/" + ADDRESS + " /content/course"
     assert Shell.done == [f"test -d /content/course || {clone}", ("run", "/content/course/tools/colab.py")]
 
 
-def test_on_colab_only_what_is_missing_or_too_old_comes_and_torch_stays(monkeypatch):
-    there = {"torch": "2.9.0+cu126", "numpy": "2.0.2", "psutil": "5.9.5"}
-    monkeypatch.setattr(colab, "find_version", there.get)
-    asked = ["torch>=2.8", "jupyterlab>=4", "numpy>=2.0", "psutil>=6.0", "anywidget>=0.9"]
-    assert [each.name for each in colab.list_unmet(asked)] == ["psutil", "anywidget"]
-    there["torch"] = "2.6.0"
-    with pytest.raises(SystemExit, match="needs torch>=2.8, and here is 2.6.0"):
-        list(colab.list_unmet(asked))
+@pytest.mark.parametrize("status", [0, 1])
+def test_on_colab_torch_stays_as_it_is_or_a_newer_runtime_is_asked_for(monkeypatch, tmp_path, status):
+    called = []
+    monkeypatch.setattr(colab, "ROOT", tmp_path)
+    monkeypatch.setattr(colab.subprocess, "run", lambda command: called.extend(command) or SimpleNamespace(
+        returncode=status))
+    with pytest.raises(SystemExit, match="newer runtime") if status else nullcontext():
+        colab.install(["torch>=2.8", "psutil>=6.0"], "2.9.0+cu126")
+    assert called[-2:] == ["torch>=2.8", "psutil>=6.0"]
+    assert called[called.index("--constraint") + 1].read_text() == "torch==2.9.0+cu126\n"
 
 
 @pytest.mark.parametrize("way", WAYS)
