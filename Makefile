@@ -145,7 +145,7 @@ soak: $(TESTED)
 	$(BIN)/python -m tests.faults.soak
 
 mutants: $(VENV)/.mutants
-	OMP_NUM_THREADS=1 $(BIN)/python -m tools.library_mutants $(COUNT) $(if $(SEED),--seed $(SEED))
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutants $(COUNT) $(if $(SEED),--seed $(SEED))
 
 every-page: site $(TESTED)
 	$(BIN)/python -m tests.site.live.every_page

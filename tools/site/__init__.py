@@ -7,7 +7,7 @@
     exercises.py   what a page adds to an exercise: where ranks come from, hints, and answers in words, folded
     facts.py       every number of course_lib.facts in a table, with its source
     api.py         a page for each package, of its public names
-    listings.py    the source files, each line with an address; lean.py: their HTML
+    listings.py    the source files, each line with an address
     conf.py        Sphinx's settings
     check.py       what every built page must be: links that lead somewhere, nothing from another host
     static/        the style sheet, and a script for the keyboard

@@ -1,12 +1,10 @@
 """A page for each package of course_lib, of its public names: `__all__`, in the order in which it stands there.
 
-Docstrings here are plain text with formulas and drawings in it, no markup, so they are shown as they were written:
-paragraphs as paragraphs, examples and whatever is indented or set in columns line by line.
+Docstrings here are plain text with formulas and drawings in it, no markup, so they are shown as they were written.
 """
 
 import importlib
 import inspect
-import re
 
 # In the order in which the course meets them.
 PACKAGES = ("runtime", "reference", "why_distribute", "collectives", "data_parallel", "pipeline_parallel",
@@ -35,49 +33,14 @@ def pages() -> dict[str, str]:
 def package_page(name: str) -> str:
     """One package: what its docstring says, then its functions and classes."""
     module = importlib.import_module(f"course_lib.{name}")
-    names = [each for each in module.__all__ if is_documented(getattr(module, each))]
-    others = [each for each in module.__all__ if each not in names]
-    entries = [f".. auto{kind(getattr(module, each))}:: course_lib.{name}.{each}" for each in names]
-    constants = [f"Constants: {', '.join(f'`{each}`' for each in others)}.", ""] * bool(others)
-    docstring = "\n".join(as_rst((module.__doc__ or "").splitlines()))
-    return "\n".join([f"# course_lib.{name}", "", "```{eval-rst}", docstring, "```", "", *constants, "```{eval-rst}",
-                      f".. currentmodule:: course_lib.{name}", "", *"\n\n".join(entries).splitlines(), "```", ""])
-
-
-def is_documented(thing: object) -> bool:
-    return inspect.isclass(thing) or inspect.isroutine(thing)
-
-
-def kind(thing: object) -> str:
-    return "class" if inspect.isclass(thing) else "function"
+    constants = [f"`{each}`" for each in module.__all__ if not callable(getattr(module, each))]
+    return "\n".join([f"# course_lib.{name}", "", *[f"Constants: {', '.join(constants)}.", ""] * bool(constants),
+                      "```{eval-rst}", f".. automodule:: course_lib.{name}", "   :members:", "```", ""])
 
 
 def as_rst(lines: list[str]) -> list[str]:
     """Plain text as reStructuredText that shows it as it is."""
-    result: list[str] = []
-    for paragraph in re.split(r"\n\s*\n", inspect.cleandoc("\n".join(lines))):
-        rows = paragraph.splitlines()
-        if rows and rows[0].startswith(">>>"):
-            result += [*rows, ""]
-        elif any(row.startswith(" ") or re.search(r"\S {2,}\S", row) for row in rows):
-            # An introduction that ends where the drawing begins stays a paragraph.
-            drawn = next(place for place, row in enumerate(rows) if row.startswith(" ") or re.search(r"\S {2,}\S", row))
-            introduction = rows[:drawn] if drawn and rows[drawn - 1].endswith((":", "::")) else []
-            result += [*map(prose, introduction), *([""] if introduction else []), "::", ""]
-            result += [*(f"    {row}" for row in rows[len(introduction):]), ""]
-        else:
-            result += [*map(prose, rows), ""]
-    return result
-
-
-def prose(row: str) -> str:
-    """A line of a paragraph: `code` is code, and no other sign means anything."""
-    parts = row.split("`")
-    if len(parts) % 2 == 0:
-        return escape(row)
-    return "".join(f"\\ ``{part}``\\ " if place % 2 and part.strip() == part and part else escape(part)
-                   for place, part in enumerate(parts))
-
-
-def escape(text: str) -> str:
-    return re.sub(r"([\\*_|`:])", r"\\\1", text)
+    text = inspect.cleandoc("\n".join(lines))
+    language = "pycon" if ">>>" in text else "text"
+    return [f".. code-block:: {language}", "   :class: docstring", "",
+            *(f"   {line}" for line in text.splitlines()), ""] if text else []

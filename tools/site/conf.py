@@ -9,11 +9,8 @@ from docutils import nodes
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from sphinx.highlighting import PygmentsBridge  # noqa: E402
-
 from course_lib.lazy import load_on_use  # noqa: E402, F401 - the tree on this path, and no other
 from tools.site import api, listings  # noqa: E402
-from tools.site.lean import LeanFormatter  # noqa: E402
 
 project = "Training large models on many devices"
 author = "the course's authors"
@@ -104,7 +101,6 @@ def name_levels(app, pagename, templatename, context, doctree):
 
 
 def setup(app):
-    PygmentsBridge.html_formatter = LeanFormatter
     app.connect("autodoc-process-docstring", show_docstring)
     app.connect("doctree-resolved", link_sources)
     app.connect("doctree-resolved", number_cells)

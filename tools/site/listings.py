@@ -4,21 +4,19 @@ Sphinx's own viewcode gives addresses to documented names alone, and the noteboo
 """
 
 import html
-import importlib
 import inspect
+import pydoc
 from collections.abc import Iterator
 from functools import cache
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any
 
 from pygments import highlight
+from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from tools.site.lean import LeanFormatter
-
 ROOT = Path(__file__).resolve().parents[2]
-FORMATTER = LeanFormatter(lineanchors="L", linenos="inline", anchorlinenos=True, wrapcode=True)
+FORMATTER = HtmlFormatter(lineanchors="L", linenos="inline", anchorlinenos=True, wrapcode=True)
 # What decides exercises stays where solutions stay.
 LEFT_OUT = ("course_lib/grading/judges", "course_lib/grading/marks", "course_lib/grading/trusted")
 # Without Sphinx: its theme draws a table of contents of all pages beside each of 400 listings, which takes minutes.
@@ -73,14 +71,12 @@ def line_of(file: str, code: str) -> int:
 
 def place_of(module: str, name: str) -> tuple[str, int] | None:
     """(file, line) of a documented name, wherever it is defined; None for what has no source here."""
-    thing: Any = importlib.import_module(module)
+    thing = pydoc.locate(f"{module}.{name}")
     try:
-        for part in name.split("."):
-            thing = getattr(thing, part)
         thing = inspect.unwrap(thing.fget if isinstance(thing, property) else thing)
         file = Path(inspect.getsourcefile(thing) or "").resolve().relative_to(ROOT).as_posix()
         return file, inspect.getsourcelines(thing)[1]
-    except (AttributeError, TypeError, OSError, ValueError):
+    except (TypeError, OSError, ValueError):
         return None
 
 

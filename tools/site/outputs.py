@@ -21,12 +21,12 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 from pygments import highlight
+from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from course_lib.pictures.palette import MAGENTA
 from course_lib.runtime.instruments.timeline import TRACE
 from course_lib.runtime.instruments.timeline_picture import span_colours
-from tools.site.lean import LeanFormatter
 from tools.site.listings import address_of, line_of
 from tools.site.live.state import first_state
 from tools.site.widgets import class_named, recorded_settings
@@ -142,4 +142,4 @@ def listing(page: str, text: str, up: str) -> str:
             line = line_of(name, code)
             linked = linked.replace(name, f'<a href="{up}{address}{f"#L-{line}" * bool(line)}">{name}</a>')
     # A difference keeps the colours of its lines; other code gets those of the page.
-    return linked + (page[heading.end():] if heading[2] else highlight(code, PythonLexer(), LeanFormatter()))
+    return linked + (page[heading.end():] if heading[2] else highlight(code, PythonLexer(), HtmlFormatter()))

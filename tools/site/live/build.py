@@ -9,11 +9,15 @@ import zipfile
 from collections.abc import Iterator
 from importlib.metadata import files
 from pathlib import Path
+from typing import Any
 
 from course_lib import widgets
+from course_lib.facts import ACCELERATORS, DEVICE_VARIANTS
+from course_lib.facts.models import MODELS
+from course_lib.planner.command import DESCRIPTION, parser
+from course_lib.planner.software import SOFTWARE
 from course_lib.widgets.base import StaticView
 from tools.site.live import pyodide
-from tools.site.live.options import planner_options
 
 ROOT = Path(__file__).resolve().parents[3]
 BROWSER = Path(__file__).parent / "browser"
@@ -55,6 +59,20 @@ def build(dest: Path) -> None:
     (dest / "course.js").write_text(
         f"export const SCRIPTS = {json.dumps(scripts, indent=2)};\nexport const MEGABYTES = {megabytes:.0f};\n"
         f"export const PLANNER = {json.dumps(planner_options(), indent=2)};\n", encoding="utf-8")
+
+
+def planner_options() -> dict[str, Any]:
+    """{"description", "groups": [{"title", "options": [...]}], "known": names by option}: the planner's command is the
+    only place that lists them. An option's `takes` is None where it is there or not.
+    """
+    groups = [{"title": group.title, "options": [
+        {"name": each.option_strings[0].lstrip("-"), "help": each.help, "required": each.required,
+         "choices": None if each.choices is None else list(map(str, each.choices)),
+         "takes": None if each.nargs == 0 else each.metavar or each.dest, "default": each.default}
+        for each in group._group_actions if each.dest != "help"]} for group in parser()._action_groups]
+    return {"description": DESCRIPTION, "groups": [group for group in groups if group["options"]],
+            "known": {"model": [each.name for each in MODELS], "software": [each.name for each in SOFTWARE],
+                      "gpus": [f"64x{each.name}" for each in (*ACCELERATORS, *DEVICE_VARIANTS)]}}
 
 
 def classes() -> list[type[StaticView]]:
