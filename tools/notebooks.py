@@ -199,8 +199,8 @@ def faults(notebook: NotebookNode) -> list[str]:
     elif unused := unused_imports(*(cell.source for cell in code)):
         found.append(f"imports that no cell uses: {', '.join(unused)}")
     for sitting in minutes.read(notebook)[0]:
-        if sitting.minutes > MOST_MINUTES:
-            found.append(f"a sitting of {sitting.minutes:.0f} minutes, more than {MOST_MINUTES}: shorten it")
+        if minutes.minutes(sitting) > MOST_MINUTES:
+            found.append(f"a sitting of {minutes.minutes(sitting):.0f} minutes, more than {MOST_MINUTES}: shorten it")
     if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
         found.append("not run from top to bottom (nothing is compared then); run make notebooks")
     return found + [f"cell {cell.execution_count}: {fault}" for cell in code for fault in faults_of_cell(cell)]

@@ -8,10 +8,10 @@ import nbformat
 import pytest
 
 from course_lib.widgets.prediction import answer_of
+from tools.pages import polls_in
 from tools.site import api, exercises, facts, listings, sources
 from tools.site.outputs import as_html
 from tools.site.widgets import NotTheRecordedWidget, class_named, recorded_settings
-from tools.teaching import polls_in
 
 pytestmark = pytest.mark.ci
 RANKS_NEEDED = {"TeamView"}  # its data are tensors of a team: it stays a picture

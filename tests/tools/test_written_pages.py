@@ -7,25 +7,17 @@ import pytest
 
 from course_lib.facts.claims import CLAIMS
 from course_lib.grading.registry import every_exercise
-from tools import documents, teaching
-from tools.documents import errata, section
-from tools.minutes import NOTEBOOKS
+from tools import pages
+from tools.pages import FOLDER, NOTEBOOKS, errata, polls_in, section
 from tools.slides import slides_of, write_slides
 from tools.solutions import SOLUTIONS
-from tools.teaching import FOLDER, polls_in
 
 PLANS, RUBRICS = ((FOLDER / name).read_text(encoding="utf-8") for name in ("plans.md", "rubrics.md"))
 
 
-@pytest.mark.parametrize("name", documents.PAGES)
-def test_a_page_of_claims_is_what_the_tool_writes(name):
-    text = (documents.ROOT / name).read_text(encoding="utf-8")
-    assert text == "\n".join(documents.PAGES[name]()) + "\n", "run python -m tools.documents"
-
-
-@pytest.mark.parametrize("path", teaching.PAGES, ids=lambda path: path.name)
-def test_a_page_for_teachers_and_readmes_hours_are_what_the_tool_writes(path):
-    assert path.read_text(encoding="utf-8") == teaching.PAGES[path](), "run python -m tools.teaching --write"
+@pytest.mark.parametrize("path", pages.PAGES, ids=lambda path: path.name)
+def test_a_page_and_readmes_times_are_what_the_tool_writes(path):
+    assert path.read_text(encoding="utf-8") == pages.PAGES[path](), "run python -m tools.pages"
 
 
 def test_what_is_right_instead_of_a_wrong_statement_stands_in_the_section_that_a_page_links():

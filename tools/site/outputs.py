@@ -27,10 +27,10 @@ from pygments.lexers import PythonLexer
 from course_lib.pictures.palette import MAGENTA
 from course_lib.runtime.instruments.timeline import TRACE
 from course_lib.runtime.instruments.timeline_picture import span_colours
+from tools.pages import Poll, polls_in
 from tools.site.listings import address_of, line_of
 from tools.site.live.state import first_state
 from tools.site.widgets import class_named, recorded_settings
-from tools.teaching import Poll, polls_in
 
 PICTURES = "pictures"  # a folder of the site
 LISTING = re.compile(r"<div style=[^>]*>([\w/., ]+\.py)(: [^<]*)?</div>(?=<pre)")  # above what course_lib.show prints
