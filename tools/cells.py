@@ -3,7 +3,7 @@
 import ast
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
@@ -55,22 +55,20 @@ class Outcome:
     other_output: str = ""  # the first line that differs from the output in the repository, where it passed
 
 
-def lessons(modes: Sequence[str], path: Path) -> dict[str, list[Outcome]]:
-    """Mode -> every cell of the notebook whose ranks may have a GPU. One that fails on purpose passes when it fails
-    likewise.
+def lessons(mode: str, path: Path) -> list[Outcome]:
+    """Every cell of the notebook whose ranks may have a GPU. One that fails on purpose passes when it fails likewise.
 
-    Only those cells run, and what they need of the others; all modes one after another in one kernel.
+    Only those cells run, and what they need of the others.
     """
     notebook = nbformat.read(path, as_version=4)
-    code = [number for number, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
-    needed = needs.kept([notebook.cells[number].source for number in code])
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     recorded = {number: cell.outputs for number, cell in enumerate(notebook.cells)
                 if cell.cell_type == "code" and needs.launches(cell.source)}
-    sources = [notebook.cells[number].source if keep else "pass" for number, keep in zip(code, needed)]
-    place_of = {number: place for place, number in enumerate(code)}
-    return {mode: [lesson(f"{path.name[:2]}[{number}]", outputs[place_of[number]], before)
-                   for number, before in recorded.items()]
-            for mode, outputs in executed(modes, sources, path.parent).items()}
+    for cell, keep in zip(code, needs.kept([cell.source for cell in code])):
+        cell.source = cell.source if keep else "pass"
+    execute(mode, notebook, path.parent)
+    return [lesson(f"{path.name[:2]}[{number}]", notebook.cells[number].outputs, before)
+            for number, before in recorded.items()]
 
 
 def lesson(what: str, outputs: list[NotebookNode], recorded: list[NotebookNode]) -> Outcome:
@@ -83,25 +81,24 @@ def lesson(what: str, outputs: list[NotebookNode], recorded: list[NotebookNode])
     return Outcome(what, True, other_output=first_difference(text_of(recorded), now))
 
 
-def checks(modes: Sequence[str], path: Path) -> dict[str, list[Outcome]]:
-    """Mode -> every check cell of a notebook with solutions. It passes where the report says so; the first mode's words
+def checks(mode: str, path: Path, first: str | None = None) -> list[Outcome]:
+    """Every check cell of a notebook with solutions. It passes where the report says so; the words of the mode `first`
     are the ones to print.
     """
-    code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    asked = [number for number, cell in enumerate(code) if cell.metadata.get("nbgrader", {}).get("grade")]
-    sources = [f"_report = {cell.source}\nprint(_report)\nassert _report.passed, _report.cause" if number in asked else
-               cell.source for number, cell in enumerate(code)]
-    by_mode = executed(modes, sources, path.parent)
-    first = by_mode[modes[0]]
-    return {mode: [check(number_of(code[number].source), outputs[number], first[number]) for number in asked]
-            for mode, outputs in by_mode.items()}
+    reports = [reports_of(each, path) for each in (first or mode, mode)[first is None:]]
+    return [Outcome(number, False, first_line(error)) if (error := error_of(outputs)) else
+            Outcome(number, True, other_output=first_difference(text_of(reports[0][number]), text_of(outputs)))
+            for number, outputs in reports[-1].items()]
 
 
-def check(number: str, outputs: list[NotebookNode], first: list[NotebookNode]) -> Outcome:
-    error = error_of(outputs)
-    if error:
-        return Outcome(number, False, first_line(error))
-    return Outcome(number, True, other_output=first_difference(text_of(first), text_of(outputs)))
+def reports_of(mode: str, path: Path) -> dict[str, list[NotebookNode]]:
+    """What the check of each exercise prints."""
+    notebook = nbformat.read(path, as_version=4)
+    asked = {number_of(cell.source): cell for cell in notebook.cells if cell.metadata.get("nbgrader", {}).get("grade")}
+    for cell in asked.values():
+        cell.source = f"_report = {cell.source}\nprint(_report)\nassert _report.passed, _report.cause"
+    execute(mode, notebook, path.parent)
+    return {number: cell.outputs for number, cell in asked.items()}
 
 
 def number_of(source: str) -> str:
@@ -115,28 +112,6 @@ def execute(mode: str, notebook: NotebookNode, folder: Path, **hooks: Callable) 
     begin = (f"from tools.harness.pretend.hook import pretended; from tools.harness.pretend.modes import MODES; "
              f"_pretended = pretended(MODES[{mode!r}]); _pretended.__enter__()")
     client_of(notebook, folder, [begin], CELL_TIMEOUT_S, **hooks).execute(env=environment())
-
-
-BEGINNING = """
-_pretended = pretended(MODES[{mode!r}])
-_pretended.__enter__()
-get_ipython().display_formatter.active_types = ["text/plain"]  # pictures take long, and nobody looks at them
-get_ipython().execution_count = 0  # errors name cells by their numbers
-"""
-END = "_pretended.__exit__(None, None, None)"
-
-
-def executed(modes: Sequence[str], sources: list[str], folder: Path) -> dict[str, list[list[NotebookNode]]]:
-    """Mode -> the outputs of each cell, in one kernel whose launches find one mode's machine after another's."""
-    notebook = nbformat.v4.new_notebook()
-    for mode in modes:
-        notebook.cells += map(nbformat.v4.new_code_cell, [BEGINNING.format(mode=mode), *sources, END])
-    execute("cpu", notebook, folder)
-    outputs = [cell.outputs for cell in notebook.cells]
-    of_a_mode = len(sources) + 2
-    began = [error for error in map(error_of, outputs[::of_a_mode]) if error]
-    assert not began, f"a mode could not be pretended: {began[0].evalue}"
-    return {mode: outputs[1 + of_a_mode * number:][:len(sources)] for number, mode in enumerate(modes)}
 
 
 def first_line(error: NotebookNode) -> str:
@@ -162,7 +137,7 @@ def everything(mode: str, only: str = "") -> Iterator[tuple[str, list[Outcome]]]
     """(title, outcomes) of every notebook and every chapter's solutions whose name begins with `only`."""
     for path in NOTEBOOKS:
         if path.name.startswith(only):
-            yield f"lessons {path.stem}", lessons([mode], path)[mode]
+            yield f"lessons {path.stem}", lessons(mode, path)
     for path in SOLUTIONS:
         if path.name.startswith(only):
-            yield f"solutions {path.stem}", checks(["cpu", mode], path)[mode]
+            yield f"solutions {path.stem}", checks(mode, path, "cpu")

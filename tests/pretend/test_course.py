@@ -25,13 +25,13 @@ pytestmark = pytest.mark.ci
 @pytest.mark.sweep("path", few=NOTEBOOK, all=cells.NOTEBOOKS, ids=lambda path: path.stem,
                    words=f"the cells of 1 notebook of {len(cells.NOTEBOOKS)} on pretended GPUs")
 def test_every_cell_that_launches_runs_and_prints_the_same_with_a_gpu_for_each_rank(path):
-    assert complaints("nccl", cells.lessons(["nccl"], path)["nccl"]) == []
+    assert complaints("nccl", cells.lessons("nccl", path)) == []
 
 
 @pytest.mark.sweep("path", few=SOLUTIONS, all=cells.SOLUTIONS, ids=lambda path: path.stem,
                    words=f"the solutions of 1 chapter of {len(cells.SOLUTIONS)} on pretended GPUs")
 def test_every_solution_passes_with_a_gpu_for_each_rank(path):
-    assert complaints("nccl", cells.checks(["nccl"], path)["nccl"]) == []
+    assert complaints("nccl", cells.checks("nccl", path)) == []
 
 
 @pytest.mark.parametrize("name", trials.TRIALS)

@@ -6,14 +6,13 @@
 Once for each hub: it leaves a user called ask behind, whom a second call would shut out again.
 """
 
-import json
+import secrets
 import sys
 import time
-import uuid
 from urllib.parse import urljoin
 
 import requests
-import websocket
+from jupyter_kernel_client import KernelClient
 
 STUDENT = "ask"
 CELL = """\
@@ -37,11 +36,12 @@ class Visitor:
     def __init__(self, address: str):
         self.address, self.session = address.rstrip("/") + "/", requests.Session()
 
-    def post(self, path: str, **fields: str) -> requests.Response:
-        """Send the form at `path`."""
-        self.session.get(self.url(path))
-        token = {cookie.name: cookie.value for cookie in self.session.cookies if cookie.path == "/hub/"}
-        return self.session.post(self.url(path), data={**fields, "_xsrf": token.get("_xsrf", "")})
+    def post(self, path: str, form: str | None = None, **fields: str) -> requests.Response:
+        """Send the form at `path`, or what the page `form` sends there as JSON."""
+        self.session.get(self.url(form or path))
+        (token,) = [cookie.value for cookie in self.session.cookies if (cookie.path, cookie.name) == ("/hub/", "_xsrf")]
+        return self.session.post(self.url(path), headers={"X-XSRFToken": token},
+                                 **({"json": fields} if form else {"data": {**fields, "_xsrf": token}}))
 
     def url(self, path: str) -> str:
         return urljoin(self.address, path)
@@ -50,57 +50,20 @@ class Visitor:
         self.post("hub/login?next=/hub/home", username=name, password=password)
         return self.session.get(self.url("hub/home")).url.endswith("/hub/home")
 
-    def token(self) -> str:
-        """For this user's own servers."""
-        self.session.get(self.url("hub/token"))
-        cookies = {cookie.name: cookie.value for cookie in self.session.cookies if cookie.path == "/hub/"}
-        answer = self.session.post(self.url(f"hub/api/users/{STUDENT}/tokens"), json={"note": "ask"},
-                                   headers={"X-XSRFToken": cookies.get("_xsrf", "")})
-        answer.raise_for_status()
-        return answer.json()["token"]
-
 
 def start_server(student: Visitor, headers: dict[str, str], patience_s: float = 180.0) -> str:
     """The address of the student's server, when it answers."""
     users = student.url(f"hub/api/users/{STUDENT}")
     requests.post(f"{users}/server", headers=headers).raise_for_status()
-    end = time.monotonic() + patience_s
-    while time.monotonic() < end:
-        servers = requests.get(users, headers=headers).json()["servers"]
-        if servers.get("", {}).get("ready"):
+    for _ in range(int(patience_s)):
+        if requests.get(users, headers=headers).json()["servers"].get("", {}).get("ready"):
             return student.url(f"user/{STUDENT}/")
         time.sleep(1)
     raise SystemExit("the server did not start in time")
 
 
-def run_in_kernel(server: str, headers: dict[str, str], code: str) -> str:
-    """What the code prints in a new kernel of the server."""
-    kernel = requests.post(urljoin(server, "api/kernels"), headers=headers, json={"name": "python3"})
-    kernel.raise_for_status()
-    channels = urljoin(server, f"api/kernels/{kernel.json()['id']}/channels").replace("http", "ws", 1)
-    socket = websocket.create_connection(channels, header=[f"{k}: {v}" for k, v in headers.items()], timeout=180)
-    number = uuid.uuid4().hex
-    socket.send(json.dumps({
-        "header": {"msg_id": number, "msg_type": "execute_request", "username": STUDENT, "session": number,
-                   "version": "5.3", "date": ""},
-        "parent_header": {}, "metadata": {}, "channel": "shell", "buffers": [],
-        "content": {"code": code, "silent": False, "store_history": False, "allow_stdin": False}}))
-    text = ""
-    while True:
-        message = json.loads(socket.recv())
-        if message["parent_header"].get("msg_id") != number:
-            continue
-        if message["msg_type"] == "stream":
-            text += message["content"]["text"]
-        if message["msg_type"] == "error":
-            raise SystemExit("\n".join(message["content"]["traceback"]))
-        if message["msg_type"] == "execute_reply":
-            socket.close()
-            return text
-
-
 def main(address: str, teacher: str, password: str) -> None:
-    student, own = Visitor(address), uuid.uuid4().hex
+    student, own = Visitor(address), secrets.token_hex(16)
     student.post("hub/signup", username=STUDENT, signup_password=own, signup_password_confirmation=own)
     assert not student.log_in(STUDENT, own), "nobody had allowed this user"
     chief = Visitor(address)
@@ -108,10 +71,14 @@ def main(address: str, teacher: str, password: str) -> None:
     assert chief.log_in(teacher, password), "the teacher's password is refused"
     chief.session.get(chief.url(f"hub/authorize/{STUDENT}"))
     assert student.log_in(STUDENT, own), "the teacher has allowed this user"
-    headers = {"Authorization": f"token {student.token()}"}
+    token = student.post(f"hub/api/users/{STUDENT}/tokens", "hub/token", note="ask").json()["token"]
+    headers = {"Authorization": f"token {token}"}
     server = start_server(student, headers)
     print(f"a stranger stayed outside; the student's server: {server}")
-    print(run_in_kernel(server, headers, CELL), end="")
+    with KernelClient(server_url=server, token=token) as kernel:
+        reply = kernel.execute(CELL, timeout=180)
+        print(*(output.get("text", output) for output in reply["outputs"]))
+    assert reply["status"] == "ok", reply
     copies = requests.get(urljoin(server, "api/contents/workspace/notebooks"), headers=headers).json()["content"]
     print(f"{len(copies)} notebooks in the student's own workspace/")
     requests.delete(student.url(f"hub/api/users/{STUDENT}/server"), headers=headers)
