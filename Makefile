@@ -205,8 +205,12 @@ bench: $(VENV)/.bench
 size:
 	@"$(PYTHON)" tools/size.py $(COMMIT)
 
+# Pins that still fit stay, unless FLAGS of uv's say not. CUDA's packages are left out: see tools/environment.py.
+LOCK := requirements.lock
 lock:
-	"$(PYTHON)" tools/environment.py lock $(FLAGS)
+	$(firstword $(wildcard $(BIN)/uv) uv) pip compile pyproject.toml --universal --all-extras --quiet --no-annotate --python-version 3.11 \
+	  --custom-compile-command "make lock, from pyproject.toml, the course and every extra" $(FLAGS) --output-file $(LOCK)
+	@grep -vE '^(nvidia-|cuda-|triton|pytorch-triton)' $(LOCK) > $(LOCK).part && mv $(LOCK).part $(LOCK)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

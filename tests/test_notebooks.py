@@ -73,7 +73,7 @@ def test_each_fault_of_a_notebook_is_found(fault):
 
 def test_a_sitting_that_is_too_long_is_a_fault():
     notebook = clean_notebook()
-    notebook.cells.append(new_markdown_cell("word " * (minutes.WORDS_PER_MINUTE * MOST_MINUTES)))
+    notebook.cells.append(new_markdown_cell("word " * (minutes.PER_MINUTE["words"] * MOST_MINUTES)))
     (found,) = faults(notebook)
     assert f"more than {MOST_MINUTES}" in found
 
@@ -96,18 +96,10 @@ def test_the_points_in_a_notebooks_table_are_those_of_the_exercises(path):
     assert said == {number: exercise(number).points for number in said}
 
 
-def test_readme_says_how_many_minutes_a_notebook_takes_by_the_rule():
-    rows = re.findall(r"^\| \[(\w+)\]\(notebooks/.*?\| ([^|]*) \| [^|]* \|$",
-                      (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert dict(rows) == {path.stem: minutes.minutes_of(read(path)) for path in NOTEBOOKS}
-
-
-@pytest.mark.parametrize("source", ["RingAllReduce()", "explorer = PipelineSchedule(p=4)\nexplorer",
-                                    "from course_lib import widgets\nwidgets.WhichWire()"])
-def test_a_widget_counts_however_a_cell_calls_it(source):
-    reading = minutes.Reading()
-    reading.add_code(new_code_cell(source))
-    assert reading.widgets == 1
+def test_a_widget_counts_however_a_cell_calls_it():
+    outputs = shown(text_plain="RingAllReduce, 4 ranks", image_png="...")
+    assert minutes.count_code(new_code_cell("anything", outputs=outputs)) == {
+        "lines": 1, "widgets": 1, "pictures": 1, "predictions": 0}
 
 
 def made_up_notebook() -> nbformat.NotebookNode:

@@ -3,7 +3,6 @@
     python tools/environment.py make .venv            what a reader needs
     python tools/environment.py make .venv test       and what the tests need
     python tools/environment.py newest                the newest Python of this machine that can make one
-    python tools/environment.py lock [FLAGS]          write requirements.lock again; any flag of `uv pip compile` works
 
 uv, which pip puts into the new environment, installs in a third of pip's time. Where it cannot be had, or fails, pip
 does, from the same lock. The lock names packages and versions, never an address: the reader's own pip configuration,
@@ -23,11 +22,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 LOWEST, NEWEST = (3, 11), (3, 14)
-BROUGHT_BY_TORCH = re.compile(r"(nvidia-|cuda-|triton|pytorch-triton)")
-HEADER = """\
-# Written by `make lock` from pyproject.toml, the course and every extra. Do not edit.
-# Any platform, Python 3.11 and newer. CUDA packages are absent on purpose: see docs/contributing/environment.md.
-"""
 UV_SETTINGS = {"find-links": "UV_FIND_LINKS", "index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX",
                "cert": "SSL_CERT_FILE"}  # by pip's name
 ASKED = ("import sys, venv, ensurepip; assert sys.version_info.releaselevel == 'final'; "
@@ -102,26 +96,8 @@ def newest():
     return max(each for each in found if LOWEST <= each[:2] <= NEWEST)[2]
 
 
-def lock(flags):
-    """Write the lock again; pins that still fit are kept unless `flags` say not."""
-    uv = shutil.which("uv") or shutil.which("uv", path=str(ROOT / ".venv" / "bin"))
-    if uv is None:
-        raise SystemExit("make lock needs uv, which resolves for every platform at once: pip install uv")
-    before = LOCK.read_text() if LOCK.exists() else ""
-    command = [uv, "pip", "compile", "pyproject.toml", "--universal", "--all-extras", "--quiet", "--no-annotate",
-               "--no-header", "--python-version", "%d.%d" % LOWEST, "--output-file", str(LOCK)]
-    if subprocess.run([*command, *flags], cwd=ROOT).returncode:
-        LOCK.write_text(before)
-        raise SystemExit("uv could not resolve pyproject.toml; requirements.lock is unchanged")
-    lines = LOCK.read_text().splitlines(keepends=True)
-    LOCK.write_text(HEADER + "".join(line for line in lines if not BROUGHT_BY_TORCH.match(line)))
-
-
 if __name__ == "__main__":
-    what, arguments = sys.argv[1], sys.argv[2:]
-    if what == "make":
-        make(arguments[0], arguments[1:])
-    elif what == "newest":
+    if sys.argv[1] == "newest":
         print(newest())
     else:
-        lock(arguments)
+        make(sys.argv[2], sys.argv[3:])

@@ -1,6 +1,6 @@
 """The words of docs/glossary.md in the notebooks: none is used before it is explained, or linked to the page.
 
-    python -m tools.glossary --write    links first uses that are neither to the glossary
+    python -m tools.glossary    prints the first uses that are neither, with the link that is missing
 
 A word is explained where it stands in bold. What counts is its first use in the prose of each notebook up to the
 chapter that the glossary names; headings, quotations, code and lists of sources are no prose. Words of everyday
@@ -8,7 +8,6 @@ English, in EVERYDAY, are looked for in their own chapter alone.
 """
 
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,16 +48,6 @@ class Term:
             yield from (name for name in (*self.names, *self.others) if name not in EVERYDAY)
 
 
-@dataclass(frozen=True)
-class Use:
-    """The first use of a word in a notebook: a range of the text of one of its cells."""
-
-    term: Term
-    cell: int
-    begin: int
-    end: int
-
-
 def terms() -> Iterator[Term]:
     """Those of the page, in its order."""
     section = ""
@@ -77,30 +66,21 @@ def pattern(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![\w/-]){words}(?![\w/-])", re.IGNORECASE if name.islower() else re.NOFLAG)
 
 
-def prose_of(cell: nbformat.NotebookNode) -> str:
-    """The text of a markdown cell, with blanks in place of what is no prose."""
-    return NO_PROSE.sub(lambda part: " " * len(part[0]), cell.source)
+def is_known(notebook: nbformat.NotebookNode, name: str) -> bool:
+    """Whether the name is bold or linked where a reader first meets it, or is not there at all."""
+    for cell in notebook.cells:
+        prose = NO_PROSE.sub(lambda part: " " * len(part[0]), cell.source) if cell.cell_type == "markdown" else ""
+        if found := pattern(name).search(prose):
+            return any(part.start() <= found.start() < part.end()
+                       for kind in (BOLD, LINK) for part in kind.finditer(prose))
+    return True
 
 
-def first_use(notebook: nbformat.NotebookNode, term: Term, name: str) -> Use | None:
-    """Where a reader first meets the name, if it is neither bold nor linked there; None elsewhere."""
-    for number, cell in enumerate(notebook.cells):
-        if cell.cell_type != "markdown":
-            continue
-        prose = prose_of(cell)
-        found = pattern(name).search(prose)
-        if found:
-            known = any(part.start() <= found.start() < part.end()
-                        for kind in (BOLD, LINK) for part in kind.finditer(prose))
-            return None if known else Use(term, number, *found.span())
-    return None
-
-
-def unexplained(path: Path) -> list[Use]:
-    """First uses in a notebook that are neither explained nor linked, in order."""
+def unexplained(path: Path) -> list[str]:
+    """First uses in a notebook that are neither explained nor linked: the word with the link that it lacks."""
     notebook, chapter = nbformat.read(path, as_version=4), int(path.name[:2])
-    uses = [first_use(notebook, term, name) for term in terms() for name in term.names_in(chapter)]
-    return sorted((use for use in uses if use), key=lambda use: (use.cell, use.begin))
+    return [f"[{name}]({term.link})" for term in terms() for name in term.names_in(chapter)
+            if not is_known(notebook, name)]
 
 
 def unused(term: Term) -> bool:
@@ -110,18 +90,6 @@ def unused(term: Term) -> bool:
     return not any(pattern(name).search(text) for name in term.names)
 
 
-def add_links(path: Path) -> int:
-    """Link what is unexplained; returns how many words."""
-    uses, notebook = unexplained(path), nbformat.read(path, as_version=4)
-    for use in reversed(uses):
-        source = notebook.cells[use.cell].source
-        notebook.cells[use.cell].source = (
-            f"{source[:use.begin]}[{source[use.begin:use.end]}]({use.term.link}){source[use.end:]}")
-    if uses:
-        path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
-    return len(uses)
-
-
-if __name__ == "__main__" and sys.argv[1:] == ["--write"]:
+if __name__ == "__main__":
     for notebook in NOTEBOOKS:
-        print(f"{notebook.stem}: {add_links(notebook)} links")
+        print(notebook.stem, *unexplained(notebook), sep="\n  ")

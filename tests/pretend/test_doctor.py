@@ -7,8 +7,7 @@ import pytest
 from course_lib.runtime.doctor import _backends, _gpus
 from tests.pretend.needed import built  # noqa: F401  a fixture
 from tools.gpu_day import __main__ as command
-from tools.gpu_day.operations import OPERATIONS
-from tools.gpu_day.steps import planned
+from tools.gpu_day import operations
 from tools.harness.pretend.hook import pretended
 from tools.harness.pretend.modes import MODES
 
@@ -48,9 +47,30 @@ def test_cheap_steps_pass_on_pretended_gpus_and_the_rows_are_stored(tmp_path, ca
 
 
 def test_every_operation_is_a_step_under_gloo_cuda_and_under_nccl_on_one_and_on_all_gpus():
-    plan = planned(["tools.gpu_day.operations"], "pretended")
-    names = [step.name for step in plan["tools.gpu_day.operations"]]
+    with pretended(MODES["nccl"]):
+        names = [step.name for step in operations.steps("pretended")]
     for world, least in (("nccl 1", 1), ("nccl 4", 4), ("gloo-cuda 4", 4)):
-        expected = {f"{world}: {name}" for name, each in OPERATIONS.items()
+        expected = {f"{world}: {name}" for name, each in operations.OPERATIONS.items()
                     if each.least <= least and world.startswith(each.only or "")}
         assert {name for name in names if name.startswith(world)} == expected
+
+
+def test_an_operation_that_fails_or_hangs_names_itself_and_the_next_one_has_other_ranks(monkeypatch, capsys):
+    def raises(rank, n):
+        assert rank != 2, "a wire is loose"
+        return operations.own(rank), rank + 1.0
+
+    def hangs(rank, n):
+        while rank == 1:
+            pass
+        return operations.own(rank), rank + 1.0
+
+    made_up = {"hangs": operations.Operation(hangs), "raises": operations.Operation(raises),
+               "all_reduce": operations.OPERATIONS["all_reduce"]}
+    monkeypatch.setattr(operations, "OPERATIONS", made_up)
+    monkeypatch.setattr(operations, "TIMEOUT_S", 3.0)
+    assert command.main(["nccl 4", "--mode", "pretended"], ["tools.gpu_day.operations"]) == 1
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("nccl 4")]
+    assert ["FAILED" in row for row in rows] == [True, True, False]
+    assert "Deadlock" in rows[0] or "imeout" in rows[0], rows[0]
+    assert "a wire is loose" in rows[1]

@@ -1,21 +1,13 @@
 """Steps of a made-up day: one for each way in which a step can end."""
 
-import os
 import threading
 
-from benchmarks.harness import EVENTS
-from tools.gpu_day.steps import Step, now_at, require
-
-DEADLINE_S = 1.5
-RUIN = "MADE_UP_RUIN"  # in the environment: the process of these steps ends while it imports them
-
-if {EVENTS, RUIN} <= {*os.environ}:
-    os._exit(7)
+from tools.gpu_day.steps import Step, require
 
 
 def steps(mode):
-    ways = passes, misses, raises, hangs, dies, ends
-    return [Step(run.__name__, f"a step that {run.__name__}", run) for run in ways]
+    ways = passes, misses, raises, hangs, ends
+    return [Step(run.__name__, f"a step that {run.__name__}", run, 1.5) for run in ways]
 
 
 def passes():
@@ -31,12 +23,7 @@ def raises():
 
 
 def hangs():
-    now_at("cell 00[3]")
     threading.Event().wait()
-
-
-def dies():
-    os.kill(os.getpid(), 9)
 
 
 def ends():

@@ -1,6 +1,7 @@
 """What only a GPU can show, run on the GPUs of this machine: one table, in less than ten minutes."""
 
 import argparse
+import importlib
 import sys
 import textwrap
 from collections import Counter
@@ -11,13 +12,12 @@ from benchmarks import machine as host
 from benchmarks.harness import store
 from course_lib.runtime import backends
 from course_lib.runtime.doctor import why_no_gpu
-from tools.gpu_day.steps import ON, PASSED, Row, Step, machine, planned, rows
+from tools.gpu_day.steps import ON, PASSED, Row, Step, machine, rows
 from tools.harness.pretend import build
 
 MODULES = [f"tools.gpu_day.{name}" for name in ("checks", "operations", "course")]
 WITHIN_S = 570.0
 LINE = "{:<39} {:<44} {:<7} {:>6}  {}"
-HEADER = LINE.format("step", "what was run", "result", "s", "figure")
 
 
 def main(arguments: list[str], modules: Sequence[str] = MODULES) -> int:
@@ -29,30 +29,29 @@ def main(arguments: list[str], modules: Sequence[str] = MODULES) -> int:
     parser.add_argument("--within", type=float, default=WITHIN_S, metavar="SECONDS",
                         help="steps that are not over by then are left out (default: %(default)g)")
     options = parser.parse_args(arguments)
+    if options.mode == "pretended":
+        build.build()
     with machine(options.mode):
         if not backends.count_gpus():
             print(f"There is no GPU that torch could use here ({why_no_gpu()}): run this on a machine that has one, or "
                   "try the steps on pretended GPUs with --mode pretended.", file=sys.stderr)
             return 2
-    if options.mode == "pretended":
-        build.build()
-    plan = {module: [step for step in steps if not options.names or any(text in step.name for text in options.names)]
-            for module, steps in planned(modules, options.mode).items()}
-    number = sum(map(len, plan.values()))
-    if not number:
-        parser.error(f"no step has a name that holds {' or '.join(options.names)}")
-    load_before, done = host.load(), list[Row]()
+        steps = [step for module in modules for step in importlib.import_module(module).steps(options.mode)
+                 if not options.names or any(text in step.name for text in options.names)]
+        if not steps:
+            parser.error(f"no step has a name that holds {' or '.join(options.names)}")
+        load_before, done = host.load(), list[Row]()
 
-    def progress(step: Step) -> None:
-        print(f"[{len(done) + 1}/{number}] {step.name} ...", file=sys.stderr, flush=True)
+        def progress(step: Step) -> None:
+            print(f"[{len(done) + 1}/{len(steps)}] {step.name} ...", file=sys.stderr, flush=True)
 
-    print(HEADER, flush=True)
-    for row in rows(plan, options.mode, options.within, progress):
-        done.append(row)
-        print(LINE.format(row.step, textwrap.shorten(row.ran, 44, placeholder=" ..."), row.result,
-                          f"{row.seconds:.1f}", row.figure), flush=True)
-        if options.json:
-            store([vars(each) for each in done], options.json)
+        print(LINE.format("step", "what was run", "result", "s", "figure"), flush=True)
+        for row in rows(steps, options.within, progress):
+            done.append(row)
+            print(LINE.format(row.step, textwrap.shorten(row.ran, 44, placeholder=" ..."), row.result,
+                              f"{row.seconds:.1f}", row.figure), flush=True)
+            if options.json:
+                store([vars(each) for each in done], options.json)
     print(f"\n{summary(done)}\n{host.footer(load_before)}")
     if options.mode == "pretended":
         print("pretended GPUs: their numbers and times are the CPU's, and nothing here says what a real one does")

@@ -13,7 +13,6 @@ from course_lib.reference import GPT, GPTConfig, batches, train
 from course_lib.runtime import backends, context, device, launch, record_memory, record_timeline, seconds, span
 from tools.gpu_day.steps import Step, require
 
-DEADLINE_S = 90.0  # the first use of a driver
 STEPS = 20
 FLOAT32_OFF, BFLOAT16_OFF = 1e-4, 0.1  # nats a token; numbers of bfloat16 above 4 are 0.03 apart
 CONFIG = GPTConfig(num_layers=8, hidden_size=512, num_heads=8, sequence_length=128)  # 26 million parameters
@@ -25,13 +24,13 @@ def steps(mode: str) -> list[Step]:
     return [
         Step("versions", "torch, CUDA, NCCL", versions),
         Step("GPUs", "nvidia-smi: names, memory, driver", gpus),
-        Step("fork, then a GPU", "a + b in a forked rank, twice", fork_then_gpu),
+        Step("fork, then a GPU", "a + b in a forked rank, twice", fork_then_gpu, 90.0),  # the first use of a driver
         Step("fork, then no GPU", "whether a rank on the CPU sees a GPU", no_gpu_on_the_cpu),
         Step("default device", "where a rank's tensors are made and arrive", where_tensors_are),
         Step("losses, float32", f"GPT, {STEPS} steps, no TF32, against the CPU",
-             partial(near_the_cpu, torch.float32, 0.0, FLOAT32_OFF)),
+             partial(near_the_cpu, torch.float32, 0.0, FLOAT32_OFF), 60.0),
         Step("losses, bfloat16", f"GPT, {STEPS} steps, against the CPU in float32",
-             partial(near_the_cpu, torch.bfloat16, 1e-9, BFLOAT16_OFF)),
+             partial(near_the_cpu, torch.bfloat16, 1e-9, BFLOAT16_OFF), 60.0),
         *(Step(f"timeline, {backend} {n}", "bars and hidden share of an all-reduce", partial(shares, backend, n))
           for backend, n in worlds),
         Step("timeline of DDP", "one step of our DDP, buckets overlapped", partial(shares, *worlds[1], ddp_step)),

@@ -1,24 +1,22 @@
 """Every way in which ranks pass numbers on: NCCL on one GPU and on all of them, gloo between four ranks that share one.
 
-The operations of a world run in one launch, one after the other, and each is a row. One that fails on any rank names
-itself, and the next one follows; one that hangs costs its process, and the next one follows in another.
+The operations of a world run on one team, one after the other. One that fails or hangs costs its team, and the next one
+gets another.
 """
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from benchmarks.harness import tell
 from course_lib import pipeline_parallel
-from course_lib.runtime import backends, device, launch, seconds
-from tools.gpu_day.steps import FAILED, PASSED, Step, now_at, words
+from course_lib.runtime import Team, backends, device, seconds, start_ranks
+from tools.gpu_day.steps import LIMIT_S, Step
 
-DEADLINE_S = 25.0
-LAUNCH_S = 570.0  # of a whole world; what hangs is ended by DEADLINE_S
+TIMEOUT_S = LIMIT_S - 5.0  # a team ends its ranks itself; the step's limit is for what hangs in the driver
 SIZE = 2**18  # numbers in a message: 1 MiB, and divisible by the usual world sizes
 Came = tuple[Tensor, Tensor | float]
 
@@ -35,51 +33,43 @@ class Operation:
     on_host: bool = False  # whether its tensors lie there, also where ranks have GPUs
 
 
-def worlds() -> Iterator[tuple[str, int, list[str]]]:
-    """(backend, ranks, names of its operations)."""
-    for backend, n in [("nccl", n) for n in sorted({1, backends.count_gpus()})] + [("gloo-cuda", 4)]:
-        yield backend, n, [name for name, one in OPERATIONS.items() if n >= one.least and one.only in (None, backend)]
-
-
 def steps(mode: str) -> list[Step]:
-    return [Step(f"{backend} {n}: {name}", f"1 MiB a rank, {n} rank{'s' * (n > 1)}")
-            for backend, n, names in worlds() for name in names]
+    worlds = [("nccl", n) for n in sorted({1, backends.count_gpus()})] + [("gloo-cuda", 4)]
+    return [Step(f"{backend} {n}: {name}", f"1 MiB a rank, {n} rank{'s' * (n > 1)}", partial(try_it, backend, n, name))
+            for backend, n in worlds for name, one in OPERATIONS.items()
+            if n >= one.least and one.only in (None, backend)]
 
 
-def run_all(names: Sequence[str]) -> None:
-    for backend, n, known in worlds():
-        if chosen := [name for name in known if f"{backend} {n}: {name}" in names]:
-            now_at("the start of the ranks")
-            launch(in_turn, chosen, world_size=n, backend=backend, timeout=LAUNCH_S)
+TEAMS: dict[tuple[str, int], Team] = {}  # the one that runs
 
 
-def in_turn(names: Sequence[str]) -> None:
-    """On a rank: the operations one after the other; the first rank tells what became of each on all of them."""
-    rank, n = dist.get_rank(), dist.get_world_size()
-    everybody = dist.new_group(backend="gloo")  # what is said about an operation does not depend on one
-    for name in names:
-        if rank == 0:
-            tell("begins")
-        started, found = time.perf_counter(), [None] * n
-        dist.all_gather_object(found, tried(OPERATIONS[name], rank, n), group=everybody)
-        errors, times = zip(*found)
-        wrong = next(filter(None, errors), "")
-        if rank == 0:
-            tell("ends", FAILED if wrong else PASSED, wrong or f"right, {1e3 * max(times):.2f} ms",
-                 time.perf_counter() - started)
-
-
-def tried(one: Operation, rank: int, n: int) -> tuple[str, float]:
-    """(what is wrong, seconds): done twice and looked at, then timed."""
+def try_it(backend: str, world_size: int, name: str) -> str:
+    world = backend, world_size
+    if world not in TEAMS:
+        end_teams()
+        TEAMS[world] = start_ranks(world_size, backend=backend, timeout=TIMEOUT_S)
     try:
-        for _ in range(2):
-            came, expected = one.run(rank, n)
-            wrong = (came.cpu() != torch.as_tensor(expected).cpu()).sum().item()
-            assert not wrong, f"{wrong} of {came.numel()} numbers are wrong on rank {rank}"
-            assert came.device == (torch.device("cpu") if one.on_host else device()), came.device
-        return "", seconds(one.run, rank, n)
-    except Exception as error:
-        return words(error), 0.0
+        return f"right, {1e3 * max(TEAMS[world].run(right_and_timed, name)):.2f} ms"
+    except BaseException:
+        end_teams()
+        raise
+
+
+def end_teams() -> None:
+    for world in list(TEAMS):
+        TEAMS.pop(world).close()
+
+
+def right_and_timed(name: str) -> float:
+    """On a rank: do it twice, check what came, and return the seconds of a third time."""
+    one, rank, n = OPERATIONS[name], dist.get_rank(), dist.get_world_size()
+    for _ in range(2):
+        came, expected = one.run(rank, n)
+        wrong = (came.cpu() != torch.as_tensor(expected).cpu()).sum().item()
+        assert not wrong, f"{name}: {wrong} of {came.numel()} numbers are wrong on rank {rank}"
+        assert came.device == (torch.device("cpu") if one.on_host else device()), came.device
+    dist.barrier()
+    return seconds(one.run, rank, n)
 
 
 def own(rank: int, size: int = SIZE) -> Tensor:

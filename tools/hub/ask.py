@@ -12,7 +12,7 @@ import time
 from urllib.parse import urljoin
 
 import requests
-from jupyter_kernel_client import KernelClient
+from jupyter_kernel_client import JupyterKernelClient
 
 STUDENT = "ask"
 CELL = """\
@@ -75,7 +75,7 @@ def main(address: str, teacher: str, password: str) -> None:
     headers = {"Authorization": f"token {token}"}
     server = start_server(student, headers)
     print(f"a stranger stayed outside; the student's server: {server}")
-    with KernelClient(server_url=server, token=token) as kernel:
+    with JupyterKernelClient(server_url=server, token=token) as kernel:
         reply = kernel.execute(CELL, timeout=180)
         print(*(output.get("text", output) for output in reply["outputs"]))
     assert reply["status"] == "ok", reply
