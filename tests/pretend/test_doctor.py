@@ -1,13 +1,16 @@
 """doctor where there are GPUs; gpu_day's cheap steps, each of them run."""
 
 import json
+from functools import partial
 
 import pytest
+import torch.distributed as dist
 
 from course_lib.runtime.doctor import _backends, _gpus
 from tests.pretend.needed import built  # noqa: F401  a fixture
 from tools.gpu_day import __main__ as command
 from tools.gpu_day import operations
+from tools.gpu_day.steps import Step
 from tools.harness.pretend.hook import pretended
 from tools.harness.pretend.modes import MODES
 
@@ -56,21 +59,19 @@ def test_every_operation_is_a_step_under_gloo_cuda_and_under_nccl_on_one_and_on_
 
 
 def test_an_operation_that_fails_or_hangs_names_itself_and_the_next_one_has_other_ranks(monkeypatch, capsys):
-    def raises(rank, n):
-        assert rank != 2, "a wire is loose"
-        return operations.own(rank), rank + 1.0
-
-    def hangs(rank, n):
-        while rank == 1:
+    def made_up(name):
+        while name == "hangs" and dist.get_rank() == 1:
             pass
-        return operations.own(rank), rank + 1.0
+        assert name != "raises" or dist.get_rank() != 2, "a wire is loose"
+        dist.barrier()
+        return 0.001
 
-    made_up = {"hangs": operations.Operation(hangs), "raises": operations.Operation(raises),
-               "all_reduce": operations.OPERATIONS["all_reduce"]}
-    monkeypatch.setattr(operations, "OPERATIONS", made_up)
     monkeypatch.setattr(operations, "TIMEOUT_S", 3.0)
-    assert command.main(["nccl 4", "--mode", "pretended"], ["tools.gpu_day.operations"]) == 1
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("nccl 4")]
-    assert ["FAILED" in row for row in rows] == [True, True, False]
-    assert "Deadlock" in rows[0] or "imeout" in rows[0], rows[0]
-    assert "a wire is loose" in rows[1]
+    monkeypatch.setattr(operations, "right_and_timed", made_up)
+    monkeypatch.setattr(operations, "steps", lambda mode: [
+        Step(name, "made up", partial(operations.try_it, "nccl", 4, name)) for name in ("hangs", "raises", "passes")])
+    assert command.main(["--mode", "pretended"], ["tools.gpu_day.operations"]) == 1
+    hung, raised, passed = [line for line in capsys.readouterr().out.splitlines() if "made up" in line]
+    assert "FAILED" in hung and "rank 1" in hung, hung
+    assert "FAILED" in raised and "a wire is loose" in raised, raised
+    assert "passed" in passed, passed

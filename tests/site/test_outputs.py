@@ -130,6 +130,7 @@ def test_the_page_of_facts_has_every_fact_once_with_its_source():
 
 
 def test_docstrings_are_shown_as_plain_text():
-    assert api.as_rst(["Sum of *args, see `x`.", "", "  a   b"]) == [
-        ".. code-block:: text", "   :class: docstring", "", "   Sum of *args, see `x`.", "   ", "     a   b", ""]
+    assert api.as_rst(["Sum of *args, see `x`.", "", "  a   b", "1   2"]) == [
+        ".. code-block:: text", "   :class: docstring", "", "   Sum of *args, see `x`.", "   ", "     a   b",
+        "   1   2", ""]
     assert api.as_rst([">>> f(1)"])[0] == ".. code-block:: pycon" and api.as_rst([]) == []

@@ -10,7 +10,6 @@ import argparse
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 from course_lib.grading.examples import write_examples
@@ -29,27 +28,25 @@ HINTS = 2  # of three: the last is nearly the code
 JUDGES = '"""The judges stay with your teacher: here `check` runs the docstring\'s example (grading/examples.py)."""\n'
 
 
-def taken_files(root: Path = ROOT) -> Iterator[Path]:
-    """The files that a student gets as they are, relative to `root`."""
-    for part in TAKEN:
-        path = root / part
-        for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            relative = each.relative_to(root)
-            hidden = relative.is_relative_to
-            if not each.is_file() or {"__pycache__", ".ipynb_checkpoints"} & set(relative.parts):
-                continue
-            if any(map(hidden, LEFT_OUT)) and not any(map(hidden, TAKEN_AGAIN)):
-                continue
-            yield relative
+def copy(part: str, target: Path) -> None:
+    """A file or a folder of the course, as it is."""
+    if (ROOT / part).is_dir():
+        shutil.copytree(ROOT / part, target / part, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
+    else:
+        (target / part).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / part, target / part)
 
 
 def hand_out(target: Path) -> int:
     """Copy into the new or empty folder `target`; the number of files. ValueError where something is there."""
     if target.exists() and any(target.iterdir()):
         raise ValueError(f"{target} is not empty: expected a new folder")
-    for relative in taken_files():
-        (target / relative).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / relative, target / relative)
+    for part in TAKEN:
+        copy(part, target)
+    for part in LEFT_OUT:
+        shutil.rmtree(target / part)
+    for part in TAKEN_AGAIN:
+        copy(part, target)
     for name in OWN:
         shutil.copy2(HERE / name, target / name)
     grading = target / "course_lib" / "grading"

@@ -82,9 +82,11 @@ def stored(node: ast.AST) -> set[str]:
 
 
 def changed_by(statement: ast.stmt) -> set[str]:
-    """x, for x.y = 1, x[0] = 1 and x.append(1), at any depth; what draws (plt.plot(...)) changes nothing for others."""
+    """x, for x.y = 1, x[0] = 1 and x.append(1), not in a function; what draws (plt.plot(...)) changes nothing for
+    others.
+    """
     found = set()
-    for node in ast.walk(statement):
+    for node in [] if isinstance(statement, ast.FunctionDef | ast.ClassDef) else ast.walk(statement):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             node = node.value.func
         elif not isinstance(getattr(node, "ctx", None), ast.Store):

@@ -75,7 +75,7 @@ def main(address: str, teacher: str, password: str) -> None:
     headers = {"Authorization": f"token {token}"}
     server = start_server(student, headers)
     print(f"a stranger stayed outside; the student's server: {server}")
-    with JupyterKernelClient(server_url=server, token=token) as kernel:
+    with JupyterKernelClient(server_url=server.rstrip("/"), token=token) as kernel:
         reply = kernel.execute(CELL, timeout=180)
         print(*(output.get("text", output) for output in reply["outputs"]))
     assert reply["status"] == "ok", reply

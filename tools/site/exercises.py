@@ -9,6 +9,7 @@ from nbformat import NotebookNode
 
 from course_lib.grading import recorded
 from course_lib.grading.registry import exercise
+from tools.pages import rendered
 
 ROOT = Path(__file__).resolve().parents[2]
 RUBRICS = ROOT / "docs" / "teaching" / "rubrics.md"
@@ -62,15 +63,8 @@ def as_markdown(text: str) -> str:
 
 def index_page(folder: Path) -> str:
     """The list of all exercises."""
-    lines = ["# Exercises", "", "You write a function of about six lines; `check` runs it on real ranks with several "
-             "inputs, and says what is wrong and why. These are the texts, without the solutions. To write, you need "
-             "[the course on your machine](../index.md#start).", "", "| chapter | exercises |", "|---|---|"]
-    paths = sorted(folder.glob("*/*.ipynb"))
-    for path in paths:
-        cells = nbformat.read(path, as_version=4).cells
-        titles = [title for cell in cells if cell.cell_type == "markdown"
-                  for title in re.findall(r"^## (\d+\.\d+ .*)$", cell.source, re.MULTILINE)]
-        link = f"{path.parent.name}/{path.name}"
-        lines.append(f"| [{path.stem}]({link}) | {'<br>'.join(titles)} |")
-    entries = [f"{path.parent.name}/{path.stem}" for path in paths]
-    return "\n".join([*lines, "", "```{toctree}", ":hidden:", "", *entries, "```", ""])
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*/*.ipynb"))}
+    return rendered("exercises.md", chapters={
+        path: [title for cell in nbformat.reads(text, as_version=4).cells if cell.cell_type == "markdown"
+               for title in re.findall(r"^## (\d+\.\d+ .*)$", cell.source, re.MULTILINE)]
+        for path, text in texts.items()})

@@ -3,7 +3,6 @@
 Sphinx's own viewcode gives addresses to documented names alone, and the notebooks show functions that no page lists.
 """
 
-import html
 import inspect
 import pydoc
 from collections.abc import Iterator
@@ -15,23 +14,12 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from tools.pages import rendered
+
 ROOT = Path(__file__).resolve().parents[2]
 FORMATTER = HtmlFormatter(lineanchors="L", linenos="inline", anchorlinenos=True, wrapcode=True)
 # What decides exercises stays where solutions stay.
 LEFT_OUT = ("course_lib/grading/judges", "course_lib/grading/marks", "course_lib/grading/trusted")
-# Without Sphinx: its theme draws a table of contents of all pages beside each of 400 listings, which takes minutes.
-PAGE = """\
-<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
-<meta name="color-scheme" content="light dark"><title>{file}</title>
-<link rel="stylesheet" href="{up}_static/pygments.css"><link rel="stylesheet" href="{up}_static/styles/furo.css">
-<link rel="stylesheet" href="{up}_static/site.css"><link rel="icon" href="{up}_static/favicon.svg"></head>
-<body><script>document.body.dataset.theme = localStorage.getItem("theme") || "auto";</script>
-<main class="course-listing">
-<p><a href="{up}index.html">The course</a> / <a href="{up}source/index.html">Sources</a></p>
-<h1>{file}</h1>
-{code}</main></body></html>
-"""
 
 
 @cache
@@ -81,20 +69,14 @@ def place_of(module: str, name: str) -> tuple[str, int] | None:
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """(address, HTML) of each listing."""
+    """(address, HTML) of each listing: without Sphinx, whose theme draws a table of contents of all pages beside each.
+    """
     for file, page in source_files().items():
         code = highlight((ROOT / file).read_text(encoding="utf-8"), PythonLexer(), FORMATTER)
-        yield address_of(file), PAGE.format(file=html.escape(file), code=code, up="../" * page.count("/"))
+        yield address_of(file), rendered("listing.html", file=file, code=code, up="../" * page.count("/"))
 
 
 def index_page() -> str:
     """The list of all source pages, in MyST: a paragraph of links for each folder."""
-    folders: dict[str, list[str]] = {}
-    for file in source_files():
-        folders.setdefault(file.rpartition("/")[0], []).append(file)
-    lines = ["# Sources", "", "The package as it is in this version of the course. Each line has an address.", "",
-             "```{raw} html"]
-    for folder, files in folders.items():
-        links = ", ".join(f'<a href="../{address_of(file)}">{file.rpartition("/")[2]}</a>' for file in files)
-        lines.append(f"<h2>{folder}</h2><p>{links}</p>")
-    return "\n".join([*lines, "```", ""])
+    files = [(*file.rpartition("/")[::2], page) for file, page in source_files().items()]
+    return rendered("sources.md", files=[dict(zip(("folder", "name", "page"), each)) for each in files])
