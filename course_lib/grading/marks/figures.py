@@ -1,7 +1,7 @@
 """How long a submission takes and how much memory, said before grading begins.
 
 What this folder's own last gradings took counts; before there are any, what a solved notebook took on the authors'
-machine, two cores (figures.json, by `python -m tools.grading_figures`).
+machine, two cores (figures.json, from what `make grade` keeps in .grading).
 """
 
 import json
