@@ -28,10 +28,10 @@ def test_the_address_is_the_last_line_and_ctrl_c_ends_the_server_and_its_kernels
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     try:
         lines = []
-        while not lines or "http://127.0.0.1" not in lines[-1]:
+        while not lines or not lines[-1].startswith("http"):
             lines.append(lab.stdout.readline())
             assert lines[-1], f"it ended: {lines}"
-        assert len(lines) < 9
+        assert len(lines) < 6
         address, token = lines[-1].strip().split("/lab?token=")
         asked = urllib.request.Request(f"{address}/api/kernels", b"{}", {"Authorization": f"token {token}"})
         kernel = json.load(urllib.request.urlopen(asked))
@@ -40,7 +40,7 @@ def test_the_address_is_the_last_line_and_ctrl_c_ends_the_server_and_its_kernels
         assert processes
         lab.send_signal(signal.SIGINT)
         assert lab.communicate(timeout=60)[0] == "" and lab.returncode == 0
-        assert psutil.wait_procs(processes, timeout=30)[1] == []
+        assert not any(process.is_running() for process in processes)
     finally:
         lab.kill()
 

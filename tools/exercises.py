@@ -33,14 +33,7 @@ def generate(target: Path) -> None:
         raise SystemExit(f"not generated: {', '.join(missing)}\n{done.stderr}")
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        fresh = Path(folder, "exercises")
-        generate(fresh)
-        shutil.rmtree(ROOT / "exercises", ignore_errors=True)
-        shutil.copytree(fresh, ROOT / "exercises")
-    print(f"exercises/: {', '.join(assignments())}")
-
-
 if __name__ == "__main__":
-    main()
+    shutil.rmtree(ROOT / "exercises", ignore_errors=True)
+    generate(ROOT / "exercises")
+    print(f"exercises/: {', '.join(assignments())}")

@@ -3,6 +3,7 @@ a training run. The tables of answers there are read by answers.py.
 """
 
 import re
+import textwrap
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -72,12 +73,6 @@ def hints(path: Path) -> dict[str, list[str]]:
 def as_text(hint: str) -> str:
     """Lines joined, blocks of code as they are without their marks and their common indentation."""
     pieces = re.split(r"^ *```.*\n", hint, flags=re.MULTILINE)
-    texts = []
-    for place, piece in enumerate(pieces):
-        lines = piece.rstrip().splitlines()
-        if place % 2:
-            indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
-            texts.append("\n".join(line[indent:] for line in lines))
-        elif piece.strip():
-            texts.append(" ".join(line.strip() for line in lines if line.strip()))
-    return "\n".join(texts)
+    texts = [textwrap.dedent(piece).rstrip() if place % 2 else " ".join(piece.split())
+             for place, piece in enumerate(pieces)]
+    return "\n".join(filter(None, texts))

@@ -10,6 +10,7 @@ build/lab.log. What follows `--` goes to JupyterLab.
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -20,8 +21,6 @@ from tools.workspace import ROOT, give_copies
 
 FIRST = "/lab/tree/workspace/notebooks/00_start_here.ipynb"
 LOG = ROOT / "build" / "lab.log"
-# Of its log what went wrong, and the address. Ctrl-C ends it and its kernels without a question.
-QUIET = ["--ServerApp.log_level=ERROR", "--LabApp.log_level=ERROR", "--ServerApp.answer_yes=True"]
 
 
 def main(arguments: list[str]) -> None:
@@ -35,10 +34,21 @@ def main(arguments: list[str]) -> None:
         give_copies(asked.fresh)
     os.chdir(ROOT)  # nbgrader finds its configuration there
     os.environ.update(settings_in_environment(asked.teach))
+    serve([f"--LabApp.default_url={'/lab' if asked.teach else FIRST}", *arguments[split + 1:]])
+
+
+def serve(flags: list[str]) -> None:
+    """Until Ctrl-C, which ends all kernels too."""
+    quiet = ["--ServerApp.log_level=ERROR", "--LabApp.log_level=ERROR"]
     as_root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     send_kernels_to(LOG)
-    LabApp.launch_instance([*QUIET, *as_root, f"--LabApp.default_url={'/lab' if asked.teach else FIRST}",
-                            *arguments[split + 1:]])
+    server = LabApp.initialize_server([*quiet, *as_root, *flags])
+    # Jupyter's own handler asks first, and without a terminal leaves the kernels alone.
+    signal.signal(signal.SIGINT, lambda *_: server.stop(from_signal=True))
+    # Said by us, on one line, whether the token was made or given.
+    server.log.addFilter(lambda record: "To access the server" not in record.getMessage())
+    server.io_loop.add_callback(lambda: print(f"JupyterLab runs until Ctrl-C. Open:\n{address_of(server)}", flush=True))
+    server.start()
 
 
 def send_kernels_to(log: Path) -> None:
@@ -56,6 +66,11 @@ def send_kernels_to(log: Path) -> None:
     sys.stderr = open(os.dup(2), "w", encoding="utf-8", buffering=1)
     os.dup2(file.fileno(), 1)
     os.dup2(file.fileno(), 2)
+
+
+def address_of(server) -> str:
+    """Where a browser on this machine finds it, with its token."""
+    return server.display_url.split()[-1]
 
 
 if __name__ == "__main__":
