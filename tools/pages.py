@@ -142,8 +142,9 @@ def with_times(readme: str) -> str:
     return re.sub(r"For the \d+ exercises plan [\d.]+ hours", planned, readme)
 
 
-TEMPLATES = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"), trim_blocks=True,
-                               lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
+TEMPLATE_FOLDER = Path(__file__).parent / "templates"
+TEMPLATES = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATE_FOLDER), trim_blocks=True, lstrip_blocks=True,
+                               keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
 TEMPLATES.filters |= {"link": link, "cell": lambda text: text.replace("|", "\\|")}
 TEMPLATES.tests["contains"] = lambda numbers, number: number in numbers
 

@@ -12,12 +12,12 @@ A figure has what tools/site/live needs to let it move, and holds what stands th
 
 import base64
 import hashlib
-import html
 import json
 import re
 import struct
 from pathlib import Path
 
+import jinja2
 import nbformat
 from nbformat import NotebookNode
 from pygments import highlight
@@ -27,12 +27,15 @@ from pygments.lexers import PythonLexer
 from course_lib.pictures.palette import MAGENTA
 from course_lib.runtime.instruments.timeline import TRACE
 from course_lib.runtime.instruments.timeline_picture import span_colours
-from tools.pages import Poll, polls_in
+from tools.pages import TEMPLATE_FOLDER, Poll, polls_in
 from tools.site.listings import address_of, line_of
 from tools.site.live.state import first_state
 from tools.site.widgets import class_named, recorded_settings
 
 PICTURES = "pictures"  # a folder of the site
+TEMPLATES = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATE_FOLDER), autoescape=True)
+TEMPLATES.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
+OUTPUT = TEMPLATES.get_template("output.html.j2")
 LISTING = re.compile(r"<div style=[^>]*>([\w/., ]+\.py)(: [^<]*)?</div>(?=<pre)")  # above what course_lib.show prints
 
 
@@ -56,35 +59,41 @@ def render_data(source: str, data: NotebookNode, metadata: NotebookNode, polls: 
     """One output's MIME bundle, as text/html where it is more than text."""
     text = data.get("text/plain", "")
     if "image/png" in data:
-        page = picture(source, text, base64.b64decode(data["image/png"]), pictures, up)
-        if TRACE in metadata:
-            page = timeline_figure(page, metadata[TRACE], pictures, up)
+        page = picture(source, text, base64.b64decode(data["image/png"]), metadata.get(TRACE), pictures, up)
     elif "text/html" in data:
         page = listing(data["text/html"], text, up)
-    elif (poll := poll_of(source, text, polls)) is not None:
-        page = poll_figure(poll, text)
-    else:
+    elif (poll := poll_of(source, text, polls)) is None:
         return data
+    elif text.startswith("Answer: "):
+        answer = text.removesuffix(" (no prediction was locked)")
+        measured = answer.removeprefix("Answer: ").partition("; the formula says ")[0]
+        page = OUTPUT.render(kind="answer", poll=poll, answer=answer, measured=measured)
+    else:
+        page = OUTPUT.render(kind="prediction", poll=poll)
     return NotebookNode({"text/html": page})
 
 
-def picture(source: str, sentence: str, png: bytes, pictures: Path, up: str) -> str:
-    """An <img> with its sentence as text alternative, in a figure where a widget can take its place."""
-    name = put(png, pictures, "png")
+def picture(source: str, sentence: str, png: bytes, trace: str | None, pictures: Path, up: str) -> str:
+    """An <img> with its sentence as text alternative, in a figure where a widget can take its place; that of a timeline
+    over its events, in a file that a page can draw, and Perfetto too.
+    """
     width, height = struct.unpack(">II", png[16:24])
     # matplotlib's own text says nothing; the cell below or above does
-    words = "" if sentence.startswith("<Figure") else sentence
-    image = (f'<img src="{up}{PICTURES}/{name}" alt="{html.escape(words)}" width="{width}" height="{height}" '
-             'loading="lazy" decoding="async">')
+    given = {"kind": "picture", "address": f"{up}{PICTURES}/{put(png, pictures, 'png')}", "width": width,
+             "height": height, "words": "" if sentence.startswith("<Figure") else sentence}
     widget = class_named(sentence)
     settings = recorded_settings(widget, source, sentence) if widget is not None else None
-    if widget is None or settings is None:
-        return f'<p class="course-picture">{image}</p>'
-    given = html.escape(json.dumps(settings))
-    first = first_state(widget.__module__, widget.__name__, settings)  # it stands there before any Python is loaded
-    return (f'<figure class="course-widget" data-class="{widget.__name__}" data-module="{widget.__module__}" '
-            f'data-settings="{given}">{image}<figcaption>{html.escape(sentence)}</figcaption>'
-            f'<script type="application/json">{first}</script></figure>')
+    if settings is not None:
+        # `first` stands there before any Python is loaded
+        given |= {"widget": widget, "settings": settings,
+                  "first": first_state(widget.__module__, widget.__name__, settings)}
+    if trace:
+        spans = dict.fromkeys(event["name"] for event in json.loads(trace)["traceEvents"]
+                              if event.get("cat") == "compute")
+        given |= {"kind": "timeline", "trace": f"{up}{PICTURES}/{put(trace.encode(), pictures, 'json')}",
+                  "kilobytes": round(len(trace) / 1000),
+                  "colours": {"compute": span_colours(list(spans)), "communication": MAGENTA}}
+    return OUTPUT.render(given)
 
 
 def put(content: bytes, folder: Path, ending: str) -> str:
@@ -96,17 +105,6 @@ def put(content: bytes, folder: Path, ending: str) -> str:
     return name
 
 
-def timeline_figure(image: str, trace: str, pictures: Path, up: str) -> str:
-    """The picture of a timeline over its events, in a file that a page can draw, and Perfetto too."""
-    address = f"{up}{PICTURES}/{put(trace.encode(), pictures, 'json')}"
-    events = json.loads(trace)["traceEvents"]
-    names = dict.fromkeys(event["name"] for event in events if event.get("cat") == "compute")
-    colours = html.escape(json.dumps({"compute": span_colours(list(names)), "communication": MAGENTA}))
-    return (f'<figure class="course-timeline" data-trace="{address}" data-colours="{colours}">{image}<p>'
-            f'<a href="{address}" download="timeline.json">Its events, a file for Perfetto</a> '
-            f"({len(trace) / 1000:.0f} kB)</p></figure>")
-
-
 def poll_of(source: str, text: str, polls: list[Poll]) -> Poll | None:
     """The prediction that the output asks or answers; None for another output."""
     asked = next((poll for poll in polls if text == f"Prediction: {poll.question} (nothing is locked yet)"), None)
@@ -114,21 +112,6 @@ def poll_of(source: str, text: str, polls: list[Poll]) -> Poll | None:
         return asked
     answered = re.findall(r"(\w+)\.against\(", source)
     return next((poll for poll in reversed(polls) if answered and poll.variable == answered[-1]), None)
-
-
-def poll_figure(poll: Poll, text: str) -> str:
-    """A question, or its answer."""
-    question = html.escape(poll.question)
-    if text.startswith("Answer: "):
-        answer = html.escape(text.removesuffix(" (no prediction was locked)"))
-        measured = answer.removeprefix("Answer: ").partition("; the formula says ")[0]
-        return f'<figure class="course-answer" data-question="{question}" data-measured="{measured}">{answer}</figure>'
-    options = html.escape(json.dumps(poll.options, ensure_ascii=False))
-    choice = "".join(f"<li>{html.escape(each)}</li>" for each in poll.options)
-    unit = f" (in {html.escape(poll.unit)})" * bool(poll.unit)
-    return (f'<figure class="course-prediction" data-question="{question}" data-unit="{html.escape(poll.unit)}" '
-            f'data-options="{options}"><p><strong>Predict:</strong> {question}{unit}</p>'
-            f'{f"<ul>{choice}</ul>" * bool(choice)}</figure>')
 
 
 def listing(page: str, text: str, up: str) -> str:
