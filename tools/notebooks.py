@@ -14,7 +14,6 @@ import ast
 import asyncio
 import base64
 import hashlib
-import json
 import re
 import subprocess
 import sys
@@ -24,7 +23,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from tools import minutes
-from tools.harness.outputs import difference, error_of
+from tools.harness.outputs import difference, error_of, said
 from tools.run_notebooks import NOTEBOOKS, execute, failure, summary
 from tools.workspace import is_for_colab
 
@@ -109,8 +108,8 @@ def keep_equal_outputs(new: NotebookNode, old: NotebookNode) -> None:
 
 def pictures_in(cell: NotebookNode) -> list[object]:
     """The pictures among a cell's outputs, and what is kept beside them."""
-    parts = [(output.get("data", {}).get("image/png"), output.get("metadata")) for output in cell.outputs]
-    return [part for both in parts for part in both if part]
+    return [(output.data["image/png"], output.metadata) for output in cell.outputs
+            if "image/png" in output.get("data", {})]
 
 
 def run(path: Path) -> None:
@@ -128,8 +127,8 @@ def run(path: Path) -> None:
 
 def executed(path: Path) -> NotebookNode:
     notebook = asyncio.run(execute(path))
-    if said := notebook.metadata.executed.died or next(filter(None, map(failure, notebook.cells)), ""):
-        raise SystemExit(f"{path}: not written, it does not run\n{said}")
+    if words := notebook.metadata.executed.died or next(filter(None, map(failure, notebook.cells)), ""):
+        raise SystemExit(f"{path}: not written, it does not run\n{words}")
     return notebook
 
 
@@ -149,18 +148,16 @@ def tidy(path: Path) -> None:
 
 def shown_in(path: Path) -> set[str]:
     """The source files that the notebook at `path` shows: course_lib.show prints `# FILE, FILE` above the code."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    texts = [output.get("data", {}).get("text/plain", "") for cell in cells for output in cell.get("outputs", [])]
-    headings = [(text if isinstance(text, str) else "".join(text)).partition("\n")[0] for text in texts]
+    outputs = [output for cell in nbformat.read(path, as_version=4).cells for output in cell.get("outputs", [])]
+    headings = [said(output).partition("\n")[0] for output in outputs]
     # show_diff goes on behind a colon: what became of what.
     return {file for heading in headings if heading.startswith("# ")
             for file in heading.removeprefix("# ").partition(":")[0].split(", ")}
 
 
-def changed_files(since: str = "HEAD") -> list[str]:
-    """Relative to the root, what differs from a commit; nothing where there is none."""
-    command = ["git", "diff", "--name-only", since, "--"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+def git(*words: str) -> list[str]:
+    """The lines that git prints; none where it refuses."""
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
 
 
 def showing(files: set[str]) -> list[str]:
@@ -173,15 +170,13 @@ def name_of(path: Path) -> str:
 
 def touched() -> list[str]:
     """The notebooks that differ from where this branch left main, then those that show a source that does."""
-    base = subprocess.run(["git", "merge-base", "HEAD", "main"], cwd=ROOT, capture_output=True, text=True).stdout
-    files = changed_files(base.strip() or "HEAD")
-    own = [name for name in map(name_of, sorted(ROOT.glob("notebooks/*.ipynb"))) if name in files]
-    return list(dict.fromkeys([*own, *showing(set(files))]))
+    files = git("diff", "--name-only", *git("merge-base", "HEAD", "main") or ["HEAD"], "--")
+    return list(dict.fromkeys([*(name for name in map(name_of, NOTEBOOKS) if name in files), *showing(set(files))]))
 
 
 def for_test() -> list[str]:
     """The first notebook and MOST_TOUCHED others that a change touches; what is left for .ci/run is told."""
-    first, *_ = map(name_of, NOTEBOOKS)
+    first = name_of(NOTEBOOKS[0])
     others = [name for name in touched() if name != first]
     if left := others[MOST_TOUCHED:]:
         print("touched too, and left for .ci/run:", *left, file=sys.stderr)
@@ -191,24 +186,27 @@ def for_test() -> list[str]:
 def faults(notebook: NotebookNode) -> list[str]:
     """What a notebook may not be committed with, one message a fault."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code" and not is_for_colab(cell)]
-    found = []
-    if "widgets" in notebook.metadata:
-        found.append("metadata.widgets: GitHub refuses the notebook; run make notebooks")
-    if not code or not only_imports(code[0].source):
-        found.append("the first code cell holds more than imports")
-    elif unused := unused_imports(*(cell.source for cell in code)):
-        found.append(f"imports that no cell uses: {', '.join(unused)}")
-    for sitting in minutes.read(notebook)[0]:
-        if minutes.minutes(sitting) > MOST_MINUTES:
-            found.append(f"a sitting of {minutes.minutes(sitting):.0f} minutes, more than {MOST_MINUTES}: shorten it")
-    if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
-        found.append("not run from top to bottom (nothing is compared then); run make notebooks")
+    first, *others = [cell.source for cell in code] or ["none"]
+    unused = unused_imports(first, *others) if only_imports(first) else []
+    longest = max(map(minutes.minutes, minutes.read(notebook)[0]))
+    found = named({
+        "metadata.widgets: GitHub refuses the notebook; run make notebooks": "widgets" in notebook.metadata,
+        "the first code cell holds more than imports": not only_imports(first),
+        f"imports that no cell uses: {', '.join(unused)}": unused,
+        f"a sitting of {longest:.0f} minutes, more than {MOST_MINUTES}: shorten it": longest > MOST_MINUTES,
+        "not run from top to bottom (nothing is compared then); run make notebooks":
+            [cell.execution_count for cell in code] != list(range(1, len(code) + 1)),
+    })
     return found + [f"cell {cell.execution_count}: {fault}" for cell in code for fault in faults_of_cell(cell)]
+
+
+def named(broken: dict[str, object]) -> list[str]:
+    return [fault for fault, is_there in broken.items() if is_there]
 
 
 def faults_of_cell(cell: NotebookNode) -> list[str]:
     tags, data = cell.metadata.get("tags", []), [output.get("data", {}) for output in cell.outputs]
-    broken = {
+    return named({
         "widget-view output; run make notebooks":
             any(mime.startswith(WIDGET_MIME) for each in data for mime in each),
         "a picture names what drew it; save with metadata={'Software': None}":
@@ -219,8 +217,7 @@ def faults_of_cell(cell: NotebookNode) -> list[str]:
             sum(bool(line.strip()) for line in cell.source.splitlines()) > LONGEST_CELL,
         "opts out of nbval; print something exact instead":
             any(tag.startswith("nbval-") for tag in tags) or "NBVAL_" in cell.source,
-    }
-    return [fault for fault, is_there in broken.items() if is_there]
+    })
 
 
 def only_imports(source: str) -> bool:
@@ -241,21 +238,21 @@ def unused_imports(first: str, *others: str) -> list[str]:
 def main(arguments: list[str]) -> str | None:
     parser = argparse.ArgumentParser(prog="python -m tools.notebooks", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("run", "check"):
-        commands.add_parser(name).add_argument("notebooks", nargs="*", type=Path, default=NOTEBOOKS)
-    commands.add_parser("tidy").add_argument("notebooks", nargs="+", type=Path)
+    for name, number in (("run", "*"), ("check", "*"), ("tidy", "+")):
+        commands.add_parser(name).add_argument("notebooks", nargs=number, type=Path, default=NOTEBOOKS)
     commands.add_parser("showing").add_argument("files", nargs="*")
     commands.add_parser("touched")
     chosen = parser.parse_args(arguments)
     if chosen.command == "showing":
-        print(*showing(set(chosen.files or changed_files())))
+        print(*showing(set(chosen.files or git("diff", "--name-only", "HEAD", "--"))))
     elif chosen.command == "touched":
         print(*for_test())
     elif chosen.command == "check":
-        found = [(path, faults(nbformat.read(path, as_version=4))) for path in chosen.notebooks]
-        return "\n".join(f"{path}: {fault}" for path, messages in found for fault in messages) or None
-    for path in chosen.notebooks if chosen.command in ("run", "tidy") else ():
-        {"run": run, "tidy": tidy}[chosen.command](path)
+        return "\n".join(f"{path}: {fault}" for path in chosen.notebooks
+                         for fault in faults(nbformat.read(path, as_version=4))) or None
+    else:
+        for path in chosen.notebooks:
+            {"run": run, "tidy": tidy}[chosen.command](path)
     return None
 
 
