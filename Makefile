@@ -91,9 +91,11 @@ handout: $(COURSE)
 slides: $(COURSE)
 	@$(BIN)/python -m tools.slides $(NAME)
 
-# Pages for any static host, from the recorded outputs. FLAGS=--linkcheck looks whether outside links answer.
+# Pages for any static host, from the recorded outputs. BUILDER=linkcheck looks whether outside links answer.
 site: $(VENV)/.site
-	@$(BIN)/python -m tools.site $(FLAGS)
+	@mkdir -p build/site_source
+	@$(BIN)/python -m sphinx -b $(or $(BUILDER),html) -c tools/site -d build/site_cache --quiet --fail-on-warning $(FLAGS) \
+	  build/site_source build/site$(BUILDER:%=_%)
 
 # Two files at a time (pytest-xdist), since one test starts up to 8 ranks of its own. A second thread in one of these
 # processes would only wait for a core, and use up another one while it waits. A failure is told as it happens.

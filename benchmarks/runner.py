@@ -1,7 +1,6 @@
 """Benchmarks in processes of their own: one that hangs is ended with all that it started, and the next one goes on."""
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -28,10 +27,6 @@ class Hung(Exception):
     """Nothing was heard of a child for too long."""
 
 
-class Over(Exception):
-    """The time that there was for all of it is over."""
-
-
 class Child:
     """A Python process that does one thing after the other and tells of it (harness.tell): `with Child(...) as child:`.
 
@@ -39,8 +34,8 @@ class Child:
     daemons included, and is ended at the end of the `with`.
     """
 
-    def __init__(self, command: Sequence[str], deadline_s: float, until: float = math.inf) -> None:
-        self._deadline_s, self._until = deadline_s, until
+    def __init__(self, command: Sequence[str], deadline_s: float) -> None:
+        self._deadline_s = deadline_s
         self._folder = tempfile.TemporaryDirectory(prefix="benchmark_", ignore_cleanup_errors=True)
         self._events, log = Path(self._folder.name, "events"), Path(self._folder.name, "log")
         self._events.touch()
@@ -62,7 +57,7 @@ class Child:
     def events(self) -> Iterator[list]:
         """What it tells, as it comes, until its process has ended.
 
-        Raises Hung after `deadline_s` seconds without a word, and Over when time.monotonic() has come to `until`.
+        Raises Hung after `deadline_s` seconds without a word.
         """
         heard, patience_s, unfinished = time.monotonic(), max(self._deadline_s, _IMPORTS_WITHIN_S), ""
         with self._events.open(encoding="utf-8") as told:
@@ -74,8 +69,6 @@ class Child:
                     heard, patience_s = time.monotonic(), self._deadline_s
                 elif not running:
                     return
-                elif time.monotonic() > self._until:
-                    raise Over
                 elif time.monotonic() - heard > patience_s:
                     raise Hung(f"hung: nothing happened for {patience_s:g} s")
                 else:

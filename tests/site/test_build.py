@@ -3,9 +3,9 @@
 import re
 
 import pytest
+from sphinx.cmd.build import main as sphinx
 
 from tools.site import sources
-from tools.site.__main__ import build
 from tools.site.check import addresses_in, is_outside, read
 
 # myst-parser uses what Sphinx 11 will not have
@@ -22,7 +22,7 @@ def site(tmp_path_factory):
     notebook = sources.ROOT / f"notebooks/{NAME}.ipynb"
     sources.write(source / f"notebooks/{NAME}.ipynb", sources.notebook_page(notebook, source / "extra/pictures"))
     sources.write(source / "index.md", INDEX)
-    build(source, folder / "html", folder / "cache")
+    sphinx(["-c", str(sources.ROOT / "tools/site"), "--quiet", str(source), str(folder / "html")])
     return folder / "html"
 
 

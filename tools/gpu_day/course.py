@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import nbformat
 import torch.distributed as dist
 
 from benchmarks import collectives, zero
@@ -27,7 +26,7 @@ SHARDED = {"zero_1": (partial(zero.zero, 1), zero.zero_redundancy_optimizer),
 def steps(mode: str) -> list[Step]:
     backend = "nccl" if backends.count_gpus() >= WORLD_SIZE else "gloo-cuda"  # four GPUs, otherwise one shared one
     return [
-        *(Step(f"notebook {path.name[:2]}", f"{path.name}, every cell", partial(lesson, mode, path), LIMIT_S)
+        *(Step(f"notebook {path.name[:2]}", f"{path.name}, cells that launch", partial(lesson, mode, path), LIMIT_S)
           for path in cells.NOTEBOOKS if path.name.startswith(NOTEBOOKS)),
         *(Step(f"{name.split(',')[0]}_4_ranks_{size}", f"all-reduce of {size} against torch's, {backend}",
                partial(compare, backend, collectives.alternate, (ours, dist.all_reduce), collectives.SIZES[size],
@@ -39,12 +38,8 @@ def steps(mode: str) -> list[Step]:
 
 
 def lesson(mode: str, path: Path) -> str:
-    """A notebook on whatever ranks this machine gives it."""
-    notebook = nbformat.read(path, as_version=4)
-    stored = {number: list(cell.outputs) for number, cell in enumerate(notebook.cells) if cell.cell_type == "code"}
-    cells.execute(ON[mode], notebook, path.parent)
-    outcomes = [cells.lesson(f"{path.name[:2]}[{number}]", notebook.cells[number].outputs, before)
-                for number, before in stored.items()]
+    """The cells of a notebook that launch, on whatever ranks this machine gives them."""
+    outcomes = cells.lessons(ON[mode], path)
     bad = [f"{each.what} {each.error[:80]}" for each in outcomes if not each.passed]
     others = [each.what for each in outcomes if each.other_output]
     figure = f"{len(outcomes) - len(bad)} of {len(outcomes)} cells" + "".join(f"; {each}" for each in bad)

@@ -1,6 +1,5 @@
 """`make site`: the course as pages for any static host, in build/site. Sphinx and myst-nb build them, nothing is run.
 
-    __main__.py    the command: the sources, then Sphinx
     sources.py     build/site_source: the tree's own pages and notebooks under their own names, and what is generated
     outputs.py     recorded outputs as HTML: pictures in files of their own, widgets and predictions as figures
     widgets.py     which widget, with which settings, a recorded picture shows
@@ -8,7 +7,7 @@
     facts.py       every number of course_lib.facts in a table, with its source
     api.py         a page for each package, of its public names
     listings.py    the source files, each line with an address
-    conf.py        Sphinx's settings
+    conf.py        Sphinx's settings, and when it calls us
     check.py       what every built page must be: links that lead somewhere, nothing from another host
     static/        the style sheet, and a script for the keyboard
     live/          what moves on a page: Pyodide, the part of course_lib that it needs, the scripts of pages and worker

@@ -1,6 +1,6 @@
 """What every built page must be: links that lead somewhere, nothing from another host, a text for each picture.
 
-No network is asked. Whether outside links answer is another question: python -m tools.site --linkcheck.
+No network is asked. Whether outside links answer is another question: make site BUILDER=linkcheck.
 """
 
 import re

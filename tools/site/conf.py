@@ -1,6 +1,8 @@
-"""Sphinx's settings for the site. Nothing is run, and nothing comes from another host: no CDN, font or tracker."""
+"""Sphinx's settings for the site. Nothing is run, and nothing comes from another host: no CDN, font or tracker.
 
-import os
+Sphinx calls us to write what it reads (build/site_source), what moves on a page, and to look at what it has built.
+"""
+
 import sys
 from pathlib import Path
 
@@ -9,8 +11,11 @@ from docutils import nodes
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from sphinx.util import logging  # noqa: E402
+
 from course_lib.lazy import load_on_use  # noqa: E402, F401 - the tree on this path, and no other
-from tools.site import api, listings  # noqa: E402
+from tools.site import api, check, listings, sources  # noqa: E402
+from tools.site.live.build import build as build_live  # noqa: E402
 
 project = "Training large models on many devices"
 author = "the course's authors"
@@ -39,7 +44,6 @@ pygments_style = "a11y-high-contrast-light"  # of accessible-pygments, which fur
 pygments_dark_style = "a11y-high-contrast-dark"
 html_title = project
 html_static_path = ["static"]
-html_extra_path = [os.environ["SITE_EXTRA"]] if "SITE_EXTRA" in os.environ else []
 html_css_files = ["site.css"]
 html_favicon = "static/favicon.svg"
 html_js_files = ["site.js"]
@@ -49,10 +53,34 @@ html_show_copyright = False
 html_last_updated_fmt = None
 html_theme_options = {"navigation_with_keys": False}
 
-# Outside links are looked at by `python -m tools.site --linkcheck`, which CI runs without failing.
+# Outside links are looked at by `make site BUILDER=linkcheck`, at night.
 linkcheck_timeout = 20
 linkcheck_workers = 4
 linkcheck_ignore = [r"http://localhost"]
+
+
+def is_whole(app):
+    """Whether these are all pages of the course; tests build some."""
+    return Path(app.srcdir).resolve() == ROOT / "build" / "site_source"
+
+
+def write_sources(app, config):
+    extra = Path(app.srcdir, sources.EXTRA)
+    extra.mkdir(exist_ok=True)
+    config.html_extra_path = [str(extra)]
+    if is_whole(app):
+        sources.write_sources(Path(app.srcdir))
+
+
+def write_live(app):
+    if is_whole(app) and app.builder.name == "html":
+        build_live(Path(app.srcdir, sources.EXTRA, "course"))
+
+
+def tell_faults(app, exception):
+    if is_whole(app) and app.builder.name == "html" and exception is None:
+        for fault in check.faults(Path(app.outdir)):
+            logging.getLogger(__name__).warning(fault)
 
 
 def linkcode_resolve(domain, info):
@@ -87,7 +115,7 @@ def number_cells(app, doctree, docname):
 
 def add_live(app, pagename, templatename, context, doctree):
     """The one script of the widgets, where it was built."""
-    if Path(app.config.html_extra_path[0] if app.config.html_extra_path else "", "course/live.js").exists():
+    if Path(app.config.html_extra_path[0], "course/live.js").exists():
         up = "../" * pagename.count("/")
         context["metatags"] = context.get("metatags", "") + f'<script type="module" src="{up}course/live.js"></script>'
 
@@ -101,6 +129,9 @@ def name_levels(app, pagename, templatename, context, doctree):
 
 
 def setup(app):
+    app.connect("config-inited", write_sources, priority=100)  # before Sphinx looks for html_extra_path
+    app.connect("builder-inited", write_live)
+    app.connect("build-finished", tell_faults)
     app.connect("autodoc-process-docstring", show_docstring)
     app.connect("doctree-resolved", link_sources)
     app.connect("doctree-resolved", number_cells)
