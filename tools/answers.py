@@ -28,7 +28,7 @@ import runpy
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -74,23 +74,20 @@ class Row:
         return f"{self.number} {self.kind} {self.name}"
 
 
-def wrong(number: str, says: str) -> Callable[[Callable], Row]:
-    """Decorate a wrong answer to the exercise `number`, which takes the name of the exercise's function."""
-    return lambda function: Row(number, "wrong", says, named(function, number))
+def answer(kind: str, number: str, says: str) -> Callable[[Callable], Row]:
+    def decorate(function: Callable) -> Row:
+        function.__name__ = exercise(number).function
+        return Row(number, kind, says, function)
+
+    return decorate
 
 
-def right(number: str, says: str) -> Callable[[Callable], Row]:
-    """Decorate an answer to the exercise `number` that nobody would think of first, and that has to pass."""
-    return lambda function: Row(number, "right", says, named(function, number))
+wrong = partial(answer, "wrong")  # decorates a wrong answer to an exercise
+right = partial(answer, "right")  # one that nobody would think of first, and that has to pass
 
 
 def term(number: str, words: str, stands: str, without: str) -> Row:
     return Row(number, "term", words, edit=(stands, without), name=words)
-
-
-def named(function: Callable, number: str) -> Callable:
-    function.__name__ = exercise(number).function
-    return function
 
 
 @cache

@@ -28,28 +28,13 @@ ASKED = ("import sys, venv, ensurepip; assert sys.version_info.releaselevel == '
          "print(*sys.version_info[:2], sys.executable)")
 
 
-def complaint(version, missing):
-    """What is wrong with a Python of this `version` that lacks the modules `missing`, or None."""
+def complaint(version):
+    """What is wrong with a Python of this `version`, or None. What venv lacks, it says itself."""
+    if tuple(version[:2]) >= LOWEST:
+        return None
     found = ".".join(str(number) for number in version[:3])
-    if tuple(version[:2]) < LOWEST:
-        return ("The course needs Python %d.%d or newer, and this one is %s (%s)\n"
-                "  Name a newer one: make test PYTHON=python3.12") % (LOWEST + (found, sys.executable))
-    if missing:
-        return ("Python %s (%s) lacks %s, which makes virtual environments\n  Debian and Ubuntu keep it apart: "
-                "sudo apt-get install python%d.%d-venv") % (
-                    (found, sys.executable, " and ".join(missing)) + tuple(version[:2]))
-    return None
-
-
-def missing_modules():
-    """Those of venv and ensurepip that this Python lacks."""
-    missing = []
-    for name in ("venv", "ensurepip"):
-        try:
-            __import__(name)
-        except ImportError:
-            missing.append(name)
-    return missing
+    return ("The course needs Python %d.%d or newer, and this one is %s (%s)\n"
+            "  Name a newer one: make test PYTHON=python3.12") % (LOWEST + (found, sys.executable))
 
 
 def settings_for_uv(pip_config, environment):
@@ -66,11 +51,11 @@ def settings_for_uv(pip_config, environment):
 
 def make(folder, extras):
     """Create the environment `folder` where there is none, and install the course with these extras."""
-    problem = complaint(sys.version_info, missing_modules())
+    problem = complaint(sys.version_info)
     if problem:
         raise SystemExit(problem)
     python = Path(folder, "Scripts", "python.exe") if os.name == "nt" else Path(folder, "bin", "python")
-    if not python.exists():
+    if not python.exists() or subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True).returncode:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     asked = ["--constraint", str(LOCK), "--editable", "." + ("[%s]" % ",".join(extras) if extras else "")]
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check"]

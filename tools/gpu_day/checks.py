@@ -8,7 +8,6 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from course_lib.data_parallel import DistributedDataParallel
 from course_lib.reference import GPT, GPTConfig, batches, train
 from course_lib.runtime import backends, context, device, launch, record_memory, record_timeline, seconds, span
 from tools.gpu_day.steps import Step, require
@@ -31,9 +30,8 @@ def steps(mode: str) -> list[Step]:
              partial(near_the_cpu, torch.float32, 0.0, FLOAT32_OFF), 60.0),
         Step("losses, bfloat16", f"GPT, {STEPS} steps, against the CPU in float32",
              partial(near_the_cpu, torch.bfloat16, 1e-9, BFLOAT16_OFF), 60.0),
-        *(Step(f"timeline, {backend} {n}", "bars and hidden share of an all-reduce", partial(shares, backend, n))
+        *(Step(f"timeline, {backend} {n}", "bars and hidden share of an all-reduce", partial(timeline, backend, n))
           for backend, n in worlds),
-        Step("timeline of DDP", "one step of our DDP, buckets overlapped", partial(shares, *worlds[1], ddp_step)),
         Step("stopwatch", "seconds() of 1 and of 8 products", stopwatch),
         Step("memory", "record_memory against the allocator's peak", memory),
     ]
@@ -109,23 +107,12 @@ def overlapped() -> None:
             work.wait()
 
 
-def ddp_step() -> None:
-    model = DistributedDataParallel(GPT(CONFIG), bucket_cap_mb=10)
-    inputs, targets = batches(0, dist.get_rank(), dist.get_world_size(), sequence_length=CONFIG.sequence_length)
-    model(inputs, targets)[1].backward()
-    with record_timeline():
-        with span("forward"):
-            loss = model(inputs, targets)[1]
-        with span("backward"):
-            loss.backward()
-
-
-def shares(backend: str, world_size: int, function: object = overlapped) -> str:
+def timeline(backend: str, world_size: int) -> str:
     """Bars that last, in both lanes of the timeline."""
-    found = launch(function, world_size=world_size, backend=backend).timeline
+    found = launch(overlapped, world_size=world_size, backend=backend).timeline
     bars = [event.duration_s for event in found.events]
     share = sum(map(found.hidden_s, found.ranks)) / max(found.total_s(lane="communication"), 1e-12)
-    figure = (f"{backend} {world_size}: {len(bars)} bars of {1e3 * min(bars, default=0.0):.3f} to "
+    figure = (f"{len(bars)} bars of {1e3 * min(bars, default=0.0):.3f} to "
               f"{1e3 * max(bars, default=0.0):.2f} ms, hidden {share:.0%}")
     return require(len({event.lane for event in found.events}) == 2 and min(bars) > 0 and 0 <= share <= 1, figure)
 
