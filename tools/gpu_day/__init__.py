@@ -5,7 +5,7 @@
 
 The steps, in the order in which they run; steps.py says what one is:
 
-    checks.py       versions; fork, then a GPU in a rank; a GPT's losses against the CPU's; timeline, stopwatch, memory
+    checks.py       fork, then a GPU in a rank; a GPT's losses against the CPU's; timeline, stopwatch, memory
     operations.py   every operation of torch.distributed, those of a world on one team of ranks
     course.py       notebooks 00 and 06, then ours against PyTorch's own
 

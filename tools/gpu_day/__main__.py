@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import machine as host
+from torch.utils.collect_env import get_pretty_env_info
+
 from benchmarks.harness import store
 from course_lib.runtime import backends
 from course_lib.runtime.doctor import why_no_gpu
@@ -40,7 +41,7 @@ def main(arguments: list[str], modules: Sequence[str] = MODULES) -> int:
                  if not options.names or any(text in step.name for text in options.names)]
         if not steps:
             parser.error(f"no step has a name that holds {' or '.join(options.names)}")
-        load_before, done = host.load(), list[Row]()
+        done = list[Row]()
 
         def progress(step: Step) -> None:
             print(f"[{len(done) + 1}/{len(steps)}] {step.name} ...", file=sys.stderr, flush=True)
@@ -52,7 +53,7 @@ def main(arguments: list[str], modules: Sequence[str] = MODULES) -> int:
                               f"{row.seconds:.1f}", row.figure), flush=True)
             if options.json:
                 store([vars(each) for each in done], options.json)
-    print(f"\n{summary(done)}\n{host.footer(load_before)}")
+    print(f"\n{summary(done)}\n\n{get_pretty_env_info().partition("\nCPU:")[0]}")
     if options.mode == "pretended":
         print("pretended GPUs: their numbers and times are the CPU's, and nothing here says what a real one does")
     return int(any(row.result != PASSED for row in done))

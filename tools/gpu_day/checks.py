@@ -1,7 +1,5 @@
-"""What is here, numbers against the CPU's, and the instruments. A fork, and then a GPU in the rank, comes first."""
+"""A fork, and then a GPU in the rank; numbers against the CPU's; and the instruments."""
 
-import shutil
-import subprocess
 from contextlib import nullcontext
 from functools import partial
 
@@ -21,8 +19,6 @@ def steps(mode: str) -> list[Step]:
     num_gpus = backends.count_gpus()
     worlds = [("nccl", n) for n in sorted({1, num_gpus})] + [("gloo-cuda", 4)]
     return [
-        Step("versions", "torch, CUDA, NCCL", versions),
-        Step("GPUs", "nvidia-smi: names, memory, driver", gpus),
         Step("fork, then a GPU", "a + b in a forked rank, twice", fork_then_gpu, 90.0),  # the first use of a driver
         Step("fork, then no GPU", "whether a rank on the CPU sees a GPU", no_gpu_on_the_cpu),
         Step("default device", "where a rank's tensors are made and arrive", where_tensors_are),
@@ -35,20 +31,6 @@ def steps(mode: str) -> list[Step]:
         Step("stopwatch", "seconds() of 1 and of 8 products", stopwatch),
         Step("memory", "record_memory against the allocator's peak", memory),
     ]
-
-
-def versions() -> str:
-    nccl = ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() and torch.version.cuda else "none"
-    return f"torch {torch.__version__}, CUDA {torch.version.cuda or 'none'}, NCCL {nccl}"
-
-
-def gpus() -> str:
-    number = f"{backends.count_gpus()} that torch can use"
-    if shutil.which("nvidia-smi") is None:
-        return f"{number}; no nvidia-smi here"
-    asked = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    found = subprocess.run(asked, capture_output=True, text=True, timeout=30)
-    return f"{number}: " + ("; ".join(found.stdout.split("\n")).strip("; ") or found.stderr.strip())
 
 
 def add() -> tuple[str, float]:

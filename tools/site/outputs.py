@@ -29,8 +29,7 @@ from course_lib.runtime.instruments.timeline import TRACE
 from course_lib.runtime.instruments.timeline_picture import span_colours
 from tools.pages import TEMPLATE_FOLDER, Poll, polls_in
 from tools.site.listings import address_of, line_of
-from tools.site.live.state import first_state
-from tools.site.widgets import class_named, recorded_settings
+from tools.site.widgets import class_named, first_state, recorded_settings
 
 PICTURES = "pictures"  # a folder of the site
 TEMPLATES = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATE_FOLDER), autoescape=True)

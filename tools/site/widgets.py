@@ -1,4 +1,4 @@
-"""Which widget, with which settings, a recorded picture shows.
+"""Which widget, with which settings, a recorded picture shows; and a widget as it stands at first, for a page's script.
 
 A notebook stores a widget's picture and its sentence. The sentence begins with the name of the class, and the cell
 above has the call, so nothing else has to be recorded: the call's arguments are read, a widget is made with them, and
@@ -6,6 +6,8 @@ its sentence must be the recorded one.
 """
 
 import ast
+import importlib
+import json
 from typing import Any
 
 from course_lib import widgets
@@ -47,3 +49,16 @@ def recorded_settings(widget: type[Explorable], source: str, sentence: str) -> d
     if shown.sentence() != sentence:
         raise NotTheRecordedWidget(f"{ast.unparse(calls[0])} says {shown.sentence()!r}, recorded is {sentence!r}")
     return {name: getattr(shown, name) for name in widget.names()}
+
+
+def first_state(module: str, name: str, settings: dict[str, Any]) -> str:
+    """All that Python tells the browser of a new widget, as JSON that may stand in a <script> of a page."""
+    widget = getattr(importlib.import_module(module), name)(**settings)
+    names = [name for name in widget.trait_names(sync=True) if own(widget, name)]
+    return json.dumps({name: getattr(widget, name) for name in names}, ensure_ascii=False).replace("</", "<\\/")
+
+
+def own(widget: Any, trait: str) -> bool:
+    """Whether a trait is the widget's own: ipywidgets and anywidget add some, and scripts, which a page has once."""
+    kinds = [kind for kind in type(widget).__mro__ if kind.__module__.startswith("course_lib.")]
+    return not trait.startswith("_") and any(trait in vars(kind) for kind in kinds)

@@ -3,7 +3,6 @@
     build.py        writes all of it into a folder, whose live.js every page loads: scripts, style sheet, and the part
                     of course_lib that imports nothing heavy; the planner's options, for its form
     pyodide.py      CPython for browsers: its version, its hash, and how it is fetched from npm
-    state.py        a widget as it stands at first, so that a page shows it before any Python is loaded
     browser/live.js       finds the figures of a page, and puts widgets, predictions and answers into them
     browser/live.css      what a page adds to the widgets' style sheet
     browser/nodes.js      what all scripts make nodes and say things with
@@ -16,8 +15,8 @@
 
 A page says which widget it wants: <figure class="course-widget" data-module="course_lib.widgets.zero_memory"
 data-class="ZeroMemory" data-settings='{"stage": 2}'>, with the recorded picture inside, which stands where no script
-runs. A <script type="application/json"> of state.py in it saves the reader a click and the first wait. Predictions are
-<figure class="course-prediction" data-question data-unit data-options>, answers <figure class="course-answer"
-data-question data-measured>, timelines <figure class="course-timeline" data-trace data-colours>, and
-<div class="course-planner"> becomes the planner.
+runs. A <script type="application/json"> with its first state in it saves the reader a click and the first wait.
+Predictions are <figure class="course-prediction" data-question data-unit data-options>, answers
+<figure class="course-answer" data-question data-measured>, timelines
+<figure class="course-timeline" data-trace data-colours>, and <div class="course-planner"> becomes the planner.
 """
