@@ -53,7 +53,7 @@ def main(arguments: list[str], modules: Sequence[str] = MODULES) -> int:
                               f"{row.seconds:.1f}", row.figure), flush=True)
             if options.json:
                 store([vars(each) for each in done], options.json)
-    print(f"\n{summary(done)}\n\n{get_pretty_env_info().partition("\nCPU:")[0]}")
+    print(f"\n{summary(done)}\n", get_pretty_env_info().partition("\nCPU:")[0], sep="\n")
     if options.mode == "pretended":
         print("pretended GPUs: their numbers and times are the CPU's, and nothing here says what a real one does")
     return int(any(row.result != PASSED for row in done))
