@@ -6,36 +6,22 @@ Docstrings here are plain text with formulas and drawings in it, no markup, so t
 import importlib
 import inspect
 
+from tools.pages import rendered
+
 # In the order in which the course meets them.
 PACKAGES = ("runtime", "reference", "why_distribute", "collectives", "data_parallel", "pipeline_parallel",
             "tensor_parallel", "zero", "sequence_parallel", "expert_parallel", "hybrid_parallel", "checkpoint",
             "planner", "facts", "grading", "mine", "widgets")
-INDEX = """\
-# Public names
-
-What notebooks and exercises import from `course_lib`, package by package. Everything else may change without notice.
-[Sources](../source/index.md) has all files.
-
-```{{toctree}}
-:maxdepth: 1
-
-{pages}
-```
-"""
 
 
 def pages() -> dict[str, str]:
-    """Path in the site's sources -> its text, in MyST."""
-    return {"api/index.md": INDEX.format(pages="\n".join(PACKAGES)),
-            **{f"api/{name}.md": package_page(name) for name in PACKAGES}}
-
-
-def package_page(name: str) -> str:
-    """One package: what its docstring says, then its functions and classes."""
-    module = importlib.import_module(f"course_lib.{name}")
-    constants = [f"`{each}`" for each in module.__all__ if not callable(getattr(module, each))]
-    return "\n".join([f"# course_lib.{name}", "", *[f"Constants: {', '.join(constants)}.", ""] * bool(constants),
-                      "```{eval-rst}", f".. automodule:: course_lib.{name}", "   :members:", "```", ""])
+    """Path in the site's sources -> its text, in MyST: what a package's docstring says, then its functions and classes.
+    """
+    modules = {name: importlib.import_module(f"course_lib.{name}") for name in PACKAGES}
+    constants = {name: [each for each in module.__all__ if not callable(getattr(module, each))]
+                 for name, module in modules.items()}
+    return {"api/index.md": rendered("api_index.md", packages=PACKAGES)} | {
+        f"api/{name}.md": rendered("api_package.md", package=name, constants=constants[name]) for name in PACKAGES}
 
 
 def as_rst(lines: list[str]) -> list[str]:

@@ -65,11 +65,11 @@ def is_whole(app):
 
 
 def write_sources(app, config):
+    if is_whole(app):
+        sources.write_sources(Path(app.srcdir))
     extra = Path(app.srcdir, sources.EXTRA)
     extra.mkdir(exist_ok=True)
     config.html_extra_path = [str(extra)]
-    if is_whole(app):
-        sources.write_sources(Path(app.srcdir))
 
 
 def write_live(app):
