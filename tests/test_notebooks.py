@@ -171,7 +171,7 @@ def test_what_two_runs_print_differently_is_not_stored_and_what_is_stored_alread
     def printed(number: int) -> nbformat.NotebookNode:
         outputs = [new_output("stream", name="stdout", text=f"{number} ranks, took {number} s")]
         notebook = new_notebook(cells=[new_code_cell("f()", outputs=outputs, execution_count=1)])
-        notebook.metadata.executed = nbformat.from_dict({"died": "", "cpu_s": 0, "s": 0})
+        notebook.metadata.executed = nbformat.from_dict({"died": "", "s": 0})
         return notebook
 
     async def next_run(path: Path) -> nbformat.NotebookNode:
