@@ -15,7 +15,6 @@ are rows, in whatever file beside the solutions' notebook. A wrong answer is ref
 that is unusual passes; the solution without a term that its text stresses is refused; the docstring has what the
 example makes of the first trial's inputs by rank, and of what the solution answers there.
 
-    python -m tools.answers judge [02_collectives ...] [--only 2.3] [--seeds 0 7 ...]
     python -m tools.answers record [02_collectives ...]     `make mistakes`: what judges/recorded/NN.json has
     python -m tools.answers terms                           writes docs/teaching/terms.md, of all chapters
     python -m tools.answers mutants [02_collectives ...]    mutants.py: small changes of solutions that still pass
@@ -189,15 +188,6 @@ def passes(path: Path, number: str, stands: str, instead: str, attempts: Attempt
                              SEED)[0] is Verdict.CORRECT
 
 
-def judge(path: Path, seeds: list[int], number: str, attempts: Attempts) -> Iterator[str]:
-    """A line for each row beside the notebook at `path` that is misjudged; then how many there were."""
-    chosen = rows(path, number=number)
-    odd = [line for row in tqdm(chosen, desc=path.stem, unit="row", disable=None) for seed in seeds
-           if (line := misjudged(row, at_home(attempts), seed))]
-    yield from odd
-    yield f"{path.stem}: {len(odd)} of {len(chosen) * len(seeds)} verdicts are not what they should be"
-
-
 # What is written of them
 
 
@@ -270,10 +260,9 @@ def deciding(row: Row, attempts: Attempts) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = {path.stem: path for path in SOLUTIONS.values()}
-    parser.add_argument("what", choices=("judge", "record", "terms", "mutants"))
+    parser.add_argument("what", choices=("record", "terms", "mutants"))
     parser.add_argument("names", nargs="*", metavar="NAME", help="chapters, such as 02_collectives; all by default")
-    parser.add_argument("--only", default="", metavar="NUMBER", help="one exercise, such as 2.3")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[SEED], help="of the trials; causes are known at 0")
+    parser.add_argument("--only", default="", metavar="NUMBER", help="mutants of one exercise, such as 2.3")
     parser.add_argument("--at-most", type=int, default=25, help="mutants of an exercise")
     asked = parser.parse_args()
     if strange := set(asked.names) - known.keys():
@@ -282,8 +271,7 @@ def main() -> None:
         if asked.what == "terms":
             PAGE.write_text(terms_page(lambda row: deciding(row, attempts)), encoding="utf-8")
             return
-        ways = {"judge": lambda path: judge(path, asked.seeds, asked.only, attempts),
-                "record": lambda path: record(path, attempts),
+        ways = {"record": lambda path: record(path, attempts),
                 "mutants": lambda path: survivors(path, asked.only, asked.at_most,
                                                   lambda *edit: passes(path, *edit, attempts))}
         for name in asked.names or known:

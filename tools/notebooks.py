@@ -1,7 +1,6 @@
-"""Record, check and edit the course's notebooks; the Makefile's notebooks, showing and write-back call this.
+"""Record and edit the course's notebooks; the Makefile's notebooks, showing and write-back call this.
 
     python -m tools.notebooks run [NB ...]      run from a fresh kernel, store normalised outputs (all)
-    python -m tools.notebooks check [NB ...]    what they may not be committed with; a hook before a commit can call it
     python -m tools.notebooks tidy NB ...       ids and metadata as `run` leaves them, after an edit; nothing runs
     python -m tools.notebooks showing [FILE ...]    notebooks that show these sources (those that git sees changed)
     python -m tools.notebooks touched           the first, and two at most that differ from main or show what does
@@ -235,10 +234,10 @@ def unused_imports(first: str, *others: str) -> list[str]:
     return [name for name in names if name not in words]
 
 
-def main(arguments: list[str]) -> str | None:
+def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.notebooks", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, number in (("run", "*"), ("check", "*"), ("tidy", "+")):
+    for name, number in (("run", "*"), ("tidy", "+")):
         commands.add_parser(name).add_argument("notebooks", nargs=number, type=Path, default=NOTEBOOKS)
     commands.add_parser("showing").add_argument("files", nargs="*")
     commands.add_parser("touched")
@@ -247,14 +246,10 @@ def main(arguments: list[str]) -> str | None:
         print(*showing(set(chosen.files or git("diff", "--name-only", "HEAD", "--"))))
     elif chosen.command == "touched":
         print(*for_test())
-    elif chosen.command == "check":
-        return "\n".join(f"{path}: {fault}" for path in chosen.notebooks
-                         for fault in faults(nbformat.read(path, as_version=4))) or None
     else:
         for path in chosen.notebooks:
             {"run": run, "tidy": tidy}[chosen.command](path)
-    return None
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

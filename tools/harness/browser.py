@@ -34,9 +34,6 @@ SERVER_START_S = 60
 PAGE_S = 60
 RUN_ALL_S = 180  # a chapter takes at most 60 s on 2 quiet cores
 
-# Console errors of JupyterLab itself, not of a notebook, as regular expressions.
-HARMLESS: tuple[str, ...] = ()
-
 
 def find_chromium() -> str | None:
     """The Chromium or Chrome of this machine: $CHROMIUM, then the PATH, then the usual places; or None."""
@@ -101,12 +98,11 @@ class LabNotebook:
     console_errors: list[str] = field(default_factory=list)
 
     def listen(self) -> None:
-        """Collect what the page reports as an error from now on, but the HARMLESS."""
+        """Collect what the page reports as an error from now on."""
 
         def on_console(message: ConsoleMessage) -> None:
-            text = f"{message.text} ({message.location.get('url', '')})"
-            if message.type == "error" and not any(re.search(known, text) for known in HARMLESS):
-                self.console_errors.append(text)
+            if message.type == "error":
+                self.console_errors.append(f"{message.text} ({message.location.get('url', '')})")
 
         self.page.on("console", on_console)
         self.page.on("pageerror", lambda error: self.console_errors.append(str(error)))
