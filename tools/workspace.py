@@ -70,13 +70,6 @@ class Workspace:
         """Whether nothing of the reader's is there."""
         return not (self.folder / target).exists() or digest(self.text_of(target)) == given.get(str(target))
 
-    def changed(self) -> list[Path]:
-        """Copies that the reader has run or edited, and whatever else is theirs."""
-        given = self.given()
-        files = sorted(path.relative_to(self.folder) for path in self.folder.rglob("*.ipynb")
-                       if ".ipynb_checkpoints" not in path.parts)
-        return [path for path in files if not self.may_write(path, given)]
-
     def text_of(self, relative: Path) -> str:
         path = self.folder / relative
         return path.read_text(encoding="utf-8") if path.exists() else ""
@@ -152,14 +145,9 @@ def listed(paths: list[Path]) -> str:
 
 
 def start_over(workspace: Workspace) -> None:
-    """SystemExit where the reader says no, or cannot be asked."""
-    changed = workspace.changed()
+    """SystemExit where the reader says no; EOFError where nobody can be asked."""
     if not workspace.folder.exists():
         return
-    if not sys.stdin.isatty():
-        raise SystemExit("starting over needs your answer: call make lab FRESH=1 in a terminal")
-    named = ", ".join(map(str, changed[:5])) + ", ..." * (len(changed) > 5)
-    print(f"You have run or edited {len(changed)} notebooks in {workspace.name}/{': ' * bool(changed)}{named}")
     answer = input(f"Start over with fresh copies? {workspace.name}/ is kept under another name. [y/N] ")
     if answer.strip().lower() not in ("y", "yes"):
         raise SystemExit("nothing was changed")

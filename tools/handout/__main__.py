@@ -78,10 +78,9 @@ def begin_history(target: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.handout", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="a new folder")
-    parser.add_argument("--no-git", action="store_true", help="files alone, without a git repository")
     asked = parser.parse_args()
     number = hand_out(asked.folder)
-    if not asked.no_git and shutil.which("git"):
+    if shutil.which("git"):
         begin_history(asked.folder)
     print(f"{asked.folder}: {number} files, without solutions, judges and wrong answers")
 
