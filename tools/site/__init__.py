@@ -10,5 +10,5 @@
     conf.py        Sphinx's settings, and when it calls us
     check.py       what every built page must be: links that lead somewhere, nothing from another host
     static/        the style sheet, and a script for the keyboard
-    live/          what moves on a page: Pyodide, the part of course_lib that it needs, the scripts of pages and worker
+    live/          what moves on a page: Pyodide, course_lib, the scripts of pages and worker
 """

@@ -1,10 +1,7 @@
 """Write all that a page needs for its widgets to move."""
 
 import json
-import pkgutil
 import shutil
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from importlib.metadata import files
@@ -22,23 +19,6 @@ from tools.site.live import pyodide
 ROOT = Path(__file__).resolve().parents[3]
 BROWSER = Path(__file__).parent / "browser"
 SCRIPTS = ("live.js", "nodes.js", "model.js", "python.js", "planner.js", "timeline.js", "worker.js")
-# Imports what widgets and planner import, where nothing else can be imported, and prints their names and files.
-TRACE = """
-import importlib, sys
-sys.path.insert(0, sys.argv[1])
-
-class OnlyPlainPython:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] not in {"course_lib", "traitlets", "anywidget", "session", *sys.stdlib_module_names}:
-            raise ImportError(f"a page has no {name}")
-
-sys.meta_path.insert(0, OnlyPlainPython())
-for name in sys.argv[2:]:
-    importlib.import_module(name)
-for name, module in sys.modules.items():
-    if name.partition(".")[0] in ("course_lib", "traitlets"):
-        print(name, module.__file__)
-"""
 
 
 def build(dest: Path) -> None:
@@ -97,27 +77,11 @@ def write_archive(path: Path) -> None:
 
 
 def list_archive() -> Iterator[tuple[Path, str]]:
-    """(file, its name in the archive)."""
-    python = BROWSER / "python"
-    for path in python.glob("*.py"):
-        yield path, path.name
-    for module, path in trace():
-        folder = module.replace(".", "/")
-        yield path, f"{folder}/__init__.py" if path.name == "__init__.py" else f"{folder}.py"
-    for folder in ("facts", "pictures", "widgets"):
-        paths = [path for ending in ("*.js", "*.css", "*.json") for path in (ROOT / "course_lib" / folder).glob(ending)]
-        yield from ((path, path.relative_to(ROOT).as_posix()) for path in paths)
+    """(file, its name in the archive): all of course_lib but the grader, since what is heavy is imported on use."""
+    yield from ((path, path.name) for path in (BROWSER / "python").glob("*.py"))
+    yield from ((path, path.relative_to(ROOT).as_posix()) for path in (ROOT / "course_lib").rglob("*")
+                if path.suffix in (".py", ".js", ".css", ".json") and "grading" not in path.parts)
     yield ROOT / "LICENSE", "course_lib/LICENSE"
-    yield from ((Path(each.locate()), "traitlets/LICENSE") for each in files("traitlets") if each.name == "LICENSE")
-
-
-def trace() -> list[tuple[str, Path]]:
-    """(name, file) of the modules that widgets and planner import on a page, the standard library's left out."""
-    heavy = ("_picture",)  # the pictures that matplotlib draws
-    modules = [f"course_lib.widgets.{each.name}" for each in pkgutil.iter_modules(widgets.__path__)
-               if not each.name.endswith(heavy)]
-    done = subprocess.run([sys.executable, "-c", TRACE, str(BROWSER / "python"), *modules, "session"], cwd=ROOT,
-                          capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"what runs on a page imports what it cannot have:\n{done.stderr}")
-    return [(name, Path(path)) for name, _, path in (line.partition(" ") for line in done.stdout.splitlines())]
+    for each in files("traitlets"):
+        if each.suffix == ".py" or each.name == "LICENSE":
+            yield Path(each.locate()), each.as_posix() if each.suffix else "traitlets/LICENSE"
