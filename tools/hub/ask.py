@@ -97,9 +97,6 @@ def main(address: str, teacher: str, password: str) -> None:
     server = start_server(student, headers)
     print(f"a stranger stayed outside; the student's server: {server}")
     print(run_in_kernel(server, headers, CELL), end="")
-    copies = requests.get(urljoin(server, "api/contents/workspace/notebooks"), headers=headers).json()["content"]
-    print(f"{len(copies)} notebooks in the student's own workspace/")
-    requests.delete(student.url(f"hub/api/users/{STUDENT}/server"), headers=headers)
 
 
 if __name__ == "__main__":
