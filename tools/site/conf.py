@@ -3,6 +3,8 @@
 Sphinx calls us to write what it reads (build/site_source), what moves on a page, and to look at what it has built.
 """
 
+import inspect
+import pydoc
 import sys
 from pathlib import Path
 
@@ -85,8 +87,14 @@ def tell_faults(app, exception):
 
 def linkcode_resolve(domain, info):
     """The line of the source page where a name of an api page is defined; all of these pages stand in api/."""
-    place = listings.place_of(info["module"], info["fullname"]) if domain == "py" and info["module"] else None
-    return f"../{listings.address_of(place[0])}#L-{place[1]}" if place and listings.address_of(place[0]) else None
+    thing = pydoc.locate(f"{info['module']}.{info['fullname']}")
+    try:
+        thing = inspect.unwrap(thing.fget if isinstance(thing, property) else thing)
+        file = Path(inspect.getsourcefile(thing)).resolve().relative_to(ROOT).as_posix()
+        address, line = listings.address_of(file), inspect.getsourcelines(thing)[1]
+    except (TypeError, OSError, ValueError):  # no source, or none of ours
+        return None
+    return f"../{address}#L-{line}" if address else None
 
 
 def show_docstring(app, what, name, obj, options, lines):

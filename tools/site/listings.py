@@ -3,8 +3,6 @@
 Sphinx's own viewcode gives addresses to documented names alone, and the notebooks show functions that no page lists.
 """
 
-import inspect
-import pydoc
 from collections.abc import Iterator
 from functools import cache
 from itertools import islice, takewhile
@@ -55,17 +53,6 @@ def line_of(file: str, code: str) -> int:
             if lines[number:number + len(first)] == first:
                 return number + 1
     return 0
-
-
-def place_of(module: str, name: str) -> tuple[str, int] | None:
-    """(file, line) of a documented name, wherever it is defined; None for what has no source here."""
-    thing = pydoc.locate(f"{module}.{name}")
-    try:
-        thing = inspect.unwrap(thing.fget if isinstance(thing, property) else thing)
-        file = Path(inspect.getsourcefile(thing) or "").resolve().relative_to(ROOT).as_posix()
-        return file, inspect.getsourcelines(thing)[1]
-    except (TypeError, OSError, ValueError):
-        return None
 
 
 def pages() -> Iterator[tuple[str, str]]:

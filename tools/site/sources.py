@@ -82,7 +82,5 @@ def with_slugs(text: str) -> str:
 def below(name: str, text: str) -> str:
     """A page with the pages that stand below it in the sidebar."""
     folder = {"CONTRIBUTING.md": "docs/contributing", "docs/decisions/README.md": "docs/decisions"}.get(name)
-    if folder is None:
-        return text
-    pages = [f"/{folder}/{path.stem}" for path in sorted((ROOT / folder).glob("*.md")) if path.stem != "README"]
-    return "\n".join([text, "```{toctree}", ":hidden:", "", *pages, "```", ""])
+    return text if folder is None else "\n".join([text, "```{toctree}", ":hidden:", ":glob:", "", f"/{folder}/[!R]*",
+                                                  "```", ""])
