@@ -14,13 +14,6 @@ from tools.pages import rendered
 ROOT = Path(__file__).resolve().parents[2]
 RUBRICS = ROOT / "docs" / "teaching" / "rubrics.md"
 HINTS = ("a nudge", "the idea", "nearly the code")
-ON_RANKS = "*Your code runs on up to {ranks} ranks here. A page has none: [get them](../../index.md#start).*"
-ALONE = "*One process is enough here, and a page has none: [get the course](../../index.md#start).*"
-
-
-def ranks_of(number: str) -> int:
-    """On how many ranks the largest trial of an exercise runs."""
-    return max(trial.world_size for trial in exercise(number).trials(0))
 
 
 @cache
@@ -43,15 +36,9 @@ def extend(notebook: NotebookNode) -> None:
 
 def below(number: str) -> str:
     """What stands below the check of an exercise, in MyST."""
-    ranks = ranks_of(number)
-    parts = [ON_RANKS.format(ranks=ranks) if ranks > 1 else ALONE]
-    folded = ""
-    for nth, (name, hint) in reversed(list(enumerate(zip(HINTS, recorded.hints(number)), start=1))):
-        folded = f"<details><summary>Hint {nth}: {name}</summary>\n\n{as_markdown(hint)}\n\n{folded}</details>\n"
-    if number in sample_answers():
-        folded += ("\n<details><summary>Three answers in words, and what they are worth</summary>\n\n"
-                   f"{sample_answers()[number]}\n\n</details>\n")
-    return "\n\n".join([*parts, folded])
+    return rendered("exercise.md", ranks=max(trial.world_size for trial in exercise(number).trials(0)),
+                    hints=list(zip(HINTS, map(as_markdown, recorded.hints(number)))),
+                    answers=sample_answers().get(number))
 
 
 def as_markdown(text: str) -> str:
