@@ -210,8 +210,9 @@ size:
 # Pins that still fit stay, unless FLAGS of uv's say not. CUDA's packages are left out: see tools/environment.py.
 LOCK := requirements.lock
 lock:
-	$(firstword $(wildcard $(BIN)/uv) uv) pip compile pyproject.toml --universal --all-extras --quiet --no-annotate --python-version 3.11 \
-	  --custom-compile-command "make lock, from pyproject.toml, the course and every extra" $(FLAGS) --output-file $(LOCK)
+	$(firstword $(wildcard $(BIN)/uv) uv) pip compile pyproject.toml --universal --all-extras --quiet --no-annotate \
+	  --python-version 3.11 \
+	  --custom-compile-command "make lock (CUDA packages are absent on purpose: docs/contributing/environment.md)" $(FLAGS) --output-file $(LOCK)
 	@grep -vE '^(nvidia-|cuda-|triton|pytorch-triton)' $(LOCK) > $(LOCK).part && mv $(LOCK).part $(LOCK)
 
 clean:
