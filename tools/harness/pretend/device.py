@@ -4,9 +4,7 @@ What torch says of itself with a GPU, it says here: `torch.accelerator` names th
 groups for "nccl", "gloo" and "cpu:gloo,gpu:nccl", and `get_backend` answers with those names.
 """
 
-import contextlib
 import types
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -45,20 +43,8 @@ def device_module(extension: types.ModuleType) -> types.ModuleType:
         for index in range(extension.device_count()):
             manual_seed(seed, index)
 
-    def synchronize(device: Any = None) -> None:
-        torch.accelerator.synchronize()
-
     def index_of(device: Any) -> int:
         return torch.device(device).index or 0 if not isinstance(device, int) else device
-
-    @contextlib.contextmanager
-    def current(device: Any) -> Iterator[None]:
-        before = extension.current_device()
-        extension.set_device(index_of(device))
-        try:
-            yield
-        finally:
-            extension.set_device(before)
 
     def state_of(device: Any = NAME) -> torch.Tensor:
         return extension.default_generator(index_of(device)).get_state()
@@ -74,14 +60,14 @@ def device_module(extension: types.ModuleType) -> types.ModuleType:
         "device_count": extension.device_count,
         "current_device": extension.current_device,
         "get_device_name": lambda device=None: "a pretended GPU",
-        "device": current,
+        "device": lambda device: torch.accelerator.device_index(index_of(device)),
         "set_device": lambda device: extension.set_device(index_of(device)),
         "current_stream": lambda device=None: torch.accelerator.current_stream(device),
         "set_stream": torch.accelerator.set_stream,
         "stream": lambda stream: stream,  # a torch.Stream is its own context manager
         "Stream": lambda device=NAME, priority=0: torch.Stream(device=device, priority=priority),
         "Event": lambda enable_timing=False: torch.Event(NAME, enable_timing=enable_timing),
-        "synchronize": synchronize,
+        "synchronize": lambda device=None: torch.accelerator.synchronize(),
         "manual_seed": manual_seed,
         "manual_seed_all": manual_seed_all,
         "get_rng_state": state_of,
