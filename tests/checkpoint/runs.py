@@ -1,10 +1,15 @@
 """One small GPT, trained the same way in every layout that a chapter offers: each can go on where another one stopped.
 
-Apart from the tests, since ranks import it in every launch.
+Apart from the tests, since ranks import it in every launch; and as `python -m tests.checkpoint.runs FOLDER` what
+torchrun starts in test_crashes.py: rank 1 dies at step 5, the first time.
 
     batch (12, 12): rows, tokens      12 heads, a vocabulary of 36: what 1, 2, 3 and 4 ranks divide
 """
 
+import atexit
+import json
+import os
+import sys
 from pathlib import Path
 
 import torch
@@ -12,10 +17,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import checkpoint
-from course_lib.checkpoint.chaos import Kill
+from course_lib.checkpoint.chaos import NOBODY, Kill
 from course_lib.data_parallel import DistributedDataParallel
 from course_lib.pipeline_parallel import PipelineParallel, gpipe, partition
 from course_lib.reference import GPT, GPTConfig, next_token_loss
+from course_lib.runtime import launch
 from course_lib.tensor_parallel import parallelize
 from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer
 
@@ -80,11 +86,6 @@ class Run:
         return checkpoint.load(folder, self.model, self.optimizer)
 
 
-def unbroken() -> list[float]:
-    """The losses of a run that nobody interrupts, on one process."""
-    return Run("plain").train(0, BEFORE + AFTER)
-
-
 def save_in(layouts: tuple[str, ...], folder: Path) -> dict[str, list[float]]:
     """On ranks: train in each of the layouts, save into folder/LAYOUT-WORLD, and go on: the losses from there on."""
     losses = {}
@@ -124,10 +125,6 @@ def train_on(kill: Kill, folder: Path, steps: int) -> tuple[int, list[float]]:
     return first, losses
 
 
-def make_a_mistake(kill: Kill) -> None:
-    raise ValueError("a mistake of the reader's")
-
-
 def of_16_bits(folder: Path) -> tuple[bool, bool]:
     """On ranks: whether parameters of 16 bits, whose 32-bit copies are dealt out, go on bit by bit; and whether a run
     in 32 bits begins with those copies.
@@ -143,3 +140,16 @@ def of_16_bits(folder: Path) -> tuple[bool, bool]:
     found = list(wide.model.full_state_dict().values())
     return again.train(BEFORE, BEFORE + AFTER) == losses, all(any(torch.equal(copy, one) for one in found)
                                                               for copy in copies)
+
+
+def write_threads(file: Path) -> None:
+    """The names of this process's threads, gloo's own among them; none where the system does not say."""
+    file.write_text(json.dumps([path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]))
+
+
+if __name__ == "__main__":
+    folder, starts = Path(sys.argv[1]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    atexit.register(write_threads, folder / f"threads_{os.environ['RANK']}.json")  # called after launch's own
+    first, losses = launch(train_on, NOBODY if starts else Kill(1, 5), folder, 6)[0]
+    if dist.get_rank() == 0:
+        (folder / "ended.json").write_text(json.dumps([starts, first, losses]))
