@@ -55,6 +55,7 @@ def load_in(pairs: tuple[tuple[str, str], ...], folder: Path) -> list[tuple[list
         for buffer in run.model.buffers():
             buffer.zero_()
         loaded = resume_run(run, folder / source.replace("/", " "))
+        assert run.run.id == checkpoint.read_manifest(loaded.path)["run"]
         assert run.step_number == loaded.step == BEFORE and loaded.extra["layout"] == source.partition("/")[0]
         found.append((losses(run, AFTER), loaded.same_layout))
     return found
