@@ -8,7 +8,6 @@ from torch._C import _distributed_c10d as c10d
 from course_lib.checkpoint import hangs
 from course_lib.runtime import Deadlock, launch
 
-
 RAISES = """
 import os
 from torch.distributed.elastic.multiprocessing.errors import record

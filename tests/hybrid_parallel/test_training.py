@@ -15,6 +15,7 @@ from tests.hybrid_parallel.cases import ADAMW, CONFIG, alone, off, off_by_name, 
 SP, M2, M3 = {"sequence_parallel": True}, {"num_microbatches": 2}, {"num_microbatches": 3}
 ZB_V, INTERLEAVED, GPIPE = ({"schedule": name, "num_microbatches": 2} for name in ("zb-v", "interleaved", "gpipe"))
 MOE, STEERED = {"experts": 4}, {"experts": 4, "balance": 0.01}
+TWELVE, MANY = {"experts": 12}, {"experts": 12, "balance": 0.01}  # of micro-batches each is balanced by itself
 
 CASES = [  # layout, options of parallelize, the model
     # one process, and every axis alone
@@ -31,6 +32,13 @@ CASES = [  # layout, options of parallelize, the model
     # three axes and more
     ("dp2,pp2,tp2", M2, {}), ("dp2,pp2,tp2,zero2", SP | ZB_V, {}), ("pp2,cp2,tp2", GPIPE, {}),
     ("dp2,cp2,tp2,ep2,zero1", SP, STEERED),
+    # experts over ranks of tp as well, whole or cut
+    ("dp2,tp2,ep4", {}, MANY), ("dp2,tp2", {}, MANY), ("dp2,tp2,etp2", SP, MANY), ("tp4,ep2,etp2", {}, MANY),
+    ("cp2,tp2,ep2,zero2", SP, MANY), ("dp2,tp2,ep2,etp2,zero1", {}, MANY), ("dp2,tp2,ep2,zero3", SP, MANY),
+    ("dp4,ep2,zero3", {}, MANY), ("pp2,tp2,ep2,zero3", M2, TWELVE), ("pp2,tp2,etp2", ZB_V | SP, TWELVE),
+    ("dp3,tp2,ep3,zero2", {}, MANY), ("dp3,tp2,ep6", SP, MANY), ("dp2,cp2,tp2,ep2,etp2,zero3", {}, MANY),
+    ("dp2,tp4,ep4", SP, MANY), ("dp2,tp4,ep2,etp4", {}, MANY), ("dp3,tp4,ep12", SP, MANY),
+    ("dp2,cp2,tp2,pp2,ep2", M3 | SP, TWELVE), ("dp2,tp4,pp2,ep2,etp2,zero1", M2, TWELVE),
 ]
 WORLD_SIZES = sorted({ParallelLayout.from_string(text).world_size for text, _, _ in CASES})
 
@@ -43,7 +51,7 @@ def all_of(cases, steps):
     return [together(text, options, steps, **model) for text, options, model in cases]
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.sweep("world_size", few=[n for n in WORLD_SIZES if n < 12], all=WORLD_SIZES, words="up to 8 ranks of 16")
 @pytest.mark.sweep("steps", few=[3], all=[20], words="3 steps of 20, under each layout")
 def test_steps_under_any_layout_are_those_of_one_process(world_size, steps):
     cases = cases_of(world_size)

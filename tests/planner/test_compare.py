@@ -37,16 +37,13 @@ def test_a_printed_mfu_converted_is_that_of_the_published_step(convention):
         assert converted == pytest.approx(mfu_of(row, job), rel=1e-9), row["id"]
 
 
-def test_the_43_percent_of_llama_3_are_46_where_attention_is_counted_in_full():
+def test_the_43_percent_of_llama_3_are_46_where_attention_is_counted_in_full_and_others_are_refused():
     row = next(row for row in ROWS if row["id"] == "Llama3-8k")
     job = job_of_row(row)
     assert printed_mfu(row, job) == pytest.approx(0.43, abs=0.005)
     assert mfu_of(row, job) == pytest.approx(0.453, abs=0.01)
-
-
-def test_an_unknown_convention_is_refused_with_those_there_are():
     with pytest.raises(ValueError, match="convention='half': expected one of full, causal, sc21"):
-        mfu_in_full(0.4, job_of_row(ROWS[0]).shape, 2048, "half")
+        mfu_in_full(0.4, job.shape, 2048, "half")
 
 
 # Left out
@@ -66,10 +63,8 @@ def test_two_things_told_of_an_unknown_software_halve_what_its_runs_are_missed_b
     nothing, told = (errors_of(compare(known, job_of=job)).median for job in (generic_job, told_job))
     assert told < nothing / 2
     for row in ROWS[::7]:
-        job = told_job(row)
-        assert job.software.name in ("Megatron-LM 2021", "Megatron-Core", "FSDP", "FSDP, compiled",
-                                     "one kernel an operation")
-        assert job.software.attention == job_of_row(row).software.attention or job.software.name == "Megatron-LM 2021"
+        told, software = told_job(row).software, job_of_row(row).software
+        assert told.name == "Megatron-LM 2021" or told.attention == software.attention
 
 
 # As text

@@ -6,7 +6,7 @@ from course_lib.facts import model, published_rows
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner import MeasuredError, NoRun, cluster, error_of, errors_by_kind, estimate, find_software
 from course_lib.planner.errors import FEWEST
-from course_lib.planner.rows import FITS, job_of_row
+from course_lib.planner.rows import FITS
 from course_lib.planner.runs import describe, distance, nearest_runs, unfitted_runs
 
 FITTED_ROWS = {row["id"] for row in published_rows("calibration")}
@@ -23,15 +23,12 @@ def test_no_row_that_constants_were_fitted_on_is_among_the_errors_or_named():
     assert sum(each.num_rows for each in errors_by_kind().values()) == len(runs)
 
 
-def test_too_few_runs_of_a_kind_are_widened_and_the_wider_kind_is_named():
+def test_too_few_runs_of_a_kind_are_widened_and_a_job_larger_than_all_of_its_kind_is_told_so():
     error = error_of(job("Llama 2 70B", "A100", ParallelLayout(tp=8, pp=8, zero_stage=1)))
     assert error.kind == "all software on Ampere, up to 512 devices" and error.num_rows >= FEWEST
-
-
-def test_a_job_larger_than_all_runs_of_its_kind_is_told_so():
-    error = error_of(job("Llama 3 8B", "V100", ParallelLayout(dp=16, tp=4), software=find_software("Megatron-LM 2021"),
-                         precision="fp16", flash=False))
-    assert str(error).endswith("none on more than 8 devices")
+    large = job("Llama 3 8B", "V100", ParallelLayout(dp=16, tp=4), software=find_software("Megatron-LM 2021"),
+                precision="fp16", flash=False)
+    assert str(error_of(large)).endswith("none on more than 8 devices")
 
 
 @pytest.mark.parametrize("device", ["TPU v5p", "TPU v5e", "TPU v4"])
@@ -61,20 +58,13 @@ def test_no_error_of_16_bits_stands_beside_8_bits_nor_one_of_dense_models_beside
 
 # The runs that are named
 
-def test_a_published_run_is_nearest_to_itself_and_distances_are_symmetric():
+def test_a_run_is_nearest_to_itself_fast_or_slow_of_its_step_and_said_in_words_with_what_was_assumed():
     runs = unfitted_runs()
     for run in runs[::20]:
         assert distance(run.job, nearest_runs(run.job, runs)[0].job) == 0.0
         assert distance(run.job, runs[0].job) == distance(runs[0].job, run.job)
-
-
-def test_fast_and_slow_are_of_the_step_in_every_metric():
-    for run in unfitted_runs():
+    for run in runs:
         more_is_faster = not run.row["metric"].startswith("step time")
         assert run.faster == ((run.error > 0) == more_is_faster) or run.error == 0
-
-
-def test_a_run_is_said_in_words_and_an_assumed_v_is_said_to_be_assumed():
-    row = next(row for row in published_rows() if row["id"] == "Llama3-16k-131k")
-    assert describe(job_of_row(row)).startswith("Llama 3 405B on 16,384 H100, tp8 cp16 pp16 v8")
-    assert "v assumed" in str(next(run for run in unfitted_runs() if run.row["id"] == row["id"]))
+    llama = next(run for run in runs if run.row["id"] == "Llama3-16k-131k")
+    assert describe(llama.job).startswith("Llama 3 405B on 16,384 H100, tp8 cp16 pp16 v8") and "v assumed" in str(llama)
