@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from course_lib.costs.buckets import cut_buckets
 from course_lib.costs.links import Link
 from course_lib.costs.overlap import CAPS, MACHINES, MIB, MODELS, BackwardPiece, simulate_overlap
 
@@ -69,12 +70,12 @@ def test_hidden_and_exposed_are_all_and_buckets_hold_every_gradient_once(model, 
         sum(on.wires.group(8).seconds("all_reduce", bucket.num_bytes) for bucket in step.buckets))
 
 
-def test_whole_nodes_leave_less_than_a_card_alone_and_one_node_still_less():
-    left = {name: simulate_overlap(MODELS["GPT-2, 124M"].pieces(MACHINES[name].flops_per_s), 25 * MIB, 16,
-                                   MACHINES[name].wires).exposed_s
-            for name in ("A100, 8 in a node, HDR", "A100, 1 in a node, HDR", "A100, 1 in a node, Ethernet 10G")}
-    assert sorted(left, key=left.get) == [*left]
-    assert [MACHINES["A100, 8 in a node, HDR"].bytes_per_s(n) / 1e9 for n in (8, 16)] == pytest.approx([300, 200])
+def test_whole_nodes_leave_less_than_a_card_alone_and_ethernet_most():
+    names = "A100, 8 in a node, HDR", "A100, 1 in a node, HDR", "A100, 1 in a node, Ethernet 10G"
+    left = [simulate_overlap(MODELS["GPT-2, 124M"].pieces(on.flops_per_s), 25 * MIB, 16, on.wires).exposed_s
+            for on in map(MACHINES.get, names)]
+    assert left == sorted(left)
+    assert [MACHINES[names[0]].bytes_per_s(n) / 1e9 for n in (8, 16)] == pytest.approx([300, 200])
     assert MACHINES["laptop, gloo"].bytes_per_s(4) == pytest.approx(1e9)
 
 
@@ -87,3 +88,13 @@ def test_models_have_the_parameters_of_their_names_and_backward_takes_4_flops_fo
     assert num / 1e6 == pytest.approx(millions, rel=2e-3)
     positions = shape.sequence_length * shape.hidden_size  # looked up, not multiplied
     assert sum(piece.backward_s for piece in pieces) == pytest.approx(4 * (num - positions) * shape.num_tokens / 1e12)
+
+
+@given(st.lists(st.integers(0, 50), max_size=40), st.one_of(st.integers(0, 120), st.just(math.inf)))
+def test_every_size_is_in_one_bucket_in_its_order_and_none_would_have_fitted_into_the_bucket_before(sizes, cap):
+    """There is one such cut only."""
+    buckets = cut_buckets(sizes, cap)
+    assert [index for bucket in buckets for index in bucket] == list(range(len(sizes)))
+    held = [sum(sizes[index] for index in bucket) for bucket in buckets]
+    assert all(bucket and (num_bytes <= cap or len(bucket) == 1) for num_bytes, bucket in zip(held, buckets))
+    assert all(before + sizes[after[0]] > cap for before, after in zip(held, buckets[1:]))

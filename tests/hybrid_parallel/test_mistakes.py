@@ -57,8 +57,8 @@ def nothing(*_):
     """In the place of what does something."""
 
 
-def half_of(right, *arguments):
-    return right(*arguments) / 2
+def half_of(right, *arguments, **named):
+    return right(*arguments, **named) / 2
 
 
 MISTAKES = [

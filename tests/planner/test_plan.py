@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from course_lib.facts import Shape, model
+from course_lib.facts import SC21_LAYOUTS, Shape, model
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner import search
 from course_lib.planner.candidates import (
@@ -20,6 +20,8 @@ from course_lib.planner.job import Job
 from course_lib.planner.plan import plan
 from course_lib.planner.ranking import TIE, complexity, pareto, ties
 from course_lib.planner.reasons import reasons_for
+from course_lib.planner.rows import job_of_row, row_of_layout
+from course_lib.planner.rule import rule_of_thumb
 from course_lib.planner.software import MEGATRON_CORE, TORCHTITAN
 
 LLAMA = model("Llama 3 405B")
@@ -209,3 +211,17 @@ def test_leaving_the_node_and_recomputing_are_told_as_reasons():
     assert any("recompute full, not none" in reason for reason in reasons_for(made, kept))
     assert any("recompute 16 layers, not none" in reason for reason in reasons_for(partly, kept))
     assert reasons_for(kept, kept) == []
+
+
+# The papers' rule of thumb
+
+def test_the_rule_gives_all_ten_layouts_of_the_papers_table_1():
+    for run in SC21_LAYOUTS:
+        job = job_of_row(row_of_layout(run))
+        found = rule_of_thumb(replace(job.shape, tied=True, biases=True, learned_positions=True), job.cluster)
+        assert found == job.layout, run.name
+
+
+def test_where_the_rule_finds_nothing_it_says_how_much_is_missing():
+    with pytest.raises(ValueError, match="7.31 TB of state on 8 H100"):
+        rule_of_thumb(model("Llama 3 405B"), cluster("H100", 8))

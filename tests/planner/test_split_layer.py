@@ -54,9 +54,7 @@ def test_a_shared_cluster_is_slower_the_more_nodes_a_job_has_and_ends_at_three_t
 def test_only_messages_between_nodes_of_a_cloud_meet_other_jobs():
     own, cloud = (rates_of(cluster("H100", 512, between=wire), NANOTRON) for wire in ("", "EFA v2"))
     assert own.crowding == 1 and cloud.crowding == pytest.approx(crowding(64))
-    inside = [layer_pass(job(NANOTRON, gpus=512, between=wire), rates).forward.tp
-              for wire, rates in (("", own), ("EFA v2", cloud))]
-    assert inside[0] == inside[1]
-    across = [layer_pass(job(NANOTRON, tp=16, gpus=512, between=wire), rates).forward.tp
-              for wire, rates in (("", own), ("EFA v2", cloud))]
-    assert across[1] > 2 * across[0]
+    (own_inside, own_across), (inside, across) = (
+        [layer_pass(job(NANOTRON, tp=tp, gpus=512, between=wire), rates).forward.tp for tp in (8, 16)]
+        for wire, rates in (("", own), ("EFA v2", cloud)))
+    assert inside == own_inside and across > 2 * own_across
