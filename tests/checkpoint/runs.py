@@ -19,12 +19,15 @@ from torch import Tensor
 from course_lib import checkpoint
 from course_lib.checkpoint.chaos import NOBODY, Kill
 from course_lib.data_parallel import DistributedDataParallel
+from course_lib.expert_parallel import SINGLE, moe_gpt, moe_layers
+from course_lib.hybrid_parallel import HybridTrainer, ParallelLayout, resume_run, save_run
 from course_lib.pipeline_parallel import PipelineParallel, gpipe, partition
 from course_lib.reference import GPT, GPTConfig, next_token_loss
 from course_lib.runtime import launch
 from course_lib.tensor_parallel import parallelize
 from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer
 
+HYBRID = GPTConfig(num_layers=4, hidden_size=16, num_heads=4, vocab_size=256, sequence_length=16)
 CONFIG = GPTConfig(num_layers=2, hidden_size=24, num_heads=12, vocab_size=36, sequence_length=12)
 RATE = {"lr": 1e-2, "weight_decay": 0.1}
 BEFORE, AFTER = 2, 3  # steps before the checkpoint, and after it
@@ -86,24 +89,66 @@ class Run:
         return checkpoint.load(folder, self.model, self.optimizer)
 
 
+def trainer(text: str) -> HybridTrainer:
+    """Chapter 9's, of a layout and, behind a slash, a schedule: "pp2,tp2/zb-v"; or "dp2,ep2/experts"."""
+    layout, _, more = text.partition("/")
+    layout, experts = ParallelLayout.from_string(layout), more == "experts"
+    return HybridTrainer(HYBRID, layout, batch_size=16, num_microbatches=2 if layout.pp > 1 else 1,
+                         schedule="1f1b" if experts else more or "1f1b", learning_rate=3e-3,
+                         make_model=with_experts if experts else None)
+
+
+def with_experts() -> GPT:
+    model = moe_gpt(GPT(HYBRID), 4, balance=0.01, group=SINGLE, tokens_group=SINGLE)
+    for layer in moe_layers(model):
+        layer.router.bias.copy_(torch.tensor([0.1, 0.0, 0.0, -0.1]))  # a buffer, which has to come along
+    return model
+
+
+class HybridRun:
+    """The same of every axis at once."""
+
+    def __init__(self, layout: str) -> None:
+        self.layout, self.trainer = layout, trainer(layout)
+
+    def train(self, first: int, last: int) -> list[float]:
+        return [self.trainer.step().loss for _ in range(first, last)]
+
+    def save(self, folder: Path, step: int) -> None:
+        save_run(self.trainer, folder)
+
+    def load(self, folder: Path) -> checkpoint.Loaded:
+        """With something else in its memory."""
+        self.train(0, 1)
+        for buffer in self.trainer.model.buffers():
+            buffer.zero_()
+        loaded = resume_run(self.trainer, folder)
+        assert self.trainer.step_number == loaded.step
+        assert self.trainer.run.id == checkpoint.read_manifest(loaded.path)["run"]
+        return loaded
+
+
 def save_in(layouts: tuple[str, ...], folder: Path) -> dict[str, list[float]]:
     """On ranks: train in each of the layouts, save into folder/LAYOUT-WORLD, and go on: the losses from there on."""
     losses = {}
     for layout in layouts:
-        run = Run(layout)
+        run = Run(layout) if layout in LAYOUTS else HybridRun(layout)
         run.train(0, BEFORE)
-        run.save(folder / f"{layout}-{dist.get_world_size()}", BEFORE)
-        losses[layout] = run.train(BEFORE, BEFORE + AFTER)
+        name = f"{layout}-{dist.get_world_size()}"
+        run.save(folder / name.replace("/", " "), BEFORE)
+        losses[name] = run.train(BEFORE, BEFORE + AFTER)
+        checkpoint.finish()
     return losses
 
 
 def load_in(pairs: tuple[tuple[str, str], ...], folder: Path) -> list[tuple[list[float], bool]]:
-    """On ranks: for each (name of a folder, layout) the losses of a new run that goes on from there; same layout?"""
+    """On ranks: for each (LAYOUT-WORLD, layout) the losses of a new run that goes on from there; same layout?"""
     found = []
     for source, layout in pairs:
-        run = Run(layout, seed=1)
-        loaded = run.load(folder / source)
-        assert loaded.step == BEFORE and loaded.extra == {"seed": 0}
+        run = Run(layout, seed=1) if layout in LAYOUTS else HybridRun(layout)
+        loaded = run.load(folder / source.replace("/", " "))
+        assert loaded.step == BEFORE
+        assert loaded.extra == {"seed": 0} or loaded.extra["layout"] == source.partition("-")[0].partition("/")[0]
         found.append((run.train(BEFORE, BEFORE + AFTER), loaded.same_layout))
     return found
 

@@ -14,7 +14,7 @@ from course_lib.checkpoint import folders
 from course_lib.checkpoint.runs import Lock
 from course_lib.hybrid_parallel import LearningRate, resume_run, save_run
 from course_lib.runtime import launch
-from tests.checkpoint import hybrid
+from tests.checkpoint import runs
 from tests.checkpoint.one_run import One, cut_short, first_run, flip, rewrite, said_by
 
 resource = pytest.importorskip("resource")  # a full disk is one that takes no more from this process: not on Windows
@@ -163,20 +163,20 @@ def test_a_misuse_is_told_and_loses_no_completed_checkpoint(name, tmp_path):
 
 def mistakes_on_ranks(folder: Path) -> list[str]:
     """What both ranks hear of each mistake."""
-    run = hybrid.trainer("dp2")
-    hybrid.losses(run, 1)
+    run = runs.trainer("dp2")
+    run.train(1, progress=False)
     save_run(run, folder, background=False)
-    said = [said_by(save_run, hybrid.trainer("dp2"), folder)]
+    said = [said_by(save_run, runs.trainer("dp2"), folder)]
     for name, value in (("batch_size", 8), ("seed", 5), ("tokens", torch.arange(5000) % 200)):
-        other = hybrid.trainer("dp2")
+        other = runs.trainer("dp2")
         setattr(other, name, value)
         said.append(said_by(resume_run, other, folder))
-    other = hybrid.trainer("dp2")
+    other = runs.trainer("dp2")
     resume_run(other, folder, schedule=lambda saved: LearningRate(saved.peak / 2))
     said.append(f"{other.learning_rate.peak}")
     with open(checkpoint.latest(folder) / "__1_0.distcp", "ab") as file:
         file.write(b" ")
-    return [*said, said_by(checkpoint.load, folder, run.model), said_by(resume_run, hybrid.trainer("dp2"), folder)]
+    return [*said, said_by(checkpoint.load, folder, run.model), said_by(resume_run, runs.trainer("dp2"), folder)]
 
 
 def test_all_ranks_hear_the_same(tmp_path):

@@ -19,7 +19,7 @@ from course_lib.checkpoint.replicas import (
 )
 from course_lib.reference import batches
 from course_lib.runtime import launch
-from tests.checkpoint import hybrid, runs
+from tests.checkpoint import runs
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8)
 
@@ -72,7 +72,7 @@ def slip(wrong, factor):
     """Train under dp; from step 2 on the backward of rank `wrong` makes one gradient `factor` times as large. What
     norms before the reduction find in each step, and checksums in the end.
     """
-    run = hybrid.trainer(f"dp{dist.get_world_size()}")
+    run = runs.trainer(f"dp{dist.get_world_size()}")
     average, by_norms = run.model.reduce_gradients, []
 
     def look_and_average():
@@ -82,7 +82,7 @@ def slip(wrong, factor):
     run.model.reduce_gradients = look_and_average
     dict(run.model.named_parts())["blocks.0.mlp.input.weight"].register_hook(
         lambda gradient: gradient * (factor if dist.get_rank() == wrong and run.step_number >= 2 else 1))
-    hybrid.losses(run, 4)
+    run.train(4, progress=False)
     return by_norms, find_corruption(pieces(run.model, run.optimizer))
 
 
@@ -93,7 +93,7 @@ def test_an_average_spreads_a_wrong_gradient_so_that_norms_before_it_find_it_and
 
 def repeat(layout, wrong, bit):
     """What repeating finds, and norms, where the backward of rank `wrong` flips a bit of one number."""
-    run = hybrid.trainer(layout)
+    run = runs.trainer(layout)
     model = run.model
 
     def flipped(gradient):

@@ -14,10 +14,6 @@ NO_LATENCY = Link(0.0, 1e-9)
 SLOW_START = Link(1e-3, 1e-9)
 
 
-def layers(num, gradient_bytes, backward_s):
-    return [BackwardPiece(f"{number}", f"{number}", gradient_bytes, backward_s) for number in range(num)]
-
-
 def all_reduce(num_bytes, n, link):
     return 2 * (n - 1) * link.alpha_s + 2 * (n - 1) / n * num_bytes * link.beta_s_per_byte
 
@@ -34,23 +30,13 @@ def exposed_by_hand(pieces, cap, n, link):
 
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 22), st.floats(1e-5, 0.01)), min_size=1, max_size=12),
-       st.sampled_from([0, 1 << 20, 1 << 22, 1 << 30]), st.sampled_from([1, 2, 3, 8]),
+       st.sampled_from([0, 1 << 20, 1 << 22, math.inf]), st.sampled_from([1, 2, 3, 8]),
        st.sampled_from([NO_LATENCY, SLOW_START]))
 def test_what_is_exposed_is_what_a_stream_of_messages_has_left_when_backward_ends(pieces, cap, n, link):
     step = simulate_overlap([BackwardPiece("", "", *piece) for piece in pieces], cap, n, link)
     assert step.exposed_s == pytest.approx(exposed_by_hand(pieces, cap, n, link), abs=1e-12)
     assert step.backward_s == pytest.approx(sum(backward_s for _, backward_s in pieces))
-
-
-def test_one_bucket_exposes_all_of_the_communication_and_small_messages_only_the_last():
-    whole = simulate_overlap(layers(10, 1 << 20, 0.01), math.inf, 4, SLOW_START)
-    assert len(whole.buckets) == 1 and whole.hidden == pytest.approx(0)
-    assert whole.exposed_s == pytest.approx(all_reduce(10 << 20, 4, SLOW_START))
-    for num in (1, 7, 1000):
-        each = (64 << 20) // num  # an all-reduce takes 0.1 s / num: shorter than a layer
-        assert simulate_overlap(layers(num, each, 1.0 / num), 0, 4, NO_LATENCY).exposed_s == pytest.approx(
-            all_reduce(each, 4, NO_LATENCY))
-    assert simulate_overlap(layers(3, 8, 0.1), 0, 1, NO_LATENCY).hidden == 1
+    assert n > 1 or step.hidden == 1
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 
-import pytest
 import torch
 
 from course_lib.costs.hybrid import StageWork, expert_bytes, expert_width_bytes, tensor_bytes
@@ -130,18 +129,3 @@ def test_dropout_after_experts_leaves_twice_of_about_half_and_another_half_on_ea
         masks = (dropped != 0).chunk(2, 1)  # of the tokens of rank 0, of those of rank 1
         assert (kept != 0).all() and torch.allclose(dropped, 2 * kept * (dropped != 0))
         assert all(0.4 < mask.float().mean() < 0.6 for mask in masks) and not torch.equal(*masks)
-
-
-@pytest.mark.parametrize("text, said", [
-    ("dp2,tp2,ep4", "ep=4 for a model with \\[6\\] experts: expected moe_gpt"),
-    ("tp4,etp4", "etp=4 for experts of width 30 on tokens of 16 numbers: expected a number that divides both"),
-    ("dp2,tp2", "15 tokens of a row on each rank, over tp=2 with experts: expected a multiple of 2"),
-])
-def test_experts_that_do_not_divide_are_refused_with_what_was_expected(text, said):
-    def body():
-        config = replace(CONFIG, sequence_length=15) if text == "dp2,tp2" else CONFIG
-        model = moe_gpt(GPT(config), 6, ffn_hidden_size=30, group=SINGLE, tokens_group=SINGLE)
-        with pytest.raises(ValueError, match=said):
-            parallelize(model, ParallelLayout.from_string(text))
-
-    launch(body, world_size=4)

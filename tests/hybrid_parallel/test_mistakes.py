@@ -21,7 +21,7 @@ WRONG = 0.02  # of a tensor's largest number; right ones agree to 1e-5
 
 def gradient(text, options, rows=None, reduced=True, experts=0):
     """The first step's, whole. rows: another function of (dp's rank, dp's size) than the right one."""
-    model, _ = laid_out(text, options, experts)
+    model, _ = laid_out(text, options, experts=experts)
     inputs, targets = (rows or (lambda r, n: batch(0, r, n)))(model.dp.r, model.dp.n)
     if not reduced:
         model.reduce_gradients = lambda: None
@@ -30,7 +30,7 @@ def gradient(text, options, rows=None, reduced=True, experts=0):
 
 
 def difference(text, options, experts=0, **how):
-    return off_by_name(gradient(text, options, experts=experts, **how)[1], alone(1, experts)[2])
+    return off_by_name(gradient(text, options, experts=experts, **how)[1], alone(1, experts=experts)[2])
 
 
 def swapped():

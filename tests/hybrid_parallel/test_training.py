@@ -1,16 +1,10 @@
 """Under any layout: the losses, gradients and parameters of one process."""
 
-from dataclasses import replace
-
 import pytest
-import torch
-import torch.distributed as dist
 
-from course_lib.expert_parallel import SINGLE, moe_gpt
-from course_lib.hybrid_parallel import HybridOptimizer, ParallelLayout, gather_whole, gradient_pieces, parallelize
-from course_lib.reference import GPT, batches
+from course_lib.hybrid_parallel import ParallelLayout
 from course_lib.runtime import launch
-from tests.hybrid_parallel.cases import ADAMW, CONFIG, alone, off, off_by_name, together
+from tests.hybrid_parallel.cases import alone, off, off_by_name, together
 
 SP, M2, M3 = {"sequence_parallel": True}, {"num_microbatches": 2}, {"num_microbatches": 3}
 ZB_V, INTERLEAVED, GPIPE = ({"schedule": name, "num_microbatches": 2} for name in ("zb-v", "interleaved", "gpipe"))
@@ -78,21 +72,9 @@ SIXTY_FOUR = ("dp4,pp4,tp4,ep4", "dp4,pp4,tp4", "dp4,pp4,tp4,ep8,etp2", "dp2,pp4
 @pytest.mark.ci
 @pytest.mark.sweep("text", few=SIXTY_FOUR[:1], all=SIXTY_FOUR, words=f"1 layout of {len(SIXTY_FOUR)} on 64 ranks")
 def test_64_ranks_have_the_loss_and_gradients_of_one_process(text):
-    torch.manual_seed(0)
-    start = moe_gpt(GPT(replace(CONFIG, num_layers=4)), 8, balance=0.0, group=SINGLE, tokens_group=SINGLE)
-
-    def two_losses_and_the_first_gradient(text):
-        model = parallelize(start, ParallelLayout.from_string(text), num_microbatches=4)
-        optimizer, losses, first = HybridOptimizer(model, **ADAMW), [], {}
-        for step in range(2):
-            losses.append(model.forward_backward(*batches(step, model.dp.r, model.dp.n, batch_size=16,
-                                                          sequence_length=16)).item())
-            first = first or gather_whole(gradient_pieces(model))
-            optimizer.step()
-            optimizer.zero_grad()
-        return losses, first if dist.get_rank() == 0 else None
-
-    (expected_losses, expected), = launch(two_losses_and_the_first_gradient, "dp1", world_size=1)
-    ranks = launch(two_losses_and_the_first_gradient, text, world_size=64, timeout=300)
-    assert off_by_name(ranks[0][1], expected) < 1e-5 and off(ranks[0][0], expected_losses) < 1e-5
-    assert all(losses == ranks[0][0] for losses, _ in ranks)
+    large = {"experts": 8, "layers": 4, "rows": 16}
+    ranks = launch(lambda: together(text, {"num_microbatches": 4}, 2, **large)[::2], world_size=64, timeout=300)
+    expected_losses, _, expected_first, _ = alone(2, **large)
+    losses, first = ranks[0]
+    assert off(losses, expected_losses) < 1e-5 and off_by_name(first, expected_first) < 1e-5
+    assert all(of_rank == losses for of_rank, _ in ranks)

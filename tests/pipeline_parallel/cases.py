@@ -85,12 +85,16 @@ def my_stages(model, schedule, group=None):
     return [stages[stage] for stage in schedule.stages[dist.get_rank(group)]]
 
 
+def pipeline_of(kind, schedule, rows=None, group=None, **options):
+    """(pipeline, inputs, targets) of a case."""
+    model, inputs, targets, loss_fn = case(kind, rows or schedule.num_microbatches)
+    return PipelineParallel(my_stages(model, schedule, group), schedule, group, loss_fn, **options), inputs, targets
+
+
 def off_from_alone(kind, schedule, rows=None, steps=1, group=None, **options):
     """The largest difference of the loss and of any gradient, after `steps` steps whose gradients add up."""
     rows = rows or schedule.num_microbatches
-    model, _, _, loss_fn = case(kind, rows)
-    stages = my_stages(model, schedule, group)
-    pipeline = PipelineParallel(stages, schedule, group, loss_fn, **options)
+    pipeline, _, _ = pipeline_of(kind, schedule, rows, group, **options)
     off, expected = 0.0, Counter()
     for step in range(steps):
         _, inputs, targets, _ = case(kind, rows, seed=step)
@@ -100,7 +104,7 @@ def off_from_alone(kind, schedule, rows=None, steps=1, group=None, **options):
         off = max(off, (loss - alone_loss).abs().item())
         for name, gradient in gradients.items():
             expected[name] = None if gradient is None else expected[name] + gradient
-    for stage in stages:
+    for stage in pipeline.stages:
         for name, parameter in stage.named_parameters(remove_duplicate=False):
             assert (parameter.grad is None) == (expected[name] is None), name
             if parameter.grad is not None:

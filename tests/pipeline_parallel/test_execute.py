@@ -22,6 +22,7 @@ from course_lib.pipeline_parallel import (
 )
 from course_lib.pipeline_parallel.dependencies import leaves, needs
 from course_lib.pipeline_parallel.mailbox import AHEAD
+from course_lib.reference.gpt import next_token_loss
 from course_lib.runtime import RankFailed, launch, record_communication, record_memory, record_timeline
 from tests.pipeline_parallel.cases import (
     GENERATORS,
@@ -31,6 +32,7 @@ from tests.pipeline_parallel.cases import (
     gpt,
     my_stages,
     off_from_alone,
+    pipeline_of,
 )
 
 # Same numbers
@@ -96,11 +98,10 @@ def test_whatever_is_legal_runs_stages_anywhere_and_messages_needed_in_another_o
 def test_batches_of_another_size_may_follow_and_two_pipelines_may_share_the_world():
     def body():
         group = [dist.new_group(ranks) for ranks in ([0, 2], [3, 1])][dist.get_rank() % 2]
-        model, inputs, targets, loss_fn = case("gpt", 8)
-        pipeline = PipelineParallel(my_stages(model, gpipe(2, 2), group), gpipe(2, 2), group, loss_fn)
+        pipeline, inputs, targets = pipeline_of("gpt", gpipe(2, 2), 8, group)
         offs = [off_from_alone("gpt", zb_v(2, 4), rows=rows, group=group) for rows in (4, 8)]
         for rows in (2, 8):
-            expected = loss_fn(gpt()(inputs[:rows])[0], targets[:rows])
+            expected = next_token_loss(gpt()(inputs[:rows])[0], targets[:rows])
             offs.append((pipeline.step(inputs[:rows], targets[:rows]) - expected).abs().item())
         return offs
 
@@ -136,9 +137,7 @@ def test_messages_larger_than_any_buffer_cross_without_stopping_the_ranks():
 
 def stepped(name, p, m):
     """A pipeline of the GPT after a first step, in which shapes travel, and a batch for the next one."""
-    schedule = GENERATORS[name](p, m)
-    model, inputs, targets, loss_fn = case("gpt", m)
-    pipeline = PipelineParallel(my_stages(model, schedule), schedule, None, loss_fn)
+    pipeline, inputs, targets = pipeline_of("gpt", GENERATORS[name](p, m))
     pipeline.step(inputs, targets)
     return pipeline, inputs, targets
 
@@ -188,9 +187,7 @@ def test_activations_held_are_those_that_the_schedule_has_in_flight():
 
 def recorded(name, p, m, **options):
     def body():
-        schedule = GENERATORS[name](p, m)
-        model, inputs, targets, loss_fn = case("gpt", m)
-        pipeline = PipelineParallel(my_stages(model, schedule), schedule, None, loss_fn, **options)
+        pipeline, inputs, targets = pipeline_of("gpt", GENERATORS[name](p, m), **options)
         with record_timeline():
             for _ in range(2):
                 pipeline.step(inputs, targets)

@@ -49,13 +49,6 @@ def test_one_message_or_product_moves_its_own_constant(measured, name, least, mo
                    for other in others)
 
 
-def test_a_step_as_predicted_moves_nothing():
-    found = step(ParallelLayout(dp=16, tp=4))
-    learned = learn(H100S, steps=[(found, found.step_s)])
-    assert all(abs(moved) < 0.01 for moved in learned.moved.values())
-    assert str(learned).count("\n") == 0
-
-
 def test_a_slower_step_makes_every_layout_slower_and_two_steps_more_than_one():
     layouts = ParallelLayout(dp=16, tp=4), ParallelLayout(dp=8, tp=4, pp=2)
     found = [step(layout) for layout in layouts]
@@ -65,13 +58,14 @@ def test_a_slower_step_makes_every_layout_slower_and_two_steps_more_than_one():
     assert other.step_s < after[0] < after[1] < 1.3 * other.step_s
 
 
-def test_what_is_learned_is_surer_and_told_with_the_error_before_and_after():
+def test_what_is_learned_is_surer_and_told_with_the_error_before_and_after_and_a_step_as_predicted_moves_nothing():
     found = step(ParallelLayout(dp=16, tp=4))
-    learned = learn(H100S, steps=[(found.job, 1.3 * found.step_s)])
+    learned, nothing = (learn(H100S, steps=[(found.job, times * found.step_s)]) for times in (1.3, 1))
     lines = str(learned).splitlines()
     assert lines[0].startswith("a step of Llama 3 8B on 64 H100, tp4") and "-23% off before" in lines[0]
     assert lines[1].split()[0] == moved_most(learned) and lines[1].endswith("uncertainties")
     assert learned.uncertainty["matmul_h100"] < 0.112  # hypot(0.05, 0.2 / 2)
+    assert all(abs(moved) < 0.01 for moved in nothing.moved.values()) and str(nothing).count("\n") == 0
 
 
 @pytest.mark.sweep(words="17 fits of the constants")
