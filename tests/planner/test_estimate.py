@@ -53,9 +53,10 @@ def test_experts_are_dealt_out_whole_or_cut_and_all_wait_for_the_fullest():
                   for etp in (1, 8))
     assert whole.memory["parameters"] == pytest.approx(cut.memory["parameters"])
     assert whole.seconds["ep"] < cut.seconds["ep"] and whole.seconds["matmul"] < cut.seconds["matmul"]
-    uneven = again(whole, expert_imbalance=2.0)
-    assert uneven.seconds["ep"] > 1.8 * whole.seconds["ep"] and uneven.seconds["matmul"] > whole.seconds["matmul"]
-    assert uneven.memory["activations"] > whole.memory["activations"]
+    even = estimate(EXPERTS, cluster("H100", 8), ParallelLayout(dp=8, ep=8), 8)
+    uneven = again(even, expert_imbalance=2.0)
+    assert uneven.seconds["ep"] > 1.8 * even.seconds["ep"] and uneven.seconds["matmul"] > even.seconds["matmul"]
+    assert uneven.memory["activations"] > even.memory["activations"]
 
 
 def test_chunks_are_whole_unless_layers_are_dealt_out_by_hand():
@@ -152,7 +153,7 @@ def test_a_torus_has_no_nodes_and_money_and_electricity_are_proportional_to_time
     tpus = Cluster(accelerator("TPU v4"), 64)
     across, inside = (estimate(SHAPE, tpus, ParallelLayout(dp=64 // tp, tp=tp), 64) for tp in (16, 4))
     assert across.seconds["tp"] < 8 * inside.seconds["tp"]
-    assert across.dollars(1e12) is None and across.kwh(2e12) == pytest.approx(2 * across.kwh(1e12)) > 0
+    assert across.dollars(1e12) is None and across.kwh(2e12) == pytest.approx(2 * across.kwh(1e12))
     found = estimate(SHAPE, cluster("H100", 64), ParallelLayout(dp=64, zero_stage=3), 128, recompute="full")
     hours = 1e12 / found.tokens_per_s / 3600
     assert found.dollars(1e12) == pytest.approx(64 * hours * found.job.cluster.dollars_per_device_hour)
