@@ -4,6 +4,7 @@
 import pytest
 
 from course_lib import facts
+from course_lib.costs.kernels import matmul_seconds, pass_seconds
 from course_lib.costs.links import Link, hardware_link
 from course_lib.costs.scaling import (
     amdahl,
@@ -32,7 +33,8 @@ BY_HAND = [  # found, expected
     (total_time(8.0, 4, 0.5, 1e-9, 1e9), 8 / 4 + 0.5 + 1), (total_time(8.0, 1, 0.5, 1e-9, 1e9), 8),
     (data_parallel_step(8.0, 1, 1e9, LINK), 8), (data_parallel_step(8.0, 4, 1e9, LINK), 2 + 6e-5 + 1.5),
     (strong_efficiency(8, 2, 4), 1), (strong_efficiency(8, 4, 4), 0.5), (weak_efficiency(8, 8), 1),
-    (weak_efficiency(8, 10), 0.8), *((ideal_on_cores(n, 2), min(n, 2)) for n in (1, 2, 4))]
+    (weak_efficiency(8, 10), 0.8), *((ideal_on_cores(n, 2), min(n, 2)) for n in (1, 2, 4)),
+    (matmul_seconds(2, 3, 4, 10.0, 5.0, 2, 3), 3 * (48 / 10 + 2 * (6 + 12 + 8) / 5)), (pass_seconds(8, 4, 3), 6)]
 
 
 def test_laws_steps_and_efficiencies_are_those_of_counting_by_hand():
