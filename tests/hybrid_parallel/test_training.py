@@ -34,11 +34,12 @@ CASES = [  # layout, options of parallelize, the model
     ("dp2,tp4,ep4", SP, MANY), ("dp2,tp4,ep2,etp4", {}, MANY), ("dp3,tp4,ep12", SP, MANY),
     ("dp2,cp2,tp2,pp2,ep2", M3 | SP, TWELVE), ("dp2,tp4,pp2,ep2,etp2,zero1", M2, TWELVE),
 ]
-WORLD_SIZES = sorted({ParallelLayout.from_string(text).world_size for text, _, _ in CASES})
+def world_size_of(case):
+    return ParallelLayout.from_string(case[0]).world_size
 
 
-def cases_of(world_size):
-    return [case for case in CASES if ParallelLayout.from_string(case[0]).world_size == world_size]
+LAUNCHES = [cases for n in sorted(set(map(world_size_of, CASES))) for many in (False, True)
+            if (cases := [case for case in CASES if world_size_of(case) == n and (case[2] in (TWELVE, MANY)) == many])]
 
 
 def of_model(steps, experts=0, **_):
@@ -50,11 +51,11 @@ def all_of(cases, steps):
     return [together(text, options, of_model(steps, **model)[0], **model) for text, options, model in cases]
 
 
-@pytest.mark.sweep("world_size", few=[n for n in WORLD_SIZES if n < 12], all=WORLD_SIZES, words="up to 8 ranks of 16")
+@pytest.mark.sweep("cases", few=[cases for cases in LAUNCHES if world_size_of(cases[0]) < 12], all=LAUNCHES,
+                   ids=lambda cases: cases[0][0], words="up to 8 ranks of 16")
 @pytest.mark.sweep("steps", few=[3], all=[20], words="3 steps of 20, under each layout")
-def test_steps_under_any_layout_are_those_of_one_process(world_size, steps):
-    cases = cases_of(world_size)
-    found = launch(all_of, cases, steps, world_size=world_size, timeout=150)
+def test_steps_under_any_layout_are_those_of_one_process(cases, steps):
+    found = launch(all_of, cases, steps, world_size=world_size_of(cases[0]), timeout=150)
     for (text, options, model), (losses, norms, first, final) in zip(cases, found[0]):
         taken, tolerance, in_the_end = of_model(steps, **model)
         expected_losses, expected_norms, expected_first, expected_final = alone(taken, **model)
