@@ -1,10 +1,15 @@
 """One small GPT, trained the same way in every layout that a chapter offers: each can go on where another one stopped.
 
-Apart from the tests, since ranks import it in every launch.
+Apart from the tests, since ranks import it in every launch; and as `python -m tests.checkpoint.runs FOLDER` what
+torchrun starts in test_crashes.py: rank 1 dies at step 5, the first time.
 
     batch (12, 12): rows, tokens      12 heads, a vocabulary of 36: what 1, 2, 3 and 4 ranks divide
 """
 
+import atexit
+import json
+import os
+import sys
 from pathlib import Path
 
 import torch
@@ -12,13 +17,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import checkpoint
-from course_lib.checkpoint.chaos import Kill
+from course_lib.checkpoint.chaos import NOBODY, Kill
 from course_lib.data_parallel import DistributedDataParallel
+from course_lib.expert_parallel import SINGLE, moe_gpt, moe_layers
+from course_lib.hybrid_parallel import HybridTrainer, ParallelLayout, resume_run, save_run
 from course_lib.pipeline_parallel import PipelineParallel, gpipe, partition
 from course_lib.reference import GPT, GPTConfig, next_token_loss
+from course_lib.runtime import launch
 from course_lib.tensor_parallel import parallelize
 from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer
 
+HYBRID = GPTConfig(num_layers=4, hidden_size=16, num_heads=4, vocab_size=256, sequence_length=16)
 CONFIG = GPTConfig(num_layers=2, hidden_size=24, num_heads=12, vocab_size=36, sequence_length=12)
 RATE = {"lr": 1e-2, "weight_decay": 0.1}
 BEFORE, AFTER = 2, 3  # steps before the checkpoint, and after it
@@ -80,29 +89,66 @@ class Run:
         return checkpoint.load(folder, self.model, self.optimizer)
 
 
-def unbroken() -> list[float]:
-    """The losses of a run that nobody interrupts, on one process."""
-    return Run("plain").train(0, BEFORE + AFTER)
+def trainer(text: str) -> HybridTrainer:
+    """Chapter 9's, of a layout and, behind a slash, a schedule: "pp2,tp2/zb-v"; or "dp2,ep2/experts"."""
+    layout, _, more = text.partition("/")
+    layout, experts = ParallelLayout.from_string(layout), more == "experts"
+    return HybridTrainer(HYBRID, layout, batch_size=16, num_microbatches=2 if layout.pp > 1 else 1,
+                         schedule="1f1b" if experts else more or "1f1b", learning_rate=3e-3,
+                         make_model=with_experts if experts else None)
+
+
+def with_experts() -> GPT:
+    model = moe_gpt(GPT(HYBRID), 4, balance=0.01, group=SINGLE, tokens_group=SINGLE)
+    for layer in moe_layers(model):
+        layer.router.bias.copy_(torch.tensor([0.1, 0.0, 0.0, -0.1]))  # a buffer, which has to come along
+    return model
+
+
+class HybridRun:
+    """The same of every axis at once."""
+
+    def __init__(self, layout: str) -> None:
+        self.layout, self.trainer = layout, trainer(layout)
+
+    def train(self, first: int, last: int) -> list[float]:
+        return [self.trainer.step().loss for _ in range(first, last)]
+
+    def save(self, folder: Path, step: int) -> None:
+        save_run(self.trainer, folder)
+
+    def load(self, folder: Path) -> checkpoint.Loaded:
+        """With something else in its memory."""
+        self.train(0, 1)
+        for buffer in self.trainer.model.buffers():
+            buffer.zero_()
+        loaded = resume_run(self.trainer, folder)
+        assert self.trainer.step_number == loaded.step
+        assert self.trainer.run.id == checkpoint.read_manifest(loaded.path)["run"]
+        return loaded
 
 
 def save_in(layouts: tuple[str, ...], folder: Path) -> dict[str, list[float]]:
     """On ranks: train in each of the layouts, save into folder/LAYOUT-WORLD, and go on: the losses from there on."""
     losses = {}
     for layout in layouts:
-        run = Run(layout)
+        run = Run(layout) if layout in LAYOUTS else HybridRun(layout)
         run.train(0, BEFORE)
-        run.save(folder / f"{layout}-{dist.get_world_size()}", BEFORE)
-        losses[layout] = run.train(BEFORE, BEFORE + AFTER)
+        name = f"{layout}-{dist.get_world_size()}"
+        run.save(folder / name.replace("/", " "), BEFORE)
+        losses[name] = run.train(BEFORE, BEFORE + AFTER)
+        checkpoint.finish()
     return losses
 
 
 def load_in(pairs: tuple[tuple[str, str], ...], folder: Path) -> list[tuple[list[float], bool]]:
-    """On ranks: for each (name of a folder, layout) the losses of a new run that goes on from there; same layout?"""
+    """On ranks: for each (LAYOUT-WORLD, layout) the losses of a new run that goes on from there; same layout?"""
     found = []
     for source, layout in pairs:
-        run = Run(layout, seed=1)
-        loaded = run.load(folder / source)
-        assert loaded.step == BEFORE and loaded.extra == {"seed": 0}
+        run = Run(layout, seed=1) if layout in LAYOUTS else HybridRun(layout)
+        loaded = run.load(folder / source.replace("/", " "))
+        assert loaded.step == BEFORE
+        assert loaded.extra == {"seed": 0} or loaded.extra["layout"] == source.partition("-")[0].partition("/")[0]
         found.append((run.train(BEFORE, BEFORE + AFTER), loaded.same_layout))
     return found
 
@@ -124,10 +170,6 @@ def train_on(kill: Kill, folder: Path, steps: int) -> tuple[int, list[float]]:
     return first, losses
 
 
-def make_a_mistake(kill: Kill) -> None:
-    raise ValueError("a mistake of the reader's")
-
-
 def of_16_bits(folder: Path) -> tuple[bool, bool]:
     """On ranks: whether parameters of 16 bits, whose 32-bit copies are dealt out, go on bit by bit; and whether a run
     in 32 bits begins with those copies.
@@ -143,3 +185,16 @@ def of_16_bits(folder: Path) -> tuple[bool, bool]:
     found = list(wide.model.full_state_dict().values())
     return again.train(BEFORE, BEFORE + AFTER) == losses, all(any(torch.equal(copy, one) for one in found)
                                                               for copy in copies)
+
+
+def write_threads(file: Path) -> None:
+    """The names of this process's threads, gloo's own among them; none where the system does not say."""
+    file.write_text(json.dumps([path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]))
+
+
+if __name__ == "__main__":
+    folder, starts = Path(sys.argv[1]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    atexit.register(write_threads, folder / f"threads_{os.environ['RANK']}.json")  # called after launch's own
+    first, losses = launch(train_on, NOBODY if starts else Kill(1, 5), folder, 6)[0]
+    if dist.get_rank() == 0:
+        (folder / "ended.json").write_text(json.dumps([starts, first, losses]))

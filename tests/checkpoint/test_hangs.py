@@ -8,6 +8,18 @@ from torch._C import _distributed_c10d as c10d
 from course_lib.checkpoint import hangs
 from course_lib.runtime import Deadlock, launch
 
+RAISES = """
+import os
+from torch.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main():
+    if os.environ["RANK"] == "1":
+        raise ValueError("no text")
+
+main()
+"""
+
 
 def leave_one_out(folder):
     hangs.write_later(folder)
@@ -28,28 +40,9 @@ def test_flight_recorder_names_the_rank_and_the_collective_that_it_has_not_calle
     assert stands == [True, False, True]
 
 
-def test_the_analyser_s_own_error_goes_up(tmp_path):
-    with pytest.raises(ValueError, match="fr_trace"):
-        hangs.compare_traces(tmp_path / "nothing")
-
-
-RAISES = """
-import os
-from torch.distributed.elastic.multiprocessing.errors import record
-
-@record
-def main():
-    if os.environ["RANK"] == "1":
-        raise ValueError("no text")
-
-main()
-"""
-
-
-def test_the_message_of_the_rank_that_raised_is_read_back():
+def test_the_message_of_the_rank_that_raised_is_read_back_and_other_errors_go_up(tmp_path):
     assert hangs.first_error(RAISES) == "ValueError: no text"
-
-
-def test_a_script_in_which_nobody_raises_has_no_first_error():
-    with pytest.raises(ValueError, match="ended with 0 and left no error"):
-        hangs.first_error("", num_ranks=1)
+    for call, said in ((lambda: hangs.compare_traces(tmp_path / "nothing"), "fr_trace"),
+                       (lambda: hangs.first_error("", num_ranks=1), "ended with 0 and left no error")):
+        with pytest.raises(ValueError, match=said):
+            call()

@@ -1,58 +1,79 @@
-"""Every axis at once: saved under one layout, gone on with under another, with the losses of the unbroken run."""
-
+"""Saved under one layout, gone on with under another, with the losses of the unbroken run: layouts of single chapters,
+and those of chapter 9, with numbers in their names. LAYOUT-WORLD is where a checkpoint comes from.
+"""
 
 import pytest
 
 from course_lib import checkpoint
-from course_lib.hybrid_parallel import ParallelLayout
 from course_lib.runtime import launch
 from course_lib.train import main
-from tests.checkpoint import hybrid
+from tests.checkpoint import runs
 
 SAVED = {
-    1: ("dp1", "dp1/experts"),
-    4: ("dp2,pp2,zero2", "pp2,tp2/zb-v", "dp4,zero3", "dp4,ep2,zero1/experts"),
+    1: ("plain", "zero1", "dp1", "dp1/experts"),
+    2: ("ddp", "zero1", "zero2", "fsdp", "tp", "sp", "pp"),
+    3: ("zero1", "fsdp"),
+    4: ("tp", "zero2", "fsdp", "dp2,pp2,zero2", "pp2,tp2/zb-v", "dp4,zero3", "dp4,ep2,zero1/experts",
+        "dp2,tp2,ep4/experts", "dp2,tp2,etp2,zero3/experts"),
     8: ("dp2,pp2,tp2", "dp2,cp2,tp2,zero1"),
 }
-INTO = {
-    1: (("dp2,pp2,tp2", "dp1"), ("dp4,zero3", "dp1")),
-    2: (("dp2,cp2,tp2,zero1", "pp2"), ("dp2,pp2,zero2", "tp2"), ("pp2,tp2/zb-v", "dp2,zero3"), ("dp1", "cp2"),
-        ("dp4,ep2,zero1/experts", "dp2,ep2/experts"), ("dp1/experts", "tp2/experts")),
-    4: (("dp2,pp2,tp2", "dp4,zero3"), ("dp2,pp2,tp2", "cp2,tp2"), ("dp2,cp2,tp2,zero1", "dp2,pp2,zero2"),
-        ("dp4,zero3", "pp2,tp2/zb-v"), ("pp2,tp2/zb-v", "dp4,zero1"), ("dp1", "dp2,tp2,zero2"),
-        ("dp1/experts", "dp2,pp2,ep2/experts")),
-    8: (("dp4,zero3", "dp2,pp2,tp2"), ("pp2,tp2/zb-v", "dp2,cp2,tp2,zero1"), ("dp1", "pp4,tp2")),
-}
+INTO = [  # world size, (from, to)
+    (1, (("fsdp-2", "plain"), ("tp-2", "zero1"), ("zero1-3", "plain"), ("zero2-4", "zero1"), ("pp-2", "plain"),
+        ("dp2,pp2,tp2-8", "dp1"), ("dp4,zero3-4", "dp1"))),
+    (2, (("plain-1", "tp"), ("tp-4", "fsdp"), ("fsdp-3", "zero1"), ("zero2-4", "pp"), ("sp-2", "zero2"),
+        ("dp2,cp2,tp2,zero1-8", "pp2"), ("dp2,pp2,zero2-4", "tp2"), ("pp2,tp2/zb-v-4", "dp2,zero3"), ("dp1-1", "cp2"),
+        ("dp4,ep2,zero1/experts-4", "dp2,ep2/experts"), ("dp1/experts-1", "tp2/experts"))),
+    (3, (("zero1-2", "fsdp"), ("tp-4", "zero2"), ("pp-2", "pp"), ("fsdp-4", "tp"))),
+    (4, (("zero1-3", "tp"), ("tp-2", "fsdp"), ("pp-2", "zero1"), ("plain-1", "sp"), ("fsdp-2", "pp"))),
+    (4, (("dp2,pp2,tp2-8", "dp4,zero3"), ("dp2,pp2,tp2-8", "cp2,tp2"), ("dp2,cp2,tp2,zero1-8", "dp2,pp2,zero2"),
+        ("dp4,zero3-4", "pp2,tp2/zb-v"), ("pp2,tp2/zb-v-4", "dp4,zero1"), ("dp1-1", "dp2,tp2,zero2"),
+        ("dp1/experts-1", "dp2,pp2,ep2/experts"), ("dp2,tp2,ep4/experts-4", "dp4,ep2/experts"),
+        ("dp2,tp2,etp2,zero3/experts-4", "pp2,tp2,ep2/experts"))),
+    (8, (("dp4,zero3-4", "dp2,pp2,tp2"), ("pp2,tp2/zb-v-4", "dp2,cp2,tp2,zero1"), ("dp1-1", "pp4,tp2"))),
+]
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A folder with a checkpoint of each layout, and the losses of the runs that made them, from there on."""
-    folder, losses = tmp_path_factory.mktemp("hybrid"), {}
+    folder, losses = tmp_path_factory.mktemp("layouts"), {}
+    alone = runs.Run("plain").train(0, runs.BEFORE + runs.AFTER)[runs.BEFORE:]
     for n, layouts in SAVED.items():
-        assert all(ParallelLayout.from_string(text.partition("/")[0]).world_size == n for text in layouts)
-        losses |= launch(hybrid.save_in, layouts, folder, world_size=n, timeout=240)[0]
-    return folder, losses
+        losses |= launch(runs.save_in, layouts, folder, world_size=n, timeout=240)[0]
+    return folder, losses, alone
 
 
-def test_there_are_eighteen_pairs():
-    assert sum(map(len, INTO.values())) == 18
+def unbroken(saved, layout):
+    """What a run in this layout has to lose: a chapter's in 64 bits."""
+    if layout in runs.LAYOUTS:
+        return pytest.approx(saved[2], rel=1e-9)
+    return pytest.approx(saved[1]["dp1/experts-1" if "experts" in layout else "dp1-1"], rel=1e-4)
 
 
-@pytest.mark.sweep("n", few=[1, 4], all=INTO, words=f"from checkpoints into 2 worlds of {len(INTO)}")
-def test_a_run_goes_on_under_another_layout_with_the_losses_of_the_unbroken_one(saved, n):
-    for found in launch(hybrid.load_in, INTO[n], saved[0], world_size=n, timeout=240):
-        for pair, (losses, same) in zip(INTO[n], found):
-            plain = "dp1/experts" if "experts" in pair[1] else "dp1"
-            assert losses == pytest.approx(saved[1][plain], rel=1e-4) and not same, pair
+def test_saving_changes_nothing(saved):
+    for layout, losses in saved[1].items():
+        assert losses == unbroken(saved, layout.rpartition("-")[0]), layout
+
+
+@pytest.mark.sweep("into", few=INTO[:-1], all=INTO, ids=lambda into: f"{into[0]} {into[1][0][1]}",
+                   words="into worlds of 1 to 4 of 8")
+def test_a_run_goes_on_under_another_layout_with_the_losses_of_the_unbroken_one(saved, into):
+    n, pairs = into
+    for found in launch(runs.load_in, pairs, saved[0], world_size=n, timeout=240):
+        for pair, (losses, same) in zip(pairs, found):
+            assert losses == unbroken(saved, pair[1]) and not same, pair
 
 
 @pytest.mark.parametrize("n", [n if n < 8 else pytest.param(n, marks=pytest.mark.ci) for n in SAVED])
 def test_a_run_goes_on_under_the_same_layout_bit_by_bit(saved, n):
-    pairs = tuple((layout, layout) for layout in SAVED[n])
-    for found in launch(hybrid.load_in, pairs, saved[0], world_size=n, timeout=240):
-        for (layout, _), (losses, same) in zip(pairs, found):
-            assert losses == saved[1][layout] and same, layout
+    pairs = tuple((f"{layout}-{n}", layout) for layout in SAVED[n])
+    for found in launch(runs.load_in, pairs, saved[0], world_size=n, timeout=240):
+        for (source, _), (losses, same) in zip(pairs, found):
+            assert losses == saved[1][source] and same, source
+
+
+def test_32_bit_copies_of_16_bit_parameters_come_along_and_are_what_a_run_in_32_bits_begins_with(tmp_path):
+    assert launch(runs.of_16_bits, tmp_path, world_size=3) == [(True, True)] * 3
 
 
 # The command line

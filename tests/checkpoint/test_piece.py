@@ -12,16 +12,6 @@ from course_lib.checkpoint.piece import Piece, Placement, boxes_of_range, whole
 SHAPES = st.lists(st.integers(1, 4), min_size=0, max_size=4).map(tuple)
 
 
-def put_together(pieces: list[Piece], shape: tuple[int, ...]) -> torch.Tensor:
-    """The whole (of int64), every number of which has to come from one piece."""
-    found, times = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
-    for piece in pieces:
-        box = tuple(slice(a, a + n) for a, n in zip(piece.offsets, piece.tensor.shape))
-        found[box], times[box] = piece.tensor, times[box] + 1
-    assert times.eq(1).all()
-    return found
-
-
 @given(shape=SHAPES, data=st.data())
 def test_a_flat_range_is_few_boxes_in_its_own_order(shape, data):
     first = data.draw(st.integers(0, prod(shape)))
@@ -50,17 +40,18 @@ def test_flat_blocks_of_sections_of_a_cut_tensor_together_are_the_whole(shape, n
         for block in range(flat_ranks):
             begin = min(block * share, local.numel())
             pieces += place.pieces_of_range(local.reshape(-1)[begin:begin + share], begin)
-    assert put_together(pieces, shape).equal(numbers)
+    found, times = torch.zeros_like(numbers), torch.zeros_like(numbers)
+    for piece in pieces:
+        box = tuple(slice(a, a + n) for a, n in zip(piece.offsets, piece.tensor.shape))
+        found[box], times[box] = piece.tensor, times[box] + 1
+    assert found.equal(numbers) and times.eq(1).all()
 
 
-def test_what_is_loaded_into_a_piece_is_in_the_model():
+def test_what_is_loaded_into_a_piece_is_in_the_model_and_a_number_is_a_piece_of_shape_nothing():
     weight = torch.nn.Parameter(torch.zeros(6, 2))
     for piece in Placement.cut((12, 2), 0, 1, 2, (6, 6)).pieces(weight):
         piece.tensor.fill_(piece.offsets[0])
     assert weight[:, 0].tolist() == [3, 3, 3, 9, 9, 9]
-
-
-def test_a_number_is_a_piece_of_shape_nothing():
     (piece,) = whole(torch.tensor(3.0))
     assert piece.shape == piece.offsets == () and piece.tensor.item() == 3
 

@@ -19,7 +19,7 @@ from course_lib.checkpoint.replicas import (
 )
 from course_lib.reference import batches
 from course_lib.runtime import launch
-from tests.checkpoint import hybrid, runs
+from tests.checkpoint import runs
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8)
 
@@ -35,12 +35,9 @@ def test_every_flipped_bit_changes_the_checksum_and_flips_back(dtype, size, data
     assert checksum(tensor) == before and tensor.view(torch.uint8).equal(copy.view(torch.uint8))
 
 
-def test_numbers_that_change_places_change_the_checksum():
+def test_numbers_that_change_places_change_the_checksum_and_a_bit_that_is_not_there_is_refused():
     assert checksum(torch.tensor([1.0, 2.0])) != checksum(torch.tensor([2.0, 1.0]))
     assert checksum(torch.zeros(0)) == 0
-
-
-def test_a_bit_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="a place below 3 and a bit below 32"):
         flip_bit(torch.zeros(3), 0, 32)
 
@@ -49,29 +46,23 @@ def corrupt(layout, wrong, flips):
     """What is found after `wrong` has flipped a bit, before that, and when it has been flipped back."""
     run = runs.Run(layout)
     run.train(0, 1)
-    found = [find_corruption(pieces(run.model, run.optimizer))]
+    found = []
     weight = dict(run.model.named_parameters())[flips]
-    for _ in range(2):
-        if dist.get_rank() == wrong:
+    for flip in (False, True, True):
+        if flip and dist.get_rank() == wrong:
             flip_bit(weight, 5, 1)
-        found.append(find_corruption(pieces(run.model, run.optimizer)))
+        found.append([(str(one), one.certain) for one in find_corruption(pieces(run.model, run.optimizer))])
     return found
 
 
-@pytest.mark.parametrize(("n", "wrong", "said"), [(3, 2, "is wrong on rank 2"), (2, 0, "differs between ranks 0, 1")])
-def test_a_flipped_bit_is_found_on_the_rank_and_in_the_tensor_where_it_is(n, wrong, said):
-    name = "module.norm.weight"
-    for before, after, back in launch(corrupt, "ddp", wrong, name, world_size=n):
-        assert before == back == []
-        assert [str(one) for one in after] == [f"norm.weight {said}"]
-        assert after[0].certain == (n > 2)
-
-
-def test_slices_of_a_matrix_are_not_compared_and_what_is_whole_is():
-    slices = launch(corrupt, "tp", 1, "blocks.0.mlp.input.weight", world_size=3)[0]
-    assert slices == [[], [], []]
-    whole = launch(corrupt, "tp", 1, "norm.weight", world_size=3)[0]
-    assert [str(one) for one in whole[1]] == ["norm.weight is wrong on rank 1"] and whole[2] == []
+@pytest.mark.parametrize(("n", "layout", "wrong", "flips", "said"), [
+    (3, "ddp", 2, "module.norm.weight", [("norm.weight is wrong on rank 2", True)]),
+    (2, "ddp", 0, "module.norm.weight", [("norm.weight differs between ranks 0, 1", False)]),
+    (3, "tp", 1, "norm.weight", [("norm.weight is wrong on rank 1", True)]),
+    (3, "tp", 1, "blocks.0.mlp.input.weight", []),  # a slice, which nobody else has
+])
+def test_a_flipped_bit_is_found_on_the_rank_and_in_the_tensor_where_it_is(n, layout, wrong, flips, said):
+    assert launch(corrupt, layout, wrong, flips, world_size=n) == [[[], said, []]] * n
 
 
 # A chip that computes wrongly: before the reduction
@@ -81,7 +72,7 @@ def slip(wrong, factor):
     """Train under dp; from step 2 on the backward of rank `wrong` makes one gradient `factor` times as large. What
     norms before the reduction find in each step, and checksums in the end.
     """
-    run = hybrid.trainer(f"dp{dist.get_world_size()}")
+    run = runs.trainer(f"dp{dist.get_world_size()}")
     average, by_norms = run.model.reduce_gradients, []
 
     def look_and_average():
@@ -91,7 +82,7 @@ def slip(wrong, factor):
     run.model.reduce_gradients = look_and_average
     dict(run.model.named_parts())["blocks.0.mlp.input.weight"].register_hook(
         lambda gradient: gradient * (factor if dist.get_rank() == wrong and run.step_number >= 2 else 1))
-    hybrid.losses(run, 4)
+    run.train(4, progress=False)
     return by_norms, find_corruption(pieces(run.model, run.optimizer))
 
 
@@ -102,7 +93,7 @@ def test_an_average_spreads_a_wrong_gradient_so_that_norms_before_it_find_it_and
 
 def repeat(layout, wrong, bit):
     """What repeating finds, and norms, where the backward of rank `wrong` flips a bit of one number."""
-    run = hybrid.trainer(layout)
+    run = runs.trainer(layout)
     model = run.model
 
     def flipped(gradient):
@@ -134,23 +125,26 @@ def test_of_two_replicas_of_a_model_that_is_cut_repeating_says_that_they_differ(
     assert found == [[], [(0, 1), (1, 0)], [], [(0, 1), (1, 0)]]
 
 
-def test_an_outlier_is_far_from_the_median_of_the_others():
-    assert find_outliers([1.0, 1.3, 0.7, 3.2]) == [3]
-    assert find_outliers([1.0, 1.3, 0.2, 1.1]) == [2]
-    assert find_outliers([1.0, float("nan"), 1.2, float("inf")]) == [1, 3]
-    assert find_outliers([1.0, 2.9]) == [] and find_outliers([1.0, 3.1]) == [0, 1]
-    for wrong, factor in (([1.0], 3.0), ([1.0, 1.0], 1.0)):
-        with pytest.raises(ValueError, match="those of 2 places or more"):
-            find_outliers(wrong, factor)
+@pytest.mark.parametrize(("norms", "found"), [
+    ([1.0, 1.3, 0.7, 3.2], [3]), ([1.0, 1.3, 0.2, 1.1], [2]), ([1.0, float("nan"), 1.2, float("inf")], [1, 3]),
+    ([1.0, 2.9], []), ([1.0, 3.1], [0, 1])])
+def test_an_outlier_is_far_from_the_median_of_the_others(norms, found):
+    assert find_outliers(norms) == found
 
 
-def test_a_straggler_is_who_is_slow_in_most_steps():
-    steady = [[1.0, 1.1, 0.9, 1.0]] * 3
-    assert find_stragglers([*steady, [1.6, 1.5, 1.0, 1.7]]) == [3]
-    assert find_stragglers([*steady, [1.0, 9.0, 1.0, 1.0]]) == []
-    assert find_stragglers([[1.0], [2.0]]) == [1]
-    assert find_stragglers([[2.0] * 4, *steady], factor=2.5) == []
-    assert find_stragglers([[1.2] * 4, *steady], factor=1.1) == [0]
-    for wrong in ([], [[1.0], []]):
-        with pytest.raises(ValueError, match="expected steps of each"):
-            find_stragglers(wrong)
+STEADY = [[1.0, 1.1, 0.9, 1.0]] * 3
+
+
+@pytest.mark.parametrize(("seconds", "how", "found"), [
+    ([*STEADY, [1.6, 1.5, 1.0, 1.7]], {}, [3]), ([*STEADY, [1.0, 9.0, 1.0, 1.0]], {}, []), ([[1.0], [2.0]], {}, [1]),
+    ([[2.0] * 4, *STEADY], {"factor": 2.5}, []), ([[1.2] * 4, *STEADY], {"factor": 1.1}, [0])])
+def test_a_straggler_is_who_is_slow_in_most_steps(seconds, how, found):
+    assert find_stragglers(seconds, **how) == found
+
+
+@pytest.mark.parametrize(("find", "given", "said"), [
+    (find_outliers, ([1.0], 3.0), "those of 2 places or more"), (find_outliers, ([1.0, 1.0], 1.0), "2 places or more"),
+    (find_stragglers, ([],), "expected steps of each"), (find_stragglers, ([[1.0], []],), "expected steps of each")])
+def test_too_few_numbers_are_refused(find, given, said):
+    with pytest.raises(ValueError, match=said):
+        find(*given)

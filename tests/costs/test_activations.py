@@ -12,36 +12,25 @@ from course_lib.tensor_parallel import parallelize
 from course_lib.why_distribute import shape_of
 
 GPT_3 = facts.model("GPT-3").shape
+SBH = GPT_3.sequence_length * GPT_3.hidden_size
+SCORES = 5 * GPT_3.num_heads * GPT_3.sequence_length**2
 
 
-def test_every_row_of_the_papers_table_is_the_sum_of_its_terms():
-    s, h, a, b, t = GPT_3.sequence_length, GPT_3.hidden_size, GPT_3.num_heads, 1, 8
-    sbh, scores = s * b * h, 5 * a * s * s * b
-    rows = {
-        (1, False, "none"): 34 * sbh + scores,
-        (t, False, "none"): 10 * sbh + (24 * sbh + scores) // t,
-        (t, True, "none"): (34 * sbh + scores) // t,
-        (t, False, "selective"): 10 * sbh + 24 * sbh // t,
-        (t, True, "selective"): 34 * sbh // t,
-        (t, False, "full"): 2 * sbh,
-    }
-    for (ranks, sequence, kind), by_the_paper in rows.items():
-        given = activation_bytes_per_layer(GPT_3, b, recompute=kind, dropout=True, tensor_parallel=ranks,
-                                           sequence_parallel=sequence)
-        assert given == by_the_paper, (ranks, sequence, kind)
+@pytest.mark.parametrize("kind, t, split, whole, cut, scores", [  # in sbh: on each rank, and cut by t; scores: cut by t
+    ("none", 1, False, 0, 34, 1), ("none", 8, False, 10, 24, 1), ("none", 8, True, 0, 34, 1),
+    ("selective", 8, False, 10, 24, 0), ("selective", 8, True, 0, 34, 0), ("full", 8, False, 2, 0, 0)])
+def test_every_row_of_the_papers_table_is_the_sum_of_its_terms(kind, t, split, whole, cut, scores):
+    by_the_paper = whole * SBH + (cut * SBH + scores * SCORES) // t
+    assert activation_bytes_per_layer(GPT_3, 1, recompute=kind, dropout=True, tensor_parallel=t,
+                                      sequence_parallel=split) == by_the_paper
 
 
 def test_the_terms_are_the_papers_11_sbh_of_attention_19_of_the_mlp_and_4_of_the_norms():
     terms = {term.name: term for term in activation_terms(GPT_3, 1, dropout=True)}
-    sbh = GPT_3.sequence_length * GPT_3.hidden_size
-    of_norms = sum(term.num_bytes for name, term in terms.items() if name.endswith("norm"))
-    of_mlp = sum(terms[name].num_bytes for name in ("input of the MLP", "input of the GELU", "its output",
-                                                    "mask of the MLP's dropout"))
-    core = sum(term.num_bytes for term in terms.values() if term.core)
-    assert of_norms == 4 * sbh and of_mlp == 19 * sbh
-    assert core == 5 * GPT_3.num_heads * GPT_3.sequence_length**2
-    assert sum(term.num_bytes for term in terms.values()) == 34 * sbh + core
-    assert all(term.by_tensor for term in terms.values() if term.core)
+    of_mlp = "input of the MLP", "input of the GELU", "its output", "mask of the MLP's dropout"
+    assert sum(term.num_bytes for name, term in terms.items() if name.endswith("norm")) == 4 * SBH
+    assert sum(terms[name].num_bytes for name in of_mlp) == 19 * SBH
+    assert sum(term.num_bytes for term in terms.values() if term.core and term.by_tensor) == SCORES
 
 
 @pytest.mark.parametrize("config, batch_size, kind, dropout", [

@@ -1,5 +1,6 @@
 """The allocator on paper: what is free is given out again, and is of no use in pieces."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,16 +16,17 @@ def test_small_requests_share_segments_of_two_mebibytes_and_larger_ones_of_twent
     assert reserve([(0, 10 * MIB + 1)]).reserved == (12 * MIB,)
 
 
-def test_a_freed_block_joins_its_neighbours_and_is_given_out_again():
-    run = reserve([(0, MIB), (1, MIB // 2), (2, MIB // 2), (1, -1), (2, -1), (3, MIB)])
-    assert run.reserved[-1] == 2 * MIB and run.in_pieces == (0, 0)
+HALF = MIB // 2
 
 
-def test_free_memory_in_pieces_is_of_no_use():
-    half = MIB // 2
-    run = reserve([(number, half) for number in range(4)] + [(0, -1), (2, -1), (4, MIB)])
-    assert run.held[-1] == 2 * MIB and run.reserved[-1] == 4 * MIB
-    assert run.in_pieces == (MIB, MIB) and run.overhead == 1.0
+@pytest.mark.parametrize("requests, reserved, in_pieces", [
+    # freed blocks join their neighbours and are given out again; in pieces free memory is of no use
+    ([(0, MIB), (1, HALF), (2, HALF), (1, -1), (2, -1), (3, MIB)], 2 * MIB, (0, 0)),
+    ([*((number, HALF) for number in range(4)), (0, -1), (2, -1), (4, MIB)], 4 * MIB, (MIB, MIB))])
+def test_a_freed_block_joins_its_neighbours_and_in_pieces_is_of_no_use(requests, reserved, in_pieces):
+    run = reserve(requests)
+    assert run.held[-1] == 2 * MIB and run.reserved[-1] == reserved and run.in_pieces == in_pieces
+    assert run.overhead == reserved / (2 * MIB) - 1
 
 
 def test_the_smallest_block_that_is_large_enough_is_cut():

@@ -15,17 +15,17 @@ from course_lib.costs.money import (
     training_seconds,
 )
 
+YEAR_S, GPT_3 = 365.25 * 86_400, 3.14e23  # FLOPs of its training
+
 
 def test_the_million_seconds_are_a_billion():
-    on_v100 = training_seconds(3.14e23, 1, 28e12, 1.0) / (365.25 * 86_400)
-    assert on_v100 == pytest.approx(facts.GPT3_ON_ONE_V100.value, rel=0.002), "355 are years"
-    one_a100 = training_seconds(3.14e23, 1, 312e12, 1.0)
+    on_v100, one_a100 = training_seconds(GPT_3, 1, 28e12, 1.0), training_seconds(GPT_3, 1, 312e12, 1.0)
+    assert on_v100 / YEAR_S == pytest.approx(facts.GPT3_ON_ONE_V100.value, rel=0.002), "355 are years"
     assert round(one_a100) == 1_006_410_256
-    years = [one_a100 / (365.25 * 86_400) / u for u in (1.0, 0.4)]
-    assert [f"{y:.1f}" for y in years] == ["31.9", "79.7"]
-    assert f"{training_days(3.14e23, 1024, 312e12, 0.4):.1f}" == "28.4"
-    claim = facts.claim("a million seconds")
-    assert all(text in claim.right for text in ("31.9 years", "79.7 years", "28.4 days"))
+    told = [f"{one_a100 / YEAR_S / u:.1f} years" for u in (1.0, 0.4)]
+    told += [f"{training_days(GPT_3, 1024, 312e12, 0.4):.1f} days"]
+    assert told == ["31.9 years", "79.7 years", "28.4 days"]
+    assert all(text in facts.claim("a million seconds").right for text in told)
 
 
 @pytest.mark.parametrize(("report", "parameters", "tokens"), [(0, 174.6e9, 300e9), (1, 1008e9, 450e9)])
@@ -52,36 +52,31 @@ def test_deepseek_v3_at_its_own_price_costs_its_own_total():
 
 def test_gpt_3s_published_energy_is_that_of_its_v100_hours():
     v100 = next(report for report in facts.TRAINING_REPORTS if report.device == "V100")
-    seconds = training_seconds(3.14e23, v100.num_devices, v100.achieved.value * 1e12, 1.0)
+    seconds = training_seconds(GPT_3, v100.num_devices, v100.achieved.value * 1e12, 1.0)
     assert seconds / 86_400 == pytest.approx(v100.days.value, rel=0.005)
     published = kilowatt_hours(seconds, v100.num_devices, facts.GPT3_POWER.value, facts.GPT3_PUE.value)
     assert published == pytest.approx(facts.GPT3_ENERGY.value, rel=0.005)
 
 
 def test_the_4_million_dollars_of_gpt_3_are_one_price_of_2020_and_prices_of_2026_give_less():
-    hours = facts.GPT3_ON_ONE_V100.value * 365.25 * 24
-    assert f"{facts.GPT3_COSTS[0].value / hours:.2f}" == "1.48"
-    prices = [each.price.value for each in facts.hourly_prices("A100")]
-    run_s = training_seconds(3.14e23, 1024, 312e12, 0.4)
-    assert [f"{dollars(run_s, 1024, price) / 1e6:.1f}" for price in (prices[0], prices[-1])] == ["1.0", "2.4"]
-    assert all(text in facts.claim("GPT-3 for millions").right for text in ("1.48 dollars", "1.0 to 2.4 million"))
+    price = facts.GPT3_COSTS[0].value / (facts.GPT3_ON_ONE_V100.value * 365.25 * 24)
+    run_s, prices = training_seconds(GPT_3, 1024, 312e12, 0.4), facts.hourly_prices("A100")
+    low, high = (dollars(run_s, 1024, prices[place].price.value) / 1e6 for place in (0, -1))
+    told = f"{price:.2f} dollars", f"{low:.1f} to {high:.1f} million"
+    assert told == ("1.48 dollars", "1.0 to 2.4 million")
+    assert all(text in facts.claim("GPT-3 for millions").right for text in told)
 
 
-def test_one_row_at_a_time_cannot_have_an_mfu_of_60_percent():
-    h100 = facts.accelerator("H100")
-    peak, bandwidth = h100.peak_flops_per_s(), h100.memory_bytes_per_s
-    assert f"{roofline(matmul_intensity(1, 4096, 4096), peak, bandwidth) / peak:.1%}" == "0.3%"
-    assert 250 < peak / bandwidth < 350
+def test_the_roof_bends_where_peak_meets_bandwidth_and_one_row_at_a_time_cannot_have_an_mfu_of_60_percent():
+    for name, low, high in (("H100", 250, 350), ("A100", 100, 200)):
+        device = facts.accelerator(name)
+        of = peak, bandwidth = device.peak_flops_per_s(), device.memory_bytes_per_s
+        ridge = peak / bandwidth
+        assert roofline(ridge / 2, *of) == pytest.approx(peak / 2) and roofline(ridge * 2, *of) == peak
+        assert matmul_intensity(4096, 4096, 4096) > high > ridge > low > matmul_intensity(1, 4096, 4096)
+        if name == "H100":
+            assert f"{roofline(matmul_intensity(1, 4096, 4096), *of) / peak:.1%}" == "0.3%"
     assert "0.3 %" in facts.claim("inference MFU").right
-
-
-def test_the_roof_bends_where_peak_meets_bandwidth():
-    a100 = facts.accelerator("A100")
-    peak, bandwidth = a100.peak_flops_per_s(), a100.memory_bytes_per_s
-    ridge = peak / bandwidth
-    assert roofline(ridge / 2, peak, bandwidth) == pytest.approx(peak / 2) and roofline(ridge * 2, peak,
-                                                                                        bandwidth) == peak
-    assert matmul_intensity(4096, 4096, 4096) > ridge > matmul_intensity(1, 4096, 4096)
 
 
 def test_a_gpu_eats_text_slower_than_any_disk_gives_it():

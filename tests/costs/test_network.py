@@ -54,20 +54,6 @@ def test_nodes_of_one_device_are_links_that_are_all_alike():
         assert ring == pytest.approx(all_reduce_s(link, 1e8, n))
 
 
-def test_in_a_mesh_a_group_has_the_wires_between_its_own_devices_and_no_others():
-    mesh = replace(H100, mesh=True)  # seven wires a device, 450 GB/s together
-    found = [mesh.group(n).bytes_per_s("all_gather") / GB for n in range(2, 9)]
-    assert found == pytest.approx([450 / 7 * wires for wires in range(1, 8)])
-
-
-def test_a_node_whose_devices_share_one_card_has_the_one():
-    shared = network_of("A100", between="Ethernet 100G", cards_per_node=1)
-    assert shared.group(16).bytes_per_s("all_gather") == pytest.approx(12.5e9)
-    assert shared.group(2, 8).bytes_per_s("all_gather") == pytest.approx(12.5e9 / 8)  # eight groups at once
-    assert shared.group(16).bytes_per_s("ring") == pytest.approx(12.5e9)  # one message leaves the node
-    assert shared.group(2, 8).bytes_per_s("ring") == pytest.approx(12.5e9 / 8)
-
-
 def test_a_ring_crosses_the_network_once_for_each_further_node():
     for n, stride, nodes in ((8, 1, 1), (16, 1, 2), (16, 8, 16), (64, 2, 16), (3, 4, 2)):
         group = H100.group(n, stride)
@@ -87,21 +73,29 @@ def test_an_all_reduce_over_many_nodes_goes_down_a_tree():
     assert min(long, key=long.get) == "ring"
 
 
-def test_a_switch_that_adds_up_halves_what_each_sends_but_not_for_four():
-    sends = {n: H100.group(n).seconds_per_byte("all_reduce") * 450e9 for n in (2, 4, 5, 8)}
-    assert sends == pytest.approx({2: 1.0, 4: 1.5, 5: 1.0, 8: 1.0})
-    assert A100.group(8).seconds_per_byte("all_reduce") * 300e9 == pytest.approx(2 * 7 / 8)
-    two, four = (H100.group(n).seconds_per_byte("all_reduce") * 400e9 for n in (16, 32))
-    assert two == pytest.approx(1.0) and four == pytest.approx(2 * 31 / 32)  # a tree of two nodes, then rings again
+MESH = replace(H100, mesh=True)  # seven wires a device, 450 GB/s together
+SHARED = network_of("A100", between="Ethernet 100G", cards_per_node=1)
+PODS = network_of("H100", pod_devices=int(LLAMA_3_POD.value), oversubscription=LLAMA_3_OVERSUBSCRIPTION.value)
 
 
-def test_pods_slow_what_leaves_them_and_not_a_ring_that_passes_once():
-    pods = network_of("H100", pod_devices=int(LLAMA_3_POD.value), oversubscription=LLAMA_3_OVERSUBSCRIPTION.value)
-    data_parallel = pods.group(128, 128)  # Llama 3: every 128th GPU, 24 in a pod
-    assert data_parallel.bytes_per_s("all_gather") == H100.group(128, 128).bytes_per_s("all_gather")
-    assert pods.group(16_384).bytes_per_s("all_gather") == pytest.approx(400e9)
-    among_all, inside = pods.group(16_384), pods.group(3072)
-    assert among_all.bytes_per_s("all_to_all") < 0.2 * inside.bytes_per_s("all_to_all")
+@pytest.mark.parametrize("group, op, gbytes_per_s", [
+    *((MESH.group(n), "all_gather", 450 / 7 * (n - 1)) for n in range(2, 9)),  # those between its own devices
+    (SHARED.group(16), "all_gather", 12.5), (SHARED.group(2, 8), "all_gather", 12.5 / 8),  # eight groups at once
+    (SHARED.group(16), "ring", 12.5), (SHARED.group(2, 8), "ring", 12.5 / 8),  # one message leaves the node
+    # pods slow what leaves them, and not a ring that passes once; Llama 3: every 128th GPU, 24 in a pod
+    (PODS.group(128, 128), "all_gather", H100.group(128, 128).bytes_per_s("all_gather") / GB),
+    (PODS.group(16_384), "all_gather", 400),
+    # a switch that adds up halves what each sends, but not for four; a tree of two nodes, then rings again
+    *((H100.group(n), "all_reduce", 450 / sent) for n, sent in ((2, 1.0), (4, 1.5), (5, 1.0), (8, 1.0))),
+    (A100.group(8), "all_reduce", 300 / (2 * 7 / 8)),
+    (H100.group(16), "all_reduce", 400), (H100.group(32), "all_reduce", 400 / (2 * 31 / 32))])
+def test_wires_of_a_mesh_a_shared_card_pods_and_a_switch_that_adds_up(group, op, gbytes_per_s):
+    rate = 1 / group.seconds_per_byte(op) if op == "all_reduce" else group.bytes_per_s(op)
+    assert rate / GB == pytest.approx(gbytes_per_s)
+
+
+def test_an_all_to_all_leaves_pods_slowly():
+    assert PODS.group(16_384).bytes_per_s("all_to_all") < 0.2 * PODS.group(3072).bytes_per_s("all_to_all")
 
 
 def test_a_group_of_one_sends_nothing():
@@ -131,9 +125,10 @@ def test_four_numbers_are_read_off_a_curve_each_and_the_others_follow():
     """172 points of 48 curves, 2 to 512 devices: half of them are missed by less than a tenth, nine of ten by less
     than a quarter or so. The worst are point-to-point rings on one crowded network."""
     off = sorted(abs(error) for curve in MEASURED_COLLECTIVES for error in errors(curve).values())
-    others = [abs(error) for curve in MEASURED_COLLECTIVES if curve.op != "ring" for error in errors(curve).values()]
-    assert (len(off), len(others)) == (172, 165)
-    assert median(off) < 0.10 and off[int(0.9 * len(off))] < 0.26 and off[-1] < 0.65 and max(others) < 0.50
+    assert len(off) == 172 and median(off) < 0.10 and off[int(0.9 * len(off))] < 0.26
+    for op, most in (("all_gather", 0.28), ("all_to_all", 0.30), ("all_reduce", 0.47), ("reduce_scatter", 0.05),
+                     ("ring", 0.65)):
+        assert max(abs(error) for curve in measured_collectives(op) for error in errors(curve).values()) < most, op
 
 
 def test_the_numbers_that_are_fitted_are_those_of_their_points():
@@ -143,12 +138,6 @@ def test_the_numbers_that_are_fitted_are_those_of_their_points():
     assert found.card == pytest.approx(0.845, abs=0.001) and found.efa_step_s == pytest.approx(55.4e-6, rel=0.01)
     for op, device, nodes, M in (("all_to_all", "H100", 2, 2048 * 10**6), ("all_gather", "H100", 32, 32 * 10**6)):
         assert abs(errors(measured_collectives(op, device, nodes)[0])[M]) < 0.02
-
-
-def test_no_operation_is_missed_by_more_than_the_course_says():
-    for op, most in {"all_gather": 0.28, "all_to_all": 0.30, "all_reduce": 0.47, "reduce_scatter": 0.05,
-                     "ring": 0.65}.items():
-        assert max(abs(error) for curve in measured_collectives(op) for error in errors(curve).values()) < most
 
 
 def test_a_ring_from_rank_to_rank_has_one_card_where_an_all_gather_has_eight():
@@ -163,17 +152,13 @@ def test_a_ring_from_rank_to_rank_has_one_card_where_an_all_gather_has_eight():
 # Published thresholds
 
 
-def test_the_scaling_books_thresholds_follow():
+def test_the_scaling_books_thresholds_follow_but_for_two_nodes_where_it_leaves_out_the_wires_inside():
     """Austin et al. 2025, chapter GPUs: 2,200 tokens in a node, 2,475 beyond, half of it on two nodes; TP up to F/2475,
-    or 19 on two nodes, where the wires inside are left out."""
-    C = 990e12
+    or 19 on two nodes.
+    """
+    C, two_nodes = 990e12, H100.group(16)
     assert C * H100.group(8).ring_s_per_byte == pytest.approx(2200)
     assert C * H100.group(1024).ring_s_per_byte == pytest.approx(2475)
-    two_nodes = (16 - 8) / 16 * H100.group(16).cards_s_per_byte
-    assert C * two_nodes == pytest.approx(1237.5)
-
-
-def test_on_two_nodes_the_wires_inside_are_the_bound_that_the_nineteen_leaves_out():
-    group, C, F = H100.group(16), 990e12, 28_000
-    assert group.two_levels_s_per_byte == pytest.approx(7 / 8 / 450e9)  # the book: B / 514e9
-    assert F / (C * group.two_levels_s_per_byte) == pytest.approx(14.5, abs=0.1)
+    assert C * (16 - 8) / 16 * two_nodes.cards_s_per_byte == pytest.approx(1237.5)
+    assert two_nodes.two_levels_s_per_byte == pytest.approx(7 / 8 / 450e9)  # the book: B / 514e9
+    assert 28_000 / (C * two_nodes.two_levels_s_per_byte) == pytest.approx(14.5, abs=0.1)

@@ -4,6 +4,7 @@ Apart from the tests, since ranks import it in every launch: pytest would cost t
 """
 
 import functools
+from dataclasses import replace
 
 import torch
 
@@ -21,31 +22,31 @@ from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.reference.gpt import next_token_loss
 
 CONFIG = GPTConfig(num_layers=2, hidden_size=16, num_heads=4, vocab_size=256, sequence_length=16)
-BATCH, STEPS = 12, 20
+BATCH = 12
 ADAMW = {"lr": 3e-3, "betas": (0.9, 0.95)}
 MAX_NORM = 1.0
 
 
-def plain(experts=0, balance=0.0):
+def plain(experts=0, balance=0.0, layers=2):
     """A GPT, or one with experts."""
     torch.manual_seed(0)
-    model = GPT(CONFIG)
-    return moe_gpt(model, experts, balance=balance, z=balance / 10, group=SINGLE, tokens_group=SINGLE) if experts else \
-        model
+    model = GPT(replace(CONFIG, num_layers=layers))
+    return model if not experts else moe_gpt(model, experts, balance=balance, z=balance / 10, group=SINGLE,
+                                             tokens_group=SINGLE)
 
 
-def batch(step, place=0, n=1):
-    return batches(step, place, n, batch_size=BATCH, sequence_length=CONFIG.sequence_length)
+def batch(step, place=0, n=1, rows=BATCH):
+    return batches(step, place, n, batch_size=rows, sequence_length=CONFIG.sequence_length)
 
 
 @functools.cache
-def alone(steps=STEPS, experts=0, balance=0.0):
+def alone(steps, rows=BATCH, **model):
     """Of one process: losses (without auxiliary ones), norms, the first gradients, and the parameters in the end."""
-    model = plain(experts, balance)
+    model = plain(**model)
     optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
     losses, norms, first = [], [], {}
     for step in range(steps):
-        inputs, targets = batch(step)
+        inputs, targets = batch(step, rows=rows)
         logits, loss = model(inputs, targets)
         loss.backward()
         loss = next_token_loss(logits, targets)
@@ -57,18 +58,17 @@ def alone(steps=STEPS, experts=0, balance=0.0):
     return losses, norms, first, {name: p.detach() for name, p in model.named_parameters()}
 
 
-
-def laid_out(layout, options, experts=0, balance=0.0):
-    model = parallelize(plain(experts, balance), ParallelLayout.from_string(layout), **options)
+def laid_out(layout, options, **model):
+    model = parallelize(plain(**model), ParallelLayout.from_string(layout), **options)
     return model, HybridOptimizer(model, torch.optim.AdamW, **ADAMW)
 
 
-def together(layout, options, steps=STEPS, experts=0, balance=0.0):
+def together(layout, options, steps, rows=BATCH, **model):
     """Of ranks under a layout: the same as `alone`, on rank 0."""
-    model, optimizer = laid_out(layout, options, experts, balance)
+    model, optimizer = laid_out(layout, options, **model)
     losses, norms, first = [], [], {}
     for step in range(steps):
-        losses.append(model.forward_backward(*batch(step, model.dp.r, model.dp.n)).item())
+        losses.append(model.forward_backward(*batch(step, model.dp.r, model.dp.n, rows)).item())
         first = first or gather_whole(gradient_pieces(model))
         norms.append(clip_grad_norm_(model, MAX_NORM).item())
         optimizer.step()

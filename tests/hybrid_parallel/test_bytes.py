@@ -3,8 +3,9 @@
 import pytest
 import torch.distributed as dist
 
-from course_lib.costs.hybrid import StageWork, step_bytes
+from course_lib.costs.hybrid import step_bytes
 from course_lib.hybrid_parallel import ParallelLayout, bytes_by_axis, clip_grad_norm_
+from course_lib.planner.trainer import stages
 from course_lib.runtime import launch, record_communication
 from course_lib.why_distribute import shape_of
 from tests.hybrid_parallel.cases import BATCH, CONFIG, MAX_NORM, batch, laid_out
@@ -22,20 +23,6 @@ CASES = [
 WORLD_SIZES = sorted({ParallelLayout.from_string(text).world_size for text, _ in CASES})
 
 
-def work_of(model, options):
-    """This rank's part of a step of a plain pipeline, for the formula."""
-    p, place = model.pp.n, model.pp.r
-    layers = [name for name in ("embedding", *(f"blocks.{i}" for i in range(CONFIG.num_layers)), "norm", "head")
-              if any(inner.startswith(f"{name}.") for stage in model.stages for inner, _ in
-                     (getattr(stage, "module", stage)).named_parameters(remove_duplicate=False))]
-    dealt_out = [name.startswith("blocks") or name == "norm" for name in layers]
-    m = options.get("num_microbatches", 1)
-    return StageWork(layers, BATCH // model.dp.n // m, m, sends_forward=place < p - 1, sends_backward=place > 0,
-                     forward_dealt_out=dealt_out[-1], backward_dealt_out=layers[0] != "blocks.0",
-                     tied_elsewhere=p > 1 and ("embedding" in layers or "head" in layers),
-                     passes_loss_on=place != p - 2)
-
-
 def counted(cases):
     found = []
     for text, options in cases:
@@ -49,8 +36,8 @@ def counted(cases):
                 optimizer.step()
             optimizer.zero_grad()
         sizes = {axis: layout.size(axis) for axis in layout.axes}
-        formula = step_bytes(work_of(model, options), shape_of(CONFIG), sizes, layout.zero_stage,
-                             options.get("sequence_parallel", False))
+        work = stages(CONFIG, layout, BATCH, options.get("num_microbatches", 1))[model.pp.r]
+        formula = step_bytes(work, shape_of(CONFIG), sizes, layout.zero_stage, "sequence_parallel" in options)
         found.append((text, options, dist.get_rank(), bytes_by_axis(log, layout), formula))
     return found
 

@@ -2,6 +2,7 @@
 
 import importlib
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -18,9 +19,9 @@ SP = {"sequence_parallel": True}
 WRONG = 0.02  # of a tensor's largest number; right ones agree to 1e-5
 
 
-def gradient(text, options, rows=None, reduced=True):
+def gradient(text, options, rows=None, reduced=True, experts=0):
     """The first step's, whole. rows: another function of (dp's rank, dp's size) than the right one."""
-    model, _ = laid_out(text, options)
+    model, _ = laid_out(text, options, experts=experts)
     inputs, targets = (rows or (lambda r, n: batch(0, r, n)))(model.dp.r, model.dp.n)
     if not reduced:
         model.reduce_gradients = lambda: None
@@ -28,8 +29,8 @@ def gradient(text, options, rows=None, reduced=True):
     return model, gather_whole(gradient_pieces(model))
 
 
-def difference(text, options, **how):
-    return off_by_name(gradient(text, options, **how)[1], alone(1)[2])
+def difference(text, options, experts=0, **how):
+    return off_by_name(gradient(text, options, experts=experts, **how)[1], alone(1, experts=experts)[2])
 
 
 def swapped():
@@ -41,30 +42,38 @@ def swapped():
     return off_by_name(gather_whole(gradient_pieces(model)), alone(1)[2])
 
 
-def scaled_by_cp():
-    """A loss that is a sum over the ranks of cp, where gradients are averaged over them."""
-    module = importlib.import_module("course_lib.hybrid_parallel.parallelize")
-    right = module.mean_loss
-    module.mean_loss = lambda logits, targets, tp: right(logits, targets, tp) / 2
-    return difference("cp2", {})
-
-
-def norms_not_reduced():
-    module = importlib.import_module("course_lib.tensor_parallel.parallelize")
-    module.share_parameters = lambda *_: None  # what sums them over tp in backward
-    return difference("tp2", SP)
-
-
 def other_rows_within_tp():  # in four: of two ranks the second one holds bytes that plain English has not
     return difference("tp4", {}, rows=lambda r, n: batch(dist.get_rank(), r, n))
 
 
-MISTAKES = [(swapped, 4), (scaled_by_cp, 2), (norms_not_reduced, 2), (other_rows_within_tp, 4)]
+def replaced(module, function, other, text, options, experts=0):
+    """Where `other`, given the right function, stands in its place."""
+    module = importlib.import_module(f"course_lib.{module}")
+    setattr(module, function, partial(other, getattr(module, function)))
+    return difference(text, options, experts=experts)
 
 
-@pytest.mark.parametrize("mistake, world_size", MISTAKES)
-def test_a_mistake_changes_the_gradient(mistake, world_size):
-    assert launch(mistake, world_size=world_size)[0] > WRONG
+def nothing(*_):
+    """In the place of what does something."""
+
+
+def half_of(right, *arguments, **named):
+    return right(*arguments, **named) / 2
+
+
+MISTAKES = [
+    (4, swapped), (4, other_rows_within_tp),
+    # a loss that is a sum over the ranks of cp, where gradients are averaged over them
+    (2, replaced, "hybrid_parallel.parallelize", "mean_loss", half_of, "cp2", {}),
+    # what sums norms over tp in backward; the router's gradient, of a part of the tokens; experts' averages over edp
+    (2, replaced, "tensor_parallel.parallelize", "share_parameters", nothing, "tp2", SP),
+    (4, replaced, "hybrid_parallel.experts", "share_parameters", nothing, "dp2,tp2,ep4", {}, 12),
+    (4, replaced, "hybrid_parallel.model", "scale_gradients", nothing, "dp2,tp2,ep4", {}, 12)]
+
+
+@pytest.mark.parametrize("n, mistake", [(n, mistake) for n, *mistake in MISTAKES])
+def test_a_mistake_changes_the_gradient(n, mistake):
+    assert launch(*mistake, world_size=n)[0] > WRONG
 
 
 def norms(text, options):

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from course_lib import train
-from course_lib.checkpoint.models import make_state
-from course_lib.hybrid_parallel import HybridTrainer, LearningRate, ParallelLayout, gather_whole, pieces
+from course_lib.expert_parallel import SINGLE, moe_gpt
+from course_lib.hybrid_parallel import HybridTrainer, LearningRate, ParallelLayout
 from course_lib.hybrid_parallel.checkpoints import describe_data
 from course_lib.reference import GPT
 from course_lib.runtime import launch
-from tests.hybrid_parallel.cases import CONFIG, laid_out, off, plain
+from tests.hybrid_parallel.cases import CONFIG, off, plain
 
 
 def trained(text, steps, **options):
@@ -47,52 +47,8 @@ def test_bf16_stays_near_fp32_and_so_does_a_pipeline_of_it():
 
 
 def test_a_model_with_experts_trains_under_the_trainer_as_in_one_process():
-    def body(text):
-        layout = ParallelLayout.from_string(text)
-        return HybridTrainer(CONFIG, layout, batch_size=12, make_model=lambda: plain(4, 0.01)).train(3).losses
-
-    assert off(launch(body, "dp2,ep2", world_size=2)[0], launch(body, "dp1", world_size=1)[0]) < 1e-4
-
-
-def resumed(text, other, options):
-    """Two steps under one layout, then two more under another: from the pieces of the first, joined."""
-    first = HybridTrainer(CONFIG, ParallelLayout.from_string(text), batch_size=12, **options)
-    first.train(2)
-    state = gather_whole(pieces(first.model, first.optimizer))
-    second = HybridTrainer(CONFIG, ParallelLayout.from_string(other), batch_size=12, seed=0)
-    make_state(second.optimizer)
-    with torch.no_grad():
-        for name, some in pieces(second.model, second.optimizer).items():
-            for piece in some:
-                piece.tensor.copy_(state[name][tuple(slice(a, a + n) for a, n in
-                                                     zip(piece.offsets, piece.tensor.shape))])
-    second.step_number = first.step_number
-    return first.train(2).losses, second.train(2).losses, sorted(state)
-
-
-@pytest.mark.parametrize("text, other", [("dp2,tp2,zero2", "pp2,cp2"), ("pp4", "dp4,zero3"),
-                                         ("dp2,pp2,zero1", "tp2,dp2,zero1")])
-def test_pieces_of_one_layout_go_on_under_another(text, other):
-    for unbroken, further, names in launch(resumed, text, other, {}, world_size=4):
-        assert off(further, unbroken) < 1e-5
-        assert names == sorted(name + end for name, _ in GPT(CONFIG).named_parameters()
-                               for end in ("", ".exp_avg", ".exp_avg_sq", ".step"))
-
-
-def test_every_number_of_state_is_written_by_one_rank():
-    def body(text, options):
-        model, optimizer = laid_out(text, options)
-        make_state(optimizer)
-        return [(name, piece.shape, piece.offsets, tuple(piece.tensor.shape))
-                for name, some in pieces(model, optimizer).items() for piece in some if piece.writes and piece.shape]
-
-    for text, options in (("dp2,tp2,zero1", {"sequence_parallel": True}), ("pp2,dp2,zero3", {}), ("cp2,pp2", {})):
-        times = {}
-        for of_rank in launch(body, text, options, world_size=4):
-            for name, shape, offsets, sizes in of_rank:
-                counts = times.setdefault(name, torch.zeros(shape))
-                counts[tuple(slice(a, a + n) for a, n in zip(offsets, sizes))] += 1
-        assert all(bool((counts == 1).all()) for counts in times.values()), text
+    one, two = (trained(text, 3, make_model=lambda: plain(4, 0.01))[0].losses for text in ("dp1", "dp2,ep2"))
+    assert off(two, one) < 1e-4
 
 
 @pytest.mark.parametrize("options, said", [
@@ -101,12 +57,20 @@ def test_every_number_of_state_is_written_by_one_rank():
     ({"layout": "cp2", "config": replace(CONFIG, sequence_length=10)}, "10 tokens in a row over cp=2: expected a mult"),
     ({"layout": "dp2,zero3", "schedule": "zb-h1"}, "zero_stage=3 with the schedule 'ZB-H1', which cuts backward"),
     ({"layout": "dp2,ep2"}, "ep=2 for a model with no experts: expected moe_gpt"),
+    ({"layout": "dp2,ep2", "experts": (3, 64)}, r"ep=2 for a model with \[3\] experts: expected moe_gpt"),
+    ({"layout": "tp2,etp2", "experts": (2, 31)}, "etp=2 for experts of width 31 on tokens of 16 numbers: expected a"),
+    ({"layout": "tp2", "experts": (2, 64), "config": replace(CONFIG, sequence_length=15)},
+     "15 tokens of a row on each rank, over tp=2 with experts: expected a multiple of 2"),
     ({"layout": "dp2", "schedule": "2f2b"}, "schedule='2f2b': expected one of gpipe, 1f1b"),
     ({"layout": "dp2", "precision": "int4"}, "precision='int4': expected one of fp32, bf16"),
     ({"layout": "dp4"}, "is one of 4 ranks, and the world has 2"),
 ])
 def test_what_cannot_be_trained_is_refused_with_what_was_expected(options, said):
-    def body(layout, config=CONFIG, batch_size=12, **more):
+    def body(layout, config=CONFIG, batch_size=12, experts=(), **more):
+        if experts:
+            number, width = experts
+            more["make_model"] = lambda: moe_gpt(GPT(config), number, ffn_hidden_size=width, group=SINGLE,
+                                                 tokens_group=SINGLE)
         with pytest.raises(ValueError, match=said):
             HybridTrainer(config, ParallelLayout.from_string(layout), batch_size=batch_size, **more)
 

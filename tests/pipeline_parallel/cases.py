@@ -1,6 +1,5 @@
 """Models, batches and runs that the tests of the pipeline compare. Apart from the tests: ranks import it."""
 
-import copy
 import functools
 import random
 from collections import Counter
@@ -8,8 +7,6 @@ from collections import Counter
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import pipelining as torch_pipelining
-from torch.distributed.pipelining import schedules as torch_schedules
 
 from course_lib.pipeline_parallel import (
     Action,
@@ -28,7 +25,6 @@ from course_lib.pipeline_parallel import (
 from course_lib.pipeline_parallel.dependencies import leaves, needs
 from course_lib.reference import GPT, GPTConfig
 from course_lib.reference.gpt import next_token_loss
-from course_lib.runtime import device
 
 GENERATORS = {"naive": naive, "gpipe": gpipe, "1f1b": one_f_one_b, "zb_h1": zb_h1, "zb_h2": zb_h2, "zb_v": zb_v,
               "dualpipe_v": dualpipe_v, "interleaved": lambda p, m: interleaved_1f1b(p, m, 2)}
@@ -89,12 +85,16 @@ def my_stages(model, schedule, group=None):
     return [stages[stage] for stage in schedule.stages[dist.get_rank(group)]]
 
 
+def pipeline_of(kind, schedule, rows=None, group=None, **options):
+    """(pipeline, inputs, targets) of a case."""
+    model, inputs, targets, loss_fn = case(kind, rows or schedule.num_microbatches)
+    return PipelineParallel(my_stages(model, schedule, group), schedule, group, loss_fn, **options), inputs, targets
+
+
 def off_from_alone(kind, schedule, rows=None, steps=1, group=None, **options):
     """The largest difference of the loss and of any gradient, after `steps` steps whose gradients add up."""
     rows = rows or schedule.num_microbatches
-    model, _, _, loss_fn = case(kind, rows)
-    stages = my_stages(model, schedule, group)
-    pipeline = PipelineParallel(stages, schedule, group, loss_fn, **options)
+    pipeline, _, _ = pipeline_of(kind, schedule, rows, group, **options)
     off, expected = 0.0, Counter()
     for step in range(steps):
         _, inputs, targets, _ = case(kind, rows, seed=step)
@@ -104,7 +104,7 @@ def off_from_alone(kind, schedule, rows=None, steps=1, group=None, **options):
         off = max(off, (loss - alone_loss).abs().item())
         for name, gradient in gradients.items():
             expected[name] = None if gradient is None else expected[name] + gradient
-    for stage in stages:
+    for stage in pipeline.stages:
         for name, parameter in stage.named_parameters(remove_duplicate=False):
             assert (parameter.grad is None) == (expected[name] is None), name
             if parameter.grad is not None:
@@ -131,39 +131,3 @@ def any_schedule(p, m, num_stages, seed):
         actions[holders[stage]].append(Action(kind, i, stages[holders[stage]].index(stage)))
         there.add(leaves(Action(kind, i), stage))
     return Schedule(f"any {seed}", m, tuple(map(tuple, stages)), tuple(map(tuple, actions)))
-
-
-# torch's schedule class -> our generator with as many chunks a rank and the same places for them
-TORCH = {"ScheduleGPipe": "gpipe", "Schedule1F1B": "1f1b", "ScheduleInterleaved1F1B": "interleaved",
-         "ScheduleInterleavedZeroBubble": "interleaved", "ScheduleZBVZeroBubble": "zb_v",
-         "ScheduleDualPipeV": "dualpipe_v"}
-
-
-def torch_pipeline(kind, modules, schedule, loss_fn):
-    """torch's schedule of this name over the same modules; returns a function of (inputs, targets) -> losses."""
-    stages = [torch_pipelining.PipelineStage(module, stage, schedule.num_stages, device())
-              for module, stage in zip(modules, schedule.stages[dist.get_rank()])]
-    single = kind in ("ScheduleGPipe", "Schedule1F1B")
-    theirs = getattr(torch_schedules, kind)(stages[0] if single else stages, schedule.num_microbatches, loss_fn)
-    held = schedule.stages[dist.get_rank()]
-
-    def step(inputs, targets):
-        losses = []
-        named = {"target": targets, "losses": losses} if schedule.num_stages - 1 in held else {}
-        theirs.step(*([inputs] if 0 in held else []), **named)
-        return losses
-
-    return step
-
-
-def off_from_torch(kind, m):
-    """The largest difference of a gradient or the loss to torch's, on untied models: torch ties nothing."""
-    schedule = GENERATORS[TORCH[kind]](dist.get_world_size(), m)
-    model, inputs, targets, loss_fn = case("gpt", 2 * m)
-    model.head.weight = nn.Parameter(model.head.weight.detach().clone())
-    ours, theirs = (my_stages(copy.deepcopy(model), schedule) for _ in range(2))
-    loss = PipelineParallel(ours, schedule, None, loss_fn).step(inputs, targets)
-    losses = torch_pipeline(kind, theirs, schedule, loss_fn)(inputs, targets)
-    pairs = [pair for a, b in zip(ours, theirs) for pair in zip(a.parameters(), b.parameters())]
-    off = max((a.grad - b.grad).abs().max().item() for a, b in pairs)
-    return max(off, (torch.stack(losses).mean() - loss).abs().item() if losses else 0.0)

@@ -67,15 +67,14 @@ def test_a_large_head_is_counted_so_that_the_last_stage_has_fewer_blocks():
     assert [len(stage.layers) for stage in measured] == [1, 3]
 
 
-def test_what_cannot_be_cut_is_named():
-    with pytest.raises(ValueError, match="a Linear cannot be cut into stages: expected a GPT or an nn.Sequential"):
-        partition(nn.Linear(2, 2), 2)
-    with pytest.raises(ValueError, match="num_stages=8: expected 1 to 7"):
-        partition(GPT(SMALL), 8)
-    with pytest.raises(ValueError, match="num_stages=0: expected 1 to 2"):
-        partition(nn.Sequential(nn.Tanh(), nn.Tanh()), 0)
-    with pytest.raises(ValueError, match="costs has 1 numbers for 2 layers: expected one for each of 0, 1"):
-        partition(nn.Sequential(nn.Tanh(), nn.Tanh()), 2, costs=[1])
+@pytest.mark.parametrize("model, num_stages, costs, said", [
+    (nn.Linear(2, 2), 2, None, "a Linear cannot be cut into stages: expected a GPT or an nn.Sequential"),
+    (GPT(SMALL), 8, None, "num_stages=8: expected 1 to 7"),
+    (nn.Sequential(nn.Tanh(), nn.Tanh()), 0, None, "num_stages=0: expected 1 to 2"),
+    (nn.Sequential(nn.Tanh(), nn.Tanh()), 2, [1], "costs has 1 numbers for 2 layers: expected one for each of 0, 1")])
+def test_what_cannot_be_cut_is_named(model, num_stages, costs, said):
+    with pytest.raises(ValueError, match=said):
+        partition(model, num_stages, costs=costs)
 
 
 # I and W
@@ -121,18 +120,20 @@ def test_i_and_w_together_are_the_backward_pass_and_i_alone_touches_no_parameter
         torch.testing.assert_close(parameter.grad, expected[name])
 
 
+class Count(TorchDispatchMode):
+    """How often each operation is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.calls[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
 def test_each_matrix_product_of_the_backward_pass_is_done_once_either_by_i_or_by_w():
-    class Count(TorchDispatchMode):
-        def __init__(self):
-            super().__init__()
-            self.calls = Counter()
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            self.calls[func.overloadpacket.__name__] += 1
-            return func(*args, **(kwargs or {}))
-
-    stage = nn.Sequential(Block(SMALL), Block(SMALL))
-    x = torch.randn(2, 8, 16).requires_grad_()
+    stage, x = nn.Sequential(Block(SMALL), Block(SMALL)), torch.randn(2, 8, 16).requires_grad_()
     output = stage(x)
     with Count() as in_i:
         _, weights = backward_input(output, torch.ones_like(output), x)
@@ -141,7 +142,5 @@ def test_each_matrix_product_of_the_backward_pass_is_done_once_either_by_i_or_by
     with Count() as whole:
         stage(x).sum().backward()
     linears = 2 * 4
-    assert (in_i.calls["mm"], in_w.calls["mm"]) == (linears, linears)
-    backward_mm = whole.calls["mm"]
-    assert backward_mm == 2 * linears
+    assert [each.calls["mm"] for each in (in_i, in_w, whole)] == [linears, linears, 2 * linears]
     assert in_w.calls["_softmax_backward_data"] == in_w.calls["gelu_backward"] == 0

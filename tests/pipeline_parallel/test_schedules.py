@@ -1,5 +1,6 @@
 """Every published schedule is legal and holds what its paper says; everything illegal is refused in words."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 
@@ -107,23 +108,18 @@ def test_orders_and_places_are_those_of_the_papers():
                     "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7"]
     assert interleaved_1f1b(4, 8, 1).actions == one_f_one_b(4, 8).actions
     assert interleaved_1f1b(2, 4, 3).stages == ((0, 2, 4), (1, 3, 5))
-    assert zb_v(3, 6).stages == dualpipe_v(3, 6).stages == ((0, 5), (1, 4), (2, 3))
-    assert zb_v(3, 6).where(5) == (0, 1)
-
-
-def test_fewer_micro_batches_than_the_paper_asks_for_leave_the_order_as_it_is():
-    few, many = interleaved_1f1b(4, 6, 2), interleaved_1f1b(4, 8, 2)
+    assert zb_v(3, 6).stages == dualpipe_v(3, 6).stages == ((0, 5), (1, 4), (2, 3)) and zb_v(3, 6).where(5) == (0, 1)
+    few, many = interleaved_1f1b(4, 6, 2), interleaved_1f1b(4, 8, 2)  # fewer than the paper asks for: the same order
     assert few.actions == tuple(tuple(action for action in lane if action.microbatch < 6) for lane in many.actions)
-    assert dualpipe_v(4, 3).num_microbatches == 3
 
 
-def test_no_ranks_no_micro_batches_and_no_chunks_are_refused():
-    for generate in PLAIN:
-        for p, m, said in [(0, 4, "p=0"), (4, 0, "m=0"), (2, 1.5, "m=1.5"), (True, 2, "p=True")]:
-            with pytest.raises(ValueError, match=said):
-                generate(p, m)
-    with pytest.raises(ValueError, match="v=0: expected a whole number of 1 or more"):
-        interleaved_1f1b(4, 4, 0)
+@pytest.mark.parametrize("shape, said", [
+    ((0, 4), "p=0"), ((4, 0), "m=0"), ((2, 1.5), "m=1.5"), ((True, 2), "p=True"),
+    ((4, 4, 0), "v=0: expected a whole number of 1 or more")])
+def test_no_ranks_no_micro_batches_and_no_chunks_are_refused(shape, said):
+    for generate in (interleaved_1f1b,) if len(shape) > 2 else PLAIN:
+        with pytest.raises(ValueError, match=said):
+            generate(*shape)
 
 
 def broken(*lanes: str, m: int = 2, stages: tuple = ((0,), (1,))) -> Schedule:
@@ -177,17 +173,16 @@ def test_as_many_in_flight_as_are_allowed_are_legal_and_what_is_no_schedule_and_
 @pytest.mark.parametrize("p", [2, 3, 5])
 def test_only_gpipe_and_the_naive_pipeline_could_do_with_sends_that_block(p):
     for schedule in (*(generate(p, 2 * p) for generate in PLAIN), interleaved_1f1b(p, 2 * p, 2)):
-        if schedule.name in ("naive", "GPipe"):
+        legal = schedule.name in ("naive", "GPipe")
+        with nullcontext() if legal else pytest.raises(ValueError, match="deadlock if sends block: rank .* sends"):
             validate(schedule, buffered=False)
-        else:
-            with pytest.raises(ValueError, match="deadlock if sends block: rank .* sends"):
-                validate(schedule, buffered=False)
 
 
-def test_in_a_schedule_still_being_written_nothing_is_missing_yet():
-    assert findings(broken("F0", ""), finished=False) == []
-    assert findings(broken("F0 F1 B0", "F0"), finished=False) == []  # B0 of rank 1 may still come
-    (found,) = findings(broken("F0", "B0"), finished=False)  # F0 of rank 1 would come too late
-    assert (found.rank, found.position) == (1, 0) and "B0 stands before F0" in found.text
-    (found,) = findings(broken("F0 B0 F1", "F1 F0"), finished=False)  # and so would B0 of rank 1
-    assert "deadlock: rank 0 cannot start B0 before rank 1 has done B0; rank 1 cannot start F1" in found.text
+@pytest.mark.parametrize("lanes, said", [
+    (("F0", ""), None), (("F0 F1 B0", "F0"), None),  # B0 of rank 1 may still come
+    (("F0", "B0"), "B0 stands before F0"),  # F0 of rank 1 would come too late
+    (("F0 B0 F1", "F1 F0"), "deadlock: rank 0 cannot start B0 before rank 1 has done B0; rank 1 cannot start F1")])
+def test_in_a_schedule_still_being_written_nothing_is_missing_yet(lanes, said):
+    found = findings(broken(*lanes), finished=False)
+    assert [said in each.text for each in found] == ([] if said is None else [True])
+    assert said != "B0 stands before F0" or (found[0].rank, found[0].position) == (1, 0)

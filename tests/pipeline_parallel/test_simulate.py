@@ -12,7 +12,6 @@ from course_lib.costs import bubbles
 from course_lib.facts import BUBBLE_RATES
 from course_lib.pipeline_parallel import (
     Action,
-    InvalidSchedule,
     Schedule,
     dualpipe_v,
     gpipe,
@@ -139,34 +138,29 @@ def test_dualpipe_v_waits_as_long_as_the_table_of_deepseek_says():
     assert simulate(dualpipe_v(4, 8)).idle == (3, 3, 3, 3), "one after the other halves it: F is through before B"
 
 
-def test_the_peak_in_flight_is_the_papers():
-    for p, m in SHAPES:
-        ranks = range(p)
-        assert simulate(naive(p, m)).peak_in_flight == (1,) * p
-        assert simulate(gpipe(p, m)).peak_in_flight == tuple(bubbles.peak_gpipe(p, m, r) for r in ranks) == (m,) * p
-        assert simulate(one_f_one_b(p, m)).peak_in_flight == tuple(bubbles.peak_1f1b(p, m, r) for r in ranks)
-        for v in (2, 3) if m % p == 0 else ():
-            peak = simulate(interleaved_1f1b(p, m, v)).peak_in_flight
-            assert peak == tuple(bubbles.peak_interleaved(p, m, v, r) for r in ranks)
-            if m >= 2 * p:
-                assert Fraction(peak[0], v) == p * (1 + Fraction(p - 1, p * v))  # Korthikanti et al. 2022
-        assert max(simulate(zb_h1(p, m)).peak_in_flight) == min(p, m)
-        assert max(simulate(zb_h2(p, m)).peak_in_flight) == min(2 * p - 1, m)
+@pytest.mark.parametrize("p, m", SHAPES)
+def test_the_peak_in_flight_is_the_papers(p, m):
+    def of_ranks(peak, *arguments):
+        return tuple(peak(p, m, *arguments, r) for r in range(p))
+
+    peaks = {name: simulate(make(p, m)).peak_in_flight for name, make in GENERATORS.items()}
+    assert peaks["naive"] == (1,) * p and peaks["gpipe"] == of_ranks(bubbles.peak_gpipe) == (m,) * p
+    assert peaks["1f1b"] == of_ranks(bubbles.peak_1f1b)
+    for v in (2, 3) if m % p == 0 else ():
+        peak = simulate(interleaved_1f1b(p, m, v)).peak_in_flight
+        assert peak == of_ranks(bubbles.peak_interleaved, v)
         if m >= 2 * p:
-            assert simulate(zb_h1(p, m)).peak_in_flight == simulate(zb_v(p, m)).peak_activations == (p,) * p
-            assert simulate(dualpipe_v(p, m)).peak_in_flight == (2 * p + 1,) * p
+            assert Fraction(peak[0], v) == p * (1 + Fraction(p - 1, p * v))  # Korthikanti et al. 2022
+    assert max(peaks["zb_h1"]) == min(p, m) and max(peaks["zb_h2"]) == min(2 * p - 1, m)
+    if m >= 2 * p:
+        assert peaks["zb_h1"] == simulate(zb_v(p, m)).peak_activations == (p,) * p
+        assert peaks["dualpipe_v"] == (2 * p + 1,) * p
 
 
-def test_weight_gradients_that_wait_hold_activations():
-    def order(kinds: str) -> Schedule:
-        return Schedule("one rank", 2, ((0,),), (tuple(Action(each[0], int(each[1])) for each in kinds.split()),))
-
-    assert simulate(order("F0 I0 W0 F1 I1 W1")).peak_in_flight == (1,)
-    assert simulate(order("F0 I0 F1 I1 W0 W1")).peak_in_flight == (2,)
-
-
-def test_numbers_of_numpy_are_exact_too():
-    assert simulate(gpipe(2, 4), *np.array([1, 1, 1])).bubble_fraction == bubbles.bubble_of_total(2, 4)
+@pytest.mark.parametrize("order, peak", [("F0 I0 W0 F1 I1 W1", 1), ("F0 I0 F1 I1 W0 W1", 2)])
+def test_weight_gradients_that_wait_hold_activations(order, peak):
+    actions = tuple(Action(each[0], int(each[1])) for each in order.split())
+    assert simulate(Schedule("one rank", 2, ((0,),), (actions,))).peak_in_flight == (peak,)
 
 
 # What is refused, and what is told
@@ -176,19 +170,15 @@ def test_numbers_of_numpy_are_exact_too():
     ({"backward_input": [1, 2, 3]}, "backward_input has 3 costs: expected one, or one for each of 2 stages"),
     ({"backward_weight": [1, "2"]}, r"backward_weight\[1\]='2'"), ({"p2p": True}, "p2p=True"),
     ({"forward": lambda stage, microbatch: float("nan")}, r"forward\(0, 0\)=nan"),
-])
-def test_costs_that_cannot_be_are_refused(wrong, said):
+    ({"schedule": Schedule("half", 1, ((0,),), ((Action("F", 0),),))}, "rank 0: B0 is missing")])
+def test_costs_and_schedules_that_cannot_be_are_refused(wrong, said):
     with pytest.raises(ValueError, match=said):
-        simulate(gpipe(2, 2), **wrong)
+        simulate(**{"schedule": gpipe(2, 2)} | wrong)
 
 
-def test_what_cannot_run_is_not_simulated():
-    with pytest.raises(InvalidSchedule, match="rank 0: B0 is missing"):
-        simulate(Schedule("half", 1, ((0,),), ((Action("F", 0),),)))
-
-
-def test_the_sentence_has_both_conventions_and_the_memory(snapshot):
+def test_the_sentence_has_both_conventions_and_the_memory_and_numbers_of_numpy_are_exact_too(snapshot):
     assert repr(simulate(one_f_one_b(4, 8))) == snapshot
+    assert simulate(gpipe(2, 4), *np.array([1, 1, 1])).bubble_fraction == bubbles.bubble_of_total(2, 4)
 
 
 @pytest.mark.parametrize("table", BUBBLE_RATES[:2], ids=lambda table: table.model)

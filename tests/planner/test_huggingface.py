@@ -71,38 +71,27 @@ def test_a_published_config_is_the_shape_that_facts_has(name):
     assert replace(found, head_dim=same_head, source=known.source, date=known.date) == known
 
 
-def test_gpt_neox_20b_has_as_many_parameters_as_its_authors_count():
-    config = {"model_type": "gpt_neox", "num_hidden_layers": 44, "hidden_size": 6144, "num_attention_heads": 64,
-              "intermediate_size": 24_576, "vocab_size": 50_432, "max_position_embeddings": 2048}
-    assert count_parameters(shape_from_config(config)) == 20_554_567_680
+@pytest.mark.parametrize("config, facts", [
+    (DEEPSEEK_V3, {"sequence_length": 4096}), (GPT_OSS_20B, {"sequence_length": 4096}),  # before it was stretched
+    (QWEN3_8B, {"sequence_length": 40_960}),
+    (LLAMA_3_8B | {"model_type": "mistral", "sliding_window": 4096}, {"window": 4096, "window_every": 1}),
+    (LLAMA_3_8B | {"model_type": "qwen2", "sliding_window": 32_768}, {"window": 0}),
+    (QWEN3_30B | {"decoder_sparse_step": 2, "mlp_only_layers": [1, 3]}, {"dense_layers": 26, "dense_ffn": 6144}),
+    (QWEN3_30B | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 5632},
+     {"shared_experts": 1, "shared_ffn": 5632})])
+def test_rows_windows_and_layers_that_are_dense_among_experts_are_those_of_the_config(config, facts):
+    shape = shape_from_config(config)
+    assert {name: getattr(shape, name) for name in facts} == facts
+    assert shape_from_config(config, 512).sequence_length == 512
 
 
-def test_rows_are_as_long_as_before_the_context_was_stretched_unless_told_otherwise():
-    assert shape_from_config(DEEPSEEK_V3).sequence_length == shape_from_config(GPT_OSS_20B).sequence_length == 4096
-    assert shape_from_config(QWEN3_8B).sequence_length == 40_960
-    assert shape_from_config(QWEN3_8B, 4096).sequence_length == 4096
-
-
-def test_windows_are_in_all_layers_or_in_one_of_so_many():
-    mistral = LLAMA_3_8B | {"model_type": "mistral", "sliding_window": 4096}
-    assert (shape_from_config(mistral).window, shape_from_config(mistral).window_every) == (4096, 1)
-    assert shape_from_config(LLAMA_3_8B | {"model_type": "qwen2", "sliding_window": 32_768}).window == 0
-    mostly = GPT_OSS_20B | {"layer_types": 8 * ["sliding_attention", "sliding_attention", "full_attention"]}
-    with pytest.raises(ValueError, match="sliding_window=128 in some layers: expected all of them, or layer_types"):
-        shape_from_config(mostly)
-
-
-def test_layers_that_are_dense_among_experts_are_counted():
-    every_second = shape_from_config(QWEN3_30B | {"decoder_sparse_step": 2, "mlp_only_layers": [1, 3]})
-    assert (every_second.dense_layers, every_second.dense_ffn) == (26, 6144)
-    shared = shape_from_config(QWEN3_30B | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 5632})
-    assert (shared.shared_experts, shared.shared_ffn) == (1, 5632)
-
-
-def test_a_file_and_its_folder_are_read(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(LLAMA_3_8B), encoding="utf-8")
-    from_file, from_folder = shape_from_config(tmp_path / "config.json"), shape_from_config(str(tmp_path))
-    assert from_file == from_folder and from_file.source.endswith("config.json")
+def test_gpt_neox_20b_has_as_many_parameters_as_its_authors_count_read_from_a_file_and_its_folder(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({
+        "model_type": "gpt_neox", "num_hidden_layers": 44, "hidden_size": 6144, "num_attention_heads": 64,
+        "intermediate_size": 24_576, "vocab_size": 50_432, "max_position_embeddings": 2048}), encoding="utf-8")
+    shape = shape_from_config(tmp_path / "config.json")
+    assert count_parameters(shape) == 20_554_567_680
+    assert shape == shape_from_config(str(tmp_path)) and shape.source.endswith("config.json")
 
 
 def without(config: dict, key: str) -> dict:
@@ -124,21 +113,17 @@ def without(config: dict, key: str) -> dict:
      "text_config of this config has no 'num_local_experts'"),
     (LLAMA_3_8B | {"model_type": ["llama"]}, "model_type=['llama']: expected one of llama"),
     (LLAMA_3_8B | {"layer_types": "all"}, "layer_types='all': expected a list"),
+    (GPT_OSS_20B | {"layer_types": 8 * ["sliding_attention", "sliding_attention", "full_attention"]},
+     "sliding_window=128 in some layers: expected all of them, or layer_types"),
     ({}, "this config has no 'model_type'"),
-])
-def test_what_is_missing_or_unknown_is_named_in_one_line(config, told):
-    with pytest.raises(ValueError) as error:
-        shape_from_config(config)
-    assert told in str(error.value) and "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("content, told", [
     (None, "cannot be read (No such file or directory): expected a config.json"),
-    ("{", "is no JSON"), ("[1]", "holds a list: expected the object of a config.json")])
-def test_a_file_that_is_no_config_is_told_so(tmp_path, content, told):
+    ("{", "is no JSON"), ("[1]", "holds a list: expected the object of a config.json"),  # what a file holds
+])
+def test_what_is_missing_or_unknown_is_named_in_one_line(config, told, tmp_path):
     path = tmp_path / "my.json"
-    if content is not None:
-        path.write_text(content, encoding="utf-8")
+    if isinstance(config, str):
+        path.write_text(config, encoding="utf-8")
     with pytest.raises(ValueError) as error:
-        shape_from_config(path)
-    assert told in str(error.value) and str(path) in str(error.value) and "\n" not in str(error.value)
+        shape_from_config(config if isinstance(config, dict) else path)
+    assert told in str(error.value) and "\n" not in str(error.value)
+    assert isinstance(config, dict) or str(path) in str(error.value)

@@ -28,31 +28,25 @@ def moved_most(learned: Learned) -> str:
     return max(learned.moved, key=lambda name: abs(learned.moved[name]))
 
 
-def test_a_network_half_as_fast_is_found_from_one_line_of_nccl_tests():
-    half = replace(FITTED, network=FITTED.network / 2)
-    learned = learn(H100S, all_reduces=[(1e9, all_reduce_s(half, 1e9), 64, 8)])
-    assert learned.constants.network == pytest.approx(half.network, rel=0.05)
-    assert moved_most(learned) == "network"
-    one = learned.measured[0]
-    assert one.before_s == pytest.approx(all_reduce_s(FITTED, 1e9)) and one.before_s < 0.6 * one.seconds
-    assert one.after_s == pytest.approx(one.seconds, rel=0.03)
+HALF = replace(FITTED, network=FITTED.network / 2)
+PRODUCT = (8192, 8192, 8192, 2 * 8192**3 / 500e12)
 
 
-def test_a_product_slower_than_the_best_measured_one_slows_products_alone():
-    size = 8192
-    learned = learn(H100S, products=[(size, size, size, 2 * size**3 / 500e12)])
-    assert moved_most(learned) == "matmul_h100" and learned.constants.matmul_h100 < 0.8 * FITTED.matmul_h100
-    assert learned.measured[0].after_s == pytest.approx(learned.measured[0].seconds, rel=0.03)
-    for field in fields(FITTED):
-        if field.name != "matmul_h100":
-            assert getattr(learned.constants, field.name) == pytest.approx(getattr(FITTED, field.name), rel=0.05)
-
-
-def test_a_step_as_predicted_moves_nothing():
-    found = step(ParallelLayout(dp=16, tp=4))
-    learned = learn(H100S, steps=[(found, found.step_s)])
-    assert all(abs(moved) < 0.01 for moved in learned.moved.values())
-    assert str(learned).count("\n") == 0
+@pytest.mark.parametrize("measured, name, least, most", [
+    ({"all_reduces": [(1e9, all_reduce_s(HALF, 1e9), 64, 8)]}, "network", 0.45, 0.55),  # a line of nccl-tests
+    ({"products": [PRODUCT]}, "matmul_h100", 0, 0.8)])  # slower than the best that was measured
+def test_one_message_or_product_moves_its_own_constant(measured, name, least, most):
+    learned = learn(H100S, **measured)
+    assert moved_most(learned) == name
+    assert least < getattr(learned.constants, name) / getattr(FITTED, name) < most
+    one, = learned.measured
+    assert one.before_s < one.seconds and one.after_s == pytest.approx(one.seconds, rel=0.03)
+    if name == "network":
+        assert one.before_s == pytest.approx(all_reduce_s(FITTED, 1e9))
+    else:
+        others = [field.name for field in fields(FITTED) if field.name != name]
+        assert all(getattr(learned.constants, other) == pytest.approx(getattr(FITTED, other), rel=0.05)
+                   for other in others)
 
 
 def test_a_slower_step_makes_every_layout_slower_and_two_steps_more_than_one():
@@ -64,13 +58,14 @@ def test_a_slower_step_makes_every_layout_slower_and_two_steps_more_than_one():
     assert other.step_s < after[0] < after[1] < 1.3 * other.step_s
 
 
-def test_what_is_learned_is_surer_and_told_with_the_error_before_and_after():
+def test_what_is_learned_is_surer_and_told_with_the_error_before_and_after_and_a_step_as_predicted_moves_nothing():
     found = step(ParallelLayout(dp=16, tp=4))
-    learned = learn(H100S, steps=[(found.job, 1.3 * found.step_s)])
+    learned, nothing = (learn(H100S, steps=[(found.job, times * found.step_s)]) for times in (1.3, 1))
     lines = str(learned).splitlines()
     assert lines[0].startswith("a step of Llama 3 8B on 64 H100, tp4") and "-23% off before" in lines[0]
     assert lines[1].split()[0] == moved_most(learned) and lines[1].endswith("uncertainties")
     assert learned.uncertainty["matmul_h100"] < 0.112  # hypot(0.05, 0.2 / 2)
+    assert all(abs(moved) < 0.01 for moved in nothing.moved.values()) and str(nothing).count("\n") == 0
 
 
 @pytest.mark.sweep(words="17 fits of the constants")

@@ -5,23 +5,23 @@ from itertools import product
 
 import pytest
 
-from course_lib.facts import Shape, model
+from course_lib.facts import SC21_LAYOUTS, Shape, model
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner import search
 from course_lib.planner.candidates import (
     Choices,
-    ask,
     chunk_counts,
     micro_batch_sizes,
     piece_counts,
-    schedules,
 )
 from course_lib.planner.cluster import cluster
 from course_lib.planner.estimate import estimate, estimate_job
 from course_lib.planner.job import Job
-from course_lib.planner.plan import Plans, plan
+from course_lib.planner.plan import plan
 from course_lib.planner.ranking import TIE, complexity, pareto, ties
 from course_lib.planner.reasons import reasons_for
+from course_lib.planner.rows import job_of_row, row_of_layout
+from course_lib.planner.rule import rule_of_thumb
 from course_lib.planner.software import MEGATRON_CORE, TORCHTITAN
 
 LLAMA = model("Llama 3 405B")
@@ -119,22 +119,19 @@ def test_a_search_without_its_bound_finds_the_same():
     of = cluster("H100", 256)
     short, long = (plan(MIDDLE_LLAMA, of, 256, slowest=slowest) for slowest in (1.25, 1e9))
     best = min(each.step_s for each in long)
+    assert len({str(each.job) for each in long}) == len(long)
     assert [each.job for each in short] == [each.job for each in long if each.step_s <= 1.25 * best]
 
 
-def test_rows_of_any_length_may_be_cut_while_pieces_are_worth_it():
-    assert piece_counts(8192, 1024) == [1, 2, 4, 8, 16, 32]
-    assert piece_counts(8192, 4) == [1, 2, 4] and piece_counts(511, 4) == [1]
-    assert 48 in piece_counts(98_304, 64)
-
-
-def test_chunks_are_whole_layers_and_of_any_number():
-    assert micro_batch_sizes(48) == [1, 2, 3, 4, 6, 8, 12, 16]
-    assert chunk_counts(80, 8, 8) == [1, 2, 5, 10]
-    assert chunk_counts(126, 16, 16) == [1, 2, 4, 8]
-    assert chunk_counts(80, 8, 12) == [1], "Megatron wants the micro-batches to be a multiple of the stages"
-    assert chunk_counts(80, 2, 4096) == [1], "there is no bubble to speak of"
-    assert chunk_counts(80, 8, 8, Choices(chunks=(5, 7))) == [5]
+@pytest.mark.parametrize("count, given, found", [
+    (piece_counts, (8192, 1024), [1, 2, 4, 8, 16, 32]), (piece_counts, (8192, 4), [1, 2, 4]),
+    (piece_counts, (511, 4), [1]), (micro_batch_sizes, (48,), [1, 2, 3, 4, 6, 8, 12, 16]),
+    (chunk_counts, (80, 8, 8), [1, 2, 5, 10]), (chunk_counts, (126, 16, 16), [1, 2, 4, 8]),
+    (chunk_counts, (80, 8, 12), [1]),  # Megatron wants the micro-batches to be a multiple of the stages
+    (chunk_counts, (80, 2, 4096), [1]),  # there is no bubble to speak of
+    (chunk_counts, (80, 8, 8, Choices(chunks=(5, 7))), [5])])
+def test_pieces_micro_batches_and_chunks_are_whole_and_worth_it(count, given, found):
+    assert count(*given) == found
 
 
 def test_an_axis_that_is_named_is_kept():
@@ -146,14 +143,13 @@ def test_an_axis_that_is_named_is_kept():
 
 def test_layers_are_made_again_only_as_many_as_must():
     found = plan(SMALL, cluster("A100", 8), 64, sequence_length=32_768, choices=Choices(context=(1,)))
-    partly = [each for each in found if each.job.recompute_layers]
+    partly = [each.job for each in found if each.job.recompute_layers]
     assert partly
-    for each in partly[:20]:
-        v = each.job.v
-        assert each.job.recompute_layers % v == 0
-        fewer = replace(each.job, recompute_layers=each.job.recompute_layers - v) if (
-            each.job.recompute_layers > v) else replace(each.job, recompute="none", recompute_layers=0)
-        assert estimate_job(fewer).memory_bytes > 0.9 * each.job.cluster.usable_bytes
+    for job in partly[:20]:
+        fewer = job.recompute_layers - job.v
+        assert fewer % job.v == 0
+        less = replace(job, recompute="full" if fewer else "none", recompute_layers=fewer)
+        assert estimate_job(less).memory_bytes > 0.9 * job.cluster.usable_bytes
 
 
 def test_light_modules_are_made_again_before_whole_layers():
@@ -191,15 +187,7 @@ def test_devices_that_nothing_divides_stand_idle_and_are_counted():
     assert dozen[0].num_devices + dozen.idle_devices == 56 and dozen[0].num_devices >= 32
 
 
-# Nothing fits, or nearly
-
-def test_nothing_fits_is_an_empty_plan_with_a_reason():
-    found = plan(LLAMA, cluster("A100", 8), 8)
-    assert found == [] and isinstance(found, Plans) and found.idle_devices == 8
-    assert "GiB" in found.reason
-    with pytest.raises(IndexError, match="GiB"):
-        found[0]
-
+# Nearly
 
 def test_what_is_faster_and_nearly_fits_is_listed_apart():
     of = cluster("H100", 64)
@@ -212,23 +200,28 @@ def test_what_is_faster_and_nearly_fits_is_listed_apart():
 
 # Reasons
 
-def test_leaving_the_node_is_told_as_the_reason():
-    wide = {tp: estimate(SMALL, cluster("H100", 16), ParallelLayout(dp=16 // tp, tp=tp, zero_stage=1), 16)
-            for tp in (8, 16)}
-    first = reasons_for(wide[16], wide[8])[0]
+def test_leaving_the_node_and_recomputing_are_told_as_reasons():
+    wide, narrow = (estimate(SMALL, cluster("H100", 16), ParallelLayout(dp=16 // tp, tp=tp, zero_stage=1), 16)
+                    for tp in (16, 8))
+    first = reasons_for(wide, narrow)[0]
     assert first.startswith("tensor parallelism +") and first.endswith("tp16 leaves the node of 8")
-
-
-def test_recomputing_is_told_as_the_reason():
     kept, made = (estimate(SMALL, cluster("H100", 8), ParallelLayout(dp=8, zero_stage=3), 16, recompute=policy)
                   for policy in ("none", "full"))
-    assert any("recompute full, not none" in reason for reason in reasons_for(made, kept))
     partly = estimate_job(replace(made.job, recompute_layers=16))
+    assert any("recompute full, not none" in reason for reason in reasons_for(made, kept))
     assert any("recompute 16 layers, not none" in reason for reason in reasons_for(partly, kept))
     assert reasons_for(kept, kept) == []
 
 
-def test_all_candidates_are_jobs_that_can_be():
-    shape = replace(TINY, num_experts=1)
-    found = list(schedules(ask(shape, cluster("A100", 8), 16, sequence_length=8192), range(8, 9)))
-    assert found and len({(job.layout, job.micro_batch, job.v) for job in found}) == len(found)
+# The papers' rule of thumb
+
+def test_the_rule_gives_all_ten_layouts_of_the_papers_table_1():
+    for run in SC21_LAYOUTS:
+        job = job_of_row(row_of_layout(run))
+        found = rule_of_thumb(replace(job.shape, tied=True, biases=True, learned_positions=True), job.cluster)
+        assert found == job.layout, run.name
+
+
+def test_where_the_rule_finds_nothing_it_says_how_much_is_missing():
+    with pytest.raises(ValueError, match="7.31 TB of state on 8 H100"):
+        rule_of_thumb(model("Llama 3 405B"), cluster("H100", 8))

@@ -66,6 +66,8 @@ def test_what_experts_chose_is_among_the_first_or_the_reason_is_told(asked):
         found = why_not(trained, of, theirs, asked.rows, **how)
         assert asked.because and found.verdict == "does not fit"
         assert any(each.startswith("recompute 2 of") for each in found.remedies), found
+        if "listed as nearly fitting" in asked.because:
+            assert str(plan(trained, of, asked.rows, **how).nearly[0].layout) == asked.layout
 
 
 def test_each_way_of_practitioners_with_7b_on_eight_cards_of_24_gb_is_in_the_plan_at_its_price():
@@ -83,10 +85,3 @@ def test_each_way_of_practitioners_with_7b_on_eight_cards_of_24_gb_is_in_the_pla
     assert plain.job.recompute == "full" and plain.job.recompute_layers > host.job.recompute_layers > 0
     assert 0.95 < host.step_s / plain.step_s < 1 and 12 < host.host_bytes / 2**30 < 13
     assert ways["all", 0].step_s == pytest.approx(host.step_s, rel=0.02)
-
-
-def test_what_meta_trained_with_is_the_first_that_nearly_fits():
-    for asked in (QUESTIONS[0], QUESTIONS[2]):
-        plans = plan(model(asked.model), cluster(asked.device, asked.num_devices), asked.rows,
-                     sequence_length=asked.sequence_length)
-        assert str(plans.nearly[0].layout) == asked.layout

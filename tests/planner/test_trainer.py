@@ -33,12 +33,9 @@ def test_bytes_are_exact_and_memory_is_within_one_percent(world_size):
             assert held[kind] == pytest.approx(expected, rel=0.01), (text, kind)
 
 
-def test_stages_are_those_that_the_pipeline_cuts():
+def test_stages_are_those_that_the_pipeline_cuts_and_memory_of_stage_3_is_refused():
     names = [work.layers for work in stages(CONFIG, ParallelLayout(pp=4), BATCH, 4)]
     assert sum(names, []) == ["embedding", *(f"blocks.{index}" for index in range(4)), "norm", "head"]
     assert [work.rows for work in stages(CONFIG, ParallelLayout(dp=2, pp=2), BATCH, 2)] == [4, 4]
-
-
-def test_memory_of_stage_3_is_refused_with_where_it_is():
     with pytest.raises(ValueError, match="zero_stage=3: expected 0 to 2"):
         held_bytes(CONFIG, ParallelLayout(dp=2, zero_stage=3), BATCH)

@@ -34,14 +34,17 @@ def test_what_cannot_be_built_is_told_with_the_number_that_is_wrong(layout, how,
     assert found.verdict == "cannot be built" and told in found.reasons[0] and found.estimate is None
 
 
-def test_too_large_is_told_in_gib_with_what_would_help():
+def test_too_large_is_told_in_gib_with_what_would_help_and_one_layer_less_would_not():
     found = why_not(MIDDLE, NODES, "dp2,pp8,tp4", 256)
-    assert found.verdict == "does not fit"
+    assert str(found).startswith("dp2,pp8,tp4: does not fit") and "what would help: " in str(found)
     over = float(re.search(r"([\d.]+) GiB too much", found.reasons[0])[1])
     assert over == pytest.approx(found.estimate.memory_bytes / 2**30 - 0.9 * NODES.usable_bytes / 2**30, abs=0.06)
-    assert any(re.fullmatch(r"recompute \d of 10 layers of each stage", each) for each in found.remedies)
     assert "ZeRO-1" in found.remedies and "tp8,dp1" in found.remedies
-    assert str(found).startswith("dp2,pp8,tp4: does not fit") and "what would help: " in str(found)
+    number = int(re.fullmatch(r"recompute (\d) of 10 layers of each stage", found.remedies[0])[1])
+    for layers, verdict in ((number - 1, "does not fit"), (number, "slower")):
+        again = why_not(MIDDLE, NODES, "dp2,pp8,tp4", 256, micro_batch=1, v=1, recompute="full",
+                        recompute_layers=layers)
+        assert again.verdict == verdict, layers
 
 
 @pytest.mark.parametrize("layout", ["dp2,pp8,tp4", "dp8,tp8", "dp4,pp4,tp4,zero1"])
@@ -49,40 +52,19 @@ def test_what_is_said_to_help_helps(layout):
     found = why_not(MIDDLE, NODES, layout, 256)
     tried = dict(remedies(found.estimate.job, ASKED))
     assert found.remedies
-    for words in found.remedies:
-        job = tried[words]
+    for job in map(tried.get, found.remedies):
         there = Asked(MIDDLE.shape, job.cluster, 256, 8192, HOW)
         assert layout_problem(there, job.layout, job.micro_batch, job.v) is None
         assert estimate_job(job).memory_bytes <= 0.9 * job.cluster.usable_bytes
 
 
-def test_one_layer_less_recomputed_would_not_help():
-    found = why_not(MIDDLE, NODES, "dp2,pp8,tp4", 256)
-    number = int(re.match(r"recompute (\d)", found.remedies[0])[1])
-    for layers, verdict in ((number - 1, "does not fit"), (number, "slower")):
-        again = why_not(MIDDLE, NODES, "dp2,pp8,tp4", 256, micro_batch=1, v=1, recompute="full",
-                        recompute_layers=layers)
-        assert again.verdict == verdict, layers
-
-
-def test_where_nothing_alone_helps_more_devices_are_named():
-    found = why_not(LLAMA, NODES, "pp8,tp8", 64)
-    assert found.remedies == ("128 devices in another layout",)
-    assert plan(LLAMA, cluster("H100", 128), 64) and not plan(LLAMA, NODES, 64)
-
-
-def test_slower_is_told_with_its_causes():
-    found = why_not(MIDDLE, NODES, "dp2,pp8,tp4,zero1", 256, v=1)
-    best = plan(MIDDLE, NODES, 256)[0]
-    assert found.verdict == "slower" and found.estimate.step_s > best.step_s
-    assert str(best.layout) in found.reasons[0]
-    assert any(each.startswith("the bubble +") for each in found.reasons)
-
-
-def test_the_best_and_its_ties_are_told_as_such():
+def test_slower_is_told_with_its_causes_and_the_best_and_its_ties_as_such():
     first, *others = ties(plan(MIDDLE, NODES, 256))
-    assert why_not(MIDDLE, NODES, first.layout, 256).verdict == "the best"
+    found = why_not(MIDDLE, NODES, "dp2,pp8,tp4,zero1", 256, v=1)
+    assert found.verdict == "slower" and found.estimate.step_s > first.step_s
+    assert str(first.layout) in found.reasons[0] and any(each.startswith("the bubble +") for each in found.reasons)
     other = next(each for each in others if each.layout != first.layout)
+    assert why_not(MIDDLE, NODES, first.layout, 256).verdict == "the best"
     assert why_not(MIDDLE, NODES, other.layout, 256).verdict == "a tie with the best"
 
 
@@ -97,7 +79,12 @@ def test_a_layout_that_would_be_faster_and_nearly_fits_is_told_as_that():
     assert nearly_better(ten, [one], replace(ASKED, room=room)) == []
 
 
-def test_an_empty_plan_says_whether_it_is_the_memory_or_the_numbers():
-    assert re.search(r"takes 1[\d.,]+ of .* GiB.*; 128 devices would do", plan(LLAMA, NODES, 64).reason)
+def test_where_nothing_alone_helps_more_devices_are_named_and_an_empty_plan_says_why():
+    assert why_not(LLAMA, NODES, "pp8,tp8", 64).remedies == ("128 devices in another layout",)
+    found = plan(LLAMA, NODES, 64)
+    assert found == [] and found.idle_devices == 64 and plan(LLAMA, cluster("H100", 128), 64)
+    assert re.search(r"takes 1[\d.,]+ of .* GiB.*; 128 devices would do", found.reason)
+    with pytest.raises(IndexError, match="GiB"):
+        found[0]
     nothing = plan(MIDDLE, NODES, 256, choices=Choices(tensor=(5,)))
     assert nothing == [] and "divides the model's 80 layers" in nothing.reason
