@@ -2,25 +2,19 @@
 
 import shutil
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 
-from tests.browser.conftest import SCREENSHOTS
+from tests.browser.conftest import photograph, write_notebook
 from tests.browser.widget import ASTRAY, TWO_IDS, Widget
 from tools.harness.browser import PAGE_S
-from tools.notebooks import METADATA
 
 pytestmark = [pytest.mark.browser, pytest.mark.ci]
-
-IMPORTS = "from course_lib.widgets import PipelineSchedule"
 
 
 @pytest.mark.sweep(words="two notebooks in tabs")
 def test_with_two_notebooks_in_tabs_the_one_in_front_is_painted_whole(tmp_path, open_notebook, lab_server):
-    path = tmp_path / "front.ipynb"
-    cells = [new_code_cell(source) for source in (IMPORTS, "PipelineSchedule()")]
-    nbformat.write(new_notebook(cells=cells, metadata=METADATA), path)
+    path = write_notebook(tmp_path / "front.ipynb", "from course_lib.widgets import PipelineSchedule\n"
+                          "PipelineSchedule()")
     shutil.copy(path, lab_server.root / "another.ipynb")
     notebook = open_notebook(path)
     page = notebook.page
@@ -40,7 +34,7 @@ def test_with_two_notebooks_in_tabs_the_one_in_front_is_painted_whole(tmp_path, 
         front.locator(".picture svg").wait_for()
         assert page.locator(".explorable").count() == 2 and front.count() == 1
         assert front.evaluate(ASTRAY) == [] and page.evaluate(TWO_IDS) == []
-        page.screenshot(path=SCREENSHOTS / f"two_tabs_{'first' if shown else 'second'}.png")
+        photograph(page, f"two_tabs_{'first' if shown else 'second'}")
         assert Widget(notebook, 0, front).stripes_are_painted()
     notebook.settle("Promise.all([...window.jupyterapp.shell.widgets('main')]"
                     ".map((each) => each.sessionContext?.shutdown()))", PAGE_S)
