@@ -63,12 +63,15 @@ def require_drawn(page, name):
          "anchor": mark.anchor, "hint": mark.hint, "tinted": mark.tint > 0} for mark in scene.marks]
 
 
-def counted(page, name, act):
-    """How often the widget is drawn, and whether in motion, from `act` until another picture stands still."""
+def counted(page, name, control, kind):
+    """How often the widget is drawn, and whether in motion, from the press of a key until another picture stands."""
     widget = page.shown[name]
     before = widget.key()
     widget.root.locator(".picture").evaluate(COUNT)
-    act()
+    if kind == "button":
+        widget.press(control, "Space")
+    else:
+        widget.move(control, kind)
     widget.wait_for_another(before)
     widget.root.locator(".picture > svg:not([data-moving]):not([data-key$='moving'])").wait_for()
     return page.page.evaluate("counts")
@@ -93,7 +96,7 @@ def test_a_key_on_any_control_is_one_question_and_one_drawing_of_what_python_the
             if kind == "button":
                 continue
             asked, settings = page.asked(name), page.python[name].get_state()
-            counts = counted(page, name, lambda: widget.move(control, kind))
+            counts = counted(page, name, control, kind)
             require_drawn(page, name)
             assert page.python[name].get_state() != settings, (name, control)
             assert (page.asked(name) - asked, counts["drawn"]) == (1, 1), (name, control)
@@ -112,11 +115,9 @@ def test_words_can_be_told_from_what_lies_below_them_stay_inside_and_apart(page)
 def test_pictures_move_but_not_for_readers_who_want_no_motion(page, motion):
     """All scenes have one painter, and so do all that play."""
     page.page.emulate_media(reduced_motion=motion)
-    for name, control in (("ZeroMemory", "devices"), ("PipelineSchedule", "micro-batches"), ("RingAllReduce", "Play"),
-                          ("CollectiveExplorer", "Play")):
-        widget = page.shown[name]
-        counts = counted(page, name, lambda: (widget.press("Play", "Space") if control == "Play" else
-                                              widget.move(control, "input")))
+    for name, control, kind in (("ZeroMemory", "devices", "input"), ("PipelineSchedule", "micro-batches", "input"),
+                                ("RingAllReduce", "Play", "button"), ("CollectiveExplorer", "Play", "button")):
+        counts = counted(page, name, control, kind)
         assert bool(counts["moved"]) == (motion == "no-preference"), name
     page.page.emulate_media(reduced_motion="no-preference")
 

@@ -57,7 +57,7 @@ def test_a_schedule_is_drawn_by_keyboard_judged_as_it_grows_and_handed_to_python
     assert widget.root.locator("svg .here").is_visible()  # the cursor
     for keys, key, headline in (
             ("f f b", "F0 F1 B0 /  | cursor 0:3", "Legal so far, not complete: 3 actions placed"),
-            ("ArrowDown w", "F0 F1 B0 / W0 | cursor 1:1", "cannot run: rank 1: W0 stands before I0, but needs its grad"),
+            ("ArrowDown w", "F0 F1 B0 / W0 | cursor 1:1", "This cannot run: rank 1: W0 stands before I0"),
             ("Backspace f b f b ArrowUp b", "F0 F1 B0 B1 / F0 B0 F1 B1 | cursor 0:4",
              "It runs, 33% idle: 0.7 of your 2 ranks are paid for and wait")):
         press(widget, keys)

@@ -1,4 +1,4 @@
-"""A reader's first cells in a real JupyterLab: the server is warm, an error leads to launch, a rank is stepped through."""
+"""A reader's first cells in a real JupyterLab: a server, an error that leads on, a rank stepped through."""
 
 import sys
 
