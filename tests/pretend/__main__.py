@@ -21,7 +21,7 @@ def main() -> None:
         build.build()
     sections = []
     if options.part != "cells":
-        sections.append(report("trials of the library", trials.run_all(options.mode)))
+        sections.append(report("trials of the library", trials_of(options.mode)))
     if options.part != "trials":
         sections += [report(title, outcomes) for title, outcomes in cells.everything(options.mode, options.only)]
     print(f"\n{options.mode}:", *summary(sections), sep="\n  ")
