@@ -69,13 +69,10 @@ def bucket_overlap(read, bucket_cap_mb, num_ranks, machine, model):
     shown = step(bucket_cap_mb)
     for name, start, end in shown.blocks:
         read.rect(f"backward of {name}", at.span(start, end), role="backward")
+        read.inside(f"backward of {name}", *map(int, re.findall(r"\d+", name)))
     for number, bucket in enumerate(shown.buckets):
         read.rect(f"bucket {number}", at.span(bucket.start_s, bucket.end_s), hint=[bucket.num_bytes])
-        if f"bucket {number} is" in read.marks:
-            read.text(f"bucket {number} is", bucket.num_bytes, inside=f"bucket {number}")
-    for name, _, _ in shown.blocks:
-        if f"backward of {name} is" in read.marks:
-            read.text(f"backward of {name} is", *map(int, re.findall(r"\d+", name)), inside=f"backward of {name}")
+        read.inside(f"bucket {number}", bucket.num_bytes)
     if shown.exposed_s:
         read.rect("exposed", at.span(shown.backward_s, shown.end_s), role="idle")
     read.line("end of backward", at(shown.backward_s))
@@ -222,14 +219,12 @@ def mesh(read, mesh, order, axis, rank):
             read.text(f"node {other // 8}", other // 8, beside=f"rank {other}")
     left, top, right, bottom = read.box(f"rank {rank}")
     read.outline("chosen", (left, right), (top, bottom))
-    longest = max(each.seconds for each in along.values())
-    start, widest = read.box(f"{axis} takes")[0], max(read.marks[f"{each} takes"].at[2] for each in along)
+    read.lengths({f"{name} takes": each.seconds for name, each in along.items()})
     for name, each in along.items():
         bar = f"{name} takes"
         read.rect(f"{name} colour", role=colours[name])
         nodes = [{other // 8 for other in group} for group in layout.groups(*averaged_over(name))]
-        read.rect(bar, (start, start + widest * each.seconds / longest),
-                  role="late" if any(len(of_group) > 1 for of_group in nodes) else "present")
+        read.rect(bar, role="late" if any(len(of_group) > 1 for of_group in nodes) else "present")
         for key, number in {"is": len(groups[name]), "times": each.times, "sends": each.sent,
                             "took": each.seconds}.items():
             read.text(f"{name} {key}", number, beside=bar)
@@ -241,19 +236,19 @@ def mesh(read, mesh, order, axis, rank):
               f"{order[:2]} innermost, {order[-2:]} outermost")
 
 
-def simulated(name, p, m, v, slow):
-    """A rank's passes take 1 each, shared out among its chunks; twice as long on the slow one."""
+def simulated(name, p, m, v, slow, costs):
+    """A rank's passes take `costs`, shared out among its chunks; twice as long on the slow one."""
     generate = {"naive": "naive", "GPipe": "gpipe", "1F1B": "one_f_one_b", "interleaved 1F1B": "interleaved_1f1b",
                 "ZB-H1": "zb_h1", "ZB-H2": "zb_h2", "ZB-V": "zb_v", "DualPipe-V": "dualpipe_v"}[name]
     schedule = getattr(pipeline_parallel, generate)(p, m, *[v] * (name == "interleaved 1F1B"))
     cost = {stage: Fraction(1 + (rank == slow), len(chunks)) for rank, chunks in enumerate(schedule.stages)
             for stage in chunks}
-    each = [cost[stage] for stage in range(schedule.num_stages)]
-    return pipeline_parallel.simulate(schedule, each, each, each)
+    each = [[one * cost[stage] for stage in range(schedule.num_stages)] for one in costs]
+    return pipeline_parallel.simulate(schedule, *each)
 
 
-def pipeline_schedule(read, order, p, m, v, slow, **rest):
-    at, shown = read.ticks(), simulated(order, p, m, v, slow)
+def pipeline_schedule(read, order, p, m, v, slow, costs, **rest):
+    at, shown = read.ticks(), simulated(order, p, m, v, slow, costs)
     colours = {"F": "forward", "B": "backward", "I": "backward", "W": "weights"}
     for rank, boxes in enumerate(shown.by_rank):
         read.rect(f"rank {rank} lane")
@@ -266,10 +261,9 @@ def pipeline_schedule(read, order, p, m, v, slow, **rest):
             read.rect(key, x, lane, role=colours[box.action.kind])
             if box.action.kind == "B":
                 read.rect(f"{key} weights", x, role="weights")
-            if f"{key} is" in read.marks:
-                read.text(f"{key} is", box.action.microbatch, inside=key)
+            read.inside(key, box.action.microbatch)
     read.grid({(rank, 0): f"rank {rank} lane" for rank in range(p)})
-    every = {name: simulated(name, p, m, v, slow) for name in widgets.pipeline_schedule.ORDERS}
+    every = {name: simulated(name, p, m, v, slow, costs) for name in widgets.pipeline_schedule.ORDERS}
     read.bars([(name, each.bubble_fraction, [each.bubble_fraction, float(max(each.peak_activations))])
                for name, each in every.items()], order)
 
@@ -301,9 +295,8 @@ def ring_attention(read, token_layout, num_ranks, step):
         read.text(f"step {each}", each, role="strong" if each == step else "quiet")
         assert left <= read.marks[f"step {step}"].at[0] <= right
     totals = [sum(of_rank) * R / sum(map(sum, work)) for of_rank in zip(*work)]
-    start, widest = read.box("rank 0 in all")[0], max(read.marks[f"rank {rank} in all"].at[2] for rank in range(R))
+    read.lengths({f"rank {rank} in all": part for rank, part in enumerate(totals)})
     for rank, part in enumerate(totals):
-        read.rect(f"rank {rank} in all", (start, start + widest * part / max(totals)))
         read.text(f"rank {rank} does", part, beside=f"rank {rank} in all")
         read.text(f"rank {rank}", rank, beside=f"rank {rank} in step 0")
 
@@ -386,7 +379,7 @@ def token_dispatch_queues(read, skew, k, capacity_factor, balancing):
             expert, kept = of_rank[token][slot], shown.kept[rank][token][slot]
             read.rect(key, hint=[token, rank, expert], role=f"rank {rank}" if kept else "wrong")
             assert ("no room" in read.marks[key].hint) != kept
-            read.text(f"{key} is", expert, inside=key)
+            read.inside(key, expert)
             if kept:
                 queues[expert].append((rank, token, slot))
         assert read.box(f"token {rank}.0 choice 0")[1] <= read.take(f"rank {rank}").at[1] <= read.box(
@@ -542,6 +535,7 @@ def test_every_mark_stands_for_its_number_after_several_choices(kind, walk):
     (widgets.BucketOverlap, {"bucket_cap_mb": 40}), (widgets.FitsOrNot, {"num_devices": 24, "model": "GPT-3"}),
     (widgets.ZeroMemory, {"num_devices": 10_000, "stage": 3}), (widgets.ActivationMemory, {"tokens": 3000}),
     (widgets.Stragglers, {"slack": 3, "scheme": "local"}), (widgets.TokenDispatch, {"balancing": 7, "k": 2}),
+    (widgets.PipelineSchedule, {"order": "interleaved 1F1B", "v": 3, "p": 2, "m": 4, "slow": 1, "costs": (1, 2, 0)}),
     (widgets.LayoutPlanner, {"run": "Mixtral 8x7B on H100, 1M tokens a step"})])
 def test_every_mark_stands_for_its_number_at_values_that_only_python_sets(kind, own):
     require_marks(kind, kind(**own).settings())

@@ -9,11 +9,12 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from course_lib import widgets
+from course_lib.collectives.steps import MESSAGES
 from course_lib.pictures.figures import to_png
 from course_lib.pictures.painter import ALIGNED, paint
 from course_lib.pictures.palette import BLUE
@@ -24,6 +25,7 @@ from course_lib.widgets import (
     BucketOverlap,
     CollectiveExplorer,
     ExpertLoad,
+    Explorable,
     FitsOrNot,
     LayoutPlanner,
     MatrixCut,
@@ -38,7 +40,7 @@ from course_lib.widgets import (
     ZeroMemory,
 )
 from course_lib.widgets.activation_memory import CORE, SPLIT, WHOLE
-from course_lib.widgets.base import BadParameter
+from course_lib.widgets.base import BadParameter, WholeNumber
 from tests.widgets.pictures import size_and_colours
 from tests.widgets.test_marks import SCENES
 
@@ -55,36 +57,37 @@ def scenes_of_every_choice(kind):
 
 
 @every_scene
-def test_a_scene_is_a_pure_function_to_plain_json_and_the_widget_sends_it(kind):
-    widget = kind()
-    before = widget.settings()
-    scene = widget.scene(widget.settings())
-    assert scene == widget.scene({}) == kind.scene({}) and widget.settings() == before
+def test_a_scene_is_a_pure_function_to_plain_json_and_a_widget_sends_it_and_is_made_with_its_controls_in_order(kind):
+    widget, settings = kind(), kind().settings()
+    scene = widget.scene(settings)
+    assert scene == widget.scene({}) == kind.scene({}) and widget.settings() == settings
     plain = json.loads(json.dumps(scene.plain()))
     assert plain.items() <= json.loads(json.dumps(widget.frames)).items()
     with pytest.raises(FrozenInstanceError):
         scene.headline = "another"
-
-
-@every_scene
-def test_a_widget_is_made_with_its_controls_in_their_order_and_shows_them_as_its_signature(kind):
-    settings = kind().settings()
-    assert kind(*settings.values()).current_scene() == kind().current_scene()
+    assert kind(*settings.values()).current_scene() == scene
     assert list(inspect.signature(kind).parameters)[:len(settings)] == list(settings)
     with pytest.raises(TypeError):
         kind(*settings.values(), "one too many")
 
 
 @every_scene
-def test_every_choice_of_every_control_is_listed_and_can_be_shown(kind):
-    choices = kind().parameters()
+def test_every_choice_of_every_control_is_listed_and_can_be_shown_and_a_change_makes_new_frames(kind):
+    widget, choices = kind(), kind().parameters()
     assert choices and all(len(values) > 1 for values in choices.values())
-    assert len(kind.list_controls(kind().settings())) <= 4
+    assert len(kind.list_controls(widget.settings())) <= 4
     for scene in scenes_of_every_choice(kind):
         assert scene.sentence.startswith(f"{kind.__name__}, {scene.asked}: ")
         assert scene.headline[-20:] in scene.sentence and scene.alternative.startswith(scene.headline)
         # TeamView's may begin with the name of a variable, which is as it is
         assert kind is TeamView or not scene.headline[0].islower(), scene.headline
+    before, sentence, settings = widget.frames, repr(widget), widget.settings()
+    change = next(choice.change for control in kind.list_controls(settings) for choice in control.choices
+                  if settings | choice.change != settings)
+    with widget.hold_trait_notifications():
+        for name, value in change.items():
+            setattr(widget, name, value)
+    assert widget.frames["key"] != before["key"] and repr(widget) != sentence
 
 
 def test_choices_follow_the_other_parameters_and_a_value_of_ones_own_joins_a_slider():
@@ -104,7 +107,7 @@ def test_choices_follow_the_other_parameters_and_a_value_of_ones_own_joins_a_sli
     (RingAttentionSteps(num_ranks=4, step=3), "ranks", [{"num_ranks": 2, "step": 1}]),
     (LayoutPlanner(), "run", [{"run": "GPT of 310B, A100, Megatron 2021", "devices": 1920, "cut": "tp8,pp16",
                                "how": "ZeRO-0, layers made again"}]),
-], ids=lambda each: type(each).__name__ if isinstance(each, widgets.Explorable) else "")
+], ids=lambda each: type(each).__name__ if isinstance(each, Explorable) else "")
 def test_a_choice_that_does_not_fit_the_others_brings_what_does(widget, label, changes):
     control = next(control for control in widget.list_controls(widget.settings()) if control.label == label)
     assert all(change in [choice.change for choice in control.choices] for change in changes)
@@ -143,18 +146,27 @@ def test_a_choice_that_does_not_fit_the_others_brings_what_does(widget, label, c
     (WhichWire, {"group": []}, "group=.* expected one"), (WhichWire, {"device": "V100"}, "expected one of 'A100'"),
     (TeamView, {"name": "bias"}, "name='bias': expected one of"),
     (TeamView, {"snapshot": [1]}, "expected what a team held"),
+    (RingAllReduce, {"num_ranks": 9}, "num_ranks=9: expected a whole number from 2 to 8"),
+    (RingAllReduce, {"num_ranks": True}, "num_ranks=True: expected a whole number"),
+    (RingAllReduce, {"num_ranks": 3, "step": 5}, "step=5: expected a whole number from 0 to 4"),
+    (RingAllReduce, {"num_ranks": 3, "step": -1}, "step=-1: expected a whole number"),
+    (RingAllReduce, {"ranks": 3}, "RingAllReduce has no parameter ranks: expected num_ranks or step"),
+    (CollectiveExplorer, {"op": "shuffle"}, "no plan for op='shuffle'"),
+    (CollectiveExplorer, {"op": ["gather"]}, "no plan for op="),
+    (CollectiveExplorer, {"op": "all_reduce", "algorithm": "fast"}, "no plan for op='all_reduce' with algorithm='fast"),
+    (CollectiveExplorer, {"algorithm": "hierarchical", "num_ranks": 5}, "num_ranks=5: expected a multiple of 2"),
 ])
 def test_what_cannot_be_is_refused_with_the_reason_and_the_old_value_stays(kind, wrong, words):
-    for make in (kind.scene, lambda wrong: kind(**wrong)):
+    for make in [lambda wrong: kind(**wrong), *([kind.scene] if kind in SCENES else [])]:
         with pytest.raises(BadParameter, match=words):
             make(wrong)
     *fine, last = wrong.items()
     widget = kind(**dict(fine))
     if hasattr(widget, last[0]) and last[0] not in ("gpu", "schedule"):
-        before = widget.settings(), widget.frames
+        before = repr(widget), widget.settings(), widget.frames
         with pytest.raises(BadParameter, match=words):
             setattr(widget, *last)
-        assert (widget.settings(), widget.frames) == before
+        assert (repr(widget), widget.settings(), widget.frames) == before
 
 
 SLOW_RANDOM = "a random rank each step"
@@ -185,18 +197,6 @@ FINDINGS = [
 @pytest.mark.parametrize("kind, given", FINDINGS, ids=[f"{kind.__name__} {given}" for kind, given in FINDINGS])
 def test_a_widget_says_its_finding_and_its_numbers(kind, given, snapshot):
     assert repr(kind(**given)) == snapshot
-
-
-@every_scene
-def test_a_change_makes_new_frames_and_a_new_sentence(kind):
-    widget = kind()
-    before, sentence, settings = widget.frames, repr(widget), widget.settings()
-    change = next(choice.change for control in kind.list_controls(settings) for choice in control.choices
-                  if settings | choice.change != settings)
-    with widget.hold_trait_notifications():
-        for name, value in change.items():
-            setattr(widget, name, value)
-    assert widget.frames["key"] != before["key"] and repr(widget) != sentence
 
 
 def crowded_words(figure):
@@ -267,3 +267,63 @@ def test_no_verdict_lies_on_the_line_of_the_limit(kind, model):
             wide = width_of(mark.text, ROLES[mark.role].size, bold=ROLES[mark.role].bold)
             assert not (mark.at[0] < x < mark.at[0] + wide and top < mark.at[1] < bottom), mark
     assert crossing > 10
+
+
+# What plays: the ring and the explorer, whose pictures are no scenes
+
+def test_a_widget_shows_as_view_picture_and_sentence():
+    data, _ = RingAllReduce(num_ranks=4, step=3)._repr_mimebundle_()
+    assert set(data) == {"text/plain", "image/png", "application/vnd.jupyter.widget-view+json"}
+
+
+@pytest.mark.parametrize("op, algorithm", [("", ""), *MESSAGES])
+def test_the_ring_and_every_collective_have_a_picture_and_small_frames_that_json_can_hold(op, algorithm):
+    for num_ranks in (2, 8) if algorithm == "hierarchical" else (2, 5, 8):
+        shown = CollectiveExplorer(op, algorithm, num_ranks) if op else RingAllReduce(num_ranks, step=2 * num_ranks - 2)
+        frames = json.loads(text := json.dumps(shown.frames))
+        assert len(frames["states"]) == len(frames["texts"]) == frames["num_steps"] + 1
+        if op:
+            assert len(frames["sent"]) == frames["num_steps"] + 1
+            assert all(len(cells) == len(frames["columns"]) for state in frames["states"] for cells in state)
+        assert len(text) < 50_000  # characters, once for each change of a parameter
+    (width, height), colours = size_and_colours(to_png(shown.picture()))
+    assert width > 900 and height > 200 and colours > 8
+
+
+def test_frames_follow_the_parameters_and_a_step_beyond_the_last_becomes_the_last():
+    ring = RingAllReduce(num_ranks=8, step=14)
+    ring.num_ranks = 3
+    assert (ring.frames["num_ranks"], ring.frames["num_steps"], ring.step) == (3, 4, 4)
+    explorer = CollectiveExplorer("all_reduce", "naive", 4, step=6)
+    with explorer.hold_trait_notifications():
+        explorer.op, explorer.algorithm = "broadcast", "tree"
+    assert (explorer.frames["num_steps"], explorer.step) == (2, 2)
+    ring = RingAllReduce(num_ranks=8, step=14)
+    ring.set_state({"step": 12, "num_ranks": 2})  # by the browser
+    assert (ring.num_ranks, ring.step) == (2, 2)
+    ring.set_state({"step": 14})
+    assert ring.step == 2
+    assert repr(TokenDispatch(capacity_factor=1).capacity_factor) == "1.0"  # a browser says 1 for the choice 1.0
+
+
+def test_a_new_widget_is_two_files_and_three_methods(tmp_path):
+    script = tmp_path / "doubler.js"
+    script.write_text("export default { render() {} };")
+
+    class Doubler(Explorable, script=script):
+        num = WholeNumber(1, 1, 9).tag(sync=True)
+        controls = ("num",)
+
+        def compute(self):
+            return {"twice": 2 * self.num}
+
+        def sentence(self):
+            return f"Doubler: twice {self.num} is {2 * self.num}"
+
+        def picture(self):
+            return Figure()
+
+    doubler = Doubler(num=3)
+    doubler.num = 4
+    assert (doubler.frames, repr(doubler)) == ({"twice": 8}, "Doubler: twice 4 is 8")
+    assert "function slider" in doubler._esm and doubler._esm.endswith("render() {} };")
