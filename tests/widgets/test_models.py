@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from course_lib.costs.experts import dropped_rows
-from course_lib.costs.network import network_of
 from course_lib.expert_parallel import capacity_mask
 from course_lib.facts import model
 from course_lib.hybrid_parallel.layout import ParallelLayout
@@ -19,7 +18,6 @@ from course_lib.widgets.fits_or_not import amount, outlook, span_of
 from course_lib.widgets.matrix_cut import ORDERS, WIDER, product_steps
 from course_lib.widgets.mesh_explorer import traffic
 from course_lib.widgets.token_dispatch import CAPACITIES, LONGEST, SKEWS, STEPS, capacity, dispatch, home
-from course_lib.widgets.which_wire import CALLS, DEVICES, GROUPS, PER_NODE, members, wires_in_use
 from course_lib.widgets.zero_memory import need
 
 
@@ -133,22 +131,3 @@ def test_the_library_keeps_and_drops_the_same_tokens_and_what_stays_on_its_rank_
         unbalanced = [dispatch(skew, k, None, 0).slowest for skew in SKEWS]
         assert unbalanced == sorted(unbalanced) and unbalanced[-1] > 2
         assert all(dispatch(skew, k, None, STEPS[-1]).slowest < 1.2 for skew in SKEWS)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_what_leaves_a_node_in_a_second_is_what_its_cards_in_use_carry_or_less_where_nvlink_is_slower(device):
-    network = network_of(device)
-    for call, (group, shape) in product(CALLS, GROUPS.items()):
-        ranks = members(group)[0]
-        found, wires = network.group(*shape), wires_in_use(call, ranks)
-        here = [rank for rank in ranks if rank < PER_NODE]
-        cards, rate = sum(wires[rank].card for rank in here), found.bytes_per_s(call)
-        assert (cards == 0) == (found.nodes == 1)
-        if cards == 0:
-            assert rate == pytest.approx(network.inside.bytes_per_s)
-        elif call == "all_gather":  # around a ring all that each rank sends goes over the edge, by all rings together
-            assert rate == pytest.approx(min(network.inside.bytes_per_s, cards * network.card.bytes_per_s))
-        elif call == "all_to_all":
-            assert rate * (found.n - len(here)) / (found.n - 1) == pytest.approx(network.card.bytes_per_s)
-        else:
-            assert rate == pytest.approx(network.card.bytes_per_s) and cards <= 2  # one to send, one to receive

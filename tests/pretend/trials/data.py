@@ -9,24 +9,11 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
 
-from course_lib import checkpoint, data_parallel, pipeline_parallel, reference, zero
+from course_lib import checkpoint, data_parallel, pipeline_parallel, zero
 from course_lib.checkpoint.models import pieces
 from course_lib.checkpoint.replicas import find_corruption
-from course_lib.runtime import device, record_communication, record_memory, record_timeline, span
+from course_lib.runtime import device
 from tests.pretend.trials.register import adamw, drawn, gpt, loss_of, mine, train, trial
-
-
-@trial()
-def reference_train_and_recordings() -> list:
-    with record_communication() as communication, record_timeline(), span("step"):
-        dist.all_reduce(torch.ones(256))
-    with record_memory() as memory:
-        kept = torch.ones(2**18)
-    assert memory.peak >= 2**20 and kept.sum().item() == 2**18
-    model = gpt(256)
-    log = reference.train(model, steps=2, batch_size=4, rank=dist.get_rank(), world_size=dist.get_world_size(),
-                          progress=False)
-    return [communication.message_bytes("all_reduce"), log.losses, model.state_dict()]
 
 
 @trial()
